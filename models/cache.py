@@ -1,0 +1,120 @@
+"""Key-value caches: the dense layout, and the operations that every layout offers.
+
+Layout (how a layer's keys are stored) is apart from policy (which slots live and how
+they are read). A layout is a pytree with `append`, `read`, `move` and `gather`; the
+cache adds one position per slot and the number of committed slots per row.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from models import base
+
+
+@struct.dataclass
+class DenseLayer:
+    """One layer's keys and values, `[B, G, S, d]`.
+
+    Slots are the second-last axis because attention then is a batched product over
+    `(B, G)` with no copy of the cache; with `[B, S, G, d]` XLA's CPU back end
+    transposes the whole layer at every call.
+    """
+
+    k: Array  # [B, G, S, d]
+    v: Array  # [B, G, S, d]
+
+    def append(self, slots: Array, k: Array, v: Array) -> "DenseLayer":
+        """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""
+        rows, groups = jnp.arange(self.k.shape[0]), jnp.arange(self.k.shape[1])
+        at = (rows[:, None, None], groups[None, :, None], slots[:, None, :])
+        put = {"mode": "drop", "unique_indices": True}
+        return DenseLayer(
+            self.k.at[at].set(k.swapaxes(1, 2).astype(self.k.dtype), **put),
+            self.v.at[at].set(v.swapaxes(1, 2).astype(self.v.dtype), **put),
+        )
+
+    def read(self) -> tuple[Array, Array]:
+        """Keys and values `[B, G, S, d]` in the dtype of the products."""
+        return self.k, self.v
+
+    def move(self, source: Array, target: Array) -> "DenseLayer":
+        """Copy slots `source[B, M]` to `target[B, M]`; targets >= S are dropped."""
+        at = source[:, None, :, None]
+        k = jnp.take_along_axis(self.k, at, axis=2, mode="clip")
+        v = jnp.take_along_axis(self.v, at, axis=2, mode="clip")
+        return self.append(target, k.swapaxes(1, 2), v.swapaxes(1, 2))
+
+    def gather(self, rows: Array) -> "DenseLayer":
+        return DenseLayer(self.k[rows], self.v[rows])
+
+
+@struct.dataclass
+class KVCache:
+    """A cache of any layout. Slots past `length` are scratch and hold no promise."""
+
+    layers: tuple[Any, ...]
+    pos: Array  # int32[B, S]: position of the token in a slot, -1 when empty
+    length: Array  # int32[B]: committed slots
+
+    @property
+    def size(self) -> int:
+        return self.pos.shape[1]
+
+    def open(self, block: base.Block) -> "KVCache":
+        """Note the positions of the block's nodes; its layers append keys themselves."""
+        rows = jnp.arange(self.pos.shape[0])[:, None]
+        pos = self.pos.at[rows, block.slots].set(
+            block.positions, mode="drop", unique_indices=True
+        )
+        return self.replace(pos=pos)
+
+    def commit(self, path: Array, count: Array, linear: bool = False) -> "KVCache":
+        """Keep the root and the accepted `path`, and make them the committed prefix.
+
+        `path` int32[B, M] holds tree-node indices (node `i` was written at slot
+        `length + i`), `count` int32[B] how many of them were accepted; a negative
+        count keeps nothing. `linear` says that node `i` is always `i`th on the path, so
+        that nothing moves. At most `M` slots a row are copied.
+        """
+        cache = self
+        if not linear and path.shape[1]:
+            order = jnp.arange(path.shape[1], dtype=jnp.int32)
+            source = self.length[:, None] + path
+            target = self.length[:, None] + 1 + order
+            keep = (order < count[:, None]) & (source != target)
+            target = jnp.where(keep, target, self.size + order)
+            rows = jnp.arange(self.pos.shape[0])[:, None]
+            moved = jnp.take_along_axis(self.pos, source, axis=1, mode="clip")
+            cache = cache.replace(
+                layers=tuple(layer.move(source, target) for layer in self.layers),
+                pos=self.pos.at[rows, target].set(
+                    moved, mode="drop", unique_indices=True
+                ),
+            )
+        return cache.replace(length=self.length + count + 1)
+
+    def gather(self, rows: Array) -> "KVCache":
+        """Row `i` of the result is row `rows[i]` (beam reordering)."""
+        return KVCache(
+            tuple(layer.gather(rows) for layer in self.layers),
+            self.pos[rows],
+            self.length[rows],
+        )
+
+
+def dense(
+    n_layers: int, batch: int, size: int, groups: int, head_dim: int, dtype: Any
+) -> KVCache:
+    """An empty dense cache."""
+    shape = (batch, groups, size, head_dim)
+    return KVCache(
+        tuple(
+            DenseLayer(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+            for _ in range(n_layers)
+        ),
+        jnp.full((batch, size), -1, jnp.int32),
+        jnp.zeros((batch,), jnp.int32),
+    )

@@ -1,0 +1,33 @@
+"""The exceptions of the project: every one names the offending value and the remedy."""
+
+
+class DecodaxError(Exception):
+    """Base of every error that decodax raises on purpose."""
+
+
+class ConfigError(DecodaxError, ValueError):
+    """A model, experiment or training configuration that cannot be used."""
+
+
+class CheckpointError(DecodaxError, ValueError):
+    """Weights, tokenizers or training states on disk that cannot be used."""
+
+
+class PromptError(DecodaxError, ValueError):
+    """A prompt or decoding request that cannot be served."""
+
+
+class MethodError(DecodaxError, ValueError):
+    """An unknown method, a wrong argument, or parts that cannot be combined."""
+
+
+class ConstraintError(DecodaxError, ValueError):
+    """A constraint that does not compile or that no token sequence satisfies."""
+
+
+class DataError(DecodaxError, ValueError):
+    """Training or evaluation data that cannot be used."""
+
+
+class TrainingError(DecodaxError, RuntimeError):
+    """A training run that cannot continue; the last good checkpoint is named."""

@@ -1,0 +1,74 @@
+"""Packaging of decodax; tool settings live in pyproject.toml."""
+
+from setuptools import setup
+
+PACKAGES = [
+    "configs",
+    "decoding",
+    "decoding.caches",
+    "decoding.constraints",
+    "decoding.diffusion",
+    "decoding.drafters",
+    "decoding.search",
+    "decoding.topologies",
+    "decoding.transforms",
+    "decoding.verifiers",
+    "experiments",
+    "kernels",
+    "models",
+    "models.checkpoints",
+    "models.heads",
+    "training",
+    "training.objectives",
+]
+
+# flax 0.12.8 with jax 0.11.1 and flax 0.12.9 with jax 0.11.2 fail at import although
+# both declare themselves compatible: each Python gets one tested pair.
+INSTALL = [
+    'jax>=0.10.2,<0.11; python_version<"3.12"',
+    'flax>=0.12.8,<0.12.9; python_version<"3.12"',
+    'jax>=0.12.0,<0.13; python_version>="3.12"',
+    'flax>=0.12.12,<0.13; python_version>="3.12"',
+    "optax>=0.2.8,<0.3",
+    "orbax-checkpoint>=0.12.8,<0.13",
+    "numpy>=2.0",
+    "einops>=0.8.2",
+    "jaxtyping>=0.3",
+    "absl-py>=2.1",
+    "ml_collections>=1.0",
+    "safetensors>=0.6",
+    "tokenizers>=0.22",
+    "jinja2>=3.1",
+    "interegular>=0.3.3",
+    "tensorflow-datasets>=4.9.10",
+    "importlib_resources>=6.0",  # tensorflow-datasets imports it undeclared
+    "array_record>=0.8",
+    "tensorboardX>=2.6",
+    "rich>=13.7",
+    "matplotlib>=3.9",
+]
+
+EXTRAS = {
+    "test": [
+        "pytest>=8.3",
+        "pytest-xdist>=3.6",
+        "beartype>=0.19",
+        "ruff>=0.8",
+        "mypy>=1.13",
+    ],
+    "tpu": ["libtpu"],
+    "cuda": ["jax[cuda12]"],
+    "peers": ["torch>=2.6", "transformers>=4.57"],
+}
+
+setup(
+    name="decodax",
+    version="0.1.0",
+    description="Language-model decoding research in JAX: trees, drafts, kernels.",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=PACKAGES,
+    package_data={"models": ["tiny/*", "tiny_draft/*"], "configs": ["trees/*"]},
+    install_requires=INSTALL,
+    extras_require=EXTRAS,
+)
