@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
@@ -67,7 +68,7 @@ class TokenTree:
     parents: Array  # int32[B, N]; root: -1
     kind: Array  # int32[B, N]: PAD | CANDIDATE | AUX; the root counts as CANDIDATE
     logits: Array | None = None  # float32[B, N, V]
-    calls: Array | int = 0  # int32[B]: model calls that made the draft
+    calls: Array | int = 0  # int32[B] or int: model calls that made the draft
     draw: str = struct.field(pytree_node=False, default=POINT)
     depth: int = struct.field(pytree_node=False, default=0)  # bound on node depth
     linear: bool = struct.field(pytree_node=False, default=False)  # parents[i] == i - 1
@@ -88,7 +89,8 @@ class Outcome:
 
     A chunk of the prompt comes in the same form: a chain whose nodes are all accepted
     and whose extra token is the next of the prompt; logits are None there unless the
-    drafter sets `prompt_logits`. Rows with `active` false commit nothing.
+    drafter sets `prompt_logits`, and `warped` is None, which tells a chunk from a round.
+    Rows with `active` false commit nothing.
     """
 
     tree: TokenTree
@@ -100,53 +102,90 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Context:
-    """What every component may read; made anew each round, never carried.
-
-    `warp(logits[B, V], state=None)` applies the transform at `state` (default: after
-    the last committed token) and `step(state, token[B], logits[B, V])` advances one, so
-    that a drafter can follow the target's transform along its own draft.
-    `noise(position[B]) -> float32[B, V]` is the Gumbel noise of the token at an absolute
-    position, the same for every drafter and verifier.
-    """
+    """What every component may read; made anew each round, never carried."""
 
     params: dict[str, Any]
     tokens: Array  # int32[B, T]
     length: Array  # int32[B]: committed tokens, prompt included
     cache: Any  # the target's cache; a drafter that runs the target returns its own
-    transform: State
-    warp: Callable[..., Array]
-    step: Callable[..., State]
+    law: "LogitsTransform"  # the transform in force, and
+    transform: State  # its state after the last committed token
     noise: Callable[[Array], Array]
+    """position[B] -> float32[B, V]: the Gumbel noise of the token at an absolute
+    position, the same for every drafter and verifier; may be used again and again."""
 
     @property
     def root(self) -> Array:
         """int32[B]: the last committed token."""
-        rows = jax.numpy.arange(self.tokens.shape[0])
-        return self.tokens[rows, jax.numpy.maximum(self.length - 1, 0)]
+        at = jnp.maximum(self.length - 1, 0)[:, None]
+        return jnp.take_along_axis(self.tokens, at, 1)[:, 0]
+
+    def warp(self, logits: Array, at: State | None = None) -> Array:
+        """Apply the transform to a draft's logits, [B, V] or [B, M, V].
+
+        `at` are the states of the `M` nodes (`row` leaves [B, M, ...]) where the
+        transform is stateful; None: the state after the last committed token.
+        """
+        apply = lambda state, logits: self.law.apply(state, logits, {})
+        state = self.transform if at is None else at
+        if logits.ndim == 3:
+            inner = State(None, None) if at is None else ROWS
+            apply = jax.vmap(apply, in_axes=(inner, 0))
+        return jax.vmap(apply, in_axes=(ROWS, 0))(state, logits)
 
 
 class Drafter(NamedTuple):
-    """Proposes a tree of `nodes` nodes (root included) a round."""
+    """Proposes a tree of `nodes` nodes (root included) and at most `depth` a round."""
 
     init: Callable[[Context], State]
     draft: Callable[[Array, Context, State], tuple[TokenTree, State, Any]]
     observe: Callable[[Context, State, Outcome], State]
     nodes: int
+    depth: int
     taps: tuple = ()
     wrap: Callable[[Any], Any] = lambda lm: lm
     prompt_logits: bool = False  # ask for logits of the prompt's chunks
 
 
-class Verifier(NamedTuple):
-    """Accepts a path of a tree. `draws[0]` is the draw it likes best.
+class Target(NamedTuple):
+    """The target's view of one row's tree, as a verifier gets it."""
 
-    ★ `verify(key, state, tree, target[N, V], noise) -> Verdict`: `target` holds the
-    transformed logits and `noise(depth) -> float32[V]` the position noise of the token
-    that follows a node of that depth.
+    logits: Array  # float32[N, V]: after the transform
+    hidden: dict[Any, Array]  # tap -> [N, D]
+    noise: Callable[[Array], Array]  # depth -> float32[V]: of the token that follows
+
+
+class Topology(NamedTuple):
+    """Which nodes a model-based drafter grows, level by level.
+
+    `expand(keys, state, tree, logits, noise, level) -> tree, state` gets the warped laws
+    `logits[B, w, V]` of the nodes of `level` and writes the tokens, parents and kinds of
+    the next level (and, where the draw needs them, the laws into `tree.logits`).
+    `noise(level)` is the position noise of those children.
+    `adapt(state, outcome) -> state` learns from a round.
     """
 
+    init: Callable[[int], State]  # (batch) -> state
+    expand: Callable[..., tuple[TokenTree, State]]
+    adapt: Callable[[State, Outcome], State]
+    widths: tuple[int, ...]  # nodes of each level, the root's 1 first
+    draw: str
+    linear: bool = False
+
+    @property
+    def nodes(self) -> int:
+        return sum(self.widths)
+
+    @property
+    def depth(self) -> int:
+        return len(self.widths) - 1
+
+
+class Verifier(NamedTuple):
+    """Accepts a path of a tree. `draws[0]` is the draw it likes best."""
+
     init: Callable[[Any], State]  # (params) -> state of one row
-    verify: Callable[..., Verdict]  # ★
+    verify: Callable[[Array, State, TokenTree, Target], Verdict]  # ★ (key, state, ...)
     guarantee: str
     draws: tuple[str, ...]
     taps: tuple = ()

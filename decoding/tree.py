@@ -209,6 +209,9 @@ def walk(tree: base.TokenTree, pick: Callable[[Array, Array], Array]) -> base.Ve
         return path, count + hit, jnp.where(hit, child, node), token, hit
 
     zero = jnp.int32(0)
+    if tree.depth == 0:
+        token = pick(zero, zero).astype(jnp.int32)
+        return base.Verdict(jnp.zeros((0,), jnp.int32), zero, token)
     start = (jnp.zeros((tree.depth,), jnp.int32), zero, zero, zero, jnp.bool_(True))
     path, count, _, token, _ = lax.while_loop(lambda c: c[4], body, start)
     return base.Verdict(path, count, token)
