@@ -158,6 +158,8 @@ def save(
     ids = {
         "bos_token_id": config.bos,
         "eos_token_id": _one_or_all(config.eos),
+        # HF's default, where this is absent, may lie outside a small vocabulary.
+        "pad_token_id": lm.generation.get("pad_token_id"),
     }
     data = {
         "architectures": [family.architectures[0]],
