@@ -505,7 +505,8 @@ def forward(
     x = embedding.apply(top, x, method="final_norm")
     if "norm" in taps:
         hidden["norm"] = x
-    return base.ModelOutput(embedding.apply(top, x, method="logits"), hidden)
+    logits = embedding.apply(top, x, method="logits")
+    return base.ModelOutput(logits, base.Hidden(hidden))
 
 
 def stack_layers(params: dict) -> dict:
