@@ -11,7 +11,6 @@ import numpy as np
 from decoding import base, compose, decoder, loop, stats
 from decoding.catalogue import Spec
 from decoding.compose import Method
-from decoding.constraints import stop as stopping
 from models.errors import PromptError
 
 
