@@ -56,8 +56,10 @@ class Tokenizer:
         self._kinds = {step.get("type") for step in steps}
         # SentencePiece-like decoders drop the space that encoding put in front.
         self._drops_space = any(
-            step.get("type") == "Strip" and step.get("start")
-            or step.get("type") == "Metaspace" and step.get("prepend_scheme") != "never"
+            step.get("type") == "Strip"
+            and step.get("start")
+            or step.get("type") == "Metaspace"
+            and step.get("prepend_scheme") != "never"
             for step in steps
         )
         self._bytes: list[bytes] | None = None
@@ -118,7 +120,9 @@ class Tokenizer:
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         named = {name: _content(self.settings.get(name)) for name in names}
         text = chat.render(
-            self.template, messages, {**{k: v for k, v in named.items() if v}, **variables}
+            self.template,
+            messages,
+            {**{k: v for k, v in named.items() if v}, **variables},
         )
         return self.encode(text, add_special=False)
 

@@ -240,7 +240,9 @@ def save_params(
     flat = flatten(params)
     wanted = slots(family, config, family.prefixes[0])
     wrong = {s.path for s in wanted} ^ set(flat)
-    wrong |= {s.path for s in wanted if s.path in flat and flat[s.path].shape != s.shape}
+    wrong |= {
+        s.path for s in wanted if s.path in flat and flat[s.path].shape != s.shape
+    }
     if wrong:
         raise CheckpointError(
             f"params do not belong to this config: {sorted(wrong)} are missing, extra "

@@ -88,15 +88,11 @@ def _faults():
 
     def drop_ancestor(cache, block):
         see = block.visibility.ancestors & ~np.uint32(1)
-        return cache, block.replace(
-            visibility=block.visibility.replace(ancestors=see)
-        )
+        return cache, block.replace(visibility=block.visibility.replace(ancestors=see))
 
     def see_sibling(cache, block):
         see = block.visibility.ancestors | np.uint32(0b111)
-        return cache, block.replace(
-            visibility=block.visibility.replace(ancestors=see)
-        )
+        return cache, block.replace(visibility=block.visibility.replace(ancestors=see))
 
     def short_prefix(cache, block):
         return cache, block.replace(
