@@ -63,16 +63,16 @@ class Fields:
             return default
         return value
 
-    def integer(self, name: str, default: Any = MISSING, least: int = 1) -> int:
-        value = self.take(name, default)
+    def integer(self, name: str, default: Any = MISSING, least: int = 1) -> Any:
+        value: Any = self.take(name, default)
         if value is None or value is default:
             return value
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.wrong(name, f"an integer of at least {least}")
         return value
 
-    def number(self, name: str, default: Any = MISSING) -> float:
-        value = self.take(name, default)
+    def number(self, name: str, default: Any = MISSING) -> Any:
+        value: Any = self.take(name, default)
         if value is None or value is default:
             return value
         if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:

@@ -1,8 +1,8 @@
 """What the family tables share: layouts, and params <-> tensors from one table.
 
 A family is a table of tensor names and layouts plus a reader and a writer of
-config.json. Each layout is a pair of inverse functions, so that saving is the inverse of
-loading by construction; the shapes of the files' tensors follow from `split` as well.
+config.json. Each layout is a pair of inverse functions, so that saving is the inverse
+of loading by construction; the shapes of the files' tensors follow from `split` too.
 """
 
 import fnmatch

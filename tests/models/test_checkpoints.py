@@ -62,7 +62,7 @@ def test_ragged_chunks_then_single_steps(name):
     tokens, cache = want["tokens"], lm.model.init_cache(2, SIZE)
     reached = np.array([0, 0])
     for counts in ([6, 3], [4, 6], [0, 5], *[[1, 1]] * 3):
-        width = 6 if max(counts) > 1 else 1
+        width = blocks.WIDTH if max(counts) > 1 else 1
         chunk = np.zeros((2, width), np.int32)
         for b, count in enumerate(counts):
             chunk[b, :count] = tokens[b, reached[b] : reached[b] + count]
@@ -79,10 +79,10 @@ def test_ragged_chunks_then_single_steps(name):
 
 def test_long_factors_past_the_original_context():
     lm, want = loaded("phi3_long"), golden("phi3_long")
-    got = blocks.whole(lm.model, lm.params, want["long_tokens"])
+    got = blocks.whole(lm.model, lm.params, want["long_tokens"], 40)
     assert distance(got, want["long_logits"]) < TOLERANCE
     # Planted: a cache that fits the original context takes the short factors.
-    short = blocks.whole(lm.model, lm.params, want["long_tokens"][:, :20])
+    short = blocks.whole(lm.model, lm.params, want["long_tokens"][:, :20], SIZE)
     assert distance(short, want["long_logits"][:, :20]) > 100 * TOLERANCE
 
 
@@ -303,14 +303,14 @@ def test_a_model_made_here_can_be_saved(tmp_path):
         eos=(0,),
     )
     model = transformer.transformer(config)
-    lm = models.Loaded(model, jax.jit(model.init)(jax.random.key(0)))
+    lm = models.Loaded(model, blocks.numpy_params(model))
     models.save(lm, tmp_path)
     again = models.load(tmp_path)
     assert again.config == config and again.tokenizer is None
     tokens = np.arange(8).reshape(1, 8)
     np.testing.assert_array_equal(
-        blocks.whole(again.model, again.params, tokens),
-        blocks.whole(model, lm.params, tokens),
+        blocks.whole(again.model, again.params, tokens, SIZE),
+        blocks.whole(model, lm.params, tokens, SIZE),
     )
 
 
@@ -339,9 +339,7 @@ def test_hidden_states_are_those_between_layers():
     lm, want = loaded("gemma2"), golden("gemma2")
     tokens = blocks.ints(want["tokens"])
     cache = lm.model.init_cache(2, SIZE)
-    block = base.causal_block(
-        tokens, cache.length, blocks.ints([20, 20]), SIZE, base.ALL
-    )
+    block = blocks.causal(tokens, cache.length, blocks.ints([20, 20]), SIZE, base.ALL)
     taps = (0, 2, lm.config.n_layers, "norm")
     out, _ = blocks.call(lm.model, taps)(lm.params, cache, block)
     head = lm.model.head(lm.params, out.hidden["norm"])

@@ -6,7 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import decoders, models as kinds
+from tokenizers import decoders
+from tokenizers import models as kinds
 
 from models import chat, errors, tokenizer
 
