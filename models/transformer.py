@@ -20,8 +20,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models import base, cache as caches
+from models import base
+from models import cache as caches
 from models.errors import ConfigError
+from models.training_form import stack_layers as stack_layers
+from models.training_form import unstack_layers as unstack_layers
 
 NEGATIVE = -1e30
 
@@ -141,7 +144,7 @@ class Norm(nn.Module):
 
 
 def product(x: Array, kernel: Array) -> Array:
-    """`x[..., in]` times `kernel[out, in]`; the layout that is read in storage order."""
+    """`x[..., in]` times `kernel[out, in]`: the layout read in storage order."""
     return lax.dot_general(x, kernel, (((x.ndim - 1,), (1,)), ((), ())))
 
 
@@ -189,7 +192,7 @@ class Attention(nn.Module):
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
-    """Rotate pairs `(i, i + r/2)` of the first `r` dimensions; the rest pass through."""
+    """Rotate pairs `(i, i + r/2)` of the first `r` dimensions; the rest pass."""
     half = cos.shape[-1]
     dtype = x.dtype
     a = x[..., :half].astype(jnp.float32)
@@ -205,8 +208,8 @@ def attend(
 ) -> Array:
     """Softmax attention: q `[B, N, G, R, d]`, k and v `[B, G, S, d]` -> `[B, N, H d]`.
 
-    `mask` bool[B, N, S]; `bias` float32[G, R, B, N, S] or None. A node that sees nothing
-    gets the mean of all values: finite, and never read.
+    `mask` bool[B, N, S]; `bias` float32[G, R, B, N, S] or None. A node that sees
+    nothing gets the mean of all values: finite, and never read.
     """
     batch, nodes, groups, heads, dim = q.shape
     rows = nodes * heads
@@ -369,7 +372,9 @@ def transformer(config: Config, cache_dtype: Any = jnp.float32) -> base.Language
     `cache_dtype` is what `init_cache` makes: the dtype of the params, so that the
     products of attention have equal operands.
     """
-    layer, embedding = Layer(config), Embedding(config)
+    # Linen's `apply` may also return mutated variables, which no call here asks for.
+    layer: Any = Layer(config)
+    embedding: Any = Embedding(config)
 
     def at(params: Any, i: int) -> dict:
         return {"params": params[f"layer_{i}"]}
@@ -403,7 +408,7 @@ def transformer(config: Config, cache_dtype: Any = jnp.float32) -> base.Language
         return embedding.apply({"params": params["embedding"]}, x, method="logits")
 
     def layers(params, cache, x, block, lo, hi, taps=()):
-        """Layers lo <= i < hi over the block; `hidden[i]` is the state after i layers."""
+        """Layers lo <= i < hi over the block; `hidden[i]`: the state after i layers."""
         spun = rotations(config, block.positions, cache.size)
         mask = base.dense_mask(block.visibility, cache.size)
         views = _Views(config, block.positions, cache.pos, mask)
@@ -431,7 +436,8 @@ def transformer(config: Config, cache_dtype: Any = jnp.float32) -> base.Language
         def run(x, store):
             q, k, v = layer.apply(variables, x, rotation, method="project")
             store = store.append(block.slots, k, v)
-            out = attend(config, q, *store.read(), mask, bias)
+            keys, values = store.read()
+            out = attend(config, q, keys, values, mask, bias)
             return x + layer.apply(variables, out, method="merge"), store
 
         return run
@@ -440,7 +446,7 @@ def transformer(config: Config, cache_dtype: Any = jnp.float32) -> base.Language
         return lambda x: x + layer.apply(variables, x, method="feed_forward")
 
     def fill(params, cache, x, block, lo, hi):
-        """Write the keys and values that layers lo..hi would see if x passed through."""
+        """Write the keys and values of layers lo..hi as if x passed through them."""
         spun = rotations(config, block.positions, cache.size)
         stores = list(cache.layers)
         for i in range(lo, hi):
@@ -475,7 +481,8 @@ def forward(
         starts = jnp.where(segments != jnp.roll(segments, 1, 1), index, 0)
         positions = index - lax.cummax(starts.at[:, 0].set(0), axis=1)
     mask = jnp.broadcast_to(mask, (tokens.shape[0], length, length))
-    layer, embedding = Layer(config), Embedding(config)
+    layer: Any = Layer(config)
+    embedding: Any = Embedding(config)
     top = {"params": params["embedding"]}
     x = embedding.apply(top, tokens, positions, method="embed")
     spun = rotations(config, positions, length)
@@ -487,7 +494,7 @@ def forward(
 
     if remat:
         step = jax.checkpoint(step, static_argnums=(2,))
-    hidden = {}
+    hidden: dict[base.Tap, Array] = {}
     if "stacked" in params:
         kinds = {(config.window(i), config.rope(i)) for i in range(config.n_layers)}
         if len(kinds) > 1 or taps:
@@ -507,21 +514,3 @@ def forward(
         hidden["norm"] = x
     logits = embedding.apply(top, x, method="logits")
     return base.ModelOutput(logits, base.Hidden(hidden))
-
-
-def stack_layers(params: dict) -> dict:
-    """`{"embedding", "layer_0", ...}` -> `{"embedding", "stacked"}` (leading axis L)."""
-    count = sum(name.startswith("layer_") for name in params)
-    trees = [params[f"layer_{i}"] for i in range(count)]
-    rest = {k: v for k, v in params.items() if not k.startswith("layer_")}
-    return {**rest, "stacked": jax.tree.map(lambda *x: jnp.stack(x), *trees)}
-
-
-def unstack_layers(params: dict) -> dict:
-    """The inverse of `stack_layers`."""
-    stacked = params["stacked"]
-    count = jax.tree.leaves(stacked)[0].shape[0]
-    rest = {k: v for k, v in params.items() if k != "stacked"}
-    for i in range(count):
-        rest[f"layer_{i}"] = jax.tree.map(lambda x, i=i: x[i], stacked)
-    return rest
