@@ -1,0 +1,184 @@
+"""`generate`: prompts in, texts out, on any model and method."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from decoding import base, compose, decoder, loop, stats
+from decoding.catalogue import Spec
+from decoding.compose import Method
+from models.errors import PromptError
+
+
+@dataclass(frozen=True)
+class Output:
+    """One entry a prompt, or a list of `n` entries a prompt where `n > 1`.
+
+    The prompt is not repeated; an EOS that ended a text is its last token. `texts` is
+    None without a tokenizer; a stop string and what follows it are cut from it.
+    `origin` holds, per token, the depth of the accepted draft it was, 0 for the target's
+    own tokens. `memory` is what the drafter may be given in the next call.
+    """
+
+    tokens: list
+    texts: list | None
+    logprobs: list  # log-probability of each token under the raw target
+    origin: list
+    memory: Any
+    stats: stats.Stats
+    guarantee: str
+
+
+def generate(
+    lm: Any,
+    prompts: Sequence[str] | Sequence[Sequence[int]],
+    method: str | Method = "plain",
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+    transforms: Sequence[Spec] = (),
+    n: int = 1,
+    seed: int | Sequence[int] = 0,
+    stop: str | Sequence[str] | None = None,
+    drafts: Mapping[str, Any] | None = None,
+    memory: Any = None,
+    streams: Mapping[str, base.Stream] | None = None,
+    loop: decoder.Loop | None = None,
+) -> Output:
+    """Decode every prompt in one batch.
+
+    Args:
+        lm: what `models.load` returns.
+        prompts: texts, or token lists of any lengths.
+        method: a recipe of configs/ or a `Method`.
+        temperature: 0 decodes greedily.
+        transforms: applied after the method's own, warpers after the temperature.
+        n: samples per prompt; sample 0 is the text of `n=1`.
+        seed: one number, or one a prompt.
+        stop: a string or strings that end a text.
+        drafts: `{"draft": lm2}` for a draft model, `{"heads": params}` for heads.
+        memory: `out.memory` of an earlier call with the same method.
+        streams: other models run on the same tokens, for transforms that read them.
+        loop: `loop(step, state) -> state` runs the rounds on the host, to stream or
+            record them; `step(state) -> (state, outcome)`. None: on the device.
+
+    Raises:
+        PromptError: an empty, too long or out-of-range prompt, or an impossible request.
+        MethodError: an unknown method, or parts that do not fit together.
+    """
+    chosen = compose.recipe(method) if type(method) is str else method
+    if transforms:
+        every = (*chosen.transforms, *transforms)
+        chosen = compose.replace(chosen, transforms=every)
+    stops = () if stop is None else (stop,) if type(stop) is str else tuple(stop)
+    parts = compose.compose(chosen, lm, temperature, drafts, streams, stops)
+    ids = encode(lm, prompts)
+    _check(lm, ids, max_new_tokens, n)
+    rows = [p for p in ids for _ in range(n)]
+    limits = [len(p) + max_new_tokens for p in rows]
+    keys = decoder.request_keys(seed, len(ids), n)
+    params = {"target": lm.params}
+    for name, draft in (drafts or {}).items():
+        params[name] = getattr(draft, "params", draft)
+    for name in streams or {}:
+        if streams[name].params not in params:
+            raise PromptError(
+                f"stream {name!r} reads params {streams[name].params!r}: pass "
+                f"drafts={{{streams[name].params!r}: ...}}"
+            )
+    engine = decoder.decoder(parts)
+    compiled, begun = engine.compile_seconds, time.perf_counter()
+    size = decoder.bucket(max(limits))
+    state = engine.start(params, parts, rows, limits, keys, size, memory)
+    if loop is None:
+        state = engine.advance(params, state)
+    else:
+        state = loop(lambda s: engine.step(params, s), state)
+    state = jax.block_until_ready(state)
+    compiled = engine.compile_seconds - compiled
+    seconds = time.perf_counter() - begun - compiled
+    figures = stats.summarise(state.counters, seconds, compiled)
+    return _output(lm, state, rows, n, stops, figures, parts.guarantee)
+
+
+def encode(lm: Any, prompts: Sequence) -> list[list[int]]:
+    """Prompts as token lists; texts need the model's tokenizer."""
+    if type(prompts) is str:
+        raise PromptError(f"prompts={prompts[:40]!r} is one text: pass [text]")
+    if not len(prompts):
+        raise PromptError("prompts is empty: pass at least one prompt")
+    ids = []
+    for i, prompt in enumerate(prompts):
+        if type(prompt) is str:
+            if lm.tokenizer is None:
+                raise PromptError(
+                    f"prompt {i} is a text and the model has no tokenizer.json: pass "
+                    "token lists"
+                )
+            ids.append(list(lm.tokenizer.encode(prompt)))
+        else:
+            ids.append([int(t) for t in prompt])
+    return ids
+
+
+def _check(lm: Any, ids: list[list[int]], new: int, n: int) -> None:
+    if new < 1:
+        raise PromptError(f"max_new_tokens={new}: use at least 1")
+    if n < 1:
+        raise PromptError(f"n={n}: use at least 1")
+    config = lm.model.config
+    for i, prompt in enumerate(ids):
+        if not prompt:
+            raise PromptError(
+                f"prompt {i} is empty: a text needs at least one token to start from"
+            )
+        wrong = [t for t in prompt if not 0 <= t < config.vocab_size]
+        if wrong:
+            raise PromptError(
+                f"prompt {i} has token {wrong[0]}, outside the vocabulary of "
+                f"{config.vocab_size}: encode it with this model's tokenizer"
+            )
+        if len(prompt) + new > config.max_positions:
+            raise PromptError(
+                f"prompt {i} has {len(prompt)} tokens and max_new_tokens={new}: together "
+                f"more than the model's {config.max_positions} positions; shorten one "
+                "(prompts are never cut silently)"
+            )
+
+
+def _output(lm, state, rows, n, stops, figures, guarantee) -> Output:
+    ends = np.asarray(state.length)
+    buffers = [np.asarray(x) for x in (state.tokens, state.logprobs, state.origin)]
+    spans = [(len(p), e) for p, e in zip(rows, ends)]
+    cut = [
+        [list(b[i, s:e].tolist()) for i, (s, e) in enumerate(spans)] for b in buffers
+    ]
+    tokens, logprobs, origin = cut
+    texts = None
+    if lm.tokenizer is not None:
+        texts = [text_of(lm, t, stops) for t in tokens]
+
+    def group(flat: list) -> list:
+        if n == 1:
+            return flat
+        return [flat[i : i + n] for i in range(0, len(flat), n)]
+
+    return Output(
+        group(tokens),
+        None if texts is None else group(texts),
+        group(logprobs),
+        group(origin),
+        state.drafter.shared,
+        figures,
+        guarantee,
+    )
+
+
+def text_of(lm: Any, tokens: list[int], stops: Sequence[str] = ()) -> str:
+    """Decode a text, cut before the first stop string."""
+    text = lm.tokenizer.decode([t for t in tokens if t not in lm.model.config.eos])
+    found = [at for at in (text.find(s) for s in stops) if at >= 0]
+    return text[: min(found)] if found else text

@@ -1,0 +1,143 @@
+"""Methods by name: cards, specs, and how a spec becomes a component.
+
+There is no registry: `Spec("drafters/copyspec", copy=10)` names the file and the
+arguments of its factory, and a folder names its factory and interface.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import MethodError
+
+# Folder of decoding/ -> the factory that every file in it has.
+FACTORIES = {
+    "drafters": "drafter",
+    "topologies": "topology",
+    "verifiers": "verifier",
+    "transforms": "transform",
+    "constraints": "transform",
+    "caches": "policy",
+    "search": "select",
+    "diffusion": "scheduler",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a method is: its source, its guarantee, and what its factory is handed.
+
+    `needs` are the factory's parameters that the catalogue fills in (see `Spec.build`).
+    `trained` says that it wants weights of its own. `cite` is BibTeX.
+    """
+
+    paper: str
+    guarantee: str
+    needs: tuple[str, ...] = ()
+    trained: bool = False
+    cite: str = ""
+
+
+class Spec:
+    """A file of decoding/ and arguments for its factory; hashable, printable."""
+
+    def __init__(self, name: str, **arguments: Any):
+        self.name = name
+        self.arguments = {k: _frozen(v) for k, v in sorted(arguments.items())}
+
+    def __repr__(self) -> str:
+        parts = [repr(self.name), *(f"{k}={v!r}" for k, v in self.arguments.items())]
+        return f"Spec({', '.join(parts)})"
+
+    def __hash__(self) -> int:
+        return hash((self.name, *self.arguments.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return repr(self) == repr(other)
+
+    @property
+    def static(self) -> tuple:
+        """What a compiled program depends on: floats live in the state instead."""
+        kept = {k: v for k, v in self.arguments.items() if type(v) is not float}
+        return (self.name, *kept.items())
+
+    @property
+    def module(self) -> Any:
+        return load(self.name)
+
+    @property
+    def card(self) -> Card:
+        return self.module.CARD
+
+    def build(self, available: Mapping[str, Any]) -> Any:
+        """Call the factory. Parameters named in `CARD.needs` come from `available`."""
+        folder = self.name.split("/")[0]
+        factory = getattr(self.module, FACTORIES[folder])
+        known = inspect.signature(factory).parameters
+        for name in self.arguments:
+            if name not in known:
+                mine = [p for p in known if p not in self.card.needs]
+                raise MethodError(
+                    f"{self.name} has no argument {name!r}; it takes {mine or 'none'}"
+                )
+        filled = {}
+        for name in self.card.needs:
+            if name in self.arguments:
+                continue
+            if name in available:
+                filled[name] = available[name]
+            elif known[name].default is inspect.Parameter.empty:
+                raise MethodError(f"{self.name} needs {name!r}: {_remedy(name)}")
+        return factory(**{**filled, **self.arguments})
+
+
+def _frozen(value: Any) -> Any:
+    """Lists (of a config file, say) become tuples so that a spec can be hashed."""
+    if type(value) in (list, tuple):
+        return tuple(_frozen(v) for v in value)
+    if type(value) is dict:
+        return tuple(sorted((k, _frozen(v)) for k, v in value.items()))
+    return value
+
+
+def _remedy(name: str) -> str:
+    hints = {
+        "draft": 'pass drafts={"draft": models.load(...)} to generate',
+        "heads": 'pass drafts={"heads": params} to generate',
+        "tokenizer": "the model directory has no tokenizer.json; add one",
+        "topology": "give the method a topology=Spec(...)",
+    }
+    return hints.get(name, "give it as an argument of the Spec")
+
+
+def names(folder: str) -> list[str]:
+    """Every method file of a folder, as spec names."""
+    package = importlib.import_module(f"decoding.{folder}")
+    found = []
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"decoding.{folder}.{info.name}")
+        if info.name[0] != "_" and FACTORIES[folder] in vars(module):
+            found.append(f"{folder}/{info.name}")
+    return sorted(found)
+
+
+def catalogue() -> dict[str, Card]:
+    """Every method of the project and its card."""
+    every = [name for folder in FACTORIES for name in names(folder)]
+    return {name: load(name).CARD for name in every}
+
+
+def load(name: str) -> Any:
+    """The module of a spec name such as "drafters/copyspec"."""
+    folder, _, file = name.partition("/")
+    if folder not in FACTORIES or not file:
+        raise MethodError(
+            f"{name!r} is no method: write folder/file with a folder of "
+            f"{sorted(FACTORIES)}"
+        )
+    if name not in names(folder):
+        raise MethodError(f"no method {name!r}; its siblings are {names(folder)}")
+    return importlib.import_module(f"decoding.{folder}.{file}")

@@ -1,0 +1,202 @@
+"""From names to a program: a `Method` is resolved, checked and put together here."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from decoding import base, catalogue, chain
+from decoding.catalogue import Spec
+from decoding.constraints import stop as stopping
+from decoding.loop import Program
+from models.errors import MethodError
+
+ROLES = ("drafter", "verifier", "topology", "policy")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A composed decoding method.
+
+    `verifier` None is the default: greedy at temperature 0, Gumbel-coupled above it,
+    where the text is a function of seed, request and target alone.
+    """
+
+    drafter: Spec = field(default_factory=lambda: Spec("drafters/plain"))
+    verifier: Spec | None = None
+    topology: Spec | None = None
+    transforms: tuple[Spec, ...] = ()
+    policy: Spec = field(default_factory=lambda: Spec("caches/dense"))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "transforms", tuple(self.transforms))
+
+
+def recipe(name: str) -> Method:
+    """The method of `configs/<name>.py`."""
+    package = importlib.import_module("configs")
+    known = {info.name for info in catalogue.pkgutil.iter_modules(package.__path__)}
+    if name not in known:
+        raise MethodError(f"no recipe {name!r} in configs/; there are {recipes()}")
+    config = importlib.import_module(f"configs.{name}").get_config()
+    if "method" not in config:
+        raise MethodError(f"configs/{name}.py names no method; choose of {recipes()}")
+    return from_config(config.method)
+
+
+def recipes() -> list[str]:
+    """Names of the recipes that name one method."""
+    package = importlib.import_module("configs")
+    found = []
+    for info in catalogue.pkgutil.iter_modules(package.__path__):
+        if not info.ispkg:
+            config = importlib.import_module(f"configs.{info.name}").get_config()
+            if "method" in config:
+                found.append(info.name)
+    return sorted(found)
+
+
+def from_config(config: Mapping[str, Any]) -> Method:
+    """A method from strings: `{"drafter": "drafters/x" or {"name": ..., **arguments}}`."""
+
+    def spec(value: Any) -> Spec:
+        if type(value) is str:
+            return Spec(value)
+        fields = dict(value)
+        return Spec(fields.pop("name"), **fields)
+
+    unknown = set(config) - {*ROLES, "transforms"}
+    if unknown:
+        raise MethodError(f"a method has no {sorted(unknown)}; it has {ROLES}")
+    parts = {role: spec(config[role]) for role in ROLES if config.get(role)}
+    transforms = tuple(spec(v) for v in config.get("transforms", ()))
+    return Method(transforms=transforms, **parts)
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A program, what identifies its compiled form, and its guarantee."""
+
+    program: Program
+    key: tuple
+    guarantee: str
+    stop: Any = None  # the stop automaton, or None
+
+
+def compose(
+    method: Method,
+    lm: Any,
+    temperature: float = 0.0,
+    drafts: Mapping[str, Any] | None = None,
+    streams: Mapping[str, base.Stream] | None = None,
+    stop: tuple[str, ...] = (),
+) -> Composition:
+    """Build every part and refuse what cannot work together.
+
+    Raises:
+        MethodError: an unknown name or argument, parts that disagree, or a draft model
+            with another vocabulary.
+    """
+    drafts, streams = dict(drafts or {}), dict(streams or {})
+    if not temperature >= 0:
+        raise MethodError(
+            f"temperature={temperature}: use a number >= 0 (0 decodes greedily)"
+        )
+    target = lm.model.config
+    available: dict[str, Any] = {
+        "vocab_size": target.vocab_size,
+        "eos": tuple(target.eos),
+        "model": lm.model,
+        "streams": tuple(streams),
+    }
+    if lm.tokenizer is not None:
+        available["tokenizer"] = lm.tokenizer
+    for name, draft in drafts.items():
+        available[name] = draft
+        config = getattr(getattr(draft, "model", None), "config", None)
+        if config is not None and config.vocab_size != target.vocab_size:
+            raise MethodError(
+                f"drafts[{name!r}] has a vocabulary of {config.vocab_size}, the target "
+                f"one of {target.vocab_size}: use a draft with the target's tokenizer"
+            )
+        if config is not None:
+            available[name] = draft.model
+
+    verifier_spec = method.verifier
+    if verifier_spec is not None and temperature == 0:
+        if verifier_spec.build(available).guarantee != base.LOSSY:
+            verifier_spec = None  # all lossless verifiers are greedy at temperature 0
+    if verifier_spec is None:
+        name = "gumbel_coupled" if temperature > 0 else "greedy"
+        verifier_spec = Spec(f"verifiers/{name}")
+    verifier = verifier_spec.build(available)
+    if temperature > 0 and verifier.guarantee == base.ARGMAX:
+        raise MethodError(
+            f"{verifier_spec.name} ignores temperature={temperature}: use temperature=0 "
+            "or a verifier that samples"
+        )
+    available["draw"] = verifier.draws[0]
+    if method.topology is not None:
+        if "topology" not in method.drafter.card.needs:
+            raise MethodError(
+                f"{method.drafter.name} has no use for topology={method.topology.name}"
+            )
+        available["topology"] = method.topology.build(available)
+    drafter = method.drafter.build(available)
+    specs, transform = _transforms(method.transforms, temperature, available)
+    missing = [s for s in transform.streams if s not in streams]
+    if missing:
+        raise MethodError(
+            f"the transforms {[s.name for s in specs]} read the streams {missing}: pass "
+            "streams={name: Stream(model, params_key)}"
+        )
+    stopper = None
+    if stop:
+        if lm.tokenizer is None:
+            raise MethodError(f"stop={list(stop)} needs a tokenizer: {lm} has none")
+        stopper = stopping.stopper(stop, lm.tokenizer, target.vocab_size)
+    policy = method.policy.build(available)
+    model = drafter.wrap(lm.model)
+    program = Program(
+        model,
+        drafter,
+        verifier,
+        transform,
+        policy,
+        tuple(target.eos),
+        streams,
+        bool(stop),
+    )
+    parts = (method.drafter, verifier_spec, method.policy, *specs)
+    if method.topology is not None:
+        parts = (*parts, method.topology)
+    models = tuple(getattr(d, "model", None) for d in drafts.values())
+    beside = tuple((n, s.model, s.params) for n, s in streams.items())
+    key = (lm.model, models, beside, tuple(p.static for p in parts), bool(stop))
+    guarantee = base.weakest(*(p.card.guarantee for p in parts), verifier.guarantee)
+    if temperature > 0 and guarantee == base.ARGMAX:
+        guarantee = base.LOSSY
+    return Composition(program, key, guarantee, stopper)
+
+
+def _transforms(
+    specs: tuple[Spec, ...], temperature: float, available: Mapping[str, Any]
+) -> tuple[tuple[Spec, ...], base.LogitsTransform]:
+    """The chain, the temperature before the first warper."""
+    built = [spec.build(available) for spec in specs]
+    if temperature > 0:
+        if any(spec.name == "transforms/temperature" for spec in specs):
+            raise MethodError(
+                f"temperature={temperature} and a temperature transform: give one"
+            )
+        at = next((i for i, t in enumerate(built) if t.warper), len(built))
+        spec = Spec("transforms/temperature", temperature=float(temperature))
+        specs = (*specs[:at], spec, *specs[at:])
+        built.insert(at, spec.build(available))
+    return specs, chain.chain(*built)
+
+
+def with_drafter(method: Method, **arguments: Any) -> Method:
+    """The same method with other arguments for its drafter."""
+    spec = method.drafter
+    return replace(method, drafter=Spec(spec.name, **{**spec.arguments, **arguments}))

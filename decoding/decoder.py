@@ -1,0 +1,191 @@
+"""Compiled programs over requests: `start`, `advance`, `admit`, and the host's clock."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from decoding import base, compose, loop, noise, stats
+from models.errors import PromptError
+
+Loop = Callable[[Callable, loop.DecodeState], loop.DecodeState]
+
+_DECODERS: dict[tuple, "Decoder"] = {}
+
+
+def bucket(size: int) -> int:
+    """The buffer that holds `size` tokens: few sizes, so that few programs compile."""
+    step = 64
+    while step * 8 < size:
+        step *= 2
+    return -(-size // step) * step
+
+
+class Decoder:
+    """One composition and its compiled functions, by the shapes of their arguments."""
+
+    def __init__(self, program: loop.Program):
+        self.program = program
+        self.compile_seconds = 0.0
+        self._compiled: dict[Any, Callable] = {}
+
+    def start(
+        self,
+        params: dict,
+        parts: compose.Composition,
+        prompts: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        keys: Array,
+        size: int,
+        memory: Any = None,
+    ) -> loop.DecodeState:
+        """A state for `prompts`, caches filled; `size` is the token buffer's `T`.
+
+        `limits` are the lengths (prompt included) at which rows end. `parts` may hold
+        other numbers (temperature, ...) than the composition that was compiled.
+        """
+        program, fresh = self.program, parts.program
+        batch = len(prompts)
+        tokens, length = _pad(prompts, size)
+        dtype = _dtype(params[loop.TARGET])
+        slots = -(-(size + program.drafter.nodes) // 16) * 16
+        caches = {loop.TARGET: program.model.init_cache(batch, slots, dtype)}
+        own = {}
+        for name, stream in program.streams.items():
+            given = fresh.streams[name].prompts
+            own[name] = (
+                _pad(given, bucket(max(map(len, given))))
+                if given
+                else (jnp.array(tokens), jnp.array(length))
+            )
+            extra = own[name][0].shape[1]
+            caches[name] = stream.model.init_cache(
+                batch, slots + extra, _dtype(params[stream.params])
+            )
+        transform = jax.vmap(fresh.transform.init, out_axes=base.ROWS)(tokens, length)
+        verifier = fresh.verifier.init(params)
+        stop = base.State()
+        if parts.stop is not None:
+            stop = base.State(jnp.full((batch,), parts.stop.start), parts.stop)
+        state = loop.DecodeState(
+            tokens=tokens,
+            origin=jnp.zeros((batch, size), jnp.int8),
+            logprobs=jnp.zeros((batch, size), jnp.float32),
+            length=length,
+            limit=jnp.asarray(limits, jnp.int32),
+            done=jnp.zeros((batch,), bool),
+            key=keys,
+            roots={name: jnp.zeros((batch,), jnp.int32) for name in program.streams},
+            caches=caches,
+            drafter=base.State(),
+            verifier=base.State(_repeat(verifier.row, batch), verifier.shared),
+            transform=transform,
+            policy=program.policy.init(caches[loop.TARGET]),
+            stop=stop,
+            counters=stats.zeros(batch, program.drafter.depth),
+        )
+        drafter = fresh.drafter.init(loop.context(fresh, params, state))
+        if memory is not None:
+            drafter = _remember(drafter, memory)
+        # Every buffer is donated, so none may stand in two places of the state.
+        state = jax.tree.map(jnp.array, state.replace(drafter=drafter))
+        return self._call("prefill", loop.prefill, (1,), params, state, own)
+
+    def advance(
+        self,
+        params: dict,
+        state: loop.DecodeState,
+        rounds: int | None = None,
+        free: int | None = None,
+    ) -> loop.DecodeState:
+        """Decode until `free` rows are done (default: all) or `rounds` have passed."""
+        rounds = np.iinfo(np.int32).max if rounds is None else rounds
+        free = state.done.shape[0] if free is None else free
+        bounds = (jnp.int32(rounds), jnp.int32(free))
+        return self._call("advance", loop.advance, (1,), params, state, *bounds)
+
+    def step(
+        self, params: dict, state: loop.DecodeState
+    ) -> tuple[loop.DecodeState, base.Outcome]:
+        """One round, with its outcome, for host loops that show or record it."""
+        return self._call("step", loop.round_, (1,), params, state)
+
+    def admit(
+        self, state: loop.DecodeState, row: int, fresh: loop.DecodeState
+    ) -> loop.DecodeState:
+        """Put the request of `fresh` (`start` with one prompt, same size) into `row`."""
+
+        def put(program, state, row, fresh):
+            return loop.admit(state, row, fresh)
+
+        return self._call("admit", put, (0,), state, jnp.int32(row), fresh)
+
+    def _call(self, name: str, function: Callable, donate: tuple, *arguments: Any):
+        leaves, structure = jax.tree.flatten(arguments)
+        shapes = tuple((x.shape, x.dtype, getattr(x, "sharding", None)) for x in leaves)
+        key = (name, structure, shapes)
+        if key not in self._compiled:
+            begun = time.perf_counter()
+
+            def call(*arguments):
+                return function(self.program, *arguments)
+
+            lowered = jax.jit(call, donate_argnums=donate).lower(*arguments)
+            self._compiled[key] = lowered.compile()
+            self.compile_seconds += time.perf_counter() - begun
+        return self._compiled[key](*arguments)
+
+
+def decoder(parts: compose.Composition) -> Decoder:
+    """The decoder of a composition; compositions that differ in numbers share it."""
+    if parts.key not in _DECODERS:
+        _DECODERS[parts.key] = Decoder(parts.program)
+    return _DECODERS[parts.key]
+
+
+def request_keys(seed: int | Sequence[int], prompts: int, n: int) -> Array:
+    """Keys of `n` samples of every prompt, prompt by prompt."""
+    requests = jnp.repeat(jnp.arange(prompts, dtype=jnp.int32), n)
+    samples = jnp.tile(jnp.arange(n, dtype=jnp.int32), prompts)
+    seeds = np.asarray(seed)
+    if seeds.ndim:
+        if seeds.shape != (prompts,):
+            raise PromptError(
+                f"seed has {seeds.shape[0]} entries for {prompts} prompts: give one "
+                "seed, or one a prompt"
+            )
+        seeds = np.repeat(seeds, n)
+    return noise.request_keys(seeds, requests, samples)
+
+
+def _pad(prompts: Sequence[Sequence[int]], size: int) -> tuple[Array, Array]:
+    tokens = np.zeros((len(prompts), size), np.int32)
+    for i, prompt in enumerate(prompts):
+        tokens[i, : len(prompt)] = prompt
+    length = np.array([len(p) for p in prompts], np.int32)
+    return jnp.asarray(tokens), jnp.asarray(length)
+
+
+def _dtype(params: Any) -> Any:
+    return jax.tree.leaves(params)[0].dtype
+
+
+def _repeat(row: Any, batch: int) -> Any:
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x))), row)
+
+
+def _remember(drafter: base.State, memory: Any) -> base.State:
+    """The drafter's state with what an earlier call left in `out.memory`."""
+    shapes = jax.tree.map(jnp.shape, (drafter.shared, memory))
+    if jax.tree.structure(drafter.shared) != jax.tree.structure(memory) or (
+        shapes[0] != shapes[1]
+    ):
+        raise PromptError(
+            "memory is not of this method and model: pass out.memory of an earlier "
+            "generate with the same method, or None"
+        )
+    return base.State(drafter.row, memory)

@@ -1,0 +1,24 @@
+"""Plain decoding: the tree is its root alone (baseline of every speed-up).
+
+Cost per call: one target call of one node a token.
+"""
+
+from decoding import base, tree
+from decoding.catalogue import Card
+
+CARD = Card(paper="baseline: autoregressive decoding", guarantee=base.LAW)
+
+
+def drafter() -> base.Drafter:
+    """Drafts nothing; one token a call."""
+
+    def init(ctx: base.Context) -> base.State:
+        return base.State()
+
+    def draft(key, ctx: base.Context, state: base.State):
+        return tree.root_only(ctx.root), state, ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        return state
+
+    return base.Drafter(init, draft, observe, nodes=1, depth=0)

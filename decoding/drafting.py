@@ -1,0 +1,93 @@
+"""Growing a tree with a language model: what the model-based drafters share."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from decoding import base, tree
+from models.base import ALL, Block, Visibility, pack_bits
+
+
+def empty(ctx: base.Context, topology: base.Topology) -> base.TokenTree:
+    """The root, and room for the topology's nodes."""
+    batch, nodes = ctx.tokens.shape[0], topology.nodes
+    tokens = jnp.zeros((batch, nodes), jnp.int32).at[:, 0].set(ctx.root)
+    kind = jnp.zeros((batch, nodes), jnp.int32).at[:, 0].set(base.CANDIDATE)
+    parents = jnp.zeros((batch, nodes), jnp.int32).at[:, 0].set(-1)
+    return base.TokenTree(
+        tokens,
+        parents,
+        kind,
+        draw=topology.draw,
+        depth=topology.depth,
+        linear=topology.linear,
+    )
+
+
+def grow(
+    model: Any,
+    params: Any,
+    cache: Any,
+    ctx: base.Context,
+    topology: base.Topology,
+    keys: Array,
+    state: base.State,
+    logits: Array,
+) -> tuple[base.TokenTree, base.State, Any]:
+    """Expand level by level; one call of `model` a level, the last level's excepted.
+
+    `cache` is the model's, the root's keys in slot `cache.length`; `logits`
+    float32[B, V] are the root's, raw. Node `i` is written to slot `cache.length + i`.
+    """
+    nodes, prefix = empty(ctx, topology), cache.length
+    eye = pack_bits(jnp.eye(topology.nodes, dtype=bool))
+    if topology.draw in (base.IID, base.NO_REPLACE):
+        laws = jnp.zeros((*nodes.tokens.shape, logits.shape[-1]), jnp.float32)
+        nodes = nodes.replace(logits=laws)
+    batch = nodes.tokens.shape[0]
+    bits = jnp.broadcast_to(eye[:1], (batch, 1, eye.shape[1]))
+    at = base.State(
+        jax.tree.map(lambda x: x[:, None], ctx.transform.row), ctx.transform.shared
+    )
+    raw, start = logits[:, None], 0
+
+    def noise(level: Array) -> Array:
+        return ctx.noise(ctx.length + level)
+
+    for level in range(topology.depth):
+        fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+        laws = ctx.warp(raw, at)
+        nodes, state = topology.expand(
+            fold(keys, level), state, nodes, laws, noise, level
+        )
+        if level + 1 == topology.depth:
+            break
+        end = start + topology.widths[level]
+        span = slice(end, end + topology.widths[level + 1])
+        local = nodes.parents[:, span] - start
+        bits = jnp.take_along_axis(bits, local[..., None], 1) | eye[span]
+        at = _follow(ctx, at, local, nodes.tokens[:, span], raw)
+        width = topology.widths[level + 1]
+        index = jnp.arange(end, end + width, dtype=jnp.int32)
+        positions = jnp.broadcast_to((ctx.length + level)[:, None], (batch, width))
+        block = Block(
+            nodes.tokens[:, span],
+            positions,
+            prefix[:, None] + index,
+            Visibility(prefix, bits),
+            logits_at=ALL,
+        )
+        out, cache = model(params, cache, block)
+        raw, start = out.logits, end
+    return nodes, state, cache
+
+
+def _follow(ctx, at, local, tokens, raw) -> base.State:
+    """The transform's states at the next level, from those of this one."""
+    rows = jnp.arange(tokens.shape[0])[:, None]
+    parent = base.State(jax.tree.map(lambda x: x[rows, local], at.row), at.shared)
+    if ctx.law.advance is None:
+        return parent
+    return tree.over_nodes(ctx.law.advance, 2)(parent, tokens, raw[rows, local])

@@ -1,0 +1,351 @@
+"""The decode loop: draft, forward, verify, commit, in one `lax.while_loop`.
+
+One invariant: *the cache holds every committed token but the last; node 0 of a block is
+that last token.* Slots past `length` are scratch. A chunk of the prompt is the same round
+with nothing to verify.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array, lax
+
+from decoding import base, noise, stats, tree
+from decoding.constraints import stop as stopping
+from models.base import ALL, NONE, Block, LanguageModel, causal_block
+from models.errors import MethodError
+
+TARGET = "target"
+
+
+@struct.dataclass
+class DecodeState:
+    """The carry of the loop. Leaves have a leading `B`, except the `shared` ones."""
+
+    tokens: Array  # int32[B, T]: prompt and text
+    origin: Array  # int8[B, T]: depth of an accepted draft, 0 for the target's own
+    logprobs: Array  # float32[B, T]: log-probability under the raw target
+    length: Array  # int32[B]
+    limit: Array  # int32[B]: length at which a row ends
+    done: Array  # bool[B]
+    key: Array  # key[B]: the requests' keys
+    roots: dict[str, Array]  # stream -> int32[B]: the stream's own last token
+    caches: dict[str, Any]  # "target" and the streams
+    drafter: base.State
+    verifier: base.State
+    transform: base.State
+    policy: Any
+    stop: base.State  # row: int32[B], state of the stop automaton `shared`
+    counters: stats.Counters
+
+
+@dataclass(frozen=True)
+class Program:
+    """A composed method: what the compiled functions close over."""
+
+    model: LanguageModel  # already wrapped by the drafter
+    drafter: base.Drafter
+    verifier: base.Verifier
+    transform: base.LogitsTransform
+    policy: base.CachePolicy
+    eos: tuple[int, ...] = ()
+    streams: dict[str, base.Stream] = field(default_factory=dict)
+    stop: bool = False  # whether the state carries a stop automaton
+    chunk: int = 128  # tokens of a prefill chunk
+
+    @property
+    def vocab(self) -> int:
+        return self.model.config.vocab_size
+
+    @property
+    def taps(self) -> tuple:
+        return tuple(dict.fromkeys(self.drafter.taps + self.verifier.taps))
+
+
+def context(program: Program, params: dict, state: DecodeState) -> base.Context:
+    """The view of `state` that components get."""
+
+    def noise_at(position: Array) -> Array:
+        return jax.vmap(noise.at_position, in_axes=(0, 0, None))(
+            state.key, position, program.vocab
+        )
+
+    return base.Context(
+        params,
+        state.tokens,
+        state.length,
+        state.caches[TARGET],
+        program.transform,
+        state.transform,
+        noise_at,
+    )
+
+
+def _streams(program, params, state, block, nodes):
+    """Run the block through every stream; logits per stream, and its cache."""
+    aux, caches = {}, dict(state.caches)
+    depth = block.positions - block.positions[:, :1]
+    for name, stream in program.streams.items():
+        cache = caches[name]
+        index = jnp.arange(block.tokens.shape[1], dtype=jnp.int32)
+        beside = Block(
+            block.tokens.at[:, 0].set(state.roots[name]),
+            cache.length[:, None] + depth,
+            cache.length[:, None] + index,
+            tree.visibility(nodes, cache.length),
+        )
+        out, caches[name] = stream.model(params[stream.params], cache, beside)
+        aux[name] = out.logits
+    return aux, caches
+
+
+def round_(
+    program: Program, params: dict, state: DecodeState
+) -> tuple[DecodeState, base.Outcome]:
+    """One round for every row that is not done."""
+    active = ~state.done
+    ctx = context(program, params, state)
+    keys = noise.for_role(state.key, noise.DRAFT, state.length)
+    draft, drafter, cache = program.drafter.draft(keys, ctx, state.drafter)
+    draft = draft.replace(
+        calls=jnp.broadcast_to(jnp.asarray(draft.calls, jnp.int32), active.shape)
+    )
+    slots, visibility = program.policy.place(state.policy, cache, draft)
+    positions = state.length[:, None] - 1 + tree.depths(draft)
+    block = Block(draft.tokens, positions, slots, visibility, logits_at=ALL)
+    out, cache = program.model(params[TARGET], cache, block, program.taps)
+    aux, caches = _streams(program, params, state, block, draft)
+
+    at_nodes = tree.node_states(program.transform, state.transform, draft, out.logits)
+    apply = jax.vmap(program.transform.apply, in_axes=(base.ROWS, 0, 0))
+    warped = jax.vmap(apply, in_axes=(base.ROWS, 0, 0))(at_nodes, out.logits, aux)
+    verdict = _verify(program, state, draft, out, warped)
+
+    tokens, count = tree.committed(draft, verdict)
+    new, stop, ended = _cut(program, state, tokens, count)
+    new = jnp.where(active, new, 0)
+    drafts = jnp.minimum(
+        new, verdict.count
+    )  # a draft that ends a text is a draft still
+    token = jnp.take_along_axis(tokens, jnp.maximum(new - 1, 0)[:, None], 1)[:, 0]
+    verdict = base.Verdict(verdict.path, new - 1, token)
+    outcome = base.Outcome(draft, verdict, out, warped, active)
+
+    cache, policy = program.policy.retain(state.policy, cache, out, draft, verdict)
+    caches[TARGET] = cache
+    for name in program.streams:
+        caches[name] = caches[name].commit(verdict.path, verdict.count, draft.linear)
+    after = _write(state, outcome, tokens, new, drafts).replace(
+        length=state.length + new,
+        done=state.done | ended,
+        roots={name: jnp.where(active, token, r) for name, r in state.roots.items()},
+        caches=caches,
+        drafter=drafter,
+        transform=_advance(program, state, at_nodes, outcome),
+        policy=policy,
+        stop=stop,
+        counters=_count(state.counters, outcome, new, drafts),
+    )
+    learned = program.drafter.observe(context(program, params, after), drafter, outcome)
+    return after.replace(drafter=learned), outcome
+
+
+def _verify(program, state, draft, out, warped):
+    keys = noise.for_role(state.key, noise.VERIFY, state.length)
+
+    if draft.draw not in program.verifier.draws:
+        raise MethodError(
+            f"the draft's draw is {draft.draw!r} and the verifier takes "
+            f"{program.verifier.draws}: choose another verifier, or leave it out"
+        )
+
+    def one(key, request, length, verifier, nodes, logits, hidden):
+        def at(depth: Array) -> Array:
+            return noise.at_position(request, length + depth, program.vocab)
+
+        target = base.Target(logits, hidden, at)
+        return program.verifier.verify(key, verifier, nodes, target)
+
+    return jax.vmap(one, in_axes=(0, 0, 0, base.ROWS, 0, 0, 0))(
+        keys, state.key, state.length, state.verifier, draft, warped, out.hidden
+    )
+
+
+def _cut(program, state, tokens, count):
+    """How many of the committed tokens hold: up to EOS, a stop string or the limit."""
+    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    ends = jnp.isin(tokens, jnp.asarray(program.eos, jnp.int32))
+    stop, reached = state.stop, [state.stop.row]
+    if program.stop:
+        for i in range(tokens.shape[1]):
+            reached.append(stopping.advance(stop.shared, reached[-1], tokens[:, i]))
+        ends = ends | stopping.matched(stop.shared, jnp.stack(reached[1:], 1))
+    ends = ends & (index < count[:, None])
+    first = jnp.where(ends.any(1), jnp.argmax(ends, 1).astype(jnp.int32) + 1, count)
+    room = state.limit - state.length
+    new = jnp.minimum(first, room)
+    ended = (ends.any(1) & (first <= room)) | (new >= room)
+    if program.stop:
+        at = jnp.where(state.done, 0, new)[:, None]
+        kept = jnp.take_along_axis(jnp.stack(reached, 1), at, 1)[:, 0]
+        stop = base.State(kept, stop.shared)
+    return new, stop, ended
+
+
+def _write(state, outcome, tokens, new, drafts):
+    """Tokens, their origin and log-probabilities into the buffers."""
+    rows = jnp.arange(tokens.shape[0])[:, None]
+    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    size = state.tokens.shape[1]
+    at = jnp.where(index < new[:, None], state.length[:, None] + index, size + index)
+    origin = jnp.where(index < drafts[:, None], index + 1, 0).astype(jnp.int8)
+    parents = jnp.pad(outcome.verdict.path, ((0, 0), (1, 0)))  # what each token follows
+    raw = outcome.target.logits[rows, parents]
+    chosen = jnp.take_along_axis(raw, tokens[..., None], 2)[..., 0]
+    given = chosen - jax.nn.logsumexp(raw, -1)
+    put = {"mode": "drop", "unique_indices": True}
+    return state.replace(
+        tokens=state.tokens.at[rows, at].set(tokens, **put),
+        origin=state.origin.at[rows, at].set(origin, **put),
+        logprobs=state.logprobs.at[rows, at].set(given, **put),
+    )
+
+
+def _advance(program, state, at_nodes, outcome):
+    """The transform's state after the last committed token."""
+    transform = program.transform
+    if transform.advance is None:
+        return state.transform
+    rows = jnp.arange(outcome.active.shape[0])
+    node = tree.last_node(outcome.verdict)
+    row = jax.tree.map(lambda x: x[rows, node], at_nodes.row)
+    before = base.State(row, at_nodes.shared)
+    logits = outcome.target.logits[rows, node]
+    moved = tree.over_rows(transform.advance, 2)(before, outcome.verdict.token, logits)
+    return masked(outcome.active, moved, state.transform)
+
+
+def masked(active: Array, new: base.State, old: base.State) -> base.State:
+    """`new` in active rows, `old` in the others."""
+
+    def pick(a: Array, b: Array) -> Array:
+        return jnp.where(active.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+    return base.State(jax.tree.map(pick, new.row, old.row), new.shared)
+
+
+def _count(counters, outcome, new, drafts):
+    draft, active = outcome.tree, outcome.active
+    deep = jnp.arange(draft.depth, dtype=jnp.int32)
+    level = jnp.where(draft.kind == base.CANDIDATE, tree.depths(draft), 0)
+    there = (level[:, :, None] == deep + 1).any(1) & active[:, None]
+    candidates = (draft.kind == base.CANDIDATE).sum(1) - 1
+    return stats.Counters(
+        counters.target_calls + active,
+        counters.new_tokens + new,
+        counters.accepted + (deep < drafts[:, None]),
+        counters.offered + there,
+        counters.draft_calls + jnp.where(active, draft.calls, 0),
+        counters.candidates + jnp.where(active, candidates, 0),
+    )
+
+
+def prefill(
+    program: Program, params: dict, state: DecodeState, prompts: dict
+) -> DecodeState:
+    """Fill the caches with every prompt's tokens but the last, chunk by chunk.
+
+    `prompts` maps a stream to its own `(tokens int32[B, P], length int32[B])`.
+    """
+    caches, roots = dict(state.caches), dict(state.roots)
+    for name, stream in program.streams.items():
+        tokens, length = prompts[name]
+        model = (stream.model, params[stream.params])
+        caches[name] = _fill_stream(model, caches[name], tokens, length, program.chunk)
+        roots[name] = jnp.take_along_axis(tokens, (length - 1)[:, None], 1)[:, 0]
+    state = state.replace(caches=caches, roots=roots)
+    wants = ALL if program.drafter.prompt_logits else NONE
+
+    def body(carry: DecodeState) -> DecodeState:
+        cache = carry.caches[TARGET]
+        block, nodes, count = _chunk(carry.tokens, carry.length, cache, program.chunk)
+        block = block.replace(logits_at=wants)
+        out, cache = program.model(params[TARGET], cache, block, program.taps)
+        start = carry.caches[TARGET].length
+        at = jnp.minimum(start + count, carry.tokens.shape[1] - 1)[:, None]
+        token = jnp.take_along_axis(carry.tokens, at, 1)[:, 0]
+        path = jnp.broadcast_to(nodes.parents[:, 1:] + 1, (count.shape[0], nodes.depth))
+        verdict = base.Verdict(path, count - 1, token)
+        outcome = base.Outcome(nodes, verdict, out, None, count > 0)
+        cache, policy = program.policy.retain(carry.policy, cache, out, nodes, verdict)
+        after = carry.replace(
+            caches={**carry.caches, TARGET: cache},
+            policy=policy,
+            length=jnp.minimum(start + count + 1, carry.length),
+        )
+        ctx = context(program, params, after)
+        drafter = program.drafter.observe(ctx, carry.drafter, outcome)
+        return after.replace(drafter=drafter, length=carry.length)
+
+    def more(carry: DecodeState) -> Array:
+        return (carry.caches[TARGET].length < carry.length - 1).any()
+
+    return lax.while_loop(more, body, state)
+
+
+def _chunk(tokens, length, cache, size):
+    """The next `size` prompt tokens of every row: a block, its chain, how many hold."""
+    start = cache.length
+    count = jnp.clip(length - 1 - start, 0, size)
+    at = start[:, None] + jnp.arange(size, dtype=jnp.int32)
+    part = jnp.take_along_axis(tokens, at, 1, mode="clip")
+    block = causal_block(part, start, count, cache.size)
+    return block, tree.chain(part[:, 0], part[:, 1:], count - 1), count
+
+
+def _fill_stream(model, cache, tokens, length, size):
+    lm, params = model
+
+    def body(cache: Any) -> Any:
+        block, _, count = _chunk(tokens, length, cache, size)
+        _, cache = lm(params, cache, block)
+        none = jnp.zeros((count.shape[0], 0), jnp.int32)
+        return cache.commit(none, count - 1, linear=True)
+
+    return lax.while_loop(lambda c: (c.length < length - 1).any(), body, cache)
+
+
+def advance(
+    program: Program, params: dict, state: DecodeState, rounds: Array, free: Array
+) -> DecodeState:
+    """Rounds on the device until `free` rows are done or `rounds` have passed."""
+
+    def more(carry: tuple) -> Array:
+        i, state = carry
+        return (i < rounds) & (state.done.sum() < free)
+
+    def body(carry: tuple) -> tuple:
+        i, state = carry
+        return i + 1, round_(program, params, state)[0]
+
+    return lax.while_loop(more, body, (jnp.int32(0), state))[1]
+
+
+def admit(state: DecodeState, row: Array, fresh: DecodeState) -> DecodeState:
+    """Put the one request of `fresh` (B = 1, same sizes) into `row` of `state`."""
+
+    def put(old: Array, new: Array) -> Array:
+        return old.at[row].set(new[0])
+
+    def rows(old: base.State, new: base.State) -> base.State:
+        return base.State(jax.tree.map(put, old.row, new.row), new.shared)
+
+    names = ("drafter", "verifier", "transform", "stop")
+    parts = {n: rows(getattr(state, n), getattr(fresh, n)) for n in names}
+    rest = [f for f in state.__dataclass_fields__ if f not in names]
+    for name in rest:
+        parts[name] = jax.tree.map(put, getattr(state, name), getattr(fresh, name))
+    return state.replace(**parts)

@@ -1,0 +1,72 @@
+"""Counters of the loop, and the figures made of them. Definitions: ARCHITECTURE.md."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+
+@struct.dataclass
+class Counters:
+    """Per row, in the carry of the loop; `D` is the deepest draft."""
+
+    target_calls: Array  # int32[B]: rounds, prefill not counted
+    new_tokens: Array  # int32[B]
+    accepted: Array  # int32[B, D]: rounds that committed a draft of depth d + 1
+    offered: Array  # int32[B, D]: rounds whose tree had a candidate of depth d + 1
+    draft_calls: Array  # int32[B]: model calls made by the drafter
+    candidates: Array  # int32[B]: draft nodes verified
+
+
+def zeros(batch: int, depth: int) -> Counters:
+    rows, deep = jnp.zeros((batch,), jnp.int32), jnp.zeros((batch, depth), jnp.int32)
+    return Counters(rows, rows, deep, deep, rows, rows)
+
+
+class Stats(NamedTuple):
+    """What `generate` reports, as NumPy arrays and floats."""
+
+    target_calls: np.ndarray  # int32[B]
+    new_tokens: np.ndarray  # int32[B]
+    tokens_per_call: float  # tau: new tokens / target calls; the root token counts
+    accepted_by_depth: list[float]  # P(depth d committed | depth d offered)
+    draft_calls: int
+    candidates: int
+    seconds: float
+    compile_seconds: float
+
+
+def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Stats:
+    """Figures over all rows; `seconds` is the loop and prefill without compilation."""
+    c = Counters(*(np.asarray(getattr(counters, f)) for f in Counters.__annotations__))
+    accepted, offered = c.accepted.sum(0), c.offered.sum(0)
+    return Stats(
+        c.target_calls,
+        c.new_tokens,
+        float(c.new_tokens.sum() / max(c.target_calls.sum(), 1)),
+        [float(a / o) for a, o in zip(accepted, offered) if o],
+        int(c.draft_calls.sum()),
+        int(c.candidates.sum()),
+        seconds,
+        compile_seconds,
+    )
+
+
+def loop_share(tokens: list[int], least: float = 0.3) -> float:
+    """The share of a text inside one exact repetition that fills at least `least` of it.
+
+    A repetition is a run `x[i] == x[i - period]` for some period; its share counts the
+    first period too. 0.0 where none is long enough.
+    """
+    x = np.asarray(tokens)
+    best = 0
+    for period in range(1, len(x) // 2 + 1):
+        same = x[period:] == x[:-period]
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], same, [0]])))
+        runs = edges[1::2] - edges[::2]
+        if runs.size and runs.max() >= period:
+            best = max(best, int(runs.max()) + period)
+    share = best / max(len(x), 1)
+    return share if share >= least else 0.0

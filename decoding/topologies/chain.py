@@ -1,0 +1,21 @@
+"""A chain of drafts of fixed length (baseline).
+
+Leviathan, Kalman, Matias, *Fast Inference from Transformers via Speculative Decoding*,
+2023, arXiv 2211.17192, algorithm 1 (gamma drafts).
+"""
+
+from decoding import base, tree
+from decoding.catalogue import Card
+from decoding.topologies import static
+from models.errors import MethodError
+
+CARD = Card(
+    paper="Speculative decoding, arXiv 2211.17192", guarantee=base.LAW, needs=("draw",)
+)
+
+
+def topology(length: int = 5, draw: str = base.POINT) -> base.Topology:
+    """`length` drafts, each the first candidate after the one before."""
+    if length < 1:
+        raise MethodError(f"length={length}: a chain needs at least one draft")
+    return static.topology(tree.path_choices(length), draw)

@@ -1,0 +1,66 @@
+"""A static tree as data: the same shape every round (baseline of the dynamic ones).
+
+Cai et al., *Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding
+Heads*, 2024, arXiv 2401.10774, section 2.3.3, whose notation of choices is used: a node
+is the tuple of sibling ranks on its path.
+
+Cost per level: one top-k or sample over [w, V].
+"""
+
+import jax.numpy as jnp
+
+from decoding import base, draws, tree
+from decoding.catalogue import Card
+
+CARD = Card(
+    paper="Medusa's static trees, arXiv 2401.10774", guarantee=base.LAW, needs=("draw",)
+)
+
+# 16 nodes and the root; wide where a small draft errs, deep along its first choice.
+CHOICES = (
+    ((0,), (1,), (2,), (3,))
+    + ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
+    + ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0))
+    + ((0, 0, 0, 0), (0, 0, 0, 1))
+)
+
+
+def topology(
+    choices: tuple[tuple[int, ...], ...] = CHOICES, draw: str = base.POINT
+) -> base.Topology:
+    """Every node of a level is expanded to its children's number of candidates.
+
+    `choices` as in Medusa; `draw` is one of `base.DRAWS`.
+    """
+    shape = tree.Shape(choices)
+    draws.check(draw)
+    widths = tuple(len(level) for level in shape.levels)
+    parents = jnp.asarray(shape.parents)
+    laws = draw in (base.IID, base.NO_REPLACE)
+
+    def init(batch: int) -> base.State:
+        return base.State()
+
+    def expand(keys, state, nodes: base.TokenTree, logits, noise, level: int):
+        here, below = shape.levels[level], shape.levels[level + 1]
+        local = shape.parents[below] - here[0]
+        ranks = shape.ranks[below]
+        found = draws.candidates(draw, keys, logits, int(ranks.max()) + 1, noise(level))
+        span = slice(int(below[0]), int(below[-1]) + 1)
+        batch = nodes.tokens.shape[0]
+        nodes = nodes.replace(
+            tokens=nodes.tokens.at[:, span].set(found[:, local, ranks]),
+            parents=nodes.parents.at[:, span].set(
+                jnp.broadcast_to(parents[span], (batch, len(below)))
+            ),
+            kind=nodes.kind.at[:, span].set(base.CANDIDATE),
+        )
+        if laws:
+            at = slice(int(here[0]), int(here[-1]) + 1)
+            nodes = nodes.replace(logits=nodes.logits.at[:, at].set(logits))
+        return nodes, state
+
+    def adapt(state: base.State, outcome: base.Outcome) -> base.State:
+        return state
+
+    return base.Topology(init, expand, adapt, widths, draw, shape.linear)

@@ -1,0 +1,235 @@
+"""Trees of draft tokens: shape, ancestor bits, transform states, and the verified walk."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from decoding import base
+from models.base import Visibility, pack_bits
+from models.errors import MethodError
+
+
+def root_only(token: Array) -> base.TokenTree:
+    """The one-node tree of plain decoding; `token` int32[B]."""
+    ones = jnp.ones((token.shape[0], 1), jnp.int32)
+    return base.TokenTree(token[:, None], -ones, ones, linear=True)
+
+
+def chain(
+    root: Array, drafts: Array, count: Array, *, draw: str = base.POINT, **fields
+) -> base.TokenTree:
+    """A chain: `root` int32[B], `drafts` int32[B, M], of which `count` int32[B] hold."""
+    batch, size = drafts.shape
+    index = jnp.arange(size + 1, dtype=jnp.int32)
+    kind = jnp.where(index <= count[:, None], base.CANDIDATE, base.PAD)
+    return base.TokenTree(
+        jnp.concatenate([root[:, None], drafts], 1).astype(jnp.int32),
+        jnp.broadcast_to(index - 1, (batch, size + 1)),
+        kind.astype(jnp.int32),
+        draw=draw,
+        depth=size,
+        linear=True,
+        **fields,
+    )
+
+
+class Shape:
+    """A static tree as data: parents, depths and sibling ranks of every node.
+
+    Built from choices in the notation of Medusa's released trees: each node is the tuple
+    of sibling ranks on its path, e.g. `(0,), (1,), (0, 0)`. Nodes are ordered by depth,
+    then by path, so that a level is a contiguous range.
+    """
+
+    def __init__(self, choices: Sequence[Sequence[int]]):
+        paths = sorted({tuple(c) for c in choices}, key=lambda p: (len(p), p))
+        known = {(): 0}
+        for path in paths:
+            if not path or path[:-1] not in known:
+                raise MethodError(
+                    f"tree choice {path} has no parent {path[:-1]} in the list: add it"
+                )
+            if path[-1] and path[:-1] + (path[-1] - 1,) not in known:
+                raise MethodError(
+                    f"tree choice {path} skips sibling rank {path[-1] - 1}: ranks of "
+                    "siblings must be 0, 1, 2, ..."
+                )
+            known[path] = len(known)
+        self.choices = tuple(paths)
+        self.parents = np.array([-1] + [known[p[:-1]] for p in paths], np.int32)
+        self.ranks = np.array([0] + [p[-1] for p in paths], np.int32)
+        self.depths = np.array([0] + [len(p) for p in paths], np.int32)
+        self.depth = int(self.depths.max())
+        self.width = int(self.ranks.max()) + 1 if paths else 0
+        self.linear = bool((self.parents == np.arange(-1, len(paths))).all())
+        self.levels = [
+            np.flatnonzero(self.depths == d).astype(np.int32)
+            for d in range(self.depth + 1)
+        ]
+
+    @property
+    def nodes(self) -> int:
+        return len(self.parents)
+
+    def tree(self, tokens: Array, draw: str, **fields) -> base.TokenTree:
+        """A TokenTree of this shape; `tokens` int32[B, N]."""
+        return base.TokenTree(
+            tokens.astype(jnp.int32),
+            jnp.broadcast_to(jnp.asarray(self.parents), tokens.shape),
+            jnp.full(tokens.shape, base.CANDIDATE, jnp.int32),
+            draw=draw,
+            depth=self.depth,
+            linear=self.linear,
+            **fields,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.choices)
+
+    def __eq__(self, other: object) -> bool:
+        return self.choices == getattr(other, "choices", None)
+
+
+def path_choices(length: int) -> tuple[tuple[int, ...], ...]:
+    """Choices of a chain of `length` drafts."""
+    return tuple((0,) * (i + 1) for i in range(length))
+
+
+def _climb(tree: base.TokenTree) -> tuple[Array, Array]:
+    """Ancestor bits uint32[B, N, W] and depths int32[B, N], by pointer doubling."""
+    batch, nodes = tree.tokens.shape
+    bits = jnp.broadcast_to(
+        pack_bits(jnp.eye(nodes, dtype=bool)), (batch, nodes, -(-nodes // 32))
+    )
+    at, depth = tree.parents, (tree.parents >= 0).astype(jnp.int32)
+    reach = 1
+    while reach <= tree.depth:
+        up = jnp.maximum(at, 0)
+        live = at >= 0
+        bits = bits | jnp.where(
+            live[..., None], jnp.take_along_axis(bits, up[..., None], 1), 0
+        )
+        depth = depth + jnp.where(live, jnp.take_along_axis(depth, up, 1), 0)
+        at = jnp.where(live, jnp.take_along_axis(at, up, 1), -1)
+        reach *= 2
+    return bits, depth
+
+
+def ancestors(tree: base.TokenTree) -> Array:
+    """Packed ancestor-or-self bits, uint32[B, N, W]."""
+    return _climb(tree)[0]
+
+
+def depths(tree: base.TokenTree) -> Array:
+    """Depth of every node, int32[B, N]."""
+    return _climb(tree)[1]
+
+
+def visibility(tree: base.TokenTree, prefix: Array) -> Visibility:
+    """Every node sees the committed prefix and its ancestors."""
+    return Visibility(prefix, ancestors(tree))
+
+
+def node_states(
+    transform: base.LogitsTransform,
+    state: base.State,
+    tree: base.TokenTree,
+    logits: Array,
+) -> base.State:
+    """The transform's state at every node: `row` leaves become `[B, N, ...]`.
+
+    The state at a node is its parent's, advanced by the node's token and the logits that
+    the parent's `apply` received. Computed level by level.
+    """
+    batch, nodes = tree.tokens.shape
+
+    def spread(x: Array) -> Array:
+        return jnp.broadcast_to(x[:, None], (batch, nodes, *x.shape[1:]))
+
+    states = base.State(jax.tree.map(spread, state.row), state.shared)
+    if transform.advance is None or nodes == 1:
+        return states
+    level = depths(tree)
+    up = jnp.maximum(tree.parents, 0)
+    rows = jnp.arange(batch)[:, None]
+    before = logits[rows, up]
+    advance = over_nodes(transform.advance, 2)
+
+    def body(carry: tuple) -> tuple:
+        d, states = carry
+        parent = base.State(
+            jax.tree.map(lambda x: x[rows, up], states.row), state.shared
+        )
+        moved = advance(parent, tree.tokens, before)
+
+        def pick(new: Array, old: Array) -> Array:
+            at = (level == d).reshape(batch, nodes, *[1] * (new.ndim - 2))
+            return jnp.where(at, new, old)
+
+        return d + 1, base.State(
+            jax.tree.map(pick, moved.row, states.row), state.shared
+        )
+
+    last = level.max()
+    return lax.while_loop(lambda c: c[0] <= last, body, (jnp.int32(1), states))[1]
+
+
+def over_rows(function: Callable, arguments: int) -> Callable:
+    """vmap a ★ function `(State, *arguments)` over rows."""
+    return jax.vmap(function, in_axes=(base.ROWS, *[0] * arguments), out_axes=base.ROWS)
+
+
+def over_nodes(function: Callable, arguments: int) -> Callable:
+    """vmap a ★ function `(State, *arguments)` over rows and nodes."""
+    return over_rows(over_rows(function, arguments), arguments)
+
+
+def walk(tree: base.TokenTree, pick: Callable[[Array, Array], Array]) -> base.Verdict:
+    """★ Descend while a child bears the token that `pick(node, depth)` names.
+
+    The verdict's extra token is the first pick that no child bears. Exact for any tree
+    whenever `pick(node, ...)` follows the target's law at that node and does not look at
+    the tree.
+    """
+
+    def body(carry: tuple) -> tuple:
+        path, count, node, _, _ = carry
+        token = pick(node, count).astype(jnp.int32)
+        match = (
+            (tree.parents == node)
+            & (tree.tokens == token)
+            & (tree.kind == base.CANDIDATE)
+        )
+        child = jnp.argmax(match).astype(jnp.int32)
+        hit = match.any()
+        path = jnp.where(hit, path.at[count].set(child, mode="drop"), path)
+        return path, count + hit, jnp.where(hit, child, node), token, hit
+
+    zero = jnp.int32(0)
+    if tree.depth == 0:
+        token = pick(zero, zero).astype(jnp.int32)
+        return base.Verdict(jnp.zeros((0,), jnp.int32), zero, token)
+    start = (jnp.zeros((tree.depth,), jnp.int32), zero, zero, zero, jnp.bool_(True))
+    path, count, _, token, _ = lax.while_loop(lambda c: c[4], body, start)
+    return base.Verdict(path, count, token)
+
+
+def last_node(verdict: base.Verdict) -> Array:
+    """int32[B]: the node that the extra token follows (0, the root, if none accepted)."""
+    if verdict.path.shape[1] == 0:
+        return jnp.zeros_like(verdict.count)
+    at = jnp.maximum(verdict.count - 1, 0)[:, None]
+    node = jnp.take_along_axis(verdict.path, at, 1)[:, 0]
+    return jnp.where(verdict.count > 0, node, 0)
+
+
+def committed(tree: base.TokenTree, verdict: base.Verdict) -> tuple[Array, Array]:
+    """Tokens int32[B, D + 1] (accepted drafts, then the extra one) and their number."""
+    accepted = jnp.take_along_axis(tree.tokens, verdict.path, 1)
+    index = jnp.arange(accepted.shape[1] + 1, dtype=jnp.int32)
+    padded = jnp.pad(accepted, ((0, 0), (0, 1)))
+    tokens = jnp.where(index == verdict.count[:, None], verdict.token[:, None], padded)
+    return tokens, verdict.count + 1
