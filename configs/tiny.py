@@ -66,5 +66,15 @@ def get_config() -> ml_collections.ConfigDict:
     c.train.keep = 2
     c.train.log_every = 5
 
+    c.evaluate = ml_collections.ConfigDict()
+    c.evaluate.window = 2048
+    c.evaluate.context = 512
+    c.evaluate.seen_marker = "\n# copy\n"
+    c.evaluate.unseen_marker = "\n\n=== Once more: ===\n"
+
+    # For the model card.
+    c.command = "python -m experiments.run --config=configs/tiny.py --workdir=runs/tiny"
+    c.hardware = "2 CPU cores (shared)"
+    c.notes = ""
     c.export = ""  # a folder for the finished model; empty: workdir/export
     return c

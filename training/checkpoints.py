@@ -17,16 +17,20 @@ from absl import logging
 
 from models.errors import CheckpointError
 
-# What orbax, tensorstore and json raise for files that are missing, torn or altered.
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError)
-
-
 def digest(tree: Any) -> str:
     """SHA-256 over the bytes of the arrays of a tree, in order."""
     total = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
         total.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
     return total.hexdigest()
+
+
+def read_extra(folder: pathlib.Path) -> dict[str, Any]:
+    """What a checkpoint says beside its arrays: `data`, `seconds` and `digest`."""
+    try:
+        return json.loads((folder / "extra" / "metadata").read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{folder}: not a readable checkpoint: {error}") from error
 
 
 class Store:
@@ -117,9 +121,12 @@ class Store:
                 found = self.manager.restore(step, args=items)
                 extra = found["extra"]
                 if self.checked and digest(found["state"]) != extra["digest"]:
-                    raise ValueError("its digest differs from the one it was saved with")
-            except UNREADABLE as error:
-                reason = f"checkpoint {self.directory / str(step)} is unusable: {error}"
+                    raise ValueError(
+                        "its digest differs from the one it was saved with"
+                    )
+            except Exception as error:  # orbax raises bare Exception for torn arrays
+                first = str(error).partition("\n")[0][:200]
+                reason = f"checkpoint {self.directory / str(step)} is unusable: {first}"
                 logging.warning("%s", reason)
                 reasons.append(reason)
                 bad.append(step)

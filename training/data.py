@@ -187,10 +187,10 @@ class Stream:
         """(stage, step within the stage) of a global step."""
         if not 0 <= step < self.steps:
             raise DataError(f"step {step} is outside the stream's {self.steps} steps")
-        for number, stage in enumerate(self.stages):
-            if step < stage.steps:
-                break
-            step -= stage.steps
+        number = 0
+        while step >= self.stages[number].steps:
+            step -= self.stages[number].steps
+            number += 1
         return number, step
 
     def batch(self, step: int, process: int = 0, processes: int = 1) -> Batch:

@@ -112,7 +112,7 @@ def make_step(
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         grads, metrics = whole(state.params, batch)
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         if clip:
             scale = jnp.minimum(1.0, clip / (norm + 1e-12))
             grads = jax.tree.map(lambda g: g * scale, grads)

@@ -1,4 +1,4 @@
-"""A byte-level BPE: every string has an encoding, and decoding gives it back exactly."""
+"""A byte-level BPE: every string has an encoding, and decoding is exact."""
 
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ def load(path: str | pathlib.Path) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    except Exception as error:  # noqa: BLE001 (tokenizers raises bare Exception)
+    except Exception as error:  # the library raises nothing narrower
         raise CheckpointError(f"{path}: not a tokenizer.json ({error})") from error
 
 

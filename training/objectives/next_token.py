@@ -10,7 +10,7 @@ from training.fit import Objective
 
 
 def cross_entropy(logits: Array, targets: Array) -> Array:
-    """`-log softmax(logits)[targets]` in float32: `[..., V]`, `[...]` -> `[...]` nats."""
+    """`-log softmax(logits)[targets]`, float32 nats: `[..., V]`, `[...]` -> `[...]`."""
     logits = logits.astype(jnp.float32)
     picked = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
     return nn.logsumexp(logits, -1) - picked

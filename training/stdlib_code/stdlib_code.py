@@ -52,7 +52,9 @@ def files(root: pathlib.Path) -> Iterator[tuple[str, str]]:
     under 64 bytes (empty `__init__.py`), are left out.
     """
     seen = set()
-    for path in sorted(root.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix()):
+    for path in sorted(
+        root.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix()
+    ):
         relative = path.relative_to(root)
         name = relative.as_posix()
         if SKIPPED_FOLDERS.intersection(relative.parts):
@@ -78,7 +80,7 @@ class StdlibCode(tfds.core.GeneratorBasedBuilder):
     BUILDER_CONFIGS = [  # noqa: RUF012 (the name and form that TFDS reads)
         tfds.core.BuilderConfig(
             name=f"cpython_{platform.python_version()}",
-            description="The standard library of the interpreter that runs the builder.",
+            description="The standard library of the running interpreter.",
         )
     ]
 
@@ -96,7 +98,8 @@ class StdlibCode(tfds.core.GeneratorBasedBuilder):
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict:
         root = pathlib.Path(sysconfig.get_paths()["stdlib"])
         return {
-            name: self._generate_examples(root, name) for name in ("train", "validation")
+            name: self._generate_examples(root, name)
+            for name in ("train", "validation")
         }
 
     def _generate_examples(self, root: pathlib.Path, split: str) -> Iterator:
