@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models import base
+from models import base, causal
 from models import cache as caches
 from models.errors import ConfigError
 from models.training_form import stack_layers as stack_layers
@@ -283,8 +283,7 @@ class Layer(nn.Module):
 
     def __call__(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
         q, k, v = self.project(x, rotation)
-        k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-        x = x + self.merge(attend(self.config, q, k, v, mask, bias))
+        x = x + self.merge(causal.attend(self.config, q, k, v, mask, bias))
         return x + self.feed_forward(x)
 
 
