@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from decoding import base, compose, decoder, loop, stats
+from decoding import base, compose, decoder, stats
 from decoding.catalogue import Spec
 from decoding.compose import Method
 from decoding.constraints import stop as stopping

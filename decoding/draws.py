@@ -23,7 +23,7 @@ def candidates(draw: str, keys: Array, logits: Array, k: int, noise: Array) -> A
         return lax.top_k(logits, k)[1]
     if draw == base.COUPLED:
         return lax.top_k(logits + noise[:, None], k)[1]
-    batch, width, vocab = logits.shape
+    _, width, vocab = logits.shape
     shape = (width, k, vocab) if draw == base.IID else (width, vocab)
     gumbel = jax.vmap(lambda key: jax.random.gumbel(key, shape))(keys)
     if draw == base.IID:

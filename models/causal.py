@@ -2,7 +2,7 @@
 
 Queries are taken in chunks that see only the keys up to their own end: half the work of
 a full square, and scores that stay in the processor's cache (4x faster than
-`transformer.attend` forward and backward at 512 tokens on two CPU cores).
+`layers.attend` forward and backward at 512 tokens on two CPU cores).
 """
 
 from typing import Any

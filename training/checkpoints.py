@@ -17,6 +17,7 @@ from absl import logging
 
 from models.errors import CheckpointError
 
+
 def digest(tree: Any) -> str:
     """SHA-256 over the bytes of the arrays of a tree, in order."""
     total = hashlib.sha256()
@@ -30,7 +31,9 @@ def read_extra(folder: pathlib.Path) -> dict[str, Any]:
     try:
         return json.loads((folder / "extra" / "metadata").read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{folder}: not a readable checkpoint: {error}") from error
+        raise CheckpointError(
+            f"{folder}: not a readable checkpoint: {error}"
+        ) from error
 
 
 class Store:

@@ -142,9 +142,7 @@ def test_a_bad_checkpoint_is_passed_over(
     absl_logging.get_absl_logger().propagate = True
     again = killed_run.run(tmp_path / "run", data.DataIterator(killed_run.stream()))
     named = str(tmp_path / "run" / "checkpoints" / str(killed_run.STEPS))
-    assert any(
-        named in r.message and r.levelname == "WARNING" for r in caplog.records
-    )
+    assert any(named in r.message and r.levelname == "WARNING" for r in caplog.records)
     curves = [(tmp_path / w / "metrics.jsonl").read_text() for w in ("whole", "run")]
     assert curves[0] == curves[1]
     np.testing.assert_array_equal(again.params["table"], whole.params["table"])
