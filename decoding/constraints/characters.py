@@ -82,7 +82,7 @@ class _Builder:
         self.sets: dict[Intervals, int] = {}
 
     def state(self) -> int:
-        if len(self.silent) > 20 * MOST_STATES:
+        if len(self.silent) > 5 * MOST_STATES:
             raise refuse(self.pattern, "is too large", "lower its repetition counts")
         self.silent.append([])
         self.edge.append(None)
