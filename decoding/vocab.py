@@ -81,7 +81,7 @@ def keep(logits: Array, mask: Array) -> Array:
 
 
 def _image(values: Array) -> Array:
-    """uint32 image of float32 that orders as the floats do (and -0 equals 0)."""
+    """uint32 image of float32 that orders as the floats do; zeros are equal."""
     values = values.astype(jnp.float32)
     bits = lax.bitcast_convert_type(jnp.where(values == 0, 0.0, values), jnp.uint32)
     top = jnp.uint32(1 << 31)

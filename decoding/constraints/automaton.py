@@ -5,8 +5,10 @@ A token is a string of bytes, so a byte automaton of `S` states makes each token
 (every token that no string of the language holds has the dead one), so the tokens
 fall into `C` classes and the lifted automaton is `next[Q, C]` with `classes[V]`.
 
-Sizes, for the 146-state automaton of a small JSON object: 146 x 102 states by classes at
-V = 131,072, that is 0.3 MB where the dense table would take 38 MB.
+For example, at V = 131,072: a date needs 14 x 13 entries (states by classes), a small
+JSON object 244 x 108, one with strings of up to 40 characters 2,022 x 208. In int16
+that is 0.26, 0.31 and 1.1 MB, `classes` included, where dense tables would take 3.7, 64
+and 530 MB. At V = 4,096 the last one needs 83 classes and 0.34 MB.
 
 Everything here runs on the host, in NumPy, once a constraint.
 """
@@ -74,7 +76,7 @@ def minimise(dfa: ByteDFA) -> ByteDFA:
     if start == DEAD:
         return ByteDFA(step.astype(np.int32), accept, DEAD)
     distinct = np.unique(step, axis=1)
-    block, count = accept.astype(np.int64), 0
+    block, count = np.unique(accept, return_inverse=True)[1], 0
     while block.max() + 1 > count:
         count = block.max() + 1
         after = np.append(block, DEAD)[distinct]
