@@ -17,6 +17,7 @@ from absl import logging
 
 from models.errors import CheckpointError
 
+
 def digest(tree: Any) -> str:
     """SHA-256 over the bytes of the arrays of a tree, in order."""
     total = hashlib.sha256()
@@ -28,9 +29,12 @@ def digest(tree: Any) -> str:
 def read_extra(folder: pathlib.Path) -> dict[str, Any]:
     """What a checkpoint says beside its arrays: `data`, `seconds` and `digest`."""
     try:
-        return json.loads((folder / "extra" / "metadata").read_text(encoding="utf-8"))
+        text = (folder / "extra" / "metadata").read_text(encoding="utf-8")
+        return json.loads(text)
     except (OSError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{folder}: not a readable checkpoint: {error}") from error
+        raise CheckpointError(
+            f"{folder}: not a readable checkpoint: {error}"
+        ) from error
 
 
 class Store:
