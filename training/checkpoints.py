@@ -29,7 +29,8 @@ def digest(tree: Any) -> str:
 def read_extra(folder: pathlib.Path) -> dict[str, Any]:
     """What a checkpoint says beside its arrays: `data`, `seconds` and `digest`."""
     try:
-        return json.loads((folder / "extra" / "metadata").read_text(encoding="utf-8"))
+        text = (folder / "extra" / "metadata").read_text(encoding="utf-8")
+        return json.loads(text)
     except (OSError, json.JSONDecodeError) as error:
         raise CheckpointError(
             f"{folder}: not a readable checkpoint: {error}"

@@ -1,6 +1,6 @@
 """Optimisers and schedules by name, for the transformer's fused weights."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import optax
@@ -8,7 +8,7 @@ from optax import contrib
 
 from models.errors import ConfigError
 
-Dims = contrib.MuonDimensionNumbers
+Dims: TypeAlias = contrib.MuonDimensionNumbers
 
 # Weights are [out, in]; a fused one is several matrices (a query head's rows belong
 # together, gate and up do not), and axes that are not named here are batch axes.

@@ -156,9 +156,14 @@ def rounded(config: Any, params: Any, tokenizer: tokenizers.Tokenizer) -> models
     )
 
 
-def measure(config: Any, lm: models.Loaded, held_out: list[str]) -> dict[str, Any]:
+def measure(
+    config: Any,
+    lm: models.Loaded,
+    tokenizer: tokenizers.Tokenizer,
+    held_out: list[str],
+) -> dict[str, Any]:
     """Held-out bits per byte and copying of a loaded model."""
-    documents = list(bpe.encode(lm.tokenizer.inner, held_out))
+    documents = list(bpe.encode(tokenizer, held_out))
     size = sum(len(text.encode()) for text in held_out)
     e = config.evaluate
     bits = evaluate.bits_per_byte(
@@ -173,7 +178,7 @@ def measure(config: Any, lm: models.Loaded, held_out: list[str]) -> dict[str, An
         "context": e.context,
     }
     for name in ("seen", "unseen"):
-        marker = lm.tokenizer.encode(e[f"{name}_marker"])
+        marker = tokenizer.encode(e[f"{name}_marker"]).ids
         copied = evaluate.copying(lm, documents, marker, seed=config.seed)
         figures[name] = e[f"{name}_marker"]
         figures[f"{name}_matched"] = copied.matched
@@ -206,7 +211,7 @@ def run(config: Any, workdir: str | pathlib.Path) -> dict[str, Any]:
         "seen_tokens": seen,
         "epochs": seen / len(batches.corpus),
         "hours": result.seconds / 3600,
-        **measure(config, models.load(folder), held_out),
+        **measure(config, models.load(folder), tokenizer, held_out),
     }
     (workdir / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
     text = card.render(config, figures)

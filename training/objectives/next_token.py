@@ -9,8 +9,9 @@ from models import transformer
 from training.fit import Objective
 
 
-def cross_entropy(logits: Array, targets: Array) -> Array:
+def cross_entropy(logits: Array | None, targets: Array) -> Array:
     """`-log softmax(logits)[targets]`, float32 nats: `[..., V]`, `[...]` -> `[...]`."""
+    assert logits is not None, "the model call was made without logits"
     logits = logits.astype(jnp.float32)
     picked = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
     return nn.logsumexp(logits, -1) - picked
