@@ -21,8 +21,8 @@ class Output:
 
     The prompt is not repeated; an EOS that ended a text is its last token. `texts` is
     None without a tokenizer; a stop string and what follows it are cut from it.
-    `origin` holds, per token, the depth of the accepted draft it was, 0 for the target's
-    own tokens. `memory` is what the drafter may be given in the next call.
+    `origin` holds, per token, the depth of the accepted draft it was, 0 for the
+    target's own tokens. `memory` is what the drafter may be given in the next call.
     """
 
     tokens: list
@@ -67,8 +67,8 @@ def generate(
             record them; `step(state) -> (state, outcome)`. None: on the device.
 
     Raises:
-        PromptError: an empty, too long or out-of-range prompt, or an impossible request.
-        MethodError: an unknown method, or parts that do not fit together.
+        PromptError: an empty, too long or out-of-range prompt, or an impossible
+        request. MethodError: an unknown method, or parts that do not fit together.
     """
     chosen = compose.recipe(method) if type(method) is str else method
     if transforms:
@@ -144,9 +144,9 @@ def _check(lm: Any, ids: list[list[int]], new: int, n: int) -> None:
             )
         if len(prompt) + new > config.max_positions:
             raise PromptError(
-                f"prompt {i} has {len(prompt)} tokens and max_new_tokens={new}: together "
-                f"more than the model's {config.max_positions} positions; shorten one "
-                "(prompts are never cut silently)"
+                f"prompt {i} has {len(prompt)} tokens and max_new_tokens={new}: "
+                f"together more than the model's {config.max_positions} positions; "
+                "shorten one (prompts are never cut silently)"
             )
 
 

@@ -1,4 +1,4 @@
-"""Compiled programs over requests: `start`, `advance`, `admit`, and the host's clock."""
+"""Compiled programs over requests: `start`, `advance`, `admit`, `step`."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -117,7 +117,7 @@ class Decoder:
     def admit(
         self, state: loop.DecodeState, row: int, fresh: loop.DecodeState
     ) -> loop.DecodeState:
-        """Put the request of `fresh` (`start` with one prompt, same size) into `row`."""
+        """Put the request of `fresh` (a `start` of one prompt, same size) in `row`."""
 
         def put(program, state, row, fresh):
             return loop.admit(state, row, fresh)

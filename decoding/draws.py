@@ -15,8 +15,8 @@ def check(draw: str) -> None:
 def candidates(draw: str, keys: Array, logits: Array, k: int, noise: Array) -> Array:
     """`k` children int32[B, w, k] of each of `w` nodes, in draw order.
 
-    `keys` [B]; `logits` float32[B, w, V], warped; `noise` float32[B, V] of the children's
-    position, used by COUPLED alone.
+    `keys` [B]; `logits` float32[B, w, V], warped; `noise` float32[B, V] of the
+    children's position, used by COUPLED alone.
     """
     if draw == base.POINT:
         return vocab.top_k(logits, k)[1]

@@ -1,8 +1,8 @@
 """The decode loop: draft, forward, verify, commit, in one `lax.while_loop`.
 
 One invariant: *the cache holds every committed token but the last; node 0 of a block is
-that last token.* Slots past `length` are scratch. A chunk of the prompt is the same round
-with nothing to verify.
+that last token.* Slots past `length` are scratch. A chunk of the prompt is the same
+round with nothing to verify.
 """
 
 from dataclasses import dataclass, field

@@ -1,10 +1,10 @@
 """Randomness: which key serves whom. Nothing else in the project makes keys.
 
 A request's key is `fold_in(key(seed), request)`, its index in `prompts`, never the row
-it runs in; sample `j > 0` of a request folds in `SAMPLE + j` as well. The Gumbel noise of
-the token at an absolute position is `gumbel(fold_in(request key, position))`. Every other
-use folds in its role and the row's length, which grows every round, and is consumed once.
-So a text depends on neither its row, its batch nor when it was admitted.
+it runs in; sample `j > 0` of a request folds in `SAMPLE + j` as well. The Gumbel noise
+of the token at an absolute position is `gumbel(fold_in(request key, position))`. Every
+other use folds in its role and the row's length, which grows every round, and is
+consumed once. So a text depends on neither its row, its batch nor when it was admitted.
 """
 
 import jax

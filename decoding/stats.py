@@ -55,7 +55,7 @@ def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Sta
 
 
 def loop_share(tokens: list[int], least: float = 0.3) -> float:
-    """The share of a text inside one exact repetition that fills at least `least` of it.
+    """The share of a text inside one exact repetition, if that fills `least` of it.
 
     A repetition is a run `x[i] == x[i - period]` for some period; its share counts the
     first period too. 0.0 where none is long enough.
