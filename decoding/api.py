@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -67,13 +67,14 @@ def generate(
             record them; `step(state) -> (state, outcome)`. None: on the device.
 
     Raises:
-        PromptError: an empty, too long or out-of-range prompt, or an impossible
-        request. MethodError: an unknown method, or parts that do not fit together.
+        PromptError: an empty, too long or out-of-range prompt, or a request that
+            cannot be served.
+        MethodError: an unknown method, or parts that do not fit together.
     """
-    chosen = compose.recipe(method) if type(method) is str else method
+    chosen: Any = compose.recipe(method) if type(method) is str else method
     if transforms:
         every = (*chosen.transforms, *transforms)
-        chosen = compose.replace(chosen, transforms=every)
+        chosen = replace(chosen, transforms=every)
     stops = () if stop is None else (stop,) if type(stop) is str else tuple(stop)
     parts = compose.compose(chosen, lm, temperature, drafts, streams, stops)
     ids = encode(lm, prompts)
@@ -84,11 +85,11 @@ def generate(
     params = {"target": lm.params}
     for name, draft in (drafts or {}).items():
         params[name] = getattr(draft, "params", draft)
-    for name in streams or {}:
-        if streams[name].params not in params:
+    for name, stream in (streams or {}).items():
+        if stream.params not in params:
             raise PromptError(
-                f"stream {name!r} reads params {streams[name].params!r}: pass "
-                f"drafts={{{streams[name].params!r}: ...}}"
+                f"stream {name!r} reads params {stream.params!r}: pass "
+                f"drafts={{{stream.params!r}: ...}}"
             )
     engine = decoder.decoder(parts)
     compiled, begun = engine.compile_seconds, time.perf_counter()

@@ -10,12 +10,13 @@ consumed once. So a text depends on neither its row, its batch nor when it was a
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 ROLE, SAMPLE = 1 << 31, 1 << 30
 DRAFT, VERIFY = ROLE, ROLE + 1
 
 
-def request_keys(seed: int | list[int], requests: Array, samples: Array) -> Array:
+def request_keys(seed: ArrayLike, requests: Array, samples: Array) -> Array:
     """Keys [B] of `requests` int32[B] and their `samples` int32[B] (0: the first)."""
     seeds = jnp.broadcast_to(jnp.asarray(seed, jnp.uint32), requests.shape)
 

@@ -46,7 +46,7 @@ class Shape:
 
     def __init__(self, choices: Sequence[Sequence[int]]):
         paths = sorted({tuple(c) for c in choices}, key=lambda p: (len(p), p))
-        known = {(): 0}
+        known: dict[tuple[int, ...], int] = {(): 0}
         for path in paths:
             if not path or path[:-1] not in known:
                 raise MethodError(

@@ -10,6 +10,7 @@ Weights are `[out, in]` and fused (qkv per KV group `[G, H/G + 2, d, D]`, gate-u
 parallelism splits the leading axis with no permutes.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -92,7 +93,7 @@ def transformer(config: Config, cache_dtype: Any = jnp.float32) -> base.Language
                 x = lax.cond(block.run[i, 1], mlp, lambda x: x, x)
         if hi in taps:
             hidden[hi] = x
-        return x, cache.replace(layers=tuple(stores)), hidden
+        return x, replace(cache, layers=tuple(stores)), hidden
 
     def attention_of(variables, rotation, block, mask, bias):
         def run(x, store):
@@ -115,6 +116,6 @@ def transformer(config: Config, cache_dtype: Any = jnp.float32) -> base.Language
             rotation = spun[config.rope(i)]
             _, k, v = layer.apply(at(params, i), x, rotation, method="project")
             stores[i] = stores[i].append(block.slots, k, v)
-        return cache.replace(layers=tuple(stores))
+        return replace(cache, layers=tuple(stores))
 
     return base.LanguageModel(config, init, init_cache, embed, layers, fill, norm, head)
