@@ -1,8 +1,8 @@
 """Compiled programs over requests: `start`, `advance`, `admit`, `step`."""
 
-from dataclasses import replace
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax

@@ -347,7 +347,9 @@ def admit(state: DecodeState, row: Array, fresh: DecodeState) -> DecodeState:
         return base.State(jax.tree.map(put, old.row, new.row), new.shared)
 
     names = ("drafter", "verifier", "transform", "stop")
-    parts = {n: rows(getattr(state, n), getattr(fresh, n)) for n in names}
+    parts: dict[str, Any] = {
+        n: rows(getattr(state, n), getattr(fresh, n)) for n in names
+    }
     rest = [f for f in state.__dataclass_fields__ if f not in names]
     for name in rest:
         parts[name] = jax.tree.map(put, getattr(state, name), getattr(fresh, name))

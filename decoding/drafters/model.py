@@ -15,6 +15,7 @@ Cost per call: gamma draft calls, the first of two nodes.
 """
 
 from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 

@@ -8,6 +8,7 @@ Cost per call: `depth` target calls beside the verification.
 """
 
 from dataclasses import replace
+
 import jax.numpy as jnp
 
 from decoding import base, drafting

@@ -24,8 +24,8 @@ Cost per call: one gather of [B, w] a level and a top-k of the [B, N, V] logits;
 model call. M takes 4 V k bytes: 1 MB at V = 32,000.
 """
 
-from dataclasses import replace
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax.numpy as jnp
 from flax import struct

@@ -9,6 +9,7 @@ Cost per level: one top-k or sample over [w, V].
 
 from dataclasses import replace
 from typing import Any
+
 import jax.numpy as jnp
 
 from decoding import base, draws, tree
