@@ -126,7 +126,7 @@ class Bench:
     def once(
         self, case: Case, prompts: Sequence[list[int]], seed: int, lm: Any = None
     ) -> Run:
-        """All prompts in order; what a drafter learns is carried from batch to batch."""
+        """All prompts in order; what a drafter learns is carried to the next batch."""
         run, memory = Run(), None
         for part, keys in self.batches(prompts, seed):
             memory = self.decode(case, part, keys, run, memory, lm)
@@ -163,9 +163,9 @@ def constant(lm: Any) -> Model:
     """A model of the same shapes whose call costs nothing: its logits are a table.
 
     Node `i` of a block gets row `i` of a fixed random table, whatever its token, and
-    keys and values are left as they are. The table is an argument, not a constant of the
-    program, so that arg-max and noise over the vocabulary are still paid. Texts differ
-    from the real model's, acceptance with them: compare times per round.
+    keys and values are left as they are. The table is an argument of the program, not a
+    constant, so that arg-max and noise over the vocabulary are still paid. Texts differ
+    from the real model's, and acceptance with them: compare times per round.
     """
     config = lm.model.config
     rng = np.random.default_rng(0)
@@ -198,8 +198,8 @@ def draft_share(
 ) -> float:
     """Time of a round without the target's call, over that of a whole round.
 
-    Both are measured here, in turns, on the first batch: draft, transforms, verification,
-    commit and the loop itself are what is left when the call is replaced by a constant.
+    Both are measured here, in turns, on the first batch: draft, transforms, verdict,
+    commit and the loop itself are left when the call is replaced by a constant.
     """
     part, keys = bench.batches(prompts, seed)[0]
     stub = Case(case.method, case.temperature, constant=True)
@@ -229,9 +229,9 @@ def cache_bytes(lm: Any) -> int:
 
 
 def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]]) -> int:
-    """Bytes that all rounds of `run` must read: weights once a call, live keys, drafts.
+    """Bytes that all rounds of `run` must read: weights once a call, and live keys.
 
-    The drafter's calls count where it is a model: weights of the draft, or the target's.
+    Calls of a drafter that is a model count too: the draft's weights, or the target's.
     """
     lm = bench.lm
     total = run.rounds * weight_bytes(lm)

@@ -32,7 +32,7 @@ class Bar:
     def done(self, what: str = "") -> None:
         """A piece is finished; `what` is printed above the bar."""
         if what:
-            self.shown.console.print(what, highlight=False)
+            self.shown.console.print(what, highlight=False, soft_wrap=True)
         self.shown.advance(self.task)
 
 

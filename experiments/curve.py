@@ -23,8 +23,8 @@ def call_times(
 ) -> list[dict[str, float]]:
     """Milliseconds of a call (logits at all nodes, arg-max) by width; medians.
 
-    The block is a chain after `context` tokens in a cache of `size` slots, batch 1; each
-    call's tokens come from the one before it. The widths take turns in every repeat.
+    The block is a chain after `context` tokens in a cache of `size` slots, batch 1;
+    each call's tokens come from the one before. Widths take turns in every repeat.
     """
     programs = {width: _program(lm, width) for width in widths}
     dtype = jax.tree.leaves(lm.params)[0].dtype
@@ -70,8 +70,9 @@ def suggest(
     """The block width at which a chain would decode fastest, from its acceptance.
 
     `committed[d]` is the share of rounds that committed a draft of depth d + 1, so a
-    chain of N nodes commits 1 + sum(committed[:N - 1]) tokens a round; `share` of a round
-    is spent outside the call. Width 1, plain decoding, is the answer where nothing pays.
+    chain of N nodes commits 1 + sum(committed[:N - 1]) tokens a round; `share` of a
+    round is spent outside the call. Width 1, plain decoding, is the answer where
+    nothing pays.
     """
     found = [{"width": 1, "tokens_per_call": 1.0, "speedup": 1.0}]
     for entry in times:

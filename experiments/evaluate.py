@@ -21,7 +21,7 @@ def run(
     """Measure what is missing and return everything; models are loaded unless given."""
     named = methods(config)
     check(config, named)
-    hardware, versions = _same_machine(store)
+    hardware, versions = provenance(store)
     cells = table(config, named)
     if lm is None:
         lm, drafts = load(config, named)
@@ -154,7 +154,7 @@ def load(config: Any, named: dict[str, compose.Method]) -> tuple[Any, dict[str, 
     return models.load(config.model), drafts
 
 
-def _same_machine(store: Store) -> tuple[dict, dict]:
+def provenance(store: Store) -> tuple[dict, dict]:
     """Provenance; rows of two machines or versions do not belong in one table."""
     now = {"hardware": machine.hardware(), "versions": machine.versions()}
     kept = store.make("parts", "provenance", lambda: now)
@@ -199,7 +199,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def _trees(bench: Bench, named: Any, config: Any, prompts: Any, name: str) -> list:
-    """Rounds of a task's first prompt, with what the drafter learned from the second."""
+    """Rounds of a task's first prompt; the drafter has learned from the second."""
     task = config.tasks[0]
     case = Case(with_task(named[name], config, task), min(config.temperatures))
     key = decoder.request_keys(config.seed, 1, 1)

@@ -1,10 +1,10 @@
 """Is a method's text plain decoding's? Equal tokens, or a first difference by rounding.
 
 Blocks of different widths round differently, so two tokens whose scores are equal to
-within rounding may swap. Such a *tie* is recognised by computing plain decoding's scores
-at the first difference again: the best score less the score of the method's token is
-below `64 * eps * max|logit|`. The rest of that text is then not compared. Anything else,
-and more than one tie in 10,000 compared tokens, is a difference.
+within rounding may swap. Such a *tie* is recognised by computing plain decoding's
+scores at the first difference again: the best score less the score of the method's
+token is below `64 * eps * max|logit|`. The rest of that text is then not compared.
+Anything else, and more than one tie in 10,000 compared tokens, is a difference.
 """
 
 from collections.abc import Callable, Sequence

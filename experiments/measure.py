@@ -1,4 +1,4 @@
-"""One row of the report: a method on a task beside plain decoding, and the cost curve."""
+"""One row of the report: a method on a task beside plain decoding."""
 
 import statistics
 from collections.abc import Sequence

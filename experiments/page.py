@@ -34,7 +34,8 @@ def html(report: dict[str, Any], beside: dict[str, Any], notes: Sequence[str]) -
 
 
 def _card(value: str, said: str, kind: str = "") -> str:
-    return f'<div class="card {kind}"><b>{escape(value)}</b><span>{escape(said)}</span></div>'
+    value, said = escape(value), escape(said)
+    return f'<div class="card {kind}"><b>{value}</b><span>{said}</span></div>'
 
 
 def _head(report: dict[str, Any]) -> str:
@@ -69,13 +70,16 @@ def _head(report: dict[str, Any]) -> str:
     )
 
 
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]], marks: Any) -> str:
-    """An HTML table; `marks(i, j)` is the class of a cell."""
-    top = "".join(f"<th>{escape(h)}</th>" for h in heads)
+def _table(
+    heads: Sequence[str], lines: Sequence[Sequence[str]], marks: Any, names: int = 0
+) -> str:
+    """An HTML table; `marks(i, j)` is a cell's class, `names` columns are words."""
+    sides = ["" if j < names else "number" for j in range(len(heads))]
+    top = "".join(f'<th class="{s}">{escape(h)}</th>' for h, s in zip(heads, sides))
     body = []
     for i, cells in enumerate(lines):
         row = "".join(
-            f'<td class="{marks(i, j)}">{escape(cell)}</td>'
+            f'<td class="{sides[j]} {marks(i, j)}">{escape(cell)}</td>'
             for j, cell in enumerate(cells)
         )
         body.append(f"<tr>{row}</tr>")
@@ -104,10 +108,11 @@ def _results(report: dict[str, Any], notes: Sequence[str]) -> str:
             if j == same:
                 verdict = rows[i]["identical_to_plain"]
                 kind += {True: "good", False: "bad", None: ""}[verdict]
-            return kind + ("" if j < 2 else " number")
+            return kind
 
         lines = [wording.cells(row) for row in rows]
-        parts.append(f"<h3>{escape(task)}</h3>" + _table(wording.HEADS, lines, mark))
+        table = _table(wording.HEADS, lines, mark, names=2)
+        parts.append(f"<h3>{escape(task)}</h3>{table}")
     said = "".join(f"<li>{_markup(note)}</li>" for note in notes)
     return "".join(parts) + f'<ul class="notes">{said}</ul></section>'
 
@@ -120,30 +125,24 @@ def _figure(title: str, drawing: str) -> str:
 
 
 def _charts(report: dict[str, Any]) -> str:
-    rows = report["rows"]
-    groups = list(dict.fromkeys((r["task"], r["temperature"]) for r in rows))
+    rows = [r for r in report["rows"] if r["method"] != "plain"]
+    colours = {n: i for i, n in enumerate(dict.fromkeys(r["method"] for r in rows))}
     mean, speed, depth = [], [], []
-    for task, temperature in groups:
-        mine = [
-            r
-            for r in rows
-            if (r["task"], r["temperature"]) == (task, temperature)
-            and r["method"] != "plain"
-        ]
-        if not mine:
-            continue
+    for task, temperature in dict.fromkeys((r["task"], r["temperature"]) for r in rows):
+        law = (task, temperature)
+        mine = [r for r in rows if (r["task"], r["temperature"]) == law]
         name = f"{task}, T = {temperature:g}"
-        values = [(r["method"], r["tokens_per_call"], *r["ci95"]) for r in mine]
-        mean.append(_figure(name, svg.intervals(values, "tokens per call")))
-        values = [(r["method"], r["speedup"], 0.0, 0.0) for r in mine]
-        speed.append(_figure(name, svg.intervals(values, "speed-up")))
-        known = [
-            (r["method"], range(1, len(a) + 1), a)
-            for r in mine
-            if (a := r["accepted_by_depth"])
-        ]
-        if known:
-            drawing = svg.lines(known, "acceptance by depth", "depth of the draft")
+        bars = [(r["method"], r["tokens_per_call"], *r["ci95"]) for r in mine]
+        top = max(r["ci95"][1] for r in rows)
+        mean.append(_figure(name, svg.intervals(bars, "tokens/call", colours, top)))
+        bars = [(r["method"], r["speedup"], 0.0, 0.0) for r in mine]
+        top = max(r["speedup"] for r in rows)
+        speed.append(_figure(name, svg.intervals(bars, "speed-up", colours, top)))
+        known = [(r["method"], r["accepted_by_depth"]) for r in mine]
+        curves = [(n, range(1, len(a) + 1), a) for n, a in known if a]
+        if curves:
+            across = "depth of the draft"
+            drawing = svg.lines(curves, "acceptance", across, colours, top=1.0)
             depth.append(_figure(name, drawing))
     parts = []
     for heading, said, drawings in (
@@ -177,7 +176,7 @@ def _curve(report: dict[str, Any]) -> str:
         "<section><h2>What a call costs</h2><p>A block of N nodes in one target call, "
         'and what it is worth in calls of one node.</p><div class="grid2">'
         + _figure("call time by block width", drawing)
-        + _figure("target", _table(heads, lines, lambda i, j: "number"))
+        + _figure("target", _table(heads, lines, lambda i, j: ""))
         + f'</div><ul class="notes">{said}</ul></section>'
     )
 
@@ -190,10 +189,21 @@ def _peers(report: dict[str, Any]) -> str:
     def mark(i: int, j: int) -> str:
         if j == 6 and rows[i].get("aim"):
             return "good" if rows[i]["ratio"] >= rows[i]["aim"] else "bad"
-        return "" if j < 2 else "number"
+        return ""
 
-    table = _table(wording.PEER_HEADS, [wording.peer_cells(r) for r in rows], mark)
-    return f"<section><h2>Against HF transformers</h2>{table}</section>"
+    lines = [wording.peer_cells(r) for r in rows]
+    table = _table(wording.PEER_HEADS, lines, mark, names=2)
+    reached = report.get("figures", [])
+
+    def met(i: int, j: int) -> str:
+        return ("good" if reached[i]["met"] else "bad") if j == 3 else ""
+
+    lines = [wording.figure_cells(figure) for figure in reached]
+    aims = _table(wording.FIGURE_HEADS, lines, met, names=1) if lines else ""
+    return (
+        f"<section><h2>Against HF transformers</h2>{table}"
+        f"<h3>figures to reach</h3>{aims}</section>"
+    )
 
 
 def _texts(report: dict[str, Any], samples: dict[str, Any]) -> str:
@@ -206,24 +216,29 @@ def _texts(report: dict[str, Any], samples: dict[str, Any]) -> str:
     )
     parts = [
         "<section><h2>Which tokens came from drafts</h2>"
-        f'<p class="legend">the target’s own token · accepted draft of depth {keys}</p>'
+        '<p class="legend">no colour: the target’s own token; coloured: an accepted '
+        f"draft of depth {keys}</p>"
     ]
     for task in dict.fromkeys(r["task"] for r in rows):
-        for row in rows:
-            if row["task"] != task:
-                continue
-            kept = samples[row["key"]][:TEXTS]
-            first = row is next(
-                r for r in rows if r["method"] != "plain" or len(rows) == 1
-            )
-            said = f"{task} · {row['method']} · T = {row['temperature']:g}"
-            tail = f"{row['tokens_per_call']:.2f} tokens/call"
-            body = "".join(_sample(sample) for sample in kept)
-            parts.append(
-                f"<details{' open' if first else ''}><summary>{escape(said)}"
-                f"<small>{tail}</small></summary>{body}</details>"
-            )
+        mine = [r for r in rows if r["task"] == task]
+        shown = next((r for r in mine if r["method"] != "plain"), mine[0])
+        tabs = "".join(
+            _tab(row, samples[row["key"]], f"texts-{task}", row is shown)
+            for row in mine
+        )
+        parts.append(f'<h3>{escape(task)}</h3><div class="tabs">{tabs}</div>')
     return "".join(parts) + "</section>"
+
+
+def _tab(row: dict[str, Any], samples: list, group: str, shown: bool) -> str:
+    """A radio button, its label, and the panel that CSS shows while it is checked."""
+    name, group = escape(row["key"]), escape(group)
+    said = escape(f"{row['method']} · {row['temperature']:g}")
+    body = "".join(_sample(sample) for sample in samples[:TEXTS])
+    return (
+        f'<input type="radio" id="{name}" name="{group}"{" checked" if shown else ""}>'
+        f'<label for="{name}">{said}</label><div class="panel">{body}</div>'
+    )
 
 
 def _sample(sample: dict[str, Any]) -> str:
@@ -255,9 +270,9 @@ def _trees(trees: dict[str, Any]) -> str:
     if not any(trees.values()):
         return ""
     parts = [
-        "<section><h2>Token trees of a few rounds</h2><p>The root is the last committed "
-        "token; the accepted path is highlighted, and the target’s own token, which ends "
-        "every round, stands last.</p>"
+        "<section><h2>Token trees of a few rounds</h2><p>The root is the last "
+        "committed token; the accepted path is highlighted, and the target’s own "
+        "token, which ends every round, stands last.</p>"
     ]
     for name, rounds in trees.items():
         parts.append(f"<h3>{escape(name)}</h3>")

@@ -35,19 +35,19 @@ ROW = (
 )
 
 NOTES = (
-    "tokens/call: new tokens ÷ target calls, prefill not counted, the target's own token "
-    "included (plain = 1.00); in brackets its 95 % bootstrap interval over prompts. "
-    "*loop-free*: without texts of which ≥ 30 % is one exact repetition; a small model's "
-    "greedy text repeats itself and flatters every drafter.",
-    "speed-up: tokens/s of the decode loop against plain decoding, measured in turns in "
-    "the same run, medians over repeats; in brackets with the prompt's prefill.",
-    "MBU: bytes that a round must read (weights, live keys and values, draft weights) ÷ "
-    "(read bandwidth × time). draft share: time of a round with the target's call "
+    "tokens/call: new tokens ÷ target calls, prefill not counted, the target's own "
+    "token included (plain = 1.00); in brackets its 95 % bootstrap interval over "
+    "prompts. *loop-free*: without texts of which ≥ 30 % is one exact repetition; a "
+    "small model's greedy text repeats itself and flatters every drafter.",
+    "speed-up: tokens/s of the decode loop against plain decoding, measured in turns "
+    "in the same run, medians over repeats; in brackets with the prompt's prefill.",
+    "MBU: bytes that a round must read (weights, live keys and values, draft weights) "
+    "÷ (read bandwidth × time). draft share: time of a round with the target's call "
     "replaced by a constant ÷ time of a round.",
-    "identical: every text equals plain decoding's under the same seed, or first differs "
-    "at a rounding tie (plain's two best scores closer than 64·eps·max|logit|); the rest "
-    "of such a text is not compared. Drafters keep what they learn from prompt to prompt "
-    "within a row and start empty in every repeat.",
+    "identical: every text equals plain decoding's under the same seed, or first "
+    "differs at a rounding tie (plain's two best scores closer than "
+    "64·eps·max|logit|); the rest of such a text is not compared. Drafters keep what "
+    "they learn from prompt to prompt within a row and start empty in every repeat.",
 )
 
 
@@ -56,7 +56,7 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     rows = []
     for row in found["rows"]:
         rows.append({**{name: row[name] for name in ROW}, **row})
-    extra = ("bandwidth", "curve", "suggested", "peers", "blocks", "commands")
+    extra = ("bandwidth", "curve", "suggested", "peers", "figures", "commands")
     return {
         "hardware": found["hardware"],
         "versions": found["versions"],
@@ -92,12 +92,22 @@ def markdown(report: dict[str, Any]) -> str:
     parts.append("\n".join(f"- {line}" for line in wording.provenance(report)) + "\n")
     if report["rows"]:
         parts.append("## Methods\n")
-        parts.append(table(wording.HEADS, [wording.cells(row) for row in report["rows"]]))
+        parts.append(
+            table(wording.HEADS, [wording.cells(row) for row in report["rows"]])
+        )
         parts.append("\n".join(f"- {note}" for note in NOTES) + "\n")
         parts.append("![tokens per call](figures/tokens_per_call.png)\n")
     if "peers" in report:
         parts.append("## Against HF transformers\n")
-        parts.append(table(wording.PEER_HEADS, [wording.peer_cells(row) for row in report["peers"]]))
+        parts.append(
+            table(
+                wording.PEER_HEADS, [wording.peer_cells(row) for row in report["peers"]]
+            )
+        )
+    if "figures" in report:
+        parts.append("## Figures to reach\n")
+        lines = [wording.figure_cells(figure) for figure in report["figures"]]
+        parts.append(table(wording.FIGURE_HEADS, lines))
     if "curve" in report:
         parts.append("## Cost of a call by block width\n")
         for name, times in report["curve"].items():

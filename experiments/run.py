@@ -1,8 +1,8 @@
 """Run a recipe: `python -m experiments.run --config=configs/quickstart.py --workdir=W`.
 
-Writes W/{config.json, report.json, report.md, report.html, figures/*.png, metrics.jsonl}.
-Fields are overridden with --config.field=value. Every finished piece is kept in W: the
-same command again goes on where the last one stopped.
+Writes W/{config.json, report.json, report.md, report.html, figures/*.png,
+metrics.jsonl}. Fields are overridden with --config.field=value. Every finished piece is
+kept in W: the same command again goes on where the last one stopped.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Configurations: a recipe over the defaults, overrides from the command line, diffs."""
+"""Configurations: a recipe over the defaults, overrides, and diffs."""
 
 import difflib
 import json
@@ -20,7 +20,7 @@ def load(path: str | Path) -> ConfigDict:
     """The recipe at `path` over the defaults.
 
     A recipe with one `method`, which `decoding.generate` knows by the file's name, is
-    evaluated against plain decoding. A training recipe has its own fields and no others.
+    evaluated against plain decoding. A training recipe has its own fields, no others.
     """
     path = Path(path)
     if not path.is_file():

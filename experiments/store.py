@@ -1,4 +1,4 @@
-"""A run's folder: every finished piece is on disk, and a restart repeats none of them."""
+"""A run's folder: finished pieces are on disk, and a restart repeats none of them."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from models.errors import ConfigError
 
 
 class Store:
-    """`workdir/config.json`, and `workdir/<kind>/<key>.json` for each finished piece."""
+    """`workdir/config.json`, and `workdir/<kind>/<key>.json` for each piece."""
 
     def __init__(self, workdir: str | Path):
         self.path = Path(workdir)
@@ -55,7 +55,7 @@ class Store:
 
 
 def write(file: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never half of it."""
+    """Write JSON so that a reader sees the old file or the new one, never a half."""
     text(file, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 

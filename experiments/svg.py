@@ -1,7 +1,7 @@
 """Small charts and token trees as SVG that takes its colours from the page's CSS."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -17,7 +17,8 @@ def _text(x: float, y: float, said: str, kind: str = "", anchor: str = "start") 
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} class="{kind}"/>'
 
 
 def _frame(width: float, height: float, parts: Sequence[str], label: str) -> str:
@@ -40,12 +41,18 @@ def ticks(top: float, count: int = 5) -> list[float]:
 
 
 def intervals(
-    rows: Sequence[tuple[str, float, float, float]], label: str, origin: float = 1.0
+    rows: Sequence[tuple[str, float, float, float]],
+    label: str,
+    colours: Mapping[str, int],
+    top: float,
+    origin: float = 1.0,
 ) -> str:
-    """Horizontal bars from `origin`: (name, value, low, high) each."""
+    """Horizontal bars, (name, value, low, high) each; a dashed line at `origin`.
+
+    `top` is the end of the scale, so that several charts can share one.
+    """
     left, width, step = 118, 360, 24
-    top = max([r[3] for r in rows] + [origin * 1.2])
-    marks = ticks(top)
+    marks = ticks(max(top, origin * 1.2))
     scale = (width - left - 44) / marks[-1]
     height = step * len(rows) + 26
     parts = []
@@ -59,7 +66,7 @@ def intervals(
         parts.append(_text(left - 8, y + 13, name, "name", "end"))
         parts.append(
             f'<rect x="{left}" y="{y + 3}" width="{max(value * scale, 1):.1f}" '
-            f'height="13" rx="3" class="fill s{i % 7}"/>'
+            f'height="13" rx="3" class="fill s{colours[name] % 7}"/>'
         )
         if high > low:
             x1, x2 = left + low * scale, left + high * scale
@@ -75,16 +82,20 @@ def lines(
     series: Sequence[tuple[str, Sequence[float], Sequence[float]]],
     label: str,
     across: str,
+    colours: Mapping[str, int] | None = None,
     log: bool = False,
+    top: float = 0.0,
 ) -> str:
     """Lines with dots: (name, xs, ys) each; `log` is for base-2 widths."""
+    if colours is None:
+        colours = {name: i for i, (name, _, _) in enumerate(series)}
     left, right, width, height = 40, 12, 420, 240
     bottom = height - 38
     at = (lambda x: math.log2(x)) if log else float
     xs = sorted({x for _, values, _ in series for x in values})
     low, high = at(xs[0]), at(xs[-1])
     span = (high - low) or 1
-    marks = ticks(max(y for _, _, ys in series for y in ys))
+    marks = ticks(top or max(y for _, _, ys in series for y in ys))
     place = lambda x: left + (at(x) - low) / span * (width - left - right)
     rise = lambda y: bottom - y / marks[-1] * (bottom - 14)
     parts = []
@@ -94,18 +105,20 @@ def lines(
     for x in xs if len(xs) <= 12 else xs[:: len(xs) // 10 + 1]:
         parts.append(_text(place(x), bottom + 14, f"{x:g}", "tick", "middle"))
     parts.append(_text((left + width) / 2, height - 6, across, "tick", "middle"))
-    for i, (_, values, ys) in enumerate(series):
+    for name, values, ys in series:
+        hue = colours[name] % 7
         points = [(place(x), rise(y)) for x, y in zip(values, ys, strict=True)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(f'<polyline points="{path}" class="stroke s{i % 7}"/>')
+        parts.append(f'<polyline points="{path}" class="stroke s{hue}"/>')
         dots = [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" class="fill s{i % 7}"/>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" class="fill s{hue}"/>'
             for x, y in points
         ]
         parts += dots
     legend = "".join(
-        f'<span class="key"><i class="dot s{i % 7}"></i>{escape(name)}</span>'
-        for i, (name, _, _) in enumerate(series)
+        f'<span class="key"><i class="dot s{colours[name] % 7}"></i>'
+        f"{escape(name)}</span>"
+        for name, _, _ in series
     )
     return _frame(width, height, parts, label) + f'<div class="legend">{legend}</div>'
 
@@ -116,7 +129,7 @@ def _shown(token: str) -> str:
 
 
 def tree(entry: dict[str, Any]) -> str:
-    """One round: nodes by depth, the accepted path and the target's token highlighted."""
+    """One round: nodes by depth, the accepted path and the target's token marked."""
     parents, kind, path = entry["parents"], entry["kind"], entry["path"]
     live = [i for i in range(len(parents)) if kind[i]]
     depth: dict[int, int] = {}

@@ -64,7 +64,7 @@ def code(lm: Any, files: Sequence[tuple[str, str]], count: int, size: int) -> li
 
 
 def copy(lm: Any, files: Sequence[tuple[str, str]], count: int, size: int) -> list:
-    """A passage, a comment that asks for an edit of it, and the edited copy's beginning.
+    """A passage, a comment that asks for an edit of it, and the edited copy's start.
 
     The edit renames the passage's commonest name. The copy goes on for as long as the
     passage does, and the model sees its first `RETYPED` tokens.

@@ -55,6 +55,15 @@ def peer_cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
+FIGURE_HEADS = ("figure", "measured", "aim", "met")
+
+
+def figure_cells(figure: dict[str, Any]) -> list[str]:
+    aim = f"{'≥' if figure['least'] else '≤'} {figure['aim']:g}"
+    met = "yes" if figure["met"] else "no"
+    return [figure["what"], f"{figure['value']:.2f}", aim, met]
+
+
 def title(report: dict[str, Any]) -> str:
     model = report["config"].get("model", "")
     if report["config"].get("stage") == "peers":
@@ -68,9 +77,9 @@ def provenance(report: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{n} {v}" for n, v in report["versions"].items())
     readers = report["bandwidth"]["readers"].items()
     lines = [
-        f"hardware: {hard['processor']}, {hard['cores']} cores, {hard['memory_gib']} GiB, "
-        f"{hard['last_level_cache_mib']:g} MiB last-level cache; {hard['devices']} × "
-        f"{hard['device']}",
+        f"hardware: {hard['processor']}, {hard['cores']} cores, "
+        f"{hard['memory_gib']} GiB, {hard['last_level_cache_mib']:g} MiB last-level "
+        f"cache; {hard['devices']} × {hard['device']}",
         f"read bandwidth: {report['bandwidth_gb_s']:.1f} GB/s, on arrays of "
         f"{report['bandwidth']['bytes'] / 2**20:.0f} MiB (best of "
         + ", ".join(f"{name} {rate:.1f}" for name, rate in readers)
@@ -80,8 +89,9 @@ def provenance(report: dict[str, Any]) -> list[str]:
     if report["rows"] and "prompts" in config:
         lines.append(
             f"texts: {config['prompts']} prompts a task of at most "
-            f"{config['prompt_tokens']} tokens, {config['max_new_tokens']} new tokens, "
-            f"batch {config['batch']}, {config['repeats']} repeats, seed {config['seed']}"
+            f"{config['prompt_tokens']} tokens, {config['max_new_tokens']} new "
+            f"tokens, batch {config['batch']}, {config['repeats']} repeats, "
+            f"seed {config['seed']}"
         )
     lines += [f"command: `{command}`" for command in report.get("commands", ())]
     return lines
