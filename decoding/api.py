@@ -179,7 +179,8 @@ def _output(lm, state, rows, n, stops, figures, guarantee) -> Output:
 
 
 def text_of(lm: Any, tokens: list[int], stops: Sequence[str] = ()) -> str:
-    """Decode a text, cut before the first stop string."""
+    """Decode a text, cut where its first stop string begins."""
     text = lm.tokenizer.decode([t for t in tokens if t not in lm.model.config.eos])
-    found = [at for at in (text.find(s) for s in stops) if at >= 0]
-    return text[: min(found)] if found else text
+    data = text.encode("utf-8")
+    at = stopping.cut(stops, data)
+    return text if at is None else data[:at].decode("utf-8", errors="ignore")

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from decoding import base, catalogue
+from decoding import base, catalogue, chain
 from decoding.catalogue import Spec
 from decoding.constraints import stop as stopping
 from decoding.loop import Program
-from decoding.transforms import chain
 from models.errors import MethodError
 
 ROLES = ("drafter", "verifier", "topology", "policy")
@@ -81,7 +80,7 @@ class Composition:
     program: Program
     key: tuple
     guarantee: str
-    stop: Any = None  # initial state of the stop automaton, or None
+    stop: Any = None  # the stop automaton, or None
 
 
 def compose(
@@ -166,7 +165,7 @@ def compose(
         policy,
         tuple(target.eos),
         streams,
-        stopping if stop else None,
+        bool(stop),
     )
     parts = (method.drafter, verifier_spec, method.policy, *specs)
     if method.topology is not None:

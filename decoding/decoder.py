@@ -70,8 +70,7 @@ class Decoder:
         verifier = fresh.verifier.init(params)
         stop = base.State()
         if parts.stop is not None:
-            stop = parts.stop
-            stop = base.State(_repeat(stop.row, batch), stop.shared)
+            stop = base.State(jnp.full((batch,), parts.stop.start), parts.stop)
         state = loop.DecodeState(
             tokens=tokens,
             origin=jnp.zeros((batch, size), jnp.int8),

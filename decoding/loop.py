@@ -14,6 +14,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import base, noise, stats, tree
+from decoding.constraints import stop as stopping
 from models.base import ALL, NONE, Block, LanguageModel, causal_block
 from models.errors import MethodError
 
@@ -37,7 +38,7 @@ class DecodeState:
     verifier: base.State
     transform: base.State
     policy: Any
-    stop: base.State  # row: int32[B] automaton state
+    stop: base.State  # row: int32[B], state of the stop automaton `shared`
     counters: stats.Counters
 
 
@@ -52,7 +53,7 @@ class Program:
     policy: base.CachePolicy
     eos: tuple[int, ...] = ()
     streams: dict[str, base.Stream] = field(default_factory=dict)
-    stop: Any = None  # constraints.stop.advance(state, token) -> state, or None
+    stop: bool = False  # whether the state carries a stop automaton
     chunk: int = 128  # tokens of a prefill chunk
 
     @property
@@ -177,21 +178,17 @@ def _cut(program, state, tokens, count):
     """How many of the committed tokens hold: up to EOS, a stop string or the limit."""
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     ends = jnp.isin(tokens, jnp.asarray(program.eos, jnp.int32))
-    stop = state.stop
-    reached = [stop.row]
-    if program.stop is not None:
-        advance = tree.over_rows(program.stop.advance, 1)
+    stop, reached = state.stop, [state.stop.row]
+    if program.stop:
         for i in range(tokens.shape[1]):
-            stop = advance(stop, tokens[:, i])
-            reached.append(stop.row)
-        hit = jax.vmap(jax.vmap(program.stop.hit, (base.ROWS,)), (base.ROWS,))
-        ends = ends | hit(base.State(jnp.stack(reached[1:], 1), stop.shared))
+            reached.append(stopping.advance(stop.shared, reached[-1], tokens[:, i]))
+        ends = ends | stopping.matched(stop.shared, jnp.stack(reached[1:], 1))
     ends = ends & (index < count[:, None])
     first = jnp.where(ends.any(1), jnp.argmax(ends, 1).astype(jnp.int32) + 1, count)
     room = state.limit - state.length
     new = jnp.minimum(first, room)
     ended = (ends.any(1) & (first <= room)) | (new >= room)
-    if program.stop is not None:
+    if program.stop:
         at = jnp.where(state.done, 0, new)[:, None]
         kept = jnp.take_along_axis(jnp.stack(reached, 1), at, 1)[:, 0]
         stop = base.State(kept, stop.shared)

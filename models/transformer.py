@@ -38,12 +38,14 @@ class Rope:
     """Rotary embedding: one frequency per pair of rotated dimensions.
 
     `long` replaces `frequencies` in caches of more than `original` slots (LongRoPE).
+    `parameters` is the config.json dict that it came from, as sorted pairs.
     """
 
     frequencies: tuple[float, ...]
     scale: float = 1.0  # multiplies cos and sin
     long: tuple[float, ...] = ()
     original: int = 0
+    parameters: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,12 @@ class Config:
 def rope_frequencies(dim: int, theta: float) -> tuple[float, ...]:
     """Inverse frequencies `theta^(-2i/dim)`, i < dim/2 (RoFormer, arXiv 2104.09864)."""
     return tuple(theta ** (-2 * i / dim) for i in range(dim // 2))
+
+
+def rope(dim: int, theta: float) -> Rope:
+    """The plain rotary embedding of `dim` dimensions."""
+    source = (("rope_theta", theta), ("rope_type", "default"))
+    return Rope(rope_frequencies(dim, theta), parameters=source)
 
 
 class Norm(nn.Module):
@@ -355,8 +363,12 @@ class _Views:
         return self.masks[size]
 
 
-def transformer(config: Config) -> base.LanguageModel:
-    """The pure functions of a transformer with this config."""
+def transformer(config: Config, cache_dtype: Any = jnp.float32) -> base.LanguageModel:
+    """The pure functions of a transformer with this config.
+
+    `cache_dtype` is what `init_cache` makes: the dtype of the params, so that the
+    products of attention have equal operands.
+    """
     layer, embedding = Layer(config), Embedding(config)
 
     def at(params: Any, i: int) -> dict:
@@ -375,7 +387,7 @@ def transformer(config: Config) -> base.LanguageModel:
             params[f"layer_{i}"] = variables["params"]
         return params
 
-    def init_cache(batch: int, size: int, dtype: Any = jnp.float32) -> caches.KVCache:
+    def init_cache(batch: int, size: int, dtype: Any = cache_dtype) -> caches.KVCache:
         return caches.dense(
             config.n_layers, batch, size, config.n_kv_heads, config.head_dim, dtype
         )
@@ -493,7 +505,8 @@ def forward(
     x = embedding.apply(top, x, method="final_norm")
     if "norm" in taps:
         hidden["norm"] = x
-    return base.ModelOutput(embedding.apply(top, x, method="logits"), hidden)
+    logits = embedding.apply(top, x, method="logits")
+    return base.ModelOutput(logits, base.Hidden(hidden))
 
 
 def stack_layers(params: dict) -> dict:

@@ -2,17 +2,19 @@
 
 Leviathan, Kalman, Matias, *Fast Inference from Transformers via Speculative Decoding*,
 2023, arXiv 2211.17192, algorithm 1; Chen et al., *Accelerating Large Language Model
-Decoding with Speculative Sampling*, 2023, arXiv 2302.01318. With q the draft's warped law:
+Decoding with Speculative Sampling*, 2023, arXiv 2302.01318. With q the draft's warped
+law:
 
     x_i ~ q(. | prefix, x_<i),  i = 1 .. gamma      (gamma: the topology's depth)
 
 The draft's cache holds what it has seen of the committed text: all but the last token,
-or all but the last two where the deepest draft, which it never forwards, was accepted. Each
-round begins with a block of two that catches up.
+or all but the last two where the deepest draft, which it never forwards, was accepted.
+Each round begins with a block of two that catches up.
 
 Cost per call: gamma draft calls, the first of two nodes.
 """
 
+import jax
 import jax.numpy as jnp
 
 from decoding import base, drafting
@@ -33,7 +35,7 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
 
     def init(ctx: base.Context) -> base.State:
         batch, size = ctx.tokens.shape
-        dtype = ctx.cache.layers[0].k.dtype
+        dtype = jax.tree.leaves(ctx.params["draft"])[0].dtype
         cache = model.init_cache(batch, size + topology.nodes + 1, dtype)
         grown = topology.init(batch)
         return base.State((cache, grown.row), grown.shared)

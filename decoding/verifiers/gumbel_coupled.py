@@ -1,10 +1,10 @@
-"""Gumbel-coupled verification: the text is a function of seed, request and target alone.
+"""Gumbel-coupled verification: the text depends on seed, request and target alone.
 
 Every position has its own Gumbel noise, and the target's token there is
-y = argmax(z + G(position)), a sample of softmax(z) by the Gumbel-max trick. A draft that
-was chosen with the same noise (`base.COUPLED`) agrees often:
+y = argmax(z + G(position)), a sample of softmax(z) by the Gumbel-max trick. A draft
+that was chosen with the same noise (`base.COUPLED`) agrees often:
 
-    y_i = argmax_v z_i(v) + G(length + depth_i)(v);  descend to the child that bears y_i.
+    y_i = argmax_v z_i(v) + G(length + depth_i)(v);  descend to the child with y_i.
 
 Daliri, Musco, Suresh, *Coupling without Communication and Drafter-Invariant Speculative
 Decoding*, 2024, arXiv 2408.07978, section 3. z: transformed logits at a node; G: the

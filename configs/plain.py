@@ -1,0 +1,13 @@
+"""Plain decoding: one token a call, the baseline of every speed-up.
+
+python -m experiments.generate --model=tiny --method=plain \\
+    --prompt="def main("
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {"drafter": "drafters/plain"}
+    return config

@@ -1,0 +1,58 @@
+"""Prompt lookup: propose what followed the last tokens where they stood before.
+
+Saxena, *Prompt Lookup Decoding*, 2023, github.com/apoorvumang/prompt-lookup-decoding;
+no paper; Spec-Bench (Xia et al., 2024, arXiv 2401.07851) measures it. With the text
+t_1 .. t_n,
+
+    m      = the greatest m <= n_max for which t_{n-m+1} .. t_n stands earlier
+    j      = where its first such occurrence ends
+    draft  = t_{j+1} .. t_{min(j+k, n)}
+
+n → `ctx.length`; m, j → the maximum of `lookup.suffix_matches` and its place; k → `k`.
+The text is prompt and generated tokens alike; it is searched anew each round, on the
+device.
+
+Deviations from the original: it wants all k tokens of the continuation inside the text
+and so loses matches near the end; here the continuation is clamped to the text. It
+searches one text; here every row of the batch. `latest` takes the last occurrence, as
+newer engines do.
+
+Cost per call: n_max comparisons of [B, T] integers; no model call.
+"""
+
+import jax.numpy as jnp
+
+from decoding import base, lookup, tree
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(
+    paper="Prompt lookup decoding, github.com/apoorvumang/prompt-lookup-decoding",
+    guarantee=base.LAW,
+)
+
+
+def drafter(n_max: int = 3, k: int = 10, latest: bool = False) -> base.Drafter:
+    """Look up at most `n_max` tokens and propose at most `k`; no state."""
+    if n_max < 1:
+        raise MethodError(f"n_max={n_max}: look up at least 1 token")
+    if k < 1:
+        raise MethodError(f"k={k}: propose at least 1 token, or use drafters/plain")
+
+    def init(ctx: base.Context) -> base.State:
+        return base.State()
+
+    def draft(keys, ctx: base.Context, state: base.State):
+        found = lookup.suffix_matches(ctx.tokens, ctx.length, n_max)
+        if latest:
+            end = found.shape[1] - 1 - jnp.argmax(found[:, ::-1], 1)
+        else:
+            end = jnp.argmax(found, 1)  # the first of the longest
+        tokens, count = lookup.continuation(ctx.tokens, ctx.length, end, k)
+        count = jnp.where(found.max(1) > 0, count, 0)
+        return tree.chain(ctx.root, tokens, count), state, ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        return state
+
+    return base.Drafter(init, draft, observe, nodes=k + 1, depth=k)
