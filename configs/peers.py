@@ -7,10 +7,10 @@ per token does not depend on what the text says, and both write the same greedy 
 Batch 1, float32, both frameworks with every core.
 
 Hardware: two cores and 4 GiB of memory; about five minutes.
-Expected: plain decoding at least 3 times HF's greedy `generate` at 4M parameters, 2 times
-at 29M, 1.5 times at 98M; MBU of 0.6 or more at 98M; a block of 8 at most 2.3 plain calls
-at 98M, 3 at 29M and 4M; draft, verification and commit at most a tenth of a round for
-the training-free drafters at 29M.
+Expected: plain decoding at least 3 times HF's greedy `generate` at 4M parameters, 2
+times at 29M, 1.5 times at 98M; MBU of 0.6 or more at 98M; a block of 8 at most 2.3
+plain calls at 98M, 3 at 29M and 4M; draft, verification and commit at most a tenth of a
+round for the training-free drafters at 29M.
 """
 
 import ml_collections

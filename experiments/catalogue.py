@@ -13,7 +13,9 @@ def table() -> str:
     """One Markdown row per method file."""
     rows = ["| method | guarantee | source |", "|---|---|---|"]
     for name, card in catalogue.catalogue().items():
-        rows.append(f"| [`{name}`](decoding/{name}.py) | {card.guarantee} | {card.paper} |")
+        rows.append(
+            f"| [`{name}`](decoding/{name}.py) | {card.guarantee} | {card.paper} |"
+        )
     return "\n".join(rows)
 
 
@@ -26,7 +28,9 @@ def fill(text: str) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--readme", type=pathlib.Path, help="rewrite its table in place")
+    parser.add_argument(
+        "--readme", type=pathlib.Path, help="rewrite its table in place"
+    )
     arguments = parser.parse_args(argv)
     if arguments.readme:
         arguments.readme.write_text(fill(arguments.readme.read_text()))

@@ -1,5 +1,6 @@
 """The stage `evaluate`: methods on tasks beside plain decoding, row by row."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,11 +61,8 @@ def run(
         found["trees"] = {}
         for name in trees:
             bar.doing(f"trees of {name}")
-            found["trees"][name] = store.make(
-                "trees",
-                name,
-                lambda name=name: _trees(bench, named, config, prompts, name),
-            )
+            draw = functools.partial(_trees, bench, named, config, prompts, name)
+            found["trees"][name] = store.make("trees", name, draw)
             bar.done()
         if config.curve:
             bar.doing("call time by block width")
@@ -174,7 +172,7 @@ def provenance(store: Store) -> tuple[dict, dict]:
 
 def _expect(row: dict[str, Any], config: Any) -> dict[str, Any]:
     """The row with what its recipe expects, and whether it came out so."""
-    expected = dict(config.expected.get(row["key"], {}))
+    expected = dict(dict(config.expected).get(row["key"], {}))
     tolerance = {m: config.tolerance.get(m, 0.1) for m in expected}
     within = {
         m: abs(row[m] - value) <= tolerance[m] * abs(value)

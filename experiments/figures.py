@@ -14,7 +14,7 @@ COLOURS = ("#64748b", "#2563eb", "#0d9488", "#d97706", "#9333ea", "#dc2626", "#6
 def draw(report: dict[str, Any], folder: Path) -> None:
     """Write what the report has figures for."""
     folder.mkdir(parents=True, exist_ok=True)
-    style = {
+    style: Any = {
         "figure.dpi": 120,
         "axes.spines.top": False,
         "axes.spines.right": False,

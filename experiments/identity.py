@@ -7,6 +7,7 @@ token is below `64 * eps * max|logit|`. The rest of that text is then not compar
 Anything else, and more than one tie in 10,000 compared tokens, is a difference.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from decoding import base, compose, decoder, noise
 from models.base import ALL, causal_block
@@ -80,20 +82,13 @@ class Recomputed:
     ):
         self.lm, self.parts, self.keys, self.noisy = lm, parts, keys, noisy
         self.prompts, self.plain = prompts, plain
+        self.warp = jax.jit(functools.partial(_warped, parts.program.transform))
 
     def __call__(self, i: int, k: int) -> tuple[np.ndarray, float]:
         prompt, said = self.prompts[i], self.plain[i][:k]
         raw = _logits(self.lm, [*prompt, *said])
-        transform = self.parts.program.transform
-        size = decoder.bucket(len(prompt) + len(said) + 1)
-        tokens = jnp.zeros((size,), jnp.int32).at[: len(prompt)].set(jnp.array(prompt))
-        state = transform.init(tokens, jnp.int32(len(prompt)))
-        if transform.advance is not None:
-            advance = jax.jit(transform.advance)
-            for j, token in enumerate(said):
-                state = advance(state, jnp.int32(token), raw[len(prompt) - 1 + j])
-        last = raw[len(prompt) + k - 1]
-        warped = transform.apply(state, last, {})
+        tokens, last = _padded([*prompt, *said]), raw[len(prompt) + k - 1]
+        warped = self.warp(tokens, raw, jnp.int32(len(prompt)), jnp.int32(k))
         scale = jnp.where(warped > MASKED, jnp.abs(warped), 0.0).max()
         if self.noisy:
             position = jnp.int32(len(prompt) + k)
@@ -102,19 +97,49 @@ class Recomputed:
 
 
 def _logits(lm: Any, tokens: list[int]) -> jax.Array:
-    """Raw logits float32[len(tokens), V]."""
-    size = decoder.bucket(len(tokens))
-    padded = jnp.zeros((1, size), jnp.int32).at[0, : len(tokens)].set(jnp.array(tokens))
+    """Raw logits float32[size, V]; `size` is `len(tokens)` rounded up."""
+    padded = _padded(tokens)
     count = jnp.array([len(tokens)], jnp.int32)
+    return _causal(lm.model, padded.shape[0])(lm.params, padded[None], count)
+
+
+def _padded(tokens: list[int]) -> jax.Array:
+    buffer = np.zeros((decoder.bucket(len(tokens)),), np.int32)
+    buffer[: len(tokens)] = tokens
+    return jnp.asarray(buffer)
+
+
+def _warped(
+    transform: base.LogitsTransform,
+    tokens: jax.Array,
+    raw: jax.Array,
+    length: jax.Array,
+    said: jax.Array,
+) -> jax.Array:
+    """The law after `said` tokens behind a prompt of `length`, as the loop makes it."""
+    prompt = jnp.where(jnp.arange(tokens.shape[0]) < length, tokens, 0)
+    state = transform.init(prompt, length)
+
+    def body(j: jax.Array, state: base.State) -> base.State:
+        return transform.advance(state, tokens[length + j], raw[length - 1 + j])
+
+    if transform.advance is not None:
+        state = lax.fori_loop(0, said, body, state)
+    return transform.apply(state, raw[length + said - 1], {})
+
+
+@functools.lru_cache(maxsize=8)
+def _causal(model: Any, size: int) -> Callable[..., jax.Array]:
+    """One causal block over `size` tokens; kept, since rows share it."""
 
     @jax.jit
     def call(params: Any, tokens: jax.Array, count: jax.Array) -> jax.Array:
-        cache = lm.model.init_cache(1, size, jax.tree.leaves(params)[0].dtype)
+        cache = model.init_cache(1, size, jax.tree.leaves(params)[0].dtype)
         zero = jnp.zeros((1,), jnp.int32)
         block = causal_block(tokens, zero, count, size, logits_at=ALL)
-        return lm.model(params, cache, block)[0].logits[0]
+        return model(params, cache, block)[0].logits[0]
 
-    return call(lm.params, padded, count)[: len(tokens)]
+    return call
 
 
 def claim(method: compose.Method, guarantee: str, temperature: float) -> str | None:

@@ -56,7 +56,7 @@ def row(
     base = first
     if cell.method != plain or lm is not None:
         base = bench.once(reference, prompts, cell.seed)
-    same = _identity(bench, cell, reference, first, base, prompts)
+    same = identical(bench, cell, reference, first, base, prompts)
 
     cases = [case] if cell.method == plain else [reference, case]
     turns = [bench.interleaved(cases, prompts, cell.seed) for _ in range(repeats)]
@@ -119,7 +119,7 @@ def _loop_free(
     }
 
 
-def _identity(bench, cell, reference, run, plain, prompts) -> dict[str, Any]:
+def identical(bench, cell, reference, run, plain, prompts) -> dict[str, Any]:
     parts = bench.compose(Case(cell.method, cell.temperature))
     why = identity.claim(cell.method, parts.guarantee, cell.temperature)
     if why is not None:

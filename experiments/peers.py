@@ -56,6 +56,8 @@ def run(config: Any, store: Store) -> dict[str, Any]:
     """Measure what is missing, size by size, and return everything."""
     torch, transformers = libraries()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     hardware, versions = evaluate.provenance(store)
     peers = {"torch": torch.__version__, "transformers": transformers.__version__}
     found: dict[str, Any] = {
@@ -73,7 +75,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
         for size, shape in config.sizes.items():
             here = _Size(config, store, size, shape)
             bar.doing(f"{size}: against HF transformers")
-            pairs = store.make("pairs", size, lambda here=here: here.pairs())
+            pairs = store.make("pairs", size, here.pairs)
             for row in pairs:
                 aim = config.aims.get(row["method"], {}).get(size)
                 found["peers"].append({**row, "aim": aim})
@@ -85,9 +87,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
                 )
             bar.done()
             bar.doing(f"{size}: cost of a block")
-            found["curve"][size] = store.make(
-                "parts", f"curve-{size}", lambda here=here: here.curve()
-            )
+            found["curve"][size] = store.make("parts", f"curve-{size}", here.curve)
             bar.done()
     found["figures"] = figures(config, found)
     return found
@@ -102,7 +102,7 @@ def _line(row: dict[str, Any]) -> str:
 
 def random_model(shape: Mapping[str, int], key: int, **changes: int) -> models.Loaded:
     """A Llama-layout model of this shape with random weights and no EOS."""
-    fields = {**shape, **changes}
+    fields: dict[str, Any] = {**shape, **changes}
     dim = fields["d_model"] // fields["n_heads"]
     config = transformer.Config(
         **fields,

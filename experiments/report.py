@@ -112,7 +112,7 @@ def markdown(report: dict[str, Any]) -> str:
         parts.append("## Cost of a call by block width\n")
         for name, times in report["curve"].items():
             lines = [
-                (f"{t['width']}", f"{t['ms']:.2f}", f"{t['plain_calls']:.2f}")
+                [f"{t['width']}", f"{t['ms']:.2f}", f"{t['plain_calls']:.2f}"]
                 for t in times
             ]
             parts.append(f"{name}:\n")

@@ -44,7 +44,12 @@ def load(path: str | Path) -> ConfigDict:
                 ("plain", path.stem) if path.stem != "plain" else ("plain",)
             )
         for name, value in own.items():
-            config[name] = value
+            try:
+                config[name] = value
+            except TypeError as error:
+                raise ConfigError(
+                    f"{path}: config.{name}={value!r}: {error}"
+                ) from error
     return config
 
 
