@@ -20,6 +20,7 @@ PACKAGES = [
     "models.heads",
     "training",
     "training.objectives",
+    "training.stdlib_code",
 ]
 
 # flax 0.12.8 with jax 0.11.1 and flax 0.12.9 with jax 0.11.2 fail at import although

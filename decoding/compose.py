@@ -57,7 +57,7 @@ def recipes() -> list[str]:
 
 
 def from_config(config: Mapping[str, Any]) -> Method:
-    """A method from strings: `{"drafter": "drafters/x" or {"name": ..., **arguments}}`."""
+    """A method from strings: `{"drafter": "drafters/x"}`, or a dict for the spec."""
 
     def spec(value: Any) -> Spec:
         if type(value) is str:
@@ -132,7 +132,7 @@ def compose(
     verifier = verifier_spec.build(available)
     if temperature > 0 and verifier.guarantee == base.ARGMAX:
         raise MethodError(
-            f"{verifier_spec.name} ignores temperature={temperature}: use temperature=0 "
+            f"{verifier_spec.name} ignores temperature={temperature}: use 0 "
             "or a verifier that samples"
         )
     available["draw"] = verifier.draws[0]
@@ -147,8 +147,8 @@ def compose(
     missing = [s for s in transform.streams if s not in streams]
     if missing:
         raise MethodError(
-            f"the transforms {[s.name for s in specs]} read the streams {missing}: pass "
-            "streams={name: Stream(model, params_key)}"
+            f"the transforms {[s.name for s in specs]} read the streams {missing}: "
+            "pass streams={name: Stream(model, params_key)}"
         )
     stopper = None
     if stop:

@@ -64,7 +64,7 @@ class Hidden(dict):
 
 @struct.dataclass
 class ModelOutput:
-    """The output of a model call; `logits` is `[B, 1, V]` for LAST and None for NONE."""
+    """The output of a call; `logits` is `[B, 1, V]` for LAST and None for NONE."""
 
     logits: Array | None  # float32[B, N, V], raw
     hidden: Hidden  # tap -> [B, N, D]; i: after layer i (0: embeddings)
@@ -93,7 +93,7 @@ class LanguageModel(NamedTuple):
         block: Block,
         taps: tuple[Tap, ...] = (),
     ) -> tuple[ModelOutput, Any]:
-        """Run the block: append its keys to `cache`, return logits and tapped states."""
+        """Run the block: append its keys to `cache`; logits and tapped states."""
         cache = cache.open(block)
         x = self.embed(params, block.tokens, block.positions)
         x, cache, hidden = self.layers(
@@ -121,7 +121,7 @@ def pack_bits(mask: Array) -> Array:
 
 
 def dense_mask(visibility: Visibility, size: int) -> Array:
-    """Expand a `Visibility` to bool[B, N, S]; for short caches and the reference path."""
+    """A `Visibility` as bool[B, N, S]; for short caches and the reference path."""
     slots = jnp.arange(size, dtype=jnp.int32)
     offset = slots[None, :] - visibility.prefix[:, None]  # [B, S]
     bits = visibility.ancestors

@@ -1,4 +1,4 @@
-"""Chat templates, rendered as HF tokenizers do, in a sandbox: they are untrusted code."""
+"""Chat templates as HF tokenizers render them, in a sandbox: they are untrusted."""
 
 import datetime
 import json

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import base, checkpoints, tokenizer as tokenizers, transformer
+from models import base, checkpoints, transformer
+from models import tokenizer as tokenizers
 from models.checkpoints import fields, hf, tensors
 from models.errors import CheckpointError, ConfigError, PromptError
 

@@ -1,4 +1,4 @@
-"""A thin wrapper over `tokenizers.Tokenizer`: text <-> ids, and the bytes of each id."""
+"""A thin wrapper over `tokenizers.Tokenizer`: text, ids, and the bytes of each id."""
 
 import codecs
 import json
@@ -56,8 +56,11 @@ class Tokenizer:
         self._kinds = {step.get("type") for step in steps}
         # SentencePiece-like decoders drop the space that encoding put in front.
         self._drops_space = any(
-            step.get("type") == "Strip" and step.get("start")
-            or step.get("type") == "Metaspace" and step.get("prepend_scheme") != "never"
+            (step.get("type") == "Strip" and step.get("start"))
+            or (
+                step.get("type") == "Metaspace"
+                and step.get("prepend_scheme") != "never"
+            )
             for step in steps
         )
         self._bytes: list[bytes] | None = None
@@ -118,7 +121,9 @@ class Tokenizer:
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         named = {name: _content(self.settings.get(name)) for name in names}
         text = chat.render(
-            self.template, messages, {**{k: v for k, v in named.items() if v}, **variables}
+            self.template,
+            messages,
+            {**{k: v for k, v in named.items() if v}, **variables},
         )
         return self.encode(text, add_special=False)
 
@@ -161,7 +166,7 @@ def load(directory: pathlib.Path, eos: tuple[int, ...]) -> Tokenizer | None:
     path = directory / "tokenizer.json"
     if not path.exists():
         return None
-    # The library raises plain Exception: the JSON is read first, to say which it is.
+    # The library raises plain Exception, so nothing narrower can be caught below.
     tensors.read_json(path)
     try:
         inner = tokenizers.Tokenizer.from_file(str(path))

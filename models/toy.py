@@ -1,19 +1,19 @@
 """An exact tiny language model: a table of logits, strict about what each node sees.
 
 The next-token law depends on the last `order` tokens and is looked up, so it can be
-enumerated (`law`, `sequence_law`). Every layer finds those tokens in *its own* cache, by
-position, among the slots that are visible to the node:
+enumerated (`law`, `sequence_law`). Every layer finds those tokens in *its own* cache,
+by position, among the slots that are visible to the node:
 
-    c_l = sum_j t_l(p - j) (V + 1)^(order - 1 - j),  j < order      code of the context
+    c = sum_j t(p - j) (V + 1)^(order - 1 - j),  j < order      code of the context
     logits = sum over layers l that ran of table[l, c]
 
-where `t_l(q)` is the token that layer l's cache holds at position q, or the filler V for
-q < 0. A node at position p must see each of the positions 0..p exactly once, the cache's
-positions must agree with every layer's, and all layers must hold the same tokens;
-otherwise the node is *faulty* and its logits are rolled by one. So a wrong mask, a slot that was not rolled back, a layer that
-was skipped and not filled, or rows that were gathered wrongly change the output visibly.
-All arithmetic is on integers but for one fixed sum, so the logits are bitwise the same
-for every block width and batch.
+where `t(q)` is the token at position q, or the filler V for q < 0. A node at position p
+must see each of the positions 0..p exactly once, the cache's positions must agree with
+every layer's, and all layers must hold the same tokens; otherwise the node is *faulty*
+and its logits are rolled by one. So a wrong mask, a slot that was not rolled back, a
+layer that was skipped and not filled, or rows that were gathered wrongly change the
+output visibly. All arithmetic is on integers but for one fixed sum, so the logits are
+bitwise the same for every block width and batch.
 """
 
 import itertools
@@ -27,7 +27,8 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from models import base, cache as caches
+from models import base
+from models import cache as caches
 from models.errors import ConfigError
 
 # Features of the residual stream x[B, N, D]; the rest are looked up, for drafters.
@@ -121,7 +122,7 @@ def language_model(config: Config) -> base.LanguageModel:
     vocab, order = config.vocab_size, config.order
 
     def init(key: Array, scale: float = 1.5) -> dict:
-        """`table` float32[L, V + 1 (order times), V]; `features` [L, contexts, D - 5]."""
+        """`table` [L, (V + 1,) * order, V] and `features` [L, contexts, D - 5]."""
         keys = jax.random.split(key)
         shape = (config.n_layers, *(vocab + 1,) * order, vocab)
         free = (config.n_layers, config.contexts, config.d_model - FREE)
@@ -162,8 +163,8 @@ def language_model(config: Config) -> base.LanguageModel:
         content = content.astype(x.dtype)
         fault |= (x[..., RAN] > 0) & (x[..., HASH] != content)
         fault = jnp.maximum(x[..., FAULT], fault)
-        own = (x[..., TOKEN], x[..., RAN] + 2.0**i, code, fault, content)
-        own = jnp.stack([value.astype(x.dtype) for value in own], -1)
+        values = (x[..., TOKEN], x[..., RAN] + 2.0**i, code, fault, content)
+        own = jnp.stack([value.astype(x.dtype) for value in values], -1)
         free = params["features"][i, code] + jnp.roll(x[..., FREE:], 1, -1)
         return jnp.concatenate([own, free], -1), store
 

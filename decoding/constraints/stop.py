@@ -69,8 +69,8 @@ def _aho_corasick(words: list[bytes]) -> automaton.ByteDFA:
 def stopper(strings: Sequence[str], tokenizer: Any, vocab_size: int) -> Stopper | None:
     """The automaton of `strings` over the `vocab_size` tokens; None for no strings.
 
-    `tokenizer.token_bytes()` gives the bytes of every id. Tokens without bytes leave the
-    state as it is. Raises PromptError for an empty string.
+    `tokenizer.token_bytes()` gives the bytes of every id. Tokens without bytes leave
+    the state as it is. Raises PromptError for an empty string.
     """
     words = _encode(strings)
     if not words:
@@ -97,7 +97,7 @@ def matched(stopper: Stopper, state: Array) -> Array:
 
 
 def cut(strings: Sequence[str], data: bytes) -> int | None:
-    """Where in the decoded bytes `data` the text is cut: None if no stop string is there.
+    """Where in the decoded bytes `data` the text is cut; None if no stop string is in.
 
     The match that *ends* first decides, as in the automaton, and the longest of those
     that end there: the answer depends on the text alone, not on how it was tokenised.

@@ -1,4 +1,4 @@
-"""Checkpoints in HF layout: one table per family, and how a config.json finds its own."""
+"""Checkpoints in HF layout: a table per family, and how config.json finds its own."""
 
 from models.checkpoints import (
     fields,
@@ -24,10 +24,10 @@ ALIASES = {"gemma3": "gemma3_text"}
 
 def family(data: dict, where: str) -> hf.Family:
     """The family of a config.json, by `model_type` and then by `architectures`."""
-    kind = data.get("model_type")
+    kind = str(data.get("model_type", ""))
     names = data.get("architectures") or []
     found = FAMILIES.get(ALIASES.get(kind, kind))
-    if kind is None:
+    if not kind:
         found = next(
             (f for f in FAMILIES.values() if set(f.architectures) & set(names)), None
         )

@@ -63,16 +63,16 @@ class Fields:
             return default
         return value
 
-    def integer(self, name: str, default: Any = MISSING, least: int = 1) -> int:
-        value = self.take(name, default)
+    def integer(self, name: str, default: Any = MISSING, least: int = 1) -> Any:
+        value: Any = self.take(name, default)
         if value is None or value is default:
             return value
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.wrong(name, f"an integer of at least {least}")
         return value
 
-    def number(self, name: str, default: Any = MISSING) -> float:
-        value = self.take(name, default)
+    def number(self, name: str, default: Any = MISSING) -> Any:
+        value: Any = self.take(name, default)
         if value is None or value is default:
             return value
         if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
@@ -145,10 +145,11 @@ FULL = "full_attention"
 
 def layer_types(f: Fields, n_layers: int, default: Sequence[str]) -> tuple[str, ...]:
     """One of "full_attention" and "sliding_attention" per layer."""
-    kinds = tuple(f.take("layer_types", list(default)))
-    if len(kinds) != n_layers or set(kinds) - {SLIDING, FULL}:
+    value = f.take("layer_types", list(default))
+    good = isinstance(value, list) and all(kind in (SLIDING, FULL) for kind in value)
+    if not good or len(value) != n_layers:
         raise f.wrong("layer_types", f"{n_layers} entries of {SLIDING!r} or {FULL!r}")
-    return kinds
+    return tuple(value)
 
 
 def windows(kinds: Sequence[str], window: int | None) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ DEFAULTS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
 
 
 def shape(f: fields.Fields, period: int, **defaults: Any) -> dict[str, Any]:
-    """The fields that Gemma 2 and 3 share; layer i is full where i + 1 % period == 0."""
+    """The fields of Gemma 2 and 3; layer i is full where (i + 1) % period == 0."""
     out = standard.shape(f, **{"tied": True, **DEFAULTS, **defaults})
     f.fixed("use_bidirectional_attention", False)
     bias = f.flag("attention_bias", False)

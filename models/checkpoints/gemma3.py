@@ -1,4 +1,4 @@
-"""Gemma 3, text (arXiv 2503.19786): two ropes, norms on q and k, every sixth layer full.
+"""Gemma 3, text (arXiv 2503.19786): two ropes, norms on q and k, mostly sliding.
 
 The image models are read as language models: their `text_config` and the tensors under
 `language_model`; the vision tower is left out. They are saved as `gemma3_text`.
@@ -22,8 +22,8 @@ VISION = ("*vision_tower.*", "*multi_modal_projector.*")
 def ropes(f: fields.Fields) -> list[dict[str, Any]]:
     """Rope dicts of the full and of the sliding layers.
 
-    Version 5 nests them by layer type; version 4 has `rope_theta` and `rope_scaling` for
-    the full layers and `rope_local_base_freq` for the sliding ones.
+    Version 5 nests them by layer type; version 4 has `rope_theta` and `rope_scaling`
+    for the full layers and `rope_local_base_freq` for the sliding ones.
     """
     new = f.mapping("rope_parameters")
     scaling = f.mapping("rope_scaling")

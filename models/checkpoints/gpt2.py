@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): learned positions, LayerNorm, kernels stored [in, out]."""
+"""GPT-2 (Radford et al. 2019): learned positions, LayerNorm, kernels [in, out]."""
 
 from typing import Any
 

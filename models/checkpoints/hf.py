@@ -1,8 +1,8 @@
 """What the family tables share: layouts, and params <-> tensors from one table.
 
 A family is a table of tensor names and layouts plus a reader and a writer of
-config.json. Each layout is a pair of inverse functions, so that saving is the inverse of
-loading by construction; the shapes of the files' tensors follow from `split` as well.
+config.json. Each layout is a pair of inverse functions, so that saving is the inverse
+of loading by construction; the shapes of the files' tensors follow from `split` too.
 """
 
 import fnmatch
@@ -240,7 +240,9 @@ def save_params(
     flat = flatten(params)
     wanted = slots(family, config, family.prefixes[0])
     wrong = {s.path for s in wanted} ^ set(flat)
-    wrong |= {s.path for s in wanted if s.path in flat and flat[s.path].shape != s.shape}
+    wrong |= {
+        s.path for s in wanted if s.path in flat and flat[s.path].shape != s.shape
+    }
     if wrong:
         raise CheckpointError(
             f"params do not belong to this config: {sorted(wrong)} are missing, extra "

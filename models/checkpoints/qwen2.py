@@ -6,7 +6,7 @@ from models.checkpoints import fields, hf, standard
 
 
 def windows(f: fields.Fields) -> tuple[int, ...]:
-    """Window sizes; layers from `max_window_layers` on slide unless `layer_types` says."""
+    """Window sizes: `layer_types`, or layers from `max_window_layers` on slide."""
     count = f.integer("num_hidden_layers")
     size = f.nullable("sliding_window", 4096)
     first = f.integer("max_window_layers", 28, least=0)

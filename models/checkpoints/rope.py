@@ -31,17 +31,17 @@ def parameters(f: fields.Fields, theta: float) -> dict[str, Any]:
     scaling = f.mapping("rope_scaling")
     flat = f.mapping("rope_parameters")
     merged: dict[str, Any] = {"rope_theta": f.number("rope_theta", theta)}
-    partial = f.number("partial_rotary_factor", 1.0)
-    if partial != 1.0:
-        merged["partial_rotary_factor"] = partial
+    merged["partial_rotary_factor"] = f.number("partial_rotary_factor", 1.0)
     return normal({**merged, **scaling, **flat})
 
 
 def normal(raw: dict[str, Any]) -> dict[str, Any]:
-    """`raw` with `type` renamed and None values dropped."""
+    """`raw` with `type` renamed, and without what says nothing."""
     out = {key: value for key, value in raw.items() if value is not None}
     old = out.pop("type", "default")
     out.setdefault("rope_type", old)
+    if out.get("partial_rotary_factor") == 1.0:
+        del out["partial_rotary_factor"]
     return out
 
 
@@ -69,6 +69,10 @@ def build(
             f"{where}: rope parameters of type {kind!r} lack {missing} and have "
             f"unknown {unknown}: correct them in config.json"
         )
+    for key, value in raw.items():
+        items = value if isinstance(value, list) else [value]
+        if key != "rope_type" and not all(_positive(item) for item in items):
+            raise ConfigError(f"{where}: {key}={value!r}: use a number above 0")
     dim = int(head_dim * raw.get("partial_rotary_factor", 1.0))
     plain = transformer.rope_frequencies(dim, raw["rope_theta"])
     source = tuple(sorted((key, _frozen(value)) for key, value in raw.items()))
@@ -88,7 +92,9 @@ def build(
     factor = raw.get("factor", max_positions / original)
     scale = raw.get("attention_factor")
     if scale is None:
-        grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1
+        grown = (
+            math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1
+        )
         scale = float(grown)
     return transformer.Rope(
         tuple(w / s for w, s in zip(plain, raw["short_factor"])),
@@ -97,6 +103,11 @@ def build(
         original,
         source,
     )
+
+
+def _positive(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and value > 0
 
 
 def _llama3(frequency: float, raw: dict[str, Any]) -> float:

@@ -63,7 +63,7 @@ def shape(f: fields.Fields, **defaults: Any) -> dict[str, Any]:
         return f.integer(name, defaults.get(name, default))
 
     d_model, n_heads = integer("hidden_size"), integer("num_attention_heads")
-    out = {
+    out: dict[str, Any] = {
         "vocab_size": integer("vocab_size"),
         "d_model": d_model,
         "n_layers": integer("num_hidden_layers"),

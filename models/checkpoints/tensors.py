@@ -125,22 +125,26 @@ def _header(path: pathlib.Path) -> dict[str, Stored]:
         raw = file.read(length)
     try:
         entries = json.loads(raw)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        entries.pop("__metadata__", None)
+        parsed = [
+            (name, entry["dtype"], tuple(map(int, entry["shape"])), begin, end)
+            for name, entry in entries.items()
+            for begin, end in [map(int, entry["data_offsets"])]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise CheckpointError(
-            f"{path} is not a safetensors file: its header is not JSON; copy it again"
+            f"{path} is not a safetensors file: its header cannot be read; copy it "
+            "again"
         ) from None
-    entries.pop("__metadata__", None)
     out, short, wrong, alien = {}, [], [], []
-    for name, entry in entries.items():
-        begin, end = entry["data_offsets"]
-        shape = tuple(entry["shape"])
+    for name, dtype, shape, begin, end in parsed:
         if 8 + length + end > size:
             short.append(name)
-        elif entry["dtype"] not in DTYPES:
-            alien.append(f"{name} ({entry['dtype']})")
-        elif end - begin != math.prod(shape) * DTYPES[entry["dtype"]].itemsize:
+        elif dtype not in DTYPES:
+            alien.append(f"{name} ({dtype})")
+        elif end - begin != math.prod(shape) * DTYPES[dtype].itemsize or begin < 0:
             wrong.append(name)
-        out[name] = Stored(path, entry["dtype"], shape, 8 + length + begin)
+        out[name] = Stored(path, dtype, shape, 8 + length + begin)
     if short:
         raise CheckpointError(
             f"{path} is truncated: {size} bytes end before {short}; copy it again"
@@ -177,9 +181,7 @@ def write(
         names = [SINGLE]
     else:
         count = len(shards)
-        names = [
-            f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)
-        ]
+        names = [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
     total = 0
     for name, shard in zip(names, shards):
         total += _write_file(directory / name, shard)

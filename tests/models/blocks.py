@@ -11,8 +11,20 @@ from models import base
 
 @functools.cache
 def call(lm: base.LanguageModel, taps: tuple = ()):
-    """The jitted model call."""
-    return jax.jit(lambda params, cache, block: lm(params, cache, block, taps))
+    """The jitted model call, compiled in half the time: tests run each but once."""
+    return jax.jit(
+        lambda params, cache, block: lm(params, cache, block, taps),
+        compiler_options={"xla_backend_optimization_level": 0},
+    )
+
+
+causal = jax.jit(base.causal_block, static_argnums=(3, 4))
+
+
+@jax.jit
+def keep(cache, path, count):
+    """The cache after a commit."""
+    return cache.commit(path, count)
 
 
 def ints(values) -> jax.Array:
@@ -28,23 +40,41 @@ def prefill(lm, params, tokens, counts, size, logits_at=base.ALL, cache=None):
     """Rows `tokens[b, :counts[b]]` appended as one causal block; (output, cache)."""
     tokens = ints(tokens)
     cache = lm.init_cache(tokens.shape[0], size) if cache is None else cache
-    block = base.causal_block(tokens, cache.length, ints(counts), size, logits_at)
+    block = causal(tokens, cache.length, ints(counts), size, logits_at)
     out, cache = call(lm)(params, cache, block)
     return out, commit(cache, counts)
 
 
-def whole(lm, params, tokens, size=None):
+WIDTH = 20  # blocks of up to this many nodes are padded to it: one compilation
+
+
+def whole(lm, params, tokens, size):
     """Logits[B, N, V] of complete rows in one block."""
     batch, nodes = np.shape(tokens)
-    out, _ = prefill(lm, params, tokens, [nodes] * batch, size or nodes)
-    return np.asarray(out.logits)
+    padded = np.zeros((batch, max(nodes, WIDTH)), np.int32)
+    padded[:, :nodes] = tokens
+    out, _ = prefill(lm, params, padded, [nodes] * batch, size)
+    return np.asarray(out.logits)[:, :nodes]
 
 
-def stepwise(lm, params, tokens, size=None, cache=None):
+def numpy_params(lm, seed=0):
+    """Normal params of the right shapes, with no compilation; norms near 1."""
+    rng = np.random.default_rng(seed)
+
+    def draw(shape):
+        noise = rng.standard_normal(shape.shape, np.float32)
+        if len(shape.shape) == 1:
+            return jnp.asarray(1 + 0.1 * noise)
+        return jnp.asarray(1.4 * noise / shape.shape[-1] ** 0.5)
+
+    return jax.tree.map(draw, jax.eval_shape(lm.init, jax.random.key(0)))
+
+
+def stepwise(lm, params, tokens, size):
     """Logits[B, N, V] by one-node blocks."""
     tokens = np.asarray(tokens)
     batch, nodes = tokens.shape
-    cache = lm.init_cache(batch, size or nodes) if cache is None else cache
+    cache = lm.init_cache(batch, size)
     outs = []
     for i in range(nodes):
         one = tokens[:, i : i + 1]

@@ -76,7 +76,7 @@ def test_commit_and_next_block():
     width = max(map(len, paths))
     path = np.array([p + [0] * (width - len(p)) for p in paths])
     count = np.array([len(p) for p in paths])
-    cache = cache.commit(blocks.ints(path), blocks.ints(count))
+    cache = blocks.keep(cache, blocks.ints(path), blocks.ints(count))
     out, _ = blocks.prefill(LM, PARAMS, [[2], [4]], [1, 1], SIZE, cache=cache)
     for b, last in enumerate((2, 4)):
         context = [*prompt[b, : counts[b]], *tokens[b, [0, *paths[b]]], last]
@@ -88,15 +88,11 @@ def _faults():
 
     def drop_ancestor(cache, block):
         see = block.visibility.ancestors & ~np.uint32(1)
-        return cache, block.replace(
-            visibility=block.visibility.replace(ancestors=see)
-        )
+        return cache, block.replace(visibility=block.visibility.replace(ancestors=see))
 
     def see_sibling(cache, block):
         see = block.visibility.ancestors | np.uint32(0b111)
-        return cache, block.replace(
-            visibility=block.visibility.replace(ancestors=see)
-        )
+        return cache, block.replace(visibility=block.visibility.replace(ancestors=see))
 
     def short_prefix(cache, block):
         return cache, block.replace(
@@ -134,7 +130,7 @@ def test_skipped_layer_must_be_filled():
     run = np.array([[True, True], [False, True]])
     tokens = _tokens(np.random.default_rng(5), 1, 4)
     cache = LM.init_cache(1, SIZE)
-    block = base.causal_block(
+    block = blocks.causal(
         blocks.ints(tokens), cache.length, blocks.ints([4]), SIZE, base.ALL
     )
     skipped, cache = blocks.call(LM)(PARAMS, cache, block.replace(run=run))
@@ -152,7 +148,7 @@ def test_skipped_layer_must_be_filled():
 def test_taps_are_deterministic_and_wide():
     tokens = _tokens(np.random.default_rng(6), 2, 5)
     cache = LM.init_cache(2, SIZE)
-    block = base.causal_block(
+    block = blocks.causal(
         blocks.ints(tokens), cache.length, blocks.ints([5, 5]), SIZE, base.LAST
     )
     out, _ = blocks.call(LM, (0, 1, 2, "norm"))(PARAMS, cache, block)

@@ -1,0 +1,201 @@
+"""What the conformance tests share: toy models, examples of arguments, and runs.
+
+`cases()` makes one method of every drafter (times every topology, where it takes one).
+A method file whose factory has required arguments gets an entry in `EXAMPLES`.
+
+Programs are few, because compiling them is what the suite costs: all models share one
+set of functions and differ in params, and all runs have 4 rows and the same buffers. Of
+every case there is one greedy program and one at temperature 0.8, both under `COMMON`.
+"""
+
+import dataclasses
+import functools
+import types
+
+import jax
+import numpy as np
+
+import decoding
+from decoding import Method, Spec, catalogue, compose, decoder, loop
+from models import toy
+
+VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
+PROMPTS = (
+    [1],
+    [2, 3, 4],
+    [1, 2, 3, 1, 2, 3, 1, 2, 5],
+    [int(t) for t in np.random.default_rng(0).integers(0, 7, 20)],
+)
+SMALL_TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
+
+# Arguments where the defaults are absent or larger than a test needs.
+EXAMPLES = {
+    "topologies/chain": {"length": 3},
+    "topologies/static": {"choices": SMALL_TREE},
+    "drafters/prompt_lookup": {"k": 4},
+    "drafters/copyspec": {"gamma": 2, "copy": 4},
+    "transforms/ban_tokens": {"bans": ((3, 4), (6,))},
+    "transforms/frequency_penalty": {"penalty": 0.5},
+    "transforms/logit_bias": {"bias": ((1, 0.5), (2, -0.5))},
+    "transforms/min_new_tokens": {"count": 5},
+    "transforms/min_p": {"p": 0.02},
+    "transforms/presence_penalty": {"penalty": 0.3},
+    "transforms/repetition_penalty": {"penalty": 1.2},
+    "transforms/temperature": {"temperature": 0.9},
+    "transforms/top_k": {"k": 6},
+    "transforms/top_p": {"p": 0.95},
+    "transforms/typical": {"mass": 0.95},
+    "constraints/regex": {"pattern": "(a|b|c[a-e]|d+|e|f)*"},
+}
+
+
+class Letters:
+    """A tokenizer whose token i is the i-th letter; the end of a text has no bytes."""
+
+    def token_bytes(self) -> list[bytes | None]:
+        return [None if i == EOS else bytes([97 + i]) for i in range(VOCAB)]
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(c) - 97 for c in text]
+
+    def decode(self, tokens: list[int]) -> str:
+        return "".join(chr(97 + t) for t in tokens)
+
+
+@functools.cache
+def _functions(vocab: int, eos: tuple[int, ...]):
+    return toy.model(vocab, order=2, eos=eos)[0]
+
+
+@functools.cache
+def model(seed: int = 0, ending: float = -30.0, vocab: int = VOCAB):
+    """What `models.load` would return of a toy model.
+
+    `ending` is added to the logits of EOS: at -30 texts do not end.
+    """
+    eos = (EOS,) if vocab == VOCAB else ()
+    functions = _functions(vocab, eos)
+    params = functions.init(jax.random.key(seed), 1.5)
+    if eos:
+        params = {**params, "table": params["table"].at[..., EOS].add(ending)}
+    letters = Letters() if eos else None
+    return types.SimpleNamespace(
+        model=functions, params=params, tokenizer=letters, config=functions.config
+    )
+
+
+TARGET, DRAFT = model(), model(1)
+
+
+def spec(name: str, **arguments) -> Spec:
+    return Spec(name, **{**EXAMPLES.get(name, {}), **arguments})
+
+
+# What most programs run under: two transforms with a state, and one warper.
+COMMON = tuple(
+    spec(f"transforms/{name}") for name in ("frequency_penalty", "ban_tokens", "top_k")
+)
+
+
+def transforms() -> tuple[Spec, ...]:
+    """Every transform and constraint; the temperature is generate's to give."""
+    every = catalogue.names("transforms") + catalogue.names("constraints")
+    return tuple(spec(n) for n in every if n != "transforms/temperature")
+
+
+def cases() -> dict[str, Method]:
+    """A name and a method for every drafter and topology, under `COMMON`."""
+    found = {}
+    for name in catalogue.names("drafters"):
+        short = name.split("/")[1]
+        if "topology" not in Spec(name).card.needs:
+            found[short] = Method(spec(name), transforms=COMMON)
+            continue
+        for grown in catalogue.names("topologies"):
+            method = Method(spec(name), topology=spec(grown), transforms=COMMON)
+            found[f"{short}-{grown.split('/')[1]}"] = method
+    return found
+
+
+def drafts(method: Method, lm=None) -> dict | None:
+    """The draft model, where the method needs one."""
+    return {"draft": lm or DRAFT} if "draft" in method.drafter.card.needs else None
+
+
+def generate(method: Method, temperature: float = 0.0, *, draft=None, **fields):
+    fields = {"prompts": PROMPTS, "max_new_tokens": NEW, "lm": TARGET, **fields}
+    return decoding.generate(
+        method=method, temperature=temperature, drafts=drafts(method, draft), **fields
+    )
+
+
+def plain(method: Method, temperature: float, **fields) -> list[list[int]]:
+    """Plain decoding's text under the transforms of `method`."""
+    bare = Method(transforms=method.transforms)
+    return generate(bare, temperature, **fields).tokens
+
+
+class Run:
+    """A composed method and its state, to be stepped, altered and looked into."""
+
+    def __init__(self, method: Method, temperature: float = 0.0, lm=TARGET, draft=None):
+        beside = drafts(method, draft)
+        self.parts = compose.compose(method, lm, temperature, beside)
+        self.params = {"target": lm.params}
+        for name, given in (beside or {}).items():
+            self.params[name] = given.params
+        self.engine = decoder.decoder(self.parts)
+
+    def alter(self, **changes) -> "Run":
+        """Another program (a planted fault, say), compiled apart from the sound one."""
+        program = dataclasses.replace(self.parts.program, **changes)
+        self.parts = dataclasses.replace(self.parts, program=program)
+        self.engine = decoder.Decoder(program)
+        return self
+
+    def start(self, prompts=PROMPTS, new=NEW, seed=0, size=SIZE, n=1, memory=None):
+        rows = [p for p in prompts for _ in range(n)]
+        limits = [len(p) + new for p in rows]
+        keys = decoder.request_keys(seed, len(prompts), n)
+        return self.engine.start(
+            self.params, self.parts, rows, limits, keys, size, memory
+        )
+
+    def advance(self, state: loop.DecodeState, rounds=None) -> loop.DecodeState:
+        """Decode on; `state` is donated, so keep a `copy` of what is needed later."""
+        return self.engine.advance(self.params, state, rounds)
+
+    def texts(self, prompts=PROMPTS, **fields) -> list[list[int]]:
+        return texts(self.advance(self.start(prompts, **fields)), prompts)
+
+
+def texts(state: loop.DecodeState, prompts=PROMPTS) -> list[list[int]]:
+    tokens, ends = np.asarray(state.tokens), np.asarray(state.length)
+    return [t[len(p) : e].tolist() for t, p, e in zip(tokens, prompts, ends)]
+
+
+def copy(state):
+    """Leaves that survive the donation of the original."""
+    return jax.tree.map(jax.numpy.copy, state)
+
+
+def same(a, b) -> bool:
+    """Whether two pytrees are equal, bit for bit."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(_bits(x), _bits(y)) for x, y in pairs)
+
+
+def _bits(x) -> np.ndarray:
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    return np.asarray(x)
+
+
+def greedy_by_hand(params, prompt, new, eos=(EOS,)) -> list[int]:
+    """The greedy text by table look-up, without a line of the loop."""
+    text = list(prompt)
+    while len(text) < len(prompt) + new:
+        text.append(int(toy.logits(params, text).argmax()))
+        if text[-1] in eos:
+            break
+    return text[len(prompt) :]

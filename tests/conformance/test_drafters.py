@@ -1,0 +1,169 @@
+"""Every drafter: its text is plain decoding's, and perfect drafts are all accepted."""
+
+import jax.numpy as jnp
+import pytest
+
+from decoding import Method, catalogue, loop, tree
+from tests.conformance import kit
+
+CASES = kit.cases()
+EACH = [
+    pytest.param(method, id=name, marks=pytest.mark.xdist_group(name))
+    for name, method in CASES.items()
+]
+PERFECT = [
+    pytest.param(method, id=name, marks=pytest.mark.xdist_group(name))
+    for name, method in CASES.items()
+    if method.drafter.name in ("drafters/self", "drafters/model")
+]
+TREE = Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
+
+
+def test_every_drafter_is_here():
+    assert {m.drafter.name for m in CASES.values()} == set(catalogue.names("drafters"))
+
+
+@pytest.mark.parametrize("ending", [-30.0, 0.5])
+def test_plain_text_is_the_table_s(ending):
+    lm = kit.model(0, ending)
+    for i, text in enumerate(kit.generate(Method(), lm=lm).tokens):
+        assert text == kit.greedy_by_hand(lm.params, kit.PROMPTS[i], kit.NEW)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("method", EACH)
+def test_text_is_plain(method, temperature):
+    """Greedily and coupled, seeds 0 and 5; `memory` changes speed, never text."""
+    for seed in (0, 5):
+        plain = kit.plain(method, temperature, seed=seed)
+        out = kit.generate(method, temperature, seed=seed)
+        assert out.tokens == plain
+        again = kit.generate(method, temperature, seed=seed, memory=out.memory)
+        assert again.tokens == plain
+        assert again.stats.compile_seconds == 0
+
+
+@pytest.mark.parametrize("transform", kit.transforms(), ids=lambda s: s.name)
+def test_text_is_plain_under_each_transform(transform):
+    method = kit.Method(TREE.drafter, transforms=(transform,))
+    assert kit.generate(method, 0.8).tokens == kit.plain(method, 0.8)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("transform", kit.transforms(), ids=lambda s: s.name)
+@pytest.mark.parametrize("method", EACH)
+def test_every_drafter_under_every_transform(method, transform, temperature):
+    method = Method(method.drafter, topology=method.topology, transforms=(transform,))
+    out = kit.generate(method, temperature)
+    assert out.tokens == kit.plain(method, temperature)
+
+
+def calls(run: kit.Run) -> tuple[list[int], list[int]]:
+    """The least target calls of four full rounds, and those made."""
+    depth = run.parts.program.drafter.depth
+    state = run.advance(run.start(new=4 * (depth + 1)))
+    return [4] * len(kit.PROMPTS), state.counters.target_calls.tolist()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("method", PERFECT)
+def test_perfect_drafts_are_all_accepted(method, temperature):
+    least, made = calls(kit.Run(method, temperature, draft=kit.TARGET))
+    assert made == least
+
+
+def test_fault_another_draft():
+    """The oracle can fail: a draft with other weights is not always accepted."""
+    least, made = calls(kit.Run(CASES["model-chain"], 0.0, draft=kit.DRAFT))
+    assert min(made) > least[0]
+
+
+# Planted faults that change a text.
+
+
+def keeps_one_too_many(run: kit.Run) -> dict:
+    sound = run.parts.program.policy
+
+    def retain(state, cache, out, nodes, verdict):
+        cache, state = sound.retain(state, cache, out, nodes, verdict)
+        more = (verdict.count >= 0).astype(jnp.int32)
+        return cache.replace(length=cache.length + more), state
+
+    return {"policy": sound._replace(retain=retain)}
+
+
+def keeps_the_wrong_nodes(run: kit.Run) -> dict:
+    sound = run.parts.program.policy
+
+    def retain(state, cache, out, nodes, verdict):
+        path = jnp.arange(1, nodes.depth + 1, dtype=jnp.int32)
+        verdict = verdict.replace(path=jnp.broadcast_to(path, verdict.path.shape))
+        return sound.retain(state, cache, out, nodes, verdict)
+
+    return {"policy": sound._replace(retain=retain)}
+
+
+def sees_the_whole_block(run: kit.Run) -> dict:
+    sound = run.parts.program.policy
+
+    def place(state, cache, nodes):
+        slots, seen = sound.place(state, cache, nodes)
+        return slots, seen.replace(ancestors=jnp.full_like(seen.ancestors, 2**32 - 1))
+
+    return {"policy": sound._replace(place=place)}
+
+
+def noise_of_the_root(run: kit.Run) -> dict:
+    sound = run.parts.program.verifier
+
+    def verify(key, state, nodes, target):
+        still = target._replace(noise=lambda depth: target.noise(0 * depth))
+        return sound.verify(key, state, nodes, still)
+
+    return {"verifier": sound._replace(verify=verify)}
+
+
+FAULTS = (
+    keeps_one_too_many,
+    keeps_the_wrong_nodes,
+    sees_the_whole_block,
+    noise_of_the_root,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
+def test_fault_changes_the_text(fault):
+    run = kit.Run(TREE, 0.8)
+    assert run.alter(**fault(run)).texts() != kit.plain(TREE, 0.8)
+
+
+def test_fault_transform_state_of_the_root(monkeypatch):
+    """The transform's state is not carried along the path of a draft."""
+
+    def root_states(transform, state, nodes, logits):
+        return sound(transform._replace(advance=None), state, nodes, logits)
+
+    sound = tree.node_states
+    monkeypatch.setattr(loop.tree, "node_states", root_states)
+    method = CASES["self-chain"]
+    assert kit.Run(method, 0.8).alter().texts() != kit.plain(method, 0.8)
+
+
+def test_fault_draft_cache_keeps_one_too_many():
+    """Equal text cannot show it: the text stays plain's, and acceptance drops."""
+    method = CASES["model-chain"]
+    run = kit.Run(method, 0.0, draft=kit.TARGET)
+    sound = run.parts.program.drafter
+
+    def observe(ctx, state, outcome):
+        if outcome.warped is None:
+            return sound.observe(ctx, state, outcome)
+        cache, row = sound.observe(ctx, state, outcome).row
+        more = jnp.where(outcome.active & (outcome.verdict.count < sound.depth), 1, 0)
+        return state.replace(row=(cache.replace(length=cache.length + more), row))
+
+    run.alter(drafter=sound._replace(observe=observe))
+    least, made = calls(run)
+    assert max(made) > least[0]
+    assert run.texts() == kit.plain(method, 0.0)

@@ -1,0 +1,234 @@
+"""What every method owes the loop: shapes, keys, rows, ends and caches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding import Method, decoder, loop
+from tests.conformance import kit
+
+CASES = kit.cases()
+EACH = [
+    pytest.param(method, id=name, marks=pytest.mark.xdist_group(name))
+    for name, method in CASES.items()
+]
+RECYCLING = CASES["token_recycling"]
+
+
+def compiled() -> int:
+    """Programs compiled so far in this process."""
+    return sum(len(d._compiled) for d in decoder._DECODERS.values())
+
+
+def halfway(run: kit.Run, rounds: int = 3, **fields) -> loop.DecodeState:
+    return run.advance(run.start(**fields), rounds)
+
+
+@pytest.mark.parametrize("method", EACH)
+def test_the_carry_is_a_fixed_point(method):
+    run = kit.Run(method, 0.8)
+    state = run.start()
+    program = run.parts.program
+    after = jax.eval_shape(
+        lambda p, s: loop.round_(program, p, s)[0], run.params, state
+    )
+    before = jax.eval_shape(lambda s: s, state)
+    assert jax.tree.structure(after) == jax.tree.structure(before)
+    for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before)):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
+@pytest.mark.parametrize("method", EACH)
+def test_a_round_is_the_same_without_jit(method):
+    run = kit.Run(method, 0.8)
+    state = halfway(run)
+    slow = loop.round_(run.parts.program, run.params, kit.copy(state))[0]
+    fast = run.advance(state, 1)
+    assert kit.same(slow.tokens, fast.tokens)
+    assert kit.same(slow.length, fast.length)
+    assert kit.same(slow.counters, fast.counters)
+
+
+@pytest.mark.parametrize("method", EACH)
+def test_a_second_call_compiles_nothing(method):
+    kit.generate(method, 0.8)
+    before = compiled()
+    out = kit.generate(
+        method, 0.7, seed=3, prompts=[[5, 4], [1, 1, 1], [2], [3] * 7], max_new_tokens=9
+    )
+    assert compiled() == before
+    assert out.stats.compile_seconds == 0
+
+
+def test_fault_a_setting_that_shapes_the_program():
+    """The counter can count: another length of chain is another program."""
+    kit.generate(Method(kit.spec("drafters/copyspec", copy=2)), 0.0)
+    before = compiled()
+    kit.generate(Method(kit.spec("drafters/copyspec", copy=3)), 0.0)
+    assert compiled() > before
+
+
+@pytest.mark.parametrize("method", EACH)
+def test_a_row_alone_is_the_row_in_a_batch(method):
+    together = kit.generate(method, 0.8)
+    run = kit.Run(method, 0.8)
+    for i, prompt in enumerate(kit.PROMPTS):
+        state = run.start([prompt])
+        key = decoder.request_keys(0, len(kit.PROMPTS), 1)[i : i + 1]
+        state = run.advance(state.replace(key=key))
+        assert kit.texts(state, [prompt]) == [together.tokens[i]]
+        end = int(state.length[0])
+        given = np.asarray(state.logprobs)[0, len(prompt) : end]
+        assert given.tolist() == together.logprobs[i]
+
+
+def test_fault_keys_of_the_row():
+    """Planted: the key of the row that a request runs in, not the request's."""
+    together = kit.generate(Method(), 0.8)
+    run = kit.Run(Method(), 0.8)
+    texts = [run.texts([prompt])[0] for prompt in kit.PROMPTS]
+    assert texts[0] == together.tokens[0] and texts != together.tokens
+
+
+def pause(run: kit.Run, state: loop.DecodeState) -> loop.DecodeState:
+    """Row 0 sits finished through two rounds, and then goes on."""
+    state = run.advance(state.replace(done=state.done.at[0].set(True)), 2)
+    return run.advance(state.replace(done=state.done.at[0].set(False)))
+
+
+@pytest.mark.parametrize("method", EACH)
+def test_a_finished_row_is_inert(method):
+    run = kit.Run(method, 0.8)
+    state = halfway(run)
+    still = kit.copy(state)
+    paused = pause(run, kit.copy(state))
+    assert kit.texts(paused) == kit.texts(run.advance(state))
+
+    def counted(s):
+        return (
+            s.tokens[0],
+            s.length[0],
+            s.origin[0],
+            jax.tree.map(lambda x: x[0], s.counters),
+        )
+
+    stopped = still.replace(done=still.done.at[0].set(True))
+    before = kit.copy(counted(stopped))
+    assert kit.same(counted(run.advance(stopped, 2)), before)
+
+
+def shared_after(run: kit.Run, state: loop.DecodeState, tokens) -> tuple:
+    """What is shared after a round in which row 0 is finished and holds `tokens`."""
+    done = state.done.at[0].set(True)
+    state = kit.copy(state).replace(done=done, tokens=state.tokens.at[0].set(tokens))
+    return jax.device_get(run.advance(state, 1).drafter.shared)
+
+
+@pytest.mark.parametrize("method", EACH)
+def test_a_finished_row_teaches_nothing(method):
+    run = kit.Run(method, 0.8)
+    state = halfway(run)
+    with_, without = (shared_after(run, state, state.tokens[0] * 0 + t) for t in (5, 6))
+    assert kit.same(with_, without)
+
+
+def test_fault_finished_rows_teach():
+    run = kit.Run(RECYCLING, 0.8)
+    sound = run.parts.program.drafter
+
+    def observe(ctx, state, outcome):
+        everyone = outcome.replace(active=jnp.ones_like(outcome.active))
+        return sound.observe(ctx, state, everyone)
+
+    run.alter(drafter=sound._replace(observe=observe))
+    state = halfway(run)
+    with_, without = (shared_after(run, state, state.tokens[0] * 0 + t) for t in (5, 6))
+    assert not kit.same(with_, without)
+
+
+@pytest.mark.parametrize("method", EACH)
+def test_limits_cut_at_every_offset(method):
+    """Greedy texts of 1 to 9 tokens are the beginnings of the long one."""
+    whole = kit.plain(method, 0.0)
+    for new in range(1, 10):
+        out = kit.generate(method, 0.0, max_new_tokens=new)
+        assert out.tokens == [text[:new] for text in whole]
+        assert out.stats.new_tokens.tolist() == [new] * len(whole)
+
+
+ENDINGS = range(10, 22)
+
+
+def ends(method: Method, seed: int) -> tuple[list, list, list]:
+    """Texts, plain texts, and the depth of the draft that ended each text."""
+    lm = kit.model(seed, 1.0)
+    out = kit.generate(method, 0.0, lm=lm, draft=lm)
+    cut = [o[-1] for t, o in zip(out.tokens, out.origin) if t[-1] == kit.EOS]
+    return out.tokens, kit.plain(method, 0.0, lm=lm), cut
+
+
+@pytest.mark.parametrize("method", EACH)
+def test_eos_cuts_at_every_offset(method):
+    met = set()
+    for seed in ENDINGS:
+        texts, plain, cut = ends(method, seed)
+        assert texts == plain
+        met |= set(cut)
+    if method.drafter.name == "drafters/self":
+        depth = kit.Run(method).parts.program.drafter.depth
+        assert met == set(range(depth + 1))
+
+
+def test_fault_eos_inside_a_path():
+    """Planted: only the last token of a round is looked at."""
+    method = CASES["self-chain"]
+    lm = kit.model(ENDINGS[0], 1.0)
+    run = kit.Run(method, lm=lm)
+    assert run.alter(eos=()).texts() != kit.plain(method, 0.0, lm=lm)
+
+
+def committed(state: loop.DecodeState) -> list:
+    """The target's committed slots, row by row."""
+    cache = jax.device_get(state.caches["target"])
+    rows = []
+    for i, length in enumerate(cache.length):
+        own = [
+            (layer.token[i, :length], layer.pos[i, :length]) for layer in cache.layers
+        ]
+        rows.append([int(length), cache.pos[i, :length].tolist()])
+        rows[-1] += [[t.tolist(), p.tolist()] for t, p in own]
+    return rows
+
+
+def prefilled(run: kit.Run, state: loop.DecodeState) -> list:
+    """The cache of a fresh start from the committed tokens."""
+    tokens, length = np.asarray(state.tokens), np.asarray(state.length)
+    return committed(run.start([t[:n].tolist() for t, n in zip(tokens, length)]))
+
+
+@pytest.mark.parametrize("method", EACH)
+def test_the_cache_is_that_of_a_fresh_prefill(method):
+    run = kit.Run(method, 0.8)
+    state = halfway(run, 4)
+    assert committed(state) == prefilled(run, state)
+
+
+@pytest.mark.parametrize("more", [1, -1])
+def test_fault_rollback_off_by_one(more):
+    run = kit.Run(RECYCLING, 0.8)
+    sound = run.parts.program.policy
+
+    def retain(state, cache, out, nodes, verdict):
+        cache, state = sound.retain(state, cache, out, nodes, verdict)
+        return cache.replace(length=cache.length + more), state
+
+    state = halfway(run.alter(policy=sound._replace(retain=retain)), 2)
+    assert committed(state) != prefilled(kit.Run(RECYCLING, 0.8), state)
+
+
+def test_requests_are_known_by_their_key_alone():
+    """One seed for all is the same as that seed for each."""
+    one = kit.generate(Method(), 0.8, seed=4)
+    listed = kit.generate(Method(), 0.8, seed=[4, 4, 4, 4])
+    assert one.tokens == listed.tokens
