@@ -69,7 +69,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=PACKAGES,
-    package_data={"models": ["tiny/*", "tiny_draft/*"], "configs": ["trees/*"]},
+    package_data={
+        "models": ["tiny/*", "tiny_draft/*"],
+        "configs": ["trees/*"],
+        "experiments": ["page.css", "prompts/*"],
+    },
     install_requires=INSTALL,
     extras_require=EXTRAS,
 )
