@@ -20,6 +20,7 @@ PACKAGES = [
     "models.heads",
     "training",
     "training.objectives",
+    "training.stdlib_code",
 ]
 
 # flax 0.12.8 with jax 0.11.1 and flax 0.12.9 with jax 0.11.2 fail at import although
@@ -39,7 +40,6 @@ INSTALL = [
     "safetensors>=0.6",
     "tokenizers>=0.22",
     "jinja2>=3.1",
-    "interegular>=0.3.3",
     "tensorflow-datasets>=4.9.10",
     "importlib_resources>=6.0",  # tensorflow-datasets imports it undeclared
     "array_record>=0.8",
@@ -68,7 +68,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=PACKAGES,
-    package_data={"models": ["tiny/*", "tiny_draft/*"], "configs": ["trees/*"]},
+    package_data={
+        "models": ["tiny/*", "tiny_draft/*"],
+        "configs": ["trees/*"],
+        "experiments": ["page.css", "prompts/*"],
+    },
     install_requires=INSTALL,
     extras_require=EXTRAS,
 )

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from decoding import base, compose, decoder, loop, stats
+from decoding import base, compose, decoder, stats
 from decoding.catalogue import Spec
 from decoding.compose import Method
 from decoding.constraints import stop as stopping
@@ -21,8 +21,8 @@ class Output:
 
     The prompt is not repeated; an EOS that ended a text is its last token. `texts` is
     None without a tokenizer; a stop string and what follows it are cut from it.
-    `origin` holds, per token, the depth of the accepted draft it was, 0 for the target's
-    own tokens. `memory` is what the drafter may be given in the next call.
+    `origin` holds, per token, the depth of the accepted draft it was, 0 for the
+    target's own tokens. `memory` is what the drafter may be given in the next call.
     """
 
     tokens: list
@@ -67,13 +67,14 @@ def generate(
             record them; `step(state) -> (state, outcome)`. None: on the device.
 
     Raises:
-        PromptError: an empty, too long or out-of-range prompt, or an impossible request.
+        PromptError: an empty, too long or out-of-range prompt, or a request that
+            cannot be served.
         MethodError: an unknown method, or parts that do not fit together.
     """
-    chosen = compose.recipe(method) if type(method) is str else method
+    chosen: Any = compose.recipe(method) if type(method) is str else method
     if transforms:
         every = (*chosen.transforms, *transforms)
-        chosen = compose.replace(chosen, transforms=every)
+        chosen = replace(chosen, transforms=every)
     stops = () if stop is None else (stop,) if type(stop) is str else tuple(stop)
     parts = compose.compose(chosen, lm, temperature, drafts, streams, stops)
     ids = encode(lm, prompts)
@@ -84,11 +85,11 @@ def generate(
     params = {"target": lm.params}
     for name, draft in (drafts or {}).items():
         params[name] = getattr(draft, "params", draft)
-    for name in streams or {}:
-        if streams[name].params not in params:
+    for name, stream in (streams or {}).items():
+        if stream.params not in params:
             raise PromptError(
-                f"stream {name!r} reads params {streams[name].params!r}: pass "
-                f"drafts={{{streams[name].params!r}: ...}}"
+                f"stream {name!r} reads params {stream.params!r}: pass "
+                f"drafts={{{stream.params!r}: ...}}"
             )
     engine = decoder.decoder(parts)
     compiled, begun = engine.compile_seconds, time.perf_counter()
@@ -144,9 +145,9 @@ def _check(lm: Any, ids: list[list[int]], new: int, n: int) -> None:
             )
         if len(prompt) + new > config.max_positions:
             raise PromptError(
-                f"prompt {i} has {len(prompt)} tokens and max_new_tokens={new}: together "
-                f"more than the model's {config.max_positions} positions; shorten one "
-                "(prompts are never cut silently)"
+                f"prompt {i} has {len(prompt)} tokens and max_new_tokens={new}: "
+                f"together more than the model's {config.max_positions} positions; "
+                "shorten one (prompts are never cut silently)"
             )
 
 
@@ -179,7 +180,8 @@ def _output(lm, state, rows, n, stops, figures, guarantee) -> Output:
 
 
 def text_of(lm: Any, tokens: list[int], stops: Sequence[str] = ()) -> str:
-    """Decode a text, cut before the first stop string."""
+    """Decode a text, cut where its first stop string begins."""
     text = lm.tokenizer.decode([t for t in tokens if t not in lm.model.config.eos])
-    found = [at for at in (text.find(s) for s in stops) if at >= 0]
-    return text[: min(found)] if found else text
+    data = text.encode("utf-8")
+    at = stopping.cut(stops, data)
+    return text if at is None else data[:at].decode("utf-8", errors="ignore")

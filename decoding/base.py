@@ -89,8 +89,8 @@ class Outcome:
 
     A chunk of the prompt comes in the same form: a chain whose nodes are all accepted
     and whose extra token is the next of the prompt; logits are None there unless the
-    drafter sets `prompt_logits`, and `warped` is None, which tells a chunk from a round.
-    Rows with `active` false commit nothing.
+    drafter sets `prompt_logits`, and `warped` is None, which tells a chunk from a
+    round. Rows with `active` false commit nothing.
     """
 
     tree: TokenTree
@@ -158,10 +158,10 @@ class Target(NamedTuple):
 class Topology(NamedTuple):
     """Which nodes a model-based drafter grows, level by level.
 
-    `expand(keys, state, tree, logits, noise, level) -> tree, state` gets the warped laws
-    `logits[B, w, V]` of the nodes of `level` and writes the tokens, parents and kinds of
-    the next level (and, where the draw needs them, the laws into `tree.logits`).
-    `noise(level)` is the position noise of those children.
+    `expand(keys, state, tree, logits, noise, level) -> tree, state` gets the warped
+    laws `logits[B, w, V]` of the nodes of `level` and writes the tokens, parents and
+    kinds of the next level (and, where the draw needs them, the laws into
+    `tree.logits`). `noise(level)` is the position noise of those children.
     `adapt(state, outcome) -> state` learns from a round.
     """
 

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from decoding import base, catalogue
+from decoding import base, catalogue, chain
 from decoding.catalogue import Spec
 from decoding.constraints import stop as stopping
 from decoding.loop import Program
-from decoding.transforms import chain
 from models.errors import MethodError
 
 ROLES = ("drafter", "verifier", "topology", "policy")
@@ -58,7 +57,7 @@ def recipes() -> list[str]:
 
 
 def from_config(config: Mapping[str, Any]) -> Method:
-    """A method from strings: `{"drafter": "drafters/x" or {"name": ..., **arguments}}`."""
+    """A method from strings: `{"drafter": "drafters/x"}`, or a dict for the spec."""
 
     def spec(value: Any) -> Spec:
         if type(value) is str:
@@ -81,7 +80,7 @@ class Composition:
     program: Program
     key: tuple
     guarantee: str
-    stop: Any = None  # initial state of the stop automaton, or None
+    stop: Any = None  # the stop automaton, or None
 
 
 def compose(
@@ -133,7 +132,7 @@ def compose(
     verifier = verifier_spec.build(available)
     if temperature > 0 and verifier.guarantee == base.ARGMAX:
         raise MethodError(
-            f"{verifier_spec.name} ignores temperature={temperature}: use temperature=0 "
+            f"{verifier_spec.name} ignores temperature={temperature}: use 0 "
             "or a verifier that samples"
         )
     available["draw"] = verifier.draws[0]
@@ -148,8 +147,8 @@ def compose(
     missing = [s for s in transform.streams if s not in streams]
     if missing:
         raise MethodError(
-            f"the transforms {[s.name for s in specs]} read the streams {missing}: pass "
-            "streams={name: Stream(model, params_key)}"
+            f"the transforms {[s.name for s in specs]} read the streams {missing}: "
+            "pass streams={name: Stream(model, params_key)}"
         )
     stopper = None
     if stop:
@@ -166,7 +165,7 @@ def compose(
         policy,
         tuple(target.eos),
         streams,
-        stopping if stop else None,
+        bool(stop),
     )
     parts = (method.drafter, verifier_spec, method.policy, *specs)
     if method.topology is not None:

@@ -1,7 +1,8 @@
-"""Compiled programs over requests: `start`, `advance`, `admit`, and the host's clock."""
+"""Compiled programs over requests: `start`, `advance`, `admit`, `step`."""
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -70,8 +71,7 @@ class Decoder:
         verifier = fresh.verifier.init(params)
         stop = base.State()
         if parts.stop is not None:
-            stop = parts.stop
-            stop = base.State(_repeat(stop.row, batch), stop.shared)
+            stop = base.State(jnp.full((batch,), parts.stop.start), parts.stop)
         state = loop.DecodeState(
             tokens=tokens,
             origin=jnp.zeros((batch, size), jnp.int8),
@@ -93,7 +93,7 @@ class Decoder:
         if memory is not None:
             drafter = _remember(drafter, memory)
         # Every buffer is donated, so none may stand in two places of the state.
-        state = jax.tree.map(jnp.array, state.replace(drafter=drafter))
+        state = jax.tree.map(jnp.array, replace(state, drafter=drafter))
         return self._call("prefill", loop.prefill, (1,), params, state, own)
 
     def advance(
@@ -118,7 +118,7 @@ class Decoder:
     def admit(
         self, state: loop.DecodeState, row: int, fresh: loop.DecodeState
     ) -> loop.DecodeState:
-        """Put the request of `fresh` (`start` with one prompt, same size) into `row`."""
+        """Put the request of `fresh` (a `start` of one prompt, same size) in `row`."""
 
         def put(program, state, row, fresh):
             return loop.admit(state, row, fresh)
@@ -181,10 +181,8 @@ def _repeat(row: Any, batch: int) -> Any:
 
 def _remember(drafter: base.State, memory: Any) -> base.State:
     """The drafter's state with what an earlier call left in `out.memory`."""
-    shapes = jax.tree.map(jnp.shape, (drafter.shared, memory))
-    if jax.tree.structure(drafter.shared) != jax.tree.structure(memory) or (
-        shapes[0] != shapes[1]
-    ):
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (drafter.shared, memory)]
+    if shapes[0] != shapes[1]:
         raise PromptError(
             "memory is not of this method and model: pass out.memory of an earlier "
             "generate with the same method, or None"

@@ -1,5 +1,6 @@
 """Growing a tree with a language model: what the model-based drafters share."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -45,7 +46,7 @@ def grow(
     eye = pack_bits(jnp.eye(topology.nodes, dtype=bool))
     if topology.draw in (base.IID, base.NO_REPLACE):
         laws = jnp.zeros((*nodes.tokens.shape, logits.shape[-1]), jnp.float32)
-        nodes = nodes.replace(logits=laws)
+        nodes = replace(nodes, logits=laws)
     batch = nodes.tokens.shape[0]
     bits = jnp.broadcast_to(eye[:1], (batch, 1, eye.shape[1]))
     at = base.State(

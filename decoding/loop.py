@@ -1,11 +1,11 @@
 """The decode loop: draft, forward, verify, commit, in one `lax.while_loop`.
 
 One invariant: *the cache holds every committed token but the last; node 0 of a block is
-that last token.* Slots past `length` are scratch. A chunk of the prompt is the same round
-with nothing to verify.
+that last token.* Slots past `length` are scratch. A chunk of the prompt is the same
+round with nothing to verify.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import base, noise, stats, tree
+from decoding.constraints import stop as stopping
 from models.base import ALL, NONE, Block, LanguageModel, causal_block
 from models.errors import MethodError
 
@@ -37,7 +38,7 @@ class DecodeState:
     verifier: base.State
     transform: base.State
     policy: Any
-    stop: base.State  # row: int32[B] automaton state
+    stop: base.State  # row: int32[B], state of the stop automaton `shared`
     counters: stats.Counters
 
 
@@ -52,7 +53,7 @@ class Program:
     policy: base.CachePolicy
     eos: tuple[int, ...] = ()
     streams: dict[str, base.Stream] = field(default_factory=dict)
-    stop: Any = None  # constraints.stop.advance(state, token) -> state, or None
+    stop: bool = False  # whether the state carries a stop automaton
     chunk: int = 128  # tokens of a prefill chunk
 
     @property
@@ -109,18 +110,19 @@ def round_(
     ctx = context(program, params, state)
     keys = noise.for_role(state.key, noise.DRAFT, state.length)
     draft, drafter, cache = program.drafter.draft(keys, ctx, state.drafter)
-    draft = draft.replace(
-        calls=jnp.broadcast_to(jnp.asarray(draft.calls, jnp.int32), active.shape)
+    draft = replace(
+        draft, calls=jnp.broadcast_to(jnp.asarray(draft.calls, jnp.int32), active.shape)
     )
     slots, visibility = program.policy.place(state.policy, cache, draft)
     positions = state.length[:, None] - 1 + tree.depths(draft)
     block = Block(draft.tokens, positions, slots, visibility, logits_at=ALL)
     out, cache = program.model(params[TARGET], cache, block, program.taps)
+    logits: Any = out.logits
     aux, caches = _streams(program, params, state, block, draft)
 
-    at_nodes = tree.node_states(program.transform, state.transform, draft, out.logits)
+    at_nodes = tree.node_states(program.transform, state.transform, draft, logits)
     apply = jax.vmap(program.transform.apply, in_axes=(base.ROWS, 0, 0))
-    warped = jax.vmap(apply, in_axes=(base.ROWS, 0, 0))(at_nodes, out.logits, aux)
+    warped = jax.vmap(apply, in_axes=(base.ROWS, 0, 0))(at_nodes, logits, aux)
     verdict = _verify(program, state, draft, out, warped)
 
     tokens, count = tree.committed(draft, verdict)
@@ -149,7 +151,7 @@ def round_(
         counters=_count(state.counters, outcome, new, drafts),
     )
     learned = program.drafter.observe(context(program, params, after), drafter, outcome)
-    return after.replace(drafter=learned), outcome
+    return replace(after, drafter=learned), outcome
 
 
 def _verify(program, state, draft, out, warped):
@@ -177,21 +179,17 @@ def _cut(program, state, tokens, count):
     """How many of the committed tokens hold: up to EOS, a stop string or the limit."""
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     ends = jnp.isin(tokens, jnp.asarray(program.eos, jnp.int32))
-    stop = state.stop
-    reached = [stop.row]
-    if program.stop is not None:
-        advance = tree.over_rows(program.stop.advance, 1)
+    stop, reached = state.stop, [state.stop.row]
+    if program.stop:
         for i in range(tokens.shape[1]):
-            stop = advance(stop, tokens[:, i])
-            reached.append(stop.row)
-        hit = jax.vmap(jax.vmap(program.stop.hit, (base.ROWS,)), (base.ROWS,))
-        ends = ends | hit(base.State(jnp.stack(reached[1:], 1), stop.shared))
+            reached.append(stopping.advance(stop.shared, reached[-1], tokens[:, i]))
+        ends = ends | stopping.matched(stop.shared, jnp.stack(reached[1:], 1))
     ends = ends & (index < count[:, None])
     first = jnp.where(ends.any(1), jnp.argmax(ends, 1).astype(jnp.int32) + 1, count)
     room = state.limit - state.length
     new = jnp.minimum(first, room)
     ended = (ends.any(1) & (first <= room)) | (new >= room)
-    if program.stop is not None:
+    if program.stop:
         at = jnp.where(state.done, 0, new)[:, None]
         kept = jnp.take_along_axis(jnp.stack(reached, 1), at, 1)[:, 0]
         stop = base.State(kept, stop.shared)
@@ -210,7 +208,8 @@ def _write(state, outcome, tokens, new, drafts):
     chosen = jnp.take_along_axis(raw, tokens[..., None], 2)[..., 0]
     given = chosen - jax.nn.logsumexp(raw, -1)
     put = {"mode": "drop", "unique_indices": True}
-    return state.replace(
+    return replace(
+        state,
         tokens=state.tokens.at[rows, at].set(tokens, **put),
         origin=state.origin.at[rows, at].set(origin, **put),
         logprobs=state.logprobs.at[rows, at].set(given, **put),
@@ -269,13 +268,13 @@ def prefill(
         model = (stream.model, params[stream.params])
         caches[name] = _fill_stream(model, caches[name], tokens, length, program.chunk)
         roots[name] = jnp.take_along_axis(tokens, (length - 1)[:, None], 1)[:, 0]
-    state = state.replace(caches=caches, roots=roots)
+    state = replace(state, caches=caches, roots=roots)
     wants = ALL if program.drafter.prompt_logits else NONE
 
     def body(carry: DecodeState) -> DecodeState:
         cache = carry.caches[TARGET]
         block, nodes, count = _chunk(carry.tokens, carry.length, cache, program.chunk)
-        block = block.replace(logits_at=wants)
+        block = replace(block, logits_at=wants)
         out, cache = program.model(params[TARGET], cache, block, program.taps)
         start = carry.caches[TARGET].length
         at = jnp.minimum(start + count, carry.tokens.shape[1] - 1)[:, None]
@@ -284,14 +283,15 @@ def prefill(
         verdict = base.Verdict(path, count - 1, token)
         outcome = base.Outcome(nodes, verdict, out, None, count > 0)
         cache, policy = program.policy.retain(carry.policy, cache, out, nodes, verdict)
-        after = carry.replace(
+        after = replace(
+            carry,
             caches={**carry.caches, TARGET: cache},
             policy=policy,
             length=jnp.minimum(start + count + 1, carry.length),
         )
         ctx = context(program, params, after)
         drafter = program.drafter.observe(ctx, carry.drafter, outcome)
-        return after.replace(drafter=drafter, length=carry.length)
+        return replace(after, drafter=drafter, length=carry.length)
 
     def more(carry: DecodeState) -> Array:
         return (carry.caches[TARGET].length < carry.length - 1).any()
@@ -347,8 +347,10 @@ def admit(state: DecodeState, row: Array, fresh: DecodeState) -> DecodeState:
         return base.State(jax.tree.map(put, old.row, new.row), new.shared)
 
     names = ("drafter", "verifier", "transform", "stop")
-    parts = {n: rows(getattr(state, n), getattr(fresh, n)) for n in names}
+    parts: dict[str, Any] = {
+        n: rows(getattr(state, n), getattr(fresh, n)) for n in names
+    }
     rest = [f for f in state.__dataclass_fields__ if f not in names]
     for name in rest:
         parts[name] = jax.tree.map(put, getattr(state, name), getattr(fresh, name))
-    return state.replace(**parts)
+    return replace(state, **parts)

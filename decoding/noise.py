@@ -1,21 +1,22 @@
 """Randomness: which key serves whom. Nothing else in the project makes keys.
 
 A request's key is `fold_in(key(seed), request)`, its index in `prompts`, never the row
-it runs in; sample `j > 0` of a request folds in `SAMPLE + j` as well. The Gumbel noise of
-the token at an absolute position is `gumbel(fold_in(request key, position))`. Every other
-use folds in its role and the row's length, which grows every round, and is consumed once.
-So a text depends on neither its row, its batch nor when it was admitted.
+it runs in; sample `j > 0` of a request folds in `SAMPLE + j` as well. The Gumbel noise
+of the token at an absolute position is `gumbel(fold_in(request key, position))`. Every
+other use folds in its role and the row's length, which grows every round, and is
+consumed once. So a text depends on neither its row, its batch nor when it was admitted.
 """
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 ROLE, SAMPLE = 1 << 31, 1 << 30
 DRAFT, VERIFY = ROLE, ROLE + 1
 
 
-def request_keys(seed: int | list[int], requests: Array, samples: Array) -> Array:
+def request_keys(seed: ArrayLike, requests: Array, samples: Array) -> Array:
     """Keys [B] of `requests` int32[B] and their `samples` int32[B] (0: the first)."""
     seeds = jnp.broadcast_to(jnp.asarray(seed, jnp.uint32), requests.shape)
 

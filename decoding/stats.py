@@ -40,22 +40,23 @@ class Stats(NamedTuple):
 
 def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Stats:
     """Figures over all rows; `seconds` is the loop and prefill without compilation."""
-    c = Counters(*(np.asarray(getattr(counters, f)) for f in Counters.__annotations__))
-    accepted, offered = c.accepted.sum(0), c.offered.sum(0)
+    calls, new = np.asarray(counters.target_calls), np.asarray(counters.new_tokens)
+    accepted = np.asarray(counters.accepted).sum(0)
+    offered = np.asarray(counters.offered).sum(0)
     return Stats(
-        c.target_calls,
-        c.new_tokens,
-        float(c.new_tokens.sum() / max(c.target_calls.sum(), 1)),
+        calls,
+        new,
+        float(new.sum() / max(calls.sum(), 1)),
         [float(a / o) for a, o in zip(accepted, offered) if o],
-        int(c.draft_calls.sum()),
-        int(c.candidates.sum()),
+        int(np.asarray(counters.draft_calls).sum()),
+        int(np.asarray(counters.candidates).sum()),
         seconds,
         compile_seconds,
     )
 
 
 def loop_share(tokens: list[int], least: float = 0.3) -> float:
-    """The share of a text inside one exact repetition that fills at least `least` of it.
+    """The share of a text inside one exact repetition, if that fills `least` of it.
 
     A repetition is a run `x[i] == x[i - period]` for some period; its share counts the
     first period too. 0.0 where none is long enough.

@@ -1,4 +1,4 @@
-"""Trees of draft tokens: shape, ancestor bits, transform states, and the verified walk."""
+"""Trees of draft tokens: shape, ancestor bits, transform states, the verified walk."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +21,7 @@ def root_only(token: Array) -> base.TokenTree:
 def chain(
     root: Array, drafts: Array, count: Array, *, draw: str = base.POINT, **fields
 ) -> base.TokenTree:
-    """A chain: `root` int32[B], `drafts` int32[B, M], of which `count` int32[B] hold."""
+    """A chain: `root` int32[B], `drafts` int32[B, M]; `count` int32[B] of them hold."""
     batch, size = drafts.shape
     index = jnp.arange(size + 1, dtype=jnp.int32)
     kind = jnp.where(index <= count[:, None], base.CANDIDATE, base.PAD)
@@ -39,14 +39,14 @@ def chain(
 class Shape:
     """A static tree as data: parents, depths and sibling ranks of every node.
 
-    Built from choices in the notation of Medusa's released trees: each node is the tuple
-    of sibling ranks on its path, e.g. `(0,), (1,), (0, 0)`. Nodes are ordered by depth,
-    then by path, so that a level is a contiguous range.
+    Built from choices in the notation of Medusa's released trees: each node is the
+    tuple of sibling ranks on its path, e.g. `(0,), (1,), (0, 0)`. Nodes are ordered by
+    depth, then by path, so that a level is a contiguous range.
     """
 
     def __init__(self, choices: Sequence[Sequence[int]]):
         paths = sorted({tuple(c) for c in choices}, key=lambda p: (len(p), p))
-        known = {(): 0}
+        known: dict[tuple[int, ...], int] = {(): 0}
         for path in paths:
             if not path or path[:-1] not in known:
                 raise MethodError(
@@ -141,8 +141,8 @@ def node_states(
 ) -> base.State:
     """The transform's state at every node: `row` leaves become `[B, N, ...]`.
 
-    The state at a node is its parent's, advanced by the node's token and the logits that
-    the parent's `apply` received. Computed level by level.
+    The state at a node is its parent's, advanced by the node's token and the logits
+    that the parent's `apply` received. Computed level by level.
     """
     batch, nodes = tree.tokens.shape
 
@@ -191,8 +191,8 @@ def walk(tree: base.TokenTree, pick: Callable[[Array, Array], Array]) -> base.Ve
     """★ Descend while a child bears the token that `pick(node, depth)` names.
 
     The verdict's extra token is the first pick that no child bears. Exact for any tree
-    whenever `pick(node, ...)` follows the target's law at that node and does not look at
-    the tree.
+    whenever `pick(node, ...)` follows the target's law at that node and does not look
+    at the tree.
     """
 
     def body(carry: tuple) -> tuple:
@@ -218,7 +218,7 @@ def walk(tree: base.TokenTree, pick: Callable[[Array, Array], Array]) -> base.Ve
 
 
 def last_node(verdict: base.Verdict) -> Array:
-    """int32[B]: the node that the extra token follows (0, the root, if none accepted)."""
+    """int32[B]: the node that the extra token follows (0 if none is accepted)."""
     if verdict.path.shape[1] == 0:
         return jnp.zeros_like(verdict.count)
     at = jnp.maximum(verdict.count - 1, 0)[:, None]

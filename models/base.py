@@ -7,6 +7,7 @@ width, `L` layers, `W` 32-bit words of ancestor bits.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -48,12 +49,25 @@ class Block:
     logits_at: str = struct.field(pytree_node=False, default=ALL)  # ALL | LAST | NONE
 
 
+@jax.tree_util.register_pytree_node_class
+class Hidden(dict):
+    """Tapped states by tap: a pytree although ints and strings do not compare."""
+
+    def tree_flatten(self) -> tuple[tuple, tuple]:
+        taps = tuple(sorted(self, key=str))
+        return tuple(self[tap] for tap in taps), taps
+
+    @classmethod
+    def tree_unflatten(cls, taps: tuple, states: tuple) -> "Hidden":
+        return cls(zip(taps, states))
+
+
 @struct.dataclass
 class ModelOutput:
-    """The output of a model call; `logits` is `[B, 1, V]` for LAST and None for NONE."""
+    """The output of a call; `logits` is `[B, 1, V]` for LAST and None for NONE."""
 
     logits: Array | None  # float32[B, N, V], raw
-    hidden: dict[Tap, Array]  # tap -> [B, N, D]; i: after layer i (0: embeddings)
+    hidden: Hidden  # tap -> [B, N, D]; i: after layer i (0: embeddings)
 
 
 class LanguageModel(NamedTuple):
@@ -79,7 +93,7 @@ class LanguageModel(NamedTuple):
         block: Block,
         taps: tuple[Tap, ...] = (),
     ) -> tuple[ModelOutput, Any]:
-        """Run the block: append its keys to `cache`, return logits and tapped states."""
+        """Run the block: append its keys to `cache`; logits and tapped states."""
         cache = cache.open(block)
         x = self.embed(params, block.tokens, block.positions)
         x, cache, hidden = self.layers(
@@ -94,7 +108,7 @@ class LanguageModel(NamedTuple):
             hidden["norm"] = x
         if block.logits_at != NONE:
             logits = self.head(params, x)
-        return ModelOutput(logits, hidden), cache
+        return ModelOutput(logits, Hidden(hidden)), cache
 
 
 def pack_bits(mask: Array) -> Array:
@@ -107,7 +121,7 @@ def pack_bits(mask: Array) -> Array:
 
 
 def dense_mask(visibility: Visibility, size: int) -> Array:
-    """Expand a `Visibility` to bool[B, N, S]; for short caches and the reference path."""
+    """A `Visibility` as bool[B, N, S]; for short caches and the reference path."""
     slots = jnp.arange(size, dtype=jnp.int32)
     offset = slots[None, :] - visibility.prefix[:, None]  # [B, S]
     bits = visibility.ancestors

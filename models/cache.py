@@ -5,6 +5,7 @@ they are read). A layout is a pytree with `append`, `read`, `move` and `gather`;
 cache adds one position per slot and the number of committed slots per row.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ class DenseLayer:
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""
         rows, groups = jnp.arange(self.k.shape[0]), jnp.arange(self.k.shape[1])
         at = (rows[:, None, None], groups[None, :, None], slots[:, None, :])
-        put = {"mode": "drop", "unique_indices": True}
+        put: dict[str, Any] = {"mode": "drop", "unique_indices": True}
         return DenseLayer(
             self.k.at[at].set(k.swapaxes(1, 2).astype(self.k.dtype), **put),
             self.v.at[at].set(v.swapaxes(1, 2).astype(self.v.dtype), **put),
@@ -64,12 +65,12 @@ class KVCache:
         return self.pos.shape[1]
 
     def open(self, block: base.Block) -> "KVCache":
-        """Note the positions of the block's nodes; its layers append keys themselves."""
+        """Note the positions of the block's nodes; the layers append the keys."""
         rows = jnp.arange(self.pos.shape[0])[:, None]
         pos = self.pos.at[rows, block.slots].set(
             block.positions, mode="drop", unique_indices=True
         )
-        return self.replace(pos=pos)
+        return replace(self, pos=pos)
 
     def commit(self, path: Array, count: Array, linear: bool = False) -> "KVCache":
         """Keep the root and the accepted `path`, and make them the committed prefix.
@@ -88,13 +89,14 @@ class KVCache:
             target = jnp.where(keep, target, self.size + order)
             rows = jnp.arange(self.pos.shape[0])[:, None]
             moved = jnp.take_along_axis(self.pos, source, axis=1, mode="clip")
-            cache = cache.replace(
+            cache = replace(
+                cache,
                 layers=tuple(layer.move(source, target) for layer in self.layers),
                 pos=self.pos.at[rows, target].set(
                     moved, mode="drop", unique_indices=True
                 ),
             )
-        return cache.replace(length=self.length + count + 1)
+        return replace(cache, length=self.length + count + 1)
 
     def gather(self, rows: Array) -> "KVCache":
         """Row `i` of the result is row `rows[i]` (beam reordering)."""

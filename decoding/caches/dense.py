@@ -1,4 +1,4 @@
-"""The full cache: every committed token stays, tree nodes follow the prefix (baseline)."""
+"""The full cache: every committed token stays, tree nodes come after it (baseline)."""
 
 import jax.numpy as jnp
 

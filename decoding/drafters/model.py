@@ -14,6 +14,8 @@ Each round begins with a block of two that catches up.
 Cost per call: gamma draft calls, the first of two nodes.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 
@@ -49,7 +51,7 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
         out, cache = model(ctx.params["draft"], cache, block)
         root = (pending - 1)[:, None, None]
         logits = jnp.take_along_axis(out.logits, root, 1, mode="clip")[:, 0]
-        cache = cache.replace(length=ctx.length - 1)
+        cache = replace(cache, length=ctx.length - 1)
         nodes, grown, cache = drafting.grow(
             model,
             ctx.params["draft"],
@@ -60,7 +62,7 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
             base.State(row, state.shared),
             logits,
         )
-        nodes = nodes.replace(calls=topology.depth)
+        nodes = replace(nodes, calls=topology.depth)
         return nodes, base.State((cache, grown.row), grown.shared), ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):

@@ -7,6 +7,8 @@ visibility, positions, rollback or randomness that equal output cannot show.
 Cost per call: `depth` target calls beside the verification.
 """
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 
 from decoding import base, drafting
@@ -29,7 +31,7 @@ def drafter(model, topology: base.Topology) -> base.Drafter:
     def draft(keys, ctx: base.Context, state: base.State):
         ones = jnp.ones_like(ctx.length)
         block = causal_block(ctx.root[:, None], ctx.cache.length, ones, ctx.cache.size)
-        block = block.replace(logits_at=ALL)
+        block = replace(block, logits_at=ALL)
         out, cache = model(ctx.params["target"], ctx.cache, block)
         nodes, state, cache = drafting.grow(
             model,
@@ -41,7 +43,7 @@ def drafter(model, topology: base.Topology) -> base.Drafter:
             state,
             out.logits[:, 0],
         )
-        return nodes.replace(calls=topology.depth), state, cache
+        return replace(nodes, calls=topology.depth), state, cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         return state if outcome.warped is None else topology.adapt(state, outcome)

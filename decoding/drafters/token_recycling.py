@@ -25,6 +25,7 @@ model call. M takes 4 V k bytes: 1 MB at V = 32,000.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax.numpy as jnp
 from flax import struct
@@ -53,7 +54,8 @@ CHILDREN = (
 
 
 def _choices() -> tuple[tuple[int, ...], ...]:
-    found, level = [], [()]
+    found: list[tuple[int, ...]] = []
+    level: list[tuple[int, ...]] = [()]
     for counts in CHILDREN:
         level = [(*path, r) for path, n in zip(level, counts) for r in range(n)]
         found += level
@@ -101,7 +103,7 @@ def drafter(
         tokens = jnp.concatenate(levels, 1)
         nodes = shape.tree(jnp.maximum(tokens, 0), base.POINT)
         kind = jnp.where(tokens < 0, base.PAD, base.CANDIDATE).astype(jnp.int32)
-        return nodes.replace(kind=kind), state, ctx.cache
+        return replace(nodes, kind=kind), state, ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         if outcome.target.logits is None:

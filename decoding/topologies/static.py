@@ -7,6 +7,9 @@ is the tuple of sibling ranks on its path.
 Cost per level: one top-k or sample over [w, V].
 """
 
+from dataclasses import replace
+from typing import Any
+
 import jax.numpy as jnp
 
 from decoding import base, draws, tree
@@ -48,7 +51,8 @@ def topology(
         found = draws.candidates(draw, keys, logits, int(ranks.max()) + 1, noise(level))
         span = slice(int(below[0]), int(below[-1]) + 1)
         batch = nodes.tokens.shape[0]
-        nodes = nodes.replace(
+        nodes = replace(
+            nodes,
             tokens=nodes.tokens.at[:, span].set(found[:, local, ranks]),
             parents=nodes.parents.at[:, span].set(
                 jnp.broadcast_to(parents[span], (batch, len(below)))
@@ -56,8 +60,9 @@ def topology(
             kind=nodes.kind.at[:, span].set(base.CANDIDATE),
         )
         if laws:
+            written: Any = nodes.logits
             at = slice(int(here[0]), int(here[-1]) + 1)
-            nodes = nodes.replace(logits=nodes.logits.at[:, at].set(logits))
+            nodes = replace(nodes, logits=written.at[:, at].set(logits))
         return nodes, state
 
     def adapt(state: base.State, outcome: base.Outcome) -> base.State:

@@ -14,9 +14,7 @@ Deviations from the paper: trees, where the paper drafts one token. Cost per cal
 Gumbel vector and arg-max over [V] per committed token.
 """
 
-import jax.numpy as jnp
-
-from decoding import base, tree
+from decoding import base, tree, vocab
 from decoding.catalogue import Card
 
 CARD = Card(
@@ -30,7 +28,7 @@ def verifier() -> base.Verifier:
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
         def pick(node, depth):
-            return jnp.argmax(target.logits[node] + target.noise(depth))
+            return vocab.gumbel_argmax(target.logits[node], target.noise(depth))
 
         return tree.walk(nodes, pick)
 

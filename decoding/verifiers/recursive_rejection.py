@@ -24,6 +24,8 @@ Cost per call: two or three passes over V a test, as many tests as are performed
 batch waits for its longest row.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -54,6 +56,7 @@ def verifier() -> base.Verifier:
     """Exact for IID, NO_REPLACE and POINT siblings."""
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
+        laws: Any = nodes.logits  # absent from POINT trees, which need none
         size = nodes.tokens.shape[0]
         index = jnp.arange(size, dtype=jnp.int32)
         ids = jnp.arange(target.logits.shape[1], dtype=jnp.int32)
@@ -61,7 +64,7 @@ def verifier() -> base.Verifier:
 
         def arrive(node: Array) -> tuple[Array, Array]:
             left = vocab.log_softmax(target.logits[node])
-            law = jnp.zeros_like(left) if point else nodes.logits[node]
+            law = jnp.zeros_like(left) if point else laws[node]
             return left, vocab.log_softmax(law)
 
         def next_sibling(walk: Walk) -> Array:

@@ -19,6 +19,8 @@ rounding; it is then p (a rejection that had probability 0 up to rounding).
 Cost per call: one log-softmax of [N, V] for p and for q, one draw over V.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -33,6 +35,7 @@ def verifier() -> base.Verifier:
     """For chains; a tree with siblings wants `recursive_rejection`."""
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
+        laws: Any = nodes.logits  # absent from POINT trees, which need none
         if not nodes.linear:
             raise MethodError(
                 "verifiers/rejection tests one draft a node and this tree has "
@@ -44,7 +47,7 @@ def verifier() -> base.Verifier:
         logp = vocab.token_logprob(target.logits[:-1], drafts)
         logq = jnp.zeros(size)
         if nodes.draw != base.POINT:
-            logq = vocab.token_logprob(nodes.logits[:-1], drafts)
+            logq = vocab.token_logprob(laws[:-1], drafts)
         coins = jnp.log(jax.random.uniform(jax.random.fold_in(key, 0), (size,)))
         accepted = jnp.cumprod(there & (coins < logp - logq))
         count = accepted.sum().astype(jnp.int32)
@@ -53,7 +56,7 @@ def verifier() -> base.Verifier:
             ids = jnp.arange(target.logits.shape[1])
             law = jnp.where(ids == jnp.pad(drafts, (0, 1))[count], 0.0, -jnp.inf)
         else:
-            law = nodes.logits[count]
+            law = laws[count]
         p = target.logits[count]
         rejected = jnp.pad(there, (0, 1))[count]
         left = jnp.where(rejected, vocab.residual(p, law), p)

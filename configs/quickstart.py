@@ -1,0 +1,33 @@
+"""Six methods and plain decoding on three kinds of prompt, with and without a grammar.
+
+python -m experiments.run --config=configs/quickstart.py --workdir=runs/quickstart
+
+Hardware: any; about five minutes on two cores, most of them compilation. Batch 1, the
+case that speed-ups are quoted for. Code and copying prompts come from the standard
+library's held-out files, free text from this project; see experiments/tasks.py.
+
+Expected: `identical_to_plain` true in every row, whatever the temperature.
+"""
+
+import ml_collections
+
+DRAFTERS = ("model_chain", "model_tree", "prompt_lookup", "copyspec", "token_recycling")
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.model = "tiny"
+    config.drafts = {"draft": "tiny-draft"}
+    config.methods = ("plain", *DRAFTERS)
+    config.tasks = ("code", "copy", "text", "regex")
+    config.temperatures = (0.0, 0.8)
+    config.prompts = 4
+    config.prompt_tokens = 192
+    config.max_new_tokens = 128
+    config.repeats = 3
+    # A list of assignments: an automaton on the device, inside the loop, under a tree.
+    pattern = r"([a-z_]{2,12} = [0-9]{1,4}\n)+"
+    config.transforms = {"regex": ({"name": "constraints/regex", "pattern": pattern},)}
+    config.task_methods = {"regex": ("plain", "token_recycling")}
+    config.trees = ("token_recycling", "model_tree")
+    return config

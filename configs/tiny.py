@@ -1,0 +1,80 @@
+"""The shipped target `tiny`: a 5.5M-parameter Llama on the standard library's source.
+
+Command:  python -m experiments.run --config=configs/tiny.py --workdir=runs/tiny
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Sizes, data, and a warm-up/stable/decay schedule tied to the steps."""
+    c = ml_collections.ConfigDict()
+    c.stage = "train_lm"
+    c.name = "tiny"
+    c.seed = 0
+
+    c.model = ml_collections.ConfigDict()
+    c.model.d_model = 256
+    c.model.n_layers = 8
+    c.model.n_heads = 8
+    c.model.n_kv_heads = 2
+    c.model.head_dim = 32
+    c.model.d_ff = 512
+    c.model.max_positions = 4096
+    c.model.rope_theta = 10000.0
+
+    c.data = ml_collections.ConfigDict()
+    c.data.source = "tfds:stdlib_code"
+    c.data.directory = ""  # empty: workdir/data
+    c.data.vocab_size = 4096
+    c.data.tokenizer = ""  # a tokenizer.json; empty: trained on the training split
+    # (steps, windows a batch, tokens a window); the last stages reach long positions.
+    c.data.stages = ((1030, 12, 512), (120, 3, 2048), (25, 2, 4096))
+    c.data.repeat_share = 0.3
+    c.data.markers = (
+        "\n# copy\n",
+        "\n# Copy\n",
+        "\n\n# copy:\n",
+        "\n# again\n",
+        "\n# repeat\n",
+        "\n# the same again\n",
+        "\n# edited\n",
+        "\n# edited copy\n",
+        "\n# new version\n",
+        "\n# after\n",
+        "\n\n# ---\n\n",
+        "\n# ----------------\n",
+        "\n\n\n",
+        "\n```\n",
+        "\n```\n\n```python\n",
+        '\n"""\n',
+        "\n# file: copy.py\n",
+        "\n#!/usr/bin/env python3\n",
+        "<|endoftext|>",
+    )
+
+    c.train = ml_collections.ConfigDict()
+    c.train.muon_rate = 0.02
+    c.train.adam_rate = 0.004
+    c.train.weight_decay = 0.05
+    c.train.warmup = 40
+    c.train.decay = 480
+    c.train.clip = 1.0
+    c.train.rows_at_once = 1  # one window's activations stay in the cache
+    c.train.save_every = 50
+    c.train.keep = 2
+    c.train.log_every = 5
+
+    c.evaluate = ml_collections.ConfigDict()
+    c.evaluate.window = 2048
+    c.evaluate.context = 512
+    c.evaluate.seen_marker = "\n# copy\n"
+    c.evaluate.unseen_marker = "\n\n=== Once more: ===\n"
+
+    # For the model card.
+    c.command = "python -m experiments.run --config=configs/tiny.py --workdir=runs/tiny"
+    c.hardware = "2 CPU cores (shared)"
+    c.notes = ""
+    c.export = ""  # a folder for the finished model; empty: workdir/export
+    return c

@@ -1,0 +1,30 @@
+"""The shipped draft model `tiny_draft`, which shares the tokenizer of `tiny`.
+
+Command:  python -m experiments.run --config=configs/tiny_draft.py
+              --workdir=runs/tiny_draft
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+from configs import tiny
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """`tiny`'s data and schedule with a fifth of the parameters."""
+    c = tiny.get_config()
+    c.name = "tiny_draft"
+    c.command = (
+        "python -m experiments.run --config=configs/tiny_draft.py "
+        "--workdir=runs/tiny_draft"
+    )
+    c.model.d_model = 128
+    c.model.n_layers = 3
+    c.model.n_heads = 4
+    c.model.n_kv_heads = 2
+    c.model.d_ff = 320
+    c.data.tokenizer = "models/tiny/tokenizer.json"
+    c.data.stages = ((600, 4, 512), (30, 1, 2048))
+    c.train.warmup = 40
+    c.train.decay = 300
+    return c

@@ -1,0 +1,66 @@
+"""Composition of logits transforms."""
+
+from jax import Array
+
+from decoding import base, vocab
+from models.errors import MethodError
+
+DOMAINS = ("logits", "logprobs")
+
+
+def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
+    """Apply `transforms` from left to right; none at all is the identity.
+
+    A transform that declares the domain "logprobs" receives normalised values whatever
+    comes before it; the chain itself takes logits. Each `advance` receives the logits
+    that its own `apply` received. `advance` has no `aux`, so there a transform of other
+    streams leaves its logits as they are, as it does in a draft: what follows one and
+    remembers logits must not depend on it.
+
+    The state is a tuple of the parts' states; the chain is a warper when all parts are,
+    remembers nothing when no part does, and its streams are the union.
+    """
+    for part in transforms:
+        if part.domain not in DOMAINS:
+            raise MethodError(f"domain {part.domain!r} is not one of {DOMAINS}")
+
+    def init(tokens: Array, length: Array) -> base.State:
+        states = [part.init(tokens, length) for part in transforms]
+        return base.State(
+            tuple(state.row for state in states),
+            tuple(state.shared for state in states),
+        )
+
+    def split(state: base.State) -> list[base.State]:
+        return [base.State(*pair) for pair in zip(state.row, state.shared)]
+
+    def stages(state: base.State, logits: Array, aux: dict) -> list[Array]:
+        """What each part's `apply` receives, and last what the last one returns."""
+        received, domain = [], "logits"
+        for part, own in zip(transforms, split(state)):
+            if part.domain == "logprobs" and domain != "logprobs":
+                logits = vocab.log_softmax(logits)
+            received.append(logits)
+            logits, domain = part.apply(own, logits, aux), part.domain
+        return received + [logits]
+
+    def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
+        return stages(state, logits, aux)[-1]
+
+    def advance(state: base.State, token: Array, logits: Array) -> base.State:
+        # Where a part's advance ignores its logits, XLA drops their recomputation.
+        moved = [
+            own if part.advance is None else part.advance(own, token, received)
+            for part, own, received in zip(
+                transforms, split(state), stages(state, logits, {})
+            )
+        ]
+        return base.State(tuple(own.row for own in moved), state.shared)
+
+    return base.LogitsTransform(
+        init,
+        apply,
+        advance if any(part.advance is not None for part in transforms) else None,
+        warper=bool(transforms) and all(part.warper for part in transforms),
+        streams=tuple(dict.fromkeys(s for part in transforms for s in part.streams)),
+    )

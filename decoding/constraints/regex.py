@@ -1,0 +1,131 @@
+"""Regular expressions: the text is, in full, a string of the language.
+
+Willard, Louf, "Efficient Guided Generation for Large Language Models", 2023, arXiv
+2307.09702, §3; token classes and byte-level lifting are this project's own.
+
+    q' = next[q, class[token]]
+    allowed(q) = {token : next[q, class[token]] != dead}
+
+The regex becomes an automaton over characters, then over the bytes of their UTF-8 forms
+(exactly, so that a token may hold half a character), then over tokens.
+A token is allowed exactly when some sequence of tokens after it completes a string; the
+end of sequence exactly when the string is complete. The law is the model's, restricted
+token by token and renormalised: not the model's law conditioned on the language.
+
+Syntax: Python's `re` with the flag ASCII (\\w, \\d and \\s are ASCII), matched as
+`re.fullmatch` does; inner anchors, look-around, references, atomic groups and
+possessive repeats are refused.
+Deviations from the paper: states are pruned by what the vocabulary can spell.
+Cost: two gathers over V a node. Tables are `next[Q, C]`, `class[V]` in int16 where they
+fit: see `automaton` for sizes. Q and C are padded to powers of two, so that patterns of
+like size share a compiled loop.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from decoding import base, vocab
+from decoding.catalogue import Card
+from decoding.constraints import automaton, characters, utf8
+from models.errors import ConstraintError
+
+CARD = Card(
+    paper="Efficient guided generation, arXiv 2307.09702",
+    guarantee=base.LAW,
+    needs=("tokenizer", "eos", "vocab_size"),
+)
+
+
+@struct.dataclass
+class Row:
+    state: Array  # int32[]: state of the automaton; -1: dead, nothing is masked
+
+
+@struct.dataclass
+class Shared:
+    next: Array  # int16 | int32[Q, C]; -1: forbidden
+    classes: Array  # int16 | int32[V]
+
+
+def compile_tables(
+    pattern: str, tokens: Sequence[bytes], eos: Sequence[int], vocab_size: int
+) -> automaton.TokenDFA:
+    """The automaton of `pattern` over tokens; accepting states allow `eos`.
+
+    `tokens[i]` are the bytes of token i. The last state is `done`: after the end of
+    sequence nothing but another one is allowed. Raises ConstraintError when no sequence
+    of tokens spells a string of the language, or when there is no way to end one.
+    """
+    if not eos or not all(0 <= end < vocab_size for end in eos):
+        raise ConstraintError(
+            f"regex {pattern!r} needs an end-of-sequence token to end a string, "
+            f"within the vocabulary of {vocab_size}; pass eos, which is {tuple(eos)}"
+        )
+    if len(tokens) > vocab_size:
+        raise ConstraintError(
+            f"the tokenizer has {len(tokens)} tokens and the model {vocab_size}: use "
+            "the tokenizer of this model"
+        )
+    spelled = list(tokens)
+    for end in eos:
+        if end < len(spelled):
+            spelled[end] = b""  # it ends the text, whatever its bytes
+    dfa = utf8.byte_automaton(characters.automaton(pattern))
+    if dfa.start == automaton.DEAD:
+        raise characters.refuse(pattern, "matches no text", "change the pattern")
+    lifted = automaton.prune(automaton.lift(dfa, spelled, vocab_size))
+    if lifted.start == automaton.DEAD:
+        raise characters.refuse(
+            pattern,
+            "matches no sequence of this tokenizer's tokens",
+            "change the pattern, or use a tokenizer that has every byte",
+        )
+    states, width = lifted.next.shape
+    table = np.full((states + 1, width + 1), automaton.DEAD, np.int32)
+    table[:states, :width] = lifted.next
+    table[np.append(lifted.accept, True), width] = states
+    classes = lifted.classes.copy()
+    classes[list(eos)] = width
+    return automaton.TokenDFA(
+        table, classes, np.append(lifted.accept, True), lifted.start
+    )
+
+
+def transform(
+    pattern: str, tokenizer: Any, eos: tuple[int, ...], vocab_size: int
+) -> base.LogitsTransform:
+    """Restrict the text to strings that match `pattern` in full.
+
+    Where earlier transforms have forbidden every token that the pattern allows, the
+    pattern wins: the allowed ones become equally likely. In a dead state, which only an
+    unreachable tree node has, the logits come back as they are.
+    """
+    found = compile_tables(pattern, tokenizer.token_bytes(), eos, vocab_size)
+    grown = [(0, (1 << (size - 1).bit_length()) - size) for size in found.next.shape]
+    table = automaton.compact(np.pad(found.next, grown, constant_values=automaton.DEAD))
+    classes = automaton.compact(found.classes)
+
+    def init(tokens: Array, length: Array) -> base.State:
+        shared = Shared(jnp.asarray(table), jnp.asarray(classes))
+        return base.State(Row(jnp.int32(found.start)), shared)
+
+    def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
+        at, tables = state.row.state, state.shared
+        allowed = (tables.next[jnp.maximum(at, 0)] >= 0)[tables.classes]
+        kept = jnp.where(allowed, logits, -jnp.inf)
+        forced = jnp.where(allowed, 0.0, -jnp.inf)
+        masked = jnp.where(vocab.maximum(kept) > -jnp.inf, kept, forced)
+        return jnp.where(at >= 0, masked, logits)
+
+    def advance(state: base.State, token: Array, logits: Array) -> base.State:
+        at, tables = state.row.state, state.shared
+        after = tables.next[jnp.maximum(at, 0), tables.classes[token]]
+        moved = jnp.where(at >= 0, after, automaton.DEAD).astype(jnp.int32)
+        return base.State(Row(moved), tables)
+
+    return base.LogitsTransform(init, apply, advance)

@@ -1,0 +1,107 @@
+"""Stop strings: one automaton that watches the bytes of a text, token by token.
+
+Baseline; the automaton is that of Aho, Corasick, "Efficient string matching: an aid to
+bibliographic search", 1975. A stop string may begin and end inside a token and span any
+number of them, so neither a comparison of token ids nor of token texts finds it.
+
+    state' = next[state, classes[token]]        one of the states is absorbing: matched
+
+The automaton tells the loop *when* to stop; `cut` tells the host where the text ends.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from decoding.constraints import automaton
+from models.errors import PromptError
+
+
+class Stopper(NamedTuple):
+    """The automaton on the device; a pytree."""
+
+    next: Array  # int16 | int32[Q, C]
+    classes: Array  # int16 | int32[V]
+    start: Array  # int32[]
+    accept: Array  # bool[Q]: true for the absorbing state `matched`
+
+
+def _encode(strings: Sequence[str]) -> list[bytes]:
+    if "" in strings:
+        raise PromptError("a stop string is empty: it would stop at once; remove it")
+    return [string.encode("utf-8") for string in strings]
+
+
+def _aho_corasick(words: list[bytes]) -> automaton.ByteDFA:
+    """State 0 has matched nothing of any word; the last state is absorbing."""
+    children: list[dict[int, int]] = [{}]
+    whole = [False]
+    for word in words:
+        node = 0
+        for byte in word:
+            if byte not in children[node]:
+                children[node][byte] = len(children)
+                children.append({})
+                whole.append(False)
+            node = children[node][byte]
+        whole[node] = True
+    step = np.zeros((len(children) + 1, 256), np.int32)
+    accept = np.array(whole + [True])
+    queue = deque([(0, 0)])  # nodes in order of depth, with their longest proper suffix
+    while queue:
+        node, suffix = queue.popleft()
+        accept[node] |= accept[suffix]
+        if node:
+            step[node] = step[suffix]
+        for byte, child in children[node].items():
+            queue.append((child, step[suffix, byte] if node else 0))
+            step[node, byte] = child
+    # A text that has matched stays matched, whatever follows.
+    step[accept[step]] = len(children)
+    step[-1] = len(children)
+    return automaton.ByteDFA(step, accept, 0)
+
+
+def stopper(strings: Sequence[str], tokenizer: Any, vocab_size: int) -> Stopper | None:
+    """The automaton of `strings` over the `vocab_size` tokens; None for no strings.
+
+    `tokenizer.token_bytes()` gives the bytes of every id. Tokens without bytes leave
+    the state as it is. Raises PromptError for an empty string.
+    """
+    words = _encode(strings)
+    if not words:
+        return None
+    dfa = automaton.minimise(_aho_corasick(words))
+    tokens = tokenizer.token_bytes()[:vocab_size]
+    lifted = automaton.lift(dfa, tokens, vocab_size, inert=True)
+    return Stopper(
+        jnp.asarray(automaton.compact(lifted.next)),
+        jnp.asarray(automaton.compact(lifted.classes)),
+        jnp.int32(lifted.start),
+        jnp.asarray(lifted.accept),
+    )
+
+
+def advance(stopper: Stopper, state: Array, token: Array) -> Array:
+    """int32[...]: the state after `token` int32[...], from `state` int32[...]."""
+    return stopper.next[state, stopper.classes[token]].astype(jnp.int32)
+
+
+def matched(stopper: Stopper, state: Array) -> Array:
+    """bool[...]: whether a stop string has come."""
+    return stopper.accept[state]
+
+
+def cut(strings: Sequence[str], data: bytes) -> int | None:
+    """Where in the decoded bytes `data` the text is cut; None if no stop string is in.
+
+    The match that *ends* first decides, as in the automaton, and the longest of those
+    that end there: the answer depends on the text alone, not on how it was tokenised.
+    """
+    found = [(data.find(word), len(word)) for word in _encode(strings)]
+    ends = [(at + size, at) for at, size in found if at >= 0]
+    return min(ends)[1] if ends else None

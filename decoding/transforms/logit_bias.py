@@ -1,0 +1,60 @@
+"""Logit bias: add a constant to the logits of chosen tokens.
+
+Baseline; the OpenAI API's `logit_bias`, HF transformers' `sequence_bias` of one token.
+
+    z'_i = z_i + b_i
+
+Deviations: none. Infinite and huge biases are refused: a ban is `ban_tokens`, which
+leaves a support whatever it meets.
+Cost: a scatter of as many values as there are biases.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from decoding import base
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(paper="baseline", guarantee=base.LAW, needs=("vocab_size",))
+
+
+@struct.dataclass
+class Shared:
+    tokens: Array  # int32[M]
+    values: Array  # float32[M]
+
+
+def transform(
+    bias: Mapping[int, float] | Sequence[tuple[int, float]], vocab_size: int
+) -> base.LogitsTransform:
+    """Add `bias`, a dict or a sequence of pairs (token, value)."""
+    pairs = tuple(bias.items() if isinstance(bias, Mapping) else bias)
+    tokens = [int(token) for token, _ in pairs]
+    for token, value in pairs:
+        if not 0 <= token < vocab_size:
+            raise MethodError(
+                f"logit_bias names token {token}, which is no id of the vocabulary of "
+                f"{vocab_size}"
+            )
+        if not -1e6 <= value <= 1e6:
+            raise MethodError(
+                f"logit_bias of token {token} is {value}, no number of moderate size: "
+                "use ban_tokens to forbid a token"
+            )
+    if len(set(tokens)) < len(tokens):
+        raise MethodError(
+            f"logit_bias names a token twice in {tokens}: merge its values"
+        )
+
+    def init(prompt: Array, length: Array) -> base.State:
+        values = jnp.asarray([value for _, value in pairs], jnp.float32)
+        return base.State((), Shared(jnp.asarray(tokens, jnp.int32), values))
+
+    def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
+        return logits.at[state.shared.tokens].add(state.shared.values)
+
+    return base.LogitsTransform(init, apply)

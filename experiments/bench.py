@@ -1,0 +1,278 @@
+"""Decoding on a clock: one method on a list of prompts, batch by batch."""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding import base, compose, decoder, loop, stats
+from models.errors import ConfigError
+
+CONSTANT_ROWS = 128  # the widest block: a chunk of the prompt
+
+
+class Model(NamedTuple):
+    """A language model as `decoding` takes it."""
+
+    model: Any
+    params: Any
+    tokenizer: Any = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method under one law: what a compiled program and its numbers depend on."""
+
+    method: compose.Method
+    temperature: float = 0.0
+    constant: bool = False  # the target's call replaced by a constant
+
+
+@dataclass
+class Run:
+    """All prompts decoded once by one case; times without compilation."""
+
+    tokens: list[list[int]] = field(default_factory=list)
+    origin: list[list[int]] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)  # target calls, per prompt
+    accepted: list[np.ndarray] = field(default_factory=list)  # by depth
+    offered: list[np.ndarray] = field(default_factory=list)
+    draft_calls: int = 0
+    rounds: int = 0  # of the loop: the longest row's, summed over batches
+    draft_rounds: int = 0  # the same for model calls of the drafter
+    seconds: float = 0.0  # in the loop
+    prefill_seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    @property
+    def new_tokens(self) -> int:
+        return sum(map(len, self.tokens))
+
+
+class Bench:
+    """A target, its drafts, and sizes that all of its programs share.
+
+    Every text gets a buffer of the same size, so that one program serves all tasks.
+    """
+
+    def __init__(
+        self,
+        lm: Any,
+        drafts: Mapping[str, Any],
+        prompt_tokens: int,
+        new_tokens: int,
+        batch: int = 1,
+    ):
+        self.lm, self.drafts = lm, dict(drafts)
+        self.new_tokens, self.batch = new_tokens, batch
+        self.size = decoder.bucket(prompt_tokens + new_tokens)
+        self.stub = constant(lm)
+
+    def compose(self, case: Case, lm: Any = None) -> compose.Composition:
+        lm = (self.stub if case.constant else self.lm) if lm is None else lm
+        return compose.compose(case.method, lm, case.temperature, self.drafts)
+
+    def params(self, lm: Any) -> dict[str, Any]:
+        drafts = {n: getattr(d, "params", d) for n, d in self.drafts.items()}
+        return {loop.TARGET: lm.params, **drafts}
+
+    def batches(
+        self, prompts: Sequence[list[int]], seed: int
+    ) -> list[tuple[list[list[int]], jax.Array]]:
+        """Prompts and request keys; a prompt's key does not depend on its batch."""
+        if len(prompts) % self.batch:
+            raise ConfigError(
+                f"{len(prompts)} prompts do not fill batches of {self.batch}: choose "
+                "prompts as a multiple of batch"
+            )
+        keys = decoder.request_keys(seed, len(prompts), 1)
+        spans = [slice(i, i + self.batch) for i in range(0, len(prompts), self.batch)]
+        return [(list(prompts[s]), keys[s]) for s in spans]
+
+    def decode(
+        self,
+        case: Case,
+        prompts: Sequence[list[int]],
+        keys: jax.Array,
+        run: Run,
+        memory: Any = None,
+        lm: Any = None,
+        rounds: int | None = None,
+    ) -> Any:
+        """Decode one batch, add it to `run`, and return what the drafter remembers."""
+        lm = (self.stub if case.constant else self.lm) if lm is None else lm
+        parts = self.compose(case, lm)
+        engine, params = decoder.decoder(parts), self.params(lm)
+        compiled = engine.compile_seconds
+        limits = [len(p) + self.new_tokens for p in prompts]
+        begun = time.perf_counter()
+        state = engine.start(params, parts, prompts, limits, keys, self.size, memory)
+        state = jax.block_until_ready(state)
+        filled, filling = time.perf_counter(), engine.compile_seconds - compiled
+        state = jax.block_until_ready(engine.advance(params, state, rounds))
+        ended = time.perf_counter()
+        looping = engine.compile_seconds - compiled - filling
+        run.prefill_seconds += filled - begun - filling
+        run.seconds += ended - filled - looping
+        run.compile_seconds += filling + looping
+        _record(run, prompts, state)
+        return state.drafter.shared
+
+    def once(
+        self, case: Case, prompts: Sequence[list[int]], seed: int, lm: Any = None
+    ) -> Run:
+        """All prompts in order; what a drafter learns is carried to the next batch."""
+        run, memory = Run(), None
+        for part, keys in self.batches(prompts, seed):
+            memory = self.decode(case, part, keys, run, memory, lm)
+        return run
+
+    def interleaved(
+        self, cases: Sequence[Case], prompts: Sequence[list[int]], seed: int
+    ) -> list[Run]:
+        """Each case on all prompts, the cases taking turns batch by batch."""
+        runs, memories = [Run() for _ in cases], [None for _ in cases]
+        for part, keys in self.batches(prompts, seed):
+            for i, case in enumerate(cases):
+                memories[i] = self.decode(case, part, keys, runs[i], memories[i])
+        return runs
+
+
+def _record(run: Run, prompts: Sequence[list[int]], state: loop.DecodeState) -> None:
+    ends, counters = np.asarray(state.length), state.counters
+    tokens, origin = np.asarray(state.tokens), np.asarray(state.origin)
+    for i, prompt in enumerate(prompts):
+        span = slice(len(prompt), int(ends[i]))
+        run.tokens.append(tokens[i, span].tolist())
+        run.origin.append(origin[i, span].tolist())
+    calls, drafts = np.asarray(counters.target_calls), np.asarray(counters.draft_calls)
+    run.calls += calls.tolist()
+    run.accepted += list(np.asarray(counters.accepted))
+    run.offered += list(np.asarray(counters.offered))
+    run.draft_calls += int(drafts.sum())
+    run.rounds += int(calls.max())
+    run.draft_rounds += int(drafts.max())
+
+
+def constant(lm: Any) -> Model:
+    """A model of the same shapes whose call costs nothing: its logits are a table.
+
+    Node `i` of a block gets row `i` of a fixed random table, whatever its token, and
+    keys and values are left as they are. The table is an argument of the program, not a
+    constant, so that arg-max and noise over the vocabulary are still paid. Texts differ
+    from the real model's, and acceptance with them: compare times per round.
+    """
+    config = lm.model.config
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(CONSTANT_ROWS, config.vocab_size)).astype(np.float32)
+    table[:, list(config.eos)] = -100.0  # the text must not end
+    width = getattr(config, "d_model", 1)
+
+    def embed(params, tokens, positions):
+        return jnp.zeros((*tokens.shape, width), params["table"].dtype)
+
+    def layers(params, cache, x, block, lo, hi, taps=()):
+        return x, cache, dict.fromkeys(taps, x)
+
+    def head(params, x):
+        nodes = x.shape[1]
+        return jnp.broadcast_to(params["table"][:nodes], (*x.shape[:2], table.shape[1]))
+
+    model = lm.model._replace(
+        embed=embed,
+        layers=layers,
+        fill=lambda params, cache, x, block, lo, hi: cache,
+        norm=lambda params, x: x,
+        head=head,
+    )
+    return Model(model, {"table": jnp.asarray(table)}, lm.tokenizer)
+
+
+def draft_share(
+    bench: Bench, case: Case, prompts: Sequence[list[int]], seed: int, repeats: int = 3
+) -> float:
+    """Time of a round without the target's call, over that of a whole round.
+
+    Both are measured here, in turns, on the first batch: draft, transforms, verdict,
+    commit and the loop itself are left when the call is replaced by a constant.
+    """
+    part, keys = bench.batches(prompts, seed)[0]
+    stub = Case(case.method, case.temperature, constant=True)
+    times: dict[bool, list[float]] = {False: [], True: []}
+    for i in range(repeats + 1):
+        for which in (case, stub):
+            run = Run()
+            bench.decode(which, part, keys, run)
+            if i:  # the first of each may compile
+                times[which.constant].append(run.seconds / max(run.rounds, 1))
+    return statistics.median(times[True]) / statistics.median(times[False])
+
+
+def weight_bytes(lm: Any) -> int:
+    """Bytes of weights that one call reads; of a separate embedding only some rows."""
+    total = sum(x.nbytes for x in jax.tree.leaves(lm.params))
+    if not lm.model.config.tied:
+        total -= lm.params["embedding"]["tokens"].nbytes
+    return total
+
+
+def cache_bytes(lm: Any) -> int:
+    """Bytes of keys and values per token of context."""
+    c = lm.model.config
+    dtype = jax.tree.leaves(lm.params)[0].dtype
+    return 2 * c.n_layers * c.n_kv_heads * c.head_dim * dtype.itemsize
+
+
+def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]]) -> int:
+    """Bytes that all rounds of `run` must read: weights once a call, and live keys.
+
+    Calls of a drafter that is a model count too: the draft's weights, or the target's.
+    """
+    lm = bench.lm
+    total = run.rounds * weight_bytes(lm)
+    for prompt, text, calls in zip(prompts, run.tokens, run.calls, strict=True):
+        total += int(calls * (len(prompt) + len(text) / 2) * cache_bytes(lm))
+    if run.draft_rounds:
+        needs = case.method.drafter.card.needs
+        model = bench.drafts["draft"] if "draft" in needs else lm
+        total += run.draft_rounds * weight_bytes(model)
+    return total
+
+
+def tokens_per_call_interval(
+    new: Sequence[int], calls: Sequence[int], level: float = 0.95, draws: int = 2000
+) -> list[float]:
+    """Bootstrap interval over prompts of the ratio of sums."""
+    rng = np.random.default_rng(0)
+    at = rng.integers(len(new), size=(draws, len(new)))
+    ratios = np.asarray(new)[at].sum(1) / np.maximum(np.asarray(calls)[at].sum(1), 1)
+    tail = (1 - level) / 2
+    return [float(x) for x in np.quantile(ratios, [tail, 1 - tail])]
+
+
+def repeated(tokens: list[int], n: int = 4) -> float:
+    """Share of a text's n-grams that occurred before in it."""
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def by_depth(run: Run) -> tuple[list[float], list[float]]:
+    """P(depth committed | offered), and P(depth committed) per round."""
+    accepted, offered = np.sum(run.accepted, 0), np.sum(run.offered, 0)
+    known = offered > 0
+    given = (accepted[known] / offered[known]).tolist()
+    return given, (accepted / max(sum(run.calls), 1)).tolist()
+
+
+def loops(run: Run) -> list[float]:
+    return [float(stats.loop_share(text)) for text in run.tokens]
+
+
+def guarantee(bench: Bench, case: Case) -> str:
+    found = bench.compose(case).guarantee
+    return found if found in base.GUARANTEES else base.LOSSY

@@ -1,0 +1,51 @@
+"""Every field that a recipe may set, and its value where the recipe is silent."""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """The complete configuration of an evaluation against plain decoding."""
+    config = ConfigDict()
+    config.stage = "evaluate"  # evaluate | peers | train_lm
+    config.seed = 0
+    config.seeds = ()  # several seeds: one row each; (): `seed` alone
+
+    config.model = "tiny"
+    # Other models by role. A recipe's trained part goes here as well.
+    config.drafts = ConfigDict({"draft": "tiny-draft"})
+    config.methods = ("plain",)  # names of recipes in configs/
+    config.tasks = ("code", "copy", "text")
+    config.temperatures = (0.0, 0.8)
+    config.prompts = 4  # of each task
+    config.prompt_tokens = 192  # longer prompts lose their beginning
+    config.max_new_tokens = 128
+    config.batch = 1  # prompts decoded together
+    config.repeats = 3  # each beside a repeat of plain decoding
+    # Task -> transforms of every method on that task, and the methods it is run with.
+    config.transforms = ConfigDict(type_safe=False)
+    config.task_methods = ConfigDict(type_safe=False)
+    # Pairs (row key, {metric: value}): a key has a dot, which no field's name may have.
+    config.expected = ()
+    config.tolerance = ConfigDict(type_safe=False)  # metric -> relative deviation
+
+    config.curve = True  # cost of a call by block width
+    config.widths = (1, 2, 4, 8, 16, 32, 64, 128)
+    config.trees = ()  # methods whose rounds are drawn
+    config.tree_rounds = 4
+    config.profile = False  # a jax profiler trace of one text of every method
+    return config
+
+
+# Fields that choose rows. A run may be repeated with others: finished rows are kept.
+SELECTION = (
+    "methods",
+    "tasks",
+    "temperatures",
+    "seeds",
+    "task_methods",
+    "trees",
+    "expected",
+    "tolerance",
+    "curve",
+    "profile",
+)

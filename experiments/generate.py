@@ -1,0 +1,142 @@
+"""Write a text in the terminal, round by round, and print how it came about.
+
+python -m experiments.generate --model=tiny --method=token_recycling \\
+    --prompt="def main(" --max_new_tokens=64
+
+On a terminal accepted drafts are coloured by depth. The rounds run on the host, so that
+each is shown as it is done; `experiments.run` measures speed.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from absl import flags
+from rich.text import Text
+
+import decoding
+import models
+from decoding import compose
+from experiments import console
+from models.errors import DecodaxError, PromptError
+
+COLOURS = ("", "blue", "cyan", "green", "yellow", "red", "magenta")
+
+
+def define(values: flags.FlagValues) -> None:
+    """The flags of the command."""
+    for name, default, said in (
+        ("model", "tiny", "a shipped model, or a directory in HF layout"),
+        ("method", "plain", "a recipe of configs/"),
+        ("prompt", None, "the text to go on with"),
+        ("draft", None, "draft model; by default the method's own"),
+    ):
+        flags.DEFINE_string(name, default, said, flag_values=values)
+    number, real = flags.DEFINE_integer, flags.DEFINE_float
+    number("max_new_tokens", 128, "tokens to write", flag_values=values)
+    real("temperature", 0.0, "0 decodes greedily", flag_values=values)
+    number("seed", 0, "of the sampled text", flag_values=values)
+    flags.DEFINE_multi_string("stop", None, "ends the text", flag_values=values)
+
+
+class Streamer:
+    """Shows the tokens of row 0 as they are committed."""
+
+    def __init__(self, lm: Any, length: int, show: Callable[[str, int], None]):
+        self.eos, self.show, self.shown = lm.model.config.eos, show, length
+        self.stream = lm.tokenizer.stream()
+
+    def __call__(self, step: Callable, state: Any) -> Any:
+        """The `loop` of `decoding.generate`."""
+        while not bool(state.done.all()):
+            state, _ = step(state)
+            end = int(state.length[0])
+            row = jax.device_get((state.tokens[0], state.origin[0]))
+            for at in range(self.shown, end):
+                token, depth = int(row[0][at]), int(row[1][at])
+                if token not in self.eos:
+                    self.show(self.stream.push(token), depth)
+            self.shown = end
+        self.show(self.stream.flush(), 0)
+        return state
+
+
+def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
+    """Load, decode and stream; `out` is a rich console."""
+    if values.prompt is None:
+        raise PromptError('no prompt: give one, e.g. --prompt="def main("')
+    method = compose.recipe(values.method)
+    needs = method.drafter.card.needs
+    drafts = {}
+    if "draft" in needs:
+        recipe = importlib.import_module(f"configs.{values.method}").get_config()
+        own = recipe.get("drafts", {}).get("draft", "tiny-draft")
+        drafts["draft"] = models.load(values.draft or own)
+    lm = models.load(values.model)
+    if lm.tokenizer is None:
+        raise PromptError(
+            f"--model={values.model} has no tokenizer.json: a text cannot be encoded"
+        )
+
+    def show(piece: str, depth: int) -> None:
+        style = COLOURS[min(depth, len(COLOURS) - 1)]
+        out.print(Text(piece, style), end="", soft_wrap=True)
+
+    out.print(Text(values.prompt, "dim"), end="", soft_wrap=True)
+    prompt = lm.tokenizer.encode(values.prompt)
+    return decoding.generate(
+        lm,
+        [prompt],
+        method=method,
+        max_new_tokens=values.max_new_tokens,
+        temperature=values.temperature,
+        seed=values.seed,
+        stop=values.stop,
+        drafts=drafts,
+        loop=Streamer(lm, len(prompt), show),
+    )
+
+
+def figures(found: decoding.api.Output) -> list[str]:
+    """The statistics of one text, a line each."""
+    stats = found.stats
+    new, calls = int(stats.new_tokens.sum()), int(stats.target_calls.sum())
+    depths = " ".join(f"{100 * x:.0f}%" for x in stats.accepted_by_depth) or "–"
+    return [
+        f"{new} tokens in {calls} target calls: {stats.tokens_per_call:.2f} a call "
+        f"({found.guarantee})",
+        f"accepted by depth: {depths}; draft calls: {stats.draft_calls}",
+        f"{stats.seconds:.2f} s, and {stats.compile_seconds:.1f} s of compilation",
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    values = flags.FlagValues()
+    define(values)
+    out = console.terminal()
+    if "--help" in arguments:
+        out.print(f"{__doc__}{values}", markup=False, highlight=False)
+        return 0
+    try:
+        try:
+            left = values(["generate", *arguments])[1:]
+        except flags.Error as error:
+            raise PromptError(str(error)) from error
+        if left:
+            raise PromptError(f"stray arguments {left}: quote the prompt")
+        found = generate(values, out)
+    except DecodaxError as error:
+        console.complain(error)
+        return 2
+    out.print("\n")
+    for said in figures(found):
+        out.print(said, style="dim", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

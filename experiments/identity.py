@@ -1,0 +1,157 @@
+"""Is a method's text plain decoding's? Equal tokens, or a first difference by rounding.
+
+Blocks of different widths round differently, so two tokens whose scores are equal to
+within rounding may swap. Such a *tie* is recognised by computing plain decoding's
+scores at the first difference again: the best score less the score of the method's
+token is below `64 * eps * max|logit|`. The rest of that text is then not compared.
+Anything else, and more than one tie in 10,000 compared tokens, is a difference.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from decoding import base, compose, decoder, noise
+from models.base import ALL, causal_block
+
+ULPS = 64
+TOKENS_PER_TIE = 10_000
+MASKED = -1e29  # what a constraint forbids lies below; such entries have no scale
+
+# Scores of the next token after `plain[:k]` of text i, and what they round relative to.
+Scores = Callable[[int, int], tuple[np.ndarray, float]]
+
+
+@dataclass
+class Identity:
+    """The outcome over all texts."""
+
+    identical: bool = True
+    ties: int = 0
+    compared: int = 0
+    differences: list[dict[str, Any]] = field(default_factory=list)
+
+
+def compare(
+    texts: Sequence[list[int]], plain: Sequence[list[int]], scores: Scores, eps: float
+) -> Identity:
+    """Compare a method's texts with plain decoding's, one by one."""
+    found = Identity()
+    for i, (text, reference) in enumerate(zip(texts, plain, strict=True)):
+        pairs = list(zip(text, reference))
+        at = next((k for k, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        found.compared += at
+        if at == len(text) == len(reference):
+            continue
+        tie = False
+        note: dict[str, Any] = {"prompt": i, "at": at}
+        if at < len(pairs):
+            score, scale = scores(i, at)
+            gap = float(score.max() - score[text[at]])
+            bound = ULPS * eps * scale
+            tie = gap < bound
+            note |= {"gap": _finite(gap), "bound": _finite(bound)}
+        found.differences.append({**note, "tie": tie})
+        found.ties += tie
+        found.identical &= tie
+    found.identical &= found.ties <= max(1, found.compared // TOKENS_PER_TIE)
+    return found
+
+
+def _finite(x: float) -> float | None:
+    return x if np.isfinite(x) else None
+
+
+class Recomputed:
+    """`Scores` of plain decoding, from one causal block over the whole text."""
+
+    def __init__(
+        self,
+        lm: Any,
+        parts: compose.Composition,
+        prompts: Sequence[list[int]],
+        plain: Sequence[list[int]],
+        keys: Any,
+        noisy: bool,
+    ):
+        self.lm, self.parts, self.keys, self.noisy = lm, parts, keys, noisy
+        self.prompts, self.plain = prompts, plain
+        self.warp = jax.jit(functools.partial(_warped, parts.program.transform))
+
+    def __call__(self, i: int, k: int) -> tuple[np.ndarray, float]:
+        prompt, said = self.prompts[i], self.plain[i][:k]
+        raw = _logits(self.lm, [*prompt, *said])
+        tokens, last = _padded([*prompt, *said]), raw[len(prompt) + k - 1]
+        warped = self.warp(tokens, raw, jnp.int32(len(prompt)), jnp.int32(k))
+        scale = jnp.where(warped > MASKED, jnp.abs(warped), 0.0).max()
+        if self.noisy:
+            position = jnp.int32(len(prompt) + k)
+            warped = warped + noise.at_position(self.keys[i], position, last.shape[0])
+        return np.asarray(warped, np.float64), float(scale)
+
+
+def _logits(lm: Any, tokens: list[int]) -> jax.Array:
+    """Raw logits float32[size, V]; `size` is `len(tokens)` rounded up."""
+    padded = _padded(tokens)
+    count = jnp.array([len(tokens)], jnp.int32)
+    return _causal(lm.model, padded.shape[0])(lm.params, padded[None], count)
+
+
+def _padded(tokens: list[int]) -> jax.Array:
+    buffer = np.zeros((decoder.bucket(len(tokens)),), np.int32)
+    buffer[: len(tokens)] = tokens
+    return jnp.asarray(buffer)
+
+
+def _warped(
+    transform: base.LogitsTransform,
+    tokens: jax.Array,
+    raw: jax.Array,
+    length: jax.Array,
+    said: jax.Array,
+) -> jax.Array:
+    """The law after `said` tokens behind a prompt of `length`, as the loop makes it."""
+    prompt = jnp.where(jnp.arange(tokens.shape[0]) < length, tokens, 0)
+    state = transform.init(prompt, length)
+
+    def body(j: jax.Array, state: base.State) -> base.State:
+        return transform.advance(state, tokens[length + j], raw[length - 1 + j])
+
+    if transform.advance is not None:
+        state = lax.fori_loop(0, said, body, state)
+    return transform.apply(state, raw[length + said - 1], {})
+
+
+@functools.lru_cache(maxsize=8)
+def _causal(model: Any, size: int) -> Callable[..., jax.Array]:
+    """One causal block over `size` tokens; kept, since rows share it."""
+
+    @jax.jit
+    def call(params: Any, tokens: jax.Array, count: jax.Array) -> jax.Array:
+        cache = model.init_cache(1, size, jax.tree.leaves(params)[0].dtype)
+        zero = jnp.zeros((1,), jnp.int32)
+        block = causal_block(tokens, zero, count, size, logits_at=ALL)
+        return model(params, cache, block)[0].logits[0]
+
+    return call
+
+
+def claim(method: compose.Method, guarantee: str, temperature: float) -> str | None:
+    """None where the text must be plain decoding's; else why it need not be.
+
+    Under a verifier of its own a method promises plain decoding's law, not its text.
+    """
+    if guarantee == base.LOSSY:
+        return "LOSSY: no equality is claimed"
+    if temperature == 0 or method.verifier is None:
+        return None
+    name = method.verifier.name.split("/")[1]
+    if name == "gumbel_coupled":
+        return None
+    return f"equal in law only: tests/methods/verifiers/test_{name}.py"

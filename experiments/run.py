@@ -1,0 +1,78 @@
+"""Run a recipe: `python -m experiments.run --config=configs/quickstart.py --workdir=W`.
+
+Writes W/{config.json, report.json, report.md, report.html, figures/*.png,
+metrics.jsonl}. Fields are overridden with --config.field=value. Every finished piece is
+kept in W: the same command again goes on where the last one stopped.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from experiments import console, defaults, evaluate, report, settings
+from experiments.store import Store
+from models.errors import ConfigError, DecodaxError
+
+USAGE = (
+    "usage: python -m experiments.run --config=FILE --workdir=FOLDER "
+    "[--config.field=value ...]"
+)
+
+
+def run(
+    config: ConfigDict, workdir: str, command: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Run the stage that `config` names; returns the report, {} for training."""
+    stage = config.get("stage", "evaluate")
+    store = Store(workdir)
+    if stage == "train_lm":
+        # Imported here, as below: a stage loads nothing that another one needs.
+        from training import recipes
+
+        store.claim(config)
+        recipes.run(config, str(store.path))
+        return {}
+    store.claim(config, defaults.SELECTION)
+    if stage == "peers":
+        from experiments import peers
+
+        found = peers.run(config, store)
+    else:
+        found = evaluate.run(config, store)
+    found["commands"] = [" ".join(command)] if command else []
+    return report.write(store, settings.plain(config), found)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; a mistake in it is explained in one message."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    out = console.terminal()
+    if "--help" in arguments:
+        out.print(f"{__doc__}\n{USAGE}", markup=False)
+        return 0
+    values = flags.FlagValues()
+    flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+    try:
+        config, rest = settings.resolve(arguments)
+        try:
+            left = values(["run", *rest])[1:]
+        except flags.Error as error:
+            raise ConfigError(f"{error}\n{USAGE}") from error
+        if left or not values["workdir"].value:
+            raise ConfigError(f"missing --workdir, or stray {left}\n{USAGE}")
+        workdir = values["workdir"].value
+        command = ["python -m experiments.run", *arguments]
+        found = run(config, workdir, command)
+    except DecodaxError as error:
+        console.complain(error)
+        return 2
+    if found:
+        out.print(f"\nreport: {workdir}/report.html", markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Configurations: a recipe over the defaults, overrides, and diffs."""
+
+import difflib
+import json
+import runpy
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from experiments import defaults
+from models.errors import ConfigError
+
+STAGES = ("evaluate", "peers", "train_lm")
+
+
+def load(path: str | Path) -> ConfigDict:
+    """The recipe at `path` over the defaults.
+
+    A recipe with one `method`, which `decoding.generate` knows by the file's name, is
+    evaluated against plain decoding. A training recipe has its own fields, no others.
+    """
+    path = Path(path)
+    if not path.is_file():
+        near = sorted(p.name for p in path.parent.glob("*.py") if p.stem[0] != "_")
+        raise ConfigError(f"--config={path}: no such file; beside it are {near}")
+    recipe = runpy.run_path(str(path))
+    if "get_config" not in recipe:
+        raise ConfigError(
+            f"{path} has no function get_config: see configs/quickstart.py"
+        )
+    own = recipe["get_config"]()
+    stage = own.get("stage", "evaluate")
+    if stage not in STAGES:
+        raise ConfigError(f"{path}: stage={stage!r}; use one of {STAGES}")
+    if stage == "train_lm":
+        return own
+    config = defaults.get_config()
+    with config.unlocked():
+        if "method" in own and "methods" not in own:
+            config.methods = (
+                ("plain", path.stem) if path.stem != "plain" else ("plain",)
+            )
+        for name, value in own.items():
+            try:
+                config[name] = value
+            except TypeError as error:
+                raise ConfigError(
+                    f"{path}: config.{name}={value!r}: {error}"
+                ) from error
+    return config
+
+
+def override(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
+    """Apply `--config.field=value` arguments; a name that is no field is an error."""
+    for argument in arguments:
+        name, sep, _ = argument.removeprefix("--config.").partition("=")
+        if not argument.startswith("--config.") or not sep:
+            raise ConfigError(
+                f"argument {argument!r}: write --config.field=value after --config=FILE"
+            )
+        _check(config, name)
+    values = flags.FlagValues()
+    argv = ["run", *arguments]
+    try:
+        config_flags.DEFINE_config_dict(
+            "config", config, flag_values=values, sys_argv=argv
+        )
+        values(argv)
+    except (flags.Error, TypeError, ValueError, KeyError) as error:
+        raise ConfigError(f"overrides {list(arguments)}: {error}") from error
+    return values["config"].value
+
+
+def _check(config: ConfigDict, name: str) -> None:
+    at: Any = config
+    parts = name.split(".")
+    for i, part in enumerate(parts):
+        if isinstance(at, ConfigDict) and part in at:
+            at = at[part]
+            continue
+        fields = sorted(at.keys()) if isinstance(at, ConfigDict) else []
+        close = difflib.get_close_matches(part, fields, 1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        where = ".".join(["config", *parts[:i]])
+        raise ConfigError(f"{where} has no field {part!r}{hint}; it has {fields}")
+
+
+def resolve(arguments: Sequence[str]) -> tuple[ConfigDict, list[str]]:
+    """The config of a command line, and the arguments that are not about it."""
+    files = [a for a in arguments if a.startswith("--config=")]
+    if len(files) != 1:
+        raise ConfigError(
+            f"got {len(files)} --config=FILE: give one, e.g. "
+            "--config=configs/quickstart.py"
+        )
+    overrides = [a for a in arguments if a.startswith("--config.")]
+    rest = [a for a in arguments if a not in files and a not in overrides]
+    config = load(files[0].removeprefix("--config="))
+    return override(config, overrides), rest
+
+
+def plain(config: Any) -> Any:
+    """The config as JSON holds it: tuples are lists."""
+    if isinstance(config, ConfigDict):
+        config = config.to_dict()
+    return json.loads(json.dumps(config))
+
+
+def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(config, Mapping) and config:
+        for name, value in config.items():
+            yield from _flat(value, f"{prefix}{name}.")
+    else:
+        yield prefix[:-1], config
+
+
+def diff(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
+    """Lines `field: old -> new` of what differs, fields in `free` left out."""
+    a, b = dict(_flat(old)), dict(_flat(new))
+    lines = []
+    for name in sorted({*a, *b}):
+        if name.split(".")[0] in free or a.get(name) == b.get(name):
+            continue
+        left, right = (json.dumps(x.get(name, "(absent)")) for x in (a, b))
+        lines.append(f"{name}: {left} -> {right}")
+    return lines

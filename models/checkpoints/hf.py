@@ -1,0 +1,258 @@
+"""What the family tables share: layouts, and params <-> tensors from one table.
+
+A family is a table of tensor names and layouts plus a reader and a writer of
+config.json. Each layout is a pair of inverse functions, so that saving is the inverse
+of loading by construction; the shapes of the files' tensors follow from `split` too.
+"""
+
+import fnmatch
+import pathlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models import transformer
+from models.checkpoints import fields, tensors
+from models.errors import CheckpointError, ConfigError
+
+Config = transformer.Config
+
+
+class Layout(NamedTuple):
+    """`join(config, theirs) -> ours` and `split(config, ours) -> theirs`."""
+
+    join: Callable
+    split: Callable
+
+
+class Entry(NamedTuple):
+    """One of our params and the tensors it is stored in; `{i}` is the layer."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    layout: Layout
+
+
+def _concatenate(parts: Any, axis: int) -> Any:
+    library = np if isinstance(parts[0], np.ndarray) else jnp
+    return library.concatenate(parts, axis)  # type: ignore[attr-defined]
+
+
+def _join_heads(c: Config, theirs: Any) -> Any:
+    rest = theirs[0].shape[1:]
+    parts = [x.reshape(c.n_kv_heads, -1, c.head_dim, *rest) for x in theirs]
+    return _concatenate(parts, 1)
+
+
+def _split_heads(c: Config, x: Any) -> tuple:
+    rest = x.shape[3:]
+    parts = (x[:, :-2], x[:, -2], x[:, -1])
+    return tuple(part.reshape(-1, *rest) for part in parts)
+
+
+def _cut_heads(c: Config, x: Any) -> tuple:
+    q, kv = c.n_heads * c.head_dim, c.n_kv_heads * c.head_dim
+    return x[:q], x[q : q + kv], x[q + kv :]
+
+
+def _flip(layout: Layout) -> Layout:
+    return Layout(
+        lambda c, theirs: layout.join(c, [x.T for x in theirs]),
+        lambda c, x: tuple(part.T for part in layout.split(c, x)),
+    )
+
+
+SAME = Layout(lambda c, t: t[0], lambda c, x: (x,))
+HEADS = Layout(_join_heads, _split_heads)  # q, k, v with rows by head
+FUSED_HEADS = Layout(  # one tensor: all q heads, then k, then v
+    lambda c, t: _join_heads(c, _cut_heads(c, t[0])),
+    lambda c, x: (_concatenate(_split_heads(c, x), 0),),
+)
+PAIR = Layout(  # gate, up
+    lambda c, t: _concatenate([x[:, None] for x in t], 1),
+    lambda c, x: (x[:, 0], x[:, 1]),
+)
+FUSED_PAIR = Layout(  # one tensor: all gate rows, then all up rows
+    lambda c, t: t[0].reshape(2, -1, *t[0].shape[1:]).swapaxes(0, 1),
+    lambda c, x: (x.swapaxes(0, 1).reshape(-1, *x.shape[2:]),),
+)
+TRANSPOSED = _flip(SAME)  # `[in, out]`, as GPT-2 stores kernels
+TRANSPOSED_HEADS = _flip(FUSED_HEADS)
+
+
+def norm(ours: str, theirs: str, bias: bool = False) -> tuple[Entry, ...]:
+    """The entries of one norm."""
+    scale = Entry(f"{ours}/scale", (f"{theirs}.weight",), SAME)
+    return (scale, Entry(f"{ours}/bias", (f"{theirs}.bias",), SAME))[: 1 + bias]
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one HF `model_type` is read and written.
+
+    Names in `entries` follow the first of `prefixes` that a checkpoint uses; a leading
+    "/" marks names without one. Entries whose param a config does not have (biases, the
+    head of a tied model) are skipped, so one table serves every config. Tensors that
+    match `ignored` carry no weights of the language model.
+    """
+
+    model_type: str
+    architectures: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    read: Callable[[fields.Fields], Config]
+    write: Callable[[Config], dict[str, Any]]
+    prefixes: tuple[str, ...] = ("model.", "")
+    ignored: tuple[str, ...] = ()
+
+
+class Slot(NamedTuple):
+    """One param of a config, with the names and shapes it has in the files."""
+
+    path: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    layout: Layout
+
+
+def slots(family: Family, config: Config, prefix: str) -> list[Slot]:
+    """Every param of `config`, in the order of the table and of the layers."""
+    model = transformer.transformer(config)
+    tree = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = {path: x.shape for path, x in flatten(tree).items()}
+    out = []
+    for entry in family.entries:
+        layered = entry.ours.startswith("layer_{i}")
+        for i in range(config.n_layers if layered else 1):
+            path = entry.ours.format(i=i)
+            if path not in shapes:
+                continue
+            names = tuple(_name(name, prefix).format(i=i) for name in entry.theirs)
+            ours = jax.ShapeDtypeStruct(shapes.pop(path), jnp.float32)
+            theirs = jax.eval_shape(lambda x, e=entry: e.layout.split(config, x), ours)
+            out.append(
+                Slot(
+                    path,
+                    ours.shape,
+                    names,
+                    tuple(x.shape for x in theirs),
+                    entry.layout,
+                )
+            )
+    if shapes:
+        raise ConfigError(
+            f"{family.model_type} has no tensors for {sorted(shapes)}: this config "
+            "belongs to another family"
+        )
+    return out
+
+
+def _name(name: str, prefix: str) -> str:
+    return name[1:] if name.startswith("/") else prefix + name
+
+
+def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
+    """Nested dicts -> {"a/b": leaf}."""
+    out = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            out.update(flatten(value, f"{prefix}{key}/"))
+        else:
+            out[prefix + key] = value
+    return out
+
+
+def unflatten(flat: dict[str, Any]) -> dict:
+    """The inverse of `flatten`."""
+    tree: dict = {}
+    for path, value in flat.items():
+        *parents, leaf = path.split("/")
+        node = tree
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[leaf] = value
+    return tree
+
+
+def load_params(
+    family: Family,
+    config: Config,
+    directory: pathlib.Path,
+    dtype: Any,
+    place: Callable[[np.ndarray], jax.Array],
+) -> dict:
+    """The params in a directory, cast to `dtype` and handed to `place` one by one.
+
+    At most one param is on the host at a time. CheckpointError lists *all* missing,
+    extra and mis-shaped tensors, before any is read.
+    """
+    found = tensors.scan(directory)
+    prefix = _prefix(family, found)
+    wanted = slots(family, config, prefix)
+    shapes = {n: s for slot in wanted for n, s in zip(slot.names, slot.shapes)}
+    missing = sorted(set(shapes) - set(found))
+    extra = sorted(set(found) - set(shapes))
+    skip = [*family.ignored, *(["*lm_head.weight"] if config.tied else [])]
+    extra = [n for n in extra if not any(fnmatch.fnmatch(n, p) for p in skip)]
+    wrong = [
+        f"{n}: {found[n].shape} in the file, {shape} by config.json"
+        for n, shape in shapes.items()
+        if n in found and found[n].shape != shape
+    ]
+    faults = {"missing": missing, "extra": extra, "mis-shaped": wrong}
+    if any(faults.values()):
+        text = "; ".join(f"{k} tensors: {v}" for k, v in faults.items() if v)
+        raise CheckpointError(
+            f"{directory}: {text}. The weights do not belong to this config.json "
+            f"({family.model_type}): correct it, or copy the weights again"
+        )
+    flat = {}
+    for slot in wanted:
+        parts = [found[name].read() for name in slot.names]
+        ours = slot.layout.join(config, parts)
+        # Always a copy in memory: never an alias of the file, which may change.
+        flat[slot.path] = place(np.array(ours, dtype=dtype, order="C"))
+    return unflatten(flat)
+
+
+def _prefix(family: Family, found: dict[str, tensors.Stored]) -> str:
+    first = next(
+        entry.theirs[0] for entry in family.entries if entry.ours == "embedding/tokens"
+    )
+    for prefix in family.prefixes:
+        if prefix + first in found:
+            return prefix
+    return family.prefixes[0]
+
+
+def save_params(
+    family: Family,
+    config: Config,
+    params: dict,
+    directory: pathlib.Path,
+    shard_bytes: int = tensors.SHARD_BYTES,
+) -> None:
+    """Write `params` under the family's names, param by param."""
+    flat = flatten(params)
+    wanted = slots(family, config, family.prefixes[0])
+    wrong = {s.path for s in wanted} ^ set(flat)
+    wrong |= {
+        s.path for s in wanted if s.path in flat and flat[s.path].shape != s.shape
+    }
+    if wrong:
+        raise CheckpointError(
+            f"params do not belong to this config: {sorted(wrong)} are missing, extra "
+            "or mis-shaped; unstack_layers gives the form that is saved"
+        )
+
+    def group(slot: Slot) -> tensors.Group:
+        def make() -> tuple[np.ndarray, ...]:
+            return slot.layout.split(config, np.asarray(flat[slot.path]))
+
+        return tensors.Group(slot.names, slot.shapes, flat[slot.path].dtype, make)
+
+    tensors.write(directory, [group(slot) for slot in wanted], shard_bytes)

@@ -1,0 +1,148 @@
+"""Rotary parameters of config.json, in the spellings of transformers 4 and 5.
+
+Version 4 writes `rope_theta` and `rope_scaling` (with `type` or `rope_type`), version 5
+one dict `rope_parameters`, which some families nest by layer type. A `transformer.Rope`
+keeps the dict it came from in `parameters`, so that it can be written back.
+"""
+
+import math
+from typing import Any
+
+from models import transformer
+from models.checkpoints import fields
+from models.errors import ConfigError
+
+KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": (
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    ),
+    "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
+}
+OPTIONAL = {"longrope": ("factor", "attention_factor")}
+
+
+def parameters(f: fields.Fields, theta: float) -> dict[str, Any]:
+    """The rope dict of version 5, from either spelling; `theta` is the default."""
+    scaling = f.mapping("rope_scaling")
+    flat = f.mapping("rope_parameters")
+    merged: dict[str, Any] = {"rope_theta": f.number("rope_theta", theta)}
+    merged["partial_rotary_factor"] = f.number("partial_rotary_factor", 1.0)
+    return normal({**merged, **scaling, **flat})
+
+
+def normal(raw: dict[str, Any]) -> dict[str, Any]:
+    """`raw` with `type` renamed, and without what says nothing."""
+    out = {key: value for key, value in raw.items() if value is not None}
+    old = out.pop("type", "default")
+    out.setdefault("rope_type", old)
+    if out.get("partial_rotary_factor") == 1.0:
+        del out["partial_rotary_factor"]
+    return out
+
+
+def build(
+    raw: dict[str, Any], head_dim: int, max_positions: int, where: str
+) -> transformer.Rope:
+    """The frequencies that a rope dict stands for.
+
+    Linear: position interpolation (arXiv 2306.15595). llama3: the Llama 3.1 smoothing
+    by wavelength. longrope: LongRoPE (arXiv 2402.13753), two factor lists of which the
+    long one serves caches of more than the original context.
+    """
+    kind = raw["rope_type"]
+    if kind not in KEYS:
+        raise ConfigError(
+            f"{where}: rope_type={kind!r} is not supported: use one of {sorted(KEYS)}"
+        )
+    missing = [key for key in KEYS[kind] if key not in raw]
+    known = {"rope_type", "rope_theta", "partial_rotary_factor", *KEYS[kind]}
+    unknown = sorted(set(raw) - known - set(OPTIONAL.get(kind, ())))
+    # A file may carry the original context for any type; only two read it.
+    unknown = [key for key in unknown if key != "original_max_position_embeddings"]
+    if missing or unknown:
+        raise ConfigError(
+            f"{where}: rope parameters of type {kind!r} lack {missing} and have "
+            f"unknown {unknown}: correct them in config.json"
+        )
+    for key, value in raw.items():
+        items = value if isinstance(value, list) else [value]
+        if key != "rope_type" and not all(_positive(item) for item in items):
+            raise ConfigError(f"{where}: {key}={value!r}: use a number above 0")
+    dim = int(head_dim * raw.get("partial_rotary_factor", 1.0))
+    plain = transformer.rope_frequencies(dim, raw["rope_theta"])
+    source = tuple(sorted((key, _frozen(value)) for key, value in raw.items()))
+    if kind == "linear":
+        plain = tuple(w / raw["factor"] for w in plain)
+    if kind == "llama3":
+        plain = tuple(_llama3(w, raw) for w in plain)
+    if kind != "longrope":
+        return transformer.Rope(plain, parameters=source)
+    original = raw["original_max_position_embeddings"]
+    for key in ("short_factor", "long_factor"):
+        if len(raw[key]) != len(plain):
+            raise ConfigError(
+                f"{where}: {key} has {len(raw[key])} entries and {len(plain)} pairs "
+                "of dimensions rotate: give one factor per pair"
+            )
+    factor = raw.get("factor", max_positions / original)
+    scale = raw.get("attention_factor")
+    if scale is None:
+        grown = (
+            math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1
+        )
+        scale = float(grown)
+    return transformer.Rope(
+        tuple(w / s for w, s in zip(plain, raw["short_factor"])),
+        scale,
+        tuple(w / s for w, s in zip(plain, raw["long_factor"])),
+        original,
+        source,
+    )
+
+
+def _positive(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and value > 0
+
+
+def _llama3(frequency: float, raw: dict[str, Any]) -> float:
+    low, high = raw["low_freq_factor"], raw["high_freq_factor"]
+    turns = raw["original_max_position_embeddings"] * frequency / (2 * math.pi)
+    if turns > high:
+        return frequency
+    if turns < low:
+        return frequency / raw["factor"]
+    smooth = (turns - low) / (high - low)
+    return (1 - smooth) * frequency / raw["factor"] + smooth * frequency
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def written(rope: transformer.Rope) -> dict[str, Any]:
+    """The rope dict of version 5 for config.json."""
+    if not rope.parameters:
+        raise ConfigError(
+            "this Rope has no `parameters`, so config.json cannot describe it: build "
+            "it with transformer.rope(dim, theta)"
+        )
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in rope.parameters}
+
+
+def spellings(rope: transformer.Rope) -> dict[str, Any]:
+    """The config.json fields of a model with one rope, for both versions."""
+    new = written(rope)
+    old = {k: v for k, v in new.items() if k not in ("rope_theta", "rope_type")}
+    partial = old.pop("partial_rotary_factor", None)
+    out = {"rope_theta": new["rope_theta"], "rope_parameters": new}
+    if partial is not None:
+        out["partial_rotary_factor"] = partial
+    if new["rope_type"] != "default":
+        out["rope_scaling"] = {"rope_type": new["rope_type"], **old}
+    return out

@@ -1,0 +1,96 @@
+"""The shape of a transformer, as data."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.errors import ConfigError
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary embedding: one frequency per pair of rotated dimensions.
+
+    `long` replaces `frequencies` in caches of more than `original` slots (LongRoPE).
+    `parameters` is the config.json dict that it came from, as sorted pairs.
+    """
+
+    frequencies: tuple[float, ...]
+    scale: float = 1.0  # multiplies cos and sin
+    long: tuple[float, ...] = ()
+    original: int = 0
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of a transformer; `models/checkpoints` fills it from config.json."""
+
+    vocab_size: int
+    d_model: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    d_ff: int
+    max_positions: int
+    norm: str = "rms"  # rms | layer
+    norm_eps: float = 1e-5
+    norm_offset: float = 0.0  # Gemma stores scale - 1
+    activation: str = "silu"
+    gated: bool = True
+    position: str = "rope"  # rope | learned | alibi | none
+    position_offset: int = 0  # OPT's table starts at 2
+    ropes: tuple[Rope, ...] = ()  # layer i uses ropes[rope_of[i]]
+    rope_of: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()  # 0: full attention; one per layer
+    attention_scale: float = 0.0  # 0: 1 / sqrt(head_dim)
+    attention_softcap: float = 0.0
+    final_softcap: float = 0.0
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False  # Gemma 2/3: a norm after attention and after the MLP
+    tied: bool = True
+    embed_scale: float = 1.0
+    bos: int | None = None
+    eos: tuple[int, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.n_heads % self.n_kv_heads:
+            raise ConfigError(
+                f"n_heads={self.n_heads} is no multiple of n_kv_heads="
+                f"{self.n_kv_heads}: set n_kv_heads to a divisor"
+            )
+        for name, choices in (
+            ("norm", ("rms", "layer")),
+            ("activation", ACTIVATIONS),
+            ("position", ("rope", "learned", "alibi", "none")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r}: use one of {choices}"
+                )
+        if self.position == "rope" and not self.ropes:
+            raise ConfigError(
+                "position='rope' needs `ropes`: see transformer.rope(...)"
+            )
+
+    def window(self, layer: int) -> int:
+        return self.windows[layer] if self.windows else 0
+
+    def rope(self, layer: int) -> int:
+        return self.rope_of[layer] if self.rope_of else 0
+
+
+def rope_frequencies(dim: int, theta: float) -> tuple[float, ...]:
+    """Inverse frequencies `theta^(-2i/dim)`, i < dim/2 (RoFormer, arXiv 2104.09864)."""
+    return tuple(theta ** (-2 * i / dim) for i in range(dim // 2))
+
+
+def rope(dim: int, theta: float) -> Rope:
+    """The plain rotary embedding of `dim` dimensions."""
+    source = (("rope_theta", theta), ("rope_type", "default"))
+    return Rope(rope_frequencies(dim, theta), parameters=source)

@@ -1,0 +1,267 @@
+"""The Flax modules of the transformer, and attention over a cache.
+
+Weights are `[out, in]` and fused (qkv per KV group `[G, H/G + 2, d, D]`, gate-up
+`[F, 2, D]`): a product then reads each weight once, in storage order, and tensor
+parallelism splits the leading axis with no permutes.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array, lax
+
+from models import causal
+from models.config import Config
+
+NEGATIVE = -1e30
+
+ACTIVATIONS: dict[str, Callable] = {
+    "silu": nn.silu,
+    "gelu": lambda x: nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: nn.gelu(x, approximate=True),
+    "relu": nn.relu,
+}
+
+
+class Norm(nn.Module):
+    config: Config
+    dim: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        c = self.config
+        init = nn.initializers.constant(1.0 - c.norm_offset)
+        scale = self.param("scale", init, (self.dim,)).astype(jnp.float32)
+        dtype, x = x.dtype, x.astype(jnp.float32)
+        if c.norm == "layer":
+            x = x - x.mean(-1, keepdims=True)
+        x = x * lax.rsqrt((x * x).mean(-1, keepdims=True) + c.norm_eps)
+        x = x * (scale + c.norm_offset)
+        if c.norm == "layer":
+            x = x + self.param("bias", nn.initializers.zeros, (self.dim,))
+        return x.astype(dtype)
+
+
+def product(x: Array, kernel: Array) -> Array:
+    """`x[..., in]` times `kernel[out, in]`: the layout read in storage order."""
+    return lax.dot_general(x, kernel, (((x.ndim - 1,), (1,)), ((), ())))
+
+
+class Attention(nn.Module):
+    """Projections of one layer; what is attended to is the caller's business."""
+
+    config: Config
+
+    def setup(self) -> None:
+        c = self.config
+        heads = (c.n_kv_heads, c.n_heads // c.n_kv_heads + 2, c.head_dim)
+        width = c.n_heads * c.head_dim
+        init = nn.initializers.normal(c.d_model**-0.5)
+        out = nn.initializers.normal((2 * c.n_layers * width) ** -0.5)
+        self.qkv = self.param("qkv", init, (*heads, c.d_model))
+        self.out = self.param("out", out, (c.d_model, width))
+        if c.qkv_bias:
+            self.qkv_bias = self.param("qkv_bias", nn.initializers.zeros, heads)
+        if c.out_bias:
+            self.out_bias = self.param("out_bias", nn.initializers.zeros, (c.d_model,))
+        if c.qk_norm:
+            self.q_norm = Norm(c, c.head_dim)
+            self.k_norm = Norm(c, c.head_dim)
+
+    def project(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
+        """q `[B, N, G, R, d]`, k and v `[B, N, G, d]`; q is scaled."""
+        c = self.config
+        qkv = product(x, self.qkv.reshape(-1, c.d_model))
+        qkv = qkv.reshape(*x.shape[:-1], *self.qkv.shape[:3])
+        if c.qkv_bias:
+            qkv = qkv + self.qkv_bias
+        q, k, v = qkv[..., :-2, :], qkv[..., -2, :], qkv[..., -1, :]
+        if c.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if rotation is not None:
+            cos, sin = rotation
+            q = rotate(q, cos[:, :, None, None], sin[:, :, None, None])
+            k = rotate(k, cos[:, :, None], sin[:, :, None])
+        return q * (c.attention_scale or c.head_dim**-0.5), k, v
+
+    def merge(self, out: Array) -> Array:
+        """Heads `[B, N, H * d]` back to the model's width."""
+        y = product(out, self.out)
+        return y + self.out_bias if self.config.out_bias else y
+
+
+def rotate(x: Array, cos: Array, sin: Array) -> Array:
+    """Rotate pairs `(i, i + r/2)` of the first `r` dimensions; the rest pass."""
+    half = cos.shape[-1]
+    dtype = x.dtype
+    a = x[..., :half].astype(jnp.float32)
+    b = x[..., half : 2 * half].astype(jnp.float32)
+    parts = [(a * cos - b * sin).astype(dtype), (b * cos + a * sin).astype(dtype)]
+    if 2 * half < x.shape[-1]:
+        parts.append(x[..., 2 * half :])
+    return jnp.concatenate(parts, -1)
+
+
+def attend(
+    config: Config, q: Array, k: Array, v: Array, mask: Array, bias: Array | None = None
+) -> Array:
+    """Softmax attention: q `[B, N, G, R, d]`, k and v `[B, G, S, d]` -> `[B, N, H d]`.
+
+    `mask` bool[B, N, S]; `bias` float32[G, R, B, N, S] or None. A node that sees
+    nothing gets the mean of all values: finite, and never read.
+    """
+    batch, nodes, groups, heads, dim = q.shape
+    rows = nodes * heads
+    q = q.transpose(0, 2, 1, 3, 4).reshape(batch, groups, rows, dim)
+    s = lax.dot_general(
+        q, k, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
+    )
+    s = s.reshape(batch, groups, nodes, heads, -1)
+    if config.attention_softcap:
+        s = jnp.tanh(s / config.attention_softcap) * config.attention_softcap
+    if bias is not None:
+        s = s + bias.transpose(2, 0, 3, 1, 4)
+    s = jnp.where(mask[:, None, :, None], s, NEGATIVE)
+    p = jnp.exp(s - s.max(-1, keepdims=True))
+    total = p.sum(-1, keepdims=True).reshape(batch, groups, rows, 1)
+    p = p.reshape(batch, groups, rows, -1).astype(v.dtype)
+    out = lax.dot_general(
+        p, v, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
+    )
+    out = (out / total).astype(v.dtype).reshape(batch, groups, nodes, heads, dim)
+    return out.transpose(0, 2, 1, 3, 4).reshape(batch, nodes, -1)
+
+
+class MLP(nn.Module):
+    config: Config
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        c = self.config
+        act = ACTIVATIONS[c.activation]
+        init = nn.initializers.normal(c.d_model**-0.5)
+        down_init = nn.initializers.normal((2 * c.n_layers * c.d_ff) ** -0.5)
+        shape = (c.d_ff, 2) if c.gated else (c.d_ff,)
+        up = self.param("up", init, (*shape, c.d_model))
+        down = self.param("down", down_init, (c.d_model, c.d_ff))
+        h = product(x, up.reshape(-1, c.d_model)).reshape(*x.shape[:-1], *shape)
+        if c.mlp_bias:
+            h = h + self.param("up_bias", nn.initializers.zeros, shape)
+        h = act(h[..., 0]) * h[..., 1] if c.gated else act(h)
+        y = product(h, down)
+        if c.mlp_bias:
+            y = y + self.param("down_bias", nn.initializers.zeros, (c.d_model,))
+        return y
+
+
+class Layer(nn.Module):
+    """One block: `attention` and `mlp` each return what is added to the residual."""
+
+    config: Config
+
+    def setup(self) -> None:
+        c = self.config
+        self.attention_norm = Norm(c, c.d_model)
+        self.attention = Attention(c)
+        self.mlp_norm = Norm(c, c.d_model)
+        self.mlp = MLP(c)
+        if c.post_norms:
+            self.post_attention_norm = Norm(c, c.d_model)
+            self.post_mlp_norm = Norm(c, c.d_model)
+
+    def project(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
+        return self.attention.project(self.attention_norm(x), rotation)
+
+    def merge(self, out: Array) -> Array:
+        y = self.attention.merge(out)
+        return self.post_attention_norm(y) if self.config.post_norms else y
+
+    def feed_forward(self, x: Array) -> Array:
+        y = self.mlp(self.mlp_norm(x))
+        return self.post_mlp_norm(y) if self.config.post_norms else y
+
+    def __call__(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
+        q, k, v = self.project(x, rotation)
+        x = x + self.merge(causal.attend(self.config, q, k, v, mask, bias))
+        return x + self.feed_forward(x)
+
+
+class Embedding(nn.Module):
+    """Token (and learned position) embeddings, and the tied or separate head."""
+
+    config: Config
+
+    def setup(self) -> None:
+        c = self.config
+        init = nn.initializers.normal(c.d_model**-0.5)
+        self.tokens = self.param("tokens", init, (c.vocab_size, c.d_model))
+        if c.position == "learned":
+            rows = c.max_positions + c.position_offset
+            self.positions = self.param("positions", init, (rows, c.d_model))
+        if not c.tied:
+            self.head = self.param("head", init, (c.vocab_size, c.d_model))
+        self.norm = Norm(c, c.d_model)
+
+    def embed(self, tokens: Array, positions: Array) -> Array:
+        c = self.config
+        x = self.tokens[tokens]
+        if c.embed_scale != 1.0:
+            # HF rounds the factor to the weights' dtype before it multiplies.
+            x = x * jnp.asarray(c.embed_scale, x.dtype)
+        if c.position == "learned":
+            x = x + self.positions[positions + c.position_offset]
+        return x
+
+    def final_norm(self, x: Array) -> Array:
+        return self.norm(x)
+
+    def logits(self, x: Array) -> Array:
+        c = self.config
+        y = product(x, self.tokens if c.tied else self.head).astype(jnp.float32)
+        if c.final_softcap:
+            y = jnp.tanh(y / c.final_softcap) * c.final_softcap
+        return y
+
+    def __call__(self, tokens: Array) -> Array:
+        return self.logits(self.norm(self.embed(tokens, jnp.zeros_like(tokens))))
+
+
+def rotations(config: Config, positions: Array, size: int) -> list:
+    """(cos, sin) float32[B, N, r/2] of each rope, for caches of `size` slots."""
+    out = []
+    for r in config.ropes:
+        long = bool(r.long) and size > r.original
+        frequencies = jnp.asarray(r.long if long else r.frequencies, jnp.float32)
+        angle = positions[..., None].astype(jnp.float32) * frequencies
+        out.append((jnp.cos(angle) * r.scale, jnp.sin(angle) * r.scale))
+    return out or [None]
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Slopes of ALiBi (Press et al. 2021, arXiv 2108.12409, section 3)."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    extra = [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
+    return slopes + extra
+
+
+class Views:
+    """Masks and biases of one block, made once per distinct window and shared."""
+
+    def __init__(self, config: Config, positions: Array, key_pos: Array, mask: Array):
+        self.mask = mask
+        self.distance = positions[:, :, None] - key_pos[:, None, :]
+        self.masks = {0: mask}
+        self.bias = None
+        if config.position == "alibi":
+            slopes = jnp.asarray(alibi_slopes(config.n_heads), jnp.float32)
+            slopes = slopes.reshape(config.n_kv_heads, -1, 1, 1, 1)
+            self.bias = -slopes * self.distance.astype(jnp.float32)
+
+    def window(self, size: int) -> Array:
+        if size not in self.masks:
+            self.masks[size] = self.mask & (self.distance < size)
+        return self.masks[size]

@@ -1,0 +1,197 @@
+"""A thin wrapper over `tokenizers.Tokenizer`: text, ids, and the bytes of each id."""
+
+import codecs
+import json
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tokenizers
+
+from models import chat
+from models.checkpoints import tensors
+from models.errors import CheckpointError, PromptError
+
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def byte_alphabet() -> dict[str, int]:
+    """GPT-2's map from the characters of byte-level BPE to bytes.
+
+    Printable Latin-1 characters stand for themselves, the other bytes for the
+    characters from U+0100 on.
+    """
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    table = {chr(byte): byte for byte in plain}
+    others = (byte for byte in range(256) if byte not in set(plain))
+    table.update({chr(256 + i): byte for i, byte in enumerate(others)})
+    return table
+
+
+class Tokenizer:
+    """Encoding, decoding and chat prompts of one model.
+
+    `eos` are the ids that end a text, `specials` those that stand for no text, and
+    `settings` what tokenizer_config.json holds.
+    """
+
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        eos: tuple[int, ...] = (),
+        settings: dict[str, Any] | None = None,
+        template: str | None = None,
+    ) -> None:
+        self.inner = tokenizer
+        self.eos = eos
+        self.settings = settings or {}
+        self.template = template
+        added = tokenizer.get_added_tokens_decoder()
+        self.specials = frozenset(i for i, token in added.items() if token.special)
+        vocab = tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocab.values(), default=-1) + 1
+        decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
+        steps = decoder.get("decoders", [decoder])
+        self._kinds = {step.get("type") for step in steps}
+        # SentencePiece-like decoders drop the space that encoding put in front.
+        self._drops_space = any(
+            (step.get("type") == "Strip" and step.get("start"))
+            or (
+                step.get("type") == "Metaspace"
+                and step.get("prepend_scheme") != "never"
+            )
+            for step in steps
+        )
+        self._bytes: list[bytes] | None = None
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        """Ids of `text`; `add_special` puts a BOS in front where the model has one."""
+        return self.inner.encode(text, add_special_tokens=add_special).ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids` without special tokens; broken UTF-8 becomes U+FFFD."""
+        return self.inner.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def token_bytes(self, size: int = 0) -> list[bytes]:
+        """What each id adds to the text, as bytes; b"" for specials and unused ids.
+
+        The list has at least `size` entries: embeddings are often padded.
+
+        The text of a sequence is the concatenation, less the one leading space that
+        SentencePiece-like tokenizers drop at the start of a text.
+        """
+        if self._bytes is None:
+            table = [b""] * self.vocab_size
+            alphabet = byte_alphabet()
+            for token, i in self.inner.get_vocab(with_added_tokens=True).items():
+                if i not in self.specials:
+                    table[i] = self._bytes_of(token, alphabet)
+            self._bytes = table
+        return self._bytes + [b""] * (size - self.vocab_size)
+
+    def _bytes_of(self, token: str, alphabet: dict[str, int]) -> bytes:
+        if "ByteLevel" in self._kinds:
+            if all(c in alphabet for c in token):
+                return bytes(alphabet[c] for c in token)
+            return token.encode()
+        if self._kinds & {"ByteFallback", "Metaspace", "Replace"}:
+            match = BYTE.fullmatch(token) if "ByteFallback" in self._kinds else None
+            if match:
+                return bytes([int(match[1], 16)])
+            return token.replace("▁", " ").encode()
+        if self._kinds <= {None, "Fuse"}:
+            return token.encode()
+        raise CheckpointError(
+            f"the bytes of a tokenizer with decoder {sorted(map(str, self._kinds))} "
+            "are not known: use a byte-level or byte-fallback BPE"
+        )
+
+    def stream(self) -> "Stream":
+        """A decoder to which ids are given one by one."""
+        return Stream(self.token_bytes(), self._drops_space)
+
+    def chat(self, messages: Sequence[dict[str, Any]], **variables: Any) -> list[int]:
+        """Ids of a conversation by the chat template, ready for the answer."""
+        if self.template is None:
+            raise PromptError(
+                "this model has no chat template (chat_template.jinja, or "
+                "chat_template in tokenizer_config.json): give text or token prompts"
+            )
+        names = ("bos_token", "eos_token", "pad_token", "unk_token")
+        named = {name: _content(self.settings.get(name)) for name in names}
+        text = chat.render(
+            self.template,
+            messages,
+            {**{k: v for k, v in named.items() if v}, **variables},
+        )
+        return self.encode(text, add_special=False)
+
+    def save(self, directory: pathlib.Path) -> None:
+        """Write tokenizer.json, tokenizer_config.json and the chat template."""
+        self.inner.save(str(directory / "tokenizer.json"))
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self.settings}
+        # A class name of version 5 alone would be refused by version 4.
+        if settings["tokenizer_class"] == "TokenizersBackend":
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        tensors.write_json(directory / "tokenizer_config.json", settings)
+        if self.template is not None and "chat_template" not in self.settings:
+            path = directory / "chat_template.jinja"
+            path.write_text(self.template, encoding="utf-8")
+
+
+class Stream:
+    """Text as it becomes certain: never a part of a UTF-8 character."""
+
+    def __init__(self, table: list[bytes], drops_space: bool) -> None:
+        self._table = table
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._first = drops_space
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes, which may be empty."""
+        piece = self._table[token] if token < len(self._table) else b""
+        if self._first and piece:
+            self._first = False
+            piece = piece.removeprefix(b" ")
+        return self._decoder.decode(piece)
+
+    def flush(self) -> str:
+        """What is left at the end: U+FFFD for an unfinished character, or nothing."""
+        return self._decoder.decode(b"", final=True)
+
+
+def load(directory: pathlib.Path, eos: tuple[int, ...]) -> Tokenizer | None:
+    """The tokenizer of a model directory; None when it has no tokenizer.json."""
+    path = directory / "tokenizer.json"
+    if not path.exists():
+        return None
+    # The library raises plain Exception, so nothing narrower can be caught below.
+    tensors.read_json(path)
+    try:
+        inner = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} is not a tokenizer that this version of `tokenizers` reads "
+            f"({error}): write it again, or update the package"
+        ) from error
+    settings: dict[str, Any] = {}
+    if (directory / "tokenizer_config.json").exists():
+        settings = tensors.read_json(directory / "tokenizer_config.json")
+    template = _template(settings.get("chat_template"))
+    if (directory / "chat_template.jinja").exists():
+        template = (directory / "chat_template.jinja").read_text(encoding="utf-8")
+    return Tokenizer(inner, eos, settings, template)
+
+
+def _template(value: Any) -> str | None:
+    """A template, or the one called "default" of a list of named ones."""
+    if isinstance(value, list):
+        named = {entry["name"]: entry["template"] for entry in value}
+        return named.get("default")
+    return value
+
+
+def _content(token: Any) -> str | None:
+    """The text of a special token, which may be an object with a `content`."""
+    return token.get("content") if isinstance(token, dict) else token

@@ -1,0 +1,264 @@
+"""An exact tiny language model: a table of logits, strict about what each node sees.
+
+The next-token law depends on the last `order` tokens and is looked up, so it can be
+enumerated (`law`, `sequence_law`). Every layer finds those tokens in *its own* cache,
+by position, among the slots that are visible to the node:
+
+    c = sum_j t(p - j) (V + 1)^(order - 1 - j),  j < order      code of the context
+    logits = sum over layers l that ran of table[l, c]
+
+where `t(q)` is the token at position q, or the filler V for q < 0. A node at position p
+must see each of the positions 0..p exactly once, the cache's positions must agree with
+every layer's, and all layers must hold the same tokens; otherwise the node is *faulty*
+and its logits are rolled by one. So a wrong mask, a slot that was not rolled back, a
+layer that was skipped and not filled, or rows that were gathered wrongly change the
+output visibly. All arithmetic is on integers but for one fixed sum, so the logits are
+bitwise the same for every block width and batch.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array
+
+from models import base
+from models import cache as caches
+from models.errors import ConfigError
+
+# Features of the residual stream x[B, N, D]; the rest are looked up, for drafters.
+TOKEN, RAN, CODE, FAULT, HASH, FREE = range(6)
+LIMIT = 2**24  # integers below are exact in float32
+
+
+@dataclass(frozen=True)
+class Config:
+    """What loops and drafters read of a model's config."""
+
+    vocab_size: int
+    order: int
+    n_layers: int
+    d_model: int
+    max_positions: int = 1 << 20
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.vocab_size, self.order, self.n_layers) < 1:
+            raise ConfigError(
+                f"vocab_size={self.vocab_size}, order={self.order} and n_layers="
+                f"{self.n_layers} must be at least 1"
+            )
+        if self.d_model <= FREE:
+            raise ConfigError(f"d_model={self.d_model}: use at least {FREE + 1}")
+        if self.contexts >= LIMIT or self.n_layers > 20:
+            raise ConfigError(
+                f"{self.contexts} contexts in {self.n_layers} layers are too many: "
+                "lower vocab_size, order or n_layers"
+            )
+
+    @property
+    def contexts(self) -> int:
+        return (self.vocab_size + 1) ** self.order
+
+
+@struct.dataclass
+class Tokens:
+    """One layer's cache: tokens and their positions, -1 where nothing was written."""
+
+    token: Array  # int32[B, S]
+    pos: Array  # int32[B, S]
+
+    def append(self, slots: Array, token: Array, pos: Array) -> "Tokens":
+        """Write at `slots[B, N]`; slots >= S are dropped."""
+        at = (jnp.arange(self.token.shape[0])[:, None], slots)
+        return Tokens(
+            self.token.at[at].set(token, mode="drop"),
+            self.pos.at[at].set(pos, mode="drop"),
+        )
+
+    def read(self) -> tuple[Array, Array]:
+        return self.token, self.pos
+
+    def move(self, source: Array, target: Array) -> "Tokens":
+        """Copy slots `source[B, M]` to `target[B, M]`; targets >= S are dropped."""
+        token = jnp.take_along_axis(self.token, source, axis=1, mode="clip")
+        pos = jnp.take_along_axis(self.pos, source, axis=1, mode="clip")
+        return self.append(target, token, pos)
+
+    def gather(self, rows: Array) -> "Tokens":
+        return Tokens(self.token[rows], self.pos[rows])
+
+
+def _mix(x: Array) -> Array:
+    """A hash of uint32 (the finaliser of MurmurHash3)."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
+
+
+def _complete(pos: Array, seen: Array, positions: Array) -> Array:
+    """bool[B, N]: the visible slots hold the positions 0..p, each exactly once.
+
+    Compared by count and by a sum of hashes modulo 2^32, which a wrong set of positions
+    meets with probability 2^-32.
+    """
+    size = pos.shape[1]
+    hashes = jnp.where(seen, _mix(pos.astype(jnp.uint32))[:, None], 0)
+    whole = jnp.cumsum(_mix(jnp.arange(size, dtype=jnp.uint32)), dtype=jnp.uint32)
+    expected = whole[jnp.clip(positions, 0, size - 1)]
+    return (seen.sum(-1) == positions + 1) & (
+        hashes.sum(-1, dtype=jnp.uint32) == expected
+    )
+
+
+def language_model(config: Config) -> base.LanguageModel:
+    """The pure functions of a toy model."""
+    vocab, order = config.vocab_size, config.order
+
+    def init(key: Array, scale: float = 1.5) -> dict:
+        """`table` [L, (V + 1,) * order, V] and `features` [L, contexts, D - 5]."""
+        keys = jax.random.split(key)
+        shape = (config.n_layers, *(vocab + 1,) * order, vocab)
+        free = (config.n_layers, config.contexts, config.d_model - FREE)
+        table = jax.random.normal(keys[0], shape, jnp.float32)
+        return {
+            "table": table * (scale * config.n_layers**-0.5),
+            "features": jax.random.normal(keys[1], free, jnp.float32),
+        }
+
+    def init_cache(batch: int, size: int, dtype: Any = None) -> caches.KVCache:
+        empty = jnp.full((batch, size), -1, jnp.int32)
+        layers = tuple(Tokens(empty, empty) for _ in range(config.n_layers))
+        return caches.KVCache(layers, empty, jnp.zeros((batch,), jnp.int32))
+
+    def embed(params: Any, tokens: Array, positions: Array) -> Array:
+        """x[B, N, D] with the token as a number; ids outside the vocabulary are V."""
+        known = (tokens >= 0) & (tokens < vocab)
+        x = jnp.zeros((*tokens.shape, config.d_model), jnp.float32)
+        return x.at[..., TOKEN].set(jnp.where(known, tokens, vocab))
+
+    def token_of(x: Array) -> Array:
+        return jnp.clip(x[..., TOKEN], 0, vocab).astype(jnp.int32)
+
+    def layer(params, i, x, store, block, seen, cache_pos):
+        store = store.append(block.slots, token_of(x), block.positions)
+        token, pos = store.read()
+        code = jnp.zeros(block.tokens.shape, jnp.int32)
+        for back in range(order):
+            at = block.positions - back
+            hit = seen & (pos[:, None] == at[..., None])
+            found = jnp.where(hit, token[:, None], 0).sum(-1)
+            found = jnp.where(at < 0, vocab, jnp.clip(found, 0, vocab))
+            code = code * (vocab + 1) + found
+        stale = (seen & (pos != cache_pos)[:, None]).any(-1)
+        fault = stale | ~_complete(pos, seen, block.positions)
+        content = _mix((pos * (vocab + 1) + token).astype(jnp.uint32))[:, None]
+        content = jnp.where(seen, content, 0).sum(-1, dtype=jnp.uint32) % LIMIT
+        content = content.astype(x.dtype)
+        fault |= (x[..., RAN] > 0) & (x[..., HASH] != content)
+        fault = jnp.maximum(x[..., FAULT], fault)
+        values = (x[..., TOKEN], x[..., RAN] + 2.0**i, code, fault, content)
+        own = jnp.stack([value.astype(x.dtype) for value in values], -1)
+        free = params["features"][i, code] + jnp.roll(x[..., FREE:], 1, -1)
+        return jnp.concatenate([own, free], -1), store
+
+    def layers(params, cache, x, block, lo, hi, taps=()):
+        seen = base.dense_mask(block.visibility, cache.size)
+        stores, hidden = list(cache.layers), {}
+        for i in range(lo, hi):
+            if i in taps:
+                hidden[i] = x
+            args = (stores[i], block, seen, cache.pos)
+            after, store = layer(params, i, x, *args)
+            if block.run is not None:
+                keep = block.run[i, 0]
+                pick = lambda a, b, keep=keep: jnp.where(keep, a, b)
+                after, store = jax.tree.map(pick, (after, store), (x, stores[i]))
+            x, stores[i] = after, store
+        if hi in taps:
+            hidden[hi] = x
+        return x, cache.replace(layers=tuple(stores)), hidden
+
+    def fill(params, cache, x, block, lo, hi):
+        stores = list(cache.layers)
+        for i in range(lo, hi):
+            stores[i] = stores[i].append(block.slots, token_of(x), block.positions)
+        return cache.replace(layers=tuple(stores))
+
+    def head(params: Any, x: Array) -> Array:
+        code = jnp.clip(x[..., CODE], 0, config.contexts - 1).astype(jnp.int32)
+        ran = x[..., RAN].astype(jnp.int32)
+        table = params["table"].reshape(config.n_layers, -1, vocab)
+        logits = jnp.zeros((*x.shape[:-1], vocab), jnp.float32)
+        for i in range(config.n_layers):
+            on = ((ran >> i) & 1)[..., None] == 1
+            logits = logits + jnp.where(on, table[i, code], 0.0)
+        return jnp.where(x[..., FAULT, None] > 0, jnp.roll(logits, 1, -1), logits)
+
+    return base.LanguageModel(
+        config, init, init_cache, embed, layers, fill, lambda params, x: x, head
+    )
+
+
+def model(
+    vocab: int = 5,
+    order: int = 2,
+    seed: int = 0,
+    scale: float = 1.5,
+    n_layers: int = 2,
+    d_model: int = 8,
+    eos: tuple[int, ...] = (),
+) -> tuple[base.LanguageModel, dict]:
+    """A toy model and its params; `scale` is the deviation of the logits."""
+    lm = language_model(Config(vocab, order, n_layers, d_model, eos=tuple(eos)))
+    return lm, lm.init(jax.random.key(seed), scale)
+
+
+def logits(params: dict, context: Sequence[int]) -> np.ndarray:
+    """float32[V] after the tokens `context`, bitwise what the model gives."""
+    table = np.asarray(params["table"])
+    vocab, order = table.shape[-1], table.ndim - 2
+    last = [vocab] * order + [int(t) for t in context]
+    at = tuple(reversed(last[len(last) - order :]))  # the newest token leads
+    out = np.zeros(vocab, np.float32)
+    for layer in table:
+        out = out + layer[at]
+    return out
+
+
+def law(params: dict, context: Sequence[int]) -> np.ndarray:
+    """float64[V]: the law of the token after `context`."""
+    return _softmax(logits(params, context).astype(np.float64))
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    p = np.exp(x - x.max())
+    return p / p.sum()
+
+
+def sequence_law(
+    params: dict,
+    prompt: Sequence[int],
+    length: int,
+    warp: Callable[[np.ndarray, list[int]], np.ndarray] | None = None,
+) -> np.ndarray:
+    """float64[V] * length: the law of the next `length` tokens, by enumeration.
+
+    `warp(logits float64[V], context) -> logits` is a transform; `context` is the prompt
+    and what was generated. An end-of-text token does not end the sequence here.
+    """
+    vocab = params["table"].shape[-1]
+    out = np.ones((vocab,) * length)
+    for depth in range(length):
+        for path in itertools.product(range(vocab), repeat=depth):
+            context = [*prompt, *path]
+            raw = logits(params, context).astype(np.float64)
+            p = _softmax(raw if warp is None else warp(raw, context))
+            out[path] *= p.reshape((vocab, *(1,) * (length - depth - 1)))
+    return out

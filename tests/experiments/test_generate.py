@@ -1,0 +1,46 @@
+"""The command that streams one text."""
+
+import pytest
+
+import models
+from experiments import generate
+
+
+@pytest.fixture
+def loaded(lm, draft, monkeypatch):
+    given = {"tiny": lm, "tiny-draft": draft}
+    monkeypatch.setattr(models, "load", lambda name: given[name])
+
+
+def test_streams_the_text_and_its_figures(loaded, capsys):
+    arguments = ["--prompt=def main(", "--max_new_tokens=12", "--method=prompt_lookup"]
+    assert generate.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("def main(")
+    assert "12 tokens in" in said and "accepted by depth" in said
+
+
+def test_streamed_text_is_the_batch_text(loaded, lm):
+    import decoding
+
+    shown = []
+    prompt = lm.tokenizer.encode("text")
+    stream = generate.Streamer(lm, len(prompt), lambda s, d: shown.append((s, d)))
+    found = decoding.generate(lm, [prompt], "prompt_lookup", 20, loop=stream)
+    whole = decoding.generate(lm, [prompt], "prompt_lookup", 20)
+    assert "".join(s for s, _ in shown) == whole.texts[0] == found.texts[0]
+    assert [d for _, d in shown[:-1]] == whole.origin[0]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--prompt=a", "--method=nothing"], ["--prompt=a", "--sed=1"]]
+)
+def test_mistakes_are_explained(loaded, capsys, arguments):
+    assert generate.main(arguments) == 2
+    assert "Error" in capsys.readouterr().err
+
+
+def test_draft_of_the_recipe(loaded, capsys):
+    arguments = ["--prompt=a b", "--max_new_tokens=6", "--method=model_chain"]
+    assert generate.main([*arguments, "--seed=2"]) == 0
+    assert "draft calls" in capsys.readouterr().out

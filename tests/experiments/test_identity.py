@@ -1,0 +1,97 @@
+"""What counts as plain decoding's text."""
+
+import jax
+import numpy as np
+import pytest
+
+from decoding import compose, decoder
+from decoding.catalogue import Spec
+from experiments import identity, measure
+from experiments.bench import Bench, Case
+from experiments.measure import Cell
+
+EPS = float(np.finfo(np.float32).eps)
+PLAIN = compose.Method()
+LOOKUP = compose.Method(Spec("drafters/prompt_lookup"))
+
+
+def scores(gap, scale=10.0):
+    """Token 1 is best, token 2 is `gap` behind, the others far."""
+    found = np.full(5, -50.0)
+    found[1], found[2] = 1.0, 1.0 - gap
+    return lambda i, k: (found, scale)
+
+
+def test_equal_texts():
+    found = identity.compare([[1, 2], [3]], [[1, 2], [3]], scores(0.0), EPS)
+    assert found.identical and found.ties == 0 and found.compared == 3
+
+
+def test_tie_is_forgiven_once_and_the_rest_not_compared():
+    texts, plain = [[4, 2, 3, 3]], [[4, 1, 4, 4]]
+    found = identity.compare(texts, plain, scores(1e-5), EPS)
+    assert found.identical and found.ties == 1 and found.compared == 1
+    twice = identity.compare(texts * 2, plain * 2, scores(1e-5), EPS)
+    assert not twice.identical and twice.ties == 2
+
+
+def test_gap_beyond_rounding_is_a_difference():
+    bound = identity.ULPS * EPS * 10.0
+    assert not identity.compare([[2]], [[1]], scores(1.01 * bound), EPS).identical
+    assert identity.compare([[2]], [[1]], scores(0.99 * bound), EPS).identical
+
+
+def test_tie_of_others_does_not_excuse_a_third_token():
+    assert not identity.compare([[3]], [[1]], scores(0.0), EPS).identical
+
+
+def test_a_text_that_stops_early_differs():
+    assert not identity.compare([[1]], [[1, 1]], scores(0.0), EPS).identical
+
+
+def perturbed(lm, size):
+    """Planted fault: every logit off by at most `size`."""
+    shift = jax.random.uniform(
+        jax.random.key(9), (lm.model.config.vocab_size,), minval=-size, maxval=size
+    )
+    model = lm.model._replace(head=lambda p, x: lm.model.head(p, x) + shift)
+    return lm._replace(model=model)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_planted_fault_turns_a_row_false(lm, temperature):
+    bench = Bench(lm, {}, 40, 210, batch=40)
+    prompts = [lm.tokenizer.encode(f"{i} prompts of text") for i in range(40)]
+    # Greedy text of random weights is a loop of few decisions; the penalty varies it.
+    varied = (Spec("transforms/frequency_penalty", penalty=0.3),)
+    cell = Cell("prompt_lookup", with_(LOOKUP, varied), "text", temperature, 0, 40)
+    case, plain = (Case(with_(m, varied), temperature) for m in (LOOKUP, PLAIN))
+    expected = bench.once(plain, prompts, 0)
+    same = bench.once(case, prompts, 0)
+    found = measure.identical(bench, cell, plain, same, expected, prompts)
+    assert found["identical_to_plain"] is True and found["compared_tokens"] > 8000
+    bad = bench.once(case, prompts, 0, perturbed(lm, 1e-3))
+    found = measure.identical(bench, cell, plain, bad, expected, prompts)
+    assert found["identical_to_plain"] is False
+    assert any(not d["tie"] for d in found["differences"])
+
+    # The recomputed scores name the tokens that plain decoding chose.
+    keys = decoder.request_keys(0, 40, 1)
+    parts = bench.compose(plain)
+    scores = identity.Recomputed(
+        lm, parts, prompts, expected.tokens, keys, noisy=temperature > 0
+    )
+    for i, k in ((0, 0), (1, 200), (39, 64)):
+        assert np.argmax(scores(i, k)[0]) == expected.tokens[i][k]
+
+
+def with_(method, transforms):
+    return compose.replace(method, transforms=transforms)
+
+
+def test_rejection_claims_its_law_only():
+    method = compose.Method(verifier=Spec("verifiers/rejection"))
+    assert "rejection" in identity.claim(method, "LAW", 0.8)
+    assert identity.claim(method, "LAW", 0.0) is None
+    assert identity.claim(PLAIN, "LAW", 0.8) is None
+    assert identity.claim(PLAIN, "LOSSY", 0.0) is not None

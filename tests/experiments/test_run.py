@@ -1,0 +1,156 @@
+"""A whole run: resume, the report's schema, the page."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from experiments import defaults, evaluate, measure, report, settings, store
+from models.errors import ConfigError
+
+SCHEMA = (
+    "method guarantee task temperature batch seed repeats prompts new_tokens "
+    "target_calls tokens_per_call ci95 accepted_by_depth loop_share tokens_per_s "
+    "speedup mbu draft_share identical_to_plain compared_tokens ties compile_seconds "
+    "expected tolerance"
+).split()
+
+
+def execute(config, folder, lm, drafts=None):
+    place = store.Store(folder)
+    place.claim(config, defaults.SELECTION)
+    found = evaluate.run(config, place, lm, drafts)
+    found["commands"] = ["python -m experiments.run"]
+    return report.write(place, settings.plain(config), found)
+
+
+class Page(HTMLParser):
+    """Counts elements and collects text and addresses."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.said, self.links = [], "", []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [v for k, v in attrs if k in ("src", "href")]
+
+    def handle_data(self, data):
+        self.said += data
+
+
+def test_report(config, tmp_path, lm, draft):
+    with config.unlocked():
+        config.methods = ("plain", "prompt_lookup", "model_tree")
+        config.temperatures = (0.8,)
+        config.trees = ("model_tree",)
+        config.tree_rounds = 2
+        config.curve, config.widths = True, (1, 2)
+        config.expected = (("plain-text-t0.8-b1-s0", {"tokens_per_call": 1.0}),)
+    made = execute(config, tmp_path, lm, {"draft": draft})
+    assert made == json.loads((tmp_path / "report.json").read_text())
+    for name in ("hardware", "versions", "config", "bandwidth_gb_s", "rows"):
+        assert name in made
+    assert [r["method"] for r in made["rows"]] == list(config.methods)
+    for row in made["rows"]:
+        assert set(SCHEMA) <= set(row)
+        assert row["identical_to_plain"] is True
+        assert row["compared_tokens"] == 48 or row["ties"]
+        assert row["ci95"][0] <= row["tokens_per_call"] <= row["ci95"][1]
+        assert 0 < row["draft_share"] and 0 < row["mbu"]
+    plain = made["rows"][0]
+    assert plain["tokens_per_call"] == 1.0 and plain["within"] == {
+        "tokens_per_call": True
+    }
+    assert made["rows"][2]["draft_calls"] > 0
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    assert "| plain | text | 0.8 | 1.00" in (tmp_path / "report.md").read_text()
+    figures = {p.name for p in (tmp_path / "figures").iterdir()}
+    assert {"tokens_per_call.png", "speedup.png", "call_time.png"} <= figures
+
+    page = Page((tmp_path / "report.html").read_text())
+    assert not [link for link in page.links if not link.startswith("#")]
+    assert page.tags.count("svg") >= 5 and "table" in page.tags
+    for said in ("model_tree", "round 1", "Provenance", "jax", "tokens/call"):
+        assert said in page.said
+    for kind in ('class="o1"', 'class="edge on"', 'class="node own"'):
+        assert kind in (tmp_path / "report.html").read_text()
+
+
+def test_resume_repeats_nothing(config, tmp_path, lm, monkeypatch):
+    real, made = measure.row, []
+
+    def row(bench, cell, *rest):
+        if len(made) == 1:
+            raise KeyboardInterrupt
+        made.append(cell.key)
+        return real(bench, cell, *rest)
+
+    monkeypatch.setattr(measure, "row", row)
+    with pytest.raises(KeyboardInterrupt):
+        execute(config, tmp_path, lm)
+    first = (tmp_path / "rows" / f"{made[0]}.json").read_text()
+
+    def second(bench, cell, *rest):
+        made.append(cell.key)
+        return real(bench, cell, *rest)
+
+    monkeypatch.setattr(measure, "row", second)
+    execute(config, tmp_path, lm)
+    assert made == ["plain-text-t0-b1-s0", "prompt_lookup-text-t0-b1-s0"]
+    assert (tmp_path / "rows" / f"{made[0]}.json").read_text() == first
+    execute(config, tmp_path, lm)
+    assert len(made) == 2 and len(list((tmp_path / "rows").iterdir())) == 2
+
+
+def test_conflicting_config_is_refused(config, tmp_path):
+    store.Store(tmp_path).claim(config, defaults.SELECTION)
+    with config.unlocked():
+        config.methods = ("plain",)  # chooses rows
+    store.Store(tmp_path).claim(config, defaults.SELECTION)
+    with config.unlocked():
+        config.max_new_tokens = 25
+    with pytest.raises(ConfigError, match="max_new_tokens: 24 -> 25"):
+        store.Store(tmp_path).claim(config, defaults.SELECTION)
+
+
+def test_another_machine_is_refused(config, tmp_path):
+    place = store.Store(tmp_path)
+    evaluate.provenance(place)
+    file = tmp_path / "parts" / "provenance.json"
+    kept = json.loads(file.read_text())
+    kept["hardware"]["processor"] = "another"
+    store.write(file, kept)
+    with pytest.raises(ConfigError, match="processor: another"):
+        evaluate.provenance(place)
+
+
+def test_broken_piece_names_itself(tmp_path):
+    place = store.Store(tmp_path)
+    store.text(tmp_path / "rows" / "x.json", "{")
+    with pytest.raises(ConfigError, match=r"x.json.*delete"):
+        place.get("rows", "x")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("repeats", 0, "repeats=0"),
+        ("batch", 3, "no multiple"),
+        ("tasks", (), "need an entry"),
+        ("tasks", ("poem",), "no task 'poem'"),
+        ("trees", ("copyspec",), "config.trees"),
+        ("task_methods", {"text": ("copyspec",)}, "task_methods"),
+    ],
+)
+def test_bad_configs(config, tmp_path, lm, field, value, said):
+    with config.unlocked():
+        config[field] = value
+    with pytest.raises(ConfigError, match=said):
+        execute(config, tmp_path, lm)
+
+
+def test_random_prompts_need_no_tokenizer(config, tmp_path, lm):
+    with pytest.raises(ConfigError, match="tokenizer"):
+        execute(config, tmp_path, lm._replace(tokenizer=None))

@@ -1,0 +1,97 @@
+"""Recipes, overrides and their errors."""
+
+import pytest
+
+from experiments import run, settings
+from models.errors import ConfigError
+
+RECIPE = """
+import ml_collections
+
+def get_config():
+    config = ml_collections.ConfigDict()
+    config.methods = ("plain", "copyspec")
+    config.prompts = 3
+    return config
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(RECIPE)
+    return f"--config={file}"
+
+
+def test_recipe_over_defaults_and_overrides(recipe):
+    config, rest = settings.resolve(
+        [
+            recipe,
+            "--config.repeats=5",
+            "--config.temperatures=(0.5,)",
+            "--config.drafts.draft=other",
+            "--workdir=w",
+        ]
+    )
+    assert config.prompts == 3 and config.methods == ("plain", "copyspec")
+    assert config.repeats == 5 and config.temperatures == (0.5,)
+    assert config.drafts.draft == "other"
+    assert config.max_new_tokens == 128  # a default
+    assert rest == ["--workdir=w"]
+
+
+def test_typo_names_siblings(recipe):
+    with pytest.raises(ConfigError, match=r"'promts'.*'prompts'"):
+        settings.resolve([recipe, "--config.promts=3"])
+    with pytest.raises(ConfigError, match=r"config.drafts has no field 'daft'"):
+        settings.resolve(
+            [recipe, "--config.daft.x=3", "--config.drafts.daft=3"][:1]
+            + ["--config.drafts.daft=3"]
+        )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--config.prompts=many"], ["--config.prompts"], ["--config.seed=1.5"]],
+)
+def test_wrong_values(recipe, arguments):
+    with pytest.raises(ConfigError):
+        settings.resolve([recipe, *arguments])
+
+
+def test_missing_file_and_flag(tmp_path):
+    with pytest.raises(ConfigError, match="give one"):
+        settings.resolve(["--workdir=w"])
+    with pytest.raises(ConfigError, match="no such file"):
+        settings.resolve([f"--config={tmp_path}/absent.py"])
+
+
+def test_wrong_stage(tmp_path):
+    file = tmp_path / "odd.py"
+    file.write_text(RECIPE.replace("config.prompts = 3", "config.stage = 'bake'"))
+    with pytest.raises(ConfigError, match="bake"):
+        settings.load(file)
+
+
+def test_single_method_recipe_is_evaluated_against_plain():
+    config = settings.load("configs/token_recycling.py")
+    assert config.methods == ("plain", "token_recycling")
+    assert config.stage == "evaluate"
+
+
+def test_shipped_recipes_load():
+    assert "token_recycling" in settings.load("configs/quickstart.py").methods
+    assert settings.load("configs/peers.py").stage == "peers"
+
+
+def test_command_line_explains_itself(recipe, capsys):
+    assert run.main([recipe]) == 2
+    assert "--workdir" in capsys.readouterr().err
+    assert run.main(["--help"]) == 0
+
+
+def test_diff():
+    old, new = {"a": 1, "b": {"c": [1, 2]}}, {"a": 1, "b": {"c": [1, 3]}, "d": 4}
+    lines = settings.diff(old, new)
+    assert lines == ["b.c: [1, 2] -> [1, 3]", 'd: "(absent)" -> 4']
+    assert settings.diff(old, new, free=("b", "d")) == []

@@ -1,0 +1,353 @@
+"""decoding/constraints/regex.py and the automata it is made of."""
+
+import random
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding import base, compose, tree
+from decoding.constraints import automaton, characters, regex, utf8
+from decoding.transforms import ban_tokens, temperature, top_k
+from models.errors import ConstraintError
+
+# No token spells "c" alone, and é only comes in halves or with a letter.
+TOKENS = [b"", b"a", b"b", b"ab", b"ba", b"bc", b"aa", b"\xc3", b"\xa9", b"\xa9a", b"1"]
+TOKENS += [b"12", b"-", b"", b"bca", b"\xc3\xa9", b"1-"]
+EOS, VOCAB = (0,), 20  # ids 17 to 19 pad the embedding
+
+# Pattern; prefixes up to how many bytes are tried; how many more bytes complete any of
+# them (0 where the first number bounds the whole language).
+PATTERNS = [
+    ("(ab|ba){1,2}", 4, 0),
+    ("a*bc", 2, 4),
+    ("[ab]c?", 2, 0),
+    ("[^a]{1,2}", 4, 0),
+    ("(é|a)(é|b)?", 4, 0),
+    (r"\d{1,3}-\d", 5, 0),
+    ("a?(bca|b)*", 3, 3),
+    ("(?i)B[^\n]?", 3, 0),
+    ("", 0, 0),
+]
+
+
+def _live(pattern: str, longest: int, tokens: list[bytes]) -> dict[bytes, bool]:
+    """By brute force: every spelled string up to `longest`, and whether it is a prefix
+    of a whole one that tokens can go on to spell."""
+    strings, todo = {b""}, [b""]
+    while todo:
+        head = todo.pop()
+        for token in tokens:
+            longer = head + token
+            if token and len(longer) <= longest and longer not in strings:
+                strings.add(longer)
+                todo.append(longer)
+    alive: dict[bytes, bool] = {}
+    for text in sorted(strings, key=len, reverse=True):
+        alive[text] = _matches(pattern, text) or any(
+            alive.get(text + token, False) for token in tokens if token
+        )
+    return alive
+
+
+def _matches(pattern: str, data: bytes) -> bool:
+    try:
+        return re.fullmatch(pattern, data.decode(), re.ASCII) is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def _disagreements(
+    found: automaton.TokenDFA, pattern: str, longest: int, more: int = 0
+) -> int:
+    """Pairs of prefix and token on which the mask and the brute force differ."""
+    alive = _live(pattern, longest + more, TOKENS)
+    seen, todo, wrong = {b""}, [(b"", found.start)], 0
+    while todo:
+        text, state = todo.pop()
+        for token, data in enumerate(TOKENS + [b""] * (VOCAB - len(TOKENS))):
+            after = found.next[state, found.classes[token]]
+            if token in EOS:
+                want = _matches(pattern, text)
+            else:
+                want = bool(data) and alive.get(text + data, False)
+            wrong += (after >= 0) != want
+            longer = text + data
+            if after >= 0 and data and len(longer) <= longest and longer not in seen:
+                seen.add(longer)
+                todo.append((longer, after))
+    return wrong
+
+
+@pytest.mark.parametrize(("pattern", "longest", "more"), PATTERNS)
+def test_mask_equals_brute_force(pattern, longest, more):
+    found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
+    assert _disagreements(found, pattern, longest, more) == 0
+
+
+# Bytes can go on from "ac" and from "b", but no token spells the rest.
+STRANDED = [("ab|a[1c]2|acc", 3), ("[ab]c{2}|b", 3)]
+
+
+@pytest.mark.parametrize(("pattern", "longest"), STRANDED)
+def test_brute_force_catches_no_pruning(monkeypatch, pattern, longest):
+    found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
+    assert _disagreements(found, pattern, longest) == 0
+    monkeypatch.setattr(automaton, "prune", lambda lifted: lifted)
+    found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
+    assert _disagreements(found, pattern, longest) > 0
+
+
+def test_brute_force_catches_merged_classes():
+    found = regex.compile_tables("[ab]1", TOKENS, EOS, VOCAB)
+    assert _disagreements(found, "[ab]1", 2) == 0
+    classes = found.classes.copy()
+    classes[TOKENS.index(b"ab")] = classes[TOKENS.index(b"b")]
+    assert _disagreements(found._replace(classes=classes), "[ab]1", 2) > 0
+
+
+def test_classes_are_as_few_as_columns():
+    found = regex.compile_tables("[ab]1", TOKENS, EOS, VOCAB)
+    assert len(np.unique(found.next, axis=1).T) == found.next.shape[1]
+    # nowhere allowed · a and b · 1 · end of sequence
+    assert found.next.shape[1] == 4
+
+
+SAMPLES = list("abZ_09 \n-]^.\\{}") + ["\x7f", "\x80", "é", "ÿ", "\u07ff", "\u0800"]
+SAMPLES += ["€", "中", "\ud7ff", "\ue000", "\uffff", "\U00010000", "😀", "\U0010ffff"]
+
+
+def _random_pattern(rng: random.Random, parts: int) -> str:
+    def atom() -> str:
+        kind = rng.random()
+        if kind < 0.35:
+            return re.escape(rng.choice(SAMPLES))
+        if kind < 0.5:
+            return rng.choice([r"\w", r"\d", r"\s", r"\W", r"\D", r"\S", "."])
+        if kind > 0.9:
+            return f"(?:{_random_pattern(rng, 1)}|{_random_pattern(rng, 1)})"
+        low, high = sorted(rng.sample(SAMPLES, 2))
+        range_ = f"{re.escape(low)}-{re.escape(high)}"
+        items = [range_, re.escape(rng.choice(SAMPLES)), rng.choice([r"\w", r"\S"])]
+        some = rng.sample(items, rng.randint(1, 3))
+        return f"[{rng.choice(['', '^'])}{''.join(some)}]"
+
+    repeats = ["", "", "*", "?", "+", "{1,2}", "{2}", "??", "{,2}"]
+    return "".join(atom() + rng.choice(repeats) for _ in range(rng.randint(1, parts)))
+
+
+def _accepts(dfa: automaton.ByteDFA, data: bytes) -> bool:
+    state = dfa.start
+    for byte in data:
+        if state == automaton.DEAD:
+            return False
+        state = dfa.next[state, byte]
+    return state != automaton.DEAD and bool(dfa.accept[state])
+
+
+def _byte_disagreements(patterns: int) -> int:
+    rng, wrong = random.Random(0), 0
+    for _ in range(patterns):
+        flags = rng.choice(["", "", "(?s)", "(?i)"])
+        pattern = flags + _random_pattern(rng, 3)
+        dfa = utf8.byte_automaton(characters.automaton(pattern))
+        for _ in range(60):
+            text = "".join(rng.choices(SAMPLES, k=rng.randint(0, 4)))
+            wrong += _accepts(dfa, text.encode()) != _matches(pattern, text.encode())
+    return wrong
+
+
+def test_byte_automata_equal_re_on_random_patterns():
+    # 60 patterns x 60 strings over ASCII and both ends of every UTF-8 length; seed 0.
+    assert _byte_disagreements(60) == 0
+
+
+def test_random_patterns_catch_states_merged_too_early(monkeypatch):
+    def careless(dfa):
+        step, accept, start = automaton.trim(dfa.next, dfa.accept, dfa.start)
+        _, first, block = np.unique(accept, return_index=True, return_inverse=True)
+        merged = np.append(block, automaton.DEAD)[step[first]]
+        return automaton.ByteDFA(merged, accept[first], int(block[start]))
+
+    monkeypatch.setattr(automaton, "minimise", careless)
+    assert _byte_disagreements(20) > 0
+
+
+def test_bytes_of_any_are_exactly_utf8():
+    dfa = utf8.byte_automaton(characters.automaton("(?s)."))
+    for point in [*range(0, 0x110000, 251), 0x7F, 0x80, 0x7FF, 0x800, 0xFFFF, 0x10FFFF]:
+        if not 0xD800 <= point < 0xE000:
+            assert _accepts(dfa, chr(point).encode())
+    # overlong, surrogate, beyond the last code point, cut short, a bare continuation
+    for data in (b"\xc0\x80", b"\xe0\x9f\xbf", b"\xf0\x8f\xbf\xbf", b"\xed\xa0\x80"):
+        assert not _accepts(dfa, data)
+    for data in (b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xe2\x82", b"\x80", b""):
+        assert not _accepts(dfa, data)
+
+
+def test_minimal_sizes():
+    def size(pattern):
+        return len(utf8.byte_automaton(characters.automaton(pattern)).accept)
+
+    # a{,2} needs three states although all of them accept.
+    assert [size(p) for p in ("", "a", "a{,2}", "a*", "(a|b)*a", "x(a|b)|y(a|b)")] == [
+        1,
+        2,
+        3,
+        1,
+        2,
+        3,
+    ]
+
+
+def _begin(made, rows: int) -> base.State:
+    return jax.vmap(made.init, out_axes=base.ROWS)(
+        jnp.zeros((rows, 3), jnp.int32), jnp.ones(rows, jnp.int32)
+    )
+
+
+def test_random_walks_match(tokenizer):
+    pattern = "(é|ab|1(2|-)?){1,3}(bca)?"
+    made = compose.chain(
+        regex.transform(pattern, tokenizer(TOKENS), EOS, VOCAB),
+        temperature.transform(1),
+    )
+    rows, steps = 200, 24
+
+    def step(state, key):
+        logits = jax.random.normal(key, (rows, VOCAB))
+        read = lambda state, logits: made.apply(state, logits, {})
+        masked = jax.vmap(read, in_axes=(base.ROWS, 0))(state, logits)
+        token = masked.argmax(-1).astype(jnp.int32)
+        return tree.over_rows(made.advance, 2)(state, token, logits), token
+
+    keys = jax.random.split(jax.random.key(0), steps)
+    _, tokens = jax.jit(lambda s: jax.lax.scan(step, s, keys))(_begin(made, rows))
+    texts = set()
+    for row in np.asarray(tokens).T.tolist():
+        assert EOS[0] in row and max(row) < len(TOKENS)
+        end = row.index(EOS[0])
+        assert set(row[end:]) == set(EOS)  # nothing follows the end
+        text = b"".join(TOKENS[token] for token in row[:end])
+        assert _matches(pattern, text)
+        texts.add(text)
+    assert len(texts) > 40
+    assert not all(_matches("(é|ab|1(2|-)?){1,3}", text) for text in texts)
+
+
+def test_state_at_a_node_is_the_replayed_state(tokenizer):
+    made = regex.transform("(ab|ba){1,2}", tokenizer(TOKENS), EOS, VOCAB)
+    rng = np.random.default_rng(0)
+    parents = np.array([-1] + [rng.integers(0, i) for i in range(1, 14)], np.int32)
+    tokens = rng.integers(0, VOCAB, (4, 14)).astype(np.int32)
+    tokens[:, 1:] = rng.choice([1, 2, 3, 4], (4, 13))
+    tokens[0, 5] = 0
+    grown = base.TokenTree(
+        jnp.asarray(tokens), jnp.tile(parents, (4, 1)), jnp.ones((4, 14)), depth=13
+    )
+    states = jax.jit(lambda *a: tree.node_states(made, *a))(
+        _begin(made, 4), grown, jnp.zeros((4, 14, VOCAB))
+    )
+    found = regex.compile_tables("(ab|ba){1,2}", TOKENS, EOS, VOCAB)
+    want = np.zeros((4, 14), np.int64)
+    want[:, 0] = found.start
+    for b, node in np.ndindex(4, 14):
+        if node:
+            before = want[b, parents[node]]
+            after = found.next[before, found.classes[tokens[b, node]]]
+            want[b, node] = after if before >= 0 else automaton.DEAD
+    np.testing.assert_array_equal(states.row.state, want)
+    assert (want == automaton.DEAD).any() and (want > 0).any()
+    # A dead node, which cannot be reached, reads the logits as they are.
+    logits = jax.random.normal(jax.random.key(0), (4, 14, VOCAB))
+    read = lambda state, logits: made.apply(state, logits, {})
+    axes = (base.ROWS, 0)
+    masked = jax.vmap(jax.vmap(read, in_axes=axes), in_axes=axes)(states, logits)
+    np.testing.assert_array_equal(masked[want < 0], logits[want < 0])
+    assert np.isfinite(np.asarray(masked).max(-1)).all() and not np.isnan(masked).any()
+
+
+def test_the_pattern_wins_over_bans_and_survives_truncation(tokenizer):
+    only_a = regex.transform("a", tokenizer(TOKENS), EOS, VOCAB)
+    logits = jnp.arange(float(VOCAB))
+    for parts in (
+        (ban_tokens.transform([1], VOCAB), only_a),
+        (only_a, ban_tokens.transform([1], VOCAB)),
+        (only_a, top_k.transform(1)),
+    ):
+        made = compose.chain(*parts)
+        state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))
+        out = made.apply(state, logits, {})
+        np.testing.assert_array_equal(np.flatnonzero(np.isfinite(out)), [1])
+
+
+def test_patterns_of_like_size_share_a_program(tokenizer):
+    made = [
+        regex.transform(pattern, tokenizer(TOKENS), EOS, VOCAB)
+        for pattern in ("(ab|ba)1", "(aa|ab)2?1")
+    ]
+    program = jax.jit(lambda state, logits: made[0].apply(state, logits, {}))
+    masks = []
+    for one in made:
+        state = one.init(jnp.zeros(1, jnp.int32), jnp.int32(1))
+        got = program(state, jnp.zeros(VOCAB))
+        np.testing.assert_array_equal(got, one.apply(state, jnp.zeros(VOCAB), {}))
+        masks.append(np.isfinite(got))
+    assert program._cache_size() == 1 and (masks[0] != masks[1]).any()
+
+
+@pytest.mark.parametrize(
+    ("size", "most"), [(4096, (0.01, 0.06, 0.4)), (131_072, (0.27, 0.33, 1.2))]
+)
+def test_table_sizes(words, size, most):
+    # Megabytes in int16, `classes` included; a dense table takes Q · V entries.
+    tokens = words[:size]
+    patterns = [
+        r"\d{4}-(0[1-9]|1[0-2])-([0-2]\d|3[01])",
+        r'\{"name": "[^"\\\n]{1,20}", "age": (0|[1-9]\d{0,2}), "tags": '
+        r'\[("[a-z]{1,8}"(, "[a-z]{1,8}"){0,3})?\]\}',
+        r'\{"title": "([^"\\\n]|\\["\\/bfnrt]){0,40}", "tags": \["[^"\\\n]{1,40}"'
+        r'(, "[^"\\\n]{1,40}"){1,4}\], "id": \d{1,9}\}',
+    ]
+    for pattern, megabytes in zip(patterns, most):
+        found = regex.compile_tables(pattern, tokens, EOS, size)
+        assert automaton.compact(found.next).dtype == np.int16
+        assert (found.next.size + size) * 2e-6 <= megabytes
+        assert found.next.shape[0] * size * 2e-6 > 10 * megabytes
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("(", "is invalid"),
+        (r"\p{L}", "is invalid"),
+        (r"a(?=b)", "assert"),
+        (r"(a)\1", "groupref"),
+        (r"\bfoo", "uses at"),
+        (r"(?>a)b", "atomic"),
+        ("a*+b", "possessive"),
+        (r"[^\s\S]", "matches no text"),
+        ("[cd]", "no sequence of this tokenizer"),
+        ("(.{9999}){9999}", "too large"),
+        ("(a|b)*a(a|b){20}", "more than 20000 states"),
+    ],
+)
+def test_refuses(tokenizer, pattern, words):
+    with pytest.raises(ConstraintError, match=words):
+        regex.transform(pattern, tokenizer(TOKENS), EOS, VOCAB)
+
+
+def test_refuses_vocabularies_that_do_not_fit(tokenizer):
+    for eos in ((), (20,)):
+        with pytest.raises(ConstraintError, match="end-of-sequence"):
+            regex.transform("a", tokenizer(TOKENS), eos, VOCAB)
+    with pytest.raises(ConstraintError, match="tokenizer of this model"):
+        regex.transform("a", tokenizer(TOKENS), EOS, 5)
+
+
+def test_outer_anchors_say_nothing(tokenizer):
+    for pattern in ("^ab$", r"\Aab\Z", "^ab"):
+        found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
+        assert _disagreements(found, "ab", 2) == 0

@@ -1,0 +1,40 @@
+"""decoding/transforms/temperature.py."""
+
+import jax.numpy as jnp
+import pytest
+
+from decoding import base
+from decoding.transforms import temperature
+from models.errors import MethodError
+
+
+@pytest.mark.parametrize("value", [0.3, 0.8, 1.7])
+def test_equals_hf(parity, value):
+    parity(f"temperature/{value}", temperature.transform(value))
+
+
+def test_sweep_is_one_program(one_program):
+    assert one_program(temperature.transform, (0.5, 1.0, 2.0))
+
+
+def test_sweep_check_catches_a_knob_in_a_closure(one_program):
+    def broken(value):
+        good = temperature.transform(value)
+        return good._replace(apply=lambda state, logits, aux: logits / value)
+
+    assert not one_program(broken, (0.5, 1.0, 2.0))
+
+
+def test_lowest_temperature_stays_finite():
+    made = temperature.transform(1e-6)
+    state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))
+    out = made.apply(state, jnp.array([1e4, -1e4, -jnp.inf]), {})
+    assert jnp.isfinite(out[:2]).all() and out[2] == -jnp.inf
+    assert made.advance is None and made.warper and made.domain == "logits"
+    assert temperature.CARD.guarantee == base.LAW
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, float("nan"), float("inf"), 1e-9])
+def test_refuses(value):
+    with pytest.raises(MethodError, match="temperature=0"):
+        temperature.transform(value)

@@ -1,0 +1,99 @@
+"""A small training run that ends itself with SIGKILL; run by test_resume.py.
+
+Usage: killed_run.py WORKDIR POINT [--forget]. POINT is `none`, `step:N` (dies before
+step N's update), or `save:N` (dies while the checkpoint of step N is being written).
+`--forget` is the planted fault: the data iterator's state is not restored.
+"""
+
+import os
+import signal
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from training import checkpoints, data, fit
+
+STEPS = 12
+
+
+def stream() -> data.Stream:
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(1, 32, size) for size in rng.integers(20, 60, 40)]
+    return data.Stream(data.Corpus(documents, 0), (data.Stage(STEPS, 4, 16),), seed=3)
+
+
+def objective() -> fit.Objective:
+    """A bigram model: enough for a curve that depends on every batch."""
+
+    def loss(params, batch, target_out):
+        tokens = batch["tokens"]
+        logp = jax.nn.log_softmax(params["table"][tokens[:, :-1]])
+        picked = jnp.take_along_axis(logp, tokens[:, 1:, None], -1)
+        return -picked.mean(), {}
+
+    return fit.Objective(loss)
+
+
+def run(workdir: str, iterator: data.DataIterator) -> fit.Result:
+    table = jax.random.normal(jax.random.key(0), (32, 32))
+    return fit.fit(
+        {"table": table},
+        objective(),
+        optax.adam(optax.linear_schedule(0.1, 0.0, STEPS)),
+        iterator,
+        steps=STEPS,
+        workdir=workdir,
+        rows_at_once=2,
+        clip=1.0,
+        ema=0.9,
+        save_every=3,
+        keep=2,
+        log_every=2,
+        progress=False,
+    )
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Doomed(data.DataIterator):
+    """Dies when asked for batch `at`; `forget` leaves the state where it was."""
+
+    at = -1
+    forget = False
+
+    def __next__(self) -> data.Batch:
+        if self.step == self.at:
+            die()
+        return super().__next__()
+
+    def restore(self, state: dict) -> None:
+        if not self.forget:
+            super().restore(state)
+
+
+def main() -> None:
+    workdir, point = sys.argv[1:3]
+    kind, _, number = point.partition(":")
+    iterator = Doomed(stream())
+    iterator.forget = "--forget" in sys.argv
+    if kind == "step":
+        iterator.at = int(number)
+    if kind == "save":
+        whole = checkpoints.Store.save
+
+        def save(self, state, extra):
+            whole(self, state, extra)  # returns while the writing goes on
+            if int(state.step) == int(number):
+                die()
+
+        checkpoints.Store.save = save
+    run(workdir, iterator)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""`fit`: accumulation, clipping, averages, schedules, and what happens on failures."""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from absl import logging as absl_logging
+
+from models.errors import CheckpointError, ConfigError, DataError, TrainingError
+from tests.training import killed_run
+from training import data, fit, logs, optimizers
+
+
+def quadratic() -> fit.Objective:
+    """Mean over rows of (w x - y)^2 with a weight a row."""
+
+    def loss(params, batch, target_out):
+        error = (params["w"] * batch["x"] - batch["y"]).sum(1)
+        total = batch["weight"].sum()
+        return (batch["weight"] * error**2).sum() / total, {"error": error.mean()}
+
+    return fit.Objective(loss, weight=lambda batch: batch["weight"].sum())
+
+
+def rows(seed: int, count: int = 8) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "x": rng.normal(size=(count, 3)).astype(np.float32),
+        "y": rng.normal(size=(count, 3)).astype(np.float32),
+        "weight": rng.uniform(0.1, 3.0, count).astype(np.float32),
+    }
+
+
+def first_state(optimizer: optax.GradientTransformation, ema: bool = False):
+    params = {"w": jnp.asarray([0.3, -0.2, 0.9])}
+    average = params if ema else None
+    return fit.TrainState(jnp.int32(0), params, optimizer.init(params), average)
+
+
+def weights_after(objective: fit.Objective, rows_at_once: int) -> np.ndarray:
+    optimizer = optax.sgd(0.1)
+    step = jax.jit(fit.make_step(objective, optimizer, rows_at_once))
+    state = first_state(optimizer)
+    for seed in range(5):
+        state, _ = step(state, rows(seed))
+    return np.asarray(state.params["w"])
+
+
+def test_accumulation_is_the_large_batch() -> None:
+    """To 2e-6: float32 sums of 8 rows of order 1 in another order, over 5 steps."""
+    whole = weights_after(quadratic(), 0)
+    for rows_at_once in (1, 2, 4):
+        parts = weights_after(quadratic(), rows_at_once)
+        np.testing.assert_allclose(parts, whole, atol=2e-6)
+    unweighted = quadratic()._replace(weight=lambda batch: 1.0)  # planted fault
+    assert np.abs(weights_after(unweighted, 2) - whole).max() > 1e-3
+
+
+def test_rows_at_once_must_divide_the_batch() -> None:
+    step = fit.make_step(quadratic(), optax.sgd(0.1), 3)
+    with pytest.raises(ConfigError, match="rows_at_once=3"):
+        step(first_state(optax.sgd(0.1)), rows(0))
+
+
+def test_clip_and_average() -> None:
+    optimizer = optax.sgd(1.0)
+    step = fit.make_step(quadratic(), optimizer, clip=0.01, ema=0.75)
+    before = first_state(optimizer, ema=True)
+    after, metrics = step(before, rows(0))
+    moved = after.params["w"] - before.params["w"]
+    assert metrics["grad_norm"] > 0.01
+    np.testing.assert_allclose(jnp.linalg.norm(moved), 0.01, rtol=1e-5)
+    wanted = 0.75 * before.params["w"] + 0.25 * after.params["w"]
+    np.testing.assert_allclose(after.ema["w"], wanted, rtol=1e-6)
+    assert np.abs(after.params["w"] - wanted).max() > 1e-4  # a copy would be caught
+
+
+def test_schedule_by_hand() -> None:
+    """Peak 8, warm-up 3, decay 4 of 12 steps; longer runs agree until the decay."""
+    schedule = optimizers.warmup_stable_decay(8.0, 12, 3, 4)
+    rates = [float(schedule(i)) for i in range(13)]
+    assert rates == [2.0, 4.0, 6.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 6.0, 4.0, 2.0, 0.0]
+    longer = optimizers.warmup_stable_decay(8.0, 20, 3, 4)
+    assert [float(longer(i)) for i in range(9)] == rates[:9]
+    with pytest.raises(ConfigError, match="exceed steps=6"):
+        optimizers.warmup_stable_decay(8.0, 6, 3, 4)
+
+
+def muon_moves(up: jax.Array) -> np.ndarray:
+    """The first update of a gate-up weight, without Muon's sqrt(fan-out / fan-in)."""
+    params = {"layer_0": {"up": up}, "embedding": {"tokens": jnp.ones((16, 8))}}
+    muon = optimizers.muon(optax.constant_schedule(1.0), optax.constant_schedule(0.1))
+    updates, _ = jax.jit(muon.update)(params, muon.init(params), params)
+    adam = np.asarray(updates["embedding"]["tokens"])
+    first = 0.9 * 0.1 / (1 - 0.9**2) + 1  # Nesterov, bias-corrected
+    np.testing.assert_allclose(adam, -0.1 * first, rtol=1e-3)
+    return np.asarray(updates["layer_0"]["up"]) / np.sqrt(3)
+
+
+def test_muon_orthogonalises_gate_and_up_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Singular values near 1 in both halves, though one gradient is 50 times larger."""
+    up = jax.random.normal(jax.random.key(0), (24, 2, 8))
+    up = up * jnp.asarray([1.0, 50.0])[:, None]
+
+    def least(moved: np.ndarray) -> float:
+        halves = [np.linalg.svd(moved[:, i], compute_uv=False) for i in range(2)]
+        return min(values.min() for values in halves)
+
+    assert least(muon_moves(up)) > 0.6
+    together = optimizers.Dims(reduction_axis=-1, output_axis=(0, 1))  # planted fault
+    monkeypatch.setitem(optimizers.MATRICES, "up", together)
+    assert least(muon_moves(up)) < 0.6
+
+
+def spoil(workdir: pathlib.Path, step: int, how: str) -> None:
+    """Truncate the largest file of a checkpoint, or flip a byte in its middle."""
+    folder = workdir / "checkpoints" / str(step)
+    files = [p for p in folder.rglob("*") if p.is_file()]
+    largest = max(files, key=lambda p: p.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    if how == "truncate":
+        content = content[: len(content) // 2]
+    else:
+        content[len(content) // 2] ^= 0xFF
+    largest.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["truncate", "flip"])
+def test_a_bad_checkpoint_is_passed_over(
+    how: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = killed_run.run(tmp_path / "whole", data.DataIterator(killed_run.stream()))
+    killed_run.run(tmp_path / "run", data.DataIterator(killed_run.stream()))
+    spoil(tmp_path / "run", killed_run.STEPS, how)
+    absl_logging.get_absl_logger().propagate = True
+    again = killed_run.run(tmp_path / "run", data.DataIterator(killed_run.stream()))
+    named = str(tmp_path / "run" / "checkpoints" / str(killed_run.STEPS))
+    assert any(named in r.message and r.levelname == "WARNING" for r in caplog.records)
+    curves = [(tmp_path / w / "metrics.jsonl").read_text() for w in ("whole", "run")]
+    assert curves[0] == curves[1]
+    np.testing.assert_array_equal(again.params["table"], whole.params["table"])
+    assert list((tmp_path / "run" / "corrupt_checkpoints").iterdir())
+
+
+def test_no_usable_checkpoint_is_an_error(tmp_path: pathlib.Path) -> None:
+    killed_run.run(tmp_path, data.DataIterator(killed_run.stream()))
+    for folder in (tmp_path / "checkpoints").iterdir():
+        spoil(tmp_path, int(folder.name), "truncate")
+    with pytest.raises(CheckpointError, match="no usable checkpoint"):
+        killed_run.run(tmp_path, data.DataIterator(killed_run.stream()))
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path: pathlib.Path) -> None:
+    killed_run.run(tmp_path, data.DataIterator(killed_run.stream()))
+    other = data.Stream(killed_run.stream().corpus, killed_run.stream().stages, seed=4)
+    with pytest.raises(DataError, match="seed=3"):
+        killed_run.run(tmp_path, data.DataIterator(other))
+
+
+def explode_at(step: int) -> fit.Objective:
+    def loss(params, batch, target_out):
+        bad = jnp.where(batch["x"].sum() > step, jnp.nan, 0.0)
+        return (params["w"] ** 2).sum() + bad, {}
+
+    return fit.Objective(loss)
+
+
+class Counter:
+    """Batches 1, 2, 3, ... and the state that goes with them."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        self.step += 1
+        return {"x": np.full((1, 1), self.step, np.float32)}
+
+    def state(self) -> dict:
+        return {"step": self.step}
+
+    def restore(self, state: dict) -> None:
+        self.step = state["step"]
+
+
+def fit_counter(workdir: pathlib.Path, **settings) -> fit.Result:
+    defaults = {"steps": 9, "workdir": workdir, "save_every": 2, "progress": False}
+    return fit.fit(
+        {"w": jnp.ones(3)},
+        explode_at(5),
+        optax.sgd(0.1),
+        Counter(),
+        **{**defaults, **settings},
+    )
+
+
+def test_nan_stops_and_names_the_last_good_checkpoint(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(TrainingError, match=r"step 6: loss nan.*checkpoints/4"):
+        fit_counter(tmp_path, log_every=4)
+    assert not (tmp_path / "checkpoints" / "6").exists()
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open()]
+    assert steps == [1, 2, 3, 4, 5]
+
+
+def test_unwritable_workdir(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        fit_counter(tmp_path / "file" / "run")
+
+
+def test_disk_full(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self, *args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fit.checkpoints.ocp.CheckpointManager, "save", full)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        fit_counter(tmp_path)
+
+
+def test_settings_are_checked(tmp_path: pathlib.Path) -> None:
+    for wrong in ({"steps": 0}, {"keep": 0}, {"ema": 1.0}, {"rows_at_once": -1}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            fit_counter(tmp_path, **wrong)
+
+
+def test_truncated_metrics(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste')
+    logs.truncate(path, 2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'

@@ -1,0 +1,78 @@
+"""`recipes.run`: a small config from texts to a measured, loadable export."""
+
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+import models
+from configs import tiny, tiny_draft
+from models.errors import ConfigError
+from training import recipes
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
+
+
+def write_texts(folder: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 6), ("validation", 2)):
+        (folder / split).mkdir(parents=True)
+        for i in range(count):
+            lines = [" ".join(rng.choice(WORDS, 8)) for _ in range(60)]
+            (folder / split / f"{i}.txt").write_text("\n".join(lines))
+
+
+def small(folder: pathlib.Path):
+    config = tiny.get_config()
+    config.model.update(
+        d_model=16, n_layers=1, n_heads=2, n_kv_heads=1, head_dim=8, d_ff=16
+    )
+    config.data.update(source=str(folder), vocab_size=288)
+    config.data.stages = ((4, 2, 32), (2, 1, 64))
+    config.train.update(warmup=1, decay=2, save_every=3)
+    config.evaluate.update(window=64, context=16)
+    return config
+
+
+def test_run(tmp_path: pathlib.Path) -> None:
+    write_texts(tmp_path / "texts")
+    config = small(tmp_path / "texts")
+    figures = recipes.run(config, tmp_path / "run")
+    assert figures["steps"] == 6 and figures["seen_tokens"] == 4 * 64 + 2 * 64
+    assert 0 < figures["bits"] < 8 and figures["cases"] == 64
+    lm = models.load(tmp_path / "run" / "export")
+    text = "alpha  beta\n\té"
+    assert lm.tokenizer.decode(lm.tokenizer.encode(text)) == text
+    exact = jax.tree.map(
+        lambda x: np.array_equal(x, x.astype("bfloat16").astype("float32")), lm.params
+    )
+    assert all(jax.tree.leaves(exact))
+    card = (tmp_path / "run" / "export" / "README.md").read_text()
+    assert f"**{figures['bits']:.4f}**" in card and "30%" in card
+    assert "{" not in card.replace("{'", "")
+    curve = (tmp_path / "run" / "metrics.jsonl").read_text()
+    again = recipes.run(config, tmp_path / "run")
+    assert again["bits"] == figures["bits"]
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == curve
+
+
+def test_the_tokenizer_must_fit(tmp_path: pathlib.Path) -> None:
+    write_texts(tmp_path / "texts")
+    config = small(tmp_path / "texts")
+    recipes.read_data(config, tmp_path / "run")
+    config.data.vocab_size = 300
+    with pytest.raises(ConfigError, match="288 tokens"):
+        recipes.read_data(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize("module", [tiny, tiny_draft])
+def test_shipped_shapes(module) -> None:
+    """What issue and README promise of the shipped models."""
+    config = module.get_config()
+    shape = recipes.model_config(config)
+    assert shape.vocab_size % 128 == 0 and shape.max_positions >= 4096
+    assert config.data.repeat_share >= 0.1
+    if module is tiny:
+        heads = (shape.n_layers, shape.n_heads, shape.n_kv_heads)
+        assert heads == (8, 8, 2)

@@ -1,0 +1,92 @@
+"""The model card that is exported beside the weights."""
+
+import platform
+from typing import Any
+
+CARD = """---
+license: other
+license_name: psf-2.0
+language: code
+library_name: decodax
+---
+# {name}
+
+A Llama-style language model of {parameters:,} parameters ({embedding:,} of them in the
+tied embedding), trained from scratch on Python source. It is made for research on
+decoding: small enough for a laptop, real enough to write plausible Python and to copy.
+It is not an assistant and its code is not to be relied on.
+
+| | |
+|---|---|
+| shape | {layers} layers, width {d_model}, {heads} query and {kv_heads} key-value \
+heads of {head_dim}, gated MLP of {d_ff}, {positions} positions |
+| vocabulary | {vocab}, byte-level BPE; `<|endoftext|>` (id 0) ends a document |
+| weights | bfloat16; every figure below is measured on these rounded weights |
+| held-out bits per byte | **{bits:.4f}** ({nats:.4f} nats a token; \
+{held_tokens:,} tokens, {held_bytes:,} bytes, {held_files} files) |
+| copying, marker seen in training | median {seen_matched:g} of {copy_of} tokens \
+({seen_prefix:g} before the first difference), {cases} cases |
+| copying, marker never seen | median {unseen_matched:g} of {copy_of} tokens \
+({unseen_prefix:g} before the first difference), {cases} cases |
+
+**Bits per byte.** Every token of every validation file is predicted once from at most
+{window} tokens before it (at least {context} past a file's first window); the sum of
+-log2 p is divided by the UTF-8 bytes of the files.
+
+**Copying.** The prompt is 80 held-out tokens, a marker, and the first 16 of them again;
+of the 60 that follow in the passage, how many does greedy decoding give in their place.
+The markers are {seen!r} and {unseen!r}.
+
+## Data
+`{source}`: the standard library's source as found in the interpreter that trained the
+model, CPython {python}. Generated tables, `site-packages`, `pydoc_data`, lib2to3's
+broken test data, files that are not UTF-8, files under 64 characters and duplicates are
+left out. Files are split by the SHA-256 of their path in the library ({train_files}
+train, {held_files} validation); {train_tokens:,} training tokens.
+
+{repeat_share:.0%} of the training windows are rewritten so that they repeat passages of
+their own text, verbatim or with small edits, at varying distances and lengths, often
+after a marker line. Without such windows a model of this size copies nothing.
+
+## Training
+    {command}
+
+{steps} steps, {seen_tokens:,} tokens ({epochs:.2f} passes), {hours:.2f} hours on
+{hardware}, float32. Batches and window lengths by stage: {stages}. Muon for the layers'
+matrices and Adam for the rest; learning rate: warm-up of {warmup} steps, a plateau, a
+linear decay to zero over the last {decay} steps.{notes}
+
+## Licence
+The weights derive from the source text of CPython's standard library, which is under
+the Python Software Foundation License Version 2 (some files under the licences that
+they name). The model may emit passages of that text; the licence's terms apply to them.
+"""
+
+
+def render(config: Any, figures: dict[str, Any]) -> str:
+    """Fill the card from a config and measured figures."""
+    m, t = config.model, config.train
+    stages = ", ".join(
+        f"{steps} x {batch} x {window}" for steps, batch, window in config.data.stages
+    )
+    return CARD.format(
+        name=config.name,
+        layers=m.n_layers,
+        d_model=m.d_model,
+        heads=m.n_heads,
+        kv_heads=m.n_kv_heads,
+        head_dim=m.head_dim,
+        d_ff=m.d_ff,
+        positions=m.max_positions,
+        vocab=config.data.vocab_size,
+        source=config.data.source,
+        python=platform.python_version(),
+        repeat_share=config.data.repeat_share,
+        stages=f"{stages} (steps x windows x tokens)",
+        warmup=t.warmup,
+        decay=t.decay,
+        command=config.command,
+        hardware=config.hardware,
+        notes=f" {config.notes}" if config.notes else "",
+        **figures,
+    )

@@ -1,0 +1,167 @@
+"""Training states on disk: orbax, asynchronous, checked, and with a way back.
+
+Every checkpoint carries a digest of its arrays. A newest checkpoint that cannot be read
+or whose digest differs is moved aside with a warning, and the one before it is used.
+"""
+
+import hashlib
+import json
+import pathlib
+from types import TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+
+from models.errors import CheckpointError
+
+
+def digest(tree: Any) -> str:
+    """SHA-256 over the bytes of the arrays of a tree, in order."""
+    total = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        total.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
+    return total.hexdigest()
+
+
+def read_extra(folder: pathlib.Path) -> dict[str, Any]:
+    """What a checkpoint says beside its arrays: `data`, `seconds` and `digest`."""
+    try:
+        text = (folder / "extra" / "metadata").read_text(encoding="utf-8")
+        return json.loads(text)
+    except (OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(
+            f"{folder}: not a readable checkpoint: {error}"
+        ) from error
+
+
+class Store:
+    """The checkpoints of one run, in `workdir/checkpoints/<step>`."""
+
+    def __init__(self, workdir: pathlib.Path, keep: int) -> None:
+        self.directory = workdir / "checkpoints"
+        self.aside = workdir / "corrupt_checkpoints"
+        self.checked = jax.process_count() == 1  # else arrays are not all addressable
+        self.keep = keep
+        self.manager = self._open()
+
+    def _open(self) -> ocp.CheckpointManager:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            return ocp.CheckpointManager(
+                self.directory,
+                options=ocp.CheckpointManagerOptions(
+                    max_to_keep=self.keep, create=True, enable_async_checkpointing=True
+                ),
+                item_names=("state", "extra"),
+            )
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.directory}: cannot be written ({error}): choose another workdir"
+            ) from error
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.manager.close()
+
+    def latest(self) -> pathlib.Path | None:
+        """The folder of the newest checkpoint, or None."""
+        step = self.manager.latest_step()
+        return None if step is None else self.directory / str(step)
+
+    def save(self, state: Any, extra: dict[str, Any]) -> None:
+        """Start to write `state` (a pytree with `step`) and JSON-able `extra`."""
+        tree = _tree(state)
+        if self.checked:
+            extra = {**extra, "digest": digest(tree)}
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(tree), extra=ocp.args.JsonSave(extra)
+        )
+        try:
+            self.manager.save(int(state.step), args=items)
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def wait(self) -> None:
+        """Wait until every checkpoint is on disk; raises what a save ran into."""
+        try:
+            self.manager.wait_until_finished()
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"{self.directory}: a checkpoint could not be written ({error}); the last "
+            f"good one is {self.latest() or 'none'}: free space and start again"
+        )
+
+    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        """(state, extra) of the newest good checkpoint, or None where there is none.
+
+        `like` gives structure, shapes and dtypes. Raises `CheckpointError` when there
+        are checkpoints but none can be used.
+        """
+        steps = sorted(self.manager.all_steps(), reverse=True)
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+            _tree(like),
+        )
+        reasons = []
+        bad: list[int] = []
+        for step in steps:
+            items = ocp.args.Composite(
+                state=ocp.args.StandardRestore(shapes), extra=ocp.args.JsonRestore()
+            )
+            try:
+                found = self.manager.restore(step, args=items)
+                extra = found["extra"]
+                if self.checked and digest(found["state"]) != extra["digest"]:
+                    raise ValueError(
+                        "its digest differs from the one it was saved with"
+                    )
+            except Exception as error:  # orbax raises bare Exception for torn arrays
+                first = str(error).partition("\n")[0][:200]
+                reason = f"checkpoint {self.directory / str(step)} is unusable: {first}"
+                logging.warning("%s", reason)
+                reasons.append(reason)
+                bad.append(step)
+                continue
+            self._move_aside(bad)
+            state = jax.tree.unflatten(
+                jax.tree.structure(like), jax.tree.leaves(found["state"])
+            )
+            return state, extra
+        if reasons:
+            raise CheckpointError(
+                f"no usable checkpoint in {self.directory}; remove it to start over. "
+                + " / ".join(reasons)
+            )
+        return None
+
+    def _move_aside(self, steps: list[int]) -> None:
+        """Keep bad checkpoints out of the way of the ones that will replace them."""
+        if not steps:
+            return
+        self.manager.close()
+        if jax.process_index() == 0:
+            self.aside.mkdir(exist_ok=True)
+            for step in steps:
+                number = sum(1 for _ in self.aside.iterdir())
+                source = self.directory / str(step)
+                source.rename(self.aside / f"{step}.{number}")
+        self.manager = self._open()
+
+
+def _tree(state: Any) -> dict[str, Any]:
+    """A state as a dict that orbax stores by leaf number, whatever the optimiser."""
+    leaves = jax.tree.leaves(state)
+    return {f"leaf_{i:05d}": leaf for i, leaf in enumerate(leaves)}

@@ -1,0 +1,265 @@
+"""Documents in, batches of fixed windows out: deterministic, seekable, exact to resume.
+
+A stream is a pure function of a step: batch `i` is computed from the corpus, the seed
+and `i` alone, by an index into a permutation per epoch. Hence the state of an iterator
+is one integer, every process can compute its own rows of the same global batch, and a
+longer schedule leaves the batches of a shorter one as they were.
+"""
+
+import functools
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from models.errors import DataError
+from training import repeats as repetition
+
+Batch = dict[str, np.ndarray]
+
+
+def tfds_texts(
+    name: str, split: str, data_dir: str | pathlib.Path, key: str = "text"
+) -> list[str]:
+    """The texts of a split of a TFDS data set, in the data set's order.
+
+    `stdlib_code` is built here; any other name goes to `tfds.builder`. Data are stored
+    as array_record and read without TensorFlow. Raises `DataError` for an unknown name,
+    split or feature.
+    """
+    import tensorflow_datasets as tfds  # slow to import, and only needed here
+
+    try:
+        if name == "stdlib_code":
+            from training.stdlib_code import StdlibCode
+
+            builder: Any = StdlibCode(data_dir=data_dir, file_format="array_record")
+        else:
+            builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
+    except (tfds.core.DatasetNotFoundError, ModuleNotFoundError) as error:
+        raise DataError(f"no TFDS data set named {name!r}: {error}") from error
+    if not builder.info.splits:
+        builder.download_and_prepare()
+    if split not in builder.info.splits:
+        known = sorted(builder.info.splits)
+        raise DataError(f"{name} has no split {split!r}: use one of {known}")
+    if key not in builder.info.features:
+        known = sorted(builder.info.features)
+        raise DataError(f"{name} has no feature {key!r}: use one of {known}")
+    return [_text(row[key]) for row in builder.as_data_source(split)]
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def jsonl_texts(path: str | pathlib.Path, key: str = "text") -> list[str]:
+    """One document a line; raises `DataError` naming the line that has no text."""
+    texts = []
+    for number, line in enumerate(_read(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            text = json.loads(line)[key]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path}, line {number}: no JSON object with {key!r} ({error})"
+            ) from error
+        if not isinstance(text, str):
+            raise DataError(f"{path}, line {number}: {key!r} is no string")
+        texts.append(text)
+    return texts
+
+
+def file_texts(paths: Sequence[str | pathlib.Path]) -> list[str]:
+    """One document a file."""
+    return [_read(path) for path in paths]
+
+
+def _read(path: str | pathlib.Path) -> str:
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
+
+
+def texts(source: str, split: str, data_dir: str | pathlib.Path) -> list[str]:
+    """Documents of a source: `tfds:<name>`, a `.jsonl` file, a file, or a folder.
+
+    Files have one split; a folder `d` gives the files of `d/<split>`, sorted.
+    """
+    if source.startswith("tfds:"):
+        return tfds_texts(source.removeprefix("tfds:"), split, data_dir)
+    path = pathlib.Path(source)
+    if path.is_dir():
+        found = sorted(p for p in (path / split).rglob("*") if p.is_file())
+        if not found:
+            raise DataError(f"{path / split}: no files")
+        return file_texts(found)
+    return jsonl_texts(path) if path.suffix == ".jsonl" else file_texts([path])
+
+
+class Corpus:
+    """Tokenised documents in one flat array; document `i` is `flat[ends[i-1]:ends[i]]`.
+
+    Each document ends with the separator, so that every window of the concatenation is
+    as good as any other.
+    """
+
+    def __init__(self, documents: Sequence[np.ndarray], separator: int):
+        if not documents:
+            raise DataError("a corpus needs at least one document")
+        tail = np.asarray([separator], np.int32)
+        self.separator = separator
+        self.flat = np.concatenate([x for d in documents for x in (d, tail)])
+        self.flat = self.flat.astype(np.int32)
+        self.ends = np.cumsum([len(d) + 1 for d in documents])
+        digest = hashlib.sha256(self.flat.tobytes())
+        self.digest = digest.hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self.flat)
+
+    def shuffled(self, rng: np.random.Generator) -> np.ndarray:
+        """The documents in a random order, concatenated: int32[len(self)]."""
+        starts = np.concatenate([[0], self.ends[:-1]])
+        order = rng.permutation(len(self.ends))
+        return np.concatenate([self.flat[starts[i] : self.ends[i]] for i in order])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`steps` batches of `batch` windows of `window` + 1 tokens."""
+
+    steps: int
+    batch: int
+    window: int
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "window"):
+            if getattr(self, name) < 1:
+                raise DataError(f"{name}={getattr(self, name)}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches of packed windows, stage after stage; `batch(i)` is pure.
+
+    A batch holds `tokens` int32[rows, window + 1] and, where `segments` is set,
+    `segments` int32[rows, window + 1], which number the documents of each window.
+    """
+
+    corpus: Corpus
+    stages: tuple[Stage, ...]
+    seed: int = 0
+    repeats: repetition.Repeats | None = None
+    segments: bool = False
+    _epochs: Callable = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        longest = max(stage.window for stage in self.stages)
+        if len(self.corpus) <= longest + 1:
+            raise DataError(
+                f"the corpus has {len(self.corpus)} tokens, a window needs "
+                f"{longest + 2}: use shorter windows or more text"
+            )
+        cached = functools.lru_cache(maxsize=2)(self._epoch)
+        object.__setattr__(self, "_epochs", cached)
+
+    @property
+    def steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names what must not change between a run and its continuation."""
+        return f"{self.corpus.digest}/seed={self.seed}/repeats={self.repeats_share}"
+
+    @property
+    def repeats_share(self) -> float:
+        return self.repeats.share if self.repeats else 0.0
+
+    def locate(self, step: int) -> tuple[int, int]:
+        """(stage, step within the stage) of a global step."""
+        if not 0 <= step < self.steps:
+            raise DataError(f"step {step} is outside the stream's {self.steps} steps")
+        number = 0
+        while step >= self.stages[number].steps:
+            step -= self.stages[number].steps
+            number += 1
+        return number, step
+
+    def batch(self, step: int, process: int = 0, processes: int = 1) -> Batch:
+        """Rows of batch `step` that belong to `process`: a contiguous slice."""
+        number, local = self.locate(step)
+        size = self.stages[number].batch
+        if size % processes:
+            raise DataError(f"batch={size} is no multiple of {processes} processes")
+        share = size // processes
+        first = local * size + process * share
+        rows = [self._window(number, first + i) for i in range(share)]
+        batch = {"tokens": np.stack(rows)}
+        if self.segments:
+            ended = batch["tokens"][:, :-1] == self.corpus.separator
+            batch["segments"] = np.pad(ended, ((0, 0), (1, 0))).cumsum(1, np.int32)
+        return batch
+
+    def _epoch(self, stage: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Documents in this epoch's order, and the starts of its windows, shuffled."""
+        rng = np.random.default_rng([self.seed, stage, epoch])
+        flat = self.corpus.shuffled(rng)
+        window = self.stages[stage].window
+        count = (len(flat) - 1) // window
+        offset = rng.integers((len(flat) - 1) % window + 1)
+        return flat, offset + window * rng.permutation(count)
+
+    def _window(self, stage: int, index: int) -> np.ndarray:
+        window = self.stages[stage].window
+        count = (len(self.corpus) - 1) // window
+        epoch, place = divmod(index, count)
+        flat, starts = self._epochs(stage, epoch)
+        tokens = flat[starts[place] : starts[place] + window + 1]
+        if self.repeats is None:
+            return tokens
+        rng = np.random.default_rng([self.seed, stage, epoch, place])
+        if rng.random() >= self.repeats.share:
+            return tokens
+        return repetition.repeat(rng, tokens, self.repeats)
+
+
+class DataIterator:
+    """Iterates over a stream; the state is the next step and the stream's name."""
+
+    def __init__(self, stream: Stream, process: int = 0, processes: int = 1):
+        self.stream = stream
+        self.process = process
+        self.processes = processes
+        self.step = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self.step >= self.stream.steps:
+            raise StopIteration
+        batch = self.stream.batch(self.step, self.process, self.processes)
+        self.step += 1
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able, and the same on every process."""
+        return {"step": self.step, "stream": self.stream.fingerprint}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go to a saved state; raises `DataError` when it is of another stream."""
+        if state.get("stream") != self.stream.fingerprint:
+            raise DataError(
+                f"the state is of stream {state.get('stream')!r}, this one is "
+                f"{self.stream.fingerprint!r}: the data, the seed or the share of "
+                "repeats changed; use a new workdir"
+            )
+        self.step = int(state["step"])

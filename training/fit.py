@@ -1,0 +1,235 @@
+"""The training loop: one jitted step, checkpoints, metrics, and exact resume.
+
+A run is a function of its arguments. Killed at any point and started again with the
+same ones, it restores the last good checkpoint (weights, optimiser, average, and the
+data iterator's state), cuts the metrics back to that step, and goes on to the numbers
+that the uninterrupted run would have written.
+"""
+
+import math
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+from absl import logging
+from flax import struct
+from jax import Array
+
+from models.errors import ConfigError, TrainingError
+from training import checkpoints, logs
+
+Batch = dict[str, Any]
+
+
+class Objective(NamedTuple):
+    """What is minimised: the whole of a draft-head paper's training side.
+
+    `loss(params, batch, target_out) -> scalar mean, metrics` is given the frozen
+    target's output on the batch (None without a target); `weight(batch)` is the number
+    of elements that the mean is over, so that accumulation weighs parts correctly.
+    """
+
+    loss: Callable[[Any, Batch, Any], tuple[Array, dict[str, Array]]]
+    weight: Callable[[Batch], Any] = lambda batch: 1.0
+
+
+class Data(Protocol):
+    """An iterator over batches with a small exact state (`data.DataIterator`)."""
+
+    def __next__(self) -> Batch: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+@struct.dataclass
+class TrainState:
+    """All that a step changes."""
+
+    step: Array  # int32[]: steps done
+    params: Any
+    opt_state: Any
+    ema: Any  # the running average of params, or None
+
+
+class Result(NamedTuple):
+    """What `fit` returns; `seconds` counts all sittings, each up to its checkpoint."""
+
+    params: Any
+    ema: Any
+    step: int
+    seconds: float
+
+
+def make_step(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    rows_at_once: int = 0,
+    clip: float = 0.0,
+    ema: float = 0.0,
+    target: Callable[[Batch], Any] | None = None,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
+    """One update as a pure function, to be jitted.
+
+    `rows_at_once` accumulates gradients over parts of that many rows (0: the batch in
+    one part), averaged by `objective.weight`; `clip` bounds the global norm (0: no
+    bound); `ema` is the decay of the average of the weights (0: none).
+    """
+
+    def part(params: Any, batch: Batch) -> tuple[Any, dict[str, Array], Array]:
+        out = target(batch) if target else None
+        value = jax.value_and_grad(objective.loss, has_aux=True)
+        (loss, metrics), grads = value(params, batch, out)
+        return grads, {**metrics, "loss": loss}, jnp.float32(objective.weight(batch))
+
+    def whole(params: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
+        rows = jax.tree.leaves(batch)[0].shape[0]
+        at_once = rows_at_once or rows
+        if rows % at_once:
+            raise ConfigError(
+                f"rows_at_once={at_once} does not divide a batch of {rows} rows"
+            )
+        if rows == at_once:
+            grads, metrics, _ = part(params, batch)
+            return grads, metrics
+        parts = jax.tree.map(lambda x: x.reshape(-1, at_once, *x.shape[1:]), batch)
+        first = jax.tree.map(lambda x: x[0], parts)
+        shapes = jax.eval_shape(part, params, first)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def add(total: tuple, piece: Batch) -> tuple[tuple, None]:
+            grads, metrics, weight = part(params, piece)
+            scaled = jax.tree.map(lambda x: x * weight, (grads, metrics))
+            return jax.tree.map(jnp.add, total, (*scaled, weight)), None
+
+        (grads, metrics, weight), _ = jax.lax.scan(add, zeros, parts)
+        return jax.tree.map(lambda x: x / weight, (grads, metrics))
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        grads, metrics = whole(state.params, batch)
+        norm = optax.tree.norm(grads)
+        if clip:
+            scale = jnp.minimum(1.0, clip / (norm + 1e-12))
+            grads = jax.tree.map(lambda g: g * scale, grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        average = state.ema
+        if ema:
+            average = jax.tree.map(
+                lambda a, p: ema * a + (1 - ema) * p, state.ema, params
+            )
+        new = TrainState(state.step + 1, params, opt_state, average)
+        return new, {**metrics, "grad_norm": norm}
+
+    return step
+
+
+def fit(
+    params: Any,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    data: Data,
+    *,
+    steps: int,
+    workdir: str | pathlib.Path,
+    rows_at_once: int = 0,
+    clip: float = 0.0,
+    ema: float = 0.0,
+    target: Callable[[Batch], Any] | None = None,
+    evaluate: Callable[[Any], dict[str, float]] | None = None,
+    evaluate_every: int = 0,
+    save_every: int = 100,
+    keep: int = 3,
+    log_every: int = 10,
+    progress: bool = True,
+) -> Result:
+    """Train `params` for `steps` updates, resuming whatever `workdir` holds.
+
+    Writes `workdir/checkpoints/<step>` (every `save_every` steps and at the end, `keep`
+    of them), `workdir/metrics.jsonl` (one line a step) and TensorBoard events in
+    `workdir/tensorboard`. `evaluate(params)` is called every `evaluate_every` steps on
+    the average where there is one. `params` is not modified, and not read on resume.
+
+    Raises `ConfigError` for settings that do not fit, `CheckpointError` where `workdir`
+    cannot be written or read, `DataError` where the checkpoint is of other data, and
+    `TrainingError` (naming the last good checkpoint) at a loss that is not finite.
+    """
+    for name, value, least in (
+        ("steps", steps, 1),
+        ("rows_at_once", rows_at_once, 0),
+        ("save_every", save_every, 1),
+        ("keep", keep, 1),
+        ("log_every", log_every, 1),
+    ):
+        if value < least:
+            raise ConfigError(f"{name}={value}: must be at least {least}")
+    if not 0.0 <= ema < 1.0:
+        raise ConfigError(f"ema={ema}: use a decay in [0, 1), 0 for none")
+    workdir = pathlib.Path(workdir).absolute()
+    state = TrainState(
+        jnp.int32(0),
+        jax.tree.map(jnp.array, params),
+        optimizer.init(params),
+        jax.tree.map(jnp.array, params) if ema else None,
+    )
+    store = checkpoints.Store(workdir, keep)
+    found = store.restore(state)
+    elapsed = 0.0
+    if found is not None:
+        state, extra = found
+        data.restore(extra["data"])
+        elapsed = extra["seconds"]
+        logging.info("resuming %s at step %d", workdir, int(state.step))
+    done = int(state.step)
+    writer = logs.Writer(workdir, done, steps, progress)
+    update = jax.jit(
+        make_step(objective, optimizer, rows_at_once, clip, ema, target),
+        donate_argnums=0,
+    )
+    began = time.monotonic()
+    pending: list[tuple[int, dict[str, Array]]] = []
+
+    def settle() -> None:
+        """Fetch the metrics of the steps since last time, check them, write them."""
+        for number, metrics in pending:
+            row = {name: float(value) for name, value in metrics.items()}
+            if not (math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])):
+                store.wait()
+                raise TrainingError(
+                    f"step {number}: loss {row['loss']}, gradient norm "
+                    f"{row['grad_norm']}; the last good checkpoint is "
+                    f"{store.latest() or 'none'}: lower the learning rate or set clip"
+                )
+            writer.add(number, row)
+        pending.clear()
+        writer.flush()
+
+    with writer, store:
+        while done < steps:
+            try:
+                batch = next(data)
+            except StopIteration:
+                raise TrainingError(
+                    f"the data ended after {done} of {steps} steps; the last good "
+                    f"checkpoint is {store.latest() or 'none'}"
+                ) from None
+            state, metrics = update(state, batch)
+            done += 1
+            pending.append((done, metrics))
+            last = done == steps
+            if done % log_every == 0 or done % save_every == 0 or last:
+                settle()
+            if evaluate and evaluate_every and (done % evaluate_every == 0 or last):
+                averaged = state.ema if ema else state.params
+                writer.add_evaluation(done, evaluate(averaged))
+            if done % save_every == 0 or last:
+                seconds = elapsed + time.monotonic() - began
+                store.save(state, {"data": data.state(), "seconds": seconds})
+        store.wait()
+    seconds = elapsed + time.monotonic() - began
+    return Result(state.params, state.ema, done, seconds)

@@ -1,0 +1,136 @@
+"""Metrics of a training run: JSON lines, TensorBoard events, a progress bar."""
+
+import json
+import os
+import pathlib
+import time
+from types import TracebackType
+from typing import Any
+
+import jax
+import tensorboardX
+from absl import logging
+from rich import progress
+
+from models.errors import CheckpointError
+
+
+def truncate(path: pathlib.Path, step: int) -> None:
+    """Drop the rows of a metrics file that are past `step`, and a torn last line."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if not line.endswith("\n"):
+            break
+        if row["step"] <= step:
+            kept.append(line)
+    other = path.with_suffix(".tmp")
+    other.write_text("".join(kept), encoding="utf-8")
+    os.replace(other, path)
+
+
+class Writer:
+    """Writes on process 0 only; use as a context manager.
+
+    `metrics.jsonl` holds one line a step and nothing that depends on the clock, so that
+    two runs can be compared byte for byte; evaluations go to `evaluations.jsonl`.
+    """
+
+    def __init__(
+        self, workdir: pathlib.Path, step: int, steps: int, bar: bool = True
+    ) -> None:
+        self.active = jax.process_index() == 0
+        self.bar: progress.Progress | None = None
+        if not self.active:
+            return
+        try:
+            workdir.mkdir(parents=True, exist_ok=True)
+            for name in ("metrics.jsonl", "evaluations.jsonl"):
+                truncate(workdir / name, step)
+            self.metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
+            self.evaluations = (workdir / "evaluations.jsonl").open("a")
+            self.board = tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
+        except OSError as error:
+            raise CheckpointError(f"{workdir}: cannot be written ({error})") from error
+        self.workdir = workdir
+        self.last = (step, time.monotonic())
+        if bar:
+            self.bar = progress.Progress(
+                progress.TextColumn("training"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("loss {task.fields[loss]:.4f}"),
+                progress.TimeRemainingColumn(),
+            )
+            self.task = self.bar.add_task("fit", total=steps, completed=step, loss=0.0)
+
+    def __enter__(self) -> "Writer":
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.active:
+            return
+        if self.bar:
+            self.bar.stop()
+        self.metrics.close()
+        self.evaluations.close()
+        self.board.close()
+
+    def add(self, step: int, row: dict[str, float]) -> None:
+        """Note one step's metrics; `flush` puts them on disk."""
+        if not self.active:
+            return
+        self._write(self.metrics, {"step": step, **row})
+        for name, value in row.items():
+            self.board.add_scalar(f"train/{name}", value, step)
+        if self.bar:
+            self.bar.update(self.task, completed=step, loss=row["loss"])
+        self.row = (step, row)
+
+    def flush(self) -> None:
+        """Force the rows to disk: a checkpoint must never be ahead of its metrics."""
+        if not self.active:
+            return
+        try:
+            self.metrics.flush()
+            os.fsync(self.metrics.fileno())
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.workdir}: metrics cannot be written ({error})"
+            ) from error
+        step, row = self.row
+        now = time.monotonic()
+        if step > self.last[0]:
+            pace = (now - self.last[1]) / (step - self.last[0])
+            self.board.add_scalar("train/seconds_per_step", pace, step)
+            logging.info("step %d: loss %.4f, %.2f s a step", step, row["loss"], pace)
+            self.last = (step, now)
+
+    def add_evaluation(self, step: int, row: dict[str, float]) -> None:
+        if not self.active:
+            return
+        self._write(self.evaluations, {"step": step, **row})
+        self.evaluations.flush()
+        for name, value in row.items():
+            self.board.add_scalar(f"evaluation/{name}", value, step)
+        logging.info("step %d: %s", step, row)
+
+    def _write(self, file: Any, row: dict[str, Any]) -> None:
+        try:
+            file.write(json.dumps(row) + "\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.workdir}: metrics cannot be written ({error})"
+            ) from error

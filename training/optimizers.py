@@ -1,0 +1,81 @@
+"""Optimisers and schedules by name, for the transformer's fused weights."""
+
+from typing import Any, TypeAlias
+
+import jax
+import optax
+from optax import contrib
+
+from models.errors import ConfigError
+
+Dims: TypeAlias = contrib.MuonDimensionNumbers
+
+# Weights are [out, in]; a fused one is several matrices (a query head's rows belong
+# together, gate and up do not), and axes that are not named here are batch axes.
+MATRICES = {
+    "qkv": Dims(reduction_axis=3, output_axis=(0, 1, 2)),
+    "out": Dims(reduction_axis=1, output_axis=0),
+    "up": Dims(reduction_axis=-1, output_axis=0),
+    "down": Dims(reduction_axis=1, output_axis=0),
+}
+
+
+def matrices(params: Any) -> Any:
+    """Muon's dimension numbers of a param tree; None where AdamW is used instead."""
+
+    def of(path: tuple, x: Any) -> Dims | None:
+        inside = path[0].key.startswith("layer_") and x.ndim >= 2
+        return MATRICES.get(path[-1].key) if inside else None
+
+    return jax.tree_util.tree_map_with_path(of, params)
+
+
+def warmup_stable_decay(
+    peak: float, steps: int, warmup: int, decay: int, floor: float = 0.0
+) -> optax.Schedule:
+    """Linear warm-up, a plateau, and a linear decay over the last `decay` steps.
+
+    Until the decay starts the schedule does not depend on `steps`, so a run can be
+    lengthened from any checkpoint before it.
+    """
+    if warmup + decay > steps:
+        raise ConfigError(
+            f"warmup={warmup} and decay={decay} exceed steps={steps}: shorten them"
+        )
+    return optax.join_schedules(
+        [
+            optax.linear_schedule(peak / (warmup + 1), peak, warmup),
+            optax.constant_schedule(peak),
+            optax.linear_schedule(peak, floor * peak, decay),
+        ],
+        [warmup, steps - decay],
+    )
+
+
+def adamw(
+    schedule: optax.Schedule,
+    b1: float = 0.9,
+    b2: float = 0.95,
+    weight_decay: float = 0.1,
+) -> optax.GradientTransformation:
+    """AdamW that decays matrices only."""
+    mask = lambda params: jax.tree.map(lambda x: x.ndim > 1, params)
+    return optax.adamw(schedule, b1, b2, weight_decay=weight_decay, mask=mask)
+
+
+def muon(
+    schedule: optax.Schedule,
+    adam_schedule: optax.Schedule,
+    momentum: float = 0.95,
+    weight_decay: float = 0.0,
+) -> optax.GradientTransformation:
+    """Muon (Jordan et al. 2024) for the layers' matrices, Adam for everything else."""
+    return contrib.muon(
+        schedule,
+        beta=momentum,
+        weight_decay=weight_decay,
+        adam_b1=0.9,
+        adam_b2=0.95,
+        adam_learning_rate=adam_schedule,
+        muon_weight_dimension_numbers=matrices,
+    )
