@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pathlib
 import pkgutil
+import re
 import types
 
 import pytest
@@ -50,9 +51,26 @@ def faults(name: str, module) -> list[str]:
         wrong += [f"its factory has no parameter {need!r}" for need in missing]
     if "Cost" not in (module.__doc__ or "") and folder not in ("caches",):
         wrong.append("its docstring does not say what it costs")
-    if not (TESTS / folder / f"test_{short}.py").exists():
+    test = TESTS / folder / f"test_{short}.py"
+    if not test.exists():
         wrong.append(f"no test tests/methods/{folder}/test_{short}.py")
+    elif not re.search("fault|planted|catches|caught", test.read_text()):
+        wrong.append(f"no planted fault in tests/methods/{folder}/test_{short}.py")
     return wrong
+
+
+def test_the_table_of_faults_is_complete():
+    """Every planted fault of this folder is in faults.md, and the other way round."""
+    here = pathlib.Path(__file__).parent
+    table = (here / "faults.md").read_text()
+    named = set(re.findall(r"^\| (\w+) ", table, re.M)) - {"Fault"}
+    found = set()
+    for path in here.glob("test_*.py"):
+        text = path.read_text()
+        found |= set(re.findall(r"^def test_fault_(\w+)", text, re.M))
+        for block in re.findall(r"^FAULTS = \((.*?)\)", text, re.M | re.S):
+            found |= set(re.findall(r"\w+", block))
+    assert found - {"bends_the_law", "changes_the_text"} == named
 
 
 @pytest.mark.parametrize("name", files())
