@@ -70,9 +70,9 @@ def sample(run: kit.Run, calls: int = CALLS) -> np.ndarray:
     return counts
 
 
-def a_run(verifier: str, draw: str, **changes) -> kit.Run:
+def a_run(name: str, draw: str, /, **changes) -> kit.Run:
     """A run whose prefill is narrow, as suits 4096 rows and prompts of 2 tokens."""
-    run = kit.Run(method(verifier, draw), TEMPERATURE, lm=TARGET, draft=DRAFT)
+    run = kit.Run(method(name, draw), TEMPERATURE, lm=TARGET, draft=DRAFT)
     return run.alter(chunk=2, **changes)
 
 
