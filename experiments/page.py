@@ -234,18 +234,19 @@ def _tab(row: dict[str, Any], samples: list, group: str, shown: bool) -> str:
     """A radio button, its label, and the panel that CSS shows while it is checked."""
     name, group = escape(row["key"]), escape(group)
     said = escape(f"{row['method']} · {row['temperature']:g}")
-    body = "".join(_sample(sample) for sample in samples[:TEXTS])
+    body = "".join(sample(entry) for entry in samples[:TEXTS])
     return (
         f'<input type="radio" id="{name}" name="{group}"{" checked" if shown else ""}>'
         f'<label for="{name}">{said}</label><div class="panel">{body}</div>'
     )
 
 
-def _sample(sample: dict[str, Any]) -> str:
-    prompt = sample["prompt"]
+def sample(entry: dict[str, Any]) -> str:
+    """A text with the tokens that were drafts coloured by depth."""
+    prompt = entry["prompt"]
     cut = "…" + prompt[-PROMPT:] if len(prompt) > PROMPT else prompt
     spans = []
-    for piece, origin in zip(sample["pieces"], sample["origin"], strict=True):
+    for piece, origin in zip(entry["pieces"], entry["origin"], strict=True):
         depth = min(origin, DEEPEST)
         said = escape(piece)
         spans.append(
@@ -253,13 +254,13 @@ def _sample(sample: dict[str, Any]) -> str:
             if depth
             else said
         )
-    drafted = sum(o > 0 for o in sample["origin"])
+    drafted = sum(o > 0 for o in entry["origin"])
     foot = (
-        f"{len(sample['pieces'])} tokens in {sample['calls']} target calls, "
+        f"{len(entry['pieces'])} tokens in {entry['calls']} target calls, "
         f"{drafted} of them drafted"
     )
-    if sample["loop_share"]:
-        foot += f"; {100 * sample['loop_share']:.0f} % is one exact repetition"
+    if entry["loop_share"]:
+        foot += f"; {100 * entry['loop_share']:.0f} % is one exact repetition"
     return (
         f'<pre><span class="prompt">{escape(cut)}</span>{"".join(spans)}</pre>'
         f'<p class="foot">{foot}</p>'

@@ -111,7 +111,7 @@ def random_model(shape: Mapping[str, int], key: int, **changes: int) -> models.L
         ropes=(transformer.rope(dim, 10000.0),),
     )
     model = transformer.transformer(config)
-    return models.Loaded(model, model.init(jax.random.key(key)))
+    return models.Loaded(model, jax.jit(model.init)(jax.random.key(key)))
 
 
 class _Size:

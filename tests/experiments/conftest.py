@@ -39,7 +39,7 @@ def make(layers: int, seed: int) -> Model:
         VOCAB, 32, layers, 4, 2, 8, 64, 1024, ropes=ropes, tied=False
     )
     model = transformer.transformer(config)
-    return Model(model, model.init(jax.random.key(seed)), Bytes())
+    return Model(model, jax.jit(model.init)(jax.random.key(seed)), Bytes())
 
 
 @pytest.fixture(scope="session")

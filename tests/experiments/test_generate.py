@@ -4,6 +4,7 @@ import pytest
 
 import models
 from experiments import generate
+from models.errors import MethodError
 
 
 @pytest.fixture
@@ -40,7 +41,12 @@ def test_mistakes_are_explained(loaded, capsys, arguments):
     assert "Error" in capsys.readouterr().err
 
 
-def test_draft_of_the_recipe(loaded, capsys):
-    arguments = ["--prompt=a b", "--max_new_tokens=6", "--method=model_chain"]
-    assert generate.main([*arguments, "--seed=2"]) == 0
-    assert "draft calls" in capsys.readouterr().out
+def test_draft_of_the_recipe(loaded, draft, monkeypatch, capsys):
+    def refuse(lm, prompts, method, drafts, **rest):
+        assert drafts == {"draft": draft} and rest["temperature"] == 0.8
+        raise MethodError("seen")
+
+    monkeypatch.setattr(generate.decoding, "generate", refuse)
+    arguments = ["--prompt=a", "--method=model_chain", "--temperature=0.8"]
+    assert generate.main(arguments) == 2
+    assert "seen" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from experiments import defaults, evaluate, measure, report, settings, store
+from experiments import defaults, evaluate, measure, page, report, settings, store, svg
 from models.errors import ConfigError
 
 SCHEMA = (
@@ -40,15 +40,13 @@ class Page(HTMLParser):
         self.said += data
 
 
-def test_report(config, tmp_path, lm, draft):
+def test_report(config, tmp_path, lm):
     with config.unlocked():
-        config.methods = ("plain", "prompt_lookup", "model_tree")
-        config.temperatures = (0.8,)
-        config.trees = ("model_tree",)
+        config.trees = ("prompt_lookup",)
         config.tree_rounds = 2
         config.curve, config.widths = True, (1, 2)
-        config.expected = (("plain-text-t0.8-b1-s0", {"tokens_per_call": 1.0}),)
-    made = execute(config, tmp_path, lm, {"draft": draft})
+        config.expected = (("plain-text-t0-b1-s0", {"tokens_per_call": 1.0}),)
+    made = execute(config, tmp_path, lm)
     assert made == json.loads((tmp_path / "report.json").read_text())
     for name in ("hardware", "versions", "config", "bandwidth_gb_s", "rows"):
         assert name in made
@@ -63,19 +61,45 @@ def test_report(config, tmp_path, lm, draft):
     assert plain["tokens_per_call"] == 1.0 and plain["within"] == {
         "tokens_per_call": True
     }
-    assert made["rows"][2]["draft_calls"] > 0
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
-    assert "| plain | text | 0.8 | 1.00" in (tmp_path / "report.md").read_text()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    assert "| plain | text | 0 | 1.00" in (tmp_path / "report.md").read_text()
     figures = {p.name for p in (tmp_path / "figures").iterdir()}
     assert {"tokens_per_call.png", "speedup.png", "call_time.png"} <= figures
 
-    page = Page((tmp_path / "report.html").read_text())
-    assert not [link for link in page.links if not link.startswith("#")]
-    assert page.tags.count("svg") >= 5 and "table" in page.tags
-    for said in ("model_tree", "round 1", "Provenance", "jax", "tokens/call"):
-        assert said in page.said
-    for kind in ('class="o1"', 'class="edge on"', 'class="node own"'):
-        assert kind in (tmp_path / "report.html").read_text()
+    seen = Page((tmp_path / "report.html").read_text())
+    assert not seen.links  # self-contained
+    assert seen.tags.count("svg") >= 5 and "table" in seen.tags
+    for said in ("prompt_lookup", "round 1", "Provenance", "jax", "tokens/call"):
+        assert said in seen.said
+    assert (tmp_path / "report.html").read_text().count('class="panel"') == 2
+
+
+def test_tree_of_a_round():
+    entry = {
+        "tokens": ["def", " a", " b", "(", "<&>", "pad"],
+        "parents": [-1, 0, 0, 1, 2, 0],
+        "kind": [1, 1, 1, 1, 1, 0],
+        "path": [2, 4],
+        "token": ":\n",
+    }
+    drawing = svg.tree(entry)
+    assert drawing.count('class="edge on"') == 2 and drawing.count('class="edge"') == 2
+    assert drawing.count('class="node on"') == 2 and "node own" in drawing
+    assert "&lt;&amp;&gt;" in drawing and ":⏎" in drawing and "pad" not in drawing
+
+
+def test_text_is_coloured_by_origin():
+    sample = {
+        "prompt": "a <b>",
+        "pieces": ["x", "<y>", "z"],
+        "origin": [0, 1, 9],
+        "calls": 1,
+        "loop_share": 0.5,
+    }
+    made = page.sample(sample)
+    assert 'class="o1" title="depth 1">&lt;y&gt;<' in made
+    assert 'class="o6" title="depth 9">z<' in made and "a &lt;b&gt;" in made
+    assert ">x<" in made and "2 of them drafted; 50 % is one exact" in made
 
 
 def test_resume_repeats_nothing(config, tmp_path, lm, monkeypatch):
