@@ -118,13 +118,14 @@ def _warped(
 ) -> jax.Array:
     """The law after `said` tokens behind a prompt of `length`, as the loop makes it."""
     prompt = jnp.where(jnp.arange(tokens.shape[0]) < length, tokens, 0)
-    state = transform.init(prompt, length)
-
-    def body(j: jax.Array, state: base.State) -> base.State:
-        return transform.advance(state, tokens[length + j], raw[length - 1 + j])
-
-    if transform.advance is not None:
-        state = lax.fori_loop(0, said, body, state)
+    state, advance = transform.init(prompt, length), transform.advance
+    if advance is not None:
+        state = lax.fori_loop(
+            0,
+            said,
+            lambda j, s: advance(s, tokens[length + j], raw[length - 1 + j]),
+            state,
+        )
     return transform.apply(state, raw[length + said - 1], {})
 
 
