@@ -54,7 +54,7 @@ def faults(name: str, module) -> list[str]:
     test = TESTS / folder / f"test_{short}.py"
     if not test.exists():
         wrong.append(f"no test tests/methods/{folder}/test_{short}.py")
-    elif not re.search("fault|planted|catches|caught", test.read_text()):
+    elif not re.search("(?i)fault|planted|catches|caught", test.read_text()):
         wrong.append(f"no planted fault in tests/methods/{folder}/test_{short}.py")
     return wrong
 
