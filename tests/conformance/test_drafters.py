@@ -160,7 +160,8 @@ def test_fault_draft_cache_keeps_one_too_many():
         if outcome.warped is None:
             return sound.observe(ctx, state, outcome)
         cache, row = sound.observe(ctx, state, outcome).row
-        more = jnp.where(outcome.active & (outcome.verdict.count < sound.depth), 1, 0)
+        # The deepest draft was never forwarded, so its slot holds nothing.
+        more = (outcome.active & (outcome.verdict.count == sound.depth)).astype(int)
         return state.replace(row=(cache.replace(length=cache.length + more), row))
 
     run.alter(drafter=sound._replace(observe=observe))
