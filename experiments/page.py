@@ -278,7 +278,7 @@ def _trees(trees: dict[str, Any]) -> str:
     parts = [
         "<section><h2>Token trees of a few rounds</h2><p>The root is the last "
         "committed token; the accepted path is highlighted, and the target’s own "
-        "token, which ends every round, stands last.</p>"
+        "token, which ends every round, is outlined.</p>"
     ]
     for name, rounds in trees.items():
         parts.append(f"<h3>{escape(name)}</h3>")
