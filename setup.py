@@ -40,7 +40,6 @@ INSTALL = [
     "safetensors>=0.6",
     "tokenizers>=0.22",
     "jinja2>=3.1",
-    "interegular>=0.3.3",
     "tensorflow-datasets>=4.9.10",
     "importlib_resources>=6.0",  # tensorflow-datasets imports it undeclared
     "array_record>=0.8",

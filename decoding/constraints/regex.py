@@ -35,7 +35,7 @@ from decoding.constraints import automaton, characters, utf8
 from models.errors import ConstraintError
 
 CARD = Card(
-    paper="2307.09702",
+    paper="Efficient guided generation, arXiv 2307.09702",
     guarantee=base.LAW,
     needs=("tokenizer", "eos", "vocab_size"),
 )

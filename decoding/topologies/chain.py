@@ -2,6 +2,8 @@
 
 Leviathan, Kalman, Matias, *Fast Inference from Transformers via Speculative Decoding*,
 2023, arXiv 2211.17192, algorithm 1 (gamma drafts).
+
+Cost per level: one arg-max or sample over V.
 """
 
 from decoding import base, tree

@@ -18,7 +18,7 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="2407.01082", guarantee=base.LAW)
+CARD = Card(paper="Min-p sampling, arXiv 2407.01082", guarantee=base.LAW)
 
 
 @struct.dataclass

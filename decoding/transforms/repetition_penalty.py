@@ -22,7 +22,7 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="1909.05858", guarantee=base.LAW, needs=("vocab_size",))
+CARD = Card(paper="CTRL, arXiv 1909.05858", guarantee=base.LAW, needs=("vocab_size",))
 
 
 @struct.dataclass

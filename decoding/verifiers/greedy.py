@@ -11,7 +11,9 @@ Cost per call: one arg-max over [V] per committed token.
 from decoding import base, tree, vocab
 from decoding.catalogue import Card
 
-CARD = Card(paper="Blockwise parallel decoding, arXiv 1811.03115", guarantee=base.LAW)
+CARD = Card(
+    paper="Blockwise parallel decoding, arXiv 1811.03115", guarantee=base.ARGMAX
+)
 
 
 def verifier() -> base.Verifier:

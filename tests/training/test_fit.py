@@ -5,13 +5,13 @@ import pathlib
 
 import jax
 import jax.numpy as jnp
-import killed_run
 import numpy as np
 import optax
 import pytest
 from absl import logging as absl_logging
 
 from models.errors import CheckpointError, ConfigError, DataError, TrainingError
+from tests.training import killed_run
 from training import data, fit, logs, optimizers
 
 

@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 
-import killed_run
 import pytest
 
+from tests.training import killed_run
 from training import checkpoints
 
 ROOT = pathlib.Path(__file__).parents[2]

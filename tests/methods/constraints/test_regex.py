@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base, compose, tree
+from decoding import base, chain, tree
 from decoding.constraints import automaton, characters, regex, utf8
 from decoding.transforms import ban_tokens, temperature, top_k
 from models.errors import ConstraintError
@@ -210,7 +210,7 @@ def _begin(made, rows: int) -> base.State:
 
 def test_random_walks_match(tokenizer):
     pattern = "(é|ab|1(2|-)?){1,3}(bca)?"
-    made = compose.chain(
+    made = chain.chain(
         regex.transform(pattern, tokenizer(TOKENS), EOS, VOCAB),
         temperature.transform(1),
     )
@@ -277,7 +277,7 @@ def test_the_pattern_wins_over_bans_and_survives_truncation(tokenizer):
         (only_a, ban_tokens.transform([1], VOCAB)),
         (only_a, top_k.transform(1)),
     ):
-        made = compose.chain(*parts)
+        made = chain.chain(*parts)
         state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))
         out = made.apply(state, logits, {})
         np.testing.assert_array_equal(np.flatnonzero(np.isfinite(out)), [1])

@@ -33,6 +33,7 @@ def test_equals_the_definition(run, golden):
 
 
 def test_a_second_time_counts():
+    """Planted: the presence penalty in its place counts once."""
     made = frequency_penalty.transform(0.5, 4), presence_penalty.transform(0.5, 4)
     found = []
     for one in made:

@@ -21,7 +21,7 @@ def test_by_hand_counts_once_and_not_the_prompt():
     np.testing.assert_array_equal(
         _after(presence_penalty.transform(0.5, 12), [5, 11, 5]), want
     )
-    # The check tells the two penalties apart.
+    # Planted: the other penalty. The check tells the two apart.
     other = _after(frequency_penalty.transform(0.5, 12), [5, 11, 5])
     assert (other != want).any()
 

@@ -1,0 +1,115 @@
+"""Every method file: a card, a factory, a source, and a test of its own."""
+
+import importlib
+import inspect
+import pathlib
+import pkgutil
+import re
+import types
+
+import pytest
+
+from decoding import Card, Spec, base, catalogue
+from tests.conformance import kit
+
+TESTS = pathlib.Path(__file__).parent.parent / "methods"
+
+# Files of a method folder that hold no method, but what its methods share.
+HELPERS = {
+    "constraints/automaton",
+    "constraints/characters",
+    "constraints/stop",
+    "constraints/utf8",
+}
+
+
+def files() -> list[str]:
+    """Every module of the method folders, methods or not."""
+    found = []
+    for folder in catalogue.FACTORIES:
+        package = importlib.import_module(f"decoding.{folder}")
+        found += [f"{folder}/{m.name}" for m in pkgutil.iter_modules(package.__path__)]
+    return sorted(set(found) - HELPERS)
+
+
+def faults(name: str, module) -> list[str]:
+    """What is wrong with a method file."""
+    folder, short = name.split("/")
+    wrong = []
+    factory = vars(module).get(catalogue.FACTORIES[folder])
+    card = vars(module).get("CARD")
+    if factory is None:
+        wrong.append(f"no factory {catalogue.FACTORIES[folder]}()")
+    elif not inspect.getdoc(factory):
+        wrong.append("its factory has no docstring")
+    if type(card) is not Card:
+        wrong.append("no CARD")
+    elif not card.paper or card.guarantee not in base.GUARANTEES:
+        wrong.append("its card names no paper or no guarantee")
+    elif factory is not None:
+        missing = set(card.needs) - set(inspect.signature(factory).parameters)
+        wrong += [f"its factory has no parameter {need!r}" for need in missing]
+    if "Cost" not in (module.__doc__ or "") and folder not in ("caches",):
+        wrong.append("its docstring does not say what it costs")
+    test = TESTS / folder / f"test_{short}.py"
+    if not test.exists():
+        wrong.append(f"no test tests/methods/{folder}/test_{short}.py")
+    elif not re.search("fault|planted|catches|caught", test.read_text()):
+        wrong.append(f"no planted fault in tests/methods/{folder}/test_{short}.py")
+    return wrong
+
+
+def test_the_table_of_faults_is_complete():
+    """Every planted fault of this folder is in faults.md, and the other way round."""
+    here = pathlib.Path(__file__).parent
+    table = (here / "faults.md").read_text()
+    named = set(re.findall(r"^\| (\w+) ", table, re.M)) - {"Fault"}
+    found = set()
+    for path in here.glob("test_*.py"):
+        text = path.read_text()
+        found |= set(re.findall(r"^def test_fault_(\w+)", text, re.M))
+        for block in re.findall(r"^FAULTS = \((.*?)\)", text, re.M | re.S):
+            found |= set(re.findall(r"\w+", block))
+    assert found - {"bends_the_law", "changes_the_text"} == named
+
+
+@pytest.mark.parametrize("name", files())
+def test_method_file(name):
+    assert (
+        faults(name, importlib.import_module(f"decoding.{name.replace('/', '.')}"))
+        == []
+    )
+
+
+def test_fault_a_bare_file():
+    """Planted: a file with nothing that a method file needs."""
+    bare = types.ModuleType("bare", "Says little.")
+    wrong = faults("drafters/bare", bare)
+    assert [w.split()[0] for w in wrong] == ["no", "no", "its", "no"]
+    stranger = types.SimpleNamespace(
+        __doc__="Cost: none.",
+        drafter=lambda: None,
+        CARD=Card(paper="", guarantee="SURE"),
+    )
+    wrong = faults("drafters/plain", stranger)
+    assert len(wrong) == 2 and "guarantee" in wrong[1]
+
+
+def test_examples_are_of_methods():
+    """An entry of `EXAMPLES` that names no method is an old one: remove it."""
+    assert set(kit.EXAMPLES) <= set(catalogue.catalogue())
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in files() if n.split("/")[0] == "transforms"]
+)
+def test_transforms_have_examples(name):
+    """The suite runs every transform, with the arguments of `kit.EXAMPLES`."""
+    module = Spec(name).module
+    parameters = inspect.signature(module.transform).parameters.values()
+    asked = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.name not in module.CARD.needs
+    ]
+    assert set(asked) <= set(kit.EXAMPLES.get(name, {})), "add it to kit.EXAMPLES"

@@ -1,0 +1,238 @@
+"""Every verifier: the law of the first tokens, against exact enumeration.
+
+A draft model with other weights drafts for an exact table model of 4 tokens; the joint
+law of the first 3 tokens (64 cells), at temperature 0.9 and under top-k 3, is
+enumerated in float64 and held against `N` texts by a chi-square test. Level: 10^-3 over
+all the cases of the suite (Bonferroni), seeds 0 .. `CALLS` - 1. An impossible token
+fails at once. The planted faults must be rejected at 10^-6 with as many texts.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding import Method, Spec, base, catalogue, decoder, draws, loop, noise
+from models import toy
+from models.errors import MethodError
+from tests import oracles
+from tests.conformance import kit
+
+ROWS, CALLS, LENGTH = 4096, 6, 3
+N = ROWS * CALLS
+TEMPERATURE, TOP = 0.9, 3
+PROMPT = [1, 2]
+TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0))
+TARGET, DRAFT = kit.model(0, vocab=4), kit.model(1, vocab=4)
+
+
+def lossless(name: str) -> bool:
+    return Spec(name).build({}).guarantee == base.LAW
+
+
+VERIFIERS = [n for n in catalogue.names("verifiers") if lossless(n)]
+
+
+def method(verifier: str, draw: str, topology: str | None = None) -> Method:
+    """Model drafts through `verifier`; by default a tree where it takes one."""
+    chain = Spec("topologies/chain", length=2, draw=draw)
+    grown = {"topologies/chain": chain}
+    grown["topologies/static"] = Spec("topologies/static", choices=TREE, draw=draw)
+    first = "topologies/chain" if verifier in CHAINS else "topologies/static"
+    return Method(
+        Spec("drafters/model"),
+        verifier=Spec(verifier),
+        topology=grown[topology or first],
+        transforms=(Spec("transforms/top_k", k=TOP),),
+    )
+
+
+CHAINS = ("verifiers/rejection",)  # one draft a node
+EVERY = [(v, d) for v in VERIFIERS for d in Spec(v).build({}).draws]
+LEVEL = 1e-3 / len(EVERY)
+
+
+def warp(logits: np.ndarray, context: list[int]) -> np.ndarray:
+    logits = logits / TEMPERATURE
+    return np.where(logits >= np.sort(logits)[-TOP], logits, -np.inf)
+
+
+LAW = toy.sequence_law(TARGET.params, PROMPT, LENGTH, warp)
+
+
+def sample(run: kit.Run, calls: int = CALLS) -> np.ndarray:
+    """Counts [V] * LENGTH of the first tokens of `calls` x ROWS texts."""
+    counts = np.zeros((4,) * LENGTH, np.int64)
+    for seed in range(calls):
+        state = run.start([PROMPT], new=LENGTH, n=ROWS, seed=seed, size=16)
+        tokens = np.asarray(run.advance(state).tokens)[:, len(PROMPT) :][:, :LENGTH]
+        np.add.at(counts, tuple(tokens.T), 1)
+    return counts
+
+
+def a_run(name: str, draw: str, /, **changes) -> kit.Run:
+    """A run whose prefill is narrow, as suits 4096 rows and prompts of 2 tokens."""
+    run = kit.Run(method(name, draw), TEMPERATURE, lm=TARGET, draft=DRAFT)
+    return run.alter(chunk=2, **changes)
+
+
+@pytest.mark.parametrize(("verifier", "draw"), EVERY)
+def test_law_of_the_first_tokens(verifier, draw):
+    run = a_run(verifier, draw)
+    assert oracles.chi_square(sample(run), LAW) > LEVEL
+    if draw == run.parts.program.verifier.draws[0] != base.POINT:
+        perfect(run)
+
+
+def perfect(run: kit.Run) -> None:
+    """Drafts from the target's own law are all accepted (the same program serves)."""
+    run.params["draft"] = TARGET.params
+    depth = run.parts.program.drafter.depth
+    state = run.start([PROMPT], new=3 * (depth + 1), n=ROWS, size=16)
+    calls = np.asarray(run.advance(state).counters.target_calls)
+    assert (calls == 3).all()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("verifier", "draw"), EVERY)
+def test_law_of_two_million_texts(verifier, draw):
+    """n = 490 x 4096 > 2 x 10^6, seeds 0 .. 489, the same level."""
+    run = a_run(verifier, draw)
+    assert oracles.chi_square(sample(run, 490), LAW) > LEVEL
+
+
+@pytest.mark.parametrize("topology", catalogue.names("topologies"))
+@pytest.mark.parametrize("draw", base.DRAWS)
+@pytest.mark.parametrize("verifier", catalogue.names("verifiers"))
+def test_draws_and_topologies(verifier, draw, topology):
+    """A verifier takes the draws it names and refuses the others when it is traced."""
+    accepts = Spec(verifier).build({}).draws
+    chosen = method(verifier, draw, topology)
+    greedy = not lossless(verifier)
+    run = kit.Run(chosen, 0.0 if greedy else TEMPERATURE, lm=TARGET, draft=DRAFT)
+    program = run.parts.program
+
+    def trace():
+        keys = decoder.request_keys(0, 1, 1)
+        params = run.params
+
+        def round_(params):
+            decode = decoder.Decoder(program)
+            decode._call = lambda name, function, donate, params, state, *own: state
+            limits = [LENGTH + 2]
+            state = decode.start(params, run.parts, [PROMPT], limits, keys, 16)
+            return loop.round_(program, params, state)[0]
+
+        return jax.eval_shape(round_, params)
+
+    if draw not in accepts or (verifier in CHAINS and topology != "topologies/chain"):
+        with pytest.raises(MethodError):
+            trace()
+    else:
+        trace()
+
+
+# Planted faults: each bends the law.
+
+
+def resort_by_q(monkeypatch, run):
+    """Siblings are tested in the order of their q, not of their draw."""
+    sound = draws.candidates
+
+    def candidates(draw, keys, logits, k, noise):
+        drawn = sound(draw, keys, logits, k, noise)
+        order = jnp.argsort(-jnp.take_along_axis(logits, drawn, -1), -1)
+        return jnp.take_along_axis(drawn, order, -1)
+
+    monkeypatch.setattr(draws, "candidates", candidates)
+    return {}
+
+
+def drop_low_probability(monkeypatch, run):
+    """Drafts that the draft model thinks unlikely are dropped after they were drawn."""
+    sound = run.parts.program.drafter
+
+    def draft(keys, ctx, state):
+        nodes, state, cache = sound.draft(keys, ctx, state)
+        rows = jnp.arange(nodes.tokens.shape[0])[:, None]
+        q = jax.nn.softmax(nodes.logits)[rows, jnp.maximum(nodes.parents, 0)]
+        q = jnp.take_along_axis(q, nodes.tokens[..., None], -1)[..., 0]
+        kind = jnp.where((q < 0.4) & (nodes.parents >= 0), base.PAD, nodes.kind)
+        return nodes.replace(kind=kind), state, cache
+
+    return {"drafter": sound._replace(draft=draft)}
+
+
+def unwarped_bonus(monkeypatch, run):
+    """The token after a fully accepted path is drawn from the raw logits."""
+    sound = run.parts.program.verifier
+
+    def verify(key, state, nodes, target):
+        verdict = sound.verify(key, state, nodes, target)
+        node = jnp.where(verdict.count > 0, verdict.path[verdict.count - 1], 0)
+        raw = target.logits[node] * TEMPERATURE * 0.5
+        bonus = jax.random.categorical(jax.random.fold_in(key, 99), raw)
+        full = verdict.count == nodes.depth
+        return verdict.replace(
+            token=jnp.where(full, bonus, verdict.token).astype(jnp.int32)
+        )
+
+    return {"verifier": sound._replace(verify=verify)}
+
+
+def resample_from_p(monkeypatch, run):
+    """After a rejection the token is drawn from p, not from the residual."""
+    sound = run.parts.program.verifier
+
+    def verify(key, state, nodes, target):
+        verdict = sound.verify(key, state, nodes, target)
+        node = jnp.where(verdict.count > 0, verdict.path[verdict.count - 1], 0)
+        again = jax.random.categorical(jax.random.fold_in(key, 99), target.logits[node])
+        return verdict.replace(token=again.astype(jnp.int32))
+
+    return {"verifier": sound._replace(verify=verify)}
+
+
+def key_reuse(monkeypatch, run):
+    """The draft and the coins take the same key."""
+    sound = noise.for_role
+    monkeypatch.setattr(
+        noise, "for_role", lambda keys, role, length: sound(keys, noise.DRAFT, length)
+    )
+    return {}
+
+
+def wrong_replacement(monkeypatch, run):
+    """Siblings drawn without replacement are verified as if drawn with it."""
+    sound = run.parts.program.verifier
+
+    def verify(key, state, nodes, target):
+        return sound.verify(key, state, nodes.replace(draw=base.IID), target)
+
+    return {"verifier": sound._replace(verify=verify)}
+
+
+def unwarped_target(monkeypatch, run):
+    """The target's transform is left out: impossible tokens appear."""
+    law = run.parts.program.transform
+    flat = law._replace(apply=lambda state, logits, aux: logits)
+    return {"transform": flat}
+
+
+FAULTS = (
+    resort_by_q,
+    drop_low_probability,
+    unwarped_bonus,
+    resample_from_p,
+    key_reuse,
+    wrong_replacement,
+    unwarped_target,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
+def test_fault_bends_the_law(fault, monkeypatch):
+    name = "verifiers/recursive_rejection"
+    sound = kit.Run(method(name, base.NO_REPLACE), TEMPERATURE, TARGET, DRAFT)
+    run = a_run(name, base.NO_REPLACE, **fault(monkeypatch, sound))
+    assert oracles.chi_square(sample(run), LAW) < 1e-6
