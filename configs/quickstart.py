@@ -23,7 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.temperatures = (0.0, 0.8)
     config.prompts = 4
     config.prompt_tokens = 192
-    config.max_new_tokens = 128
+    config.max_new_tokens = 96
     config.repeats = 3
     # A list of assignments: an automaton on the device, inside the loop, under a tree.
     pattern = r"([a-z_]{2,12} = [0-9]{1,4}\n)+"

@@ -30,7 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.vocab_size = 4096
     c.data.tokenizer = ""  # a tokenizer.json; empty: trained on the training split
     # (steps, windows a batch, tokens a window); the last stages reach long positions.
-    c.data.stages = ((1030, 12, 512), (120, 3, 2048), (25, 2, 4096))
+    c.data.stages = ((150, 12, 512), (988, 6, 512), (52, 2, 2048), (5, 1, 4096))
     c.data.repeat_share = 0.3
     c.data.markers = (
         "\n# copy\n",
@@ -59,7 +59,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.train.adam_rate = 0.004
     c.train.weight_decay = 0.05
     c.train.warmup = 40
-    c.train.decay = 480
+    c.train.decay = 295
     c.train.clip = 1.0
     c.train.rows_at_once = 1  # one window's activations stay in the cache
     c.train.save_every = 50

@@ -1,6 +1,5 @@
 """Decoding on a clock: one method on a list of prompts, batch by batch."""
 
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +52,11 @@ class Run:
     def new_tokens(self) -> int:
         return sum(map(len, self.tokens))
 
+    @property
+    def per_round(self) -> float:
+        """Seconds a round; with a constant target, what is paid beside the call."""
+        return self.seconds / max(self.rounds, 1)
+
 
 class Bench:
     """A target, its drafts, and sizes that all of its programs share.
@@ -102,7 +106,6 @@ class Bench:
         run: Run,
         memory: Any = None,
         lm: Any = None,
-        rounds: int | None = None,
     ) -> Any:
         """Decode one batch, add it to `run`, and return what the drafter remembers."""
         lm = (self.stub if case.constant else self.lm) if lm is None else lm
@@ -114,7 +117,7 @@ class Bench:
         state = engine.start(params, parts, prompts, limits, keys, self.size, memory)
         state = jax.block_until_ready(state)
         filled, filling = time.perf_counter(), engine.compile_seconds - compiled
-        state = jax.block_until_ready(engine.advance(params, state, rounds))
+        state = jax.block_until_ready(engine.advance(params, state))
         ended = time.perf_counter()
         looping = engine.compile_seconds - compiled - filling
         run.prefill_seconds += filled - begun - filling
@@ -165,7 +168,8 @@ def constant(lm: Any) -> Model:
     Node `i` of a block gets row `i` of a fixed random table, whatever its token, and
     keys and values are left as they are. The table is an argument of the program, not a
     constant, so that arg-max and noise over the vocabulary are still paid. Texts differ
-    from the real model's, and acceptance with them: compare times per round.
+    from the real model's, and acceptance with them: compare times per round. What is
+    left of a round is draft, transforms, verification, commit and the loop itself.
     """
     config = lm.model.config
     rng = np.random.default_rng(0)
@@ -191,26 +195,6 @@ def constant(lm: Any) -> Model:
         head=head,
     )
     return Model(model, {"table": jnp.asarray(table)}, lm.tokenizer)
-
-
-def draft_share(
-    bench: Bench, case: Case, prompts: Sequence[list[int]], seed: int, repeats: int = 3
-) -> float:
-    """Time of a round without the target's call, over that of a whole round.
-
-    Both are measured here, in turns, on the first batch: draft, transforms, verdict,
-    commit and the loop itself are left when the call is replaced by a constant.
-    """
-    part, keys = bench.batches(prompts, seed)[0]
-    stub = Case(case.method, case.temperature, constant=True)
-    times: dict[bool, list[float]] = {False: [], True: []}
-    for i in range(repeats + 1):
-        for which in (case, stub):
-            run = Run()
-            bench.decode(which, part, keys, run)
-            if i:  # the first of each may compile
-                times[which.constant].append(run.seconds / max(run.rounds, 1))
-    return statistics.median(times[True]) / statistics.median(times[False])
 
 
 def weight_bytes(lm: Any) -> int:

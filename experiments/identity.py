@@ -120,11 +120,12 @@ def _warped(
     prompt = jnp.where(jnp.arange(tokens.shape[0]) < length, tokens, 0)
     state, advance = transform.init(prompt, length), transform.advance
     if advance is not None:
-
-        def body(j: jax.Array, state: base.State) -> base.State:
-            return advance(state, tokens[length + j], raw[length - 1 + j])
-
-        state = lax.fori_loop(0, said, body, state)
+        state = lax.fori_loop(
+            0,
+            said,
+            lambda j, s: advance(s, tokens[length + j], raw[length - 1 + j]),
+            state,
+        )
     return transform.apply(state, raw[length + said - 1], {})
 
 

@@ -26,7 +26,6 @@ class Cell:
     temperature: float
     seed: int
     batch: int
-    recipe: str = ""
 
     @property
     def key(self) -> str:
@@ -41,33 +40,30 @@ def row(
     prompts: Sequence[list[int]],
     repeats: int,
     bandwidth: float,
-    lm: Any = None,
 ) -> dict[str, Any]:
     """Measure a cell. Returns the report's row under "row" and texts under "samples".
 
-    Times are of the decode loop; prefill stands beside them. Each repeat decodes every
-    prompt with plain decoding and with the method in turn. Batches are decoded in order
-    and a drafter's memory starts empty in every repeat, so texts and calls are the same
-    in all of them. `lm` replaces the target for the method alone (planted faults).
+    Times are of the decode loop; prefill stands beside them, compilation apart. In each
+    repeat every prompt is decoded by the method, by the method with the target's call
+    replaced by a constant, and by plain decoding, in turns. Batches are decoded in
+    order and a drafter's memory starts empty in every repeat, so texts and calls are
+    the same in all of them. Plain decoding's own speed-up shows the noise.
     """
     case = Case(cell.method, cell.temperature)
     reference = Case(plain, cell.temperature)
-    first = bench.once(case, prompts, cell.seed, lm)
-    base = first
-    if cell.method != plain or lm is not None:
-        base = bench.once(reference, prompts, cell.seed)
-    same = identical(bench, cell, reference, first, base, prompts)
-
-    cases = [case] if cell.method == plain else [reference, case]
+    stub = Case(cell.method, cell.temperature, constant=True)
+    cases = (case, stub, reference)
     turns = [bench.interleaved(cases, prompts, cell.seed) for _ in range(repeats)]
-    runs = [turn[-1] for turn in turns]
-    speeds = [run.new_tokens / run.seconds for run in runs]
-    ratios = [_speed(turn[-1]) / _speed(turn[0]) for turn in turns]
-    whole = [_speed(turn[-1], True) / _speed(turn[0], True) for turn in turns]
+    runs, first, base = [turn[0] for turn in turns], turns[0][0], turns[0][2]
+    same = identical(bench, cell, reference, first, base, prompts)
+    speeds = [_speed(run) for run in runs]
+    ratios = [_speed(run) / _speed(other) for run, _, other in turns]
+    whole = [_speed(run, True) / _speed(other, True) for run, _, other in turns]
+    shares = [empty.per_round / run.per_round for run, empty, _ in turns]
     read = benches.bytes_read(bench, case, runs[0], prompts)
     seconds = statistics.median(run.seconds for run in runs)
     counts = [len(text) for text in first.tokens]
-    shares = benches.loops(first)
+    looping = benches.loops(first)
     given, committed = benches.by_depth(first)
     parts = bench.compose(case)
     measured = {
@@ -86,22 +82,22 @@ def row(
         "ci95": benches.tokens_per_call_interval(counts, first.calls),
         "accepted_by_depth": given,
         "committed_by_depth": committed,
-        "loop_share": float(np.mean(shares)),
+        "loop_share": float(np.mean(looping)),
         "repeated_4grams": float(np.mean([benches.repeated(t) for t in first.tokens])),
-        **_loop_free(counts, first.calls, shares),
+        **_loop_free(counts, first.calls, looping),
         "tokens_per_s": statistics.median(speeds),
         "speedup": statistics.median(ratios),
         "speedup_with_prefill": statistics.median(whole),
         "ms_per_round": 1e3 * seconds / max(runs[0].rounds, 1),
         "prefill_seconds": statistics.median(run.prefill_seconds for run in runs),
         "mbu": read / (bandwidth * 1e9 * seconds),
-        "draft_share": benches.draft_share(bench, case, prompts, cell.seed, repeats),
+        "draft_share": statistics.median(shares),
         "draft_calls": first.draft_calls,
         "nodes": parts.program.drafter.nodes,
         **same,
         "compile_seconds": first.compile_seconds,
     }
-    return {"row": measured, "samples": samples(bench.lm, prompts, first, shares)}
+    return {"row": measured, "samples": samples(bench.lm, prompts, first, looping)}
 
 
 def _speed(run: Run, prefill: bool = False) -> float:

@@ -1,12 +1,13 @@
 """report.html: one self-contained page, readable on a phone, in light and dark."""
 
 import json
+import statistics
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from typing import Any
 
-from experiments import svg, wording
+from experiments import measure, svg, wording
 
 TEXTS = 1  # shown of each row
 PROMPT = 360  # characters of a prompt's end
@@ -38,19 +39,23 @@ def _card(value: str, said: str, kind: str = "") -> str:
     return f'<div class="card {kind}"><b>{value}</b><span>{said}</span></div>'
 
 
+def _law(row: dict[str, Any]) -> str:
+    return f"{row['method']}, {row['task']}, T = {row['temperature']:g}"
+
+
 def _head(report: dict[str, Any]) -> str:
     hard, rows = report["hardware"], report["rows"]
     drafting = [r for r in rows if r["method"] != "plain"]
     cards = []
     if drafting:
-        best = max(drafting, key=lambda r: r["speedup"])
-        law = f"{best['method']}, {best['task']}, T = {best['temperature']:g}"
-        cards.append(_card(f"{best['speedup']:.2f}×", f"best speed-up: {law}"))
-        most = max(drafting, key=lambda r: r["tokens_per_call"])
-        law = f"{most['method']}, {most['task']}, T = {most['temperature']:g}"
-        cards.append(
-            _card(f"{most['tokens_per_call']:.2f}", f"most tokens/call: {law}")
-        )
+        # Looping texts flatter every drafter: they are left out of the headline.
+        judged = [r for r in drafting if r["loop_share"] < measure.LOOPING] or drafting
+        best = max(judged, key=lambda r: r["speedup"])
+        said = f"best speed-up: {_law(best)}"
+        cards.append(_card(f"{best['speedup']:.2f}×", said))
+        most = max(judged, key=lambda r: r["tokens_per_call"])
+        said = f"most tokens/call: {_law(most)}"
+        cards.append(_card(f"{most['tokens_per_call']:.2f}", said))
         claimed = [r for r in drafting if r["identical_to_plain"] is not None]
         same = sum(r["identical_to_plain"] for r in claimed)
         kind = "good" if same == len(claimed) else "bad"
@@ -59,9 +64,9 @@ def _head(report: dict[str, Any]) -> str:
         cards.append(_card(f"{same} of {len(claimed)}", said, kind))
     plain = [r for r in rows if r["method"] == "plain"]
     if plain:
-        best = max(plain, key=lambda r: r["mbu"])
-        said = f"of the read bandwidth used by plain decoding, {best['task']}"
-        cards.append(_card(f"{100 * best['mbu']:.0f} %", said))
+        used = statistics.median(r["mbu"] for r in plain)
+        said = "of the read bandwidth used by plain decoding (median row)"
+        cards.append(_card(f"{100 * used:.0f} %", said))
     place = f"{hard['processor']}, {hard['cores']} cores · "
     place += f"{report['bandwidth_gb_s']:.1f} GB/s · jax {report['versions']['jax']}"
     return (
@@ -221,7 +226,7 @@ def _texts(report: dict[str, Any], samples: dict[str, Any]) -> str:
     ]
     for task in dict.fromkeys(r["task"] for r in rows):
         mine = [r for r in rows if r["task"] == task]
-        shown = next((r for r in mine if r["method"] != "plain"), mine[0])
+        shown = max(mine, key=lambda r: r["tokens_per_call"])
         tabs = "".join(
             _tab(row, samples[row["key"]], f"texts-{task}", row is shown)
             for row in mine
@@ -233,7 +238,7 @@ def _texts(report: dict[str, Any], samples: dict[str, Any]) -> str:
 def _tab(row: dict[str, Any], samples: list, group: str, shown: bool) -> str:
     """A radio button, its label, and the panel that CSS shows while it is checked."""
     name, group = escape(row["key"]), escape(group)
-    said = escape(f"{row['method']} · {row['temperature']:g}")
+    said = escape(f"{row['method']}, T = {row['temperature']:g}")
     body = "".join(sample(entry) for entry in samples[:TEXTS])
     return (
         f'<input type="radio" id="{name}" name="{group}"{" checked" if shown else ""}>'
@@ -273,7 +278,7 @@ def _trees(trees: dict[str, Any]) -> str:
     parts = [
         "<section><h2>Token trees of a few rounds</h2><p>The root is the last "
         "committed token; the accepted path is highlighted, and the target’s own "
-        "token, which ends every round, stands last.</p>"
+        "token, which ends every round, is outlined.</p>"
     ]
     for name, rounds in trees.items():
         parts.append(f"<h3>{escape(name)}</h3>")

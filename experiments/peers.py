@@ -257,16 +257,18 @@ def figures(config: Any, found: dict[str, Any]) -> list[dict[str, Any]]:
             what = f"{row['size']}: {row['method']}, times HF"
             every.append(Figure(what, row["ratio"], row["aim"], True))
     rows = {(r["task"].split("@")[1], r["method"]): r for r in found["rows"]}
-    for size, aim in config.aims.get("mbu", {}).items():
-        value = rows[size, "plain"]["mbu"]
-        every.append(Figure(f"{size}: MBU of plain decoding", value, aim, True))
-    for size, aim in config.aims.get("block_of_8", {}).items():
+    kinds = ("mbu", "block_of_8", "draft_share")
+    aims = {kind: dict(config.aims.get(kind, {})) for kind in kinds}
+    for size in config.sizes:
+        if size in aims["mbu"]:
+            what, value = f"{size}: MBU of plain decoding", rows[size, "plain"]["mbu"]
+            every.append(Figure(what, value, aims["mbu"][size], True))
         times = {t["width"]: t["plain_calls"] for t in found["curve"][size]}
-        what = f"{size}: a block of 8, in plain calls"
-        if 8 in times:
-            every.append(Figure(what, times[8], aim, False))
-    for size, aim in config.aims.get("draft_share", {}).items():
-        for name in config.methods:
+        if size in aims["block_of_8"] and 8 in times:
+            what = f"{size}: a block of 8, in plain calls"
+            every.append(Figure(what, times[8], aims["block_of_8"][size], False))
+        for name in config.methods if size in aims["draft_share"] else ():
             what = f"{size}: {name}, share of a round outside the call"
-            every.append(Figure(what, rows[size, name]["draft_share"], aim, False))
+            value = rows[size, name]["draft_share"]
+            every.append(Figure(what, value, aims["draft_share"][size], False))
     return [{**dataclasses.asdict(f), "met": f.met} for f in every]

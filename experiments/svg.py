@@ -129,9 +129,13 @@ def _shown(token: str) -> str:
 
 
 def tree(entry: dict[str, Any]) -> str:
-    """One round: nodes by depth, the accepted path and the target's token marked."""
-    parents, kind, path = entry["parents"], entry["kind"], entry["path"]
-    live = [i for i in range(len(parents)) if kind[i]]
+    """One round: nodes by depth; the accepted path and the own token stand out."""
+    path = entry["path"]
+    last, own = path[-1] if path else 0, len(entry["parents"])
+    # The target's own token is drawn as one more child of the node it follows.
+    parents = [*entry["parents"], last]
+    tokens = [*entry["tokens"], entry["token"]]
+    live = [i for i, kind in enumerate([*entry["kind"], 1]) if kind]
     depth: dict[int, int] = {}
     children: dict[int, list[int]] = {i: [] for i in live}
     for i in live:  # a parent comes before its children
@@ -140,35 +144,27 @@ def tree(entry: dict[str, Any]) -> str:
             children[parents[i]].append(i)
     height: dict[int, float] = {}
     leaves = 0
-    for i in _leaves_first(live[0], children):
+    for i in _leaves_first(0, children):
         if children[i]:
             ends = [height[c] for c in children[i]]
             height[i] = (ends[0] + ends[-1]) / 2
         else:
             height[i] = leaves
             leaves += 1
-    last = path[-1] if path else live[0]
-    x = lambda i: 6 + depth[i] * TREE_COLUMN
-    y = lambda i: 14 + height[i] * TREE_ROW
-    kept = {live[0], *path}
+    kinds = dict.fromkeys(path, "on") | {0: "root", own: "own"}
+    x = {i: 6 + depth[i] * TREE_COLUMN for i in live}
+    y = {i: 14 + height[i] * TREE_ROW for i in live}
     parts, wide = [], TREE_COLUMN - 18
-    for i in sorted(live, key=lambda i: i in kept):
-        if parents[i] >= 0:
-            a, b = x(parents[i]) + wide, x(i)
-            mid, up, down = (a + b) / 2, y(parents[i]), y(i)
-            on = "edge on" if i in kept else "edge"
-            curve = f"M{a:.0f},{up:.1f} C{mid:.0f},{up:.1f} {mid:.0f},{down:.1f}"
-            parts.append(f'<path d="{curve} {b:.0f},{down:.1f}" class="{on}"/>')
+    for i in sorted(live[1:], key=lambda i: i in kinds):
+        a, b = x[parents[i]] + wide, x[i]
+        mid, up, down = (a + b) / 2, y[parents[i]], y[i]
+        kind = f"edge {kinds[i]}" if i in kinds else "edge"
+        curve = f"M{a:.0f},{up:.1f} C{mid:.0f},{up:.1f} {mid:.0f},{down:.1f}"
+        parts.append(f'<path d="{curve} {b:.0f},{down:.1f}" class="{kind}"/>')
     for i in live:
-        on = "root" if i == live[0] else "on" if i in kept else ""
-        parts.append(_node(x(i), y(i), entry["tokens"][i], on, wide))
-    # The target's own token stands in a last column, after the node it follows.
-    column = 6 + (max(depth.values()) + 1) * TREE_COLUMN
-    a, level = x(last) + wide, y(last)
-    parts.append(_line(a, level, column, level, "edge own"))
-    parts.append(_node(column, level, entry["token"], "own", wide))
-    size = (column + TREE_COLUMN, 26 + (leaves - 1) * TREE_ROW)
-    label = f"{len(live) - 1} drafts, {len(path)} accepted"
+        parts.append(_node(x[i], y[i], tokens[i], kinds.get(i, ""), wide))
+    label = f"{len(live) - 2} drafts, {len(path)} accepted"
+    size = (max(x.values()) + TREE_COLUMN, 26 + (leaves - 1) * TREE_ROW)
     return _frame(size[0], size[1], parts, label)
 
 
@@ -178,7 +174,7 @@ def _leaves_first(root: int, children: dict[int, list[int]]) -> list[int]:
         node = stack.pop()
         order.append(node)
         stack += children[node]
-    return order[::-1]
+    return order[::-1]  # children before parents, first siblings on top
 
 
 def _node(x: float, y: float, token: str, kind: str, wide: float) -> str:
