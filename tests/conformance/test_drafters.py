@@ -151,7 +151,10 @@ def test_fault_transform_state_of_the_root(monkeypatch):
 
 
 def test_fault_draft_cache_keeps_one_too_many():
-    """Equal text cannot show it: the text stays plain's, and acceptance drops."""
+    """After a full path the draft must catch up on two tokens, and here does on one.
+
+    Equal text cannot show it: the text stays plain's, and acceptance drops.
+    """
     method = CASES["model-chain"]
     run = kit.Run(method, 0.0, draft=kit.TARGET)
     sound = run.parts.program.drafter
@@ -160,8 +163,8 @@ def test_fault_draft_cache_keeps_one_too_many():
         if outcome.warped is None:
             return sound.observe(ctx, state, outcome)
         cache, row = sound.observe(ctx, state, outcome).row
-        # The deepest draft was never forwarded, so its slot holds nothing.
-        more = (outcome.active & (outcome.verdict.count == sound.depth)).astype(int)
+        full = outcome.active & (outcome.verdict.count == sound.depth)
+        more = full.astype(jnp.int32)  # the deepest draft was never forwarded
         return state.replace(row=(cache.replace(length=cache.length + more), row))
 
     run.alter(drafter=sound._replace(observe=observe))
