@@ -39,6 +39,7 @@ def get_config() -> ml_collections.ConfigDict:
     }
     config.draft = shape(128, 2, 4, 2, 352, 0)  # the vocabulary is the target's
     config.methods = ("prompt_lookup", "copyspec", "token_recycling")
+    config.prompts = config.batch = 1
     config.prompt_tokens = 64
     config.max_new_tokens = 64
     config.repeats = 5

@@ -20,7 +20,7 @@ def load(path: str | Path) -> ConfigDict:
     """The recipe at `path` over the defaults.
 
     A recipe with one `method`, which `decoding.generate` knows by the file's name, is
-    evaluated against plain decoding. A training recipe has its own fields, no others.
+    evaluated against plain decoding. The other stages have fields of their own.
     """
     path = Path(path)
     if not path.is_file():
@@ -35,7 +35,7 @@ def load(path: str | Path) -> ConfigDict:
     stage = own.get("stage", "evaluate")
     if stage not in STAGES:
         raise ConfigError(f"{path}: stage={stage!r}; use one of {STAGES}")
-    if stage == "train_lm":
+    if stage != "evaluate":
         return own
     config = defaults.get_config()
     with config.unlocked():
