@@ -52,8 +52,8 @@ EXAMPLES = {
 class Letters:
     """A tokenizer whose token i is the i-th letter; the end of a text has no bytes."""
 
-    def token_bytes(self) -> list[bytes | None]:
-        return [None if i == EOS else bytes([97 + i]) for i in range(VOCAB)]
+    def token_bytes(self) -> list[bytes]:
+        return [b"" if i == EOS else bytes([97 + i]) for i in range(VOCAB)]
 
     def encode(self, text: str) -> list[int]:
         return [ord(c) - 97 for c in text]
