@@ -5,9 +5,7 @@ pure functions over a param tree with one subtree per layer (`layer_0`, ...). La
 unrolled, because a scan over stacked params copies each layer's weights at every step;
 `stack_layers` gives the stacked form for training deep models.
 
-Weights are `[out, in]` and fused (qkv per KV group `[G, H/G + 2, d, D]`, gate-up
-`[F, 2, D]`): a product then reads each weight once, in storage order, and tensor
-parallelism splits the leading axis with no permutes.
+The layout of the weights is that of `layers.py`.
 """
 
 from dataclasses import replace

@@ -10,13 +10,13 @@ from models.errors import ConfigError
 
 Dims: TypeAlias = contrib.MuonDimensionNumbers
 
-# Weights are [out, in]; a fused one is several matrices (a query head's rows belong
+# Weights are [in, out]; a fused one is several matrices (a query head's rows belong
 # together, gate and up do not), and axes that are not named here are batch axes.
 MATRICES = {
-    "qkv": Dims(reduction_axis=3, output_axis=(0, 1, 2)),
-    "out": Dims(reduction_axis=1, output_axis=0),
-    "up": Dims(reduction_axis=-1, output_axis=0),
-    "down": Dims(reduction_axis=1, output_axis=0),
+    "qkv": Dims(reduction_axis=0, output_axis=(1, 2, 3)),
+    "out": Dims(reduction_axis=0, output_axis=1),
+    "up": Dims(reduction_axis=0, output_axis=-1),
+    "down": Dims(reduction_axis=0, output_axis=1),
 }
 
 

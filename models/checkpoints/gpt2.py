@@ -16,12 +16,12 @@ ENTRIES = (
         LAYER + "attention/qkv", ("h.{i}.attn.c_attn.weight",), hf.TRANSPOSED_HEADS
     ),
     hf.Entry(LAYER + "attention/qkv_bias", ("h.{i}.attn.c_attn.bias",), hf.FUSED_HEADS),
-    hf.Entry(LAYER + "attention/out", ("h.{i}.attn.c_proj.weight",), hf.TRANSPOSED),
+    hf.Entry(LAYER + "attention/out", ("h.{i}.attn.c_proj.weight",), hf.SAME),
     hf.Entry(LAYER + "attention/out_bias", ("h.{i}.attn.c_proj.bias",), hf.SAME),
     *hf.norm(LAYER + "mlp_norm", "h.{i}.ln_2", bias=True),
-    hf.Entry(LAYER + "mlp/up", ("h.{i}.mlp.c_fc.weight",), hf.TRANSPOSED),
+    hf.Entry(LAYER + "mlp/up", ("h.{i}.mlp.c_fc.weight",), hf.SAME),
     hf.Entry(LAYER + "mlp/up_bias", ("h.{i}.mlp.c_fc.bias",), hf.SAME),
-    hf.Entry(LAYER + "mlp/down", ("h.{i}.mlp.c_proj.weight",), hf.TRANSPOSED),
+    hf.Entry(LAYER + "mlp/down", ("h.{i}.mlp.c_proj.weight",), hf.SAME),
     hf.Entry(LAYER + "mlp/down_bias", ("h.{i}.mlp.c_proj.bias",), hf.SAME),
 )
 

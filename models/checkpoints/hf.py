@@ -66,6 +66,19 @@ def _flip(layout: Layout) -> Layout:
     )
 
 
+def _kernel(layout: Layout) -> Layout:
+    """The layout of a weight `[out, in]` in the files, whose input axis we put first."""
+
+    def join(c: Config, theirs: Any) -> Any:
+        x = layout.join(c, theirs)
+        return x.transpose(x.ndim - 1, *range(x.ndim - 1))
+
+    def split(c: Config, x: Any) -> tuple:
+        return layout.split(c, x.transpose(*range(1, x.ndim), 0))
+
+    return Layout(join, split)
+
+
 SAME = Layout(lambda c, t: t[0], lambda c, x: (x,))
 HEADS = Layout(_join_heads, _split_heads)  # q, k, v with rows by head
 FUSED_HEADS = Layout(  # one tensor: all q heads, then k, then v
@@ -73,15 +86,16 @@ FUSED_HEADS = Layout(  # one tensor: all q heads, then k, then v
     lambda c, x: (_concatenate(_split_heads(c, x), 0),),
 )
 PAIR = Layout(  # gate, up
-    lambda c, t: _concatenate([x[:, None] for x in t], 1),
-    lambda c, x: (x[:, 0], x[:, 1]),
+    lambda c, t: _concatenate([x[None] for x in t], 0),
+    lambda c, x: (x[0], x[1]),
 )
 FUSED_PAIR = Layout(  # one tensor: all gate rows, then all up rows
-    lambda c, t: t[0].reshape(2, -1, *t[0].shape[1:]).swapaxes(0, 1),
-    lambda c, x: (x.swapaxes(0, 1).reshape(-1, *x.shape[2:]),),
+    lambda c, t: t[0].reshape(2, -1, *t[0].shape[1:]),
+    lambda c, x: (x.reshape(-1, *x.shape[2:]),),
 )
-TRANSPOSED = _flip(SAME)  # `[in, out]`, as GPT-2 stores kernels
-TRANSPOSED_HEADS = _flip(FUSED_HEADS)
+KERNEL, KERNEL_HEADS, KERNEL_PAIR = _kernel(SAME), _kernel(HEADS), _kernel(PAIR)
+KERNEL_FUSED_HEADS, KERNEL_FUSED_PAIR = _kernel(FUSED_HEADS), _kernel(FUSED_PAIR)
+TRANSPOSED_HEADS = _kernel(_flip(FUSED_HEADS))  # `[in, out]` in the files (GPT-2)
 
 
 def norm(ours: str, theirs: str, bias: bool = False) -> tuple[Entry, ...]:

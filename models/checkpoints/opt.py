@@ -16,19 +16,19 @@ ENTRIES = (
     hf.Entry(
         LAYER + "attention/qkv",
         tuple(f"{ATTENTION}{x}_proj.weight" for x in "qkv"),
-        hf.HEADS,
+        hf.KERNEL_HEADS,
     ),
     hf.Entry(
         LAYER + "attention/qkv_bias",
         tuple(f"{ATTENTION}{x}_proj.bias" for x in "qkv"),
         hf.HEADS,
     ),
-    hf.Entry(LAYER + "attention/out", (ATTENTION + "out_proj.weight",), hf.SAME),
+    hf.Entry(LAYER + "attention/out", (ATTENTION + "out_proj.weight",), hf.KERNEL),
     hf.Entry(LAYER + "attention/out_bias", (ATTENTION + "out_proj.bias",), hf.SAME),
     *hf.norm(LAYER + "mlp_norm", "layers.{i}.final_layer_norm", bias=True),
-    hf.Entry(LAYER + "mlp/up", ("layers.{i}.fc1.weight",), hf.SAME),
+    hf.Entry(LAYER + "mlp/up", ("layers.{i}.fc1.weight",), hf.KERNEL),
     hf.Entry(LAYER + "mlp/up_bias", ("layers.{i}.fc1.bias",), hf.SAME),
-    hf.Entry(LAYER + "mlp/down", ("layers.{i}.fc2.weight",), hf.SAME),
+    hf.Entry(LAYER + "mlp/down", ("layers.{i}.fc2.weight",), hf.KERNEL),
     hf.Entry(LAYER + "mlp/down_bias", ("layers.{i}.fc2.bias",), hf.SAME),
 )
 

@@ -11,15 +11,17 @@ ENTRIES = (
     hf.Entry(
         "layer_{i}/attention/qkv",
         ("layers.{i}.self_attn.qkv_proj.weight",),
-        hf.FUSED_HEADS,
+        hf.KERNEL_FUSED_HEADS,
     ),
     hf.Entry(
-        "layer_{i}/attention/out", ("layers.{i}.self_attn.o_proj.weight",), hf.SAME
+        "layer_{i}/attention/out", ("layers.{i}.self_attn.o_proj.weight",), hf.KERNEL
     ),
     hf.Entry(
-        "layer_{i}/mlp/up", ("layers.{i}.mlp.gate_up_proj.weight",), hf.FUSED_PAIR
+        "layer_{i}/mlp/up",
+        ("layers.{i}.mlp.gate_up_proj.weight",),
+        hf.KERNEL_FUSED_PAIR,
     ),
-    hf.Entry("layer_{i}/mlp/down", ("layers.{i}.mlp.down_proj.weight",), hf.SAME),
+    hf.Entry("layer_{i}/mlp/down", ("layers.{i}.mlp.down_proj.weight",), hf.KERNEL),
 )
 
 

@@ -17,26 +17,28 @@ TOP = (
 )
 PROJECTIONS = (
     hf.Entry(
-        OURS + "qkv", tuple(f"{ATTENTION}{x}_proj.weight" for x in "qkv"), hf.HEADS
+        OURS + "qkv",
+        tuple(f"{ATTENTION}{x}_proj.weight" for x in "qkv"),
+        hf.KERNEL_HEADS,
     ),
     hf.Entry(
         OURS + "qkv_bias", tuple(f"{ATTENTION}{x}_proj.bias" for x in "qkv"), hf.HEADS
     ),
-    hf.Entry(OURS + "out", (ATTENTION + "o_proj.weight",), hf.SAME),
+    hf.Entry(OURS + "out", (ATTENTION + "o_proj.weight",), hf.KERNEL),
     hf.Entry(OURS + "out_bias", (ATTENTION + "o_proj.bias",), hf.SAME),
     *hf.norm(OURS + "q_norm", ATTENTION + "q_norm"),
     *hf.norm(OURS + "k_norm", ATTENTION + "k_norm"),
     hf.Entry(
         MLP + "up",
         (FEED_FORWARD + "gate_proj.weight", FEED_FORWARD + "up_proj.weight"),
-        hf.PAIR,
+        hf.KERNEL_PAIR,
     ),
     hf.Entry(
         MLP + "up_bias",
         (FEED_FORWARD + "gate_proj.bias", FEED_FORWARD + "up_proj.bias"),
         hf.PAIR,
     ),
-    hf.Entry(MLP + "down", (FEED_FORWARD + "down_proj.weight",), hf.SAME),
+    hf.Entry(MLP + "down", (FEED_FORWARD + "down_proj.weight",), hf.KERNEL),
     hf.Entry(MLP + "down_bias", (FEED_FORWARD + "down_proj.bias",), hf.SAME),
 )
 NORMS = (

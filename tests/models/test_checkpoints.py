@@ -93,18 +93,18 @@ def _damaged(params, kind):
     if kind == "gate and up swapped":
         layer = {**layer, "mlp": {**layer["mlp"], "up": layer["mlp"]["up"][:, ::-1]}}
     elif kind == "two q heads swapped":
-        order = np.r_[1, 0, 2 : attention["qkv"].shape[1]]
-        attention["qkv"] = attention["qkv"][:, order]
-    elif kind == "k and v swapped":
-        last = attention["qkv"].shape[1] - 1
-        order = np.r_[0 : last - 1, last, last - 1]
-        attention["qkv"] = attention["qkv"][:, order]
-    elif kind == "groups swapped":
-        attention["qkv"] = attention["qkv"][::-1]
-    elif kind == "rotary pairs interleaved":
-        dim = attention["qkv"].shape[2]
-        order = np.arange(dim).reshape(2, -1).T.reshape(-1)
+        order = np.r_[1, 0, 2 : attention["qkv"].shape[2]]
         attention["qkv"] = attention["qkv"][:, :, order]
+    elif kind == "k and v swapped":
+        last = attention["qkv"].shape[2] - 1
+        order = np.r_[0 : last - 1, last, last - 1]
+        attention["qkv"] = attention["qkv"][:, :, order]
+    elif kind == "groups swapped":
+        attention["qkv"] = attention["qkv"][:, ::-1]
+    elif kind == "rotary pairs interleaved":
+        dim = attention["qkv"].shape[3]
+        order = np.arange(dim).reshape(2, -1).T.reshape(-1)
+        attention["qkv"] = attention["qkv"][..., order]
     elif kind == "norms swapped":
         layer["mlp_norm"] = layer["attention_norm"]
     return {**params, "layer_1": {**layer, "attention": attention}}

@@ -314,7 +314,7 @@ def test_alibi_against_the_published_formula():
     x = np.asarray(params["embedding"]["tokens"])[tokens[0]]
     normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + config.norm_eps)
     normed = normed * layer["attention_norm"]["scale"]
-    qkv = np.einsum("nD,grdD->ngrd", normed, layer["attention"]["qkv"])
+    qkv = np.einsum("nD,Dgrd->ngrd", normed, layer["attention"]["qkv"])
     heads = []
     for head in range(4):
         q, k, v = (
@@ -327,7 +327,7 @@ def test_alibi_against_the_published_formula():
         score[j > i] = -np.inf
         p = np.exp(score - score.max(-1, keepdims=True))
         heads.append((p / p.sum(-1, keepdims=True)) @ v)
-    want = x + np.concatenate(heads, -1) @ layer["attention"]["out"].T
+    want = x + np.concatenate(heads, -1) @ layer["attention"]["out"]
     block = causal(tokens)[1].replace(run=jnp.array([[True, False]]))
     out, _ = blocks.call(lm, (1,))(params, lm.init_cache(1, SIZE), block)
     close(out.hidden[1][0], want)

@@ -105,7 +105,7 @@ def test_muon_orthogonalises_gate_and_up_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Singular values near 1 in both halves, though one gradient is 50 times larger."""
-    up = jax.random.normal(jax.random.key(0), (24, 2, 8))
+    up = jax.random.normal(jax.random.key(0), (8, 2, 24))
     up = up * jnp.asarray([1.0, 50.0])[:, None]
 
     def least(moved: np.ndarray) -> float:
@@ -113,7 +113,7 @@ def test_muon_orthogonalises_gate_and_up_apart(
         return min(values.min() for values in halves)
 
     assert least(muon_moves(up)) > 0.6
-    together = optimizers.Dims(reduction_axis=-1, output_axis=(0, 1))  # planted fault
+    together = optimizers.Dims(reduction_axis=0, output_axis=(1, 2))  # planted fault
     monkeypatch.setitem(optimizers.MATRICES, "up", together)
     assert least(muon_moves(up)) < 0.6
 
