@@ -1,8 +1,8 @@
 """The Flax modules of the transformer, and attention over a cache.
 
 Weights are `[in, out]` and fused (qkv `[D, G, H/G + 2, d]` by KV group, gate-up
-`[D, 2, F]`): a block of a few nodes costs the CPU compiler a pass over each weight, where
-`[out, in]` costs a repacked copy as well (a product of 8 rows: 1.4 to 2.4 times slower).
+`[D, 2, F]`): a block of a few nodes then costs one pass over each weight, where the CPU
+compiler repacks `[out, in]` first (a product of 8 rows takes 1.4 to 2.4 times as long).
 Tensor parallelism splits G and F with no permutes.
 """
 

@@ -67,7 +67,7 @@ def _flip(layout: Layout) -> Layout:
 
 
 def _kernel(layout: Layout) -> Layout:
-    """The layout of a weight `[out, in]` in the files, whose input axis we put first."""
+    """Weights are `[out, in]` in the files; ours have the input axis first."""
 
     def join(c: Config, theirs: Any) -> Any:
         x = layout.join(c, theirs)
