@@ -20,6 +20,7 @@ def html(report: dict[str, Any], beside: dict[str, Any], notes: Sequence[str]) -
     parts = [_head(report), _results(report, notes), _charts(report)]
     parts += [
         _peers(report),
+        _replay(report),
         _texts(report, beside["samples"]),
         _trees(beside["trees"]),
     ]
@@ -184,6 +185,15 @@ def _curve(report: dict[str, Any]) -> str:
         + _figure("target", _table(heads, lines, lambda i, j: ""))
         + f'</div><ul class="notes">{said}</ul></section>'
     )
+
+
+def _replay(report: dict[str, Any]) -> str:
+    if not report.get("replay"):
+        return ""
+    lines = [wording.replay_cells(row) for row in report["replay"]]
+    table = _table(wording.REPLAY_HEADS, lines, lambda i, j: "", names=1)
+    note = f'<ul class="notes"><li>{_markup(wording.REPLAYED)}</li></ul>'
+    return f"<section><h2>Recorded texts</h2>{table}{note}</section>"
 
 
 def _peers(report: dict[str, Any]) -> str:

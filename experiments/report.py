@@ -56,7 +56,15 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     rows = []
     for row in found["rows"]:
         rows.append({**{name: row[name] for name in ROW}, **row})
-    extra = ("bandwidth", "curve", "suggested", "peers", "figures", "commands")
+    extra = (
+        "bandwidth",
+        "curve",
+        "suggested",
+        "peers",
+        "replay",
+        "figures",
+        "commands",
+    )
     return {
         "hardware": found["hardware"],
         "versions": found["versions"],
@@ -104,6 +112,11 @@ def markdown(report: dict[str, Any]) -> str:
                 wording.PEER_HEADS, [wording.peer_cells(row) for row in report["peers"]]
             )
         )
+    if "replay" in report:
+        parts.append("## Recorded texts\n")
+        lines = [wording.replay_cells(row) for row in report["replay"]]
+        parts.append(table(wording.REPLAY_HEADS, lines))
+        parts.append(f"- {wording.REPLAYED}\n")
     if "figures" in report:
         parts.append("## Figures to reach\n")
         lines = [wording.figure_cells(figure) for figure in report["figures"]]

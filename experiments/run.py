@@ -40,6 +40,10 @@ def run(
         from experiments import peers
 
         found = peers.run(config, store)
+    elif stage == "replay":
+        from experiments import replay
+
+        found = replay.run(config, store)
     else:
         found = evaluate.run(config, store)
     found["commands"] = [" ".join(command)] if command else []

@@ -55,6 +55,37 @@ def peer_cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
+REPLAY_HEADS = (
+    "method",
+    "records",
+    "tokens",
+    "tokens/call",
+    "drafted/call",
+    "wasted",
+    "acceptance by depth",
+)
+
+REPLAYED = (
+    "The target says what the record says: tokens/call are those of greedy decoding by "
+    "the model that wrote it. *wasted*: share of the drafts verified in vain. Methods "
+    "that read the target's runners-up see the text's own bigrams in their place."
+)
+
+
+def replay_cells(row: dict[str, Any]) -> list[str]:
+    low, high = row["ci95"]
+    depths = " ".join(f"{100 * a:.0f}" for a in row["accepted_by_depth"][:8])
+    return [
+        row["method"],
+        f"{row['records']}",
+        f"{row['new_tokens']}",
+        f"{row['tokens_per_call']:.2f} ({low:.2f}–{high:.2f})",
+        f"{row['drafted_per_call']:.1f}",
+        f"{100 * row['wasted']:.0f} %",
+        f"{depths} %" if depths else "–",
+    ]
+
+
 FIGURE_HEADS = ("figure", "measured", "aim", "met")
 
 
@@ -68,6 +99,8 @@ def title(report: dict[str, Any]) -> str:
     model = report["config"].get("model", "")
     if report["config"].get("stage") == "peers":
         return "decodax and HF transformers on the same weights"
+    if report["config"].get("stage") == "replay":
+        return "Drafting on recorded texts"
     return f"Decoding with {model}"
 
 

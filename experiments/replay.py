@@ -1,0 +1,168 @@
+"""The stage `replay`: drafters judged on recorded texts, with no model at all.
+
+A record is a prompt and the response that some model gave (or a person wrote). Every
+method decodes it with `models.recorded` as the target, so its tokens per call are those
+it would have had on that model, decoding greedily, as far as drafts depend on the text.
+Records are replayed in order, one at a time: what a method remembers of one serves the
+next, as in serving.
+"""
+
+import functools
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import models
+from decoding import compose, decoder, loop
+from experiments import bench as benches
+from experiments import console, evaluate, machine
+from experiments.bench import Model
+from experiments.store import Store
+from models import recorded
+from models import tokenizer as tokenizers
+from models.errors import ConfigError, DataError
+
+
+class Record(NamedTuple):
+    """One request as tokens."""
+
+    prompt: list[int]
+    response: list[int]
+
+
+def read(config: Any, tokenizer: Any) -> list[Record]:
+    """The first `config.records` records of the JSONL file `config.data`.
+
+    Tokens are given (`[1, 2]`) or made by the tokenizer from text. DataError names the
+    line of a record without the fields, or with an empty one; ConfigError a file or a
+    field that is not there.
+    """
+    path = pathlib.Path(config.data)
+    if not config.data or not path.is_file():
+        raise ConfigError(
+            f"config.data={config.data!r} is no file: give JSONL with the fields "
+            f"{config.prompt_field!r} and {config.response_field!r}"
+        )
+    fields = (config.prompt_field, config.response_field)
+    found: list[Record] = []
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if len(found) == config.records:
+                break
+            if not line.strip():
+                continue
+            try:
+                whole = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}:{number} is no JSON: {error}") from error
+            if not isinstance(whole, dict) or any(f not in whole for f in fields):
+                raise DataError(
+                    f"{path}:{number} lacks one of {fields}: set config.prompt_field "
+                    "and config.response_field to the file's names"
+                )
+            both = [_tokens(whole[f], tokenizer, f"{path}:{number}") for f in fields]
+            if all(both):
+                found.append(Record(*both))
+    if not found:
+        raise DataError(f"{path} holds no record with a prompt and a response")
+    return found
+
+
+def read_tokenizer(given: str) -> Any:
+    """The tokenizer of a model directory, or a tokenizer.json itself."""
+    path = pathlib.Path(given)
+    found = tokenizers.load(path.parent if path.is_file() else path, ())
+    if found is None:
+        raise ConfigError(f"config.tokenizer={given!r} holds no tokenizer.json")
+    return found
+
+
+def _tokens(value: Any, tokenizer: Any, where: str) -> list[int]:
+    if isinstance(value, str):
+        return tokenizer.encode(value, add_special=False)
+    if isinstance(value, list) and all(isinstance(t, int) for t in value):
+        wrong = [t for t in value if not 0 <= t < tokenizer.vocab_size]
+        if not wrong:
+            return value
+        raise DataError(
+            f"{where} has token {wrong[0]}, outside the tokenizer's "
+            f"{tokenizer.vocab_size}: give the tokenizer that wrote it"
+        )
+    raise DataError(f"{where}: a text or a list of token ids is wanted, not {value!r}")
+
+
+def replay(
+    method: compose.Method, records: Sequence[Record], tokenizer: Any
+) -> dict[str, Any]:
+    """One method on all records in order; the row of the report."""
+    lm = Model(recorded.language_model(tokenizer.vocab_size), None, tokenizer)
+    parts = compose.compose(method, lm)
+    engine = decoder.decoder(parts)
+    new, calls, accepted, offered, candidates = [], [], [], [], 0
+    memory = None
+    keys = decoder.request_keys(0, 1, 1)
+    for record in records:
+        text = [*record.prompt, *record.response]
+        size = decoder.bucket(len(text))
+        told = jnp.asarray([text + [0] * (size - len(text))], jnp.int32)
+        params = {loop.TARGET: {"text": told}}
+        state = engine.start(
+            params, parts, [record.prompt], [len(text)], keys, size, memory
+        )
+        state = engine.advance(params, state)
+        written = np.asarray(state.tokens)[0, : len(text)].tolist()
+        assert written == text, "a drafter changed what greedy decoding writes"
+        memory = state.drafter.shared
+        counters = state.counters
+        new.append(len(record.response))
+        calls.append(int(counters.target_calls[0]))
+        accepted.append(np.asarray(counters.accepted)[0])
+        offered.append(np.asarray(counters.offered)[0])
+        candidates += int(counters.candidates[0])
+    taken, tried = np.sum(accepted, 0), np.sum(offered, 0)
+    return {
+        "records": len(records),
+        "new_tokens": sum(new),
+        "target_calls": sum(calls),
+        "tokens_per_call": sum(new) / sum(calls),
+        "ci95": benches.tokens_per_call_interval(new, calls),
+        "accepted_by_depth": (taken[tried > 0] / tried[tried > 0]).tolist(),
+        "drafted_per_call": candidates / sum(calls),
+        "wasted": 1 - float(taken.sum()) / candidates if candidates else 0.0,
+    }
+
+
+def run(config: Any, store: Store) -> dict[str, Any]:
+    """Replay what is missing and return everything for the report."""
+    named = evaluate.methods(config)
+    for name, method in named.items():
+        needs = {"draft", "heads"} & set(method.drafter.card.needs)
+        if needs:
+            raise ConfigError(
+                f"{name} drafts with a model ({sorted(needs)}), which a record has "
+                "not: leave it out of config.methods"
+            )
+    if config.tokenizer:
+        tokenizer = read_tokenizer(config.tokenizer)
+    else:
+        tokenizer = models.load("tiny").tokenizer
+    records = read(config, tokenizer)
+    rows = []
+    with console.bar(len(named), "replaying") as bar:
+        for name, method in named.items():
+            bar.doing(name)
+            one = functools.partial(replay, method, records, tokenizer)
+            row = store.make("rows", name, one)
+            rows.append({"method": name, **row})
+            bar.done(f"{name:24} {row['tokens_per_call']:5.2f} tokens/call")
+    return {
+        "hardware": machine.hardware(),
+        "versions": machine.versions(),
+        "bandwidth": store.make("parts", "bandwidth", machine.bandwidth),
+        "replay": rows,
+        "rows": [],
+    }
