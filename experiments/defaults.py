@@ -15,6 +15,9 @@ def get_config() -> ConfigDict:
     config.drafts = ConfigDict({"draft": "tiny-draft"})
     config.methods = ("plain",)  # names of recipes in configs/
     config.tasks = ("code", "copy", "text")
+    # A JSONL file of questions in place of the project's own tasks: its categories are
+    # the tasks then, () all of them. See experiments/questions.py.
+    config.data = ""
     config.temperatures = (0.0, 0.8)
     config.prompts = 4  # of each task
     config.prompt_tokens = 192  # longer prompts lose their beginning

@@ -7,7 +7,7 @@ from typing import Any
 import models
 from decoding import compose, decoder
 from decoding.catalogue import Spec
-from experiments import console, curve, machine, measure, tasks
+from experiments import console, curve, machine, measure, questions, tasks
 from experiments.bench import Bench, Case, Run
 from experiments.measure import Cell
 from experiments.store import Store
@@ -21,6 +21,8 @@ def run(
 ) -> dict[str, Any]:
     """Measure what is missing and return everything; models are loaded unless given."""
     named = methods(config)
+    if config.data:
+        config.tasks = questions.choose(config.data, config.tasks)
     check(config, named)
     hardware, versions = provenance(store)
     cells = table(config, named)
@@ -31,7 +33,12 @@ def run(
     )
     for cell in cells:  # refuse impossible combinations before anything is compiled
         bench.compose(Case(cell.method, cell.temperature))
-    prompts = tasks.build(lm, config.tasks, config.prompts, config.prompt_tokens)
+    count, size = config.prompts, config.prompt_tokens
+    if config.data:
+        new = config.max_new_tokens
+        prompts = questions.build(lm, config.data, config.tasks, count, size, new)
+    else:
+        prompts = tasks.build(lm, config.tasks, count, size)
 
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
     trees = [name for name in config.trees if name in named]

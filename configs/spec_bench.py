@@ -1,0 +1,30 @@
+"""The training-free methods on Spec-Bench's questions, category by category.
+
+Xia et al., *Unlocking Efficiency in Large Language Model Inference*, 2024, arXiv
+2401.07851, github.com/hemingkx/Spec-Bench. Any JSONL with `turns` or `prompt` does.
+
+python -m experiments.run --config=configs/spec_bench.py --workdir=runs/spec_bench \\
+    --config.data=question.jsonl
+
+Hardware: two cores, some forty minutes; resumes where it stopped.
+Expected: `identical_to_plain` true in every row, whatever the temperature.
+"""
+
+import ml_collections
+
+DRAFTERS = ("model_chain", "model_tree", "prompt_lookup", "copyspec", "token_recycling")
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.model = "tiny"
+    config.drafts = {"draft": "tiny-draft"}
+    config.data = ""
+    config.tasks = ()  # every category of the file
+    config.methods = ("plain", *DRAFTERS)
+    config.temperatures = (0.0, 0.8, 1.0)
+    config.prompts = 4
+    config.prompt_tokens = 256
+    config.max_new_tokens = 128
+    config.repeats = 3
+    return config
