@@ -252,6 +252,7 @@ def _count(counters, outcome, new, drafts):
         counters.offered + there,
         counters.draft_calls + jnp.where(active, draft.calls, 0),
         counters.candidates + jnp.where(active, candidates, 0),
+        counters.ranked + tree.ranks(draft, outcome.verdict.path, drafts, stats.RANKS),
     )
 
 

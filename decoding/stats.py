@@ -7,6 +7,8 @@ import numpy as np
 from flax import struct
 from jax import Array
 
+RANKS = 8  # sibling ranks that are told apart; the last one pools the rest
+
 
 @struct.dataclass
 class Counters:
@@ -18,11 +20,13 @@ class Counters:
     offered: Array  # int32[B, D]: rounds whose tree had a candidate of depth d + 1
     draft_calls: Array  # int32[B]: model calls made by the drafter
     candidates: Array  # int32[B]: draft nodes verified
+    ranked: Array  # int32[B, RANKS]: committed drafts by rank among their siblings
 
 
 def zeros(batch: int, depth: int) -> Counters:
     rows, deep = jnp.zeros((batch,), jnp.int32), jnp.zeros((batch, depth), jnp.int32)
-    return Counters(rows, rows, deep, deep, rows, rows)
+    ranks = jnp.zeros((batch, RANKS), jnp.int32)
+    return Counters(rows, rows, deep, deep, rows, rows, ranks)
 
 
 class Stats(NamedTuple):
@@ -34,6 +38,8 @@ class Stats(NamedTuple):
     accepted_by_depth: list[float]  # P(depth d committed | depth d offered)
     draft_calls: int
     candidates: int
+    accepted_by_rank: list[float]  # share of the committed drafts with sibling rank r
+    wasted: float  # share of the candidates that were not committed
     seconds: float
     compile_seconds: float
 
@@ -43,13 +49,17 @@ def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Sta
     calls, new = np.asarray(counters.target_calls), np.asarray(counters.new_tokens)
     accepted = np.asarray(counters.accepted).sum(0)
     offered = np.asarray(counters.offered).sum(0)
+    ranked = np.asarray(counters.ranked).sum(0)
+    candidates = int(np.asarray(counters.candidates).sum())
     return Stats(
         calls,
         new,
         float(new.sum() / max(calls.sum(), 1)),
         [float(a / o) for a, o in zip(accepted, offered) if o],
         int(np.asarray(counters.draft_calls).sum()),
-        int(np.asarray(counters.candidates).sum()),
+        candidates,
+        (ranked / max(ranked.sum(), 1)).tolist(),
+        1 - float(accepted.sum()) / candidates if candidates else 0.0,
         seconds,
         compile_seconds,
     )

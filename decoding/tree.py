@@ -233,3 +233,21 @@ def committed(tree: base.TokenTree, verdict: base.Verdict) -> tuple[Array, Array
     padded = jnp.pad(accepted, ((0, 0), (0, 1)))
     tokens = jnp.where(index == verdict.count[:, None], verdict.token[:, None], padded)
     return tokens, verdict.count + 1
+
+
+def ranks(tree: base.TokenTree, path: Array, count: Array, size: int) -> Array:
+    """int32[B, size]: how many of `path[:count]` have each rank among their siblings.
+
+    Rank 0 was drawn first; ranks of `size - 1` and more are pooled.
+    """
+    parent = jnp.take_along_axis(tree.parents, path, 1)
+    index = jnp.arange(tree.parents.shape[1], dtype=jnp.int32)
+    older = (
+        (tree.parents[:, None] == parent[..., None])
+        & (index < path[..., None])
+        & (tree.kind == base.CANDIDATE)[:, None]
+    )
+    rank = jnp.minimum(older.sum(-1), size - 1)
+    taken = jnp.arange(path.shape[1]) < count[:, None]
+    each = (rank[..., None] == jnp.arange(size)) & taken[..., None]
+    return each.sum(1, dtype=jnp.int32)

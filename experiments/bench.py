@@ -41,6 +41,8 @@ class Run:
     calls: list[int] = field(default_factory=list)  # target calls, per prompt
     accepted: list[np.ndarray] = field(default_factory=list)  # by depth
     offered: list[np.ndarray] = field(default_factory=list)
+    ranked: list[np.ndarray] = field(default_factory=list)  # by sibling rank
+    candidates: int = 0
     draft_calls: int = 0
     rounds: int = 0  # of the loop: the longest row's, summed over batches
     draft_rounds: int = 0  # the same for model calls of the drafter
@@ -157,6 +159,8 @@ def _record(run: Run, prompts: Sequence[list[int]], state: loop.DecodeState) -> 
     run.calls += calls.tolist()
     run.accepted += list(np.asarray(counters.accepted))
     run.offered += list(np.asarray(counters.offered))
+    run.ranked += list(np.asarray(counters.ranked))
+    run.candidates += int(np.asarray(counters.candidates).sum())
     run.draft_calls += int(drafts.sum())
     run.rounds += int(calls.max())
     run.draft_rounds += int(drafts.max())
@@ -251,6 +255,17 @@ def by_depth(run: Run) -> tuple[list[float], list[float]]:
     known = offered > 0
     given = (accepted[known] / offered[known]).tolist()
     return given, (accepted / max(sum(run.calls), 1)).tolist()
+
+
+def by_rank(run: Run) -> list[float]:
+    """Share of the committed drafts by rank among their siblings."""
+    ranked = np.sum(run.ranked, 0)
+    return (ranked / max(ranked.sum(), 1)).tolist()
+
+
+def wasted(run: Run) -> float:
+    """Share of the verified drafts that were not committed."""
+    return 1 - np.sum(run.accepted) / run.candidates if run.candidates else 0.0
 
 
 def loops(run: Run) -> list[float]:
