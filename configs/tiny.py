@@ -30,8 +30,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.vocab_size = 4096
     c.data.tokenizer = ""  # a tokenizer.json; empty: trained on the training split
     # (steps, windows a batch, tokens a window); the last stages reach long positions.
-    c.data.stages = ((150, 12, 512), (988, 6, 512), (52, 2, 2048), (5, 1, 4096))
-    c.data.repeat_share = 0.3
+    c.data.stages = ((150, 12, 512), (3250, 8, 512), (60, 2, 2048), (8, 2, 4096))
+    c.data.repeat_share = 0.5
     c.data.markers = (
         "\n# copy\n",
         "\n# Copy\n",
@@ -59,11 +59,11 @@ def get_config() -> ml_collections.ConfigDict:
     c.train.adam_rate = 0.004
     c.train.weight_decay = 0.05
     c.train.warmup = 40
-    c.train.decay = 295
+    c.train.decay = 900
     c.train.clip = 1.0
-    c.train.rows_at_once = 1  # one window's activations stay in the cache
+    c.train.rows_at_once = 2  # the activations of two windows stay in the cache
     c.train.save_every = 50
-    c.train.keep = 2
+    c.train.keep = 4
     c.train.log_every = 5
 
     c.evaluate = ml_collections.ConfigDict()
