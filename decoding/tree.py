@@ -217,6 +217,18 @@ def walk(tree: base.TokenTree, pick: Callable[[Array, Array], Array]) -> base.Ve
     return base.Verdict(path, count, token)
 
 
+def lineage(tree: base.TokenTree, node: Array) -> tuple[Array, Array]:
+    """★ The path int32[D] from the root's child to `node` int32[], and its length."""
+    climb = [node]
+    for _ in range(tree.depth):
+        climb.append(jnp.maximum(tree.parents[climb[-1]], 0))
+    up = jnp.stack(climb)  # node, its parent, ..., then 0 from the root on
+    count = (up > 0).sum().astype(jnp.int32)
+    index = jnp.arange(tree.depth, dtype=jnp.int32)
+    path = up[jnp.maximum(count - 1 - index, 0)]
+    return jnp.where(index < count, path, 0), count
+
+
 def last_node(verdict: base.Verdict) -> Array:
     """int32[B]: the node that the extra token follows (0 if none is accepted)."""
     if verdict.path.shape[1] == 0:
