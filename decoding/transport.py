@@ -1,7 +1,7 @@
 """The most that any exact verifier can accept of a node's drafts: optimal transport.
 
-Sun, Suresh, Ro, Beirami, Jain, Yu, *SpecTr*, 2023, arXiv 2310.15141, section 4: among
-the couplings of the target's token Y ~ p with the drafts X_1, ..., X_k, the best one
+Sun, Suresh, Ro, Beirami, Jain, Yu, *SpecTr*, 2023, arXiv 2310.15141: among the
+couplings of the target's token Y ~ p with the drafts X_1, ..., X_k, the best one
 has P(Y is one of the drafts) equal to, by max-flow = min-cut,
 
     OPT = min over sets H of tokens  of  p(H) + 1 - Q(H),   Q(H) = P(all drafts in H)

@@ -1,8 +1,9 @@
 """K-SEQ: the i.i.d. drafts of a node are scanned with a lowered chance of acceptance.
 
 Sun, Suresh, Ro, Beirami, Jain, Yu, *SpecTr: Fast Speculative Decoding via Optimal
-Transport*, 2023, arXiv 2310.15141, algorithms 2 and 3. At a node with target law p,
-whose k drafts x_1 .. x_k are i.i.d. samples of q,
+Transport*, 2023, arXiv 2310.15141, the k-sequential selection algorithm (K-SEQ) in
+SpecTr's draft selection. At a node with target law p, whose k drafts x_1 .. x_k are
+i.i.d. samples of q,
 
     beta(rho) = sum over x of min(q(x), p(x) / rho)
     accept(rho) = 1 - (1 - beta(rho))^k
