@@ -4,6 +4,7 @@ from setuptools import setup
 
 PACKAGES = [
     "configs",
+    "configs.trees",
     "decoding",
     "decoding.caches",
     "decoding.constraints",

@@ -69,6 +69,7 @@ class TokenTree:
     kind: Array  # int32[B, N]: PAD | CANDIDATE | AUX; the root counts as CANDIDATE
     logits: Array | None = None  # float32[B, N, V]
     calls: Array | int = 0  # int32[B] or int: model calls that made the draft
+    slots: Array | None = None  # int32[B, N]: see `drafting.commit`; None: node i in i
     draw: str = struct.field(pytree_node=False, default=POINT)
     depth: int = struct.field(pytree_node=False, default=0)  # bound on node depth
     linear: bool = struct.field(pytree_node=False, default=False)  # parents[i] == i - 1
@@ -145,6 +146,8 @@ class Drafter(NamedTuple):
     taps: tuple = ()
     wrap: Callable[[Any], Any] = lambda lm: lm
     prompt_logits: bool = False  # ask for logits of the prompt's chunks
+    scratch: int = 0  # slots of the target's cache that drafting itself takes
+    blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `loop.forward`
 
 
 class Target(NamedTuple):
@@ -159,10 +162,17 @@ class Topology(NamedTuple):
     """Which nodes a model-based drafter grows, level by level.
 
     `expand(keys, state, tree, logits, noise, level) -> tree, state` gets the warped
-    laws `logits[B, w, V]` of the nodes of `level` and writes the tokens, parents and
-    kinds of the next level (and, where the draw needs them, the laws into
+    laws `logits[B, w, V]` of the nodes of `level` that were run and writes the tokens,
+    parents and kinds of the next level (and, where the draw needs them, the laws into
     `tree.logits`). `noise(level)` is the position noise of those children.
     `adapt(state, outcome) -> state` learns from a round.
+
+    Dynamic trees have more to say. `beam`: only the first nodes of a level are run, and
+    the others are leaves. `more(state, level) -> bool[B]` (or [1], for all): whether a
+    row grows below `level`; where none does, nothing is run. `prune(state, tree) ->
+    int32[B, kept]`: the nodes that are verified, in rising order, root first, parents
+    with their children, -1 past the last. `blocks`: widths that are worth a program of
+    their own; the target runs the narrowest that holds every row's nodes.
     """
 
     init: Callable[[int], State]  # (batch) -> state
@@ -171,10 +181,21 @@ class Topology(NamedTuple):
     widths: tuple[int, ...]  # nodes of each level, the root's 1 first
     draw: str
     linear: bool = False
+    beam: int = 0  # 0: all of a level are run
+    more: Callable[[State, int], Array] | None = None
+    prune: Callable[[State, TokenTree], Array] | None = None
+    kept: int = 0  # nodes that `prune` keeps
+    blocks: tuple[int, ...] = ()
 
     @property
     def nodes(self) -> int:
-        return sum(self.widths)
+        """Nodes that are verified, root included."""
+        return self.kept if self.prune else sum(self.widths)
+
+    @property
+    def run(self) -> tuple[int, ...]:
+        """How many nodes of each level are run; of the last, none."""
+        return (*(min(w, self.beam or w) for w in self.widths[:-1]), 0)
 
     @property
     def depth(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from decoding import base
 from models.errors import MethodError
 
 # Folder of decoding/ -> the factory that every file in it has.
@@ -31,7 +32,8 @@ class Card:
     """What a method is: its source, its guarantee, and what its factory is handed.
 
     `needs` are the factory's parameters that the catalogue fills in (see `Spec.build`).
-    `trained` says that it wants weights of its own. `cite` is BibTeX.
+    `trained` says that it wants weights of its own. `cite` is BibTeX. `draws` are those
+    that a topology offers; it is handed the verifier's favourite among them.
     """
 
     paper: str
@@ -39,6 +41,7 @@ class Card:
     needs: tuple[str, ...] = ()
     trained: bool = False
     cite: str = ""
+    draws: tuple[str, ...] = base.DRAWS
 
 
 class Spec:

@@ -141,7 +141,7 @@ def compose(
             raise MethodError(
                 f"{method.drafter.name} has no use for topology={method.topology.name}"
             )
-        available["topology"] = method.topology.build(available)
+        available["topology"] = topology(method.topology, verifier, available)
     drafter = method.drafter.build(available)
     specs, transform = _transforms(method.transforms, temperature, available)
     missing = [s for s in transform.streams if s not in streams]
@@ -177,6 +177,24 @@ def compose(
     if temperature > 0 and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
     return Composition(program, key, guarantee, stopper)
+
+
+def topology(
+    spec: Spec, verifier: base.Verifier, available: Mapping[str, Any]
+) -> base.Topology:
+    """A topology, with the draw that the verifier likes best of those it offers.
+
+    Raises:
+        MethodError: it offers none that the verifier takes.
+    """
+    offered = spec.card.draws
+    both = [draw for draw in verifier.draws if draw in offered]
+    if not both:
+        raise MethodError(
+            f"{spec.name} draws {offered} and the verifier takes {verifier.draws}: "
+            "choose another verifier, or leave it out"
+        )
+    return spec.build({**available, "draw": both[0]})
 
 
 def _transforms(

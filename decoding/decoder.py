@@ -53,7 +53,8 @@ class Decoder:
         batch = len(prompts)
         tokens, length = _pad(prompts, size)
         dtype = _dtype(params[loop.TARGET])
-        slots = -(-(size + program.drafter.nodes) // 16) * 16
+        room = max(program.drafter.nodes, program.drafter.scratch)
+        slots = -(-(size + room) // 16) * 16
         caches = {loop.TARGET: program.model.init_cache(batch, slots, dtype)}
         own = {}
         for name, stream in program.streams.items():

@@ -5,15 +5,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
 
 from decoding import base, tree
 from models.base import ALL, Block, Visibility, pack_bits
 
+LAWS = (base.IID, base.NO_REPLACE)  # the draws whose laws a verifier must know
+
 
 def empty(ctx: base.Context, topology: base.Topology) -> base.TokenTree:
     """The root, and room for the topology's nodes."""
-    batch, nodes = ctx.tokens.shape[0], topology.nodes
+    batch, nodes = ctx.tokens.shape[0], sum(topology.widths)
     tokens = jnp.zeros((batch, nodes), jnp.int32).at[:, 0].set(ctx.root)
     kind = jnp.zeros((batch, nodes), jnp.int32).at[:, 0].set(base.CANDIDATE)
     parents = jnp.zeros((batch, nodes), jnp.int32).at[:, 0].set(-1)
@@ -25,6 +28,36 @@ def empty(ctx: base.Context, topology: base.Topology) -> base.TokenTree:
         depth=topology.depth,
         linear=topology.linear,
     )
+
+
+def put(
+    nodes: base.TokenTree,
+    widths: tuple[int, ...],
+    level: int,
+    tokens: Array,
+    local: Array,
+    there: Array,
+    laws: Array,
+) -> base.TokenTree:
+    """Write the level below `level`: its nodes' tokens, parents and existence, [B, w].
+
+    `local` are the parents' places in `level`, whose `laws` are kept where the draw
+    needs them.
+    """
+    here = sum(widths[:level])
+    below = here + widths[level]
+    span = slice(below, below + widths[level + 1])
+    kind = jnp.where(there, base.CANDIDATE, base.PAD).astype(jnp.int32)
+    nodes = replace(
+        nodes,
+        tokens=nodes.tokens.at[:, span].set(tokens),
+        parents=nodes.parents.at[:, span].set(here + local),
+        kind=nodes.kind.at[:, span].set(kind),
+    )
+    if nodes.logits is None:
+        return nodes
+    at = slice(here, here + laws.shape[1])
+    return replace(nodes, logits=nodes.logits.at[:, at].set(laws))
 
 
 def grow(
@@ -40,11 +73,13 @@ def grow(
     """Expand level by level; one call of `model` a level, the last level's excepted.
 
     `cache` is the model's, the root's keys in slot `cache.length`; `logits`
-    float32[B, V] are the root's, raw. Node `i` is written to slot `cache.length + i`.
+    float32[B, V] are the root's, raw. The nodes that are run are written, level by
+    level, to the slots from `cache.length` on; `calls` counts those runs, and so is -1
+    where the root was not run either.
     """
-    nodes, prefix = empty(ctx, topology), cache.length
-    eye = pack_bits(jnp.eye(topology.nodes, dtype=bool))
-    if topology.draw in (base.IID, base.NO_REPLACE):
+    nodes, prefix, run = empty(ctx, topology), cache.length, topology.run
+    eye = pack_bits(jnp.eye(sum(run), dtype=bool))
+    if topology.draw in LAWS:
         laws = jnp.zeros((*nodes.tokens.shape, logits.shape[-1]), jnp.float32)
         nodes = replace(nodes, logits=laws)
     batch = nodes.tokens.shape[0]
@@ -52,37 +87,107 @@ def grow(
     at = base.State(
         jax.tree.map(lambda x: x[:, None], ctx.transform.row), ctx.transform.shared
     )
-    raw, start = logits[:, None], 0
+    raw, start, slot = logits[:, None], 0, 0
+    live = jnp.ones((batch,), bool)
+    ran = [jnp.broadcast_to(grows(topology, state), (batch,))]
 
     def noise(level: Array) -> Array:
         return ctx.noise(ctx.length + level)
 
     for level in range(topology.depth):
+        end = start + topology.widths[level]
+        if topology.more is not None:
+            live = live & topology.more(state, level)
+        if level:
+            span = slice(start, start + run[level])
+            index = jnp.arange(slot, slot + run[level], dtype=jnp.int32)
+            positions = (ctx.length + level - 1)[:, None]
+            block = Block(
+                nodes.tokens[:, span],
+                jnp.broadcast_to(positions, (batch, run[level])),
+                prefix[:, None] + index,
+                Visibility(prefix, bits),
+                logits_at=ALL,
+            )
+            raw, cache = _call(model, params, cache, block, live, topology, raw)
+            ran.append(live)
         fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
         laws = ctx.warp(raw, at)
         nodes, state = topology.expand(
             fold(keys, level), state, nodes, laws, noise, level
         )
+        below = slice(end, end + topology.widths[level + 1])
+        if topology.more is not None:
+            kind = jnp.where(live[:, None], nodes.kind[:, below], base.PAD)
+            nodes = replace(nodes, kind=nodes.kind.at[:, below].set(kind))
         if level + 1 == topology.depth:
             break
-        end = start + topology.widths[level]
-        span = slice(end, end + topology.widths[level + 1])
-        local = nodes.parents[:, span] - start
-        bits = jnp.take_along_axis(bits, local[..., None], 1) | eye[span]
-        at = _follow(ctx, at, local, nodes.tokens[:, span], raw)
-        width = topology.widths[level + 1]
-        index = jnp.arange(end, end + width, dtype=jnp.int32)
-        positions = jnp.broadcast_to((ctx.length + level)[:, None], (batch, width))
-        block = Block(
-            nodes.tokens[:, span],
-            positions,
-            prefix[:, None] + index,
-            Visibility(prefix, bits),
-            logits_at=ALL,
-        )
+        slot += run[level]
+        below = slice(end, end + run[level + 1])
+        local = nodes.parents[:, below] - start
+        own = eye[slot : slot + run[level + 1]]
+        bits = jnp.take_along_axis(bits, local[..., None], 1) | own
+        at = _follow(ctx, at, local, nodes.tokens[:, below], raw)
+        start = end
+    calls = jnp.stack(ran).sum(0) - 1 if topology.more else len(ran) - 1
+    return _finish(topology, replace(nodes, calls=calls), state, ran), state, cache
+
+
+def grows(topology: base.Topology, state: base.State) -> Array:
+    """bool[]: whether any row drafts this round; if none does, the root is not run."""
+    if topology.more is None:
+        return jnp.bool_(True)
+    return topology.more(state, 0).any()
+
+
+def _call(model, params, cache, block, live, topology, raw):
+    """The logits of a level; the call is left out where no row grows on."""
+
+    def call(cache: Any) -> tuple[Array, Any]:
         out, cache = model(params, cache, block)
-        raw, start = out.logits, end
-    return nodes, state, cache
+        return out.logits, cache
+
+    if topology.more is None:
+        return call(cache)
+    shape = (*block.tokens.shape, raw.shape[-1])
+    return lax.cond(
+        live.any(), call, lambda cache: (jnp.zeros(shape, raw.dtype), cache), cache
+    )
+
+
+def _finish(topology, nodes, state, ran) -> base.TokenTree:
+    """The tree as it is verified, with the slots of its nodes where they differ."""
+    if topology.more is None and topology.prune is None and not topology.beam:
+        return nodes
+    slots, slot = [], 0
+    for width, run, live in zip(topology.widths, topology.run, (*ran, ran[0])):
+        own = np.where(np.arange(width) < run, slot + np.arange(width), -1)
+        slots.append(jnp.where(live[:, None], jnp.asarray(own, jnp.int32), -1))
+        slot += run
+    nodes = replace(nodes, slots=jnp.concatenate(slots, 1))
+    if topology.prune is None:
+        return nodes
+    return tree.select(nodes, topology.prune(state, nodes))
+
+
+def commit(cache: Any, topology: base.Topology, outcome: base.Outcome) -> Any:
+    """The draft model's cache, with what it has seen of the accepted path.
+
+    It has run every node that has children, and so all of the path but its last node
+    perhaps: the next round catches up. Node `i` is in slot `tree.slots[i]` past the
+    cache's length, -1 if it was not run; without `slots` it is in slot `i`, and only
+    the deepest level was not run.
+    """
+    nodes, verdict = outcome.tree, outcome.verdict
+    if nodes.slots is None:
+        seen = jnp.minimum(verdict.count, topology.depth - 1)
+        return cache.commit(verdict.path, seen, topology.linear)
+    path = jnp.take_along_axis(nodes.slots, verdict.path, 1)
+    index = jnp.arange(path.shape[1], dtype=jnp.int32)
+    seen = ((path >= 0) & (index < verdict.count[:, None])).sum(1)
+    seen = jnp.minimum(seen.astype(jnp.int32), verdict.count)  # -1: nothing committed
+    seen = jnp.where(nodes.slots[:, 0] < 0, -1, seen)
+    return cache.commit(jnp.maximum(path, 0), seen, nodes.linear)
 
 
 def _follow(ctx, at, local, tokens, raw) -> base.State:

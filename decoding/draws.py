@@ -7,9 +7,9 @@ from decoding import base, vocab
 from models.errors import MethodError
 
 
-def check(draw: str) -> None:
-    if draw not in base.DRAWS:
-        raise MethodError(f"draw={draw!r}: use one of {base.DRAWS}")
+def check(draw: str, offered: tuple[str, ...] = base.DRAWS) -> None:
+    if draw not in offered:
+        raise MethodError(f"draw={draw!r}: use one of {offered}")
 
 
 def candidates(draw: str, keys: Array, logits: Array, k: int, noise: Array) -> Array:
@@ -22,9 +22,23 @@ def candidates(draw: str, keys: Array, logits: Array, k: int, noise: Array) -> A
         return vocab.top_k(logits, k)[1]
     if draw == base.COUPLED:
         return vocab.top_k(logits + noise[:, None], k)[1]
-    width, size = logits.shape[1:]
-    shape = (width, k, size) if draw == base.IID else (width, size)
+    if draw == base.NO_REPLACE:
+        return vocab.top_k(perturbed(draw, keys, logits, noise), k)[1]
+    shape = (logits.shape[1], k, logits.shape[2])
     gumbel = jax.vmap(lambda key: jax.random.gumbel(key, shape))(keys)
-    if draw == base.IID:
-        return vocab.gumbel_argmax(logits[:, :, None], gumbel)
-    return vocab.top_k(logits + gumbel, k)[1]
+    return vocab.gumbel_argmax(logits[:, :, None], gumbel)
+
+
+def perturbed(draw: str, keys: Array, logits: Array, noise: Array) -> Array:
+    """float32[B, w, V] whose best k are `k` children: what a beam compares.
+
+    The logits for POINT; with fresh Gumbel noise for NO_REPLACE, which makes the best k
+    a sample without replacement (the Gumbel-top-k trick); with the noise of the
+    position for COUPLED. There is no such thing for IID.
+    """
+    if draw == base.POINT:
+        return logits
+    if draw == base.COUPLED:
+        return logits + noise[:, None]
+    shape = logits.shape[1:]
+    return logits + jax.vmap(lambda key: jax.random.gumbel(key, shape))(keys)

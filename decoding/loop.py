@@ -116,7 +116,7 @@ def round_(
     slots, visibility = program.policy.place(state.policy, cache, draft)
     positions = state.length[:, None] - 1 + tree.depths(draft)
     block = Block(draft.tokens, positions, slots, visibility, logits_at=ALL)
-    out, cache = program.model(params[TARGET], cache, block, program.taps)
+    out, cache = forward(program, params[TARGET], cache, block, draft)
     logits: Any = out.logits
     aux, caches = _streams(program, params, state, block, draft)
 
@@ -152,6 +152,43 @@ def round_(
     )
     learned = program.drafter.observe(context(program, params, after), drafter, outcome)
     return replace(after, drafter=learned), outcome
+
+
+def forward(program, params, cache, block, draft):
+    """The model call, on the narrowest of the drafter's blocks that holds every node.
+
+    What is past it is padding in every row: its logits and states are zeros.
+    """
+    size = block.tokens.shape[1]
+    widths = sorted(w for w in set(program.drafter.blocks) if w < size)
+
+    def run(width: int) -> Any:
+        def call(cache: Any) -> Any:
+            seen = block.visibility
+            mask = seen.slot_mask
+            part = replace(
+                block,
+                tokens=block.tokens[:, :width],
+                positions=block.positions[:, :width],
+                slots=block.slots[:, :width],
+                visibility=replace(
+                    seen,
+                    ancestors=seen.ancestors[:, :width],
+                    slot_mask=None if mask is None else mask[:, :width],
+                ),
+            )
+            out, cache = program.model(params, cache, part, program.taps)
+            rest = ((0, 0), (0, size - width), (0, 0))
+            return jax.tree.map(lambda x: jnp.pad(x, rest), out), cache
+
+        return call
+
+    if not widths:
+        return program.model(params, cache, block, program.taps)
+    index = jnp.arange(size, dtype=jnp.int32)
+    last = jnp.where(draft.kind != base.PAD, index, 0).max()
+    which = (last >= jnp.array(widths)).sum()
+    return lax.switch(which, [*map(run, widths), run(size)], cache)
 
 
 def _verify(program, state, draft, out, warped):

@@ -1,6 +1,7 @@
 """Trees of draft tokens: shape, ancestor bits, transform states, the verified walk."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -96,6 +97,37 @@ class Shape:
 def path_choices(length: int) -> tuple[tuple[int, ...], ...]:
     """Choices of a chain of `length` drafts."""
     return tuple((0,) * (i + 1) for i in range(length))
+
+
+def full_choices(branching: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Choices of the tree whose every node at depth d has `branching[d]` children."""
+    levels: list[list[tuple[int, ...]]] = [[()]]
+    for count in branching:
+        levels.append([(*path, i) for path in levels[-1] for i in range(count)])
+    return tuple(path for level in levels[1:] for path in level)
+
+
+def select(tree: base.TokenTree, kept: Array) -> base.TokenTree:
+    """The nodes `kept` int32[B, M] of a tree, in rising order; -1 makes padding.
+
+    Every kept node's parent must be kept. `slots` goes along.
+    """
+    rows = jnp.arange(kept.shape[0])[:, None]
+    there, at = kept >= 0, jnp.maximum(kept, 0)
+    index = jnp.broadcast_to(jnp.arange(kept.shape[1], dtype=jnp.int32), kept.shape)
+    size = tree.tokens.shape[1]
+    new = jnp.zeros(tree.tokens.shape, jnp.int32)
+    new = new.at[rows, jnp.where(there, kept, size)].set(index, mode="drop")
+    parents = new[rows, jnp.maximum(tree.parents[rows, at], 0)]
+    return replace(
+        tree,
+        tokens=tree.tokens[rows, at],
+        parents=jnp.where(index == 0, -1, jnp.where(there, parents, 0)),
+        kind=jnp.where(there, tree.kind[rows, at], base.PAD),
+        logits=None if tree.logits is None else tree.logits[rows, at],
+        slots=None if tree.slots is None else tree.slots[rows, at],
+        linear=False,
+    )
 
 
 def _climb(tree: base.TokenTree) -> tuple[Array, Array]:
@@ -215,6 +247,18 @@ def walk(tree: base.TokenTree, pick: Callable[[Array, Array], Array]) -> base.Ve
     start = (jnp.zeros((tree.depth,), jnp.int32), zero, zero, zero, jnp.bool_(True))
     path, count, _, token, _ = lax.while_loop(lambda c: c[4], body, start)
     return base.Verdict(path, count, token)
+
+
+def lineage(tree: base.TokenTree, node: Array) -> tuple[Array, Array]:
+    """★ The path int32[D] from the root's child to `node` int32[], and its length."""
+    climb = [node]
+    for _ in range(tree.depth):
+        climb.append(jnp.maximum(tree.parents[climb[-1]], 0))
+    up = jnp.stack(climb)  # node, its parent, ..., then 0 from the root on
+    count = (up > 0).sum().astype(jnp.int32)
+    index = jnp.arange(tree.depth, dtype=jnp.int32)
+    path = up[jnp.maximum(count - 1 - index, 0)]
+    return jnp.where(index < count, path, 0), count
 
 
 def last_node(verdict: base.Verdict) -> Array:

@@ -52,6 +52,11 @@ def at(values: Array, token: Array) -> Array:
     return jnp.take_along_axis(values, token[..., None], -1)[..., 0]
 
 
+def gather(values: Array, tokens: Array) -> Array:
+    """The entries [..., M] of `tokens` int32[..., M] in `values` [..., V]."""
+    return jnp.take_along_axis(values, tokens, -1)
+
+
 def token_logprob(logits: Array, token: Array) -> Array:
     """float32[...]: the log-probability of `token` int32[...]."""
     return at(logits.astype(jnp.float32), token) - logsumexp(logits)

@@ -44,6 +44,25 @@ def recursive(p: np.ndarray, q: np.ndarray, k: int, draw: str):
     return law, accepted
 
 
+def kseq(p: np.ndarray, q: np.ndarray, k: int) -> tuple[float, float, np.ndarray]:
+    """K-SEQ's division factor, its acceptance, and the law float64[V] of its token."""
+
+    def accept(rho: float) -> tuple[float, float]:
+        beta = float(np.minimum(q, p / rho).sum())
+        return 1 - (1 - beta) ** k, beta
+
+    low, rho = 1.0, float(k)
+    for _ in range(200):
+        middle = (low + rho) / 2
+        chance, beta = accept(middle)
+        low, rho = (middle, rho) if chance > middle * beta else (low, middle)
+    chance, beta = accept(rho)
+    taken = np.minimum(q, p / rho) * (chance / beta if beta else k)
+    rest = np.maximum(p - taken, 0)
+    rest = rest / rest.sum() if rest.sum() > 1e-12 else p
+    return rho, chance, taken + (1 - chance) * rest
+
+
 def siblings(tokens, draw: str, logits) -> base.TokenTree:
     """★ A root with children `tokens` int32[k], drawn from `logits` float32[V]."""
     k = tokens.shape[0]
@@ -66,7 +85,7 @@ def target(p, nodes: int, noise=None) -> base.Target:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _simulate(verify, draw, k, n, p, q, seed):
+def _simulate(verify, draw, k, n, p, q, seed, state):
     logits = jnp.log(q)
 
     def one(key):
@@ -76,7 +95,7 @@ def _simulate(verify, draw, k, n, p, q, seed):
         drawn = draws.candidates(draw, *rows)[0, 0]
         nodes = siblings(drawn, draw, logits)
         at = target(p, k + 1, lambda depth: noise)
-        verdict = verify(keys[1], base.State(), nodes, at)
+        verdict = verify(keys[1], state, nodes, at)
         first = jnp.where(verdict.count > 0, nodes.tokens[verdict.path[0]], -1)
         return jnp.where(verdict.count > 0, first, verdict.token), verdict.path[0]
 
@@ -86,7 +105,8 @@ def _simulate(verify, draw, k, n, p, q, seed):
 def simulate(verifier: base.Verifier, draw: str, k: int, n: int, seed: int = 0):
     """Counts [V] of the first token, and [k] of the sibling accepted, in `n` rounds."""
     p, q = jnp.asarray(P, jnp.float32), jnp.asarray(Q, jnp.float32)
-    token, node = _simulate(verifier.verify, draw, k, n, p, q, seed)
+    state = verifier.init({})
+    token, node = _simulate(verifier.verify, draw, k, n, p, q, seed, state)
     tokens = np.bincount(np.asarray(token), minlength=len(P))
     ranks = np.bincount(np.asarray(node), minlength=k + 1)
     return tokens, ranks[1:]

@@ -165,3 +165,11 @@ def test_packed_sets(size):
     # An id past the vocabulary (an auxiliary token) changes nothing.
     bits = vocab.insert(bits, jnp.int32(size + 64))
     np.testing.assert_array_equal(vocab.members(bits, size), want)
+
+
+def test_gather_is_at_for_many():
+    values = _logits(7, (3, 20))
+    tokens = jnp.array([[0, 19, 5], [5, 5, 1], [2, 0, 7]])
+    for i in range(3):
+        one = vocab.at(values, tokens[:, i])
+        np.testing.assert_array_equal(vocab.gather(values, tokens)[:, i], one)

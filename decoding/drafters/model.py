@@ -8,16 +8,17 @@ law:
     x_i ~ q(. | prefix, x_<i),  i = 1 .. gamma      (gamma: the topology's depth)
 
 The draft's cache holds what it has seen of the committed text: all but the last token,
-or all but the last two where the deepest draft, which it never forwards, was accepted.
+or all but the last two where a leaf of the tree, which it did not run, was accepted.
 Each round begins with a block of two that catches up.
 
-Cost per call: gamma draft calls, the first of two nodes.
+Cost per call: gamma draft calls, the first of two nodes; fewer if the topology stops.
 """
 
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from decoding import base, drafting
 from decoding.catalogue import Card
@@ -30,6 +31,8 @@ CARD = Card(
     trained=True,
 )
 
+CHUNK = 16  # tokens of a block that catches up after rounds without a draft
+
 
 def drafter(draft, topology: base.Topology) -> base.Drafter:
     """Draft with `draft`, a `LanguageModel` whose params are `params["draft"]`."""
@@ -38,20 +41,47 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
     def init(ctx: base.Context) -> base.State:
         batch, size = ctx.tokens.shape
         dtype = jax.tree.leaves(ctx.params["draft"])[0].dtype
-        cache = model.init_cache(batch, size + topology.nodes + 1, dtype)
+        cache = model.init_cache(batch, size + sum(topology.run) + 1, dtype)
         grown = topology.init(batch)
         return base.State((cache, grown.row), grown.shared)
 
-    def draft_tree(keys, ctx: base.Context, state: base.State):
-        cache, row = state.row
-        pending = ctx.length - cache.length
-        at = cache.length[:, None] + jnp.arange(2, dtype=jnp.int32)
+    def block_of(ctx: base.Context, cache, size: int, count, **fields):
+        at = cache.length[:, None] + jnp.arange(size, dtype=jnp.int32)
         tokens = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
-        block = causal_block(tokens, cache.length, pending, cache.size, logits_at=ALL)
+        return causal_block(tokens, cache.length, count, cache.size, **fields)
+
+    def catch_up(ctx: base.Context, cache):
+        """The root's logits, and the cache of all that comes before the root."""
+
+        def behind(cache):
+            return (ctx.length - cache.length > 2).any()
+
+        def fill(cache):  # after rounds without a draft
+            count = jnp.clip(ctx.length - 2 - cache.length, 0, CHUNK)
+            block = block_of(ctx, cache, CHUNK, count)
+            _, cache = model(ctx.params["draft"], cache, block)
+            return replace(cache, length=cache.length + count)
+
+        if topology.more is not None:
+            cache = lax.while_loop(behind, fill, cache)
+        pending = ctx.length - cache.length
+        block = block_of(ctx, cache, 2, pending, logits_at=ALL)
         out, cache = model(ctx.params["draft"], cache, block)
         root = (pending - 1)[:, None, None]
         logits = jnp.take_along_axis(out.logits, root, 1, mode="clip")[:, 0]
-        cache = replace(cache, length=ctx.length - 1)
+        return logits, replace(cache, length=ctx.length - 1)
+
+    def draft_tree(keys, ctx: base.Context, state: base.State):
+        cache, row = state.row
+        wanted = drafting.grows(topology, base.State(row, state.shared))
+        if topology.more is None:
+            logits, cache = catch_up(ctx, cache)
+        else:
+            size = (ctx.length.shape[0], model.config.vocab_size)
+            none = jnp.zeros(size, jnp.float32)
+            logits, cache = lax.cond(
+                wanted, lambda c: catch_up(ctx, c), lambda c: (none, c), cache
+            )
         nodes, grown, cache = drafting.grow(
             model,
             ctx.params["draft"],
@@ -62,7 +92,7 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
             base.State(row, state.shared),
             logits,
         )
-        nodes = replace(nodes, calls=topology.depth)
+        nodes = replace(nodes, calls=nodes.calls + 1)
         return nodes, base.State((cache, grown.row), grown.shared), ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
@@ -74,9 +104,15 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
             _, cache = model(ctx.params["draft"], cache, block)
             cache = cache.commit(verdict.path, verdict.count, linear=True)
             return base.State((cache, row), state.shared)
-        seen = jnp.minimum(verdict.count, topology.depth - 1)
-        cache = cache.commit(verdict.path, seen, topology.linear)
+        cache = drafting.commit(cache, topology, outcome)
         grown = topology.adapt(base.State(row, state.shared), outcome)
         return base.State((cache, grown.row), grown.shared)
 
-    return base.Drafter(init, draft_tree, observe, topology.nodes, topology.depth)
+    return base.Drafter(
+        init,
+        draft_tree,
+        observe,
+        topology.nodes,
+        topology.depth,
+        blocks=topology.blocks,
+    )

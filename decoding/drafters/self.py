@@ -43,9 +43,17 @@ def drafter(model, topology: base.Topology) -> base.Drafter:
             state,
             out.logits[:, 0],
         )
-        return replace(nodes, calls=topology.depth), state, cache
+        return replace(nodes, calls=nodes.calls + 1), state, cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         return state if outcome.warped is None else topology.adapt(state, outcome)
 
-    return base.Drafter(init, draft, observe, topology.nodes, topology.depth)
+    return base.Drafter(
+        init,
+        draft,
+        observe,
+        topology.nodes,
+        topology.depth,
+        scratch=sum(topology.run),
+        blocks=topology.blocks,
+    )

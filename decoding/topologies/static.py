@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from decoding import base, draws, tree
+from decoding import base, draws, trees
 from decoding.catalogue import Card
 
 CARD = Card(
@@ -29,13 +29,14 @@ CHOICES = (
 
 
 def topology(
-    choices: tuple[tuple[int, ...], ...] = CHOICES, draw: str = base.POINT
+    choices: tuple[tuple[int, ...], ...] | str = CHOICES, draw: str = base.POINT
 ) -> base.Topology:
     """Every node of a level is expanded to its children's number of candidates.
 
-    `choices` as in Medusa; `draw` is one of `base.DRAWS`.
+    `choices` as in Medusa, or as the text of `decoding/trees.py`, in which the
+    published trees of `configs/trees` are; `draw` is one of `base.DRAWS`.
     """
-    shape = tree.Shape(choices)
+    shape = trees.shape(choices)
     draws.check(draw)
     widths = tuple(len(level) for level in shape.levels)
     parents = jnp.asarray(shape.parents)

@@ -32,6 +32,17 @@ SMALL_TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
 EXAMPLES = {
     "topologies/chain": {"length": 3},
     "topologies/static": {"choices": SMALL_TREE},
+    "topologies/specinfer": {"expansion": (2, 1, 1)},
+    "topologies/rsd_c": {"branching": (2, 1, 2)},
+    "topologies/rsd_s": {"width": 3, "depth": 3},
+    "topologies/sequoia": {"acceptance": (0.5, 0.2, 0.1), "budget": 7, "depth": 3},
+    "topologies/dyspec": {"nodes": 6, "depth": 3, "width": 3, "threshold": 0.05},
+    "topologies/eagle2": {"nodes": 7, "depth": 3, "top_k": 2},
+    "topologies/confidence_stop": {"length": 3, "threshold": 0.5},
+    "topologies/hardware_aware": {
+        "times": ((1, 1.0), (3, 1.1), (5, 1.5), (7, 1.6)),
+        "choices": SMALL_TREE,
+    },
     "drafters/prompt_lookup": {"k": 4},
     "drafters/copyspec": {"gamma": 2, "copy": 4},
     "transforms/ban_tokens": {"bans": ((3, 4), (6,))},
@@ -103,15 +114,25 @@ def transforms() -> tuple[Spec, ...]:
     return tuple(spec(n) for n in every if n != "transforms/temperature")
 
 
+# One topology of each kind: a chain, a static tree, one that is cut to its best nodes.
+KINDS = ("topologies/chain", "topologies/static", "topologies/eagle2")
+# Static trees by another name: their laws are tested, and their shapes.
+SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")
+
+
 def cases() -> dict[str, Method]:
-    """A name and a method for every drafter and topology, under `COMMON`."""
+    """A name and a method for every drafter, under `COMMON`.
+
+    The draft model meets every topology but the `SHAPES`, another drafter the `KINDS`.
+    """
     found = {}
     for name in catalogue.names("drafters"):
         short = name.split("/")[1]
         if "topology" not in Spec(name).card.needs:
             found[short] = Method(spec(name), transforms=COMMON)
             continue
-        for grown in catalogue.names("topologies"):
+        every = [t for t in catalogue.names("topologies") if t not in SHAPES]
+        for grown in every if name == "drafters/model" else KINDS:
             method = Method(spec(name), topology=spec(grown), transforms=COMMON)
             found[f"{short}-{grown.split('/')[1]}"] = method
     return found

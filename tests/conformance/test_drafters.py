@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from decoding import Method, catalogue, loop, tree
+from decoding import Method, base, catalogue, drafting, loop, tree
 from tests.conformance import kit
 
 CASES = kit.cases()
@@ -16,6 +16,8 @@ PERFECT = [
     for name, method in CASES.items()
     if method.drafter.name in ("drafters/self", "drafters/model")
 ]
+# Topologies whose deepest node is not below the first child of every node.
+DYNAMIC = ("rsd_s", "dyspec", "eagle2", "confidence_stop", "hardware_aware")
 TREE = Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
 
 
@@ -66,9 +68,25 @@ def calls(run: kit.Run) -> tuple[list[int], list[int]]:
     return [4] * len(kit.PROMPTS), state.counters.target_calls.tolist()
 
 
+def ends_at_a_leaf(run: kit.Run, rounds: int = 3) -> bool:
+    """Whether every accepted path ends where the tree has no draft to offer."""
+    state = run.start()
+    for _ in range(rounds):
+        state, outcome = run.engine.step(run.params, state)
+        nodes, last = outcome.tree, tree.last_node(outcome.verdict)
+        below = (nodes.parents == last[:, None]) & (nodes.kind == base.CANDIDATE)
+        if below.any():
+            return False
+    return True
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("method", PERFECT)
 def test_perfect_drafts_are_all_accepted(method, temperature):
+    """As deep as the tree goes, or, if that changes, to a leaf of it."""
+    if method.topology.name.split("/")[1] in DYNAMIC:
+        assert ends_at_a_leaf(kit.Run(method, temperature, draft=kit.TARGET))
+        return
     least, made = calls(kit.Run(method, temperature, draft=kit.TARGET))
     assert made == least
 
@@ -77,6 +95,21 @@ def test_fault_another_draft():
     """The oracle can fail: a draft with other weights is not always accepted."""
     least, made = calls(kit.Run(CASES["model-chain"], 0.0, draft=kit.DRAFT))
     assert min(made) > least[0]
+    assert not ends_at_a_leaf(kit.Run(CASES["model-eagle2"], 0.0, draft=kit.DRAFT))
+
+
+def test_fault_slots_by_node(monkeypatch):
+    """The draft's keys are looked for in the slot of the node's index in the tree that
+    is verified, not where they were written. The text stays right, acceptance drops."""
+    sound = drafting.commit
+
+    def commit(cache, topology, outcome):
+        bare = outcome.replace(tree=outcome.tree.replace(slots=None))
+        return sound(cache, topology, bare)
+
+    monkeypatch.setattr(drafting, "commit", commit)
+    run = kit.Run(CASES["model-eagle2"], 0.0, draft=kit.TARGET)
+    assert not ends_at_a_leaf(run.alter(), 6)
 
 
 # Planted faults that change a text.

@@ -12,7 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, base, catalogue, decoder, draws, loop, noise
+from decoding import (
+    Method,
+    Spec,
+    base,
+    catalogue,
+    compose,
+    decoder,
+    draws,
+    loop,
+    noise,
+)
 from models import toy
 from models.errors import MethodError
 from tests import oracles
@@ -35,21 +45,26 @@ VERIFIERS = [n for n in catalogue.names("verifiers") if lossless(n)]
 
 def method(verifier: str, draw: str, topology: str | None = None) -> Method:
     """Model drafts through `verifier`; by default a tree where it takes one."""
-    chain = Spec("topologies/chain", length=2, draw=draw)
-    grown = {"topologies/chain": chain}
-    grown["topologies/static"] = Spec("topologies/static", choices=TREE, draw=draw)
     first = "topologies/chain" if verifier in CHAINS else "topologies/static"
+    name = topology or first
+    own = {"topologies/chain": {"length": 2}, "topologies/static": {"choices": TREE}}
     return Method(
         Spec("drafters/model"),
         verifier=Spec(verifier),
-        topology=grown[topology or first],
+        topology=Spec(name, **own.get(name, kit.EXAMPLES.get(name, {})), draw=draw),
         transforms=(Spec("transforms/top_k", k=TOP),),
     )
 
 
 CHAINS = ("verifiers/rejection",)  # one draft a node
-EVERY = [(v, d) for v in VERIFIERS for d in Spec(v).build({}).draws]
-LEVEL = 1e-3 / len(EVERY)
+BASIC = ("topologies/chain", "topologies/static")
+EVERY = [(v, d, None) for v in VERIFIERS for d in Spec(v).build({}).draws]
+GROWN = [
+    ("verifiers/recursive_rejection", Spec(t).card.draws[0], t)
+    for t in catalogue.names("topologies")
+    if t not in BASIC
+] + [("verifiers/spectr", base.IID, "topologies/specinfer")]
+LEVEL = 1e-3 / len(EVERY + GROWN)
 
 
 def warp(logits: np.ndarray, context: list[int]) -> np.ndarray:
@@ -70,17 +85,18 @@ def sample(run: kit.Run, calls: int = CALLS) -> np.ndarray:
     return counts
 
 
-def a_run(name: str, draw: str, /, **changes) -> kit.Run:
+def a_run(name: str, draw: str, topology=None, /, **changes) -> kit.Run:
     """A run whose prefill is narrow, as suits 4096 rows and prompts of 2 tokens."""
-    run = kit.Run(method(name, draw), TEMPERATURE, lm=TARGET, draft=DRAFT)
+    chosen = method(name, draw, topology)
+    run = kit.Run(chosen, TEMPERATURE, lm=TARGET, draft=DRAFT)
     return run.alter(chunk=2, **changes)
 
 
-@pytest.mark.parametrize(("verifier", "draw"), EVERY)
-def test_law_of_the_first_tokens(verifier, draw):
-    run = a_run(verifier, draw)
+@pytest.mark.parametrize(("verifier", "draw", "topology"), EVERY + GROWN)
+def test_law_of_the_first_tokens(verifier, draw, topology):
+    run = a_run(verifier, draw, topology)
     assert oracles.chi_square(sample(run), LAW) > LEVEL
-    if draw == run.parts.program.verifier.draws[0] != base.POINT:
+    if topology is None and draw == run.parts.program.verifier.draws[0] != base.POINT:
         perfect(run)
 
 
@@ -94,14 +110,29 @@ def perfect(run: kit.Run) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("verifier", "draw"), EVERY)
-def test_law_of_two_million_texts(verifier, draw):
+@pytest.mark.parametrize(("verifier", "draw", "topology"), EVERY + GROWN)
+def test_law_of_two_million_texts(verifier, draw, topology):
     """n = 490 x 4096 > 2 x 10^6, seeds 0 .. 489, the same level."""
-    run = a_run(verifier, draw)
+    run = a_run(verifier, draw, topology)
     assert oracles.chi_square(sample(run, 490), LAW) > LEVEL
 
 
 @pytest.mark.parametrize("topology", catalogue.names("topologies"))
+@pytest.mark.parametrize("verifier", catalogue.names("verifiers"))
+def test_a_topology_is_handed_a_draw_that_both_know(verifier, topology):
+    """The verifier's favourite of those that the topology offers."""
+    bare = method(verifier, base.POINT, topology).topology
+    spec = Spec(topology, **{k: v for k, v in bare.arguments.items() if k != "draw"})
+    given, offered = Spec(verifier).build({}), spec.card.draws
+    both = [draw for draw in given.draws if draw in offered]
+    if both:
+        assert compose.topology(spec, given, {}).draw == both[0]
+    else:
+        with pytest.raises(MethodError, match="choose another verifier"):
+            compose.topology(spec, given, {})
+
+
+@pytest.mark.parametrize("topology", BASIC)
 @pytest.mark.parametrize("draw", base.DRAWS)
 @pytest.mark.parametrize("verifier", catalogue.names("verifiers"))
 def test_draws_and_topologies(verifier, draw, topology):

@@ -1,0 +1,66 @@
+"""A chain that ends where the draft model is no longer sure.
+
+Zhang, Wang, Li, Shou, Chen, Chen, Mehrotra, *Draft & Verify: Lossless Large Language
+Model Acceleration via Self-Speculative Decoding*, 2023, arXiv 2309.08168
+(adaptive draft-exiting); SWIFT (arXiv 2410.06916) and the assisted generation of HF
+transformers have the same rule:
+
+    draft x_i ~ q_i;  go on while  max over x of q_i(x) >= gamma
+
+gamma → `threshold`. The draft at which the chain stops stays in it: whether a draft
+exists depends on the laws before its own, never on its token, so that the output law is
+the target's.
+
+Deviations from the paper: gamma stays as given; the paper moves it towards an
+acceptance rate.
+
+Cost per level: one arg-max or sample over V; none, nor a draft call, once every row has
+stopped.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from decoding import base, drafting, draws, vocab
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(
+    paper="Draft & Verify's exit, arXiv 2309.08168",
+    guarantee=base.LAW,
+    needs=("draw",),
+)
+
+
+def topology(
+    length: int = 12, threshold: float = 0.8, draw: str = base.POINT
+) -> base.Topology:
+    """At most `length` drafts."""
+    if length < 1:
+        raise MethodError(f"length={length}: a chain needs at least one draft")
+    if not 0 <= threshold <= 1:
+        raise MethodError(f"threshold={threshold}: use a probability, 0 to 1")
+    draws.check(draw)
+    widths = (1,) * (length + 1)
+
+    def init(batch: int) -> base.State:
+        gamma = jnp.full((batch,), threshold, jnp.float32)
+        return base.State((gamma, jnp.ones((batch,), bool)))
+
+    def expand(keys, state, tree: base.TokenTree, logits, noise, level: int):
+        gamma, _ = state.row
+        tokens = draws.candidates(draw, keys, logits, 1, noise(level))[:, 0]
+        sure = jnp.exp(vocab.maximum(vocab.log_softmax(logits[:, 0]))) >= gamma
+        there = jnp.ones_like(tokens, bool)
+        local = jnp.zeros_like(tokens)
+        tree = drafting.put(tree, widths, level, tokens, local, there, logits)
+        return tree, base.State((gamma, sure))
+
+    def more(state: base.State, level: int) -> Array:
+        sure: Array = state.row[1]
+        return sure | (level == 0)
+
+    def adapt(state: base.State, outcome: base.Outcome) -> base.State:
+        return state
+
+    return base.Topology(init, expand, adapt, widths, draw, linear=True, more=more)

@@ -1,0 +1,115 @@
+"""DySpec: the tree grows where the draft expects acceptance, within a budget.
+
+Xiong, Zhang, Li, Wu, Zou, *DySpec: Faster Speculative Decoding with Dynamic
+Token Tree Structure*, 2024, arXiv 2410.11744, algorithms 1 (greedy) and 3 (threshold).
+A slot is a place for a draft; its value is the draft's estimate that it is reached:
+
+    value of the first child slot of y      v_y = v_slot(y) R(y)
+    value of the slot after y's             v_slot(y) (1 - R(y))
+
+R: the law q without the earlier siblings, normalised; the root's first slot has 1. So,
+for the j-th child x_j of a node u, the slot has v_u (1 - q(x_1) - ... - q(x_{j-1})) and
+its draft, once drawn, v_u q(x_j). The greedy form takes the slot of greatest value time
+and again, m times, which is to take the m best slots of the whole tree, for values fall
+along it; the threshold form takes every slot of value >= t. A slot's value never looks
+at its own draft, so that siblings are an honest sample without replacement.
+
+m → `nodes` - 1; t → `threshold`, 0 for the greedy form; v → `Growth.value`, in logs.
+
+Deviations from the paper: both forms grow level by level, in `depth` levels of at most
+`width` slots, the best ones, where the greedy form makes one draft call a token;
+whichever slots have a place are the greedy form's. For greedy decoding the drafts are
+the best ones and a slot has its draft's own value; under the coupled verifier they are
+chosen by the position's noise.
+
+Cost per level: one top-k over V a node, one over the level.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from decoding import base, drafting, draws, ranking, vocab
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(
+    paper="DySpec, arXiv 2410.11744",
+    guarantee=base.LAW,
+    needs=("draw",),
+    draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
+)
+
+
+@struct.dataclass
+class Growth:
+    """Logarithms of values; -inf where there is no node."""
+
+    slot: Array  # float32[B, N]: of every node's slot; the root's is 0
+    value: Array  # float32[B, W]: of the drafts that grow next, if >= the threshold
+
+
+def topology(
+    nodes: int = 64,
+    depth: int = 8,
+    width: int = 16,
+    threshold: float = 0.0,
+    draw: str = base.NO_REPLACE,
+) -> base.Topology:
+    """`nodes` verified, root included; `threshold` about 1 / nodes for that form."""
+    if min(depth, width) < 1 or not 2 <= nodes <= 1 + depth * width:
+        raise MethodError(
+            f"nodes={nodes}: a tree of {depth} levels of {width} slots has 2 to "
+            f"{1 + depth * width} nodes"
+        )
+    if not 0 <= threshold <= 1:
+        raise MethodError(f"threshold={threshold}: use a probability, 0 to 1")
+    draws.check(draw, CARD.draws)
+    widths = (1, *(width,) * depth)
+
+    def init(batch: int) -> base.State:
+        empty = Growth(jnp.zeros((batch, sum(widths))), jnp.zeros((batch, width)))
+        return base.State((empty, jnp.full((batch,), threshold, jnp.float32)))
+
+    def expand(keys, state, tree: base.TokenTree, logits, noise, level: int):
+        growth, least = state.row
+        size = logits.shape[1]
+        value = growth.value if level else jnp.zeros_like(growth.value[:, :1])
+        logq = vocab.log_softmax(logits)
+        noisy = draws.perturbed(draw, keys, logits, noise(level))
+        order, tokens = ranking.children(noisy, min(width, logits.shape[-1]))
+        own = vocab.gather(logq, tokens)
+        own = jnp.where(order > -jnp.inf, own, -jnp.inf) + value[:, :size, None]
+        slot = own
+        if draw != base.POINT:
+            q = jnp.exp(vocab.gather(logq, tokens))
+            left = 1 - (jnp.cumsum(q, -1) - q)
+            slot = value[:, :size, None] + jnp.log(jnp.maximum(left, 0.0))
+            slot = jnp.where(own > -jnp.inf, slot, -jnp.inf)
+        slot = jnp.where(slot >= jnp.log(least)[:, None, None], slot, -jnp.inf)
+        local, rank, chosen = ranking.best(slot, width)
+        rows = jnp.arange(tokens.shape[0])[:, None]
+        there = chosen > -jnp.inf
+        # Rounding must not lift a draft above its slot: a parent is kept first.
+        drawn = jnp.minimum(own[rows, local, rank], chosen)
+        drawn = jnp.where(drawn >= jnp.log(least)[:, None], drawn, -jnp.inf)
+        begin = sum(widths[: level + 1])
+        slots = growth.slot.at[:, begin : begin + width].set(chosen)
+        found = tokens[rows, local, rank]
+        tree = drafting.put(tree, widths, level, found, local, there, logits)
+        return tree, base.State((Growth(slots, drawn), least))
+
+    def more(state: base.State, level: int) -> Array:
+        values = state.row[0].value
+        return (values > -jnp.inf).any(1) | jnp.full(values.shape[:1], level == 0)
+
+    def prune(state: base.State, tree: base.TokenTree) -> Array:
+        slots = jnp.where(tree.kind == base.CANDIDATE, state.row[0].slot, -jnp.inf)
+        return ranking.best_nodes(slots, nodes)
+
+    def adapt(state: base.State, outcome: base.Outcome) -> base.State:
+        return state
+
+    return base.Topology(
+        init, expand, adapt, widths, draw, more=more, prune=prune, kept=nodes
+    )

@@ -1,0 +1,74 @@
+"""EAGLE-2's dynamic tree: expand the most confident nodes, then keep the best of all.
+
+Li, Wei, Zhang, Zhang, *EAGLE-2: Faster Inference of Language Models with Dynamic Draft
+Trees*, 2024, arXiv 2406.16858, sections 4.1 (expansion) and 4.2 (reranking). With the
+confidence of a node
+
+    V = product over the nodes of its path of q(token | path before it)
+
+expand: of every level the k nodes of greatest V are run, and each offers its k
+likeliest tokens; rerank: of all the nodes offered the N - 1 of greatest V are verified.
+V → `confidence`, as a logarithm; k → `top_k`; N → `nodes`, root included. V falls along
+a path, so that what is kept is a tree. Drafts are likeliest tokens, not samples: a
+verifier that samples takes them with p(x), as one-hot drafts.
+
+Deviations from the paper: none. Under the coupled verifier q is that of the perturbed
+logits, so that confidence is about the token that this very noise chooses.
+
+Cost per level: one top-k over V a node, one over k^2.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from decoding import base, drafting, draws, ranking, vocab
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(
+    paper="EAGLE-2, arXiv 2406.16858",
+    guarantee=base.LAW,
+    needs=("draw",),
+    draws=(base.POINT, base.COUPLED),
+)
+
+
+def topology(
+    nodes: int = 60, depth: int = 6, top_k: int = 10, draw: str = base.POINT
+) -> base.Topology:
+    """The paper's settings for a model of 7B; `depth` is that of the deepest draft."""
+    room = 1 + top_k + (depth - 1) * top_k * top_k
+    if min(depth, top_k) < 1 or not 2 <= nodes <= room:
+        raise MethodError(
+            f"nodes={nodes}: with depth={depth} and top_k={top_k} there are 2 to {room}"
+        )
+    draws.check(draw, CARD.draws)
+    widths = (1, top_k, *(top_k * top_k,) * (depth - 1))
+
+    def init(batch: int) -> base.State:
+        return base.State(jnp.zeros((batch, sum(widths)), jnp.float32))
+
+    def expand(keys, state, tree: base.TokenTree, logits, noise, level: int):
+        here = sum(widths[:level])
+        confidence: Array = state.row
+        above = confidence[:, here : here + logits.shape[1], None]
+        logq = vocab.log_softmax(draws.perturbed(draw, keys, logits, noise(level)))
+        own, tokens = ranking.children(logq, top_k)
+        local, rank, found = ranking.best(above + own, widths[level + 1])
+        rows = jnp.arange(tokens.shape[0])[:, None]
+        below = here + widths[level]
+        confidence = confidence.at[:, below : below + found.shape[1]].set(found)
+        tokens = tokens[rows, local, rank]
+        there = found > -jnp.inf
+        tree = drafting.put(tree, widths, level, tokens, local, there, logits)
+        return tree, base.State(confidence)
+
+    def prune(state: base.State, tree: base.TokenTree) -> Array:
+        return ranking.best_nodes(state.row, nodes)
+
+    def adapt(state: base.State, outcome: base.Outcome) -> base.State:
+        return state
+
+    return base.Topology(
+        init, expand, adapt, widths, draw, beam=top_k, prune=prune, kept=nodes
+    )

@@ -1,0 +1,94 @@
+"""RSD-S: stochastic beam search keeps the best sequences of every level.
+
+Jeon, Gagrani, Goel, Park, Lee, Lott, *Recursive Speculative Decoding: Accelerating LLM
+Inference via Sampling Without Replacement*, 2024, arXiv 2402.14160, section 3.2 (RSD
+with stochastic beam search, after Kool, van Hoof, Welling, 2019, arXiv 1903.06059,
+algorithm 1). At the root phi = G = 0; for every kept sequence s and token x
+
+    phi_sx = phi_s + log q(x | s)
+    g_x    = phi_sx + Gumbel,       Z_s = max over x of g_x
+    G_sx   = -log(exp(-G_s) - exp(-Z_s) + exp(-g_x))
+
+and the W sequences of greatest G live on. phi → `Beam.phi`, G → `Beam.value`: the
+perturbed log-probability, whose maximum over the children is their parent's. W →
+`width`. In a Gumbel-top-k sample *which* token comes j-th is independent of its value,
+given those before it; so a cut by value drops no draft for what it is, and siblings in
+falling G are an honest sample without replacement.
+
+Deviations from the paper: none. For greedy decoding there is no noise (a beam search by
+phi), and under the coupled verifier it is the position's.
+
+Cost per level: one top-k over V a node, one over W^2.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from decoding import base, drafting, draws, ranking, vocab
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(
+    paper="Recursive speculative decoding (RSD-S), arXiv 2402.14160",
+    guarantee=base.LAW,
+    needs=("draw",),
+    draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
+)
+
+
+@struct.dataclass
+class Beam:
+    """Of the level that grows next; places past the beam's end hold -inf."""
+
+    phi: Array  # float32[B, W]: log-probability of the path
+    value: Array  # float32[B, W]: the same, perturbed
+
+
+def topology(
+    width: int = 6, depth: int = 5, draw: str = base.NO_REPLACE
+) -> base.Topology:
+    """`width` sequences over `depth` levels: 30 drafts, a budget of the paper's."""
+    if width < 1 or depth < 1:
+        raise MethodError(f"width={width}, depth={depth}: use at least 1 of both")
+    draws.check(draw, CARD.draws)
+    widths = (1, *(width,) * depth)
+
+    def init(batch: int) -> base.State:
+        zeros = jnp.zeros((batch, width), jnp.float32)
+        return base.State(Beam(zeros, zeros))
+
+    def expand(keys, state, nodes: base.TokenTree, logits, noise, level: int):
+        size = logits.shape[1]
+        beam: Beam = state.row
+        zeros = jnp.zeros_like(beam.phi[:, :size])
+        alive = jnp.ones_like(zeros, bool) if level == 0 else beam.phi > -jnp.inf
+        phi = jnp.where(alive & (level > 0), beam.phi[:, :size], 0.0)[..., None]
+        own = jnp.where(alive & (level > 0), beam.value[:, :size], 0.0)[..., None]
+        phi = phi + vocab.log_softmax(logits)
+        value = draws.perturbed(draw, keys, phi, noise(level))
+        if draw != base.POINT:
+            value = conditioned(own, value)
+        value = jnp.where(alive[..., None] & (phi > -jnp.inf), value, -jnp.inf)
+        local, tokens, best = ranking.best_children(value, width)
+        there = best > -jnp.inf
+        rows = jnp.arange(tokens.shape[0])[:, None]
+        kept = jnp.where(there, phi[rows, local, tokens], -jnp.inf)
+        nodes = drafting.put(nodes, widths, level, tokens, local, there, logits)
+        return nodes, base.State(Beam(kept, best))
+
+    def adapt(state: base.State, outcome: base.Outcome) -> base.State:
+        return state
+
+    return base.Topology(init, expand, adapt, widths, draw, linear=width == 1)
+
+
+def conditioned(top: Array, noisy: Array) -> Array:
+    """`noisy` [..., V], moved so that its maximum over V is `top` [..., 1].
+
+    The stable form of Kool et al., appendix B.3; order within V is kept.
+    """
+    best = vocab.maximum(noisy)[..., None]
+    gap = jnp.where(noisy > -jnp.inf, noisy - best, -jnp.inf)
+    v = top - noisy + jnp.log1p(-jnp.exp(gap))
+    return top - jnp.maximum(v, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(v)))

@@ -1,0 +1,86 @@
+"""Sequoia: the static tree of a budget that the measured acceptance makes best.
+
+Chen, May, Svirschevski, Huang, Ryabinin, Jia, Chen, *Sequoia: Scalable, Robust, and
+Hardware-aware Speculative Decoding*, 2024, arXiv 2402.12374, section 4.1. a_b is the
+chance that the b-th sibling, drawn without replacement, is the one accepted. Of all
+trees of n nodes and l levels whose root has b children the best one yields
+
+    T(1, l, 0) = 1
+    T(n, l, b) = max over m < n of  T(m, l, b - 1) + a_b max_c T(n - m, l - 1, c)
+
+tokens a round, if acceptance depends on the rank alone. n → `budget`, root included; l
+→ `depth`; a → `acceptance`. The verifier is `recursive_rejection`.
+
+Deviations from the paper: none in the tree. For greedy decoding the children are the
+best ones, and under the coupled verifier those of the position's noise.
+
+Cost: the programme runs on the host when the method is built, O(n^2 l b). Per level as
+`static`.
+"""
+
+import numpy as np
+
+from decoding import base, draws
+from decoding.catalogue import Card
+from decoding.topologies import static
+from models.errors import MethodError
+
+CARD = Card(
+    paper="Sequoia, arXiv 2402.12374",
+    guarantee=base.LAW,
+    needs=("draw",),
+    draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
+)
+
+
+def topology(
+    acceptance: tuple[float, ...],
+    budget: int = 64,
+    depth: int = 10,
+    draw: str = base.NO_REPLACE,
+) -> base.Topology:
+    """`acceptance`: by rank of the sibling, as measured; it sums to 1 at most."""
+    rates = np.asarray(acceptance, np.float64)
+    if not len(rates) or rates.min() < 0 or rates.sum() > 1 + 1e-6:
+        raise MethodError(
+            f"acceptance={acceptance}: give the chance of each rank to be the one "
+            "accepted; together they are 1 at most"
+        )
+    if budget < 2 or depth < 1:
+        raise MethodError(f"budget={budget}, depth={depth}: use at least 2 and 1")
+    draws.check(draw, CARD.draws)
+    return static.topology(best(rates, budget, depth)[0], draw)
+
+
+Choices = tuple[tuple[int, ...], ...]
+
+
+def best(rates: np.ndarray, budget: int, depth: int) -> tuple[Choices, float]:
+    """The best tree of at most `budget` nodes, and its tokens a round."""
+    ranks = len(rates)
+    # table[l, n, b]: T, -inf where there is no such tree; split: the m that attains it.
+    table = np.full((depth + 1, budget + 1, ranks + 1), -np.inf)
+    split = np.zeros(table.shape, int)
+    table[:, 1, 0] = 1.0
+    for level in range(1, depth + 1):
+        below = table[level - 1].max(1)  # of a subtree, by its nodes
+        for b in range(1, ranks + 1):
+            before = table[level, :, b - 1]
+            for n in range(b + 1, budget + 1):
+                m = np.arange(1, n)
+                found = before[m] + rates[b - 1] * below[n - m]
+                split[level, n, b] = m[found.argmax()]
+                table[level, n, b] = found.max()
+    n = int(table[depth].max(1).argmax())
+
+    def build(level: int, n: int, path: tuple[int, ...]) -> list[tuple[int, ...]]:
+        choices = []
+        b = int(table[level, n].argmax())
+        while b:
+            m = int(split[level, n, b])
+            child = (*path, b - 1)
+            choices += [child, *build(level - 1, n - m, child)]
+            n, b = m, b - 1
+        return choices
+
+    return tuple(sorted(build(depth, n, ()))), float(table[depth, n].max())

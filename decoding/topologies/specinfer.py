@@ -1,0 +1,41 @@
+"""SpecInfer's expansion: every node of a depth has the same number of i.i.d. children.
+
+Miao, Oliaro, Zhang, Cheng, Wang, Zhang, Wong, Zhu, Yang, Shi, Shi, Chen, Arfeen,
+Abhyankar, Jia, *SpecInfer*, 2023, arXiv 2305.09781, section 3 (expansion-based token
+tree construction). With the expansion configuration <k_1, ..., k_m>
+
+    the children of a node at depth i - 1 are x_1, ..., x_{k_i} ~ q(. | node), i.i.d.
+
+k → `expansion`. Drafts may repeat one another. For greedy decoding, as in the paper,
+and under the coupled verifier the k_i are the best ones instead. `(k, 1, 1, ...)` are
+SpecTr's k independent sequences.
+
+Deviations from the paper: one draft model; the paper merges the trees of several.
+
+Cost per level: k_i samples over V a node.
+"""
+
+from decoding import base, draws, tree
+from decoding.catalogue import Card
+from decoding.topologies import static
+from models.errors import MethodError
+
+CARD = Card(
+    paper="SpecInfer, arXiv 2305.09781",
+    guarantee=base.LAW,
+    needs=("draw",),
+    draws=(base.IID, base.POINT, base.COUPLED),
+)
+
+
+def topology(
+    expansion: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1), draw: str = base.IID
+) -> base.Topology:
+    """`expansion`: children of every node, by depth (the paper's evaluation's)."""
+    if not expansion or min(expansion) < 1:
+        raise MethodError(
+            f"expansion={expansion}: give the number of children at each depth, at "
+            "least 1"
+        )
+    draws.check(draw, CARD.draws)
+    return static.topology(tree.full_choices(expansion), draw)
