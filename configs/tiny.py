@@ -30,7 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.vocab_size = 4096
     c.data.tokenizer = ""  # a tokenizer.json; empty: trained on the training split
     # (steps, windows a batch, tokens a window); the last stages reach long positions.
-    c.data.stages = ((150, 12, 512), (3250, 8, 512), (60, 2, 2048), (8, 2, 4096))
+    c.data.stages = ((150, 12, 512), (3950, 8, 512), (60, 2, 2048), (8, 2, 4096))
     c.data.repeat_share = 0.5
     c.data.markers = (
         "\n# copy\n",
@@ -75,6 +75,9 @@ def get_config() -> ml_collections.ConfigDict:
     # For the model card.
     c.command = "python -m experiments.run --config=configs/tiny.py --workdir=runs/tiny"
     c.hardware = "2 CPU cores (shared)"
-    c.notes = ""
+    c.notes = (
+        "The decay was begun at step 2,568 and taken back at step 3,350, when the run "
+        "was made 700 steps longer."
+    )
     c.export = ""  # a folder for the finished model; empty: workdir/export
     return c

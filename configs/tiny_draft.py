@@ -27,4 +27,5 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.stages = ((1600, 8, 512), (40, 2, 2048))
     c.train.warmup = 40
     c.train.decay = 600
+    c.notes = ""
     return c

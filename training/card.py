@@ -13,8 +13,8 @@ library_name: decodax
 
 A Llama-style language model of {parameters:,} parameters ({embedding:,} of them in the
 tied embedding), trained from scratch on Python source. It is made for research on
-decoding: small enough for a laptop, real enough to write plausible Python and to copy.
-It is not an assistant and its code is not to be relied on.
+decoding, and small enough for a laptop. It is not an assistant and its
+code is not to be relied on.
 
 | | |
 |---|---|
