@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from decoding import base, drafting
 from decoding.catalogue import Card
-from models.base import ALL, causal_block
+from models.base import causal_block
 
 CARD = Card(
     paper="Speculative decoding, arXiv 2211.17192",
@@ -44,17 +44,11 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
 
     def draft_tree(keys, ctx: base.Context, state: base.State):
         cache, row = state.row
-        pending = ctx.length - cache.length
-        at = cache.length[:, None] + jnp.arange(2, dtype=jnp.int32)
-        tokens = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
-        block = causal_block(tokens, cache.length, pending, cache.size, logits_at=ALL)
-        out, cache = model(ctx.params["draft"], cache, block)
-        root = (pending - 1)[:, None, None]
-        logits = jnp.take_along_axis(out.logits, root, 1, mode="clip")[:, 0]
-        cache = replace(cache, length=ctx.length - 1)
+        params = ctx.params["draft"]
+        logits, cache = drafting.root_logits(model, params, cache, ctx)
         nodes, grown, cache = drafting.grow(
             model,
-            ctx.params["draft"],
+            params,
             cache,
             ctx,
             topology,
