@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 
 from decoding import base, tree
-from models.base import ALL, Block, Visibility, pack_bits
+from models.base import ALL, Block, Visibility, causal_block, pack_bits
 
 LAWS = (base.IID, base.NO_REPLACE)  # the draws whose laws a verifier must know
 
@@ -58,6 +58,85 @@ def put(
         return nodes
     at = slice(here, here + laws.shape[1])
     return replace(nodes, logits=nodes.logits.at[:, at].set(laws))
+
+
+def catch_up(
+    model: Any, params: Any, cache: Any, ctx: base.Context, size: int
+) -> tuple[Any, Array]:
+    """The cache with all committed tokens but the last, or the last two; and the calls.
+
+    For drafters that do not ask their model every round, or whose drafts are not all
+    their model's: it may be any number of tokens behind. `size` tokens are read a call.
+    """
+    none = jnp.zeros((ctx.length.shape[0], 0), jnp.int32)
+
+    def body(carry: tuple) -> tuple:
+        cache, calls = carry
+        count = jnp.clip(ctx.length - 1 - cache.length, 0, size)
+        at = cache.length[:, None] + jnp.arange(size, dtype=jnp.int32)
+        tokens = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
+        block = causal_block(tokens, cache.length, count, cache.size)
+        _, cache = model(params, cache, block)
+        return cache.commit(none, count - 1, linear=True), calls + 1
+
+    def behind(carry: tuple) -> Array:
+        return (ctx.length - 2 > carry[0].length).any()
+
+    return lax.while_loop(behind, body, (cache, jnp.int32(0)))
+
+
+def root_logits(
+    model: Any, params: Any, cache: Any, ctx: base.Context
+) -> tuple[Array, Any]:
+    """The raw logits float32[B, V] of the root, whose keys the cache then holds.
+
+    They lie in the slot after the cache's committed part, where `grow` wants them. The
+    cache may lack one token more than the root.
+    """
+    pending = ctx.length - cache.length
+    at = cache.length[:, None] + jnp.arange(2, dtype=jnp.int32)
+    tokens = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
+    block = causal_block(tokens, cache.length, pending, cache.size, logits_at=ALL)
+    out, cache = model(params, cache, block)
+    root = (pending - 1)[:, None, None]
+    logits = jnp.take_along_axis(out.logits, root, 1, mode="clip")[:, 0]
+    return logits, replace(cache, length=ctx.length - 1)
+
+
+def part(
+    outcome: base.Outcome, topology: base.Topology, count: Array, active: Array
+) -> base.Outcome:
+    """A round as the model sees it that grew only the first nodes of its tree.
+
+    `count` int32[B] accepted drafts lie in that part; -1 where its model did not run.
+    `active` bool[B]: rows from which the topology may learn.
+    """
+    nodes, deep = topology.nodes, topology.depth
+    whole, verdict = outcome.tree, outcome.verdict
+    index = jnp.arange(deep, dtype=jnp.int32)
+    tokens = tree.committed(whole, verdict)[0]
+    following = jnp.take_along_axis(tokens, jnp.maximum(count, 0)[:, None], 1)[:, 0]
+    assert outcome.target.logits is not None and outcome.warped is not None
+    return base.Outcome(
+        replace(
+            whole,
+            tokens=whole.tokens[:, :nodes],
+            parents=whole.parents[:, :nodes],
+            kind=whole.kind[:, :nodes],
+            logits=None if whole.logits is None else whole.logits[:, :nodes],
+            slots=None if whole.slots is None else whole.slots[:, :nodes],
+            depth=deep,
+            linear=topology.linear,
+        ),
+        base.Verdict(
+            jnp.where(index < count[:, None], verdict.path[:, :deep], 0),
+            count,
+            following,
+        ),
+        replace(outcome.target, logits=outcome.target.logits[:, :nodes]),
+        outcome.warped[:, :nodes],
+        active,
+    )
 
 
 def grow(

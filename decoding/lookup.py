@@ -1,7 +1,10 @@
 """Where the end of a text has stood before: what the copying drafters share."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 
 def suffix_matches(tokens: Array, length: Array, longest: int) -> Array:
@@ -32,3 +35,73 @@ def continuation(
     at = end[:, None] + 1 + jnp.arange(size, dtype=jnp.int32)
     count = jnp.clip(length - 1 - end, 0, size)
     return jnp.take_along_axis(tokens, at, 1, mode="clip"), count
+
+
+def last_tokens(tokens: Array, length: Array, size: int) -> Array:
+    """int32[B, size]: the last tokens, the very last first; -1 before the beginning."""
+    at = length[:, None] - 1 - jnp.arange(size, dtype=jnp.int32)
+    found = jnp.take_along_axis(tokens, jnp.maximum(at, 0), 1)
+    return jnp.where(at >= 0, found, -1)
+
+
+@jax.jit
+def matches(texts: Array, ends: Array, pattern: Array) -> Array:
+    """int32[B, R, C]: how many tokens of `pattern` end at each place of other texts.
+
+    `texts` int32[B or 1, R, C] are `R` texts of `ends` int32[B or 1, R] tokens;
+    `pattern` int32[B, M] is read from its start, the last token first (`last_tokens`).
+    A text's last place does not count: nothing follows it. The work ends with the
+    longest match.
+    """
+    size, longest = texts.shape[2], pattern.shape[1]
+    padded = jnp.pad(texts, ((0, 0), (0, 0), (longest, 0)), constant_values=-2)
+    inside = jnp.arange(size, dtype=jnp.int32) < ends[..., None] - 1
+    shape = (pattern.shape[0], *texts.shape[1:])
+
+    def more(carry: tuple) -> Array:
+        back, same, _ = carry
+        return (back < longest) & same.any()
+
+    def body(carry: tuple) -> tuple:
+        back, same, found = carry
+        shifted = lax.dynamic_slice_in_dim(padded, longest - back, size, 2)
+        wanted = lax.dynamic_index_in_dim(pattern, back, 1)
+        same = same & (shifted == wanted[..., None])
+        return back + 1, same, found + same
+
+    start = (jnp.int32(0), jnp.broadcast_to(inside, shape), jnp.zeros(shape, jnp.int32))
+    return lax.while_loop(more, body, start)[2]
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def best_places(
+    found: Array, texts: Array, ends: Array, places: int, size: int
+) -> tuple[Array, Array, Array]:
+    """What followed the longest matches: `found` is what `matches` gave.
+
+    The match lengths int32[B, K] of the `places` longest (of equals the latest; 0: no
+    match), the `size` tokens after each int32[B, K, size], and how many of them there
+    are int32[B, K].
+    """
+    batch, _, width = found.shape
+    flat = found.reshape(batch, -1)
+    most = min(places, flat.shape[1])
+    length, back = lax.top_k(flat[:, ::-1], most)
+    at = flat.shape[1] - 1 - back
+    row = jnp.arange(batch)[:, None] * (texts.shape[0] > 1)
+    left = ends[row, at // width] - 1 - at % width
+    count = jnp.where(length > 0, jnp.clip(left, 0, size), 0)
+    after = at[..., None] + 1 + jnp.arange(size, dtype=jnp.int32)
+    stored = texts.reshape(texts.shape[0], -1)
+    return length, stored.at[row[..., None], after].get(mode="clip"), count
+
+
+def shared_prefixes(tokens: Array, count: Array) -> Array:
+    """bool[K, K, D]: whether two of `K` sequences agree in their first d + 1 tokens.
+
+    `tokens` int32[K, D], of which `count` int32[K] hold. A sequence does not agree with
+    itself past its end.
+    """
+    there = jnp.arange(tokens.shape[1], dtype=jnp.int32) < count[:, None]
+    same = (tokens[:, None] == tokens[None]) & there[:, None] & there[None]
+    return jnp.cumprod(same, -1).astype(bool)

@@ -22,7 +22,7 @@ from jax import lax
 
 from decoding import base, drafting
 from decoding.catalogue import Card
-from models.base import ALL, causal_block
+from models.base import causal_block
 
 CARD = Card(
     paper="Speculative decoding, arXiv 2211.17192",
@@ -45,46 +45,29 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
         grown = topology.init(batch)
         return base.State((cache, grown.row), grown.shared)
 
-    def block_of(ctx: base.Context, cache, size: int, count, **fields):
-        at = cache.length[:, None] + jnp.arange(size, dtype=jnp.int32)
-        tokens = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
-        return causal_block(tokens, cache.length, count, cache.size, **fields)
+    def root(ctx: base.Context, cache):
+        return drafting.root_logits(model, ctx.params["draft"], cache, ctx)
 
-    def catch_up(ctx: base.Context, cache):
-        """The root's logits, and the cache of all that comes before the root."""
-
-        def behind(cache):
-            return (ctx.length - cache.length > 2).any()
-
-        def fill(cache):  # after rounds without a draft
-            count = jnp.clip(ctx.length - 2 - cache.length, 0, CHUNK)
-            block = block_of(ctx, cache, CHUNK, count)
-            _, cache = model(ctx.params["draft"], cache, block)
-            return replace(cache, length=cache.length + count)
-
-        if topology.more is not None:
-            cache = lax.while_loop(behind, fill, cache)
-        pending = ctx.length - cache.length
-        block = block_of(ctx, cache, 2, pending, logits_at=ALL)
-        out, cache = model(ctx.params["draft"], cache, block)
-        root = (pending - 1)[:, None, None]
-        logits = jnp.take_along_axis(out.logits, root, 1, mode="clip")[:, 0]
-        return logits, replace(cache, length=ctx.length - 1)
+    def after_a_pause(ctx: base.Context, cache):
+        """The same where rounds without a draft have left the cache behind."""
+        params = ctx.params["draft"]
+        return root(ctx, drafting.catch_up(model, params, cache, ctx, CHUNK)[0])
 
     def draft_tree(keys, ctx: base.Context, state: base.State):
         cache, row = state.row
-        wanted = drafting.grows(topology, base.State(row, state.shared))
+        params = ctx.params["draft"]
         if topology.more is None:
-            logits, cache = catch_up(ctx, cache)
+            logits, cache = root(ctx, cache)
         else:
+            wanted = drafting.grows(topology, base.State(row, state.shared))
             size = (ctx.length.shape[0], model.config.vocab_size)
             none = jnp.zeros(size, jnp.float32)
             logits, cache = lax.cond(
-                wanted, lambda c: catch_up(ctx, c), lambda c: (none, c), cache
+                wanted, lambda c: after_a_pause(ctx, c), lambda c: (none, c), cache
             )
         nodes, grown, cache = drafting.grow(
             model,
-            ctx.params["draft"],
+            params,
             cache,
             ctx,
             topology,

@@ -10,6 +10,7 @@ every case there is one greedy program and one at temperature 0.8, both under `C
 
 import dataclasses
 import functools
+import pathlib
 import types
 
 import jax
@@ -28,6 +29,9 @@ PROMPTS = (
 )
 SMALL_TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
 
+# The toy model's greedy texts (tests/methods/drafters/test_rest.py makes them again).
+DATASTORE = str(pathlib.Path(__file__).parent.parent / "golden" / "datastore")
+
 # Arguments where the defaults are absent or larger than a test needs.
 EXAMPLES = {
     "topologies/chain": {"length": 3},
@@ -45,6 +49,19 @@ EXAMPLES = {
     },
     "drafters/prompt_lookup": {"k": 4},
     "drafters/copyspec": {"gamma": 2, "copy": 4},
+    "drafters/suffix_decoding": {"most": 4, "tree": True, "pages": 8, "span": 16},
+    "drafters/lookahead": {"ngram": 3, "window": 3, "guesses": 3},
+    "drafters/aded": {
+        "iterations": 12,
+        "depth": 3,
+        "kept": 6,
+        "successors": 4,
+        "size": 64,
+    },
+    "drafters/rest": {"datastore": DATASTORE, "choices": 8, "hits": 20, "length": 4},
+    "drafters/copyspec_model": {"gamma": 2, "copy": 4},
+    "drafters/rasd": {"branches": 2, "length": 4, "places": 4},
+    "drafters/rapid": {"chunk": 4, "kept": 12},
     "transforms/ban_tokens": {"bans": ((3, 4), (6,))},
     "transforms/frequency_penalty": {"penalty": 0.5},
     "transforms/logit_bias": {"bias": ((1, 0.5), (2, -0.5))},

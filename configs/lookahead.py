@@ -1,0 +1,16 @@
+"""Lookahead decoding: n-grams from Jacobi iteration on a window of the future.
+
+Fu, Bailis, Stoica, Zhang, Break the Sequential Dependency of LLM Inference Using
+Lookahead Decoding, 2024, arXiv 2402.02057; N, W, G = 5, 7, 7.
+
+python -m experiments.generate --model=tiny --method=lookahead \\
+    --prompt="def main("
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {"drafter": "drafters/lookahead"}
+    return config

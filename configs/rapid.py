@@ -1,0 +1,21 @@
+"""RAPID: a draft model that reads only what bears on the end of the prompt.
+
+Chen, Feng, Zhang et al., RAPID: Long-Context Inference with Retrieval-Augmented
+Speculative Decoding, 2025, arXiv 2502.20330; its exact form (eta = 0). The paper drafts
+with the target's own weights (`--draft=tiny`).
+
+python -m experiments.generate --model=tiny --draft=tiny-draft --method=rapid \\
+    --prompt="def main("
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {
+        "drafter": "drafters/rapid",
+        "topology": {"name": "topologies/chain", "length": 5},
+    }
+    config.drafts = {"draft": "tiny-draft"}
+    return config

@@ -1,0 +1,17 @@
+"""RASD: a draft model's tree joined with what stood after equal endings.
+
+Quan, Guo, Liu, Ye, Zhao, Li, RASD: Retrieval-Augmented Speculative Decoding, 2025,
+arXiv 2503.03434; pruning and budgets are reconstructed.
+
+python -m experiments.generate --model=tiny --draft=tiny-draft --method=rasd \\
+    --prompt="def main("
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {"drafter": "drafters/rasd", "topology": "topologies/static"}
+    config.drafts = {"draft": "tiny-draft"}
+    return config

@@ -1,0 +1,16 @@
+"""SuffixDecoding: go on as texts with the longest equal ending did.
+
+Oliaro, Jia, Campos, Qiao, SuffixDecoding, 2024, arXiv 2411.04975; paths, as in the
+authors' code (the paper's trees: `tree` True).
+
+python -m experiments.generate --model=tiny --method=suffix_decoding \\
+    --prompt="def main("
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {"drafter": "drafters/suffix_decoding"}
+    return config

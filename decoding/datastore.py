@@ -1,0 +1,115 @@
+"""Token texts with a suffix array, on disk and on the device: what REST searches.
+
+A datastore is a directory of `tokens.npy` (int32[M]: texts, each followed by -1) and
+`order.npy` (int32[M]: where the suffixes begin, in lexicographic order of their first
+`DEPTH` tokens at least). Both are mapped into memory, not read, until they are needed.
+"""
+
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from models.errors import MethodError
+
+DEPTH = 64
+END = -1
+FILES = ("tokens.npy", "order.npy")
+
+
+class Datastore(NamedTuple):
+    """The two arrays of a datastore, on the host or the device."""
+
+    tokens: Any  # int32[M]; END after each text
+    order: Any  # int32[M]
+
+
+def build(texts: Iterable[Sequence[int]]) -> Datastore:
+    """A datastore of token lists, by doubling the length that is sorted by."""
+    parts = [np.append(np.asarray(t, np.int32), np.int32(END)) for t in texts]
+    if not any(len(part) > 1 for part in parts):
+        raise MethodError("the datastore would be empty: give it texts")
+    tokens = np.concatenate(parts)
+    size = len(tokens)
+    rank = np.unique(tokens, return_inverse=True)[1].astype(np.int64)
+    known = 1
+    while True:
+        later = np.zeros(size, np.int64)
+        later[: max(size - known, 0)] = rank[known:] + 1
+        both = rank * (int(rank.max()) + 2) + later
+        order = np.argsort(both, kind="stable")
+        steps = np.concatenate([[0], np.diff(both[order]) > 0])
+        rank[order] = np.cumsum(steps)
+        known *= 2
+        if known >= DEPTH or rank.max() == size - 1:
+            return Datastore(tokens, order.astype(np.int32))
+
+
+def save(store: Datastore, directory: str | pathlib.Path) -> None:
+    """Write `store` to a directory, which is made."""
+    path = pathlib.Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    for name, array in zip(FILES, store):
+        np.save(path / name, np.asarray(array), allow_pickle=False)
+
+
+def load(directory: str | pathlib.Path) -> Datastore:
+    """Map a datastore into memory.
+
+    Raises:
+        MethodError: a file is missing, or the two are not of one datastore.
+    """
+    arrays = []
+    for name in FILES:
+        path = pathlib.Path(directory) / name
+        if not path.exists():
+            raise MethodError(
+                f"no datastore file {path}: build one with python -m "
+                "experiments.datastore --model=M --text=FILE --out=DIRECTORY"
+            )
+        try:
+            arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
+        except ValueError as error:
+            raise MethodError(f"{path} is not an array file ({error})") from error
+    store = Datastore(*arrays)
+    for name, array in zip(FILES, store):
+        if array.shape != store.tokens.shape or array.ndim != 1 or not array.size:
+            raise MethodError(f"{directory}: {name} has shape {array.shape}")
+        if array.dtype != np.int32:
+            raise MethodError(f"{directory}: {name} has type {array.dtype}, not int32")
+    return store
+
+
+def find(store: Datastore, query: Array, size: Array) -> tuple[Array, Array]:
+    """★ The range [low, high) of `order` whose suffixes begin with a query.
+
+    `query` int32[Q], of which the first `size` tokens count; at most DEPTH.
+    """
+    total = store.tokens.shape[0]
+    index = jnp.arange(query.shape[0], dtype=jnp.int32)
+
+    def compare(at: Array) -> tuple[Array, Array]:
+        """Whether the suffix is below the query, or begins with it."""
+        start = store.order[at]
+        text = store.tokens.at[start + index].get(mode="fill", fill_value=END - 1)
+        differs = (text != query) & (index < size)
+        first = jnp.argmax(differs)
+        return differs.any() & (text[first] < query[first]), ~differs.any()
+
+    def bound(above: bool) -> Array:
+        """The first place whose suffix is not below (not below nor equal)."""
+
+        def halve(_, ends: tuple) -> tuple:
+            low, high = ends
+            middle = low + (high - low) // 2
+            below, equal = compare(jnp.minimum(middle, total - 1))
+            right = (low < high) & (below | (equal & above))
+            return jnp.where(right, middle + 1, low), jnp.where(right, high, middle)
+
+        ends = (jnp.int32(0), jnp.int32(total))
+        return lax.fori_loop(0, total.bit_length() + 1, halve, ends)[0]
+
+    return bound(False), bound(True)

@@ -1,0 +1,135 @@
+"""CopySpec before a draft model: copy where the text repeats itself, else draft.
+
+Dumitru, Sharma, Zhu, Alvarez, *CopySpec: Accelerating LLMs with Speculative
+Copy-and-Paste*, 2025, arXiv 2502.08923, section 3.4: a round without a match is left to
+a draft model.
+
+    draft = the block after the first occurrence of the last gamma tokens, if any
+            the draft model's tree (in the paper a chain of 5), else
+
+gamma, copy → `drafters/copyspec`, the chain → `drafters/model` and its topology.
+
+Deviations from the paper: rows of a batch choose for themselves, and the model runs
+unless all of them copy. A copied block is a draft of which nobody is in doubt (q is
+one-hot), so that rejection schemes accept its tokens with p; the official code accepts
+them at temperature > 0 only where p is 1.
+
+Cost per call: that of CopySpec; where a row finds no match also that of the draft
+model, which first reads what was copied since it last ran, copy + 2 tokens a call.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array, lax
+
+from decoding import base, drafting
+from decoding.catalogue import Card
+from decoding.drafters import copyspec, model
+
+CARD = Card(
+    paper="CopySpec, arXiv 2502.08923",
+    guarantee=base.LAW,
+    needs=("draft", "topology"),
+    trained=True,
+)
+
+
+@struct.dataclass
+class Row:
+    """The draft model's state, and whose draft the round verifies."""
+
+    written: tuple  # the row state of `drafters/model`: its cache comes first
+    copied: Array  # bool[B]: the draft is a copy
+    ran: Array  # bool[B]: the model drafted, whether it was asked or not
+
+
+def drafter(
+    draft, topology: base.Topology, gamma: int = 3, copy: int = 10
+) -> base.Drafter:
+    """CopySpec with `gamma` and `copy`; else `draft` with `topology`."""
+    copier, writer = copyspec.drafter(gamma, copy), model.drafter(draft, topology)
+    nodes, depth = max(copier.nodes, writer.nodes), max(copier.depth, writer.depth)
+
+    def init(ctx: base.Context) -> base.State:
+        inner, none = writer.init(ctx), jnp.zeros(ctx.length.shape, bool)
+        return base.State(Row(inner.row, none, none), inner.shared)
+
+    def draft_tree(keys, ctx: base.Context, state: base.State):
+        copies = copier.draft(keys, ctx, base.State())[0]
+        copied = copies.kind[:, 1] == base.CANDIDATE
+        asked = ~copied.all()
+
+        def write(inner: base.State) -> tuple:
+            cache, *rest = inner.row
+            cache, calls = drafting.catch_up(
+                draft, ctx.params["draft"], cache, ctx, copy + 2
+            )
+            inner = base.State((cache, *rest), inner.shared)
+            grown, inner, _ = writer.draft(keys, ctx, inner)
+            return replace(grown, calls=calls + grown.calls), inner
+
+        def skip(inner: base.State) -> tuple:
+            shapes = jax.eval_shape(write, inner)[0]  # every row has its copy
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), inner
+
+        inner = base.State(state.row.written, state.shared)
+        grown, inner = lax.cond(asked, write, skip, inner)
+        ran = jnp.broadcast_to(asked, copied.shape)
+        fused = _either(copied, _wider(copies, nodes), _wider(grown, nodes), depth)
+        return fused, base.State(Row(inner.row, copied, ran), inner.shared), ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        row, seen = state.row, outcome
+        if outcome.warped is not None:
+            count = outcome.verdict.count
+            own = jnp.where(row.copied, jnp.minimum(count, 0), count)
+            own = jnp.where(row.ran, own, -1)
+            active = outcome.active & row.ran & ~row.copied
+            seen = drafting.part(outcome, topology, own, active)
+        inner = writer.observe(ctx, base.State(row.written, state.shared), seen)
+        return base.State(replace(row, written=inner.row), inner.shared)
+
+    return base.Drafter(init, draft_tree, observe, nodes, depth)
+
+
+def _wider(nodes: base.TokenTree, size: int) -> base.TokenTree:
+    """The tree with padding up to `size` nodes, as a chain goes on."""
+    batch, width = nodes.tokens.shape
+    more = ((0, 0), (0, size - width))
+    index = jnp.arange(width - 1, size - 1, dtype=jnp.int32)
+    after = jnp.broadcast_to(index, (batch, size - width))
+    laws, slots = nodes.logits, nodes.slots
+    return replace(
+        nodes,
+        tokens=jnp.pad(nodes.tokens, more),
+        parents=jnp.concatenate([nodes.parents, after], 1),
+        kind=jnp.pad(nodes.kind, more, constant_values=base.PAD),
+        logits=None if laws is None else jnp.pad(laws, (*more, (0, 0))),
+        slots=None if slots is None else jnp.pad(slots, more, constant_values=-1),
+    )
+
+
+def _either(
+    copied: Array, copies: base.TokenTree, grown: base.TokenTree, depth: int
+) -> base.TokenTree:
+    """The copy in the rows that copied, with one-hot laws where there are laws."""
+
+    def pick(a: Array, b: Array) -> Array:
+        return jnp.where(copied.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+    laws = grown.logits
+    if laws is not None:
+        following = jnp.roll(copies.tokens, -1, 1)[..., None]
+        sure = jnp.where(jnp.arange(laws.shape[-1]) == following, 0.0, -jnp.inf)
+        laws = pick(sure, laws)
+    return replace(
+        grown,
+        tokens=pick(copies.tokens, grown.tokens),
+        parents=pick(copies.parents, grown.parents),
+        kind=pick(copies.kind, grown.kind),
+        logits=laws,
+        depth=depth,
+    )

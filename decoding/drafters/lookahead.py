@@ -1,0 +1,240 @@
+"""Lookahead decoding: Jacobi iteration on a window of the future fills a pool of
+n-grams; those that begin with the last token are verified in the same call.
+
+Fu, Bailis, Stoica, Zhang, *Break the Sequential Dependency of LLM Inference Using
+Lookahead Decoding*, 2024, arXiv 2402.02057, section 3. The window holds guesses w[l, c]
+for the position l + c after the last token x, of levels l = 0 .. N - 2 (trajectory of
+the iteration) and columns c = 0 .. W - 1; w[0, 0] = x. A round computes
+
+    w[N-1, c] = argmax p(. | text, w[0, 0 .. c], w[1 .. N-2, c])        for all columns
+    pool[w[0, c]] <- (w[1, c], .., w[N-1, c])         at most G, the oldest gives way
+    w[l, c]   = w[l+1, c];   k further accepted tokens move the columns k to the left
+    draft     = the N-grams of pool[x]
+
+N → `ngram`; W → `window`; G → `guesses`; w → `Row.window`; p → the raw target. What a
+window token sees is a path of the tree: along level 0 to its column, then up the
+levels. So the window is AUX nodes, the N-grams are CANDIDATE chains (equal beginnings
+share their nodes), and both go through one call. The arg-max is taken at temperature >
+0 too, as in the paper.
+
+The window starts from random tokens of the text; its upper levels are filled in the
+first N - 2 rounds, before which nothing enters the pool. Columns that move in from the
+right are random tokens of the text as well, and so is a predicted end of text, which no
+n-gram holds.
+
+Deviations from the paper: the pool belongs to all rows and outlives a request
+(`memory`); the authors' pool is of one request. The window fills while the text is
+already being verified. Defaults are those of the authors' README (5, 7, 7); the paper
+takes W = G = 15 for 7B models on A100.
+
+Cost per call: (N - 1)(W + G) nodes in the block; B · W updates of one pool entry, one
+after another (they may meet). The pool takes 4 V G (N - 1) bytes: 3.6 MB at V = 32,000.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array, lax
+
+from decoding import base, lookup, vocab
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(
+    paper="Lookahead decoding, arXiv 2402.02057",
+    guarantee=base.LAW,
+    needs=("vocab_size", "eos"),
+)
+
+
+@struct.dataclass
+class Row:
+    """One request's window."""
+
+    window: Array  # int32[B, N - 1, W]; -1: to be drawn from the text; [0, 0] unused
+    levels: Array  # int32[B]: levels that are filled, 1 to N - 1
+
+
+@struct.dataclass
+class Shared:
+    """What follows a token; of its G entries the last is the newest."""
+
+    pool: Array  # int32[V, G, N - 1]; -1: empty
+
+
+def drafter(
+    vocab_size: int,
+    eos: tuple[int, ...] = (),
+    ngram: int = 5,
+    window: int = 7,
+    guesses: int = 7,
+    pool_from_prompt: bool = False,
+) -> base.Drafter:
+    """N-grams of `ngram` tokens, `window` columns, at most `guesses` drafts.
+
+    `pool_from_prompt` puts the prompt's own n-grams into the pool.
+    """
+    if ngram < 3:
+        raise MethodError(f"ngram={ngram}: a trajectory needs n-grams of 3 or more")
+    if window < 1 or guesses < 1:
+        raise MethodError(f"window={window}, guesses={guesses}: use at least 1 of each")
+    top = ngram - 1  # levels, and tokens of a pool entry
+    shape = _Layout(top, window, guesses)
+
+    def init(ctx: base.Context) -> base.State:
+        empty = jnp.full((*ctx.length.shape, top, window), -1, jnp.int32)
+        pool = jnp.full((vocab_size, guesses, top), -1, jnp.int32)
+        return base.State(Row(empty, jnp.ones_like(ctx.length)), Shared(pool))
+
+    def draft(keys, ctx: base.Context, state: base.State):
+        row = state.row
+        filled = _refill(keys, ctx.tokens, ctx.length, row.window)
+        filled = filled.at[:, 0, 0].set(ctx.root)
+        grams = state.shared.pool[ctx.root]  # [B, G, N - 1]
+        count = jnp.where(grams[..., 0] >= 0, top, 0)
+        same = jax.vmap(lookup.shared_prefixes)(grams, count)
+        first = jnp.argmax(same, 1).astype(jnp.int32)  # [B, G, N - 1]: who bears it
+        fresh = first == jnp.arange(guesses)[:, None]
+        there = (count > 0)[..., None] & fresh
+        known = shape.level[:, None] < row.levels[:, None, None]
+        beside = jnp.broadcast_to(jnp.where(known, base.AUX, base.PAD), filled.shape)
+        beside = beside.at[:, 0, 0].set(base.CANDIDATE)
+        drafts = jnp.where(there, base.CANDIDATE, base.PAD)
+        above = jnp.broadcast_to(shape.parents, filled.shape)
+        nodes = base.TokenTree(
+            shape.flat(filled, jnp.maximum(grams, 0)),
+            shape.flat(above, shape.chains(first)),
+            shape.flat(beside, drafts).astype(jnp.int32),
+            draw=base.POINT,
+            depth=shape.depth,
+        )
+        return nodes, replace(state, row=replace(row, window=filled)), ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        if outcome.warped is None:
+            if not pool_from_prompt:
+                return state
+            keys, grams, valid = _prompt_grams(ctx, outcome, ngram)
+            pool = insert(state.shared.pool, keys, grams, valid)
+            return replace(state, shared=Shared(pool))
+        row, logits = state.row, outcome.target.logits
+        assert logits is not None
+        rows = jnp.arange(row.levels.shape[0])[:, None]
+        asked = shape.index[row.levels - 1]  # [B, W]: the nodes of the top level
+        best = vocab.argmax(logits[rows, asked])
+        ended = jnp.isin(best, jnp.asarray(eos, jnp.int32))
+        full = row.levels == top
+        grams = jnp.concatenate([row.window[:, 1:], best[:, None]], 1)
+        valid = (full & outcome.active)[:, None] & ~ended
+        pool = insert(
+            state.shared.pool,
+            row.window[:, 0].reshape(-1),
+            grams.swapaxes(1, 2).reshape(-1, top),
+            valid.reshape(-1),
+        )
+        moved = _move(row, jnp.where(ended, -1, best), outcome.verdict.count)
+        kept = jax.tree.map(
+            lambda new, old: jnp.where(
+                outcome.active.reshape(-1, *[1] * (new.ndim - 1)), new, old
+            ),
+            moved,
+            row,
+        )
+        return base.State(kept, Shared(pool))
+
+    return base.Drafter(init, draft, observe, shape.nodes, shape.depth)
+
+
+class _Layout:
+    """Where window and n-grams stand in the block: the window first, level by level."""
+
+    def __init__(self, top: int, window: int, guesses: int):
+        self.top, self.window, self.guesses = top, window, guesses
+        self.index = jnp.arange(top * window, dtype=jnp.int32).reshape(top, window)
+        parents = np.arange(-window, (top - 1) * window).reshape(top, window)
+        parents[0] = np.arange(-1, window - 1)
+        self.parents = jnp.asarray(parents, jnp.int32)
+        self.level = jnp.arange(top)
+        self.nodes = (window + guesses) * top
+        self.depth = max(window - 1 + top - 1, top)
+
+    def chains(self, first: Array) -> Array:
+        """Parents int32[B, G, N - 1]: the node before, of the first to bear it."""
+        start = self.top * self.window
+        level = jnp.arange(self.top - 1, dtype=jnp.int32)
+        above = start + first[..., :-1] * self.top + level
+        return jnp.pad(above, ((0, 0), (0, 0), (1, 0)))
+
+    def flat(self, window: Array, grams: Array) -> Array:
+        batch = window.shape[0]
+        parts = [window.reshape(batch, -1), grams.reshape(batch, -1)]
+        return jnp.concatenate(parts, 1)
+
+
+@jax.jit
+def _refill(keys: Array, tokens: Array, length: Array, window: Array) -> Array:
+    """Random tokens of the text where the window has none."""
+
+    def one(key: Array, text: Array, length: Array, window: Array) -> Array:
+        at = jax.random.randint(key, window.shape, 0, length)
+        return jnp.where(window < 0, text[at], window)
+
+    return jax.vmap(one)(keys, tokens, length, window)
+
+
+@jax.jit
+def _move(row: Row, best: Array, accepted: Array) -> Row:
+    """The window after a round that committed `accepted` + 1 tokens.
+
+    A full window loses its lowest level, and thereby one position; else the new level
+    is added, and the columns make up for the position.
+    """
+    _, top, width = row.window.shape
+    full = row.levels == top
+    down = jnp.concatenate([row.window[:, 1:], best[:, None]], 1)
+    level = jnp.arange(top)[None, :, None]
+    added = jnp.where(level == row.levels[:, None, None], best[:, None], row.window)
+    stacked = jnp.where(full[:, None, None], down, added)
+    shift = accepted + jnp.where(full, 0, 1)
+    at = jnp.arange(width) + shift[:, None]
+    padded = jnp.pad(stacked, ((0, 0), (0, 0), (0, 1)), constant_values=-1)
+    at = jnp.broadcast_to(jnp.minimum(at, width)[:, None], stacked.shape)
+    moved = jnp.take_along_axis(padded, at, 2)
+    return Row(moved, jnp.minimum(row.levels + 1, top))
+
+
+def _prompt_grams(ctx, outcome, ngram: int) -> tuple[Array, Array, Array]:
+    """The n-grams of the prompt that end in this chunk, in the order of the text."""
+    size = outcome.tree.tokens.shape[1]
+    count = outcome.verdict.count + 1
+    ends = (ctx.length - count)[:, None] + jnp.arange(size, dtype=jnp.int32)
+    begins = ends - (ngram - 1)
+    valid = outcome.active[:, None] & (begins >= 0) & (ends < ctx.length[:, None])
+    at = begins[..., None] + jnp.arange(ngram, dtype=jnp.int32)
+    rows = jnp.arange(ctx.length.shape[0])[:, None, None]
+    grams = ctx.tokens[rows, jnp.maximum(at, 0)].reshape(-1, ngram)
+    return grams[:, 0], grams[:, 1:], valid.reshape(-1)
+
+
+@jax.jit
+def insert(pool: Array, keys: Array, grams: Array, valid: Array) -> Array:
+    """`pool` with `grams` int32[M, N - 1] under `keys` int32[M], one after another.
+
+    An n-gram that is there already becomes the newest; else the oldest gives way.
+    """
+    guesses = pool.shape[1]
+    place = jnp.arange(guesses)
+
+    def one(pool: Array, item: tuple) -> tuple[Array, None]:
+        key, gram, valid = item
+        entry = pool[key]
+        known = (entry == gram).all(1)
+        gone = jnp.where(known.any(), jnp.argmax(known), 0)
+        shifted = entry[jnp.minimum(place + (place >= gone), guesses - 1)]
+        entry = jnp.where(valid, shifted.at[-1].set(gram), entry)
+        return pool.at[key].set(entry), None
+
+    return lax.scan(one, pool, (keys, grams, valid))[0]

@@ -1,0 +1,177 @@
+"""REST: what followed the last tokens in a collection of texts, as a weighted trie.
+
+He, Zhong, Cai, Lee, He, *REST: Retrieval-Based Speculative Decoding*, 2023, arXiv
+2311.08252, section 3. For spans s = `longest`, .., `shortest` until one is found,
+
+    hits   = places of the datastore where the last s tokens stand  (`hits` at most)
+    C(N)   = number of hits whose continuation begins with the path to N
+    draft  = the `choices` nodes of greatest C of the trie of `length` tokens after each
+
+The suffix array is searched for all spans at once. Its order makes equal beginnings
+neighbours, so that a node of the trie is a run of hits and C its length. C never grows
+along a path: the greatest are closed under parents.
+
+`datastore` is a directory that `python -m experiments.datastore` makes of text. It is
+put on the device once a request, as `Shared`: 8 bytes a token.
+
+Deviations from the paper: where more than `hits` places match, evenly spaced ones are
+taken (the code takes the first of each shard, that is the lexicographically least). No
+draft where nothing matches; the code drafts placeholders. At temperature > 0 the code
+samples the target once a candidate row, which prefers popular drafts; here the verifier
+decides.
+
+Cost per call: 2 log2(M) steps of binary search for the spans, a gather of [B, hits,
+length] tokens, a top-k of as many; no model call.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import Array, lax
+
+from decoding import base, lookup
+from decoding import datastore as datastores
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(paper="REST, arXiv 2311.08252", guarantee=base.LAW)
+
+
+@struct.dataclass
+class Shared:
+    """The datastore on the device; see `decoding/datastore.py`."""
+
+    tokens: Array  # int32[M]
+    order: Array  # int32[M]
+
+
+def drafter(
+    datastore: str,
+    choices: int = 64,
+    longest: int = 16,
+    shortest: int = 2,
+    hits: int = 5000,
+    length: int = 10,
+) -> base.Drafter:
+    """Draft `choices` nodes from the datastore in the directory `datastore`."""
+    if not 1 <= shortest <= longest:
+        raise MethodError(
+            f"shortest={shortest}, longest={longest}: spans run from longest down to "
+            "shortest, which is at least 1"
+        )
+    for name, value in (("choices", choices), ("hits", hits), ("length", length)):
+        if value < 1:
+            raise MethodError(f"{name}={value}: use at least 1")
+    if longest + length > datastores.DEPTH:
+        raise MethodError(
+            f"longest={longest}, length={length}: a datastore is sorted by "
+            f"{datastores.DEPTH} tokens, so let their sum be no more"
+        )
+    choices = min(choices, hits * length)
+    store = datastores.load(datastore)
+
+    def init(ctx: base.Context) -> base.State:
+        tables = [jnp.asarray(np.asarray(x)) for x in store]
+        return base.State((), Shared(*tables))
+
+    def draft(keys, ctx: base.Context, state: base.State):
+        held = datastores.Datastore(state.shared.tokens, state.shared.order)
+        last = lookup.last_tokens(ctx.tokens, ctx.length, longest)
+
+        sizes = (longest, shortest, hits, length, choices)
+        tokens, parents, there = _drafts(held, last[:, ::-1], sizes)
+        tokens = jnp.concatenate([ctx.root[:, None], tokens], 1)
+        roots = jnp.full_like(ctx.root, -1)[:, None]
+        kind = jnp.pad(there, ((0, 0), (1, 0)), constant_values=True)
+        nodes = base.TokenTree(
+            tokens,
+            jnp.concatenate([roots, parents], 1),
+            jnp.where(kind, base.CANDIDATE, base.PAD).astype(jnp.int32),
+            depth=length,
+        )
+        return nodes, state, ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        return state
+
+    return base.Drafter(init, draft, observe, nodes=choices + 1, depth=length)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _drafts(
+    store: datastores.Datastore, last: Array, sizes: tuple[int, ...]
+) -> tuple[Array, ...]:
+    """Tokens, parents and presence of every row's nodes, the root left out."""
+    longest, shortest, hits, length, choices = sizes
+
+    def one(last: Array) -> tuple[Array, ...]:
+        low, high, span = _places(store, last, longest, shortest)
+        after, count = _continuations(store, low, high, span, hits, length)
+        return _trie(after, count, choices)
+
+    return jax.vmap(one)(last)
+
+
+def _places(store, last: Array, longest: int, shortest: int) -> tuple[Array, ...]:
+    """★ The range of `order` that begins with the longest known span, and that span.
+
+    `last` int32[longest]: the last tokens in the order of the text, -1 before it.
+    """
+    spans = jnp.arange(longest, shortest - 1, -1, dtype=jnp.int32)
+    index = jnp.arange(longest, dtype=jnp.int32)
+
+    def one(span: Array) -> tuple[Array, Array]:
+        query = last[jnp.minimum(longest - span + index, longest - 1)]
+        low, high = datastores.find(store, query, span)
+        known = last[longest - span] >= 0  # the text is that long
+        return low, jnp.where(known, high, low)
+
+    low, high = jax.vmap(one)(spans)
+    best = jnp.argmax(high > low)
+    return low[best], high[best], spans[best]
+
+
+def _continuations(store, low, high, span, hits: int, length: int):
+    """★ Tokens int32[hits, length] after the span at evenly spaced places, sorted."""
+    found = high - low
+    taken = jnp.minimum(found, hits)
+    index = jnp.arange(hits, dtype=jnp.int32)
+    # floor(index found / hits) in int32, which the product could exceed
+    whole, rest = found // hits, found % hits
+    step = index * whole + (index * rest) // hits
+    at = low + jnp.where(found > hits, step, index)
+    begin = store.order[jnp.minimum(at, store.order.shape[0] - 1)] + span
+    at = begin[:, None] + jnp.arange(length, dtype=jnp.int32)
+    tokens = store.tokens.at[at].get(mode="fill", fill_value=datastores.END)
+    count = jnp.cumprod(tokens != datastores.END, 1).sum(1)
+    return tokens, jnp.where(index < taken, count, 0)
+
+
+def _trie(tokens: Array, count: Array, choices: int) -> tuple[Array, Array, Array]:
+    """★ The most frequent nodes of sorted continuations: tokens, parents, presence.
+
+    The node (h, d) is that of hit h, d + 1 tokens deep, and stands for a run of hits
+    if h is the first of it. Numbered by depth first, a parent precedes its children
+    among equals.
+    """
+    hits, length = tokens.shape
+    index = jnp.arange(hits, dtype=jnp.int32)
+    there = jnp.arange(length) < count[:, None]
+    differs = tokens[1:] != tokens[:-1]
+    changed = jnp.cumsum(differs | ~there[1:] | ~there[:-1], 1) > 0
+    first = jnp.concatenate([jnp.ones((1, length), bool), changed])
+    run = lax.cummax(jnp.where(first, index[:, None], 0), axis=0)  # whose run h is in
+    after = jnp.where(first[1:], index[1:, None], hits)
+    after = jnp.pad(after, ((0, 1), (0, 0)), constant_values=hits)
+    ends = lax.cummin(after, axis=0, reverse=True)
+    weight = jnp.where(first & there, ends - index[:, None], 0)
+    weight, at = lax.top_k(weight.T.reshape(-1), choices)
+    level, hit = at // hits, at % hits
+    above = (level - 1) * hits + run[hit, jnp.maximum(level - 1, 0)]
+    match = at[:, None] == above[None]
+    parents = jnp.where(level == 0, 0, 1 + jnp.argmax(match, 0))
+    parents = jnp.minimum(parents, jnp.arange(choices)).astype(jnp.int32)
+    return jnp.maximum(tokens[hit, level], 0), parents, weight > 0

@@ -1,0 +1,268 @@
+"""SuffixDecoding: continue as texts with the longest equal ending went on, and farther
+the longer the ending.
+
+Oliaro, Jia, Campos, Qiao, *SuffixDecoding: Extreme Speculative Decoding for Emerging AI
+Applications*, 2024, arXiv 2411.04975, section 3. For every length p at which the last p
+tokens stand elsewhere, the suffix tree's subtree below them gives a speculation tree:
+
+    C(N)     = COUNT(N) / sum of COUNT over N and its siblings
+    D(N)     = D(parent of N) C(N);  D = 1 at the end of the match
+    T_p      = the MAX(p) nodes of greatest D,  MAX(p) = floor(alpha p + offset)
+    SCORE(T) = sum of D(N) over T;   draft = the T_p of greatest score, long p first
+
+COUNT → `counts` of `_nodes`; D → `prob`; MAX → `budget`; alpha, offset → `Row`. Two
+indices are searched, the request's own text and the outputs of this and earlier
+requests; the better score wins, the request's own among equals. `tree` False drafts the
+path of most frequent children instead, the default of the authors' code (Arctic
+Inference, from which the other defaults are too).
+
+The index of past outputs is `Shared`, pages of tokens in a ring: a request writes its
+output to a page of its own as it grows, a long one to several, and the oldest page goes
+first. It outlives requests as `memory` and takes 4 · pages · span bytes: 256 kB.
+
+Deviations from the paper: no tree is built. The `places` longest matches (the latest of
+equals) are compared pair by pair, which yields the same counts while no more places
+match; a common short ending is so counted by its latest 64 places. A match does not
+reach over the end of a page. Nodes below `least` (the code's min_token_prob) are left
+out, as in the code; C is the paper's, without texts that end at the parent.
+
+Cost per call: as many comparisons of [B, T] and [B, pages · span] integers as the
+longest match is long, and products of K × K by K × K · D with K = `places`, D = `most`;
+no model call.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array, lax
+
+from decoding import base, lookup, tree
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(paper="SuffixDecoding, arXiv 2411.04975", guarantee=base.LAW)
+
+
+@struct.dataclass
+class Row:
+    """One request."""
+
+    alpha: Array  # float32[B]: drafts per matched token
+    offset: Array  # float32[B]
+    least: Array  # float32[B]: no node of smaller D is drafted
+    ticket: Array  # int32[B]: number of the page being written; -1: none yet
+
+
+@struct.dataclass
+class Shared:
+    """The outputs of this and earlier requests. Page i was given to ticket `owner`."""
+
+    pages: Array  # int32[P, C]
+    filled: Array  # int32[P]: tokens of a page that hold
+    owner: Array  # int32[P]: the ticket of its writer; -1: never used
+    tickets: Array  # int32[]: tickets given so far; ticket t writes page t mod P
+
+
+def drafter(
+    alpha: float = 1.0,
+    offset: float = 0.0,
+    least: float = 0.1,
+    most: int = 16,
+    tree: bool = False,
+    longest: int = 64,
+    places: int = 64,
+    pages: int = 128,
+    span: int = 512,
+) -> base.Drafter:
+    """Draft alpha · match + offset tokens, at most `most`, as a path or a `tree`.
+
+    Matches are measured up to `longest` tokens; `pages` of `span` tokens are kept of
+    past outputs (0 keeps none).
+    """
+    for name, value in (("most", most), ("longest", longest), ("places", places)):
+        if value < 1:
+            raise MethodError(f"{name}={value}: use at least 1")
+    if not alpha >= 0:
+        raise MethodError(f"alpha={alpha}: use a number >= 0")
+    if not 0 <= least <= 1:
+        raise MethodError(f"least={least}: a probability lies in [0, 1]")
+    if pages < 0:
+        raise MethodError(f"pages={pages}: keep 0 pages or more")
+    if span <= most:
+        raise MethodError(
+            f"span={span}: a page must hold a round's {most + 1} tokens, so use a span "
+            f"above most={most}"
+        )
+
+    def init(ctx: base.Context) -> base.State:
+        def number(value: float) -> Array:
+            return jnp.full(ctx.length.shape, value, jnp.float32)
+
+        row = Row(
+            number(alpha), number(offset), number(least), jnp.full_like(ctx.length, -1)
+        )
+        none = jnp.zeros((pages,), jnp.int32)
+        return base.State(
+            row, Shared(jnp.zeros((pages, span), jnp.int32), none, none - 1, none.sum())
+        )
+
+    def draft(keys, ctx: base.Context, state: base.State):
+        row, shared = state.row, state.shared
+        pattern = lookup.last_tokens(ctx.tokens, ctx.length, longest)
+        sources = [(ctx.tokens[:, None], ctx.length[:, None])]
+        if pages:
+            sources.append((shared.pages[None], shared.filled[None]))
+        speculate = _trees if tree else _paths
+        best: tuple | None = None
+        for texts, ends in sources:
+            found = lookup.matches(texts, ends, pattern)
+            seen = lookup.best_places(found, texts, ends, places, most)
+            new = speculate(*seen, row.alpha, row.offset, row.least)
+            best = new if best is None else _better(best, new)
+        assert best is not None
+        _, count, tokens, parents = best
+        return _nodes_of(ctx, count, tokens, parents, tree), state, ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        if outcome.warped is None or not pages:
+            return state  # a prompt is no output
+        return _store(state, outcome)
+
+    return base.Drafter(init, draft, observe, nodes=most + 1, depth=most)
+
+
+def _better(old: tuple, new: tuple) -> tuple:
+    """The draft of greater score; the old one among equals."""
+    wins = new[0] > old[0]
+
+    def pick(a: Array, b: Array) -> Array:
+        return jnp.where(wins.reshape(-1, *[1] * (a.ndim - 1)), b, a)
+
+    return jax.tree.map(pick, old, new)
+
+
+def _nodes_of(ctx, count, tokens, parents, branching: bool) -> base.TokenTree:
+    found = tree.chain(ctx.root, tokens, count)
+    if not branching:
+        return found
+    roots = jnp.full_like(parents[:, :1], -1)
+    return replace(found, parents=jnp.concatenate([roots, parents], 1), linear=False)
+
+
+def _nodes(length: Array, after: Array, count: Array) -> tuple[Array, ...]:
+    """COUNT and D of every node below a match, for every match length.
+
+    `length` [K] falls. Of the places 0 .. K - 1 those in `among[a]` match at least as
+    long as place a; only such lengths need be tried. The node (i, d) is what place i
+    goes on with, d + 1 tokens deep. Returns among [K, K], same [K, K, D], counts and
+    prob [K, K, D], by (a, i, d).
+    """
+    same = lookup.shared_prefixes(after, count)
+    live = length > 0
+    among = (length[None] >= length[:, None]) & live[None] & live[:, None]
+    there = jnp.arange(after.shape[1]) < count[:, None]
+    before = jnp.pad(same[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True)
+    goes_on = before & there[:, None]
+
+    def sum_over(sets: Array) -> Array:
+        return jnp.einsum(
+            "aj,jid->aid", among.astype(jnp.float32), sets.astype(jnp.float32)
+        )
+
+    counts = sum_over(same)
+    prob = jnp.cumprod(counts / jnp.maximum(sum_over(goes_on), 1), -1)
+    mine = among[..., None] & there[None]
+    return among, same, jnp.where(mine, counts, 0), jnp.where(mine, prob, 0)
+
+
+def _budget(length: Array, alpha: Array, offset: Array) -> Array:
+    """int32[K]: nodes that a match may draft; 1e-6 makes 3 of alpha 0.3 and p = 10."""
+    return jnp.floor(alpha * length + offset + 1e-6).astype(jnp.int32)
+
+
+def _path(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
+    """★ Score, number, tokens [D] and parents [D] of the best path of a row."""
+    among, same, counts, prob = _nodes(length, after, count)
+    rows = jnp.arange(length.shape[0])
+
+    def step(members: Array, level: tuple) -> tuple[Array, tuple[Array, Array]]:
+        counts, prob, same, tokens = level
+        counts = jnp.where(members, counts, 0)
+        best = jnp.argmax(counts, 1)
+        found = jnp.where(counts[rows, best] > 0, prob[rows, best], 0)
+        return members & same[best], (found, tokens[best])
+
+    levels = (
+        jnp.moveaxis(counts, -1, 0),
+        jnp.moveaxis(prob, -1, 0),
+        jnp.moveaxis(same, -1, 0),
+        after.T,
+    )
+    _, (chosen, tokens) = lax.scan(step, among, levels)  # [D, K] each
+    depth = jnp.arange(after.shape[1], dtype=jnp.int32)
+    keep = (chosen > 0) & (chosen >= least)
+    keep &= depth[:, None] < _budget(length, alpha, offset)
+    keep = jnp.cumprod(keep, 0)
+    score = (chosen * keep).sum(0)
+    best = jnp.argmax(score)
+    return score[best], keep[:, best].sum(), tokens[:, best], depth
+
+
+def _tree(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
+    """★ As `_path`, of the best tree.
+
+    D never grows along a path, so the greatest are closed under parents; among equals
+    the shallower comes first, and so a parent before its children.
+    """
+    among, same, _, prob = _nodes(length, after, count)
+    places, size = after.shape
+    earlier = jnp.tril(jnp.ones((places, places), jnp.float32), -1).T  # [j, i]: j < i
+    again = jnp.einsum(
+        "aj,jid->aid",
+        among.astype(jnp.float32),
+        same.astype(jnp.float32) * earlier[..., None],
+    )
+    value = jnp.where((again == 0) & (prob >= least), prob, 0)
+    value = jnp.moveaxis(value, -1, 1).reshape(places, -1)
+    value, at = lax.top_k(value, size)
+    keep = (jnp.arange(size) < _budget(length, alpha, offset)[:, None]) & (value > 0)
+    score = (value * keep).sum(1)
+    best = jnp.argmax(score)
+    level, place = at[best] // places, at[best] % places
+    above = level[:, None] + 1 == level[None]
+    above &= same[place[:, None], place[None], level[:, None]]
+    parents = jnp.where(level == 0, 0, 1 + jnp.argmax(above, 0))
+    parents = jnp.minimum(parents, jnp.arange(size))  # of nodes that do not hold
+    return score[best], keep[best].sum(), after[place, level], parents.astype(jnp.int32)
+
+
+_paths, _trees = jax.jit(jax.vmap(_path)), jax.jit(jax.vmap(_tree))
+
+
+@jax.jit
+def _store(state: base.State, outcome: base.Outcome) -> base.State:
+    """The round's tokens go to their rows' pages."""
+    row, shared = state.row, state.shared
+    pages, span = shared.pages.shape
+    tokens, count = tree.committed(outcome.tree, outcome.verdict)
+    active = outcome.active & (count > 0)
+    count = jnp.where(active, count, 0)
+    page = row.ticket % pages
+    keeps = (row.ticket >= 0) & (shared.owner[page] == row.ticket)
+    turns = active & ~(keeps & (shared.filled[page] + count <= span))
+    ticket = jnp.where(turns, shared.tickets - 1 + jnp.cumsum(turns), row.ticket)
+    page = ticket % pages
+    owner = shared.owner.at[jnp.where(turns, page, pages)].max(ticket, mode="drop")
+    mine = active & (owner[page] == ticket)  # of more rows than pages some write none
+    begin = jnp.where(turns, 0, shared.filled[page])
+    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    inside = mine[:, None] & (index < count[:, None])
+    at = jnp.where(inside, begin[:, None] + index, span)
+    put: Any = {"mode": "drop"}
+    stored = shared.pages.at[page[:, None], at].set(tokens, **put)
+    filled = shared.filled.at[jnp.where(mine, page, pages)].set(begin + count, **put)
+    kept = Shared(stored, filled, owner, shared.tickets + turns.sum(dtype=jnp.int32))
+    return base.State(replace(row, ticket=ticket), kept)
