@@ -76,16 +76,17 @@ def generate(
         every = (*chosen.transforms, *transforms)
         chosen = replace(chosen, transforms=every)
     stops = () if stop is None else (stop,) if type(stop) is str else tuple(stop)
-    parts = compose.compose(chosen, lm, temperature, drafts, streams, stops)
     ids = encode(lm, prompts)
     _check(lm, ids, max_new_tokens, n)
     rows = [p for p in ids for _ in range(n)]
+    streams = {s: _own_prompts(s, v, len(ids), n) for s, v in (streams or {}).items()}
+    parts = compose.compose(chosen, lm, temperature, drafts, streams, stops)
     limits = [len(p) + max_new_tokens for p in rows]
     keys = decoder.request_keys(seed, len(ids), n)
     params = {"target": lm.params}
     for name, draft in (drafts or {}).items():
         params[name] = getattr(draft, "params", draft)
-    for name, stream in (streams or {}).items():
+    for name, stream in streams.items():
         if stream.params not in params:
             raise PromptError(
                 f"stream {name!r} reads params {stream.params!r}: pass "
@@ -104,6 +105,19 @@ def generate(
     seconds = time.perf_counter() - begun - compiled
     figures = stats.summarise(state.counters, seconds, compiled)
     return _output(lm, state, rows, n, stops, figures, parts.guarantee)
+
+
+def _own_prompts(name: str, stream: base.Stream, count: int, n: int) -> base.Stream:
+    """The stream with one prompt a row."""
+    if stream.prompts is None:
+        return stream
+    own = [[int(t) for t in prompt] for prompt in stream.prompts]
+    if len(own) != count or not all(own):
+        raise PromptError(
+            f"stream {name!r} has {len(own)} prompts beside {count}, of at least "
+            f"{min(map(len, own), default=0)} tokens: give it one each, none empty"
+        )
+    return stream._replace(prompts=[p for p in own for _ in range(n)])
 
 
 def encode(lm: Any, prompts: Sequence) -> list[list[int]]:

@@ -82,6 +82,9 @@ class Verdict:
     path: Array  # int32[B, D]: node indices; entries past `count` are 0
     count: Array  # int32[B]; -1 for a row that commits nothing
     token: Array  # int32[B]
+    drafted: Array | None = None
+    """bool[B]: the extra token is a draft too (its node is not on `path`); None: it
+    never is, the target chose it."""
 
 
 @struct.dataclass

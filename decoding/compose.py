@@ -108,6 +108,7 @@ def compose(
         "eos": tuple(target.eos),
         "model": lm.model,
         "streams": tuple(streams),
+        "greedy": temperature == 0,
     }
     if lm.tokenizer is not None:
         available["tokenizer"] = lm.tokenizer

@@ -128,11 +128,10 @@ def round_(
     tokens, count = tree.committed(draft, verdict)
     new, stop, ended = _cut(program, state, tokens, count)
     new = jnp.where(active, new, 0)
-    drafts = jnp.minimum(
-        new, verdict.count
-    )  # a draft that ends a text is a draft still
+    # A draft that ends a text is a draft still.
+    drafts = jnp.minimum(new, tree.drafted(verdict))
     token = jnp.take_along_axis(tokens, jnp.maximum(new - 1, 0)[:, None], 1)[:, 0]
-    verdict = base.Verdict(verdict.path, new - 1, token)
+    verdict = base.Verdict(verdict.path, new - 1, token, verdict.drafted)
     outcome = base.Outcome(draft, verdict, out, warped, active)
 
     cache, policy = program.policy.retain(state.policy, cache, out, draft, verdict)

@@ -261,6 +261,20 @@ def lineage(tree: base.TokenTree, node: Array) -> tuple[Array, Array]:
     return jnp.where(index < count, path, 0), count
 
 
+def drafted(verdict: base.Verdict) -> Array:
+    """int32[B]: how many of a round's tokens are drafts."""
+    if verdict.drafted is None:
+        return verdict.count
+    return verdict.count + verdict.drafted
+
+
+def chosen(verdict: base.Verdict) -> Array:
+    """bool[B]: the extra token is the target's own."""
+    if verdict.drafted is None:
+        return jnp.ones(verdict.count.shape, bool)
+    return ~verdict.drafted
+
+
 def last_node(verdict: base.Verdict) -> Array:
     """int32[B]: the node that the extra token follows (0 if none is accepted)."""
     if verdict.path.shape[1] == 0:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import decoding
-from decoding import Method, Spec, catalogue, compose, decoder, loop
+from decoding import Method, Spec, base, catalogue, compose, decoder, loop
 from models import toy
 
 VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
@@ -62,6 +62,9 @@ EXAMPLES = {
     "drafters/copyspec_model": {"gamma": 2, "copy": 4},
     "drafters/rasd": {"branches": 2, "length": 4, "places": 4},
     "drafters/rapid": {"chunk": 4, "kept": 12},
+    "drafters/ead": {"length": 3, "window": 2, "threshold": 2.0, "dwell": 2},
+    "drafters/foreal": {"length": 3, "lead": 2, "gate": 0.5, "terminators": "ce"},
+    "drafters/fs_gen": {"length": 3, "threshold": 0.4},
     "transforms/ban_tokens": {"bans": ((3, 4), (6,))},
     "transforms/frequency_penalty": {"penalty": 0.5},
     "transforms/logit_bias": {"bias": ((1, 0.5), (2, -0.5))},
@@ -114,6 +117,9 @@ def model(seed: int = 0, ending: float = -30.0, vocab: int = VOCAB):
 
 TARGET, DRAFT = model(), model(1)
 
+# What the catalogue fills in, where a test builds a part by itself.
+PARTS = {"vocab_size": VOCAB, "eos": (EOS,), "tokenizer": TARGET.tokenizer}
+
 
 def spec(name: str, **arguments) -> Spec:
     return Spec(name, **{**EXAMPLES.get(name, {}), **arguments})
@@ -160,11 +166,28 @@ def drafts(method: Method, lm=None) -> dict | None:
     return {"draft": lm or DRAFT} if "draft" in method.drafter.card.needs else None
 
 
+@functools.cache
+def streams(method: Method) -> dict[str, base.Stream]:
+    """A toy model for every stream that the method's transforms read."""
+    built = [s.build(PARTS) for s in method.transforms]
+    names = [name for transform in built for name in transform.streams]
+    return {name: base.Stream(TARGET.model, name) for name in names}
+
+
 def generate(method: Method, temperature: float = 0.0, *, draft=None, **fields):
     fields = {"prompts": PROMPTS, "max_new_tokens": NEW, "lm": TARGET, **fields}
+    beside = {"streams": streams(method), **fields}
     return decoding.generate(
-        method=method, temperature=temperature, drafts=drafts(method, draft), **fields
+        method=method, temperature=temperature, drafts=models(method, draft), **beside
     )
+
+
+def models(method: Method, draft=None) -> dict:
+    """Every model beside the target that the method needs."""
+    found = dict(drafts(method, draft) or {})
+    for i, name in enumerate(streams(method)):
+        found.setdefault(name, model(2 + i))
+    return found
 
 
 def plain(method: Method, temperature: float, **fields) -> list[list[int]]:
@@ -177,10 +200,10 @@ class Run:
     """A composed method and its state, to be stepped, altered and looked into."""
 
     def __init__(self, method: Method, temperature: float = 0.0, lm=TARGET, draft=None):
-        beside = drafts(method, draft)
-        self.parts = compose.compose(method, lm, temperature, beside)
+        beside = models(method, draft)
+        self.parts = compose.compose(method, lm, temperature, beside, streams(method))
         self.params = {"target": lm.params}
-        for name, given in (beside or {}).items():
+        for name, given in beside.items():
             self.params[name] = given.params
         self.engine = decoder.decoder(self.parts)
 

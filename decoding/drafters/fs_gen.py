@@ -1,0 +1,91 @@
+"""FS-GEN's router: the large model is asked where the small one is unsure.
+
+Zhang, Wang, Li, Ao, He, *Fast and Slow Generating: An Empirical Study on Large and
+Small Language Models Collaborative Decoding*, 2024, arXiv 2406.12295, section 3. With
+the small model's law p at a position, its best probabilities p_1 >= p_2, and t,
+
+    confidence   ask the large model where p_1 < t
+    margin       ask it where (p_1 - p_2) / 2 < t
+    always, never
+
+and let the small model write the token elsewhere. t → `threshold`; the small model is
+the draft model. With `verifiers/accept_drafted` this is the paper's decoding with the
+oracle combiner: the large model's token stands where it was asked. Under
+`transforms/contrastive` or `transforms/proxy` the token there is the combined one. With
+a lossless verifier it is the paper's speculative form, whose drafts end where the small
+model is unsure.
+
+Deviations from the paper: its third router, a support vector machine on the ten best
+probabilities, is left out (no published weights); p is the raw law, before temperature.
+
+Cost per call: one small call a token, two tokens wide in the first of a round.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from decoding import base, chains, vocab
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(
+    paper="Fast and Slow Generating, arXiv 2406.12295",
+    guarantee=base.LAW,
+    needs=("draft", "draw"),
+    trained=True,
+)
+
+ROUTERS = ("confidence", "margin", "always", "never")
+
+
+@struct.dataclass
+class Row:
+    threshold: Array  # float32[B]
+
+
+def drafter(
+    draft,
+    router: str = "confidence",
+    threshold: float = 0.5,
+    length: int = 5,
+    draw: str = base.POINT,
+) -> base.Drafter:
+    """`length` drafts a round at most; it does not change the text."""
+    model = draft
+    if router not in ROUTERS:
+        raise MethodError(f"router={router!r}: use one of {ROUTERS}")
+    if length < 1:
+        raise MethodError(f"length={length}: draft at least one token")
+
+    def init(ctx: base.Context) -> base.State:
+        level = jnp.full(ctx.length.shape, threshold, jnp.float32)
+        return base.State((chains.beside(model, ctx, length + 1), Row(level)))
+
+    def rule(row: Row, step: chains.Step):
+        best = jnp.exp(vocab.top_k(vocab.log_softmax(step.raw), 2)[0])
+        unsure = {
+            "confidence": best[:, 0] < row.threshold,
+            "margin": (best[:, 0] - best[:, 1]) / 2 < row.threshold,
+            "always": step.live,
+            "never": ~step.live,
+        }[router]
+        return row, ~unsure, ~unsure
+
+    def propose(keys, ctx: base.Context, state: base.State):
+        cache, row = state.row
+        params = ctx.params["draft"]
+        logits, cache = chains.catch_up(model, params, cache, ctx)
+        call = chains.caller(model, params)
+        chain = chains.drafted(call, cache, ctx, keys, draw, logits, length, rule, row)
+        return chain.tree(ctx.root, draw), base.State((chain.cache, row)), ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        cache, row = state.row
+        if outcome.warped is None:
+            cache = chains.read_prompt(model, ctx.params["draft"], cache, outcome)
+        else:
+            cache = chains.keep(cache, outcome)
+        return base.State((cache, row))
+
+    return base.Drafter(init, propose, observe, length + 1, length)

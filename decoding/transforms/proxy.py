@@ -1,0 +1,48 @@
+"""Proxy tuning: add to the target what tuning changed in a small model.
+
+Zhang, Wang, Li, Ao, He, *Fast and Slow Generating*, 2024, arXiv 2406.12295, section 3;
+after Liu et al., *Tuning Language Models by Proxy*, 2024, arXiv 2401.08565. With the
+logits z_l of the target, z_ft of a tuned small model and z_s of the same untuned,
+
+    z' = z_l + alpha (z_ft - z_s)
+
+z_l → `logits`; z_ft → `aux[expert]`; z_s → `aux[amateur]`; alpha → `alpha`.
+
+Deviations from the paper: none; where the streams are not run (in a draft) the logits
+stay as they are. Cost: two passes over V, and both small models on the block.
+"""
+
+import math
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from decoding import base
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(paper="Fast and Slow Generating, arXiv 2406.12295", guarantee=base.LAW)
+
+
+@struct.dataclass
+class Row:
+    alpha: Array  # float32[]
+
+
+def transform(
+    alpha: float = 1.0, expert: str = "expert", amateur: str = "amateur"
+) -> base.LogitsTransform:
+    """`expert` and `amateur` name the streams of the tuned and the untuned model."""
+    if not math.isfinite(alpha):
+        raise MethodError(f"alpha={alpha}: use a finite number")
+
+    def init(tokens: Array, length: Array) -> base.State:
+        return base.State(Row(jnp.float32(alpha)))
+
+    def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
+        if expert not in aux or amateur not in aux:
+            return logits
+        return logits + state.row.alpha * (aux[expert] - aux[amateur])
+
+    return base.LogitsTransform(init, apply, streams=(expert, amateur))
