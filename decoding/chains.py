@@ -94,7 +94,7 @@ def drafted(
             chain,
             drawn=chain.drawn.at[:, level].set(found),
             count=chain.count + emit,
-            laws=chain.laws.at[:, level].set(law) if kept else None,
+            laws=None if chain.laws is None else chain.laws.at[:, level].set(law),
             memory=select(live, *row).row,
         )
         return chain, emit & go
@@ -142,6 +142,7 @@ def caller(model: LanguageModel, params: Any, run: Array | None = None) -> Calla
     def call(cache, token, level, live):
         block = replace(one(cache, token, level, live), run=run)
         out, cache = model(params, cache, block)
+        assert out.logits is not None, "asked for in `one`"
         return out.logits[:, 0], cache
 
     return call
@@ -156,35 +157,6 @@ def root_logits(
 
 
 # A draft model beside the target. Its cache holds committed tokens, and lags behind.
-
-
-def catch_up(
-    model: LanguageModel, params: Any, cache: Any, ctx: base.Context, width: int = 2
-) -> tuple[Array, Any]:
-    """Read what was committed, the root too; its logits, and `cache` at the root.
-
-    At most `width` tokens may be new. `cache.length` is then `ctx.length - 1`, as that
-    of the target's cache is.
-    """
-    pending = ctx.length - cache.length
-    at = cache.length[:, None] + jnp.arange(width, dtype=jnp.int32)
-    tokens = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
-    block = causal_block(tokens, cache.length, pending, cache.size, logits_at=ALL)
-    out, cache = model(params, cache, block)
-    root = (pending - 1)[:, None, None]
-    logits = jnp.take_along_axis(out.logits, root, 1, mode="clip")[:, 0]
-    return logits, replace(cache, length=ctx.length - 1)
-
-
-def read_prompt(
-    model: LanguageModel, params: Any, cache: Any, outcome: base.Outcome
-) -> Any:
-    """`cache` after a chunk of the prompt."""
-    verdict = outcome.verdict
-    count = verdict.count + 1
-    block = causal_block(outcome.tree.tokens, cache.length, count, cache.size)
-    _, cache = model(params, cache, block)
-    return cache.commit(verdict.path, verdict.count, linear=True)
 
 
 def keep(cache: Any, outcome: base.Outcome) -> Any:

@@ -103,6 +103,15 @@ def root_logits(
     return logits, replace(cache, length=ctx.length - 1)
 
 
+def read_prompt(model: Any, params: Any, cache: Any, outcome: base.Outcome) -> Any:
+    """The draft model's cache after a chunk of the prompt."""
+    verdict = outcome.verdict
+    count = verdict.count + 1
+    block = causal_block(outcome.tree.tokens, cache.length, count, cache.size)
+    _, cache = model(params, cache, block)
+    return cache.commit(verdict.path, verdict.count, linear=True)
+
+
 def part(
     outcome: base.Outcome, topology: base.Topology, count: Array, active: Array
 ) -> base.Outcome:

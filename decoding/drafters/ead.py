@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, chains, tree, vocab
+from decoding import base, chains, drafting, tree, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
@@ -94,7 +94,7 @@ def drafter(
     def propose(keys, ctx: base.Context, state: base.State):
         cache, switch = state.row
         params = ctx.params["draft"]
-        logits, cache = chains.catch_up(model, params, cache, ctx)
+        logits, cache = drafting.root_logits(model, params, cache, ctx)
         call = chains.caller(model, params)
         chain = chains.drafted(
             call, cache, ctx, keys, draw, logits, length, rule, switch
@@ -105,11 +105,13 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, switch = state.row
         if outcome.warped is None:
-            cache = chains.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, switch))
         cache = chains.keep(cache, outcome)
         rows = jnp.arange(cache.length.shape[0])
-        logits = outcome.target.logits[rows, tree.last_node(outcome.verdict)]
+        raw = outcome.target.logits
+        assert raw is not None, "a round has logits"
+        logits = raw[rows, tree.last_node(outcome.verdict)]
         spoke = outcome.active & tree.chosen(outcome.verdict)
         after = chains.select(
             spoke, base.State(note(switch, logits)), base.State(switch)

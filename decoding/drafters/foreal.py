@@ -27,7 +27,7 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from decoding import base, chains, tree
+from decoding import base, chains, drafting, tree
 from decoding.catalogue import Card
 from models.errors import MethodError
 
@@ -89,7 +89,7 @@ def drafter(
             begins = small & state.shared[step.token]
             return Row(begins, left, row.gate), small, small
 
-        logits, cache = chains.catch_up(model, params, cache, ctx)
+        logits, cache = drafting.root_logits(model, params, cache, ctx)
         call = chains.caller(model, params)
         chain = chains.drafted(call, cache, ctx, keys, draw, logits, length, rule, row)
         nodes = chain.tree(ctx.root, draw)
@@ -99,7 +99,7 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
         if outcome.warped is None:
-            cache = chains.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
         cache = chains.keep(cache, outcome)
         end = state.shared[outcome.verdict.token]

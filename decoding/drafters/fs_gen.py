@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, chains, vocab
+from decoding import base, chains, drafting, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
@@ -75,7 +75,7 @@ def drafter(
     def propose(keys, ctx: base.Context, state: base.State):
         cache, row = state.row
         params = ctx.params["draft"]
-        logits, cache = chains.catch_up(model, params, cache, ctx)
+        logits, cache = drafting.root_logits(model, params, cache, ctx)
         call = chains.caller(model, params)
         chain = chains.drafted(call, cache, ctx, keys, draw, logits, length, rule, row)
         return chain.tree(ctx.root, draw), base.State((chain.cache, row)), ctx.cache
@@ -83,7 +83,7 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
         if outcome.warped is None:
-            cache = chains.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
         else:
             cache = chains.keep(cache, outcome)
         return base.State((cache, row))

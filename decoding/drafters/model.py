@@ -22,7 +22,6 @@ from jax import lax
 
 from decoding import base, drafting
 from decoding.catalogue import Card
-from models.base import causal_block
 
 CARD = Card(
     paper="Speculative decoding, arXiv 2211.17192",
@@ -80,12 +79,8 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
-        verdict, nodes = outcome.verdict, outcome.tree
         if outcome.warped is None:
-            count = verdict.count + 1
-            block = causal_block(nodes.tokens, cache.length, count, cache.size)
-            _, cache = model(ctx.params["draft"], cache, block)
-            cache = cache.commit(verdict.path, verdict.count, linear=True)
+            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
         cache = drafting.commit(cache, topology, outcome)
         grown = topology.adapt(base.State(row, state.shared), outcome)
