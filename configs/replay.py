@@ -19,5 +19,12 @@ def get_config() -> ml_collections.ConfigDict:
     config.response_field = "response"
     config.records = 100
     config.tokenizer = ""  # a tokenizer.json or its folder; empty: that of `tiny`
-    config.methods = ("prompt_lookup", "copyspec", "token_recycling")
+    config.methods = (
+        "prompt_lookup",
+        "copyspec",
+        "token_recycling",
+        "suffix_decoding",
+        "lookahead",
+        "aded",
+    )
     return config

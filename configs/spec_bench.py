@@ -12,7 +12,18 @@ Expected: `identical_to_plain` true in every row, whatever the temperature.
 
 import ml_collections
 
-DRAFTERS = ("model_chain", "model_tree", "prompt_lookup", "copyspec", "token_recycling")
+DRAFTERS = (
+    "model_chain",
+    "model_tree",
+    "prompt_lookup",
+    "copyspec",
+    "token_recycling",
+    "suffix_decoding",
+    "lookahead",
+    "aded",
+    "copyspec_model",
+    "rasd",
+)
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -1,9 +1,14 @@
 """Compiled programs are kept between runs."""
 
+import gc
+import itertools
 import os
 import pathlib
 
 import jax
+import pytest
+
+from decoding import decoder
 
 _DEFAULT = pathlib.Path(__file__).parent.parent / ".jax_cache"
 jax.config.update(
@@ -12,3 +17,23 @@ jax.config.update(
 )
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+MAPS = pathlib.Path("/proc/self/maps")
+_turns = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def few_programs():
+    """Let go of compiled programs before there are too many for the system.
+
+    Each holds memory mappings, of which Linux grants a process 65,530: beyond them the
+    compiler crashes.
+    """
+    yield
+    if next(_turns) % 8 == 0 and MAPS.exists():
+        with open(MAPS, "rb") as lines:
+            count = sum(1 for _ in lines)
+        if count > 30_000:
+            decoder._DECODERS.clear()
+            jax.clear_caches()
+            gc.collect()

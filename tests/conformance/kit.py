@@ -137,8 +137,10 @@ def transforms() -> tuple[Spec, ...]:
     return tuple(spec(n) for n in every if n != "transforms/temperature")
 
 
-# One topology of each kind: a chain, a static tree, one that is cut to its best nodes.
+# A topology of each kind: a chain, a static tree, one that is cut to its best nodes.
 KINDS = ("topologies/chain", "topologies/static", "topologies/eagle2")
+# Drafters that build on `model` meet the two that differ most.
+BUILT_ON_MODEL = ("topologies/static", "topologies/eagle2")
 # Static trees by another name: their laws are tested, and their shapes.
 SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")
 
@@ -146,16 +148,18 @@ SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")
 def cases() -> dict[str, Method]:
     """A name and a method for every drafter, under `COMMON`.
 
-    The draft model meets every topology but the `SHAPES`, another drafter the `KINDS`.
+    The draft model meets every topology but the `SHAPES`, the target as its own draft
+    the `KINDS`, and drafters that join other drafts to the draft model's two of them.
     """
+    every = tuple(t for t in catalogue.names("topologies") if t not in SHAPES)
+    met = {"drafters/model": every, "drafters/self": KINDS}
     found = {}
     for name in catalogue.names("drafters"):
         short = name.split("/")[1]
         if "topology" not in Spec(name).card.needs:
             found[short] = Method(spec(name), transforms=COMMON)
             continue
-        every = [t for t in catalogue.names("topologies") if t not in SHAPES]
-        for grown in every if name == "drafters/model" else KINDS:
+        for grown in met.get(name, BUILT_ON_MODEL):
             method = Method(spec(name), topology=spec(grown), transforms=COMMON)
             found[f"{short}-{grown.split('/')[1]}"] = method
     return found

@@ -13,6 +13,13 @@ EACH = [
     pytest.param(method, id=name, marks=pytest.mark.xdist_group(name))
     for name, method in CASES.items()
 ]
+# Without jit every operation is compiled by itself, some ten seconds a case: these run
+# always, the others with `-m long`.
+EAGER = ("plain", "self-chain", "model-eagle2", "token_recycling")
+EACH_EAGER = [
+    pytest.param(method, id=name, marks=() if name in EAGER else (pytest.mark.long,))
+    for name, method in CASES.items()
+]
 RECYCLING = CASES["token_recycling"]
 
 
@@ -39,7 +46,7 @@ def test_the_carry_is_a_fixed_point(method):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
 
 
-@pytest.mark.parametrize("method", EACH)
+@pytest.mark.parametrize("method", EACH_EAGER)
 def test_a_round_is_the_same_without_jit(method):
     run = kit.Run(method, 0.8)
     state = halfway(run)
