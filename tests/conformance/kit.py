@@ -140,7 +140,7 @@ def transforms() -> tuple[Spec, ...]:
 # A topology of each kind: a chain, a static tree, one that is cut to its best nodes.
 KINDS = ("topologies/chain", "topologies/static", "topologies/eagle2")
 # Drafters that build on `model` meet the two that differ most.
-BUILT_ON_MODEL = ("topologies/static", "topologies/eagle2")
+BUILT_ON_MODEL = ("topologies/chain", "topologies/eagle2")
 # Static trees by another name: their laws are tested, and their shapes.
 SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")
 
