@@ -30,7 +30,7 @@ def small(folder: pathlib.Path):
     )
     config.data.update(source=str(folder), vocab_size=288)
     config.data.stages = ((4, 2, 32), (2, 1, 64))
-    config.train.update(warmup=1, decay=2, save_every=3)
+    config.train.update(warmup=1, decay=2, save_every=3, rows_at_once=1)
     config.evaluate.update(window=64, context=16)
     return config
 
