@@ -49,7 +49,7 @@ def test_run(tmp_path: pathlib.Path) -> None:
     )
     assert all(jax.tree.leaves(exact))
     card = (tmp_path / "run" / "export" / "README.md").read_text()
-    assert f"**{figures['bits']:.4f}**" in card and "30%" in card
+    assert f"**{figures['bits']:.4f}**" in card and "50%" in card
     assert "{" not in card.replace("{'", "")
     curve = (tmp_path / "run" / "metrics.jsonl").read_text()
     again = recipes.run(config, tmp_path / "run")
