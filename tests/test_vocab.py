@@ -173,3 +173,37 @@ def test_gather_is_at_for_many():
     for i in range(3):
         one = vocab.at(values, tokens[:, i])
         np.testing.assert_array_equal(vocab.gather(values, tokens)[:, i], one)
+
+
+def top_k_differences(logits: np.ndarray, k: int) -> int:
+    """Rows whose best k are not those of a stable sort."""
+    order = np.argsort(-logits, -1, kind="stable")[..., :k]
+    values, tokens = jax.jit(vocab.top_k, static_argnums=1)(jnp.asarray(logits), k)
+    agree = np.take_along_axis(logits, order, -1) == np.asarray(values)
+    return int((~((order == np.asarray(tokens)) & agree).all(-1)).sum())
+
+
+def tied(size: int) -> np.ndarray:
+    """float32[3, 5, size] of few values, some of them -inf, so that ties abound."""
+    rng = np.random.default_rng(size)
+    found = rng.integers(0, 9, (3, 5, size)).astype(np.float32)
+    return np.where(rng.random(found.shape) < 0.2, -np.inf, found)
+
+
+@pytest.mark.parametrize("size", [5, 1024, 1025, 3000])
+def test_top_k_is_a_stable_sort(size):
+    for k in (1, 3, 5):
+        assert top_k_differences(tied(size), k) == 0
+        smooth = np.random.default_rng(k).normal(size=(4, size)).astype(np.float32)
+        assert top_k_differences(smooth, k) == 0
+    barren = np.full((2, size), -np.inf, np.float32)
+    assert top_k_differences(barren, 3) == 0
+
+
+def test_top_k_check_catches_groups_out_of_order(monkeypatch):
+    """Planted: groups in the order of their maxima; the later of two equals wins."""
+    logits = np.zeros((1, 3000), np.float32)
+    logits[0, [200, 210, 10]] = 9, 5, 5
+    assert top_k_differences(logits, 2) == 0
+    monkeypatch.setattr(vocab.jnp, "sort", lambda x, axis: x)
+    assert top_k_differences(logits, 2) == 1
