@@ -74,8 +74,8 @@ def entropy(logits: Array) -> Array:
 def top_k(logits: Array, k: int) -> tuple[Array, Array]:
     """The `k` best values [..., k] and tokens int32[..., k]; ties by lowest id.
 
-    The CPU compiler sorts the whole row for it. So only the `k` groups with the greatest
-    maxima are sorted: a token elsewhere comes after those of `k` other groups.
+    The CPU compiler sorts the whole row for it. So only the `k` groups with the
+    greatest maxima are sorted: a token elsewhere comes after those of `k` other groups.
     """
     size = logits.shape[-1]
     if size <= 2 * k * GROUP:

@@ -178,7 +178,8 @@ def test_gather_is_at_for_many():
 def top_k_differences(logits: np.ndarray, k: int) -> int:
     """Rows whose best k are not those of a stable sort."""
     order = np.argsort(-logits, -1, kind="stable")[..., :k]
-    values, tokens = jax.jit(vocab.top_k, static_argnums=1)(jnp.asarray(logits), k)
+    found = jax.jit(lambda x: vocab.top_k(x, k))  # traced anew, for the planted fault
+    values, tokens = found(jnp.asarray(logits))
     agree = np.take_along_axis(logits, order, -1) == np.asarray(values)
     return int((~((order == np.asarray(tokens)) & agree).all(-1)).sum())
 
