@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
+
 from decoding import base, catalogue, chain
 from decoding.catalogue import Spec
 from decoding.constraints import stop as stopping
@@ -171,13 +173,22 @@ def compose(
     parts = (method.drafter, verifier_spec, method.policy, *specs)
     if method.topology is not None:
         parts = (*parts, method.topology)
-    models = tuple(getattr(d, "model", None) for d in drafts.values())
+    models = tuple(_identity(d) for d in drafts.values())
     beside = tuple((n, s.model, s.params) for n, s in streams.items())
     key = (lm.model, models, beside, tuple(p.static for p in parts), bool(stop))
     guarantee = base.weakest(*(p.card.guarantee for p in parts), verifier.guarantee)
     if temperature > 0 and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
     return Composition(program, key, guarantee, stopper)
+
+
+def _identity(draft: Any) -> Any:
+    """What a compiled program depends on: the model, or the shapes of heads' params."""
+    model = getattr(draft, "model", None)
+    if model is not None:
+        return model
+    leaves, tree = jax.tree.flatten(draft)
+    return tree, tuple((x.shape, str(x.dtype)) for x in leaves)
 
 
 def topology(

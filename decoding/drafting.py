@@ -1,5 +1,6 @@
 """Growing a tree with a language model: what the model-based drafters share."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -161,16 +162,44 @@ def grow(
     """Expand level by level; one call of `model` a level, the last level's excepted.
 
     `cache` is the model's, the root's keys in slot `cache.length`; `logits`
-    float32[B, V] are the root's, raw. The nodes that are run are written, level by
-    level, to the slots from `cache.length` on; `calls` counts those runs, and so is -1
-    where the root was not run either.
+    float32[B, V] are the root's, raw.
     """
-    nodes, prefix, run = empty(ctx, topology), cache.length, topology.run
+
+    def call(cache: Any, above: Any, block: Block, level: int) -> tuple:
+        out, cache = model(params, cache, block)
+        return out.logits, (), cache
+
+    return sprout(call, cache, cache.length, ctx, topology, keys, state, logits)
+
+
+def sprout(
+    call: Callable[[Any, Any, Block, int], tuple[Array, Any, Any]],
+    cache: Any,
+    prefix: Array,
+    ctx: base.Context,
+    topology: base.Topology,
+    keys: Array,
+    state: base.State,
+    logits: Array,
+    own: Any = (),
+) -> tuple[base.TokenTree, base.State, Any]:
+    """Expand level by level with whatever gives the laws of a level's nodes.
+
+    `call(cache, above, block, level) -> raw logits, own, cache` is made for the `w`
+    nodes of each level but the root's and the last: `own` [B, w, ...] is what those
+    nodes hand to their children, `above` what they were handed, first the root's `own`
+    [B, 1, ...]. `logits` float32[B, V] are the root's, raw. The block's slots are
+    `prefix` int32[B] and on, level by level, the root in the first; node `i` of those
+    that are run is bit `i` of its ancestors. `calls` counts the calls made, and so is
+    -1 where the root was not run either.
+    """
+    nodes, run = empty(ctx, topology), topology.run
     eye = pack_bits(jnp.eye(sum(run), dtype=bool))
     if topology.draw in LAWS:
         laws = jnp.zeros((*nodes.tokens.shape, logits.shape[-1]), jnp.float32)
         nodes = replace(nodes, logits=laws)
     batch = nodes.tokens.shape[0]
+    rows = jnp.arange(batch)[:, None]
     bits = jnp.broadcast_to(eye[:1], (batch, 1, eye.shape[1]))
     at = base.State(
         jax.tree.map(lambda x: x[:, None], ctx.transform.row), ctx.transform.shared
@@ -197,7 +226,7 @@ def grow(
                 Visibility(prefix, bits),
                 logits_at=ALL,
             )
-            raw, cache = _call(model, params, cache, block, live, topology, raw)
+            raw, own, cache = _call(call, cache, own, block, level, live, topology)
             ran.append(live)
         fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
         laws = ctx.warp(raw, at)
@@ -213,8 +242,9 @@ def grow(
         slot += run[level]
         below = slice(end, end + run[level + 1])
         local = nodes.parents[:, below] - start
-        own = eye[slot : slot + run[level + 1]]
-        bits = jnp.take_along_axis(bits, local[..., None], 1) | own
+        seen = eye[slot : slot + run[level + 1]]
+        bits = jnp.take_along_axis(bits, local[..., None], 1) | seen
+        own = jax.tree.map(lambda x, local=local: x[rows, local], own)
         at = _follow(ctx, at, local, nodes.tokens[:, below], raw)
         start = end
     calls = jnp.stack(ran).sum(0) - 1 if topology.more else len(ran) - 1
@@ -228,18 +258,23 @@ def grows(topology: base.Topology, state: base.State) -> Array:
     return topology.more(state, 0).any()
 
 
-def _call(model, params, cache, block, live, topology, raw):
-    """The logits of a level; the call is left out where no row grows on."""
-
-    def call(cache: Any) -> tuple[Array, Any]:
-        out, cache = model(params, cache, block)
-        return out.logits, cache
-
+def _call(call, cache, above, block, level, live, topology):
+    """The laws of a level; the call is left out where no row grows on."""
     if topology.more is None:
-        return call(cache)
-    shape = (*block.tokens.shape, raw.shape[-1])
+        return call(cache, above, block, level)
+    raw, own, _ = jax.eval_shape(
+        lambda cache, above, block: call(cache, above, block, level),
+        cache,
+        above,
+        block,
+    )
+
+    def nothing(cache: Any) -> tuple:
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (raw, own))
+        return (*zeros, cache)
+
     return lax.cond(
-        live.any(), call, lambda cache: (jnp.zeros(shape, raw.dtype), cache), cache
+        live.any(), lambda cache: call(cache, above, block, level), nothing, cache
     )
 
 

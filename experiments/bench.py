@@ -219,7 +219,8 @@ def cache_bytes(lm: Any) -> int:
 def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]]) -> int:
     """Bytes that all rounds of `run` must read: weights once a call, and live keys.
 
-    Calls of a drafter that is a model count too: the draft's weights, or the target's.
+    Calls of a drafter that is a model count too: the weights of the draft model, of the
+    heads, or of the target.
     """
     lm = bench.lm
     total = run.rounds * weight_bytes(lm)
@@ -227,8 +228,11 @@ def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]])
         total += int(calls * (len(prompt) + len(text) / 2) * cache_bytes(lm))
     if run.draft_rounds:
         needs = case.method.drafter.card.needs
-        model = bench.drafts["draft"] if "draft" in needs else lm
-        total += run.draft_rounds * weight_bytes(model)
+        if "heads" in needs:
+            own = sum(x.nbytes for x in jax.tree.leaves(bench.drafts["heads"]))
+        else:
+            own = weight_bytes(bench.drafts["draft"] if "draft" in needs else lm)
+        total += run.draft_rounds * own
     return total
 
 

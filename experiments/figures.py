@@ -31,6 +31,8 @@ def draw(report: dict[str, Any], folder: Path) -> None:
             _curve(report, folder)
         if report.get("peers"):
             _peers(report, folder)
+        if report.get("heads"):
+            _training(report, folder)
 
 
 def _save(figure: Any, folder: Path, name: str) -> None:
@@ -119,3 +121,18 @@ def _peers(report: dict[str, Any], folder: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("times HF transformers (red: aim)")
     _save(figure, folder, "peers")
+
+
+def _training(report: dict[str, Any], folder: Path) -> None:
+    """Tokens per call of the decode loop while the heads were trained."""
+    figure, axes = plt.subplots(figsize=(5.2, 3.2))
+    for head in report["heads"]:
+        total = head["seen_tokens"]
+        last = max((row["step"] for row in head["curve"]), default=1)
+        at = [0, *(row["step"] / last * total for row in head["curve"])]
+        taus = [head["untrained_tau"], *(row["tau"] for row in head["curve"])]
+        axes.plot(at, taus, marker="o", markersize=3, label=head["recipe"])
+    axes.set_xlabel("tokens trained on")
+    axes.set_ylabel("tokens per target call, held out")
+    axes.legend()
+    _save(figure, folder, "training")

@@ -62,6 +62,7 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         "suggested",
         "peers",
         "replay",
+        "heads",
         "figures",
         "commands",
     )
@@ -117,6 +118,12 @@ def markdown(report: dict[str, Any]) -> str:
         lines = [wording.replay_cells(row) for row in report["replay"]]
         parts.append(table(wording.REPLAY_HEADS, lines))
         parts.append(f"- {wording.REPLAYED}\n")
+    if "heads" in report:
+        parts.append("## Training\n")
+        lines = [wording.trained_cells(head) for head in report["heads"]]
+        parts.append(table(wording.TRAINED_HEADS, lines))
+        parts.append(f"- {wording.TRAINED}\n")
+        parts.append("![while training](figures/training.png)\n")
     if "figures" in report:
         parts.append("## Figures to reach\n")
         lines = [wording.figure_cells(figure) for figure in report["figures"]]

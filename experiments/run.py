@@ -28,13 +28,20 @@ def run(
     """Run the stage that `config` names; returns the report, {} for training."""
     stage = config.get("stage", "evaluate")
     store = Store(workdir)
+    # Imported here: a stage loads nothing that another one needs.
     if stage == "train_lm":
-        # Imported here, as below: a stage loads nothing that another one needs.
         from training import recipes
 
         store.claim(config)
         recipes.run(config, str(store.path))
         return {}
+    if stage == "train_heads":
+        from experiments import heads
+
+        store.claim(config, heads.SELECTION)
+        found = heads.run(config, store)
+        found["commands"] = [" ".join(command)] if command else []
+        return report.write(store, settings.plain(config), found)
     store.claim(config, defaults.SELECTION)
     if stage == "peers":
         from experiments import peers

@@ -86,6 +86,39 @@ def replay_cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
+TRAINED_HEADS = (
+    "recipe",
+    "seed",
+    "parameters",
+    "draft MFLOP/round",
+    "tokens trained on",
+    "tokens/s",
+    "first guess right, by depth",
+    "untrained τ",
+)
+
+TRAINED = (
+    "draft MFLOP/round: the compiler's count of one round's draft, without what a head "
+    "reads of the round before. First guess right: the chance that the target picks "
+    "it on held-out text, given the text's own tokens before it, at the temperature of "
+    "`config.evaluate`. τ: tokens per call there, of the real decode loop."
+)
+
+
+def trained_cells(head: dict[str, Any]) -> list[str]:
+    hits = " ".join(f"{100 * h:.0f}" for h in head["top1_by_depth"])
+    return [
+        head["recipe"],
+        f"{head['seed']}",
+        f"{head['parameters'] / 1e6:.2f} M",
+        f"{head['draft_flops'] / 1e6:.0f}",
+        f"{head['seen_tokens']}",
+        f"{head['tokens_per_s']:.0f}",
+        f"{hits} %",
+        f"{head['untrained_tau']:.2f}",
+    ]
+
+
 FIGURE_HEADS = ("figure", "measured", "aim", "met")
 
 
@@ -101,6 +134,8 @@ def title(report: dict[str, Any]) -> str:
         return "decodax and HF transformers on the same weights"
     if report["config"].get("stage") == "replay":
         return "Drafting on recorded texts"
+    if report["config"].get("stage") == "train_heads":
+        return f"Draft heads trained for {model}"
     return f"Decoding with {model}"
 
 

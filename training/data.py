@@ -150,7 +150,9 @@ class Stream:
     """Batches of packed windows, stage after stage; `batch(i)` is pure.
 
     A batch holds `tokens` int32[rows, window + 1] and, where `segments` is set,
-    `segments` int32[rows, window + 1], which number the documents of each window.
+    `segments` int32[rows, window + 1], which number the documents of each window; where
+    `numbered` is, `row` int32[rows], a row's number in the whole stream, for the noise
+    of an objective.
     """
 
     corpus: Corpus
@@ -158,6 +160,7 @@ class Stream:
     seed: int = 0
     repeats: repetition.Repeats | None = None
     segments: bool = False
+    numbered: bool = False
     _epochs: Callable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -206,6 +209,11 @@ class Stream:
         if self.segments:
             ended = batch["tokens"][:, :-1] == self.corpus.separator
             batch["segments"] = np.pad(ended, ((0, 0), (1, 0))).cumsum(1, np.int32)
+        if self.numbered:
+            before = sum(s.steps * s.batch for s in self.stages[:number])
+            batch["row"] = np.arange(
+                before + first, before + first + share, dtype=np.int32
+            )
         return batch
 
     def _epoch(self, stage: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:

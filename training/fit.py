@@ -28,13 +28,15 @@ Batch = dict[str, Any]
 class Objective(NamedTuple):
     """What is minimised: the whole of a draft-head paper's training side.
 
-    `loss(params, batch, target_out) -> scalar mean, metrics` is given the frozen
-    target's output on the batch (None without a target); `weight(batch)` is the number
-    of elements that the mean is over, so that accumulation weighs parts correctly.
+    `loss(params, batch, target_out) -> scalar mean, metrics` is given what the frozen
+    target says of the batch (`teacher.Teacher`; None without a target); `weight(batch)`
+    is the number of elements that the mean is over, so that accumulation weighs parts
+    correctly. `taps` are the target's states that the loss reads.
     """
 
     loss: Callable[[Any, Batch, Any], tuple[Array, dict[str, Array]]]
     weight: Callable[[Batch], Any] = lambda batch: 1.0
+    taps: tuple = ()
 
 
 class Data(Protocol):
@@ -72,22 +74,27 @@ def make_step(
     rows_at_once: int = 0,
     clip: float = 0.0,
     ema: float = 0.0,
-    target: Callable[[Batch], Any] | None = None,
-) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
-    """One update as a pure function, to be jitted.
+    target: Callable[[Any, Batch], Any] | None = None,
+) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Array]]]:
+    """One update `(state, batch, frozen) -> state, metrics`, to be jitted.
+
+    `target(frozen, batch)` is what the frozen model says of a batch; its params are an
+    argument of their own, which no optimiser sees.
 
     `rows_at_once` accumulates gradients over parts of that many rows (0: the batch in
     one part), averaged by `objective.weight`; `clip` bounds the global norm (0: no
     bound); `ema` is the decay of the average of the weights (0: none).
     """
 
-    def part(params: Any, batch: Batch) -> tuple[Any, dict[str, Array], Array]:
-        out = target(batch) if target else None
+    def part(
+        params: Any, batch: Batch, frozen: Any
+    ) -> tuple[Any, dict[str, Array], Array]:
+        out = target(frozen, batch) if target else None
         value = jax.value_and_grad(objective.loss, has_aux=True)
         (loss, metrics), grads = value(params, batch, out)
         return grads, {**metrics, "loss": loss}, jnp.float32(objective.weight(batch))
 
-    def whole(params: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
+    def whole(params: Any, batch: Batch, frozen: Any) -> tuple[Any, dict[str, Array]]:
         rows = jax.tree.leaves(batch)[0].shape[0]
         at_once = rows_at_once or rows
         if rows % at_once:
@@ -95,23 +102,25 @@ def make_step(
                 f"rows_at_once={at_once} does not divide a batch of {rows} rows"
             )
         if rows == at_once:
-            grads, metrics, _ = part(params, batch)
+            grads, metrics, _ = part(params, batch, frozen)
             return grads, metrics
         parts = jax.tree.map(lambda x: x.reshape(-1, at_once, *x.shape[1:]), batch)
         first = jax.tree.map(lambda x: x[0], parts)
-        shapes = jax.eval_shape(part, params, first)
+        shapes = jax.eval_shape(part, params, first, frozen)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
         def add(total: tuple, piece: Batch) -> tuple[tuple, None]:
-            grads, metrics, weight = part(params, piece)
+            grads, metrics, weight = part(params, piece, frozen)
             scaled = jax.tree.map(lambda x: x * weight, (grads, metrics))
             return jax.tree.map(jnp.add, total, (*scaled, weight)), None
 
         (grads, metrics, weight), _ = jax.lax.scan(add, zeros, parts)
         return jax.tree.map(lambda x: x / weight, (grads, metrics))
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        grads, metrics = whole(state.params, batch)
+    def step(
+        state: TrainState, batch: Batch, frozen: Any = None
+    ) -> tuple[TrainState, dict[str, Array]]:
+        grads, metrics = whole(state.params, batch, frozen)
         norm = optax.tree.norm(grads)
         if clip:
             scale = jnp.minimum(1.0, clip / (norm + 1e-12))
@@ -140,7 +149,8 @@ def fit(
     rows_at_once: int = 0,
     clip: float = 0.0,
     ema: float = 0.0,
-    target: Callable[[Batch], Any] | None = None,
+    target: Callable[[Any, Batch], Any] | None = None,
+    frozen: Any = None,
     evaluate: Callable[[Any], dict[str, float]] | None = None,
     evaluate_every: int = 0,
     save_every: int = 100,
@@ -154,6 +164,7 @@ def fit(
     of them), `workdir/metrics.jsonl` (one line a step) and TensorBoard events in
     `workdir/tensorboard`. `evaluate(params)` is called every `evaluate_every` steps on
     the average where there is one. `params` is not modified, and not read on resume.
+    `target(frozen, batch)` is what a frozen model says of a batch, in the same program.
 
     Raises `ConfigError` for settings that do not fit, `CheckpointError` where `workdir`
     cannot be written or read, `DataError` where the checkpoint is of other data, and
@@ -218,7 +229,7 @@ def fit(
                     f"the data ended after {done} of {steps} steps; the last good "
                     f"checkpoint is {store.latest() or 'none'}"
                 ) from None
-            state, metrics = update(state, batch)
+            state, metrics = update(state, batch, frozen)
             done += 1
             pending.append((done, metrics))
             last = done == steps

@@ -34,6 +34,14 @@ def truncate(path: pathlib.Path, step: int) -> None:
     os.replace(other, path)
 
 
+def evaluations(workdir: pathlib.Path) -> list[dict[str, float]]:
+    """The evaluations of a run so far, a row each."""
+    path = workdir / "evaluations.jsonl"
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 class Writer:
     """Writes on process 0 only; use as a context manager.
 

@@ -19,6 +19,7 @@ import numpy as np
 import decoding
 from decoding import Method, Spec, base, catalogue, compose, decoder, loop
 from models import toy
+from models.heads import eagle, eagle3, hydra, medusa
 
 VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
 PROMPTS = (
@@ -152,7 +153,7 @@ def cases() -> dict[str, Method]:
     the `KINDS`, and drafters that join other drafts to the draft model's two of them.
     """
     every = tuple(t for t in catalogue.names("topologies") if t not in SHAPES)
-    met = {"drafters/model": every, "drafters/self": KINDS}
+    met = {"drafters/model": every, "drafters/self": KINDS, **WITH_HEADS}
     found = {}
     for name in catalogue.names("drafters"):
         short = name.split("/")[1]
@@ -165,9 +166,40 @@ def cases() -> dict[str, Method]:
     return found
 
 
+# Drafters with heads meet one topology each: the tree that their paper has.
+WITH_HEADS = {
+    "drafters/medusa": ("topologies/static",),
+    "drafters/hydra": ("topologies/static",),
+    "drafters/eagle": ("topologies/eagle2",),
+    "drafters/eagle3": ("topologies/eagle2",),
+}
+
+
+@functools.cache
+def heads(name: str):
+    """Random heads for the toy model, some way from where training begins."""
+    key, config = jax.random.key(7), TARGET.config
+    rows = jax.random.normal(key, (config.vocab_size, config.d_model))
+    params = {
+        "drafters/medusa": lambda: medusa.init(key, config, rows, 3),
+        "drafters/hydra": lambda: hydra.init(key, config, rows, 3, True, True),
+        "drafters/eagle": lambda: eagle.init(key, config),
+        "drafters/eagle3": lambda: eagle3.init(key, config, rows, np.arange(1, 7)),
+    }[name]()
+    kept = params.pop("kept", None)
+    leaves, tree = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    moved = [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys)]
+    params = jax.tree.unflatten(tree, moved)
+    return params if kept is None else {**params, "kept": kept}
+
+
 def drafts(method: Method, lm=None) -> dict | None:
-    """The draft model, where the method needs one."""
-    return {"draft": lm or DRAFT} if "draft" in method.drafter.card.needs else None
+    """The draft model or the heads, where the method needs them."""
+    needs = method.drafter.card.needs
+    if "heads" in needs:
+        return {"heads": heads(method.drafter.name)}
+    return {"draft": lm or DRAFT} if "draft" in needs else None
 
 
 @functools.cache
@@ -208,7 +240,7 @@ class Run:
         self.parts = compose.compose(method, lm, temperature, beside, streams(method))
         self.params = {"target": lm.params}
         for name, given in beside.items():
-            self.params[name] = given.params
+            self.params[name] = getattr(given, "params", given)
         self.engine = decoder.decoder(self.parts)
 
     def alter(self, **changes) -> "Run":

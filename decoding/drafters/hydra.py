@@ -1,0 +1,112 @@
+"""Hydra: Medusa's heads, told which tokens were drafted before theirs.
+
+Ankner, Parthasarathy, Nrusimha, Rinard, Ragan-Kelley, Brandon, *Hydra: Sequentially-
+Dependent Draft Heads for Medusa Decoding*, 2024, arXiv 2402.05109, sections 3 and 4.
+With h_t the normed state from which the target chose the root x_{t+1}, the law of the
+children of a node at depth i, whose path bears the drafts x_{t+2} .. x_{t+1+i}, is
+
+    q_i = softmax(head_i([g_t ; e(x_{t+1}) ; ... ; e(x_{t+1+i})]))
+
+g = h, or in Hydra++ the output of the prefix layer over the h of all committed tokens,
+which has a cache of its own. g → `Row.state`, its cache → `Row.cache`; the heads are
+`models/heads/hydra.py`. Params with a `prefix` are Hydra++'s.
+
+Deviations from the paper: none in the law. Every node that is run is embedded, not only
+those that the code's order takes to have children. A text whose prompt is one token
+has no h yet; its first round drafts from g = 0.
+
+Cost per call: head i once for all nodes of depth i; with a prefix, one layer over the
+round's committed tokens. No model call.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from decoding import base, drafting, reading
+from decoding.catalogue import Card
+from models.heads import hydra, layers
+
+CARD = Card(
+    paper="Hydra, arXiv 2402.05109",
+    guarantee=base.LAW,
+    needs=("heads", "model", "topology"),
+    trained=True,
+)
+
+
+@struct.dataclass
+class Row:
+    """One row's state."""
+
+    state: Array  # float[B, D]: g of the last committed token but one
+    cache: Any  # the prefix layer's, one token short of the text; () without it
+    grown: Any  # the topology's
+
+
+def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Drafter:
+    """Draft with `params["heads"]`; `blocks` counts the residual blocks of a head.
+
+    It is read only where the params have weights of further blocks.
+    """
+    hydra.check(heads, model.config)
+    reading.check_depth("Hydra", topology, hydra.count(heads))
+    prefix = "prefix" in heads
+
+    def init(ctx: base.Context) -> base.State:
+        batch, size = ctx.tokens.shape
+        grown = topology.init(batch)
+        dtype = heads["head_0"]["skip"].dtype
+        cache = layers.cache(heads["prefix"], batch, size) if prefix else ()
+        state = jnp.zeros((batch, model.config.d_model), dtype)
+        return base.State(Row(state, cache, grown.row), grown.shared)
+
+    def draft(keys, ctx: base.Context, state: base.State):
+        row, params = state.row, ctx.params["heads"]
+
+        def embed(tokens: Array, positions: Array) -> Array:
+            return model.embed(ctx.params["target"], tokens, positions)
+
+        def call(cache, above, block, level: int):
+            own = jnp.concatenate(
+                [above, embed(block.tokens, block.positions)[..., None, :]], -2
+            )
+            return hydra.logits(params, level, own, blocks), own, cache
+
+        at = (ctx.length - 1)[:, None]
+        first = jnp.stack([row.state[:, None], embed(ctx.root[:, None], at)], -2)
+        logits = hydra.logits(params, 0, first, blocks)[:, 0]
+        own = base.State(row.grown, state.shared)
+        nodes, grown, _ = drafting.sprout(
+            call, (), at[:, 0], ctx, topology, keys, own, logits, first
+        )
+        row = row.replace(grown=grown.row)
+        return nodes, base.State(row, grown.shared), ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        row = state.row
+        own = base.State(row.grown, state.shared)
+        if outcome.warped is not None:
+            own = topology.adapt(own, outcome)
+        if not prefix:
+            last = reading.last_state(outcome, "norm", row.state)
+            return base.State(Row(last, (), own.row), own.shared)
+        pairs = reading.pairs(outcome, row.cache)
+        hidden = reading.states(outcome, "norm")
+        g, cache = hydra.prefix_block(
+            ctx.params["heads"], model.config, row.cache, hidden, pairs
+        )
+        last, cache = reading.settle(outcome, g, row.state, cache)
+        return base.State(Row(last, cache, own.row), own.shared)
+
+    return base.Drafter(
+        init,
+        draft,
+        observe,
+        topology.nodes,
+        topology.depth,
+        taps=("norm",),
+        blocks=topology.blocks,
+    )

@@ -1,0 +1,173 @@
+"""The stage `train_heads`: draft heads trained, then decoded with, side by side.
+
+Every recipe of a comparison sees the same data for as many tokens under the same
+schedule, and decodes the same prompts beside plain decoding.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+import models
+from decoding import compose, decoder, loop, noise
+from experiments import console, evaluate, machine, measure, settings, tasks
+from experiments.bench import Bench, Case
+from experiments.measure import Cell
+from experiments.store import Store
+from models.heads import files
+from training import heads
+
+# Fields that choose what is measured or written; finished pieces are kept.
+SELECTION = ("recipes", "seeds", "tasks", "temperatures")
+
+
+def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+    """Train what is missing, measure what is missing, and return everything."""
+    lm = models.load(config.model) if lm is None else lm
+    recipes = chosen(config)
+    hardware, versions = evaluate.provenance(store)
+    found: dict[str, Any] = {"hardware": hardware, "versions": versions}
+    prompts = tasks.build(lm, config.tasks, config.prompts, config.prompt_tokens)
+    seeds = tuple(config.seeds or (config.seed,))
+    with console.bar(1 + 2 * len(recipes) * len(seeds), "read bandwidth") as bar:
+        found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
+        bar.done()
+        found["rows"], found["samples"], found["heads"] = [], {}, []
+        for seed in seeds:
+            for name, recipe in recipes.items():
+                bar.doing(f"training {name}, seed {seed}")
+                one = ml_collections.ConfigDict(recipe.to_dict())
+                one.seed = seed
+                folder = store.path / "heads" / f"{recipe.get('weights', name)}-s{seed}"
+                one.export = str(folder / "export")
+                one.data.directory = config.data.directory or str(store.path / "data")
+                trained = folder / "figures.json"
+                if not trained.exists():
+                    heads.run(one, folder, lm)
+                figures = json.loads(trained.read_text())
+                bar.done(line(name, figures))
+                bar.doing(f"decoding with {name}, seed {seed}")
+                piece = _Piece(config, store, lm, name, one, figures)
+                rows = piece.rows(prompts, found["bandwidth"]["gb_s"])
+                for row, samples in rows:
+                    if row["key"] not in found["samples"]:
+                        found["rows"].append(row)
+                    found["samples"][row["key"]] = samples
+                own = [row for row, _ in rows if row["method"] == name]
+                flops = store.make("flops", f"{name}-s{seed}", piece.flops)
+                found["heads"].append(_summary(name, seed, figures, own, flops))
+                bar.done("\n".join(evaluate.line(row) for row in own))
+    return found
+
+
+def chosen(config: Any) -> dict[str, Any]:
+    """The recipes by name: those of `config.recipes`, or the config itself."""
+    names = config.get("recipes", ())
+    if not names:
+        return {config.name: config}
+    here = pathlib.Path(str(settings.__file__)).parent.parent / "configs" / "heads"
+    found = {}
+    for name in names:
+        recipe = settings.load(here / f"{name}.py")
+        recipe.model = config.model
+        recipe.data.update(config.data)
+        recipe.train.update(config.train)
+        recipe.evaluate.update(config.evaluate)
+        found[name] = recipe
+    return found
+
+
+class _Piece:
+    """One trained head as a method, on the comparison's prompts."""
+
+    def __init__(self, config, store, lm, name, recipe, figures):
+        self.config, self.store, self.name = config, store, name
+        self.seed = recipe.seed
+        training = heads.method(recipe, figures["hits"])
+        self.method = training
+        params = files.load(recipe.export, lm)
+        self.bench = Bench(
+            lm,
+            {"heads": params},
+            config.prompt_tokens,
+            config.max_new_tokens,
+            config.batch,
+        )
+        self.first: list[int] = []
+
+    def rows(self, prompts: dict[str, list], rate: float) -> list[tuple[dict, dict]]:
+        """A row and its texts for plain decoding and the head, on every task."""
+        c = self.config
+        self.first = prompts[c.tasks[0]][0]
+        plain = compose.recipe("plain")
+        found = []
+        for task in c.tasks:
+            for temperature in c.temperatures:
+                for name, method in (("plain", plain), (self.name, self.method)):
+                    cell = Cell(
+                        name, method, task, float(temperature), self.seed, c.batch
+                    )
+
+                    def compute(cell: Cell = cell) -> Any:
+                        return measure.row(
+                            self.bench, cell, plain, prompts[cell.task], c.repeats, rate
+                        )
+
+                    piece = self.store.make("rows", cell.key, compute)
+                    row = {**piece["row"], "expected": {}, "tolerance": {}}
+                    found.append(({**row, "within": {}}, piece["samples"]))
+        return found
+
+    def flops(self) -> float:
+        """Operations of one round's draft, by the compiler's count."""
+        parts = self.bench.compose(Case(self.method, max(self.config.temperatures)))
+        engine, params = decoder.decoder(parts), self.bench.params(self.bench.lm)
+        keys = decoder.request_keys(self.seed, 1, 1)
+        limits = [len(self.first) + self.bench.new_tokens]
+        state = engine.start(
+            params, parts, [self.first], limits, keys, self.bench.size, None
+        )
+
+        def draft(params: Any, state: Any) -> Any:
+            own = noise.for_role(state.key, noise.DRAFT, state.length)
+            ctx = loop.context(parts.program, params, state)
+            return parts.program.drafter.draft(own, ctx, state.drafter)[:2]
+
+        cost = jax.jit(draft).lower(params, state).compile().cost_analysis()
+        return float(cost["flops"])
+
+
+def line(name: str, figures: dict[str, Any]) -> str:
+    """A trained head in the terminal."""
+    before, after = figures["untrained"], figures["trained"]
+    return (
+        f"{name:10} {figures['parameters'] / 1e6:.2f} M params, "
+        f"{figures['seen_tokens']} tokens in {figures['seconds']:.0f} s; "
+        f"tau {before['tau']:.2f} -> {after['tau']:.2f}"
+    )
+
+
+def _summary(
+    name: str, seed: int, figures: dict[str, Any], rows: list, flops: float
+) -> dict[str, Any]:
+    """A line of the comparison."""
+    hits = np.asarray([row[0] for row in figures["hits"]])
+    return {
+        "recipe": name,
+        "seed": seed,
+        "parameters": figures["parameters"],
+        "draft_flops": flops,
+        "seen_tokens": figures["seen_tokens"],
+        "tokens_per_s": figures["seen_tokens"] / max(figures["seconds"], 1e-9),
+        "top1_by_depth": hits.tolist(),
+        "untrained_tau": figures["untrained"]["tau"],
+        "curve": figures.get("curve", []),
+        "tokens_per_call": [
+            [row["task"], row["temperature"], row["tokens_per_call"], row["ci95"]]
+            for row in rows
+        ],
+    }

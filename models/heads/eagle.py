@@ -1,0 +1,71 @@
+"""EAGLE's draft: one decoder layer that continues the target's own features.
+
+Li, Wei, Zhang, Zhang, *EAGLE: Speculative Sampling Requires Rethinking Feature
+Uncertainty*, 2024, arXiv 2401.15077, section 4.1. With f_t the target's last normed
+state and e its embedding,
+
+    f^_{t+1} = Layer(fc [e(x_{t+1}) ; f_t]),    law of x_{t+2} = softmax(W_lm f^_{t+1})
+
+The token is one step ahead of the feature, which settles which of the possible next
+features is meant. The layer has no norm before its attention, and its output none after
+it: f^ takes the place of the *normed* feature. fc → `embedding`, `feature` [D, D] and
+`bias` [D]; the target's embedding and head stay frozen.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from models.heads import layers
+from models.heads.layers import Params
+
+
+def init(key: Array, config, bias: bool = True) -> Params:
+    """Random params of the layer and fc."""
+    c = layers.geometry(config)
+    keys = jax.random.split(key, 3)
+    dim = config.d_model
+    params: Params = {
+        "embedding": layers.normal(keys[0], (dim, dim), 2 * dim),
+        "feature": layers.normal(keys[1], (dim, dim), 2 * dim),
+        "layer": layers.init_layer(keys[2], c),
+    }
+    if bias:
+        params["bias"] = jnp.zeros(dim)
+    return params
+
+
+def fuse(params: Params, embedded: Array, feature: Array) -> Array:
+    """fc [e ; f], [..., D]."""
+    u = embedded @ params["embedding"] + feature @ params["feature"]
+    return u + params["bias"] if "bias" in params else u
+
+
+def sequence(params: Params, target, embedded: Array, features: Array) -> Array:
+    """f^ [B, T, D] where `embedded[t]` is of token t + 1 and `features[t]` is f_t."""
+    layer = params["layer"]
+    u = fuse(params, embedded, features)
+    return layers.sequence(layer, layers.of(layer, target), u, u)
+
+
+def unroll(params: Params, target, embedded: Array, features: Array, steps, each):
+    """f^ of `steps` steps on the draft's own features: see `layers.unroll`."""
+
+    def read(embedded: Array, features: Array) -> tuple[Array, Array]:
+        u = fuse(params, embedded, features)
+        return u, u
+
+    layer = params["layer"]
+    c = layers.of(layer, target)
+    return layers.unroll(layer, c, read, embedded, features, steps, each)
+
+
+def block(params: Params, target, cache, embedded: Array, features: Array, nodes):
+    """The same for a block of pairs, whose keys go to the cache: f^ [B, N, D], cache"""
+    layer = params["layer"]
+    u = fuse(params, embedded, features)
+    return layers.block(layer, layers.of(layer, target), cache, u, u, nodes)
+
+
+def check(params: Params, target) -> None:
+    layers.check_width("EAGLE", params["feature"].shape[-1], target)

@@ -1,0 +1,117 @@
+"""EAGLE-3's draft: fused features of three layers, trained on its own outputs.
+
+Li, Wei, Zhang, Zhang, *EAGLE-3: Scaling up Inference Acceleration of Large Language
+Models via Training-Time Test*, 2025, arXiv 2503.01840, sections 3.1 and 3.2. With
+l, m, h the states that enter the target's layers 2, L // 2 and L - 3,
+
+    g_t = fc [l_t ; m_t ; h_t]
+    c = [norm_e(e(x_{t+1})) ; norm_g(g_t)],   r = g_t + Attention(c),   a = r + MLP(r)
+    law of x_{t+2} = softmax(W norm(a))  over the draft's own vocabulary
+
+and a takes the place of g in the next step: nothing asks it to resemble a feature.
+fc → `fuse` [3, D, D]; W → `head` [V', D]; the draft vocabulary is `kept` int32[V'],
+rising, absent where it is the target's. `kept` is no weight.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from models.errors import ConfigError
+from models.heads import layers
+from models.heads.layers import Params
+
+
+def taps(config: Any) -> tuple[int, int, int]:
+    """The states that are read: those that enter layers 2, L // 2 and L - 3.
+
+    Of a target with fewer than six layers the nearest that exist.
+    """
+    deep = config.n_layers
+    return min(2, deep), max(deep // 2, min(1, deep)), max(deep - 3, min(1, deep))
+
+
+def init(key: Array, config, output: Array, kept: np.ndarray | None = None) -> Params:
+    """Random params; the head begins as the target's rows `output` [V, D]."""
+    c = layers.geometry(config)
+    keys = jax.random.split(key, 2)
+    dim = config.d_model
+    rows = output if kept is None else output[kept]
+    params: Params = {
+        "fuse": layers.normal(keys[0], (3, dim, dim), 3 * dim),
+        "embedding_norm": jnp.ones(dim),
+        "feature_norm": jnp.ones(dim),
+        "layer": layers.init_layer(keys[1], c, 2 * dim),
+        "norm": jnp.ones(dim),
+        "head": rows.astype(jnp.float32),
+    }
+    if kept is not None:
+        params["kept"] = jnp.asarray(kept, jnp.int32)
+    return params
+
+
+def features(params: Params, hidden: Array) -> Array:
+    """g [..., D] of the three states [..., 3, D]."""
+    flat = hidden.reshape(*hidden.shape[:-2], -1)
+    return flat @ params["fuse"].reshape(flat.shape[-1], -1)
+
+
+def inputs(params: Params, embedded: Array, g: Array, eps: float) -> Array:
+    """c [..., 2 D]."""
+    e = layers.rms(embedded, params["embedding_norm"], eps)
+    return jnp.concatenate([e, layers.rms(g, params["feature_norm"], eps)], -1)
+
+
+def logits(params: Params, a: Array, eps: float) -> Array:
+    """float32[..., V'] over the draft vocabulary."""
+    x = layers.rms(a, params["norm"], eps)
+    return (x @ params["head"].T).astype(jnp.float32)
+
+
+def spread(params: Params, found: Array, vocab: int) -> Array:
+    """float32[..., V] of logits over the draft vocabulary: -inf elsewhere."""
+    if "kept" not in params:
+        return found
+    whole = jnp.full((*found.shape[:-1], vocab), -jnp.inf, found.dtype)
+    return whole.at[..., params["kept"]].set(found)
+
+
+def block(params: Params, target, cache, embedded: Array, g: Array, nodes):
+    """a [B, N, D] of a block of pairs, whose keys go to the cache; and the cache."""
+    layer = params["layer"]
+    c = layers.of(layer, target)
+    x = inputs(params, embedded, g, c.norm_eps)
+    return layers.block(layer, c, cache, x, g, nodes)
+
+
+def most_frequent(tokens: np.ndarray, vocab: int, size: int) -> np.ndarray:
+    """The `size` commonest tokens of a text, as rising ids int32[size]."""
+    if not 1 <= size <= vocab:
+        raise ConfigError(f"draft_vocab={size}: use 1 to {vocab}")
+    counts = np.bincount(tokens, minlength=vocab)
+    order = np.argsort(-counts, kind="stable")[:size]
+    return np.sort(order).astype(np.int32)
+
+
+def check(params: Params, target) -> None:
+    layers.check_width("EAGLE-3", params["norm"].shape[-1], target)
+
+
+def eps(params: Params, target) -> float:
+    return layers.geometry(target).norm_eps
+
+
+def unroll(params: Params, target, embedded: Array, g: Array, steps: int, each):
+    """The training-time test (figure 6): `layers.unroll` from g [B, T, D].
+
+    `each(s, a)` is called in step s with its outputs a [B, T, D].
+    """
+    c = layers.of(params["layer"], target)
+
+    def read(embedded: Array, g: Array) -> tuple[Array, Array]:
+        return inputs(params, embedded, g, c.norm_eps), g
+
+    return layers.unroll(params["layer"], c, read, embedded, g, steps, each)

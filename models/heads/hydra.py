@@ -1,0 +1,114 @@
+"""Hydra's heads: each also reads the tokens that were drafted before it.
+
+Ankner, Parthasarathy, Nrusimha, Rinard, Ragan-Kelley, Brandon, *Hydra: Sequentially-
+Dependent Draft Heads for Medusa Decoding*, 2024, arXiv 2402.05109, sections 3 and 4.
+Head i (from 0) predicts token t + 2 + i from
+
+    u = [g_t ; e(x_{t+1}) ; ... ; e(x_{t+1+i})]
+    z = R_i u + r_i + SiLU(W_i u + w_i);   z = z + SiLU(A_i z + a_i)  L - 1 times
+    logits = z U_i + c_i
+
+g is the target's last normed state h (Hydra), or the output of one decoder layer over
+the h of the whole text (Hydra++'s prefix attention). e is the target's embedding.
+R, W → `skip`, `mix` [i + 2, D, D], one matrix an input, so that nothing is
+concatenated; A → `res` [D, D], the same in all L - 1 blocks.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from models.heads import layers
+from models.heads.layers import Params
+
+
+def init(
+    key: Array,
+    config,
+    output: Array,
+    heads: int = 4,
+    prefix: bool = False,
+    deep: bool = False,
+) -> Params:
+    """Params; `output` [V, D] is the target's head.
+
+    `prefix` adds the decoder layer, `deep` the weights of the further blocks.
+    """
+    dim = config.d_model
+    keys = jax.random.split(key, heads + 1)
+    params: Params = {}
+    for i in range(heads):
+        inputs = i + 2
+        # The state passes at first, as through Medusa's head.
+        skip = jnp.zeros((inputs, dim, dim)).at[0].set(jnp.eye(dim))
+        small = layers.normal(keys[i], (inputs - 1, dim, dim), inputs * dim)
+        params[f"head_{i}"] = {
+            "skip": skip.at[1:].set(0.5 * small),
+            "skip_bias": jnp.zeros(dim),
+            "mix": jnp.zeros((inputs, dim, dim)),
+            "mix_bias": jnp.zeros(dim),
+            "head": output.astype(jnp.float32),
+            "head_bias": jnp.zeros(output.shape[0]),
+        }
+        if deep:
+            params[f"head_{i}"]["res"] = jnp.zeros((dim, dim))
+            params[f"head_{i}"]["res_bias"] = jnp.zeros(dim)
+    if prefix:
+        c = layers.geometry(config)
+        params["prefix"] = {
+            **layers.init_layer(keys[-1], c),
+            "input_norm": jnp.ones(dim),
+            "final_norm": jnp.ones(dim),
+        }
+    return params
+
+
+def count(params: Params) -> int:
+    return sum(name.startswith("head_") for name in params)
+
+
+def inputs(params: Params, i: int, u: Array) -> tuple[Array, Array]:
+    """R u and W u of head i; `u` [..., i + 2, D]."""
+    head = params[f"head_{i}"]
+    flat = u.reshape(*u.shape[:-2], -1)
+    width = flat.shape[-1]
+    skip = flat @ head["skip"].reshape(width, -1)
+    return skip, flat @ head["mix"].reshape(width, -1)
+
+
+def logits(params: Params, i: int, u: Array, blocks: int = 4, drop=None) -> Array:
+    """float32[..., V] of head i; `u` [..., i + 2, D]. `drop` is training's dropout."""
+    head: dict[str, Any] = params[f"head_{i}"]
+    drop = drop or (lambda x: x)
+    skip, mix = inputs(params, i, drop(u))
+    z = skip + head["skip_bias"] + jax.nn.silu(mix + head["mix_bias"])
+    if "res" in head:
+        for _ in range(blocks - 1):
+            z = drop(z)
+            z = z + jax.nn.silu(z @ head["res"] + head["res_bias"])
+    found = drop(z) @ head["head"].T + head["head_bias"]
+    return found.astype(jnp.float32)
+
+
+def prefix_sequence(params: Params, target, hidden: Array) -> Array:
+    """g [B, T, D] of the states of whole sequences."""
+    layer = params["prefix"]
+    c = layers.of(layer, target)
+    x = layers.rms(hidden, layer["input_norm"], c.norm_eps)
+    x = layers.sequence(layer, c, x, hidden)
+    return layers.rms(x, layer["final_norm"], c.norm_eps)
+
+
+def prefix_block(params: Params, target, cache, hidden: Array, nodes) -> tuple:
+    """g [B, N, D] of a causal block of states, whose keys go to the cache."""
+    layer = params["prefix"]
+    c = layers.of(layer, target)
+    x = layers.rms(hidden, layer["input_norm"], c.norm_eps)
+    x, cache = layers.block(layer, c, cache, x, hidden, nodes)
+    return layers.rms(x, layer["final_norm"], c.norm_eps), cache
+
+
+def check(params: Params, target) -> None:
+    layers.check_width("Hydra", params["head_0"]["skip"].shape[-1], target)

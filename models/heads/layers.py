@@ -1,0 +1,219 @@
+"""What draft heads are built of: residual blocks, and one decoder layer.
+
+Params are plain dicts and their shapes say what the architecture is, so that a head is
+its params and nothing else. Weights are `[in, out]`. The layer has the shapes of the
+target's own layers by default (`geometry`); its inputs may be wider than its outputs
+(EAGLE-3).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from models import base, causal
+from models import cache as caches
+from models import config as configs
+from models.errors import ConfigError
+from models.layers import NEGATIVE, attend, product, rotate, rotations
+
+Params = dict[str, Any]
+
+
+def geometry(target: Any) -> configs.Config:
+    """The config of a head's one layer: a Llama layer of the target's size.
+
+    Of a target that is no transformer only the width is known: one head then.
+    """
+    shared = {
+        "n_layers": 1,
+        "windows": (),
+        "rope_of": (),
+        "norm": "rms",
+        "norm_offset": 0.0,
+        "position": "rope",
+        "gated": True,
+        "qkv_bias": False,
+        "out_bias": False,
+        "mlp_bias": False,
+        "qk_norm": False,
+        "post_norms": False,
+        "attention_scale": 0.0,
+        "attention_softcap": 0.0,
+        "final_softcap": 0.0,
+    }
+    if isinstance(target, configs.Config):
+        ropes = target.ropes[:1] or (configs.rope(target.head_dim, 10000.0),)
+        return replace(target, **shared, ropes=ropes)
+    dim = target.d_model
+    return configs.Config(
+        vocab_size=target.vocab_size,
+        d_model=dim,
+        n_heads=1,
+        n_kv_heads=1,
+        head_dim=dim,
+        d_ff=2 * dim,
+        max_positions=target.max_positions,
+        ropes=(configs.rope(dim, 10000.0),),
+        **shared,
+    )
+
+
+def of(layer: Params, target: Any) -> configs.Config:
+    """`geometry`, with the heads and widths of an actual layer."""
+    _, groups, heads, dim = layer["qkv"].shape
+    base_ = geometry(target)
+    ropes = base_.ropes if base_.head_dim == dim else (configs.rope(dim, 10000.0),)
+    return replace(
+        base_,
+        n_heads=groups * (heads - 2),
+        n_kv_heads=groups,
+        head_dim=dim,
+        d_ff=layer["down"].shape[0],
+        ropes=ropes,
+    )
+
+
+def init_layer(key: Array, c: configs.Config, inputs: int = 0) -> Params:
+    """float32 params of a layer without its first norm; `inputs` 0: `d_model`."""
+    keys = jax.random.split(key, 4)
+    width = inputs or c.d_model
+    heads = (c.n_kv_heads, c.n_heads // c.n_kv_heads + 2, c.head_dim)
+    out = c.n_heads * c.head_dim
+    return {
+        "qkv": normal(keys[0], (width, *heads), width),
+        "out": normal(keys[1], (out, c.d_model), 2 * out),
+        "norm": jnp.ones((c.d_model,)),
+        "up": normal(keys[2], (c.d_model, 2, c.d_ff), c.d_model),
+        "down": normal(keys[3], (c.d_ff, c.d_model), 2 * c.d_ff),
+    }
+
+
+def normal(key: Array, shape: tuple[int, ...], fan: int) -> Array:
+    """Normal of variance 1 / fan."""
+    return jax.random.normal(key, shape, jnp.float32) * fan**-0.5
+
+
+def rms(x: Array, scale: Array, eps: float) -> Array:
+    """RMSNorm in float32, returned in the dtype of `x`."""
+    y = x.astype(jnp.float32)
+    y = y * lax.rsqrt((y * y).mean(-1, keepdims=True) + eps)
+    return (y * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+def qkv(layer: Params, c: configs.Config, x: Array, positions: Array) -> tuple:
+    """q `[B, N, G, R, d]` scaled, k and v `[B, N, G, d]`, turned by their positions."""
+    both = product(x, layer["qkv"])
+    q, k, v = both[..., :-2, :], both[..., -2, :], both[..., -1, :]
+    cos, sin = rotations(c, positions, c.max_positions)[0]
+    q = rotate(q, cos[:, :, None, None], sin[:, :, None, None])
+    k = rotate(k, cos[:, :, None], sin[:, :, None])
+    return q * c.head_dim**-0.5, k, v
+
+
+def feed_forward(layer: Params, c: configs.Config, x: Array) -> Array:
+    """`x + MLP(norm(x))`."""
+    up = product(rms(x, layer["norm"], c.norm_eps), layer["up"])
+    return x + product(jax.nn.silu(up[..., 0, :]) * up[..., 1, :], layer["down"])
+
+
+def sequence(layer: Params, c: configs.Config, x: Array, residual: Array) -> Array:
+    """The layer over whole sequences, causally: x `[B, T, in]`, residual `[B, T, D]`.
+
+    `residual` is what attention is added to.
+    """
+    length = x.shape[1]
+    positions = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), x.shape[:2])
+    mask = jnp.tril(jnp.ones((1, length, length), bool))
+    mask = jnp.broadcast_to(mask, (x.shape[0], length, length))
+    out = causal.attend(c, *qkv(layer, c, x, positions), mask)
+    return feed_forward(layer, c, residual + product(out, layer["out"]))
+
+
+def unroll(
+    layer: Params,
+    c: configs.Config,
+    read: Callable[[Array, Array], tuple[Array, Array]],
+    embedded: Array,
+    first: Array,
+    steps: int,
+    each: Callable[[Array, Array], Any],
+) -> Any:
+    """`steps` steps of the layer on its own outputs, at every position of a text.
+
+    `embedded` [B, T, D] is of token t + 1 at t, `first` [B, T, D] what stands for an
+    output there. `read(embedded, output)` gives the layer's input and residual. In step
+    s the pair at t is (token t + 1 + s, the output of step s - 1 at t); it sees the
+    pairs 0..t of step 0, which are made from `first`, and the pairs of the steps 1..s
+    at t: what a chain of drafts after t would see. `each(s, outputs)` is called in each
+    step, and its results come back stacked [steps, ...]. Steps are recomputed in the
+    backward pass.
+    """
+    batch, length = embedded.shape[:2]
+    at = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
+    causal_ = jnp.tril(jnp.ones((length, length), bool))
+
+    def attention(s: Array, x: Array, keys: Array, values: Array) -> tuple:
+        q, k, v = qkv(layer, c, x, at + s)
+        keys, values = keys.at[s].set(k), values.at[s].set(v)
+        past = jnp.einsum("btgrd,bsgd->bgrts", q, keys[0]).astype(jnp.float32)
+        own = jnp.einsum("btgrd,jbtgd->bgrtj", q, keys[1:]).astype(jnp.float32)
+        past = jnp.where(causal_, past, NEGATIVE)
+        own = jnp.where(jnp.arange(1, steps) <= s, own, NEGATIVE)
+        p = jax.nn.softmax(jnp.concatenate([past, own], -1), -1).astype(v.dtype)
+        out = jnp.einsum("bgrts,bsgd->btgrd", p[..., :length], values[0])
+        out = out + jnp.einsum("bgrtj,jbtgd->btgrd", p[..., length:], values[1:])
+        return out.reshape(batch, length, -1), keys, values
+
+    def step(carry: tuple, s: Array) -> tuple:
+        output, embedded, keys, values = carry
+        x, residual = read(embedded, output)
+        out, keys, values = attention(s, x, keys, values)
+        output = feed_forward(layer, c, residual + product(out, layer["out"]))
+        following = jnp.roll(embedded, -1, 1)
+        return (output, following, keys, values), each(s, output)
+
+    empty = jnp.zeros((steps, batch, length, c.n_kv_heads, c.head_dim), first.dtype)
+    start = (first, embedded, empty, empty)
+    return lax.scan(jax.checkpoint(step), start, jnp.arange(steps))[1]
+
+
+def block(
+    layer: Params,
+    c: configs.Config,
+    cache: caches.KVCache,
+    x: Array,
+    residual: Array,
+    nodes: base.Block,
+) -> tuple[Array, caches.KVCache]:
+    """The layer over a block of nodes: their keys go to `cache`; out `[B, N, D]`."""
+    cache = cache.open(nodes)
+    q, k, v = qkv(layer, c, x, nodes.positions)
+    store = cache.layers[0].append(nodes.slots, k, v)
+    mask = base.dense_mask(nodes.visibility, cache.size)
+    out = product(attend(c, q, *store.read(), mask), layer["out"])
+    return feed_forward(layer, c, residual + out), replace(cache, layers=(store,))
+
+
+def cache(layer: Params, batch: int, size: int) -> caches.KVCache:
+    """An empty cache of one layer, in the dtype of its weights."""
+    _, groups, _, dim = layer["qkv"].shape
+    return caches.dense(1, batch, size, groups, dim, layer["qkv"].dtype)
+
+
+def check_width(name: str, width: int, target: Any) -> None:
+    """Refuse params of a head for another target."""
+    if width != target.d_model:
+        raise ConfigError(
+            f"the {name} heads are for a target of width {width}, this one has "
+            f"{target.d_model}: use the target that they were trained on"
+        )
+
+
+def output_rows(params: Any) -> Array:
+    """The rows [V, D] with which a transformer's params make logits."""
+    embedding = params["embedding"]
+    return embedding["head"] if "head" in embedding else embedding["tokens"]

@@ -1,0 +1,72 @@
+"""Medusa's heads in the loop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding import Method, Spec, compose, reading
+from models.errors import ConfigError, MethodError
+from models.heads import layers
+from models.heads import medusa as heads
+from tests.methods.drafters import agreement
+from training.objectives import medusa
+
+KEY = jax.random.key(0)
+
+
+def params(count: int = 3):
+    lm = agreement.target()
+    rows = layers.output_rows(lm.params)
+    return agreement.stirred(heads.init(KEY, lm.config, rows, count))
+
+
+def test_drafts_in_the_loop_are_those_over_the_text():
+    assert agreement.agree("drafters/medusa", medusa, params(), 3)
+
+
+def test_fault_the_state_of_the_root(monkeypatch):
+    """Planted: drafts from the state at the root, not at the last accepted node."""
+
+    def stale(outcome, tap, old):
+        return outcome.target.hidden[tap][:, 0].astype(old.dtype)
+
+    monkeypatch.setattr(reading, "last_state", stale)
+    assert not agreement.agree("drafters/medusa", medusa, params(), 3)
+
+
+def test_heads_begin_as_the_target_s_own():
+    """With W = b = 0 every head gives the logits of the next token."""
+    lm = agreement.target()
+    rows = layers.output_rows(lm.params)
+    fresh = heads.init(KEY, lm.config, rows, 2)
+    fresh["bias"] = jnp.zeros_like(fresh["bias"])
+    hidden = jax.random.normal(KEY, (3, lm.config.d_model))
+    for found in heads.logits(fresh, hidden):
+        np.testing.assert_allclose(found, lm.model.head(lm.params, hidden), atol=1e-5)
+    other = heads.logits(params(2), hidden)[0]
+    assert np.abs(other - lm.model.head(lm.params, hidden)).max() > 0.1
+
+
+def test_a_tree_deeper_than_the_heads_is_refused():
+    lm = agreement.target()
+    method = Method(
+        Spec("drafters/medusa"), topology=Spec("topologies/chain", length=4)
+    )
+    with pytest.raises(MethodError, match="4 levels deep and there are 3"):
+        compose.compose(method, lm, 0.0, {"heads": params(3)})
+
+
+def test_heads_of_another_width_are_refused():
+    lm = agreement.target()
+    other = heads.init(
+        KEY,
+        lm.config.__class__(**{**vars(lm.config), "d_model": 16}),
+        jnp.zeros((agreement.VOCAB, 16)),
+        3,
+    )
+    method = Method(
+        Spec("drafters/medusa"), topology=Spec("topologies/chain", length=2)
+    )
+    with pytest.raises(ConfigError, match="width 16"):
+        compose.compose(method, lm, 0.0, {"heads": other})

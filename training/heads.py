@@ -1,0 +1,232 @@
+"""From a config to trained, measured and exported draft heads of a target."""
+
+import importlib
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+import decoding
+import models
+from decoding import compose, trees
+from models.errors import ConfigError
+from models.heads import eagle3, files
+from training import data, fit, grading, logs, optimizers, recipes
+from training import teacher as teachers
+
+HEADS = ("eagle", "eagle3", "hydra", "medusa")
+
+
+def module(name: str) -> Any:
+    """The objective's module: `init`, `objective`, `guesses`."""
+    if name not in HEADS:
+        raise ConfigError(f"config.head={name!r}: use one of {HEADS}")
+    return importlib.import_module(f"training.objectives.{name}")
+
+
+def method(config: Any, hits: Sequence[Sequence[float]]) -> compose.Method:
+    """The config's method; its tree made from measured hits, where it says so."""
+    given = compose.from_config(config.method.to_dict())
+    if not config.tree_nodes:
+        return given
+    choices, _ = trees.by_accuracy(hits, config.tree_nodes - 1)
+    topology = decoding.Spec("topologies/static", choices=choices)
+    return compose.replace(given, topology=topology)
+
+
+class Training:
+    """One head on one target: what a config says, resolved."""
+
+    def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
+        self.config, self.workdir = config, pathlib.Path(workdir)
+        self.kind = module(config.head)
+        self._measures: dict[float, Any] = {}
+        self.lm = models.load(config.model) if lm is None else lm
+        if self.lm.tokenizer is None:
+            raise ConfigError(
+                f"config.model={config.model!r} has no tokenizer.json to read text with"
+            )
+        c = config.data
+        folder = c.directory or self.workdir / "data"
+        self.documents = [
+            self._encode(data.texts(c.source, split, folder))
+            for split in ("train", "validation")
+        ]
+        steps = -(-c.tokens // (c.batch * c.window))
+        stage = data.Stage(steps, c.batch, c.window)
+        corpus = data.Corpus(self.documents[0], separator=self._separator())
+        self.stream = data.Stream(corpus, (stage,), config.seed, numbered=True)
+        self.kept = None
+        if config.draft_vocab:
+            self.kept = eagle3.most_frequent(
+                corpus.flat, self.lm.config.vocab_size, config.draft_vocab
+            )
+        given = {} if self.kept is None else {"kept": self.kept}
+        self.objective = self.kind.objective(
+            self.lm.model, **config.objective.to_dict(), **given
+        )
+        key = jax.random.key(config.seed)
+        whole = self.kind.init(
+            key, self.lm.model, self.lm.params, **config.init.to_dict(), **given
+        )
+        # The draft vocabulary is data: no optimiser sees it.
+        self.constants = {n: x for n, x in whole.items() if n == "kept"}
+        self.params = {n: x for n, x in whole.items() if n != "kept"}
+
+    def _encode(self, texts: list[str]) -> list[np.ndarray]:
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        return recipes.encoded(self.lm.tokenizer.inner, texts, self.workdir)
+
+    def _separator(self) -> int:
+        eos = self.lm.config.eos
+        if not eos:
+            raise ConfigError(
+                f"config.model={self.config.model!r} has no EOS to separate documents"
+            )
+        return eos[0]
+
+    def heads(self, params: Any) -> Any:
+        """What decoding takes, from the trained part."""
+        return {**params, **self.constants}
+
+    def fit(self) -> fit.Result:
+        """Train, or resume; every checkpoint holds the heads alone."""
+        c = self.config.train
+        steps = self.stream.steps
+        schedule = optimizers.warmup_stable_decay(
+            c.rate, steps, min(c.warmup, steps // 4), steps // 4
+        )
+        optimizer = optimizers.adamw(schedule, weight_decay=c.weight_decay)
+        return fit.fit(
+            self.params,
+            self.objective,
+            optimizer,
+            data.DataIterator(self.stream),
+            steps=steps,
+            workdir=self.workdir,
+            rows_at_once=c.rows_at_once,
+            clip=c.clip,
+            target=teachers.teacher(self.lm.model, self.objective.taps, c.remat),
+            frozen=self.lm.params,
+            evaluate=self.measured,
+            evaluate_every=c.evaluate_every,
+            save_every=c.save_every,
+            keep=c.keep,
+            log_every=c.log_every,
+        )
+
+    def prompts(self, count: int, size: int) -> list[list[int]]:
+        """The beginnings of held-out documents, in their order."""
+        long = [d for d in self.documents[1] if len(d) >= 2 * size]
+        if len(long) < count:
+            raise ConfigError(
+                f"{len(long)} held-out documents have {2 * size} tokens, not {count}"
+            )
+        return [d[size : 2 * size].tolist() for d in long[:count]]
+
+    def hits(self, params: Any, temperature: float) -> list[list[float]]:
+        """[depth][rank]: how often the target picks the candidate, on held-out text.
+
+        Given that the path to it is the text's own.
+        """
+        c = self.config.evaluate
+        flat = np.concatenate(self.documents[1])[: c.tokens]
+        rows = flat[: len(flat) // c.window * c.window].reshape(-1, c.window)
+        if not len(rows):
+            raise ConfigError(f"evaluate.tokens={c.tokens}: not a window of {c.window}")
+        measure = self._measure(temperature)
+        sums = [measure(params, self.lm.params, row[None]) for row in rows]
+        total = sum(np.asarray(s[0]) for s in sums)
+        return (total / sum(np.asarray(s[1]) for s in sums)[:, None]).tolist()
+
+    def _measure(self, temperature: float) -> Any:
+        """The compiled sums of a batch; one program for each temperature."""
+        if temperature in self._measures:
+            return self._measures[temperature]
+        c = self.config.evaluate
+        run = teachers.teacher(self.lm.model, self.objective.taps)
+
+        @jax.jit
+        def measure(params: Any, frozen: Any, tokens: Any) -> Any:
+            batch = {"tokens": tokens}
+            teacher = run(frozen, batch)
+            heads = self.heads(params)
+            found = self.kind.guesses(heads, self.lm.model, batch, teacher, c.depth)
+            sums = []
+            for i, (states, draft) in enumerate(found):
+                hidden = teachers.ahead(teacher.hidden[teachers.NORM], 1 + i)
+                weights = teachers.predicted(batch, 2 + i)
+                sums.append(
+                    grading.by_rank(
+                        teacher, draft, states, hidden, weights, c.ranks, temperature
+                    )
+                )
+            return jax.tree.map(lambda *x: jnp.stack(x), *sums)
+
+        self._measures[temperature] = measure
+        return measure
+
+    def measured(self, params: Any) -> dict[str, float]:
+        """Hits by depth, and tokens per call of the real decode loop, held out."""
+        c = self.config.evaluate
+        hits = self.hits(params, c.temperature)
+        found = {f"top1_{i}": row[0] for i, row in enumerate(hits)}
+        _, found["predicted_tau"] = trees.by_accuracy(hits, c.nodes - 1)
+        out = decoding.generate(
+            self.lm,
+            self.prompts(c.prompts, c.prompt_tokens),
+            compose.from_config(self.config.method.to_dict()),
+            max_new_tokens=c.new_tokens,
+            temperature=c.temperature,
+            drafts={"heads": self.heads(params)},
+        )
+        found["tau"] = float(sum(out.stats.new_tokens) / sum(out.stats.target_calls))
+        return found
+
+
+def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, Any]:
+    """Train, measure and export; resumes where it stopped. Returns the figures.
+
+    `workdir/export` holds the heads as safetensors with what they are for;
+    `workdir/figures.json` the figures.
+    """
+    training = Training(config, workdir, lm)
+    count = sum(x.size for x in jax.tree.leaves(training.params))
+    logging.info(
+        "%s: %d parameters, %d steps", config.head, count, training.stream.steps
+    )
+    result = training.fit()
+    folder = pathlib.Path(config.export or training.workdir / "export")
+    temperature = config.evaluate.temperature
+    hits = training.hits(result.params, temperature)
+    files.save(
+        folder,
+        training.heads(result.params),
+        {
+            "head": config.head,
+            "target": config.model,
+            "fingerprint": files.fingerprint(training.lm.params),
+            "hits": hits,
+            "temperature": temperature,
+        },
+    )
+    seen = training.stream.steps * config.data.batch * config.data.window
+    figures = {
+        "head": config.head,
+        "parameters": int(count),
+        "steps": result.step,
+        "seen_tokens": seen,
+        "seconds": result.seconds,
+        "hits": hits,
+        "untrained": training.measured(training.params),
+        "trained": training.measured(result.params),
+        "curve": logs.evaluations(training.workdir),
+    }
+    path = training.workdir / "figures.json"
+    path.write_text(json.dumps(figures, indent=2) + "\n")
+    return figures

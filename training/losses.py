@@ -1,0 +1,129 @@
+"""Losses between a teacher's law and a draft's, per position, in float32 nats.
+
+`teacher`, `draft` are logits [..., V]; every function returns [...]. With p the
+teacher's law, q the draft's, alpha = sum min(p, q) the chance that a draft is accepted:
+
+    soft_ce    -sum p log q                     kl   sum p (log p - log q)
+    reverse_kl  sum q (log q - log p)           tv   sum |p - q| / 2 = 1 - alpha
+    jsd(b)      b KL(p || m) + (1 - b) KL(q || m),  m = b p + (1 - b) q
+    nla        -log alpha
+    hybrid      w kl + (1 - w) tv,  w = c exp(-eta stop(alpha))
+    tvdpp      -sum stop(q A) log q,  A = (1[p > q] - mean) / deviation
+
+`tvdpp` is TVD++ (Goel et al., *Direct Alignment of Draft Model for Speculative Decoding
+with Chat-Fine-Tuned LLMs*, 2024, arXiv 2403.00858): without normalising, the gradient
+of that surrogate is that of tv.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from models.errors import ConfigError
+
+AXES = ("batch", "position")
+
+
+def _laws(teacher: Array, draft: Array) -> tuple[Array, Array, Array, Array]:
+    """log p, log q, p, q in float32."""
+    logp = jax.nn.log_softmax(teacher.astype(jnp.float32), -1)
+    logq = jax.nn.log_softmax(draft.astype(jnp.float32), -1)
+    return logp, logq, jnp.exp(logp), jnp.exp(logq)
+
+
+def _times(p: Array, log: Array) -> Array:
+    """p log, 0 where p is 0."""
+    return jnp.where(p > 0, p * jnp.where(p > 0, log, 0.0), 0.0)
+
+
+def ce(draft: Array, label: Array) -> Array:
+    """-log q(label)."""
+    logq = jax.nn.log_softmax(draft.astype(jnp.float32), -1)
+    return -jnp.take_along_axis(logq, label[..., None], -1)[..., 0]
+
+
+def soft_ce(teacher: Array, draft: Array) -> Array:
+    _, logq, p, _ = _laws(teacher, draft)
+    return -_times(p, logq).sum(-1)
+
+
+def kl(teacher: Array, draft: Array) -> Array:
+    logp, logq, p, _ = _laws(teacher, draft)
+    return _times(p, logp - logq).sum(-1)
+
+
+def reverse_kl(teacher: Array, draft: Array) -> Array:
+    logp, logq, _, q = _laws(teacher, draft)
+    return _times(q, logq - logp).sum(-1)
+
+
+def jsd(teacher: Array, draft: Array, beta: float = 0.9) -> Array:
+    """The generalised Jensen-Shannon divergence; Online SD's default beta."""
+    logp, logq, p, q = _laws(teacher, draft)
+    m = jnp.log(beta * p + (1 - beta) * q)
+    ours, theirs = _times(p, logp - m).sum(-1), _times(q, logq - m).sum(-1)
+    return beta * ours + (1 - beta) * theirs
+
+
+def alpha(teacher: Array, draft: Array) -> Array:
+    """sum min(p, q): how often a draft is accepted."""
+    _, _, p, q = _laws(teacher, draft)
+    return jnp.minimum(p, q).sum(-1)
+
+
+def tv(teacher: Array, draft: Array) -> Array:
+    return 1.0 - alpha(teacher, draft)
+
+
+def nla(teacher: Array, draft: Array) -> Array:
+    return -jnp.log(jnp.maximum(alpha(teacher, draft), 1e-20))
+
+
+def hybrid(teacher: Array, draft: Array, c: float = 1.0, eta: float = 3.0) -> Array:
+    accepted = alpha(teacher, draft)
+    weight = c * jnp.exp(-eta * lax.stop_gradient(accepted))
+    return weight * kl(teacher, draft) + (1 - weight) * (1 - accepted)
+
+
+def tvdpp(teacher: Array, draft: Array, axis: str = "batch") -> Array:
+    """The surrogate, whose *gradient* is meant; statistics over q and `axis`."""
+    if axis not in AXES:
+        raise ConfigError(f"axis={axis!r}: use one of {AXES}")
+    _, logq, p, q = _laws(teacher, draft)
+    reward = (p > q).astype(jnp.float32)
+    weight = lax.stop_gradient(q)
+    first = (weight * reward).sum(-1, keepdims=True)
+    if axis == "batch":
+        first = first.mean()
+    spread = (weight * (reward - first) ** 2).sum(-1, keepdims=True)
+    if axis == "batch":
+        spread = spread.mean()
+    advantage = (reward - first) / jnp.maximum(jnp.sqrt(spread), 1e-6)
+    return -(weight * lax.stop_gradient(advantage) * logq).sum(-1)
+
+
+def smooth_l1(found: Array, wanted: Array) -> Array:
+    """[...]: the Huber loss of width 1 between states [..., D], mean over D."""
+    error = jnp.abs(found.astype(jnp.float32) - wanted.astype(jnp.float32))
+    return jnp.where(error < 1, 0.5 * error**2, error - 0.5).mean(-1)
+
+
+LOSSES: dict[str, Callable[[Array, Array], Array]] = {
+    "soft_ce": soft_ce,
+    "kl": kl,
+    "reverse_kl": reverse_kl,
+    "jsd": jsd,
+    "tv": tv,
+    "nla": nla,
+    "hybrid": hybrid,
+    "tvdpp": tvdpp,
+}
+
+
+def by_name(name: str) -> Callable[[Array, Array], Array]:
+    """The loss of a config."""
+    if name not in LOSSES:
+        raise ConfigError(f"loss={name!r}: use one of {sorted(LOSSES)}")
+    return LOSSES[name]

@@ -1,0 +1,67 @@
+"""EAGLE-1: the draft layer learns the target's next feature, and its law.
+
+Li et al., *EAGLE*, 2024, arXiv 2401.15077, section 4.2. With p the target's law, h its
+normed states and f^ the layer's outputs on noisy ones,
+
+    L = mean_t SmoothL1(f^_{t+1}, h_{t+1}) + soft mean_t (-sum p_{t+1} log q)
+    f^_{t+1} = Layer(fc [e(x_{t+1}) ; h_t + u]),  u ~ (U[0, 1) - 1/2) noise 512 / T
+
+Metrics: `hit_0`, how often the first guess is the target's likeliest token, `feature`.
+"""
+
+from typing import Any
+
+import jax
+from jax import Array
+
+from models.heads import eagle
+from training import grading, losses
+from training.fit import Objective
+from training.teacher import NORM, Teacher, ahead, mean, predicted
+
+
+def init(key: Array, model: Any, target: Any, bias: bool = True) -> Any:
+    """Random params of a layer of the target's size."""
+    return eagle.init(key, model.config, bias)
+
+
+def objective(
+    model: Any, soft: float = 0.1, noise: float = 0.2, seed: int = 0, part: int = 0
+) -> Objective:
+    """The paper's losses; logits of `part` positions exist at a time (0: of all)."""
+
+    def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
+        hidden = teacher.hidden[NORM]
+        length = hidden.shape[1]
+        features = hidden
+        if noise:
+            key = jax.random.fold_in(jax.random.key(seed), batch["row"][0])
+            drawn = jax.random.uniform(key, hidden.shape, hidden.dtype) - 0.5
+            features = hidden + drawn * (noise * 512 / length)
+        embedded = ahead(teacher.embed(batch["tokens"]), 1)
+        found = eagle.sequence(params, model.config, embedded, features)
+        wanted, weights = ahead(hidden, 1), predicted(batch, 2)
+        regression = mean(losses.smooth_l1(found, wanted), weights)
+        sums = grading.against_teacher(
+            teacher, teacher.head, found, wanted, weights, losses.soft_ce, part
+        )
+        metrics = {
+            "feature": regression,
+            "hit_0": grading.mean(sums, "hit"),
+            "alpha_0": grading.mean(sums, "alpha"),
+        }
+        return regression + soft * grading.mean(sums, "loss"), metrics
+
+    return Objective(loss, lambda batch: predicted(batch, 2).sum())
+
+
+def guesses(
+    params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
+) -> list:
+    """Per depth: the draft's own features along the text's tokens, and the head."""
+    embedded = ahead(teacher.embed(batch["tokens"]), 1)
+    features = teacher.hidden[NORM]
+    found = eagle.unroll(
+        params, model.config, embedded, features, depth, lambda s, x: x
+    )
+    return [(found[i], teacher.head) for i in range(depth)]

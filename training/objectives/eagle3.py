@@ -1,0 +1,94 @@
+"""EAGLE-3: the draft layer learns the target's law on its own outputs, steps deep.
+
+Li et al., *EAGLE-3*, 2025, arXiv 2503.01840, section 3.2 (training-time test):
+
+    L = sum_s decay^s mean_t (-sum p_{t+1+s} log q_s),    s = 0 .. steps - 1
+
+where q_s is drafted from the outputs of step s - 1. p is normalised on the draft's
+vocabulary, and positions whose likeliest token is not in it count nothing.
+
+Metrics: `hit_s` and `alpha_s`, given that the tokens before are the text's.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from models.errors import ConfigError
+from models.heads import eagle3, layers
+from training import grading, losses
+from training.fit import Objective
+from training.teacher import NORM, Teacher, ahead, predicted
+
+
+def init(key: Array, model: Any, target: Any, kept: np.ndarray | None = None) -> Any:
+    """Random params of a layer of the target's size; `kept`: the draft vocabulary."""
+    return eagle3.init(key, model.config, layers.output_rows(target), kept)
+
+
+def objective(
+    model: Any,
+    steps: int = 7,
+    decay: float = 0.8,
+    loss: str = "soft_ce",
+    part: int = 0,
+    kept: np.ndarray | None = None,
+) -> Objective:
+    """`steps` own steps; logits of `part` positions exist at a time (0: of all)."""
+    if steps < 1:
+        raise ConfigError(f"steps={steps}: use at least 1")
+    graded, config = losses.by_name(loss), model.config
+    eps, taps = layers.geometry(config).norm_eps, eagle3.taps(config)
+
+    def total(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
+        masks = jnp.stack([predicted(batch, 2 + s) for s in range(steps)])
+
+        def each(s: Array, a: Array) -> dict[str, Array]:
+            hidden = ahead(teacher.hidden[NORM], 1 + s)
+            return grading.against_teacher(
+                teacher,
+                lambda a: eagle3.logits(params, a, eps),
+                a,
+                hidden,
+                masks[s],
+                graded,
+                part,
+                kept,
+            )
+
+        sums = _unroll(params, batch, teacher, steps, each)
+        weight = jnp.maximum(sums["weight"], 1.0)
+        each_step = {name: sums[name] / weight for name in ("loss", "hit", "alpha")}
+        metrics = {
+            f"{name}_{s}": each_step[name][s]
+            for name in ("hit", "alpha")
+            for s in range(steps)
+        }
+        return (decay ** jnp.arange(steps) * each_step["loss"]).sum(), metrics
+
+    def _unroll(params, batch, teacher, steps, each):
+        three = jnp.stack([teacher.hidden[tap] for tap in taps], 2)
+        g = eagle3.features(params, three)
+        embedded = ahead(teacher.embed(batch["tokens"]), 1)
+        return eagle3.unroll(params, config, embedded, g, steps, each)
+
+    return Objective(total, lambda batch: predicted(batch, 2).sum(), taps)
+
+
+def guesses(
+    params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
+) -> list:
+    """Per depth: the draft's own outputs along the text's tokens, and its head."""
+    config = model.config
+    eps = layers.geometry(config).norm_eps
+    three = jnp.stack([teacher.hidden[tap] for tap in eagle3.taps(config)], 2)
+    g = eagle3.features(params, three)
+    embedded = ahead(teacher.embed(batch["tokens"]), 1)
+    found = eagle3.unroll(params, config, embedded, g, depth, lambda s, x: x)
+
+    def draft(a: Array) -> Array:
+        return eagle3.spread(params, eagle3.logits(params, a, eps), config.vocab_size)
+
+    return [(found[i], draft) for i in range(depth)]

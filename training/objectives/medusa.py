@@ -1,0 +1,54 @@
+"""Medusa-1: every head learns the token at its own distance; the target is frozen.
+
+Cai et al., *Medusa*, 2024, arXiv 2401.10774, section 2.2.1:
+
+    L = sum_i decay^i mean_t -log q_i(x_{t+2+i} | h_t),    i = 0 .. K - 1
+
+Metrics: `hit_i`, how often head i's first guess is the text's token.
+"""
+
+from typing import Any
+
+from jax import Array
+
+from models.heads import layers, medusa
+from training import grading
+from training.fit import Objective
+from training.teacher import NORM, Teacher, ahead, predicted
+
+
+def init(key: Array, model: Any, target: Any, heads: int = 5) -> Any:
+    """Params of `heads` heads for the target's params."""
+    return medusa.init(key, model.config, layers.output_rows(target), heads)
+
+
+def objective(
+    model: Any, decay: float = 0.8, blocks: int = 1, part: int = 0
+) -> Objective:
+    """Cross-entropy; logits of `part` positions exist at a time (0: of all)."""
+
+    def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
+        total, metrics = 0.0, {}
+        found = guesses(params, model, batch, teacher, medusa.count(params), blocks)
+        for i, (states, draft) in enumerate(found):
+            labels, weights = ahead(batch["tokens"], 2 + i), predicted(batch, 2 + i)
+            sums = grading.against_labels(draft, states, labels, weights, part)
+            total = total + decay**i * grading.mean(sums, "loss")
+            metrics[f"hit_{i}"] = grading.mean(sums, "hit")
+        return total, metrics
+
+    return Objective(loss, lambda batch: predicted(batch, 2).sum())
+
+
+def guesses(
+    params: Any,
+    model: Any,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    depth: int,
+    blocks: int = 1,
+) -> list:
+    """Per depth i: states [B, T, D] and the function that makes logits of them."""
+    z = medusa.states(params, teacher.hidden[NORM], blocks)
+    count = min(depth, medusa.count(params))
+    return [(z[i], lambda z, i=i: z @ params["head"][i].T) for i in range(count)]
