@@ -35,12 +35,14 @@ class Method:
 
 
 def recipe(name: str) -> Method:
-    """The method of `configs/<name>.py`."""
-    package = importlib.import_module("configs")
+    """The method of `configs/<name>.py`; of `configs/heads` as `heads/<name>`."""
+    inside = name.startswith("heads/")
+    package = importlib.import_module("configs.heads" if inside else "configs")
+    short = name.removeprefix("heads/")
     known = {info.name for info in catalogue.pkgutil.iter_modules(package.__path__)}
-    if name not in known:
+    if short not in known:
         raise MethodError(f"no recipe {name!r} in configs/; there are {recipes()}")
-    config = importlib.import_module(f"configs.{name}").get_config()
+    config = importlib.import_module(f"{package.__name__}.{short}").get_config()
     if "method" not in config:
         raise MethodError(f"configs/{name}.py names no method; choose of {recipes()}")
     return from_config(config.method)

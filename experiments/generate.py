@@ -21,6 +21,7 @@ import models
 from decoding import compose
 from experiments import console
 from models.errors import DecodaxError, PromptError
+from models.heads import files
 
 COLOURS = ("", "blue", "cyan", "green", "yellow", "red", "magenta")
 
@@ -32,6 +33,7 @@ def define(values: flags.FlagValues) -> None:
         ("method", "plain", "a recipe of configs/"),
         ("prompt", None, "the text to go on with"),
         ("draft", None, "draft model; by default the method's own"),
+        ("heads", None, "folder of trained heads, for a method of configs/heads"),
     ):
         flags.DEFINE_string(name, default, said, flag_values=values)
     number, real = flags.DEFINE_integer, flags.DEFINE_float
@@ -69,7 +71,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
         raise PromptError('no prompt: give one, e.g. --prompt="def main("')
     method = compose.recipe(values.method)
     needs = method.drafter.card.needs
-    drafts = {}
+    drafts: dict[str, Any] = {}
     if "draft" in needs:
         recipe = importlib.import_module(f"configs.{values.method}").get_config()
         own = recipe.get("drafts", {}).get("draft", "tiny-draft")
@@ -79,6 +81,14 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
         raise PromptError(
             f"--model={values.model} has no tokenizer.json: a text cannot be encoded"
         )
+
+    if "heads" in needs:
+        if not values.heads:
+            raise PromptError(
+                f"--method={values.method} needs trained heads: give --heads=FOLDER, "
+                "the export of a run of its recipe"
+            )
+        drafts["heads"] = files.load(values.heads, lm)
 
     def show(piece: str, depth: int) -> None:
         style = COLOURS[min(depth, len(COLOURS) - 1)]

@@ -137,7 +137,8 @@ class _Piece:
             ctx = loop.context(parts.program, params, state)
             return parts.program.drafter.draft(own, ctx, state.drafter)[:2]
 
-        cost = jax.jit(draft).lower(params, state).compile().cost_analysis()
+        compiled = jax.jit(draft).lower(params, state).compile()
+        cost: Any = compiled.cost_analysis()
         return float(cost["flops"])
 
 

@@ -80,7 +80,8 @@ class Training:
 
     def _encode(self, texts: list[str]) -> list[np.ndarray]:
         self.workdir.mkdir(parents=True, exist_ok=True)
-        return recipes.encoded(self.lm.tokenizer.inner, texts, self.workdir)
+        tokenizer: Any = self.lm.tokenizer
+        return recipes.encoded(tokenizer.inner, texts, self.workdir)
 
     def _separator(self) -> int:
         eos = self.lm.config.eos
@@ -141,8 +142,8 @@ class Training:
             raise ConfigError(f"evaluate.tokens={c.tokens}: not a window of {c.window}")
         measure = self._measure(temperature)
         sums = [measure(params, self.lm.params, row[None]) for row in rows]
-        total = sum(np.asarray(s[0]) for s in sums)
-        return (total / sum(np.asarray(s[1]) for s in sums)[:, None]).tolist()
+        total, count = (np.sum([np.asarray(s[i]) for s in sums], 0) for i in (0, 1))
+        return (total / count[:, None]).tolist()
 
     def _measure(self, temperature: float) -> Any:
         """The compiled sums of a batch; one program for each temperature."""

@@ -60,9 +60,9 @@ def teacher(
     return run
 
 
-def ahead(x: Array, steps: int) -> Array:
+def ahead(x: Array, steps: int | Array) -> Array:
     """`x[:, t + steps]` at t; what wraps around is masked by `predicted`."""
-    return jnp.roll(x, -steps, 1)
+    return jnp.roll(x, -jnp.asarray(steps), 1)
 
 
 def predicted(batch: dict[str, Array], steps: int) -> Array:

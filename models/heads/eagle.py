@@ -68,4 +68,4 @@ def block(params: Params, target, cache, embedded: Array, features: Array, nodes
 
 
 def check(params: Params, target) -> None:
-    layers.check_width("EAGLE", params["feature"].shape[-1], target)
+    layers.check("EAGLE", target, params["feature"].shape[-1])

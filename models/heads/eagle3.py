@@ -97,11 +97,8 @@ def most_frequent(tokens: np.ndarray, vocab: int, size: int) -> np.ndarray:
 
 
 def check(params: Params, target) -> None:
-    layers.check_width("EAGLE-3", params["norm"].shape[-1], target)
-
-
-def eps(params: Params, target) -> float:
-    return layers.geometry(target).norm_eps
+    own = params["head"].shape[0] if "kept" not in params else None
+    layers.check("EAGLE-3", target, params["norm"].shape[-1], own)
 
 
 def unroll(params: Params, target, embedded: Array, g: Array, steps: int, each):

@@ -111,4 +111,5 @@ def prefix_block(params: Params, target, cache, hidden: Array, nodes) -> tuple:
 
 
 def check(params: Params, target) -> None:
-    layers.check_width("Hydra", params["head_0"]["skip"].shape[-1], target)
+    vocab, width = params["head_0"]["head"].shape
+    layers.check("Hydra", target, width, vocab)

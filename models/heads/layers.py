@@ -28,7 +28,7 @@ def geometry(target: Any) -> configs.Config:
 
     Of a target that is no transformer only the width is known: one head then.
     """
-    shared = {
+    shared: dict[str, Any] = {
         "n_layers": 1,
         "windows": (),
         "rope_of": (),
@@ -129,7 +129,8 @@ def sequence(layer: Params, c: configs.Config, x: Array, residual: Array) -> Arr
     positions = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), x.shape[:2])
     mask = jnp.tril(jnp.ones((1, length, length), bool))
     mask = jnp.broadcast_to(mask, (x.shape[0], length, length))
-    out = causal.attend(c, *qkv(layer, c, x, positions), mask)
+    q, k, v = qkv(layer, c, x, positions)
+    out = causal.attend(c, q, k, v, mask)
     return feed_forward(layer, c, residual + product(out, layer["out"]))
 
 
@@ -194,7 +195,8 @@ def block(
     q, k, v = qkv(layer, c, x, nodes.positions)
     store = cache.layers[0].append(nodes.slots, k, v)
     mask = base.dense_mask(nodes.visibility, cache.size)
-    out = product(attend(c, q, *store.read(), mask), layer["out"])
+    keys, values = store.read()
+    out = product(attend(c, q, keys, values, mask), layer["out"])
     return feed_forward(layer, c, residual + out), replace(cache, layers=(store,))
 
 
@@ -204,12 +206,17 @@ def cache(layer: Params, batch: int, size: int) -> caches.KVCache:
     return caches.dense(1, batch, size, groups, dim, layer["qkv"].dtype)
 
 
-def check_width(name: str, width: int, target: Any) -> None:
-    """Refuse params of a head for another target."""
+def check(name: str, target: Any, width: int, vocab: int | None = None) -> None:
+    """Refuse params of heads for another target, by their width and vocabulary."""
     if width != target.d_model:
         raise ConfigError(
             f"the {name} heads are for a target of width {width}, this one has "
             f"{target.d_model}: use the target that they were trained on"
+        )
+    if vocab is not None and vocab != target.vocab_size:
+        raise ConfigError(
+            f"the {name} heads have a vocabulary of {vocab}, the target one of "
+            f"{target.vocab_size}: use the target that they were trained on"
         )
 
 

@@ -55,4 +55,5 @@ def logits(params: Params, hidden: Array, blocks: int = 1) -> Array:
 
 
 def check(params: Params, target) -> None:
-    layers.check_width("Medusa", params["res"].shape[-1], target)
+    vocab, width = params["head"].shape[1:]
+    layers.check("Medusa", target, width, vocab)

@@ -34,7 +34,7 @@ def objective(
     decay: float = 0.8,
     loss: str = "soft_ce",
     part: int = 0,
-    kept: np.ndarray | None = None,
+    kept: Any = None,
 ) -> Objective:
     """`steps` own steps; logits of `part` positions exist at a time (0: of all)."""
     if steps < 1:

@@ -58,7 +58,8 @@ def objective(
         found = guesses(
             params, model, batch, teacher, hydra.count(params), blocks, drop
         )
-        total, metrics = 0.0, {}
+        total: Any = 0.0
+        metrics = {}
         for i, (states, draft) in enumerate(found):
             weights = predicted(batch, 2 + i)
             if label:

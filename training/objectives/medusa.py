@@ -28,7 +28,8 @@ def objective(
     """Cross-entropy; logits of `part` positions exist at a time (0: of all)."""
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
-        total, metrics = 0.0, {}
+        total: Any = 0.0
+        metrics = {}
         found = guesses(params, model, batch, teacher, medusa.count(params), blocks)
         for i, (states, draft) in enumerate(found):
             labels, weights = ahead(batch["tokens"], 2 + i), predicted(batch, 2 + i)

@@ -1,0 +1,276 @@
+"""Training draft heads: shifts, masks, the frozen target, resume, the whole stage."""
+
+import importlib
+import json
+import shutil
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import models
+from experiments import heads as stage
+from experiments import report, settings
+from experiments.store import Store
+from models import transformer
+from models.errors import CheckpointError, ConfigError
+from models.heads import files
+from tests.methods.drafters import agreement
+from training import fit, heads, losses
+from training import teacher as teachers
+from training.objectives import eagle, eagle3, hydra, medusa
+
+KEY = jax.random.key(0)
+
+
+def counting(rows: int = 8, length: int = 24) -> dict:
+    """Texts that count: token t + 1 is token t plus one, modulo the vocabulary."""
+    start = np.random.default_rng(0).integers(0, agreement.VOCAB, (rows, 1))
+    tokens = (start + np.arange(length)) % agreement.VOCAB
+    return {"tokens": tokens.astype(np.int32)}
+
+
+@pytest.mark.parametrize("objective", [medusa, hydra], ids=["medusa", "hydra"])
+def test_head_i_learns_the_token_at_its_distance(objective):
+    """Head i must come to guess x_t + 2 + i; a label one off would give 0 hits."""
+    lm = agreement.target()
+    own = objective.objective(lm.model)
+    params = objective.init(KEY, lm.model, lm.params, heads=3)
+    optimizer = optax.adam(0.01)
+    target = teachers.teacher(lm.model)
+    step = jax.jit(fit.make_step(own, optimizer, target=target))
+    state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
+    batch = counting()
+    for _ in range(60):
+        state, _ = step(state, batch, lm.params)
+    teacher = target(lm.params, batch)
+    found = objective.guesses(state.params, lm.model, batch, teacher, 3)
+    for i, (states, draft) in enumerate(found):
+        guess = np.asarray(draft(states).argmax(-1))[:, : -2 - i]
+        wanted = batch["tokens"][:, 2 + i :]
+        assert (guess == wanted).mean() > 0.9
+        assert (guess == wanted - 1).mean() < 0.1  # planted: the shift of head i - 1
+
+
+def test_predicted_masks():
+    """A position counts where the token it predicts exists, may be, and is its own."""
+    tokens = np.zeros((1, 6), np.int32)
+    batch = {
+        "tokens": tokens,
+        "loss_mask": np.array([[1, 1, 1, 0, 1, 1]], bool),
+        "segments": np.array([[0, 0, 0, 0, 0, 1]]),
+    }
+    found = teachers.predicted(batch, 2)
+    np.testing.assert_array_equal(found, [[1, 0, 1, 0, 0, 0]])
+    # Planted: the mask of the input token instead of the predicted one.
+    assert not np.array_equal(found[0, :4], batch["loss_mask"][0, :4])
+
+
+def test_labels_outside_the_mask_do_not_matter():
+    lm = agreement.target()
+    own = hydra.objective(lm.model)
+    params = hydra.init(KEY, lm.model, lm.params, heads=2)
+    target = teachers.teacher(lm.model)
+    batch = counting()
+    mask = np.ones(batch["tokens"].shape, bool)
+    mask[:, -1] = False
+    other = {"tokens": batch["tokens"].copy()}
+    other["tokens"][:, -1] = 0
+
+    def loss(batch, mask):
+        batch = {**batch, "loss_mask": mask}
+        return own.loss(params, batch, target(lm.params, batch))[0]
+
+    assert loss(batch, mask) == loss(other, mask)
+    every = np.ones_like(mask)
+    assert loss(batch, every) != loss(other, every)  # planted: no mask
+
+
+def test_parts_of_the_logits_change_nothing():
+    """Values and gradients, to rounding; the parts do not divide the batch."""
+    lm = agreement.target()
+    params = hydra.init(KEY, lm.model, lm.params, heads=2)
+    batch = counting(3)
+
+    def loss(params, part):
+        own = hydra.objective(lm.model, soft=0.5, part=part)
+        teacher = teachers.teacher(lm.model)(lm.params, batch)
+        return own.loss(params, batch, teacher)[0]
+
+    whole = jax.value_and_grad(loss)(params, 0)
+    parts = jax.value_and_grad(loss)(params, 7)
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts)):
+        np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-4)
+
+
+def test_one_step_of_the_training_time_test_is_plain_training():
+    """The first of the steps is the layer over true states; decay weighs the others."""
+    lm = agreement.target()
+    params = eagle3.init(KEY, lm.model, lm.params)
+    batch = counting(2)
+    one, two = (eagle3.objective(lm.model, steps=n, decay=0.5) for n in (1, 2))
+    teacher = teachers.teacher(lm.model, one.taps)(lm.params, batch)
+    first, metrics = one.loss(params, batch, teacher)
+    both, more = two.loss(params, batch, teacher)
+    states, draft = eagle3.guesses(params, lm.model, batch, teacher, 1)[0]
+    weights = teachers.predicted(batch, 2)
+    p = teacher.head(teachers.ahead(teacher.hidden[teachers.NORM], 1))
+    by_hand = teachers.mean(losses.soft_ce(p, draft(states)), weights)
+    np.testing.assert_allclose(first, by_hand, rtol=1e-5)
+    np.testing.assert_allclose(metrics["alpha_0"], more["alpha_0"], rtol=1e-5)
+    assert both > first * 1.2  # a second step was graded
+
+
+def test_the_regression_does_not_reach_the_target():
+    """EAGLE reads the target's embedding, states and head; none has a gradient."""
+    lm = agreement.target()
+    own = eagle.objective(lm.model, noise=0.0)
+    params = eagle.init(KEY, lm.model, lm.params)
+    batch = counting(2)
+
+    def loss(frozen):
+        return own.loss(params, batch, teachers.teacher(lm.model)(frozen, batch))[0]
+
+    assert all((g == 0).all() for g in jax.tree.leaves(jax.grad(loss)(lm.params)))
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A small target with `tiny`'s tokenizer."""
+    tokenizer = models.load("tiny").tokenizer
+    config = transformer.Config(
+        vocab_size=4096,
+        d_model=16,
+        n_layers=3,
+        n_heads=2,
+        n_kv_heads=1,
+        head_dim=8,
+        d_ff=32,
+        max_positions=512,
+        ropes=(transformer.rope(8, 10000.0),),
+        eos=(0,),
+    )
+    model = transformer.transformer(config)
+    return models.Loaded(model, model.init(jax.random.key(1)), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder with a split each."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for split in ("train", "validation"):
+        (folder / split).mkdir()
+        for i in range(3):
+            text = "".join(f"def f{j}(x):\n    return x + {i}\n" for j in range(60))
+            (folder / split / f"{i}.py").write_text(text)
+    return str(folder)
+
+
+def recipe(name: str, corpus: str):
+    """A recipe of configs/heads that takes seconds."""
+    c = importlib.import_module(f"configs.heads.{name}").get_config()
+    c.data.update(source=corpus, tokens=256, batch=2, window=16)
+    c.train.update(evaluate_every=4, save_every=2, warmup=1)
+    c.evaluate.update(tokens=64, window=32, depth=2, prompts=2, prompt_tokens=8)
+    c.evaluate.update(new_tokens=6, nodes=4, ranks=4)
+    return c
+
+
+def test_training_resumes_and_leaves_the_target_alone(small, corpus, tmp_path):
+    """Stopped at step 4 of 8 and begun again: the same weights, bit for bit."""
+    c = recipe("eagle3", corpus)
+    c.draft_vocab, c.objective.steps, c.tree_nodes = 64, 2, 4
+    c.method.topology = {"name": "topologies/static"}
+    before = jax.tree.map(lambda x: np.asarray(x).tobytes(), small.params)
+    whole = heads.Training(c, tmp_path / "whole", small)
+    done = whole.fit()
+    part = heads.Training(c, tmp_path / "part", small)
+
+    class Killed(Exception):
+        pass
+
+    class Ending(type(whole.stream)):
+        def batch(self, step, process=0, processes=1):
+            if step == 4:
+                raise Killed
+            return super().batch(step, process, processes)
+
+    fields = (part.stream.corpus, part.stream.stages, c.seed)
+    part.stream = Ending(*fields, numbered=True)
+    with pytest.raises(Killed):
+        part.fit()
+    again = heads.Training(c, tmp_path / "part", small).fit()
+    assert done.step == again.step == 8
+    for a, b in zip(jax.tree.leaves(done.params), jax.tree.leaves(again.params)):
+        np.testing.assert_array_equal(a, b)
+    fresh = jax.tree.leaves(whole.params)
+    moved = [not np.array_equal(a, b) for a, b in zip(fresh, jax.tree.leaves(done))]
+    assert any(moved)  # planted: a run that trains nothing would resume as well
+    after = jax.tree.map(lambda x: np.asarray(x).tobytes(), small.params)
+    assert before == after
+    shutil.rmtree(tmp_path / "part")
+
+
+def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypatch):
+    """Two recipes in one report; the second sitting repeats nothing."""
+    c = recipe("compare", corpus)
+    c.recipes = ("medusa", "hydra")
+    c.update(temperatures=(0.8,), prompts=1, prompt_tokens=16, max_new_tokens=8)
+    c.repeats, c.tasks = 1, ("text",)
+    load = settings.load
+
+    def loaded(path):
+        one = load(path)
+        one.init.heads, one.tree_nodes = 2, 4
+        one.method.topology = {"name": "topologies/chain", "length": 2}
+        return one
+
+    monkeypatch.setattr(settings, "load", loaded)
+    store = Store(tmp_path)
+    found = stage.run(c, store, small)
+    assert [h["recipe"] for h in found["heads"]] == ["medusa", "hydra"]
+    assert found["heads"][0]["draft_flops"] > 0
+    named = {row["method"]: row for row in found["rows"]}
+    assert set(named) == {"plain", "medusa", "hydra"}
+    assert named["hydra"]["identical_to_plain"]
+    report.write(store, settings.plain(c), found)
+    text = (tmp_path / "report.md").read_text()
+    assert "## Training" in text and "hydra" in text
+    assert (tmp_path / "figures" / "training.png").exists()
+    monkeypatch.setattr(heads, "run", None)  # planted: training again would fail
+    assert stage.run(c, store, small)["heads"] == found["heads"]
+    about = files.describe(tmp_path / "heads" / "hydra-s0" / "export")
+    assert about["head"] == "hydra" and len(about["hits"]) == 2
+    figures = json.loads((tmp_path / "heads" / "hydra-s0" / "figures.json").read_text())
+    assert figures["steps"] == 8
+    assert [row["step"] for row in figures["curve"]] == [4, 8]
+
+
+def test_heads_of_another_target_are_refused(small, tmp_path):
+    params = {"a": {"b": jnp.ones((2, 3))}, "kept": jnp.arange(3)}
+    print_ = files.fingerprint(small.params)
+    files.save(tmp_path, params, {"target": "tiny", "fingerprint": print_})
+    back = files.load(tmp_path, small)
+    assert jax.tree.structure(back) == jax.tree.structure(params)
+    assert back["kept"].dtype == jnp.int32
+    other = types.SimpleNamespace(params=jax.tree.map(lambda x: x + 1, small.params))
+    with pytest.raises(CheckpointError, match="train heads for it"):
+        files.load(tmp_path, other)
+    with pytest.raises(CheckpointError, match=r"holds no heads\.safetensors"):
+        files.load(tmp_path / "none", small)
+
+
+def test_bad_configs(small, corpus, tmp_path):
+    c = recipe("medusa", corpus)
+    c.head = "medsa"
+    with pytest.raises(ConfigError, match=r"config\.head='medsa'"):
+        heads.Training(c, tmp_path, small)
+    with pytest.raises(ConfigError, match="steps=0"):
+        eagle3.objective(small.model, steps=0)
+    with pytest.raises(ConfigError, match="dropout=1"):
+        hydra.objective(small.model, dropout=1.0)
+    with pytest.raises(ConfigError, match="one of them must be positive"):
+        hydra.objective(small.model, label=0.0, soft=0.0)
