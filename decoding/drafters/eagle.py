@@ -54,7 +54,7 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         batch, size = ctx.tokens.shape
         grown = topology.init(batch)
         cache = layers.cache(heads["layer"], batch, size + sum(topology.run))
-        feature = jnp.zeros((batch, target.d_model), heads["feature"].dtype)
+        feature = jnp.zeros((batch, target.d_model), heads["fuse"].dtype)
         return base.State(Row(feature, cache, grown.row), grown.shared)
 
     def draft(keys, ctx: base.Context, state: base.State):

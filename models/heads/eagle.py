@@ -8,8 +8,8 @@ state and e its embedding,
 
 The token is one step ahead of the feature, which settles which of the possible next
 features is meant. The layer has no norm before its attention, and its output none after
-it: f^ takes the place of the *normed* feature. fc → `embedding`, `feature` [D, D] and
-`bias` [D]; the target's embedding and head stay frozen.
+it: f^ takes the place of the *normed* feature. fc → `fuse` [2, D, D], the embedding's
+half first, and `bias` [D]; the target's embedding and head stay frozen.
 """
 
 import jax
@@ -23,12 +23,11 @@ from models.heads.layers import Params
 def init(key: Array, config, bias: bool = True) -> Params:
     """Random params of the layer and fc."""
     c = layers.geometry(config)
-    keys = jax.random.split(key, 3)
+    keys = jax.random.split(key, 2)
     dim = config.d_model
     params: Params = {
-        "embedding": layers.normal(keys[0], (dim, dim), 2 * dim),
-        "feature": layers.normal(keys[1], (dim, dim), 2 * dim),
-        "layer": layers.init_layer(keys[2], c),
+        "fuse": layers.normal(keys[0], (2, dim, dim), 2 * dim),
+        "layer": layers.init_layer(keys[1], c),
     }
     if bias:
         params["bias"] = jnp.zeros(dim)
@@ -37,7 +36,7 @@ def init(key: Array, config, bias: bool = True) -> Params:
 
 def fuse(params: Params, embedded: Array, feature: Array) -> Array:
     """fc [e ; f], [..., D]."""
-    u = embedded @ params["embedding"] + feature @ params["feature"]
+    u = embedded @ params["fuse"][0] + feature @ params["fuse"][1]
     return u + params["bias"] if "bias" in params else u
 
 
@@ -68,4 +67,4 @@ def block(params: Params, target, cache, embedded: Array, features: Array, nodes
 
 
 def check(params: Params, target) -> None:
-    layers.check("EAGLE", target, params["feature"].shape[-1])
+    layers.check("EAGLE", target, params["fuse"].shape[-1])

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.flax import load_file, save_file
 
-from models.checkpoints import tensors
+from models.checkpoints import hf, tensors
 from models.errors import CheckpointError
 
 WEIGHTS, CONFIG = "heads.safetensors", "heads.json"
@@ -30,9 +30,7 @@ def save(folder: str | pathlib.Path, params: Any, about: dict[str, Any]) -> None
     """Write the params in their dtypes, and `about` beside them."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    flat = {}
-    for path, x in jax.tree_util.tree_leaves_with_path(params):
-        flat["/".join(str(p.key) for p in path)] = np.asarray(x)
+    flat = {name: jnp.asarray(x) for name, x in hf.flatten(params).items()}
     save_file(flat, str(folder / WEIGHTS))
     tensors.write_json(folder / CONFIG, about)
 
@@ -57,15 +55,11 @@ def load(folder: str | pathlib.Path, target: Any = None, dtype: Any = None) -> A
             )
     if dtype is None and target is not None:
         dtype = jax.tree.leaves(target.params)[0].dtype
-    params: dict[str, Any] = {}
-    for name, x in load_file(str(folder / WEIGHTS)).items():
-        at = params
-        *parents, last = name.split("/")
-        for parent in parents:
-            at = at.setdefault(parent, {})
-        floating = jnp.issubdtype(x.dtype, jnp.floating)
-        at[last] = jnp.asarray(x, dtype if floating else None)
-    return params
+    flat = {
+        name: x.astype(dtype) if dtype and jnp.issubdtype(x.dtype, jnp.floating) else x
+        for name, x in load_file(str(folder / WEIGHTS)).items()
+    }
+    return hf.unflatten(flat)
 
 
 def describe(folder: str | pathlib.Path) -> dict[str, Any]:

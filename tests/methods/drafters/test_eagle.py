@@ -51,7 +51,7 @@ def test_without_the_token_its_law_cannot_know_it():
     lm, own = agreement.target(), params()
     embedded = jax.random.normal(KEY, (1, 6, lm.config.d_model))
     features = jax.random.normal(jax.random.key(1), embedded.shape)
-    deaf = {**own, "embedding": jnp.zeros_like(own["embedding"])}
+    deaf = {**own, "fuse": own["fuse"].at[0].set(0.0)}
     a = heads.sequence(deaf, lm.config, embedded, features)
     b = heads.sequence(deaf, lm.config, -embedded, features)
     np.testing.assert_array_equal(a, b)

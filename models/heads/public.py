@@ -1,0 +1,322 @@
+"""Draft heads in the layouts of their published checkpoints, to read and to write.
+
+Medusa (`FasterDecoding/medusa-*`), Hydra (`ankner/hydra-*`), EAGLE-1/2 and EAGLE-3
+(`yuhuili/EAGLE*`, and the names that vLLM's speculators give EAGLE-3's). Tensors are
+what decides: a config.json may say two heads where there are five. Files are
+safetensors; a pickle must be converted first.
+"""
+
+import fnmatch
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.flax import load_file, save_file
+
+from models.checkpoints import hf
+from models.errors import CheckpointError, ConfigError
+from models.heads import eagle, eagle3, hydra, layers, medusa
+
+KINDS = ("eagle", "eagle3", "hydra", "medusa")
+# What files hold beside the weights of the heads: copies of the target's, buffers.
+IGNORED = (
+    "*rotary_emb.inv_freq",
+    "embed_tokens.weight",
+    "input_embed_fn.weight",
+    "prefix_embeding_layer.embed_tokens.weight",
+    "t2d",
+)
+
+
+def _join_inputs(c: Any, theirs: Any) -> Any:
+    flat = theirs[0].T  # [n D, D]
+    return flat.reshape(-1, flat.shape[1], flat.shape[1])
+
+
+def _split_inputs(c: Any, x: Any) -> tuple:
+    return (x.reshape(-1, x.shape[2]).T,)
+
+
+# One weight [D, n D] of n inputs side by side <-> [n, D, D], a matrix an input.
+INPUTS = hf.Layout(_join_inputs, _split_inputs)
+
+
+class Item(NamedTuple):
+    """One of our params, the tensors it is made of, and names that repeat the first."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    layout: hf.Layout = hf.SAME
+    same: tuple[str, ...] = ()
+
+
+def _layer(ours: str, theirs: str) -> Iterator[Item]:
+    """A decoder layer without its first norm."""
+    attention, mlp = f"{theirs}.self_attn.", f"{theirs}.mlp."
+    yield Item(
+        f"{ours}/qkv",
+        tuple(f"{attention}{x}_proj.weight" for x in "qkv"),
+        hf.KERNEL_HEADS,
+    )
+    yield Item(f"{ours}/out", (f"{attention}o_proj.weight",), hf.KERNEL)
+    up = (f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight")
+    yield Item(f"{ours}/up", up, hf.KERNEL_PAIR)
+    yield Item(f"{ours}/down", (f"{mlp}down_proj.weight",), hf.KERNEL)
+    yield Item(f"{ours}/norm", (f"{theirs}.post_attention_layernorm.weight",))
+
+
+def _medusa(heads: int, blocks: int) -> Iterator[Item]:
+    for i in range(heads):
+        again = range(1, blocks)
+        weights = tuple(f"{i}.{j}.linear.weight" for j in again)
+        biases = tuple(f"{i}.{j}.linear.bias" for j in again)
+        yield Item(f"res/{i}", (f"{i}.0.linear.weight",), hf.KERNEL, weights)
+        yield Item(f"bias/{i}", (f"{i}.0.linear.bias",), hf.SAME, biases)
+        yield Item(f"head/{i}", (f"{i}.{blocks}.weight",))
+
+
+def _hydra(heads: int, blocks: int, prefix: bool) -> Iterator[Item]:
+    """With a prefix layer every module stands behind a dropout of its own."""
+    first, step = (1, 2) if prefix else (0, 1)
+    for i in range(heads):
+        at, mlp = f"head_{i}", f"hydra_mlp.{i}"
+        for ours, theirs in (("mix", "linear"), ("skip", "res_connection")):
+            name = f"{mlp}.{first}.{theirs}"
+            yield Item(f"{at}/{ours}", (f"{name}.weight",), INPUTS)
+            yield Item(f"{at}/{ours}_bias", (f"{name}.bias",))
+        if blocks > 1:
+            names = [f"{mlp}.{first + step * j}.linear" for j in range(1, blocks)]
+            weights = tuple(f"{name}.weight" for name in names)
+            biases = tuple(f"{name}.bias" for name in names)
+            yield Item(f"{at}/res", weights[:1], hf.KERNEL, weights[1:])
+            yield Item(f"{at}/res_bias", biases[:1], hf.SAME, biases[1:])
+        name = f"hydra_lm_head.{i}.1" if prefix else f"hydra_lm_head.{i}"
+        yield Item(f"{at}/head", (f"{name}.weight",))
+        yield Item(f"{at}/head_bias", (f"{name}.bias",))
+    if prefix:
+        whole = "prefix_embeding_layer"  # the spelling of the files
+        yield from _layer("prefix", f"{whole}.layers.0")
+        norm = f"{whole}.layers.0.input_layernorm.weight"
+        yield Item("prefix/input_norm", (norm,))
+        yield Item("prefix/final_norm", (f"{whole}.norm.weight",))
+
+
+def _eagle(bias: bool) -> Iterator[Item]:
+    yield Item("fuse", ("fc.weight",), INPUTS)
+    if bias:
+        yield Item("bias", ("fc.bias",))
+    yield from _layer("layer", "layers.0")
+
+
+def _eagle3() -> Iterator[Item]:
+    yield Item("fuse", ("fc.weight",), INPUTS)
+    yield Item("embedding_norm", ("midlayer.input_layernorm.weight",))
+    yield Item("feature_norm", ("midlayer.hidden_norm.weight",))
+    yield from _layer("layer", "midlayer")
+    yield Item("norm", ("norm.weight",))
+    yield Item("head", ("lm_head.weight",))
+
+
+def _highest(names: Any, pattern: str) -> int:
+    """The greatest number that the pattern finds in the names; -1 if none."""
+    found = [re.match(pattern, name) for name in names]
+    return max((int(m.group(1)) for m in found if m), default=-1)
+
+
+def _read_plan(kind: str, names: set[str]) -> tuple[list[Item], dict[str, int]]:
+    """The items of a file, by the names in it, and what the shapes cannot say."""
+    if kind == "medusa":
+        heads = _highest(names, r"(\d+)\.0\.linear\.weight$") + 1
+        blocks = _highest(names, r"0\.(\d+)\.linear\.weight$") + 1
+        return list(_medusa(heads, blocks)), {"heads": heads, "blocks": blocks}
+    if kind == "hydra":
+        prefix = any(name.startswith("prefix_embeding_layer.") for name in names)
+        heads = _highest(names, r"hydra_mlp\.(\d+)\.") + 1
+        last = _highest(names, r"hydra_mlp\.0\.(\d+)\.linear\.weight$")
+        blocks = (last + 1) // 2 if prefix else last + 1
+        plan = list(_hydra(heads, blocks, prefix))
+        return plan, {"heads": heads, "blocks": blocks, "prefix": prefix}
+    if kind == "eagle":
+        return list(_eagle("fc.bias" in names)), {"bias": "fc.bias" in names}
+    return list(_eagle3()), {}
+
+
+def _expected(kind: str, plan: dict[str, int], target: Any, kept: Any) -> Any:
+    """The shapes that heads of the target have."""
+    rows = jax.ShapeDtypeStruct((target.vocab_size, target.d_model), jnp.float32)
+    key = jax.random.key(0)
+
+    def init(rows: Any) -> Any:
+        if kind == "medusa":
+            return medusa.init(key, target, rows, plan["heads"])
+        if kind == "hydra":
+            deep = plan["blocks"] > 1
+            return hydra.init(
+                key, target, rows, plan["heads"], bool(plan["prefix"]), deep
+            )
+        if kind == "eagle":
+            return eagle.init(key, target, bool(plan["bias"]))
+        return eagle3.init(key, target, rows, kept)
+
+    return jax.eval_shape(init, rows)
+
+
+def read(kind: str, tensors: Mapping[str, Any], target: Any) -> tuple[Any, dict]:
+    """Params of published tensors, and the arguments that the drafter then needs.
+
+    `target` is the target's config. CheckpointError names tensors that are missing,
+    unknown, of other shapes, or that should repeat one another and do not.
+    """
+    _check_kind(kind)
+    theirs = {_plain(kind, name): x for name, x in tensors.items()}
+    names = {
+        name
+        for name in theirs
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in IGNORED)
+    }
+    plan, found = _read_plan(kind, names)
+    wanted = {n for item in plan for n in (*item.theirs, *item.same)}
+    missing, unknown = wanted - names, names - wanted - {"d2t"}
+    if missing or unknown or not plan:
+        raise CheckpointError(
+            f"these are no {kind} heads: missing {sorted(missing)[:8]}, unknown "
+            f"{sorted(unknown)[:8]}"
+        )
+    kept = _draft_vocabulary(theirs, target) if kind == "eagle3" else None
+    expected = hf.flatten(_expected(kind, found, target, kept))
+    flat: dict[str, Any] = {}
+    config = layers.geometry(target)
+    for item in plan:
+        for name in item.same:
+            if not np.array_equal(theirs[name], theirs[item.theirs[0]]):
+                raise CheckpointError(
+                    f"{name} differs from {item.theirs[0]}: the blocks of a head share "
+                    "their weights, and these were trained apart"
+                )
+        try:
+            flat[item.ours] = item.layout.join(config, [theirs[n] for n in item.theirs])
+        except (TypeError, ValueError) as error:
+            shapes = [theirs[n].shape for n in item.theirs]
+            raise CheckpointError(
+                f"{item.theirs} of shapes {shapes} do not fit a target of width "
+                f"{target.d_model} ({error})"
+            ) from error
+    if kind == "medusa":
+        for name in ("res", "bias", "head"):
+            parts = [flat.pop(f"{name}/{i}") for i in range(found["heads"])]
+            flat[name] = jnp.stack(parts)
+    if kept is not None:
+        flat["kept"] = jnp.asarray(kept)
+    wrong = [
+        f"{name} {flat[name].shape}, expected {x.shape}"
+        for name, x in expected.items()
+        if flat[name].shape != x.shape
+    ]
+    if wrong:
+        raise CheckpointError(f"heads of another target: {wrong[:4]}")
+    params = jax.tree.map(jnp.asarray, hf.unflatten(flat))
+    return params, _arguments(kind, found)
+
+
+def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any]:
+    """The tensors of a published checkpoint; `blocks` of Medusa's or Hydra's heads."""
+    _check_kind(kind)
+    flat = dict(hf.flatten(params))
+    if kind == "medusa":
+        heads = medusa.count(params)
+        for name in ("res", "bias", "head"):
+            stacked = flat.pop(name)
+            flat.update({f"{name}/{i}": stacked[i] for i in range(heads)})
+        plan = list(_medusa(heads, blocks))
+    elif kind == "hydra":
+        plan = list(_hydra(hydra.count(params), blocks, "prefix" in params))
+    else:
+        plan = list(_eagle("bias" in params) if kind == "eagle" else _eagle3())
+    config, out = layers.geometry(target), {}
+    for item in plan:
+        parts = item.layout.split(config, flat[item.ours])
+        out.update(dict(zip(item.theirs, parts, strict=True)))
+        out.update(dict.fromkeys(item.same, parts[0]))
+    if "kept" in params:
+        kept = np.asarray(params["kept"], np.int64)
+        out["d2t"] = kept - np.arange(len(kept))
+        out["t2d"] = np.isin(np.arange(target.vocab_size), kept)
+    return out
+
+
+def load(kind: str, path: str | pathlib.Path, target: Any) -> tuple[Any, dict]:
+    """`read` of a safetensors file, or of the only one in a folder."""
+    path = pathlib.Path(path)
+    if path.is_dir():
+        found = sorted(path.glob("*.safetensors"))
+        if len(found) != 1:
+            raise CheckpointError(
+                f"{path} holds {len(found)} safetensors files: give the one of the "
+                "heads (a .bin or .pt file must be converted first)"
+            )
+        path = found[0]
+    if path.suffix != ".safetensors":
+        raise CheckpointError(
+            f"{path}: only safetensors are read, a pickle can run any code; convert it"
+        )
+    try:
+        tensors = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error})") from error
+    return read(kind, tensors, target)
+
+
+def save(
+    kind: str, path: str | pathlib.Path, params: Any, target: Any, blocks: int = 1
+) -> None:
+    """`write` to a safetensors file."""
+    tensors = write(kind, params, target, blocks)
+    save_file({n: jnp.asarray(x) for n, x in tensors.items()}, str(path))
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ConfigError(f"kind={kind!r}: use one of {KINDS}")
+
+
+def _plain(kind: str, name: str) -> str:
+    """A name without what merged checkpoints and other exporters add."""
+    name = name.removeprefix("medusa_head.")
+    if kind == "eagle3" and name.startswith("layers.0."):
+        return "midlayer." + name.removeprefix("layers.0.")
+    return name
+
+
+def _draft_vocabulary(theirs: Mapping[str, Any], target: Any) -> np.ndarray | None:
+    """The kept ids of `d2t`, which holds offsets `id - i`, or the ids themselves.
+
+    `t2d`, the mask of the kept ids, decides where there is one; else ids are what rises
+    at every step.
+    """
+    if "d2t" not in theirs:
+        return None
+    stored = np.asarray(theirs["d2t"]).astype(np.int64)
+    ids = stored + np.arange(len(stored))
+    forms = (stored, ids) if (np.diff(stored) > 0).all() else (ids,)
+    if "t2d" in theirs:
+        mask = np.flatnonzero(np.asarray(theirs["t2d"]))
+        forms = tuple(kept for kept in (ids, stored) if np.array_equal(kept, mask))
+    for kept in forms:
+        rising = (np.diff(kept) > 0).all() and kept[0] >= 0
+        if rising and kept[-1] < target.vocab_size:
+            return kept.astype(np.int32)
+    raise CheckpointError(
+        f"d2t is neither offsets nor rising ids below {target.vocab_size}, or t2d says "
+        "otherwise: it belongs to another target"
+    )
+
+
+def _arguments(kind: str, found: dict[str, int]) -> dict[str, int]:
+    if kind in ("medusa", "hydra"):
+        return {"blocks": found["blocks"]}
+    return {}

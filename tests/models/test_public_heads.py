@@ -1,0 +1,299 @@
+"""Published layouts of draft heads: fixtures written by their names, numpy arithmetic.
+
+The tensors here are made from the names and shapes of the published files, not by our
+own writer; what they mean is computed by a few lines of numpy.
+"""
+
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from models import transformer
+from models.errors import CheckpointError, ConfigError
+from models.heads import eagle, eagle3, hydra, medusa, public
+
+D, FF, H, G, HD, V, VD, K, L = 16, 44, 4, 2, 4, 37, 13, 3, 2
+EPS = 1e-5
+TARGET = transformer.Config(
+    vocab_size=V,
+    d_model=D,
+    n_layers=4,
+    n_heads=H,
+    n_kv_heads=G,
+    head_dim=HD,
+    d_ff=FF,
+    max_positions=64,
+    norm_eps=EPS,
+    ropes=(transformer.rope(HD, 10000.0),),
+)
+KEPT = np.asarray([0, 2, 3, 5, 8, 9, 11, 20, 21, 22, 30, 35, 36])
+
+
+def made(shapes: dict) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    out = {}
+    for name, shape in shapes.items():
+        x = rng.normal(size=shape).astype(np.float32) * 0.3
+        out[name] = x + 1.0 if "norm" in name else x
+    return out
+
+
+def llama(prefix: str, inputs: int = D) -> dict:
+    """Names and shapes of a layer without its input norm."""
+    return {
+        f"{prefix}.self_attn.q_proj.weight": (H * HD, inputs),
+        f"{prefix}.self_attn.k_proj.weight": (G * HD, inputs),
+        f"{prefix}.self_attn.v_proj.weight": (G * HD, inputs),
+        f"{prefix}.self_attn.o_proj.weight": (D, H * HD),
+        f"{prefix}.mlp.gate_proj.weight": (FF, D),
+        f"{prefix}.mlp.up_proj.weight": (FF, D),
+        f"{prefix}.mlp.down_proj.weight": (D, FF),
+        f"{prefix}.post_attention_layernorm.weight": (D,),
+    }
+
+
+def medusa_file() -> dict[str, np.ndarray]:
+    shapes: dict = {}
+    for i in range(K):
+        shapes[f"{i}.0.linear.weight"], shapes[f"{i}.0.linear.bias"] = (D, D), (D,)
+        shapes[f"{i}.{L}.weight"] = (V, D)
+    found = made(shapes)
+    for i in range(K):
+        for part in ("weight", "bias"):
+            found[f"{i}.1.linear.{part}"] = found[f"{i}.0.linear.{part}"].copy()
+    return found
+
+
+def hydra_file(prefix: bool) -> dict[str, np.ndarray]:
+    shapes: dict = {"input_embed_fn.weight": (V, D)}
+    first, again = (1, (3, 5, 7)) if prefix else (0, (1,))
+    for i in range(K):
+        for part in ("linear", "res_connection"):
+            shapes[f"hydra_mlp.{i}.{first}.{part}.weight"] = (D, D * (i + 2))
+            shapes[f"hydra_mlp.{i}.{first}.{part}.bias"] = (D,)
+        shapes[f"hydra_mlp.{i}.{again[0]}.linear.weight"] = (D, D)
+        shapes[f"hydra_mlp.{i}.{again[0]}.linear.bias"] = (D,)
+        head = f"hydra_lm_head.{i}" + (".1" if prefix else "")
+        shapes[f"{head}.weight"], shapes[f"{head}.bias"] = (V, D), (V,)
+    if prefix:
+        whole = "prefix_embeding_layer"
+        shapes |= llama(f"{whole}.layers.0")
+        shapes[f"{whole}.layers.0.input_layernorm.weight"] = (D,)
+        shapes[f"{whole}.norm.weight"] = (D,)
+        shapes[f"{whole}.embed_tokens.weight"] = (V, D)
+        shapes[f"{whole}.layers.0.self_attn.rotary_emb.inv_freq"] = (HD // 2,)
+    found = made(shapes)
+    for i in range(K):
+        for j in again[1:]:
+            for part in ("weight", "bias"):
+                source = f"hydra_mlp.{i}.{again[0]}.linear.{part}"
+                found[f"hydra_mlp.{i}.{j}.linear.{part}"] = found[source].copy()
+    return found
+
+
+def eagle_file() -> dict[str, np.ndarray]:
+    fc = {"embed_tokens.weight": (V, D), "fc.weight": (D, 2 * D), "fc.bias": (D,)}
+    return made(fc | llama("layers.0"))
+
+
+def eagle3_file() -> dict[str, np.ndarray]:
+    names = {f"midlayer.{n}.weight": (D,) for n in ("hidden_norm", "input_layernorm")}
+    shapes = {"fc.weight": (D, 3 * D), **names, **llama("midlayer", 2 * D)}
+    found = made({**shapes, "norm.weight": (D,), "lm_head.weight": (VD, D)})
+    found["d2t"] = (KEPT - np.arange(VD)).astype(np.int64)
+    found["t2d"] = np.isin(np.arange(V), KEPT)
+    return found
+
+
+FILES = {
+    "medusa": medusa_file,
+    "hydra": lambda: hydra_file(False),
+    "hydra++": lambda: hydra_file(True),
+    "eagle": eagle_file,
+    "eagle3": eagle3_file,
+}
+
+
+def kind_of(name: str) -> str:
+    return name.removesuffix("++")
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def rms(x, scale):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * scale
+
+
+def turned(x):
+    """Rotary embedding of x [T, heads, HD], position t in row t, halves paired."""
+    t = np.arange(len(x))[:, None] * 10000.0 ** (-2 * np.arange(HD // 2) / HD)
+    cos, sin = np.cos(t)[:, None], np.sin(t)[:, None]
+    a, b = x[..., : HD // 2], x[..., HD // 2 :]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def layer(w, name, x, residual):
+    """A Llama layer on x [T, in] by the tensors called `name`, position by position."""
+    length = len(x)
+    q = turned((x @ w[f"{name}.self_attn.q_proj.weight"].T).reshape(length, H, HD))
+    k = turned((x @ w[f"{name}.self_attn.k_proj.weight"].T).reshape(length, G, HD))
+    v = (x @ w[f"{name}.self_attn.v_proj.weight"].T).reshape(length, G, HD)
+    out = np.zeros((length, H, HD))
+    for t in range(length):
+        for h in range(H):
+            s = k[: t + 1, h // (H // G)] @ q[t, h] / np.sqrt(HD)
+            p = np.exp(s - s.max())
+            out[t, h] = (p / p.sum()) @ v[: t + 1, h // (H // G)]
+    r = residual + out.reshape(length, -1) @ w[f"{name}.self_attn.o_proj.weight"].T
+    y = rms(r, w[f"{name}.post_attention_layernorm.weight"])
+    gate = silu(y @ w[f"{name}.mlp.gate_proj.weight"].T)
+    up = y @ w[f"{name}.mlp.up_proj.weight"].T
+    return r + (gate * up) @ w[f"{name}.mlp.down_proj.weight"].T
+
+
+X, E = np.random.default_rng(1).normal(size=(2, 5, D))
+
+
+def by_numpy(name: str, w: dict) -> np.ndarray:
+    """Head K - 1's logits, or the layer's outputs, for states X and embeddings E."""
+    if name == "medusa":
+        z = X
+        for _ in range(L):
+            z = z + silu(z @ w["2.0.linear.weight"].T + w["2.0.linear.bias"])
+        return z @ w["2.2.weight"].T
+    if kind_of(name) == "hydra":
+        plus = name == "hydra++"
+        g = X
+        if plus:
+            at = "prefix_embeding_layer.layers.0"
+            g = layer(w, at, rms(X, w[f"{at}.input_layernorm.weight"]), X)
+            g = rms(g, w["prefix_embeding_layer.norm.weight"])
+        u = np.concatenate([g, E, 2 * E, -E], -1)
+        first, count, own = ("1", 4, 3) if plus else ("0", 2, 1)
+        at = f"hydra_mlp.2.{first}"
+        skip = u @ w[f"{at}.res_connection.weight"].T + w[f"{at}.res_connection.bias"]
+        z = skip + silu(u @ w[f"{at}.linear.weight"].T + w[f"{at}.linear.bias"])
+        for _ in range(count - 1):
+            at = f"hydra_mlp.2.{own}.linear"
+            z = z + silu(z @ w[f"{at}.weight"].T + w[f"{at}.bias"])
+        head = "hydra_lm_head.2" + (".1" if plus else "")
+        return z @ w[f"{head}.weight"].T + w[f"{head}.bias"]
+    if name == "eagle":
+        u = np.concatenate([E, X], -1) @ w["fc.weight"].T + w["fc.bias"]
+        return layer(w, "layers.0", u, u)
+    g = np.concatenate([X, 2 * X, -E], -1) @ w["fc.weight"].T
+    e = rms(E, w["midlayer.input_layernorm.weight"])
+    c = np.concatenate([e, rms(g, w["midlayer.hidden_norm.weight"])], -1)
+    a = layer(w, "midlayer", c, g)
+    return rms(a, w["norm.weight"]) @ w["lm_head.weight"].T
+
+
+def by_us(name: str, params, arguments: dict) -> np.ndarray:
+    x, e = jnp.asarray(X, jnp.float32), jnp.asarray(E, jnp.float32)
+    if name == "medusa":
+        return medusa.logits(params, x, arguments["blocks"])[2]
+    if kind_of(name) == "hydra":
+        g = x
+        if "prefix" in params:
+            g = hydra.prefix_sequence(params, TARGET, x[None])[0]
+        u = jnp.stack([g, e, 2 * e, -e], -2)
+        return hydra.logits(params, 2, u, arguments["blocks"])
+    if name == "eagle":
+        return eagle.sequence(params, TARGET, e[None], x[None])[0]
+    g = eagle3.features(params, jnp.stack([x, 2 * x, -e], -2))[None]
+    a = eagle3.unroll(params, TARGET, e[None], g, 1, lambda s, a: a)[0, 0]
+    return eagle3.logits(params, a, EPS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_published_tensors_mean_what_numpy_says(name):
+    """To 1e-4 in float32; planted: the order of the inputs of the first weight."""
+    theirs = FILES[name]()
+    expected = by_numpy(name, theirs)
+    found = by_us(name, *public.read(kind_of(name), theirs, TARGET))
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
+    first = {
+        "medusa": "2.0.linear.weight",
+        "hydra": "hydra_mlp.2.0.linear.weight",
+        "hydra++": "hydra_mlp.2.1.linear.weight",
+    }.get(name, "fc.weight")
+    again = {n: x for n, x in theirs.items() if x is not theirs[first]}
+    again[first] = np.roll(theirs[first], D // 2, 1)
+    if name == "medusa":
+        again["2.1.linear.weight"] = again[first]
+    other = by_us(name, *public.read(kind_of(name), again, TARGET))
+    assert np.abs(other - expected).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_written_is_what_was_read(name, tmp_path):
+    """All tensors but copies of the target's and buffers come back, bit for bit."""
+    theirs = FILES[name]()
+    params, arguments = public.read(kind_of(name), theirs, TARGET)
+    back = public.write(
+        kind_of(name), params, TARGET, blocks=arguments.get("blocks", 1)
+    )
+    lost = {n for n in theirs if n not in back}
+    assert all("embed" in n.split(".")[-2] or "inv_freq" in n for n in lost)
+    for key, x in back.items():
+        np.testing.assert_array_equal(x, theirs[key], err_msg=key)
+    save_file(theirs, tmp_path / "heads.safetensors")
+    again, _ = public.load(kind_of(name), tmp_path, TARGET)
+    own = public.write(kind_of(name), again, TARGET, arguments.get("blocks", 1))
+    for key, x in back.items():
+        np.testing.assert_array_equal(x, own[key], err_msg=key)
+
+
+def test_other_spellings():
+    """Merged models prefix Medusa's names; vLLM calls EAGLE-3's layer otherwise."""
+    merged = {f"medusa_head.{n}": x for n, x in medusa_file().items()}
+    params, _ = public.read("medusa", merged, TARGET)
+    assert params["head"].shape == (K, V, D)
+    theirs = eagle3_file()
+    renamed = {n.replace("midlayer.", "layers.0."): x for n, x in theirs.items()}
+    a, _ = public.read("eagle3", theirs, TARGET)
+    b, _ = public.read("eagle3", renamed, TARGET)
+    np.testing.assert_array_equal(a["layer"]["qkv"], b["layer"]["qkv"])
+
+
+def test_offsets_and_ids():
+    theirs = eagle3_file()
+    np.testing.assert_array_equal(
+        public.read("eagle3", theirs, TARGET)[0]["kept"], KEPT
+    )
+    ids = {**theirs, "d2t": KEPT}
+    np.testing.assert_array_equal(public.read("eagle3", ids, TARGET)[0]["kept"], KEPT)
+    del ids["t2d"]
+    np.testing.assert_array_equal(public.read("eagle3", ids, TARGET)[0]["kept"], KEPT)
+    wrong = {**theirs, "d2t": theirs["d2t"] + 1}  # planted: t2d says otherwise
+    with pytest.raises(CheckpointError, match="t2d says"):
+        public.read("eagle3", wrong, TARGET)
+
+
+def test_bad_files(tmp_path):
+    theirs = medusa_file()
+    theirs["1.1.linear.weight"] = theirs["1.1.linear.weight"] + 1
+    with pytest.raises(CheckpointError, match="were trained apart"):
+        public.read("medusa", theirs, TARGET)
+    theirs = hydra_file(True)
+    del theirs["hydra_mlp.1.5.linear.bias"]
+    with pytest.raises(CheckpointError, match=r"missing \['hydra_mlp\.1\.5"):
+        public.read("hydra", theirs, TARGET)
+    theirs = {**eagle_file(), "layers.1.x": np.zeros(2, np.float32)}
+    with pytest.raises(CheckpointError, match=r"unknown \['layers\.1\.x"):
+        public.read("eagle", theirs, TARGET)
+    theirs = eagle_file()
+    theirs["layers.0.mlp.down_proj.weight"] = np.zeros((D, FF + 4), np.float32)
+    with pytest.raises(CheckpointError, match="expected"):
+        public.read("eagle", theirs, TARGET)
+    with pytest.raises(ConfigError, match="kind='eagle2'"):
+        public.read("eagle2", {}, TARGET)
+    (tmp_path / "heads.bin").write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="pickle"):
+        public.load("eagle", tmp_path / "heads.bin", TARGET)
+    with pytest.raises(CheckpointError, match="0 safetensors files"):
+        public.load("eagle", tmp_path, TARGET)
