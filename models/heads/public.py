@@ -302,7 +302,9 @@ def _draft_vocabulary(theirs: Mapping[str, Any], target: Any) -> np.ndarray | No
         return None
     stored = np.asarray(theirs["d2t"]).astype(np.int64)
     ids = stored + np.arange(len(stored))
-    forms = (stored, ids) if (np.diff(stored) > 0).all() else (ids,)
+    forms: tuple[np.ndarray, ...] = (ids,)
+    if (np.diff(stored) > 0).all():
+        forms = (stored, ids)
     if "t2d" in theirs:
         mask = np.flatnonzero(np.asarray(theirs["t2d"]))
         forms = tuple(kept for kept in (ids, stored) if np.array_equal(kept, mask))

@@ -4,7 +4,6 @@ The tensors here are made from the names and shapes of the published files, not 
 own writer; what they mean is computed by a few lines of numpy.
 """
 
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
