@@ -23,6 +23,7 @@ DRAFTERS = (
     "aded",
     "copyspec_model",
     "rasd",
+    "pearl",
 )
 
 
