@@ -24,6 +24,7 @@ DRAFTERS = (
     "copyspec_model",
     "rasd",
     "pearl",
+    "speculative_jacobi",
 )
 
 
