@@ -23,6 +23,8 @@ DRAFTERS = (
     "aded",
     "copyspec_model",
     "rasd",
+    "pearl",
+    "speculative_jacobi",
 )
 
 

@@ -172,12 +172,14 @@ def compose(
         streams,
         bool(stop),
     )
-    parts = (method.drafter, verifier_spec, method.policy, *specs)
+    parts = (method.drafter, method.policy, *specs)
     if method.topology is not None:
         parts = (*parts, method.topology)
     models = tuple(_identity(d) for d in drafts.values())
     beside = tuple((n, s.model, s.params) for n, s in streams.items())
-    key = (lm.model, models, beside, tuple(p.static for p in parts), bool(stop))
+    statics = tuple(p.static for p in (*parts, verifier_spec))
+    key = (lm.model, models, beside, statics, bool(stop))
+    # What a verifier promises may follow from its arguments, which its card lacks.
     guarantee = base.weakest(*(p.card.guarantee for p in parts), verifier.guarantee)
     if temperature > 0 and guarantee == base.ARGMAX:
         guarantee = base.LOSSY

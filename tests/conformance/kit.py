@@ -66,6 +66,8 @@ EXAMPLES = {
     "drafters/ead": {"length": 3, "window": 2, "threshold": 2.0, "dwell": 2},
     "drafters/foreal": {"length": 3, "lead": 2, "gate": 0.5, "terminators": "ce"},
     "drafters/fs_gen": {"length": 3, "threshold": 0.4},
+    "drafters/pearl": {"gamma": 3},
+    "drafters/speculative_jacobi": {"window": 4},
     "transforms/ban_tokens": {"bans": ((3, 4), (6,))},
     "transforms/frequency_penalty": {"penalty": 0.5},
     "transforms/logit_bias": {"bias": ((1, 0.5), (2, -0.5))},

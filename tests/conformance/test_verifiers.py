@@ -56,7 +56,7 @@ def method(verifier: str, draw: str, topology: str | None = None) -> Method:
     )
 
 
-CHAINS = ("verifiers/rejection",)  # one draft a node
+CHAINS = ("verifiers/rejection", "verifiers/rapid")  # one draft a node
 BASIC = ("topologies/chain", "topologies/static")
 EVERY = [(v, d, None) for v in VERIFIERS for d in Spec(v).build({}).draws]
 GROWN = [

@@ -1,0 +1,16 @@
+"""Speculative Jacobi decoding: the last round's laws draft the next round's window.
+
+Teng, Shi, Liu, Ning, Dai, Wang, Li, Liu, Accelerating Auto-regressive Text-to-Image
+Generation with Training-free Speculative Jacobi Decoding, 2024, arXiv 2410.01699.
+
+python -m experiments.generate --model=tiny --method=speculative_jacobi \\
+    --prompt="def main("
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {"drafter": "drafters/speculative_jacobi"}
+    return config
