@@ -31,6 +31,8 @@ def draw(report: dict[str, Any], folder: Path) -> None:
             _curve(report, folder)
         if report.get("peers"):
             _peers(report, folder)
+        for plot in report.get("plots", ()):
+            _plot(plot, folder)
 
 
 def _save(figure: Any, folder: Path, name: str) -> None:
@@ -105,6 +107,29 @@ def _curve(report: dict[str, Any], folder: Path) -> None:
     axes.set_ylabel("ms per call")
     axes.legend(fontsize=7)
     _save(figure, folder, "call_time")
+
+
+def _plot(plot: dict[str, Any], folder: Path) -> None:
+    """Lines with errors, as a stage made them."""
+    figure, axes = plt.subplots(figsize=(5.6, 3.4))
+    kinds = ("-", "--", ":", "-.")
+    for i, line in enumerate(plot["series"]):
+        style = kinds[i // len(COLOURS) % len(kinds)]
+        axes.errorbar(
+            line["x"],
+            line["y"],
+            yerr=line["error"],
+            marker="o",
+            ms=3,
+            lw=1.2,
+            ls=style,
+            capsize=2,
+            label=line["name"],
+        )
+    axes.set_title(plot["title"], fontsize=9)
+    axes.set_xlabel(plot["x"])
+    axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
+    _save(figure, folder, plot["name"])
 
 
 def _peers(report: dict[str, Any], folder: Path) -> None:

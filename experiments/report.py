@@ -62,6 +62,9 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         "suggested",
         "peers",
         "replay",
+        "laws",
+        "tables",
+        "plots",
         "figures",
         "commands",
     )
@@ -117,6 +120,12 @@ def markdown(report: dict[str, Any]) -> str:
         lines = [wording.replay_cells(row) for row in report["replay"]]
         parts.append(table(wording.REPLAY_HEADS, lines))
         parts.append(f"- {wording.REPLAYED}\n")
+    for found in report.get("tables", ()):
+        parts.append(f"## {found['title']}\n")
+        parts.append(table(found["heads"], found["lines"]))
+        parts.append("\n".join(f"- {note}" for note in found["notes"]) + "\n")
+    for plot in report.get("plots", ()):
+        parts.append(f"![{plot['title']}](figures/{plot['name']}.png)\n")
     if "figures" in report:
         parts.append("## Figures to reach\n")
         lines = [wording.figure_cells(figure) for figure in report["figures"]]

@@ -44,6 +44,10 @@ def run(
         from experiments import replay
 
         found = replay.run(config, store)
+    elif stage == "laws":
+        from experiments import laws
+
+        found = laws.run(config, store)
     else:
         found = evaluate.run(config, store)
     found["commands"] = [" ".join(command)] if command else []
