@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     """The complete configuration of an evaluation against plain decoding."""
     config = ConfigDict()
-    config.stage = "evaluate"  # evaluate | laws | peers | replay | train_lm
+    config.stage = "evaluate"  # budget | evaluate | laws | peers | replay | train_lm
     config.seed = 0
     config.seeds = ()  # several seeds: one row each; (): `seed` alone
 

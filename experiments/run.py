@@ -44,6 +44,10 @@ def run(
         from experiments import replay
 
         found = replay.run(config, store)
+    elif stage == "budget":
+        from experiments import budget
+
+        found = budget.run(config, store)
     elif stage == "laws":
         from experiments import laws
 

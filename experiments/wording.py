@@ -101,6 +101,8 @@ def title(report: dict[str, Any]) -> str:
         return "decodax and HF transformers on the same weights"
     if report["config"].get("stage") == "replay":
         return "Drafting on recorded texts"
+    if report["config"].get("stage") == "budget":
+        return f"Trees of equal size, verified by {model}"
     if report["config"].get("stage") == "laws":
         return f"Acceptance of {model}'s verifiers and its closed forms"
     return f"Decoding with {model}"
