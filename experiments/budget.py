@@ -21,8 +21,6 @@ from experiments.measure import Cell
 from experiments.store import Store
 from models.errors import ConfigError
 
-DRAWS = 2000  # of a bootstrap
-
 
 class Entry(NamedTuple):
     """A tree of the table: its name, the drafts it may have, and its topology."""
@@ -139,23 +137,6 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
     }
 
 
-def pooled(rows: Sequence[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and calls of every prompt of all tasks."""
-    return (
-        np.concatenate([r["new"] for r in rows]),
-        np.concatenate([r["calls"] for r in rows]),
-    )
-
-
-def difference(more: Sequence, less: Sequence, seed: int = 0) -> tuple[float, float]:
-    """Of tokens a call, on the same prompts: the gap, and its bootstrap error."""
-    (new, calls), (other, used) = pooled(more), pooled(less)
-    at = np.random.default_rng(seed).integers(len(new), size=(DRAWS, len(new)))
-    gaps = new[at].sum(1) / calls[at].sum(1) - other[at].sum(1) / used[at].sum(1)
-    whole = new.sum() / calls.sum() - other.sum() / used.sum()
-    return float(whole), float(gaps.std())
-
-
 def _of(rows: Sequence, tree: str, budget: int, t: float) -> list[dict[str, Any]]:
     key = (tree, budget, t)
     return [r for r in rows if (r["tree"], r["budget"], r["temperature"]) == key]
@@ -176,7 +157,7 @@ def _table(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
             if not mine:
                 cells.append("–")
                 continue
-            new, calls = pooled(mine)
+            new, calls = benches.pooled(mine)
             low, high = benches.tokens_per_call_interval(new.tolist(), calls.tolist())
             cells.append(f"{new.sum() / calls.sum():.2f} ({low:.2f}–{high:.2f})")
         lines.append([tree, *cells])
@@ -198,7 +179,7 @@ def _directions(rows: Sequence, pairs: Sequence[tuple[str, str]]) -> dict[str, A
                 first, second = (_of(rows, n, budget, t) for n in (more, less))
                 if not first or not second:
                     continue
-                gap, error = difference(first, second)
+                gap, error = benches.difference(first, second)
                 verdict = "yes" if gap > 2 * error else "even"
                 verdict = "no" if gap < -2 * error else verdict
                 said = f"{more} ≥ {less}"
@@ -217,7 +198,7 @@ def _plot(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
     series = []
     for tree in trees:
         known = [b for b in budgets if _of(rows, tree, b, t)]
-        at = [pooled(_of(rows, tree, b, t)) for b in known]
+        at = [benches.pooled(_of(rows, tree, b, t)) for b in known]
         values = [float(new.sum() / calls.sum()) for new, calls in at]
         ends = [benches.tokens_per_call_interval(n.tolist(), c.tolist()) for n, c in at]
         errors = [(high - low) / 3.92 for low, high in ends]

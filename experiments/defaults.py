@@ -14,6 +14,8 @@ def get_config() -> ConfigDict:
     # Other models by role. A recipe's trained part goes here as well.
     config.drafts = ConfigDict({"draft": "tiny-draft"})
     config.methods = ("plain",)  # names of recipes in configs/
+    # Name -> method, as a recipe's field `method`: more names for config.methods.
+    config.variants = ConfigDict(type_safe=False)
     config.tasks = ("code", "copy", "text")
     # A JSONL file of questions in place of the project's own tasks: its categories are
     # the tasks then, () all of them. See experiments/questions.py.
@@ -42,6 +44,7 @@ def get_config() -> ConfigDict:
 # Fields that choose rows. A run may be repeated with others: finished rows are kept.
 SELECTION = (
     "methods",
+    "variants",
     "tasks",
     "temperatures",
     "seeds",

@@ -91,8 +91,11 @@ def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
 def methods(config: Any) -> dict[str, compose.Method]:
     """The methods to measure by name, plain decoding first."""
     found = {PLAIN: compose.recipe(PLAIN)}
+    variants = config.get("variants", {})
     for name in config.methods:
-        if name not in found:
+        if name in variants:
+            found[name] = compose.from_config(variants[name])
+        elif name not in found:
             found[name] = compose.recipe(name)
     if "method" in config:
         # The recipe's own field wins over its file, so that it can be overridden.

@@ -61,14 +61,17 @@ REPLAY_HEADS = (
     "tokens",
     "tokens/call",
     "drafted/call",
+    "tokens/node",
     "wasted",
     "acceptance by depth",
 )
 
 REPLAYED = (
     "The target says what the record says: tokens/call are those of greedy decoding by "
-    "the model that wrote it. *wasted*: share of the drafts verified in vain. Methods "
-    "that read the target's runners-up see the text's own bigrams in their place."
+    "the model that wrote it. *tokens/node*: tokens ÷ "
+    "verified nodes, the root counted. *wasted*: share of the drafts verified in "
+    "vain. Methods that read the target's runners-up see the text's own bigrams in "
+    "their place."
 )
 
 
@@ -81,6 +84,7 @@ def replay_cells(row: dict[str, Any]) -> list[str]:
         f"{row['new_tokens']}",
         f"{row['tokens_per_call']:.2f} ({low:.2f}–{high:.2f})",
         f"{row['drafted_per_call']:.1f}",
+        f"{row['tokens_per_node']:.2f}",
         f"{100 * row['wasted']:.0f} %",
         f"{depths} %" if depths else "–",
     ]

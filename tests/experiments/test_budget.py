@@ -5,7 +5,7 @@ import pytest
 
 from decoding import catalogue
 from decoding.catalogue import Spec
-from experiments import budget, report, settings, store
+from experiments import bench, budget, report, settings, store
 from models.errors import ConfigError
 
 TREES = (
@@ -59,12 +59,12 @@ def test_a_run_and_its_report(config, tmp_path, lm, draft):
 def test_difference_by_hand():
     """Two prompts: 6 / 3 + 6 / 2 against 6 / 6 + 6 / 4 calls; the same rows give 0."""
     more, less = ({"new": [6, 6], "calls": c} for c in ([3, 2], [6, 4]))
-    gap, error = budget.difference([more], [less])
+    gap, error = bench.difference([more], [less])
     assert gap == pytest.approx(12 / 5 - 12 / 10) and 0 < error < 0.5
-    assert budget.difference([more], [more]) == (0.0, 0.0)
+    assert bench.difference([more], [more]) == (0.0, 0.0)
     noise = np.random.default_rng(0).integers(2, 6, 200)
     first, second = ({"new": [6] * 100, "calls": c} for c in (noise[:100], noise[100:]))
-    gap, error = budget.difference([first], [second])
+    gap, error = bench.difference([first], [second])
     assert abs(gap) < 4 * error  # planted: the same law of calls is no difference
 
 
