@@ -39,9 +39,9 @@ LIKELIEST = {6: (3, 3), 10: (4, 4), 14: (4, 4), 21: (5, 5), 30: (5, 6), 64: (6, 
 ACCEPTANCE = (0.5, 0.1, 0.05, 0.03)
 
 
-def trees() -> tuple:
+def trees() -> tuple[tuple, ...]:
     """(name, drafts, topology) of every row."""
-    found = []
+    found: list[tuple] = []
     for n, branching in LEVELS.items():
         width, beam_depth = BEAMS[n]
         depth, slots = GROWN[n]

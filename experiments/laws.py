@@ -154,13 +154,17 @@ def hits(verifier: base.Verifier, draw: str, k: int, n: int, key, p, q) -> jax.A
     return found.sum(0)
 
 
+def _log_law(logits: np.ndarray, temperature: float) -> np.ndarray:
+    scaled = logits.astype(np.float64) / temperature
+    return scaled - np.logaddexp.reduce(scaled, -1, keepdims=True)
+
+
 def measure(
     cell: Cell, verifier: base.Verifier, p: np.ndarray, q: np.ndarray, config: Any
 ) -> dict[str, Any]:
     """One row over all pairs; errors are of the draws, the pairs being given."""
     n, key = config.samples, jax.random.key(config.seed)
-    p, q = (np.float64(x) / cell.temperature for x in (p, q))
-    p, q = (x - np.logaddexp.reduce(x, -1, keepdims=True) for x in (p, q))
+    p, q = (_log_law(x, cell.temperature) for x in (p, q))
     counts = np.stack(
         [
             hits(
