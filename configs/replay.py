@@ -10,6 +10,10 @@ method remembers of one serves the next; with --config.times=2 every request com
 again, and the second time counts. Hardware: any; a minute for some hundred records.
 
 `suffix_fixed_L` is SuffixDecoding with L drafts whatever the length of the match.
+`aded_corpus` and `rest_corpus` know the same text, and as much memory: with
+python -m experiments.datastore --text=... --most=851968 --out=runs/datastore
+REST's index has the 6.8 MB of ADED's table. They are run with
+'--config.methods=("aded_corpus","rest_corpus")'.
 """
 
 import ml_collections
@@ -45,6 +49,11 @@ def get_config() -> ml_collections.ConfigDict:
             }
         }
         for n in FIXED
+    } | {
+        f"{name}_corpus": {
+            "drafter": {"name": f"drafters/{name}", "datastore": "runs/datastore"}
+        }
+        for name in ("aded", "rest")
     }
     config.directions = (
         ("token_recycling", "prompt_lookup"),
@@ -52,5 +61,6 @@ def get_config() -> ml_collections.ConfigDict:
         ("suffix_decoding", "token_recycling"),
         ("copyspec", "token_recycling"),
         *(("suffix_decoding", f"suffix_fixed_{n}") for n in FIXED),
+        ("aded_corpus", "rest_corpus"),
     )
     return config

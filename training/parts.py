@@ -46,7 +46,7 @@ def texts(
     seen: set[bytes] = set()
     found = []
     for part in parts:
-        for text in _documents(pathlib.Path(folder), part):
+        for text in documents(pathlib.Path(folder), part):
             digest = hashlib.sha256(text.encode()).digest()
             if len(text) < SHORTEST or digest in seen:
                 continue
@@ -59,7 +59,8 @@ def texts(
     return found
 
 
-def _documents(folder: pathlib.Path, part: Part) -> Iterator[str]:
+def documents(folder: pathlib.Path, part: Part) -> Iterator[str]:
+    """The texts of one part, in the order of the files' names."""
     paths = sorted(p for p in folder.glob(part.files) if p.is_file())
     if not paths:
         raise DataError(f"{folder} has no file {part.files!r}: see config.data.parts")
