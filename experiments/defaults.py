@@ -54,4 +54,8 @@ SELECTION = (
     "tolerance",
     "curve",
     "profile",
+    "budgets",
+    "directions",
+    "verifiers",
+    "drafts_a_node",
 )
