@@ -126,6 +126,7 @@ def _plot(plot: dict[str, Any], folder: Path) -> None:
             capsize=2,
             label=line["name"],
         )
+    axes.set_xticks(sorted({x for line in plot["series"] for x in line["x"]}))
     axes.set_title(plot["title"], fontsize=9)
     axes.set_xlabel(plot["x"])
     axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))

@@ -264,7 +264,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 f"{r['temperature']:g}",
                 f"{r['acceptance']:.4f} ± {r['error']:.4f}",
                 due,
-                f"{r['errors_off']:+.1f}",
+                "above" if sign and r["errors_off"] > 0 else f"{r['errors_off']:+.1f}",
                 "yes" if r["holds"] else "NO",
                 "–" if r["bound"] is None else f"{r['bound']:.4f}",
             ]
