@@ -123,9 +123,10 @@ def replay(
     memory = None
     keys = decoder.request_keys(0, 1, 1)
     earlier = len(records) * (times - 1)
+    # One size for all records, hence one program: compiling takes the longest.
+    size = decoder.bucket(max(len(r.prompt) + len(r.response) for r in records))
     for i, record in enumerate([*records] * times):
         text = [*record.prompt, *record.response]
-        size = decoder.bucket(len(text))
         told = jnp.asarray([text + [0] * (size - len(text))], jnp.int32)
         params = {loop.TARGET: {"text": told}}
         state = engine.start(
