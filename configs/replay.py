@@ -4,11 +4,21 @@ python -m experiments.run --config=configs/replay.py --workdir=runs/replay \\
     --config.data=log.jsonl [--config.tokenizer=path/to/tokenizer.json]
 
 Each line of the file is a JSON object with a prompt and a response, texts or lists of
-token ids. Records are replayed in order, and what a method remembers of one serves the
-next. Hardware: any; a minute for some hundred records.
+token ids; a field that is composed is given with braces, as in
+--config.prompt_field='{instruction} {input}'. Records are replayed in order, and what a
+method remembers of one serves the next; with --config.times=2 every request comes
+again, and the second time counts. Hardware: any; a minute for some hundred records.
+
+`suffix_fixed_L` is SuffixDecoding with L drafts whatever the length of the match.
+`aded_corpus` and `rest_corpus` know the same text, and as much memory: with
+python -m experiments.datastore --text=... --most=851968 --out=runs/datastore
+REST's index has the 6.8 MB of ADED's table. They are run with
+'--config.methods=("aded_corpus","rest_corpus")'.
 """
 
 import ml_collections
+
+FIXED = (2, 4, 8, 16)
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -18,6 +28,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.prompt_field = "prompt"
     config.response_field = "response"
     config.records = 100
+    config.longest = 2048  # tokens of a record; a longer one is left out
+    config.times = 1  # all records are replayed so often, and the last time counts
     config.tokenizer = ""  # a tokenizer.json or its folder; empty: that of `tiny`
     config.methods = (
         "prompt_lookup",
@@ -26,5 +38,29 @@ def get_config() -> ml_collections.ConfigDict:
         "suffix_decoding",
         "lookahead",
         "aded",
+        *(f"suffix_fixed_{n}" for n in FIXED),
+    )
+    config.variants = {
+        f"suffix_fixed_{n}": {
+            "drafter": {
+                "name": "drafters/suffix_decoding",
+                "alpha": 0.0,
+                "offset": float(n),
+            }
+        }
+        for n in FIXED
+    } | {
+        f"{name}_corpus": {
+            "drafter": {"name": f"drafters/{name}", "datastore": "runs/datastore"}
+        }
+        for name in ("aded", "rest")
+    }
+    config.directions = (
+        ("token_recycling", "prompt_lookup"),
+        ("token_recycling", "lookahead"),
+        ("suffix_decoding", "token_recycling"),
+        ("copyspec", "token_recycling"),
+        *(("suffix_decoding", f"suffix_fixed_{n}") for n in FIXED),
+        ("aded_corpus", "rest_corpus"),
     )
     return config

@@ -27,6 +27,10 @@ def get_config() -> ml_collections.ConfigDict:
     c.data = ml_collections.ConfigDict()
     c.data.source = "tfds:stdlib_code"
     c.data.directory = ""  # empty: workdir/data
+    # Not empty: the source is a folder, and these are its files (training/parts.py); a
+    # share `held` of their documents is held out.
+    c.data.parts = ()
+    c.data.held = 0.02
     c.data.vocab_size = 4096
     c.data.tokenizer = ""  # a tokenizer.json; empty: trained on the training split
     # (steps, windows a batch, tokens a window); the last stages reach long positions.
@@ -73,6 +77,23 @@ def get_config() -> ml_collections.ConfigDict:
     c.evaluate.unseen_marker = "\n\n=== Once more: ===\n"
 
     # For the model card.
+    c.card = ml_collections.ConfigDict()
+    c.card.language = "code"
+    c.card.license = "psf-2.0"
+    c.card.about = "Python source"
+    c.card.origin = (
+        "the standard library's source as found in the interpreter that trained the "
+        "model, CPython {python}. Generated tables, `site-packages`, `pydoc_data`, "
+        "lib2to3's broken test data, files that are not UTF-8, files under 64 "
+        "characters and duplicates are left out. Files are split by the SHA-256 of "
+        "their path in the library"
+    )
+    c.card.licence = (
+        "The weights derive from the source text of CPython's standard library, which "
+        "is under the Python Software Foundation License Version 2 (some files under "
+        "the licences that they name). The model may emit passages of that text; the "
+        "licence's terms apply to them."
+    )
     c.command = "python -m experiments.run --config=configs/tiny.py --workdir=runs/tiny"
     c.hardware = "2 CPU cores (shared)"
     c.notes = (

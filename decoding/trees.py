@@ -6,7 +6,7 @@ and without its trailing zeros. `2 | 2,1` is the tree (0), (1), (0 0), (0 1), (1
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,7 +18,8 @@ Choices = tuple[tuple[int, ...], ...]
 
 def shape(choices: Choices | str) -> tree.Shape:
     """The shape of a tree given by its choices or its code."""
-    return tree.Shape(decode(choices) if isinstance(choices, str) else choices)
+    read: Callable = decode if type(choices) is str else tuple
+    return tree.Shape(read(choices))
 
 
 def decode(code: str) -> Choices:

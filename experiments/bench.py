@@ -247,6 +247,25 @@ def tokens_per_call_interval(
     return [float(x) for x in np.quantile(ratios, [tail, 1 - tail])]
 
 
+def pooled(rows: Sequence[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and calls of every prompt of all tasks."""
+    return (
+        np.concatenate([r["new"] for r in rows]),
+        np.concatenate([r["calls"] for r in rows]),
+    )
+
+
+def difference(
+    more: Sequence, less: Sequence, draws: int = 2000
+) -> tuple[float, float]:
+    """Of tokens a call, on the same prompts: the gap, and its bootstrap error."""
+    (new, calls), (other, used) = pooled(more), pooled(less)
+    at = np.random.default_rng(0).integers(len(new), size=(draws, len(new)))
+    gaps = new[at].sum(1) / calls[at].sum(1) - other[at].sum(1) / used[at].sum(1)
+    whole = new.sum() / calls.sum() - other.sum() / used.sum()
+    return float(whole), float(gaps.std())
+
+
 def repeated(tokens: list[int], n: int = 4) -> float:
     """Share of a text's n-grams that occurred before in it."""
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]

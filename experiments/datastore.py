@@ -2,13 +2,15 @@
 
 python -m experiments.datastore --model=tiny --text=notes.txt --out=runs/datastore
 
-Texts are files, or directories of which every `--suffix` file is taken. The suffix
-array sorts in memory, in about 60 bytes a token.
+Texts are files, or directories of which every `--suffix` file is taken; `.gz` files are
+unpacked. `--fields=question,answer` reads JSON rows, `.json` or `.jsonl`, and joins
+these fields of each. The suffix array sorts in memory, in about 60 bytes a token.
 """
 
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -16,6 +18,7 @@ import models
 from decoding import datastore
 from experiments import console
 from models.errors import DecodaxError, PromptError
+from training import parts
 
 
 def define(values: flags.FlagValues) -> None:
@@ -24,6 +27,10 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("model", "tiny", "whose tokenizer", flag_values=values)
     flags.DEFINE_multi_string("text", [], text, flag_values=values)
     flags.DEFINE_string("suffix", ".txt", "files of a directory", flag_values=values)
+    rows = "fields of JSON rows; none: the texts are plain"
+    flags.DEFINE_list("fields", [], rows, flag_values=values)
+    most = "tokens taken, from the beginning; 0: all"
+    flags.DEFINE_integer("most", 0, most, flag_values=values)
     flags.DEFINE_string("out", "runs/datastore", "directory made", flag_values=values)
 
 
@@ -36,6 +43,22 @@ def files(paths: Sequence[str], suffix: str) -> Iterator[pathlib.Path]:
         yield from sorted(p for p in inside if p.is_file())
 
 
+def taken(tokenizer: Any, values: flags.FlagValues) -> Iterator[list[int]]:
+    """The tokens of every text, `--most` of them in all."""
+    count = 0
+    for path in files(values.text, values.suffix):
+        part = parts.Part(path.name, tuple(values.fields))
+        for text in parts.documents(path.parent, part):
+            tokens = tokenizer.encode(text, add_special=False)
+            if values.most:
+                tokens = tokens[: values.most - count]
+            if tokens:
+                yield tokens
+            count += len(tokens) + 1  # the separator
+            if values.most and count >= values.most:
+                return
+
+
 def make(values: flags.FlagValues) -> datastore.Datastore:
     """Read, encode, sort and write."""
     if not values.text:
@@ -43,11 +66,7 @@ def make(values: flags.FlagValues) -> datastore.Datastore:
     lm = models.load(values.model)
     if lm.tokenizer is None:
         raise PromptError(f"--model={values.model} has no tokenizer.json")
-    texts = [
-        lm.tokenizer.encode(path.read_text(encoding="utf-8"), add_special=False)
-        for path in files(values.text, values.suffix)
-    ]
-    store = datastore.build(texts)
+    store = datastore.build(taken(lm.tokenizer, values))
     datastore.save(store, values.out)
     return store
 

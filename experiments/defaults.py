@@ -6,7 +6,8 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     """The complete configuration of an evaluation against plain decoding."""
     config = ConfigDict()
-    config.stage = "evaluate"  # evaluate | peers | replay | train_heads | train_lm
+    # budget | evaluate | laws | peers | replay | train_heads | train_lm
+    config.stage = "evaluate"
     config.seed = 0
     config.seeds = ()  # several seeds: one row each; (): `seed` alone
 
@@ -14,6 +15,8 @@ def get_config() -> ConfigDict:
     # Other models by role. A recipe's trained part goes here as well.
     config.drafts = ConfigDict({"draft": "tiny-draft"})
     config.methods = ("plain",)  # names of recipes in configs/
+    # Name -> method, as a recipe's field `method`: more names for config.methods.
+    config.variants = ConfigDict(type_safe=False)
     config.tasks = ("code", "copy", "text")
     # A JSONL file of questions in place of the project's own tasks: its categories are
     # the tasks then, () all of them. See experiments/questions.py.
@@ -42,6 +45,7 @@ def get_config() -> ConfigDict:
 # Fields that choose rows. A run may be repeated with others: finished rows are kept.
 SELECTION = (
     "methods",
+    "variants",
     "tasks",
     "temperatures",
     "seeds",
@@ -51,4 +55,8 @@ SELECTION = (
     "tolerance",
     "curve",
     "profile",
+    "budgets",
+    "directions",
+    "verifiers",
+    "drafts_a_node",
 )

@@ -33,12 +33,7 @@ def run(
     )
     for cell in cells:  # refuse impossible combinations before anything is compiled
         bench.compose(Case(cell.method, cell.temperature))
-    count, size = config.prompts, config.prompt_tokens
-    if config.data:
-        new = config.max_new_tokens
-        prompts = questions.build(lm, config.data, config.tasks, count, size, new)
-    else:
-        prompts = tasks.build(lm, config.tasks, count, size)
+    prompts = texts(config, lm)
 
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
     trees = [name for name in config.trees if name in named]
@@ -53,9 +48,9 @@ def run(
             plain = with_task(named[PLAIN], config, cell.task)
 
             def compute(cell: Cell = cell, plain: compose.Method = plain) -> Any:
-                texts = prompts[cell.task]
                 rate, repeats = measured["gb_s"], config.repeats
-                return measure.row(bench, cell, plain, texts, repeats, rate)
+                own = prompts[cell.task]
+                return measure.row(bench, cell, plain, own, repeats, rate)
 
             new = not store.has("rows", cell.key)
             piece = store.make("rows", cell.key, compute)
@@ -85,11 +80,22 @@ def run(
     return found
 
 
+def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
+    """The token prompts of every task, of the project's own or of a file's."""
+    count, size, new = config.prompts, config.prompt_tokens, config.max_new_tokens
+    if config.data:
+        return questions.build(lm, config.data, config.tasks, count, size, new)
+    return tasks.build(lm, config.tasks, count, size)
+
+
 def methods(config: Any) -> dict[str, compose.Method]:
     """The methods to measure by name, plain decoding first."""
     found = {PLAIN: compose.recipe(PLAIN)}
+    variants = config.get("variants", {})
     for name in config.methods:
-        if name not in found:
+        if name in variants:
+            found[name] = compose.from_config(variants[name])
+        elif name not in found:
             found[name] = compose.recipe(name)
     if "method" in config:
         # The recipe's own field wins over its file, so that it can be overridden.

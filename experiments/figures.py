@@ -31,8 +31,8 @@ def draw(report: dict[str, Any], folder: Path) -> None:
             _curve(report, folder)
         if report.get("peers"):
             _peers(report, folder)
-        if report.get("heads"):
-            _training(report, folder)
+        for plot in report.get("plots", ()):
+            _plot(plot, folder)
 
 
 def _save(figure: Any, folder: Path, name: str) -> None:
@@ -109,6 +109,30 @@ def _curve(report: dict[str, Any], folder: Path) -> None:
     _save(figure, folder, "call_time")
 
 
+def _plot(plot: dict[str, Any], folder: Path) -> None:
+    """Lines with errors, as a stage made them."""
+    figure, axes = plt.subplots(figsize=(5.6, 3.4))
+    kinds = ("-", "--", ":", "-.")
+    for i, line in enumerate(plot["series"]):
+        style = kinds[i // len(COLOURS) % len(kinds)]
+        axes.errorbar(
+            line["x"],
+            line["y"],
+            yerr=line["error"],
+            marker="o",
+            ms=3,
+            lw=1.2,
+            ls=style,
+            capsize=2,
+            label=line["name"],
+        )
+    axes.set_xticks(sorted({x for line in plot["series"] for x in line["x"]}))
+    axes.set_title(plot["title"], fontsize=9)
+    axes.set_xlabel(plot["x"])
+    axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
+    _save(figure, folder, plot["name"])
+
+
 def _peers(report: dict[str, Any], folder: Path) -> None:
     rows = report["peers"]
     figure, axes = plt.subplots(figsize=(5, 0.32 * len(rows) + 1))
@@ -121,18 +145,3 @@ def _peers(report: dict[str, Any], folder: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("times HF transformers (red: aim)")
     _save(figure, folder, "peers")
-
-
-def _training(report: dict[str, Any], folder: Path) -> None:
-    """Tokens per call of the decode loop while the heads were trained."""
-    figure, axes = plt.subplots(figsize=(5.2, 3.2))
-    for head in report["heads"]:
-        total = head["seen_tokens"]
-        last = max((row["step"] for row in head["curve"]), default=1)
-        at = [0, *(row["step"] / last * total for row in head["curve"])]
-        taus = [head["untrained_tau"], *(row["tau"] for row in head["curve"])]
-        axes.plot(at, taus, marker="o", markersize=3, label=head["recipe"])
-    axes.set_xlabel("tokens trained on")
-    axes.set_ylabel("tokens per target call, held out")
-    axes.legend()
-    _save(figure, folder, "training")

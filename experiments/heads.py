@@ -6,6 +6,7 @@ schedule, and decodes the same prompts beside plain decoding.
 
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -61,6 +62,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
                 flops = store.make("flops", f"{name}-s{seed}", piece.flops)
                 found["heads"].append(_summary(name, seed, figures, own, flops))
                 bar.done("\n".join(evaluate.line(row) for row in own))
+    found["tables"], found["plots"] = [_table(found["heads"])], _plots(found["heads"])
     return found
 
 
@@ -172,3 +174,56 @@ def _summary(
             for row in rows
         ],
     }
+
+
+def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The heads side by side, in the form of `report.markdown`."""
+    names = (
+        "recipe",
+        "seed",
+        "parameters",
+        "draft MFLOP/round",
+        "tokens trained on",
+        "tokens/s",
+        "first guess right, by depth",
+        "untrained τ",
+    )
+    lines = []
+    for head in heads:
+        hits = " ".join(f"{100 * h:.0f}" for h in head["top1_by_depth"])
+        lines.append(
+            [
+                head["recipe"],
+                f"{head['seed']}",
+                f"{head['parameters'] / 1e6:.2f} M",
+                f"{head['draft_flops'] / 1e6:.0f}",
+                f"{head['seen_tokens']}",
+                f"{head['tokens_per_s']:.0f}",
+                f"{hits} %",
+                f"{head['untrained_tau']:.2f}",
+            ]
+        )
+    notes = (
+        "draft MFLOP/round: the compiler's count of one round's draft, without what a "
+        "head reads of the round before.",
+        "first guess right: the chance that the target picks it on held-out text, "
+        "given the text's own tokens before it, at the temperature of "
+        "`config.evaluate`. τ: tokens per call there, of the real decode loop.",
+    )
+    return {"title": "Training", "heads": names, "lines": lines, "notes": notes}
+
+
+def _plots(heads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tokens per call of the decode loop while the heads were trained."""
+    series = []
+    for head in heads:
+        last = max((row["step"] for row in head["curve"]), default=1)
+        share = [0.0, *(row["step"] / last for row in head["curve"])]
+        taus = [head["untrained_tau"], *(row["tau"] for row in head["curve"])]
+        name = f"{head['recipe']}, seed {head['seed']}"
+        at = [round(x * head["seen_tokens"] / 1000) for x in share]
+        none = [0.0] * len(at)
+        series.append({"name": name, "x": at, "y": taus, "error": none})
+    title = "tokens per call while training, held out"
+    x = "thousands of tokens trained on"
+    return [{"name": "training", "title": title, "x": x, "series": series}]

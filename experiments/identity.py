@@ -86,7 +86,7 @@ class Recomputed:
 
     def __call__(self, i: int, k: int) -> tuple[np.ndarray, float]:
         prompt, said = self.prompts[i], self.plain[i][:k]
-        raw = _logits(self.lm, [*prompt, *said])
+        raw = logits(self.lm, [*prompt, *said])
         tokens, last = _padded([*prompt, *said]), raw[len(prompt) + k - 1]
         warped = self.warp(tokens, raw, jnp.int32(len(prompt)), jnp.int32(k))
         scale = jnp.where(warped > MASKED, jnp.abs(warped), 0.0).max()
@@ -96,7 +96,7 @@ class Recomputed:
         return np.asarray(warped, np.float64), float(scale)
 
 
-def _logits(lm: Any, tokens: list[int]) -> jax.Array:
+def logits(lm: Any, tokens: list[int]) -> jax.Array:
     """Raw logits float32[size, V]; `size` is `len(tokens)` rounded up."""
     padded = _padded(tokens)
     count = jnp.array([len(tokens)], jnp.int32)

@@ -21,6 +21,7 @@ def html(report: dict[str, Any], beside: dict[str, Any], notes: Sequence[str]) -
     parts += [
         _peers(report),
         _replay(report),
+        _tables(report),
         _texts(report, beside["samples"]),
         _trees(beside["trees"]),
     ]
@@ -194,6 +195,21 @@ def _replay(report: dict[str, Any]) -> str:
     table = _table(wording.REPLAY_HEADS, lines, lambda i, j: "", names=1)
     note = f'<ul class="notes"><li>{_markup(wording.REPLAYED)}</li></ul>'
     return f"<section><h2>Recorded texts</h2>{table}{note}</section>"
+
+
+def _tables(report: dict[str, Any]) -> str:
+    """Tables and plots that a stage made itself."""
+    parts = []
+    for found in report.get("tables", ()):
+        table = _table(found["heads"], found["lines"], lambda i, j: "", names=1)
+        notes = "".join(f"<li>{_markup(note)}</li>" for note in found["notes"])
+        parts.append(f"<section><h2>{escape(found['title'])}</h2>{table}")
+        parts.append(f'<ul class="notes">{notes}</ul></section>')
+    for plot in report.get("plots", ()):
+        series = [(s["name"], s["x"], s["y"]) for s in plot["series"]]
+        drawing = svg.lines(series, plot["title"], plot["x"])
+        parts.append(f"<section>{_figure(plot['title'], drawing)}</section>")
+    return "".join(parts)
 
 
 def _peers(report: dict[str, Any]) -> str:

@@ -8,9 +8,10 @@ next, as in serving.
 """
 
 import functools
+import gzip
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -35,11 +36,12 @@ class Record(NamedTuple):
 
 
 def read(config: Any, tokenizer: Any) -> list[Record]:
-    """The first `config.records` records of the JSONL file `config.data`.
+    """The first `config.records` records of the file `config.data`.
 
-    Tokens are given (`[1, 2]`) or made by the tokenizer from text. DataError names the
-    line of a record without the fields, or with an empty one; ConfigError a file or a
-    field that is not there.
+    The file is JSONL, or one JSON list (`.json`), as it is or in `.gz`. Tokens are
+    given (`[1, 2]`) or made by the tokenizer from text. DataError names the line of a
+    record without the fields, or with an empty one; ConfigError a file or a field that
+    is not there.
     """
     path = pathlib.Path(config.data)
     if not config.data or not path.is_file():
@@ -47,29 +49,44 @@ def read(config: Any, tokenizer: Any) -> list[Record]:
             f"config.data={config.data!r} is no file: give JSONL with the fields "
             f"{config.prompt_field!r} and {config.response_field!r}"
         )
-    fields = (config.prompt_field, config.response_field)
     found: list[Record] = []
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if len(found) == config.records:
-                break
-            if not line.strip():
-                continue
-            try:
-                whole = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}:{number} is no JSON: {error}") from error
-            if not isinstance(whole, dict) or any(f not in whole for f in fields):
-                raise DataError(
-                    f"{path}:{number} lacks one of {fields}: set config.prompt_field "
-                    "and config.response_field to the file's names"
-                )
-            both = [_tokens(whole[f], tokenizer, f"{path}:{number}") for f in fields]
-            if all(both):
-                found.append(Record(*both))
+    for where, whole in _objects(path):
+        if len(found) == config.records:
+            break
+        fields = (config.prompt_field, config.response_field)
+        both = [_tokens(_field(whole, f, where), tokenizer, where) for f in fields]
+        if all(both) and sum(map(len, both)) <= config.longest:
+            found.append(Record(*both))
     if not found:
         raise DataError(f"{path} holds no record with a prompt and a response")
     return found
+
+
+def _objects(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
+    """(where it stands, a JSON value) for every record of a file."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as lines:
+        if path.name.removesuffix(".gz").endswith(".json"):
+            yield from ((f"{path}:{i}", x) for i, x in enumerate(json.load(lines), 1))
+            return
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                yield f"{path}:{number}", json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}:{number} is no JSON: {error}") from error
+
+
+def _field(whole: Any, field: str, where: str) -> Any:
+    """A field by its name, or a text with fields in braces, as `str.format` has it."""
+    try:
+        return field.format(**whole) if "{" in field else whole[field]
+    except (KeyError, IndexError, TypeError) as error:
+        raise DataError(
+            f"{where} lacks {field!r}: set config.prompt_field and "
+            "config.response_field to the file's names"
+        ) from error
 
 
 def read_tokenizer(given: str) -> Any:
@@ -96,18 +113,20 @@ def _tokens(value: Any, tokenizer: Any, where: str) -> list[int]:
 
 
 def replay(
-    method: compose.Method, records: Sequence[Record], tokenizer: Any
+    method: compose.Method, records: Sequence[Record], tokenizer: Any, times: int = 1
 ) -> dict[str, Any]:
-    """One method on all records in order; the row of the report."""
+    """One method on all records in order, `times` over; a row of the last time."""
     lm = Model(recorded.language_model(tokenizer.vocab_size), None, tokenizer)
     parts = compose.compose(method, lm)
     engine = decoder.decoder(parts)
     new, calls, accepted, offered, candidates = [], [], [], [], 0
     memory = None
     keys = decoder.request_keys(0, 1, 1)
-    for record in records:
+    earlier = len(records) * (times - 1)
+    # One size for all records, hence one program: compiling takes the longest.
+    size = decoder.bucket(max(len(r.prompt) + len(r.response) for r in records))
+    for i, record in enumerate([*records] * times):
         text = [*record.prompt, *record.response]
-        size = decoder.bucket(len(text))
         told = jnp.asarray([text + [0] * (size - len(text))], jnp.int32)
         params = {loop.TARGET: {"text": told}}
         state = engine.start(
@@ -117,6 +136,8 @@ def replay(
         written = np.asarray(state.tokens)[0, : len(text)].tolist()
         assert written == text, "a drafter changed what greedy decoding writes"
         memory = state.drafter.shared
+        if i < earlier:
+            continue
         counters = state.counters
         new.append(len(record.response))
         calls.append(int(counters.target_calls[0]))
@@ -132,7 +153,33 @@ def replay(
         "ci95": benches.tokens_per_call_interval(new, calls),
         "accepted_by_depth": (taken[tried > 0] / tried[tried > 0]).tolist(),
         "drafted_per_call": candidates / sum(calls),
+        "tokens_per_node": sum(new) / (candidates + sum(calls)),
         "wasted": 1 - float(taken.sum()) / candidates if candidates else 0.0,
+        "new": new,
+        "calls": calls,
+    }
+
+
+def directions(
+    rows: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
+    """Who drafts better on the same records, in tokens a call."""
+    at = {row["method"]: row for row in rows}
+    lines = []
+    for more, less in pairs:
+        if more in at and less in at:
+            gap, error = benches.difference([at[more]], [at[less]])
+            verdict = "yes" if gap > 2 * error else "even"
+            verdict = "no" if gap < -2 * error else verdict
+            lines.append([f"{more} > {less}", f"{gap:+.2f} ± {error:.2f}", verdict])
+    return {
+        "title": "Directions",
+        "heads": ["direction", "difference", "holds"],
+        "lines": lines,
+        "notes": [
+            "difference in tokens a call on the same records ± its bootstrap error; "
+            "even: within two of them."
+        ],
     }
 
 
@@ -155,7 +202,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
     with console.bar(len(named), "replaying") as bar:
         for name, method in named.items():
             bar.doing(name)
-            one = functools.partial(replay, method, records, tokenizer)
+            one = functools.partial(replay, method, records, tokenizer, config.times)
             row = store.make("rows", name, one)
             rows.append({"method": name, **row})
             bar.done(f"{name:24} {row['tokens_per_call']:5.2f} tokens/call")
@@ -165,4 +212,5 @@ def run(config: Any, store: Store) -> dict[str, Any]:
         "bandwidth": store.make("parts", "bandwidth", machine.bandwidth),
         "replay": rows,
         "rows": [],
+        "tables": [directions(rows, config.directions)] if config.directions else [],
     }

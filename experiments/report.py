@@ -63,6 +63,9 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         "peers",
         "replay",
         "heads",
+        "laws",
+        "tables",
+        "plots",
         "figures",
         "commands",
     )
@@ -118,12 +121,12 @@ def markdown(report: dict[str, Any]) -> str:
         lines = [wording.replay_cells(row) for row in report["replay"]]
         parts.append(table(wording.REPLAY_HEADS, lines))
         parts.append(f"- {wording.REPLAYED}\n")
-    if "heads" in report:
-        parts.append("## Training\n")
-        lines = [wording.trained_cells(head) for head in report["heads"]]
-        parts.append(table(wording.TRAINED_HEADS, lines))
-        parts.append(f"- {wording.TRAINED}\n")
-        parts.append("![while training](figures/training.png)\n")
+    for found in report.get("tables", ()):
+        parts.append(f"## {found['title']}\n")
+        parts.append(table(found["heads"], found["lines"]))
+        parts.append("\n".join(f"- {note}" for note in found["notes"]) + "\n")
+    for plot in report.get("plots", ()):
+        parts.append(f"![{plot['title']}](figures/{plot['name']}.png)\n")
     if "figures" in report:
         parts.append("## Figures to reach\n")
         lines = [wording.figure_cells(figure) for figure in report["figures"]]

@@ -51,6 +51,14 @@ def run(
         from experiments import replay
 
         found = replay.run(config, store)
+    elif stage == "budget":
+        from experiments import budget
+
+        found = budget.run(config, store)
+    elif stage == "laws":
+        from experiments import laws
+
+        found = laws.run(config, store)
     else:
         found = evaluate.run(config, store)
     found["commands"] = [" ".join(command)] if command else []

@@ -13,7 +13,15 @@ from ml_collections import ConfigDict, config_flags
 from experiments import defaults
 from models.errors import ConfigError
 
-STAGES = ("evaluate", "peers", "replay", "train_heads", "train_lm")
+STAGES = (
+    "budget",
+    "evaluate",
+    "laws",
+    "peers",
+    "replay",
+    "train_heads",
+    "train_lm",
+)
 
 
 def load(path: str | Path) -> ConfigDict:

@@ -61,14 +61,17 @@ REPLAY_HEADS = (
     "tokens",
     "tokens/call",
     "drafted/call",
+    "tokens/node",
     "wasted",
     "acceptance by depth",
 )
 
 REPLAYED = (
     "The target says what the record says: tokens/call are those of greedy decoding by "
-    "the model that wrote it. *wasted*: share of the drafts verified in vain. Methods "
-    "that read the target's runners-up see the text's own bigrams in their place."
+    "the model that wrote it. *tokens/node*: tokens ÷ "
+    "verified nodes, the root counted. *wasted*: share of the drafts verified in "
+    "vain. Methods that read the target's runners-up see the text's own bigrams in "
+    "their place."
 )
 
 
@@ -81,41 +84,9 @@ def replay_cells(row: dict[str, Any]) -> list[str]:
         f"{row['new_tokens']}",
         f"{row['tokens_per_call']:.2f} ({low:.2f}–{high:.2f})",
         f"{row['drafted_per_call']:.1f}",
+        f"{row['tokens_per_node']:.2f}",
         f"{100 * row['wasted']:.0f} %",
         f"{depths} %" if depths else "–",
-    ]
-
-
-TRAINED_HEADS = (
-    "recipe",
-    "seed",
-    "parameters",
-    "draft MFLOP/round",
-    "tokens trained on",
-    "tokens/s",
-    "first guess right, by depth",
-    "untrained τ",
-)
-
-TRAINED = (
-    "draft MFLOP/round: the compiler's count of one round's draft, without what a head "
-    "reads of the round before. First guess right: the chance that the target picks "
-    "it on held-out text, given the text's own tokens before it, at the temperature of "
-    "`config.evaluate`. τ: tokens per call there, of the real decode loop."
-)
-
-
-def trained_cells(head: dict[str, Any]) -> list[str]:
-    hits = " ".join(f"{100 * h:.0f}" for h in head["top1_by_depth"])
-    return [
-        head["recipe"],
-        f"{head['seed']}",
-        f"{head['parameters'] / 1e6:.2f} M",
-        f"{head['draft_flops'] / 1e6:.0f}",
-        f"{head['seen_tokens']}",
-        f"{head['tokens_per_s']:.0f}",
-        f"{hits} %",
-        f"{head['untrained_tau']:.2f}",
     ]
 
 
@@ -136,6 +107,10 @@ def title(report: dict[str, Any]) -> str:
         return "Drafting on recorded texts"
     if report["config"].get("stage") == "train_heads":
         return f"Draft heads trained for {model}"
+    if report["config"].get("stage") == "budget":
+        return f"Trees of equal size, verified by {model}"
+    if report["config"].get("stage") == "laws":
+        return f"Acceptance of {model}'s verifiers and its closed forms"
     return f"Decoding with {model}"
 
 

@@ -5,16 +5,16 @@ from typing import Any
 
 CARD = """---
 license: other
-license_name: psf-2.0
-language: code
+license_name: {license}
+language: {language}
 library_name: decodax
 ---
 # {name}
 
 A Llama-style language model of {parameters:,} parameters ({embedding:,} of them in the
-tied embedding), trained from scratch on Python source. It is made for research on
-decoding, and small enough for a laptop. It is not an assistant and its
-code is not to be relied on.
+tied embedding), trained from scratch on {about}. It is made for research on
+decoding, and small enough for a laptop. It is not an assistant and what it
+writes is not to be relied on.
 
 | | |
 |---|---|
@@ -38,11 +38,8 @@ of the 60 that follow in the passage, how many does greedy decoding give in thei
 The markers are {seen!r} and {unseen!r}.
 
 ## Data
-`{source}`: the standard library's source as found in the interpreter that trained the
-model, CPython {python}. Generated tables, `site-packages`, `pydoc_data`, lib2to3's
-broken test data, files that are not UTF-8, files under 64 characters and duplicates are
-left out. Files are split by the SHA-256 of their path in the library ({train_files}
-train, {held_files} validation); {train_tokens:,} training tokens.
+`{source}`: {origin} ({train_files} documents for training, {held_files} for
+validation); {train_tokens:,} training tokens.
 
 {repeat_share:.0%} of the training windows are rewritten so that they repeat passages of
 their own text, verbatim or with small edits, at varying distances and lengths, often
@@ -57,9 +54,7 @@ matrices and Adam for the rest; learning rate: warm-up of {warmup} steps, a plat
 linear decay to zero over the last {decay} steps.{notes}
 
 ## Licence
-The weights derive from the source text of CPython's standard library, which is under
-the Python Software Foundation License Version 2 (some files under the licences that
-they name). The model may emit passages of that text; the licence's terms apply to them.
+{licence}
 """
 
 
@@ -80,7 +75,11 @@ def render(config: Any, figures: dict[str, Any]) -> str:
         positions=m.max_positions,
         vocab=config.data.vocab_size,
         source=config.data.source,
-        python=platform.python_version(),
+        about=config.card.about,
+        origin=config.card.origin.format(python=platform.python_version()),
+        license=config.card.license,
+        language=config.card.language,
+        licence=config.card.licence,
         repeat_share=config.data.repeat_share,
         stages=f"{stages} (steps x windows x tokens)",
         warmup=t.warmup,

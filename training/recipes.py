@@ -16,7 +16,7 @@ from models import tokenizer as model_tokenizer
 from models import transformer
 from models.checkpoints import rope
 from models.errors import ConfigError
-from training import card, data, evaluate, fit, optimizers, repeats
+from training import card, data, evaluate, fit, optimizers, parts, repeats
 from training import tokenizer as bpe
 from training.objectives import next_token
 
@@ -39,15 +39,20 @@ def model_config(config: Any) -> transformer.Config:
     )
 
 
+def source_texts(config: Any, split: str, workdir: pathlib.Path) -> list[str]:
+    """The texts of a split: of a source that has splits, or of `data.parts` of it."""
+    d = config.data
+    if not d.parts:
+        return data.texts(d.source, split, d.directory or workdir / "data")
+    chosen = [parts.Part(**part) for part in d.parts]
+    return parts.texts(d.source, chosen, split, d.held)
+
+
 def read_data(
     config: Any, workdir: pathlib.Path
 ) -> tuple[tokenizers.Tokenizer, list[str], list[str]]:
     """The tokenizer (trained on the training split, or given) and both splits."""
-    directory = config.data.directory or workdir / "data"
-    splits = [
-        data.texts(config.data.source, split, directory)
-        for split in ("train", "validation")
-    ]
+    splits = [source_texts(config, split, workdir) for split in parts.SPLITS]
     path = workdir / "tokenizer.json"
     if config.data.tokenizer:
         tokenizer = bpe.load(config.data.tokenizer)

@@ -17,9 +17,10 @@ the score of every node on the path. Draft: the `kept` nodes most visited, and a
 each the token of greatest P.
 
 n → `Search.visits`; Q → `Search.total` ÷ n; P → `Shared.weights`; boost, cap, c1, c2 →
-`Row`; defaults are those of the authors' code (Adaptix). `table` makes the initial
-weights of a corpus, P = count(a, b, w) / count(a, b); pass them as `memory`. Without,
-the table starts empty and knows what was written since.
+`Row`; defaults are those of the authors' code (Adaptix). The initial weights are those
+of a corpus, P = count(a, b, w) / count(a, b): of `datastore`, a directory as REST has
+(python -m experiments.datastore), or of `table`, given as `memory`. Without, the table
+starts empty and knows what was written since.
 
 The table is `Shared`, a hash of `size` pairs with linear probing; it outlives requests
 and takes 4 size (2 + 2 successors) bytes: 6.8 MB.
@@ -47,6 +48,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import base, lookup
+from decoding import datastore as datastores
 from decoding.catalogue import Card
 from models.errors import MethodError
 
@@ -97,10 +99,12 @@ def drafter(
     recent: int = 16,
     successors: int = 12,
     size: int = 65536,
+    datastore: str = "",
 ) -> base.Drafter:
     """Search `depth` tokens deep and draft `kept` nodes, each with one more token.
 
-    `recent` tokens are learned from a round; `size` pairs of tokens are kept.
+    `recent` tokens are learned from a round; `size` pairs of tokens are kept, at first
+    those of `datastore` where one is named.
     """
     for name, value in (
         ("iterations", iterations),
@@ -117,16 +121,18 @@ def drafter(
     if not c2 > 0:
         raise MethodError(f"c2={c2}: use a number > 0")
     kept = min(kept, iterations * successors)
+    learned = _of_datastore(datastore, size, successors) if datastore else None
 
     def init(ctx: base.Context) -> base.State:
         def number(value: float) -> Array:
             return jnp.full(ctx.length.shape, value, jnp.float32)
 
-        shared = Shared(
+        shared = learned or Shared(
             jnp.full((size, 2), -1, jnp.int32),
             jnp.full((size, successors), -1, jnp.int32),
             jnp.zeros((size, successors), jnp.float32),
         )
+        shared = jax.tree.map(jnp.array, shared)  # its own: states are updated in place
         return base.State(Row(*map(number, (boost, cap, c1, c2))), shared)
 
     def draft(keys, ctx: base.Context, state: base.State):
@@ -177,6 +183,15 @@ def table(
             found[free[0], : len(best)] = [w for w, _ in best]
             weights[free[0], : len(best)] = [n / total for _, n in best]
     return Shared(jnp.asarray(keys), jnp.asarray(found), jnp.asarray(weights))
+
+
+@functools.cache
+def _of_datastore(directory: str, size: int, successors: int) -> Shared:
+    """The weights of a datastore's texts, as numpy holds them."""
+    tokens = np.asarray(datastores.load(directory).tokens)
+    texts = np.split(tokens, np.flatnonzero(tokens == datastores.END))
+    found = table((t[t != datastores.END] for t in texts), size, successors)
+    return jax.tree.map(np.asarray, found)
 
 
 def _places(a: Array, b: Array, size: int) -> Array:

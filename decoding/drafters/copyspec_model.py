@@ -1,8 +1,8 @@
 """CopySpec before a draft model: copy where the text repeats itself, else draft.
 
 Dumitru, Sharma, Zhu, Alvarez, *CopySpec: Accelerating LLMs with Speculative
-Copy-and-Paste*, 2025, arXiv 2502.08923, section 3.4: a round without a match is left to
-a draft model.
+Copy-and-Paste*, 2025, arXiv 2502.08923, section 3 (copying merged with speculative
+decoding): a round without a match is left to a draft model.
 
     draft = the block after the first occurrence of the last gamma tokens, if any
             the draft model's tree (in the paper a chain of 5), else

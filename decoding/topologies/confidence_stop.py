@@ -35,7 +35,8 @@ CARD = Card(
 def topology(
     length: int = 12, threshold: float = 0.8, draw: str = base.POINT
 ) -> base.Topology:
-    """At most `length` drafts."""
+    """At most `length` drafts, as in the authors' evaluation (their code's own default
+    is 8); `threshold` is where their code starts."""
     if length < 1:
         raise MethodError(f"length={length}: a chain needs at least one draft")
     if not 0 <= threshold <= 1:

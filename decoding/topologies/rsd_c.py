@@ -1,7 +1,7 @@
 """RSD-C: a constant number of children a level, drawn without replacement.
 
 Jeon, Gagrani, Goel, Park, Lee, Lott, *Recursive Speculative Decoding: Accelerating LLM
-Inference via Sampling Without Replacement*, 2024, arXiv 2402.14160, section 3.2 (RSD
+Inference via Sampling Without Replacement*, 2024, arXiv 2402.14160, section 3 (RSD
 with constant branching factors). With branching factors b = (b_1, ..., b_L)
 
     children of a node at depth l - 1:  top-b_l over x of  log q(x | node) + G(x)

@@ -1,7 +1,7 @@
 """RSD-S: stochastic beam search keeps the best sequences of every level.
 
 Jeon, Gagrani, Goel, Park, Lee, Lott, *Recursive Speculative Decoding: Accelerating LLM
-Inference via Sampling Without Replacement*, 2024, arXiv 2402.14160, section 3.2 (RSD
+Inference via Sampling Without Replacement*, 2024, arXiv 2402.14160, section 3 (RSD
 with stochastic beam search, after Kool, van Hoof, Welling, 2019, arXiv 1903.06059,
 algorithm 1). At the root phi = G = 0; for every kept sequence s and token x
 

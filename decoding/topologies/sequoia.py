@@ -1,9 +1,10 @@
 """Sequoia: the static tree of a budget that the measured acceptance makes best.
 
 Chen, May, Svirschevski, Huang, Ryabinin, Jia, Chen, *Sequoia: Scalable, Robust, and
-Hardware-aware Speculative Decoding*, 2024, arXiv 2402.12374, section 4.1. a_b is the
-chance that the b-th sibling, drawn without replacement, is the one accepted. Of all
-trees of n nodes and l levels whose root has b children the best one yields
+Hardware-aware Speculative Decoding*, 2024, arXiv 2402.12374, section 3 (tree
+construction). a_b is the chance that the b-th sibling, drawn without replacement, is
+the one accepted. Of all trees of n nodes and l levels whose root has b children the
+best one yields
 
     T(1, l, 0) = 1
     T(n, l, b) = max over m < n of  T(m, l, b - 1) + a_b max_c T(n - m, l - 1, c)

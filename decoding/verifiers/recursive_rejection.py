@@ -2,8 +2,8 @@
 
 Miao et al., *SpecInfer*, 2023, arXiv 2305.09781, algorithm 2 (with replacement); Jeon,
 Gagrani, Goel, Park, Lee, Lott, *Recursive Speculative Decoding*, 2024, arXiv
-2402.14160, section 3.2 (without replacement). At a node with law p whose children x_1,
-x_2, ... were drawn from q in that order, P_1 = p, D_1 = q and
+2402.14160, recursive rejection sampling (without replacement). At a node with law p
+whose children x_1, x_2, ... were drawn from q in that order, P_1 = p, D_1 = q and
 
     accept x_i     if  r_i < P_i(x_i) / D_i(x_i),   r_i ~ U[0, 1)
     P_{i+1}        = norm((P_i - D_i)+)

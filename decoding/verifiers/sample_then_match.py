@@ -2,7 +2,7 @@
 
 The verification of Saxena's prompt lookup, REST and Token Recycling at temperature > 0
 (He, Zhong, Cai, Lee, He, *REST: Retrieval-Based Speculative Decoding*, 2023, arXiv
-2311.08252, section 3.3), as one draw a *node*:
+2311.08252, section 3), as one draw a *node*:
 
     y_d ~ p_node;   descend to the child that bears y_d, else stop and emit y_d
 

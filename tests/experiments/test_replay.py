@@ -1,5 +1,6 @@
 """The stage `replay` and the model that says what a record says."""
 
+import gzip
 import json
 
 import jax
@@ -85,19 +86,58 @@ def test_from_the_command_line(tmp_path):
     config = settings.load("configs/replay.py")
     config.data, config.prompt_field, config.response_field = str(data), "q", "a"
     config.methods = ("prompt_lookup",)
+    config.directions = (("prompt_lookup", "plain"), ("prompt_lookup", "absent"))
     found = run.run(config, str(tmp_path / "run"))
     plain, lookup = found["replay"]
+    assert len(found["tables"][0]["lines"]) == 1
     assert plain["tokens_per_call"] == 1.0 and lookup["tokens_per_call"] > 1.0
     assert plain["new_tokens"] == lookup["new_tokens"]
     assert "Recorded texts" in (tmp_path / "run" / "report.md").read_text()
     assert "Recorded texts" in (tmp_path / "run" / "report.html").read_text()
 
 
+def test_repeated_requests():
+    """The second time counts, and what was remembered of the first serves it."""
+    method = Method(Spec("drafters/suffix_decoding"))
+    once = replay.replay(method, RECORDS[:1], Numbers())
+    twice = replay.replay(method, RECORDS[:1], Numbers(), times=2)
+    assert once["new_tokens"] == twice["new_tokens"] == 40 == once["target_calls"]
+    assert twice["target_calls"] < 10
+    node = twice["new_tokens"] / (
+        twice["target_calls"] * (1 + twice["drafted_per_call"])
+    )
+    assert twice["tokens_per_node"] == pytest.approx(node)
+    gap = replay.directions(
+        [{"method": "a", **twice}, {"method": "b", **once}], [("a", "b"), ("b", "a")]
+    )
+    assert [line[-1] for line in gap["lines"]] == ["yes", "no"]
+
+
+@pytest.mark.parametrize("name", ["log.jsonl.gz", "log.json", "log.json.gz"])
+def test_composed_fields_of_other_files(tmp_path, name):
+    rows = [{"a": {"b": ["x", "y"]}, "c": "say"}, {"a": {"b": ["z", "zz"]}, "c": "x"}]
+    whole = json.dumps(rows)
+    if "jsonl" in name:
+        whole = "\n".join(json.dumps(r) for r in rows)
+    raw = whole.encode()
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
+    config = settings.load("configs/replay.py")
+    config.data = str(tmp_path / name)
+    config.prompt_field, config.response_field = "{c}: {a[b][0]}", "{a[b][1]}"
+    first, second = replay.read(config, Numbers())
+    assert first.prompt == Numbers().encode("say: x") and len(second.response) == 2
+    config.longest = 6
+    assert replay.read(config, Numbers()) == [second]
+    config.prompt_field = "{a[d]}"
+    with pytest.raises(DataError, match="lacks"):
+        replay.read(config, Numbers())
+
+
 @pytest.mark.parametrize(
     "line,words",
     [
         ("{", "1 is no JSON"),
-        ('{"prompt": "a"}', "lacks one of"),
+        ('{"prompt": "a"}', "lacks 'response'"),
         ('{"prompt": "a", "response": [99999]}', "outside the tokenizer"),
         ('{"prompt": "a", "response": 3}', "a text or a list"),
         ('{"prompt": "a", "response": ""}', "no record"),

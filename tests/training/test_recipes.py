@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import models
-from configs import tiny, tiny_draft
+from configs import tiny, tiny_draft, tiny_text, tiny_text_draft
 from models.errors import ConfigError
 from training import recipes
 
@@ -23,12 +23,12 @@ def write_texts(folder: pathlib.Path) -> None:
             (folder / split / f"{i}.txt").write_text("\n".join(lines))
 
 
-def small(folder: pathlib.Path):
-    config = tiny.get_config()
+def small(folder: pathlib.Path, module=tiny):
+    config = module.get_config()
     config.model.update(
         d_model=16, n_layers=1, n_heads=2, n_kv_heads=1, head_dim=8, d_ff=16
     )
-    config.data.update(source=str(folder), vocab_size=288)
+    config.data.update(source=str(folder), vocab_size=288, parts=())
     config.data.stages = ((4, 2, 32), (2, 1, 64))
     config.train.update(warmup=1, decay=2, save_every=3, rows_at_once=1)
     config.evaluate.update(window=64, context=16)
@@ -66,13 +66,28 @@ def test_the_tokenizer_must_fit(tmp_path: pathlib.Path) -> None:
         recipes.read_data(config, tmp_path / "run")
 
 
-@pytest.mark.parametrize("module", [tiny, tiny_draft])
+def test_parts_of_a_folder(tmp_path: pathlib.Path) -> None:
+    """`tiny_text`: one folder, its own split, a card that says what it is made of."""
+    write_texts(tmp_path / "texts")
+    config = small(tmp_path / "texts", tiny_text)
+    config.data.parts = ({"files": "*/*.txt", "between": "(?<=kappa)\n"},)
+    config.data.held = 0.2
+    config.data.stages = ((2, 2, 32),)
+    tokenizer, train, held = recipes.read_data(config, tmp_path / "run")
+    assert len(train) + len(held) == len({*train, *held}) > 20 and held
+    batches = recipes.stream(config, tokenizer, train, tmp_path / "run")
+    again = recipes.stream(config, tokenizer, train, tmp_path / "run")
+    assert batches.fingerprint == again.fingerprint
+    assert (batches.batch(1)["tokens"] == again.batch(1)["tokens"]).all()
+
+
+@pytest.mark.parametrize("module", [tiny, tiny_draft, tiny_text, tiny_text_draft])
 def test_shipped_shapes(module) -> None:
     """What issue and README promise of the shipped models."""
     config = module.get_config()
     shape = recipes.model_config(config)
     assert shape.vocab_size % 128 == 0 and shape.max_positions >= 4096
     assert config.data.repeat_share >= 0.1
-    if module is tiny:
+    if module in (tiny, tiny_text):
         heads = (shape.n_layers, shape.n_heads, shape.n_kv_heads)
         assert heads == (8, 8, 2)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, base
+from decoding import Method, Spec, base, datastore
 from decoding.drafters import aded
 from models.errors import MethodError
 from tests.conformance import kit as conformance
@@ -29,6 +29,19 @@ def test_the_table_of_a_corpus():
     pruned = aded.table(CORPUS, size=8, successors=2)
     assert len(weights(pruned, 1, 2)) == 2
     assert int((pruned.keys[:, 0] >= 0).sum()) == 8
+
+
+def test_it_starts_with_the_table_of_a_datastore(tmp_path):
+    """No trigram reaches over the end of a text; a run does not change the corpus."""
+    datastore.save(datastore.build(CORPUS), tmp_path)
+    drafter = aded.drafter(**SMALL, datastore=str(tmp_path))
+    same = aded.table(CORPUS, size=64, successors=3)
+    for _ in range(2):
+        start = drafter.init(kit.context([[1]])).shared
+        for one, other in zip(jax.tree.leaves(start), jax.tree.leaves(same)):
+            np.testing.assert_array_equal(one, other)
+        assert weights(start, 6, 7) == {}  # 1 is of the next text
+        start.weights.delete()  # as a donated state is
 
 
 def test_worked_example():

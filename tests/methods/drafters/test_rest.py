@@ -148,6 +148,16 @@ def test_the_command(tmp_path, capsys):
     assert command.main([f"--text={tmp_path}", f"--out={out}"]) == 0
     assert "tokens" in capsys.readouterr().out
     assert rest.drafter(out).nodes == 65
+    rows = tmp_path / "b.jsonl"
+    rows.write_text('{"q": "one", "a": "two"}\n{"q": "three", "a": ""}\n')
+    fields = [f"--text={rows}", "--fields=q,a", f"--out={out}"]
+    assert command.main(fields) == 0
+    tokens = datastore.load(out).tokens
+    assert (tokens == datastore.END).sum() == 2
+    assert command.main([*fields, "--most=4"]) == 0
+    np.testing.assert_array_equal(datastore.load(out).tokens[:3], tokens[:3])
+    assert len(datastore.load(out).tokens) <= 5
+    assert command.main([f"--text={rows}", "--fields=x", f"--out={out}"]) == 2
     assert command.main([f"--out={out}"]) == 2
     assert command.main([f"--text={tmp_path}/none", f"--out={out}"]) == 2
 

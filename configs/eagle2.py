@@ -1,0 +1,19 @@
+"""EAGLE-2's tree, grown by a draft model: expand the likely, keep the best.
+
+Li, Wei, Zhang, Zhang, EAGLE-2, 2024, arXiv 2406.16858; 60 nodes, six levels, ten
+children. The paper drafts with a head on the target; here a draft model does.
+
+python -m experiments.generate --model=tiny --draft=tiny-draft \\
+    --method=eagle2 --prompt="def main("
+
+Expected: EXPECTED
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {"drafter": "drafters/model", "topology": "topologies/eagle2"}
+    config.drafts = {"draft": "tiny-draft"}
+    return config

@@ -1,0 +1,20 @@
+"""RSD-C: two children of every node, drawn without replacement.
+
+Jeon et al., Recursive Speculative Decoding, 2024, arXiv 2402.14160; 30 drafts in four
+levels. The verifier is the default one; the paper's is
+`verifiers/recursive_rejection`.
+
+python -m experiments.generate --model=tiny --draft=tiny-draft \\
+    --method=rsd_c --prompt="def main("
+
+Expected: EXPECTED
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {"drafter": "drafters/model", "topology": "topologies/rsd_c"}
+    config.drafts = {"draft": "tiny-draft"}
+    return config

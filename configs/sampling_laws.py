@@ -1,0 +1,27 @@
+"""What every lossless verifier accepts on a real pair of models, and what it should.
+
+python -m experiments.run --config=configs/sampling_laws.py --workdir=runs/sampling_laws
+
+Hardware: two cores, some ten minutes; resumes where it stopped.
+Expected: every row within four standard errors of its closed form; no row above the
+optimal-transport bound; several drafts above one; without replacement above with.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.stage = "laws"
+    config.model = "tiny"
+    config.draft = "tiny-draft"
+    config.seed = 0
+    config.tasks = ("code", "text")  # whose prompts are the texts
+    config.prompts = 4  # of each task
+    config.prompt_tokens = 128
+    config.pairs = 32  # places of the texts, at which both models give a law
+    config.samples = 256  # verifications of a pair
+    config.temperatures = (0.8, 1.0)
+    config.drafts_a_node = (1, 2, 4)
+    config.verifiers = ()  # (): all whose guarantee is LAW
+    return config

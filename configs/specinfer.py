@@ -1,0 +1,20 @@
+"""SpecInfer: every node of a depth has as many i.i.d. children.
+
+Miao et al., SpecInfer, 2023, arXiv 2305.09781; the expansion of its evaluation. The
+verifier is the default one, for which the children are the best ones; the paper's is
+`verifiers/recursive_rejection`.
+
+python -m experiments.generate --model=tiny --draft=tiny-draft \\
+    --method=specinfer --prompt="def main("
+
+Expected: EXPECTED
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {"drafter": "drafters/model", "topology": "topologies/specinfer"}
+    config.drafts = {"draft": "tiny-draft"}
+    return config

@@ -1,0 +1,80 @@
+"""The stage `budget`: equal budgets, the same prompts, differences by the prompt."""
+
+import numpy as np
+import pytest
+
+from decoding import catalogue
+from decoding.catalogue import Spec
+from experiments import bench, budget, report, settings, store
+from models.errors import ConfigError
+
+TREES = (
+    ("chain", 2, {"name": "topologies/chain", "length": 2}),
+    ("rsd_c", 2, {"name": "topologies/rsd_c", "branching": (2,)}),
+)
+
+
+@pytest.fixture
+def config():
+    config = settings.load("configs/budget.py")
+    config.tasks, config.prompts, config.batch = ("text",), 2, 2
+    config.prompt_tokens, config.max_new_tokens = 32, 12
+    config.temperatures = (0.0, 0.8)
+    config.trees = TREES
+    config.directions = (("rsd_c", "chain"),)
+    return config
+
+
+def test_no_tree_of_the_recipe_exceeds_its_budget():
+    config = settings.load("configs/budget.py")
+    seen = {}
+    for entry in budget.entries(config):
+        spec = entry.method.topology
+        draw = Spec(spec.name).card.draws[0]
+        nodes = spec.build({"draw": draw}).nodes
+        assert nodes - 1 <= entry.budget, (entry.name, entry.budget, nodes - 1)
+        seen.setdefault(entry.budget, set()).add(entry.name)
+        # What has a place is used: a comparison at equal budgets wants full trees.
+        assert nodes - 1 >= 0.9 * entry.budget, (entry.name, entry.budget, nodes - 1)
+    assert len(seen) == 6 and all(len(names) >= 7 for names in seen.values())
+    assert {f"topologies/{n}" for n in seen[30]} <= set(catalogue.names("topologies"))
+
+
+def test_a_run_and_its_report(config, tmp_path, lm, draft):
+    place = store.Store(tmp_path)
+    found = budget.run(config, place, lm, draft)
+    rows = found["budget"]
+    assert len(rows) == 4 and all(r["drafts"] == 2 for r in rows)
+    for row in rows:
+        assert row["new"] == [12, 12] and row["ci95"][0] <= row["tokens_per_call"]
+        assert row["identical_to_plain"] is (True if row["temperature"] == 0 else None)
+    report.write(place, settings.plain(config), found)
+    text = (tmp_path / "report.md").read_text()
+    assert "| rsd_c ≥ chain | 2 | 0.8 |" in text and "all are" in text
+    assert (tmp_path / "figures" / "budget_t0.8.png").exists()
+    config.seed = 1
+    assert budget.run(config, place, lm, draft)["budget"] == rows
+
+
+def test_difference_by_hand():
+    """Two prompts: 6 / 3 + 6 / 2 against 6 / 6 + 6 / 4 calls; the same rows give 0."""
+    more, less = ({"new": [6, 6], "calls": c} for c in ([3, 2], [6, 4]))
+    gap, error = bench.difference([more], [less])
+    assert gap == pytest.approx(12 / 5 - 12 / 10) and 0 < error < 0.5
+    assert bench.difference([more], [more]) == (0.0, 0.0)
+    noise = np.random.default_rng(0).integers(2, 6, 200)
+    first, second = ({"new": [6] * 100, "calls": c} for c in (noise[:100], noise[100:]))
+    gap, error = bench.difference([first], [second])
+    assert abs(gap) < 4 * error  # planted: the same law of calls is no difference
+
+
+def test_mistakes_are_named(config, lm, draft, tmp_path):
+    config.trees = (("chain", 1, TREES[0][2]),)
+    with pytest.raises(ConfigError, match="verifies 2 drafts"):
+        budget.run(config, store.Store(tmp_path), lm, draft)
+    config.budgets = (5,)
+    with pytest.raises(ConfigError, match="has none"):
+        budget.entries(config)
+    config.budgets, config.batch = (), 3
+    with pytest.raises(ConfigError, match="multiple"):
+        budget.run(config, store.Store(tmp_path / "b"), lm, draft)

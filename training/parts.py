@@ -1,0 +1,99 @@
+"""Documents from files of several kinds under one folder, split by their own hash.
+
+No manifest and no split on disk is needed: a document is held out when a hash of its
+text says so, hence a training run and its evaluation agree on any copy of the data.
+"""
+
+import gzip
+import hashlib
+import json
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.errors import DataError
+
+SPLITS = ("train", "validation")
+SHORTEST = 64  # characters of a document
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a folder's files, and how they fall into documents."""
+
+    files: str  # a pattern under the folder; names in `.gz` are unpacked
+    # Fields of a JSON or JSONL row, joined by blank lines where they are not empty; ()
+    # for files of plain text.
+    fields: tuple[str, ...] = ()
+    between: str = ""  # a regular expression at which a text falls into documents
+
+
+def texts(
+    folder: str | pathlib.Path, parts: Sequence[Part], split: str, held: float
+) -> list[str]:
+    """The documents of `split`; a share `held` of all documents is for validation.
+
+    Raises `DataError` where a part has no file, a row lacks a field, or nothing is
+    left. Documents are in the order of the parts and of the files' names; those with
+    under 64 characters, and repetitions of an earlier one, are left out.
+    """
+    if split not in SPLITS:
+        raise DataError(f"split={split!r}: use one of {SPLITS}")
+    if not str(folder):
+        raise DataError("data.source='': name the folder that holds the text")
+    seen: set[bytes] = set()
+    found = []
+    for part in parts:
+        for text in documents(pathlib.Path(folder), part):
+            digest = hashlib.sha256(text.encode()).digest()
+            if len(text) < SHORTEST or digest in seen:
+                continue
+            seen.add(digest)
+            out = int.from_bytes(digest[:8], "big") < held * 2**64
+            if out == (split == "validation"):
+                found.append(text)
+    if not found:
+        raise DataError(f"{folder} gives no document for {split}: held={held}")
+    return found
+
+
+def documents(folder: pathlib.Path, part: Part) -> Iterator[str]:
+    """The texts of one part, in the order of the files' names."""
+    paths = sorted(p for p in folder.glob(part.files) if p.is_file())
+    if not paths:
+        raise DataError(f"{folder} has no file {part.files!r}: see config.data.parts")
+    for path in paths:
+        whole = _read(path)
+        for text in _rows(path, whole, part.fields) if part.fields else (whole,):
+            yield from re.split(part.between, text) if part.between else (text,)
+
+
+def _read(path: pathlib.Path) -> str:
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
+
+
+def _rows(path: pathlib.Path, whole: str, fields: Sequence[str]) -> Iterator[str]:
+    """One text a row of a JSON list, or of a file with an object on each line."""
+    try:
+        if path.name.removesuffix(".gz").endswith(".jsonl"):
+            # Not splitlines: JSON strings may hold U+2028 and its like.
+            rows = [json.loads(x) for x in whole.split("\n") if x.strip()]
+        else:
+            rows = json.loads(whole)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: not JSON ({error})") from error
+    for number, row in enumerate(rows, 1):
+        said = [_field(row, name, f"{path}, row {number}") for name in fields]
+        yield "\n\n".join(text for text in said if text)
+
+
+def _field(row: Any, name: str, where: str) -> str:
+    if not isinstance(row, dict) or not isinstance(row.get(name), str):
+        raise DataError(f"{where}: no text under {name!r}")
+    return row[name]
