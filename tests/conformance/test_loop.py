@@ -15,7 +15,7 @@ EACH = [
 ]
 # Without jit every operation is compiled by itself, some ten seconds a case: these run
 # always, the others with `-m long`.
-EAGER = ("plain", "self-chain", "model-eagle2", "token_recycling")
+EAGER = ("plain", "self-chain", "token_recycling")
 EACH_EAGER = [
     pytest.param(method, id=name, marks=() if name in EAGER else (pytest.mark.long,))
     for name, method in CASES.items()
