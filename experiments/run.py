@@ -25,7 +25,7 @@ USAGE = (
 def run(
     config: ConfigDict, workdir: str, command: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run the stage that `config` names; returns the report, {} for training."""
+    """Run the stage that `config` names; the report, {} where it has another form."""
     stage = config.get("stage", "evaluate")
     store = Store(workdir)
     if stage == "train_lm":
@@ -35,6 +35,11 @@ def run(
         store.claim(config)
         recipes.run(config, str(store.path))
         return {}
+    if stage == "kernels":
+        from experiments import kernels
+
+        store.claim(config)
+        return kernels.run(config, store, list(command))
     store.claim(config, defaults.SELECTION)
     if stage == "peers":
         from experiments import peers

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict, config_flags
 from experiments import defaults
 from models.errors import ConfigError
 
-STAGES = ("evaluate", "peers", "replay", "train_lm")
+STAGES = ("evaluate", "kernels", "peers", "replay", "train_lm")
 
 
 def load(path: str | Path) -> ConfigDict:
