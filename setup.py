@@ -16,6 +16,8 @@ PACKAGES = [
     "decoding.verifiers",
     "experiments",
     "kernels",
+    "kernels.shared_prefix_attention",
+    "kernels.tree_attention",
     "models",
     "models.checkpoints",
     "models.heads",
@@ -57,7 +59,8 @@ EXTRAS = {
         "ruff>=0.8",
         "mypy>=1.13",
     ],
-    "tpu": ["libtpu"],
+    # jax names the libtpu that each of its versions was tested with.
+    "tpu": ["jax[tpu]"],
     "cuda": ["jax[cuda12]"],
     "peers": ["torch>=2.6", "transformers>=4.57"],
 }

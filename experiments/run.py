@@ -25,7 +25,7 @@ USAGE = (
 def run(
     config: ConfigDict, workdir: str, command: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run the stage that `config` names; returns the report, {} for training."""
+    """Run the stage that `config` names; the report, {} where it has another form."""
     stage = config.get("stage", "evaluate")
     store = Store(workdir)
     # Imported here: a stage loads nothing that another one needs.
@@ -42,6 +42,11 @@ def run(
         found = heads.run(config, store)
         found["commands"] = [" ".join(command)] if command else []
         return report.write(store, settings.plain(config), found)
+    if stage == "kernels":
+        from experiments import kernels
+
+        store.claim(config)
+        return kernels.run(config, store, list(command))
     store.claim(config, defaults.SELECTION)
     if stage == "peers":
         from experiments import peers

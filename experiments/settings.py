@@ -16,6 +16,7 @@ from models.errors import ConfigError
 STAGES = (
     "budget",
     "evaluate",
+    "kernels",
     "laws",
     "peers",
     "replay",

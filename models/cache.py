@@ -43,9 +43,11 @@ class DenseLayer:
 
     def move(self, source: Array, target: Array) -> "DenseLayer":
         """Copy slots `source[B, M]` to `target[B, M]`; targets >= S are dropped."""
-        at = source[:, None, :, None]
-        k = jnp.take_along_axis(self.k, at, axis=2, mode="clip")
-        v = jnp.take_along_axis(self.v, at, axis=2, mode="clip")
+        # Indexed as in `append`: the TPU compiler gives `take_along_axis` a layout of
+        # its own, and copies the whole layer into it and back.
+        rows, groups = jnp.arange(self.k.shape[0]), jnp.arange(self.k.shape[1])
+        at = (rows[:, None, None], groups[None, :, None], source[:, None, :])
+        k, v = self.k.at[at].get(mode="clip"), self.v.at[at].get(mode="clip")
         return self.append(target, k.swapaxes(1, 2), v.swapaxes(1, 2))
 
     def gather(self, rows: Array) -> "DenseLayer":

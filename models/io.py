@@ -50,12 +50,18 @@ class Loaded:
         return self.tokenizer.chat(messages, **variables)
 
 
-def load(name: str | os.PathLike, mesh: Any = None, dtype: Any = None) -> Loaded:
+def load(
+    name: str | os.PathLike,
+    mesh: Any = None,
+    dtype: Any = None,
+    kernel: str = "auto",
+) -> Loaded:
     """The model of a directory in HF layout, or a packaged one by name.
 
     `dtype` is that of the params: by default float32 on CPU, where bfloat16 products
     are slow, and bfloat16 elsewhere. With a `mesh` every param is placed on all its
-    devices, replicated. Weights are read tensor by tensor.
+    devices, replicated. Weights are read tensor by tensor. `kernel` ("auto", "pallas",
+    "xla") says how attention reads its cache.
 
     ConfigError: config.json lacks or has fields, or is of a family that is not
     supported. CheckpointError: weights or tokenizer are absent or do not fit it.
@@ -75,7 +81,7 @@ def load(name: str | os.PathLike, mesh: Any = None, dtype: Any = None) -> Loaded
             f"the embedding {config.vocab_size} rows: they belong to different models"
         )
     params = hf.load_params(family, config, directory, dtype, placer(mesh))
-    model = transformer.transformer(config, dtype)
+    model = transformer.transformer(config, dtype, kernel)
     return Loaded(model, params, tokenizer, family.model_type, generation)
 
 

@@ -15,24 +15,32 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kernels.tree_attention import KERNELS
 from models import base
 from models import cache as caches
+from models.attention import over_cache
 from models.config import Config as Config
 from models.config import Rope as Rope
 from models.config import rope as rope
 from models.config import rope_frequencies as rope_frequencies
-from models.layers import Embedding, Layer, Views, attend, rotations
+from models.errors import ConfigError
+from models.layers import Embedding, Layer, rotations
 from models.training_form import forward as forward
 from models.training_form import stack_layers as stack_layers
 from models.training_form import unstack_layers as unstack_layers
 
 
-def transformer(config: Config, cache_dtype: Any = jnp.float32) -> base.LanguageModel:
+def transformer(
+    config: Config, cache_dtype: Any = jnp.float32, kernel: str = "auto"
+) -> base.LanguageModel:
     """The pure functions of a transformer with this config.
 
     `cache_dtype` is what `init_cache` makes: the dtype of the params, so that the
-    products of attention have equal operands.
+    products of attention have equal operands. `kernel` ("auto", "pallas" or "xla") says
+    how the cache is read; the tokens are the same.
     """
+    if kernel not in KERNELS:
+        raise ConfigError(f"kernel={kernel!r}: use one of {KERNELS}")
     # Linen's `apply` may also return mutated variables, which no call here asks for.
     layer: Any = Layer(config)
     embedding: Any = Embedding(config)
@@ -71,15 +79,13 @@ def transformer(config: Config, cache_dtype: Any = jnp.float32) -> base.Language
     def layers(params, cache, x, block, lo, hi, taps=()):
         """Layers lo <= i < hi over the block; `hidden[i]`: the state after i layers."""
         spun = rotations(config, block.positions, cache.size)
-        mask = base.dense_mask(block.visibility, cache.size)
-        views = Views(config, block.positions, cache.pos, mask)
+        attend = over_cache(config, block, cache, kernel)
         stores, hidden = list(cache.layers), {}
         for i in range(lo, hi):
             if i in taps:
                 hidden[i] = x
-            mask = views.window(config.window(i))
             rotation = spun[config.rope(i)]
-            attention = attention_of(at(params, i), rotation, block, mask, views.bias)
+            attention = attention_of(at(params, i), rotation, block, attend(i))
             mlp = mlp_of(at(params, i))
             if block.run is None:
                 x, stores[i] = attention(x, stores[i])
@@ -93,12 +99,11 @@ def transformer(config: Config, cache_dtype: Any = jnp.float32) -> base.Language
             hidden[hi] = x
         return x, replace(cache, layers=tuple(stores)), hidden
 
-    def attention_of(variables, rotation, block, mask, bias):
+    def attention_of(variables, rotation, block, attend):
         def run(x, store):
             q, k, v = layer.apply(variables, x, rotation, method="project")
             store = store.append(block.slots, k, v)
-            keys, values = store.read()
-            out = attend(config, q, keys, values, mask, bias)
+            out = attend(q, store)
             return x + layer.apply(variables, out, method="merge"), store
 
         return run

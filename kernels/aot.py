@@ -1,0 +1,119 @@
+"""Compiling for TPUs that are not there: the real compiler, on any machine.
+
+Needs libtpu (`pip install "decodax[tpu]"`). Nothing runs; what compiles is a program
+for one chip of a slice.
+"""
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kernels import plan as planning
+from kernels.tree_attention import pallas_tpu
+
+# One topology for each chip that the kernels are planned for.
+TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
+ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
+
+@functools.cache
+def device(chip: str) -> Any:
+    """A device of the named kind, for compilation only; ImportError without libtpu."""
+    import libtpu  # noqa: F401
+
+    # libtpu looks for the machine it is on unless it is told; there is none.
+    for name, value in ENVIRONMENT.items():
+        if os.environ.get(name, "WARNING").startswith("WARNING"):  # jax found nothing
+            os.environ[name] = value
+    from jax.experimental import topologies
+
+    found = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip])
+    return found.devices[0]
+
+
+def compile_for(chip: str, function: Callable, *shapes: Any, donate: tuple = ()) -> Any:
+    """`function` compiled for one `chip`; `shapes` are trees of ShapeDtypeStruct."""
+    mesh = jax.sharding.Mesh(np.array([device(chip)]), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes
+    )
+    return jax.jit(function, donate_argnums=donate).lower(*shapes).compile()
+
+
+MODELS = {"8B": (8, 4), "70B": (8, 8)}  # Llama 3: KV heads, query heads of each
+
+
+def tree_attention_shape(
+    model: str, batch: int, size: int, nodes: int, **changes: Any
+) -> pallas_tpu.Shape:
+    """One layer's call at a Llama 3 shape in bfloat16; `changes` are fields."""
+    groups, heads = MODELS[model]
+    bf16 = jnp.dtype(jnp.bfloat16)
+    shape = pallas_tpu.Shape(batch, groups, size, 128, nodes, heads, bf16, bf16)
+    return dataclasses.replace(shape, scale=128**-0.5, **changes)
+
+
+def tree_attention(
+    chip: str, shape: pallas_tpu.Shape, planned_for: str = ""
+) -> tuple[pallas_tpu.Plan, Any]:
+    """The plan of a call and its program, the write of the block's keys included.
+
+    The cache is donated and written as the model does, so that a layout the kernel
+    cannot read in place would show as a copy.
+    """
+    cut = pallas_tpu.plan(shape, planning.budget(planned_for or chip))
+    batch, nodes, new = shape.batch, shape.nodes, jax.ShapeDtypeStruct
+    heads = shape.groups * shape.heads
+    cache = new((batch, shape.groups, shape.size, shape.dim), shape.cache_dtype)
+    block = new((batch, shape.groups, nodes, shape.dim), shape.cache_dtype)
+    arrays = {
+        "q": new((batch, nodes, heads, shape.dim), shape.dtype),
+        "lengths": new((batch,), jnp.int32),
+        "ancestors": new((batch, nodes, -(-nodes // 32)), jnp.uint32),
+    }
+    if shape.window:
+        arrays["positions"] = new((batch, nodes), jnp.int32)
+        arrays["key_positions"] = new((batch, shape.size), jnp.int32)
+    if shape.scaled:
+        scales = new((batch, shape.groups, shape.size), jnp.float32)
+        arrays["k_scale"] = arrays["v_scale"] = scales
+
+    def call(k: Any, v: Any, own: Any, arrays: dict) -> Any:
+        rows = jnp.arange(batch)[:, None, None]
+        slots = arrays["lengths"][:, None] + jnp.arange(nodes)
+        at = (rows, jnp.arange(shape.groups)[None, :, None], slots[:, None])
+        k, v = (x.at[at].set(own, mode="drop", unique_indices=True) for x in (k, v))
+        limit = planning.budget(chip)
+        found = pallas_tpu.tree_attention(cut, k=k, v=v, **arrays, vmem=limit)
+        return k, v, found
+
+    return cut, compile_for(chip, call, cache, cache, block, arrays, donate=(0, 1))
+
+
+def copies_of_the_cache(text: str, shape: pallas_tpu.Shape) -> list[str]:
+    """The instructions of a compiled program that copy or transpose a whole cache."""
+    b, g, size, d = shape.batch, shape.groups, shape.size, shape.dim
+    forms = ((b, g, size, d), (b * g, size, d), (b * g * size, d))
+    caches = {tuple(sorted(n for n in form if n > 1)) for form in forms}
+    made = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|copy-start|transpose|pad)\(")
+    found = []
+    for line in text.splitlines():
+        match = made.search(line)
+        if match:
+            sides = (int(n) for n in match[1].split(","))
+            if tuple(sorted(n for n in sides if n > 1)) in caches:
+                found.append(line.strip())
+    return found

@@ -1,0 +1,26 @@
+"""Attention over parts of a cache, merged by log-sum-exp."""
+
+import jax.numpy as jnp
+from jax import Array
+
+
+def merge(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """The attention over a union of disjoint parts, from `(out, lse)` of each.
+
+        lse = log sum_i exp(lse_i),    out = sum_i exp(lse_i - lse) out_i
+
+    `out` [..., d] of any dtype, `lse` float32[...]; a part that saw nothing
+    (`lse` -inf) counts for nothing, and if none saw anything the output is 0.
+    """
+    lses = jnp.stack([lse for _, lse in parts])
+    top = lses.max(0)
+    top = jnp.where(top == -jnp.inf, 0.0, top)
+    weights = jnp.exp(lses - top)
+    total = weights.sum(0)
+    some = jnp.where(total == 0, 1.0, total)
+    out = sum(
+        w[..., None] * part.astype(jnp.float32)
+        for w, (part, _) in zip(weights / some, parts)
+    )
+    lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
+    return jnp.asarray(out).astype(parts[0][0].dtype), lse

@@ -1,0 +1,76 @@
+"""What a kernel's blocks cost, counted from its index maps.
+
+A pipeline fetches an input block when its index differs from that of the step before,
+and writes an output block when it changes. The compiler's own figure for a kernel is
+whatever the kernel declares, so the declaration is made from this count.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax.experimental import pallas as pl
+
+MIB = 2**20
+
+# Fast memory of a core, and what a program may ask for: the compiler keeps some itself.
+VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB}
+SHARE = 15 / 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """An array of a kernel call and how it is cut; `buffers` blocks are in flight."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    block: tuple[int, ...]
+    index: Callable  # (*grid indices, *scalars) -> block index
+    buffers: int = 2
+
+    @property
+    def spec(self) -> pl.BlockSpec:
+        if self.buffers == 2:
+            return pl.BlockSpec(self.block, self.index)
+        mode = pl.Buffered(self.buffers)
+        return pl.BlockSpec(self.block, self.index, pipeline_mode=mode)
+
+    @property
+    def vmem(self) -> int:
+        return self.buffers * vmem_bytes(self.block, self.dtype)
+
+
+def vmem_bytes(shape: tuple[int, ...], dtype: Any) -> int:
+    """Bytes of a block in vector memory, whose tiles are 32 bytes deep, 128 wide."""
+    size = np.dtype(dtype).itemsize
+    *outer, rows, lanes = (1, *shape) if len(shape) == 1 else shape
+    deep = 8 if rows == 1 else 32 // size
+    tiles = math.prod(outer) * (-(-rows // deep) * deep) * (-(-lanes // 128) * 128)
+    return tiles * size
+
+
+def traffic(grid: tuple[int, ...], operands: list[Operand], *scalars: Any) -> dict:
+    """Bytes that move for each operand, by name, for these prefetched scalars.
+
+    Blocks that reach past the end of an array count only what is inside.
+    """
+    steps = np.indices(grid).reshape(len(grid), -1)
+    moved = {}
+    for operand in operands:
+        at = operand.index(*steps, *(np.asarray(s) for s in scalars))
+        at = np.stack([np.broadcast_to(np.asarray(i), steps.shape[1]) for i in at])
+        fresh = np.ones(steps.shape[1], bool)
+        fresh[1:] = (at[:, 1:] != at[:, :-1]).any(0)
+        full = np.array(operand.block)[:, None]
+        inside = np.array(operand.shape)[:, None] - at[:, fresh] * full
+        elements = np.minimum(full, inside).prod(0).sum()
+        moved[operand.name] = int(elements) * np.dtype(operand.dtype).itemsize
+    return moved
+
+
+def budget(chip: str) -> int:
+    """Bytes of vector memory that a program may plan for on `chip`."""
+    return int(VMEM[chip] * SHARE)

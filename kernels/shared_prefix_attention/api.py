@@ -1,0 +1,69 @@
+"""Attention over shared prefixes and the rows' own suffixes.
+
+Juravsky, Brown, Ehrlich, Fu, Ré, Mirhoseini, *Hydragen: High-Throughput LLM Inference
+with Shared Prefixes*, 2024, arXiv 2402.05099, section 3. Attention over a sequence is
+that over its parts, merged by their sums of exponentials (3.1). The queries of all
+rows of a prefix are put side by side, as nodes of one row, so that the prefix is read
+once and its scores are a matrix product (3.2); prefixes of prefixes are levels (3.3).
+
+    q [B, N, H, d]  ->  [B', B N / B', H, d]  for a level of B' prefixes
+
+Every part is a call of `tree_attention`, whose forms and limits are this kernel's.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from kernels import lse
+from kernels.tree_attention import tree_attention
+
+
+class Level(NamedTuple):
+    """`B'` prefixes, each shared by `B / B'` rows that follow one another."""
+
+    k: Array  # [B', G, P, d]
+    v: Array  # [B', G, P, d]
+    lengths: Array  # int32[B']: slots past it are not looked at
+
+
+def shared_prefix_attention(
+    q: Array,
+    levels: Sequence[Level],
+    k: Array,
+    v: Array,
+    lengths: Array,
+    ancestors: Array,
+    *,
+    softcap: float = 0.0,
+    scale: float = 1.0,
+    kernel: str = "auto",
+) -> tuple[Array, Array]:
+    """As `tree_attention` over each row's prefixes, outermost first, then its suffix.
+
+    `k`, `v` [B, G, S, d] and `lengths` are of the suffixes alone; keys are stored with
+    the positions they have in the whole text. Sliding windows are not offered: a window
+    that ends inside a suffix has no use for the prefix, and any other reads part of it
+    for each row.
+    """
+    batch, nodes, heads, dim = q.shape
+    attend = functools.partial(
+        tree_attention, softcap=softcap, scale=scale, kernel=kernel
+    )
+    parts = [attend(q, k, v, lengths, ancestors)]
+    for level in levels:
+        shared = level.k.shape[0]
+        if batch % shared:
+            raise ValueError(
+                f"a level of {shared} prefixes for {batch} rows: each prefix must be "
+                "shared by the same number of rows"
+            )
+        side = batch // shared * nodes
+        queries = q.reshape(shared, side, heads, dim)
+        nobody = jnp.zeros((shared, side, 1), jnp.uint32)
+        out, total = attend(queries, level.k, level.v, level.lengths, nobody)
+        parts.append((out.reshape(q.shape), total.reshape(batch, nodes, heads)))
+    return lse.merge(parts)

@@ -1,0 +1,11 @@
+"""Attention of a block of tree nodes over a long cache."""
+
+from kernels.tree_attention.api import (
+    KERNELS,
+    Choice,
+    choose,
+    runs_kernel,
+    tree_attention,
+)
+
+__all__ = ["KERNELS", "Choice", "choose", "runs_kernel", "tree_attention"]

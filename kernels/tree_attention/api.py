@@ -1,0 +1,142 @@
+"""Tree attention: the entry, and which form of it runs where.
+
+`choose` says which form a call takes and why; nothing else looks at the platform.
+"""
+
+from typing import NamedTuple
+
+import jax
+from jax import Array
+
+from kernels import plan as planning
+from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
+
+AUTO, PALLAS, XLA = "auto", "pallas", "xla"
+KERNELS = (AUTO, PALLAS, XLA)
+TPU, GPU = "tpu", "gpu"
+INTERPRET = "interpret"  # the TPU form where there is no accelerator
+HOPPER = "hopper"  # the platform "gpu" where it is one
+
+
+class Choice(NamedTuple):
+    """The form that a call takes, and why."""
+
+    form: str  # TPU | GPU | INTERPRET | XLA
+    why: str
+
+
+def choose(
+    kernel: str, platform: str, shape: pallas_tpu.Shape, words: int = 1
+) -> Choice:
+    """The form for a call of this shape on `platform`, with `words` of ancestor bits.
+
+    "auto" takes a GPU kernel nowhere yet: it has been checked by interpretation and
+    lowered, and not measured against XLA.
+    """
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel={kernel!r}: use one of {KERNELS}")
+    if kernel == XLA:
+        return Choice(XLA, "asked for")
+    if 32 * words > layout.MOST_NODES:
+        why = f"a tree of {32 * words}: the kernels' masks hold {layout.MOST_NODES}"
+        return Choice(XLA, why)
+    if platform == TPU:
+        return Choice(TPU, "Pallas kernel")
+    if kernel == AUTO:
+        return Choice(XLA, f"no measured kernel for {platform}")
+    if platform == HOPPER:
+        against = pallas_gpu.reason_against(shape)
+        return Choice(XLA, against) if against else Choice(GPU, "Mosaic GPU kernel")
+    if platform == GPU:
+        return Choice(XLA, "the GPU kernel is Hopper's")
+    return Choice(INTERPRET, f"Pallas asked for on {platform}: interpreted")
+
+
+def runs_kernel(kernel: str) -> bool:
+    """Whether calls on this machine take a Pallas form, their shapes permitting."""
+    if kernel == AUTO:
+        return _platform() == TPU
+    return kernel == PALLAS
+
+
+def tree_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array,
+    ancestors: Array,
+    *,
+    positions: Array | None = None,
+    key_positions: Array | None = None,
+    window: int = 0,
+    softcap: float = 0.0,
+    scale: float = 1.0,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    kernel: str = AUTO,
+    vmem: int | None = None,
+) -> tuple[Array, Array]:
+    """Attention of the nodes of a block over a cache: `(out, lse)`.
+
+    q            [B, N, H, d]; query head h reads KV head h // (H / G)
+    k, v         [B, G, S, d], the cache; int8 and fp8 are widened in the kernel
+    lengths      int32[B]: slots below hold committed tokens, seen by every node
+    ancestors    uint32[B, N, W]: bit j: the node sees slot lengths + j; the keys of a
+                 block lie there, where the model has just written them
+    positions    int32[B, N] and `key_positions` int32[B, S]: needed by `window`
+    softcap      c: scores become c tanh(score / c), after `scale`
+    k_scale      float32[B, G, S], and `v_scale`: factors of the stored values
+    vmem         bytes of vector memory to plan for (default: this chip's)
+
+    `out` [B, N, H, d] in q's dtype; `lse` float32[B, N, H], -inf for a node that sees
+    nothing, whose output is 0.
+    """
+    if window and (positions is None or key_positions is None):
+        raise ValueError(f"window={window}: give positions and key_positions")
+    if (k_scale is None) != (v_scale is None):
+        raise ValueError("give both k_scale and v_scale, or neither")
+    batch, nodes, heads, dim = q.shape
+    shape = pallas_tpu.Shape(
+        batch,
+        k.shape[1],
+        k.shape[2],
+        dim,
+        nodes,
+        heads // k.shape[1],
+        q.dtype,
+        k.dtype,
+        k_scale is not None,
+        window,
+        softcap,
+        scale,
+    )
+    form, _ = choose(kernel, _platform(), shape, ancestors.shape[2])
+    arguments = (q, k, v, lengths, ancestors, positions, key_positions, k_scale)
+    if form == XLA:
+        return xla.tree_attention(
+            *arguments, v_scale, window=window, softcap=softcap, scale=scale
+        )
+    if form == GPU:
+        return pallas_gpu.tree_attention(shape, *arguments[:-1])
+    interpret = form == INTERPRET
+    plan = pallas_tpu.plan(shape, vmem or _vmem(interpret))
+    return pallas_tpu.tree_attention(
+        plan, *arguments, v_scale, vmem=vmem, interpret=interpret
+    )
+
+
+def _platform() -> str:
+    platform = jax.default_backend()
+    if platform == GPU:
+        capability = getattr(jax.devices()[0], "compute_capability", "")
+        return HOPPER if capability.startswith("9.") else GPU
+    return platform
+
+
+def _vmem(interpret: bool) -> int:
+    """What a program may use of this chip's vector memory."""
+    if interpret:
+        return planning.budget("v4")
+    from jax.experimental.pallas import tpu as pltpu
+
+    return int(pltpu.get_tpu_info().vmem_capacity_bytes * planning.SHARE)

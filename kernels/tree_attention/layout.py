@@ -1,0 +1,145 @@
+"""How a call is laid out for the accelerators: rows of heads and nodes, mask bytes.
+
+The `R` query heads of a key-value head read the same keys, so a program's rows are
+heads times nodes, `rows = copies * width` in each of `chunks` pieces:
+
+    q [B, N, H, d]  ->  [B, G, chunks, copies * width, d]
+
+A chunk holds the nodes of one *tile* (`width` of them), for `copies` heads. Chunk `c`
+is of tile `c % tiles`. Few nodes are laid out as `width = N * R` rows of their own.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+ROWS = 256  # of a chunk, at most: their scores of a block of slots stay in fast memory
+SUBLANES = 16  # of a 16-bit tile
+LANES = 128
+MOST_NODES = 8 * LANES  # ancestor bits are 128 bytes at most
+
+
+def up(x: int, to: int) -> int:
+    return -(-x // to) * to
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """`heads` is R; `folded` says that nodes and heads are one axis."""
+
+    nodes: int
+    heads: int
+    folded: bool
+    tiles: int
+    width: int
+    copies: int
+
+    @property
+    def rows(self) -> int:
+        return self.copies * self.width
+
+    @property
+    def chunks(self) -> int:
+        return self.tiles * (1 if self.folded else self.heads // self.copies)
+
+
+def rows(nodes: int, heads: int) -> Rows:
+    """The rows of `nodes` nodes with `heads` query heads to a key-value head."""
+    folded = nodes < SUBLANES
+    count = nodes * heads if folded else nodes
+    tiles = -(-count // ROWS)
+    width = up(-(-count // tiles), SUBLANES)
+    copies = 1
+    if not folded and tiles == 1:
+        fits = (c for c in range(1, heads + 1) if c * width <= ROWS)
+        copies = max(c for c in fits if heads % c == 0)
+    return Rows(nodes, heads, folded, tiles, width, copies)
+
+
+def fold(at: Rows, q: Array, groups: int) -> Array:
+    """q `[B, N, H, d]` as `[B, G, chunks, rows, d]`; padding rows are zeros."""
+    batch, nodes, _, dim = q.shape
+    q = q.reshape(batch, nodes, groups, at.heads, dim)
+    if at.folded:
+        q = q.transpose(0, 2, 1, 3, 4).reshape(batch, groups, -1, dim)
+        return _pad(q, 2, at.tiles * at.width).reshape(
+            batch, groups, at.chunks, at.rows, dim
+        )
+    q = _pad(q.transpose(0, 2, 3, 1, 4), 3, at.tiles * at.width)
+    q = q.reshape(
+        batch, groups, at.heads // at.copies, at.copies, at.tiles, at.width, dim
+    )
+    q = q.transpose(0, 1, 2, 4, 3, 5, 6)
+    return q.reshape(batch, groups, at.chunks, at.rows, dim)
+
+
+def unfold(at: Rows, x: Array) -> Array:
+    """The inverse of `fold`, for any trailing axes: `[B, N, H, ...]`."""
+    batch, groups = x.shape[:2]
+    rest = x.shape[4:]
+    if at.folded:
+        x = x.reshape(batch, groups, -1, *rest)[:, :, : at.nodes * at.heads]
+        x = x.reshape(batch, groups, at.nodes, at.heads, *rest)
+        x = jnp.moveaxis(x, 1, 2)
+    else:
+        outer = at.heads // at.copies
+        x = x.reshape(batch, groups, outer, at.tiles, at.copies, at.width, *rest)
+        x = jnp.moveaxis(x, 3, 4)
+        x = x.reshape(batch, groups, at.heads, -1, *rest)[:, :, :, : at.nodes]
+        x = jnp.moveaxis(x, 3, 1)
+    return x.reshape(batch, at.nodes, groups * at.heads, *rest)
+
+
+def spread(at: Rows, x: Array) -> Array:
+    """What belongs to a node, `[B, N, ...]`, as `[B, tiles, width, ...]`."""
+    if at.folded:
+        x = jnp.repeat(x, at.heads, 1)
+    x = _pad(x, 1, at.tiles * at.width)
+    return x.reshape(x.shape[0], at.tiles, at.width, *x.shape[2:])
+
+
+def mask_bytes(ancestors: Array) -> Array:
+    """uint32[..., W] as bytes in bfloat16[..., 128], which holds 0..255 exactly.
+
+    A kernel spreads the bytes over its slots with one small matrix product, whatever
+    the alignment of the tree in the cache, and then tests a bit of each.
+    """
+    shifts = jnp.arange(0, 32, 8, dtype=jnp.uint32)
+    split = (ancestors[..., None] >> shifts) & 255
+    split = split.reshape(*ancestors.shape[:-1], -1)
+    return _pad(split.astype(jnp.bfloat16), split.ndim - 1, LANES)
+
+
+def reach(ancestors: Array) -> tuple[Array, Array]:
+    """The union of a row's bits uint32[B, W], and its highest bit + 1, int32[B]."""
+    union = jnp.bitwise_or.reduce(ancestors, axis=1)
+    first = 32 * jnp.arange(union.shape[1], dtype=jnp.int32)
+    top = 32 - lax.clz(union).astype(jnp.int32)
+    return union, jnp.where(union == 0, 0, first + top).max(1)
+
+
+def bounds(
+    size: int,
+    lengths: Array,
+    end: Array,
+    positions: Array | None,
+    key_positions: Array | None,
+    window: int,
+) -> Array:
+    """int32[3, B]: lengths, and the first and the end of the slots that a row needs."""
+    index = jnp.arange(size, dtype=jnp.int32)
+    first = jnp.zeros_like(lengths)
+    if window:
+        assert positions is not None and key_positions is not None
+        oldest = positions.min(1)[:, None] - window
+        near = (key_positions > oldest) & (index < lengths[:, None])
+        first = jnp.where(near, index, lengths[:, None]).min(1)
+    last = jnp.minimum(lengths + end, size)
+    return jnp.stack([lengths, first, last]).astype(jnp.int32)
+
+
+def _pad(x: Array, axis: int, size: int) -> Array:
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, size - x.shape[axis])
+    return jnp.pad(x, widths)

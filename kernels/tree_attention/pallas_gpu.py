@@ -1,0 +1,270 @@
+"""Tree attention for Hopper GPUs, in Mosaic GPU.
+
+A program takes 64 rows (nodes times the query heads of a KV head) of one batch row and
+KV head, and one of `splits` runs of the blocks of slots that the row needs: a small
+batch still fills the machine, and the runs are merged by log-sum-exp afterwards. Keys
+and values come through the tensor memory accelerator, `STAGES` blocks ahead. Blocks
+wholly inside the prefix are used without a mask; in the others each row's ancestor
+words are shifted to the slots in registers.
+
+Rows of bfloat16 or float16 with a cache of the same, `d` a multiple of 64, slots a
+multiple of 64; `reason_against` says what else keeps a call from this form.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from kernels import lse as merging
+from kernels.tree_attention import layout
+from kernels.tree_attention.pallas_tpu import LEAST, UNSEEN, Shape
+
+ROWS = 64  # of a matrix instruction
+BLOCK = 64  # slots
+STAGES = 2
+PROGRAMS = 264  # twice the multiprocessors of an H100: what splits aim at
+LOG2E = 1.4426950408889634
+
+
+def reason_against(shape: Shape) -> str:
+    """Why a call cannot take this form; empty when it can."""
+    if shape.dtype not in (jnp.bfloat16, jnp.float16):
+        return f"q is {shape.dtype}: tensor cores round it"
+    if shape.cache_dtype != shape.dtype:
+        return f"the cache is {shape.cache_dtype}, q {shape.dtype}"
+    if shape.dim % 64 or shape.dim > 256:
+        return f"d={shape.dim}: a multiple of 64 up to 256 is needed"
+    if shape.size % BLOCK:
+        return f"S={shape.size} is no multiple of {BLOCK}"
+    return ""
+
+
+def splits(shape: Shape) -> int:
+    """Runs of slots: enough programs for the machine, of at least 8 blocks each."""
+    tiles = -(-shape.nodes * shape.heads // ROWS)
+    programs = shape.batch * shape.groups * tiles
+    longest = max(1, shape.size // (8 * BLOCK))
+    return max(1, min(PROGRAMS // programs, longest))
+
+
+def tree_attention(
+    shape: Shape,
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array,
+    ancestors: Array,
+    positions: Array | None = None,
+    key_positions: Array | None = None,
+    *,
+    interpret: Any = False,
+) -> tuple[Array, Array]:
+    """The kernel; arguments as in `api.tree_attention`."""
+    s, runs = shape, splits(shape)
+    count = s.nodes * s.heads
+    tiles = -(-count // ROWS)
+    union, end = layout.reach(ancestors)
+    bounds = layout.bounds(s.size, lengths, end, positions, key_positions, s.window)
+
+    def rows(x: Array) -> Array:
+        """What belongs to a node, `[B, N, w]`, as int32[B, tiles, w, ROWS]."""
+        x = jnp.repeat(x, s.heads, 1)
+        x = jnp.pad(x, ((0, 0), (0, tiles * ROWS - count), (0, 0)))
+        x = x.reshape(s.batch, tiles, ROWS, -1).swapaxes(2, 3)
+        return lax.bitcast_convert_type(x, jnp.int32)
+
+    given = q.reshape(s.batch, s.nodes, s.groups, s.heads, s.dim)
+    given = given.transpose(0, 2, 1, 3, 4).reshape(s.batch, s.groups, count, s.dim)
+    given = jnp.pad(given, ((0, 0), (0, 0), (0, tiles * ROWS - count), (0, 0)))
+    arrays = [given, k, v, bounds, rows(ancestors)]
+    arrays.append(lax.bitcast_convert_type(union, jnp.int32))
+    if s.window:
+        assert positions is not None and key_positions is not None
+        arrays += [rows(positions[..., None]), key_positions]
+    new = jax.ShapeDtypeStruct
+    lead = (runs, s.batch, s.groups, tiles * ROWS)
+    # Tiles of 8 rows of 128 bytes, as the matrix instructions read them.
+    tiled = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+    memory = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=tiled)
+    call = plgpu.kernel(
+        functools.partial(_kernel, s, runs, bool(interpret)),
+        out_type=[new((*lead, s.dim), q.dtype), new(lead, jnp.float32)],
+        grid=(tiles, s.groups, s.batch * runs),
+        grid_names=("tile", "group", "run"),
+        scratch_types=[
+            memory((ROWS, s.dim)),
+            memory((STAGES, BLOCK, s.dim)),
+            memory((STAGES, BLOCK, s.dim)),
+            memory((ROWS, BLOCK)),
+            plgpu.SMEM((ROWS,), jnp.float32),
+            plgpu.Barrier(),
+            plgpu.Barrier(num_barriers=STAGES),
+            plgpu.Barrier(num_barriers=STAGES),
+        ],
+        **({"interpret": interpret} if interpret else {}),
+    )
+    out, total = call(*arrays)
+    out, total = merging.merge([(out[i], total[i]) for i in range(runs)])
+    joined = jnp.concatenate([out.astype(jnp.float32), total[..., None]], -1)
+    joined = joined[:, :, :count].reshape(s.batch, s.groups, s.nodes, s.heads, -1)
+    joined = jnp.moveaxis(joined, 1, 2).reshape(s.batch, s.nodes, -1, s.dim + 1)
+    return joined[..., : s.dim].astype(q.dtype), joined[..., s.dim]
+
+
+def _kernel(
+    s: Shape, runs: int, interpret: bool, q, k, v, bounds, words, *refs
+) -> None:
+    union, *near = refs[: 3 if s.window else 1]
+    out, lse, q_at, k_at, v_at, p_at, lse_at, q_here, k_here, v_here = refs[-10:]
+    one, block = np.int32(1), np.int32(BLOCK)
+    tile, g, both = (lax.axis_index(name) for name in ("tile", "group", "run"))
+    b, run = lax.div(both, np.int32(runs)), lax.rem(both, np.int32(runs))
+    length, first, end = bounds[0, b], bounds[1, b], bounds[2, b]
+    low = lax.div(first, block)
+    blocks = lax.div(end + block - one, block) - low
+    each = lax.div(jnp.maximum(blocks, 0) + np.int32(runs - 1), np.int32(runs))
+    begin = low + run * each
+    steps = jnp.maximum(jnp.minimum(each, low + blocks - begin), 0)
+    mine = pl.ds(tile * ROWS, ROWS)
+    square, row = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1)
+
+    def fetch(i: Any) -> None:
+        stage = lax.rem(i, np.int32(STAGES))
+        slots = pl.ds((begin + i) * BLOCK, BLOCK)
+        plgpu.copy_gmem_to_smem(k.at[b, g, slots], k_at.at[stage], k_here.at[stage])
+        plgpu.copy_gmem_to_smem(v.at[b, g, slots], v_at.at[stage], v_here.at[stage])
+
+    # The interpreter knows no register layouts.
+    def read(ref: Any, index: tuple, to: Any) -> Array:
+        if interpret:
+            return ref[index]
+        return plgpu.load(ref, index, layout=to, optimized=False)
+
+    def iota(shape: tuple, axis: int) -> Array:
+        if interpret:
+            return lax.broadcasted_iota(jnp.int32, shape, axis)
+        return plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=square)
+
+    def full(shape: tuple, value: float, to: Any) -> Array:
+        filled = jnp.full(shape, value, jnp.float32)
+        return filled if interpret else plgpu.layout_cast(filled, to)
+
+    def product(stage: Any) -> Array:
+        if interpret:  # nor transposed operands
+            a, b = q_at[...].astype(jnp.float32), k_at[stage].astype(jnp.float32)
+            return lax.dot_general(a, b, (((1,), (1,)), ((), ())))
+
+        def into(acc: Any) -> Array:
+            plgpu.wgmma(acc, q_at, plgpu.transpose_ref(k_at.at[stage], (1, 0)))
+            return acc[...]
+
+        return pl.run_scoped(into, plgpu.ACC((ROWS, BLOCK), jnp.float32))
+
+    def bits(word: Any, start: Array, offset: Array) -> Array:
+        """int32: the bit at each offset, which lie within a block from `start` on."""
+        found = jnp.zeros_like(offset)
+        lowest = lax.shift_right_arithmetic(start, np.int32(5))
+        for i in range(BLOCK // 32 + 1):
+            at = lowest + np.int32(i)
+            value = word(jnp.clip(at, 0, words.shape[2] - 1))
+            bit = lax.shift_right_logical(value, offset & np.int32(31)) & one
+            fits = lax.shift_right_arithmetic(offset, np.int32(5)) == at
+            fits &= (at >= 0) & (at < words.shape[2])
+            found = jnp.where(fits, bit, found)
+        return found
+
+    def masked(scores: Array, start: Array) -> Array:
+        shape = scores.shape
+        column = iota(shape, 1)
+        slot = start + column
+        offset = slot - length
+
+        def word(at: Array) -> Array:
+            values = read(words, (b, tile, at), row)
+            return lax.broadcast_in_dim(values, shape, [0])
+
+        seen = bits(word, start - length, offset)
+        seen = jnp.where((offset < 0) & (slot >= first), one, seen)
+        if s.window:
+            here = read(near[0], (b, tile, 0), row)
+            there = read(near[1], (b, pl.ds(start, BLOCK)), square.reduce(0))
+            distance = lax.broadcast_in_dim(here, shape, [0]) - lax.broadcast_in_dim(
+                there, shape, [1]
+            )
+            seen = jnp.where(distance < s.window, seen, 0)
+        return jnp.where((seen != 0) & (slot < end), scores, UNSEEN)
+
+    def clean(stage: Any, start: Array) -> None:
+        """Zeros for the values that no node sees: 0 times NaN is NaN."""
+        values = read(v_at, (stage,), square)
+        slot = start + iota(values.shape, 0)
+        offset = slot - length
+        used = bits(lambda at: union[b, at], start - length, offset)
+        used = jnp.where((offset < 0) & (slot >= first), one, used)
+        used = (used != 0) & (slot < end)
+        v_at[stage] = jnp.where(used, values, jnp.zeros_like(values))
+        plgpu.commit_smem()
+
+    def step(i: Array, carry: tuple) -> tuple:
+        acc, top, total = carry
+        stage = lax.rem(i, np.int32(STAGES))
+        start = (begin + i) * BLOCK
+        whole = (start >= first) & (start + BLOCK <= length) & (not s.window)
+        plgpu.barrier_wait(k_here.at[stage])
+
+        scores = product(stage) * s.scale
+        if s.softcap:
+            scores = jnp.tanh(scores / s.softcap) * s.softcap
+        scores = lax.cond(whole, lambda x: x, lambda x: masked(x, start), scores)
+        high = jnp.maximum(top, scores.max(axis=1))
+        weights = jnp.exp2(
+            (scores - lax.broadcast_in_dim(high, scores.shape, [0])) * LOG2E
+        )
+        shrink = jnp.exp2((top - high) * LOG2E)
+        total = total * shrink + weights.sum(axis=1)
+        plgpu.barrier_wait(v_here.at[stage])
+
+        @pl.when(jnp.logical_not(whole))
+        def _():
+            clean(stage, start)
+
+        p_at[...] = weights.astype(s.dtype)
+        plgpu.commit_smem()
+
+        def sums(into: Any) -> Array:
+            plgpu.wgmma(into, p_at, v_at.at[stage])
+            return into[...]
+
+        new = pl.run_scoped(sums, plgpu.ACC((ROWS, s.dim), jnp.float32))
+        acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [0]) + new
+
+        @pl.when(i + STAGES < steps)
+        def _():
+            fetch(i + STAGES)
+
+        return acc, high, total
+
+    plgpu.copy_gmem_to_smem(q.at[b, g, mine], q_at, q_here)
+    for i in range(STAGES):
+        pl.when(i < steps)(functools.partial(fetch, np.int32(i)))
+    plgpu.barrier_wait(q_here)
+
+    begun = (
+        full((ROWS, s.dim), 0.0, square),
+        full((ROWS,), LEAST, row),
+        full((ROWS,), 0.0, row),
+    )
+    acc, top, total = lax.fori_loop(0, steps, step, begun)
+    some = jnp.where(total == 0, 1.0, total)
+    q_at[...] = (acc / lax.broadcast_in_dim(some, acc.shape, [0])).astype(s.dtype)
+    lse_at[...] = jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(q_at, out.at[run, b, g, mine])
+    plgpu.copy_smem_to_gmem(lse_at, lse.at[run, b, g, mine])
+    plgpu.wait_smem_to_gmem(0)

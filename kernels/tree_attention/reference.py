@@ -1,0 +1,92 @@
+"""The meaning of tree attention, in plain jnp: what every other form must compute.
+
+Node `n` of row `b` sees slot `s` of the cache when
+
+    s < lengths[b],  or  bit s - lengths[b] of ancestors[b, n] is set,
+
+and, with a window, when `positions[b, n] - key_positions[b, s] < window`. Its output is
+the softmax-weighted mean of the values it sees, and `lse` the log of the sum of the
+exponentials, so that parts of a cache merge (`kernels.lse`). A node that sees nothing
+has output 0 and `lse` -inf. What lies in a slot that no node sees is never looked at.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+
+def visible(
+    size: int,
+    lengths: Array,
+    ancestors: Array,
+    positions: Array | None = None,
+    key_positions: Array | None = None,
+    window: int = 0,
+) -> Array:
+    """bool[B, N, S]: which slots each node sees."""
+    offset = jnp.arange(size, dtype=jnp.int32) - lengths[:, None]
+    words = ancestors.shape[-1]
+    word = jnp.clip(offset >> 5, 0, words - 1)
+    chosen = jnp.take_along_axis(ancestors, word[:, None, :], 2)
+    bit = (chosen >> (offset & 31).astype(jnp.uint32)[:, None, :]) & 1
+    in_tree = (offset >= 0) & (offset < 32 * words)
+    seen = (offset < 0)[:, None] | (in_tree[:, None] & (bit == 1))
+    if window:
+        assert positions is not None and key_positions is not None
+        seen &= positions[:, :, None] - key_positions[:, None, :] < window
+    return seen
+
+
+def tree_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array,
+    ancestors: Array,
+    *,
+    positions: Array | None = None,
+    key_positions: Array | None = None,
+    window: int = 0,
+    softcap: float = 0.0,
+    scale: float = 1.0,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+) -> tuple[Array, Array]:
+    """`out` [B, N, H, d] in q's dtype and `lse` float32[B, N, H]; see `api`."""
+    size = k.shape[2]
+    seen = visible(size, lengths, ancestors, positions, key_positions, window)
+    return attend(q, k, v, seen, softcap, scale, k_scale, v_scale)
+
+
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    seen: Array,
+    softcap: float = 0.0,
+    scale: float = 1.0,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+) -> tuple[Array, Array]:
+    """Attention under a mask bool[B, N, S]."""
+    batch, nodes, heads, dim = q.shape
+    groups = k.shape[1]
+    used = seen.any(1)[:, None, :, None]
+    k = jnp.where(used, k.astype(jnp.float32), 0)
+    v = jnp.where(used, v.astype(jnp.float32), 0)
+    if k_scale is not None:
+        k = k * jnp.where(used[..., 0], k_scale, 0)[..., None]
+    if v_scale is not None:
+        v = v * jnp.where(used[..., 0], v_scale, 0)[..., None]
+    q5 = q.astype(jnp.float32).reshape(batch, nodes, groups, heads // groups, dim)
+    s = jnp.einsum("bngrd,bgsd->bngrs", q5, k, precision="highest") * scale
+    if softcap:
+        s = jnp.tanh(s / softcap) * softcap
+    s = jnp.where(seen[:, :, None, None], s, -jnp.inf)
+    top = s.max(-1, keepdims=True)
+    top = jnp.where(top == -jnp.inf, 0.0, top)
+    p = jnp.exp(s - top)
+    total = p.sum(-1, keepdims=True)
+    out = jnp.einsum("bngrs,bgsd->bngrd", p, v, precision="highest")
+    out = out / jnp.where(total == 0, 1.0, total)
+    lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(total))[..., 0]
+    return out.reshape(q.shape).astype(q.dtype), lse.reshape(batch, nodes, heads)

@@ -1,0 +1,117 @@
+"""Tree attention as a loop over the cache, for back ends that have no kernel.
+
+Scores and masks exist for one stretch of slots at a time, and stretches past the
+longest row are not read: the memory needed does not grow with the cache.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from kernels.tree_attention import layout
+
+STRETCH = 512  # slots
+LEAST, UNSEEN = -1e30, -2e30  # see pallas_tpu
+
+
+def tree_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    lengths: Array,
+    ancestors: Array,
+    positions: Array | None = None,
+    key_positions: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    *,
+    window: int = 0,
+    softcap: float = 0.0,
+    scale: float = 1.0,
+    stretch: int = STRETCH,
+) -> tuple[Array, Array]:
+    """As `api.tree_attention`."""
+    batch, nodes, heads, dim = q.shape
+    groups, size = k.shape[1:3]
+    stretch = min(stretch, size)
+    copies = heads // groups
+    dtype = jnp.promote_types(q.dtype, jnp.bfloat16)
+    folded = q.reshape(batch, nodes, groups, copies, dim).transpose(0, 2, 1, 3, 4)
+    folded = folded.reshape(batch, groups, nodes * copies, dim).astype(dtype)
+    union, end = layout.reach(ancestors)
+    bounds = layout.bounds(size, lengths, end, positions, key_positions, window)
+    length, first, last = (x[:, None] for x in bounds)
+
+    def part(x: Array | None, at: Array, axis: int) -> Any:
+        return None if x is None else lax.dynamic_slice_in_dim(x, at, stretch, axis)
+
+    def fold(j: Array, carry: tuple) -> tuple:
+        top, total, acc = carry
+        # The last stretch is moved back into the cache; what was done is masked.
+        at = jnp.minimum(j * stretch, size - stretch)
+        slot = at + jnp.arange(stretch, dtype=jnp.int32)[None]
+        offset = slot - length
+        inside = (offset < 0) & (slot >= first)
+        ours = (slot >= j * stretch) & (slot < last)
+        used = (inside | (_bits(union[:, None], offset)[:, 0] == 1)) & ours
+        seen = (inside[:, None] | (_bits(ancestors, offset) == 1)) & ours[:, None]
+        if window:
+            assert positions is not None
+            near = part(key_positions, at, 1)[:, None, :]
+            seen &= positions[:, :, None] - near < window
+        keys, values = part(k, at, 2).astype(dtype), part(v, at, 2).astype(dtype)
+        s = lax.dot_general(
+            folded,
+            keys,
+            (((3,), (3,)), ((0, 1), (0, 1))),
+            preferred_element_type=jnp.float32,
+        )
+        if k_scale is not None:
+            s = s * part(k_scale, at, 2)[:, :, None]
+        if scale != 1.0:
+            s = s * scale
+        if softcap:
+            s = jnp.tanh(s / softcap) * softcap
+        s = s.reshape(batch, groups, nodes, copies, stretch)
+        s = jnp.where(seen[:, None, :, None], s, UNSEEN)
+        s = s.reshape(batch, groups, nodes * copies, stretch)
+        high = jnp.maximum(top, s.max(-1, keepdims=True))
+        p, shrink = jnp.exp(s - high), jnp.exp(top - high)
+        total = total * shrink + p.sum(-1, keepdims=True)
+        if v_scale is not None:
+            p = p * jnp.where(used[:, None], part(v_scale, at, 2), 0.0)[:, :, None]
+        values = jnp.where(used[:, None, :, None], values, 0)
+        new = lax.dot_general(
+            p.astype(dtype),
+            values,
+            (((3,), (2,)), ((0, 1), (0, 1))),
+            preferred_element_type=jnp.float32,
+        )
+        return high, total, acc * shrink + new
+
+    column = (batch, groups, nodes * copies, 1)
+    begin = (
+        jnp.full(column, LEAST),
+        jnp.zeros(column),
+        jnp.zeros((*column[:3], dim)),
+    )
+    some = jnp.where(last > first, first, size).min()
+    steps = (some // stretch, -(-last.max() // stretch))
+    top, total, acc = lax.fori_loop(*steps, fold, begin)
+    kept = jnp.where(total == 0, 1.0, total)
+    lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(kept))
+    out = jnp.concatenate([acc / kept, lse], -1)
+    out = out.reshape(batch, groups, nodes, copies, dim + 1).swapaxes(1, 2)
+    out = out.reshape(batch, nodes, heads, dim + 1)
+    return out[..., :dim].astype(q.dtype), out[..., dim]
+
+
+def _bits(ancestors: Array, offset: Array) -> Array:
+    """uint32[B, N, s]: the bit of each node at each offset, 0 outside of the tree."""
+    words = ancestors.shape[-1]
+    inside = (offset >= 0) & (offset < 32 * words)
+    word = jnp.clip(offset >> 5, 0, words - 1)[:, None, :]
+    chosen = jnp.take_along_axis(ancestors, word, 2)
+    bit = (chosen >> (offset & 31).astype(jnp.uint32)[:, None, :]) & 1
+    return jnp.where(inside[:, None], bit, 0)

@@ -1,0 +1,62 @@
+"""The stage `kernels`: its table, and what it says without libtpu."""
+
+import sys
+
+import pytest
+
+from experiments import kernels, run, settings
+from models.errors import ConfigError
+
+ROW = {
+    "chip": "v4",
+    "model": "8B",
+    "size": 8192,
+    "nodes": 64,
+    "batch": 8,
+    "heads": 8,
+    "block": 256,
+    "passes": 1,
+    "vmem": 12 * 2**20,
+    "budget": 16 * 2**20,
+    "moved": 264 * 2**20,
+    "least": 240 * 2**20,
+    "copies": 0,
+    "seconds": 1.0,
+}
+
+
+def test_report_by_hand():
+    report = {
+        "hardware": {"processor": "P", "cores": 2, "devices": 1, "device": "cpu"},
+        "versions": {"jax": "0.10.2", "libtpu": "0.0.42"},
+        "command": "python -m experiments.run --config=configs/kernels.py",
+        "compiled": [ROW],
+        "times": [
+            {"form": "xla", "nodes": 1, "ms": 2.0, "gb_s": 10.0},
+            {"form": "xla", "nodes": 64, "ms": 5.0, "gb_s": 4.0},
+        ],
+    }
+    text = kernels.markdown(report)
+    row = "| v4 | 8B | 8192 | 64 | 8 | 8 heads × 256 slots | 1 | 12.0 | 16 | 264.0 |"
+    assert f"{row} 1.100 | 0 |" in text
+    assert "| xla | 64 | 5.00 | 4.0 | 2.50 |" in text
+    assert "libtpu 0.0.42" in text and report["command"] in text
+
+
+def test_without_libtpu_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "libtpu", None)
+    config = settings.load("configs/kernels.py")
+    assert config.stage == "kernels"
+    with pytest.raises(ConfigError, match=r"decodax\[tpu\]"):
+        run.run(config, str(tmp_path))
+
+
+@pytest.mark.tpu_aot
+def test_one_configuration_through_the_command(tmp_path):
+    pytest.importorskip("libtpu")
+    overrides = ("chips=('v5e',)", "models=('8B',)", "sizes=(8192,)", "nodes=(1,)")
+    fields = [f"--config.{o}" for o in (*overrides, "batches=(1,)", "timed.size=512")]
+    arguments = ["--config=configs/kernels.py", f"--workdir={tmp_path}", *fields]
+    assert run.main(arguments) == 0
+    text = (tmp_path / "report.md").read_text()
+    assert "| v5e | 8B | 8192 | 1 | 1 |" in text and "1 configurations" in text

@@ -1,0 +1,83 @@
+"""The Hopper kernel: lowered for CUDA on any machine, interpreted beside the oracle."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from kernels.tree_attention import layout, pallas_gpu
+from tests.kernels.cases import Case, device, distance, make, oracle, settings
+from tests.kernels.test_traffic import abstract, shape_of
+
+pytestmark = pytest.mark.kernels
+
+CASE = Case(nodes=5, groups=1, heads=2, size=192, dtype=jnp.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "changes"),
+    [
+        (1, {}),
+        (64, {"window": 1024, "softcap": 30.0}),
+        (300, {"dtype": jnp.dtype(jnp.float16), "cache_dtype": jnp.dtype(jnp.float16)}),
+    ],
+)
+def test_lowers_for_cuda(nodes, changes):
+    shape = shape_of("8B", 2, 4096, nodes, scale=128**-0.5, **changes)
+    arrays = list(abstract(shape))
+    if shape.window:
+        arrays.append(jax.ShapeDtypeStruct((2, nodes), jnp.int32))
+        arrays.append(jax.ShapeDtypeStruct((2, shape.size), jnp.int32))
+    call = jax.jit(lambda *a: pallas_gpu.tree_attention(shape, *a))
+    text = call.trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+    assert "mosaic_gpu" in text
+
+
+def interpreted(case):
+    interpret = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.params")
+    given = device(case, make(case))
+    shape = shape_of("8B", 6, case.size, case.nodes, **settings(case))
+    shape = dataclasses.replace(
+        shape, groups=case.groups, heads=case.heads, dim=case.dim
+    )
+    assert pallas_gpu.reason_against(shape) == ""
+    return pallas_gpu.tree_attention(
+        shape, **given, interpret=interpret.InterpretGPUParams()
+    )
+
+
+def test_computes_the_oracle(monkeypatch):
+    """Ragged rows, absent nodes, NaN where nobody looks; and a planted off-by-one."""
+    truth = oracle(CASE, make(CASE))
+    assert distance(interpreted(CASE), truth) < CASE.tolerance
+    bounds, step = layout.bounds, jnp.array([[1], [0], [0]])
+    monkeypatch.setattr(layout, "bounds", lambda *a: bounds(*a) + step)
+    assert distance(interpreted(CASE), truth) > 10 * CASE.tolerance
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "case",
+    [
+        dataclasses.replace(CASE, window=40, softcap=3.0),
+        dataclasses.replace(CASE, nodes=40, heads=4, dim=128),
+        dataclasses.replace(CASE, size=1280, groups=2),  # several runs of slots
+    ],
+    ids=str,
+)
+def test_other_calls_compute_the_oracle(case):
+    assert distance(interpreted(case), oracle(case, make(case))) < case.tolerance
+
+
+def test_what_it_does_not_take():
+    shape = shape_of("8B", 1, 4096, 64)
+    reasons = {
+        "float32": {"dtype": jnp.dtype(jnp.float32)},
+        "int8": {"cache_dtype": jnp.dtype(jnp.int8)},
+        "d=80": {"dim": 80},
+        "S=4000": {"size": 4000},
+    }
+    for word, changes in reasons.items():
+        against = pallas_gpu.reason_against(dataclasses.replace(shape, **changes))
+        assert word in against

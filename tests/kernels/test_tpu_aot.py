@@ -1,0 +1,139 @@
+"""Kernels through the real TPU compiler, on a machine without a TPU (needs libtpu).
+
+The compiler refuses a program that needs more vector memory than `vmem_limit_bytes`,
+which is set to the chip's budget: what compiles fits.
+"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
+
+from kernels import aot
+from kernels import plan as planning
+from kernels.tree_attention import api, pallas_tpu
+from models import base, transformer
+from tests.kernels.test_traffic import GRID, abstract
+
+pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
+
+# Each chip once at every number of nodes; batches, caches and models in turn.
+CASES = [
+    ("v4", "8B", 8192, 1, 8),
+    ("v4", "8B", 32768, 64, 1),
+    ("v4", "70B", 8192, 1024, 8),
+    ("v5e", "8B", 32768, 1, 32),
+    ("v5e", "70B", 8192, 64, 8),
+    ("v5e", "8B", 8192, 1024, 1),
+    ("v5p", "70B", 32768, 1, 8),
+    ("v5p", "8B", 8192, 64, 32),
+    ("v5p", "70B", 32768, 256, 1),
+    ("v6e", "70B", 8192, 1, 1),
+    ("v6e", "8B", 32768, 256, 8),
+    ("v6e", "70B", 32768, 1024, 32),
+]
+
+
+def check(chip, model, size, nodes, batch, **changes):
+    shape = aot.tree_attention_shape(model, batch, size, nodes, **changes)
+    cut, compiled = aot.tree_attention(chip, shape)
+    text = compiled.as_text()
+    assert "tpu_custom_call" in text
+    assert aot.copies_of_the_cache(text, shape) == []
+    return cut
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_compiles_within_the_chips_memory(case):
+    check(*case)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cache_dtype": jnp.dtype(jnp.int8), "scaled": True},
+        {"cache_dtype": jnp.dtype(jnp.float8_e4m3fn), "scaled": True},
+        {"dtype": jnp.dtype(jnp.float32), "cache_dtype": jnp.dtype(jnp.float32)},
+        {"window": 4096, "softcap": 30.0},
+    ],
+)
+def test_other_caches_compile(changes):
+    check("v5e", "8B", 8192, 64, 8, **changes)
+
+
+def test_a_decoding_loop_copies_no_cache(monkeypatch):
+    """Two layers of 8B's attention, 64 nodes, 8k slots; every round commits a path."""
+    monkeypatch.setattr(api, "_platform", lambda: "tpu")
+    monkeypatch.setattr(api, "_vmem", lambda interpret: planning.budget("v5e"))
+    config = transformer.Config(
+        vocab_size=1024,
+        d_model=512,
+        n_layers=2,
+        n_heads=32,
+        n_kv_heads=8,
+        head_dim=128,
+        d_ff=1024,
+        max_positions=8192,
+        ropes=(transformer.rope(128, 10000.0),),
+    )
+    lm = transformer.transformer(config, jnp.bfloat16)
+
+    def decode(params, cache, token):
+        def body(carry):
+            cache, token = carry
+            tokens = jnp.broadcast_to(token, (8, 64))
+            count = jnp.full((8,), 64, jnp.int32)
+            block = base.causal_block(tokens, cache.length, count, 8192, base.ALL)
+            out, cache = lm(params, cache, block)
+            best = out.logits.argmax(-1).astype(jnp.int32)
+            return cache.commit(best[:, 1:9], best[:, 0] % 8), best[:, -1:]
+
+        stop = lambda carry: (carry[0].length < 8000).all()
+        return jax.lax.while_loop(stop, body, (cache, token))
+
+    params = jax.eval_shape(lm.init, jax.random.key(0))
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.bfloat16), params)
+    cache = jax.eval_shape(lambda: lm.init_cache(8, 8192))
+    token = jax.ShapeDtypeStruct((8, 1), jnp.int32)
+    compiled = aot.compile_for("v5e", decode, params, cache, token, donate=(1,))
+    text = compiled.as_text()
+    shape = aot.tree_attention_shape("8B", 8, 8192, 64)
+    assert text.count("tree_attention") >= 2
+    assert aot.copies_of_the_cache(text, shape) == []
+
+
+def test_a_copy_is_seen():
+    """Planted: a cache with slots before heads, turned round before each call."""
+    shape = aot.tree_attention_shape("8B", 2, 8192, 8)
+    cut = pallas_tpu.plan(shape, 2**23)
+    arrays = abstract(shape)
+    turned = jax.ShapeDtypeStruct((2, 8192, 8, 128), jnp.bfloat16)
+
+    def call(q, k, v, lengths, ancestors):
+        k = k.swapaxes(1, 2)
+        return pallas_tpu.tree_attention(cut, q, k, v, lengths, ancestors)
+
+    compiled = aot.compile_for("v5e", call, arrays[0], turned, *arrays[2:])
+    assert aot.copies_of_the_cache(compiled.as_text(), shape)
+
+
+@pytest.mark.parametrize("dim", [64, 80])
+def test_narrow_heads_compile(dim):
+    """Outside of a loop the compiler keeps slots innermost: it copies on the way in."""
+    shape = aot.tree_attention_shape("8B", 8, 8192, 64, dim=dim)
+    _, compiled = aot.tree_attention("v5e", shape)
+    assert "tpu_custom_call" in compiled.as_text()
+
+
+def test_too_much_memory_is_refused():
+    """Planted: a plan for a larger chip, compiled within a smaller one's budget."""
+    shape = aot.tree_attention_shape("70B", 1, 8192, 1024)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="vmem"):
+        aot.tree_attention("v4", shape, planned_for="v6e")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", GRID, ids=str)
+def test_the_full_grid_compiles(case):
+    check(*case)

@@ -1,0 +1,188 @@
+"""Tree attention: every form against a float64 oracle, with NaN wherever nobody looks.
+
+The cases hold rows of length 0, of whole blocks and of full caches, nodes that do not
+exist and rows in which nobody does (tests/kernels/cases.py).
+"""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kernels import lse, plan
+from kernels.tree_attention import api, layout, pallas_tpu, reference, xla
+from tests.kernels.cases import Case, device, distance, make, oracle, settings
+
+pytestmark = pytest.mark.kernels
+
+CASES = {
+    "plain": Case(nodes=1, heads=4),
+    "chain": Case(nodes=5, groups=1, heads=3, dim=80, causal=True),
+    "softcap": Case(nodes=20, heads=4, dim=96, softcap=3.0),
+    "window": Case(nodes=40, heads=1, window=37),
+    "bfloat16": Case(nodes=33, heads=2, dim=128, dtype=jnp.bfloat16),
+    "int8": Case(nodes=12, cache=jnp.int8),
+    "fp8": Case(nodes=17, dim=256, dtype=jnp.bfloat16, cache=jnp.float8_e4m3fn),
+    "chunk": Case(nodes=270, groups=1, heads=2, causal=True, window=150),
+}
+cached = functools.cache(make)
+truth = functools.cache(lambda case: oracle(case, cached(case)))
+
+
+def planned(case, **changes):
+    """The Pallas form in interpret mode, on a plan with these changes."""
+    given = device(case, cached(case))
+    shape = pallas_tpu.Shape(
+        6,
+        case.groups,
+        case.size,
+        case.dim,
+        case.nodes,
+        case.heads,
+        given["q"].dtype,
+        given["k"].dtype,
+        case.scaled,
+        **settings(case),
+    )
+    cut = pallas_tpu.plan(shape, plan.budget("v4"))
+    cut = dataclasses.replace(cut, **changes)
+
+    def call(given):
+        return pallas_tpu.tree_attention(cut, **given, interpret=True)
+
+    return jax.jit(call)(given)
+
+
+def run(form, case):
+    function = {
+        "reference": reference.tree_attention,
+        "xla": functools.partial(xla.tree_attention, stretch=96),
+    }[form]
+    given = device(case, cached(case))
+    return jax.jit(lambda given: function(**given, **settings(case)))(given)
+
+
+@pytest.mark.parametrize("form", ["reference", "xla", "pallas"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_form_computes_the_oracle(name, form):
+    case = CASES[name]
+    got = planned(case) if form == "pallas" else run(form, case)
+    assert got[0].dtype == case.dtype and got[1].dtype == jnp.float32
+    assert distance(got, truth(case)) < case.tolerance
+    nobody = got[1][0]  # row 0: no prefix, no nodes
+    assert np.isneginf(nobody).all() and (got[0][0] == 0).all()
+
+
+@pytest.mark.parametrize("changes", [{"passes": 2}, {"groups": 1, "buffers": 1}])
+def test_other_cuts_compute_the_same(changes):
+    case = Case(nodes=150, groups=2, heads=4)
+    assert distance(planned(case, **changes), truth(case)) < case.tolerance
+
+
+def test_an_off_by_one_is_caught(monkeypatch):
+    """In the length, and in the mask: each alone changes the outcome."""
+    case = CASES["softcap"]
+    bounds, mask_bytes = layout.bounds, layout.mask_bytes
+    step = jnp.array([[1], [0], [0]])
+    monkeypatch.setattr(layout, "bounds", lambda *a: bounds(*a) + step)
+    assert distance(planned(case), truth(case)) > 100 * case.tolerance
+    monkeypatch.setattr(layout, "bounds", lambda *a: bounds(*a) - step)
+    assert distance(planned(case), truth(case)) > 100 * case.tolerance
+    monkeypatch.setattr(layout, "bounds", bounds)
+    assert distance(planned(case), truth(case)) < case.tolerance
+    for shifted in (lambda x: mask_bytes(x << 1), lambda x: mask_bytes(x >> 1)):
+        monkeypatch.setattr(layout, "mask_bytes", shifted)
+        assert distance(planned(case), truth(case)) > 100 * case.tolerance
+
+
+def test_a_level_of_a_tree_sees_its_ancestors():
+    """A block of the last 7 nodes, with the bits of the tree of 40 they belong to."""
+    case = Case(nodes=40)
+    given = device(case, cached(case))
+    last = {**given, "q": given["q"][:, -7:], "ancestors": given["ancestors"][:, -7:]}
+    for kernel in ("pallas", "xla"):
+        call = functools.partial(api.tree_attention, **settings(case), kernel=kernel)
+        got = jax.jit(call)(**last)
+        expected = tuple(x[:, -7:] for x in truth(case))
+        assert distance(got, expected) < case.tolerance
+
+
+def test_two_halves_merge_to_the_whole():
+    """Slots below 40 apart from the others; row 0 and 1 have nothing in the first."""
+    case = CASES["softcap"]
+    given = device(case, cached(case))
+    cut = 40
+    first = {**given, "k": given["k"][:, :, :cut], "v": given["v"][:, :, :cut]}
+    first["lengths"] = jnp.minimum(given["lengths"], cut)
+    first["ancestors"] = jnp.zeros_like(given["ancestors"])
+    # Of the rows that begin after the cut.
+    second = {**given, "k": given["k"][:, :, cut:], "v": given["v"][:, :, cut:]}
+    second["lengths"] = given["lengths"] - cut
+    long = np.asarray(given["lengths"]) >= cut
+    assert long.sum() == 4
+    call = functools.partial(api.tree_attention, **settings(case), kernel="pallas")
+    parts = [jax.jit(call)(**half) for half in (first, second)]
+    out, total = lse.merge(parts)
+    got = out[long], total[long]
+    expected = tuple(x[long] for x in truth(case))
+    assert distance(got, expected) < case.tolerance
+    # The parts that saw nothing count for nothing, and nothing is NaN.
+    empty = lse.merge([tuple(x[:2] for x in parts[0])] * 2)
+    assert (empty[0] == 0).all() and np.isneginf(empty[1]).all()
+    # Planted: the average of the parts without their weights.
+    wrong = sum(part[0][long] for part in parts) / 2, total[long]
+    assert distance(wrong, expected) > 100 * case.tolerance
+
+
+def test_choice_says_what_and_why():
+    shape = pallas_tpu.Shape(1, 1, 64, 64, 8, 1, jnp.float32, jnp.float32)
+    half = dataclasses.replace(shape, dtype=jnp.bfloat16, cache_dtype=jnp.bfloat16)
+    assert api.choose("auto", "tpu", shape).form == "tpu"
+    assert api.choose("auto", "tpu", shape, words=33).form == "xla"
+    assert api.choose("auto", "cpu", shape) == ("xla", "no measured kernel for cpu")
+    assert api.choose("pallas", "cpu", shape).form == "interpret"
+    assert api.choose("pallas", "hopper", half).form == "gpu"
+    assert api.choose("auto", "hopper", half).form == "xla"
+    form, why = api.choose("pallas", "hopper", shape)
+    assert form == "xla" and "float32" in why
+    with pytest.raises(ValueError, match="mosaic"):
+        api.choose("mosaic", "tpu", shape)
+
+
+GRID = list(
+    itertools.product(
+        (1, 7, 64),
+        (1, 4),
+        (64, 80, 96, 128, 256),
+        (
+            (jnp.float32, None),
+            (jnp.bfloat16, None),
+            (jnp.float32, jnp.int8),
+            (jnp.bfloat16, jnp.float8_e4m3fn),
+        ),
+        ((0, 0.0), (50, 0.0), (0, 2.0)),
+    )
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("nodes", "heads", "dim", "types", "kind"), GRID)
+def test_the_full_grid(nodes, heads, dim, types, kind):
+    case = Case(
+        nodes=nodes,
+        groups=2 if dim < 128 else 1,
+        heads=heads,
+        dim=dim,
+        dtype=types[0],
+        cache=types[1],
+        window=kind[0],
+        softcap=kind[1],
+        seed=nodes + dim,
+    )
+    for form in ("reference", "xla", "pallas"):
+        got = planned(case) if form == "pallas" else run(form, case)
+        assert distance(got, truth(case)) < case.tolerance, form
