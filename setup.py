@@ -4,6 +4,7 @@ from setuptools import setup
 
 PACKAGES = [
     "configs",
+    "configs.heads",
     "configs.trees",
     "decoding",
     "decoding.caches",
