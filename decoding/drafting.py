@@ -87,15 +87,15 @@ def catch_up(
 
 
 def root_logits(
-    model: Any, params: Any, cache: Any, ctx: base.Context
+    model: Any, params: Any, cache: Any, ctx: base.Context, size: int = 2
 ) -> tuple[Array, Any]:
     """The raw logits float32[B, V] of the root, whose keys the cache then holds.
 
     They lie in the slot after the cache's committed part, where `grow` wants them. The
-    cache may lack one token more than the root.
+    cache may lack `size` tokens, the root among them.
     """
     pending = ctx.length - cache.length
-    at = cache.length[:, None] + jnp.arange(2, dtype=jnp.int32)
+    at = cache.length[:, None] + jnp.arange(size, dtype=jnp.int32)
     tokens = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
     block = causal_block(tokens, cache.length, pending, cache.size, logits_at=ALL)
     out, cache = model(params, cache, block)

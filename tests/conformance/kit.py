@@ -68,6 +68,8 @@ EXAMPLES = {
     "drafters/fs_gen": {"length": 3, "threshold": 0.4},
     "drafters/pearl": {"gamma": 3},
     "drafters/speculative_jacobi": {"window": 4},
+    "drafters/del_": {"length": 4},
+    "drafters/swift": {"length": 4, "siblings": (1, 2, 2, 3), "nodes": 9, "context": 6},
     "transforms/ban_tokens": {"bans": ((3, 4), (6,))},
     "transforms/frequency_penalty": {"penalty": 0.5},
     "transforms/logit_bias": {"bias": ((1, 0.5), (2, -0.5))},

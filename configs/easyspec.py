@@ -1,0 +1,21 @@
+"""EasySpec: the draft model's attention layers side by side, its cache made exact anew.
+
+Wu, Zhang, Zhang, Zhao, EasySpec: Layer-Parallel Speculative Decoding for Efficient
+Multi-GPU Utilization, 2025, arXiv 2502.02493. On one device what is modelled is the
+draft; the time of a layer-parallel call needs as many devices as a group has layers.
+
+python -m experiments.generate --model=tiny --draft=tiny-draft --method=easyspec \\
+    --prompt="def main("
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {
+        "drafter": "drafters/easyspec",
+        "topology": {"name": "topologies/chain", "length": 5},
+    }
+    config.drafts = {"draft": "tiny-draft"}
+    return config

@@ -1,0 +1,16 @@
+"""SWIFT: the target drafts without some of its sublayers, chosen on the fly.
+
+Xia, Li, Zhang, Du, Li, SWIFT: On-the-Fly Self-Speculative Decoding for LLM Inference
+Acceleration, 2024, arXiv 2410.06916, section 4.
+
+python -m experiments.generate --model=tiny --method=swift \\
+    --prompt="def main("
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.method = {"drafter": "drafters/swift"}
+    return config

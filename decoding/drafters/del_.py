@@ -1,0 +1,156 @@
+"""DEL: the target drafts with its first layers, as many as pay best, while it is sure.
+
+Entezari Zarch, Gao, Jiang, Annavaram, *DEL: Context-Aware Dynamic Exit Layer for
+Efficient Self-Speculative Decoding*, 2025, arXiv 2504.05598, section 4. Whenever the
+target has run, its head on the hidden states after l layers gives the tokens that an
+exit there would have drafted ("shadow tokens"), and their confidence (top probability).
+Compared with the target's own best tokens, for every layer l, decayed by omega a round,
+
+    C_l, F_l    counts, and sums of confidence, of matches and mismatches
+    alpha_l   = matches / (matches + mismatches)
+    TPL(l, g) = (1 - alpha_l^(g+1)) / (1 - alpha_l) / (L + g l)
+    l*, g*    = argmax TPL;  tau_l = (mean confidence of matches + of mismatches) / 2
+
+Draft with the first l* layers, up to and with the first token whose confidence is below
+tau, at most `length`; nothing if g* = 0. C, F → `counts`, `sums`; omega → `decay`. The
+positions that count are those of the committed tokens, and the last `prompt` of the
+prompt.
+
+Deviations from the paper: the statistics are pooled over the live rows, because which
+layers run is one choice for a batch; the prompt's statistics are there before the first
+round, which therefore need not draft a single token; alpha and tau of no observation
+are 0.5 and 0 (the official code divides 0 by 0, and drafts on); verification runs all
+layers for every node, the first l included, which also writes the keys that the drafts
+lack.
+
+Cost per call: l* / L of a target call a draft; the head on `nodes` states of each
+exit (give fewer `exits` for large vocabularies).
+"""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from decoding import base, chains, vocab
+from decoding.catalogue import Card
+from models.errors import MethodError
+
+CARD = Card(paper="DEL, arXiv 2504.05598", guarantee=base.LAW, needs=("model", "draw"))
+
+
+@struct.dataclass
+class Statistics:
+    """Of the live rows together."""
+
+    counts: Array  # float32[E, 2]: C, mismatches and matches of every exit
+    sums: Array  # float32[E, 2]: F, their confidences
+    decay: Array  # float32[]: omega
+
+
+def drafter(
+    model,
+    length: int = 17,
+    exits: Sequence[int] = (),
+    decay: float = 0.95,
+    prompt: int = 32,
+    draw: str = base.POINT,
+) -> base.Drafter:
+    """`exits`: numbers of layers to choose from; none: 1 to all but one.
+
+    State of a row: the length of its prompt, int32[].
+    """
+    depth = model.config.n_layers
+    layers = tuple(exits) or tuple(range(1, depth))
+    if length < 1 or prompt < 1:
+        raise MethodError(f"length={length}, prompt={prompt}: use at least 1")
+    if not layers or not 1 <= min(layers) <= max(layers) < depth:
+        raise MethodError(
+            f"exits={layers} with {depth} layers: name some of 1 to {depth - 1}"
+        )
+    if not 0 <= decay <= 1:
+        raise MethodError(f"decay={decay}: use 0 (the last round alone) to 1 (all)")
+    table = jnp.asarray(layers, jnp.int32)
+
+    def init(ctx: base.Context) -> base.State:
+        none = jnp.zeros((len(layers), 2), jnp.float32)
+        return base.State(ctx.length, Statistics(none, none, jnp.float32(decay)))
+
+    def draft(keys, ctx: base.Context, state: base.State):
+        params, seen = ctx.params["target"], state.shared
+        best, drafts, level = choose(seen, table, depth, length)
+        layers_run = jnp.where(drafts > 0, table[best], 0)
+        run = jnp.arange(depth)[:, None] < layers_run
+        run = jnp.broadcast_to(run, (depth, 2))
+
+        def rule(memory, step: chains.Step):
+            some = jnp.broadcast_to(drafts > 0, step.live.shape)
+            return memory, some, confidence(step.raw) >= level
+
+        logits, cache = chains.root_logits(model, params, ctx.cache, ctx.root, run)
+        call = chains.caller(model, params, run)
+        chain = chains.drafted(call, cache, ctx, keys, draw, logits, length, rule, ())
+        first = (drafts > 0).astype(jnp.int32)
+        return chain.tree(ctx.root, draw, first), state, chain.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        verdict, hidden = outcome.verdict, outcome.target.hidden
+        batch = verdict.count.shape[0]
+        if outcome.warped is None:
+            index = jnp.arange(prompt, dtype=jnp.int32)
+            at = verdict.count[:, None] - index
+            position = ctx.length[:, None] - 2 - index
+            valid = (at >= 0) & (position >= state.row[:, None] - 1 - prompt)
+        else:
+            at = jnp.pad(verdict.path, ((0, 0), (1, 0)))
+            index = jnp.arange(at.shape[1], dtype=jnp.int32)
+            valid = index <= verdict.count[:, None]
+        valid = valid & outcome.active[:, None]
+        rows, at = jnp.arange(batch)[:, None], jnp.maximum(at, 0)
+        params = ctx.params["target"]
+
+        def read(layer: int) -> Array:
+            return model.head(params, model.norm(params, hidden[layer][rows, at]))
+
+        raw = outcome.target.logits
+        truth = vocab.argmax(read(depth) if raw is None else raw[rows, at])
+        counts, sums = [], []
+        for layer in layers:
+            logits = read(layer)
+            match = vocab.argmax(logits) == truth
+            each = jnp.stack([valid & ~match, valid & match], -1).astype(jnp.float32)
+            counts.append(each.sum((0, 1)))
+            sums.append((each * confidence(logits)[..., None]).sum((0, 1)))
+        seen = state.shared
+        kept = jnp.where(
+            valid.any(), seen.decay, 1.0
+        )  # nothing seen, nothing forgotten
+        learned = Statistics(
+            kept * seen.counts + jnp.stack(counts),
+            kept * seen.sums + jnp.stack(sums),
+            seen.decay,
+        )
+        return base.State(state.row, learned)
+
+    taps = (*layers, depth)
+    return base.Drafter(init, draft, observe, length + 1, length, taps=taps)
+
+
+def confidence(logits: Array) -> Array:
+    """float32[...]: the probability of the best token."""
+    return jnp.exp(vocab.maximum(logits) - vocab.logsumexp(logits))
+
+
+def choose(seen: Statistics, table: Array, depth: int, length: int) -> tuple:
+    """The exit's index, how many drafts pay best there, and its threshold tau."""
+    total = seen.counts.sum(-1)
+    alpha = jnp.where(total > 0, seen.counts[:, 1] / jnp.maximum(total, 1e-9), 0.5)
+    drafts = jnp.arange(length + 1)
+    tokens = jnp.cumsum(alpha[:, None] ** drafts, -1)
+    value = tokens / (depth + drafts * table[:, None])
+    flat = jnp.argmax(value)
+    best = flat // (length + 1)
+    mean = seen.sums / jnp.maximum(seen.counts, 1e-9)
+    tau = jnp.where((seen.counts > 0).all(-1), mean.sum(-1) / 2, 0.0)
+    return best, flat % (length + 1), tau[best]

@@ -1,0 +1,130 @@
+"""EasySpec: the draft model's attention layers run side by side, and its cache is
+rebuilt exactly after every round.
+
+Wu, Zhang, Zhang, Zhao, *EasySpec: Layer-Parallel Speculative Decoding for Efficient
+Multi-GPU Utilization*, 2025, arXiv 2502.02493. The layers of the draft model but the
+first and the last stand in groups of N. With h what enters a group l .. l + N - 1,
+
+    a_i = Attn_i(norm_i(h))           for all i of the group, from the same h
+    h   = h + a_i;  h = h + MLP_i(norm(h))     for i = l .. l + N - 1, in turn
+
+so that N attention layers need not wait for each other. The keys of such a call are not
+the draft model's own. After verification they are dropped, and one ordinary call over
+what was committed rebuilds them ("bonus calibration"); its last logits begin the draft.
+
+N → `group`; h → `x`; a → `added`. The law that a token was drawn from is that of the
+fuzzy call, which a verifier gets to see, so that every verifier stays exact.
+
+Deviations from the paper (weak evidence: no official code, and the order of the
+residual additions within a group is reconstructed): on one device the attentions of a
+group run one after the other, and what is modelled is the draft; calibration is the
+first call of the next round rather than the last of this one.
+
+Cost per call: as many draft calls as levels, the first of depth + 1 nodes. On enough
+devices a fuzzy call takes the time of about 2 + (L - 2) / N attention layers.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from decoding import base, chains, drafting
+from decoding.catalogue import Card
+from models.base import Block, Hidden, LanguageModel, ModelOutput
+from models.errors import MethodError
+
+CARD = Card(
+    paper="EasySpec, arXiv 2502.02493",
+    guarantee=base.LAW,
+    needs=("draft", "topology"),
+    trained=True,
+)
+
+
+def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
+    """Groups of `group` layers; 1 is `drafters/model` with a calibrated cache.
+
+    State: the draft model's cache, exact for the text at the beginning of the round,
+    and the topology's state.
+    """
+    model = draft
+    if group < 1:
+        raise MethodError(f"group={group}: a group holds at least one layer")
+    fuzzy = parallel(model, group)
+    width = topology.depth + 1  # tokens of a round: all that calibration has to read
+
+    def init(ctx: base.Context) -> base.State:
+        cache = chains.beside(model, ctx, sum(topology.run) + width)
+        grown = topology.init(ctx.tokens.shape[0])
+        return base.State((cache, grown.row), grown.shared)
+
+    def propose(keys, ctx: base.Context, state: base.State):
+        cache, row = state.row
+        params = ctx.params["draft"]
+        # A row that committed nothing reads its root again.
+        cache = replace(cache, length=jnp.minimum(cache.length, ctx.length - 1))
+        logits, cache = drafting.root_logits(model, params, cache, ctx, width)
+        nodes, grown, cache = drafting.grow(
+            fuzzy,
+            params,
+            cache,
+            ctx,
+            topology,
+            keys,
+            base.State(row, state.shared),
+            logits,
+        )
+        cache = replace(cache, length=ctx.length)  # the root's keys are exact, too
+        nodes = replace(nodes, calls=jnp.maximum(nodes.calls, 0) + 1)
+        return nodes, base.State((cache, grown.row), grown.shared), ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        cache, row = state.row
+        if outcome.warped is None:
+            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
+            return base.State((cache, row), state.shared)
+        grown = topology.adapt(base.State(row, state.shared), outcome)
+        return base.State((cache, grown.row), grown.shared)
+
+    return base.Drafter(
+        init,
+        propose,
+        observe,
+        topology.nodes,
+        topology.depth,
+        blocks=topology.blocks,
+    )
+
+
+def parallel(model: LanguageModel, group: int):
+    """A call of `model` whose attention layers run in groups."""
+    last = model.config.n_layers - 1
+    spans = [(i, min(i + group, last)) for i in range(1, last, group)]
+    attention = np.zeros((last + 1, 2), bool)
+    attention[:, 0] = True
+
+    def call(params: Any, cache: Any, block: Block) -> tuple[ModelOutput, Any]:
+        def part(x: Array, cache: Any, i: int, run: np.ndarray | None):
+            some = None if run is None else jnp.asarray(run)
+            some = replace(block, run=some)
+            x, cache, _ = model.layers(params, cache, x, some, i, i + 1)
+            return x, cache
+
+        cache = cache.open(block)
+        x = model.embed(params, block.tokens, block.positions)
+        x, cache = part(x, cache, 0, None)
+        for lo, hi in spans:
+            added = []
+            for i in range(lo, hi):
+                after, cache = part(x, cache, i, attention)
+                added.append(after - x)
+            for i in range(lo, hi):
+                x, cache = part(x + added[i - lo], cache, i, ~attention)
+        if last:
+            x, cache = part(x, cache, last, None)
+        return ModelOutput(model.head(params, model.norm(params, x)), Hidden()), cache
+
+    return call
