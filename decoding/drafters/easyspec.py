@@ -108,9 +108,9 @@ def parallel(model: LanguageModel, group: int):
 
     def call(params: Any, cache: Any, block: Block) -> tuple[ModelOutput, Any]:
         def part(x: Array, cache: Any, i: int, run: np.ndarray | None):
-            some = None if run is None else jnp.asarray(run)
-            some = replace(block, run=some)
-            x, cache, _ = model.layers(params, cache, x, some, i, i + 1)
+            mask = None if run is None else jnp.asarray(run)
+            own = replace(block, run=mask)
+            x, cache, _ = model.layers(params, cache, x, own, i, i + 1)
             return x, cache
 
         cache = cache.open(block)

@@ -31,6 +31,8 @@ Cost per call: a share of about 1 - r of a target call a draft, and one such cal
 `context` nodes a round while z is being optimised.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -134,14 +136,14 @@ def drafter(
             truth = jnp.take_along_axis(ctx.tokens, at + 1, 1, mode="clip")
             # Nothing is written: the keys of these tokens are in the cache already.
             block = causal_block(tokens, row.start - 1, ready * 0, cache.size, ALL)
-            block = block.replace(run=running(chosen))
+            block = replace(block, run=running(chosen))
             out, cache = model(ctx.params["target"], cache, block)
             return (vocab.argmax(out.logits) == truth).sum(1, dtype=jnp.int32), cache
 
         none = jnp.zeros(ready.shape, jnp.int32)
         hits, cache = lax.cond(due, trial, lambda cache: (none, cache), cache)
         hits = jnp.where(due & ready, hits, -1)
-        return row.replace(hits=hits, trial=row.trial.at[:].set(chosen)), cache
+        return replace(row, hits=hits, trial=row.trial.at[:].set(chosen)), cache
 
     def learned(row: Row, found: Search, active: Array) -> Search:
         """The search after this round's trial in the `active` rows."""
@@ -151,7 +153,8 @@ def drafter(
         share = jnp.where(some, share, -1.0).astype(jnp.float32)
         better, trial = share > found.score, row.trial[0]
         at = jnp.where(some, found.made % KEPT, KEPT)
-        return found.replace(
+        return replace(
+            found,
             skip=jnp.where(better, trial, found.skip),
             score=jnp.where(better, share, found.score),
             made=found.made + some,
@@ -189,7 +192,7 @@ def drafter(
             return state
         if genes:
             found = learned(row, found, outcome.active)
-        return base.State(row.replace(live=outcome.active), found)
+        return base.State(replace(row, live=outcome.active), found)
 
     return base.Drafter(init, draft, observe, nodes, length, scratch=length)
 
@@ -221,8 +224,8 @@ def packed(root: Array, chain: chains.Chain, size: int, draw: str) -> base.Token
     if laws is not None:
         whole = jnp.zeros((batch, size, laws.shape[-1]), jnp.float32)
         laws = whole.at[rows, above].set(laws, mode="drop")
-    fields = {"logits": laws, "calls": chain.calls + 1, "draw": draw}
-    return base.TokenTree(tokens, parents, kind, depth=length, **fields)
+    calls = chain.calls + 1
+    return base.TokenTree(tokens, parents, kind, laws, calls, draw=draw, depth=length)
 
 
 def _first(order: Array, size: Array) -> Array:

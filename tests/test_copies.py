@@ -1,0 +1,84 @@
+"""No round copies a cache: neither the target's nor a draft model's.
+
+Read off the compiled loop of a small transformer, for drafters that call a model in a
+`while_loop` of their own, in the branches of a `lax.cond`, or layer by layer.
+"""
+
+import re
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from decoding import Method, Spec
+from models import transformer
+from tests.conformance import kit
+
+SIZE = 512
+
+
+def lm(layers: int, heads: int, seed: int):
+    """A model whose cache has a size of its own."""
+    config = transformer.Config(
+        vocab_size=64,
+        d_model=16,
+        n_layers=layers,
+        n_heads=heads,
+        n_kv_heads=heads,
+        head_dim=8,
+        d_ff=16,
+        max_positions=SIZE,
+        ropes=(transformer.rope(8, 100.0),),
+    )
+    model = transformer.transformer(config)
+    params = model.init(jax.random.key(seed))
+    return types.SimpleNamespace(
+        model=model, params=params, tokenizer=None, config=config
+    )
+
+
+TARGET, DRAFT = lm(4, 2, 0), lm(3, 3, 1)
+CHAIN = Spec("topologies/chain", length=3)
+METHODS = (
+    Method(Spec("drafters/pearl", gamma=3)),
+    Method(Spec("drafters/swift", length=3, nodes=8, context=4)),
+    Method(Spec("drafters/del_", length=3)),
+    Method(Spec("drafters/easyspec", group=2), topology=CHAIN),
+)
+MADE = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|transpose|concatenate|pad)\(")
+
+
+def copies(method: Method, disturb=lambda drafter: drafter) -> list[str]:
+    """The instructions that make a new array as large as a layer of either cache."""
+    run = kit.Run(method, 0.8, lm=TARGET, draft=DRAFT)
+    run.alter(drafter=disturb(run.parts.program.drafter), chunk=16)
+    state = run.start([[1, 2, 3], [4]], new=40, size=SIZE)
+    kept = jax.tree.leaves((state.caches, state.drafter.row))
+    sizes = {int(x.size) for x in kept if x.ndim == 4 and x.shape[2] >= SIZE}
+    run.advance(state, 1)
+    (loop,) = [c for k, c in run.engine._compiled.items() if k[0] == "advance"]
+    found = []
+    for line in loop.as_text().splitlines():
+        match = MADE.search(line)
+        if match and np.prod([int(n) for n in match[1].split(",")]) in sizes:
+            found.append(line.strip())
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.drafter.name)
+def test_no_round_copies_a_cache(method):
+    assert copies(method) == []
+
+
+def test_fault_the_drafter_s_cache_is_not_handed_on():
+    """Planted: the target's cache is read beside the draft, not threaded through it."""
+
+    def disturb(drafter):
+        def draft(keys, ctx, state):
+            nodes, state, _ = drafter.draft(keys, ctx, state)
+            return nodes, state, ctx.cache
+
+        return drafter._replace(draft=draft)
+
+    assert copies(METHODS[2], disturb)
