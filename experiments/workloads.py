@@ -39,7 +39,7 @@ FIELDS = (
 )
 
 
-def keep(report: dict[str, Any], name: str) -> dict[str, Any]:
+def keep(report: dict[str, Any], name: str, workload: str = "") -> dict[str, Any]:
     """The figures of a report.json that the table needs, and where they are from."""
     rows = [*report["rows"], *report.get("replay", ())]
     if not rows:
@@ -48,6 +48,7 @@ def keep(report: dict[str, Any], name: str) -> dict[str, Any]:
         )
     return {
         "name": name,
+        "workload": workload,  # of rows without a task
         "model": report["config"].get("model", "recorded texts"),
         "hardware": report["hardware"],
         "versions": report["versions"],
@@ -80,7 +81,7 @@ def _workloads(report: dict[str, Any]) -> Iterator[list[str]]:
             continue
         rows = [r for r in rows if r["identical_to_plain"] is not False]
         best, second = sorted(rows, key=lambda r: -r["tokens_per_call"])[:2]
-        workload = task or report["name"].replace("_", " ")
+        workload = task or report["workload"] or report["name"].replace("_", " ")
         share = max(r["loop_share"] or 0.0 for r in rows)
         if share >= measure.LOOPING:
             workload += f" ({100 * share:.0f} % of it loops)"
@@ -115,6 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--add", type=pathlib.Path, help="a report.json to keep")
     parser.add_argument("--name", help="of its report in experiments/reports")
+    parser.add_argument("--workload", default="", help="what a replay's records are")
     parser.add_argument("--readme", type=pathlib.Path, help="rewrite its table")
     parser.add_argument("--reports", type=pathlib.Path, default=REPORTS)
     given = parser.parse_args(argv)
@@ -122,8 +124,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.add:
             if not given.name:
                 raise ConfigError(f"--add={given.add} needs the --name of its report")
-            found = keep(json.loads(given.add.read_text()), given.name)
-            store.write(given.reports / f"{given.name}.json", found)
+            report = json.loads(given.add.read_text())
+            found = keep(report, given.name, given.workload)
+            file = "_".join([given.name, *given.workload.split()])
+            store.write(given.reports / f"{file}.json", found)
         if given.readme:
             text = fill(given.readme.read_text(), kept(given.reports))
             store.text(given.readme, text)
