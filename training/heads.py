@@ -71,9 +71,11 @@ class Training:
             self.lm.model, **config.objective.to_dict(), **given
         )
         key = jax.random.key(config.seed)
-        whole = self.kind.init(
-            key, self.lm.model, self.lm.params, **config.init.to_dict(), **given
-        )
+        whole = jax.jit(
+            lambda key, params: self.kind.init(
+                key, self.lm.model, params, **config.init.to_dict(), **given
+            )
+        )(key, self.lm.params)
         # The draft vocabulary is data: no optimiser sees it.
         self.constants = {n: x for n, x in whole.items() if n == "kept"}
         self.params = {n: x for n, x in whole.items() if n != "kept"}

@@ -15,6 +15,7 @@ import types
 
 import jax
 import numpy as np
+import pytest
 
 import decoding
 from decoding import Method, Spec, base, catalogue, compose, decoder, loop
@@ -146,6 +147,17 @@ def transforms() -> tuple[Spec, ...]:
 KINDS = ("topologies/chain", "topologies/static", "topologies/eagle2")
 # Drafters that build on `model` meet the two that differ most.
 BUILT_ON_MODEL = ("topologies/chain", "topologies/eagle2")
+# Cases that differ from others in little: they run with `-m long`.
+RARE = (
+    "copyspec_model-chain",
+    "easyspec-chain",
+    "model-confidence_stop",
+    "model-dyspec",
+    "model-rsd_s",
+    "rapid-chain",
+    "rasd-chain",
+    "self-static",
+)
 # Static trees by another name: their laws are tested, and their shapes.
 SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")
 
@@ -184,18 +196,31 @@ def heads(name: str):
     """Random heads for the toy model, some way from where training begins."""
     key, config = jax.random.key(7), TARGET.config
     rows = jax.random.normal(key, (config.vocab_size, config.d_model))
-    params = {
+    make = {
         "drafters/medusa": lambda: medusa.init(key, config, rows, 3),
         "drafters/hydra": lambda: hydra.init(key, config, rows, 3, True, True),
         "drafters/eagle": lambda: eagle.init(key, config),
         "drafters/eagle3": lambda: eagle3.init(key, config, rows, np.arange(1, 7)),
-    }[name]()
-    kept = params.pop("kept", None)
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(key, len(leaves))
-    moved = [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys)]
-    params = jax.tree.unflatten(tree, moved)
-    return params if kept is None else {**params, "kept": kept}
+    }[name]
+    params = jax.tree.map(np.asarray, jax.jit(make)())
+    kept = {"kept": params.pop("kept")} if "kept" in params else {}
+    rng = np.random.default_rng(7)
+    stir = lambda x: np.float32(x + 0.3 * rng.normal(size=x.shape))
+    return jax.tree.map(jax.numpy.asarray, {**jax.tree.map(stir, params), **kept})
+
+
+def each(cases: dict[str, Method]) -> list:
+    """The cases as parameters of a test; one worker runs all that are of one case."""
+    return [
+        pytest.param(
+            method,
+            id=name,
+            marks=(pytest.mark.xdist_group(name), pytest.mark.long)
+            if name in RARE
+            else pytest.mark.xdist_group(name),
+        )
+        for name, method in cases.items()
+    ]
 
 
 def drafts(method: Method, lm=None) -> dict | None:

@@ -7,15 +7,14 @@ from decoding import Method, base, catalogue, drafting, loop, tree
 from tests.conformance import kit
 
 CASES = kit.cases()
-EACH = [
-    pytest.param(method, id=name, marks=pytest.mark.xdist_group(name))
-    for name, method in CASES.items()
-]
-PERFECT = [
-    pytest.param(method, id=name, marks=pytest.mark.xdist_group(name))
-    for name, method in CASES.items()
-    if method.drafter.name in ("drafters/self", "drafters/model")
-]
+EACH = kit.each(CASES)
+PERFECT = kit.each(
+    {
+        name: method
+        for name, method in CASES.items()
+        if method.drafter.name in ("drafters/self", "drafters/model")
+    }
+)
 # Topologies whose deepest node is not below the first child of every node.
 DYNAMIC = ("rsd_s", "dyspec", "eagle2", "confidence_stop", "hardware_aware")
 TREE = Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))

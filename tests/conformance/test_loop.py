@@ -9,13 +9,10 @@ from decoding import Method, decoder, loop
 from tests.conformance import kit
 
 CASES = kit.cases()
-EACH = [
-    pytest.param(method, id=name, marks=pytest.mark.xdist_group(name))
-    for name, method in CASES.items()
-]
+EACH = kit.each(CASES)
 # Without jit every operation is compiled by itself, some ten seconds a case: these run
 # always, the others with `-m long`.
-EAGER = ("plain", "self-chain", "token_recycling")
+EAGER = ("plain", "self-chain")
 EACH_EAGER = [
     pytest.param(method, id=name, marks=() if name in EAGER else (pytest.mark.long,))
     for name, method in CASES.items()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import models
-from models import causal, transformer
+from models import causal, layers, transformer
 from models.errors import DataError
 from training import evaluate
 from training.objectives import next_token
@@ -66,7 +66,7 @@ def test_chunked_attention_is_attention(length: int) -> None:
     mask = jnp.tril(jnp.ones((2, length, length), bool))
     mask = mask.at[1, -1, : length // 2].set(False)
     bias = jax.random.normal(keys[3], (2, 2, 2, length, length))
-    whole = jax.jit(functools.partial(transformer.attend, SHAPE))
+    whole = jax.jit(functools.partial(layers.attend, SHAPE))
     chunked = jax.jit(functools.partial(causal.attend, SHAPE))
     wanted = whole(q, k.swapaxes(1, 2), v.swapaxes(1, 2), mask, bias)
     got = chunked(q, k, v, mask, bias)

@@ -30,7 +30,7 @@ def target():
         ropes=(transformer.rope(8, 10000.0),),
     )
     model = transformer.transformer(config)
-    params = model.init(jax.random.key(3))
+    params = jax.jit(model.init)(jax.random.key(3))
     return types.SimpleNamespace(
         model=model, params=params, tokenizer=None, config=config
     )
@@ -38,13 +38,14 @@ def target():
 
 def stirred(params, scale: float = 0.05, seed: int = 11):
     """The params with noise: neither zero nor equal where training began so."""
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed), len(leaves))
-    moved = [
-        x + scale * jax.random.normal(k, x.shape) if x.dtype == jnp.float32 else x
-        for x, k in zip(leaves, keys)
-    ]
-    return jax.tree.unflatten(tree, moved)
+    rng = np.random.default_rng(seed)
+
+    def stir(x):
+        if x.dtype != jnp.float32:
+            return x
+        return jnp.asarray(x + scale * rng.normal(size=x.shape), jnp.float32)
+
+    return jax.tree.map(stir, jax.tree.map(np.asarray, params))
 
 
 class Loop:
