@@ -149,13 +149,14 @@ KINDS = ("topologies/chain", "topologies/static", "topologies/eagle2")
 BUILT_ON_MODEL = ("topologies/chain", "topologies/eagle2")
 # Cases that differ from others in little: they run with `-m long`.
 RARE = (
-    "copyspec_model-chain",
-    "easyspec-chain",
+    "copyspec_model-eagle2",
+    "easyspec-eagle2",
     "model-confidence_stop",
     "model-dyspec",
+    "model-hardware_aware",
     "model-rsd_s",
-    "rapid-chain",
-    "rasd-chain",
+    "rapid-eagle2",
+    "rasd-eagle2",
     "self-static",
 )
 # Static trees by another name: their laws are tested, and their shapes.
