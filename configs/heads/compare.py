@@ -7,7 +7,7 @@ Medusa 2.3 < Hydra++ 3.3 < EAGLE 3.6 < EAGLE-2 4.3 < EAGLE-3 5.7 (Spec-Bench, gr
 Command:  python -m experiments.run --config=configs/heads/compare.py
               --workdir=runs/compare
 Hardware: 2 CPU cores, within an hour. Training and rows resume where they stopped.
-`--config.full=true` trains on 2 M tokens with three seeds.
+`--config.data.tokens=2000000 '--config.seeds=(0,1,2)'` is the longer comparison.
 """
 
 import ml_collections
@@ -19,5 +19,4 @@ def get_config() -> ml_collections.ConfigDict:
     c = shared.get_config()
     c.name = "compare"
     c.recipes = ("medusa", "hydra", "hydra_pp", "eagle", "eagle2", "eagle3")
-    c.full = False
     return c
