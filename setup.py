@@ -19,6 +19,7 @@ PACKAGES = [
     "kernels",
     "kernels.shared_prefix_attention",
     "kernels.tree_attention",
+    "kernels.verify",
     "models",
     "models.checkpoints",
     "models.heads",
