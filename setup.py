@@ -17,6 +17,7 @@ PACKAGES = [
     "decoding.verifiers",
     "experiments",
     "kernels",
+    "kernels.quantized_kv",
     "kernels.shared_prefix_attention",
     "kernels.tree_attention",
     "kernels.verify",
