@@ -17,6 +17,7 @@ PACKAGES = [
     "decoding.verifiers",
     "experiments",
     "kernels",
+    "kernels.paged_tree_attention",
     "kernels.quantized_kv",
     "kernels.shared_prefix_attention",
     "kernels.tree_attention",
