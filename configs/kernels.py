@@ -6,6 +6,11 @@ Needs the extra `tpu` (libtpu): the real TPU compiler, on any machine. One layer
 attention at the shapes of Llama 3 8B and 70B in bfloat16, with the write of the block's
 keys before it. Every piece is kept: the same command again goes on where it stopped.
 
+On a GPU the same command measures instead: tree attention and the pass over the logits
+beside XLA, cuDNN and the bandwidth of a copy, a model with a shared prefix, and rounds
+of a target of 8B's shape (18 GB of random weights and as much again for caches). No GPU
+has run it yet.
+
 Hardware: any; 192 compilations of one to four seconds on two free cores. The times of
 the second table are of the machine that it runs on; on a CPU that is XLA alone.
 Expected: every configuration compiles within its chip's vector memory, in one pass over
@@ -25,4 +30,24 @@ def get_config() -> ml_collections.ConfigDict:
     config.batches = (1, 8, 32)
     # Times on this machine: one layer of the first model, batch 1, `repeats` calls.
     config.timed = {"size": 8192, "nodes": (1, 64), "repeats": 5}
+    # On a GPU. The last of `forms` is how the whole model reads its cache.
+    config.gpu = {
+        "repeats": 20,
+        "rounds": 20,
+        "copy_bytes": 2**32,
+        "model": "8B",
+        "forms": ("xla", "pallas"),
+        "cudnn": True,
+        "batch": 8,
+        "sizes": (4096, 8192, 16384, 32768),
+        "nodes": (1, 16, 64),
+        "vocab": 128256,
+        "layers": 32,
+        "d_model": 4096,
+        "d_ff": 14336,
+        "shared_batch": 256,
+        "prefixes": (1024, 4096, 16384),
+        "suffix": 128,
+        "largest_copied": 1024,
+    }
     return config

@@ -12,8 +12,11 @@ from jax import Array
 
 from decoding import base, compose, loop, noise, stats
 from models.errors import PromptError
+from models.shared import must_be_dense, shared
 
 Loop = Callable[[Callable, loop.DecodeState], loop.DecodeState]
+
+SHARED = 2**14  # slots of a cache from which it pays not to hold them
 
 _DECODERS: dict[tuple, "Decoder"] = {}
 
@@ -55,7 +58,7 @@ class Decoder:
         dtype = _dtype(params[loop.TARGET])
         room = max(program.drafter.nodes, program.drafter.scratch)
         slots = -(-(size + room) // 16) * 16
-        caches = {loop.TARGET: program.model.init_cache(batch, slots, dtype)}
+        caches = {loop.TARGET: _cache(program, prompts, slots, dtype)}
         own = {}
         for name, stream in program.streams.items():
             given = fresh.streams[name].prompts
@@ -174,6 +177,28 @@ def _pad(prompts: Sequence[Sequence[int]], size: int) -> tuple[Array, Array]:
 
 def _dtype(params: Any) -> Any:
     return jax.tree.leaves(params)[0].dtype
+
+
+def _cache(program: loop.Program, prompts: Sequence, slots: int, dtype: Any) -> Any:
+    """The target's cache; a long common beginning of the prompts is kept once."""
+
+    def make() -> Any:
+        return program.model.init_cache(len(prompts), slots, dtype)
+
+    like = jax.eval_shape(make)
+    if like.shares and not must_be_dense(program.model.config):
+        prefix = common_prefix(prompts, program.chunk)
+        if prefix * (len(prompts) - 1) >= SHARED:
+            return shared(like, prefix)
+    return make()
+
+
+def common_prefix(prompts: Sequence[Sequence[int]], chunk: int) -> int:
+    """How many tokens all prompts begin with that a cache holds: whole chunks."""
+    first, last = min(map(list, prompts)), max(map(list, prompts))
+    ends = min(map(len, prompts)) - 1  # of each prompt one token is not in the cache
+    alike = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), ends)
+    return min(alike, ends) // chunk * chunk
 
 
 def _repeat(row: Any, batch: int) -> Any:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import console, evaluate
+from experiments import console, evaluate, kernels_gpu
 from experiments.report import table
 from experiments.store import Store, text, write
 from kernels import aot
@@ -37,7 +37,12 @@ TIME_HEADS = ("form", "N", "ms", "cache GB/s", "÷ one node")
 
 
 def run(config: Any, store: Store, command: list[str]) -> dict[str, Any]:
-    """Compile what is missing; write report.json and report.md."""
+    """Compile what is missing; write report.json and report.md.
+
+    On a GPU nothing is compiled for TPUs: its own tables are measured.
+    """
+    if jax.default_backend() == "gpu":
+        return on_gpu(config, store, command)
     try:
         import libtpu
     except ImportError as error:
@@ -72,6 +77,26 @@ def run(config: Any, store: Store, command: list[str]) -> dict[str, Any]:
     }
     write(store.path / "report.json", report)
     text(store.path / "report.md", markdown(report))
+    console.terminal().print(f"\nreport: {store.path}/report.md", markup=False)
+    return {}
+
+
+def on_gpu(config: Any, store: Store, command: list[str]) -> dict[str, Any]:
+    """The GPU's tables; report.md is what experiments/reports/kernels_gpu.md holds."""
+    hardware, versions = evaluate.provenance(store)
+    found = kernels_gpu.measure(config.gpu, store)
+    report = {"hardware": hardware, "versions": versions, "measured": found}
+    write(store.path / "report.json", {**report, "command": " ".join(command)})
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    head = [
+        "# `configs/kernels.py` on a GPU",
+        "",
+        f"- machine: {hardware['devices']} × {hardware['device']}",
+        f"- versions: {named}",
+        f"- command: `{' '.join(command)}`",
+        "",
+    ]
+    text(store.path / "report.md", "\n".join(head) + kernels_gpu.markdown(found))
     console.terminal().print(f"\nreport: {store.path}/report.md", markup=False)
     return {}
 

@@ -15,8 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kernels import nibbles
 from kernels import plan as planning
 from kernels.tree_attention import pallas_tpu
+from kernels.verify import pallas_tpu as over_logits
+from kernels.verify import tiling as vocabularies
 
 # One topology for each chip that the kernels are planned for.
 TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
@@ -77,8 +80,10 @@ def tree_attention(
     cut = pallas_tpu.plan(shape, planning.budget(planned_for or chip))
     batch, nodes, new = shape.batch, shape.nodes, jax.ShapeDtypeStruct
     heads = shape.groups * shape.heads
-    cache = new((batch, shape.groups, shape.size, shape.dim), shape.cache_dtype)
-    block = new((batch, shape.groups, nodes, shape.dim), shape.cache_dtype)
+    per = nibbles.slots(shape.cache_dtype)
+    held, written = shape.size // per, -(-nodes // per)
+    cache = new((batch, shape.groups, held, shape.dim), shape.cache_dtype)
+    block = new((batch, shape.groups, written, shape.dim), shape.cache_dtype)
     arrays = {
         "q": new((batch, nodes, heads, shape.dim), shape.dtype),
         "lengths": new((batch,), jnp.int32),
@@ -93,7 +98,7 @@ def tree_attention(
 
     def call(k: Any, v: Any, own: Any, arrays: dict) -> Any:
         rows = jnp.arange(batch)[:, None, None]
-        slots = arrays["lengths"][:, None] + jnp.arange(nodes)
+        slots = arrays["lengths"][:, None] // per + jnp.arange(written)
         at = (rows, jnp.arange(shape.groups)[None, :, None], slots[:, None])
         k, v = (x.at[at].set(own, mode="drop", unique_indices=True) for x in (k, v))
         limit = planning.budget(chip)
@@ -105,7 +110,8 @@ def tree_attention(
 
 def copies_of_the_cache(text: str, shape: pallas_tpu.Shape) -> list[str]:
     """The instructions of a compiled program that copy or transpose a whole cache."""
-    b, g, size, d = shape.batch, shape.groups, shape.size, shape.dim
+    b, g, d = shape.batch, shape.groups, shape.dim
+    size = shape.size // nibbles.slots(shape.cache_dtype)
     forms = ((b, g, size, d), (b * g, size, d), (b * g * size, d))
     caches = {tuple(sorted(n for n in form if n > 1)) for form in forms}
     made = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|copy-start|transpose|pad)\(")
@@ -117,3 +123,33 @@ def copies_of_the_cache(text: str, shape: pallas_tpu.Shape) -> list[str]:
             if tuple(sorted(n for n in sides if n > 1)) in caches:
                 found.append(line.strip())
     return found
+
+
+def over_vocabulary(
+    chip: str, operation: str, shape: vocabularies.Shape
+) -> tuple[vocabularies.Plan, Any]:
+    """The plan of `verify`, `residual` or `thresholds`, and its program."""
+    limit, new = planning.budget(chip), jax.ShapeDtypeStruct
+    nodes = (shape.batch, shape.nodes)
+    wide = new((*nodes, shape.vocab), shape.dtype)
+    number, token = new(nodes, jnp.float32), new(nodes, jnp.int32)
+    own = new(wide.shape, jnp.float32)
+    cut: vocabularies.Plan
+    if operation == "thresholds":
+        cut = vocabularies.plan_search(shape, limit)
+        arrays = [wide, token, number]
+    elif operation == "residual":
+        cut = vocabularies.plan(shape, limit, vocabularies.RestPlan)
+        arrays = [wide, wide, number, number, own]
+    else:
+        cut = vocabularies.plan(shape, limit)
+        rows = new((shape.batch, shape.noises, shape.vocab), jnp.float32)
+        asked = new((*nodes, shape.tokens), jnp.int32)
+        arrays = [wide, number, asked, rows if shape.shared else own]
+        arrays.append(token if shape.shared else None)
+    function = getattr(over_logits, operation)
+
+    def call(*arrays: Any) -> Any:
+        return function(cut, *arrays, vmem=limit)
+
+    return cut, compile_for(chip, call, *arrays)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from jax.experimental import pallas as pl
 
@@ -74,3 +75,21 @@ def traffic(grid: tuple[int, ...], operands: list[Operand], *scalars: Any) -> di
 def budget(chip: str) -> int:
     """Bytes of vector memory that a program may plan for on `chip`."""
     return int(VMEM[chip] * SHARE)
+
+
+def platform() -> str:
+    """ "cpu", "tpu", "gpu", or "hopper" for the GPUs of that kind."""
+    found = jax.default_backend()
+    if found == "gpu":
+        capability = getattr(jax.devices()[0], "compute_capability", "")
+        return "hopper" if capability.startswith("9.") else found
+    return found
+
+
+def vmem_here(interpret: bool) -> int:
+    """What a program may use of this chip's vector memory."""
+    if interpret:
+        return budget("v4")
+    from jax.experimental.pallas import tpu as pltpu
+
+    return int(pltpu.get_tpu_info().vmem_capacity_bytes * SHARE)

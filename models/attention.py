@@ -3,7 +3,7 @@
 Short caches on CPU are read whole, with a mask for every slot (`layers.attend`). Long
 ones, and accelerators that have a kernel, go through `kernels.tree_attention`, which
 never makes an array of nodes times slots. ALiBi and slot masks exist in the first form
-only.
+only, quantised and paged caches in the second.
 """
 
 from collections.abc import Callable
@@ -14,15 +14,21 @@ from jax import Array
 from kernels import tree_attention as trees
 from models import base, layers
 from models.config import Config
+from models.errors import ConfigError
 
 LONG = 4096  # slots of a cache from which its masks are not made whole
 
 
 def whole(config: Config, block: base.Block, size: int, kernel: str) -> bool:
     """Whether a call takes the form that makes a mask of every slot."""
-    if config.position == "alibi" or block.visibility.slot_mask is not None:
+    if must_be_whole(config, block):
         return True
     return not trees.runs_kernel(kernel) and size < LONG
+
+
+def must_be_whole(config: Config, block: base.Block) -> bool:
+    """Whether only that form says what the call asks for."""
+    return config.position == "alibi" or block.visibility.slot_mask is not None
 
 
 def over_cache(
@@ -35,7 +41,13 @@ def over_cache(
     given.
     """
     seen = block.visibility
-    if whole(config, block, cache.size, kernel):
+    streams = cache.layers[0].streamed
+    if streams and must_be_whole(config, block):
+        raise ConfigError(
+            "ALiBi and policies with slot masks read a cache whole, and this layout is "
+            "read piece by piece: use the dense cache"
+        )
+    if not streams and whole(config, block, cache.size, kernel):
         mask = base.dense_mask(seen, cache.size)
         views = layers.Views(config, block.positions, cache.pos, mask)
 
@@ -53,15 +65,11 @@ def over_cache(
     def streamed(i: int) -> Callable[[Array, Any], Array]:
         def attend(q: Array, store: Any) -> Array:
             batch, nodes, *_, dim = q.shape
-            k, v = store.read()
-            out, _ = trees.tree_attention(
+            out, _ = store.attend(
                 q.reshape(batch, nodes, -1, dim),
-                k,
-                v,
-                seen.prefix,
-                seen.ancestors,
-                positions=block.positions,
-                key_positions=cache.pos,
+                seen,
+                block.positions,
+                cache.pos,
                 window=config.window(i),
                 softcap=config.attention_softcap,
                 kernel=kernel,

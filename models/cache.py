@@ -1,8 +1,9 @@
 """Key-value caches: the dense layout, and the operations that every layout offers.
 
 Layout (how a layer's keys are stored) is apart from policy (which slots live and how
-they are read). A layout is a pytree with `append`, `read`, `move` and `gather`; the
-cache adds one position per slot and the number of committed slots per row.
+they are read). A layout is a pytree with `append`, `read`, `attend`, `move`, `settle`
+and `gather`; the cache adds one position per slot and the number of committed slots per
+row. Others are in `quantized`.
 """
 
 from dataclasses import replace
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
+from kernels.tree_attention import tree_attention
 from models import base
 
 
@@ -26,6 +28,9 @@ class DenseLayer:
 
     k: Array  # [B, G, S, d]
     v: Array  # [B, G, S, d]
+
+    streamed = False  # whether only `attend` says what a node sees
+    shares = True  # whether `models.shared` may take its place
 
     def append(self, slots: Array, k: Array, v: Array) -> "DenseLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""
@@ -50,6 +55,30 @@ class DenseLayer:
         k, v = self.k.at[at].get(mode="clip"), self.v.at[at].get(mode="clip")
         return self.append(target, k.swapaxes(1, 2), v.swapaxes(1, 2))
 
+    def attend(
+        self,
+        q: Array,
+        seen: base.Visibility,
+        positions: Array,
+        key_positions: Array,
+        **settings: Any,
+    ) -> tuple[Array, Array]:
+        """`(out, lse)` of q `[B, N, H, d]`; `settings` as in `tree_attention`."""
+        return tree_attention(
+            q,
+            self.k,
+            self.v,
+            seen.prefix,
+            seen.ancestors,
+            positions=positions,
+            key_positions=key_positions,
+            **settings,
+        )
+
+    def settle(self, before: Array, length: Array) -> "DenseLayer":
+        """What is to be done when `before` committed slots became `length`."""
+        return self
+
     def gather(self, rows: Array) -> "DenseLayer":
         return DenseLayer(self.k[rows], self.v[rows])
 
@@ -65,6 +94,10 @@ class KVCache:
     @property
     def size(self) -> int:
         return self.pos.shape[1]
+
+    @property
+    def shares(self) -> bool:
+        return bool(self.layers) and self.layers[0].shares
 
     def open(self, block: base.Block) -> "KVCache":
         """Note the positions of the block's nodes; the layers append the keys."""
@@ -98,7 +131,9 @@ class KVCache:
                     moved, mode="drop", unique_indices=True
                 ),
             )
-        return replace(cache, length=self.length + count + 1)
+        length = self.length + count + 1
+        layers = tuple(layer.settle(self.length, length) for layer in cache.layers)
+        return replace(cache, layers=layers, length=length)
 
     def gather(self, rows: Array) -> "KVCache":
         """Row `i` of the result is row `rows[i]` (beam reordering)."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models import base, checkpoints, transformer
+from models import cache as caches
 from models import tokenizer as tokenizers
 from models.checkpoints import fields, hf, tensors
 from models.errors import CheckpointError, ConfigError, PromptError
@@ -55,13 +56,15 @@ def load(
     mesh: Any = None,
     dtype: Any = None,
     kernel: str = "auto",
+    cache: Callable[..., caches.KVCache] = caches.dense,
 ) -> Loaded:
     """The model of a directory in HF layout, or a packaged one by name.
 
     `dtype` is that of the params: by default float32 on CPU, where bfloat16 products
     are slow, and bfloat16 elsewhere. With a `mesh` every param is placed on all its
     devices, replicated. Weights are read tensor by tensor. `kernel` ("auto", "pallas",
-    "xla") says how attention reads its cache.
+    "xla") says how attention reads its cache, and `cache` makes it: dense, or a layout
+    of `models.quantized`.
 
     ConfigError: config.json lacks or has fields, or is of a family that is not
     supported. CheckpointError: weights or tokenizer are absent or do not fit it.
@@ -81,7 +84,7 @@ def load(
             f"the embedding {config.vocab_size} rows: they belong to different models"
         )
     params = hf.load_params(family, config, directory, dtype, placer(mesh))
-    model = transformer.transformer(config, dtype, kernel)
+    model = transformer.transformer(config, dtype, kernel, cache)
     return Loaded(model, params, tokenizer, family.model_type, generation)
 
 

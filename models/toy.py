@@ -74,6 +74,8 @@ class Tokens:
     token: Array  # int32[B, S]
     pos: Array  # int32[B, S]
 
+    shares = False
+
     def append(self, slots: Array, token: Array, pos: Array) -> "Tokens":
         """Write at `slots[B, N]`; slots >= S are dropped."""
         at = (jnp.arange(self.token.shape[0])[:, None], slots)
@@ -90,6 +92,9 @@ class Tokens:
         token = jnp.take_along_axis(self.token, source, axis=1, mode="clip")
         pos = jnp.take_along_axis(self.pos, source, axis=1, mode="clip")
         return self.append(target, token, pos)
+
+    def settle(self, before: Array, length: Array) -> "Tokens":
+        return self
 
     def gather(self, rows: Array) -> "Tokens":
         return Tokens(self.token[rows], self.pos[rows])

@@ -8,6 +8,7 @@ unrolled, because a scan over stacked params copies each layer's weights at ever
 The layout of the weights is that of `layers.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -31,16 +32,21 @@ from models.training_form import unstack_layers as unstack_layers
 
 
 def transformer(
-    config: Config, cache_dtype: Any = jnp.float32, kernel: str = "auto"
+    config: Config,
+    cache_dtype: Any = jnp.float32,
+    kernel: str = "auto",
+    cache: Callable[..., caches.KVCache] = caches.dense,
 ) -> base.LanguageModel:
     """The pure functions of a transformer with this config.
 
     `cache_dtype` is what `init_cache` makes: the dtype of the params, so that the
     products of attention have equal operands. `kernel` ("auto", "pallas" or "xla") says
-    how the cache is read; the tokens are the same.
+    how the cache is read; the tokens are the same. `cache` makes it, `caches.dense` or
+    another layout (`models.quantized`).
     """
     if kernel not in KERNELS:
         raise ConfigError(f"kernel={kernel!r}: use one of {KERNELS}")
+    make_cache = cache
     # Linen's `apply` may also return mutated variables, which no call here asks for.
     layer: Any = Layer(config)
     embedding: Any = Embedding(config)
@@ -62,7 +68,7 @@ def transformer(
         return params
 
     def init_cache(batch: int, size: int, dtype: Any = cache_dtype) -> caches.KVCache:
-        return caches.dense(
+        return make_cache(
             config.n_layers, batch, size, config.n_kv_heads, config.head_dim, dtype
         )
 

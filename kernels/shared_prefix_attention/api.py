@@ -27,7 +27,8 @@ class Level(NamedTuple):
 
     k: Array  # [B', G, P, d]
     v: Array  # [B', G, P, d]
-    lengths: Array  # int32[B']: slots past it are not looked at
+    lengths: Array  # int32[B']: slots past it are not looked at, but for
+    ancestors: Array | None = None  # uint32[B, N, W]: bits from `lengths` on
 
 
 def shared_prefix_attention(
@@ -63,7 +64,9 @@ def shared_prefix_attention(
             )
         side = batch // shared * nodes
         queries = q.reshape(shared, side, heads, dim)
-        nobody = jnp.zeros((shared, side, 1), jnp.uint32)
-        out, total = attend(queries, level.k, level.v, level.lengths, nobody)
+        bits = jnp.zeros((shared, side, 1), jnp.uint32)
+        if level.ancestors is not None:  # blocks of the prefix itself
+            bits = level.ancestors.reshape(shared, side, -1)
+        out, total = attend(queries, level.k, level.v, level.lengths, bits)
         parts.append((out.reshape(q.shape), total.reshape(batch, nodes, heads)))
     return lse.merge(parts)

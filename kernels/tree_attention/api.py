@@ -5,9 +5,9 @@
 
 from typing import NamedTuple
 
-import jax
 from jax import Array
 
+from kernels import nibbles
 from kernels import plan as planning
 from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
 
@@ -55,7 +55,7 @@ def choose(
 def runs_kernel(kernel: str) -> bool:
     """Whether calls on this machine take a Pallas form, their shapes permitting."""
     if kernel == AUTO:
-        return _platform() == TPU
+        return planning.platform() == TPU
     return kernel == PALLAS
 
 
@@ -79,7 +79,8 @@ def tree_attention(
     """Attention of the nodes of a block over a cache: `(out, lse)`.
 
     q            [B, N, H, d]; query head h reads KV head h // (H / G)
-    k, v         [B, G, S, d], the cache; int8 and fp8 are widened in the kernel
+    k, v         [B, G, S, d], the cache; int8 and fp8 are widened in the kernel; uint8:
+                 [B, G, S / 2, d], two 4-bit slots a byte (`kernels.nibbles`)
     lengths      int32[B]: slots below hold committed tokens, seen by every node
     ancestors    uint32[B, N, W]: bit j: the node sees slot lengths + j; the keys of a
                  block lie there, where the model has just written them
@@ -99,7 +100,7 @@ def tree_attention(
     shape = pallas_tpu.Shape(
         batch,
         k.shape[1],
-        k.shape[2],
+        k.shape[2] * nibbles.slots(k.dtype),
         dim,
         nodes,
         heads // k.shape[1],
@@ -110,7 +111,7 @@ def tree_attention(
         softcap,
         scale,
     )
-    form, _ = choose(kernel, _platform(), shape, ancestors.shape[2])
+    form, _ = choose(kernel, planning.platform(), shape, ancestors.shape[2])
     arguments = (q, k, v, lengths, ancestors, positions, key_positions, k_scale)
     if form == XLA:
         return xla.tree_attention(
@@ -119,24 +120,7 @@ def tree_attention(
     if form == GPU:
         return pallas_gpu.tree_attention(shape, *arguments[:-1])
     interpret = form == INTERPRET
-    plan = pallas_tpu.plan(shape, vmem or _vmem(interpret))
+    plan = pallas_tpu.plan(shape, vmem or planning.vmem_here(interpret))
     return pallas_tpu.tree_attention(
         plan, *arguments, v_scale, vmem=vmem, interpret=interpret
     )
-
-
-def _platform() -> str:
-    platform = jax.default_backend()
-    if platform == GPU:
-        capability = getattr(jax.devices()[0], "compute_capability", "")
-        return HOPPER if capability.startswith("9.") else GPU
-    return platform
-
-
-def _vmem(interpret: bool) -> int:
-    """What a program may use of this chip's vector memory."""
-    if interpret:
-        return planning.budget("v4")
-    from jax.experimental.pallas import tpu as pltpu
-
-    return int(pltpu.get_tpu_info().vmem_capacity_bytes * planning.SHARE)

@@ -17,6 +17,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from kernels import nibbles
 from kernels.tree_attention import layout
 from kernels.tree_attention.tiling import Plan as Plan
 from kernels.tree_attention.tiling import Shape as Shape
@@ -38,13 +39,19 @@ def tree_attention(
     k_scale: Array | None = None,
     v_scale: Array | None = None,
     *,
+    table: Array | None = None,
     vmem: int | None = None,
     interpret: Any = False,
 ) -> tuple[Array, Array]:
-    """The kernel as planned; arguments as in `api.tree_attention`."""
+    """The kernel as planned; arguments as in `api.tree_attention`.
+
+    With a `table` int32[B, S / page], k and v are pools of pages [P, G, page, d].
+    """
     s, at = plan.shape, plan.at
     union, end = layout.reach(ancestors)
     bounds = layout.bounds(s.size, lengths, end, positions, key_positions, s.window)
+    if table is not None:
+        bounds = jnp.concatenate([bounds, jnp.clip(table.T, 0, s.pages - 1)])
     some = layout.mask_bytes(union)[:, None]
     given = [
         layout.fold(at, q, s.groups),
@@ -190,6 +197,9 @@ def _split(plan: Plan, i: Array) -> tuple[Array, Array]:
 
 def _wide(x: Array, dtype: Any) -> Array:
     """A stored block in the dtype of the products (8-bit ones go through float32)."""
+    if nibbles.packed(x.dtype):
+        x = nibbles.unpack(x)
+        return x.astype(jnp.float32).astype(dtype)
     if x.dtype.itemsize == 1:
         x = x.astype(jnp.float32)
     return x.astype(dtype)

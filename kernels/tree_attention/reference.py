@@ -13,6 +13,8 @@ has output 0 and `lse` -inf. What lies in a slot that no node sees is never look
 import jax.numpy as jnp
 from jax import Array
 
+from kernels import nibbles
+
 
 def visible(
     size: int,
@@ -52,6 +54,8 @@ def tree_attention(
     v_scale: Array | None = None,
 ) -> tuple[Array, Array]:
     """`out` [B, N, H, d] in q's dtype and `lse` float32[B, N, H]; see `api`."""
+    if nibbles.packed(k.dtype):
+        k, v = nibbles.unpack(k), nibbles.unpack(v)
     size = k.shape[2]
     seen = visible(size, lengths, ancestors, positions, key_positions, window)
     return attend(q, k, v, seen, softcap, scale, k_scale, v_scale)

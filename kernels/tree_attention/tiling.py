@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
+from kernels import nibbles
 from kernels import plan as planning
 from kernels.plan import Operand
 from kernels.tree_attention import layout
@@ -35,12 +36,15 @@ class Shape:
     window: int = 0
     softcap: float = 0.0
     scale: float = 1.0
+    page: int = 0  # slots of a page; 0: the cache is one array a row
+    pages: int = 0  # of the pool
 
     @property
     def least_bytes(self) -> int:
         """Of the whole cache, q and the output, each once."""
         each = self.batch * self.groups * self.dim
         cache = 2 * each * self.size * np.dtype(self.cache_dtype).itemsize
+        cache //= nibbles.slots(self.cache_dtype)
         rows = 2 * each * self.nodes * self.heads * np.dtype(self.dtype).itemsize
         return cache + rows
 
@@ -69,10 +73,15 @@ class Plan:
 
     def inputs(self) -> list[Operand]:
         s, at, bs, gs = self.shape, self.at, self.block, self.groups
-        cache = (s.batch, s.groups, s.size, s.dim)
+        per = nibbles.slots(s.cache_dtype)
+        cache = (s.pages or s.batch, s.groups, (s.page or s.size) // per, s.dim)
+        cut = (1, gs, bs // per, s.dim)
 
         def slots(b, g, p, j, bounds):
-            return b, g, current(bounds, b, j, bs), 0
+            at = current(bounds, b, j, bs)
+            if s.page:  # the table follows the bounds
+                return bounds[3 + at, b], g, 0, 0
+            return b, g, at, 0
 
         def across(b, g, p, j, bounds):
             return b, g, 0, current(bounds, b, j, bs)
@@ -81,8 +90,8 @@ class Plan:
         part = (1, gs, self.chunks, at.rows, s.dim)
         found = [
             Operand("q", rows, s.dtype, part, _rows, self.buffers),
-            Operand("k", cache, s.cache_dtype, (1, gs, bs, s.dim), slots),
-            Operand("v", cache, s.cache_dtype, (1, gs, bs, s.dim), slots),
+            Operand("k", cache, s.cache_dtype, cut, slots),
+            Operand("v", cache, s.cache_dtype, cut, slots),
             self._nodes("bytes", layout.LANES, jnp.bfloat16),
             Operand(
                 "union",
@@ -93,9 +102,9 @@ class Plan:
             ),
         ]
         if s.scaled:
-            scales, cut = (s.batch, s.groups, 1, s.size), (1, gs, 1, bs)
-            found.append(Operand("k_scale", scales, jnp.float32, cut, across))
-            found.append(Operand("v_scale", scales, jnp.float32, cut, across))
+            scales, strip = (s.batch, s.groups, 1, s.size), (1, gs, 1, bs)
+            found.append(Operand("k_scale", scales, jnp.float32, strip, across))
+            found.append(Operand("v_scale", scales, jnp.float32, strip, across))
         if s.window:
             found.append(self._nodes("positions", 1, jnp.int32))
             found.append(
@@ -150,7 +159,12 @@ class Plan:
         nodes = self.shape.nodes if nodes is None else nodes
         lengths = np.asarray(lengths)
         last = np.minimum(lengths + nodes, self.shape.size)
-        return np.stack([lengths, 0 * lengths, last]).astype(np.int32)
+        found = [lengths, 0 * lengths, last]
+        if self.shape.page:  # each row in pages of its own
+            columns = self.shape.size // self.shape.page
+            own = np.arange(len(lengths) * columns).reshape(len(lengths), columns)
+            found += list(own.T % self.shape.pages)
+        return np.stack(found).astype(np.int32)
 
     def traffic(self, bounds: Any) -> dict[str, int]:
         """Bytes moved, by array, for these bounds."""
@@ -189,10 +203,13 @@ def plan(shape: Shape, vmem: int) -> Plan:
     at = layout.rows(shape.nodes, shape.heads)
     item = np.dtype(shape.cache_dtype).itemsize
     slot = 2 * layout.up(shape.dim, layout.LANES) * item
+    slot //= nibbles.slots(shape.cache_dtype)
     largest = min(LARGEST, SCORES // at.rows, max(layout.LANES, shape.size // PARTS))
     sizes = [b for b in (1024, 512, 256, 128) if b <= largest]
     if shape.size <= layout.LANES:
         sizes = [shape.size]
+    if shape.page:
+        sizes = [shape.page]
     steps = [
         (groups, block)
         for groups in _divisors(shape.groups)

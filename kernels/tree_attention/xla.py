@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kernels import nibbles
 from kernels.tree_attention import layout
 
 STRETCH = 512  # slots
@@ -30,10 +31,13 @@ def tree_attention(
     softcap: float = 0.0,
     scale: float = 1.0,
     stretch: int = STRETCH,
+    table: Array | None = None,
 ) -> tuple[Array, Array]:
-    """As `api.tree_attention`."""
+    """As `api.tree_attention`; with a `table`, over pools of pages."""
     batch, nodes, heads, dim = q.shape
-    groups, size = k.shape[1:3]
+    groups, size = k.shape[1], k.shape[2] * nibbles.slots(k.dtype)
+    if table is not None:
+        stretch, size = size, size * table.shape[1]
     stretch = min(stretch, size)
     copies = heads // groups
     dtype = jnp.promote_types(q.dtype, jnp.bfloat16)
@@ -45,6 +49,15 @@ def tree_attention(
 
     def part(x: Array | None, at: Array, axis: int) -> Any:
         return None if x is None else lax.dynamic_slice_in_dim(x, at, stretch, axis)
+
+    def stored(x: Array, at: Array) -> Array:
+        if table is not None:
+            page = lax.dynamic_index_in_dim(table, at // stretch, 1, False)
+            return x.at[page].get(mode="clip")
+        if nibbles.packed(x.dtype):
+            half = lax.dynamic_slice_in_dim(x, at // 2, stretch // 2, 2)
+            return nibbles.unpack(half)
+        return part(x, at, 2)
 
     def fold(j: Array, carry: tuple) -> tuple:
         top, total, acc = carry
@@ -60,7 +73,7 @@ def tree_attention(
             assert positions is not None
             near = part(key_positions, at, 1)[:, None, :]
             seen &= positions[:, :, None] - near < window
-        keys, values = part(k, at, 2).astype(dtype), part(v, at, 2).astype(dtype)
+        keys, values = stored(k, at).astype(dtype), stored(v, at).astype(dtype)
         s = lax.dot_general(
             folded,
             keys,

@@ -3,9 +3,11 @@
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kernels import nibbles
 from models.base import pack_bits
 from tests.models.blocks import path_of, random_tree
 
@@ -76,17 +78,19 @@ def make(case: Case) -> dict[str, Any]:
     for name in ("k", "v"):
         values = rng.normal(size=shape)
         if case.scaled:
-            scale = np.abs(values).max(-1) / 100
+            most = 7 if nibbles.packed(dtype) else 100
+            scale = np.abs(values).max(-1) / most
             arguments[f"{name}_scale"] = scale
             values = values / scale[..., None]
-            values = np.round(values) if dtype == jnp.int8 else values
+            whole = dtype in (jnp.int8, nibbles.DTYPE)
+            values = np.round(values) if whole else values
         arguments[name] = values
     unseen = ~visible(case, arguments).any(1)
     for b in range(batch):
         for name in ("k", "v"):
             if case.scaled:
                 arguments[f"{name}_scale"][b][:, unseen[b]] = np.nan
-            if dtype != jnp.int8:
+            if dtype not in (jnp.int8, nibbles.DTYPE):
                 arguments[name][b][:, unseen[b]] = np.nan
     return arguments
 
@@ -94,10 +98,15 @@ def make(case: Case) -> dict[str, Any]:
 def device(case: Case, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments as a call takes them."""
     dtype = case.cache or case.dtype
+
+    def stored(name: str) -> jax.Array:
+        values = jnp.asarray(arguments[name], jnp.float32)
+        return nibbles.pack(values) if nibbles.packed(dtype) else values.astype(dtype)
+
     given: dict[str, Any] = {
         "q": jnp.asarray(arguments["q"], case.dtype),
-        "k": jnp.asarray(arguments["k"], jnp.float32).astype(dtype),
-        "v": jnp.asarray(arguments["v"], jnp.float32).astype(dtype),
+        "k": stored("k"),
+        "v": stored("v"),
         "lengths": jnp.asarray(arguments["lengths"], jnp.int32),
         "ancestors": pack_bits(jnp.asarray(arguments["own"])),
     }
@@ -137,6 +146,8 @@ def visible(case: Case, arguments: dict[str, Any]) -> np.ndarray:
 def oracle(case: Case, arguments: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Output and log-sum-exp in float64, from what the call was really given."""
     given = device(case, arguments)
+    if nibbles.packed(given["k"].dtype):
+        given |= {n: nibbles.unpack(given[n]) for n in "kv"}
     q, k, v = (np.asarray(given[n].astype(jnp.float32), np.float64) for n in "qkv")
     if case.scaled:
         k = k * arguments["k_scale"].astype(np.float32)[..., None]

@@ -65,7 +65,7 @@ def test_a_wrong_row_is_caught():
     assert distance(call(q, (outer, exchanged), *rest), expected()) > 1e-3
     short = outer._replace(lengths=outer.lengths - 1)
     assert distance(call(q, (short, inner), *rest), expected()) > 1e-3
-    three = Level(*(jnp.concatenate([x, x])[:3] for x in inner))
+    three = Level(*(jnp.concatenate([x, x])[:3] for x in inner[:3]))
     with pytest.raises(ValueError, match="3 prefixes for 4 rows"):
         api.shared_prefix_attention(q, [three], *rest)
 

@@ -12,7 +12,7 @@ pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
 from kernels import aot
 from kernels import plan as planning
-from kernels.tree_attention import api, pallas_tpu
+from kernels.tree_attention import pallas_tpu
 from models import base, transformer
 from tests.kernels.test_traffic import GRID, abstract
 
@@ -53,6 +53,7 @@ def test_compiles_within_the_chips_memory(case):
     "changes",
     [
         {"cache_dtype": jnp.dtype(jnp.int8), "scaled": True},
+        {"cache_dtype": jnp.dtype(jnp.uint8), "scaled": True},
         {"cache_dtype": jnp.dtype(jnp.float8_e4m3fn), "scaled": True},
         {"dtype": jnp.dtype(jnp.float32), "cache_dtype": jnp.dtype(jnp.float32)},
         {"window": 4096, "softcap": 30.0},
@@ -64,8 +65,9 @@ def test_other_caches_compile(changes):
 
 def test_a_decoding_loop_copies_no_cache(monkeypatch):
     """Two layers of 8B's attention, 64 nodes, 8k slots; every round commits a path."""
-    monkeypatch.setattr(api, "_platform", lambda: "tpu")
-    monkeypatch.setattr(api, "_vmem", lambda interpret: planning.budget("v5e"))
+    monkeypatch.setattr(planning, "platform", lambda: "tpu")
+    budget = planning.budget("v5e")
+    monkeypatch.setattr(planning, "vmem_here", lambda interpret: budget)
     config = transformer.Config(
         vocab_size=1024,
         d_model=512,

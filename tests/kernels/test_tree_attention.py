@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels import lse, plan
+from kernels import lse, nibbles, plan
 from kernels.tree_attention import api, layout, pallas_tpu, reference, xla
 from tests.kernels.cases import Case, device, distance, make, oracle, settings
 
@@ -26,6 +26,7 @@ CASES = {
     "window": Case(nodes=40, heads=1, window=37),
     "bfloat16": Case(nodes=33, heads=2, dim=128, dtype=jnp.bfloat16),
     "int8": Case(nodes=12, cache=jnp.int8),
+    "int4": Case(nodes=12, cache=nibbles.DTYPE, size=384, window=37),
     "fp8": Case(nodes=17, dim=256, dtype=jnp.bfloat16, cache=jnp.float8_e4m3fn),
     "chunk": Case(nodes=270, groups=1, heads=2, causal=True, window=150),
 }
@@ -58,9 +59,10 @@ def planned(case, **changes):
 
 
 def run(form, case):
+    stretch = 128 if case.cache == nibbles.DTYPE else 96
     function = {
         "reference": reference.tree_attention,
-        "xla": functools.partial(xla.tree_attention, stretch=96),
+        "xla": functools.partial(xla.tree_attention, stretch=stretch),
     }[form]
     given = device(case, cached(case))
     return jax.jit(lambda given: function(**given, **settings(case)))(given)
@@ -186,3 +188,19 @@ def test_the_full_grid(nodes, heads, dim, types, kind):
     for form in ("reference", "xla", "pallas"):
         got = planned(case) if form == "pallas" else run(form, case)
         assert distance(got, truth(case)) < case.tolerance, form
+
+
+def test_nibbles_keep_their_slots(monkeypatch):
+    """Every number at every slot, and twice the slots a byte. Planted: halves in turn,
+    and bits without their sign."""
+    values = np.random.default_rng(0).integers(-8, 8, (2, 384, 5))
+    stored = nibbles.pack(jnp.asarray(values))
+    assert stored.shape == (2, 192, 5) and stored.dtype == jnp.uint8
+    np.testing.assert_array_equal(nibbles.unpack(stored), values)
+    turned = stored << 4 | stored >> 4
+    assert (np.asarray(nibbles.unpack(turned)) != values).any()
+    case = CASES["int4"]
+    unpack = nibbles.unpack
+    assert distance(planned(case), truth(case)) < case.tolerance
+    monkeypatch.setattr(nibbles, "unpack", lambda x: unpack(x) & 15)
+    assert distance(planned(case), truth(case)) > 100 * case.tolerance

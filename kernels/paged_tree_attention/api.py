@@ -1,0 +1,80 @@
+"""Tree attention over pages: the same kernel, whose index maps read a page table.
+
+A page is a block of the kernel, [G, page, d] in one piece of memory, and slot `s` of
+row `b` is slot `s % page` of page `table[b, s // page]`. Rows that share a prefix name
+the same pages.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from kernels import plan as planning
+from kernels.tree_attention import api as dense
+from kernels.tree_attention import layout, pallas_tpu, xla
+
+
+def choose(kernel: str, platform: str, shape: pallas_tpu.Shape, words: int = 1):
+    """The form for a call; see `tree_attention.choose`."""
+    choice = dense.choose(kernel, platform, shape, words)
+    if choice.form == dense.GPU:
+        return dense.Choice(dense.XLA, "the GPU kernel reads no page table")
+    if choice.form == dense.TPU and shape.page % layout.LANES:
+        why = f"pages of {shape.page} slots: a multiple of {layout.LANES} is needed"
+        return dense.Choice(dense.XLA, why)
+    return choice
+
+
+def paged_tree_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    table: Array,
+    lengths: Array,
+    ancestors: Array,
+    *,
+    positions: Array | None = None,
+    key_positions: Array | None = None,
+    window: int = 0,
+    softcap: float = 0.0,
+    scale: float = 1.0,
+    kernel: str = dense.AUTO,
+    vmem: int | None = None,
+) -> tuple[Array, Array]:
+    """As `tree_attention`, over pools of pages.
+
+    k, v    [P, G, page, d]
+    table   int32[B, S / page]: the page of each stretch of slots; what lies past a
+            row's last slot is not looked at
+    """
+    if window and (positions is None or key_positions is None):
+        raise ValueError(f"window={window}: give positions and key_positions")
+    batch, nodes, heads, dim = q.shape
+    pages, groups, page, _ = k.shape
+    shape = pallas_tpu.Shape(
+        batch,
+        groups,
+        page * table.shape[1],
+        dim,
+        nodes,
+        heads // groups,
+        q.dtype,
+        k.dtype,
+        False,
+        window,
+        softcap,
+        scale,
+        page,
+        pages,
+    )
+    form, _ = choose(kernel, planning.platform(), shape, ancestors.shape[2])
+    arguments = (q, k, v, lengths, ancestors, positions, key_positions)
+    table = table.astype(jnp.int32)
+    if form == dense.XLA:
+        return xla.tree_attention(
+            *arguments, window=window, softcap=softcap, scale=scale, table=table
+        )
+    interpret = form == dense.INTERPRET
+    plan = pallas_tpu.plan(shape, vmem or planning.vmem_here(interpret))
+    return pallas_tpu.tree_attention(
+        plan, *arguments, table=table, vmem=vmem, interpret=interpret
+    )

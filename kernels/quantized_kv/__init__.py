@@ -1,0 +1,16 @@
+"""Attention over a cache that is quantised but for its last tokens."""
+
+from kernels.quantized_kv.api import Old, Recent, attention, boundary
+from kernels.quantized_kv.codes import GROUP, channels, keys, values, widen
+
+__all__ = [
+    "GROUP",
+    "Old",
+    "Recent",
+    "attention",
+    "boundary",
+    "channels",
+    "keys",
+    "values",
+    "widen",
+]

@@ -1,0 +1,68 @@
+"""What is known of a law after one pass, and how the parts of a vocabulary merge.
+
+A part of a vocabulary says the same of its tokens as a whole vocabulary does, tokens
+counted from its `offset`. Best tokens merge exactly, sums up to rounding.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+
+class Facts(NamedTuple):
+    """One pass over logits [B, N, V]."""
+
+    best: Array  # int32[B, N]: the best token; among equals, the lowest
+    top: Array  # float32[B, N]: its logit
+    lse: Array  # float32[B, N]: log sum exp(logits / temperature)
+    scores: Array  # float32[B, N, M]: logit / temperature of the tokens asked for
+    drawn: Array  # int32[B, N]: the winner of the Gumbel race
+    race: Array  # float32[B, N]: its logit / temperature + noise
+
+    @property
+    def logprobs(self) -> Array:
+        """float32[B, N, M]: log-probabilities of the tokens asked for."""
+        return self.scores - self.lse[..., None]
+
+
+class Rest(NamedTuple):
+    """One pass over two laws p and q: a draw of norm((p - q)+)."""
+
+    drawn: Array  # int32[B, N]: the winner among tokens with p > q
+    race: Array  # float32[B, N]: its log(p - q) + noise
+    mass: Array  # float32[B, N]: the sum of (p - q)+
+    spare: Array  # int32[B, N]: the winner of p's own race
+    spare_race: Array  # float32[B, N]
+
+    @property
+    def token(self) -> Array:
+        """int32[B, N]: the draw; of p itself where q left nothing (p = q)."""
+        return jnp.where(self.mass > 0, self.drawn, self.spare)
+
+
+def merge(parts: Facts) -> Facts:
+    """The facts of a vocabulary from those of its parts, leaves `[parts, ...]`.
+
+    In a sharded program: `merge(lax.all_gather(facts, axis))`, a few numbers a node.
+    """
+    top, best = _winner(parts.top, parts.best)
+    race, drawn = _winner(parts.race, parts.drawn)
+    high = parts.lse.max(0)
+    high = jnp.where(high == -jnp.inf, 0.0, high)
+    lse = high + jnp.log(jnp.exp(parts.lse - high).sum(0))
+    return Facts(best, top, lse, parts.scores.max(0), drawn, race)
+
+
+def merge_rest(parts: Rest) -> Rest:
+    """The same for a residual; every part was given the lse of the whole laws."""
+    race, drawn = _winner(parts.race, parts.drawn)
+    spare_race, spare = _winner(parts.spare_race, parts.spare)
+    return Rest(drawn, race, parts.mass.sum(0), spare, spare_race)
+
+
+def _winner(values: Array, tokens: Array) -> tuple[Array, Array]:
+    """The greatest value and its token; among equals, the lowest token."""
+    top = values.max(0)
+    first = jnp.where(values == top, tokens, jnp.iinfo(jnp.int32).max).min(0)
+    return top, first

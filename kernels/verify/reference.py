@@ -1,0 +1,97 @@
+"""The meaning of `verify`, `residual` and `thresholds`, in plain jnp.
+
+It is also the form for back ends without a kernel. What it says is what
+`decoding/vocab.py` says of the same logits: the same operations on the same floats.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from kernels.verify.facts import Facts, Rest
+
+
+def verify(
+    logits: Array, temperature: Array, tokens: Array, noise: Array | None
+) -> Facts:
+    """`logits` [B, N, V]; `temperature` float32[B, N]; `tokens` int32[B, N, M];
+    `noise` float32[B, N, V] or None. Tokens outside of the vocabulary score -inf."""
+    size = logits.shape[-1]
+    logits = logits.astype(jnp.float32)
+    scaled = logits / temperature[..., None]
+    best, top = _best(logits)
+    drawn, race = _best(scaled if noise is None else scaled + noise)
+    there = (tokens >= 0) & (tokens < size)
+    scores = jnp.take_along_axis(scaled, jnp.clip(tokens, 0, size - 1), -1)
+    scores = jnp.where(there, scores, -jnp.inf)
+    return Facts(best, top, jax.nn.logsumexp(scaled, -1), scores, drawn, race)
+
+
+def residual(
+    p_logits: Array, q_logits: Array, p_lse: Array, q_lse: Array, noise: Array
+) -> Rest:
+    """Laws [B, N, V] as logits with their log-sum-exp [B, N]; `noise` [B, N, V]."""
+    p = p_logits.astype(jnp.float32) - p_lse[..., None]
+    q = q_logits.astype(jnp.float32) - q_lse[..., None]
+    rest = jnp.maximum(jnp.exp(p) - jnp.exp(q), 0.0)
+    drawn, race = _best(jnp.log(rest) + noise)
+    spare, spare_race = _best(p + noise)
+    return Rest(drawn, race, rest.sum(-1), spare, spare_race)
+
+
+def thresholds(logits: Array, k: Array, mass: Array) -> tuple[Array, Array]:
+    """The k-th greatest value, and the least value of the nucleus of what it leaves.
+
+    `k` int32[B, N], `mass` float32[B, N]; `-inf` where `mass` is 1 or more.
+    """
+    logits = logits.astype(jnp.float32)
+    image = ordered(logits)
+    k = jnp.clip(k, 1, logits.shape[-1])
+    first = settle(lambda t: (image >= t[..., None]).sum(-1) >= k, k.shape)
+    alive = image >= first[..., None]
+    weights = jnp.exp(logits - logits.max(-1, keepdims=True))
+    weights = jnp.where(alive, weights, 0.0)
+    asked = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny) * weights.sum(-1)
+
+    def holds(t: Array) -> Array:
+        return jnp.where(image >= t[..., None], weights, 0.0).sum(-1) >= asked
+
+    second = jnp.where(mass < 1, value(settle(holds, k.shape)), -jnp.inf)
+    return value(first), second
+
+
+def ordered(values: Array) -> Array:
+    """int32 image of float32 that orders as the floats do; zeros are equal."""
+    bits = lax.bitcast_convert_type(jnp.where(values == 0, 0.0, values), jnp.int32)
+    return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+def value(image: Array) -> Array:
+    """The float of an image; that of no float is -inf."""
+    bits = jnp.where(image < 0, image ^ 0x7FFFFFFF, image)
+    found = lax.bitcast_convert_type(bits, jnp.float32)
+    return jnp.where(jnp.isnan(found), -jnp.inf, found)
+
+
+def settle(holds, shape: tuple[int, ...]) -> Array:
+    """The greatest image `t` for which `holds(t)`: one bit a step, 32 steps.
+
+    `holds` must be monotone: true of a threshold, true of every lower one.
+    """
+    lowest = jnp.full(shape, jnp.iinfo(jnp.int32).min, jnp.int32)
+
+    def step(i: Array, t: Array) -> Array:
+        # The sign bit first: in the image it is worth 2^31 upwards.
+        probe = t ^ lax.shift_left(jnp.int32(1), jnp.int32(31) - i)
+        return jnp.where(holds(probe), probe, t)
+
+    return lax.fori_loop(0, 32, step, lowest)
+
+
+def _best(values: Array) -> tuple[Array, Array]:
+    """The first of the greatest values, and its value."""
+    top = values.max(-1)
+    size = values.shape[-1]
+    index = jnp.arange(size, dtype=jnp.int32)
+    first = jnp.where(values == top[..., None], index, size).min(-1)
+    return jnp.minimum(first, size - 1), top

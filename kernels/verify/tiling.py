@@ -1,0 +1,203 @@
+"""How calls over a vocabulary are cut into blocks for a TPU, and what that costs."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+
+from kernels import plan as planning
+from kernels.plan import Operand
+
+LANES = 128
+NODES = 256  # of a step, at most
+STEP = 2**18  # logits of a step, at most
+CHUNK = 4096  # tokens that a search looks at together
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The static facts of a call over logits [batch, nodes, vocab]."""
+
+    batch: int
+    nodes: int
+    vocab: int
+    dtype: Any
+    tokens: int = 0  # M: tokens whose scores are asked for
+    noises: int = 0  # P: rows of noise for each row of the batch; 0: none
+    shared: bool = True  # nodes share noise by depth; else each has its own
+
+    @property
+    def least_bytes(self) -> int:
+        """Of the logits and the noise, each once."""
+        each = self.nodes * np.dtype(self.dtype).itemsize + 4 * self.noises
+        return self.batch * self.vocab * each
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """`nodes` nodes and `block` tokens a step."""
+
+    shape: Shape
+    nodes: int
+    block: int
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        s = self.shape
+        return s.batch, -(-s.nodes // self.nodes), -(-s.vocab // self.block)
+
+    def column(self, name: str, dtype: Any, width: int = 1) -> Operand:
+        """What belongs to a node, `[B, N, width]`."""
+        s = self.shape
+        part = (1, self.nodes, width)
+        return Operand(name, (s.batch, s.nodes, width), dtype, part, _nodes)
+
+    def wide(self, name: str, dtype: Any) -> Operand:
+        """`[B, N, V]`."""
+        s = self.shape
+        part = (1, self.nodes, self.block)
+        return Operand(name, (s.batch, s.nodes, s.vocab), dtype, part, _blocks)
+
+    def noise(self) -> Operand:
+        s = self.shape
+        if not s.shared:
+            return self.wide("noise", jnp.float32)
+        whole = (s.batch, s.noises, s.vocab)
+        part = (1, s.noises, self.block)
+        return Operand("noise", whole, jnp.float32, part, lambda b, n, v: (b, 0, v))
+
+    def inputs(self) -> list[Operand]:
+        s = self.shape
+        found = [
+            self.wide("logits", s.dtype),
+            self.column("temperature", jnp.float32),
+        ]
+        if s.tokens:
+            found.append(self.column("tokens", jnp.int32, s.tokens))
+        if s.noises:
+            found.append(self.noise())
+            if s.shared:
+                found.append(self.column("depth", jnp.int32))
+        return found
+
+    def outputs(self) -> list[Operand]:
+        s = self.shape
+        found = [
+            self.column("best", jnp.int32),
+            self.column("top", jnp.float32),
+            self.column("lse", jnp.float32),
+        ]
+        if s.tokens:
+            found.append(self.column("scores", jnp.float32, s.tokens))
+        if s.noises:
+            found.append(self.column("drawn", jnp.int32))
+            found.append(self.column("race", jnp.float32))
+        return found
+
+    @property
+    def vmem(self) -> int:
+        """Bytes of vector memory: blocks in flight, and what a step makes of them."""
+        fixed = sum(o.vmem for o in self.inputs() + self.outputs())
+        made = 6 * planning.vmem_bytes((self.nodes, self.block), jnp.float32)
+        return fixed + made + planning.MIB // 2
+
+    def traffic(self) -> dict[str, int]:
+        """Bytes moved, by array."""
+        return planning.traffic(self.grid, self.inputs() + self.outputs())
+
+    @functools.cached_property
+    def cost(self) -> pl.CostEstimate:
+        many = self.shape.batch * self.shape.nodes * self.shape.vocab
+        return pl.CostEstimate(
+            flops=8 * many,
+            transcendentals=many,
+            bytes_accessed=sum(self.traffic().values()),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RestPlan(Plan):
+    """The same cut for two laws: `noise` is each node's own."""
+
+    def inputs(self) -> list[Operand]:
+        s = self.shape
+        return [
+            self.wide("p", s.dtype),
+            self.wide("q", s.dtype),
+            self.column("p_lse", jnp.float32),
+            self.column("q_lse", jnp.float32),
+            self.wide("noise", jnp.float32),
+        ]
+
+    def outputs(self) -> list[Operand]:
+        kinds = {"drawn": jnp.int32, "race": jnp.float32, "mass": jnp.float32}
+        kinds |= {"spare": jnp.int32, "spare_race": jnp.float32}
+        return [self.column(name, dtype) for name, dtype in kinds.items()]
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchPlan(Plan):
+    """Whole rows in fast memory, where they are looked at 64 times; read once."""
+
+    buffers: int = 2
+
+    def inputs(self) -> list[Operand]:
+        logits = dataclasses.replace(
+            self.wide("logits", self.shape.dtype), buffers=self.buffers
+        )
+        return [logits, self.column("k", jnp.int32), self.column("mass", jnp.float32)]
+
+    def outputs(self) -> list[Operand]:
+        return [self.column("first", jnp.float32), self.column("second", jnp.float32)]
+
+    @property
+    def vmem(self) -> int:
+        fixed = sum(o.vmem for o in self.inputs() + self.outputs())
+        made = 8 * planning.vmem_bytes((self.nodes, CHUNK), jnp.float32)
+        return fixed + made + planning.MIB // 2
+
+    @functools.cached_property
+    def cost(self) -> pl.CostEstimate:
+        many = self.shape.batch * self.shape.nodes * self.shape.vocab
+        return pl.CostEstimate(
+            flops=64 * 4 * many,
+            transcendentals=33 * many,
+            bytes_accessed=sum(self.traffic().values()),
+        )
+
+
+def _nodes(b: Any, n: Any, v: Any) -> tuple:
+    return b, n, 0
+
+
+def _blocks(b: Any, n: Any, v: Any) -> tuple:
+    return b, n, v
+
+
+def plan(shape: Shape, vmem: int, kind: type[Plan] = Plan) -> Plan:
+    """The cut of the most logits a step that fits `vmem` bytes."""
+    nodes = min(NODES, shape.nodes)
+    if nodes < shape.nodes:
+        nodes = -(-nodes // 16) * 16
+    block = STEP // nodes
+    while block >= LANES:
+        size = block // LANES * LANES
+        found = kind(shape, nodes, shape.vocab if shape.vocab <= size else size)
+        if found.vmem <= vmem:
+            return found
+        block //= 2
+    raise ValueError(f"{shape} does not fit {vmem} bytes of vector memory")
+
+
+def plan_search(shape: Shape, vmem: int) -> SearchPlan:
+    """Eight rows at a time (16 of two bytes), in two buffers where they fit."""
+    deep = 32 // np.dtype(shape.dtype).itemsize
+    nodes = min(deep, shape.nodes)
+    for buffers in (2, 1):
+        found = SearchPlan(shape, nodes, shape.vocab, buffers)
+        if found.vmem <= vmem:
+            return found
+    raise ValueError(f"{shape} does not fit {vmem} bytes of vector memory")

@@ -1,0 +1,207 @@
+"""The quantised cache layouts: codes of old tokens, the last ones as they are.
+
+`transformer(config, cache=quantized.int8())`, or `quantized.int4(...)`. Memory a token
+and KV head: d bytes for keys and values of 4 bits, 2 d of 8, and 8 bytes of scales,
+against 4 d in bfloat16; the recent window is of fixed size.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array, lax
+
+from kernels import nibbles, quantized_kv
+from models import base
+from models.cache import KVCache
+from models.errors import ConfigError
+
+GROUP = quantized_kv.GROUP
+
+
+@struct.dataclass
+class QuantizedLayer:
+    """One layer. Slot `s` of row `b` is in row `s - base[b]` of the recent arrays; in
+    the codes, once its group of tokens is complete and committed."""
+
+    old: quantized_kv.Old
+    recent: quantized_kv.Recent
+    size: int = struct.field(pytree_node=False)
+    window: int = struct.field(pytree_node=False)
+
+    streamed = True  # what a node sees of a slot depends on its position
+    shares = False
+
+    def append(self, slots: Array, k: Array, v: Array) -> "QuantizedLayer":
+        """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""
+        recent = self.recent
+        put: dict[str, Any] = {"mode": "drop", "unique_indices": True}
+        at = self._at(recent.k, self._row(slots))
+        k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+        recent = recent._replace(
+            k=recent.k.at[at].set(k.astype(recent.k.dtype), **put),
+            v=recent.v.at[at].set(v.astype(recent.v.dtype), **put),
+        )
+        return replace(self, recent=recent)
+
+    def read(self) -> tuple[Array, Array]:
+        """Keys and values float32[B, G, S, d], exact from the boundary on."""
+        old, recent = self.old, self.recent
+        k = quantized_kv.widen(old.k, old.k_scale) * old.channel[:, :, None]
+        v = quantized_kv.widen(old.v, old.v_scale)
+        rows = recent.base[:, None] + jnp.arange(recent.k.shape[2])
+        at = self._at(k, rows)
+        return (
+            k.at[at].set(recent.k.astype(k.dtype), mode="drop"),
+            v.at[at].set(recent.v.astype(v.dtype), mode="drop"),
+        )
+
+    def attend(
+        self,
+        q: Array,
+        seen: base.Visibility,
+        positions: Array,
+        key_positions: Array,
+        **settings: Any,
+    ) -> tuple[Array, Array]:
+        """`(out, lse)` of q `[B, N, H, d]`; `settings` as in `tree_attention`."""
+        nodes = 32 * seen.ancestors.shape[2]
+        if nodes > self.window:
+            raise ConfigError(
+                f"a tree or a chunk of more than {nodes - 32} nodes, and the cache's "
+                f"window is {self.window}: use a window of {nodes} at least"
+            )
+        return quantized_kv.attention(
+            q,
+            self.old,
+            self.recent,
+            seen.prefix,
+            seen.ancestors,
+            positions,
+            key_positions,
+            keep=self.window,
+            **settings,
+        )
+
+    def move(self, source: Array, target: Array) -> "QuantizedLayer":
+        """Copy slots `source[B, M]` to `target[B, M]`; targets >= S are dropped."""
+        recent = self.recent
+        at = self._at(recent.k, self._row(source))
+        k, v = (x.at[at].get(mode="clip") for x in (recent.k, recent.v))
+        return self.append(target, k.swapaxes(1, 2), v.swapaxes(1, 2))
+
+    def settle(self, before: Array, length: Array) -> "QuantizedLayer":
+        """Quantise the groups that `length` completes, and let go of what no node of
+        the next round sees exactly; rows of which nothing was committed stay."""
+        layer = self
+        for i in range(-(-self.window // GROUP)):
+            group = before // GROUP + i
+            layer = layer._quantise(group, group < length // GROUP)
+        base = quantized_kv.boundary(length, self.window)
+        step = base - self.recent.base
+
+        def shift(recent: quantized_kv.Recent) -> quantized_kv.Recent:
+            rows = step[:, None] + jnp.arange(recent.k.shape[2])
+            at = self._at(recent.k, rows)
+            k, v = (x.at[at].get(mode="clip") for x in (recent.k, recent.v))
+            return quantized_kv.Recent(k, v, base)
+
+        recent = lax.cond((step > 0).any(), shift, lambda x: x, layer.recent)
+        return replace(layer, recent=recent)
+
+    def gather(self, rows: Array) -> "QuantizedLayer":
+        pick = lambda part: jax.tree.map(lambda x: x[rows], part)
+        return replace(self, old=pick(self.old), recent=pick(self.recent))
+
+    def _quantise(self, group: Array, wanted: Array) -> "QuantizedLayer":
+        """Codes of group `group[b]` in the rows where it is `wanted`."""
+        old, recent = self.old, self.recent
+        index = jnp.arange(GROUP, dtype=jnp.int32)
+        slots = group[:, None] * GROUP + index
+        at = self._at(recent.k, slots - recent.base[:, None])
+        k, v = (x.at[at].get(mode="clip") for x in (recent.k, recent.v))
+        first = (wanted & (group == 0))[:, None, None]
+        channel = jnp.where(first, quantized_kv.channels(k), old.channel)
+        k_codes, k_scale = quantized_kv.keys(k, channel, old.k.dtype)
+        v_codes, v_scale = quantized_kv.values(v, old.v.dtype)
+        slots = jnp.where(wanted[:, None], slots, self.size + index)
+        per = nibbles.slots(old.k.dtype)
+        rows = group[:, None] * (GROUP // per) + index[: GROUP // per]
+        rows = jnp.where(wanted[:, None], rows, self.size + index[: GROUP // per])
+        put: dict[str, Any] = {"mode": "drop", "unique_indices": True}
+        to, scale_at = self._at(old.k, rows), self._at(old.k_scale, slots)
+        old = quantized_kv.Old(
+            old.k.at[to].set(k_codes, **put),
+            old.v.at[to].set(v_codes, **put),
+            old.k_scale.at[scale_at].set(k_scale, **put),
+            old.v_scale.at[scale_at].set(v_scale, **put),
+            channel,
+        )
+        return replace(self, old=old)
+
+    def _row(self, slots: Array) -> Array:
+        """The rows of the recent arrays; past their end for slots >= S."""
+        far = self.recent.k.shape[2] + slots - self.size
+        return jnp.where(slots < self.size, slots - self.recent.base[:, None], far)
+
+    @staticmethod
+    def _at(x: Array, slots: Array) -> tuple:
+        rows, groups = jnp.arange(x.shape[0]), jnp.arange(x.shape[1])
+        return rows[:, None, None], groups[None, :, None], slots[:, None, :]
+
+
+def int8(window: int = 128) -> Callable[..., KVCache]:
+    """A maker of caches of 8-bit codes; see `int4`."""
+    return _maker(jnp.dtype(jnp.int8), window)
+
+
+def int4(window: int = 128) -> Callable[..., KVCache]:
+    """A maker of caches of 4-bit codes.
+
+    `window` tokens at least are as they were (KIVI's residual length: 128), and a
+    block's tree, or chunk of the prompt, has at most `window` nodes.
+    """
+    return _maker(jnp.dtype(nibbles.DTYPE), window)
+
+
+def _maker(codes: Any, window: int) -> Callable[..., KVCache]:
+    if window < 32 or window % 32:
+        raise ConfigError(f"window={window}: use a multiple of 32, 128 for `generate`")
+
+    def make(
+        n_layers: int, batch: int, size: int, groups: int, head_dim: int, dtype: Any
+    ) -> KVCache:
+        """An empty cache; `size` is rounded up to whole groups."""
+        size = -(-size // GROUP) * GROUP
+        rows = 2 * window + GROUP
+
+        def layer() -> QuantizedLayer:
+            held = (batch, groups, size // nibbles.slots(codes), head_dim)
+            new = jnp.zeros
+            return QuantizedLayer(
+                quantized_kv.Old(
+                    new(held, codes),
+                    new(held, codes),
+                    new((batch, groups, size), jnp.float32),
+                    new((batch, groups, size), jnp.float32),
+                    jnp.ones((batch, groups, head_dim), jnp.float32),
+                ),
+                quantized_kv.Recent(
+                    new((batch, groups, rows, head_dim), dtype),
+                    new((batch, groups, rows, head_dim), dtype),
+                    new((batch,), jnp.int32),
+                ),
+                size,
+                window,
+            )
+
+        return KVCache(
+            tuple(layer() for _ in range(n_layers)),
+            jnp.full((batch, size), -1, jnp.int32),
+            jnp.zeros((batch,), jnp.int32),
+        )
+
+    return make

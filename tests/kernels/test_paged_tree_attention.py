@@ -1,0 +1,217 @@
+"""Pages: the kernel through a table, and the books of who owns which page."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding
+import models
+from kernels import plan as planning
+from kernels.paged_tree_attention import api, reference
+from kernels.tree_attention import pallas_tpu
+from models import base, paged, transformer
+from models import cache as caches
+from models.errors import ConfigError
+from tests.conformance import kit
+from tests.kernels.cases import Case, device, distance, make, oracle, settings
+from tests.kernels.test_traffic import shape_of
+from tests.models import blocks, small, test_transformer
+
+pytestmark = pytest.mark.kernels
+
+CASES = {
+    "tree": Case(nodes=20, heads=4, size=384, softcap=3.0),
+    "plain": Case(nodes=1, heads=2, size=384, dtype=jnp.bfloat16),
+    "window": Case(nodes=40, heads=1, size=384, window=37),
+}
+
+
+@functools.cache
+def given(name, page):
+    """The call of a case with its cache in pages in any order, NaN in the others.
+
+    Columns of a row past its last slot name no page.
+    """
+    case = CASES[name]
+    arguments = make(case)
+    dense = device(case, arguments)
+    batch, columns = len(arguments["lengths"]), case.size // page
+    free = np.random.default_rng(4).permutation(batch * columns + 7)
+    table = free[: batch * columns].reshape(batch, columns)
+    pools = []
+    for name in "kv":
+        rows = dense.pop(name).reshape(batch, case.groups, columns, page, case.dim)
+        shape = (free.size, case.groups, page, case.dim)
+        pool = jnp.full(shape, jnp.nan, rows.dtype)
+        pools.append(pool.at[table].set(jnp.moveaxis(rows, 2, 1)))
+    used = np.minimum(arguments["lengths"] + case.nodes, case.size)
+    table = np.where(np.arange(columns) * page < used[:, None], table, free.size)
+    return {"k": pools[0], "v": pools[1], "table": jnp.asarray(table), **dense}
+
+
+truth = functools.cache(lambda name: oracle(CASES[name], make(CASES[name])))
+
+
+def run(name, page, kernel, **changes):
+    function = functools.partial(api.paged_tree_attention, kernel=kernel)
+    if kernel == "reference":
+        function = reference.paged_tree_attention
+    arrays = {**given(name, page), **changes}
+    return jax.jit(lambda x: function(**x, **settings(CASES[name])))(arrays)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "page"), [("reference", 128), ("xla", 32), ("pallas", 128)]
+)
+@pytest.mark.parametrize("name", CASES)
+def test_every_form_computes_the_oracle(name, kernel, page):
+    got = run(name, page, kernel)
+    assert distance(got, truth(name)) < CASES[name].tolerance
+
+
+@pytest.mark.parametrize(("kernel", "page"), [("xla", 32), ("pallas", 128)])
+def test_a_wrong_page_is_caught(kernel, page):
+    """Planted: a page of another row (of its own the order would not matter)."""
+    table = given("tree", page)["table"]
+    wrong = table.at[5, 0].set(table[3, 0])
+    assert distance(run("tree", page, kernel, table=wrong), truth("tree")) > 1e-3
+
+
+def test_pages_are_read_as_a_dense_cache_is():
+    """The same bytes as of a cache in one piece, and once where rows follow on."""
+    shape = shape_of("8B", 8, 8192, 64, page=256, pages=300)
+    cut = pallas_tpu.plan(shape, planning.budget("v5e"))
+    lengths = np.array([0, 100, 256, 1000, 2000, 4000, 8000, 8128])
+    bounds = cut.bounds_at(lengths)
+    moved = cut.traffic(bounds)
+    pages = -(-np.minimum(lengths + 64, 8192) // 256)
+    assert moved["k"] == pages.sum() * 8 * 256 * 128 * 2
+    assert cut.cost.bytes_accessed == sum(
+        cut.traffic(cut.bounds_at(np.full(8, 8192))).values()
+    )
+
+
+def test_what_the_kernel_takes():
+    shape = shape_of("8B", 1, 4096, 1, page=64, pages=64)
+    form, why = api.choose("auto", "tpu", shape)
+    assert form == "xla" and "64" in why
+    whole = dataclasses.replace(shape, page=128)
+    assert api.choose("auto", "tpu", whole).form == "tpu"
+    assert api.choose("pallas", "hopper", whole).form == "xla"
+    with pytest.raises(ConfigError, match="page=0"):
+        paged.pages(0)
+
+
+PAGE = 8
+CONFIG = dataclasses.replace(small.CONFIG, n_layers=2, windows=(0, 5))
+PARAMS = blocks.numpy_params(transformer.transformer(CONFIG))
+TREE = decoding.Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [2, 7], [1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9]]
+
+
+def decoded(cache, method):
+    lm = models.Loaded(transformer.transformer(CONFIG, cache=cache), PARAMS)
+    return decoding.generate(lm, PROMPTS, method, max_new_tokens=40).tokens
+
+
+def test_decoding_does_not_know_of_pages():
+    dense = decoded(caches.dense, decoding.Method())
+    assert decoded(paged.pages(PAGE), decoding.Method()) == dense
+    assert decoded(paged.pages(PAGE), TREE) == dense
+
+
+def test_a_pool_that_is_too_small_says_so():
+    """Five pages for three rows: texts are wrong, and `exhausted` is set."""
+    lm = transformer.transformer(CONFIG, cache=paged.pages(PAGE, 5))
+    tokens = small.random_tokens(1, 3, 20)
+    _, cache = blocks.prefill(lm, PARAMS, tokens, [20, 2, 8], 32)
+    assert not cache.exhausted and owned(cache) == [3, 1, 1]
+    _, cache = blocks.prefill(lm, PARAMS, tokens, [1, 1, 1], 32, cache=cache)
+    assert cache.exhausted
+
+
+def owned(cache):
+    return (cache.table < cache.users.shape[0]).sum(1).tolist()
+
+
+LM = transformer.transformer(CONFIG, cache=paged.pages(PAGE, 40))
+DENSE = transformer.transformer(CONFIG)
+TOKENS = small.random_tokens(2, 3, 20)
+COUNTS = [20, 3, 16]
+
+
+def follow(lm, cache, seed=3):
+    """Logits of four more tokens of every row."""
+    more = small.random_tokens(seed, cache.length.shape[0], 4)
+    out, after = blocks.prefill(lm, PARAMS, more, [4] * len(more), 48, cache=cache)
+    return np.asarray(out.logits), after
+
+
+def pair(lm):
+    return blocks.prefill(lm, PARAMS, TOKENS, COUNTS, 48)[1]
+
+
+def test_a_prefix_is_shared_until_it_is_written():
+    """Row 0 (two pages and a half) thrice and row 2 (two whole pages) twice."""
+    rows = jnp.array([0, 0, 2, 0, 2])
+    cache, dense = pair(LM).gather(rows), pair(DENSE).gather(rows)
+    table = np.asarray(cache.table)
+    assert (table[0, :2] == table[1, :2]).all() and (table[0, :2] == table[3, :2]).all()
+    assert len({int(table[i, 2]) for i in (0, 1, 3)}) == 3  # each its own third page
+    assert owned(cache) == [3, 3, 2, 3, 2]
+    assert int((cache.users > 0).sum()) == 2 + 3 + 2  # row 1's page was given back
+    assert int(cache.users[table[0, 0]]) == 3
+    expected, _ = follow(DENSE, dense)
+    got, after = follow(LM, cache)
+    small.close(got, expected)
+    assert (np.asarray(after.table)[:, :2] == table[:, :2]).all()
+    # Planted: the page in which rows go on is shared as well.
+    shared = jnp.where(jnp.arange(6) == 2, table[0, 2], table)[jnp.array([0, 1, 3])]
+    wrong = cache._with(cache.table.at[jnp.array([0, 1, 3])].set(shared), cache.users)
+    apart = np.abs(follow(LM, wrong)[0] - expected).max()
+    assert apart > 10 * small.TOLERANCE
+
+
+def test_freed_pages_are_taken_again():
+    cache = pair(LM)
+    held = int((cache.users > 0).sum())
+    assert held == 3 + 1 + 2
+    freed = cache.free(jnp.array([True, False, False]))
+    assert int((freed.users > 0).sum()) == held - 3
+    assert freed.length.tolist() == [0, 3, 16] and owned(freed) == [0, 1, 2]
+    shared = cache.gather(jnp.array([0, 0, 1])).free(jnp.array([True, False, False]))
+    assert owned(shared) == [0, 3, 1]  # the other row still has its prefix
+    assert int(shared.users.sum()) == 4 and int(shared.users.max()) == 1
+    before = follow(DENSE, pair(DENSE).gather(jnp.array([1, 0, 1])))[0]
+    refilled = cache.gather(jnp.array([1, 0, 1]))
+    small.close(follow(LM, refilled)[0], before)
+
+
+def test_a_commit_copies_the_accepted_tokens_alone():
+    """Of a tree in rows of 14, 3 and 16 tokens across pages; slots named one by one."""
+    cache = blocks.prefill(LM, PARAMS, TOKENS, [14, 3, 16], 48)[1]
+    bits = base.pack_bits(jnp.tril(jnp.ones((6, 6), bool)))
+    seen = base.Visibility(cache.length, jnp.broadcast_to(bits, (3, *bits.shape)))
+    index = cache.length[:, None] + jnp.arange(6)
+    block = base.Block(jnp.asarray(TOKENS[:, :6]), index, index, seen)
+    cache = blocks.call(LM)(PARAMS, cache, block)[1]
+    path, count = jnp.array([[2, 5], [1, 0], [0, 0]]), jnp.array([2, 1, -1])
+    after = blocks.keep(cache, path, count)
+    assert after.length.tolist() == [17, 5, 16]
+    old, new = np.asarray(cache.layers[1].read()[0]), after.layers[1].read()[0]
+    expected = old.copy()
+    expected[0, :, [15, 16]] = old[0, :, [16, 19]]  # across the end of a page
+    np.testing.assert_array_equal(new, expected)
+    np.testing.assert_array_equal(after.table, cache.table)
+
+
+def test_no_copy_of_the_pool_in_the_loop(monkeypatch):
+    lm = transformer.transformer(small.CONFIG, cache=paged.pages(64))
+    monkeypatch.setattr(test_transformer, "LM", lm)
+    text = test_transformer.loop_text()
+    elements = 2 * small.CONFIG.n_kv_heads * 512 * small.CONFIG.head_dim
+    assert test_transformer.cache_copies(text, elements) == []

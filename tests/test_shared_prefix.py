@@ -1,0 +1,125 @@
+"""Prompts that begin alike decode as they do apart, and their prefix is kept once."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding
+import models
+from decoding import compose, decoder
+from models import base, shared, transformer
+from models.errors import ConfigError
+from tests.conformance import kit
+from tests.models import blocks, small, test_transformer
+
+CONFIG = dataclasses.replace(
+    small.CONFIG, n_layers=2, windows=(), max_positions=1024, eos=(7,)
+)
+LM = transformer.transformer(CONFIG)
+LOADED = models.Loaded(LM, blocks.numpy_params(LM))
+COMMON = small.random_tokens(5, 300).tolist()
+PROMPTS = [COMMON + rest for rest in ([3], [1, 4, 1, 5], small.random_tokens(6, 140))]
+PROMPTS = [[int(t) for t in prompt] for prompt in PROMPTS]
+TREE = decoding.Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
+
+
+def text(method, temperature=0.0, n=1):
+    out = decoding.generate(
+        LOADED, PROMPTS, method, max_new_tokens=24, temperature=temperature, n=n
+    )
+    return out.tokens
+
+
+def cache_of(prompts):
+    parts = compose.compose(decoding.Method(), LOADED)
+    return decoder._cache(parts.program, prompts, 512, jnp.float32)
+
+
+@pytest.mark.parametrize(("method", "temperature"), [(TREE, 0.0), (TREE, 0.8)])
+def test_texts_are_those_of_rows_apart(method, temperature, monkeypatch):
+    apart = text(method, temperature, n=2)
+    monkeypatch.setattr(decoder, "SHARED", 1)
+    assert cache_of(PROMPTS).layers[0].start == 256
+    assert text(method, temperature, n=2) == apart
+    # Planted: a prefix of another text in the store that all rows read.
+    append = shared.SharedLayer.append
+
+    def other(layer, slots, k, v):
+        return append(layer, slots, k.at[0].multiply(0.9), v)
+
+    monkeypatch.setattr(shared.SharedLayer, "append", other)
+    decoder._DECODERS.clear()
+    assert text(method, temperature, n=2) != apart
+    decoder._DECODERS.clear()
+
+
+def test_a_prefix_is_held_once(monkeypatch):
+    """256 slots once and 256 for each of three rows, where 512 for each were."""
+    dense = cache_of(PROMPTS)
+    monkeypatch.setattr(decoder, "SHARED", 2 * 256)
+    found = cache_of(PROMPTS)
+    count = lambda cache: sum(x.size for x in jax.tree.leaves(cache.layers))
+    assert count(dense) / count(found) == 3 * 512 / (256 + 3 * 256)
+    assert found.size == dense.size == 512
+    monkeypatch.setattr(decoder, "SHARED", 2 * 256 + 1)
+    assert count(cache_of(PROMPTS)) == count(dense)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [((129, 129), 128), ((128, 300), 0), ((257, 256), 128), ((300, 300), 256)],
+)
+def test_what_prompts_share(lengths, expected):
+    """Whole chunks of tokens that every row's cache holds before it decodes."""
+    prompts = [COMMON[:length] for length in lengths]
+    assert decoder.common_prefix(prompts, 128) == expected
+    changed = [*prompts, [*COMMON[:130], -1, *COMMON[131:]]]
+    assert decoder.common_prefix(changed, 128) == min(expected, 128)
+    assert decoder.common_prefix([[1], [2]], 128) == 0
+
+
+def test_layers_with_windows_stay_dense(monkeypatch):
+    monkeypatch.setattr(decoder, "SHARED", 1)
+    config = dataclasses.replace(CONFIG, windows=(0, 5))
+    lm = transformer.transformer(config)
+    parts = compose.compose(decoding.Method(), models.Loaded(lm, LOADED.params))
+    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32)
+    assert found.shares
+    like = jax.eval_shape(lambda: lm.init_cache(3, 512))
+    block = base.causal_block(
+        jnp.zeros((3, 4), jnp.int32), *jnp.zeros((2, 3), int), 512
+    )
+    with pytest.raises(ConfigError, match="window of 5"):
+        lm(LOADED.params, shared.shared(like, 128), block)
+
+
+def test_rows_are_moved_and_gathered_behind_the_prefix():
+    like = jax.eval_shape(lambda: LM.init_cache(3, 256))
+    layer = shared.shared(like, 128).layers[0]
+    rng = np.random.default_rng(0)
+    k = jnp.asarray(rng.normal(size=(3, 6, 2, 8)), jnp.float32)
+    slots = jnp.array([[128], [200], [250]]) + jnp.arange(6)
+    layer = layer.append(slots, k, k)
+    moved = layer.move(slots[:, 4:5], jnp.array([[129], [300], [251]])).read()[0]
+    np.testing.assert_array_equal(moved[0, :, 129], k[0, 4])
+    np.testing.assert_array_equal(moved[1, :, 200:206], k[1].swapaxes(0, 1))
+    np.testing.assert_array_equal(moved[2, :, 251], k[2, 4])
+    turned = layer.gather(jnp.array([2, 2, 0])).read()[0]
+    np.testing.assert_array_equal(turned[0, :, 250:], k[2].swapaxes(0, 1))
+
+
+def test_no_copy_of_the_prefix_in_the_loop(monkeypatch):
+    config = dataclasses.replace(small.CONFIG, windows=())
+    lm = transformer.transformer(config)
+
+    def init_cache(batch, size):
+        return shared.shared(jax.eval_shape(lambda: lm.init_cache(batch, size)), 256)
+
+    monkeypatch.setattr(test_transformer, "LM", lm._replace(init_cache=init_cache))
+    text = test_transformer.loop_text()
+    for rows in (1, 2):
+        elements = rows * config.n_kv_heads * 256 * config.head_dim
+        assert test_transformer.cache_copies(text, elements) == []
