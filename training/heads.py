@@ -19,7 +19,7 @@ from models.heads import eagle3, files
 from training import data, fit, grading, logs, optimizers, recipes
 from training import teacher as teachers
 
-HEADS = ("eagle", "eagle3", "hydra", "medusa")
+HEADS = ("clover", "eagle", "eagle3", "fspad", "hydra", "medusa")
 
 
 def module(name: str) -> Any:

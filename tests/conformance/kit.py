@@ -19,7 +19,7 @@ import numpy as np
 import decoding
 from decoding import Method, Spec, base, catalogue, compose, decoder, loop
 from models import toy
-from models.heads import eagle, eagle3, hydra, medusa
+from models.heads import clover, eagle, eagle3, fspad, hydra, medusa
 
 VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
 PROMPTS = (
@@ -176,6 +176,8 @@ WITH_HEADS = {
     "drafters/hydra": ("topologies/static",),
     "drafters/eagle": ("topologies/eagle2",),
     "drafters/eagle3": ("topologies/eagle2",),
+    "drafters/fspad": ("topologies/eagle2",),
+    "drafters/clover": ("topologies/static",),
 }
 
 
@@ -189,6 +191,8 @@ def heads(name: str):
         "drafters/hydra": lambda: hydra.init(key, config, rows, 3, True, True),
         "drafters/eagle": lambda: eagle.init(key, config),
         "drafters/eagle3": lambda: eagle3.init(key, config, rows, np.arange(1, 7)),
+        "drafters/fspad": lambda: fspad.init(key, config),
+        "drafters/clover": lambda: clover.init(key, config),
     }[name]()
     kept = params.pop("kept", None)
     leaves, tree = jax.tree.flatten(params)
