@@ -13,13 +13,22 @@ from absl import logging
 
 import decoding
 import models
-from decoding import compose, trees
+from decoding import compose, prompt_trees, trees
 from models.errors import ConfigError
 from models.heads import eagle3, files
 from training import data, fit, grading, logs, optimizers, recipes
 from training import teacher as teachers
 
-HEADS = ("clover", "eagle", "eagle3", "fspad", "hydra", "medusa")
+HEADS = (
+    "clover",
+    "eagle",
+    "eagle3",
+    "fspad",
+    "hidden_transfer",
+    "hydra",
+    "medusa",
+    "ppd",
+)
 
 
 def module(name: str) -> Any:
@@ -32,6 +41,11 @@ def module(name: str) -> Any:
 def method(config: Any, hits: Sequence[Sequence[float]]) -> compose.Method:
     """The config's method; its tree made from measured hits, where it says so."""
     given = compose.from_config(config.method.to_dict())
+    if config.tree_budget:
+        found = prompt_trees.sparse(hits, config.tree_budget)
+        topology = decoding.Spec("topologies/static", choices=found.choices)
+        given = compose.with_drafter(given, plan=found.plan)
+        return compose.replace(given, topology=topology)
     if not config.tree_nodes:
         return given
     choices, _ = trees.by_accuracy(hits, config.tree_nodes - 1)
@@ -155,8 +169,8 @@ class Training:
         @jax.jit
         def measure(params: Any, frozen: Any, tokens: Any) -> Any:
             batch = {"tokens": tokens}
-            teacher = run(frozen, batch)
             heads = self.heads(params)
+            teacher = run(frozen, batch)
             found = self.kind.guesses(heads, self.lm.model, batch, teacher, c.depth)
             sums = []
             for i, (states, draft) in enumerate(found):

@@ -19,7 +19,16 @@ import numpy as np
 import decoding
 from decoding import Method, Spec, base, catalogue, compose, decoder, loop
 from models import toy
-from models.heads import clover, eagle, eagle3, fspad, hydra, medusa
+from models.heads import (
+    clover,
+    eagle,
+    eagle3,
+    fspad,
+    hidden_transfer,
+    hydra,
+    medusa,
+    ppd,
+)
 
 VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
 PROMPTS = (
@@ -178,6 +187,8 @@ WITH_HEADS = {
     "drafters/eagle3": ("topologies/eagle2",),
     "drafters/fspad": ("topologies/eagle2",),
     "drafters/clover": ("topologies/static",),
+    "drafters/ppd": ("topologies/static",),
+    "drafters/hidden_transfer": ("topologies/static",),
 }
 
 
@@ -193,6 +204,8 @@ def heads(name: str):
         "drafters/eagle3": lambda: eagle3.init(key, config, rows, np.arange(1, 7)),
         "drafters/fspad": lambda: fspad.init(key, config),
         "drafters/clover": lambda: clover.init(key, config),
+        "drafters/ppd": lambda: ppd.init(key, TARGET.model, TARGET.params),
+        "drafters/hidden_transfer": lambda: hidden_transfer.init(key, config),
     }[name]()
     kept = params.pop("kept", None)
     leaves, tree = jax.tree.flatten(params)
