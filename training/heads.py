@@ -15,18 +15,21 @@ import decoding
 import models
 from decoding import compose, prompt_trees, trees
 from models.errors import ConfigError
-from models.heads import eagle3, files
+from models.heads import eagle3, files, lora
 from training import data, fit, grading, logs, optimizers, recipes
 from training import teacher as teachers
 
 HEADS = (
+    "chimera",
     "clover",
     "eagle",
     "eagle3",
+    "falcon",
     "fspad",
     "hidden_transfer",
     "hydra",
     "medusa",
+    "medusa2",
     "ppd",
 )
 
@@ -169,7 +172,7 @@ class Training:
         @jax.jit
         def measure(params: Any, frozen: Any, tokens: Any) -> Any:
             batch = {"tokens": tokens}
-            heads = self.heads(params)
+            frozen, heads = lora.applied(frozen, self.heads(params))
             teacher = run(frozen, batch)
             found = self.kind.guesses(heads, self.lm.model, batch, teacher, c.depth)
             sums = []
@@ -192,13 +195,14 @@ class Training:
         hits = self.hits(params, c.temperature)
         found = {f"top1_{i}": row[0] for i, row in enumerate(hits)}
         _, found["predicted_tau"] = trees.by_accuracy(hits, c.nodes - 1)
+        lm, heads = lora.model(self.lm, self.heads(params))
         out = decoding.generate(
-            self.lm,
+            lm,
             self.prompts(c.prompts, c.prompt_tokens),
             compose.from_config(self.config.method.to_dict()),
             max_new_tokens=c.new_tokens,
             temperature=c.temperature,
-            drafts={"heads": self.heads(params)},
+            drafts={"heads": heads},
         )
         found["tau"] = float(sum(out.stats.new_tokens) / sum(out.stats.target_calls))
         return found

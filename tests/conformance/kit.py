@@ -20,9 +20,11 @@ import decoding
 from decoding import Method, Spec, base, catalogue, compose, decoder, loop
 from models import toy
 from models.heads import (
+    chimera,
     clover,
     eagle,
     eagle3,
+    falcon,
     fspad,
     hidden_transfer,
     hydra,
@@ -187,6 +189,8 @@ WITH_HEADS = {
     "drafters/eagle3": ("topologies/eagle2",),
     "drafters/fspad": ("topologies/eagle2",),
     "drafters/clover": ("topologies/static",),
+    "drafters/chimera": ("topologies/static",),
+    "drafters/falcon": ("topologies/static",),
     "drafters/ppd": ("topologies/static",),
     "drafters/hidden_transfer": ("topologies/static",),
 }
@@ -204,6 +208,8 @@ def heads(name: str):
         "drafters/eagle3": lambda: eagle3.init(key, config, rows, np.arange(1, 7)),
         "drafters/fspad": lambda: fspad.init(key, config),
         "drafters/clover": lambda: clover.init(key, config),
+        "drafters/chimera": lambda: chimera.init(key, config, rows, 3),
+        "drafters/falcon": lambda: falcon.init(key, config),
         "drafters/ppd": lambda: ppd.init(key, TARGET.model, TARGET.params),
         "drafters/hidden_transfer": lambda: hidden_transfer.init(key, config),
     }[name]()

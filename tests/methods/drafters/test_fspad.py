@@ -1,5 +1,7 @@
 """FSPAD's draft layer in the loop, and beside EAGLE's."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,6 +64,7 @@ def test_without_sampling_and_with_equal_halves_it_is_eagle():
     embedded = jax.random.normal(KEY, (2, 9, lm.config.d_model))
     features = jax.random.normal(jax.random.key(1), embedded.shape)
 
+    @functools.partial(jax.jit, static_argnums=0)
     def steps(module, own):
         return module.unroll(own, lm.config, embedded, features, 3, lambda s, x: x)
 
@@ -77,15 +80,16 @@ def test_each_loss_has_its_own_half():
     """The regression's gradient of the law's half of `down` is 0, and the reverse."""
     lm, own = agreement.target(), params()
     batch = {"tokens": jnp.asarray([[4, 8, 15, 16, 23, 42, 3, 1]], jnp.int32)}
-    teacher = teachers.teacher(lm.model)(lm.params, batch)
 
-    def gradient(soft):
+    @jax.jit
+    @jax.grad
+    def gradient(own, soft):
+        teacher = teachers.teacher(lm.model)(lm.params, batch)
         objective = fspad.objective(lm.model, soft=soft, noise=0.0)
-        loss = lambda p: objective.loss(p, batch, teacher)[0]
-        return jax.grad(loss)(own)["layer"]["down"]
+        return objective.loss(own, batch, teacher)[0]
 
     dim = lm.config.d_model
-    regression, whole = gradient(0.0), gradient(1.0)
+    regression, whole = (gradient(own, soft)["layer"]["down"] for soft in (0.0, 1.0))
     assert (regression[:, :dim] == 0).all() and (regression[:, dim:] != 0).any()
     assert (whole[:, :dim] != 0).any()  # planted: with the law's loss it is not
     np.testing.assert_allclose(whole[:, dim:], regression[:, dim:], atol=1e-6)
