@@ -148,6 +148,8 @@ class Drafter(NamedTuple):
     depth: int
     taps: tuple = ()
     wrap: Callable[[Any], Any] = lambda lm: lm
+    weights: Callable[[dict[str, Any]], Any] = lambda params: params["target"]
+    """Of all params, those that the wrapped model is called with."""
     prompt_logits: bool = False  # ask for logits of the prompt's chunks
     scratch: int = 0  # slots of the target's cache that drafting itself takes
     blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `loop.forward`

@@ -21,7 +21,7 @@ import models
 from decoding import compose
 from experiments import console
 from models.errors import DecodaxError, PromptError
-from models.heads import files
+from models.heads import files, lora
 
 COLOURS = ("", "blue", "cyan", "green", "yellow", "red", "magenta")
 
@@ -88,7 +88,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
                 f"--method={values.method} needs trained heads: give --heads=FOLDER, "
                 "the export of a run of its recipe"
             )
-        drafts["heads"] = files.load(values.heads, lm)
+        lm, drafts["heads"] = lora.model(lm, files.load(values.heads, lm))
 
     def show(piece: str, depth: int) -> None:
         style = COLOURS[min(depth, len(COLOURS) - 1)]

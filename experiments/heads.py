@@ -19,7 +19,7 @@ from experiments import console, evaluate, machine, measure, settings, tasks
 from experiments.bench import Bench, Case
 from experiments.measure import Cell
 from experiments.store import Store
-from models.heads import files
+from models.heads import files, lora
 from training import heads
 
 # Fields that choose what is measured or written; finished pieces are kept.
@@ -91,9 +91,11 @@ class _Piece:
         self.seed = recipe.seed
         training = heads.method(recipe, figures["hits"])
         self.method = training
-        params = files.load(recipe.export, lm)
+        own, params = lora.model(lm, files.load(recipe.export, lm))
+        # The plain text of a model that was changed with its heads is another one.
+        self.plain = "plain" if own.params is lm.params else f"plain-{name}"
         self.bench = Bench(
-            lm,
+            own,
             {"heads": params},
             config.prompt_tokens,
             config.max_new_tokens,
@@ -109,7 +111,7 @@ class _Piece:
         found = []
         for task in c.tasks:
             for temperature in c.temperatures:
-                for name, method in (("plain", plain), (self.name, self.method)):
+                for name, method in ((self.plain, plain), (self.name, self.method)):
                     cell = Cell(
                         name, method, task, float(temperature), self.seed, c.batch
                     )

@@ -9,7 +9,7 @@ from jax import Array, lax
 from models import base
 from models.config import Config
 from models.errors import ConfigError
-from models.layers import Embedding, Layer, Views, rotations
+from models.layers import Embedding, Layer, Views, attend, rotations
 
 
 def forward(
@@ -27,13 +27,10 @@ def forward(
     be in the unstacked form or, as `{"embedding", "stacked"}`, in the stacked one.
     """
     length = tokens.shape[1]
-    index = jnp.arange(length, dtype=jnp.int32)
     mask = jnp.tril(jnp.ones((1, length, length), bool))
-    positions = jnp.broadcast_to(index, tokens.shape)
     if segments is not None:
         mask = mask & (segments[:, :, None] == segments[:, None, :])
-        starts = jnp.where(segments != jnp.roll(segments, 1, 1), index, 0)
-        positions = index - lax.cummax(starts.at[:, 0].set(0), axis=1)
+    positions = places(tokens.shape, segments)
     mask = jnp.broadcast_to(mask, (tokens.shape[0], length, length))
     layer: Any = Layer(config)
     embedding: Any = Embedding(config)
@@ -68,6 +65,59 @@ def forward(
         hidden["norm"] = x
     logits = embedding.apply(top, x, method="logits")
     return base.ModelOutput(logits, base.Hidden(hidden))
+
+
+def places(shape: tuple[int, int], segments: Array | None = None) -> Array:
+    """Positions int32[B, T] of packed texts: they restart with every segment."""
+    index = jnp.arange(shape[1], dtype=jnp.int32)
+    if segments is None:
+        return jnp.broadcast_to(index, shape)
+    starts = jnp.where(segments != jnp.roll(segments, 1, 1), index, 0)
+    return index - lax.cummax(starts.at[:, 0].set(0), axis=1)
+
+
+def beside(
+    config: Config,
+    params: Any,
+    states: Any,
+    texts: Array,
+    x: Array,
+    positions: Array,
+    mask: Array,
+    lo: int = 0,
+    remat: bool = False,
+) -> Array:
+    """Extra nodes that see a text which does not see them: normed states [B, E, D].
+
+    `states[i]` [B, T, D] are the text's states that enter layer i (taps of `forward`),
+    at the positions `texts` int32[B, T]; `x` [B, E, D] are the extra nodes' that enter
+    layer `lo`, at `positions` int32[B, E]. `mask` bool[B, E, T + E]: which of the text
+    and of the extra nodes each of these sees. The text is not computed again, but for
+    its keys and values.
+    """
+    length = texts.shape[1]
+    layer: Any = Layer(config)
+    every = jnp.concatenate([texts, positions], 1)
+    spun = rotations(config, every, length)
+    views = Views(config, positions, every, mask)
+
+    def step(weights, text, x, i):
+        variables = {"params": weights}
+        both = jnp.concatenate([text, x], 1)
+        rotation = spun[config.rope(i)]
+        q, k, v = layer.apply(variables, both, rotation, method="project")
+        seen, k, v = views.window(config.window(i)), k.swapaxes(1, 2), v.swapaxes(1, 2)
+        out = attend(config, q[:, length:], k, v, seen, views.bias)
+        x = x + layer.apply(variables, out, method="merge")
+        return x + layer.apply(variables, x, method="feed_forward")
+
+    if remat:
+        step = jax.checkpoint(step, static_argnums=(3,))
+    for i in range(lo, config.n_layers):
+        x = step(params[f"layer_{i}"], states[i], x, i)
+    embedding: Any = Embedding(config)
+    top = {"params": params["embedding"]}
+    return embedding.apply(top, x, method="final_norm")
 
 
 def stack_layers(params: dict) -> dict:

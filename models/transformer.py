@@ -26,7 +26,9 @@ from models.config import rope as rope
 from models.config import rope_frequencies as rope_frequencies
 from models.errors import ConfigError
 from models.layers import Embedding, Layer, rotations
+from models.training_form import beside as beside
 from models.training_form import forward as forward
+from models.training_form import places as places
 from models.training_form import stack_layers as stack_layers
 from models.training_form import unstack_layers as unstack_layers
 

@@ -13,13 +13,25 @@ from absl import logging
 
 import decoding
 import models
-from decoding import compose, trees
+from decoding import compose, prompt_trees, trees
 from models.errors import ConfigError
-from models.heads import eagle3, files
+from models.heads import eagle3, files, lora
 from training import data, fit, grading, logs, optimizers, recipes
 from training import teacher as teachers
 
-HEADS = ("eagle", "eagle3", "hydra", "medusa")
+HEADS = (
+    "chimera",
+    "clover",
+    "eagle",
+    "eagle3",
+    "falcon",
+    "fspad",
+    "hidden_transfer",
+    "hydra",
+    "medusa",
+    "medusa2",
+    "ppd",
+)
 
 
 def module(name: str) -> Any:
@@ -32,6 +44,11 @@ def module(name: str) -> Any:
 def method(config: Any, hits: Sequence[Sequence[float]]) -> compose.Method:
     """The config's method; its tree made from measured hits, where it says so."""
     given = compose.from_config(config.method.to_dict())
+    if config.tree_budget:
+        found = prompt_trees.sparse(hits, config.tree_budget)
+        topology = decoding.Spec("topologies/static", choices=found.choices)
+        given = compose.with_drafter(given, plan=found.plan)
+        return compose.replace(given, topology=topology)
     if not config.tree_nodes:
         return given
     choices, _ = trees.by_accuracy(hits, config.tree_nodes - 1)
@@ -157,8 +174,8 @@ class Training:
         @jax.jit
         def measure(params: Any, frozen: Any, tokens: Any) -> Any:
             batch = {"tokens": tokens}
+            frozen, heads = lora.applied(frozen, self.heads(params))
             teacher = run(frozen, batch)
-            heads = self.heads(params)
             found = self.kind.guesses(heads, self.lm.model, batch, teacher, c.depth)
             sums = []
             for i, (states, draft) in enumerate(found):
@@ -180,13 +197,14 @@ class Training:
         hits = self.hits(params, c.temperature)
         found = {f"top1_{i}": row[0] for i, row in enumerate(hits)}
         _, found["predicted_tau"] = trees.by_accuracy(hits, c.nodes - 1)
+        lm, heads = lora.model(self.lm, self.heads(params))
         out = decoding.generate(
-            self.lm,
+            lm,
             self.prompts(c.prompts, c.prompt_tokens),
             compose.from_config(self.config.method.to_dict()),
             max_new_tokens=c.new_tokens,
             temperature=c.temperature,
-            drafts={"heads": self.heads(params)},
+            drafts={"heads": heads},
         )
         found["tau"] = float(sum(out.stats.new_tokens) / sum(out.stats.target_calls))
         return found

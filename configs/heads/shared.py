@@ -21,6 +21,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.method = ml_collections.ConfigDict(type_safe=False)
     # Nodes of the static tree that is made from the measured hits; 0: as in `method`.
     c.tree_nodes = 32
+    # Candidates and prompt tokens of the trees for every state (PPD); 0: no such trees.
+    c.tree_budget = 0
 
     c.data = ml_collections.ConfigDict()
     c.data.source = "tfds:stdlib_code"

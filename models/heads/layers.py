@@ -115,9 +115,10 @@ def qkv(layer: Params, c: configs.Config, x: Array, positions: Array) -> tuple:
 
 
 def feed_forward(layer: Params, c: configs.Config, x: Array) -> Array:
-    """`x + MLP(norm(x))`."""
+    """`x + MLP(norm(x))`; of an MLP twice as wide as x, `[x ; x] + MLP(norm(x))`."""
     up = product(rms(x, layer["norm"], c.norm_eps), layer["up"])
-    return x + product(jax.nn.silu(up[..., 0, :]) * up[..., 1, :], layer["down"])
+    y = product(jax.nn.silu(up[..., 0, :]) * up[..., 1, :], layer["down"])
+    return jnp.tile(x, y.shape[-1] // x.shape[-1]) + y
 
 
 def sequence(layer: Params, c: configs.Config, x: Array, residual: Array) -> Array:

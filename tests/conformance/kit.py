@@ -20,7 +20,18 @@ import pytest
 import decoding
 from decoding import Method, Spec, base, catalogue, compose, decoder, loop
 from models import toy
-from models.heads import eagle, eagle3, hydra, medusa
+from models.heads import (
+    chimera,
+    clover,
+    eagle,
+    eagle3,
+    falcon,
+    fspad,
+    hidden_transfer,
+    hydra,
+    medusa,
+    ppd,
+)
 
 VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
 PROMPTS = (
@@ -189,6 +200,12 @@ WITH_HEADS = {
     "drafters/hydra": ("topologies/static",),
     "drafters/eagle": ("topologies/eagle2",),
     "drafters/eagle3": ("topologies/eagle2",),
+    "drafters/fspad": ("topologies/eagle2",),
+    "drafters/clover": ("topologies/static",),
+    "drafters/chimera": ("topologies/static",),
+    "drafters/falcon": ("topologies/static",),
+    "drafters/ppd": ("topologies/static",),
+    "drafters/hidden_transfer": ("topologies/static",),
 }
 
 
@@ -202,6 +219,12 @@ def heads(name: str):
         "drafters/hydra": lambda: hydra.init(key, config, rows, 3, True, True),
         "drafters/eagle": lambda: eagle.init(key, config),
         "drafters/eagle3": lambda: eagle3.init(key, config, rows, np.arange(1, 7)),
+        "drafters/fspad": lambda: fspad.init(key, config),
+        "drafters/clover": lambda: clover.init(key, config),
+        "drafters/chimera": lambda: chimera.init(key, config, rows, 3),
+        "drafters/falcon": lambda: falcon.init(key, config),
+        "drafters/ppd": lambda: ppd.init(key, TARGET.model, TARGET.params),
+        "drafters/hidden_transfer": lambda: hidden_transfer.init(key, config),
     }[name]
     params = jax.tree.map(np.asarray, jax.jit(make)())
     kept = {"kept": params.pop("kept")} if "kept" in params else {}

@@ -32,12 +32,7 @@ def objective(
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         hidden = teacher.hidden[NORM]
-        length = hidden.shape[1]
-        features = hidden
-        if noise:
-            key = jax.random.fold_in(jax.random.key(seed), batch["row"][0])
-            drawn = jax.random.uniform(key, hidden.shape, hidden.dtype) - 0.5
-            features = hidden + drawn * (noise * 512 / length)
+        features = noisy(hidden, batch, noise, seed)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
         found = eagle.sequence(params, model.config, embedded, features)
         wanted, weights = ahead(hidden, 1), predicted(batch, 2)
@@ -53,6 +48,18 @@ def objective(
         return regression + soft * grading.mean(sums, "loss"), metrics
 
     return Objective(loss, lambda batch: predicted(batch, 2).sum())
+
+
+def noisy(hidden: Array, batch: dict[str, Array], noise: float, seed: int) -> Array:
+    """The features [B, T, D] and uniform noise of the seed and the first row's number.
+
+    EAGLE's way of preparing the layer for features that are not quite right.
+    """
+    if not noise:
+        return hidden
+    key = jax.random.fold_in(jax.random.key(seed), batch["row"][0])
+    drawn = jax.random.uniform(key, hidden.shape, hidden.dtype) - 0.5
+    return hidden + drawn * (noise * 512 / hidden.shape[1])
 
 
 def guesses(

@@ -52,7 +52,7 @@ class Loop:
     """A drafter with heads in the loop, whose greedy chains are accepted by lot."""
 
     def __init__(self, name: str, heads, length: int, **arguments):
-        lm = target()
+        lm, self.length = target(), length
         chain = Spec("topologies/chain", length=length, draw=base.POINT)
         taken = Spec("verifiers/simulated", rate=0.6)  # drafts of random heads are bad
         method = Method(Spec(name, **arguments), taken, chain)
@@ -81,7 +81,8 @@ class Loop:
         """What is drafted now, int32[B, length], and the committed texts."""
         drawn = self.draft(self.params, self.state)
         rows = zip(np.asarray(self.state.tokens), np.asarray(self.state.length))
-        return np.asarray(drawn)[:, 1:], [t[:n].tolist() for t, n in rows]
+        chains = np.asarray(drawn)[:, 1 : 1 + self.length]
+        return chains, [t[:n].tolist() for t, n in rows]
 
 
 def over_texts(objective, heads, texts: list, chains: np.ndarray) -> np.ndarray:
@@ -113,8 +114,10 @@ def _likeliest(objective, depth: int):
     return run
 
 
-def agree(name: str, objective, heads, length: int, **arguments) -> bool:
+def agree(name: str, objective, heads, length: int, late: int = 0, **arguments) -> bool:
     """Whether chains of the loop, round after round, are those over whole texts.
+
+    `late`: rounds in which nothing is drafted yet.
 
     Everything that a head keeps from round to round is in it: the state it starts from,
     its cache, positions, and which of the drafts were accepted. Row 0 has a prompt of
@@ -126,7 +129,7 @@ def agree(name: str, objective, heads, length: int, **arguments) -> bool:
         chains, texts = run.chains()
         first = 0 if number else 1
         found = over_texts(objective, heads, texts[first:], chains[first:])
-        same.append((found == chains[first:]).all())
+        same.append(number < late or (found == chains[first:]).all())
         run.rounds(1)
     accepted = np.asarray(run.state.length) - before - (ROUNDS + 1)
     assert accepted.sum() > 0, "no draft was accepted: this would show little"

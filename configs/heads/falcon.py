@@ -1,0 +1,23 @@
+"""Falcon's draft for `tiny`: an LSTM and one layer, two tokens a pass.
+
+Gao et al., *Falcon*, 2024, arXiv 2412.12639.
+
+Command:  python -m experiments.run --config=configs/heads/falcon.py
+              --workdir=runs/falcon
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+from configs.heads import shared
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = shared.get_config()
+    c.name = "falcon"
+    c.head = "falcon"
+    # The share that is revealed falls over the whole training.
+    c.objective.rows = c.data.tokens // c.data.window
+    c.method.drafter = "drafters/falcon"
+    c.method.topology = {"name": "topologies/static"}
+    return c

@@ -1,0 +1,24 @@
+"""Hidden Transfer's maps for `tiny`: three pseudo states, born in the middle.
+
+Wu et al., *Hidden Transfer*, 2024, arXiv 2404.12022, a reconstruction. The target's
+block has 32 nodes: 8 candidates, the root among them, and 3 pseudo states for each.
+
+Command:  python -m experiments.run --config=configs/heads/hidden_transfer.py
+              --workdir=runs/hidden_transfer
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+from configs.heads import shared
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = shared.get_config()
+    c.name = "hidden_transfer"
+    c.head = "hidden_transfer"
+    c.init.steps = 3
+    c.tree_nodes = 8
+    c.method.drafter = "drafters/hidden_transfer"
+    c.method.topology = {"name": "topologies/chain", "length": 3}
+    return c

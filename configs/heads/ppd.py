@@ -1,0 +1,27 @@
+"""PPD's prompt tokens for `tiny`: three, of one copy each.
+
+Chen et al., *PPD*, 2024, arXiv 2405.18628: 3 D numbers are trained, at the paper's
+rate, which is ten times that of heads with weights. The target's block has 32 nodes:
+28 candidates and prompt tokens, of the measured hits' sparse trees, the root, and 3
+prompt tokens of its own.
+
+Command:  python -m experiments.run --config=configs/heads/ppd.py
+              --workdir=runs/ppd
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+from configs.heads import shared
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = shared.get_config()
+    c.name = "ppd"
+    c.head = "ppd"
+    c.init.update(prompts=3, copies=1)
+    c.train.rate = 0.01
+    c.tree_nodes, c.tree_budget = 0, 28
+    c.method.drafter = "drafters/ppd"
+    c.method.topology = {"name": "topologies/chain", "length": 3}
+    return c

@@ -1,0 +1,137 @@
+"""Chimera: trigrams of the draft's tokens, fused with every state of the target.
+
+Zeng, Yu, Pang, Wang, Zhuang, Shao, Zou, *Chimera: A Lossless Decoding Method for
+Accelerating Large Language Models Inference by Fusing all Tokens*, 2024, arXiv
+2402.15758, section 3. With h_t the normed state from which the target chose the root
+x_{t+1}, and a node at depth i whose path ends in the tokens x_{t-1+i}, x_{t+i},
+x_{t+1+i},
+
+    g = trigram of these three,    o = Layer(g),    q = softmax(U_i [h_t ; o])
+
+is the law of its children. The layer sees the states h and the trigrams of all
+committed tokens, which are → `Row.cache`, two slots a token, and the trigrams on the
+node's path. [h_t ; o] at the root → `Row.state`. The heads are
+`models/heads/chimera.py`; the authors' tree is EAGLE's static one.
+
+Deviations from the paper: none. A text whose prompt is one token has no h yet; its
+first round drafts from zeros.
+
+Cost per call: the trigram's two products, one layer and head i for the nodes of each
+level but the last, and the layer over twice the round's committed tokens. No model
+call.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from decoding import base, drafting, reading, tree
+from decoding.catalogue import Card
+from models.base import causal_block
+from models.heads import chimera, layers
+
+CARD = Card(
+    paper="Chimera, arXiv 2402.15758",
+    guarantee=base.LAW,
+    needs=("heads", "model", "topology"),
+    trained=True,
+)
+
+
+@struct.dataclass
+class Row:
+    """One row's state."""
+
+    state: Array  # float[B, 2 D]: h and o at the root
+    cache: Any  # the layer's: h and g, by turns, for all committed tokens but the first
+    grown: Any  # the topology's
+
+
+def drafter(heads, model, topology: base.Topology) -> base.Drafter:
+    """Draft with `params["heads"]`, of `models/heads/chimera.py`."""
+    chimera.check(heads, model.config)
+    reading.check_depth("Chimera", topology, chimera.count(heads))
+    target = model.config
+    dim = target.d_model
+
+    def embed(ctx: base.Context, positions: Array) -> Array:
+        """Of the text's own tokens at `positions` [B, ...]; 0 before it begins."""
+        flat = positions.reshape(positions.shape[0], -1)
+        tokens = jnp.take_along_axis(ctx.tokens, jnp.maximum(flat, 0), 1, mode="clip")
+        found = model.embed(ctx.params["target"], tokens, jnp.maximum(flat, 0))
+        found = jnp.where(flat[..., None] >= 0, found, 0.0)
+        return found.reshape(*positions.shape, dim)
+
+    def init(ctx: base.Context) -> base.State:
+        batch, size = ctx.tokens.shape
+        grown = topology.init(batch)
+        cache = layers.cache(heads["layer"], batch, 2 * size + sum(topology.run))
+        state = jnp.zeros((batch, 2 * dim), heads["head"].dtype)
+        return base.State(Row(state, cache, grown.row), grown.shared)
+
+    def draft(keys, ctx: base.Context, state: base.State):
+        row, params = state.row, ctx.params["heads"]
+        hidden, output = row.state[:, None, :dim], row.state[:, None, dim:]
+
+        def call(cache, above, block, level: int):
+            own = model.embed(ctx.params["target"], block.tokens, block.positions)
+            three = jnp.concatenate([above, own[..., None, :]], -2)
+            g = chimera.trigram(params, three)
+            found, cache = chimera.block(params, target, cache, g, block)
+            beside = jnp.broadcast_to(hidden, found.shape)
+            laws = chimera.logits(params, level, beside, found)
+            return laws, three[..., 1:, :], cache
+
+        last = (ctx.length - 2)[:, None, None] + jnp.arange(2, dtype=jnp.int32)
+        own = base.State(row.grown, state.shared)
+        nodes, grown, cache = drafting.sprout(
+            call,
+            row.cache,
+            row.cache.length - 1,  # the root's trigram is the last that is committed
+            ctx,
+            topology,
+            keys,
+            own,
+            chimera.logits(params, 0, hidden, output)[:, 0],
+            embed(ctx, last),
+        )
+        nodes = replace(nodes, calls=nodes.calls + 1)
+        row = Row(row.state, cache, grown.row)
+        return nodes, base.State(row, grown.shared), ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        row, params = state.row, ctx.params["heads"]
+        own = base.State(row.grown, state.shared)
+        if outcome.warped is not None:
+            own = topology.adapt(own, outcome)
+        hidden = reading.states(outcome, "norm")
+        batch, size = hidden.shape[:2]
+        count = jnp.where(
+            outcome.active, tree.committed(outcome.tree, outcome.verdict)[1], 0
+        )
+        start, step = row.cache.length, jnp.arange(2 * size, dtype=jnp.int32)
+        none = jnp.zeros((batch, 2 * size), jnp.int32)
+        block = causal_block(none, start, 2 * count, row.cache.size)
+        at = (start // 2)[:, None] + step // 2 + step % 2
+        block = replace(block, positions=at)
+        three = at[:, 1::2, None] + jnp.arange(-2, 1, dtype=jnp.int32)
+        g = chimera.trigram(params, embed(ctx, three)).astype(hidden.dtype)
+        both = jnp.stack([hidden, g], 2).reshape(batch, 2 * size, dim)
+        found, cache = chimera.block(params, target, row.cache, both, block)
+        pair = jnp.concatenate([hidden, found[:, 1::2]], -1)
+        last, _ = reading.settle(outcome, pair, row.state, row.cache)
+        cache = cache.commit(none[:, :0], 2 * count - 1, linear=True)
+        return base.State(Row(last, cache, own.row), own.shared)
+
+    return base.Drafter(
+        init,
+        draft,
+        observe,
+        topology.nodes,
+        topology.depth,
+        taps=("norm",),
+        blocks=topology.blocks,
+    )

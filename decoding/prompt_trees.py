@@ -1,0 +1,128 @@
+"""PPD's dynamic sparse trees: how many candidates, and prompt tokens on each of them.
+
+Chen et al., *Hardware-Aware Parallel Prompt Decoding*, 2024, arXiv 2405.18628, section
+4.1, after the official builder. The state s of a round is the number of prompts that
+the last accepted node carried: its tree is at most s deep. With hits a_d(r) by depth
+and rank, a node is right with the product v of the hits on its path, and
+
+    w(node) = v(node) - sum of v(children)          the path ends here
+    V(s) = sum over the nodes of the tree of s of v          accepted drafts
+    P(s, t) = sum of w over the nodes that carry t prompts   (the rest of 1: t = m)
+    E = sum_s pi_s V(s),   pi = pi P                 accepted drafts a round
+
+Within a budget of candidates and prompts, prompts are taken from the nodes where that
+costs least: w (V(t) - V(t - 1)) for one prompt less of t.
+
+Where nothing is accepted the next root follows the root, which carries all m prompts:
+so state m comes next. The official builder lets such a round pass by a state in which
+nothing is drafted; it expects less than the decoder then does.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from decoding import tree, trees
+from models.errors import MethodError
+
+Hits = Sequence[Sequence[float]]
+FIRST = 10  # candidates of state 1, whose laws are of one depth
+
+
+class Sparse(NamedTuple):
+    """Trees for every state, as `drafters/ppd` takes them."""
+
+    choices: trees.Choices  # of all states together, for `topologies/static`
+    plan: tuple[tuple[int, ...], ...]  # [state - 1][node]: prompts, -1: not there
+    tokens: float  # 1 + E, expected a round
+    shares: tuple[float, ...]  # pi: how often each state comes
+
+
+def sparse(hits: Hits, budget: int, sizes: Sequence[int] = ()) -> Sparse:
+    """The best trees for `budget` candidates and prompts, the root and its own apart.
+
+    `hits[d][r]`, of as many depths as there are prompts. `sizes`: candidates of every
+    state; without them the sizes of the states from 2 on are searched.
+    """
+    m = len(hits)
+    if not m or budget < m + 1:
+        raise MethodError(
+            f"budget={budget} for {m} prompts: a candidate and its prompts need {m + 1}"
+        )
+    if sizes:
+        if len(sizes) != m:
+            raise MethodError(f"{len(sizes)} sizes for {m} states: give one for each")
+        return _build(hits, budget, sizes)
+    low, high = max(budget // (m + 1), 1), max(budget // 2, 1)
+    first = min(FIRST, high)
+    tried = itertools.product(range(low, high + 1), repeat=m - 1)
+    found = (_build(hits, budget, (first, *rest)) for rest in tried)
+    return max(found, key=lambda built: built.tokens)
+
+
+def values(hits: Hits, choices: trees.Choices) -> dict[tuple[int, ...], float]:
+    """v of every node: the product of the hits on its path."""
+    return {c: float(np.prod([hits[d][r] for d, r in enumerate(c)])) for c in choices}
+
+
+def ends(v: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
+    """w of every node: how often the accepted path ends there."""
+    left = dict(v)
+    for path, value in v.items():
+        if len(path) > 1:
+            left[path[:-1]] -= value
+    return left
+
+
+def _build(hits: Hits, budget: int, sizes: Sequence[int]) -> Sparse:
+    m = len(hits)
+    grown = [trees.by_accuracy(hits[: s + 1], n)[0] for s, n in enumerate(sizes)]
+    v = [values(hits, choices) for choices in grown]
+    worth = [0.0, *(sum(each.values()) for each in v)]
+    w = [ends(each) for each in v]
+    carried = [_carried(each, worth, budget - len(each), m) for each in w]
+    moves = np.zeros((m, m))
+    for s in range(m):
+        for path, count in carried[s].items():
+            moves[s, count - 1] += w[s][path]
+        moves[s, m - 1] += 1 - sum(w[s].values())
+    shares = stationary(moves)
+    union = tuple({c for choices in grown for c in choices})
+    shape = tree.Shape(union)
+    plan = tuple((m, *(own.get(c, -1) for c in shape.choices)) for own in carried)
+    expected = float(shares @ np.asarray(worth[1:]))
+    return Sparse(shape.choices, plan, 1 + expected, tuple(shares.tolist()))
+
+
+def _carried(
+    w: dict[tuple[int, ...], float], worth: Sequence[float], room: int, m: int
+) -> dict[tuple[int, ...], int]:
+    """Prompts of every node: m at first, then less of them until all have room.
+
+    No node is left without one.
+    """
+    carried = dict.fromkeys(w, m)
+    if room < len(w):
+        raise MethodError(
+            f"{len(w)} candidates leave room for {room} prompts: each needs one; use a "
+            "greater budget or smaller sizes"
+        )
+    while sum(carried.values()) > room:
+        loss = {
+            path: w[path] * (worth[count] - worth[count - 1])
+            for path, count in carried.items()
+            if count > 1
+        }
+        least = min(loss, key=lambda path: (loss[path], [-r for r in path]))
+        carried[least] -= 1
+    return carried
+
+
+def stationary(moves: np.ndarray) -> np.ndarray:
+    """pi [m] with pi = pi P of a chain whose state m can always be reached."""
+    m = len(moves)
+    system = np.concatenate([moves.T - np.eye(m), np.ones((1, m))])
+    found = np.linalg.lstsq(system, np.eye(m + 1)[m], rcond=None)[0]
+    return np.maximum(found, 0.0)

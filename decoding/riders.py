@@ -1,0 +1,146 @@
+"""Chains of AUX nodes that ride on the nodes of a tree and guess what follows them.
+
+PPD's prompt tokens and Hidden Transfer's pseudo states are forwarded in the very call
+that verifies a tree: `copies` chains of `length` nodes hang on every candidate. Rider j
+(from 0) of a node at position p stands at p + 1 + j, sees the path to its node and the
+riders before it, and its logits are a guess of token p + 2 + j. Of the node that turns
+out to be the last accepted one they are the laws of the next round's drafts. Nothing
+sees a rider but riders, so the text does not depend on them.
+
+A *plan* (PPD's dynamic tree) says how many riders every node carries, for each number
+of riders that the last accepted node had: the less is known, the smaller the tree.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from decoding import base, drafting, tree
+from models.errors import MethodError
+
+Plan = Sequence[Sequence[int]]
+
+
+class Riders:
+    """Where the riders of a tree of `size` nodes stand in the block.
+
+    The tree's nodes come first, then rider by rider, chain by chain, node by node.
+    Rider j of copy c bears the id `vocab + j * copies + c`.
+
+    `plan[s - 1][i]`: how many riders node i carries when s are known, -1 if it is not
+    there at all; node 0 always carries all.
+    """
+
+    def __init__(
+        self, size: int, length: int, copies: int, vocab: int, plan: Plan = ()
+    ):
+        self.size, self.length, self.copies = size, length, copies
+        shape = (size, copies, length)
+        self.index = size + np.arange(size * copies * length).reshape(shape)
+        self.parents = self.index - 1
+        self.parents[:, :, 0] = np.arange(size)[:, None]
+        step, copy = np.arange(length), np.arange(copies)[:, None]
+        ids = vocab + step * copies + copy
+        self.tokens = np.broadcast_to(ids, shape)
+        self.nodes = size * (1 + copies * length)
+        self.planned = bool(plan)
+        if plan:
+            self._check(plan)
+            root = (length, *(-1,) * (size - 1))
+            self._select([root, *plan])
+
+    def _check(self, plan: Plan) -> None:
+        for s, counts in enumerate(plan, 1):
+            wrong = [n for n in counts if not -1 <= n <= self.length]
+            if len(counts) != self.size or wrong or counts[0] != self.length:
+                raise MethodError(
+                    f"plan[{s - 1}]={tuple(counts)}: give each of the {self.size} "
+                    f"nodes -1 to {self.length} riders, and node 0 all of them"
+                )
+        if len(plan) != self.length:
+            raise MethodError(
+                f"a plan of {len(plan)} states for {self.length} riders: give one for "
+                "each number of riders that may be known, 1 and up"
+            )
+
+    def _select(self, plan: Plan) -> None:
+        """For every state: the nodes kept, and where each node's riders are then."""
+        chosen = []
+        for counts in plan:
+            there = np.asarray(counts)[:, None, None] > np.arange(self.length)
+            riders = self.index[np.broadcast_to(there, self.index.shape)]
+            nodes = np.flatnonzero(np.asarray(counts) >= 0)
+            chosen.append(np.concatenate([nodes, riders]))
+        everything, self.nodes = self.nodes, max(map(len, chosen))
+        kept = np.full((len(plan), self.nodes), -1, np.int32)
+        place = np.full((len(plan), everything), -1, np.int32)
+        for s, nodes in enumerate(chosen):
+            kept[s, : len(nodes)] = nodes
+            place[s, nodes] = np.arange(len(nodes))
+        self.kept, self.place = jnp.asarray(kept), jnp.asarray(place)
+
+    def attach(self, drawn: base.TokenTree, known: Array) -> base.TokenTree:
+        """The tree and its riders; `known` int32[B]: levels whose laws are known.
+
+        What was drawn below them is padding.
+        """
+        batch = drawn.tokens.shape[0]
+        deep = tree.depths(drawn) > known[:, None]
+        kind = jnp.where(deep, base.PAD, drawn.kind)
+        carried = jnp.where(kind == base.CANDIDATE, base.AUX, base.PAD)
+        carried = jnp.repeat(carried, self.copies * self.length, 1)
+
+        def join(own: Array, riders: np.ndarray) -> Array:
+            flat = jnp.asarray(riders.reshape(-1), jnp.int32)
+            return jnp.concatenate([own, jnp.broadcast_to(flat, (batch, flat.size))], 1)
+
+        logits = drawn.logits
+        if logits is not None:
+            logits = jnp.pad(logits, ((0, 0), (0, carried.shape[1]), (0, 0)))
+        whole = replace(
+            drawn,
+            tokens=join(drawn.tokens, self.tokens),
+            parents=join(drawn.parents, self.parents),
+            kind=jnp.concatenate([kind, carried], 1).astype(jnp.int32),
+            logits=logits,
+            slots=None,
+            depth=drawn.depth + self.length,
+            linear=False,
+        )
+        return tree.select(whole, self.kept[known]) if self.planned else whole
+
+    def read(
+        self, outcome: base.Outcome, laws: Array, known: Array
+    ) -> tuple[Array, Array]:
+        """What the last accepted node's riders say: laws [B, length, V], their number.
+
+        `laws` and `known` are those of the round before, kept in idle rows. The laws of
+        the copies are averaged as logits.
+        """
+        node = tree.last_node(outcome.verdict)[:, None]
+        if self.planned:
+            node = jnp.take_along_axis(self.kept[known], node, 1)
+        at = jnp.asarray(self.index, jnp.int32)[node[:, 0]]  # [B, copies, length]
+        if self.planned:
+            flat = at.reshape(at.shape[0], -1)
+            at = jnp.take_along_axis(self.place[known], flat, 1).reshape(at.shape)
+        raw: Any = outcome.target.logits
+        rows = jnp.arange(at.shape[0])[:, None, None]
+        found = raw[rows, jnp.maximum(at, 0)].mean(1)
+        count = (at[:, 0] >= 0).sum(-1).astype(known.dtype)
+        moved = outcome.active & (outcome.verdict.count >= 0)
+        found = jnp.where(moved[:, None, None], found.astype(laws.dtype), laws)
+        return found, jnp.where(moved, count, known)
+
+    def learn(
+        self, topology: base.Topology, own: base.State, outcome: base.Outcome
+    ) -> base.State:
+        """The topology's state after a round; under a plan it learns nothing."""
+        if self.planned:
+            return own
+        seen = drafting.part(outcome, topology, outcome.verdict.count, outcome.active)
+        return topology.adapt(own, seen)

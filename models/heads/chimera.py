@@ -1,0 +1,129 @@
+"""Chimera's draft: trigrams below, one layer over them and all of the target's states.
+
+Zeng, Yu, Pang, Wang, Zhuang, Shao, Zou, *Chimera: A Lossless Decoding Method for
+Accelerating Large Language Models Inference by Fusing all Tokens*, 2024, arXiv
+2402.15758, section 3, as in the official code. With h_t the target's last normed state
+and e its embedding,
+
+    u = [e(x_{t-1+i}) ; e(x_{t+i}) ; e(x_{t+1+i})],   g_{t,i} = C (u + SiLU(A u + a))
+    o_{t,i} = Layer(g_{t,i})   at position t + 1 + i, which sees h_s at position s and
+              g_{s,0} of all s <= t, and g_{t,1} .. g_{t,i}
+    law of x_{t+2+i} = softmax(U_i [h_t ; o_{t,i}])
+
+Tokens past x_{t+1} are the draft's. Before the text e = 0. A → `mix` [3 D, 3 D],
+`mix_bias`; C → `down` [3 D, D]; U → `head` [K, V, 2 D], twice the target's own rows at
+first.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from models.heads import layers
+from models.heads.layers import Params
+from models.layers import NEGATIVE, product
+
+
+def init(key: Array, config, output: Array, heads: int = 4) -> Params:
+    """Params of `heads` heads; `output` [V, D] is the target's head."""
+    c = layers.geometry(config)
+    keys = jax.random.split(key, 2)
+    dim = config.d_model
+    rows = jnp.concatenate([output, output], 1).astype(jnp.float32)
+    return {
+        "mix": jnp.zeros((3 * dim, 3 * dim)),
+        "mix_bias": jnp.zeros(3 * dim),
+        "down": layers.normal(keys[0], (3 * dim, dim), 3 * dim),
+        "layer": {**layers.init_layer(keys[1], c), "input_norm": jnp.ones(dim)},
+        "head": jnp.broadcast_to(rows, (heads, *rows.shape)),
+    }
+
+
+def count(params: Params) -> int:
+    return params["head"].shape[0]
+
+
+def trigram(params: Params, three: Array) -> Array:
+    """g [..., D] of the embeddings [..., 3, D] of three tokens in a row."""
+    u = three.reshape(*three.shape[:-2], -1)
+    z = u + jax.nn.silu(u @ params["mix"] + params["mix_bias"])
+    return z @ params["down"]
+
+
+def logits(params: Params, i: int, hidden: Array, output: Array) -> Array:
+    """float32[..., V] of head i, from h and o [..., D]."""
+    u = jnp.concatenate([hidden, output], -1)
+    return (u @ params["head"][i].T).astype(jnp.float32)
+
+
+def unroll(
+    params: Params,
+    target,
+    hidden: Array,
+    embedded: Array,
+    steps: int,
+    choose: Callable[[int, Array], Array],
+    detach: bool = False,
+) -> list[Array]:
+    """o_0 .. o_{steps-1} [B, T, D] of whole texts, each as a chain of drafts sees it.
+
+    `embedded[t]` is of token t. `choose(i, o_i)` gives the embeddings [B, T, D] of what
+    stands for token t + 2 + i. `detach`: no gradient through the keys of other steps.
+    """
+    layer = params["layer"]
+    c = layers.of(layer, target)
+    batch, length = hidden.shape[:2]
+    at = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
+    seen = jnp.tile(jnp.tril(jnp.ones((length, length), bool)), (1, 2))
+
+    def project(x: Array, positions: Array) -> tuple:
+        inside = layers.rms(x, layer["input_norm"], c.norm_eps)
+        return layers.qkv(layer, c, inside, positions)
+
+    _, *below = project(hidden, at)
+    before = jnp.pad(embedded, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+    three = jnp.stack([before, embedded, jnp.roll(embedded, -1, 1)], 2)
+    own: list[tuple] = []  # keys and values of the steps 1, 2, ...
+    found: list[Array] = []
+    first: Any = None
+    for i in range(steps):
+        g = trigram(params, three)
+        q, k, v = project(g, at + 1 + i)
+        if i == 0:
+            first = tuple(jnp.concatenate(pair, 1) for pair in zip(below, (k, v)))
+        else:
+            own.append((k, v))
+        past = jnp.einsum("btgrd,bsgd->bgrts", q, first[0]).astype(jnp.float32)
+        scores, values = [jnp.where(seen, past, NEGATIVE)], first[1]
+        for key, _ in own:
+            score = jnp.einsum("btgrd,btgd->bgrt", q, key).astype(jnp.float32)
+            scores.append(score[..., None])
+        p = jax.nn.softmax(jnp.concatenate(scores, -1), -1).astype(v.dtype)
+        out = jnp.einsum("bgrts,bsgd->btgrd", p[..., : 2 * length], values)
+        for j, (_, value) in enumerate(own):
+            share = jnp.moveaxis(p[..., 2 * length + j], -1, 1)  # [B, T, G, R]
+            out = out + share[..., None] * value[:, :, :, None]
+        out = product(out.reshape(batch, length, -1), layer["out"])
+        found.append(layers.feed_forward(layer, c, g + out))
+        if detach:
+            first, own = lax.stop_gradient((first, own))
+        if i + 1 < steps:
+            following = choose(i, found[-1])[:, :, None]
+            three = jnp.concatenate([three[:, :, 1:], following], 2)
+    return found
+
+
+def block(params: Params, target, cache, x: Array, nodes) -> tuple:
+    """The layer over a block of h and g [B, N, D], whose keys go to the cache."""
+    layer = params["layer"]
+    c = layers.of(layer, target)
+    inside = layers.rms(x, layer["input_norm"], c.norm_eps)
+    return layers.block(layer, c, cache, inside, x, nodes)
+
+
+def check(params: Params, target) -> None:
+    vocab, width = params["head"].shape[1:]
+    layers.check("Chimera", target, width // 2, vocab)

@@ -1,0 +1,169 @@
+"""Clover-2's heads: a recurrent cell reads the drafted tokens, after two own layers.
+
+Xiao, Shi, Nie, Yang, Deng, Su, Chen, Cui, *Clover: Regressive Lightweight Speculative
+Decoding with Sequential Knowledge*, 2024, arXiv 2405.00263; Xiao, Gui, Su, Chen,
+*Clover-2: Accurate Inference for Regressive Lightweight Speculative Decoding*, 2024,
+arXiv 2408.00264, as in the official code of the latter. With h_t the target's last
+state *before* its norm and e its embedding,
+
+    s_0 = norm(Layers(cell_0(h_t, e(x_{t+1}))))               the augmenting block
+    s_i = cell_1(s_{i-1}, e(x_{t+1+i})),  i >= 1              the regressive connection
+    cell(s, e) = s + V e * cos(Q norm(s), K e)     the cosine by attention head
+    f_0 = norm_f(A s_0),   f_i = norm_f(B [s_i ; e(x_{t+1+i})])
+    law of x_{t+2+i} = softmax(W_lm f_i)
+
+Cells, A and B are the same at every depth i >= 1, so that the draft may go deeper than
+it was trained. Q, K, V → `query`, `key`, `value` [D, H, D / H]; A, B → `first`
+[1, D, D], `other` [2, D, D]; the layers are → `layer_0`, `layer_1`.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from models.heads import layers
+from models.heads.layers import Params
+from models.layers import product
+
+
+def init(key: Array, config, target: Any = None, depth: int = 2) -> Params:
+    """Params near a head that repeats h; `depth` layers, as the target's last ones.
+
+    `target` are its params; without them, or where its layers have other parts than a
+    head's, the layers are random.
+    """
+    c = layers.geometry(config)
+    keys = jax.random.split(key, 4 + depth)
+    dim = config.d_model
+    params: Params = {
+        "cell_0": _cell(keys[0], c),
+        "cell_1": _cell(keys[1], c),
+        "norm": jnp.ones(dim),
+        "first": _near_one(keys[2], 1, dim),
+        "first_bias": jnp.zeros(dim),
+        "other": _near_one(keys[3], 2, dim),
+        "other_bias": jnp.zeros(dim),
+        "head_norm": jnp.ones(dim),
+    }
+    copied = _last_layer(config, target)
+    for i in range(depth):
+        fresh = {**layers.init_layer(keys[4 + i], c), "input_norm": jnp.ones(dim)}
+        params[f"layer_{i}"] = copied or fresh
+    if copied:
+        norm = target["embedding"]["norm"]["scale"] + config.norm_offset
+        params["norm"] = params["head_norm"] = jnp.asarray(norm, jnp.float32)
+    return params
+
+
+def _cell(key: Array, c: Any) -> Params:
+    """A cell whose cosine compares the two as they are, and adds next to nothing."""
+    dim = c.d_model
+    heads = c.n_heads if dim % c.n_heads == 0 else 1
+    shape = (dim, heads, dim // heads)
+    keys = jax.random.split(key, 3)
+    query, key_ = (_near_one(k, 1, dim)[0].reshape(shape) for k in keys[:2])
+    small = jax.random.uniform(keys[2], shape, maxval=0.01)
+    zero = jnp.zeros(shape[1:])
+    return {
+        "norm": jnp.ones(dim),
+        "query": query,
+        "query_bias": zero,
+        "key": key_,
+        "key_bias": zero,
+        "value": small,
+        "value_bias": zero,
+    }
+
+
+def _near_one(key: Array, inputs: int, dim: int) -> Array:
+    """[inputs, D, D]: the first input passes."""
+    small = jax.random.uniform(key, (inputs, dim, dim), maxval=0.01)
+    return small.at[0].add(jnp.eye(dim))
+
+
+def _last_layer(config: Any, target: Any) -> Params | None:
+    """The target's last layer as a head's, if it is a Llama layer."""
+    name = f"layer_{config.n_layers - 1}"
+    if target is None or name not in target:
+        return None
+    plain = (
+        config.norm == "rms"
+        and config.gated
+        and config.activation == "silu"
+        and not (config.qkv_bias or config.out_bias or config.mlp_bias)
+        and not (config.qk_norm or config.post_norms)
+    )
+    if not plain:
+        return None
+    layer = target[name]
+    found = {
+        "qkv": layer["attention"]["qkv"],
+        "out": layer["attention"]["out"],
+        "norm": layer["mlp_norm"]["scale"] + config.norm_offset,
+        "up": layer["mlp"]["up"],
+        "down": layer["mlp"]["down"],
+        "input_norm": layer["attention_norm"]["scale"] + config.norm_offset,
+    }
+    return {name: jnp.asarray(x, jnp.float32) for name, x in found.items()}
+
+
+def cell(params: Params, s: Array, embedded: Array, eps: float) -> Array:
+    """s [..., D] after it has read a token's embedding."""
+    q = product(layers.rms(s, params["norm"], eps), params["query"])
+    q, k = q + params["query_bias"], product(embedded, params["key"])
+    k = k + params["key_bias"]
+    v = product(embedded, params["value"]) + params["value_bias"]
+
+    def length(x: Array) -> Array:
+        squares = (x * x).sum(-1, keepdims=True)
+        return lax.rsqrt(jnp.maximum(squares, eps * eps))
+
+    cosine = (q * length(q) * k * length(k)).sum(-1, keepdims=True)
+    return s + (v * cosine).reshape(s.shape)
+
+
+def depth(params: Params) -> int:
+    """Layers of the augmenting block."""
+    return sum(name.startswith("layer_") for name in params)
+
+
+def sequence(params: Params, target, embedded: Array, hidden: Array) -> Array:
+    """s_0 [B, T, D]; `embedded[t]` is of token t + 1 and `hidden[t]` is h_t."""
+    c = layers.of(params["layer_0"], target)
+    x = cell(params["cell_0"], hidden, embedded, c.norm_eps)
+    for i in range(depth(params)):
+        layer = params[f"layer_{i}"]
+        inside = layers.rms(x, layer["input_norm"], c.norm_eps)
+        x = layers.sequence(layer, c, inside, x)
+    return layers.rms(x, params["norm"], c.norm_eps)
+
+
+def block(params: Params, target, caches, embedded: Array, hidden: Array, nodes):
+    """The same for a block of pairs: s_0 [B, N, D], and the caches with their keys."""
+    c = layers.of(params["layer_0"], target)
+    x = cell(params["cell_0"], hidden, embedded, c.norm_eps)
+    after = []
+    for i, cache in enumerate(caches):
+        layer = params[f"layer_{i}"]
+        inside = layers.rms(x, layer["input_norm"], c.norm_eps)
+        x, cache = layers.block(layer, c, cache, inside, x, nodes)
+        after.append(cache)
+    return layers.rms(x, params["norm"], c.norm_eps), tuple(after)
+
+
+def first(params: Params, s: Array, eps: float) -> Array:
+    """f_0 [..., D], which the target's head reads."""
+    f = s @ params["first"][0] + params["first_bias"]
+    return layers.rms(f, params["head_norm"], eps)
+
+
+def other(params: Params, s: Array, embedded: Array, eps: float) -> Array:
+    """f_i [..., D] of depth i >= 1, from s_i and the token that it has just read."""
+    f = s @ params["other"][0] + embedded @ params["other"][1] + params["other_bias"]
+    return layers.rms(f, params["head_norm"], eps)
+
+
+def check(params: Params, target) -> None:
+    layers.check("Clover", target, params["norm"].shape[-1])

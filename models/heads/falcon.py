@@ -1,0 +1,197 @@
+"""Falcon's draft: an LSTM and one layer that gives the features of k tokens at once.
+
+Gao, Xie, Xiang, Ji, *Falcon: Faster and Parallel Inference of Large Language Models
+through Enhanced Semi-Autoregressive Drafting and Custom-Designed Decoding Tree*, 2024,
+arXiv 2412.12639, section 3. With f_t the target's last normed state and e its
+embedding, pairs (x_{t+1}, f_t) and blocks of k pairs,
+
+    u_t = LSTM([e(x_{t+1}) ; f_t])           two layers, along the text and the draft
+    f^_{s+k} = Layer(u_s)                    which sees all pairs of its own block too
+    law of x_{s+k+1} = softmax(W_lm f^_{s+k})
+
+So the block that ends at t gives f^_{t+1} .. f^_{t+k}, and these and the tokens drafted
+from them are the next block. The layer is one, so that keys do not depend on where
+blocks begin: a draft's first block is the last k committed pairs. LSTM → `lstm`, gates
+in the order i, f, g, o. Params with EAGLE's `fuse` in its place draft without it: with
+k = 1 that is EAGLE.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from models import base
+from models.errors import ConfigError
+from models.heads import eagle, layers
+from models.heads.layers import Params
+from models.layers import NEGATIVE, attend, product
+
+DEEP = 2  # layers of the LSTM
+
+
+def init(key: Array, config) -> Params:
+    """Random params of the layer and the LSTM."""
+    c = layers.geometry(config)
+    keys = jax.random.split(key, 1 + 2 * DEEP)
+    dim = config.d_model
+
+    def cell(i: int) -> Params:
+        width = 2 * dim if i == 0 else dim
+        return {
+            "input": layers.normal(keys[1 + 2 * i], (width, 4 * dim), width),
+            "state": layers.normal(keys[2 + 2 * i], (dim, 4 * dim), dim),
+            "bias": jnp.zeros(4 * dim),
+        }
+
+    lstm = {f"layer_{i}": cell(i) for i in range(DEEP)}
+    return {"layer": layers.init_layer(keys[0], c), "lstm": lstm}
+
+
+def memory(params: Params) -> int:
+    """Numbers that the LSTM remembers: h and c of every layer."""
+    return 2 * DEEP * params["layer"]["norm"].shape[-1]
+
+
+def fused(params: Params, embedded: Array, feature: Array, state: Array) -> tuple:
+    """u [..., D] of one pair after `state` [..., memory], and the state after it."""
+    if "fuse" in params:
+        return eagle.fuse(params, embedded, feature), state
+    x = jnp.concatenate([embedded, feature], -1)
+    parts = jnp.split(state, 2 * DEEP, -1)
+    after: list[Array] = []
+    for i in range(DEEP):
+        own = params["lstm"][f"layer_{i}"]
+        h, c = parts[2 * i], parts[2 * i + 1]
+        gates = x @ own["input"] + h @ own["state"] + own["bias"]
+        taken, kept, new, out = jnp.split(gates, 4, -1)
+        c = jax.nn.sigmoid(kept) * c + jax.nn.sigmoid(taken) * jnp.tanh(new)
+        x = jax.nn.sigmoid(out) * jnp.tanh(c)
+        after += [x, c]
+    return x, jnp.concatenate(after, -1).astype(state.dtype)
+
+
+def along(params: Params, embedded: Array, features: Array, state: Array) -> tuple:
+    """u [B, T, D] of pairs in a row, and the state [B, T, memory] after each."""
+
+    def step(state: Array, pair: tuple) -> tuple:
+        u, state = fused(params, *pair, state)
+        return state, (u, state)
+
+    pairs = (embedded.swapaxes(0, 1), features.swapaxes(0, 1))
+    u, states = lax.scan(step, state, pairs)[1]
+    return u.swapaxes(0, 1), states.swapaxes(0, 1)
+
+
+def start(params: Params, batch: int, dtype: Any = jnp.float32) -> Array:
+    """What the LSTM remembers before a text: [B, memory]."""
+    return jnp.zeros((batch, memory(params)), dtype)
+
+
+def sequence(
+    params: Params, target, embedded: Array, features: Array, k: int, offset: int = 0
+) -> Array:
+    """f^ [B, T, D], at s of token s + k + 1; blocks begin where k divides s + offset.
+
+    `embedded[t]` is of token t + 1 and `features[t]` is f_t.
+    """
+    layer = params["layer"]
+    c = layers.of(layer, target)
+    batch, length = embedded.shape[:2]
+    u, _ = along(params, embedded, features, start(params, batch, features.dtype))
+    at = jnp.arange(length, dtype=jnp.int32)
+    q, keys, v = layers.qkv(layer, c, u, jnp.broadcast_to(at, (batch, length)))
+    number = (at + offset) // k
+    mask = jnp.broadcast_to(number[:, None] >= number, (batch, length, length))
+    out = attend(c, q, keys.swapaxes(1, 2), v.swapaxes(1, 2), mask)
+    return layers.feed_forward(layer, c, u + product(out, layer["out"]))
+
+
+def unroll(
+    params: Params, target, embedded: Array, features: Array, depth: int, k: int
+) -> list[Array]:
+    """f^ [B, T, D] of tokens t + 2 .. t + 1 + depth at t, on the draft's own features.
+
+    What a chain of drafts after token t + 1 gives, its tokens being the text's.
+    """
+    layer = params["layer"]
+    c = layers.of(layer, target)
+    batch, length = embedded.shape[:2]
+    at = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
+    causal = jnp.tril(jnp.ones((length, length), bool))[:, None]
+    first = start(params, batch, features.dtype)
+    u, state = along(params, embedded, features, first)
+    _, keys, values = layers.qkv(layer, c, u, at)
+    own: list[tuple] = []  # keys and values of the drafted pairs
+
+    def block(recent: Array, last: Array) -> Array:
+        """f^ [B, T, k, D] of blocks `recent`, whose last pair is at `last` [B, T]."""
+        positions = last[..., None] - (k - 1) + jnp.arange(k, dtype=jnp.int32)
+        flat = recent.reshape(batch, length * k, -1)
+        q, _, _ = layers.qkv(layer, c, flat, positions.reshape(batch, -1))
+        q = q.reshape(batch, length, k, *q.shape[2:])
+        past = jnp.einsum("btngrd,bsgd->bgrtns", q, keys).astype(jnp.float32)
+        scores = [jnp.where(causal, past, NEGATIVE)]
+        for key, _ in own:
+            score = jnp.einsum("btngrd,btgd->bgrtn", q, key).astype(jnp.float32)
+            scores.append(score[..., None])
+        p = jax.nn.softmax(jnp.concatenate(scores, -1), -1).astype(values.dtype)
+        out = jnp.einsum("bgrtns,bsgd->btngrd", p[..., :length], values)
+        for j, (_, value) in enumerate(own):
+            share = p[..., length + j].transpose(0, 3, 4, 1, 2)  # [B, T, k, G, R]
+            out = out + share[..., None] * value[:, :, None, :, None]
+        out = product(out.reshape(batch, length, k, -1), layer["out"])
+        return layers.feed_forward(layer, c, recent + out)
+
+    before = jnp.pad(u, ((0, 0), (k - 1, 0), (0, 0)))
+    recent = jnp.stack([before[:, j : j + length] for j in range(k)], 2)
+    drafted = block(recent, at)
+    found = [drafted[:, :, 0]]
+    for step in range(1, depth):
+        token = jnp.roll(embedded, -step, 1)
+        feature = drafted[:, :, (step - 1) % k]
+        u, state = fused(params, token, feature, state)
+        own.append(layers.qkv(layer, c, u, at + step)[1:])
+        recent = jnp.concatenate([recent[:, :, 1:], u[:, :, None]], 2)
+        if step % k == 0:
+            drafted = block(recent, at + step)
+        found.append(drafted[:, :, step % k])
+    return found
+
+
+def note(params: Params, target, cache, u: Array, nodes) -> Any:
+    """The cache with the keys of pairs u [B, N, D]."""
+    layer = params["layer"]
+    c = layers.of(layer, target)
+    cache = cache.open(nodes)
+    _, keys, values = layers.qkv(layer, c, u, nodes.positions)
+    store = cache.layers[0].append(nodes.slots, keys, values)
+    return cache.replace(layers=(store,))
+
+
+def block(
+    params: Params, target, cache, recent: Array, last: Array, seen: base.Visibility
+) -> Array:
+    """f^ [B, N, k, D] of the blocks that end in N pairs; their keys are in the cache.
+
+    `recent` [B, N, k, D]: u of each block; `last` int32[B, N]: the position of its last
+    pair; `seen`: what that pair sees, itself included.
+    """
+    layer = params["layer"]
+    c = layers.of(layer, target)
+    batch, nodes, k, dim = recent.shape
+    positions = last[..., None] - (k - 1) + jnp.arange(k, dtype=jnp.int32)
+    flat = recent.reshape(batch, nodes * k, dim)
+    q, _, _ = layers.qkv(layer, c, flat, positions.reshape(batch, -1))
+    mask = jnp.repeat(base.dense_mask(seen, cache.size), k, 1)
+    keys, values = cache.layers[0].read()
+    out = product(attend(c, q, keys, values, mask), layer["out"])
+    found = layers.feed_forward(layer, c, flat + out)
+    return found.reshape(recent.shape)
+
+
+def check(params: Params, target, k: int) -> None:
+    layers.check("Falcon", target, params["layer"]["norm"].shape[-1])
+    if k < 1:
+        raise ConfigError(f"k={k}: a block has at least one token")

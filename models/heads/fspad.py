@@ -1,0 +1,92 @@
+"""FSPAD's draft: EAGLE's layer on sampled features, with one output for each purpose.
+
+Gui, Xiao, Su, Chen, *Boosting Lossless Speculative Decoding via Feature Sampling and
+Partial Alignment Distillation*, 2024, arXiv 2408.15562, sections 3.1 and 3.2. With f_t
+the target's last normed state and e its embedding,
+
+    u = fc [e(x_{t+1}) ; f_t]
+    u = u + S_down (SiLU(S_gate e(x_{t+1})) * S_up norm_s(u))        feature sampling
+    r = u + Attention(u);    [a ; f^_{t+1}] = [r ; r] + MLP(r)       two halves of 2 D
+    law of x_{t+2} = softmax(W_lm a),    f^ takes the place of f in the next step
+
+The token chooses among the next features that f leaves open: so it gates the feature,
+where EAGLE only adds it. f^ is held to the target's features, a to its laws. fc →
+`fuse`, `bias`; S → `sample`; the layer's `down` is [F, 2 D].
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from models.heads import eagle, layers
+from models.heads.layers import Params
+
+
+def init(key: Array, config, bias: bool = True) -> Params:
+    """Random params; the sampling MLP is as wide as the target's."""
+    c = layers.geometry(config)
+    keys = jax.random.split(key, 5)
+    dim, wide = c.d_model, c.d_ff
+    params = eagle.init(keys[0], config, bias)
+    down = layers.normal(keys[1], (wide, 2 * dim), 2 * wide)
+    return {
+        **params,
+        "layer": {**params["layer"], "down": down},
+        "sample": {
+            "norm": jnp.ones(dim),
+            "gate": layers.normal(keys[2], (dim, wide), dim),
+            "up": layers.normal(keys[3], (dim, wide), dim),
+            "down": layers.normal(keys[4], (wide, dim), 2 * wide),
+        },
+    }
+
+
+def inputs(params: Params, embedded: Array, feature: Array, eps: float) -> Array:
+    """u [..., D]: the feature after the token has chosen."""
+    u, sample = eagle.fuse(params, embedded, feature), params["sample"]
+    gate = jax.nn.silu(embedded @ sample["gate"])
+    up = layers.rms(u, sample["norm"], eps) @ sample["up"]
+    return u + (gate * up) @ sample["down"]
+
+
+def halves(output: Array) -> tuple[Array, Array]:
+    """a and f^, [..., D] each, of outputs [..., 2 D]."""
+    dim = output.shape[-1] // 2
+    return output[..., :dim], output[..., dim:]
+
+
+def both(feature: Array) -> Array:
+    """[..., 2 D]: what stands for an output of which only the feature is known."""
+    return jnp.concatenate([feature, feature], -1)
+
+
+def sequence(params: Params, target, embedded: Array, features: Array) -> Array:
+    """Outputs [B, T, 2 D]; `embedded[t]` is of token t + 1 and `features[t]` is f_t."""
+    layer = params["layer"]
+    c = layers.of(layer, target)
+    u = inputs(params, embedded, features, c.norm_eps)
+    return layers.sequence(layer, c, u, u)
+
+
+def unroll(params: Params, target, embedded: Array, features: Array, steps, each):
+    """Outputs of `steps` steps on the draft's own features: see `layers.unroll`."""
+    layer = params["layer"]
+    c = layers.of(layer, target)
+
+    def read(embedded: Array, output: Array) -> tuple[Array, Array]:
+        u = inputs(params, embedded, halves(output)[1], c.norm_eps)
+        return u, u
+
+    return layers.unroll(layer, c, read, embedded, both(features), steps, each)
+
+
+def block(params: Params, target, cache, embedded: Array, features: Array, nodes):
+    """Outputs [B, N, 2 D] of a block of pairs, whose keys go to the cache; the cache"""
+    layer = params["layer"]
+    c = layers.of(layer, target)
+    u = inputs(params, embedded, features, c.norm_eps)
+    return layers.block(layer, c, cache, u, u, nodes)
+
+
+def check(params: Params, target) -> None:
+    layers.check("FSPAD", target, params["fuse"].shape[-1])

@@ -1,0 +1,109 @@
+"""Hidden Transfer: pseudo states of later tokens, born in the middle of the target.
+
+Wu, Liu, Gong, Wang, Li, Wang, Cai, Zhao, *Parallel Decoding via Hidden Transfer for
+Lossless Large Language Model Acceleration*, 2024, arXiv 2404.12022. A reconstruction:
+the abstract is public, code is not. With h_t the state of token t that enters layer l,
+
+    s_j = T_j h_t  at position t + j,  j = 1 .. k     go on through layers l, l + 1, ..
+
+where each sees the text up to t and the pseudo states before it; the law behind s_j is
+the target's own head on what comes out: a guess of x_{t+1+j}. T → `transfer` [k, D, D],
+all that is trained. With l behind the last layer this is k linear Medusa heads that
+share the target's output rows.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from models import base, transformer
+from models.errors import ConfigError
+from models.heads import chains, layers
+from models.heads.layers import Params
+
+
+def init(key: Array, config: Any, steps: int = 3) -> Params:
+    """Maps near one: a pseudo state begins as the state it comes from."""
+    dim = config.d_model
+    small = layers.normal(key, (steps, dim, dim), dim)
+    return {"transfer": jnp.eye(dim) + 0.1 * small}
+
+
+def count(params: Params) -> int:
+    return params["transfer"].shape[0]
+
+
+def born(params: Params, hidden: Array) -> Array:
+    """s [..., k, D] of states [..., D]."""
+    found = jnp.einsum("...d,kde->...ke", hidden, params["transfer"])
+    return found.astype(hidden.dtype)
+
+
+def weights(target: Any, params: Params) -> Any:
+    """What the wrapped model takes for its params."""
+    return {**target, "transfer": params["transfer"]}
+
+
+def wrapped(model: base.LanguageModel, layer: int, size: int) -> base.LanguageModel:
+    """The target, in whose blocks ids past the vocabulary are pseudo states.
+
+    A block of `size` nodes and `k` of these for each, in this order, is one; before
+    `layer` they are computed as any token, and nobody reads it.
+    """
+    vocab = model.config.vocab_size
+
+    def embed(params: Any, tokens: Array, positions: Array) -> Array:
+        return model.embed(params, jnp.minimum(tokens, vocab - 1), positions)
+
+    def through(params, cache, x, block, lo, hi, taps=()):
+        width = size * (1 + count(params))
+        if x.shape[1] != width or not lo <= layer <= hi:
+            return model.layers(params, cache, x, block, lo, hi, taps)
+        x, cache, below = model.layers(params, cache, x, block, lo, layer, taps)
+        pseudo = born(params, x[:, :size]).reshape(x.shape[0], -1, x.shape[-1])
+        there = (block.tokens >= vocab)[..., None]
+        x = jnp.where(there, jnp.concatenate([x[:, :size], pseudo], 1), x)
+        x, cache, above = model.layers(params, cache, x, block, layer, hi, taps)
+        return x, cache, {**below, **above}
+
+    return model._replace(embed=embed, layers=through)
+
+
+def sequence(
+    params: Params,
+    model: base.LanguageModel,
+    target: Any,
+    hidden: Any,
+    layer: int,
+    points: Array,
+    shape: tuple,
+    segments: Array | None = None,
+    remat: bool = False,
+) -> Array:
+    """Normed states [B, P, k, D] of the pseudo states behind `points` of texts.
+
+    `hidden[i]` are the texts' states that enter layer i, from `layer` on.
+    """
+    steps = count(params)
+    texts, positions, mask = chains.after(points, 1, steps, shape, segments)
+    source = jnp.take_along_axis(hidden[layer], points[..., None], 1)
+    x = born(params, source).reshape(shape[0], -1, source.shape[-1])
+    out = transformer.beside(
+        model.config, target, hidden, texts, x, positions, mask, layer, remat
+    )
+    return out.reshape(*points.shape, steps, -1)
+
+
+def middle(config: Any, layer: int) -> int:
+    """The layer that is meant: `layer`, or half of them all for -1."""
+    if not -1 <= layer <= config.n_layers:
+        raise ConfigError(
+            f"layer={layer}: the target has {config.n_layers} layers; use 0 to "
+            f"{config.n_layers}, or -1 for the middle"
+        )
+    return config.n_layers // 2 if layer < 0 else layer
+
+
+def check(params: Params, target: Any) -> None:
+    layers.check("Hidden Transfer", target, params["transfer"].shape[-1])

@@ -1,0 +1,106 @@
+"""Chimera's trigrams and layer in the loop."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding import reading
+from models.heads import chimera as heads
+from models.heads import layers
+from tests.methods.drafters import agreement
+from training import teacher as teachers
+from training.objectives import chimera
+
+KEY = jax.random.key(0)
+
+
+def params():
+    lm = agreement.target()
+    rows = layers.output_rows(lm.params)
+    return agreement.stirred(heads.init(KEY, lm.config, rows, 3))
+
+
+def test_drafts_in_the_loop_are_those_over_the_text():
+    """Both halves of the cache, positions, and trigrams across the text's end."""
+    assert agreement.agree("drafters/chimera", chimera, params(), 3)
+
+
+def test_fault_states_one_late(monkeypatch):
+    """Planted: a trigram stands beside the state *at* its token."""
+    sound = reading.states
+
+    def late(outcome, tap):
+        return jnp.roll(sound(outcome, tap), -1, 1)
+
+    monkeypatch.setattr(reading, "states", late)
+    assert not agreement.agree("drafters/chimera", chimera, params(), 3)
+
+
+def test_fault_bigrams(monkeypatch):
+    """Planted: in the loop the first of the three tokens is forgotten."""
+    sound = heads.trigram
+
+    def two(own, three):
+        forget = 0.0 if three.shape[1] < agreement.SIZE else 1.0
+        return sound(own, three.at[..., 0, :].multiply(forget))
+
+    monkeypatch.setattr(heads, "trigram", two)
+    assert not agreement.agree("drafters/chimera", chimera, params(), 3)
+
+
+@functools.cache
+def batch_and_teacher():
+    lm = agreement.target()
+    batch = {"tokens": jnp.asarray([[4, 8, 15, 16, 23, 42, 3, 1]], jnp.int32)}
+    return lm, batch, jax.jit(teachers.teacher(lm.model))(lm.params, batch)
+
+
+def test_a_trigram_is_of_three_tokens():
+    """g at t knows tokens t - 1, t, t + 1: no other moves it, and each of them does."""
+    own = params()
+    text = jax.random.normal(KEY, (9, agreement.target().config.d_model))
+
+    def g(text):
+        return heads.trigram(own, text[3:6])
+
+    for at in range(9):
+        moved = np.abs(g(text.at[at].add(1.0)) - g(text)).max()
+        assert (moved > 1e-3) == (at in (3, 4, 5))
+
+
+def test_own_guesses_are_constants():
+    """The loss of step 1 has a gradient for its own trigram and layer, and none of it
+    passes through the keys of step 0: what it would be if they were given."""
+    lm, batch, teacher = batch_and_teacher()
+    own, hidden = params(), teacher.hidden[teachers.NORM]
+    embedded = teacher.embed(batch["tokens"])
+
+    def second(own, detach):
+        choose = lambda i, o: teachers.ahead(embedded, 2 + i)
+        steps = (lm.config, hidden, embedded, 2, choose, detach)
+        return (heads.unroll(own, *steps)[1] ** 2).sum()
+
+    run = jax.jit(jax.value_and_grad(second), static_argnums=1)
+    (value, kept), (other, cut) = (run(own, detach) for detach in (False, True))
+    kept, cut = kept["down"], cut["down"]
+    assert np.abs(kept - cut).max() > 1e-3  # planted: keys that are not detached
+    assert (cut != 0).any()
+    np.testing.assert_allclose(value, other, rtol=1e-6)
+
+
+def test_training_drafts_on_its_own_tokens():
+    """Step 0 sees the text alone, so the first hits agree; later ones need not."""
+    lm, batch, teacher = batch_and_teacher()
+    own = params()
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def loss(own, part):
+        return chimera.objective(lm.model, part=part).loss(own, batch, teacher)
+
+    whole, metrics = loss(own, 0)
+    states, draft = chimera.guesses(own, lm.model, batch, teacher, 1)[0]
+    right = draft(states).argmax(-1)[:, :-2] == batch["tokens"][:, 2:]
+    np.testing.assert_allclose(metrics["hit_0"], right.mean(), atol=1e-6)
+    np.testing.assert_allclose(loss(own, 3)[0], whole, rtol=1e-5)
