@@ -19,7 +19,7 @@ import numpy as np
 import decoding
 from decoding import Method, Spec, base, catalogue, compose, decoder, loop
 from models import toy
-from models.heads import eagle, eagle3, hydra, medusa
+from models.heads import acceptance, eagle, eagle3, hydra, medusa
 
 VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
 PROMPTS = (
@@ -44,6 +44,7 @@ EXAMPLES = {
     "topologies/dyspec": {"nodes": 6, "depth": 3, "width": 3, "threshold": 0.05},
     "topologies/eagle2": {"nodes": 7, "depth": 3, "top_k": 2},
     "topologies/confidence_stop": {"length": 3, "threshold": 0.5},
+    "topologies/specdec_pp": {"length": 3, "least": 1, "blocks": 1, "threshold": 0.5},
     "topologies/hardware_aware": {
         "times": ((1, 1.0), (3, 1.1), (5, 1.5), (7, 1.6)),
         "choices": SMALL_TREE,
@@ -198,12 +199,22 @@ def heads(name: str):
     return params if kept is None else {**params, "kept": kept}
 
 
+@functools.cache
+def acceptance_head():
+    """Random params of a head that judges drafts."""
+    return acceptance.init(jax.random.key(8), TARGET.config.d_model)
+
+
 def drafts(method: Method, lm=None) -> dict | None:
-    """The draft model or the heads, where the method needs them."""
-    needs = method.drafter.card.needs
+    """The draft model and the heads, where the method needs them."""
+    needs, found = method.drafter.card.needs, {}
     if "heads" in needs:
-        return {"heads": heads(method.drafter.name)}
-    return {"draft": lm or DRAFT} if "draft" in needs else None
+        found["heads"] = heads(method.drafter.name)
+    if "draft" in needs:
+        found["draft"] = lm or DRAFT
+    if method.topology is not None and "acceptance" in method.topology.card.needs:
+        found["acceptance"] = acceptance_head()
+    return found or None
 
 
 @functools.cache
