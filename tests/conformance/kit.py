@@ -68,6 +68,8 @@ EXAMPLES = {
     "drafters/foreal": {"length": 3, "lead": 2, "gate": 0.5, "terminators": "ce"},
     "drafters/fs_gen": {"length": 3, "threshold": 0.4},
     "drafters/pearl": {"gamma": 3},
+    "drafters/online_sd": {"places": 32, "window": 8, "best": 4},
+    "drafters/s2d": {"exits": (1,), "threshold": 0.5},
     "drafters/speculative_jacobi": {"window": 4},
     "drafters/del_": {"length": 4},
     "drafters/swift": {"length": 4, "siblings": (1, 2, 2, 3), "nodes": 9, "context": 6},
@@ -212,6 +214,8 @@ def drafts(method: Method, lm=None) -> dict | None:
         found["heads"] = heads(method.drafter.name)
     if "draft" in needs:
         found["draft"] = lm or DRAFT
+    if method.verifier is not None and "judge" in method.verifier.card.needs:
+        found["judge"] = {"weight": jax.numpy.zeros(8), "bias": jax.numpy.zeros(())}
     if method.topology is not None and "acceptance" in method.topology.card.needs:
         found["acceptance"] = acceptance_head()
     return found or None
