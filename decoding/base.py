@@ -178,6 +178,9 @@ class Topology(NamedTuple):
     int32[B, kept]`: the nodes that are verified, in rising order, root first, parents
     with their children, -1 past the last. `blocks`: widths that are worth a program of
     their own; the target runs the narrowest that holds every row's nodes.
+    `watch(params, state, own, level) -> state` is shown, before `expand`, the params of
+    `generate` and what the nodes of `level` that were run hand to their children: of a
+    draft model its normed states [B, w, D], of EAGLE its features.
     """
 
     init: Callable[[int], State]  # (batch) -> state
@@ -191,6 +194,7 @@ class Topology(NamedTuple):
     prune: Callable[[State, TokenTree], Array] | None = None
     kept: int = 0  # nodes that `prune` keeps
     blocks: tuple[int, ...] = ()
+    watch: Callable[[dict[str, Any], State, Any, int], State] | None = None
 
     @property
     def nodes(self) -> int:

@@ -112,6 +112,8 @@ def _remedy(name: str) -> str:
         "heads": 'pass drafts={"heads": params} to generate',
         "tokenizer": "the model directory has no tokenizer.json; add one",
         "topology": "give the method a topology=Spec(...)",
+        "judge": 'pass drafts={"judge": params} to generate',
+        "acceptance": 'pass drafts={"acceptance": params} to generate',
     }
     return hints.get(name, "give it as an argument of the Spec")
 

@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from decoding import base, tree
 from models.base import ALL, Block, Visibility, causal_block, pack_bits
+from models.errors import MethodError
 
 LAWS = (base.IID, base.NO_REPLACE)  # the draws whose laws a verifier must know
 
@@ -94,14 +95,42 @@ def root_logits(
     They lie in the slot after the cache's committed part, where `grow` wants them. The
     cache may lack `size` tokens, the root among them.
     """
+    logits, _, cache = root(model, params, cache, ctx, (), size)
+    return logits, cache
+
+
+def taps(topology: base.Topology) -> tuple[str, ...]:
+    """The states of a draft model that the topology watches."""
+    return () if topology.watch is None else ("norm",)
+
+
+def root(
+    model: Any,
+    params: Any,
+    cache: Any,
+    ctx: base.Context,
+    wanted: tuple[str, ...] = (),
+    size: int = 2,
+) -> tuple[Array, Any, Any]:
+    """`root_logits`, and between logits and cache the root's `own` (see `sprout`).
+
+    `wanted`: `taps` of the topology; without any `own` is ().
+    """
     pending = ctx.length - cache.length
     at = cache.length[:, None] + jnp.arange(size, dtype=jnp.int32)
     tokens = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
     block = causal_block(tokens, cache.length, pending, cache.size, logits_at=ALL)
-    out, cache = model(params, cache, block)
-    root = (pending - 1)[:, None, None]
-    logits = jnp.take_along_axis(out.logits, root, 1, mode="clip")[:, 0]
-    return logits, replace(cache, length=ctx.length - 1)
+    out, cache = model(params, cache, block, wanted)
+    at = (pending - 1)[:, None, None]
+    logits = jnp.take_along_axis(out.logits, at, 1, mode="clip")[:, 0]
+    own = _own(out, wanted)
+    own = jax.tree.map(lambda x: jnp.take_along_axis(x, at, 1, mode="clip"), own)
+    return logits, own, replace(cache, length=ctx.length - 1)
+
+
+def _own(out: Any, wanted: tuple[str, ...]) -> Any:
+    """What the nodes of a draft model hand on: a watched state, or nothing."""
+    return out.hidden[wanted[0]] if wanted else ()
 
 
 def read_prompt(model: Any, params: Any, cache: Any, outcome: base.Outcome) -> Any:
@@ -158,18 +187,20 @@ def grow(
     keys: Array,
     state: base.State,
     logits: Array,
+    own: Any = (),
 ) -> tuple[base.TokenTree, base.State, Any]:
     """Expand level by level; one call of `model` a level, the last level's excepted.
 
     `cache` is the model's, the root's keys in slot `cache.length`; `logits`
-    float32[B, V] are the root's, raw.
+    float32[B, V] are the root's, raw, and `own` what `root` gives.
     """
+    wanted = taps(topology)
 
     def call(cache: Any, above: Any, block: Block, level: int) -> tuple:
-        out, cache = model(params, cache, block)
-        return out.logits, (), cache
+        out, cache = model(params, cache, block, wanted)
+        return out.logits, _own(out, wanted), cache
 
-    return sprout(call, cache, cache.length, ctx, topology, keys, state, logits)
+    return sprout(call, cache, cache.length, ctx, topology, keys, state, logits, own)
 
 
 def sprout(
@@ -228,6 +259,9 @@ def sprout(
             )
             raw, own, cache = _call(call, cache, own, block, level, live, topology)
             ran.append(live)
+        if topology.watch is not None:
+            _check(own)
+            state = topology.watch(ctx.params, state, own, level)
         fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
         laws = ctx.warp(raw, at)
         nodes, state = topology.expand(
@@ -276,6 +310,14 @@ def _call(call, cache, above, block, level, live, topology):
     return lax.cond(
         live.any(), lambda cache: call(cache, above, block, level), nothing, cache
     )
+
+
+def _check(own: Any) -> None:
+    if not jax.tree.leaves(own):
+        raise MethodError(
+            "the topology watches the states of the draft, and this drafter shows none:"
+            " use drafters/model or a head with states of its own"
+        )
 
 
 def _finish(topology, nodes, state, ran) -> base.TokenTree:

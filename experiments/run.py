@@ -35,6 +35,18 @@ def run(
         store.claim(config)
         recipes.run(config, str(store.path))
         return {}
+    if stage == "train_acceptance":
+        from experiments import acceptance
+
+        store.claim(config)
+        return acceptance.run(config, store)
+    if stage == "train_drafts":
+        from experiments import drafts
+
+        store.claim(config, drafts.SELECTION)
+        found = drafts.run(config, store)
+        found["commands"] = [" ".join(command)] if command else []
+        return report.write(store, settings.plain(config), found)
     if stage == "train_heads":
         from experiments import heads
 

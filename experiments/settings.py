@@ -20,6 +20,8 @@ STAGES = (
     "laws",
     "peers",
     "replay",
+    "train_acceptance",
+    "train_drafts",
     "train_heads",
     "train_lm",
 )

@@ -113,6 +113,10 @@ class Tokenizer:
 
     def chat(self, messages: Sequence[dict[str, Any]], **variables: Any) -> list[int]:
         """Ids of a conversation by the chat template, ready for the answer."""
+        return self.encode(self.chat_text(messages, **variables), add_special=False)
+
+    def chat_text(self, messages: Sequence[dict[str, Any]], **variables: Any) -> str:
+        """The text of a conversation by the chat template."""
         if self.template is None:
             raise PromptError(
                 "this model has no chat template (chat_template.jinja, or "
@@ -120,12 +124,11 @@ class Tokenizer:
             )
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         named = {name: _content(self.settings.get(name)) for name in names}
-        text = chat.render(
+        return chat.render(
             self.template,
             messages,
             {**{k: v for k, v in named.items() if v}, **variables},
         )
-        return self.encode(text, add_special=False)
 
     def save(self, directory: pathlib.Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and the chat template."""

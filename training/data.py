@@ -107,10 +107,16 @@ class Corpus:
     """Tokenised documents in one flat array; document `i` is `flat[ends[i-1]:ends[i]]`.
 
     Each document ends with the separator, so that every window of the concatenation is
-    as good as any other.
+    as good as any other. `masks`, where given, say of each token of a document, and of
+    the separator after it, whether it may be predicted: bool[len(document) + 1] each.
     """
 
-    def __init__(self, documents: Sequence[np.ndarray], separator: int):
+    def __init__(
+        self,
+        documents: Sequence[np.ndarray],
+        separator: int,
+        masks: Sequence[np.ndarray] | None = None,
+    ):
         if not documents:
             raise DataError("a corpus needs at least one document")
         tail = np.asarray([separator], np.int32)
@@ -119,16 +125,33 @@ class Corpus:
         self.flat = self.flat.astype(np.int32)
         self.ends = np.cumsum([len(d) + 1 for d in documents])
         digest = hashlib.sha256(self.flat.tobytes())
+        self.mask: np.ndarray | None = None
+        if masks is not None:
+            if [len(m) for m in masks] != [len(d) + 1 for d in documents]:
+                raise DataError(
+                    "a mask has an entry for each token of its document and one for "
+                    "the separator: the sizes disagree"
+                )
+            self.mask = np.concatenate(list(masks)).astype(bool)
+            if not self.mask.any():
+                raise DataError(
+                    "the masks are all zero, so that no token may be predicted: check "
+                    "roles and chat template with python -m training.doctor"
+                )
+            digest.update(self.mask.tobytes())
         self.digest = digest.hexdigest()[:16]
 
     def __len__(self) -> int:
         return len(self.flat)
 
-    def shuffled(self, rng: np.random.Generator) -> np.ndarray:
-        """The documents in a random order, concatenated: int32[len(self)]."""
+    def shuffled(
+        self, rng: np.random.Generator, flat: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The documents in a random order, concatenated; or so cut parts of `flat`."""
+        flat = self.flat if flat is None else flat
         starts = np.concatenate([[0], self.ends[:-1]])
         order = rng.permutation(len(self.ends))
-        return np.concatenate([self.flat[starts[i] : self.ends[i]] for i in order])
+        return np.concatenate([flat[starts[i] : self.ends[i]] for i in order])
 
 
 @dataclass(frozen=True)
@@ -152,7 +175,7 @@ class Stream:
     A batch holds `tokens` int32[rows, window + 1] and, where `segments` is set,
     `segments` int32[rows, window + 1], which number the documents of each window; where
     `numbered` is, `row` int32[rows], a row's number in the whole stream, for the noise
-    of an objective.
+    of an objective. A corpus with masks adds `loss_mask` bool[rows, window + 1].
     """
 
     corpus: Corpus
@@ -162,6 +185,7 @@ class Stream:
     segments: bool = False
     numbered: bool = False
     _epochs: Callable = field(init=False, repr=False, compare=False)
+    _masks: Callable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         longest = max(stage.window for stage in self.stages)
@@ -170,8 +194,15 @@ class Stream:
                 f"the corpus has {len(self.corpus)} tokens, a window needs "
                 f"{longest + 2}: use shorter windows or more text"
             )
+        if self.corpus.mask is not None and self.repeats is not None:
+            raise DataError(
+                "repeats rewrite windows, whose masks would then be others': use one "
+                "of the two"
+            )
         cached = functools.lru_cache(maxsize=2)(self._epoch)
         object.__setattr__(self, "_epochs", cached)
+        masks = functools.lru_cache(maxsize=2)(self._mask)
+        object.__setattr__(self, "_masks", masks)
 
     @property
     def steps(self) -> int:
@@ -209,6 +240,9 @@ class Stream:
         if self.segments:
             ended = batch["tokens"][:, :-1] == self.corpus.separator
             batch["segments"] = np.pad(ended, ((0, 0), (1, 0))).cumsum(1, np.int32)
+        if self.corpus.mask is not None:
+            masks = [self._window_mask(number, first + i) for i in range(share)]
+            batch["loss_mask"] = np.stack(masks)
         if self.numbered:
             before = sum(s.steps * s.batch for s in self.stages[:number])
             batch["row"] = np.arange(
@@ -225,10 +259,25 @@ class Stream:
         offset = rng.integers((len(flat) - 1) % window + 1)
         return flat, offset + window * rng.permutation(count)
 
+    def _mask(self, stage: int, epoch: int) -> np.ndarray:
+        """The masks of the documents in the order of `_epoch`."""
+        rng = np.random.default_rng([self.seed, stage, epoch])
+        return self.corpus.shuffled(rng, self.corpus.mask)
+
+    def _place(self, stage: int, index: int) -> tuple[int, int]:
+        """The epoch of a window, and its place there."""
+        count = (len(self.corpus) - 1) // self.stages[stage].window
+        return divmod(index, count)
+
+    def _window_mask(self, stage: int, index: int) -> np.ndarray:
+        epoch, place = self._place(stage, index)
+        start = self._epochs(stage, epoch)[1][place]
+        window = self.stages[stage].window
+        return self._masks(stage, epoch)[start : start + window + 1]
+
     def _window(self, stage: int, index: int) -> np.ndarray:
         window = self.stages[stage].window
-        count = (len(self.corpus) - 1) // window
-        epoch, place = divmod(index, count)
+        epoch, place = self._place(stage, index)
         flat, starts = self._epochs(stage, epoch)
         tokens = flat[starts[place] : starts[place] + window + 1]
         if self.repeats is None:

@@ -87,19 +87,28 @@ def hybrid(teacher: Array, draft: Array, c: float = 1.0, eta: float = 3.0) -> Ar
     return weight * kl(teacher, draft) + (1 - weight) * (1 - accepted)
 
 
-def tvdpp(teacher: Array, draft: Array, axis: str = "batch") -> Array:
-    """The surrogate, whose *gradient* is meant; statistics over q and `axis`."""
+def tvdpp(
+    teacher: Array, draft: Array, weights: Array | None = None, axis: str = "batch"
+) -> Array:
+    """The surrogate, whose *gradient* is meant; statistics over q and `axis`.
+
+    Of a batch only positions with `weights` [...] > 0 enter them, as they weigh.
+    """
     if axis not in AXES:
         raise ConfigError(f"axis={axis!r}: use one of {AXES}")
     _, logq, p, q = _laws(teacher, draft)
     reward = (p > q).astype(jnp.float32)
     weight = lax.stop_gradient(q)
-    first = (weight * reward).sum(-1, keepdims=True)
-    if axis == "batch":
-        first = first.mean()
-    spread = (weight * (reward - first) ** 2).sum(-1, keepdims=True)
-    if axis == "batch":
-        spread = spread.mean()
+
+    def pooled(x: Array) -> Array:
+        if axis == "position":
+            return x
+        if weights is None:
+            return x.mean()
+        return (x[..., 0] * weights).sum() / jnp.maximum(weights.sum(), 1.0)
+
+    first = pooled((weight * reward).sum(-1, keepdims=True))
+    spread = pooled((weight * (reward - first) ** 2).sum(-1, keepdims=True))
     advantage = (reward - first) / jnp.maximum(jnp.sqrt(spread), 1e-6)
     return -(weight * lax.stop_gradient(advantage) * logq).sum(-1)
 

@@ -102,19 +102,20 @@ def in_parts(function: Callable[..., Any], size: int, *arrays: Array) -> Any:
     return jax.tree.map(lambda x: x.sum(0), sums)
 
 
-def each_part(function: Callable[..., Array], size: int, *arrays: Array) -> Array:
-    """`function(*parts)` [B, T, ...], made from `size` positions of [B, T, ...] a time.
-
-    `size` 0 takes all positions at once. Without a gradient: for what is chosen.
+def by_part(function: Callable[..., Any], size: int, *arrays: Array) -> Any:
+    """`function(*parts)` of parts of `size` positions of arrays [B, T, ...], side by
+    side: what it returns [n, ...] comes back as [B, T, ...]. `size` 0: all at once.
     """
     batch, length = arrays[0].shape[:2]
-    flat = [lax.stop_gradient(x).reshape(-1, *x.shape[2:]) for x in arrays]
-    if not size or batch * length <= size:
-        found = function(*flat)
-    else:
-        short = -flat[0].shape[0] % size
-        padded = [jnp.pad(x, [(0, short)] + [(0, 0)] * (x.ndim - 1)) for x in flat]
-        parts = tuple(x.reshape(-1, size, *x.shape[1:]) for x in padded)
-        found = lax.map(lambda part: function(*part), parts)
-        found = found.reshape(-1, *found.shape[2:])[: batch * length]
-    return found.reshape(batch, length, *found.shape[1:])
+    flat = [x.reshape(-1, *x.shape[2:]) for x in arrays]
+    count = batch * length
+    size = size if 0 < size < count else count
+    short = -count % size
+    padded = [jnp.pad(x, [(0, short)] + [(0, 0)] * (x.ndim - 1)) for x in flat]
+    parts = tuple(x.reshape(-1, size, *x.shape[1:]) for x in padded)
+    found = lax.map(lambda part: function(*part), parts)
+
+    def whole(x: Array) -> Array:
+        return x.reshape(-1, *x.shape[2:])[:count].reshape(batch, length, *x.shape[2:])
+
+    return jax.tree.map(whole, found)

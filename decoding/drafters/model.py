@@ -44,38 +44,8 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
         grown = topology.init(batch)
         return base.State((cache, grown.row), grown.shared)
 
-    def root(ctx: base.Context, cache):
-        return drafting.root_logits(model, ctx.params["draft"], cache, ctx)
-
-    def after_a_pause(ctx: base.Context, cache):
-        """The same where rounds without a draft have left the cache behind."""
-        params = ctx.params["draft"]
-        return root(ctx, drafting.catch_up(model, params, cache, ctx, CHUNK)[0])
-
     def draft_tree(keys, ctx: base.Context, state: base.State):
-        cache, row = state.row
-        params = ctx.params["draft"]
-        if topology.more is None:
-            logits, cache = root(ctx, cache)
-        else:
-            wanted = drafting.grows(topology, base.State(row, state.shared))
-            size = (ctx.length.shape[0], model.config.vocab_size)
-            none = jnp.zeros(size, jnp.float32)
-            logits, cache = lax.cond(
-                wanted, lambda c: after_a_pause(ctx, c), lambda c: (none, c), cache
-            )
-        nodes, grown, cache = drafting.grow(
-            model,
-            params,
-            cache,
-            ctx,
-            topology,
-            keys,
-            base.State(row, state.shared),
-            logits,
-        )
-        nodes = replace(nodes, calls=nodes.calls + 1)
-        return nodes, base.State((cache, grown.row), grown.shared), ctx.cache
+        return propose(model, topology, keys, ctx, state)
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
@@ -94,3 +64,39 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
         topology.depth,
         blocks=topology.blocks,
     )
+
+
+def propose(
+    model, topology: base.Topology, keys, ctx: base.Context, state: base.State
+) -> tuple:
+    """One round's tree by `model`; `state.row` is its cache and the topology's row."""
+    cache, row = state.row
+    params, wanted = ctx.params["draft"], drafting.taps(topology)
+
+    def root(cache):
+        return drafting.root(model, params, cache, ctx, wanted)
+
+    def after_a_pause(cache):
+        """The same where rounds without a draft have left the cache behind."""
+        return root(drafting.catch_up(model, params, cache, ctx, CHUNK)[0])
+
+    if topology.more is None:
+        logits, own, cache = root(cache)
+    else:
+        grows = drafting.grows(topology, base.State(row, state.shared))
+        shapes = jax.eval_shape(lambda c: after_a_pause(c)[:2], cache)
+        none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        logits, own, cache = lax.cond(grows, after_a_pause, lambda c: (*none, c), cache)
+    nodes, grown, cache = drafting.grow(
+        model,
+        params,
+        cache,
+        ctx,
+        topology,
+        keys,
+        base.State(row, state.shared),
+        logits,
+        own,
+    )
+    nodes = replace(nodes, calls=nodes.calls + 1)
+    return nodes, base.State((cache, grown.row), grown.shared), ctx.cache

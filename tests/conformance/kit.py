@@ -21,6 +21,7 @@ import decoding
 from decoding import Method, Spec, base, catalogue, compose, decoder, loop
 from models import toy
 from models.heads import (
+    acceptance,
     chimera,
     clover,
     eagle,
@@ -56,6 +57,7 @@ EXAMPLES = {
     "topologies/dyspec": {"nodes": 6, "depth": 3, "width": 3, "threshold": 0.05},
     "topologies/eagle2": {"nodes": 7, "depth": 3, "top_k": 2},
     "topologies/confidence_stop": {"length": 3, "threshold": 0.5},
+    "topologies/specdec_pp": {"length": 3, "least": 1, "blocks": 1, "threshold": 0.5},
     "topologies/hardware_aware": {
         "times": ((1, 1.0), (3, 1.1), (5, 1.5), (7, 1.6)),
         "choices": SMALL_TREE,
@@ -79,6 +81,8 @@ EXAMPLES = {
     "drafters/foreal": {"length": 3, "lead": 2, "gate": 0.5, "terminators": "ce"},
     "drafters/fs_gen": {"length": 3, "threshold": 0.4},
     "drafters/pearl": {"gamma": 3},
+    "drafters/online_sd": {"places": 32, "window": 8, "best": 4},
+    "drafters/s2d": {"exits": (1,), "threshold": 0.5},
     "drafters/speculative_jacobi": {"window": 4},
     "drafters/del_": {"length": 4},
     "drafters/swift": {"length": 4, "siblings": (1, 2, 2, 3), "nodes": 9, "context": 6},
@@ -247,12 +251,24 @@ def each(cases: dict[str, Method]) -> list:
     ]
 
 
+@functools.cache
+def acceptance_head():
+    """Random params of a head that judges drafts."""
+    return acceptance.init(jax.random.key(8), TARGET.config.d_model)
+
+
 def drafts(method: Method, lm=None) -> dict | None:
-    """The draft model or the heads, where the method needs them."""
-    needs = method.drafter.card.needs
+    """The draft model and the heads, where the method needs them."""
+    needs, found = method.drafter.card.needs, {}
     if "heads" in needs:
-        return {"heads": heads(method.drafter.name)}
-    return {"draft": lm or DRAFT} if "draft" in needs else None
+        found["heads"] = heads(method.drafter.name)
+    if "draft" in needs:
+        found["draft"] = lm or DRAFT
+    if method.verifier is not None and "judge" in method.verifier.card.needs:
+        found["judge"] = {"weight": jax.numpy.zeros(8), "bias": jax.numpy.zeros(())}
+    if method.topology is not None and "acceptance" in method.topology.card.needs:
+        found["acceptance"] = acceptance_head()
+    return found or None
 
 
 @functools.cache

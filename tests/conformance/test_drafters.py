@@ -16,7 +16,14 @@ PERFECT = kit.each(
     }
 )
 # Topologies whose deepest node is not below the first child of every node.
-DYNAMIC = ("rsd_s", "dyspec", "eagle2", "confidence_stop", "hardware_aware")
+DYNAMIC = (
+    "rsd_s",
+    "dyspec",
+    "eagle2",
+    "confidence_stop",
+    "specdec_pp",
+    "hardware_aware",
+)
 TREE = Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
 
 

@@ -79,7 +79,7 @@ def test_tvdpp_is_a_rescaled_tv():
     is exact.
     """
     p, q = jnp.asarray(P, jnp.float32), jnp.asarray(Q, jnp.float32)
-    found = jax.grad(lambda q: losses.tvdpp(p, q, "position").sum())(q)
+    found = jax.grad(lambda q: losses.tvdpp(p, q, axis="position").sum())(q)
     plain = jax.grad(lambda q: losses.tv(p, q).sum())(q)
     reward = (law(P) > law(Q)).astype(float)
     first = (law(Q) * reward).sum(-1, keepdims=True)
@@ -125,4 +125,4 @@ def test_names():
     with pytest.raises(ConfigError, match="loss='mse'"):
         losses.by_name("mse")
     with pytest.raises(ConfigError, match="axis='row'"):
-        losses.tvdpp(jnp.zeros((1, 2)), jnp.zeros((1, 2)), "row")
+        losses.tvdpp(jnp.zeros((1, 2)), jnp.zeros((1, 2)), axis="row")

@@ -20,7 +20,7 @@ from decoding import vocab
 from models.heads import chimera, layers
 from training import grading
 from training.fit import Objective
-from training.teacher import NORM, Teacher, ahead, each_part, predicted
+from training.teacher import NORM, Teacher, ahead, by_part, predicted
 
 
 def init(key: Array, model: Any, target: Any, heads: int = 4) -> Any:
@@ -38,7 +38,7 @@ def objective(model: Any, part: int = 0) -> Objective:
             def best(hidden: Array, output: Array) -> Array:
                 return vocab.argmax(chimera.logits(params, i, hidden, output))
 
-            return teacher.embed(each_part(best, part, hidden, output))
+            return teacher.embed(by_part(best, part, hidden, output))
 
         total: Any = 0.0
         metrics = {}

@@ -31,7 +31,7 @@ from models.heads import falcon
 from training import grading, losses
 from training.fit import Objective
 from training.objectives import eagle
-from training.teacher import NORM, Teacher, ahead, each_part, mean, predicted
+from training.teacher import NORM, Teacher, ahead, by_part, mean, predicted
 
 
 def init(key: Array, model: Any, target: Any) -> Any:
@@ -83,8 +83,8 @@ def objective(
             )
         )
         wrong = weights * (
-            each_part(lambda x: vocab.argmax(teacher.head(x)), part, first)
-            != each_part(lambda x: vocab.argmax(teacher.head(x)), part, wanted)
+            by_part(lambda x: vocab.argmax(teacher.head(x)), part, first)
+            != by_part(lambda x: vocab.argmax(teacher.head(x)), part, wanted)
         )
         share: Any = jnp.clip(number / rows, 0, 1) if rows else 0.5
         shown = revealed(keys[0], wrong, weights, least + glance * (1 - share))

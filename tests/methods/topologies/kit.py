@@ -42,18 +42,19 @@ class Cache:
 
 
 def model(params, cache, block, taps=()):
-    """The draft: a look-up in `params`."""
-    return ModelOutput(jnp.log(params)[block.tokens], {}), cache
+    """The draft: a look-up in `params`; a node's state is its token, one-hot."""
+    hidden = {tap: jax.nn.one_hot(block.tokens, V) for tap in taps}
+    return ModelOutput(jnp.log(params)[block.tokens], hidden), cache
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def grown(topology: base.Topology, rows: int, q, seed) -> base.TokenTree:
-    """Trees that the draft `q` [V, V] grows after token 0."""
+def grown(topology: base.Topology, rows: int, q, seed, params=None) -> base.TokenTree:
+    """Trees that the draft `q` [V, V] grows after token 0; `params` for a `watch`."""
     keys = jax.random.split(jax.random.key(seed), rows + 1)
     gumbel = jax.random.gumbel(keys[0], (topology.depth + 1, rows, V))
     length = jnp.ones((rows,), jnp.int32)
     ctx = base.Context(
-        params={},
+        params=params or {},
         tokens=jnp.zeros((rows, 4), jnp.int32),
         length=length,
         cache=None,
@@ -64,13 +65,16 @@ def grown(topology: base.Topology, rows: int, q, seed) -> base.TokenTree:
     q = jnp.asarray(q, jnp.float32)
     root = jnp.broadcast_to(jnp.log(q[0]), (rows, V))
     state = topology.init(rows)
-    args = (model, q, Cache(length - 1), ctx, topology, keys[1:], state, root)
+    own = (
+        () if topology.watch is None else jnp.broadcast_to(jnp.eye(1, V), (rows, 1, V))
+    )
+    args = (model, q, Cache(length - 1), ctx, topology, keys[1:], state, root, own)
     return drafting.grow(*args)[0]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _texts(topology, verifier, p, q, seed):
-    nodes = grown(topology, N, q, seed)
+def _texts(topology, verifier, p, q, seed, params=None):
+    nodes = grown(topology, N, q, seed, params)
     logits = jnp.log(jnp.asarray(p, jnp.float32))
     keys = jax.random.split(jax.random.key(seed + 1), N)
 
@@ -92,9 +96,9 @@ def _texts(topology, verifier, p, q, seed):
     return tokens[:, :LENGTH], verdict.count
 
 
-def accepted_and_fit(topology, verifier, p=P, q=Q) -> tuple[float, float]:
+def accepted_and_fit(topology, verifier, p=P, q=Q, params=None) -> tuple[float, float]:
     """Drafts accepted a round, and the p-value of the texts' law."""
-    tokens, count = _texts(topology, verifier, p, q, 0)
+    tokens, count = _texts(topology, verifier, p, q, 0, params)
     counts = np.zeros((V,) * LENGTH, np.int64)
     np.add.at(counts, tuple(np.asarray(tokens).T), 1)
     return float(count.mean()), oracles.chi_square(counts, LAW)

@@ -1,0 +1,86 @@
+"""A draft model aligned with its target: TVD++ beside KL, TV and plain text.
+
+Goel et al., *Direct Alignment of Draft Model for Speculative Decoding with
+Chat-Fine-Tuned LLMs*, 2024, arXiv 2403.00858: a pre-trained draft learns the law of its
+target on text that the target wrote at several temperatures. Every variant starts from
+the same weights and sees the same text; only the loss differs.
+
+Command:  python -m experiments.run --config=configs/direct_alignment.py
+              --workdir=runs/direct_alignment
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The fields of the stage `train_drafts`."""
+    c = ml_collections.ConfigDict()
+    c.stage = "train_drafts"
+    c.name = "direct_alignment"
+    c.seed = 0
+    c.model = "tiny"
+
+    # The draft: a model to start from, or (start empty) the shape of a new one.
+    c.draft = ml_collections.ConfigDict()
+    c.draft.start = "tiny-draft"
+    c.draft.d_model = 128
+    c.draft.n_layers = 3
+    c.draft.n_heads = 4
+    c.draft.n_kv_heads = 2
+    c.draft.d_ff = 320
+    c.draft.rope_theta = 10000.0
+
+    c.data = ml_collections.ConfigDict()
+    c.data.source = "tfds:stdlib_code"
+    c.data.directory = ""  # empty: workdir/data
+    c.data.pretraining_tokens = 0  # on raw text, before the alignment
+    c.data.tokens = 300_000  # of each variant, on the target's text
+    c.data.batch = 8
+    c.data.window = 256
+
+    # The target's own text, after passages of the source.
+    c.distill = ml_collections.ConfigDict()
+    c.distill.prompts = 768
+    c.distill.held = 32
+    c.distill.prompt_tokens = 64
+    c.distill.new_tokens = 128
+    c.distill.temperatures = (0.0, 0.6, 0.8, 1.0)
+    c.distill.batch = 32
+
+    # name -> arguments of training/objectives/draft_model.py
+    c.variants = ml_collections.ConfigDict()
+    c.variants.tvdpp = {"loss": "tvdpp"}
+    c.variants.kl = {"loss": "kl"}
+    c.variants.tv = {"loss": "tv"}
+    c.variants.ce = {"label": 1.0, "soft": 0.0}
+
+    c.train = ml_collections.ConfigDict()
+    c.train.pretraining_rate = 0.003
+    c.train.rate = 0.0003
+    c.train.weight_decay = 0.0
+    c.train.warmup = 10
+    c.train.clip = 1.0
+    c.train.rows_at_once = 4
+    c.train.part = 0
+    c.train.evaluate_every = 50
+    c.train.save_every = 50
+    c.train.keep = 2
+    c.train.log_every = 5
+
+    c.evaluate = ml_collections.ConfigDict()
+    c.evaluate.temperature = 0.8
+    c.evaluate.length = 4  # drafts a round
+    c.evaluate.prompts = 8
+    c.evaluate.prompt_tokens = 64
+    c.evaluate.new_tokens = 48
+
+    # Decoding with every variant beside plain decoding; see experiments/defaults.py.
+    c.tasks = ("code",)
+    c.temperatures = (0.0, 0.8)
+    c.prompts = 12
+    c.prompt_tokens = 128
+    c.max_new_tokens = 96
+    c.batch = 1
+    c.repeats = 3
+    return c

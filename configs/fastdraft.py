@@ -1,0 +1,31 @@
+"""A small draft from nothing: pre-training, then the target's own text.
+
+Zafrir et al., *FastDraft: How to Train Your Draft*, 2024, arXiv 2411.11055: a shrunken
+copy of the target's family is pre-trained on raw text and then fine-tuned on text that
+the target wrote, with plain cross-entropy; a half of KL beside it, as the paper
+compares. Three drafts a round, as in the paper.
+
+Command:  python -m experiments.run --config=configs/fastdraft.py
+              --workdir=runs/fastdraft
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+from configs import direct_alignment
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = direct_alignment.get_config()
+    c.name = "fastdraft"
+    c.draft.start = ""
+    c.draft.d_model = 96
+    c.draft.n_layers = 2
+    c.draft.d_ff = 256
+    c.data.pretraining_tokens = 1_000_000
+    c.variants = ml_collections.ConfigDict()
+    c.variants.ce = {"label": 1.0, "soft": 0.0}
+    c.variants.half_kl = {"label": 0.5, "soft": 0.5, "loss": "kl"}
+    c.train.rate = 0.001
+    c.evaluate.length = 3
+    return c

@@ -1,0 +1,66 @@
+"""A head that predicts which drafts are accepted, and chains that end by it.
+
+Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
+Lengths*, 2024, arXiv 2405.19715. The head is trained on text that the target wrote; its
+chains are priced against every fixed length in tokens / (target calls + c draft calls).
+
+Command:  python -m experiments.run --config=configs/specdec_pp.py
+              --workdir=runs/specdec_pp
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The fields of the stage `train_acceptance`."""
+    c = ml_collections.ConfigDict()
+    c.stage = "train_acceptance"
+    c.name = "specdec_pp"
+    c.seed = 0
+    c.model = "tiny"
+    c.draft = "tiny-draft"
+
+    c.objective = ml_collections.ConfigDict()
+    c.objective.mix = 0.15  # share of target tokens in the text that the head sees
+    c.objective.reject = 6.0  # weight of a rejection
+    c.objective.blocks = 3
+    c.objective.temperature = 1.0
+    c.objective.part = 0
+
+    c.data = ml_collections.ConfigDict()
+    c.data.source = "tfds:stdlib_code"
+    c.data.directory = ""  # empty: workdir/data
+    c.data.tokens = 300_000
+    c.data.batch = 8
+    c.data.window = 256
+
+    c.distill = ml_collections.ConfigDict()
+    c.distill.prompts = 768
+    c.distill.held = 64
+    c.distill.prompt_tokens = 64
+    c.distill.new_tokens = 128
+    c.distill.temperatures = (1.0,)
+    c.distill.batch = 32
+
+    c.train = ml_collections.ConfigDict()
+    c.train.rate = 0.001
+    c.train.weight_decay = 0.0
+    c.train.warmup = 10
+    c.train.clip = 1.0
+    c.train.rows_at_once = 4
+    c.train.save_every = 50
+    c.train.keep = 2
+    c.train.log_every = 5
+
+    c.evaluate = ml_collections.ConfigDict()
+    c.evaluate.prompts = 32
+    c.evaluate.prompt_tokens = 64
+    c.evaluate.new_tokens = 96
+    c.evaluate.lengths = (1, 2, 3, 4, 5, 6, 8, 10)
+    c.evaluate.thresholds = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+    c.evaluate.most = 12
+    c.evaluate.least = 1
+    c.evaluate.costs = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+    c.export = ""  # a folder for the finished head; empty: workdir/export
+    return c

@@ -1,0 +1,143 @@
+"""A draft model that keeps what its target refused, to be trained on between requests.
+
+Liu, Hu, Bailis, Stoica, Deng, Cheung, Zhang, *Online Speculative Decoding*, 2024, arXiv
+2310.07177, algorithm 2. Verification tells for nothing where the draft is wrong and
+what the target thinks there. Of every round that refused a draft the buffer Q gets
+
+    Q <- (the text before the refused place, the target's law p of that place)
+
+and every I requests the draft is updated on Q (training/online.py), between calls of
+`generate`, never during one. Drafting itself is that of `drafters/model`.
+
+p is kept as its `best` likeliest tokens, the rest as one mass; of the text the last
+`window` tokens. Q is a ring of `places` places, which all rows write and which outlives
+requests as `out.memory`; it does not change the text.
+
+Deviations from the paper: it keeps whole requests with all of their wrong places and
+whole laws, here each wrong place stands alone and its text begins at most `window`
+tokens before.
+
+Cost per call: as `drafters/model`; one top-k over V a row and round.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from decoding import base, tree, vocab
+from decoding.catalogue import Card
+from decoding.drafters import model as models
+from models.errors import MethodError
+
+CARD = Card(
+    paper="Online speculative decoding, arXiv 2310.07177",
+    guarantee=base.LAW,
+    needs=("draft", "topology"),
+    trained=True,
+)
+
+
+@struct.dataclass
+class Buffer:
+    """Refused places, of all rows."""
+
+    context: Array  # int32[Q, W]: the text before; the first `size` hold, 0 past them
+    size: Array  # int32[Q]; 0: no place
+    tokens: Array  # int32[Q, k]: the target's likeliest there
+    logp: Array  # float32[Q, k]: their log-probabilities, untransformed
+    written: Array  # int32[]: places written so far; the next is `written` modulo Q
+
+
+@struct.dataclass
+class Shared:
+    """What outlives a request."""
+
+    grown: Any  # the topology's
+    buffer: Buffer
+
+
+def drafter(
+    draft,
+    topology: base.Topology,
+    places: int = 256,
+    window: int = 64,
+    best: int = 16,
+) -> base.Drafter:
+    """Draft with `draft`, a `LanguageModel` whose params are `params["draft"]`."""
+    if min(places, window, best) < 1:
+        raise MethodError(
+            f"places={places}, window={window}, best={best}: use at least 1 of each"
+        )
+    inner = models.drafter(draft, topology)
+
+    def init(ctx: base.Context) -> base.State:
+        state = inner.init(ctx)
+        kept = min(best, draft.config.vocab_size)
+        buffer = Buffer(
+            jnp.zeros((places, window), jnp.int32),
+            jnp.zeros((places,), jnp.int32),
+            jnp.zeros((places, kept), jnp.int32),
+            jnp.zeros((places, kept), jnp.float32),
+            jnp.int32(0),
+        )
+        return base.State(state.row, Shared(state.shared, buffer))
+
+    def propose(keys, ctx: base.Context, state: base.State):
+        own = base.State(state.row, state.shared.grown)
+        nodes, own, cache = inner.draft(keys, ctx, own)
+        shared = replace(state.shared, grown=own.shared)
+        return nodes, base.State(own.row, shared), cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        own = base.State(state.row, state.shared.grown)
+        own = inner.observe(ctx, own, outcome)
+        buffer = state.shared.buffer
+        if outcome.warped is not None:
+            buffer = record(buffer, ctx, outcome)
+        return base.State(own.row, Shared(own.shared, buffer))
+
+    return inner._replace(init=init, draft=propose, observe=observe)
+
+
+def refused(outcome: base.Outcome) -> Array:
+    """bool[B]: rows where the target's token is none of the drafts for its place."""
+    nodes, verdict = outcome.tree, outcome.verdict
+    last = tree.last_node(verdict)
+    children = (nodes.parents == last[:, None]) & (nodes.kind == base.CANDIDATE)
+    taken = children & (nodes.tokens == verdict.token[:, None])
+    told = outcome.active & (verdict.count >= 0) & tree.chosen(verdict)
+    return children.any(1) & ~taken.any(1) & told
+
+
+def record(buffer: Buffer, ctx: base.Context, outcome: base.Outcome) -> Buffer:
+    """The buffer with this round's refused places; `ctx` is that after the round."""
+    places, window = buffer.context.shape
+    wrong = refused(outcome)
+    rows = jnp.arange(wrong.shape[0])
+    logits: Any = outcome.target.logits
+    raw = logits[rows, tree.last_node(outcome.verdict)].astype(jnp.float32)
+    values, tokens = vocab.top_k(raw, buffer.tokens.shape[1])
+    logp = values - vocab.logsumexp(raw)[:, None]
+    end = ctx.length - 1  # the place that was refused
+    size = jnp.minimum(end, window)
+    index = jnp.arange(window, dtype=jnp.int32)
+    at = (end - size)[:, None] + index
+    text = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
+    text = jnp.where(index < size[:, None], text, 0)
+    order, total = jnp.cumsum(wrong) - 1, wrong.sum(dtype=jnp.int32)
+    kept = wrong & (order >= total - places)  # of more than fit, the last
+    slot = jnp.where(kept, (buffer.written + order) % places, places + rows)
+
+    def put(old: Array, new: Array) -> Array:
+        return old.at[slot].set(new, mode="drop", unique_indices=True)
+
+    return Buffer(
+        put(buffer.context, text),
+        put(buffer.size, size),
+        put(buffer.tokens, tokens),
+        put(buffer.logp, logp),
+        buffer.written + total,
+    )

@@ -1,0 +1,117 @@
+"""S2D: one nested draft model, as deep for each token as the token needs.
+
+Kavehzadeh, Pourreza, Valipour, Zhu, Bai, Ghodsi, Chen, Rezagholizadeh, *S2D: Sorted
+Speculative Decoding For More Efficient Deployment of Nested Large Language Models*,
+2024, arXiv 2407.01955. The draft was trained to speak after each of the depths
+e_1 < ... < e_n (training/objectives/draft_model.py with `exits`). With q_e its law
+after e layers and one head for all,
+
+    e = e_1;  while max over x of q_e(x) < tau and e is not the last:  e <- the next
+
+and the token is drawn from q_e. e → `exits` and the whole model; tau → `threshold`.
+Layers that a token leaves out get keys and values of the state that it stopped with, so
+that later tokens may go deeper.
+
+Deviations from the paper: a reconstruction from the abstract; thresholds by target are
+the caller's. What a row drafts depends on its own tokens alone: layers run for the
+batch when any of its nodes wants them, and write for those nodes only.
+
+Cost per call: as `drafters/model` with the layers of the deepest token of the batch,
+keys and values of the others, and one head for each depth that was reached.
+"""
+
+import itertools
+from dataclasses import replace
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array, lax
+
+from decoding import base, vocab
+from decoding.catalogue import Card
+from decoding.drafters import model as models
+from models.base import LanguageModel
+from models.errors import MethodError
+
+CARD = Card(
+    paper="S2D, arXiv 2407.01955",
+    guarantee=base.LAW,
+    needs=("draft", "topology"),
+    trained=True,
+)
+DEPTH = "depth"  # tap: layers that each node went through, float[B, N, 1]
+
+
+@struct.dataclass
+class Shared:
+    grown: object  # the topology's
+    threshold: Array  # float32[]: tau
+
+
+def drafter(
+    draft, topology: base.Topology, exits: tuple[int, ...], threshold: float = 0.7
+) -> base.Drafter:
+    """`exits`: numbers of layers of `draft` after which it may speak, besides all."""
+    depth = draft.config.n_layers
+    if not exits or list(exits) != sorted(set(exits)) or not 0 < exits[0]:
+        raise MethodError(f"exits={exits}: give numbers of layers in rising order")
+    if exits[-1] >= depth:
+        raise MethodError(
+            f"exits={exits} of a draft of {depth} layers: name some of 1 to {depth - 1}"
+        )
+    if not 0 <= threshold <= 1:
+        raise MethodError(f"threshold={threshold}: use a probability, 0 to 1")
+    inner = models.drafter(draft, topology)
+
+    def init(ctx: base.Context) -> base.State:
+        state = inner.init(ctx)
+        return base.State(state.row, Shared(state.shared, jnp.float32(threshold)))
+
+    def propose(keys, ctx: base.Context, state: base.State):
+        shared = state.shared
+        speaking = nested(draft, tuple(exits), shared.threshold)
+        own = base.State(state.row, shared.grown)
+        nodes, own, cache = models.propose(speaking, topology, keys, ctx, own)
+        return nodes, base.State(own.row, replace(shared, grown=own.shared)), cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        own = base.State(state.row, state.shared.grown)
+        own = inner.observe(ctx, own, outcome)
+        return base.State(own.row, replace(state.shared, grown=own.shared))
+
+    return inner._replace(init=init, draft=propose, observe=observe)
+
+
+def nested(
+    model: LanguageModel, exits: tuple[int, ...], threshold: Array | float
+) -> LanguageModel:
+    """The model whose nodes stop at the first exit that is sure of its token."""
+    depths = (*exits, model.config.n_layers)
+
+    def unsure(params, x: Array) -> Array:
+        logits = model.head(params, model.norm(params, x))
+        best = jnp.exp(vocab.maximum(logits) - vocab.logsumexp(logits))
+        # A law may round to certainty, and tau = 1 asks for all layers.
+        return (best < threshold) | (jnp.asarray(threshold) >= 1)
+
+    def layers(params, cache, x, block, lo, hi, taps=()):
+        assert (lo, hi) == (0, depths[-1]), "a nested model runs as a whole"
+        left = block.slots < cache.size  # padding never asks for more
+        reached = jnp.full(left.shape, depths[0], x.dtype)
+        dropped = cache.size + jnp.arange(left.shape[1], dtype=jnp.int32)
+        x, cache, _ = model.layers(params, cache, x, block, 0, depths[0])
+        for lo, hi in itertools.pairwise(depths):
+            left = left & unsure(params, x)
+            cache = model.fill(params, cache, x, block, lo, hi)
+            own = replace(block, slots=jnp.where(left, block.slots, dropped))
+
+            def deeper(x, cache, left=left, own=own, lo=lo, hi=hi):
+                y, cache, _ = model.layers(params, cache, x, own, lo, hi)
+                return jnp.where(left[..., None], y, x), cache
+
+            x, cache = lax.cond(left.any(), deeper, lambda x, c: (x, c), x, cache)
+            reached = jnp.where(left, hi, reached)
+        hidden = {DEPTH: reached[..., None]} if DEPTH in taps else {}
+        return x, cache, hidden
+
+    return model._replace(layers=layers)

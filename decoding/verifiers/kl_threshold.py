@@ -1,0 +1,48 @@
+"""A draft is kept where draft and target hold nearly the same law (baseline).
+
+The training-free counterpart of `judge`: with p the target's law and q the draft's at
+the draft's parent, both warped, a draft whose parent is accepted is accepted if
+
+    it is the token that the target itself says there,   or   KL(p || q) <= epsilon
+
+epsilon → `threshold`, in nats. Linear judges have been argued to come down to such a
+rule (arXiv 2601.04766, abstract). The walk is that of `judge`.
+
+The text does not follow the target's law: where the laws are near, the draft's choice
+stands for the target's.
+
+Deviations from the paper: the baseline is read from the abstract alone.
+
+Cost per call: one divergence and one arg-max over [V] a node.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+
+from decoding import base, vocab
+from decoding.catalogue import Card
+from decoding.verifiers import judge
+from models.errors import MethodError
+
+CARD = Card(paper="KL judge, arXiv 2601.04766", guarantee=base.LOSSY, needs=("greedy",))
+
+
+def verifier(threshold: float = 0.1, greedy: bool = True) -> base.Verifier:
+    """Below 0 only the target's own tokens pass."""
+    if not threshold == threshold:
+        raise MethodError(f"threshold={threshold}: use a number of nats")
+
+    def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
+        if nodes.logits is None:
+            raise MethodError("the KL rule needs the draft's laws: draw iid")
+        epsilon: Array = state.shared
+        p, q = vocab.log_softmax(target.logits), vocab.log_softmax(nodes.logits)
+        there = p > -jnp.inf
+        each = jnp.where(there, jnp.exp(p) * (jnp.where(there, p, 0.0) - q), 0.0)
+        near = each.sum(-1) <= epsilon
+        said = judge.spoken(nodes, target, greedy)
+        up = jnp.maximum(nodes.parents, 0)
+        return judge.longest(nodes, target.logits, said, near[up])
+
+    init = lambda params: base.State(shared=jnp.float32(threshold))
+    return base.Verifier(init, verify, base.LOSSY, (base.IID, base.NO_REPLACE))

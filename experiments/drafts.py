@@ -1,0 +1,116 @@
+"""The stage `train_drafts`: draft models aligned with a target, then decoded with.
+
+Every variant starts from the same weights and sees the same text of the target; all
+decode the same prompts beside plain decoding and beside the draft before alignment.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+import models
+from decoding import compose
+from experiments import console, evaluate, machine, measure, tasks
+from experiments.bench import Bench
+from experiments.measure import Cell
+from experiments.store import Store
+from training import drafts
+
+# Fields that choose what is measured; finished pieces are kept.
+SELECTION = ("tasks", "temperatures")
+BEFORE = "before"
+
+
+def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+    """Train what is missing, measure what is missing, and return everything."""
+    lm = models.load(config.model) if lm is None else lm
+    hardware, versions = evaluate.provenance(store)
+    found: dict[str, Any] = {"hardware": hardware, "versions": versions}
+    prompts = tasks.build(lm, config.tasks, config.prompts, config.prompt_tokens)
+    with console.bar(len(config.variants) + 3, "read bandwidth") as bar:
+        found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
+        bar.done()
+        bar.doing("training")
+        folder, file = store.path / "drafts", store.path / "drafts" / "figures.json"
+        if not file.exists():
+            drafts.run(config, folder, lm)
+        figures = json.loads(file.read_text())
+        bar.done("\n".join(lines(figures)))
+        found["rows"], found["samples"] = [], {}
+        training = drafts.Training(config, folder, lm)
+        every = {BEFORE: training.loaded(training.pretrained())}
+        for name in config.variants:
+            # In float32: the shipped form of the weights is the caller's choice.
+            every[name] = models.load(folder / name / "export", dtype=jnp.float32)
+        for name, draft in every.items():
+            bar.doing(f"decoding with {name}")
+            for row, samples in _rows(config, store, lm, name, draft, prompts, found):
+                if row["key"] not in found["samples"]:
+                    found["rows"].append(row)
+                found["samples"][row["key"]] = samples
+            bar.done()
+    found["tables"], found["plots"] = [_table(figures)], []
+    return found
+
+
+def _rows(config, store, lm, name, draft, prompts, found) -> list[tuple[dict, dict]]:
+    """A row and its texts for plain decoding and one draft, on every task."""
+    sizes = (config.prompt_tokens, config.max_new_tokens, config.batch)
+    bench = Bench(lm, {"draft": draft}, *sizes)
+    plain, own = compose.recipe("plain"), drafts.method(config.evaluate.length)
+    rows = []
+    for task in config.tasks:
+        for temperature in config.temperatures:
+            for label, method in (("plain", plain), (name, own)):
+                cell = Cell(
+                    label, method, task, float(temperature), config.seed, config.batch
+                )
+
+                def compute(cell: Cell = cell) -> Any:
+                    rate = found["bandwidth"]["gb_s"]
+                    texts = prompts[cell.task]
+                    return measure.row(bench, cell, plain, texts, config.repeats, rate)
+
+                piece = store.make("rows", cell.key, compute)
+                row = {**piece["row"], "expected": {}, "tolerance": {}, "within": {}}
+                rows.append((row, piece["samples"]))
+    return rows
+
+
+def lines(figures: dict[str, Any]) -> Sequence[str]:
+    """The trained drafts in the terminal."""
+    before = figures["before"]["tau"]
+    return [
+        f"{name:12} {v['seen_tokens']} tokens in {v['seconds']:.0f} s; "
+        f"tau {before:.2f} -> {v['after']['tau']:.2f}"
+        for name, v in figures["variants"].items()
+    ]
+
+
+def _table(figures: dict[str, Any]) -> dict[str, Any]:
+    """The variants side by side, in the form of `report.markdown`."""
+    heads = ("draft", "tokens", "nats a token", "α", "first guess right", "τ")
+    rows = [(BEFORE, figures["pretraining_tokens"], figures["before"])]
+    rows += [(n, v["seen_tokens"], v["after"]) for n, v in figures["variants"].items()]
+    cells = [
+        [
+            name,
+            f"{seen}",
+            f"{f['nats']:.3f}",
+            f"{f['alpha_0']:.3f}",
+            f"{100 * f['hit_0']:.1f} %",
+            f"{f['tau']:.2f}",
+        ]
+        for name, seen, f in rows
+    ]
+    notes = (
+        f"Drafts of {figures['parameters'] / 1e6:.2f} M parameters for a target of "
+        f"{figures['target_parameters'] / 1e6:.2f} M, on "
+        f"{figures['written_tokens']} tokens that the target wrote.",
+        "On held-out text of the target: nats, the cross-entropy; α, how often a draft "
+        "is accepted by rejection sampling; first guess right, how often it is the "
+        "target's likeliest token. τ: tokens per call of the real decode loop.",
+    )
+    return {"title": "Alignment", "heads": heads, "lines": cells, "notes": notes}

@@ -1,0 +1,230 @@
+"""SpecDec++ from a config: a head trained for a pair of models, calibrated, priced.
+
+The price of a method is new tokens / (target calls + c draft calls), for several ratios
+c of the two models' costs, held against chains of every fixed length on the same
+prompts. The verifier is `verifiers/rejection`, whose acceptance the head learns.
+"""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+import decoding
+import models
+from decoding import compose
+from models.errors import ConfigError
+from models.heads import acceptance, files
+from training import calibration, data, drafts, fit, optimizers, recipes
+from training.objectives import specdec_pp
+
+
+class Training:
+    """One pair of models: what a config says, resolved."""
+
+    def __init__(
+        self, config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
+    ):
+        self.config, self.workdir = config, pathlib.Path(workdir)
+        self.lm = models.load(config.model) if lm is None else lm
+        self.draft = models.load(config.draft) if own is None else own
+        if self.lm.tokenizer is None or not self.lm.config.eos:
+            raise ConfigError(
+                f"config.model={config.model!r} needs a tokenizer.json and an EOS"
+            )
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        c = config.data
+        folder = c.directory or self.workdir / "data"
+        inner = self.lm.tokenizer.inner
+        self.documents = [
+            recipes.encoded(inner, data.texts(c.source, split, folder), self.workdir)
+            for split in ("train", "validation")
+        ]
+        self.written = drafts.write(
+            self.lm, self.documents, config.distill, self.workdir / "written", 0
+        )
+        o = config.objective
+        self.labels = specdec_pp.drafts(
+            self.lm.model, self.draft.model, o.mix, o.temperature, config.seed, o.part
+        )
+        self.frozen = {"target": self.lm.params, "draft": self.draft.params}
+
+    def fit(self) -> fit.Result:
+        """Train, or resume; checkpoints hold the head alone."""
+        c, t, o = self.config.data, self.config.train, self.config.objective
+        texts = self.written.train
+        corpus = data.Corpus(
+            [text.tokens for text in texts],
+            self.lm.config.eos[0],
+            [text.mask for text in texts],
+        )
+        steps = -(-c.tokens // (c.batch * c.window))
+        stage = data.Stage(steps, c.batch, c.window)
+        stream = data.Stream(corpus, (stage,), self.config.seed, numbered=True)
+        schedule = optimizers.warmup_stable_decay(
+            t.rate, steps, min(t.warmup, steps // 4), steps // 4
+        )
+        key = jax.random.key(self.config.seed)
+        return fit.fit(
+            acceptance.init(key, self.draft.config.d_model),
+            specdec_pp.objective(o.reject, o.blocks),
+            optimizers.adamw(schedule, weight_decay=t.weight_decay),
+            data.DataIterator(stream),
+            steps=steps,
+            workdir=self.workdir,
+            rows_at_once=t.rows_at_once,
+            clip=t.clip,
+            target=self.labels,
+            frozen=self.frozen,
+            save_every=t.save_every,
+            keep=t.keep,
+            log_every=t.log_every,
+        )
+
+    def judged(self, params: Any) -> tuple[np.ndarray, np.ndarray]:
+        """What the head says of drafts on held-out text, and their acceptance."""
+        o = self.config.objective
+        texts = self.written.held
+        size = max(len(text.tokens) for text in texts)
+
+        @jax.jit
+        def one(params: Any, frozen: Any, batch: Any) -> Any:
+            found = self.labels(frozen, batch)
+            said = acceptance.probability(params, found.states, o.blocks)
+            return said, found.accepted, found.weights
+
+        kept: list[list[np.ndarray]] = [[], []]
+        for number, text in enumerate(texts):
+            short = size - len(text.tokens)
+            batch = {
+                "tokens": np.pad(text.tokens, (0, short))[None],
+                "loss_mask": np.pad(text.mask[:-1], (0, short))[None],
+                "row": np.asarray([-1 - number], np.int32),  # rows of no training
+            }
+            said, came, weight = map(np.asarray, one(params, self.frozen, batch))
+            kept[0].append(said[weight > 0])
+            kept[1].append(came[weight > 0])
+        return np.concatenate(kept[0]), np.concatenate(kept[1])
+
+    def prompts(self) -> list[list[int]]:
+        """The beginnings of held-out documents."""
+        c = self.config.evaluate
+        long = [d for d in self.documents[1] if len(d) >= c.prompt_tokens]
+        if len(long) < c.prompts:
+            raise ConfigError(
+                f"{len(long)} held-out documents have {c.prompt_tokens} tokens, not "
+                f"config.evaluate.prompts={c.prompts}"
+            )
+        return [d[: c.prompt_tokens].tolist() for d in long[: c.prompts]]
+
+    def calls(self, params: Any, topology: decoding.Spec) -> dict[str, int]:
+        """New tokens, and calls of both models, of the real decode loop."""
+        c = self.config.evaluate
+        method = compose.Method(
+            decoding.Spec("drafters/model"),
+            decoding.Spec("verifiers/rejection"),
+            topology,
+        )
+        out = decoding.generate(
+            self.lm,
+            self.prompts(),
+            method,
+            max_new_tokens=c.new_tokens,
+            temperature=self.config.objective.temperature,
+            drafts={"draft": self.draft, "acceptance": params},
+        )
+        return {
+            "tokens": int(out.stats.new_tokens.sum()),
+            "target": int(out.stats.target_calls.sum()),
+            "draft": out.stats.draft_calls,
+        }
+
+    def priced(self, params: Any) -> dict[str, dict[str, int]]:
+        """The calls of every fixed length and of every threshold."""
+        c, blocks = self.config.evaluate, self.config.objective.blocks
+        found = {}
+        for length in c.lengths:
+            spec = decoding.Spec("topologies/chain", length=length)
+            found[f"fixed {length}"] = self.calls(params, spec)
+        for threshold in c.thresholds:
+            spec = decoding.Spec(
+                "topologies/specdec_pp",
+                length=c.most,
+                least=c.least,
+                threshold=float(threshold),
+                blocks=blocks,
+            )
+            found[f"h {threshold:g}"] = self.calls(params, spec)
+        return found
+
+
+def unweighted(said: np.ndarray, reject: float) -> np.ndarray:
+    """The acceptance a for which the weighted loss is least at `said`.
+
+    said = a / (a + w (1 - a)), solved for a.
+    """
+    return reject * said / (1.0 - said + reject * said)
+
+
+def prices(
+    calls: dict[str, dict[str, int]], costs: Sequence[float]
+) -> list[dict[str, Any]]:
+    """For each cost of a draft call, the best fixed length and the best threshold."""
+    found = []
+    for cost in costs:
+        each = {
+            name: n["tokens"] / (n["target"] + cost * n["draft"])
+            for name, n in calls.items()
+        }
+        best = {}
+        for kind in ("fixed", "h"):
+            own = {name: x for name, x in each.items() if name.split()[0] == kind}
+            name = max(own, key=lambda n: own[n])
+            best[kind] = {"name": name, "tokens_per_cost": own[name]}
+        found.append({"cost": cost, **best})
+    return found
+
+
+def run(
+    config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
+) -> dict[str, Any]:
+    """Train, calibrate, price and export; resumes where it stopped."""
+    training = Training(config, workdir, lm, own)
+    result = training.fit()
+    params = result.params
+    said, came = training.judged(params)
+    reject = config.objective.reject
+    raw = calibration.bins(said, came)
+    true = calibration.bins(unweighted(said, reject), came)
+    calls = training.priced(params)
+    figures: dict[str, Any] = {
+        "parameters": int(sum(x.size for x in jax.tree.leaves(params))),
+        "steps": result.step,
+        "seen_tokens": result.step * config.data.batch * config.data.window,
+        "seconds": result.seconds,
+        "accepted": float(came.mean()),
+        "calibration": {"raw": raw._asdict(), "unweighted": true._asdict()},
+        "calls": calls,
+        "prices": prices(calls, config.evaluate.costs),
+    }
+    folder = pathlib.Path(config.export or training.workdir / "export")
+    about = {
+        "head": "acceptance",
+        "target": config.model,
+        "draft": config.draft,
+        "fingerprint": files.fingerprint(training.lm.params),
+        "blocks": config.objective.blocks,
+        "reject": reject,
+        "auc": raw.auc,
+    }
+    files.save(folder, jax.tree.map(jnp.asarray, params), about)
+    path = training.workdir / "figures.json"
+    path.write_text(json.dumps(figures, indent=2) + "\n")
+    for row in figures["prices"]:
+        logging.info("cost %.2f: %s against %s", row["cost"], row["h"], row["fixed"])
+    return figures

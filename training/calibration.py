@@ -1,0 +1,71 @@
+"""Whether a predicted chance is the true one: bins, their error, and the ranking."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.errors import DataError
+
+
+class Bins(NamedTuple):
+    """Predictions side by side with what came of them, in equal bins of [0, 1]."""
+
+    predicted: list[float]  # mean prediction of each bin that has any
+    observed: list[float]  # mean outcome there
+    counts: list[float]
+    error: float  # mean |predicted - observed|, by count
+    auc: float  # chance that a case of the outcome 1 is predicted above one of 0
+
+
+def bins(predicted: Any, observed: Any, weights: Any = None, count: int = 10) -> Bins:
+    """Of arrays of one shape; outcomes may be chances themselves, `weights` 0 or more.
+
+    An outcome of 0.3 counts as 0.3 of a case with outcome 1 and 0.7 of one with 0.
+    """
+    f, a = (np.asarray(x, np.float64).reshape(-1) for x in (predicted, observed))
+    w = np.ones_like(f) if weights is None else np.asarray(weights, float).reshape(-1)
+    if f.shape != a.shape or f.shape != w.shape or not w.sum() > 0 or count < 1:
+        raise DataError(
+            f"{f.size} predictions, {a.size} outcomes, weights that sum to {w.sum()}, "
+            f"{count} bins: give arrays of one size, some of them counted"
+        )
+    which = np.minimum((f * count).astype(int), count - 1)
+    mass = np.bincount(which, w, count)
+    there = mass > 0
+    means = [np.bincount(which, w * x, count)[there] / mass[there] for x in (f, a)]
+    gap = np.abs(means[0] - means[1])
+    return Bins(
+        means[0].tolist(),
+        means[1].tolist(),
+        mass[there].tolist(),
+        float((gap * mass[there]).sum() / mass.sum()),
+        auc(f, a, w),
+    )
+
+
+def auc(predicted: np.ndarray, observed: np.ndarray, weights: np.ndarray) -> float:
+    """The area under the ROC curve; ties count a half. 0.5 where one class is empty."""
+    values, which = np.unique(predicted, return_inverse=True)
+    yes = np.bincount(which, weights * observed, len(values))
+    no = np.bincount(which, weights * (1 - observed), len(values))
+    total = yes.sum() * no.sum()
+    if total <= 0:
+        return 0.5
+    below = np.cumsum(no) - no
+    return float((yes * (below + 0.5 * no)).sum() / total)
+
+
+def plot(name: str, found: Bins) -> dict[str, Any]:
+    """The bins as a plot of the report; a calibrated predictor lies on the diagonal."""
+    none = [0.0] * len(found.predicted)
+    series: Sequence[dict[str, Any]] = (
+        {"name": name, "x": found.predicted, "y": found.observed, "error": none},
+        {"name": "calibrated", "x": [0.0, 1.0], "y": [0.0, 1.0], "error": [0.0, 0.0]},
+    )
+    return {
+        "name": f"calibration-{name}",
+        "title": f"acceptance as predicted and as it came, {name}",
+        "x": "predicted",
+        "series": list(series),
+    }

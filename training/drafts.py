@@ -1,0 +1,261 @@
+"""From a config to draft models: pre-trained, aligned with a target, measured, saved.
+
+Three parts, each finished or resumed by itself: a new model is trained on raw text (or
+one is loaded), the target writes text of its own, and every variant of the alignment
+starts from the same weights, on the same text, under the same schedule.
+"""
+
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+import decoding
+import models
+from decoding import compose
+from models import transformer
+from models.errors import ConfigError
+from training import data, distill, evaluate, fit, logs, optimizers, recipes
+from training import teacher as teachers
+from training.objectives import draft_model, next_token
+
+
+class Written(NamedTuple):
+    """Text of the target: to learn from, and to be measured on."""
+
+    train: list[distill.Text]
+    held: list[distill.Text]
+
+
+class Training:
+    """The drafts of one target: what a config says, resolved."""
+
+    def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
+        self.config, self.workdir = config, pathlib.Path(workdir)
+        self.lm = models.load(config.model) if lm is None else lm
+        if self.lm.tokenizer is None or not self.lm.config.eos:
+            raise ConfigError(
+                f"config.model={config.model!r} needs a tokenizer.json and an EOS"
+            )
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        c = config.data
+        folder = c.directory or self.workdir / "data"
+        inner = self.lm.tokenizer.inner
+        self.documents = [
+            recipes.encoded(inner, data.texts(c.source, split, folder), self.workdir)
+            for split in ("train", "validation")
+        ]
+        self.model = transformer.transformer(self._shape())
+        self._one = jax.jit(self._metrics())
+
+    def _shape(self) -> transformer.Config:
+        """The draft's config: of the model it starts from, or of `config.draft`."""
+        d, own = self.config.draft, self.lm.config
+        if d.start:
+            found = models.load(d.start).config
+            if found.vocab_size != own.vocab_size:
+                raise ConfigError(
+                    f"config.draft.start={d.start!r} has a vocabulary of "
+                    f"{found.vocab_size}, the target one of {own.vocab_size}: start "
+                    "from a model with the target's tokenizer"
+                )
+            return found
+        return transformer.Config(
+            vocab_size=own.vocab_size,
+            d_model=d.d_model,
+            n_layers=d.n_layers,
+            n_heads=d.n_heads,
+            n_kv_heads=d.n_kv_heads,
+            head_dim=d.d_model // d.n_heads,
+            d_ff=d.d_ff,
+            max_positions=own.max_positions,
+            ropes=(transformer.rope(d.d_model // d.n_heads, d.rope_theta),),
+            bos=own.bos,
+            eos=own.eos,
+        )
+
+    def _fit(self, name: str, params: Any, own: fit.Objective, corpus, tokens, **more):
+        """One training; every one has the config's schedule over its own steps."""
+        c, t = self.config.data, self.config.train
+        steps = -(-tokens // (c.batch * c.window))
+        stage = data.Stage(steps, c.batch, c.window)
+        stream = data.Stream(corpus, (stage,), self.config.seed, numbered=True)
+        schedule = optimizers.warmup_stable_decay(
+            t.rate if "frozen" in more else t.pretraining_rate,
+            steps,
+            min(t.warmup, steps // 4),
+            steps // 4,
+        )
+        return fit.fit(
+            params,
+            own,
+            optimizers.adamw(schedule, weight_decay=t.weight_decay),
+            data.DataIterator(stream),
+            steps=steps,
+            workdir=self.workdir / name,
+            rows_at_once=t.rows_at_once,
+            clip=t.clip,
+            save_every=t.save_every,
+            keep=t.keep,
+            log_every=t.log_every,
+            **more,
+        )
+
+    def pretrained(self) -> Any:
+        """Params before the alignment: loaded, or trained on raw text (FastDraft)."""
+        c = self.config
+        params = self.model.init(jax.random.key(c.seed))
+        if c.draft.start:
+            params = models.load(c.draft.start, dtype=jnp.float32).params
+        if not c.data.pretraining_tokens:
+            return params
+        corpus = data.Corpus(self.documents[0], self.lm.config.eos[0])
+        own = next_token.objective(self.model.config)
+        tokens = c.data.pretraining_tokens
+        return self._fit("pretraining", params, own, corpus, tokens).params
+
+    def aligned(self, name: str, start: Any, written: Written) -> Any:
+        """The result of one variant, from `start`."""
+        fields = self.config.variants[name].to_dict()
+        own = draft_model.objective(self.model, part=self.config.train.part, **fields)
+        corpus = data.Corpus(
+            [text.tokens for text in written.train],
+            self.lm.config.eos[0],
+            [text.mask for text in written.train],
+        )
+        target = teachers.teacher(self.lm.model)
+        more = {
+            "target": target,
+            "frozen": self.lm.params,
+            "evaluate": lambda params: self.measured(params, written.held),
+            "evaluate_every": self.config.train.evaluate_every,
+        }
+        tokens = self.config.data.tokens
+        return self._fit(name, start, own, corpus, tokens, **more)
+
+    def _metrics(self) -> Any:
+        own = draft_model.objective(self.model, "kl")
+        read = teachers.teacher(self.lm.model)
+
+        def metrics(params: Any, frozen: Any, batch: Any) -> Any:
+            found = own.loss(params, batch, read(frozen, batch))[1]
+            return {**found, "n": own.weight(batch)}
+
+        return metrics
+
+    def measured(self, params: Any, held: list[distill.Text]) -> dict[str, float]:
+        """On the target's held-out text: nats, acceptance, and the decode loop's tau.
+
+        Perplexity and acceptance need not agree, so both are there.
+        """
+        c = self.config.evaluate
+        size = max(len(text.tokens) for text in held)
+        sums: dict[str, float] = {}
+        for text in held:
+            short = size - len(text.tokens)
+            batch = {
+                "tokens": np.pad(text.tokens, (0, short))[None],
+                "loss_mask": np.pad(text.mask[:-1], (0, short))[None],
+            }
+            one = self._one(params, self.lm.params, batch)
+            found = {k: float(v) for k, v in one.items()}
+            for k, v in found.items():
+                own = v if k == "n" else v * found["n"]
+                sums[k] = sums.get(k, 0.0) + own
+        count = sums.pop("n")
+        prompts = [d[: c.prompt_tokens].tolist() for d in self.documents[1]]
+        prompts = [p for p in prompts if len(p) == c.prompt_tokens][: c.prompts]
+        out = decoding.generate(
+            self.lm,
+            prompts,
+            method(c.length),
+            max_new_tokens=c.new_tokens,
+            temperature=c.temperature,
+            drafts={"draft": self.loaded(params)},
+        )
+        tau = float(sum(out.stats.new_tokens) / sum(out.stats.target_calls))
+        return {**{k: v / count for k, v in sums.items()}, "tau": tau}
+
+    def loaded(self, params: Any) -> models.Loaded:
+        """The draft as `decoding` takes it."""
+        return models.Loaded(self.model, params, self.lm.tokenizer)
+
+
+def write(lm: Any, documents: Any, c: Any, folder: pathlib.Path, seed: int) -> Written:
+    """The target's text after passages of both splits: `distill`, resumed.
+
+    `c` has `prompts`, `held`, `prompt_tokens`, `new_tokens`, `temperatures` and
+    `batch`; the prompts are shared among the temperatures.
+    """
+    found = []
+    for split, count in enumerate((c.prompts, c.held)):
+        passages = evaluate.copying_cases(
+            documents[split], count, c.prompt_tokens, seed
+        )
+        texts: list[distill.Text] = []
+        share = -(-count // len(c.temperatures))
+        for i, temperature in enumerate(c.temperatures):
+            rows = [p.tolist() for p in passages[i * share : (i + 1) * share]]
+            if not rows:
+                continue
+            path = folder / f"{split}-{i}.jsonl"
+            settings = distill.Settings(c.new_tokens, float(temperature), seed + i)
+            distill.distill(lm, rows, path, settings, c.batch)
+            texts += distill.read(path)
+        found.append(texts)
+    return Written(*found)
+
+
+def method(length: int) -> compose.Method:
+    """A chain of a draft model's tokens."""
+    return compose.Method(
+        decoding.Spec("drafters/model"),
+        topology=decoding.Spec("topologies/chain", length=length),
+    )
+
+
+def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, Any]:
+    """Train, measure and save every variant; resumes where it stopped.
+
+    `workdir/<variant>/export` is a model directory for `models.load`;
+    `workdir/figures.json` holds the figures, before any alignment too.
+    """
+    training = Training(config, workdir, lm)
+    start = training.pretrained()
+    count = int(sum(x.size for x in jax.tree.leaves(start)))
+    written = write(
+        training.lm,
+        training.documents,
+        config.distill,
+        training.workdir / "written",
+        config.seed,
+    )
+    figures: dict[str, Any] = {
+        "parameters": count,
+        "target_parameters": int(
+            sum(x.size for x in jax.tree.leaves(training.lm.params))
+        ),
+        "written_tokens": int(sum(text.mask.sum() for text in written.train)),
+        "pretraining_tokens": config.data.pretraining_tokens,
+        "before": training.measured(start, written.held),
+        "variants": {},
+    }
+    for name in config.variants:
+        result = training.aligned(name, start, written)
+        folder = training.workdir / name
+        models.save(training.loaded(result.params), folder / "export")
+        figures["variants"][name] = {
+            "steps": result.step,
+            "seen_tokens": result.step * config.data.batch * config.data.window,
+            "seconds": result.seconds,
+            "after": training.measured(result.params, written.held),
+            "curve": logs.evaluations(folder),
+        }
+        logging.info("%s: %s", name, figures["variants"][name]["after"])
+    path = training.workdir / "figures.json"
+    path.write_text(json.dumps(figures, indent=2) + "\n")
+    return figures
