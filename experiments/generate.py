@@ -81,6 +81,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
         raise PromptError(
             f"--model={values.model} has no tokenizer.json: a text cannot be encoded"
         )
+    prompt = lm.tokenizer.encode(values.prompt)
 
     if "heads" in needs:
         if not values.heads:
@@ -95,7 +96,6 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
         out.print(Text(piece, style), end="", soft_wrap=True)
 
     out.print(Text(values.prompt, "dim"), end="", soft_wrap=True)
-    prompt = lm.tokenizer.encode(values.prompt)
     return decoding.generate(
         lm,
         [prompt],

@@ -8,6 +8,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -112,12 +113,13 @@ def hydragen(settings: Any, gb_s: float) -> list[dict[str, Any]]:
     for prefix in settings.prefixes:
         size = prefix + settings.suffix
         like = jax.eval_shape(functools.partial(lm.init_cache, many, size))
-        forms = {"shared": lambda like=like, p=prefix: shared.shared(like, p)}
+        forms: dict[str, Callable[[], Any]] = {}
+        forms["shared"] = functools.partial(shared.shared, like, prefix)
         if prefix <= settings.largest_copied:
-            forms["copied"] = lambda size=size: lm.init_cache(many, size)
+            forms["copied"] = functools.partial(lm.init_cache, many, size)
         for form, make in forms.items():
             length = jnp.full((many,), prefix + settings.suffix // 2, jnp.int32)
-            spent = _step(lm, params, make().replace(length=length), 1, settings)
+            spent = _step(lm, params, replace(make(), length=length), 1, settings)
             tokens = many / spent
             rows.append({"form": form, "prefix": prefix, "tokens_s": tokens})
     return rows
@@ -233,10 +235,10 @@ def markdown(found: dict[str, list]) -> str:
             )
         parts += [f"## {name}", "", table(heads, rows)]
     first: dict[str, float] = {}
-    rows = []
+    shown = []
     for row in found["hydragen"]:
         of = first.setdefault(row["form"], row["tokens_s"])
-        rows.append(
+        shown.append(
             [
                 row["form"],
                 str(row["prefix"]),
@@ -244,14 +246,14 @@ def markdown(found: dict[str, list]) -> str:
                 _ratio(row["tokens_s"], of),
             ]
         )
-    heads = ("form", "prefix", "tokens/s", "÷ shortest")
-    parts += ["## hydragen", "", table(heads, rows)]
+    parts += ["## hydragen", ""]
+    parts.append(table(("form", "prefix", "tokens/s", "÷ shortest"), shown))
     plain = found["rounds"][0]["ms"]
-    rows = [
+    shown = [
         [str(r["nodes"]), f"{r['ms']:.2f}", _ratio(r["ms"], plain), f"{r['mbu']:.2f}"]
         for r in found["rounds"]
     ]
-    parts += ["## rounds", "", table(("N", "ms", "÷ plain", "MBU"), rows)]
+    parts += ["## rounds", "", table(("N", "ms", "÷ plain", "MBU"), shown)]
     return "\n".join(parts)
 
 

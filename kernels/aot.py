@@ -139,14 +139,15 @@ def over_vocabulary(
         cut = vocabularies.plan_search(shape, limit)
         arrays = [wide, token, number]
     elif operation == "residual":
-        cut = vocabularies.plan(shape, limit, vocabularies.RestPlan)
+        cut = vocabularies.plan_rest(shape, limit)
         arrays = [wide, wide, number, number, own]
     else:
         cut = vocabularies.plan(shape, limit)
         rows = new((shape.batch, shape.noises, shape.vocab), jnp.float32)
         asked = new((*nodes, shape.tokens), jnp.int32)
-        arrays = [wide, number, asked, rows if shape.shared else own]
-        arrays.append(token if shape.shared else None)
+        shared = shape.shared
+        arrays = [wide, number, asked, rows if shared else own]
+        arrays += [token] if shared else []
     function = getattr(over_logits, operation)
 
     def call(*arrays: Any) -> Any:

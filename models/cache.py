@@ -7,7 +7,7 @@ row. Others are in `quantized`.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import jax.numpy as jnp
 from flax import struct
@@ -99,7 +99,7 @@ class KVCache:
     def shares(self) -> bool:
         return bool(self.layers) and self.layers[0].shares
 
-    def open(self, block: base.Block) -> "KVCache":
+    def open(self, block: base.Block) -> Self:
         """Note the positions of the block's nodes; the layers append the keys."""
         rows = jnp.arange(self.pos.shape[0])[:, None]
         pos = self.pos.at[rows, block.slots].set(

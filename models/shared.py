@@ -9,7 +9,6 @@ prefilled side by side, or wholly behind it.
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -107,7 +106,7 @@ def shared(dense: cache.KVCache, prefix: int) -> cache.KVCache:
     """An empty cache of the shapes of `dense` whose rows share `prefix` slots."""
 
     def layer(like: cache.DenseLayer) -> SharedLayer:
-        def part(x: jax.ShapeDtypeStruct, batch: int, size: int) -> Array:
+        def part(x: Array, batch: int, size: int) -> Array:
             return jnp.zeros((batch, x.shape[1], size, x.shape[3]), x.dtype)
 
         batch, size = like.k.shape[0], like.k.shape[2]

@@ -67,7 +67,7 @@ def forward(
     return base.ModelOutput(logits, base.Hidden(hidden))
 
 
-def places(shape: tuple[int, int], segments: Array | None = None) -> Array:
+def places(shape: tuple[int, ...], segments: Array | None = None) -> Array:
     """Positions int32[B, T] of packed texts: they restart with every segment."""
     index = jnp.arange(shape[1], dtype=jnp.int32)
     if segments is None:

@@ -136,7 +136,8 @@ def agreement(
 
     @jax.jit
     def right(params: Any, tokens: Any, mask: Any) -> Any:
-        best = transformer.forward(lm.config, params, tokens).logits.argmax(-1)
+        logits: Any = transformer.forward(lm.config, params, tokens).logits
+        best = logits.argmax(-1)
         hit = best[:, :-1] == tokens[:, 1:]
         return (hit & mask[:, 1:]).sum(), mask[:, 1:].sum()
 

@@ -150,7 +150,8 @@ def _likeliest(lm: Any, texts: Sequence[Sequence[int]]) -> np.ndarray:
 
     @jax.jit
     def best(params: Any, tokens: Any) -> Any:
-        return transformer.forward(lm.config, params, tokens).logits.argmax(-1)
+        logits: Any = transformer.forward(lm.config, params, tokens).logits
+        return logits.argmax(-1)
 
     parts = [best(lm.params, row[None]) for row in tokens]
     return np.concatenate([np.asarray(p) for p in parts])

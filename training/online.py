@@ -114,5 +114,6 @@ class Online:
             return (optax.apply_updates(params, updates), opt_state), value
 
         start = (params, opt_state)
+        values: Any
         (params, opt_state), values = jax.lax.scan(step, start, None, self.steps)
         return params, opt_state, values[-1]

@@ -9,7 +9,7 @@ same for all its nodes (`decoding/noise.py`), so that a tree of depth D has D + 
 of it and not one a node. Parts of a vocabulary are merged by `merge`, `merge_rest`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -21,7 +21,7 @@ from kernels.verify.facts import Facts as Facts
 from kernels.verify.facts import Rest as Rest
 from kernels.verify.facts import merge as merge
 from kernels.verify.facts import merge_rest as merge_rest
-from kernels.verify.tiling import RestPlan, Shape, plan, plan_search
+from kernels.verify.tiling import Shape, plan, plan_rest, plan_search
 
 AUTO, PALLAS, XLA = "auto", "pallas", "xla"
 TPU, INTERPRET = "tpu", "interpret"
@@ -89,12 +89,8 @@ def verify(
     else:
         arrays = _turn(nodes == 1, (logits, heat, local, noise, depth))
         rows = 0 if noise is None else arrays[3].shape[1]
-        shape = Shape(
-            *arrays[0].shape,
-            logits.dtype,
-            tokens.shape[2],
-            rows,
-            depth is not None,
+        shape = _shape(
+            arrays[0], tokens=tokens.shape[2], noises=rows, shared=depth is not None
         )
         interpret = form == INTERPRET
         cut = plan(shape, vmem or planning.vmem_here(interpret))
@@ -126,9 +122,9 @@ def residual(
     else:
         turned = p_logits.shape[1] == 1
         arrays = _turn(turned, arrays)
-        shape = Shape(*arrays[0].shape, p_logits.dtype, shared=False)
+        shape = _shape(arrays[0], shared=False)
         interpret = form == INTERPRET
-        cut = plan(shape, vmem or planning.vmem_here(interpret), RestPlan)
+        cut = plan_rest(shape, vmem or planning.vmem_here(interpret))
         found = pallas_tpu.residual(cut, *arrays, vmem=vmem, interpret=interpret)
         found = Rest(*_turn(turned, found))
     return found._replace(drawn=found.drawn + offset, spare=found.spare + offset)
@@ -157,12 +153,17 @@ def thresholds(
     interpret = form == INTERPRET
     turned = logits.shape[1] == 1
     logits, best, share = _turn(turned, (logits, best, share))
-    shape = Shape(*logits.shape, logits.dtype)
+    shape = _shape(logits)
     cut = plan_search(shape, vmem or planning.vmem_here(interpret))
     found = pallas_tpu.thresholds(
         cut, logits, best, share, vmem=vmem, interpret=interpret
     )
     return _turn(turned, found)
+
+
+def _shape(logits: Array, **more: Any) -> Shape:
+    batch, nodes, vocab = logits.shape
+    return Shape(batch, nodes, vocab, logits.dtype, **more)
 
 
 def _turn(turned: bool, arrays: tuple) -> tuple:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -169,6 +169,9 @@ class SearchPlan(Plan):
         )
 
 
+P = TypeVar("P", bound=Plan)
+
+
 def _nodes(b: Any, n: Any, v: Any) -> tuple:
     return b, n, 0
 
@@ -177,8 +180,17 @@ def _blocks(b: Any, n: Any, v: Any) -> tuple:
     return b, n, v
 
 
-def plan(shape: Shape, vmem: int, kind: type[Plan] = Plan) -> Plan:
+def plan(shape: Shape, vmem: int) -> Plan:
     """The cut of the most logits a step that fits `vmem` bytes."""
+    return _largest(Plan, shape, vmem)
+
+
+def plan_rest(shape: Shape, vmem: int) -> RestPlan:
+    """The same for a residual."""
+    return _largest(RestPlan, shape, vmem)
+
+
+def _largest(kind: type[P], shape: Shape, vmem: int) -> P:
     nodes = min(NODES, shape.nodes)
     if nodes < shape.nodes:
         nodes = -(-nodes // 16) * 16

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from models import base
 from models.errors import ConfigError
@@ -75,12 +76,13 @@ def fused(params: Params, embedded: Array, feature: Array, state: Array) -> tupl
 def along(params: Params, embedded: Array, features: Array, state: Array) -> tuple:
     """u [B, T, D] of pairs in a row, and the state [B, T, memory] after each."""
 
-    def step(state: Array, pair: tuple) -> tuple:
-        u, state = fused(params, *pair, state)
+    def step(state: Array, pair: tuple[Array, Array]) -> tuple:
+        u, state = fused(params, pair[0], pair[1], state)
         return state, (u, state)
 
     pairs = (embedded.swapaxes(0, 1), features.swapaxes(0, 1))
-    u, states = lax.scan(step, state, pairs)[1]
+    out: tuple[Array, Array] = lax.scan(step, state, pairs)[1]
+    u, states = out
     return u.swapaxes(0, 1), states.swapaxes(0, 1)
 
 
@@ -90,7 +92,12 @@ def start(params: Params, batch: int, dtype: Any = jnp.float32) -> Array:
 
 
 def sequence(
-    params: Params, target, embedded: Array, features: Array, k: int, offset: int = 0
+    params: Params,
+    target: Any,
+    embedded: Array,
+    features: Array,
+    k: int,
+    offset: ArrayLike = 0,
 ) -> Array:
     """f^ [B, T, D], at s of token s + k + 1; blocks begin where k divides s + offset.
 
@@ -99,7 +106,8 @@ def sequence(
     layer = params["layer"]
     c = layers.of(layer, target)
     batch, length = embedded.shape[:2]
-    u, _ = along(params, embedded, features, start(params, batch, features.dtype))
+    state = start(params, batch, features.dtype)
+    u, _ = along(params, embedded, features, state)
     at = jnp.arange(length, dtype=jnp.int32)
     q, keys, v = layers.qkv(layer, c, u, jnp.broadcast_to(at, (batch, length)))
     number = (at + offset) // k
