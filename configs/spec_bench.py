@@ -25,6 +25,9 @@ DRAFTERS = (
     "rasd",
     "pearl",
     "speculative_jacobi",
+    "swift",
+    "del_",
+    "easyspec",
 )
 
 
