@@ -45,6 +45,7 @@ METHODS = (
     Method(Spec("drafters/swift", length=3, nodes=8, context=4)),
     Method(Spec("drafters/del_", length=3)),
     Method(Spec("drafters/easyspec", group=2), topology=CHAIN),
+    Method(Spec("drafters/copyspec_model", gamma=2, copy=4), topology=CHAIN),
 )
 MADE = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|transpose|concatenate|pad)\(")
 

@@ -15,15 +15,14 @@ one-hot), so that rejection schemes accept its tokens with p; the official code 
 them at temperature > 0 only where p is 1.
 
 Cost per call: that of CopySpec; where a row finds no match also that of the draft
-model, which first reads what was copied since it last ran, copy + 2 tokens a call.
+model, which first reads what was copied since it last ran, 16 tokens a call.
 """
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 from flax import struct
-from jax import Array, lax
+from jax import Array
 
 from decoding import base, drafting
 from decoding.catalogue import Card
@@ -41,58 +40,88 @@ CARD = Card(
 class Row:
     """The draft model's state, and whose draft the round verifies."""
 
-    written: tuple  # the row state of `drafters/model`: its cache comes first
+    written: tuple  # of `drafters/model`: its cache, and the row of `_unless_copied`
     copied: Array  # bool[B]: the draft is a copy
-    ran: Array  # bool[B]: the model drafted, whether it was asked or not
 
 
 def drafter(
     draft, topology: base.Topology, gamma: int = 3, copy: int = 10
 ) -> base.Drafter:
     """CopySpec with `gamma` and `copy`; else `draft` with `topology`."""
-    copier, writer = copyspec.drafter(gamma, copy), model.drafter(draft, topology)
+    copier = copyspec.drafter(gamma, copy)
+    writer = model.drafter(draft, _unless_copied(topology))
     nodes, depth = max(copier.nodes, writer.nodes), max(copier.depth, writer.depth)
 
     def init(ctx: base.Context) -> base.State:
         inner, none = writer.init(ctx), jnp.zeros(ctx.length.shape, bool)
-        return base.State(Row(inner.row, none, none), inner.shared)
+        return base.State(Row(inner.row, none), inner.shared)
 
     def draft_tree(keys, ctx: base.Context, state: base.State):
         copies = copier.draft(keys, ctx, base.State())[0]
         copied = copies.kind[:, 1] == base.CANDIDATE
-        asked = ~copied.all()
-
-        def write(inner: base.State) -> tuple:
-            cache, *rest = inner.row
-            cache, calls = drafting.catch_up(
-                draft, ctx.params["draft"], cache, ctx, copy + 2
-            )
-            inner = base.State((cache, *rest), inner.shared)
-            grown, inner, _ = writer.draft(keys, ctx, inner)
-            return replace(grown, calls=calls + grown.calls), inner
-
-        def skip(inner: base.State) -> tuple:
-            shapes = jax.eval_shape(write, inner)[0]  # every row has its copy
-            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), inner
-
-        inner = base.State(state.row.written, state.shared)
-        grown, inner = lax.cond(asked, write, skip, inner)
-        ran = jnp.broadcast_to(asked, copied.shape)
+        cache, (grown, _) = state.row.written
+        inner = base.State((cache, (grown, copied)), state.shared)
+        grown, inner, _ = writer.draft(keys, ctx, inner)
         fused = _either(copied, _wider(copies, nodes), _wider(grown, nodes), depth)
-        return fused, base.State(Row(inner.row, copied, ran), inner.shared), ctx.cache
+        return fused, base.State(Row(inner.row, copied), inner.shared), ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         row, seen = state.row, outcome
         if outcome.warped is not None:
             count = outcome.verdict.count
             own = jnp.where(row.copied, jnp.minimum(count, 0), count)
-            own = jnp.where(row.ran, own, -1)
-            active = outcome.active & row.ran & ~row.copied
+            active = outcome.active & ~row.copied
             seen = drafting.part(outcome, topology, own, active)
         inner = writer.observe(ctx, base.State(row.written, state.shared), seen)
         return base.State(replace(row, written=inner.row), inner.shared)
 
     return base.Drafter(init, draft_tree, observe, nodes, depth)
+
+
+def _unless_copied(topology: base.Topology) -> base.Topology:
+    """The topology in rows that do not copy; its row is followed by their `copied`.
+
+    Where all rows copy nothing grows, and so the model is not called.
+    """
+
+    def init(batch: int) -> base.State:
+        inner = topology.init(batch)
+        return base.State((inner.row, jnp.zeros((batch,), bool)), inner.shared)
+
+    def inner(state: base.State) -> base.State:
+        return base.State(state.row[0], state.shared)
+
+    def outer(found: base.State, state: base.State) -> base.State:
+        return base.State((found.row, state.row[1]), found.shared)
+
+    def expand(keys, state: base.State, *given):
+        nodes, found = topology.expand(keys, inner(state), *given)
+        return nodes, outer(found, state)
+
+    def adapt(state: base.State, outcome: base.Outcome):
+        return outer(topology.adapt(inner(state), outcome), state)
+
+    def more(state: base.State, level: int) -> Array:
+        free = ~state.row[1]
+        return free if grows is None else free & grows(inner(state), level)
+
+    def watched(params, state: base.State, *given):
+        assert watch is not None
+        return outer(watch(params, inner(state), *given), state)
+
+    def pruned(state: base.State, nodes: base.TokenTree):
+        assert prune is not None
+        return prune(inner(state), nodes)
+
+    grows, watch, prune = topology.more, topology.watch, topology.prune
+    return topology._replace(
+        init=init,
+        expand=expand,
+        adapt=adapt,
+        more=more,
+        watch=watch and watched,
+        prune=prune and pruned,
+    )
 
 
 def _wider(nodes: base.TokenTree, size: int) -> base.TokenTree:

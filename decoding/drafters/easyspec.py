@@ -33,7 +33,7 @@ from jax import Array
 
 from decoding import base, chains, drafting
 from decoding.catalogue import Card
-from models.base import Block, Hidden, LanguageModel, ModelOutput
+from models.base import Block, Hidden, LanguageModel, ModelOutput, Tap
 from models.errors import MethodError
 
 CARD = Card(
@@ -66,7 +66,8 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
         params = ctx.params["draft"]
         # A row that committed nothing reads its root again.
         cache = replace(cache, length=jnp.minimum(cache.length, ctx.length - 1))
-        logits, cache = drafting.root_logits(model, params, cache, ctx, width)
+        wanted = drafting.taps(topology)
+        logits, own, cache = drafting.root(model, params, cache, ctx, wanted, width)
         nodes, grown, cache = drafting.grow(
             fuzzy,
             params,
@@ -76,6 +77,7 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
             keys,
             base.State(row, state.shared),
             logits,
+            own,
         )
         cache = replace(cache, length=ctx.length)  # the root's keys are exact, too
         nodes = replace(nodes, calls=jnp.maximum(nodes.calls, 0) + 1)
@@ -100,13 +102,16 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
 
 
 def parallel(model: LanguageModel, group: int):
-    """A call of `model` whose attention layers run in groups."""
+    """A call of `model` whose attention layers run in groups; of its states it shows
+    the last, normed."""
     last = model.config.n_layers - 1
     spans = [(i, min(i + group, last)) for i in range(1, last, group)]
     attention = np.zeros((last + 1, 2), bool)
     attention[:, 0] = True
 
-    def call(params: Any, cache: Any, block: Block) -> tuple[ModelOutput, Any]:
+    def call(
+        params: Any, cache: Any, block: Block, taps: tuple[Tap, ...] = ()
+    ) -> tuple[ModelOutput, Any]:
         def part(x: Array, cache: Any, i: int, run: np.ndarray | None):
             mask = None if run is None else jnp.asarray(run)
             own = replace(block, run=mask)
@@ -125,6 +130,7 @@ def parallel(model: LanguageModel, group: int):
                 x, cache = part(x + added[i - lo], cache, i, ~attention)
         if last:
             x, cache = part(x, cache, last, None)
-        return ModelOutput(model.head(params, model.norm(params, x)), Hidden()), cache
+        x = model.norm(params, x)
+        return ModelOutput(model.head(params, x), Hidden(dict.fromkeys(taps, x))), cache
 
     return call

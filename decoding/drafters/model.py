@@ -78,15 +78,19 @@ def propose(
 
     def after_a_pause(cache):
         """The same where rounds without a draft have left the cache behind."""
-        return root(drafting.catch_up(model, params, cache, ctx, CHUNK)[0])
+        cache, late = drafting.catch_up(model, params, cache, ctx, CHUNK)
+        logits, own, cache = root(cache)
+        return logits, own, late, cache
 
     if topology.more is None:
         logits, own, cache = root(cache)
+        late = jnp.int32(0)
     else:
         grows = drafting.grows(topology, base.State(row, state.shared))
-        shapes = jax.eval_shape(lambda c: after_a_pause(c)[:2], cache)
+        shapes = jax.eval_shape(lambda c: after_a_pause(c)[:3], cache)
         none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        logits, own, cache = lax.cond(grows, after_a_pause, lambda c: (*none, c), cache)
+        pause = lambda c: (*none, c)
+        logits, own, late, cache = lax.cond(grows, after_a_pause, pause, cache)
     nodes, grown, cache = drafting.grow(
         model,
         params,
@@ -98,5 +102,5 @@ def propose(
         logits,
         own,
     )
-    nodes = replace(nodes, calls=nodes.calls + 1)
+    nodes = replace(nodes, calls=nodes.calls + 1 + late)
     return nodes, base.State((cache, grown.row), grown.shared), ctx.cache

@@ -77,7 +77,8 @@ def drafter(
         cache, row = state.row
         params = ctx.params["draft"]
         cache, calls = drafting.catch_up(draft, params, cache, ctx, length + 2)
-        logits, cache = drafting.root_logits(draft, params, cache, ctx)
+        wanted = drafting.taps(topology)
+        logits, own, cache = drafting.root(draft, params, cache, ctx, wanted)
         nodes, grown, cache = drafting.grow(
             draft,
             params,
@@ -87,6 +88,7 @@ def drafter(
             keys,
             base.State(row, state.shared),
             logits,
+            own,
         )
         texts, ends = ctx.tokens[:, None], ctx.length[:, None]
         pattern = lookup.last_tokens(ctx.tokens, ctx.length, longest)
