@@ -20,9 +20,8 @@ CONFIG = dataclasses.replace(
 )
 LM = transformer.transformer(CONFIG)
 LOADED = models.Loaded(LM, blocks.numpy_params(LM))
-COMMON = small.random_tokens(5, 300).tolist()
-PROMPTS = [COMMON + rest for rest in ([3], [1, 4, 1, 5], small.random_tokens(6, 140))]
-PROMPTS = [[int(t) for t in prompt] for prompt in PROMPTS]
+COMMON, LATER = (small.random_tokens(5, n).tolist() for n in (300, 140))
+PROMPTS = [COMMON + rest for rest in ([3], [1, 4, 1, 5], LATER)]
 TREE = decoding.Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
 
 
@@ -35,7 +34,7 @@ def text(method, temperature=0.0, n=1):
 
 def cache_of(prompts):
     parts = compose.compose(decoding.Method(), LOADED)
-    return decoder._cache(parts.program, prompts, 512, jnp.float32)
+    return decoder._cache(parts.program, prompts, 512, jnp.float32, True)
 
 
 @pytest.mark.parametrize(("method", "temperature"), [(TREE, 0.0), (TREE, 0.8)])
@@ -66,6 +65,11 @@ def test_a_prefix_is_held_once(monkeypatch):
     assert found.size == dense.size == 512
     monkeypatch.setattr(decoder, "SHARED", 2 * 256 + 1)
     assert count(cache_of(PROMPTS)) == count(dense)
+    # A caller who admits requests later keeps rows apart.
+    monkeypatch.setattr(decoder, "SHARED", 1)
+    parts = compose.compose(decoding.Method(), LOADED)
+    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32, False)
+    assert count(found) == count(dense)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,7 @@ def test_layers_with_windows_stay_dense(monkeypatch):
     config = dataclasses.replace(CONFIG, windows=(0, 5))
     lm = transformer.transformer(config)
     parts = compose.compose(decoding.Method(), models.Loaded(lm, LOADED.params))
-    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32)
+    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32, True)
     assert found.shares
     like = jax.eval_shape(lambda: lm.init_cache(3, 512))
     block = base.causal_block(
