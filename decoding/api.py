@@ -68,7 +68,7 @@ def generate(
 
     Raises:
         PromptError: an empty, too long or out-of-range prompt, or a request that
-            cannot be served.
+            cannot be served (a paged cache's pool is too small for it).
         MethodError: an unknown method, or parts that do not fit together.
     """
     chosen: Any = compose.recipe(method) if type(method) is str else method
@@ -95,12 +95,17 @@ def generate(
     engine = decoder.decoder(parts)
     compiled, begun = engine.compile_seconds, time.perf_counter()
     size = decoder.bucket(max(limits))
-    state = engine.start(params, parts, rows, limits, keys, size, memory)
+    state = engine.start(params, parts, rows, limits, keys, size, memory, share=True)
     if loop is None:
         state = engine.advance(params, state)
     else:
         state = loop(lambda s: engine.step(params, s), state)
     state = jax.block_until_ready(state)
+    if any(bool(cache.overrun) for cache in state.caches.values()):
+        raise PromptError(
+            "a cache's pool of pages was too small, so that texts would be wrong: make "
+            "the pool larger, or decode fewer prompts at a time"
+        )
     compiled = engine.compile_seconds - compiled
     seconds = time.perf_counter() - begun - compiled
     figures = stats.summarise(state.counters, seconds, compiled)

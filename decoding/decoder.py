@@ -46,11 +46,13 @@ class Decoder:
         keys: Array,
         size: int,
         memory: Any = None,
+        share: bool = False,
     ) -> loop.DecodeState:
         """A state for `prompts`, caches filled; `size` is the token buffer's `T`.
 
         `limits` are the lengths (prompt included) at which rows end. `parts` may hold
-        other numbers (temperature, ...) than the composition that was compiled.
+        other numbers (temperature, ...) than the composition that was compiled. With
+        `share` a long common beginning is kept once; no request can be admitted then.
         """
         program, fresh = self.program, parts.program
         batch = len(prompts)
@@ -58,7 +60,7 @@ class Decoder:
         dtype = _dtype(params[loop.TARGET])
         room = max(program.drafter.nodes, program.drafter.scratch)
         slots = -(-(size + room) // 16) * 16
-        caches = {loop.TARGET: _cache(program, prompts, slots, dtype)}
+        caches = {loop.TARGET: _cache(program, prompts, slots, dtype, share)}
         own = {}
         for name, stream in program.streams.items():
             given = fresh.streams[name].prompts
@@ -179,14 +181,16 @@ def _dtype(params: Any) -> Any:
     return jax.tree.leaves(params)[0].dtype
 
 
-def _cache(program: loop.Program, prompts: Sequence, slots: int, dtype: Any) -> Any:
-    """The target's cache; a long common beginning of the prompts is kept once."""
+def _cache(
+    program: loop.Program, prompts: Sequence, slots: int, dtype: Any, share: bool
+) -> Any:
+    """The target's cache; a long common beginning is kept once where rows `share`."""
 
     def make() -> Any:
         return program.model.init_cache(len(prompts), slots, dtype)
 
     like = jax.eval_shape(make)
-    if like.shares and not must_be_dense(program.model.config):
+    if share and like.shares and not must_be_dense(program.model.config):
         prefix = common_prefix(prompts, program.chunk)
         if prefix * (len(prompts) - 1) >= SHARED:
             return shared(like, prefix)

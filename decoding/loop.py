@@ -389,7 +389,9 @@ def admit(state: DecodeState, row: Array, fresh: DecodeState) -> DecodeState:
     parts: dict[str, Any] = {
         n: rows(getattr(state, n), getattr(fresh, n)) for n in names
     }
-    rest = [f for f in state.__dataclass_fields__ if f not in names]
+    caches = state.caches.items()
+    parts["caches"] = {n: cache.admit(row, fresh.caches[n]) for n, cache in caches}
+    rest = [f for f in state.__dataclass_fields__ if f not in parts]
     for name in rest:
         parts[name] = jax.tree.map(put, getattr(state, name), getattr(fresh, name))
     return replace(state, **parts)

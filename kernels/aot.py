@@ -74,15 +74,15 @@ def tree_attention(
 ) -> tuple[pallas_tpu.Plan, Any]:
     """The plan of a call and its program, the write of the block's keys included.
 
-    The cache is donated and written as the model does, so that a layout the kernel
-    cannot read in place would show as a copy.
+    The cache, or its pool of pages, is donated and written as the model does, so that a
+    layout the kernel cannot read in place would show as a copy.
     """
     cut = pallas_tpu.plan(shape, planning.budget(planned_for or chip))
     batch, nodes, new = shape.batch, shape.nodes, jax.ShapeDtypeStruct
     heads = shape.groups * shape.heads
     per = nibbles.slots(shape.cache_dtype)
-    held, written = shape.size // per, -(-nodes // per)
-    cache = new((batch, shape.groups, held, shape.dim), shape.cache_dtype)
+    written = -(-nodes // per)
+    cache = new(_held(shape), shape.cache_dtype)
     block = new((batch, shape.groups, written, shape.dim), shape.cache_dtype)
     arrays = {
         "q": new((batch, nodes, heads, shape.dim), shape.dtype),
@@ -96,10 +96,15 @@ def tree_attention(
         scales = new((batch, shape.groups, shape.size), jnp.float32)
         arrays["k_scale"] = arrays["v_scale"] = scales
 
+    if shape.page:
+        arrays["table"] = new((batch, shape.size // shape.page), jnp.int32)
+
     def call(k: Any, v: Any, own: Any, arrays: dict) -> Any:
-        rows = jnp.arange(batch)[:, None, None]
+        rows = jnp.arange(batch)[:, None]
         slots = arrays["lengths"][:, None] // per + jnp.arange(written)
-        at = (rows, jnp.arange(shape.groups)[None, :, None], slots[:, None])
+        if shape.page:
+            rows, slots = arrays["table"][rows, slots // shape.page], slots % shape.page
+        at = (rows[:, None], jnp.arange(shape.groups)[None, :, None], slots[:, None])
         k, v = (x.at[at].set(own, mode="drop", unique_indices=True) for x in (k, v))
         limit = planning.budget(chip)
         found = pallas_tpu.tree_attention(cut, k=k, v=v, **arrays, vmem=limit)
@@ -108,10 +113,15 @@ def tree_attention(
     return cut, compile_for(chip, call, cache, cache, block, arrays, donate=(0, 1))
 
 
+def _held(shape: pallas_tpu.Shape) -> tuple[int, int, int, int]:
+    """The shape of the cache's array, of keys or of values."""
+    size = (shape.page or shape.size) // nibbles.slots(shape.cache_dtype)
+    return shape.pages or shape.batch, shape.groups, size, shape.dim
+
+
 def copies_of_the_cache(text: str, shape: pallas_tpu.Shape) -> list[str]:
     """The instructions of a compiled program that copy or transpose a whole cache."""
-    b, g, d = shape.batch, shape.groups, shape.dim
-    size = shape.size // nibbles.slots(shape.cache_dtype)
+    b, g, size, d = _held(shape)
     forms = ((b, g, size, d), (b * g, size, d), (b * g * size, d))
     caches = {tuple(sorted(n for n in form if n > 1)) for form in forms}
     made = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|copy-start|transpose|pad)\(")

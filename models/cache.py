@@ -9,6 +9,7 @@ row. Others are in `quantized`.
 from dataclasses import replace
 from typing import Any, Self
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -99,6 +100,11 @@ class KVCache:
     def shares(self) -> bool:
         return bool(self.layers) and self.layers[0].shares
 
+    @property
+    def overrun(self) -> Any:
+        """Whether there was no place for a token, so that texts are wrong: bool[]."""
+        return False
+
     def open(self, block: base.Block) -> Self:
         """Note the positions of the block's nodes; the layers append the keys."""
         rows = jnp.arange(self.pos.shape[0])[:, None]
@@ -134,6 +140,10 @@ class KVCache:
         length = self.length + count + 1
         layers = tuple(layer.settle(self.length, length) for layer in cache.layers)
         return replace(cache, layers=layers, length=length)
+
+    def admit(self, row: Array, fresh: "KVCache") -> "KVCache":
+        """Put the one row of `fresh` (same size) into row `row`."""
+        return jax.tree.map(lambda old, new: old.at[row].set(new[0]), self, fresh)
 
     def gather(self, rows: Array) -> "KVCache":
         """Row `i` of the result is row `rows[i]` (beam reordering)."""

@@ -79,9 +79,11 @@ class PagedLayer:
     def settle(self, before: Array, length: Array) -> "PagedLayer":
         return self
 
-    def copy_pages(self, source: Array, target: Array) -> "PagedLayer":
-        """Copy pages `source[i]` to `target[i]`; targets >= P are dropped."""
-        k, v = self.k.at[source].get(mode="clip"), self.v.at[source].get(mode="clip")
+    def copy_pages(
+        self, of: "PagedLayer", source: Array, target: Array
+    ) -> "PagedLayer":
+        """Copy pages `source[i]` of a pool to `target[i]`; targets >= P are dropped."""
+        k, v = of.k.at[source].get(mode="clip"), of.v.at[source].get(mode="clip")
         return replace(
             self,
             k=self.k.at[target].set(k, mode="drop"),
@@ -112,6 +114,10 @@ class PagedCache(cache.KVCache):
     def page(self) -> int:
         return self.layers[0].k.shape[2]
 
+    @property
+    def overrun(self) -> Array:
+        return self.exhausted
+
     def open(self, block: base.Block) -> "PagedCache":
         """Note the block's positions, and take the pages that it is first to write."""
         last = jnp.where(block.slots < self.size, block.slots, -1).max(1)
@@ -133,6 +139,24 @@ class PagedCache(cache.KVCache):
             cache,
             length=jnp.where(rows, 0, self.length),
             pos=jnp.where(rows[:, None], -1, self.pos),
+        )
+
+    def admit(self, row: Array, fresh: Any) -> "PagedCache":
+        """The pages of `fresh` (one row, a pool of its own) in place of row `row`'s."""
+        mine = jnp.arange(self.length.shape[0]) == row
+        column = jnp.broadcast_to(
+            jnp.arange(self.table.shape[1], dtype=jnp.int32), self.table.shape
+        )
+        filled = column * self.page < fresh.length[0]
+        cache = self.free(mine)._take(column, mine[:, None] & filled)
+        target = jnp.where(filled[0], cache.table[row], self.users.shape[0])
+        pairs = zip(cache.layers, fresh.layers)
+        return replace(
+            cache,
+            layers=tuple(a.copy_pages(b, b.table[0], target) for a, b in pairs),
+            pos=cache.pos.at[row].set(fresh.pos[0]),
+            length=cache.length.at[row].set(fresh.length[0]),
+            exhausted=cache.exhausted | fresh.exhausted,
         )
 
     def gather(self, rows: Array) -> "PagedCache":
@@ -159,7 +183,7 @@ class PagedCache(cache.KVCache):
         source = jnp.take_along_axis(named, at, 1, mode="clip")[:, 0]
         target = jnp.take_along_axis(cache.table, at, 1, mode="clip")[:, 0]
         target = jnp.where(copied, target, size)
-        layers = tuple(layer.copy_pages(source, target) for layer in cache.layers)
+        layers = tuple(x.copy_pages(x, source, target) for x in cache.layers)
         return replace(cache, layers=layers)
 
     def _take(self, column: Array, wanted: Array) -> "PagedCache":

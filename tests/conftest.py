@@ -1,4 +1,4 @@
-"""Compiled programs are kept between runs."""
+"""Compiled programs are kept between runs; long tests run when they are named."""
 
 import gc
 import itertools
@@ -11,6 +11,8 @@ import pathlib
 os.environ["XLA_FLAGS"] = " ".join(
     ("--xla_backend_optimization_level=0", os.environ.get("XLA_FLAGS", ""))
 )
+# Where libtpu is installed jax would look for a TPU, in every process.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import pytest
@@ -24,6 +26,16 @@ jax.config.update(
 )
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Long tests are left out, also of `-m kernels`, unless `-m` speaks of them."""
+    if "long" in config.option.markexpr:
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
+
 
 MAPS = pathlib.Path("/proc/self/maps")
 _turns = itertools.count()

@@ -20,40 +20,35 @@ CONFIG = dataclasses.replace(
 )
 LM = transformer.transformer(CONFIG)
 LOADED = models.Loaded(LM, blocks.numpy_params(LM))
-COMMON = small.random_tokens(5, 300).tolist()
-PROMPTS = [COMMON + rest for rest in ([3], [1, 4, 1, 5], small.random_tokens(6, 140))]
-PROMPTS = [[int(t) for t in prompt] for prompt in PROMPTS]
+COMMON, LATER = (small.random_tokens(5, n).tolist() for n in (300, 140))
+PROMPTS = [COMMON + rest for rest in ([3], [1, 4, 1, 5], LATER)]
 TREE = decoding.Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
 
 
-def text(method, temperature=0.0, n=1):
+def texts(prompts=PROMPTS, temperature=0.0):
+    """Two samples of each, decoded with trees."""
     out = decoding.generate(
-        LOADED, PROMPTS, method, max_new_tokens=24, temperature=temperature, n=n
+        LOADED, prompts, TREE, max_new_tokens=24, temperature=temperature, n=2
     )
     return out.tokens
 
 
 def cache_of(prompts):
     parts = compose.compose(decoding.Method(), LOADED)
-    return decoder._cache(parts.program, prompts, 512, jnp.float32)
+    return decoder._cache(parts.program, prompts, 512, jnp.float32, True)
 
 
-@pytest.mark.parametrize(("method", "temperature"), [(TREE, 0.0), (TREE, 0.8)])
-def test_texts_are_those_of_rows_apart(method, temperature, monkeypatch):
-    apart = text(method, temperature, n=2)
+def test_texts_are_those_of_rows_apart(monkeypatch):
+    """Planted: prompts taken to begin alike of which one differs in its first chunk."""
+    other = [*PROMPTS[:2], [*COMMON[:100], 49 - COMMON[100], *PROMPTS[2][101:]]]
+    apart = [texts(), texts(temperature=0.8), texts(other)]
     monkeypatch.setattr(decoder, "SHARED", 1)
     assert cache_of(PROMPTS).layers[0].start == 256
-    assert text(method, temperature, n=2) == apart
-    # Planted: a prefix of another text in the store that all rows read.
-    append = shared.SharedLayer.append
-
-    def other(layer, slots, k, v):
-        return append(layer, slots, k.at[0].multiply(0.9), v)
-
-    monkeypatch.setattr(shared.SharedLayer, "append", other)
-    decoder._DECODERS.clear()
-    assert text(method, temperature, n=2) != apart
-    decoder._DECODERS.clear()
+    assert [texts(), texts(temperature=0.8)] == apart[:2]
+    assert cache_of(other).shares
+    monkeypatch.setattr(decoder, "common_prefix", lambda prompts, chunk: 256)
+    wrong = texts(other)
+    assert wrong[:2] == apart[2][:2] and wrong[2] != apart[2][2]
 
 
 def test_a_prefix_is_held_once(monkeypatch):
@@ -66,6 +61,11 @@ def test_a_prefix_is_held_once(monkeypatch):
     assert found.size == dense.size == 512
     monkeypatch.setattr(decoder, "SHARED", 2 * 256 + 1)
     assert count(cache_of(PROMPTS)) == count(dense)
+    # A caller who admits requests later keeps rows apart.
+    monkeypatch.setattr(decoder, "SHARED", 1)
+    parts = compose.compose(decoding.Method(), LOADED)
+    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32, False)
+    assert count(found) == count(dense)
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_layers_with_windows_stay_dense(monkeypatch):
     config = dataclasses.replace(CONFIG, windows=(0, 5))
     lm = transformer.transformer(config)
     parts = compose.compose(decoding.Method(), models.Loaded(lm, LOADED.params))
-    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32)
+    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32, True)
     assert found.shares
     like = jax.eval_shape(lambda: lm.init_cache(3, 512))
     block = base.causal_block(
         jnp.zeros((3, 4), jnp.int32), *jnp.zeros((2, 3), int), 512
     )
     with pytest.raises(ConfigError, match="window of 5"):
-        lm(LOADED.params, shared.shared(like, 128), block)
+        jax.eval_shape(lambda: lm(LOADED.params, shared.shared(like, 128), block))
 
 
 def test_rows_are_moved_and_gathered_behind_the_prefix():

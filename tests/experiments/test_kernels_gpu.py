@@ -23,7 +23,7 @@ SMALL = {
     "d_model": 32,
     "d_ff": 48,
     "shared_batch": 2,
-    "prefixes": (32, 64),
+    "prefixes": (32,),
     "suffix": 16,
     "largest_copied": 32,
 }
@@ -37,7 +37,7 @@ def test_every_table_is_filled(tmp_path):
         "bandwidth": 1,
         "attention": 2,
         "verify": 2,
-        "hydragen": 3,
+        "hydragen": 2,
         "rounds": 2,
     }
     text = kernels_gpu.markdown(found)

@@ -125,21 +125,14 @@ def settings(case: Case) -> dict[str, Any]:
 
 
 def visible(case: Case, arguments: dict[str, Any]) -> np.ndarray:
-    """bool[B, N, S], slot by slot."""
-    lengths, own = arguments["lengths"], arguments["own"]
-    seen = np.zeros((len(lengths), case.nodes, case.size), bool)
-    for b, length in enumerate(lengths):
-        for n in range(case.nodes):
-            for s in range(case.size):
-                there = s < length
-                if not there and s - length < case.nodes:
-                    there = own[b, n, s - length]
-                if case.window:
-                    far = (
-                        arguments["positions"][b, n] - arguments["key_positions"][b, s]
-                    )
-                    there = there and far < case.window
-                seen[b, n, s] = there
+    """bool[B, N, S]: the prefix, then the block's own slots."""
+    seen = np.zeros((len(arguments["lengths"]), case.nodes, case.size), bool)
+    for b, length in enumerate(arguments["lengths"]):
+        seen[b, :, :length] = True
+        seen[b, :, length : length + case.nodes] = arguments["own"][b]
+    if case.window:
+        position, key = arguments["positions"], arguments["key_positions"]
+        seen &= position[:, :, None] - key[:, None] < case.window
     return seen
 
 

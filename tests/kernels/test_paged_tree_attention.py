@@ -15,7 +15,7 @@ from kernels.paged_tree_attention import api, reference
 from kernels.tree_attention import pallas_tpu
 from models import base, paged, transformer
 from models import cache as caches
-from models.errors import ConfigError
+from models.errors import ConfigError, PromptError
 from tests.conformance import kit
 from tests.kernels.cases import Case, device, distance, make, oracle, settings
 from tests.kernels.test_traffic import shape_of
@@ -118,10 +118,13 @@ def decoded(cache, method):
     return decoding.generate(lm, PROMPTS, method, max_new_tokens=40).tokens
 
 
-def test_decoding_does_not_know_of_pages():
+PLAIN = pytest.param(decoding.Method(), marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("method", [TREE, PLAIN], ids=["tree", "plain"])
+def test_decoding_does_not_know_of_pages(method):
     dense = decoded(caches.dense, decoding.Method())
-    assert decoded(paged.pages(PAGE), decoding.Method()) == dense
-    assert decoded(paged.pages(PAGE), TREE) == dense
+    assert decoded(paged.pages(PAGE), method) == dense
 
 
 def test_a_pool_that_is_too_small_says_so():
@@ -132,6 +135,9 @@ def test_a_pool_that_is_too_small_says_so():
     assert not cache.exhausted and owned(cache) == [3, 1, 1]
     _, cache = blocks.prefill(lm, PARAMS, tokens, [1, 1, 1], 32, cache=cache)
     assert cache.exhausted
+    lm = models.Loaded(lm, PARAMS)
+    with pytest.raises(PromptError, match="pool"):
+        decoding.generate(lm, PROMPTS, decoding.Method(), max_new_tokens=40)
 
 
 def owned(cache):
@@ -151,44 +157,71 @@ def follow(lm, cache, seed=3):
     return np.asarray(out.logits), after
 
 
+@functools.cache
 def pair(lm):
     return blocks.prefill(lm, PARAMS, TOKENS, COUNTS, 48)[1]
 
 
+@jax.jit
+def gather(cache, rows):
+    return cache.gather(rows)
+
+
+@jax.jit
+def free(cache, rows):
+    return cache.free(rows)
+
+
 def test_a_prefix_is_shared_until_it_is_written():
-    """Row 0 (two pages and a half) thrice and row 2 (two whole pages) twice."""
-    rows = jnp.array([0, 0, 2, 0, 2])
-    cache, dense = pair(LM).gather(rows), pair(DENSE).gather(rows)
+    """Row 0 (two pages and a half) twice and row 2 (two whole pages)."""
+    rows = np.array([0, 2, 0])
+    cache, dense = gather(pair(LM), rows), gather(pair(DENSE), rows)
     table = np.asarray(cache.table)
-    assert (table[0, :2] == table[1, :2]).all() and (table[0, :2] == table[3, :2]).all()
-    assert len({int(table[i, 2]) for i in (0, 1, 3)}) == 3  # each its own third page
-    assert owned(cache) == [3, 3, 2, 3, 2]
-    assert int((cache.users > 0).sum()) == 2 + 3 + 2  # row 1's page was given back
-    assert int(cache.users[table[0, 0]]) == 3
+    assert (table[0, :2] == table[2, :2]).all()
+    assert table[0, 2] != table[2, 2]  # each its own third page
+    assert owned(cache) == [3, 2, 3]
+    assert int((cache.users > 0).sum()) == 2 + 2 + 2  # row 1's page was given back
+    assert int(cache.users[table[0, 0]]) == 2
     expected, _ = follow(DENSE, dense)
     got, after = follow(LM, cache)
     small.close(got, expected)
     assert (np.asarray(after.table)[:, :2] == table[:, :2]).all()
     # Planted: the page in which rows go on is shared as well.
-    shared = jnp.where(jnp.arange(6) == 2, table[0, 2], table)[jnp.array([0, 1, 3])]
-    wrong = cache._with(cache.table.at[jnp.array([0, 1, 3])].set(shared), cache.users)
+    table = table.copy()
+    table[2, 2] = table[0, 2]
+    wrong = cache._with(jnp.asarray(table), cache.users)
     apart = np.abs(follow(LM, wrong)[0] - expected).max()
     assert apart > 10 * small.TOLERANCE
 
 
 def test_freed_pages_are_taken_again():
-    cache = pair(LM)
+    cache, first = pair(LM), np.array([True, False, False])
     held = int((cache.users > 0).sum())
     assert held == 3 + 1 + 2
-    freed = cache.free(jnp.array([True, False, False]))
+    freed = free(cache, first)
     assert int((freed.users > 0).sum()) == held - 3
     assert freed.length.tolist() == [0, 3, 16] and owned(freed) == [0, 1, 2]
-    shared = cache.gather(jnp.array([0, 0, 1])).free(jnp.array([True, False, False]))
+    shared = free(gather(cache, np.array([0, 0, 1])), first)
     assert owned(shared) == [0, 3, 1]  # the other row still has its prefix
     assert int(shared.users.sum()) == 4 and int(shared.users.max()) == 1
-    before = follow(DENSE, pair(DENSE).gather(jnp.array([1, 0, 1])))[0]
-    refilled = cache.gather(jnp.array([1, 0, 1]))
-    small.close(follow(LM, refilled)[0], before)
+    rows = np.array([1, 0, 1])
+    before = follow(DENSE, gather(pair(DENSE), rows))[0]
+    small.close(follow(LM, gather(cache, rows))[0], before)
+
+
+def test_a_row_admitted_late_brings_its_pages():
+    """Row 0's text in the place of row 1's, from a pool of its own; planted: none of
+    its pages."""
+    cache, late = pair(LM), gather(pair(LM), np.array([0]))
+    got = jax.jit(lambda c, row, late: c.admit(row, late))(cache, 1, late)
+    assert owned(got) == [3, 3, 2] and int(got.users.sum()) == 8
+    assert int(got.users.max()) == 1
+    expected = follow(DENSE, gather(pair(DENSE), np.array([0, 0, 2])))[0]
+    small.close(follow(LM, got)[0], expected)
+    table = np.asarray(got.table).copy()
+    table[1, :3] = 39  # a page that nobody wrote
+    wrong = got._with(jnp.asarray(table), got.users)
+    assert np.abs(follow(LM, wrong)[0] - expected).max() > 10 * small.TOLERANCE
 
 
 def test_a_commit_copies_the_accepted_tokens_alone():

@@ -35,38 +35,46 @@ def texts():
     rng = np.random.default_rng(0)
     k, v = rng.normal(size=(2, len(LENGTHS), SIZE, GROUPS, DIM)).astype(np.float32)
     k[..., 3] *= 40
-    return jnp.asarray(k), jnp.asarray(v)
+    return k, v
 
 
-def append(layer, start, count, at=None):
+@jax.jit
+def write(layer, slots, k, v, before, after):
+    return layer.append(slots, k, v).settle(before, after)
+
+
+def append(layer, start, count, settled=True):
     """Tokens `start[b]`... of each row's text, where `count[b]` of them are there."""
     k, v = texts()
-    nodes = int(np.max(count))
-    index = np.arange(nodes)
+    index = np.arange(KEEP)
     where = np.minimum(start[:, None] + index, SIZE - 1)
     rows = np.arange(len(start))[:, None]
-    slots = np.where(index < count[:, None], (start if at is None else at)[:, None], 0)
-    slots = np.where(index < count[:, None], slots + index, SIZE + index)
-    return layer.append(jnp.asarray(slots), k[rows, where], v[rows, where])
+    slots = np.where(index < count[:, None], start[:, None] + index, SIZE + index)
+    after = start + count if settled else start
+    return write(layer, slots, k[rows, where], v[rows, where], start, after)
 
 
+@functools.cache
 def filled(kind, step=KEEP):
     """A layer that holds `LENGTHS[b]` tokens of each text, `step` at a time."""
     cache = MAKERS[kind](KEEP)(1, len(LENGTHS), SIZE, GROUPS, DIM, jnp.float32)
     layer, done = cache.layers[0], 0 * LENGTHS
-    settle = jax.jit(lambda layer, a, b: layer.settle(a, b))
     while (done < LENGTHS).any():
         count = np.clip(LENGTHS - done, 0, step)
         layer = append(layer, done, count)
-        layer = settle(layer, jnp.asarray(done), jnp.asarray(done + count))
         done = done + count
     return layer
+
+
+def with_tree(kind):
+    """The layer with a tree's tokens behind each text."""
+    return append(filled(kind), LENGTHS, np.full(len(LENGTHS), len(PARENTS)), False)
 
 
 @functools.cache
 def case(kind):
     """A call at a tree after the texts: q, visibility, positions."""
-    layer = append(filled(kind), LENGTHS, np.full(len(LENGTHS), len(PARENTS)))
+    layer = with_tree(kind)
     rng = np.random.default_rng(1)
     q = jnp.asarray(rng.normal(size=(len(LENGTHS), len(PARENTS), 4, DIM)), jnp.float32)
     own = np.eye(len(PARENTS), dtype=bool)
@@ -137,7 +145,7 @@ def test_attention_is_the_oracles(kind, window, kernel):
     layer, q, seen, _, positions, near = case(kind)
     given = (q, layer.old, layer.recent, seen.prefix, seen.ancestors, positions, near)
     settings = {"keep": KEEP, "window": window, "scale": 0.25}
-    written = reference.attention(*given, **settings)
+    written = jax.jit(functools.partial(reference.attention, **settings))(*given)
     assert distance(written, oracle(kind, window)) < TOLERANCE
 
 
@@ -193,7 +201,7 @@ def test_a_store_does_not_know_what_brought_a_token(kind):
                 np.testing.assert_array_equal(a[row, :, :length], b[row, :, :length])
         np.testing.assert_array_equal(first.recent.base, other.recent.base)
     assert int(first.recent.base[4]) == 512
-    wrong = first.settle(jnp.asarray(LENGTHS) - 128, jnp.asarray(LENGTHS))
+    wrong = jax.jit(lambda layer, *a: layer.settle(*a))(first, LENGTHS - 128, LENGTHS)
     differ = [np.any(np.asarray(a != b)) for a, b in zip(wrong.read(), first.read())]
     assert any(differ)
 
@@ -222,12 +230,12 @@ def test_codes_are_within_half_a_step(kind, most):
 
 def test_a_path_is_moved_and_rows_are_gathered():
     """Of the tree in row 3 the nodes 2 and 4 are kept, in row 1 node 5."""
-    layer = append(filled("int8"), LENGTHS, np.full(len(LENGTHS), len(PARENTS)))
+    layer = with_tree("int8")
     cache = caches.KVCache(
         (layer,), jnp.zeros((5, SIZE), jnp.int32), jnp.asarray(LENGTHS, jnp.int32)
     )
     path = jnp.array([[0, 0], [5, 0], [0, 0], [2, 4], [1, 2]], jnp.int32)
-    after = cache.commit(path, jnp.array([-1, 1, 0, 2, -1]))
+    after = blocks.keep(cache, path, jnp.array([-1, 1, 0, 2, -1]))
     assert after.length.tolist() == [0, 22, 158, 289, 600]
     before, (k, _) = layer.read()[0], after.layers[0].read()
     np.testing.assert_array_equal(k[1, :, 21], before[1, :, 25])
@@ -249,24 +257,51 @@ def loaded(cache):
     return models.Loaded(transformer.transformer(CONFIG, cache=cache), PARAMS)
 
 
-def text(cache, method, seed=0):
-    rng = np.random.default_rng(seed)
+def text(cache, method):
+    rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 50, n).tolist() for n in ((380, 245))]
     out = decoding.generate(loaded(cache), prompts, method, max_new_tokens=40)
-    return out.tokens, out.stats
+    return prompts, out.tokens, out.stats
 
 
-LONG = pytest.param("int8", marks=pytest.mark.long)
+def said(make, texts):
+    """The best token after each of a text's, read in chunks of the prompts' size."""
+    lm, chunk, done = transformer.transformer(CONFIG, cache=make), 128, [0, 0]
+    cache, best = lm.init_cache(2, 640), []
+    settle = jax.jit(lambda c, n: c.commit(jnp.zeros((2, 0), jnp.int32), n - 1, True))
+    while done[0] < len(texts[0]):
+        count = [min(len(t) - d, chunk) for t, d in zip(texts, done)]
+        tokens = [(t[d:] + chunk * [0])[:chunk] for t, d in zip(texts, done)]
+        block = blocks.causal(
+            blocks.ints(tokens), cache.length, blocks.ints(count), 640, base.ALL
+        )
+        out, cache = blocks.call(lm)(PARAMS, cache, block)
+        cache = settle(cache, blocks.ints(count))
+        best.append(np.asarray(out.logits).argmax(-1))
+        done = [d + n for d, n in zip(done, count)]
+    return np.concatenate(best, 1)
 
 
-@pytest.mark.parametrize("kind", ["int4", LONG])
-def test_a_tree_decodes_what_plain_decoding_does(kind):
-    """Rows pass boundaries while they decode (row 0 at 384, row 1 at 256)."""
-    cache = MAKERS[kind](128)
-    plain, _ = text(cache, decoding.Method())
-    tree, stats = text(cache, TREE)
-    assert tree == plain
+def test_a_tree_decodes_what_chunks_say():
+    """Rows pass boundaries while they decode (row 0 at 384, row 1 at 256); planted: a
+    chunk's nodes that look at the boundary of another window."""
+    prompts, texts, stats = text(quantized.int4(128), TREE)
     assert stats.tokens_per_call > 1  # paths were moved
+    every = [p + t for p, t in zip(prompts, texts)]
+    for window, same in ((128, True), (256, False)):
+        best = said(quantized.int4(window), every)
+        rows = [
+            best[i, len(p) - 1 : len(x) - 1].tolist()
+            for i, (p, x) in enumerate(zip(prompts, every))
+        ]
+        assert (rows == texts) == same
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_a_tree_decodes_what_plain_decoding_does(kind):
+    cache = MAKERS[kind](128)
+    assert text(cache, TREE)[1] == text(cache, decoding.Method())[1]
 
 
 def test_nothing_is_lost_while_nothing_is_quantised():

@@ -36,12 +36,38 @@ def plain():
     return texts("xla", decoding.Method())
 
 
-def test_the_kernel_decodes_a_tree_as_plain_decoding_does(plain, monkeypatch):
+def test_the_kernel_decodes_a_tree_as_plain_decoding_does(plain):
     assert texts("pallas", TREE) == plain
-    # Planted: rows that see one slot too many.
-    bounds, step = layout.bounds, jnp.array([[1], [0], [0]])
-    monkeypatch.setattr(layout, "bounds", lambda *a: bounds(*a) + step)
-    assert texts("pallas", TREE) != plain
+
+
+def test_a_call_gives_the_same_logits(monkeypatch):
+    """Three rows of a tree; planted: rows that see one slot too many."""
+    parents = np.tile(np.array([-1, 0, 0, 1, 1, 2], np.int32), (3, 1))
+    block = blocks.tree_block(small.random_tokens(8, 3, 6), parents, [0, 20, 57])
+    bounds, step = layout.bounds, [0]
+    monkeypatch.setattr(layout, "bounds", lambda *a: bounds(*a) + step[0])
+
+    def logits(kernel):
+        lm = transformer.transformer(CONFIG, kernel=kernel)
+
+        def call(cache, one_more):
+            step[0] = jnp.stack([one_more, 0 * one_more, 0 * one_more])[:, None]
+            return lm(PARAMS, cache, block)[0].logits
+
+        return jax.jit(call)
+
+    rng = np.random.default_rng(9)
+    cache = jax.tree.map(
+        lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype),
+        jax.eval_shape(lambda: transformer.transformer(CONFIG).init_cache(3, 64)),
+    )
+    cache = cache.replace(
+        pos=jnp.tile(jnp.arange(64, dtype=jnp.int32), (3, 1)),
+        length=block.visibility.prefix,
+    )
+    expected, kernel = logits("xla")(cache, 0), logits("pallas")
+    small.close(kernel(cache, 0), expected)
+    assert np.abs(kernel(cache, 1) - expected).max() > 10 * small.TOLERANCE
 
 
 def test_a_long_cache_is_read_piece_by_piece(plain, monkeypatch):

@@ -4,6 +4,8 @@ The compiler refuses a program that needs more vector memory than `vmem_limit_by
 which is set to the chip's budget: what compiles fits.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -13,25 +15,20 @@ pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 from kernels import aot
 from kernels import plan as planning
 from kernels.tree_attention import pallas_tpu
-from models import base, transformer
+from models import base, paged, quantized, shared, transformer
+from models import cache as caches
 from tests.kernels.test_traffic import GRID, abstract
 
 pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
 
-# Each chip once at every number of nodes; batches, caches and models in turn.
+# A call of every kind on every chip; what a chip has least of decides its cut.
 CASES = [
-    ("v4", "8B", 8192, 1, 8),
-    ("v4", "8B", 32768, 64, 1),
-    ("v4", "70B", 8192, 1024, 8),
-    ("v5e", "8B", 32768, 1, 32),
-    ("v5e", "70B", 8192, 64, 8),
-    ("v5e", "8B", 8192, 1024, 1),
-    ("v5p", "70B", 32768, 1, 8),
-    ("v5p", "8B", 8192, 64, 32),
-    ("v5p", "70B", 32768, 256, 1),
-    ("v6e", "70B", 8192, 1, 1),
-    ("v6e", "8B", 32768, 256, 8),
-    ("v6e", "70B", 32768, 1024, 32),
+    ("v4", "70B", 8192, 1024, 8, {}),
+    ("v4", "8B", 8192, 64, 8, {"page": 256, "pages": 300}),
+    ("v5e", "8B", 32768, 1, 32, {}),
+    ("v5e", "8B", 8192, 64, 8, {"cache_dtype": jnp.dtype(jnp.uint8), "scaled": True}),
+    ("v5p", "70B", 32768, 256, 1, {}),
+    ("v6e", "8B", 32768, 64, 1, {"window": 4096, "softcap": 30.0}),
 ]
 
 
@@ -44,11 +41,15 @@ def check(chip, model, size, nodes, batch, **changes):
     return cut
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_compiles_within_the_chips_memory(case):
-    check(*case)
+@pytest.mark.parametrize(
+    ("chip", "model", "size", "nodes", "batch", "changes"), CASES, ids=str
+)
+def test_compiles_within_the_chips_memory(chip, model, size, nodes, batch, changes):
+    check(chip, model, size, nodes, batch, **changes)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("chip", planning.VMEM)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -57,13 +58,31 @@ def test_compiles_within_the_chips_memory(case):
         {"cache_dtype": jnp.dtype(jnp.float8_e4m3fn), "scaled": True},
         {"dtype": jnp.dtype(jnp.float32), "cache_dtype": jnp.dtype(jnp.float32)},
         {"window": 4096, "softcap": 30.0},
+        {"page": 256, "pages": 300},
+        {"page": 128, "pages": 300, "window": 4096},
     ],
+    ids=str,
 )
-def test_other_caches_compile(changes):
-    check("v5e", "8B", 8192, 64, 8, **changes)
+def test_other_caches_compile(changes, chip):
+    check(chip, "8B", 8192, 64, 8, **changes)
 
 
-def test_a_decoding_loop_copies_no_cache(monkeypatch):
+def of_prefixes(*arguments):
+    """Half of the slots hold a prefix that rows share."""
+    return shared.shared(jax.eval_shape(lambda: caches.dense(*arguments)), 4096)
+
+
+LAYOUTS = {
+    "dense": (caches.dense, {}),
+    "paged": (paged.pages(256), {"page": 256, "pages": 256}),
+    "shared": (of_prefixes, {"size": 4096}),
+    "int4": (quantized.int4(128), {"cache_dtype": jnp.dtype(jnp.uint8)}),
+}
+CHEAP = [pytest.param(x, marks=pytest.mark.long) for x in ("shared", "int4")]
+
+
+@pytest.mark.parametrize("layout", ["dense", "paged", *CHEAP])
+def test_a_decoding_loop_copies_no_cache(layout, monkeypatch):
     """Two layers of 8B's attention, 64 nodes, 8k slots; every round commits a path."""
     monkeypatch.setattr(planning, "platform", lambda: "tpu")
     budget = planning.budget("v5e")
@@ -79,7 +98,8 @@ def test_a_decoding_loop_copies_no_cache(monkeypatch):
         max_positions=8192,
         ropes=(transformer.rope(128, 10000.0),),
     )
-    lm = transformer.transformer(config, jnp.bfloat16)
+    make, changes = LAYOUTS[layout]
+    lm = transformer.transformer(config, jnp.bfloat16, cache=make)
 
     def decode(params, cache, token):
         def body(carry):
@@ -101,6 +121,7 @@ def test_a_decoding_loop_copies_no_cache(monkeypatch):
     compiled = aot.compile_for("v5e", decode, params, cache, token, donate=(1,))
     text = compiled.as_text()
     shape = aot.tree_attention_shape("8B", 8, 8192, 64)
+    shape = dataclasses.replace(shape, **changes)
     assert text.count("tree_attention") >= 2
     assert aot.copies_of_the_cache(text, shape) == []
 
@@ -120,6 +141,7 @@ def test_a_copy_is_seen():
     assert aot.copies_of_the_cache(compiled.as_text(), shape)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dim", [64, 80])
 def test_narrow_heads_compile(dim):
     """Outside of a loop the compiler keeps slots innermost: it copies on the way in."""

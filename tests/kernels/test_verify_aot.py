@@ -22,8 +22,13 @@ GRID = [
     for operation in OPERATIONS
     for shape in SHAPES
 ]
-# Every operation on every chip, each chip with a shape of its own.
-CASES = [case for i, case in enumerate(GRID) if i % 4 == (i // 12) % 4]
+# Each operation once, the pass on two chips; each with a shape of its own.
+CASES = [
+    ("v4", "verify", SHAPES[3]),
+    ("v5e", "thresholds", SHAPES[0]),
+    ("v5p", "residual", SHAPES[1]),
+    ("v6e", "verify", SHAPES[2]),
+]
 
 
 def check(chip, operation, shape):
