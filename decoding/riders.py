@@ -11,15 +11,16 @@ A *plan* (PPD's dynamic tree) says how many riders every node carries, for each 
 of riders that the last accepted node had: the less is known, the smaller the tree.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax import Array
 
-from decoding import base, drafting, tree
+from decoding import base, drafting, reading, tree
 from models.errors import MethodError
 
 Plan = Sequence[Sequence[int]]
@@ -144,3 +145,61 @@ class Riders:
             return own
         seen = drafting.part(outcome, topology, outcome.verdict.count, outcome.active)
         return topology.adapt(own, seen)
+
+
+@struct.dataclass
+class Row:
+    """One row's state of a drafter whose laws come from riders."""
+
+    laws: Array  # float32[B, length, V]: raw logits, of the last node's riders
+    known: Array  # int32[B]: how many of those riders there were
+    grown: Any  # the topology's
+
+
+def drafter(
+    topology: base.Topology,
+    riders: Riders,
+    vocab: int,
+    wrap: Callable[[Any], Any],
+    weights: Callable[[dict[str, Any]], Any],
+) -> base.Drafter:
+    """What the riders of the last accepted node said drafts the next tree.
+
+    `wrap` gives the target that embeds them, and `weights` its params. The prompt's
+    chunks carry no riders, so that nothing is drafted in the first round.
+    """
+
+    def init(ctx: base.Context) -> base.State:
+        batch = ctx.tokens.shape[0]
+        grown = topology.init(batch)
+        laws = jnp.zeros((batch, riders.length, vocab), jnp.float32)
+        row = Row(laws, jnp.zeros((batch,), jnp.int32), grown.row)
+        return base.State(row, grown.shared)
+
+    def draft(keys, ctx: base.Context, state: base.State):
+        row = state.row
+        own = base.State(row.grown, state.shared)
+        call, at = reading.by_level(row.laws), ctx.length - 1
+        nodes, grown, _ = drafting.sprout(
+            call, (), at, ctx, topology, keys, own, row.laws[:, 0]
+        )
+        nodes = riders.attach(nodes, row.known)
+        return nodes, base.State(row.replace(grown=grown.row), grown.shared), ctx.cache
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        if outcome.warped is None:
+            return state
+        row = state.row
+        own = riders.learn(topology, base.State(row.grown, state.shared), outcome)
+        laws, known = riders.read(outcome, row.laws, row.known)
+        return base.State(Row(laws, known, own.row), own.shared)
+
+    return base.Drafter(
+        init,
+        draft,
+        observe,
+        riders.nodes,
+        topology.depth + riders.length,
+        wrap=wrap,
+        weights=weights,
+    )

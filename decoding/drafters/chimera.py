@@ -9,9 +9,9 @@ x_{t+1+i},
     g = trigram of these three,    o = Layer(g),    q = softmax(U_i [h_t ; o])
 
 is the law of its children. The layer sees the states h and the trigrams of all
-committed tokens, which are → `Row.cache`, two slots a token, and the trigrams on the
-node's path. [h_t ; o] at the root → `Row.state`. The heads are
-`models/heads/chimera.py`; the authors' tree is EAGLE's static one.
+committed tokens, in a cache with two slots a token, and the trigrams on the node's
+path. [h_t ; o] at the root is kept. The heads are `models/heads/chimera.py`; the
+authors' tree is EAGLE's static one.
 
 Deviations from the paper: none. A text whose prompt is one token has no h yet; its
 first round drafts from zeros.
@@ -25,10 +25,9 @@ from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
-from decoding import base, drafting, reading, tree
+from decoding import base, reading, tree
 from decoding.catalogue import Card
 from models.base import causal_block
 from models.heads import chimera, layers
@@ -39,15 +38,6 @@ CARD = Card(
     needs=("heads", "model", "topology"),
     trained=True,
 )
-
-
-@struct.dataclass
-class Row:
-    """One row's state."""
-
-    state: Array  # float[B, 2 D]: h and o at the root
-    cache: Any  # the layer's: h and g, by turns, for all committed tokens but the first
-    grown: Any  # the topology's
 
 
 def drafter(heads, model, topology: base.Topology) -> base.Drafter:
@@ -65,16 +55,14 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         found = jnp.where(flat[..., None] >= 0, found, 0.0)
         return found.reshape(*positions.shape, dim)
 
-    def init(ctx: base.Context) -> base.State:
+    def init(ctx: base.Context) -> tuple:
         batch, size = ctx.tokens.shape
-        grown = topology.init(batch)
         cache = layers.cache(heads["layer"], batch, 2 * size + sum(topology.run))
-        state = jnp.zeros((batch, 2 * dim), heads["head"].dtype)
-        return base.State(Row(state, cache, grown.row), grown.shared)
+        return jnp.zeros((batch, 2 * dim), heads["head"].dtype), cache
 
-    def draft(keys, ctx: base.Context, state: base.State):
-        row, params = state.row, ctx.params["heads"]
-        hidden, output = row.state[:, None, :dim], row.state[:, None, dim:]
+    def start(ctx: base.Context, state: Array, cache: Any) -> reading.Start:
+        params = ctx.params["heads"]
+        hidden, output = state[:, None, :dim], state[:, None, dim:]
 
         def call(cache, above, block, level: int):
             own = model.embed(ctx.params["target"], block.tokens, block.positions)
@@ -86,52 +74,27 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
             return laws, three[..., 1:, :], cache
 
         last = (ctx.length - 2)[:, None, None] + jnp.arange(2, dtype=jnp.int32)
-        own = base.State(row.grown, state.shared)
-        nodes, grown, cache = drafting.sprout(
-            call,
-            row.cache,
-            row.cache.length - 1,  # the root's trigram is the last that is committed
-            ctx,
-            topology,
-            keys,
-            own,
-            chimera.logits(params, 0, hidden, output)[:, 0],
-            embed(ctx, last),
-        )
-        nodes = replace(nodes, calls=nodes.calls + 1)
-        row = Row(row.state, cache, grown.row)
-        return nodes, base.State(row, grown.shared), ctx.cache
+        logits = chimera.logits(params, 0, hidden, output)[:, 0]
+        # The root's trigram is the last that is committed.
+        return reading.Start(call, logits, embed(ctx, last), cache.length - 1)
 
-    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        row, params = state.row, ctx.params["heads"]
-        own = base.State(row.grown, state.shared)
-        if outcome.warped is not None:
-            own = topology.adapt(own, outcome)
+    def read(ctx: base.Context, state: Array, cache: Any, outcome: base.Outcome):
+        params = ctx.params["heads"]
         hidden = reading.states(outcome, "norm")
         batch, size = hidden.shape[:2]
-        count = jnp.where(
-            outcome.active, tree.committed(outcome.tree, outcome.verdict)[1], 0
-        )
-        start, step = row.cache.length, jnp.arange(2 * size, dtype=jnp.int32)
+        count = tree.committed(outcome.tree, outcome.verdict)[1]
+        count = jnp.where(outcome.active, count, 0)
+        start, step = cache.length, jnp.arange(2 * size, dtype=jnp.int32)
         none = jnp.zeros((batch, 2 * size), jnp.int32)
-        block = causal_block(none, start, 2 * count, row.cache.size)
+        block = causal_block(none, start, 2 * count, cache.size)
         at = (start // 2)[:, None] + step // 2 + step % 2
         block = replace(block, positions=at)
         three = at[:, 1::2, None] + jnp.arange(-2, 1, dtype=jnp.int32)
         g = chimera.trigram(params, embed(ctx, three)).astype(hidden.dtype)
         both = jnp.stack([hidden, g], 2).reshape(batch, 2 * size, dim)
-        found, cache = chimera.block(params, target, row.cache, both, block)
+        found, after = chimera.block(params, target, cache, both, block)
         pair = jnp.concatenate([hidden, found[:, 1::2]], -1)
-        last, _ = reading.settle(outcome, pair, row.state, row.cache)
-        cache = cache.commit(none[:, :0], 2 * count - 1, linear=True)
-        return base.State(Row(last, cache, own.row), own.shared)
+        last, _ = reading.settle(outcome, pair, state, cache)
+        return last, after.commit(none[:, :0], 2 * count - 1, linear=True)
 
-    return base.Drafter(
-        init,
-        draft,
-        observe,
-        topology.nodes,
-        topology.depth,
-        taps=("norm",),
-        blocks=topology.blocks,
-    )
+    return reading.drafter(topology, init, start, read, ("norm",), calls=1)

@@ -11,8 +11,8 @@ normed state before it, for drafts the draft's own f^,
 
 The block that ends with the root gives the laws of depths 0 .. k - 1, which are the
 same for all nodes of a depth; a node at depth k closes the next block on its path, and
-so on. What the LSTM remembers at the root → `Row.memory`; u of the last k committed
-pairs → `Row.recent`; the keys of all → `Row.cache`. Params are those of
+so on. What the LSTM remembers at the root → `Own.memory`; u of the last k committed
+pairs → `Own.recent`; the keys of all are kept too. Params are those of
 `models/heads/falcon.py`.
 
 Deviations from the paper: the tree is the topology's; the authors' trees leave out some
@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, drafting, reading
+from decoding import base, reading
 from decoding.catalogue import Card
 from models.base import Visibility
 from models.heads import falcon, layers
@@ -44,13 +44,11 @@ CARD = Card(
 
 
 @struct.dataclass
-class Row:
-    """One row's state."""
+class Own:
+    """What is kept of one row's text."""
 
     memory: Array  # float[B, M]: the LSTM's, which has read the root
     recent: Array  # float[B, k, D]: u of the last committed pairs, 0 before the first
-    cache: Any  # the layer's: the pairs of all committed tokens but the first
-    grown: Any  # the topology's
 
 
 def drafter(heads, model, topology: base.Topology, k: int = 2) -> base.Drafter:
@@ -58,17 +56,15 @@ def drafter(heads, model, topology: base.Topology, k: int = 2) -> base.Drafter:
     falcon.check(heads, model.config, k)
     target = model.config
 
-    def init(ctx: base.Context) -> base.State:
+    def init(ctx: base.Context) -> tuple:
         batch, size = ctx.tokens.shape
-        grown = topology.init(batch)
         dtype = heads["layer"]["qkv"].dtype
         cache = layers.cache(heads["layer"], batch, size + sum(topology.run))
         recent = jnp.zeros((batch, k, target.d_model), dtype)
-        memory = falcon.start(heads, batch, dtype)
-        return base.State(Row(memory, recent, cache, grown.row), grown.shared)
+        return Own(falcon.start(heads, batch, dtype), recent), cache
 
-    def draft(keys, ctx: base.Context, state: base.State):
-        row, params, own = state.row, ctx.params["heads"], ctx.params["target"]
+    def start(ctx: base.Context, kept: Own, cache: Any) -> reading.Start:
+        params, own = ctx.params["heads"], ctx.params["target"]
 
         def call(cache, above, block, level: int):
             memory, recent, drafted = above
@@ -85,50 +81,27 @@ def drafter(heads, model, topology: base.Topology, k: int = 2) -> base.Drafter:
             laws = model.head(own, drafted[:, :, level % k])
             return laws, (memory, recent, drafted), cache
 
-        cache, recent = row.cache, row.recent[:, None]
+        recent = kept.recent[:, None]
         nothing = jnp.zeros((recent.shape[0], 1, 1), jnp.uint32)
         last = (cache.length - 1)[:, None]
         everything = Visibility(cache.length, nothing)
         drafted = falcon.block(params, target, cache, recent, last, everything)
-        grown = base.State(row.grown, state.shared)
-        nodes, grown, cache = drafting.sprout(
-            call,
-            cache,
-            cache.length - 1,  # the root's pair is the last that is committed
-            ctx,
-            topology,
-            keys,
-            grown,
-            model.head(own, drafted[:, :, 0])[:, 0],
-            (row.memory[:, None], recent, drafted),
-        )
-        nodes = replace(nodes, calls=nodes.calls + 1)
-        row = row.replace(cache=cache, grown=grown.row)
-        return nodes, base.State(row, grown.shared), ctx.cache
+        logits = model.head(own, drafted[:, :, 0])[:, 0]
+        handed = (kept.memory[:, None], recent, drafted)
+        # The root's pair is the last that is committed.
+        return reading.Start(call, logits, handed, cache.length - 1)
 
-    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        row, params = state.row, ctx.params["heads"]
-        own = base.State(row.grown, state.shared)
-        if outcome.warped is not None:
-            own = topology.adapt(own, outcome)
-        pairs = reading.pairs(outcome, row.cache)
-        embedded = model.embed(ctx.params["target"], pairs.tokens, pairs.positions + 1)
+    def read(ctx: base.Context, kept: Own, cache: Any, outcome: base.Outcome):
+        params = ctx.params["heads"]
+        pairs, embedded = reading.read_pairs(model, ctx, cache, outcome)
         features = reading.states(outcome, "norm")
-        u, memories = falcon.along(params, embedded, features, row.memory)
-        cache = falcon.note(params, target, row.cache, u, pairs)
-        memory, cache = reading.settle(outcome, memories, row.memory, cache)
+        u, memories = falcon.along(params, embedded, features, kept.memory)
+        cache = falcon.note(params, target, cache, u, pairs)
+        memory, cache = reading.settle(outcome, memories, kept.memory, cache)
         count = jnp.where(outcome.active, outcome.verdict.count, -1)
         at = (count + 1)[:, None] + jnp.arange(k, dtype=jnp.int32)
-        joined = jnp.concatenate([row.recent, u.astype(row.recent.dtype)], 1)
+        joined = jnp.concatenate([kept.recent, u.astype(kept.recent.dtype)], 1)
         recent = jnp.take_along_axis(joined, at[..., None], 1)
-        return base.State(Row(memory, recent, cache, own.row), own.shared)
+        return Own(memory, recent), cache
 
-    return base.Drafter(
-        init,
-        draft,
-        observe,
-        topology.nodes,
-        topology.depth,
-        taps=("norm",),
-        blocks=topology.blocks,
-    )
+    return reading.drafter(topology, init, start, read, ("norm",), calls=1)

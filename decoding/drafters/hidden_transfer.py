@@ -8,7 +8,7 @@ with a the last accepted node of a round, which chose the next root,
     q_j = softmax(target from layer l on(text .. a, T_1 h_a, .., T_j h_a)),  j = 1 .. k
 
 is the law of the children of every node at depth j - 1 of the next round's tree.
-q → `Row.laws`; how many of them there are → `Row.known`; T is in
+Everything from round to round is `decoding/riders.py`; T is in
 `models/heads/hidden_transfer.py`. The tree of candidates is the topology's.
 
 Deviations from the paper: a reconstruction from the abstract; one layer for all j,
@@ -22,13 +22,8 @@ products [D, D] a node.
 
 from typing import Any
 
-import jax.numpy as jnp
-from flax import struct
-from jax import Array
-
-from decoding import base, drafting, reading
+from decoding import base, reading, riders
 from decoding.catalogue import Card
-from decoding.riders import Riders
 from models.heads import hidden_transfer
 
 CARD = Card(
@@ -39,15 +34,6 @@ CARD = Card(
 )
 
 
-@struct.dataclass
-class Row:
-    """One row's state."""
-
-    laws: Array  # float32[B, k, V]: raw logits, of the states behind the last node
-    known: Array  # int32[B]: how many of those states there were, k or 0
-    grown: Any  # the topology's
-
-
 def drafter(heads, model, topology: base.Topology, layer: int = -1) -> base.Drafter:
     """Draft with `params["heads"]`, born at the entry of `layer` (-1: the middle)."""
     hidden_transfer.check(heads, model.config)
@@ -55,45 +41,12 @@ def drafter(heads, model, topology: base.Topology, layer: int = -1) -> base.Draf
     steps = hidden_transfer.count(heads)
     reading.check_depth("Hidden Transfer", topology, steps)
     vocab = model.config.vocab_size
-    riders = Riders(topology.nodes, steps, 1, vocab)
 
-    def init(ctx: base.Context) -> base.State:
-        batch = ctx.tokens.shape[0]
-        grown = topology.init(batch)
-        laws = jnp.zeros((batch, steps, vocab), jnp.float32)
-        row = Row(laws, jnp.zeros((batch,), jnp.int32), grown.row)
-        return base.State(row, grown.shared)
+    def wrap(lm: Any) -> Any:
+        return hidden_transfer.wrapped(lm, layer, topology.nodes)
 
-    def draft(keys, ctx: base.Context, state: base.State):
-        row = state.row
+    def weights(params: dict[str, Any]) -> Any:
+        return hidden_transfer.weights(params["target"], params["heads"])
 
-        def call(cache, above, block, level: int):
-            shape = (*block.tokens.shape, vocab)
-            return jnp.broadcast_to(row.laws[:, level, None], shape), (), cache
-
-        own = base.State(row.grown, state.shared)
-        nodes, grown, _ = drafting.sprout(
-            call, (), ctx.length - 1, ctx, topology, keys, own, row.laws[:, 0]
-        )
-        nodes = riders.attach(nodes, row.known)
-        return nodes, base.State(row.replace(grown=grown.row), grown.shared), ctx.cache
-
-    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        if outcome.warped is None:
-            return state
-        row = state.row
-        own = riders.learn(topology, base.State(row.grown, state.shared), outcome)
-        laws, known = riders.read(outcome, row.laws, row.known)
-        return base.State(Row(laws, known, own.row), own.shared)
-
-    return base.Drafter(
-        init,
-        draft,
-        observe,
-        riders.nodes,
-        topology.depth + steps,
-        wrap=lambda lm: hidden_transfer.wrapped(lm, layer, topology.nodes),
-        weights=lambda params: hidden_transfer.weights(
-            params["target"], params["heads"]
-        ),
-    )
+    behind = riders.Riders(topology.nodes, steps, 1, vocab)
+    return riders.drafter(topology, behind, vocab, wrap, weights)

@@ -8,7 +8,7 @@ children of a node at depth i, whose path bears the drafts x_{t+2} .. x_{t+1+i},
     q_i = softmax(head_i([g_t ; e(x_{t+1}) ; ... ; e(x_{t+1+i})]))
 
 g = h, or in Hydra++ the output of the prefix layer over the h of all committed tokens,
-which has a cache of its own. g → `Row.state`, its cache → `Row.cache`; the heads are
+which has a cache of its own. g and that cache are what is kept; the heads are
 `models/heads/hydra.py`. Params with a `prefix` are Hydra++'s.
 
 Deviations from the paper: none in the law. Every node that is run is embedded, not only
@@ -22,10 +22,9 @@ round's committed tokens. No model call.
 from typing import Any
 
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
-from decoding import base, drafting, reading
+from decoding import base, reading
 from decoding.catalogue import Card
 from models.heads import hydra, layers
 
@@ -37,15 +36,6 @@ CARD = Card(
 )
 
 
-@struct.dataclass
-class Row:
-    """One row's state."""
-
-    state: Array  # float[B, D]: g of the last committed token but one
-    cache: Any  # the prefix layer's, one token short of the text; () without it
-    grown: Any  # the topology's
-
-
 def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Drafter:
     """Draft with `params["heads"]`; `blocks` counts the residual blocks of a head.
 
@@ -55,16 +45,14 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Draf
     reading.check_depth("Hydra", topology, hydra.count(heads))
     prefix = "prefix" in heads
 
-    def init(ctx: base.Context) -> base.State:
+    def init(ctx: base.Context) -> tuple:
         batch, size = ctx.tokens.shape
-        grown = topology.init(batch)
         dtype = heads["head_0"]["skip"].dtype
         cache = layers.cache(heads["prefix"], batch, size) if prefix else ()
-        state = jnp.zeros((batch, model.config.d_model), dtype)
-        return base.State(Row(state, cache, grown.row), grown.shared)
+        return jnp.zeros((batch, model.config.d_model), dtype), cache
 
-    def draft(keys, ctx: base.Context, state: base.State):
-        row, params = state.row, ctx.params["heads"]
+    def start(ctx: base.Context, g: Array, cache: Any) -> reading.Start:
+        params = ctx.params["heads"]
 
         def embed(tokens: Array, positions: Array) -> Array:
             return model.embed(ctx.params["target"], tokens, positions)
@@ -76,37 +64,18 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Draf
             return hydra.logits(params, level, own, blocks), own, cache
 
         at = (ctx.length - 1)[:, None]
-        first = jnp.stack([row.state[:, None], embed(ctx.root[:, None], at)], -2)
+        first = jnp.stack([g[:, None], embed(ctx.root[:, None], at)], -2)
         logits = hydra.logits(params, 0, first, blocks)[:, 0]
-        own = base.State(row.grown, state.shared)
-        nodes, grown, _ = drafting.sprout(
-            call, (), at[:, 0], ctx, topology, keys, own, logits, first
-        )
-        row = row.replace(grown=grown.row)
-        return nodes, base.State(row, grown.shared), ctx.cache
+        return reading.Start(call, logits, first)
 
-    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        row = state.row
-        own = base.State(row.grown, state.shared)
-        if outcome.warped is not None:
-            own = topology.adapt(own, outcome)
+    def read(ctx: base.Context, g: Array, cache: Any, outcome: base.Outcome):
         if not prefix:
-            last = reading.last_state(outcome, "norm", row.state)
-            return base.State(Row(last, (), own.row), own.shared)
-        pairs = reading.pairs(outcome, row.cache)
+            return reading.last_state(outcome, "norm", g), ()
+        pairs = reading.pairs(outcome, cache)
         hidden = reading.states(outcome, "norm")
-        g, cache = hydra.prefix_block(
-            ctx.params["heads"], model.config, row.cache, hidden, pairs
+        found, cache = hydra.prefix_block(
+            ctx.params["heads"], model.config, cache, hidden, pairs
         )
-        last, cache = reading.settle(outcome, g, row.state, cache)
-        return base.State(Row(last, cache, own.row), own.shared)
+        return reading.settle(outcome, found, g, cache)
 
-    return base.Drafter(
-        init,
-        draft,
-        observe,
-        topology.nodes,
-        topology.depth,
-        taps=("norm",),
-        blocks=topology.blocks,
-    )
+    return reading.drafter(topology, init, start, read, ("norm",))

@@ -2,12 +2,14 @@
 
 import functools
 import types
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding import Method, Spec, base, compose, decoder, loop, noise
+from decoding import Method, Spec, base, compose, decoder
 from models import transformer
 from training import teacher as teachers
 
@@ -17,11 +19,11 @@ PROMPTS = ([5], [3, 9, 4, 7, 1, 2], [int(t) for t in range(20, 35)])
 
 @functools.cache
 def target():
-    """A random transformer of four layers without an EOS."""
+    """A random transformer of two layers without an EOS."""
     config = transformer.Config(
         vocab_size=VOCAB,
         d_model=32,
-        n_layers=4,
+        n_layers=2,
         n_heads=4,
         n_kv_heads=2,
         head_dim=8,
@@ -49,40 +51,56 @@ def stirred(params, scale: float = 0.05, seed: int = 11):
 
 
 class Loop:
-    """A drafter with heads in the loop, whose greedy chains are accepted by lot."""
+    """A drafter with heads in the loop, whose greedy chains are accepted by lot.
 
-    def __init__(self, name: str, heads, length: int, **arguments):
-        lm, self.length = target(), length
+    `late`: rounds in which nothing is drafted yet. The prompts are read once; rounds
+    are compiled anew by each user, with whatever a test has planted by then.
+    """
+
+    def __init__(
+        self, name: str, objective, heads, length: int, late: int = 0, **arguments
+    ):
+        lm = target()
+        self.objective, self.heads = objective, heads
+        self.length, self.late = length, late
         chain = Spec("topologies/chain", length=length, draw=base.POINT)
         taken = Spec("verifiers/simulated", rate=0.6)  # drafts of random heads are bad
         method = Method(Spec(name, **arguments), taken, chain)
-        parts = compose.compose(method, lm, 0.0, {"heads": heads})
-        self.program = parts.program
-        self.engine = decoder.Decoder(parts.program)
+        self.parts = compose.compose(method, lm, 0.0, {"heads": heads})
         self.params = {"target": lm.params, "heads": heads}
         limits = [len(p) + NEW for p in PROMPTS]
         keys = decoder.request_keys(0, len(PROMPTS), 1)
-
-        def draft(params, state):
-            role = noise.for_role(state.key, noise.DRAFT, state.length)
-            ctx = loop.context(self.program, params, state)
-            return self.program.drafter.draft(role, ctx, state.drafter)[0].tokens
-
-        self.draft = jax.jit(draft)
-        self.state = self.engine.start(
-            self.params, parts, list(PROMPTS), limits, keys, SIZE
+        self.begun = decoder.Decoder(self.parts.program).start(
+            self.params, self.parts, list(PROMPTS), limits, keys, SIZE
         )
 
-    def rounds(self, count: int) -> None:
+    def rounds(self, count: int) -> Iterator[tuple[list[list[int]], base.Outcome, Any]]:
+        """Of each round the texts before it, its outcome, and the state after it."""
+        engine = decoder.Decoder(self.parts.program)
+        state = jax.tree.map(jnp.copy, self.begun)
         for _ in range(count):
-            self.state, _ = self.engine.step(self.params, self.state)
+            rows = zip(np.asarray(state.tokens), np.asarray(state.length))
+            texts = [t[:n].tolist() for t, n in rows]
+            state, outcome = engine.step(self.params, state)
+            yield texts, outcome, state
 
-    def chains(self) -> tuple[np.ndarray, list[list[int]]]:
-        """What is drafted now, int32[B, length], and the committed texts."""
-        drawn = self.draft(self.params, self.state)
-        rows = zip(np.asarray(self.state.tokens), np.asarray(self.state.length))
-        chains = np.asarray(drawn)[:, 1 : 1 + self.length]
-        return chains, [t[:n].tolist() for t, n in rows]
+    def agrees(self) -> bool:
+        """Whether the chains, round after round, are those over whole texts.
+
+        Everything that a head keeps from round to round is in it: the state it starts
+        from, its cache, positions, and which of the drafts were accepted. Row 0 has a
+        prompt of one token, which gives nothing to draft from before the first round.
+        """
+        same, accepted = [], 0
+        for number, (texts, outcome, _) in enumerate(self.rounds(ROUNDS + 1)):
+            first = 0 if number else 1
+            nodes = np.asarray(outcome.tree.tokens)
+            chains = nodes[first:, 1 : 1 + self.length]
+            found = over_texts(self.objective, self.heads, texts[first:], chains)
+            same.append(number < self.late or (found == chains).all())
+            accepted += np.asarray(outcome.verdict.count).sum()
+        assert accepted > 0, "no draft was accepted: this would show little"
+        return bool(np.all(same))
 
 
 def over_texts(objective, heads, texts: list, chains: np.ndarray) -> np.ndarray:
@@ -112,25 +130,3 @@ def _likeliest(objective, depth: int):
         return jnp.stack([draft(x).argmax(-1) for x, draft in found])
 
     return run
-
-
-def agree(name: str, objective, heads, length: int, late: int = 0, **arguments) -> bool:
-    """Whether chains of the loop, round after round, are those over whole texts.
-
-    `late`: rounds in which nothing is drafted yet.
-
-    Everything that a head keeps from round to round is in it: the state it starts from,
-    its cache, positions, and which of the drafts were accepted. Row 0 has a prompt of
-    one token, which gives nothing to draft from before the first round.
-    """
-    run = Loop(name, heads, length, **arguments)
-    same, before = [], np.asarray(run.state.length)
-    for number in range(ROUNDS + 1):
-        chains, texts = run.chains()
-        first = 0 if number else 1
-        found = over_texts(objective, heads, texts[first:], chains[first:])
-        same.append(number < late or (found == chains[first:]).all())
-        run.rounds(1)
-    accepted = np.asarray(run.state.length) - before - (ROUNDS + 1)
-    assert accepted.sum() > 0, "no draft was accepted: this would show little"
-    return bool(np.all(same))

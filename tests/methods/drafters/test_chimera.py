@@ -16,30 +16,38 @@ from training.objectives import chimera
 KEY = jax.random.key(0)
 
 
+@functools.cache
 def params():
     lm = agreement.target()
     rows = layers.output_rows(lm.params)
     return agreement.stirred(heads.init(KEY, lm.config, rows, 3))
 
 
+@functools.cache
+def loop():
+    return agreement.Loop("drafters/chimera", chimera, params(), 3)
+
+
 def test_drafts_in_the_loop_are_those_over_the_text():
     """Both halves of the cache, positions, and trigrams across the text's end."""
-    assert agreement.agree("drafters/chimera", chimera, params(), 3)
+    assert loop().agrees()
 
 
 def test_fault_states_one_late(monkeypatch):
     """Planted: a trigram stands beside the state *at* its token."""
+    run = loop()
     sound = reading.states
 
     def late(outcome, tap):
         return jnp.roll(sound(outcome, tap), -1, 1)
 
     monkeypatch.setattr(reading, "states", late)
-    assert not agreement.agree("drafters/chimera", chimera, params(), 3)
+    assert not run.agrees()
 
 
 def test_fault_bigrams(monkeypatch):
     """Planted: in the loop the first of the three tokens is forgotten."""
+    run = loop()
     sound = heads.trigram
 
     def two(own, three):
@@ -47,7 +55,7 @@ def test_fault_bigrams(monkeypatch):
         return sound(own, three.at[..., 0, :].multiply(forget))
 
     monkeypatch.setattr(heads, "trigram", two)
-    assert not agreement.agree("drafters/chimera", chimera, params(), 3)
+    assert not run.agrees()
 
 
 @functools.cache
@@ -62,6 +70,7 @@ def test_a_trigram_is_of_three_tokens():
     own = params()
     text = jax.random.normal(KEY, (9, agreement.target().config.d_model))
 
+    @jax.jit
     def g(text):
         return heads.trigram(own, text[3:6])
 
@@ -99,8 +108,12 @@ def test_training_drafts_on_its_own_tokens():
     def loss(own, part):
         return chimera.objective(lm.model, part=part).loss(own, batch, teacher)
 
+    @jax.jit
+    def first(own):
+        states, draft = chimera.guesses(own, lm.model, batch, teacher, 1)[0]
+        return draft(states).argmax(-1)
+
     whole, metrics = loss(own, 0)
-    states, draft = chimera.guesses(own, lm.model, batch, teacher, 1)[0]
-    right = draft(states).argmax(-1)[:, :-2] == batch["tokens"][:, 2:]
+    right = np.asarray(first(own))[:, :-2] == batch["tokens"][:, 2:]
     np.testing.assert_allclose(metrics["hit_0"], right.mean(), atol=1e-6)
     np.testing.assert_allclose(loss(own, 3)[0], whole, rtol=1e-5)

@@ -1,5 +1,7 @@
 """Clover-2's augmenting layers and cell in the loop."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,18 +17,25 @@ from training.objectives import clover
 KEY = jax.random.key(0)
 
 
+@functools.cache
 def params():
     lm = agreement.target()
     return agreement.stirred(heads.init(KEY, lm.config, lm.params))
 
 
+@functools.cache
+def loop():
+    return agreement.Loop("drafters/clover", clover, params(), 4)
+
+
 def test_drafts_in_the_loop_are_those_over_the_text():
     """Both layers' caches, the state before the norm, and the cell along a chain."""
-    assert agreement.agree("drafters/clover", clover, params(), 4)
+    assert loop().agrees()
 
 
 def test_fault_layers_that_skip(monkeypatch):
     """Planted: the augmenting layers read the last committed token only."""
+    run = loop()
 
     def pairs(outcome, cache):
         block = sound(outcome, cache)
@@ -35,18 +44,19 @@ def test_fault_layers_that_skip(monkeypatch):
 
     sound = reading.pairs
     monkeypatch.setattr(reading, "pairs", pairs)
-    assert not agreement.agree("drafters/clover", clover, params(), 4)
+    assert not run.agrees()
 
 
 def test_fault_the_normed_state(monkeypatch):
     """Planted: the loop hands over h after the target's norm."""
+    run = loop()
     sound, lm = reading.states, agreement.target()
 
     def normed(outcome, tap):
         return lm.model.norm(lm.params, sound(outcome, tap))
 
     monkeypatch.setattr(reading, "states", normed)
-    assert not agreement.agree("drafters/clover", clover, params(), 4)
+    assert not run.agrees()
 
 
 def test_the_cell():
@@ -78,7 +88,7 @@ def test_the_cell():
 def test_the_layers_begin_as_the_target_s_last():
     lm = agreement.target()
     fresh = heads.init(KEY, lm.config, lm.params)
-    last = lm.params["layer_3"]
+    last = lm.params["layer_1"]
     np.testing.assert_array_equal(fresh["layer_1"]["qkv"], last["attention"]["qkv"])
     np.testing.assert_array_equal(fresh["layer_0"]["down"], last["mlp"]["down"])
     random = heads.init(KEY, lm.config)

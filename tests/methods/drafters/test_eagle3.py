@@ -1,12 +1,13 @@
 """EAGLE-3's draft layer in the loop, and its vocabulary."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import decoding
-from decoding import Method, Spec, reading
+from decoding import reading
 from models.errors import ConfigError
 from models.heads import eagle3 as heads
 from models.heads import layers
@@ -23,35 +24,35 @@ def params(kept=None):
     return agreement.stirred(heads.init(KEY, lm.config, rows, kept))
 
 
+@functools.cache
+def loop():
+    return agreement.Loop("drafters/eagle3", eagle3, params(KEPT), 4)
+
+
 def test_drafts_in_the_loop_are_those_of_the_training_time_test():
     """With a draft vocabulary, which `spread` makes the target's."""
-    assert agreement.agree("drafters/eagle3", eagle3, params(KEPT), 4)
+    assert loop().agrees()
 
 
 def test_fault_another_layer(monkeypatch):
     """Planted: the loop reads the states one layer late."""
+    run = loop()
     sound = reading.states
     monkeypatch.setattr(reading, "states", lambda outcome, tap: sound(outcome, 2))
-    assert not agreement.agree("drafters/eagle3", eagle3, params(KEPT), 4)
+    assert not run.agrees()
 
 
 def test_tokens_outside_the_draft_vocabulary_are_still_said():
-    """The text is plain decoding's, of which only a part can be drafted."""
-    lm = agreement.target()
-    method = Method(
-        Spec("drafters/eagle3"), topology=Spec("topologies/chain", length=3)
-    )
-    prompts = [list(p) for p in agreement.PROMPTS]
-    fields = {"prompts": prompts, "max_new_tokens": 24, "temperature": 1.0}
-    plain = decoding.generate(lm, **fields).tokens
-    own = params(KEPT)
-    out = decoding.generate(lm, method=method, drafts={"heads": own}, **fields)
-    assert out.tokens == plain
-    assert any(token % 2 for text in plain for token in text)
-    drafted = [
-        t for text, o in zip(out.tokens, out.origin) for t, d in zip(text, o) if d
-    ]
-    assert all(token % 2 == 0 for token in drafted)
+    """Drafts are of the draft's vocabulary, the target's own tokens of all of it.
+
+    (That the text is plain decoding's, `tests/conformance` shows with such a head.)
+    """
+    drafts, own = set(), set()
+    for _, outcome, _ in loop().rounds(4):
+        drafts |= set(np.asarray(outcome.tree.tokens)[:, 1:].flat)
+        own |= set(np.asarray(outcome.verdict.token).tolist())
+    assert len(drafts) > 3 and drafts <= set(KEPT)
+    assert not own <= set(KEPT)  # planted: tokens of the vocabulary that is left out
 
 
 def test_the_draft_vocabulary():

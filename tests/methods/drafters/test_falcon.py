@@ -1,5 +1,7 @@
 """Falcon's LSTM and blocks in the loop, and as EAGLE."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,17 +18,24 @@ from training.objectives import falcon
 KEY = jax.random.key(0)
 
 
+@functools.cache
 def params():
     return agreement.stirred(heads.init(KEY, agreement.target().config))
 
 
+@functools.cache
+def loop():
+    return agreement.Loop("drafters/falcon", falcon, params(), 5)
+
+
 def test_drafts_in_the_loop_are_those_over_the_text():
     """Two blocks and half of a third: memory, keys, and where the blocks begin."""
-    assert agreement.agree("drafters/falcon", falcon, params(), 5)
+    assert loop().agrees()
 
 
 def test_fault_a_memory_that_reads_on(monkeypatch):
     """Planted: the LSTM remembers the whole round, not its committed part."""
+    run = loop()
     sound = reading.settle
 
     def settle(outcome, found, old, cache):
@@ -34,11 +43,12 @@ def test_fault_a_memory_that_reads_on(monkeypatch):
         return found[:, -1], cache
 
     monkeypatch.setattr(reading, "settle", settle)
-    assert not agreement.agree("drafters/falcon", falcon, params(), 5)
+    assert not run.agrees()
 
 
 def test_fault_a_causal_block(monkeypatch):
     """Planted: in the loop a block's last pair alone sees the whole block."""
+    run = loop()
     sound = heads.block
 
     def block(own, target, cache, recent, last, seen):
@@ -48,7 +58,7 @@ def test_fault_a_causal_block(monkeypatch):
         return found.at[:, :, 0].set(first[:, :, 0])
 
     monkeypatch.setattr(heads, "block", block)
-    assert not agreement.agree("drafters/falcon", falcon, params(), 5)
+    assert not run.agrees()
 
 
 def text():

@@ -16,16 +16,23 @@ from training.objectives import fspad
 KEY = jax.random.key(0)
 
 
+@functools.cache
 def params():
     return agreement.stirred(heads.init(KEY, agreement.target().config))
 
 
+@functools.cache
+def loop():
+    return agreement.Loop("drafters/fspad", fspad, params(), 4)
+
+
 def test_drafts_in_the_loop_are_those_over_the_text():
-    assert agreement.agree("drafters/fspad", fspad, params(), 4)
+    assert loop().agrees()
 
 
 def test_fault_the_half_for_the_law_is_handed_on(monkeypatch):
     """Planted: drafts go on from a, which nothing holds to the features."""
+    run = loop()
 
     def block(params, target, cache, embedded, features, nodes):
         found, cache = sound(params, target, cache, embedded, features, nodes)
@@ -33,18 +40,19 @@ def test_fault_the_half_for_the_law_is_handed_on(monkeypatch):
 
     sound = heads.block
     monkeypatch.setattr(heads, "block", block)
-    assert not agreement.agree("drafters/fspad", fspad, params(), 4)
+    assert not run.agrees()
 
 
 def test_fault_features_one_late(monkeypatch):
     """Planted: a pair has the state *at* its token, not the one that chose it."""
+    run = loop()
     sound = reading.states
 
     def late(outcome, tap):
         return jnp.roll(sound(outcome, tap), -1, 1)
 
     monkeypatch.setattr(reading, "states", late)
-    assert not agreement.agree("drafters/fspad", fspad, params(), 4)
+    assert not run.agrees()
 
 
 def test_without_sampling_and_with_equal_halves_it_is_eagle():

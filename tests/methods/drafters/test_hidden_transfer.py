@@ -1,5 +1,7 @@
 """Hidden Transfer's pseudo states in the loop, and behind the last layer."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,17 +17,19 @@ from training.objectives import hidden_transfer
 KEY = jax.random.key(0)
 
 
+@functools.cache
 def params():
     return agreement.stirred(heads.init(KEY, agreement.target().config), 0.2)
 
 
-def agree() -> bool:
+@functools.cache
+def loop():
     name = "drafters/hidden_transfer"
-    return agreement.agree(name, hidden_transfer, params(), 3, late=1)
+    return agreement.Loop(name, hidden_transfer, params(), 3, late=1)
 
 
 def test_drafts_in_the_loop_are_those_over_the_text():
-    assert agree()
+    assert loop().agrees()
 
 
 def test_fault_born_a_layer_early(monkeypatch):
@@ -34,23 +38,29 @@ def test_fault_born_a_layer_early(monkeypatch):
     monkeypatch.setattr(
         heads, "wrapped", lambda lm, layer, size: sound(lm, layer - 1, size)
     )
-    assert not agree()
+    assert not loop.__wrapped__().agrees()
 
 
 def test_fault_the_states_of_another_node(monkeypatch):
     """Planted: the laws are read behind the root, not the last accepted node."""
-    sound = riders.tree.last_node
+    run, sound = loop(), riders.tree.last_node
     monkeypatch.setattr(riders.tree, "last_node", lambda verdict: 0 * sound(verdict))
-    assert not agree()
+    assert not run.agrees()
 
 
 def guesses(own, layer: int) -> list:
     lm = agreement.target()
     batch = {"tokens": jnp.asarray([[4, 8, 15, 16, 23, 42, 3, 1]], jnp.int32)}
-    objective = hidden_transfer.objective(lm.model, layer=layer)
-    teacher = teachers.teacher(lm.model, (4, *objective.taps))(lm.params, batch)
-    found = hidden_transfer.guesses(own, lm.model, batch, teacher, 3, layer)
-    return [teacher, *(draft(states) for states, draft in found)]
+    taps = hidden_transfer.objective(lm.model, layer=layer).taps
+
+    @jax.jit
+    def run(own):
+        teacher = teachers.teacher(lm.model, (lm.config.n_layers, *taps))
+        seen = teacher(lm.params, batch)
+        found = hidden_transfer.guesses(own, lm.model, batch, seen, 3, layer)
+        return [seen, *(draft(states) for states, draft in found)]
+
+    return run(own)
 
 
 def test_behind_the_last_layer_it_is_a_linear_medusa():
@@ -58,11 +68,11 @@ def test_behind_the_last_layer_it_is_a_linear_medusa():
     lm, own = agreement.target(), params()
     teacher, *laws = guesses(own, lm.config.n_layers)
     for j, law in enumerate(laws):
-        linear = teacher.hidden[4] @ own["transfer"][j]
+        linear = teacher.hidden[lm.config.n_layers] @ own["transfer"][j]
         wanted = lm.model.head(lm.params, lm.model.norm(lm.params, linear))
         np.testing.assert_allclose(law, wanted, atol=1e-4)
-    _, *middle = guesses(own, 2)
-    assert np.abs(middle[2] - laws[2]).max() > 0.1  # planted: two layers are between
+    _, *middle = guesses(own, 1)
+    assert np.abs(middle[2] - laws[2]).max() > 0.1  # planted: a layer is between
 
 
 def test_what_is_trained():

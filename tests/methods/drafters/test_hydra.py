@@ -1,5 +1,7 @@
 """Hydra's heads in the loop, and beside Medusa's."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from training.objectives import hydra
 KEY = jax.random.key(0)
 
 
+@functools.cache
 def params(**fields):
     lm = agreement.target()
     rows = layers.output_rows(lm.params)
@@ -23,9 +26,15 @@ def params(**fields):
 PLUS = {"prefix": True, "deep": True}
 
 
-@pytest.mark.parametrize("fields", [{}, PLUS], ids=["hydra", "hydra++"])
-def test_drafts_in_the_loop_are_those_over_the_text(fields):
-    assert agreement.agree("drafters/hydra", hydra, params(**fields), 3)
+@functools.cache
+def loop(plus: bool):
+    own = params(**PLUS) if plus else params()
+    return agreement.Loop("drafters/hydra", hydra, own, 3)
+
+
+@pytest.mark.parametrize("plus", [False, True], ids=["hydra", "hydra++"])
+def test_drafts_in_the_loop_are_those_over_the_text(plus):
+    assert loop(plus).agrees()
 
 
 def test_fault_a_prefix_that_skips(monkeypatch):
@@ -36,9 +45,9 @@ def test_fault_a_prefix_that_skips(monkeypatch):
         last = outcome.verdict.count[:, None] == jnp.arange(block.tokens.shape[1])
         return block.replace(slots=jnp.where(last, block.slots, cache.size))
 
-    sound = reading.pairs
+    run, sound = loop(True), reading.pairs
     monkeypatch.setattr(reading, "pairs", pairs)
-    assert not agreement.agree("drafters/hydra", hydra, params(**PLUS), 3)
+    assert not run.agrees()
 
 
 def test_without_dependence_it_is_medusa():
@@ -56,9 +65,13 @@ def test_without_dependence_it_is_medusa():
         own["head"] = flat["head"][i]
     u = jax.random.normal(KEY, (5, 4, dim))
     plain = medusa.logits(flat, u[:, 0])
-    for i in range(3):
-        found = heads.logits(bound, i, u[:, : i + 2])
-        np.testing.assert_allclose(found, plain[i], atol=1e-4)
+
+    @jax.jit
+    def logits(own):
+        return [heads.logits(own, i, u[:, : i + 2]) for i in range(3)]
+
+    for found, wanted in zip(logits(bound), plain):
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
     bound["head_2"]["skip"] = bound["head_2"]["skip"].at[3].set(jnp.eye(dim))
-    moved = heads.logits(bound, 2, u)  # planted: it looks at a token again
+    moved = logits(bound)[2]  # planted: it looks at a token again
     assert np.abs(moved - plain[2]).max() > 0.1

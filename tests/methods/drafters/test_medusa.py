@@ -1,5 +1,7 @@
 """Medusa's heads in the loop."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,24 +17,31 @@ from training.objectives import medusa
 KEY = jax.random.key(0)
 
 
+@functools.cache
 def params(count: int = 3):
     lm = agreement.target()
     rows = layers.output_rows(lm.params)
     return agreement.stirred(heads.init(KEY, lm.config, rows, count))
 
 
+@functools.cache
+def loop():
+    return agreement.Loop("drafters/medusa", medusa, params(), 3)
+
+
 def test_drafts_in_the_loop_are_those_over_the_text():
-    assert agreement.agree("drafters/medusa", medusa, params(), 3)
+    assert loop().agrees()
 
 
 def test_fault_the_state_of_the_root(monkeypatch):
     """Planted: drafts from the state at the root, not at the last accepted node."""
+    run = loop()
 
     def stale(outcome, tap, old):
         return outcome.target.hidden[tap][:, 0].astype(old.dtype)
 
     monkeypatch.setattr(reading, "last_state", stale)
-    assert not agreement.agree("drafters/medusa", medusa, params(), 3)
+    assert not run.agrees()
 
 
 def test_heads_begin_as_the_target_s_own():

@@ -1,5 +1,7 @@
 """PPD's prompt tokens in the loop, and plans of how many a node carries."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,22 +18,29 @@ from training.objectives import ppd
 KEY = jax.random.key(0)
 
 
+@functools.cache
 def params(copies: int = 2):
     lm = agreement.target()
     fresh = heads.init(KEY, lm.model, lm.params, 3, copies)
     return agreement.stirred(fresh, 0.3)
 
 
+@functools.cache
+def loop():
+    return agreement.Loop("drafters/ppd", ppd, params(), 3, late=1)
+
+
 def test_drafts_in_the_loop_are_those_over_the_text():
     """The block's prompts see what they see behind the same token of a whole text."""
-    assert agreement.agree("drafters/ppd", ppd, params(), 3, late=1)
+    assert loop().agrees()
 
 
 def test_fault_the_prompts_of_another_node(monkeypatch):
     """Planted: the laws are read behind the root, not the last accepted node."""
+    run = loop()
     sound = riders.tree.last_node
     monkeypatch.setattr(riders.tree, "last_node", lambda verdict: 0 * sound(verdict))
-    assert not agreement.agree("drafters/ppd", ppd, params(), 3, late=1)
+    assert not run.agrees()
 
 
 def test_fault_copies_that_see_one_another(monkeypatch):
@@ -43,7 +52,7 @@ def test_fault_copies_that_see_one_another(monkeypatch):
         self.parents[:, 1, 0] = self.index[:, 0, -1]
 
     monkeypatch.setattr(riders.Riders, "__init__", init)
-    assert not agreement.agree("drafters/ppd", ppd, params(), 3, late=1)
+    assert not loop.__wrapped__().agrees()
 
 
 PLAN = ((3, 2, -1, -1), (3, 1, 0, -1), (3, 2, 0, 1))
@@ -54,11 +63,12 @@ def rounds(prompts, plan, count: int):
 
     What was known before each round, its outcome, and the row state after it.
     """
-    run = agreement.Loop("drafters/ppd", prompts, 3, plan=plan)
-    for _ in range(count):
-        before = np.array(run.state.drafter.row.known)
-        run.state, outcome = run.engine.step(run.params, run.state)
-        yield before, outcome, jax.tree.map(np.array, run.state.drafter.row)
+    run = agreement.Loop("drafters/ppd", ppd, prompts, 3, plan=plan)
+    before = np.array(run.begun.drafter.row.known)
+    for _, outcome, state in run.rounds(count):
+        row = jax.tree.map(np.array, state.drafter.row)
+        yield before, outcome, row
+        before = row.known
 
 
 def test_a_plan_decides_who_carries_what():
@@ -111,10 +121,11 @@ def test_equal_copies_are_one():
     lm, one = agreement.target(), params(1)
     two = {"prompts": jnp.repeat(one["prompts"], 2, 1)}
     batch = {"tokens": jnp.asarray([[4, 8, 15, 16, 23, 42, 3, 1]], jnp.int32)}
-    taps = ppd.objective(lm.model).taps
-    teacher = teachers.teacher(lm.model, taps)(lm.params, batch)
+    read = teachers.teacher(lm.model, ppd.objective(lm.model).taps)
 
+    @jax.jit
     def laws(own):
+        teacher = read(lm.params, batch)
         return [d(s) for s, d in ppd.guesses(own, lm.model, batch, teacher, 3)]
 
     for a, b in zip(laws(one), laws(two), strict=True):
