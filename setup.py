@@ -5,6 +5,7 @@ from setuptools import setup
 PACKAGES = [
     "configs",
     "configs.heads",
+    "configs.pods",
     "configs.trees",
     "decoding",
     "decoding.caches",

@@ -13,6 +13,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.stage = "train_lm"
     c.name = "tiny"
     c.seed = 0
+    c.mesh = "auto"  # "data=2,fsdp=4": see experiments/defaults.py
+    c.rules = ""
 
     c.model = ml_collections.ConfigDict()
     c.model.d_model = 256

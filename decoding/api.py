@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from decoding import base, compose, decoder, stats
+from decoding import base, compose, decoder, sharding, stats
 from decoding.catalogue import Spec
 from decoding.compose import Method
 from decoding.constraints import stop as stopping
+from models import sharding as models_sharding
 from models.errors import PromptError
 
 
@@ -92,6 +93,7 @@ def generate(
                 f"stream {name!r} reads params {stream.params!r}: pass "
                 f"drafts={{{stream.params!r}: ...}}"
             )
+    params = models_sharding.placed(lm.model.plan, params)
     engine = decoder.decoder(parts)
     compiled, begun = engine.compile_seconds, time.perf_counter()
     size = decoder.bucket(max(limits))
@@ -108,6 +110,7 @@ def generate(
         )
     compiled = engine.compile_seconds - compiled
     seconds = time.perf_counter() - begun - compiled
+    state = replace(state, **sharding.results(state))
     figures = stats.summarise(state.counters, seconds, compiled)
     return _output(lm, state, rows, n, stops, figures, parts.guarantee)
 

@@ -1,5 +1,6 @@
 """Compiled programs over requests: `start`, `advance`, `admit`, `step`."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from decoding import base, compose, loop, noise, stats
+from decoding import base, compose, loop, noise, sharding, stats
+from models import sharding as models_sharding
 from models.errors import PromptError
 from models.shared import must_be_dense, shared
 
@@ -54,52 +56,8 @@ class Decoder:
         other numbers (temperature, ...) than the composition that was compiled. With
         `share` a long common beginning is kept once; no request can be admitted then.
         """
-        program, fresh = self.program, parts.program
-        batch = len(prompts)
-        tokens, length = _pad(prompts, size)
-        dtype = _dtype(params[loop.TARGET])
-        room = max(program.drafter.nodes, program.drafter.scratch)
-        slots = -(-(size + room) // 16) * 16
-        caches = {loop.TARGET: _cache(program, prompts, slots, dtype, share)}
-        own = {}
-        for name, stream in program.streams.items():
-            given = fresh.streams[name].prompts
-            own[name] = (
-                _pad(given, bucket(max(map(len, given))))
-                if given
-                else (jnp.array(tokens), jnp.array(length))
-            )
-            extra = own[name][0].shape[1]
-            caches[name] = stream.model.init_cache(
-                batch, slots + extra, _dtype(params[stream.params])
-            )
-        transform = jax.vmap(fresh.transform.init, out_axes=base.ROWS)(tokens, length)
-        verifier = fresh.verifier.init(params)
-        stop = base.State()
-        if parts.stop is not None:
-            stop = base.State(jnp.full((batch,), parts.stop.start), parts.stop)
-        state = loop.DecodeState(
-            tokens=tokens,
-            origin=jnp.zeros((batch, size), jnp.int8),
-            logprobs=jnp.zeros((batch, size), jnp.float32),
-            length=length,
-            limit=jnp.asarray(limits, jnp.int32),
-            done=jnp.zeros((batch,), bool),
-            key=keys,
-            roots={name: jnp.zeros((batch,), jnp.int32) for name in program.streams},
-            caches=caches,
-            drafter=base.State(),
-            verifier=base.State(_repeat(verifier.row, batch), verifier.shared),
-            transform=transform,
-            policy=program.policy.init(caches[loop.TARGET]),
-            stop=stop,
-            counters=stats.zeros(batch, program.drafter.depth),
-        )
-        drafter = fresh.drafter.init(loop.context(fresh, params, state))
-        if memory is not None:
-            drafter = _remember(drafter, memory)
-        # Every buffer is donated, so none may stand in two places of the state.
-        state = jax.tree.map(jnp.array, replace(state, drafter=drafter))
+        given = (params, parts, prompts, limits, keys, size, memory, share)
+        state, own = blank(self.program, *given, self.program.model.plan)
         return self._call("prefill", loop.prefill, (1,), params, state, own)
 
     def advance(
@@ -112,7 +70,7 @@ class Decoder:
         """Decode until `free` rows are done (default: all) or `rounds` have passed."""
         rounds = np.iinfo(np.int32).max if rounds is None else rounds
         free = state.done.shape[0] if free is None else free
-        bounds = (jnp.int32(rounds), jnp.int32(free))
+        bounds = (np.int32(rounds), np.int32(free))
         return self._call("advance", loop.advance, (1,), params, state, *bounds)
 
     def step(
@@ -137,14 +95,89 @@ class Decoder:
         key = (name, structure, shapes)
         if key not in self._compiled:
             begun = time.perf_counter()
-
-            def call(*arguments):
-                return function(self.program, *arguments)
-
-            lowered = jax.jit(call, donate_argnums=donate).lower(*arguments)
-            self._compiled[key] = lowered.compile()
+            self._compiled[key] = self.lower(name, function, donate, *arguments)
             self.compile_seconds += time.perf_counter() - begun
         return self._compiled[key](*arguments)
+
+    def lower(self, name: str, function: Callable, donate: tuple, *arguments: Any):
+        """The compiled `function(program, *arguments)`; shapes will do for arrays."""
+        plan = self.program.model.plan
+
+        def call(*arguments):
+            return function(self.program, *arguments)
+
+        state = arguments[donate[0]]
+        places: dict[str, Any] = {}
+        if plan is not None:
+            out = sharding.shardings(plan, state)
+            places["out_shardings"] = (out, None) if name == "step" else out
+        jitted = jax.jit(call, donate_argnums=donate, **places)
+        with models_sharding.use(plan):
+            return jitted.lower(*arguments).compile()
+
+
+def blank(
+    program: loop.Program,
+    params: dict,
+    parts: compose.Composition,
+    prompts: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    keys: Array,
+    size: int,
+    memory: Any,
+    share: bool,
+    plan: Any,
+) -> tuple[loop.DecodeState, dict]:
+    """The state before its prompts are read, and the prompts of the streams."""
+    fresh = parts.program
+    batch = len(prompts)
+    tokens, length = _pad(prompts, size)
+    dtype = _dtype(params[loop.TARGET])
+    room = max(program.drafter.nodes, program.drafter.scratch)
+    slots = -(-(size + room) // 16) * 16
+    caches = {loop.TARGET: _cache(program, prompts, slots, dtype, share, plan)}
+    own = {}
+    for name, stream in program.streams.items():
+        given = fresh.streams[name].prompts
+        own[name] = (
+            _pad(given, bucket(max(map(len, given))))
+            if given
+            else (jnp.array(tokens), jnp.array(length))
+        )
+        extra, kind = own[name][0].shape[1], _dtype(params[stream.params])
+        make = functools.partial(stream.model.init_cache, batch, slots + extra, kind)
+        caches[name] = sharding.made(plan, make)
+    transform = jax.vmap(fresh.transform.init, out_axes=base.ROWS)(tokens, length)
+    verifier = fresh.verifier.init(params)
+    stop = base.State()
+    if parts.stop is not None:
+        stop = base.State(jnp.full((batch,), parts.stop.start), parts.stop)
+    state = loop.DecodeState(
+        tokens=tokens,
+        origin=jnp.zeros((batch, size), jnp.int8),
+        logprobs=jnp.zeros((batch, size), jnp.float32),
+        length=length,
+        limit=jnp.asarray(limits, jnp.int32),
+        done=jnp.zeros((batch,), bool),
+        key=keys,
+        roots={name: jnp.zeros((batch,), jnp.int32) for name in program.streams},
+        caches=caches,
+        drafter=base.State(),
+        verifier=base.State(_repeat(verifier.row, batch), verifier.shared),
+        transform=transform,
+        policy=program.policy.init(caches[loop.TARGET]),
+        stop=stop,
+        counters=stats.zeros(batch, program.drafter.depth),
+    )
+    drafter = fresh.drafter.init(loop.context(fresh, params, state))
+    if memory is not None:
+        drafter = _remember(drafter, memory)
+    # Every buffer is donated, so none may stand in two places of the state.
+    state = jax.tree.map(jnp.array, replace(state, drafter=drafter))
+    if plan is not None:
+        state = models_sharding.put(state, sharding.shardings(plan, state))
+        own = models_sharding.put(own, plan.rows(own))
+    return state, own
 
 
 def decoder(parts: compose.Composition) -> Decoder:
@@ -182,7 +215,12 @@ def _dtype(params: Any) -> Any:
 
 
 def _cache(
-    program: loop.Program, prompts: Sequence, slots: int, dtype: Any, share: bool
+    program: loop.Program,
+    prompts: Sequence,
+    slots: int,
+    dtype: Any,
+    share: bool,
+    plan: Any,
 ) -> Any:
     """The target's cache; a long common beginning is kept once where rows `share`."""
 
@@ -193,8 +231,8 @@ def _cache(
     if share and like.shares and not must_be_dense(program.model.config):
         prefix = common_prefix(prompts, program.chunk)
         if prefix * (len(prompts) - 1) >= SHARED:
-            return shared(like, prefix)
-    return make()
+            return sharding.made(plan, lambda: shared(like, prefix))
+    return sharding.made(plan, make)
 
 
 def common_prefix(prompts: Sequence[Sequence[int]], chunk: int) -> int:

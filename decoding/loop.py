@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, noise, stats, tree
+from decoding import base, noise, sharding, stats, tree
 from decoding.constraints import stop as stopping
 from models.base import ALL, NONE, Block, LanguageModel, causal_block
 from models.errors import MethodError
@@ -151,7 +151,7 @@ def round_(
         counters=_count(state.counters, outcome, new, drafts),
     )
     learned = program.drafter.observe(context(program, params, after), drafter, outcome)
-    return replace(after, drafter=learned), outcome
+    return sharding.pinned(replace(after, drafter=learned)), outcome
 
 
 def forward(program, params, cache, block, draft):
@@ -330,7 +330,7 @@ def prefill(
         )
         ctx = context(program, params, after)
         drafter = program.drafter.observe(ctx, carry.drafter, outcome)
-        return replace(after, drafter=drafter, length=carry.length)
+        return sharding.pinned(replace(after, drafter=drafter, length=carry.length))
 
     def more(carry: DecodeState) -> Array:
         return (carry.caches[TARGET].length < carry.length - 1).any()
@@ -394,4 +394,4 @@ def admit(state: DecodeState, row: Array, fresh: DecodeState) -> DecodeState:
     rest = [f for f in state.__dataclass_fields__ if f not in parts]
     for name in rest:
         parts[name] = jax.tree.map(put, getattr(state, name), getattr(fresh, name))
-    return replace(state, **parts)
+    return sharding.pinned(replace(state, **parts))

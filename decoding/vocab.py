@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from models import sharding
 from models.base import pack_bits
 
-GROUP = 64  # tokens that `top_k` takes together
+GROUP = 64  # tokens that `top_k` takes together, at most
 
 
 def maximum(logits: Array) -> Array:
@@ -76,18 +77,24 @@ def top_k(logits: Array, k: int) -> tuple[Array, Array]:
 
     The CPU compiler sorts the whole row for it. So only the `k` groups with the
     greatest maxima are sorted: a token elsewhere comes after those of `k` other groups.
+    Of a sharded vocabulary, whose pieces are whole numbers of groups, the maxima and
+    the `k` groups are all that devices tell each other.
     """
     size = logits.shape[-1]
     if size <= 2 * k * GROUP:
         values, tokens = lax.top_k(logits, k)
         return values, tokens.astype(jnp.int32)
+    pieces, group = sharding.pieces(size, "vocab"), GROUP
+    if pieces > 1:
+        group = next(g for g in range(GROUP, 0, -1) if size // pieces % g == 0)
     beside = [(0, 0)] * (logits.ndim - 1)
-    padded = jnp.pad(logits, [*beside, (0, -size % GROUP)], constant_values=-jnp.inf)
-    groups = padded.reshape(*logits.shape[:-1], -1, GROUP)
+    padded = jnp.pad(logits, [*beside, (0, -size % group)], constant_values=-jnp.inf)
+    groups = padded.reshape(*logits.shape[:-1], -1, group)
+    groups = sharding.constrain(groups, "* " * (logits.ndim - 1) + "vocab")
     best = jnp.sort(lax.top_k(groups.max(-1), k)[1], -1)  # in order, for the ties
     few = jnp.take_along_axis(groups, best[..., None], -2)
-    values, at = lax.top_k(few.reshape(*logits.shape[:-1], k * GROUP), k)
-    tokens = jnp.take_along_axis(best, at // GROUP, -1) * GROUP + at % GROUP
+    values, at = lax.top_k(few.reshape(*logits.shape[:-1], k * group), k)
+    tokens = jnp.take_along_axis(best, at // group, -1) * group + at % group
     return values, tokens.astype(jnp.int32)
 
 

@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding import base, compose, decoder, loop, stats
+from decoding import base, compose, decoder, loop, sharding, stats
+from models import sharding as models_sharding
 from models.errors import ConfigError
 
 CONSTANT_ROWS = 128  # the widest block: a chunk of the prompt
@@ -85,7 +86,8 @@ class Bench:
 
     def params(self, lm: Any) -> dict[str, Any]:
         drafts = {n: getattr(d, "params", d) for n, d in self.drafts.items()}
-        return {loop.TARGET: lm.params, **drafts}
+        params = {loop.TARGET: lm.params, **drafts}
+        return models_sharding.placed(lm.model.plan, params)
 
     def batches(
         self, prompts: Sequence[list[int]], seed: int
@@ -149,6 +151,7 @@ class Bench:
 
 
 def _record(run: Run, prompts: Sequence[list[int]], state: loop.DecodeState) -> None:
+    state = replace(state, **sharding.results(state))
     ends, counters = np.asarray(state.length), state.counters
     tokens, origin = np.asarray(state.tokens), np.asarray(state.origin)
     for i, prompt in enumerate(prompts):

@@ -26,6 +26,10 @@ def get_config() -> ConfigDict:
     config.prompt_tokens = 192  # longer prompts lose their beginning
     config.max_new_tokens = 128
     config.batch = 1  # prompts decoded together
+    # "data=2,tensor=4": the devices as a mesh; "auto": by the model's size. Rules, as
+    # in "vocab=,batch=data+fsdp", replace some of models/sharding.py.
+    config.mesh = "auto"
+    config.rules = ""
     config.repeats = 3  # each beside a repeat of plain decoding
     # Task -> transforms of every method on that task, and the methods it is run with.
     config.transforms = ConfigDict(type_safe=False)
@@ -55,6 +59,8 @@ SELECTION = (
     "tolerance",
     "curve",
     "profile",
+    "mesh",
+    "rules",
     "budgets",
     "directions",
     "verifiers",

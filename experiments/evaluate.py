@@ -162,7 +162,7 @@ def load(config: Any, named: dict[str, compose.Method]) -> tuple[Any, dict[str, 
     """The target, and those of config.drafts that a method needs."""
     needs = {n for m in named.values() for n in m.drafter.card.needs}
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
-    return models.load(config.model), drafts
+    return models.load(config.model, mesh=config.mesh, rules=config.rules), drafts
 
 
 def provenance(store: Store) -> tuple[dict, dict]:

@@ -23,12 +23,13 @@ from models.heads import files, lora
 from training import heads
 
 # Fields that choose what is measured or written; finished pieces are kept.
-SELECTION = ("recipes", "seeds", "tasks", "temperatures")
+SELECTION = ("recipes", "seeds", "tasks", "temperatures", "mesh", "rules")
 
 
 def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     """Train what is missing, measure what is missing, and return everything."""
-    lm = models.load(config.model) if lm is None else lm
+    if lm is None:
+        lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     recipes = chosen(config)
     hardware, versions = evaluate.provenance(store)
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
@@ -76,6 +77,7 @@ def chosen(config: Any) -> dict[str, Any]:
     for name in names:
         recipe = settings.load(here / f"{name}.py")
         recipe.model = config.model
+        recipe.mesh, recipe.rules = config.mesh, config.rules
         recipe.data.update(config.data)
         recipe.train.update(config.train)
         recipe.evaluate.update(config.evaluate)

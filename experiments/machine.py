@@ -26,7 +26,7 @@ def hardware() -> dict[str, Any]:
         "devices": jax.device_count(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(_memory() / 2**30, 1),
+        "memory_gib": round(memory() / 2**30, 1),
         "last_level_cache_mib": round(last_level_cache() / 2**20, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }
@@ -51,7 +51,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _memory() -> int:
+def memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -74,7 +74,7 @@ def bandwidth(repeats: int = 5) -> dict[str, Any]:
     """
     on_cpu = jax.default_backend() == "cpu"
     size = 8 * last_level_cache() if on_cpu else 2**31
-    size = min(size, _memory() // 8)
+    size = min(size, memory() // 8)
     rows = 8192
     columns = size // 4 // rows
     matrix, vector = jnp.ones((rows, columns)), jnp.ones((columns,))

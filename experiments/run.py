@@ -2,7 +2,8 @@
 
 Writes W/{config.json, report.json, report.md, report.html, figures/*.png,
 metrics.jsonl}. Fields are overridden with --config.field=value. Every finished piece is
-kept in W: the same command again goes on where the last one stopped.
+kept in W: the same command again goes on where the last one stopped. Several processes
+run the same command: see experiments/distributed.py.
 """
 
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments import console, defaults, evaluate, report, settings
+from experiments import console, defaults, distributed, evaluate, report, settings
 from experiments.store import Store
 from models.errors import ConfigError, DecodaxError
 
@@ -91,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     values = flags.FlagValues()
     flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+    distributed.define(values)
     try:
         config, rest = settings.resolve(arguments)
         try:
@@ -100,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if left or not values["workdir"].value:
             raise ConfigError(f"missing --workdir, or stray {left}\n{USAGE}")
         workdir = values["workdir"].value
+        distributed.start(values)
         command = ["python -m experiments.run", *arguments]
         found = run(config, workdir, command)
     except DecodaxError as error:

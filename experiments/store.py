@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments import settings
+from experiments import distributed, settings
 from models.errors import ConfigError
 
 
@@ -40,12 +40,16 @@ class Store:
 
     def make(self, kind: str, key: str, compute: Callable[[], Any]) -> Any:
         """The stored piece, computed and stored first where it is missing."""
-        if not self.has(kind, key):
-            write(self._file(kind, key), compute())
+        if not distributed.agreed(self.has(kind, key)):
+            piece = compute()
+            file = self._file(kind, key)
+            distributed.written(lambda: write(file, piece), f"{kind}/{key}")
         return self.get(kind, key)
 
     def log(self, **fields: Any) -> None:
         """Append a line to metrics.jsonl."""
+        if not distributed.leads():
+            return
         line = json.dumps({"time": round(time.time(), 3), **fields})
         with open(self.path / "metrics.jsonl", "a") as file:
             file.write(line + "\n")
@@ -60,7 +64,9 @@ def write(file: Path, value: Any) -> None:
 
 
 def text(file: Path, value: str) -> None:
-    """Write a text file in the same way."""
+    """Write a text file in the same way; process 0 alone."""
+    if not distributed.leads():
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{os.getpid()}")
     part.write_text(value)

@@ -34,6 +34,12 @@ ENVIRONMENT = {
 @functools.cache
 def device(chip: str) -> Any:
     """A device of the named kind, for compilation only; ImportError without libtpu."""
+    return slice_of(TOPOLOGIES[chip])[0]
+
+
+@functools.cache
+def slice_of(topology: str) -> tuple[Any, ...]:
+    """The devices of a slice, as in "v5e:4x4"; ValueError where there is none such."""
     import libtpu  # noqa: F401
 
     # libtpu looks for the machine it is on unless it is told; there is none.
@@ -42,8 +48,11 @@ def device(chip: str) -> Any:
             os.environ[name] = value
     from jax.experimental import topologies
 
-    found = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip])
-    return found.devices[0]
+    try:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(f"{topology}: {error}") from error
+    return tuple(found.devices)
 
 
 def compile_for(chip: str, function: Callable, *shapes: Any, donate: tuple = ()) -> Any:

@@ -5,9 +5,11 @@ and writes an output block when it changes. The compiler's own figure for a kern
 whatever the kernel declares, so the declaration is made from this count.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -77,8 +79,23 @@ def budget(chip: str) -> int:
     return int(VMEM[chip] * SHARE)
 
 
+_CHIP: contextvars.ContextVar[str] = contextvars.ContextVar("chip", default="")
+
+
+@contextlib.contextmanager
+def compiling_for(chip: str) -> Iterator[None]:
+    """Trace for a TPU that is not this machine's; "" for this machine."""
+    token = _CHIP.set(chip)
+    try:
+        yield
+    finally:
+        _CHIP.reset(token)
+
+
 def platform() -> str:
     """ "cpu", "tpu", "gpu", or "hopper" for the GPUs of that kind."""
+    if _CHIP.get():
+        return "tpu"
     found = jax.default_backend()
     if found == "gpu":
         capability = getattr(jax.devices()[0], "compute_capability", "")
@@ -90,6 +107,8 @@ def vmem_here(interpret: bool) -> int:
     """What a program may use of this chip's vector memory."""
     if interpret:
         return budget("v4")
+    if _CHIP.get():
+        return budget(_CHIP.get())
     from jax.experimental.pallas import tpu as pltpu
 
     return int(pltpu.get_tpu_info().vmem_capacity_bytes * SHARE)

@@ -9,10 +9,11 @@ only, quantised and paged caches in the second.
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from jax import Array
 
 from kernels import tree_attention as trees
-from models import base, layers
+from models import base, layers, sharding
 from models.config import Config
 from models.errors import ConfigError
 
@@ -64,17 +65,22 @@ def over_cache(
 
     def streamed(i: int) -> Callable[[Array, Any], Array]:
         def attend(q: Array, store: Any) -> Array:
-            batch, nodes, *_, dim = q.shape
-            out, _ = store.attend(
-                q.reshape(batch, nodes, -1, dim),
-                seen,
-                block.positions,
-                cache.pos,
-                window=config.window(i),
-                softcap=config.attention_softcap,
-                kernel=kernel,
-            )
-            return out.reshape(batch, nodes, -1)
+            def run(q, store, seen, positions, key_positions):
+                out, _ = store.attend(
+                    q.reshape(*q.shape[:2], -1, q.shape[4]),
+                    seen,
+                    positions,
+                    key_positions,
+                    window=config.window(i),
+                    softcap=config.attention_softcap,
+                    kernel=kernel,
+                )
+                return out.reshape(q.shape)
+
+            rows = jax.tree.map(lambda x: "batch", seen)
+            axes = ("batch - kv_heads - -", store.axes(), rows, "batch", "batch")
+            arrays = (q, store, seen, block.positions, cache.pos)
+            return sharding.by_shard(run, arrays, axes).reshape(*q.shape[:2], -1)
 
         return attend
 

@@ -1,9 +1,9 @@
 """Key-value caches: the dense layout, and the operations that every layout offers.
 
 Layout (how a layer's keys are stored) is apart from policy (which slots live and how
-they are read). A layout is a pytree with `append`, `read`, `attend`, `move`, `settle`
-and `gather`; the cache adds one position per slot and the number of committed slots per
-row. Others are in `quantized`.
+they are read). A layout is a pytree with `append`, `read`, `attend`, `move`, `settle`,
+`gather` and `axes`; the cache adds one position per slot and the number of committed
+slots per row. Others are in `quantized`.
 """
 
 from dataclasses import replace
@@ -83,6 +83,10 @@ class DenseLayer:
     def gather(self, rows: Array) -> "DenseLayer":
         return DenseLayer(self.k[rows], self.v[rows])
 
+    def axes(self) -> Any:
+        names: Any = "batch kv_heads sequence -"
+        return DenseLayer(names, names)
+
 
 @struct.dataclass
 class KVCache:
@@ -152,6 +156,12 @@ class KVCache:
             self.pos[rows],
             self.length[rows],
         )
+
+    def axes(self) -> Any:
+        """The same tree with the name of every array's axes (`models.sharding`)."""
+        layers = tuple(layer.axes() for layer in self.layers)
+        names: dict[str, Any] = {"pos": "batch sequence", "length": "batch"}
+        return replace(self, layers=layers, **names)
 
 
 def dense(

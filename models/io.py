@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import base, checkpoints, transformer
+from models import base, checkpoints, sharding, transformer
 from models import cache as caches
 from models import tokenizer as tokenizers
 from models.checkpoints import fields, hf, tensors
@@ -57,14 +57,17 @@ def load(
     dtype: Any = None,
     kernel: str = "auto",
     cache: Callable[..., caches.KVCache] = caches.dense,
+    rules: str = "",
 ) -> Loaded:
     """The model of a directory in HF layout, or a packaged one by name.
 
     `dtype` is that of the params: by default float32 on CPU, where bfloat16 products
-    are slow, and bfloat16 elsewhere. With a `mesh` every param is placed on all its
-    devices, replicated. Weights are read tensor by tensor. `kernel` ("auto", "pallas",
-    "xla") says how attention reads its cache, and `cache` makes it: dense, or a layout
-    of `models.quantized`.
+    are slow, and bfloat16 elsewhere. With a `mesh`, whose axes are some of `data`,
+    `fsdp` and `tensor` (or its sizes as text, or "auto"), params lie where
+    `models.sharding` says, `rules` ("vocab=,batch=data+fsdp") replacing some of its
+    table, and everything that is decoded with the model lies there. Weights are read
+    tensor by tensor. `kernel` ("auto", "pallas", "xla") says how attention reads its
+    cache, and `cache` makes it: dense, or a layout of `models.quantized`.
 
     ConfigError: config.json lacks or has fields, or is of a family that is not
     supported. CheckpointError: weights or tokenizer are absent or do not fit it.
@@ -83,8 +86,9 @@ def load(
             f"{directory}: tokenizer.json has ids up to {tokenizer.vocab_size - 1} and "
             f"the embedding {config.vocab_size} rows: they belong to different models"
         )
-    params = hf.load_params(family, config, directory, dtype, placer(mesh))
-    model = transformer.transformer(config, dtype, kernel, cache)
+    plan = sharding.on(mesh, "decode", rules, config)
+    params = hf.load_params(family, config, directory, dtype, placer(plan))
+    model = transformer.transformer(config, dtype, kernel, cache)._replace(plan=plan)
     return Loaded(model, params, tokenizer, family.model_type, generation)
 
 
@@ -114,12 +118,26 @@ def choose_dtype(dtype: Any) -> np.dtype:
     return chosen
 
 
-def placer(mesh: Any) -> Callable[[np.ndarray], jax.Array]:
-    """How a param goes to the devices; with a mesh it is replicated over all of it."""
-    if mesh is None:
-        return jnp.asarray
-    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    return lambda array: jax.device_put(array, everywhere)
+def placer(plan: sharding.Plan | None) -> Callable[[str, np.ndarray], jax.Array]:
+    """How a param goes to the devices: every device gets its own part of it."""
+    if plan is None:
+        return lambda path, array: jnp.asarray(array)
+
+    def place(path: str, array: np.ndarray) -> jax.Array:
+        axes = sharding.param_axes(path.rpartition("/")[2], array.ndim)
+        where = plan.of(array.shape, axes)
+        return jax.make_array_from_callback(array.shape, where, array.__getitem__)
+
+    return place
+
+
+def placed(lm: Any, plan: sharding.Plan | None) -> Any:
+    """A loaded model moved to where `plan` wants it."""
+    if plan is None:
+        return lm
+    params = sharding.put(lm.params, plan.params(lm.params))
+    model = lm.model._replace(plan=plan)
+    return dataclasses.replace(lm, model=model, params=params)
 
 
 def _with_ids(

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models import causal
+from models import causal, sharding
 from models.config import Config
 
 NEGATIVE = -1e30
@@ -48,6 +48,8 @@ class Norm(nn.Module):
 
 def product(x: Array, kernel: Array) -> Array:
     """`x[..., in]` times `kernel[in, out...]`, all output axes at once."""
+    if sharding.active() is not None:  # merged axes would be moved between devices
+        return lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
     flat = kernel.reshape(kernel.shape[0], -1)
     return (x @ flat).reshape(*x.shape[:-1], *kernel.shape[1:])
 
@@ -208,7 +210,7 @@ class Embedding(nn.Module):
 
     def embed(self, tokens: Array, positions: Array) -> Array:
         c = self.config
-        x = self.tokens[tokens]
+        x = sharding.constrain(self.tokens, "vocab -")[tokens]
         if c.embed_scale != 1.0:
             # HF rounds the factor to the weights' dtype before it multiplies.
             x = x * jnp.asarray(c.embed_scale, x.dtype)

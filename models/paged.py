@@ -159,6 +159,10 @@ class PagedCache(cache.KVCache):
             exhausted=cache.exhausted | fresh.exhausted,
         )
 
+    def axes(self) -> Any:
+        """Pages belong to no row: the pool is cut by KV heads alone."""
+        return replace(super().axes(), users="", exhausted="")
+
     def gather(self, rows: Array) -> "PagedCache":
         """Row `i` of the result is row `rows[i]`: full pages are shared, and of each
         row but the first of its name the page in which it goes on is copied.

@@ -116,6 +116,12 @@ class QuantizedLayer:
         pick = lambda part: jax.tree.map(lambda x: x[rows], part)
         return replace(self, old=pick(self.old), recent=pick(self.recent))
 
+    def axes(self) -> Any:
+        heads: Any = "batch kv_heads"
+        rows: Any = "batch"
+        old = quantized_kv.Old(heads, heads, heads, heads, heads)
+        return replace(self, old=old, recent=quantized_kv.Recent(heads, heads, rows))
+
     def _quantise(self, group: Array, wanted: Array) -> "QuantizedLayer":
         """Codes of group `group[b]` in the rows where it is `wanted`."""
         old, recent = self.old, self.recent

@@ -101,6 +101,11 @@ class SharedLayer:
     def gather(self, rows: Array) -> "SharedLayer":
         return replace(self, rest=self.rest.gather(rows))
 
+    def axes(self) -> Any:
+        names: Any = "- kv_heads sequence -"
+        prefix = cache.DenseLayer(names, names)
+        return replace(self, prefix=prefix, rest=self.rest.axes())
+
 
 def shared(dense: cache.KVCache, prefix: int) -> cache.KVCache:
     """An empty cache of the shapes of `dense` whose rows share `prefix` slots."""

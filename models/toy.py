@@ -99,6 +99,10 @@ class Tokens:
     def gather(self, rows: Array) -> "Tokens":
         return Tokens(self.token[rows], self.pos[rows])
 
+    def axes(self) -> Any:
+        names: Any = "batch sequence"
+        return Tokens(names, names)
+
 
 def _mix(x: Array) -> Array:
     """A hash of uint32 (the finaliser of MurmurHash3)."""

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models import base
+from models import base, sharding
 from models.config import Config
 from models.errors import ConfigError
 from models.layers import Embedding, Layer, Views, attend, rotations
@@ -36,12 +36,14 @@ def forward(
     embedding: Any = Embedding(config)
     top = {"params": params["embedding"]}
     x = embedding.apply(top, tokens, positions, method="embed")
+    x = sharding.constrain(x, "batch sequence -")
     spun = rotations(config, positions, length)
     views = Views(config, positions, positions, mask)
 
     def step(weights, x, i):
         args = (views.window(config.window(i)), spun[config.rope(i)], views.bias)
-        return layer.apply({"params": weights}, x, *args)
+        x = layer.apply({"params": weights}, x, *args)
+        return sharding.constrain(x, "batch sequence -")
 
     if remat:
         step = jax.checkpoint(step, static_argnums=(2,))
@@ -64,6 +66,7 @@ def forward(
     if "norm" in taps:
         hidden["norm"] = x
     logits = embedding.apply(top, x, method="logits")
+    logits = sharding.constrain(logits, "batch sequence vocab")
     return base.ModelOutput(logits, base.Hidden(hidden))
 
 

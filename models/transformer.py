@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kernels.tree_attention import KERNELS
-from models import base
+from models import base, sharding
 from models import cache as caches
 from models.attention import over_cache
 from models.config import Config as Config
@@ -31,6 +31,8 @@ from models.training_form import forward as forward
 from models.training_form import places as places
 from models.training_form import stack_layers as stack_layers
 from models.training_form import unstack_layers as unstack_layers
+
+STATES = "batch - -"  # the axes of a block's states
 
 
 def transformer(
@@ -76,13 +78,16 @@ def transformer(
 
     def embed(params: Any, tokens: Array, positions: Array) -> Array:
         variables = {"params": params["embedding"]}
-        return embedding.apply(variables, tokens, positions, method="embed")
+        x = embedding.apply(variables, tokens, positions, method="embed")
+        return sharding.constrain(x, STATES)
 
     def norm(params: Any, x: Array) -> Array:
         return embedding.apply({"params": params["embedding"]}, x, method="final_norm")
 
     def head(params: Any, x: Array) -> Array:
-        return embedding.apply({"params": params["embedding"]}, x, method="logits")
+        variables = {"params": params["embedding"]}
+        x = embedding.apply(variables, x, method="logits")
+        return sharding.constrain(x, "batch " + "- " * (x.ndim - 2) + "vocab")
 
     def layers(params, cache, x, block, lo, hi, taps=()):
         """Layers lo <= i < hi over the block; `hidden[i]`: the state after i layers."""
@@ -112,12 +117,17 @@ def transformer(
             q, k, v = layer.apply(variables, x, rotation, method="project")
             store = store.append(block.slots, k, v)
             out = attend(q, store)
-            return x + layer.apply(variables, out, method="merge"), store
+            x = x + layer.apply(variables, out, method="merge")
+            return sharding.constrain(x, STATES), store
 
         return run
 
     def mlp_of(variables):
-        return lambda x: x + layer.apply(variables, x, method="feed_forward")
+        def run(x):
+            x = x + layer.apply(variables, x, method="feed_forward")
+            return sharding.constrain(x, STATES)
+
+        return run
 
     def fill(params, cache, x, block, lo, hi):
         """Write the keys and values of layers lo..hi as if x passed through them."""

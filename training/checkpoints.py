@@ -124,7 +124,9 @@ class Store:
             try:
                 found = self.manager.restore(step, args=items)
                 extra = found["extra"]
-                if self.checked and digest(found["state"]) != extra["digest"]:
+                # Of several processes none sees all of the arrays: no digest then.
+                told = extra.get("digest") if self.checked else None
+                if told is not None and digest(found["state"]) != told:
                     raise ValueError(
                         "its digest differs from the one it was saved with"
                     )

@@ -19,6 +19,7 @@ from absl import logging
 from flax import struct
 from jax import Array
 
+from models import sharding
 from models.errors import ConfigError, TrainingError
 from training import checkpoints, logs
 
@@ -105,6 +106,7 @@ def make_step(
             grads, metrics, _ = part(params, batch, frozen)
             return grads, metrics
         parts = jax.tree.map(lambda x: x.reshape(-1, at_once, *x.shape[1:]), batch)
+        parts = jax.tree.map(lambda x: sharding.constrain(x, "- batch"), parts)
         first = jax.tree.map(lambda x: x[0], parts)
         shapes = jax.eval_shape(part, params, first, frozen)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -138,6 +140,23 @@ def make_step(
     return step
 
 
+def first_state(
+    params: Any, optimizer: optax.GradientTransformation, ema: bool, plan: Any = None
+) -> TrainState:
+    """The state before the first step, on the plan's mesh where there is one."""
+
+    def make(params: Any) -> TrainState:
+        own = jax.tree.map(jnp.array, params)
+        average = jax.tree.map(jnp.array, params) if ema else None
+        return TrainState(jnp.int32(0), own, optimizer.init(params), average)
+
+    if plan is None:
+        return make(params)
+    params = sharding.put(params, plan.params(params))
+    places = plan.params(jax.eval_shape(make, params))
+    return jax.jit(make, out_shardings=places)(params)
+
+
 def fit(
     params: Any,
     objective: Objective,
@@ -151,6 +170,7 @@ def fit(
     ema: float = 0.0,
     target: Callable[[Any, Batch], Any] | None = None,
     frozen: Any = None,
+    plan: sharding.Plan | None = None,
     evaluate: Callable[[Any], dict[str, float]] | None = None,
     evaluate_every: int = 0,
     save_every: int = 100,
@@ -165,6 +185,8 @@ def fit(
     `workdir/tensorboard`. `evaluate(params)` is called every `evaluate_every` steps on
     the average where there is one. `params` is not modified, and not read on resume.
     `target(frozen, batch)` is what a frozen model says of a batch, in the same program.
+    With a `plan` everything lies on its mesh, and `data` gives this process's share of
+    the rows (`plan.share`); a checkpoint may be of another mesh.
 
     Raises `ConfigError` for settings that do not fit, `CheckpointError` where `workdir`
     cannot be written or read, `DataError` where the checkpoint is of other data, and
@@ -182,12 +204,9 @@ def fit(
     if not 0.0 <= ema < 1.0:
         raise ConfigError(f"ema={ema}: use a decay in [0, 1), 0 for none")
     workdir = pathlib.Path(workdir).absolute()
-    state = TrainState(
-        jnp.int32(0),
-        jax.tree.map(jnp.array, params),
-        optimizer.init(params),
-        jax.tree.map(jnp.array, params) if ema else None,
-    )
+    state = first_state(params, optimizer, bool(ema), plan)
+    places = None if plan is None else jax.tree.map(lambda x: x.sharding, state)
+    frozen = sharding.placed(plan, frozen)
     store = checkpoints.Store(workdir, keep)
     found = store.restore(state)
     elapsed = 0.0
@@ -198,9 +217,11 @@ def fit(
         logging.info("resuming %s at step %d", workdir, int(state.step))
     done = int(state.step)
     writer = logs.Writer(workdir, done, steps, progress)
+    laid: dict[str, Any] = {} if places is None else {"out_shardings": (places, None)}
     update = jax.jit(
         make_step(objective, optimizer, rows_at_once, clip, ema, target),
         donate_argnums=0,
+        **laid,
     )
     began = time.monotonic()
     pending: list[tuple[int, dict[str, Array]]] = []
@@ -229,7 +250,9 @@ def fit(
                     f"the data ended after {done} of {steps} steps; the last good "
                     f"checkpoint is {store.latest() or 'none'}"
                 ) from None
-            state, metrics = update(state, batch, frozen)
+            with sharding.use(plan):
+                batch = batch if plan is None else plan.batch(batch)
+                state, metrics = update(state, batch, frozen)
             done += 1
             pending.append((done, metrics))
             last = done == steps

@@ -14,6 +14,7 @@ from absl import logging
 import decoding
 import models
 from decoding import compose, prompt_trees, trees
+from models import sharding
 from models.errors import ConfigError
 from models.heads import eagle3, files, lora
 from training import data, fit, grading, logs, optimizers, recipes
@@ -56,6 +57,14 @@ def method(config: Any, hits: Sequence[Sequence[float]]) -> compose.Method:
     return compose.replace(given, topology=topology)
 
 
+def optimizer(train: Any, steps: int) -> Any:
+    """AdamW with the schedule that all heads share."""
+    schedule = optimizers.warmup_stable_decay(
+        train.rate, steps, min(train.warmup, steps // 4), steps // 4
+    )
+    return optimizers.adamw(schedule, weight_decay=train.weight_decay)
+
+
 class Training:
     """One head on one target: what a config says, resolved."""
 
@@ -63,7 +72,11 @@ class Training:
         self.config, self.workdir = config, pathlib.Path(workdir)
         self.kind = module(config.head)
         self._measures: dict[float, Any] = {}
-        self.lm = models.load(config.model) if lm is None else lm
+        if lm is None:
+            lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
+        self.lm = lm
+        mesh = None if lm.model.plan is None else lm.model.plan.mesh
+        self.plan = sharding.on(mesh, "train", config.get("rules", ""))
         if self.lm.tokenizer is None:
             raise ConfigError(
                 f"config.model={config.model!r} has no tokenizer.json to read text with"
@@ -118,21 +131,18 @@ class Training:
         """Train, or resume; every checkpoint holds the heads alone."""
         c = self.config.train
         steps = self.stream.steps
-        schedule = optimizers.warmup_stable_decay(
-            c.rate, steps, min(c.warmup, steps // 4), steps // 4
-        )
-        optimizer = optimizers.adamw(schedule, weight_decay=c.weight_decay)
         return fit.fit(
             self.params,
             self.objective,
-            optimizer,
-            data.DataIterator(self.stream),
+            optimizer(c, steps),
+            data.DataIterator(self.stream, *sharding.share(self.plan)),
             steps=steps,
             workdir=self.workdir,
             rows_at_once=c.rows_at_once,
             clip=c.clip,
             target=teachers.teacher(self.lm.model, self.objective.taps, c.remat),
             frozen=self.lm.params,
+            plan=self.plan,
             evaluate=self.measured,
             evaluate_every=c.evaluate_every,
             save_every=c.save_every,
@@ -160,7 +170,8 @@ class Training:
         if not len(rows):
             raise ConfigError(f"evaluate.tokens={c.tokens}: not a window of {c.window}")
         measure = self._measure(temperature)
-        sums = [measure(params, self.lm.params, row[None]) for row in rows]
+        each = [measure(params, self.lm.params, row[None]) for row in rows]
+        sums = sharding.fetch(each)
         total, count = (np.sum([np.asarray(s[i]) for s in sums], 0) for i in (0, 1))
         return (total / count[:, None]).tolist()
 
@@ -222,6 +233,8 @@ def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, A
         "%s: %d parameters, %d steps", config.head, count, training.stream.steps
     )
     result = training.fit()
+    if training.plan is not None:
+        result = result._replace(params=sharding.fetch(result.params))
     folder = pathlib.Path(config.export or training.workdir / "export")
     temperature = config.evaluate.temperature
     hits = training.hits(result.params, temperature)

@@ -12,8 +12,8 @@ import tokenizers
 from absl import logging
 
 import models
+from models import sharding, transformer
 from models import tokenizer as model_tokenizer
-from models import transformer
 from models.checkpoints import rope
 from models.errors import ConfigError
 from training import card, data, evaluate, fit, optimizers, parts, repeats
@@ -131,11 +131,13 @@ def train(config: Any, workdir: pathlib.Path, batches: data.Stream) -> fit.Resul
     params = transformer.transformer(shape).init(jax.random.key(config.seed))
     count = sum(int(np.size(x)) for x in jax.tree.leaves(params))
     logging.info("%d parameters", count)
+    plan = sharding.on(config.get("mesh", ""), "train", config.get("rules", ""), shape)
     return fit.fit(
         params,
         next_token.objective(shape),
         optimizer(config, batches.steps),
-        data.DataIterator(batches),
+        data.DataIterator(batches, *sharding.share(plan)),
+        plan=plan,
         steps=batches.steps,
         workdir=workdir,
         rows_at_once=t.rows_at_once,

@@ -14,6 +14,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.seed = 0
     c.seeds = ()  # several seeds: one training and one row each; (): `seed` alone
     c.model = "tiny"
+    c.mesh = "auto"  # "data=2,tensor=4": see experiments/defaults.py
+    c.rules = ""
     c.head = ""
     c.init = ml_collections.ConfigDict(type_safe=False)
     c.objective = ml_collections.ConfigDict(type_safe=False)

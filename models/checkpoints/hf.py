@@ -197,9 +197,9 @@ def load_params(
     config: Config,
     directory: pathlib.Path,
     dtype: Any,
-    place: Callable[[np.ndarray], jax.Array],
+    place: Callable[[str, np.ndarray], jax.Array],
 ) -> dict:
-    """The params in a directory, cast to `dtype` and handed to `place` one by one.
+    """The params in a directory, cast to `dtype` and handed to `place` with their path.
 
     At most one param is on the host at a time. CheckpointError lists *all* missing,
     extra and mis-shaped tensors, before any is read.
@@ -229,7 +229,7 @@ def load_params(
         parts = [found[name].read() for name in slot.names]
         ours = slot.layout.join(config, parts)
         # Always a copy in memory: never an alias of the file, which may change.
-        flat[slot.path] = place(np.array(ours, dtype=dtype, order="C"))
+        flat[slot.path] = place(slot.path, np.array(ours, dtype=dtype, order="C"))
     return unflatten(flat)
 
 

@@ -1,0 +1,20 @@
+"""EAGLE-3's draft layer for Llama-3-8B on v5e-16: training, and tree decoding.
+
+Li et al., *EAGLE-3*, 2025, arXiv 2503.01840.
+
+Command:   python -m experiments.run --config=configs/pods/eagle3_llama3_8b.py
+               --workdir=runs/eagle3_llama3_8b
+Preflight: python -m experiments.preflight
+               --config=configs/pods/eagle3_llama3_8b.py --topology=v5e:4x4
+Figures:   experiments/reports/preflight.md
+"""
+
+import ml_collections
+
+from configs.pods import shared
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = shared.eagle3(shared.llama3_8b())
+    c.name = "eagle3_llama3_8b"
+    return c

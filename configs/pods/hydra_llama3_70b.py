@@ -1,0 +1,20 @@
+"""Hydra++ heads for Llama-3.1-70B on v5p-64 (32 chips): training, and tree decoding.
+
+Ankner et al., *Hydra*, 2024, arXiv 2402.05109, section 4.
+
+Command:   python -m experiments.run --config=configs/pods/hydra_llama3_70b.py
+               --workdir=runs/hydra_llama3_70b
+Preflight: python -m experiments.preflight
+               --config=configs/pods/hydra_llama3_70b.py --topology=v5p:2x4x4
+Figures:   experiments/reports/preflight.md
+"""
+
+import ml_collections
+
+from configs.pods import shared
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = shared.hydra(shared.llama3_70b())
+    c.name = "hydra_llama3_70b"
+    return c

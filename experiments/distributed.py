@@ -1,0 +1,100 @@
+"""Several processes as one machine: who they are, and who writes.
+
+A slice of several hosts, a SLURM or a Kubernetes job is recognised by JAX itself.
+Elsewhere every process is told by flags or by the environment:
+
+    --coordinator=host:port  --num_processes=4  --process_id=0
+    JAX_COORDINATOR_ADDRESS  JAX_NUM_PROCESSES  JAX_PROCESS_ID
+
+All of them run the same command. The coordinator hears from each every few seconds:
+when one has died, the runtime ends the others with a message that says so.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+from jax.experimental import multihost_utils
+
+from models.errors import ConfigError
+
+SILENCE = 30  # seconds without a sign of life after which a process counts as dead
+NAMES = {
+    "coordinator": "JAX_COORDINATOR_ADDRESS",
+    "num_processes": "JAX_NUM_PROCESSES",
+    "process_id": "JAX_PROCESS_ID",
+}
+
+
+def define(values: flags.FlagValues) -> None:
+    """The flags, beside those of a command."""
+    for name, variable in NAMES.items():
+        told = f"of several processes; by default ${variable}"
+        flags.DEFINE_string(name, "", told, flag_values=values)
+
+
+def start(values: flags.FlagValues) -> None:
+    """Join the other processes, if there are any; before any computation."""
+    given = {n: values[n].value or os.environ.get(v, "") for n, v in NAMES.items()}
+    if not any(given.values()):
+        if managed():
+            jax.distributed.initialize(heartbeat_timeout_seconds=SILENCE)
+        return
+    missing = [f"--{n} or {NAMES[n]}" for n, value in given.items() if not value]
+    try:
+        count, own = int(given["num_processes"]), int(given["process_id"])
+    except ValueError:
+        count = own = -1
+    if missing or not 0 <= own < count:
+        raise ConfigError(
+            f"several processes need {missing or 'a process_id below num_processes'}: "
+            f"got {given}"
+        )
+    if count == 1:
+        return
+    try:
+        jax.distributed.initialize(
+            given["coordinator"], count, own, heartbeat_timeout_seconds=SILENCE
+        )
+    except RuntimeError as error:
+        raise ConfigError(
+            f"process {own} of {count} did not meet the others at "
+            f"{given['coordinator']}: {error}"
+        ) from error
+
+
+def managed(environment: Any = os.environ) -> bool:
+    """Whether a launcher that JAX knows started several processes."""
+    if int(environment.get("SLURM_NTASKS") or 1) > 1:
+        return "SLURM_PROCID" in environment
+    if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
+        return True
+    return "KUBERNETES_SERVICE_HOST" in environment and (
+        "JOB_COMPLETION_INDEX" in environment
+    )
+
+
+def leads() -> bool:
+    """Whether this process writes: logs, bars, reports and pieces are of process 0."""
+    return jax.process_index() == 0
+
+
+def agreed(value: bool) -> bool:
+    """What process 0 thinks: a file may be there for one process and not for another.
+
+    Whatever is computed together must be computed by all of them, or by none.
+    """
+    if jax.process_count() == 1:
+        return value
+    return bool(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
+def written(write: Callable[[], None], name: str) -> None:
+    """Process 0 writes; nobody goes on before it has."""
+    if leads():
+        write()
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)

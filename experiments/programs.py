@@ -1,0 +1,264 @@
+"""The programs of a config as shapes: what would be compiled and run, without weights.
+
+A model is known by its config.json alone: the directory `config.model`, or the fields
+of it in `config.architecture`, so that a recipe can be looked at where its weights are
+not. No array of a model is made.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import models
+from decoding import compose, decoder, loop
+from decoding import sharding as carries
+from experiments import evaluate
+from models import checkpoints, io, sharding, transformer
+from models.checkpoints import tensors
+from models.errors import ConfigError
+from training import fit, heads, recipes
+from training import teacher as teachers
+from training.objectives import next_token
+
+KEY = jax.random.key
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program of a config: how to compile it, and what its arguments take."""
+
+    name: str
+    compile: Callable[[], Any]
+    parts: dict[str, int]  # bytes a device, by what they hold
+    rows: int  # of a batch; 0 where the program has none of its own
+    tokens: int = 1  # that one call of the target reads in a row
+    read: int = 0  # bytes of weights that it reads on a device
+
+
+def shape_of(config: Any) -> transformer.Config:
+    """The target's Config."""
+    if config.get("architecture"):
+        data = config.architecture.to_dict()
+        return checkpoints.read_config(data, "config.architecture")[1]
+    return shape_at(config.model)
+
+
+def target(config: Any) -> transformer.Config:
+    """The Config of the model whose size chooses the mesh."""
+    if config.get("stage") == "train_lm":
+        return recipes.model_config(config)
+    return shape_of(config)
+
+
+def shape_at(name: str) -> transformer.Config:
+    path = io.locate(name) / "config.json"
+    return checkpoints.read_config(tensors.read_json(path), str(path))[1]
+
+
+def abstract(model: transformer.Config, dtype: Any, plan: sharding.Plan) -> Any:
+    """What `models.load` would return, with shapes for params."""
+    lm = transformer.transformer(model, dtype)._replace(plan=plan)
+    params = jax.eval_shape(lm.init, KEY(0))
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), params)
+    return models.Loaded(lm, laid(params, plan.params(params)))
+
+
+def laid(tree: Any, shardings: Any) -> Any:
+    """Shapes with their places."""
+
+    def one(x: Any, where: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+
+    return jax.tree.map(one, tree, shardings)
+
+
+def size(tree: Any) -> int:
+    """Bytes that a tree of placed shapes takes on one device."""
+    leaves = jax.tree.leaves(tree)
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves
+    )
+
+
+def read_bytes(lm: Any) -> int:
+    """Bytes of weights that one call reads on one device."""
+    whole = size(lm.params)
+    if not lm.config.tied:
+        whole -= size(lm.params["embedding"]["tokens"])
+    return whole
+
+
+def head_shapes(config: Any, lm: Any, dtype: Any = None) -> tuple[Any, Any]:
+    """The shapes of a recipe's heads, and the draft vocabulary that they have."""
+    kept, given = None, {}
+    if config.draft_vocab:
+        vocab = lm.config.vocab_size  # any tokens, but no range: data in a real run
+        kept = np.arange(config.draft_vocab) * vocab // config.draft_vocab
+        given = {"kept": kept.astype(np.int32)}
+    make = functools.partial(
+        heads.module(config.head).init,
+        model=lm.model,
+        **config.init.to_dict(),
+        **given,
+    )
+    shapes = jax.eval_shape(lambda key, p: make(key, target=p), KEY(0), lm.params)
+    if dtype is not None:
+        shapes = {
+            n: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), x)
+            if n != "kept"
+            else x
+            for n, x in shapes.items()
+        }
+    return shapes, given
+
+
+def decoding(
+    name: str,
+    method: compose.Method,
+    lm: Any,
+    drafts: dict[str, Any],
+    config: Any,
+) -> list[Program]:
+    """Prefill and the loop of one method, at the config's batch and context."""
+    plan = lm.model.plan
+    temperature = float(max(config.temperatures))
+    parts = compose.compose(method, lm, temperature, drafts)
+    engine = decoder.Decoder(parts.program)
+    params = {loop.TARGET: lm.params}
+    for role, draft in drafts.items():
+        own = getattr(draft, "params", draft)
+        params[role] = laid(own, plan.params(own))
+    longest = config.prompt_tokens + config.max_new_tokens
+    prompts = [[1, 1]] * config.batch
+    limits = [longest] * config.batch
+    keys = decoder.request_keys(0, config.batch, 1)
+
+    def make(params: Any) -> Any:
+        given = (params, parts, prompts, limits, keys, decoder.bucket(longest))
+        return decoder.blank(parts.program, *given, None, False, None)
+
+    state, own = jax.eval_shape(make, params)
+    state = laid(state, carries.shardings(plan, state))
+    bound = jax.ShapeDtypeStruct((), jnp.int32, sharding=plan.of((), ""))
+    caches = size(state.caches)
+    taken = {
+        "params": size(params[loop.TARGET]),
+        "drafts": sum(size(params[role]) for role in drafts),
+        "cache": caches,
+        "rest of the state": size(state) - caches,
+    }
+    fill = functools.partial(
+        engine.lower, "prefill", loop.prefill, (1,), params, state, own
+    )
+    run = functools.partial(
+        engine.lower, "advance", loop.advance, (1,), params, state, bound, bound
+    )
+    nodes, read = parts.program.drafter.nodes, read_bytes(lm)
+    chunk = parts.program.chunk
+    return [
+        Program(f"prefill, {name}", fill, taken, config.batch, chunk, read),
+        Program(f"decode, {name}", run, taken, config.batch, nodes, read),
+    ]
+
+
+def training(
+    config: Any,
+    plan: sharding.Plan,
+    objective: fit.Objective,
+    optimizer: Any,
+    params: Any,
+    batch: dict[str, tuple],
+    target: Any = None,
+    frozen: Any = None,
+) -> Program:
+    """One update at the config's batch."""
+    t = config.train
+    state = jax.eval_shape(
+        lambda params: fit.first_state(params, optimizer, False), params
+    )
+    places = plan.params(state)
+    state = laid(state, places)
+    shapes = {n: jax.ShapeDtypeStruct(s, jnp.int32) for n, s in batch.items()}
+    shapes = laid(shapes, plan.rows(shapes))
+    step = fit.make_step(objective, optimizer, t.rows_at_once, t.clip, 0.0, target)
+    jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, None))
+
+    def lower() -> Any:
+        with sharding.use(plan):
+            return jitted.lower(state, shapes, frozen).compile()
+
+    taken = {
+        "params": size(state.params),
+        "optimiser": size(state.opt_state),
+        "frozen target": size(frozen),
+        "batch": size(shapes),
+    }
+    rows, length = batch["tokens"]
+    return Program("train", lower, taken, rows, length)
+
+
+def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
+    """Every program of a config on a mesh."""
+    stage = config.get("stage", "evaluate")
+    rules = config.get("rules", "")
+    if stage == "train_lm":
+        return [_train_lm(config, sharding.on(mesh, "train", rules))]
+    if stage not in ("train_heads", "evaluate"):
+        raise ConfigError(
+            f"stage={stage!r} has no program of its own to look at: use a recipe of "
+            "train_heads, train_lm or evaluate"
+        )
+    plan = sharding.on(mesh, "decode", rules)
+    assert plan is not None
+    lm = abstract(shape_of(config), dtype, plan)
+    if stage == "train_heads":
+        hits = [[0.5 * 0.5**rank for rank in range(8)]] * 5  # not measured yet
+        shapes, _ = head_shapes(config, lm, dtype)
+        shapes = laid(shapes, plan.params(shapes))
+        drafts = {"heads": shapes}
+        method = heads.method(config, hits)
+        trained = _train_heads(config, lm, sharding.on(mesh, "train", rules))
+        return [trained, *decoding(config.name, method, lm, drafts, config)]
+    found = []
+    for name, method in evaluate.methods(config).items():
+        drafts = {}
+        if "heads" in method.drafter.card.needs:
+            raise ConfigError(f"{name} needs heads: look at their own recipe")
+        if "draft" in method.drafter.card.needs:
+            shape = shape_at(config.drafts["draft"])
+            drafts["draft"] = abstract(shape, dtype, plan)
+        found += decoding(name, method, lm, drafts, config)
+    return found
+
+
+def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
+    shapes, given = head_shapes(config, lm)
+    kind = heads.module(config.head)
+    objective = kind.objective(lm.model, **config.objective.to_dict(), **given)
+    c = config.data
+    steps = -(-c.tokens // (c.batch * c.window))
+    batch = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
+    target = teachers.teacher(lm.model, objective.taps, config.train.remat)
+    params = {n: x for n, x in shapes.items() if n != "kept"}
+    optimizer = heads.optimizer(config.train, steps)
+    return training(
+        config, plan, objective, optimizer, params, batch, target, lm.params
+    )
+
+
+def _train_lm(config: Any, plan: Any) -> Program:
+    shape = recipes.model_config(config)
+    params = jax.eval_shape(transformer.transformer(shape).init, KEY(0))
+    stages = config.data.stages
+    steps = sum(stage[0] for stage in stages)
+    _, rows, window = max(stages, key=lambda stage: stage[1] * stage[2])
+    objective = next_token.objective(shape)
+    optimizer = recipes.optimizer(config, steps)
+    batch = {"tokens": (rows, window + 1)}
+    return training(config, plan, objective, optimizer, params, batch)

@@ -1,0 +1,75 @@
+"""One of several processes; run by test_processes.py, told by the environment.
+
+Usage: processes.py WORKDIR. Trains a bigram model over all devices in WORKDIR/whole, in
+WORKDIR/half for half of the steps, and in WORKDIR/fault with a planted fault: every
+process reads the first process's rows. Process 0 prints what was decoded, as JSON.
+`processes.py WORKDIR die`: the last process leaves without a word after three steps.
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+import jax
+import optax
+from absl import flags
+
+from experiments import distributed
+from models import io, sharding
+from tests.pods import meshes
+from tests.training import killed_run
+from training import data, fit
+
+STEPS = killed_run.STEPS
+
+
+class Last(data.DataIterator):
+    """Ends its process when asked for batch 3."""
+
+    def __next__(self) -> data.Batch:
+        if self.step == 3 and jax.process_index() == jax.process_count() - 1:
+            os._exit(9)
+        return super().__next__()
+
+
+def train(workdir, steps: int, plan, iterator) -> fit.Result:
+    table = jax.random.normal(jax.random.key(0), (32, 32))
+    return fit.fit(
+        {"table": table},
+        killed_run.objective(),
+        optax.adam(0.1),
+        iterator,
+        steps=steps,
+        workdir=workdir,
+        clip=1.0,
+        plan=plan,
+        save_every=STEPS // 2,
+        log_every=1,
+        progress=False,
+    )
+
+
+def main() -> None:
+    values = flags.FlagValues()
+    distributed.define(values)
+    values(["processes"])
+    distributed.start(values)
+    workdir, stream = pathlib.Path(sys.argv[1]), killed_run.stream()
+    plan = sharding.on("data=-1", "train")
+    if sys.argv[2:] == ["die"]:
+        train(workdir / "dies", STEPS, plan, Last(stream, *plan.share()))
+        return
+    own = lambda: data.DataIterator(stream, *plan.share())
+    train(workdir / "whole", STEPS, plan, own())
+    train(workdir / "half", STEPS // 2, plan, own())
+    first = data.DataIterator(stream, 0, plan.share()[1])
+    train(workdir / "fault", STEPS, plan, first)
+    lm = io.placed(meshes.model(), sharding.on("data=-1,tensor=2"))
+    texts = meshes.texts(lm, "plain", None)
+    if distributed.leads():
+        print(json.dumps({"processes": jax.process_count(), "texts": texts}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Eight virtual devices give what one gives: texts, and loss curves to 1e-5.
+
+In a process of its own, because the number of devices is fixed when JAX starts.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+
+
+def ran(script: str, *arguments: str) -> dict:
+    """What a script of this folder prints, as JSON."""
+    root = str(HERE.parent.parent)
+    told = {"PYTHONPATH": root, "XLA_FLAGS": "--xla_backend_optimization_level=1"}
+    done = subprocess.run(
+        [sys.executable, str(HERE / script), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **told},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("cases", ["most", pytest.param("all", marks=pytest.mark.long)])
+def test_meshes_agree_with_one_device(cases):
+    """Data, fully sharded and tensor parallel, and all three at once."""
+    found = ran("meshes.py", cases)
+    for case, texts in found["decode"].items():
+        assert len(set(map(tuple, texts["one"]))) == 8, "rows that cannot differ"
+        for mesh, text in texts.items():
+            same = text == texts["one"]
+            assert same != mesh.startswith("fault"), (case, mesh)
+    curves = found["train"]
+    assert curves["one"][-1] < curves["one"][0] - 1e-3, "nothing was learned"
+    for mesh, losses in curves.items():
+        off = np.abs(np.array(losses) / curves["one"] - 1).max()
+        assert (off < 1e-5) != mesh.startswith("fault"), (mesh, off)

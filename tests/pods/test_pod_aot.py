@@ -1,0 +1,108 @@
+"""What the chips of a slice tell each other, read off the real compiler's programs.
+
+The recipes of configs/pods at two and three layers of full width: what a layer adds is
+their difference (needs libtpu).
+"""
+
+import dataclasses
+import functools
+import math
+import pathlib
+
+import pytest
+
+pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
+
+from experiments import preflight, settings
+from kernels import aot, hlo
+from kernels import plan as planning
+from models import sharding
+
+pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
+
+PODS = pathlib.Path(__file__).parent.parent.parent / "configs" / "pods"
+SLICES = {"8b": "v5e:4x4", "70b": "v5p:2x4x4"}
+VOCAB = 128256
+
+
+def recipe(name: str, layers: int = 0):
+    config = settings.load(PODS / f"{name}.py")
+    if layers:
+        config.architecture.num_hidden_layers = layers
+    return config
+
+
+def text_of(name: str, layers: int) -> str:
+    """The loop's program of a recipe, cut to so many layers."""
+    config = recipe(name, layers)
+    flight = preflight.Preflight(config, SLICES[name.rpartition("_")[2]])
+    found = [p for p in flight.programs(config) if p.name.startswith("decode")]
+    with planning.compiling_for(flight.chip.name):
+        return found[0].compile().as_text()
+
+
+compiled = functools.cache(text_of)
+
+
+def gathered(text: str, config) -> list[hlo.Collective]:
+    """Collectives that move logits of a vocabulary, or a cache."""
+    rows = config.batch // 4  # of a device, at least
+    logits = rows * VOCAB  # of one node in every row
+    cache = rows * (config.prompt_tokens + config.max_new_tokens) * 128
+    found = []
+    for one in hlo.collectives(text):
+        whole = VOCAB in one.shape or math.prod(one.shape) >= min(logits, cache)
+        if whole and one.kind != "all-reduce":
+            found.append(one)
+    return found
+
+
+def layer(name: str) -> dict[str, int]:
+    """How many collectives of each kind one layer has."""
+    few, more = (hlo.summary(compiled(name, n)) for n in (2, 3))
+    kinds = few.keys() | more.keys()
+    count = lambda s, kind: s.get(kind, {}).get("count", 0)
+    each = {kind: count(more, kind) - count(few, kind) for kind in kinds}
+    return {kind: n for kind, n in each.items() if n}
+
+
+@pytest.mark.parametrize("name", ["hydra_llama3_8b", "eagle3_llama3_70b"])
+def test_a_layer_sums_twice_and_nothing_is_gathered(name):
+    assert layer(name) == {"all-reduce": 2}
+    config = recipe(name)
+    assert gathered(compiled(name, 2), config) == []
+    rows = config.batch // (2 if name.endswith("8b") else 4)
+    longest = config.prompt_tokens + config.max_new_tokens
+    text = compiled(name, 2)
+    # The cache has room for the nodes of a block as well.
+    for size in range(longest, longest + 128, 16):
+        shape = aot.tree_attention_shape("8B", rows, size, 64)
+        shape = dataclasses.replace(shape, groups=1)
+        assert aot.copies_of_the_cache(text, shape) == []
+
+
+def test_fault_groups_that_cross_devices(monkeypatch):
+    """Planted: the best tokens are sought in groups that the pieces do not respect."""
+    monkeypatch.setattr(sharding, "pieces", lambda size, axis: 1)
+    name = "hydra_llama3_8b"
+    assert gathered(text_of(name, 1), recipe(name))
+
+
+def test_fault_a_kernel_that_is_not_cut(monkeypatch):
+    """Planted: attention is called as on one device, and its cache gathered for it."""
+
+    def whole(function, arrays, axes):
+        return function(*arrays)
+
+    monkeypatch.setattr(sharding, "by_shard", whole)
+    name = "hydra_llama3_8b"
+    assert gathered(text_of(name, 1), recipe(name))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(p.stem for p in PODS.glob("*_llama3_*.py")))
+def test_recipes_fit_their_slices(name):
+    """The whole programs, training among them, within the HBM of a chip."""
+    flight = preflight.Preflight(recipe(name), SLICES[name.rpartition("_")[2]])
+    for row in flight.rows():
+        assert preflight.fits(row), (row["program"], row["need"] / 2**30)

@@ -1,0 +1,102 @@
+"""Preflight on virtual devices: memory counted, a config refused with what would do."""
+
+import json
+
+import pytest
+
+from experiments import preflight, settings
+from kernels import hlo
+from models import sharding
+from models.errors import ConfigError
+
+RECIPE = """
+import ml_collections
+
+
+def get_config():
+    c = ml_collections.ConfigDict()
+    c.methods = ("plain",)
+    c.architecture = {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "vocab_size": 128,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+    }
+    c.batch = 8
+    c.prompt_tokens = 448
+    c.max_new_tokens = 64
+    return c
+"""
+# 8 rows of 528 slots of 2 x 4 heads of 8 float32: keys and values of the one layer.
+CACHE = 8 * 528 * 2 * 32 * 4
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipes") / "small.py"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_refused_with_the_smallest_change(path, tmp_path, monkeypatch):
+    """A device with room for the params and six rows and a half of eight."""
+    config = settings.load(path)
+    rows = list(preflight.Preflight(config, "cpu:1", 2**40).rows())
+    assert [row["program"] for row in rows] == ["prefill, plain", "decode, plain"]
+    decode = rows[1]
+    assert CACHE <= decode["parts"]["cache"] < CACHE * 1.1
+    parts = sum(decode["parts"].values())
+    assert parts <= decode["need"] == pytest.approx(parts + decode["temporaries"], 0.01)
+    worst = max(row["need"] for row in rows)
+    fixed = decode["parts"]["params"]
+    memory = int(fixed + (worst - fixed) * 6.5 / 8)
+    chip = preflight.chips.Chip("cpu", memory, 0.0, 0.0)
+    monkeypatch.setattr(preflight.chips, "SHARE", 1.0)
+    monkeypatch.setattr(
+        preflight.chips, "devices", lambda t, m: (chip, preflight.jax.devices()[:1])
+    )
+    report = tmp_path / "preflight.md"
+    with pytest.raises(ConfigError, match=r"--config\.batch=[56]\b"):
+        preflight.run(config, "cpu:1", ["--config=small.py"], str(report))
+    kept = json.loads(report.with_suffix(".json").read_text())
+    assert kept[0]["verdict"].startswith("It does not fit")
+    assert "decode, plain" in report.read_text()
+    roomy = preflight.chips.Chip("cpu", 2 * memory, 0.0, 0.0)  # planted: enough
+    assert all(preflight.fits({**row, "hbm": roomy.hbm}) for row in rows)
+
+
+def test_topologies_and_meshes_are_checked(path):
+    config = settings.load(path)
+    for wrong in ("v5e", "v9:2x2", "cpu:512"):
+        with pytest.raises(ConfigError, match="topology"):
+            preflight.Preflight(config, wrong)
+    with pytest.raises(ConfigError, match="whose product is 1"):
+        sharding.mesh_of({"data": 3})
+    with pytest.raises(ConfigError, match="'data=2,tensor=8'"):
+        sharding.parse("data2")
+    with pytest.raises(ConfigError, match="vocabulary"):
+        sharding.on("data=1", rules="vocabulary=tensor")
+    with pytest.raises(ConfigError, match="no program of its own"):
+        preflight.programs.of(settings.load("configs/kernels.py"), None, None)
+
+
+TEXT = """
+  %all-reduce.1 = bf16[8,64,4096]{2,1,0:T(8,128)(2,1)} all-reduce(%a), channel_id=1
+  %ag = (f32[2,4]{1,0}, f32[2,16]{1,0}) all-gather-start(f32[2,4]{1,0} %b), channel_id=2
+  %done = f32[2,16]{1,0} all-gather-done(%ag)
+  %pair = (f32[8]{0}, s32[8]{0}) all-reduce(%c, %d), channel_id=3
+"""
+
+
+def test_collectives_by_hand():
+    """Starts count and ends do not; a pair reduced together is one, of both's bytes."""
+    assert hlo.summary(TEXT) == {
+        "all-reduce": {"count": 2, "bytes": 8 * 64 * 4096 * 2 + 64},
+        "all-gather": {"count": 1, "bytes": 2 * 16 * 4},
+    }
+    assert hlo.collectives(TEXT)[1].shape == (2, 16)
