@@ -28,6 +28,7 @@ HEADS = (
     "fspad",
     "hidden_transfer",
     "hydra",
+    "lud",
     "medusa",
     "medusa2",
     "ppd",
