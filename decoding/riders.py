@@ -40,6 +40,7 @@ class Riders:
         self, size: int, length: int, copies: int, vocab: int, plan: Plan = ()
     ):
         self.size, self.length, self.copies = size, length, copies
+        self.vocab = vocab
         shape = (size, copies, length)
         self.index = size + np.arange(size * copies * length).reshape(shape)
         self.parents = self.index - 1
@@ -114,6 +115,12 @@ class Riders:
         )
         return tree.select(whole, self.kept[known]) if self.planned else whole
 
+    def nothing(self, ctx: base.Context, grown: Any = ()) -> "Row":
+        """What is known before the first round."""
+        batch = ctx.tokens.shape[0]
+        laws = jnp.zeros((batch, self.length, self.vocab), jnp.float32)
+        return Row(laws, jnp.zeros((batch,), jnp.int32), grown)
+
     def read(
         self, outcome: base.Outcome, laws: Array, known: Array
     ) -> tuple[Array, Array]:
@@ -159,7 +166,6 @@ class Row:
 def drafter(
     topology: base.Topology,
     riders: Riders,
-    vocab: int,
     wrap: Callable[[Any], Any],
     weights: Callable[[dict[str, Any]], Any],
 ) -> base.Drafter:
@@ -170,11 +176,8 @@ def drafter(
     """
 
     def init(ctx: base.Context) -> base.State:
-        batch = ctx.tokens.shape[0]
-        grown = topology.init(batch)
-        laws = jnp.zeros((batch, riders.length, vocab), jnp.float32)
-        row = Row(laws, jnp.zeros((batch,), jnp.int32), grown.row)
-        return base.State(row, grown.shared)
+        grown = topology.init(ctx.tokens.shape[0])
+        return base.State(riders.nothing(ctx, grown.row), grown.shared)
 
     def draft(keys, ctx: base.Context, state: base.State):
         row = state.row

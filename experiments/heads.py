@@ -152,10 +152,15 @@ def line(name: str, figures: dict[str, Any]) -> str:
     """A trained head in the terminal."""
     before, after = figures["untrained"], figures["trained"]
     return (
-        f"{name:10} {figures['parameters'] / 1e6:.2f} M params, "
+        f"{name:10} {_millions(figures['parameters'])} params, "
         f"{figures['seen_tokens']} tokens in {figures['seconds']:.0f} s; "
         f"tau {before['tau']:.2f} -> {after['tau']:.2f}"
     )
+
+
+def _millions(count: int) -> str:
+    """A number of parameters; PPD has hundreds."""
+    return f"{count / 1e6:.2f} M" if count >= 10_000 else f"{count}"
 
 
 def _summary(
@@ -199,7 +204,7 @@ def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
             [
                 head["recipe"],
                 f"{head['seed']}",
-                f"{head['parameters'] / 1e6:.2f} M",
+                _millions(head["parameters"]),
                 f"{head['draft_flops'] / 1e6:.0f}",
                 f"{head['seen_tokens']}",
                 f"{head['tokens_per_s']:.0f}",

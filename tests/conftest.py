@@ -56,3 +56,12 @@ def few_programs():
             decoder._DECODERS.clear()
             jax.clear_caches()
             gc.collect()
+
+
+@pytest.fixture
+def quick_compilation():
+    """For many small programs that run once: XLA's costly passes are left out."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

@@ -29,6 +29,7 @@ HEADS = (
     "fspad",
     "hidden_transfer",
     "hydra",
+    "lud",
     "medusa",
     "medusa2",
     "ppd",

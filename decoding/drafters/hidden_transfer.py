@@ -49,4 +49,4 @@ def drafter(heads, model, topology: base.Topology, layer: int = -1) -> base.Draf
         return hidden_transfer.weights(params["target"], params["heads"])
 
     behind = riders.Riders(topology.nodes, steps, 1, vocab)
-    return riders.drafter(topology, behind, vocab, wrap, weights)
+    return riders.drafter(topology, behind, wrap, weights)

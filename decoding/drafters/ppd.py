@@ -52,4 +52,4 @@ def drafter(
         return ppd.weights(params["target"], params["heads"])
 
     behind = riders.Riders(topology.nodes, prompts, copies, vocab, plan)
-    return riders.drafter(topology, behind, vocab, ppd.wrapped, weights)
+    return riders.drafter(topology, behind, ppd.wrapped, weights)

@@ -1,5 +1,7 @@
 """Medusa-2: the target's own bytes stay, and the changed model is decoded exactly."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from training import teacher as teachers
 from training.objectives import medusa, medusa2
 
 KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def loaded():
@@ -30,20 +33,22 @@ def batch(row: int = 0) -> dict:
     return {"tokens": jnp.asarray(tokens, jnp.int32), "row": jnp.arange(row, row + 4)}
 
 
-def trained(steps: int = 20, **fields):
-    """After some steps on texts that count; the params and the losses."""
+@functools.cache
+def trained(steps: int, warm: int = 0):
+    """Before and after steps on texts that count: params, and the losses of each."""
     lm = loaded()
-    own = medusa2.objective(lm.model, **fields)
+    own = medusa2.objective(lm.model, warm=warm)
     params = medusa2.init(KEY, lm.model, lm.params, heads=2, rank=4)
     optimizer = optax.adam(0.01)
     target = teachers.teacher(lm.model)
     step = jax.jit(fit.make_step(own, optimizer, target=target))
     state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
-    terms = []
+    found, terms = [params], []
     for i in range(steps):
         state, metrics = step(state, batch(4 * i), lm.params)
+        found.append(state.params)
         terms.append(float(metrics["lm"]))
-    return params, state.params, terms
+    return found, terms
 
 
 def test_it_begins_as_the_target_with_medusa_s_heads():
@@ -54,18 +59,24 @@ def test_it_begins_as_the_target_with_medusa_s_heads():
     changed = lora.merged(lm.params, params["lora"])
     same = jax.tree.map(lambda a, b: bool((a == b).all()), changed, lm.params)
     assert all(jax.tree.leaves(same))
-    teacher = teachers.teacher(lm.model)(lm.params, batch())
-    joint, metrics = medusa2.objective(lm.model).loss(params, batch(), teacher)
-    heads, _ = medusa.objective(lm.model).loss(params["heads"], batch(), teacher)
+
+    @jax.jit
+    def losses(params):
+        teacher = teachers.teacher(lm.model)(lm.params, batch())
+        joint = medusa2.objective(lm.model).loss(params, batch(), teacher)
+        alike = medusa2.objective(lm.model, distil=True).loss(params, batch(), teacher)
+        heads = medusa.objective(lm.model).loss(params["heads"], batch(), teacher)
+        return joint, alike[0], heads[0]
+
+    (joint, metrics), alike, heads = losses(params)
     np.testing.assert_allclose(joint, metrics["lm"] + 0.2 * heads, rtol=1e-5)
-    alike, _ = medusa2.objective(lm.model, distil=True).loss(params, batch(), teacher)
     np.testing.assert_allclose(alike, 0.2 * heads, rtol=1e-4)  # KL(p || p) = 0
 
 
 def test_both_learn_and_the_target_keeps_its_bytes():
     lm = loaded()
     before = jax.tree.map(lambda x: np.asarray(x).tobytes(), lm.params)
-    fresh, after, terms = trained()
+    (fresh, *_, after), terms = trained(20)
     assert terms[-1] < terms[0] - 0.1
     for name in ("lora", "heads"):
         pairs = zip(jax.tree.leaves(fresh[name]), jax.tree.leaves(after[name]))
@@ -74,18 +85,20 @@ def test_both_learn_and_the_target_keeps_its_bytes():
 
 
 def test_the_first_stage_is_the_heads_alone():
-    fresh, after, _ = trained(3, warm=1000)
-    pairs = zip(jax.tree.leaves(fresh["lora"]), jax.tree.leaves(after["lora"]))
-    assert all((a == b).all() for a, b in pairs)
-    assert (fresh["heads"]["res"] != after["heads"]["res"]).any()
-    _, after, _ = trained(3, warm=4)  # planted: a stage that ends after one step
-    pairs = zip(jax.tree.leaves(fresh["lora"]), jax.tree.leaves(after["lora"]))
-    assert any((a != b).any() for a, b in pairs)
+    (fresh, _, warmed, after), _ = trained(3, warm=8)  # two steps of four rows
+    assert (fresh["heads"]["res"] != warmed["heads"]["res"]).any()
+
+    def same(params) -> bool:
+        pairs = zip(jax.tree.leaves(fresh["lora"]), jax.tree.leaves(params["lora"]))
+        return all((a == b).all() for a, b in pairs)
+
+    assert same(warmed)
+    assert not same(after)  # planted: a step past the stage
 
 
 def test_the_changed_model_has_a_text_of_its_own():
     """With the heads its text is its own plain one, not the target's."""
-    lm, (_, params, _) = loaded(), trained()
+    lm, params = loaded(), trained(20)[0][-1]
     changed, heads = lora.model(lm, params)
     tree = Spec("topologies/static", choices=((0,), (1,), (0, 0)))
     fields = {"max_new_tokens": 16, "temperature": 1.0}

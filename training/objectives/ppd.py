@@ -53,7 +53,7 @@ def objective(
         at = chains.points(batch, points, seed, prompts + 1)
         total: Any = 0.0
         metrics = {}
-        found = _guesses(params, batch, teacher, at, remat)
+        found = behind(params, batch, teacher, at, remat)
         for i, (states, draft) in enumerate(found):
             wanted = ahead(teacher.hidden[NORM], 1 + i)
             wanted = jnp.take_along_axis(wanted, at[..., None], 1)
@@ -75,10 +75,11 @@ def guesses(
 ) -> list:
     """Per depth: states [B, T, copies, D] and the mean of the copies' logits."""
     every = chains.points(batch, 0, 0, 0)
-    return _guesses(params, batch, teacher, every)[:depth]
+    return behind(params, batch, teacher, every)[:depth]
 
 
-def _guesses(params, batch, teacher, at, remat=False) -> list:
+def behind(params, batch, teacher, at, remat=False) -> list:
+    """The same behind the positions `at` int32[B, P]: states [B, P, copies, D]."""
     found = ppd.sequence(
         params,
         teacher.model,

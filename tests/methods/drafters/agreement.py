@@ -63,9 +63,11 @@ class Loop:
         lm = target()
         self.objective, self.heads = objective, heads
         self.length, self.late = length, late
-        chain = Spec("topologies/chain", length=length, draw=base.POINT)
+        spec, chain = Spec(name, **arguments), None
+        if "topology" in spec.card.needs:
+            chain = Spec("topologies/chain", length=length, draw=base.POINT)
         taken = Spec("verifiers/simulated", rate=0.6)  # drafts of random heads are bad
-        method = Method(Spec(name, **arguments), taken, chain)
+        method = Method(spec, taken, chain)
         self.parts = compose.compose(method, lm, 0.0, {"heads": heads})
         self.params = {"target": lm.params, "heads": heads}
         limits = [len(p) + NEW for p in PROMPTS]

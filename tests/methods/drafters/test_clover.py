@@ -15,6 +15,7 @@ from tests.methods.drafters import agreement
 from training.objectives import clover
 
 KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @functools.cache

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from decoding import reading
 from models.heads import eagle as heads
@@ -13,6 +14,7 @@ from training import teacher as teachers
 from training.objectives import eagle
 
 KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @functools.cache

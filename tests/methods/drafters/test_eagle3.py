@@ -15,6 +15,7 @@ from tests.methods.drafters import agreement
 from training.objectives import eagle3
 
 KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEPT = np.arange(0, agreement.VOCAB, 2)
 
 

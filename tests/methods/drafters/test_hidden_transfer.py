@@ -15,6 +15,7 @@ from training import teacher as teachers
 from training.objectives import hidden_transfer
 
 KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from training import teacher as teachers
 from training.objectives import ppd
 
 KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @functools.cache

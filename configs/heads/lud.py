@@ -1,0 +1,25 @@
+"""LUD's placeholders for `tiny`: three, whose guesses are text where they are sure.
+
+Sun et al., *Lexical unit decoding*, 2024, arXiv 2405.15208, a reconstruction. The text
+is not plain decoding's (LOSSY).
+
+Command:  python -m experiments.run --config=configs/heads/lud.py
+              --workdir=runs/lud
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+from configs.heads import shared
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = shared.get_config()
+    c.name = "lud"
+    c.head = "lud"
+    c.init.slots = 3
+    c.train.rate = 0.01  # PPD's, of which these are the params
+    c.tree_nodes = 0
+    c.method.drafter = "drafters/lud"
+    c.method.verifier = {"name": "verifiers/lud", "threshold": 0.9}
+    return c
