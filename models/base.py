@@ -85,6 +85,7 @@ class LanguageModel(NamedTuple):
     fill: Callable  # (params, cache, x, block, lo, hi) -> cache: keys and values only
     norm: Callable  # (params, x) -> x after the final norm
     head: Callable  # (params, normed x) -> float32 logits
+    logits_of: Callable  # (params, normed x[..., D], ids[..., k]) -> those of ids alone
 
     def __call__(
         self,

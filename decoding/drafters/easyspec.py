@@ -66,7 +66,8 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
         params = ctx.params["draft"]
         # A row that committed nothing reads its root again.
         cache = replace(cache, length=jnp.minimum(cache.length, ctx.length - 1))
-        logits, cache = drafting.root_logits(model, params, cache, ctx, width)
+        wanted = drafting.taps(topology)
+        logits, own, cache = drafting.root(model, params, cache, ctx, wanted, width)
         nodes, grown, cache = drafting.grow(
             fuzzy,
             params,
@@ -76,6 +77,7 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
             keys,
             base.State(row, state.shared),
             logits,
+            own,
         )
         cache = replace(cache, length=ctx.length)  # the root's keys are exact, too
         nodes = replace(nodes, calls=jnp.maximum(nodes.calls, 0) + 1)
@@ -106,7 +108,9 @@ def parallel(model: LanguageModel, group: int):
     attention = np.zeros((last + 1, 2), bool)
     attention[:, 0] = True
 
-    def call(params: Any, cache: Any, block: Block) -> tuple[ModelOutput, Any]:
+    def call(
+        params: Any, cache: Any, block: Block, taps: tuple = ()
+    ) -> tuple[ModelOutput, Any]:
         def part(x: Array, cache: Any, i: int, run: np.ndarray | None):
             mask = None if run is None else jnp.asarray(run)
             own = replace(block, run=mask)
@@ -125,6 +129,8 @@ def parallel(model: LanguageModel, group: int):
                 x, cache = part(x + added[i - lo], cache, i, ~attention)
         if last:
             x, cache = part(x, cache, last, None)
-        return ModelOutput(model.head(params, model.norm(params, x)), Hidden()), cache
+        normed = model.norm(params, x)
+        hidden = Hidden({"norm": normed} if "norm" in taps else {})
+        return ModelOutput(model.head(params, normed), hidden), cache
 
     return call

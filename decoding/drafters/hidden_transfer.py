@@ -93,7 +93,7 @@ def drafter(heads, model, topology: base.Topology, layer: int = -1) -> base.Draf
         riders.nodes,
         topology.depth + steps,
         wrap=lambda lm: hidden_transfer.wrapped(lm, layer, topology.nodes),
-        weights=lambda params: hidden_transfer.weights(
+        weights=lambda params, _: hidden_transfer.weights(
             params["target"], params["heads"]
         ),
     )

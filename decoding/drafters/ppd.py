@@ -99,5 +99,5 @@ def drafter(
         riders.nodes,
         topology.depth + prompts,
         wrap=ppd.wrapped,
-        weights=lambda params: ppd.weights(params["target"], params["heads"]),
+        weights=lambda params, _: ppd.weights(params["target"], params["heads"]),
     )
