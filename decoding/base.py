@@ -117,6 +117,7 @@ class Context:
     noise: Callable[[Array], Array]
     """position[B] -> float32[B, V]: the Gumbel noise of the token at an absolute
     position, the same for every drafter and verifier; may be used again and again."""
+    active: Array  # bool[B]: rows that are not done
 
     @property
     def root(self) -> Array:
@@ -148,8 +149,10 @@ class Drafter(NamedTuple):
     depth: int
     taps: tuple = ()
     wrap: Callable[[Any], Any] = lambda lm: lm
-    weights: Callable[[dict[str, Any]], Any] = lambda params: params["target"]
-    """Of all params, those that the wrapped model is called with."""
+    weights: Callable[[dict[str, Any], State], Any] = lambda params, state: params[
+        "target"
+    ]
+    """Of all params and the drafter's state, what the wrapped model is called with."""
     prompt_logits: bool = False  # ask for logits of the prompt's chunks
     scratch: int = 0  # slots of the target's cache that drafting itself takes
     blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `loop.forward`

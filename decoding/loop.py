@@ -81,6 +81,7 @@ def context(program: Program, params: dict, state: DecodeState) -> base.Context:
         program.transform,
         state.transform,
         noise_at,
+        ~state.done,
     )
 
 
@@ -116,7 +117,7 @@ def round_(
     slots, visibility = program.policy.place(state.policy, cache, draft)
     positions = state.length[:, None] - 1 + tree.depths(draft)
     block = Block(draft.tokens, positions, slots, visibility, logits_at=ALL)
-    weights = program.drafter.weights(params)
+    weights = program.drafter.weights(params, drafter)
     out, cache = forward(program, weights, cache, block, draft)
     logits: Any = out.logits
     aux, caches = _streams(program, params, state, block, draft)
@@ -308,12 +309,12 @@ def prefill(
         roots[name] = jnp.take_along_axis(tokens, (length - 1)[:, None], 1)[:, 0]
     state = replace(state, caches=caches, roots=roots)
     wants = ALL if program.drafter.prompt_logits else NONE
-    weights = program.drafter.weights(params)
 
     def body(carry: DecodeState) -> DecodeState:
         cache = carry.caches[TARGET]
         block, nodes, count = _chunk(carry.tokens, carry.length, cache, program.chunk)
         block = replace(block, logits_at=wants)
+        weights = program.drafter.weights(params, carry.drafter)
         out, cache = program.model(weights, cache, block, program.taps)
         start = carry.caches[TARGET].length
         at = jnp.minimum(start + count, carry.tokens.shape[1] - 1)[:, None]

@@ -167,7 +167,7 @@ def drafter(
     topology: base.Topology,
     riders: Riders,
     wrap: Callable[[Any], Any],
-    weights: Callable[[dict[str, Any]], Any],
+    weights: Callable[[dict[str, Any], base.State], Any],
 ) -> base.Drafter:
     """What the riders of the last accepted node said drafts the next tree.
 

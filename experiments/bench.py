@@ -200,6 +200,7 @@ def constant(lm: Any) -> Model:
         fill=lambda params, cache, x, block, lo, hi: cache,
         norm=lambda params, x: x,
         head=head,
+        logits_of=lambda params, x, ids: jnp.take_along_axis(head(params, x), ids, -1),
     )
     return Model(model, {"table": jnp.asarray(table)}, lm.tokenizer)
 

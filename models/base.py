@@ -85,6 +85,7 @@ class LanguageModel(NamedTuple):
     fill: Callable  # (params, cache, x, block, lo, hi) -> cache: keys and values only
     norm: Callable  # (params, x) -> x after the final norm
     head: Callable  # (params, normed x) -> float32 logits
+    logits_of: Callable  # (params, normed x[..., D], ids[..., k]) -> those of ids alone
     plan: Any = None  # models.sharding.Plan: where its arrays lie; None: one device
 
     def __call__(

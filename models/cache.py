@@ -117,6 +117,15 @@ class KVCache:
         )
         return replace(self, pos=pos)
 
+    def put(self, lo: int, stores: tuple[Any, ...]) -> Self:
+        """With `stores` for the layers `lo` and on.
+
+        A `lax.cond` that is handed the layers it writes, and not the cache, copies none
+        of the others.
+        """
+        rest = self.layers[lo + len(stores) :]
+        return replace(self, layers=(*self.layers[:lo], *stores, *rest))
+
     def commit(self, path: Array, count: Array, linear: bool = False) -> "KVCache":
         """Keep the root and the accepted `path`, and make them the committed prefix.
 

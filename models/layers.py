@@ -225,10 +225,17 @@ class Embedding(nn.Module):
         c = self.config
         rows = self.tokens if c.tied else self.head  # [V, D] both: a row is a token
         y = lax.dot_general(x, rows, (((x.ndim - 1,), (1,)), ((), ())))
-        y = y.astype(jnp.float32)
-        if c.final_softcap:
-            y = jnp.tanh(y / c.final_softcap) * c.final_softcap
-        return y
+        return self.capped(y.astype(jnp.float32))
+
+    def logits_of(self, x: Array, ids: Array) -> Array:
+        """float32[..., k]: the logits of the tokens `ids` [..., k], and no others."""
+        rows = (self.tokens if self.config.tied else self.head)[ids]
+        y = jnp.einsum("...d,...kd->...k", x, rows)
+        return self.capped(y.astype(jnp.float32))
+
+    def capped(self, y: Array) -> Array:
+        cap = self.config.final_softcap
+        return jnp.tanh(y / cap) * cap if cap else y
 
     def __call__(self, tokens: Array) -> Array:
         return self.logits(self.norm(self.embed(tokens, jnp.zeros_like(tokens))))

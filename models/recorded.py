@@ -74,4 +74,5 @@ def language_model(vocab_size: int) -> base.LanguageModel:
         lambda params, cache, x, block, lo, hi: cache,
         lambda params, x: x,
         lambda params, x: x,
+        lambda params, x, ids: jnp.take_along_axis(x, ids, -1),
     )

@@ -210,8 +210,12 @@ def language_model(config: Config) -> base.LanguageModel:
             logits = logits + jnp.where(on, table[i, code], 0.0)
         return jnp.where(x[..., FAULT, None] > 0, jnp.roll(logits, 1, -1), logits)
 
+    def logits_of(params: Any, x: Array, ids: Array) -> Array:
+        return jnp.take_along_axis(head(params, x), ids, -1)
+
+    norm = lambda params, x: x
     return base.LanguageModel(
-        config, init, init_cache, embed, layers, fill, lambda params, x: x, head
+        config, init, init_cache, embed, layers, fill, norm, head, logits_of
     )
 
 

@@ -89,6 +89,10 @@ def transformer(
         x = embedding.apply(variables, x, method="logits")
         return sharding.constrain(x, "batch " + "- " * (x.ndim - 2) + "vocab")
 
+    def logits_of(params: Any, x: Array, ids: Array) -> Array:
+        variables = {"params": params["embedding"]}
+        return embedding.apply(variables, x, ids, method="logits_of")
+
     def layers(params, cache, x, block, lo, hi, taps=()):
         """Layers lo <= i < hi over the block; `hidden[i]`: the state after i layers."""
         spun = rotations(config, block.positions, cache.size)
@@ -139,4 +143,6 @@ def transformer(
             stores[i] = stores[i].append(block.slots, k, v)
         return replace(cache, layers=tuple(stores))
 
-    return base.LanguageModel(config, init, init_cache, embed, layers, fill, norm, head)
+    return base.LanguageModel(
+        config, init, init_cache, embed, layers, fill, norm, head, logits_of
+    )

@@ -45,7 +45,7 @@ def drafter(heads, model, topology: base.Topology, layer: int = -1) -> base.Draf
     def wrap(lm: Any) -> Any:
         return hidden_transfer.wrapped(lm, layer, topology.nodes)
 
-    def weights(params: dict[str, Any]) -> Any:
+    def weights(params: dict[str, Any], state: Any) -> Any:
         return hidden_transfer.weights(params["target"], params["heads"])
 
     behind = riders.Riders(topology.nodes, steps, 1, vocab)

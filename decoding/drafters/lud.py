@@ -64,7 +64,7 @@ def drafter(heads, model) -> base.Drafter:
         laws, known = behind.read(outcome, row.laws, row.known)
         return base.State(replace(row, laws=laws, known=known))
 
-    def weights(params: dict[str, Any]) -> Any:
+    def weights(params: dict[str, Any], state: Any) -> Any:
         return ppd.weights(params["target"], params["heads"])
 
     return base.Drafter(

@@ -48,7 +48,7 @@ def drafter(
     reading.check_depth("PPD", topology, prompts)
     vocab = model.config.vocab_size
 
-    def weights(params: dict[str, Any]) -> Any:
+    def weights(params: dict[str, Any], state: Any) -> Any:
         return ppd.weights(params["target"], params["heads"])
 
     behind = riders.Riders(topology.nodes, prompts, copies, vocab, plan)

@@ -105,11 +105,14 @@ def nested(
             cache = model.fill(params, cache, x, block, lo, hi)
             own = replace(block, slots=jnp.where(left, block.slots, dropped))
 
-            def deeper(x, cache, left=left, own=own, lo=lo, hi=hi):
+            def deeper(x, stores, left=left, own=own, lo=lo, hi=hi, cache=cache):
+                cache = cache.put(lo, stores)
                 y, cache, _ = model.layers(params, cache, x, own, lo, hi)
-                return jnp.where(left[..., None], y, x), cache
+                return jnp.where(left[..., None], y, x), cache.layers[lo:hi]
 
-            x, cache = lax.cond(left.any(), deeper, lambda x, c: (x, c), x, cache)
+            stay = lambda x, stores: (x, stores)
+            x, stores = lax.cond(left.any(), deeper, stay, x, cache.layers[lo:hi])
+            cache = cache.put(lo, stores)
             reached = jnp.where(left, hi, reached)
         hidden = {DEPTH: reached[..., None]} if DEPTH in taps else {}
         return x, cache, hidden

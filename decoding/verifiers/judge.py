@@ -73,6 +73,8 @@ def verifier(
         return longest(nodes, target.logits, said, good)
 
     draws = (base.POINT, base.IID, base.NO_REPLACE, base.COUPLED)
+    if not greedy:  # what the target would draw itself is drafted most often
+        draws = (base.COUPLED, base.POINT, base.IID, base.NO_REPLACE)
     return base.Verifier(init, verify, base.LOSSY, draws, taps=("norm",))
 
 

@@ -11,6 +11,9 @@ rule (arXiv 2601.04766, abstract). The walk is that of `judge`.
 The text does not follow the target's law: where the laws are near, the draft's choice
 stands for the target's.
 
+The rule needs the draft's laws, which trees of samples keep: so drafts are samples at
+temperature 0 too, where the judge's are the draft's best tokens.
+
 Deviations from the paper: the baseline is read from the abstract alone.
 
 Cost per call: one divergence and one arg-max over [V] a node.

@@ -94,5 +94,10 @@ def trim(lm: Any, ids: np.ndarray) -> Any:
         padded = jnp.pad(logits, [*beside, (0, 1)], constant_values=-jnp.inf)
         return padded[..., params["place"]]
 
-    model = lm.model._replace(embed=inner.embed, norm=inner.norm, head=head)
+    def logits_of(params: Any, x: Array, ids: Array) -> Array:
+        return jnp.take_along_axis(head(params, x), ids, -1)
+
+    model = lm.model._replace(
+        embed=inner.embed, norm=inner.norm, head=head, logits_of=logits_of
+    )
     return replace(lm, model=model, params=params)

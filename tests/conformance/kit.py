@@ -26,6 +26,7 @@ from models.heads import (
     clover,
     eagle,
     eagle3,
+    exits,
     falcon,
     fspad,
     hidden_transfer,
@@ -83,6 +84,8 @@ EXAMPLES = {
     "drafters/pearl": {"gamma": 3},
     "drafters/online_sd": {"places": 32, "window": 8, "best": 4},
     "drafters/s2d": {"exits": (1,), "threshold": 0.5},
+    # At 1 the target is run as a whole, and the text is plain decoding's.
+    "drafters/specee": {"static": (0,), "threshold": 1.0},
     "drafters/speculative_jacobi": {"window": 4},
     "drafters/del_": {"length": 4},
     "drafters/swift": {"length": 4, "siblings": (1, 2, 2, 3), "nodes": 9, "context": 6},
@@ -234,6 +237,7 @@ def heads(name: str):
         "drafters/lud": lambda: ppd.init(key, TARGET.model, TARGET.params),
         "drafters/ppd": lambda: ppd.init(key, TARGET.model, TARGET.params),
         "drafters/hidden_transfer": lambda: hidden_transfer.init(key, config),
+        "drafters/specee": lambda: eagle.init(key, config),
     }[name]
     params = jax.tree.map(np.asarray, jax.jit(make)())
     kept = {"kept": params.pop("kept")} if "kept" in params else {}
@@ -262,11 +266,19 @@ def acceptance_head():
     return acceptance.init(jax.random.key(8), TARGET.config.d_model)
 
 
+@functools.cache
+def exit_predictors():
+    """Random params of predictors that say where the target may stop."""
+    return exits.init(jax.random.key(9), TARGET.config.n_layers, 3, 8)
+
+
 def drafts(method: Method, lm=None) -> dict | None:
     """The draft model and the heads, where the method needs them."""
     needs, found = method.drafter.card.needs, {}
     if "heads" in needs:
         found["heads"] = heads(method.drafter.name)
+    if "exits" in needs:
+        found["exits"] = exit_predictors()
     if "draft" in needs:
         found["draft"] = lm or DRAFT
     if method.verifier is not None and "judge" in method.verifier.card.needs:
@@ -309,8 +321,10 @@ def plain(method: Method, temperature: float, **fields) -> list[list[int]]:
 class Run:
     """A composed method and its state, to be stepped, altered and looked into."""
 
-    def __init__(self, method: Method, temperature: float = 0.0, lm=TARGET, draft=None):
-        beside = models(method, draft)
+    def __init__(
+        self, method: Method, temperature: float = 0.0, lm=TARGET, draft=None, beside=()
+    ):
+        beside = dict(beside) or models(method, draft)
         self.parts = compose.compose(method, lm, temperature, beside, streams(method))
         self.params = {"target": lm.params}
         for name, given in beside.items():

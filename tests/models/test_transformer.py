@@ -54,6 +54,21 @@ def test_parts_compose_to_the_call():
     assert np.abs(out.hidden[1] - out.hidden[2]).max() > 0.1
 
 
+@pytest.mark.parametrize("fields", [{}, {"tied": False, "final_softcap": 0.5}])
+def test_logits_of_some_tokens(fields):
+    """Those of the whole head; planted: those of the tokens' neighbours."""
+    lm = transformer.transformer(dataclasses.replace(CONFIG, **fields))
+    params = blocks.numpy_params(lm)
+    x = np.random.default_rng(5).normal(size=(2, 3, 32)).astype(np.float32)
+    ids = random_tokens(6, 2, 3, 4)
+    whole, some = jax.jit(lambda p, x, i: (lm.head(p, x), lm.logits_of(p, x, i)))(
+        params, x, ids
+    )
+    close(some, np.take_along_axis(np.asarray(whole), ids, -1))
+    other = np.take_along_axis(np.asarray(whole), (ids + 1) % 50, -1)
+    assert np.abs(some - other).max() > 0.1
+
+
 def test_logits_only_where_asked():
     cache, block = causal(random_tokens(1, 2, 6))
     out, after = blocks.call(LM)(PARAMS, cache, block)

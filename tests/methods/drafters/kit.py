@@ -26,6 +26,7 @@ def context(texts: list[list[int]], size: int = 32, junk: int = 0) -> base.Conte
         law=IDENTITY,
         transform=base.State(),
         noise=lambda position: jnp.zeros((len(texts), 8)),
+        active=jnp.ones(len(texts), bool),
     )
 
 

@@ -61,6 +61,7 @@ def grown(topology: base.Topology, rows: int, q, seed, params=None) -> base.Toke
         law=IDENTITY,
         transform=base.State(),
         noise=lambda position: gumbel[position[0] - 1],
+        active=length > 0,
     )
     q = jnp.asarray(q, jnp.float32)
     root = jnp.broadcast_to(jnp.log(q[0]), (rows, V))

@@ -1,5 +1,7 @@
 """The judge: what passes, where it stops, and that it is not the target's law."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,20 +78,28 @@ def test_a_judge_who_approves_of_nothing(temperature):
 
 
 def test_accepted_length_falls_with_the_threshold():
-    """Judges between the ends, by random weights on the states."""
-    weight = jax.random.normal(jax.random.key(1), (8,)) * jnp.array([0] * 5 + [1] * 3)
-    params = {"judge": {"weight": weight, "bias": jnp.zeros(())}}
-    tau = []
-    for threshold in (0.2, 0.5, 0.8):
-        method = Method(
-            METHOD.drafter,
-            Spec("verifiers/judge", threshold=threshold),
-            METHOD.topology,
-        )
-        drafts = {"draft": kit.DRAFT, **params}
-        run = kit.decoding.generate(kit.TARGET, kit.PROMPTS, method, 40, drafts=drafts)
-        tau.append(run.stats.tokens_per_call)
-    assert tau[0] > tau[1] > tau[2]
+    """Of the same drafts; 40 random judges of random chains, seed 0."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(40, 5)).astype(np.float32) * 2
+    drafts = rng.integers(0, V, (40, 4)).astype(np.int32)
+    own = judge.verifier()
+    target = base.Target(
+        3.0 * jax.nn.one_hot(jnp.array(SAID), V), {"norm": jnp.eye(5)}, jnp.zeros
+    )
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(0, 0, None))
+    @functools.partial(jax.vmap, in_axes=(None, None, 0))
+    def counts(weight, drafts, threshold):
+        nodes = tree.chain(jnp.zeros(1, int), drafts[None], jnp.full(1, 4))
+        one = jax.tree.map(lambda x: x[0], nodes.replace(calls=jnp.zeros(1)))
+        params = {"weight": weight, "bias": jnp.zeros(())}
+        state = base.State(shared=judge.Judge(params, threshold))
+        return own.verify(jax.random.key(0), state, one, target).count
+
+    found = counts(weights, drafts, jnp.array([-1.0, 0.2, 0.5, 0.8, 2.0]))
+    falls = np.diff(np.asarray(found), axis=1)
+    assert (falls <= 0).all() and (falls.sum(0) < 0).all()
 
 
 def test_bad_arguments():

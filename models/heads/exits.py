@@ -1,0 +1,79 @@
+"""Predictors that say after each layer whether its answer will stand (SpecEE).
+
+Xu, Pan, Zhou, Chen, Lian, Dai, *SpecEE: Accelerating Large Language Model Inference
+with Speculative Early Exiting*, 2025, arXiv 2504.08850. Of k tokens that a draft
+proposes, with z their logits after a layer (final norm and head on the state there), s'
+what the last predictor that was asked saw (0 before the first),
+
+    s = softmax(z),   f = [z ; s ; s - s'],   c = sigmoid(u . relu(W f + b) + a)
+
+in float32, each layer but the last with weights of its own. W → `in.weight`
+[L - 1, 3k, H], b → `in.bias` [L - 1, H], u → `out.weight` [L - 1, H], a → `out.bias`
+[L - 1]: 7,169 numbers a layer for k = 4 and H = 512. The order of the k matters: they
+stand in the order of the draft's law.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from models.errors import ConfigError
+from models.heads import layers
+from models.heads.layers import Params
+
+NAMES = ("in", "out")
+
+
+def init(key: Array, n_layers: int, candidates: int = 4, width: int = 512) -> Params:
+    """Random params for a target of `n_layers`."""
+    keys, exits, size = jax.random.split(key), n_layers - 1, 3 * candidates
+    return {
+        "in": {
+            "weight": layers.normal(keys[0], (exits, size, width), size),
+            "bias": jnp.zeros((exits, width)),
+        },
+        "out": {
+            "weight": layers.normal(keys[1], (exits, width), width),
+            "bias": jnp.zeros((exits,)),
+        },
+    }
+
+
+def counts(params: Params) -> tuple[int, int]:
+    """How many layers may be exits, and how many candidates are looked at."""
+    exits, size, _ = params["in"]["weight"].shape
+    return exits, size // 3
+
+
+def features(z: Array, before: Array) -> tuple[Array, Array]:
+    """f float32[..., 3k] and s float32[..., k], of logits z and of s' [..., k]."""
+    z = z.astype(jnp.float32)
+    s = jax.nn.softmax(z, -1)
+    return jnp.concatenate([z, s, s - before], -1), s
+
+
+def log_odds(params: Params, layer: int, given: Array) -> Array:
+    """float32[...]: the log-odds of c after `layer + 1` layers, of f [..., 3k]."""
+    at = jax.tree.map(lambda x: x[layer].astype(jnp.float32), params)
+    hidden = jax.nn.relu(given @ at["in"]["weight"] + at["in"]["bias"])
+    return hidden @ at["out"]["weight"] + at["out"]["bias"]
+
+
+def probability(params: Params, layer: int, given: Array) -> Array:
+    """c, float32[...]."""
+    return jax.nn.sigmoid(log_odds(params, layer, given))
+
+
+def check(params: Params, n_layers: int) -> None:
+    """Refuse params of another head, or for a target of another depth."""
+    if set(params) != set(NAMES):
+        raise ConfigError(
+            f"exit predictors have the params {NAMES}, these are {sorted(params)}: "
+            "pass what training.exits exported"
+        )
+    exits, _ = counts(params)
+    if exits != n_layers - 1:
+        raise ConfigError(
+            f"there are predictors for {exits} layers and the target has {n_layers}: "
+            f"it needs {n_layers - 1}, so use those that were trained for it"
+        )
