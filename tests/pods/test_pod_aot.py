@@ -1,7 +1,8 @@
 """What the chips of a slice tell each other, read off the real compiler's programs.
 
-The recipes of configs/pods at two and three layers of full width: what a layer adds is
-their difference (needs libtpu).
+The targets of configs/pods at two and three layers of full width, whose difference is
+what a layer adds, under a block of eleven nodes; and, with the long marker, their
+recipes whole (needs libtpu).
 """
 
 import dataclasses
@@ -25,16 +26,20 @@ SLICES = {"8b": "v5e:4x4", "70b": "v5p:2x4x4"}
 VOCAB = 128256
 
 
-def recipe(name: str, layers: int = 0):
+def recipe(name: str, layers: int = 0, heads: bool = False):
+    """A recipe, or its target cut to so many layers with drafts looked up."""
     config = settings.load(PODS / f"{name}.py")
     if layers:
         config.architecture.num_hidden_layers = layers
+    if layers and not heads:
+        config.method.drafter = "drafters/prompt_lookup"
+        config.method.topology = None
     return config
 
 
-def text_of(name: str, layers: int) -> str:
-    """The loop's program of a recipe, cut to so many layers."""
-    config = recipe(name, layers)
+def text_of(name: str, layers: int, heads: bool = False) -> str:
+    """The loop's program."""
+    config = recipe(name, layers, heads)
     flight = preflight.Preflight(config, SLICES[name.rpartition("_")[2]])
     found = [p for p in flight.programs(config) if p.name.startswith("decode")]
     with planning.compiling_for(flight.chip.name):
@@ -81,11 +86,18 @@ def test_a_layer_sums_twice_and_nothing_is_gathered(name):
         assert aot.copies_of_the_cache(text, shape) == []
 
 
+@pytest.mark.long
+def test_drafting_gathers_nothing():
+    for name in ("hydra_llama3_8b", "eagle3_llama3_8b"):
+        assert gathered(text_of(name, 2, heads=True), recipe(name)) == []
+
+
+@pytest.mark.long
 def test_fault_groups_that_cross_devices(monkeypatch):
     """Planted: the best tokens are sought in groups that the pieces do not respect."""
     monkeypatch.setattr(sharding, "pieces", lambda size, axis: 1)
     name = "hydra_llama3_8b"
-    assert gathered(text_of(name, 1), recipe(name))
+    assert gathered(text_of(name, 1, heads=True), recipe(name))
 
 
 def test_fault_a_kernel_that_is_not_cut(monkeypatch):
