@@ -230,7 +230,6 @@ def sprout(
         laws = jnp.zeros((*nodes.tokens.shape, logits.shape[-1]), jnp.float32)
         nodes = replace(nodes, logits=laws)
     batch = nodes.tokens.shape[0]
-    rows = jnp.arange(batch)[:, None]
     bits = jnp.broadcast_to(eye[:1], (batch, 1, eye.shape[1]))
     at = base.State(
         jax.tree.map(lambda x: x[:, None], ctx.transform.row), ctx.transform.shared
@@ -278,7 +277,7 @@ def sprout(
         local = nodes.parents[:, below] - start
         seen = eye[slot : slot + run[level + 1]]
         bits = jnp.take_along_axis(bits, local[..., None], 1) | seen
-        own = jax.tree.map(lambda x, local=local: x[rows, local], own)
+        own = jax.tree.map(lambda x, local=local: tree.pick(x, local), own)
         at = _follow(ctx, at, local, nodes.tokens[:, below], raw)
         start = end
     calls = jnp.stack(ran).sum(0) - 1 if topology.more else len(ran) - 1
@@ -357,8 +356,9 @@ def commit(cache: Any, topology: base.Topology, outcome: base.Outcome) -> Any:
 
 def _follow(ctx, at, local, tokens, raw) -> base.State:
     """The transform's states at the next level, from those of this one."""
-    rows = jnp.arange(tokens.shape[0])[:, None]
-    parent = base.State(jax.tree.map(lambda x: x[rows, local], at.row), at.shared)
+    above = jax.tree.map(lambda x: tree.pick(x, local), at.row)
+    parent = base.State(above, at.shared)
     if ctx.law.advance is None:
         return parent
-    return tree.over_nodes(ctx.law.advance, 2)(parent, tokens, raw[rows, local])
+    before = tree.pick(raw, local)
+    return tree.over_nodes(ctx.law.advance, 2)(parent, tokens, before)

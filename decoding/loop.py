@@ -242,7 +242,7 @@ def _write(state, outcome, tokens, new, drafts):
     at = jnp.where(index < new[:, None], state.length[:, None] + index, size + index)
     origin = jnp.where(index < drafts[:, None], index + 1, 0).astype(jnp.int8)
     parents = jnp.pad(outcome.verdict.path, ((0, 0), (1, 0)))  # what each token follows
-    raw = outcome.target.logits[rows, parents]
+    raw = tree.pick(outcome.target.logits, parents)
     chosen = jnp.take_along_axis(raw, tokens[..., None], 2)[..., 0]
     given = chosen - jax.nn.logsumexp(raw, -1)
     put = {"mode": "drop", "unique_indices": True}
@@ -259,11 +259,10 @@ def _advance(program, state, at_nodes, outcome):
     transform = program.transform
     if transform.advance is None:
         return state.transform
-    rows = jnp.arange(outcome.active.shape[0])
     node = tree.last_node(outcome.verdict)
-    row = jax.tree.map(lambda x: x[rows, node], at_nodes.row)
+    row = jax.tree.map(lambda x: tree.pick(x, node), at_nodes.row)
     before = base.State(row, at_nodes.shared)
-    logits = outcome.target.logits[rows, node]
+    logits = tree.pick(outcome.target.logits, node)
     moved = tree.over_rows(transform.advance, 2)(before, outcome.verdict.token, logits)
     return masked(outcome.active, moved, state.transform)
 

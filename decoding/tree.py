@@ -186,27 +186,34 @@ def node_states(
         return states
     level = depths(tree)
     up = jnp.maximum(tree.parents, 0)
-    rows = jnp.arange(batch)[:, None]
-    before = logits[rows, up]
+    before = pick(logits, up)
     advance = over_nodes(transform.advance, 2)
 
     def body(carry: tuple) -> tuple:
         d, states = carry
-        parent = base.State(
-            jax.tree.map(lambda x: x[rows, up], states.row), state.shared
-        )
+        above = jax.tree.map(lambda x: pick(x, up), states.row)
+        parent = base.State(above, state.shared)
         moved = advance(parent, tree.tokens, before)
 
-        def pick(new: Array, old: Array) -> Array:
+        def here(new: Array, old: Array) -> Array:
             at = (level == d).reshape(batch, nodes, *[1] * (new.ndim - 2))
             return jnp.where(at, new, old)
 
         return d + 1, base.State(
-            jax.tree.map(pick, moved.row, states.row), state.shared
+            jax.tree.map(here, moved.row, states.row), state.shared
         )
 
     last = level.max()
     return lax.while_loop(lambda c: c[0] <= last, body, (jnp.int32(1), states))[1]
+
+
+def pick(x: Array, index: Array) -> Array:
+    """`x[b, index[b]]` of every row: x [B, N, ...], index int32[B] or [B, M].
+
+    Rows are not named by an array, as in `x[rows, index]`: the compiler would have to
+    suppose that a row's are another device's, and fetch them.
+    """
+    return jax.vmap(lambda x, i: x[i])(x, index)
 
 
 def over_rows(function: Callable, arguments: int) -> Callable:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kernels import plan as planning
 from models import sharding
 from models.base import pack_bits
 
@@ -81,21 +82,45 @@ def top_k(logits: Array, k: int) -> tuple[Array, Array]:
     the `k` groups are all that devices tell each other.
     """
     size = logits.shape[-1]
+    best_of = few_best if planning.platform() == "tpu" else _sorted_best
     if size <= 2 * k * GROUP:
-        values, tokens = lax.top_k(logits, k)
-        return values, tokens.astype(jnp.int32)
+        return best_of(logits, k)
     pieces, group = sharding.pieces(size, "vocab"), GROUP
     if pieces > 1:
         group = next(g for g in range(GROUP, 0, -1) if size // pieces % g == 0)
-    beside = [(0, 0)] * (logits.ndim - 1)
-    padded = jnp.pad(logits, [*beside, (0, -size % group)], constant_values=-jnp.inf)
+    wider = [*[(0, 0)] * (logits.ndim - 1), (0, -size % group)]
+    padded = jnp.pad(logits, wider, constant_values=-jnp.inf)
     groups = padded.reshape(*logits.shape[:-1], -1, group)
-    groups = sharding.constrain(groups, "* " * (logits.ndim - 1) + "vocab")
-    best = jnp.sort(lax.top_k(groups.max(-1), k)[1], -1)  # in order, for the ties
+    beside = "* " * (logits.ndim - 1)
+    groups = sharding.constrain(groups, beside + "vocab")
+    peaks = sharding.constrain(groups.max(-1), beside + "-")
+    best = jnp.sort(best_of(peaks, k)[1], -1)  # in order, for the ties
     few = jnp.take_along_axis(groups, best[..., None], -2)
-    values, at = lax.top_k(few.reshape(*logits.shape[:-1], k * group), k)
+    few = sharding.constrain(few, beside + "- -")
+    values, at = best_of(few.reshape(*logits.shape[:-1], k * group), k)
     tokens = jnp.take_along_axis(best, at // group, -1) * group + at % group
-    return values, tokens.astype(jnp.int32)
+    return values, tokens
+
+
+def _sorted_best(values: Array, k: int) -> tuple[Array, Array]:
+    best, index = lax.top_k(values, k)
+    return best, index.astype(jnp.int32)
+
+
+def few_best(values: Array, k: int) -> tuple[Array, Array]:
+    """What `lax.top_k` gives, by `k` arg-maxes: the TPU compiler is slow at sorts."""
+    size = values.shape[-1]
+    index = jnp.arange(size, dtype=jnp.int32)
+
+    def next_best(taken: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+        top = maximum(jnp.where(taken, -jnp.inf, values))
+        left = (values == top[..., None]) & ~taken
+        token = jnp.minimum(jnp.where(left, index, size).min(-1), size - 1)
+        return taken | (index == token[..., None]), (top, token)
+
+    none = jnp.zeros(values.shape, bool)
+    _, (tops, tokens) = lax.scan(next_best, none, None, length=k)
+    return jnp.moveaxis(tops, 0, -1), jnp.moveaxis(tokens, 0, -1)
 
 
 def keep(logits: Array, mask: Array) -> Array:

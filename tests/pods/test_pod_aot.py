@@ -1,7 +1,8 @@
 """What the chips of a slice tell each other, read off the real compiler's programs.
 
-The recipes of configs/pods at two and three layers of full width: what a layer adds is
-their difference (needs libtpu).
+The targets of configs/pods at two and three layers of full width, whose difference is
+what a layer adds, under a block of eleven nodes; and, with the long marker, their
+recipes whole (needs libtpu).
 """
 
 import dataclasses
@@ -9,10 +10,12 @@ import functools
 import math
 import pathlib
 
+import jax.numpy as jnp
 import pytest
 
 pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
+from decoding import tree
 from experiments import preflight, settings
 from kernels import aot, hlo
 from kernels import plan as planning
@@ -25,16 +28,20 @@ SLICES = {"8b": "v5e:4x4", "70b": "v5p:2x4x4"}
 VOCAB = 128256
 
 
-def recipe(name: str, layers: int = 0):
+def recipe(name: str, layers: int = 0, drafter: str = ""):
+    """A recipe, its target cut to so many layers, with another drafter perhaps."""
     config = settings.load(PODS / f"{name}.py")
     if layers:
         config.architecture.num_hidden_layers = layers
+    if drafter:
+        config.method.drafter = drafter
+        config.method.topology = None
     return config
 
 
-def text_of(name: str, layers: int) -> str:
-    """The loop's program of a recipe, cut to so many layers."""
-    config = recipe(name, layers)
+def text_of(name: str, layers: int, drafter: str = "drafters/prompt_lookup") -> str:
+    """The loop's program."""
+    config = recipe(name, layers, drafter)
     flight = preflight.Preflight(config, SLICES[name.rpartition("_")[2]])
     found = [p for p in flight.programs(config) if p.name.startswith("decode")]
     with planning.compiling_for(flight.chip.name):
@@ -45,14 +52,17 @@ compiled = functools.cache(text_of)
 
 
 def gathered(text: str, config) -> list[hlo.Collective]:
-    """Collectives that move logits of a vocabulary, or a cache."""
+    """Collectives that move logits, or as much as a layer's cache.
+
+    Logits are a whole number of vocabularies, whatever their shape.
+    """
     rows = config.batch // 4  # of a device, at least
-    logits = rows * VOCAB  # of one node in every row
     cache = rows * (config.prompt_tokens + config.max_new_tokens) * 128
     found = []
     for one in hlo.collectives(text):
-        whole = VOCAB in one.shape or math.prod(one.shape) >= min(logits, cache)
-        if whole and one.kind != "all-reduce":
+        size = math.prod(one.shape)
+        logits = size >= VOCAB and size % VOCAB == 0
+        if (logits or size >= cache) and one.kind != "all-reduce":
             found.append(one)
     return found
 
@@ -81,22 +91,31 @@ def test_a_layer_sums_twice_and_nothing_is_gathered(name):
         assert aot.copies_of_the_cache(text, shape) == []
 
 
+@pytest.mark.long
+def test_drafting_gathers_nothing():
+    for name in ("hydra_llama3_8b", "eagle3_llama3_8b"):
+        assert gathered(text_of(name, 2, ""), recipe(name)) == []
+
+
+@pytest.mark.long
 def test_fault_groups_that_cross_devices(monkeypatch):
     """Planted: the best tokens are sought in groups that the pieces do not respect."""
     monkeypatch.setattr(sharding, "pieces", lambda size, axis: 1)
     name = "hydra_llama3_8b"
-    assert gathered(text_of(name, 1), recipe(name))
+    assert gathered(text_of(name, 1, ""), recipe(name))
 
 
-def test_fault_a_kernel_that_is_not_cut(monkeypatch):
-    """Planted: attention is called as on one device, and its cache gathered for it."""
+def test_fault_rows_named_by_an_array(monkeypatch):
+    """Planted: the logits of a row's nodes are picked as if they were another's."""
 
-    def whole(function, arrays, axes):
-        return function(*arrays)
+    def pick(x, index):
+        rows = jnp.arange(x.shape[0]).reshape(-1, *[1] * (index.ndim - 1))
+        return x[rows, index]
 
-    monkeypatch.setattr(sharding, "by_shard", whole)
-    name = "hydra_llama3_8b"
-    assert gathered(text_of(name, 1), recipe(name))
+    name, plain = "hydra_llama3_8b", "drafters/plain"
+    assert gathered(text_of(name, 1, plain), recipe(name)) == []
+    monkeypatch.setattr(tree, "pick", pick)
+    assert gathered(text_of(name, 1, plain), recipe(name))
 
 
 @pytest.mark.long
