@@ -46,11 +46,13 @@ class Decoder:
         keys: Array,
         size: int,
         memory: Any = None,
+        share: bool = True,
     ) -> loop.DecodeState:
         """A state for `prompts`, caches filled; `size` is the token buffer's `T`.
 
         `limits` are the lengths (prompt included) at which rows end. `parts` may hold
-        other numbers (temperature, ...) than the composition that was compiled.
+        other numbers (temperature, ...) than the composition that was compiled. `share`
+        lets the cache keep a long common beginning once; rows are then never replaced.
         """
         program, fresh = self.program, parts.program
         batch = len(prompts)
@@ -58,7 +60,7 @@ class Decoder:
         dtype = _dtype(params[loop.TARGET])
         room = max(program.drafter.nodes, program.drafter.scratch)
         slots = -(-(size + room) // 16) * 16
-        caches = {loop.TARGET: _cache(program, prompts, slots, dtype)}
+        caches = {loop.TARGET: _cache(program, prompts, slots, dtype, share)}
         own = {}
         for name, stream in program.streams.items():
             given = fresh.streams[name].prompts
@@ -120,14 +122,19 @@ class Decoder:
         return self._call("step", loop.round_, (1,), params, state)
 
     def admit(
-        self, state: loop.DecodeState, row: int, fresh: loop.DecodeState
+        self,
+        state: loop.DecodeState,
+        row: int,
+        fresh: loop.DecodeState,
+        source: int = 0,
     ) -> loop.DecodeState:
-        """Put the request of `fresh` (a `start` of one prompt, same size) in `row`."""
+        """Put request `source` of `fresh` (a `start` of the same `size`) in `row`."""
 
-        def put(program, state, row, fresh):
-            return loop.admit(state, row, fresh)
+        def put(program, state, row, fresh, source):
+            return loop.admit(state, row, fresh, source)
 
-        return self._call("admit", put, (0,), state, jnp.int32(row), fresh)
+        at = jnp.int32(row), jnp.int32(source)
+        return self._call("admit", put, (0,), state, at[0], fresh, at[1])
 
     def _call(self, name: str, function: Callable, donate: tuple, *arguments: Any):
         leaves, structure = jax.tree.flatten(arguments)
@@ -179,14 +186,16 @@ def _dtype(params: Any) -> Any:
     return jax.tree.leaves(params)[0].dtype
 
 
-def _cache(program: loop.Program, prompts: Sequence, slots: int, dtype: Any) -> Any:
+def _cache(
+    program: loop.Program, prompts: Sequence, slots: int, dtype: Any, share: bool
+) -> Any:
     """The target's cache; a long common beginning of the prompts is kept once."""
 
     def make() -> Any:
         return program.model.init_cache(len(prompts), slots, dtype)
 
     like = jax.eval_shape(make)
-    if like.shares and not must_be_dense(program.model.config):
+    if share and like.shares and not must_be_dense(program.model.config):
         prefix = common_prefix(prompts, program.chunk)
         if prefix * (len(prompts) - 1) >= SHARED:
             return shared(like, prefix)

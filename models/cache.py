@@ -9,6 +9,7 @@ row. Others are in `quantized`.
 from dataclasses import replace
 from typing import Any, Self
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
@@ -134,6 +135,11 @@ class KVCache:
         length = self.length + count + 1
         layers = tuple(layer.settle(self.length, length) for layer in cache.layers)
         return replace(cache, layers=layers, length=length)
+
+    def put(self, row: Array, other: Self, source: Array) -> Self:
+        """Row `row` becomes row `source` of `other`, a cache of the same sizes."""
+        take = lambda old, new: old.at[row].set(new[source])
+        return jax.tree.map(take, self, other)
 
     def gather(self, rows: Array) -> "KVCache":
         """Row `i` of the result is row `rows[i]` (beam reordering)."""

@@ -162,6 +162,37 @@ class PagedCache(cache.KVCache):
         layers = tuple(layer.copy_pages(source, target) for layer in cache.layers)
         return replace(cache, layers=layers)
 
+    def put(self, row: Array, other: "PagedCache", source: Array) -> "PagedCache":
+        """Row `row` becomes row `source` of `other`, whose pages are copied.
+
+        The row's own pages are given back first.
+        """
+        size, rows, columns = self.users.shape[0], *self.table.shape
+        mine = jnp.arange(rows) == row
+        length = other.length[source]
+        index = jnp.arange(columns, dtype=jnp.int32)
+        used = index * self.page < length
+        wanted = mine[:, None] & used
+        cache = self.free(mine)._take(jnp.broadcast_to(index, wanted.shape), wanted)
+        origin, target = other.table[source], jnp.where(used, cache.table[row], size)
+
+        def copied(into: PagedLayer, given: PagedLayer) -> PagedLayer:
+            k, v = given.k.at[origin], given.v.at[origin]
+            return replace(
+                into,
+                k=into.k.at[target].set(k.get(mode="clip"), mode="drop"),
+                v=into.v.at[target].set(v.get(mode="clip"), mode="drop"),
+            )
+
+        layers = tuple(map(copied, cache.layers, other.layers))
+        return replace(
+            cache,
+            layers=layers,
+            pos=cache.pos.at[row].set(other.pos[source]),
+            length=cache.length.at[row].set(length),
+            exhausted=cache.exhausted | other.exhausted,
+        )
+
     def _take(self, column: Array, wanted: Array) -> "PagedCache":
         """Pages for `column[B, m]` of the table where `wanted` and not yet there."""
         size = self.users.shape[0]
