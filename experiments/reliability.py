@@ -1,6 +1,6 @@
 """What happens to runs that are killed, refilled, and fed nonsense: one report.
 
-python -m experiments.reliability --workdir=runs/reliability --kills=50 --terms=20 \\
+python -m experiments.reliability --workdir=runs/reliability --rounds=10 \\
     --requests=2000 --fuzz --out=experiments/reports/reliability.md
 
 Every part that is done is kept in the workdir; the same command again goes on.
@@ -27,6 +27,7 @@ from models import toy
 from models.errors import ConfigError, DecodaxError
 
 ROWS = 16
+KILLS, TERMS = 5, 2  # signals of a round
 KILLED = (
     "run",
     "SIGKILL",
@@ -38,26 +39,34 @@ KILLED = (
 )
 REFILLED = ("rows are", "requests", "rounds", "occupancy", "tokens/s", "resident MiB")
 FUZZED = ("what is random", "cases", "refused", "accepted", "found")
+FUZZ = ("overrides", "recipes", "methods", "sweeps", "jsonl", "checkpoints")
 TESTS = pathlib.Path(__file__).parents[1] / "tests" / "fuzz"
 
 
 def signals(given: argparse.Namespace, place: store.Store) -> list[list[str]]:
-    """Half of the signals for each kind of run, the odd one for training."""
+    """Rounds of `KILLS` and `TERMS` signals, the kinds of run taking turns."""
     lines = []
-    for kind, more in (("train", 1), ("prompts", 0)):
-        sizes = ((given.kills + more) // 2, (given.terms + more) // 2)
+    for turn, kind in enumerate(kills.KINDS):
+        total = kills.Tally()
+        for number in range(turn, given.rounds, len(kills.KINDS)):
 
-        def compute(kind: str = kind, sizes: tuple[int, int] = sizes) -> Any:
-            folder = place.path / kind
-            shutil.rmtree(folder, ignore_errors=True)
-            with console.bar(sum(sizes), kind) as bar:
-                tally = kills.kill(kind, folder, *sizes, note=bar.doing)
-            return dataclasses.asdict(tally)
+            def compute(kind: str = kind, number: int = number) -> Any:
+                folder = place.path / "runs" / str(number)
+                shutil.rmtree(folder, ignore_errors=True)
+                with console.bar(KILLS + TERMS, kind) as bar:
+                    tally = kills.kill(
+                        kind, folder, KILLS, TERMS, seed=number, note=bar.doing
+                    )
+                if not tally.wrong:
+                    shutil.rmtree(folder)
+                return dataclasses.asdict(tally)
 
-        key = f"{kind}-{sizes[0]}-{sizes[1]}"
-        t = place.make("kills", key, compute)
-        counts = [t["killed"], t["preempted"], t["inside"], t["resumed"], t["compared"]]
-        lines.append([kind, *map(str, counts), "; ".join(t["wrong"]) or "none"])
+            found = place.make("kills", f"{number}-{kind}", compute)
+            for name, value in found.items():
+                setattr(total, name, getattr(total, name) + value)
+        t = total
+        counts = (t.killed, t.preempted, t.inside, t.resumed, t.compared)
+        lines.append([kind, *map(str, counts), "; ".join(t.wrong) or "none"])
     return lines
 
 
@@ -120,25 +129,29 @@ def refilled(given: argparse.Namespace, place: store.Store) -> list[list[str]]:
 
 
 def fuzzed(given: argparse.Namespace, place: store.Store) -> list[list[str]]:
-    """The long run of tests/fuzz, which notes what it counted."""
+    """The long runs of tests/fuzz, which note what they counted."""
+    if not TESTS.exists():
+        raise ConfigError(f"--fuzz needs a checkout with {TESTS}")
+    lines = []
+    for name in FUZZ:
 
-    def compute() -> Any:
-        if not TESTS.exists():
-            raise ConfigError(f"--fuzz needs a checkout with {TESTS}")
-        file = place.path / "fuzz.jsonl"
-        file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "long", str(TESTS)]
-        told = {**os.environ, "DECODAX_FUZZ_SUMMARY": str(file.absolute())}
-        done = subprocess.run(command, env=told, cwd=TESTS.parents[1])
-        if done.returncode:
-            raise ConfigError(f"{TESTS.name} ended with {done.returncode}: see above")
-        return [json.loads(line) for line in file.read_text().splitlines()]
+        def compute(name: str = name) -> Any:
+            file = (place.path / f"{name}.jsonl").absolute()
+            file.unlink(missing_ok=True)
+            command = [sys.executable, "-m", "pytest", "-q", "-m", "long", "-k", name]
+            told = {**os.environ, "DECODAX_FUZZ_SUMMARY": str(file)}
+            root = TESTS.parents[1]
+            status = subprocess.run([*command, str(TESTS)], env=told, cwd=root)
+            if status.returncode:
+                raise ConfigError(
+                    f"tests/fuzz -k {name} ended with {status.returncode}: see above"
+                )
+            return json.loads(file.read_text())
 
-    found = place.make("fuzz", "long", compute)
-    return [
-        [f["what"], *(str(f[k]) for k in ("cases", "refused", "accepted")), "none"]
-        for f in found
-    ]
+        f = place.make("fuzz", name, compute)
+        counts = [str(f[k]) for k in ("cases", "refused", "accepted")]
+        lines.append([f["what"], *counts, "none"])
+    return lines
 
 
 def write(given: argparse.Namespace, arguments: Sequence[str]) -> str:
@@ -150,15 +163,6 @@ def write(given: argparse.Namespace, arguments: Sequence[str]) -> str:
         + ", ".join(f"{n} {v}" for n, v in machine.versions().items()),
         f"\nCommand: `python -m experiments.reliability {' '.join(arguments)}`\n",
     ]
-    if given.kills or given.terms:
-        parts += [
-            "## Signals at random times\n",
-            "A training run and a set of prompts (`experiments/trial.py`) are sent "
-            "signals at times uniform over their work, and started again. `compared` "
-            "runs came to their end; `resumed` signals were in runs whose metrics, "
-            "weights and texts are those of the uninterrupted run, byte for byte.\n",
-            report.table(KILLED, signals(given, place)),
-        ]
     if given.requests:
         parts += [
             "## Refilled rows\n",
@@ -168,6 +172,15 @@ def write(given: argparse.Namespace, arguments: Sequence[str]) -> str:
             "tokens/s are those of loop and host; for the shipped model see "
             "`configs/prompt_set.py`.\n",
             report.table(REFILLED, refilled(given, place)),
+        ]
+    if given.rounds:
+        parts += [
+            "## Signals at random times\n",
+            "A training run and a set of prompts (`experiments/trial.py`) are sent "
+            "signals at times uniform over their work, and started again. `compared` "
+            "runs came to their end; `resumed` signals were in runs whose metrics, "
+            "weights and texts are those of the uninterrupted run, byte for byte.\n",
+            report.table(KILLED, signals(given, place)),
         ]
     if given.fuzz:
         parts += [
@@ -188,8 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workdir", required=True)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--terms", type=int, default=20)
+    told = f"of {KILLS} SIGKILLs and {TERMS} SIGTERMs each"
+    parser.add_argument("--rounds", type=int, default=10, help=told)
     parser.add_argument("--requests", type=int, default=2000, help="of the refill")
     parser.add_argument("--fuzz", action="store_true", help="and the long fuzzing")
     parser.add_argument("--out", default="", help="the report, Markdown")
