@@ -61,6 +61,7 @@ EXTRAS = {
         "pytest>=8.3",
         "pytest-xdist>=3.6",
         "beartype>=0.19",
+        "hypothesis>=6.100",
         "ruff>=0.8",
         "mypy>=1.13",
     ],

@@ -52,6 +52,9 @@ def get_config() -> ml_collections.ConfigDict:
     c.train.save_every = 50
     c.train.keep = 2
     c.train.log_every = 5
+    c.train.bad_steps = "stop"  # or skip, roll_back: training/health.py
+    c.train.norm_limit = 0.0
+    c.train.patience = 10
 
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.prompts = 32

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from decoding import base
-from models.errors import MethodError
+from models.errors import DecodaxError, MethodError
 
 # Folder of decoding/ -> the factory that every file in it has.
 FACTORIES = {
@@ -94,7 +94,12 @@ class Spec:
                 filled[name] = available[name]
             elif known[name].default is inspect.Parameter.empty:
                 raise MethodError(f"{self.name} needs {name!r}: {_remedy(name)}")
-        return factory(**{**filled, **self.arguments})
+        try:
+            return factory(**{**filled, **self.arguments})
+        except (TypeError, ValueError) as error:
+            if isinstance(error, DecodaxError):
+                raise
+            raise MethodError(f"{self} cannot be built: {error}") from error
 
 
 def _frozen(value: Any) -> Any:

@@ -13,7 +13,12 @@ from decoding.constraints import stop as stopping
 from decoding.loop import Program
 from models.errors import MethodError
 
-ROLES = ("drafter", "verifier", "topology", "policy")
+ROLES = {  # and the folder that each is chosen from
+    "drafter": "drafters",
+    "verifier": "verifiers",
+    "topology": "topologies",
+    "policy": "caches",
+}
 
 
 @dataclass(frozen=True)
@@ -63,18 +68,35 @@ def recipes() -> list[str]:
 def from_config(config: Mapping[str, Any]) -> Method:
     """A method from strings: `{"drafter": "drafters/x"}`, or a dict for the spec."""
 
-    def spec(value: Any) -> Spec:
-        if type(value) is str:
-            return Spec(value)
-        fields = dict(value)
-        return Spec(fields.pop("name"), **fields)
+    def spec(value: Any, *folders: str) -> Spec:
+        fields = {"name": value} if type(value) is str else _fields(value)
+        named = fields.get("name")
+        if type(named) is not str or named.partition("/")[0] not in folders:
+            raise MethodError(
+                f"{value!r}: write {folders[0]}/file, or a dict with it as the name"
+            )
+        if not all(type(field) is str for field in fields):
+            raise MethodError(f"{value!r}: arguments have names")
+        return Spec(**fields)
 
-    unknown = set(config) - {*ROLES, "transforms"}
+    given = _fields(config)
+    unknown = set(given) - {*ROLES, "transforms"}
     if unknown:
-        raise MethodError(f"a method has no {sorted(unknown)}; it has {ROLES}")
-    parts = {role: spec(config[role]) for role in ROLES if config.get(role)}
-    transforms = tuple(spec(v) for v in config.get("transforms", ()))
+        known = (*ROLES, "transforms")
+        raise MethodError(f"a method has no {sorted(unknown, key=str)}; it has {known}")
+    parts = {r: spec(given[r], f) for r, f in ROLES.items() if given.get(r)}
+    listed = given.get("transforms", ())
+    if not isinstance(listed, list | tuple):
+        raise MethodError(f"transforms={listed!r}: write a list")
+    transforms = tuple(spec(v, "transforms", "constraints") for v in listed)
     return Method(transforms=transforms, **parts)
+
+
+def _fields(value: Any) -> dict[Any, Any]:
+    """A mapping of any kind, a `ConfigDict` for one, as a dict."""
+    if not callable(getattr(value, "keys", None)):
+        raise MethodError(f"{value!r}: write a dict")
+    return dict(value)
 
 
 @dataclass(frozen=True)

@@ -80,14 +80,19 @@ class Decoder:
         return self._call("step", loop.round_, (1,), params, state)
 
     def admit(
-        self, state: loop.DecodeState, row: int, fresh: loop.DecodeState
+        self,
+        state: loop.DecodeState,
+        row: int,
+        fresh: loop.DecodeState,
+        source: int = 0,
     ) -> loop.DecodeState:
-        """Put the request of `fresh` (a `start` of one prompt, same size) in `row`."""
+        """Put request `source` of `fresh` (a `start` of the same `size`) in `row`."""
 
-        def put(program, state, row, fresh):
-            return loop.admit(state, row, fresh)
+        def put(program, state, row, fresh, source):
+            return loop.admit(state, row, fresh, source)
 
-        return self._call("admit", put, (0,), state, jnp.int32(row), fresh)
+        at = jnp.int32(row), jnp.int32(source)
+        return self._call("admit", put, (0,), state, at[0], fresh, at[1])
 
     def _call(self, name: str, function: Callable, donate: tuple, *arguments: Any):
         leaves, structure = jax.tree.flatten(arguments)

@@ -16,6 +16,7 @@ from jax import Array, lax
 from decoding import base, noise, sharding, stats, tree
 from decoding.constraints import stop as stopping
 from models.base import ALL, NONE, Block, LanguageModel, causal_block
+from models.cache import KVCache
 from models.errors import MethodError
 
 TARGET = "target"
@@ -376,22 +377,29 @@ def advance(
     return lax.while_loop(more, body, (jnp.int32(0), state))[1]
 
 
-def admit(state: DecodeState, row: Array, fresh: DecodeState) -> DecodeState:
-    """Put the one request of `fresh` (B = 1, same sizes) into `row` of `state`."""
+def admit(
+    state: DecodeState, row: Array, fresh: DecodeState, source: Array
+) -> DecodeState:
+    """Put row `source` of `fresh`, a request of the same sizes, into `row` of `state`.
 
-    def put(old: Array, new: Array) -> Array:
-        return old.at[row].set(new[0])
+    What rows share stays as `state` has it: it outlives a request.
+    """
 
-    def rows(old: base.State, new: base.State) -> base.State:
-        return base.State(jax.tree.map(put, old.row, new.row), new.shared)
+    def put(old: Any, new: Any) -> Any:
+        if isinstance(old, KVCache):  # a layout knows which of its arrays have rows
+            return old.admit(row, new, source)
+        return old.at[row].set(new[source])
+
+    def puts(old: Any, new: Any) -> Any:
+        cached = lambda x: isinstance(x, KVCache)
+        return jax.tree.map(put, old, new, is_leaf=cached)
 
     names = ("drafter", "verifier", "transform", "stop")
-    parts: dict[str, Any] = {
-        n: rows(getattr(state, n), getattr(fresh, n)) for n in names
-    }
-    caches = state.caches.items()
-    parts["caches"] = {n: cache.admit(row, fresh.caches[n]) for n, cache in caches}
-    rest = [f for f in state.__dataclass_fields__ if f not in parts]
-    for name in rest:
-        parts[name] = jax.tree.map(put, getattr(state, name), getattr(fresh, name))
+    parts: dict[str, Any] = {}
+    for name in names:
+        old, new = getattr(state, name), getattr(fresh, name)
+        parts[name] = base.State(puts(old.row, new.row), old.shared)
+    for name in state.__dataclass_fields__:
+        if name not in names:
+            parts[name] = puts(getattr(state, name), getattr(fresh, name))
     return sharding.pinned(replace(state, **parts))

@@ -25,15 +25,23 @@ def read(path: str) -> dict[str, list[list[str]]]:
             f"config.data={path!r} is no file: give JSONL with 'turns' or 'prompt'"
         )
     found: dict[str, list[list[str]]] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: not a readable UTF-8 file ({error})") from error
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             whole = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{file}:{number} is no JSON: {error}") from error
+        if not isinstance(whole, dict):
+            raise DataError(f"{file}:{number} is no JSON object")
         turns = whole.get("turns") or [whole.get("prompt")]
-        if not all(isinstance(turn, str) and turn for turn in turns):
+        if not isinstance(turns, list) or not all(
+            isinstance(turn, str) and turn for turn in turns
+        ):
             raise DataError(
                 f"{file}:{number} has neither texts under 'turns' nor one under "
                 "'prompt'"

@@ -2,8 +2,9 @@
 
 Writes W/{config.json, report.json, report.md, report.html, figures/*.png,
 metrics.jsonl}. Fields are overridden with --config.field=value. Every finished piece is
-kept in W: the same command again goes on where the last one stopped. Several processes
-run the same command: see experiments/distributed.py.
+kept in W: the same command again goes on where the last one stopped. SIGTERM saves and
+ends with status 75, which asks to be started again. Several processes run the same
+command: see experiments/distributed.py.
 """
 
 import sys
@@ -16,6 +17,7 @@ from ml_collections import ConfigDict
 from experiments import console, defaults, distributed, evaluate, report, settings
 from experiments.store import Store
 from models.errors import ConfigError, DecodaxError
+from training import preemption
 
 USAGE = (
     "usage: python -m experiments.run --config=FILE --workdir=FOLDER "
@@ -53,6 +55,13 @@ def run(
 
         store.claim(config, heads.SELECTION)
         found = heads.run(config, store)
+        found["commands"] = [" ".join(command)] if command else []
+        return report.write(store, settings.plain(config), found)
+    if stage == "prompt_set":
+        from experiments import prompt_set
+
+        store.claim(config, prompt_set.SELECTION)
+        found = prompt_set.run(config, store)
         found["commands"] = [" ".join(command)] if command else []
         return report.write(store, settings.plain(config), found)
     if stage == "kernels":
@@ -104,10 +113,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workdir = values["workdir"].value
         distributed.start(values)
         command = ["python -m experiments.run", *arguments]
-        found = run(config, workdir, command)
+        with preemption.watch():
+            found = run(config, workdir, command)
     except DecodaxError as error:
         console.complain(error)
         return 2
+    except preemption.Preempted as notice:
+        out.print(str(notice), markup=False)
+        return preemption.REQUEUE
     if found:
         out.print(f"\nreport: {workdir}/report.html", markup=False)
     return 0

@@ -19,6 +19,7 @@ STAGES = (
     "kernels",
     "laws",
     "peers",
+    "prompt_set",
     "replay",
     "train_acceptance",
     "train_drafts",
@@ -37,12 +38,19 @@ def load(path: str | Path) -> ConfigDict:
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py") if p.stem[0] != "_")
         raise ConfigError(f"--config={path}: no such file; beside it are {near}")
-    recipe = runpy.run_path(str(path))
-    if "get_config" not in recipe:
+    try:
+        make = runpy.run_path(str(path)).get("get_config")
+        own = make() if make else None
+    except (Exception, SystemExit) as error:  # a recipe is a program
+        raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
+    if make is None:
         raise ConfigError(
             f"{path} has no function get_config: see configs/quickstart.py"
         )
-    own = recipe["get_config"]()
+    if not isinstance(own, ConfigDict):
+        raise ConfigError(
+            f"{path}: get_config gives a {type(own).__name__}, not a ConfigDict"
+        )
     stage = own.get("stage", "evaluate")
     if stage not in STAGES:
         raise ConfigError(f"{path}: stage={stage!r}; use one of {STAGES}")
@@ -80,8 +88,10 @@ def override(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
             "config", config, flag_values=values, sys_argv=argv
         )
         values(argv)
-    except (flags.Error, TypeError, ValueError, KeyError) as error:
-        raise ConfigError(f"overrides {list(arguments)}: {error}") from error
+    except Exception as error:  # values are parsed as Python, by two libraries
+        raise ConfigError(
+            f"overrides {list(arguments)}: {type(error).__name__}: {error}"
+        ) from error
     return values["config"].value
 
 
@@ -120,17 +130,22 @@ def plain(config: Any) -> Any:
     return json.loads(json.dumps(config))
 
 
-def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(config: Any) -> dict[str, Any]:
+    """The leaves of nested mappings by their dotted names."""
+    return dict(_leaves(config, ""))
+
+
+def _leaves(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     if isinstance(config, Mapping) and config:
         for name, value in config.items():
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _leaves(value, f"{prefix}{name}.")
     else:
         yield prefix[:-1], config
 
 
 def diff(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
     """Lines `field: old -> new` of what differs, fields in `free` left out."""
-    a, b = dict(_flat(old)), dict(_flat(new))
+    a, b = flat(old), flat(new)
     lines = []
     for name in sorted({*a, *b}):
         if name.split(".")[0] in free or a.get(name) == b.get(name):

@@ -1,14 +1,15 @@
 """A run's folder: finished pieces are on disk, and a restart repeats none of them."""
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from experiments import distributed, settings
-from models.errors import ConfigError
+from models.errors import CheckpointError, ConfigError
 
 
 class Store:
@@ -16,7 +17,9 @@ class Store:
 
     def __init__(self, workdir: str | Path):
         self.path = Path(workdir)
-        self.path.mkdir(parents=True, exist_ok=True)
+        with _writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self._mended: set[str] = set()
 
     def claim(self, config: Any, free: tuple[str, ...] = ()) -> None:
         """Write config.json, or check that an earlier run of this folder agrees."""
@@ -48,11 +51,35 @@ class Store:
 
     def log(self, **fields: Any) -> None:
         """Append a line to metrics.jsonl."""
+        self.append("metrics", time=round(time.time(), 3), **fields)
+
+    def append(self, name: str, **fields: Any) -> None:
+        """Append a line to <name>.jsonl; process 0 alone."""
         if not distributed.leads():
             return
-        line = json.dumps({"time": round(time.time(), 3), **fields})
-        with open(self.path / "metrics.jsonl", "a") as file:
-            file.write(line + "\n")
+        path = self._log(name)
+        with _writing(path), open(path, "a") as file:
+            file.write(json.dumps(fields) + "\n")
+
+    def lines(self, name: str) -> list[Any]:
+        """The lines of <name>.jsonl."""
+        path = self._log(name)
+        if not path.exists():
+            return []
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines()]
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}; delete it") from error
+
+    def _log(self, name: str) -> Path:
+        """<name>.jsonl, without the line that a kill may have left half written."""
+        path = self.path / f"{name}.jsonl"
+        if name not in self._mended and path.exists():
+            data = path.read_bytes()
+            with _writing(path):
+                os.truncate(path, data.rfind(b"\n") + 1)
+        self._mended.add(name)
+        return path
 
     def _file(self, kind: str, key: str) -> Path:
         return self.path / kind / f"{key}.json"
@@ -67,16 +94,33 @@ def text(file: Path, value: str) -> None:
     """Write a text file in the same way; process 0 alone."""
     if not distributed.leads():
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{os.getpid()}")
-    part.write_text(value)
-    os.replace(part, file)
+    with _writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            part.write_text(value)
+            os.replace(part, file)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    """Say in the project's own words that a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{file} cannot be written ({error}): what is finished is kept; free "
+            "space, or choose another --workdir, and start again"
+        ) from error
 
 
 def _read(file: Path) -> Any:
     try:
         return json.loads(file.read_text())
-    except json.JSONDecodeError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{file} is no JSON ({error}): delete it to have it made again"
         ) from error

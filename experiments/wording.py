@@ -109,6 +109,8 @@ def title(report: dict[str, Any]) -> str:
         return f"Draft heads trained for {model}"
     if report["config"].get("stage") == "budget":
         return f"Trees of equal size, verified by {model}"
+    if report["config"].get("stage") == "prompt_set":
+        return f"A set of prompts decoded with {model}"
     if report["config"].get("stage") == "laws":
         return f"Acceptance of {model}'s verifiers and its closed forms"
     return f"Decoding with {model}"

@@ -154,9 +154,10 @@ class KVCache:
         layers = tuple(layer.settle(self.length, length) for layer in cache.layers)
         return replace(cache, layers=layers, length=length)
 
-    def admit(self, row: Array, fresh: "KVCache") -> "KVCache":
-        """Put the one row of `fresh` (same size) into row `row`."""
-        return jax.tree.map(lambda old, new: old.at[row].set(new[0]), self, fresh)
+    def admit(self, row: Array, other: Self, source: Array) -> Self:
+        """Row `row` becomes row `source` of `other`, a cache of the same sizes."""
+        take = lambda old, new: old.at[row].set(new[source])
+        return jax.tree.map(take, self, other)
 
     def gather(self, rows: Array) -> "KVCache":
         """Row `i` of the result is row `rows[i]` (beam reordering)."""

@@ -141,22 +141,25 @@ class PagedCache(cache.KVCache):
             pos=jnp.where(rows[:, None], -1, self.pos),
         )
 
-    def admit(self, row: Array, fresh: Any) -> "PagedCache":
-        """The pages of `fresh` (one row, a pool of its own) in place of row `row`'s."""
+    def admit(self, row: Array, other: Any, source: Array) -> "PagedCache":
+        """Row `row` becomes row `source` of `other`, whose pages are copied.
+
+        The row's own pages are given back first.
+        """
+        length = other.length[source]
+        column = jnp.arange(self.table.shape[1], dtype=jnp.int32)
+        used = column * self.page < length
         mine = jnp.arange(self.length.shape[0]) == row
-        column = jnp.broadcast_to(
-            jnp.arange(self.table.shape[1], dtype=jnp.int32), self.table.shape
-        )
-        filled = column * self.page < fresh.length[0]
-        cache = self.free(mine)._take(column, mine[:, None] & filled)
-        target = jnp.where(filled[0], cache.table[row], self.users.shape[0])
-        pairs = zip(cache.layers, fresh.layers)
+        wanted = mine[:, None] & used
+        cache = self.free(mine)._take(jnp.broadcast_to(column, wanted.shape), wanted)
+        target = jnp.where(used, cache.table[row], self.users.shape[0])
+        pairs = zip(cache.layers, other.layers)
         return replace(
             cache,
-            layers=tuple(a.copy_pages(b, b.table[0], target) for a, b in pairs),
-            pos=cache.pos.at[row].set(fresh.pos[0]),
-            length=cache.length.at[row].set(fresh.length[0]),
-            exhausted=cache.exhausted | fresh.exhausted,
+            layers=tuple(a.copy_pages(b, b.table[source], target) for a, b in pairs),
+            pos=cache.pos.at[row].set(other.pos[source]),
+            length=cache.length.at[row].set(length),
+            exhausted=cache.exhausted | other.exhausted,
         )
 
     def axes(self) -> Any:

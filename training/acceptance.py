@@ -20,7 +20,7 @@ import models
 from decoding import compose
 from models.errors import ConfigError
 from models.heads import acceptance, files
-from training import calibration, data, drafts, fit, optimizers, recipes
+from training import calibration, data, drafts, fit, health, optimizers, recipes
 from training.objectives import specdec_pp
 
 
@@ -84,6 +84,7 @@ class Training:
             save_every=t.save_every,
             keep=t.keep,
             log_every=t.log_every,
+            bad_steps=health.from_config(t),
         )
 
     def judged(self, params: Any) -> tuple[np.ndarray, np.ndarray]:

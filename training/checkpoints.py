@@ -17,6 +17,9 @@ from absl import logging
 
 from models.errors import CheckpointError
 
+# What a write that the system refuses comes as: files are written by two libraries.
+FAILURES = (OSError, ValueError, RuntimeError)
+
 
 def digest(tree: Any) -> str:
     """SHA-256 over the bytes of the arrays of a tree, in order."""
@@ -24,6 +27,12 @@ def digest(tree: Any) -> str:
     for leaf in jax.tree.leaves(tree):
         total.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
     return total.hexdigest()
+
+
+def seal(extra: dict[str, Any]) -> str:
+    """SHA-256 of what a checkpoint says beside its arrays."""
+    text = json.dumps(extra, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_extra(folder: pathlib.Path) -> dict[str, Any]:
@@ -53,7 +62,10 @@ class Store:
             return ocp.CheckpointManager(
                 self.directory,
                 options=ocp.CheckpointManagerOptions(
-                    max_to_keep=self.keep, create=True, enable_async_checkpointing=True
+                    max_to_keep=self.keep,
+                    create=True,
+                    enable_async_checkpointing=True,
+                    cleanup_tmp_directories=True,  # what a kill left half written
                 ),
                 item_names=("state", "extra"),
             )
@@ -71,7 +83,12 @@ class Store:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.manager.close()
+        try:
+            self.manager.close()
+        except FAILURES as failure:  # of a save that was still under way
+            if kind is None:
+                raise self._failed(failure) from failure
+            logging.warning("%s", self._failed(failure))
 
     def latest(self) -> pathlib.Path | None:
         """The folder of the newest checkpoint, or None."""
@@ -83,19 +100,20 @@ class Store:
         tree = _tree(state)
         if self.checked:
             extra = {**extra, "digest": digest(tree)}
+        extra = {**extra, "seal": seal(extra)}
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(tree), extra=ocp.args.JsonSave(extra)
         )
         try:
             self.manager.save(int(state.step), args=items)
-        except (OSError, ValueError) as error:
+        except FAILURES as error:
             raise self._failed(error) from error
 
     def wait(self) -> None:
         """Wait until every checkpoint is on disk; raises what a save ran into."""
         try:
             self.manager.wait_until_finished()
-        except (OSError, ValueError) as error:
+        except FAILURES as error:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> CheckpointError:
@@ -123,7 +141,9 @@ class Store:
             )
             try:
                 found = self.manager.restore(step, args=items)
-                extra = found["extra"]
+                extra = dict(found["extra"])
+                if extra.pop("seal", None) != seal(extra):
+                    raise ValueError("what it says beside its arrays was altered")
                 # Of several processes none sees all of the arrays: no digest then.
                 told = extra.get("digest") if self.checked else None
                 if told is not None and digest(found["state"]) != told:

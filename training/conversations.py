@@ -57,7 +57,7 @@ def messages(row: Any) -> Messages:
         said = turn if isinstance(turn, dict) else {}
         role, text = said.get("role", said.get("from")), said.get("content")
         text = said.get("value") if text is None else text
-        if role not in ROLES or not isinstance(text, str):
+        if not isinstance(role, str) or role not in ROLES or not isinstance(text, str):
             raise DataError(
                 f"turn {number}: role {role!r} and a text of type "
                 f"{type(text).__name__}; roles are {sorted(ROLES)}"
@@ -68,13 +68,16 @@ def messages(row: Any) -> Messages:
 
 def read(path: str | pathlib.Path) -> Iterator[tuple[int, Messages]]:
     """Line numbers and messages of a file; `DataError` names a line without any."""
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             yield number, messages(json.loads(line))
-        except (json.JSONDecodeError, DataError) as error:
+        except (ValueError, RecursionError) as error:  # DataError is a ValueError
             raise DataError(f"{path}, line {number}: {error}") from error
 
 

@@ -65,7 +65,7 @@ def jsonl_texts(path: str | pathlib.Path, key: str = "text") -> list[str]:
             continue
         try:
             text = json.loads(line)[key]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
                 f"{path}, line {number}: no JSON object with {key!r} ({error})"
             ) from error

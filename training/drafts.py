@@ -19,7 +19,7 @@ import models
 from decoding import compose
 from models import transformer
 from models.errors import ConfigError
-from training import data, distill, evaluate, fit, logs, optimizers, recipes
+from training import data, distill, evaluate, fit, health, logs, optimizers, recipes
 from training import teacher as teachers
 from training.objectives import draft_model, next_token
 
@@ -102,6 +102,7 @@ class Training:
             save_every=t.save_every,
             keep=t.keep,
             log_every=t.log_every,
+            bad_steps=health.from_config(t),
             **more,
         )
 

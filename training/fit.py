@@ -3,13 +3,13 @@
 A run is a function of its arguments. Killed at any point and started again with the
 same ones, it restores the last good checkpoint (weights, optimiser, average, and the
 data iterator's state), cuts the metrics back to that step, and goes on to the numbers
-that the uninterrupted run would have written.
+that the uninterrupted run would have written. SIGTERM saves first.
 """
 
-import math
 import pathlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -21,7 +21,7 @@ from jax import Array
 
 from models import sharding
 from models.errors import ConfigError, TrainingError
-from training import checkpoints, logs
+from training import checkpoints, health, logs, preemption
 
 Batch = dict[str, Any]
 
@@ -76,6 +76,7 @@ def make_step(
     clip: float = 0.0,
     ema: float = 0.0,
     target: Callable[[Any, Batch], Any] | None = None,
+    policy: health.Policy = health.Policy(),  # noqa: B008 (immutable)
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Array]]]:
     """One update `(state, batch, frozen) -> state, metrics`, to be jitted.
 
@@ -84,7 +85,8 @@ def make_step(
 
     `rows_at_once` accumulates gradients over parts of that many rows (0: the batch in
     one part), averaged by `objective.weight`; `clip` bounds the global norm (0: no
-    bound); `ema` is the decay of the average of the weights (0: none).
+    bound); `ema` is the decay of the average of the weights (0: none). Under a `policy`
+    that skips, a bad step changes nothing but the count of steps.
     """
 
     def part(
@@ -134,8 +136,14 @@ def make_step(
             average = jax.tree.map(
                 lambda a, p: ema * a + (1 - ema) * p, state.ema, params
             )
+        metrics = {**metrics, "grad_norm": norm}
         new = TrainState(state.step + 1, params, opt_state, average)
-        return new, {**metrics, "grad_norm": norm}
+        if policy.action == health.SKIP:
+            good = policy.good(metrics["loss"], norm)
+            kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, state)
+            new = replace(kept, step=new.step)
+            metrics["skipped"] = 1.0 - good
+        return new, metrics
 
     return step
 
@@ -176,6 +184,7 @@ def fit(
     save_every: int = 100,
     keep: int = 3,
     log_every: int = 10,
+    bad_steps: health.Policy = health.Policy(),  # noqa: B008 (immutable)
     progress: bool = True,
 ) -> Result:
     """Train `params` for `steps` updates, resuming whatever `workdir` holds.
@@ -186,11 +195,13 @@ def fit(
     the average where there is one. `params` is not modified, and not read on resume.
     `target(frozen, batch)` is what a frozen model says of a batch, in the same program.
     With a `plan` everything lies on its mesh, and `data` gives this process's share of
-    the rows (`plan.share`); a checkpoint may be of another mesh.
+    the rows (`plan.share`); a checkpoint may be of another mesh. `bad_steps` says what
+    is done about a loss that is not finite.
 
     Raises `ConfigError` for settings that do not fit, `CheckpointError` where `workdir`
-    cannot be written or read, `DataError` where the checkpoint is of other data, and
-    `TrainingError` (naming the last good checkpoint) at a loss that is not finite.
+    cannot be written or read, `DataError` where the checkpoint is of other data,
+    `TrainingError` (naming the last good checkpoint) where `bad_steps` gives up, and
+    `Preempted`, with everything saved, after SIGTERM.
     """
     for name, value, least in (
         ("steps", steps, 1),
@@ -201,6 +212,7 @@ def fit(
     ):
         if value < least:
             raise ConfigError(f"{name}={value}: must be at least {least}")
+    bad_steps.check()
     if not 0.0 <= ema < 1.0:
         raise ConfigError(f"ema={ema}: use a decay in [0, 1), 0 for none")
     workdir = pathlib.Path(workdir).absolute()
@@ -209,39 +221,68 @@ def fit(
     frozen = sharding.placed(plan, frozen)
     store = checkpoints.Store(workdir, keep)
     found = store.restore(state)
-    elapsed = 0.0
+    elapsed, bad = 0.0, 0  # bad steps in a row, or roll-backs since a good checkpoint
     if found is not None:
         state, extra = found
         data.restore(extra["data"])
-        elapsed = extra["seconds"]
+        elapsed, bad = extra["seconds"], extra.get("bad", 0)
         logging.info("resuming %s at step %d", workdir, int(state.step))
     done = int(state.step)
     writer = logs.Writer(workdir, done, steps, progress)
     laid: dict[str, Any] = {} if places is None else {"out_shardings": (places, None)}
     update = jax.jit(
-        make_step(objective, optimizer, rows_at_once, clip, ema, target),
+        make_step(objective, optimizer, rows_at_once, clip, ema, target, bad_steps),
         donate_argnums=0,
         **laid,
     )
     began = time.monotonic()
     pending: list[tuple[int, dict[str, Array]]] = []
 
-    def settle() -> None:
-        """Fetch the metrics of the steps since last time, check them, write them."""
+    def settle() -> bool:
+        """Fetch the metrics of the steps since last time, check them, write them.
+
+        Whether there was a bad one that cannot be undone step by step.
+        """
+        nonlocal bad
+        failed = False
         for number, metrics in pending:
             row = {name: float(value) for name, value in metrics.items()}
-            if not (math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])):
+            wrong = bad_steps.bad(row)
+            if bad_steps.action != health.ROLL_BACK:
+                bad = bad + 1 if wrong else 0
+            elif wrong and not failed:
+                bad += 1
+            failed = failed or wrong
+            if wrong and (bad_steps.action == health.STOP or bad > bad_steps.patience):
                 store.wait()
                 raise TrainingError(
                     f"step {number}: loss {row['loss']}, gradient norm "
                     f"{row['grad_norm']}; the last good checkpoint is "
                     f"{store.latest() or 'none'}: lower the learning rate or set clip"
                 )
+            if wrong:
+                logging.warning(
+                    "step %d: loss %s, gradient norm %s: %s, %d of %d",
+                    *(number, row["loss"], row["grad_norm"]),
+                    *(bad_steps.action, bad, bad_steps.patience),
+                )
             writer.add(number, row)
         pending.clear()
         writer.flush()
+        return failed and bad_steps.action == health.ROLL_BACK
 
-    with writer, store:
+    def rolled_back() -> TrainState:
+        """The last good weights and what belongs to them, at the present step."""
+        store.wait()
+        good = store.restore(state)
+        origin = store.latest() or "the first weights"
+        logging.warning("step %d goes on from %s", done, origin)
+        first = lambda: first_state(params, optimizer, bool(ema), plan)
+        kept = first() if good is None else good[0]
+        step = jax.device_put(jnp.int32(done), kept.step.sharding)
+        return replace(kept, step=step)
+
+    with writer, store, preemption.Notice() as notice:
         while done < steps:
             try:
                 batch = next(data)
@@ -255,15 +296,26 @@ def fit(
                 state, metrics = update(state, batch, frozen)
             done += 1
             pending.append((done, metrics))
-            last = done == steps
-            if done % log_every == 0 or done % save_every == 0 or last:
-                settle()
+            last, stop = done == steps, notice.reached(done)
+            failed = False
+            if done % log_every == 0 or done % save_every == 0 or last or stop:
+                failed = settle()
+                if failed:
+                    state = rolled_back()
             if evaluate and evaluate_every and (done % evaluate_every == 0 or last):
                 averaged = state.ema if ema else state.params
                 writer.add_evaluation(done, evaluate(averaged))
-            if done % save_every == 0 or last:
+            if done % save_every == 0 or last or stop or failed:
+                if bad_steps.action == health.ROLL_BACK and not failed:
+                    bad = 0
                 seconds = elapsed + time.monotonic() - began
-                store.save(state, {"data": data.state(), "seconds": seconds})
+                extra = {"data": data.state(), "seconds": seconds, "bad": bad}
+                store.save(state, extra)
+            if stop and not last:
+                store.wait()
+                raise preemption.Preempted(
+                    f"SIGTERM: saved {store.latest()}; start again to go on"
+                )
         store.wait()
     seconds = elapsed + time.monotonic() - began
     return Result(state.params, state.ema, done, seconds)

@@ -17,7 +17,7 @@ from decoding import compose, prompt_trees, trees
 from models import sharding
 from models.errors import ConfigError
 from models.heads import eagle3, files, lora
-from training import data, fit, grading, logs, optimizers, recipes
+from training import data, fit, grading, health, logs, optimizers, recipes
 from training import teacher as teachers
 
 HEADS = (
@@ -149,6 +149,7 @@ class Training:
             save_every=c.save_every,
             keep=c.keep,
             log_every=c.log_every,
+            bad_steps=health.from_config(c),
         )
 
     def prompts(self, count: int, size: int) -> list[list[int]]:

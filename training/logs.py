@@ -92,9 +92,15 @@ class Writer:
             return
         if self.bar:
             self.bar.stop()
-        self.metrics.close()
-        self.evaluations.close()
-        self.board.close()
+        try:
+            self.metrics.close()
+            self.evaluations.close()
+            self.board.close()
+        except OSError as failure:
+            said = f"{self.workdir}: metrics cannot be written ({failure})"
+            if kind is None:
+                raise CheckpointError(said) from failure
+            logging.warning("%s", said)
 
     def add(self, step: int, row: dict[str, float]) -> None:
         """Note one step's metrics; `flush` puts them on disk."""

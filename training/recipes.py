@@ -16,7 +16,7 @@ from models import sharding, transformer
 from models import tokenizer as model_tokenizer
 from models.checkpoints import rope
 from models.errors import ConfigError
-from training import card, data, evaluate, fit, optimizers, parts, repeats
+from training import card, data, evaluate, fit, health, optimizers, parts, repeats
 from training import tokenizer as bpe
 from training.objectives import next_token
 
@@ -145,6 +145,7 @@ def train(config: Any, workdir: pathlib.Path, batches: data.Stream) -> fit.Resul
         save_every=t.save_every,
         keep=t.keep,
         log_every=t.log_every,
+        bad_steps=health.from_config(t),
     )
 
 

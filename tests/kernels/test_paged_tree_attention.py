@@ -213,7 +213,7 @@ def test_a_row_admitted_late_brings_its_pages():
     """Row 0's text in the place of row 1's, from a pool of its own; planted: none of
     its pages."""
     cache, late = pair(LM), gather(pair(LM), np.array([0]))
-    got = jax.jit(lambda c, row, late: c.admit(row, late))(cache, 1, late)
+    got = jax.jit(lambda c, row, late: c.admit(row, late, 0))(cache, 1, late)
     assert owned(got) == [3, 3, 2] and int(got.users.sum()) == 8
     assert int(got.users.max()) == 1
     expected = follow(DENSE, gather(pair(DENSE), np.array([0, 0, 2])))[0]

@@ -1,11 +1,13 @@
 """A small training run that ends itself with SIGKILL; run by test_resume.py.
 
 Usage: killed_run.py WORKDIR POINT [--forget]. POINT is `none`, `step:N` (dies before
-step N's update), or `save:N` (dies while the checkpoint of step N is being written).
-`--forget` is the planted fault: the data iterator's state is not restored.
+step N's update), `save:N` (dies while the checkpoint of step N is being written), or
+`full:B` (no file may have more than B bytes). `--forget` is the planted fault: the data
+iterator's state is not restored.
 """
 
 import os
+import resource
 import signal
 import sys
 
@@ -56,19 +58,16 @@ def run(workdir: str, iterator: data.DataIterator) -> fit.Result:
     )
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Doomed(data.DataIterator):
-    """Dies when asked for batch `at`; `forget` leaves the state where it was."""
+    """Sends itself `sign` when asked for batch `at`; `forget` leaves the state."""
 
     at = -1
+    sign = signal.SIGKILL
     forget = False
 
     def __next__(self) -> data.Batch:
         if self.step == self.at:
-            die()
+            os.kill(os.getpid(), self.sign)
         return super().__next__()
 
     def restore(self, state: dict) -> None:
@@ -83,13 +82,15 @@ def main() -> None:
     iterator.forget = "--forget" in sys.argv
     if kind == "step":
         iterator.at = int(number)
+    if kind == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(number), resource.RLIM_INFINITY))
     if kind == "save":
         whole = checkpoints.Store.save
 
         def save(self, state, extra):
             whole(self, state, extra)  # returns while the writing goes on
             if int(state.step) == int(number):
-                die()
+                os.kill(os.getpid(), signal.SIGKILL)
 
         checkpoints.Store.save = save
     run(workdir, iterator)

@@ -1,4 +1,4 @@
-"""Killed with SIGKILL and started again, a run writes the uninterrupted run's curve."""
+"""Killed or preempted and started again, a run writes the uninterrupted run's curve."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.training import killed_run
-from training import checkpoints
+from training import checkpoints, preemption
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -21,6 +21,15 @@ def start(workdir: pathlib.Path, point: str, *flags: str) -> int:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode
+
+
+def final(path: pathlib.Path) -> str:
+    """The digest of the last step's checkpoint."""
+    last = path / "checkpoints" / str(killed_run.STEPS)
+    assert last.is_dir()
+    found = checkpoints.read_extra(last)
+    assert found["data"]["step"] == killed_run.STEPS
+    return found["digest"]
 
 
 def curve(workdir: pathlib.Path) -> str:
@@ -42,15 +51,19 @@ def test_killed_anywhere(whole: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert curve(tmp_path) != curve(whole)
     assert start(tmp_path, "none") == 0
     assert curve(tmp_path) == curve(whole)
-
-    def final(path: pathlib.Path) -> str:
-        last = path / "checkpoints" / str(killed_run.STEPS)
-        assert last.is_dir()
-        found = checkpoints.read_extra(last)
-        assert found["data"]["step"] == killed_run.STEPS
-        return found["digest"]
-
     assert final(tmp_path) == final(whole)
+
+
+def test_preempted(whole: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """SIGTERM between two checkpoints: the step is finished and saved, nothing lost."""
+    iterator = killed_run.Doomed(killed_run.stream())
+    iterator.at, iterator.sign = 7, signal.SIGTERM
+    with pytest.raises(preemption.Preempted, match=r"checkpoints/8") as caught:
+        killed_run.run(str(tmp_path), iterator)
+    assert caught.value.code == preemption.REQUEUE
+    assert curve(tmp_path).count("\n") == 8
+    killed_run.run(str(tmp_path), killed_run.Doomed(killed_run.stream()))
+    assert curve(tmp_path) == curve(whole) and final(tmp_path) == final(whole)
 
 
 def test_the_comparison_catches_lost_data_state(

@@ -1,0 +1,222 @@
+"""A set of prompts decoded into a JSONL file: in order, every line exactly once.
+
+A line of the prompts' file is an object with `prompt` (a text), `tokens` (ids), or
+`messages` (a conversation, by the model's chat template), and where it wants fewer
+tokens than the others, `max_new_tokens`. A line of the output has `index`, `tokens`
+(the prompt's, then the new ones), `prompt_tokens`, `ended` (whether the text came to
+its end) and, with a tokenizer, `text`; `<out>.json` beside it says what it is of.
+
+Texts come as rows are done (`decoding/refill.py`) and wait for those before them. A run
+that was killed goes on after the last whole line and writes the same bytes: a text
+depends on seed and index alone, not on the batch or the time of its admission.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from decoding import compose, decoder, refill
+from models.errors import DataError
+from models.heads import files
+
+
+class Prompt(NamedTuple):
+    """A request: token ids, and the most tokens that its text may have."""
+
+    tokens: list[int]
+    new: int
+
+
+def read(lm: Any, path: str | pathlib.Path, new: int) -> list[Prompt]:
+    """The requests of a file; `DataError` names a line that holds none."""
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(_prompt(lm, json.loads(line), new))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise DataError(
+                f"{path}, line {number}: no object with prompt, messages or tokens "
+                f"({type(error).__name__}: {error})"
+            ) from error
+    return found
+
+
+def _prompt(lm: Any, row: Any, new: int) -> Prompt:
+    if type(row) is not dict:
+        raise TypeError(f"{type(row).__name__} is no object")
+    most = row.get("max_new_tokens", new)
+    if type(most) is not int or most < 1:
+        raise ValueError(f"max_new_tokens={most!r}: use an integer, at least 1")
+    if "tokens" in row:
+        wrong = [t for t in row["tokens"] if type(t) is not int]
+        if wrong:
+            raise TypeError(f"token {wrong[0]!r} is no integer")
+        return Prompt(list(row["tokens"]), most)
+    if "messages" in row:
+        return Prompt(list(lm.chat(row["messages"])), most)
+    if type(row["prompt"]) is not str:
+        raise TypeError(f"prompt {row['prompt']!r} is no text")
+    return Prompt(list(lm.tokenizer.encode(row["prompt"])), most)
+
+
+def check(lm: Any, prompts: Sequence[Prompt], batch: int) -> None:
+    """Refuse what cannot be decoded before anything is."""
+    if not prompts or batch < 1:
+        raise DataError(f"{len(prompts)} prompts, batch={batch}: use at least 1 each")
+    config = lm.model.config
+    for i, (row, new) in enumerate(prompts):
+        if new < 1:
+            raise DataError(f"prompt {i}: max_new_tokens={new}: use at least 1")
+        if not row or not 0 <= min(row) <= max(row) < config.vocab_size:
+            raise DataError(
+                f"prompt {i} is empty or has tokens outside the vocabulary of "
+                f"{config.vocab_size}: encode it with this model's tokenizer"
+            )
+        if len(row) + new > config.max_positions:
+            raise DataError(
+                f"prompt {i} has {len(row)} tokens and max_new_tokens={new}: the model "
+                f"has {config.max_positions} positions; shorten one"
+            )
+
+
+def write(
+    lm: Any,
+    prompts: Sequence[Prompt],
+    path: str | pathlib.Path,
+    parts: compose.Composition,
+    params: dict[str, Any],
+    *,
+    about: dict[str, Any],
+    seed: int = 0,
+    batch: int = 8,
+    usage: refill.Usage | None = None,
+    observe: Callable[[refill.Finished], None] | None = None,
+) -> int:
+    """Write the text of every prompt to `path`; how many were written now.
+
+    `about` is what the texts depend on beside prompts, target and seed; `batch` may
+    change between sittings. `observe` is shown every text as it is done.
+
+    Raises `DataError` where `path` holds other texts, where it cannot be written, or
+    where a prompt has no room.
+    """
+    path = pathlib.Path(path)
+    check(lm, prompts, batch)
+    about = {**described(lm, prompts, seed), **about}
+    try:
+        _claim(path, about)
+        done = _finished(path)
+        if done > len(prompts):
+            raise DataError(
+                f"{path} has {done} lines for {len(prompts)} prompts: delete it"
+            )
+        if done == len(prompts):
+            return 0
+        texts = refill.decode(
+            parts,
+            params,
+            [p.tokens for p in prompts],
+            [len(p.tokens) + p.new for p in prompts],
+            decoder.request_keys(seed, len(prompts), 1),
+            batch,
+            wanted=range(done, len(prompts)),
+            usage=usage,
+        )
+        held: dict[int, str] = {}
+        at = done
+        with path.open("a", encoding="utf-8") as out:
+            for text in texts:
+                own = prompts[text.request].tokens
+                held[text.request] = _line(lm, text, own)
+                if observe:
+                    observe(text)
+                before = at
+                while at in held:
+                    out.write(held.pop(at) + "\n")
+                    at += 1
+                if at > before:
+                    out.flush()
+            os.fsync(out.fileno())
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be written ({error}): what is there is kept; free space or "
+            "choose another place, and start again"
+        ) from error
+    return at - done
+
+
+def described(lm: Any, prompts: Sequence[Prompt], seed: int) -> dict[str, Any]:
+    """What every text depends on."""
+    digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
+    return {
+        "prompts": digest,
+        "count": len(prompts),
+        "target": files.fingerprint(lm.params),
+        "seed": seed,
+    }
+
+
+def _line(lm: Any, text: refill.Finished, prompt: list[int]) -> str:
+    tokens = [*prompt, *text.tokens]
+    row: dict[str, Any] = {
+        "index": text.request,
+        "prompt_tokens": len(prompt),
+        "ended": text.tokens[-1] in lm.model.config.eos,
+        "tokens": tokens,
+    }
+    if lm.tokenizer is not None:
+        row["text"] = lm.tokenizer.decode(tokens)
+    return json.dumps(row)
+
+
+def _claim(path: pathlib.Path, about: dict[str, Any]) -> None:
+    """Say what the file is of, or check that it says the same."""
+    beside = pathlib.Path(f"{path}.json")
+    if beside.exists():
+        try:
+            found = dict(json.loads(beside.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise DataError(
+                f"{beside} is no JSON object ({error}): delete it and {path.name}"
+            ) from error
+        keys = [k for k in {**about, **found} if found.get(k) != about.get(k)]
+        if keys:
+            wrong = [f"{k}: {found.get(k)} there, {about.get(k)} here" for k in keys]
+            raise DataError(
+                f"{path} holds other text ({'; '.join(wrong)}): use another file"
+            )
+        return
+    if path.exists():
+        raise DataError(f"{path} is there without {beside.name}: use another file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = beside.with_name(f".{beside.name}.{os.getpid()}")
+    part.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, beside)
+
+
+def _finished(path: pathlib.Path) -> int:
+    """How many whole lines the file has; what a kill left of one more is cut off."""
+    if not path.exists():
+        return 0
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    for number, line in enumerate(whole.splitlines()):
+        try:
+            index = json.loads(line)["index"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}, line {number + 1}: {error}; delete it") from error
+        if index != number:
+            raise DataError(f"{path}, line {number + 1} is text {index}: delete it")
+    return whole.count(b"\n")

@@ -1,0 +1,170 @@
+"""Many requests through the rows of one batch: who is done makes room for who waits.
+
+Yao et al., *Flover: A Temporal Fusion Framework for Efficient Autoregressive Model
+Parallel Inference*, 2023, arXiv 2305.13484, section 3: requests at different places of
+their texts share every model call, and a finished one is replaced at once.
+
+The loop stays on the device: `advance` returns when `free` rows are done, the host
+takes their texts and puts the next requests, whose prompts were prefilled `together`,
+into those rows. Shapes never change, so that nothing compiles after the first requests.
+A text depends on its request alone (see `decoding/noise.py`): neither the row, the
+batch, nor the time of admission is in it. What a drafter learns goes from request to
+request.
+
+Deviations: the scheduler is this loop, not a thread; rows are masked, not moved side by
+side (Flover's memory shuffle), because all rows of a batch cost the same.
+"""
+
+import collections
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from decoding import base, compose, decoder, loop
+from models.errors import PromptError
+
+ROUNDS = 512  # after which the host is asked, whether a row is done or not
+
+
+class Finished(NamedTuple):
+    """One request's text; times are seconds since `decode` began."""
+
+    request: int  # its place in `prompts`
+    tokens: list[int]  # the prompt is not repeated
+    logprobs: list[float]
+    calls: int  # rounds it took
+    admitted: float
+    done: float
+
+
+@dataclass
+class Usage:
+    """What `decode` notes as it goes on; times without compilation."""
+
+    rows: int = 0
+    rounds: int = 0  # of the loop
+    used: int = 0  # of rounds × rows, those in which the row had a request
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    @property
+    def occupancy(self) -> float:
+        return self.used / max(self.rounds * self.rows, 1)
+
+
+def decode(
+    parts: compose.Composition,
+    params: dict[str, Any],
+    prompts: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    keys: Array,
+    batch: int,
+    *,
+    wanted: Sequence[int] | None = None,
+    together: int = 4,
+    free: int = 1,
+    memory: Any = None,
+    usage: Usage | None = None,
+) -> Iterator[Finished]:
+    """Decode the prompts `wanted` (all) in `batch` rows; texts come as they end.
+
+    `limits` and `keys` are those of all prompts, in their order: lengths, prompt
+    included, and `decoder.request_keys`. A row that is done waits until `free` are;
+    `free=batch` is decoding batch by batch.
+
+    Raises `PromptError` for sizes below 1, and where a stream has prompts of its own.
+    """
+    for name, value in (("batch", batch), ("together", together), ("free", free)):
+        if value < 1:
+            raise PromptError(f"{name}={value}: use at least 1")
+    for name, stream in parts.program.streams.items():
+        if stream.prompts is not None:
+            raise PromptError(f"stream {name!r} has prompts of its own: use generate")
+    usage = Usage() if usage is None else usage
+    engine, size = decoder.decoder(parts), decoder.bucket(max(limits))
+    begun, compiled = time.perf_counter(), engine.compile_seconds
+
+    def clock() -> float:
+        usage.compile_seconds = engine.compile_seconds - compiled
+        usage.seconds = time.perf_counter() - begun - usage.compile_seconds
+        return usage.seconds
+
+    def start(own: Sequence[int], rows: int, memory: Any) -> loop.DecodeState:
+        """The requests in `own`; rows past them hold one token, and no request."""
+        none = rows - len(own)
+        texts = [*(prompts[i] for i in own), *[[0]] * none]
+        ends = [*(limits[i] for i in own), *[1] * none]
+        which = np.asarray([*own, *[0] * none], np.int32)
+        return engine.start(
+            params, parts, texts, ends, keys[which], size, memory, share=False
+        )
+
+    state = start((), batch, memory)
+    state = replace(state, done=jnp.ones((batch,), bool))
+    waiting = iter(range(len(prompts)) if wanted is None else wanted)
+    ready: collections.deque[tuple[int, Any, int]] = collections.deque()
+    rows: list[int | None] = [None] * batch
+    admitted, calls = [0.0] * batch, np.zeros(batch, np.int64)
+    usage.rows = batch
+    while True:
+        for row in range(batch):
+            if rows[row] is not None:
+                continue
+            if not ready:
+                own = list(itertools.islice(waiting, together))
+                if not own:
+                    break
+                fresh = start(own, together, state.drafter.shared)
+                state, fresh = _handed_over(state, fresh)
+                ready.extend((i, fresh, source) for source, i in enumerate(own))
+            rows[row], fresh, source = ready.popleft()
+            state = engine.admit(state, row, fresh, source)
+            admitted[row], calls[row] = clock(), 0
+        idle = rows.count(None)
+        if idle == batch:
+            clock()
+            return
+        state = engine.advance(params, state, ROUNDS, min(idle + free, batch))
+        told = (state.done, state.length, state.counters.target_calls)
+        done, ends, now = jax.device_get(told)
+        taken = np.where([i is not None for i in rows], now - calls, 0)
+        usage.rounds += int(taken.max())
+        usage.used += int(taken.sum())
+        calls = now.astype(np.int64)
+        over = [r for r, i in enumerate(rows) if i is not None and done[r]]
+        if len(over) < min(free, batch - idle):
+            continue
+        tokens, logprobs = jax.device_get((state.tokens, state.logprobs))
+        for row in over:
+            index: Any = rows[row]
+            rows[row] = None
+            span = slice(len(prompts[index]), int(ends[row]))
+            yield Finished(
+                index,
+                tokens[row, span].tolist(),
+                logprobs[row, span].tolist(),
+                int(now[row]),
+                admitted[row],
+                clock(),
+            )
+
+
+def _handed_over(
+    state: loop.DecodeState, fresh: loop.DecodeState
+) -> tuple[loop.DecodeState, loop.DecodeState]:
+    """What the drafter learned from the prompts of `fresh` is `state`'s from now on.
+
+    `state` is donated round by round, so `fresh` keeps no second name of it.
+    """
+    learned = fresh.drafter.shared
+    return (
+        replace(state, drafter=base.State(state.drafter.row, learned)),
+        replace(fresh, drafter=base.State(fresh.drafter.row)),
+    )

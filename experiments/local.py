@@ -1,0 +1,123 @@
+"""Several processes of one run on this machine, ended together."""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from training.preemption import REQUEUE
+
+PATIENCE = 30.0  # seconds that the others have once one has failed
+
+
+def environment(
+    process: int, processes: int, devices: int, port: int
+) -> dict[str, str]:
+    """What a process is told beside its arguments.
+
+    With `devices` each has so many virtual CPU devices, and processes talk by gloo.
+    """
+    found: dict[str, str] = {}
+    if devices:
+        found |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+    if processes > 1:
+        found |= {
+            "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+            "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+            "JAX_NUM_PROCESSES": str(processes),
+            "JAX_PROCESS_ID": str(process),
+        }
+    return found
+
+
+def described(arguments: Sequence[str], processes: int, devices: int) -> list[str]:
+    """The commands as a shell takes them, PORT for a port that is free."""
+    command = ["python", "-m", "experiments.run", *arguments]
+    lines = []
+    for i in range(processes):
+        told = environment(i, processes, devices, 0)
+        words = [f"{n}={v}".replace(":0", ":PORT") for n, v in told.items()]
+        lines.append(" ".join([*words, shlex.join(command)]))
+    return lines
+
+
+def run(
+    arguments: Sequence[str],
+    processes: int = 1,
+    devices: int = 0,
+    module: str = "experiments.run",
+) -> int:
+    """Run to the end; the status is 0, 75 after SIGTERM, or the first failure's.
+
+    SIGTERM is passed on. Where one process fails the others are ended: a collective
+    would wait for it forever.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    root = str(Path(__file__).parent.parent)
+    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
+    command = [sys.executable, "-m", module, *arguments]
+    children = [
+        subprocess.Popen(
+            command,
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                **environment(i, processes, devices, port),
+            },
+        )
+        for i in range(processes)
+    ]
+
+    def forward(number: int, frame: object) -> None:
+        for child in children:
+            child.send_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, forward)
+    try:
+        return _wait(children)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+
+
+def _wait(children: Sequence[subprocess.Popen]) -> int:
+    status, since = 0, 0.0
+    while True:
+        codes = [child.poll() for child in children]
+        wrong = [c for c in codes if c]
+        if wrong and not since:
+            since = time.monotonic()
+            # A signal's number is no exit status; 75 is a wish, not a failure.
+            status = 1 if wrong[0] < 0 else wrong[0]
+            if status != REQUEUE and None in codes:
+                which = codes.index(wrong[0])
+                sys.stderr.write(
+                    f"process {which} ended with {wrong[0]}: ending the others\n"
+                )
+        if None not in codes:
+            return status
+        if since and time.monotonic() - since > (0 if status != REQUEUE else PATIENCE):
+            for child in children:
+                child.terminate()
+            _grace(children)
+            return status
+        time.sleep(0.05)
+
+
+def _grace(children: Sequence[subprocess.Popen]) -> None:
+    until = time.monotonic() + PATIENCE
+    for child in children:
+        try:
+            child.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
