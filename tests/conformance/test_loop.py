@@ -10,8 +10,8 @@ from tests.conformance import kit
 
 CASES = kit.cases()
 EACH = kit.each(CASES)
-# Without jit every operation is compiled by itself, some ten seconds a case: these run
-# always, the others with `-m long`.
+# Without jit every operation is compiled by itself, and a batch of one has programs of
+# its own, some ten seconds a case: these run always, the others with `-m long`.
 EAGER = ("plain", "self-chain")
 EACH_EAGER = [
     pytest.param(method, id=name, marks=() if name in EAGER else (pytest.mark.long,))
@@ -73,26 +73,43 @@ def test_fault_a_setting_that_shapes_the_program():
     assert compiled() > before
 
 
+def moved(run: kit.Run, order: list[int], keys) -> list[tuple[list, list]]:
+    """Text and log-probabilities of requests `order`, in the order of `PROMPTS`."""
+    prompts = [kit.PROMPTS[i] for i in order]
+    state = run.advance(run.start(prompts).replace(key=keys))
+    texts, given = kit.texts(state, prompts), np.asarray(state.logprobs)
+    spans = zip(prompts, given, texts)
+    said = [row[len(p) : len(p) + len(text)].tolist() for p, row, text in spans]
+    return [(texts[order.index(i)], said[order.index(i)]) for i in sorted(order)]
+
+
 @pytest.mark.parametrize("method", EACH)
-def test_a_row_alone_is_the_row_in_a_batch(method):
+def test_a_request_does_not_see_its_row(method):
+    """Every request in the next row, among other neighbours: the same to the bit."""
     together = kit.generate(method, 0.8)
+    keys = decoder.request_keys(0, len(kit.PROMPTS), 1)
+    order = [3, 0, 1, 2]
+    found = moved(kit.Run(method, 0.8), order, keys[np.array(order)])
+    assert found == list(zip(together.tokens, together.logprobs))
+
+
+@pytest.mark.parametrize("method", EACH_EAGER)
+def test_a_row_alone_is_the_row_in_a_batch(method):
+    """The same in a program of one row."""
+    together = kit.generate(method, 0.8)
+    keys = decoder.request_keys(0, len(kit.PROMPTS), 1)
     run = kit.Run(method, 0.8)
-    for i, prompt in enumerate(kit.PROMPTS):
-        state = run.start([prompt])
-        key = decoder.request_keys(0, len(kit.PROMPTS), 1)[i : i + 1]
-        state = run.advance(state.replace(key=key))
-        assert kit.texts(state, [prompt]) == [together.tokens[i]]
-        end = int(state.length[0])
-        given = np.asarray(state.logprobs)[0, len(prompt) : end]
-        assert given.tolist() == together.logprobs[i]
+    for i in range(len(kit.PROMPTS)):
+        (found,) = moved(run, [i], keys[i : i + 1])
+        assert found == (together.tokens[i], together.logprobs[i])
 
 
 def test_fault_keys_of_the_row():
     """Planted: the key of the row that a request runs in, not the request's."""
     together = kit.generate(Method(), 0.8)
-    run = kit.Run(Method(), 0.8)
-    texts = [run.texts([prompt])[0] for prompt in kit.PROMPTS]
-    assert texts[0] == together.tokens[0] and texts != together.tokens
+    keys = decoder.request_keys(0, len(kit.PROMPTS), 1)
+    found = moved(kit.Run(Method(), 0.8), [3, 0, 1, 2], keys)
+    assert [text for text, _ in found] != together.tokens
 
 
 def pause(run: kit.Run, state: loop.DecodeState) -> loop.DecodeState:
