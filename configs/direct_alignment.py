@@ -68,6 +68,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.train.keep = 2
     c.train.log_every = 5
 
+    c.drafter = ml_collections.ConfigDict({"name": "drafters/model"})
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.temperature = 0.8
     c.evaluate.length = 4  # drafts a round
