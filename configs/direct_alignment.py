@@ -71,6 +71,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.train.norm_limit = 0.0
     c.train.patience = 10
 
+    c.drafter = ml_collections.ConfigDict({"name": "drafters/model"})
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.temperature = 0.8
     c.evaluate.length = 4  # drafts a round

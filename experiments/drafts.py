@@ -59,7 +59,7 @@ def _rows(config, store, lm, name, draft, prompts, found) -> list[tuple[dict, di
     """A row and its texts for plain decoding and one draft, on every task."""
     sizes = (config.prompt_tokens, config.max_new_tokens, config.batch)
     bench = Bench(lm, {"draft": draft}, *sizes)
-    plain, own = compose.recipe("plain"), drafts.method(config.evaluate.length)
+    plain, own = compose.recipe("plain"), drafts.method(config)
     rows = []
     for task in config.tasks:
         for temperature in config.temperatures:

@@ -9,6 +9,7 @@ command: see experiments/distributed.py.
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -43,6 +44,11 @@ def run(
 
         store.claim(config)
         return acceptance.run(config, store)
+    if stage in ("train_exits", "train_judge"):
+        from experiments import lossy
+
+        store.claim(config)
+        return (lossy.judge if stage == "train_judge" else lossy.early)(config, store)
     if stage == "train_drafts":
         from experiments import drafts
 
@@ -122,7 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.print(str(notice), markup=False)
         return preemption.REQUEUE
     if found:
-        out.print(f"\nreport: {workdir}/report.html", markup=False)
+        pages = [Path(workdir) / f"report.{form}" for form in ("html", "md")]
+        page = next((page for page in pages if page.exists()), workdir)
+        out.print(f"\nreport: {page}", markup=False)
     return 0
 
 

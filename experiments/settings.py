@@ -23,7 +23,9 @@ STAGES = (
     "replay",
     "train_acceptance",
     "train_drafts",
+    "train_exits",
     "train_heads",
+    "train_judge",
     "train_lm",
 )
 

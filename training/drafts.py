@@ -173,7 +173,7 @@ class Training:
         out = decoding.generate(
             self.lm,
             prompts,
-            method(c.length),
+            method(self.config),
             max_new_tokens=c.new_tokens,
             temperature=c.temperature,
             drafts={"draft": self.loaded(params)},
@@ -211,12 +211,10 @@ def write(lm: Any, documents: Any, c: Any, folder: pathlib.Path, seed: int) -> W
     return Written(*found)
 
 
-def method(length: int) -> compose.Method:
-    """A chain of a draft model's tokens."""
-    return compose.Method(
-        decoding.Spec("drafters/model"),
-        topology=decoding.Spec("topologies/chain", length=length),
-    )
+def method(config: Any) -> compose.Method:
+    """Chains of the draft's tokens, by the config's drafter."""
+    chain = {"name": "topologies/chain", "length": config.evaluate.length}
+    return compose.from_config({"drafter": config.drafter.to_dict(), "topology": chain})
 
 
 def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, Any]:

@@ -9,17 +9,22 @@ This way of labelling is that of AutoJudge (arXiv 2504.20039) for one mismatch a
 time; the original marks wrong spans of answers by hand (arXiv 2501.19309).
 """
 
+import json
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
 import decoding
+import models
 from models import transformer
 from models.errors import DataError
-from models.heads import judge
+from models.heads import files, judge
+from training import calibration, data, evaluate, lossy, recipes
 from training.teacher import NORM
 
 
@@ -161,3 +166,93 @@ def accuracy(params: dict[str, Any], given: np.ndarray, good: Sequence[bool]) ->
     """How often the judge's word at 1/2 is right."""
     said = np.asarray(judge.probability(params, jnp.asarray(given))) > 0.5
     return float((said == np.asarray(good)).mean())
+
+
+def run(
+    config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
+) -> dict[str, Any]:
+    """Label, train, judge and decode; resumes where it stopped.
+
+    `workdir/export` holds the judge, `workdir/figures.json` the figures.
+    """
+    workdir = pathlib.Path(workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    lm = models.load(config.model) if lm is None else lm
+    draft = models.load(config.draft) if own is None else own
+    c, folder = config.data, config.data.directory or workdir / "data"
+    prompts, given, good = [], [], []
+    for split, count in (("train", c.prompts), ("validation", c.held)):
+        texts = data.texts(c.source, split, folder)
+        documents = recipes.encoded(lm.tokenizer.inner, texts, workdir)
+        rows = evaluate.copying_cases(documents, count, c.prompt_tokens, config.seed)
+        prompts.append([row.tolist() for row in rows])
+        file = workdir / f"cases-{split}.json"
+        found = _labelled(config, file, lm, draft, prompts[-1])
+        given.append(states(lm, [case.tokens for case in found], c.batch))
+        good.append([case.good for case in found])
+    params = fit(given[0], good[0], config.reject, config.decay)
+    said = np.asarray(judge.probability(params, jnp.asarray(given[1])))
+    share = float(np.mean(good[1]))
+    e = config.evaluate
+    kept = lossy.compared(
+        lm,
+        prompts[1][: e.prompts],
+        rules(e),
+        {"draft": draft, "judge": params},
+        e.new_tokens,
+        e.temperature,
+    )
+    figures: dict[str, Any] = {
+        "cases": [len(given[0]), len(given[1])],
+        "good": share,
+        "accuracy": accuracy(params, given[1], good[1]),
+        "guess": max(share, 1 - share),
+        "calibration": calibration.bins(said, good[1])._asdict(),
+        "decoding": {
+            name: {k: v for k, v in row.items() if k != "memory"}
+            for name, row in kept.items()
+        },
+    }
+    about = {
+        "head": "judge",
+        "target": config.model,
+        "draft": config.draft,
+        "fingerprint": files.fingerprint(lm.params),
+        "accuracy": figures["accuracy"],
+    }
+    files.save(pathlib.Path(config.export or workdir / "export"), params, about)
+    (workdir / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
+    return figures
+
+
+def rules(c: Any) -> dict[str, decoding.Method]:
+    """The judge and the training-free rule at every threshold, and neither."""
+    drafter = decoding.Spec("drafters/model")
+    chain = decoding.Spec("topologies/chain", length=c.length)
+    found = {"exact": decoding.Method(drafter, topology=chain)}
+    for name, thresholds in (("judge", c.thresholds), ("kl_threshold", c.divergences)):
+        for threshold in thresholds:
+            spec = decoding.Spec(f"verifiers/{name}", threshold=float(threshold))
+            found[f"{name} {threshold:g}"] = decoding.Method(drafter, spec, chain)
+    return found
+
+
+def _labelled(config, file, lm, draft, prompts) -> list[Case]:
+    """The cases of `prompts`, from `file` where it is there."""
+    c = config.data
+    if not file.exists():
+        made = cases(
+            lm,
+            draft,
+            prompts,
+            c.new_tokens,
+            c.horizon,
+            c.most,
+            config.seed,
+            batch=c.batch,
+        )
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(made))
+        part.replace(file)
+        logging.info("%s: %d mismatches", file.name, len(made))
+    return [Case(*row) for row in json.loads(file.read_text())]

@@ -1,0 +1,47 @@
+"""A judge of drafts that the target would not say, beside the divergence rule.
+
+Bachmann et al., *Judge Decoding: Faster Speculative Sampling Requires Going Beyond
+Model Alignment*, 2025, arXiv 2501.19309. Mismatches of a draft model are labelled by
+letting the target go on from them (AutoJudge's way; the paper's own data are marked by
+hand), a linear judge is fitted, and both it and the KL rule are decoded with at several
+thresholds: tokens per call, and what the target itself thinks of the texts. (The rule's
+drafts are samples, the judge's at temperature 0 the draft's best tokens.)
+
+Command:  python -m experiments.run --config=configs/judge.py --workdir=runs/judge
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The fields of the stage `train_judge`."""
+    c = ml_collections.ConfigDict()
+    c.stage = "train_judge"
+    c.name = "judge"
+    c.seed = 0
+    c.model = "tiny"
+    c.draft = "tiny-draft"
+    c.reject = 1.0  # weight of a harmful mismatch
+    c.decay = 0.01
+
+    c.data = ml_collections.ConfigDict()
+    c.data.source = "tfds:stdlib_code"
+    c.data.directory = ""  # empty: workdir/data
+    c.data.prompts = 128
+    c.data.held = 48
+    c.data.prompt_tokens = 64
+    c.data.new_tokens = 64  # of the reference
+    c.data.horizon = 24  # tokens after a mismatch, by which it is judged
+    c.data.most = 8  # mismatches of a prompt
+    c.data.batch = 16
+
+    c.evaluate = ml_collections.ConfigDict()
+    c.evaluate.temperature = 0.0
+    c.evaluate.length = 4
+    c.evaluate.prompts = 24
+    c.evaluate.new_tokens = 64
+    c.evaluate.thresholds = (0.9, 0.7, 0.5, 0.3)
+    c.evaluate.divergences = (0.05, 0.1, 0.3, 1.0)
+    c.export = ""  # a folder for the judge; empty: workdir/export
+    return c

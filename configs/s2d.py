@@ -1,0 +1,30 @@
+"""One nested draft that is as deep for each token as the token needs (S2D).
+
+Kavehzadeh et al., *S2D: Sorted Speculative Decoding For More Efficient Deployment of
+Nested Large Language Models*, 2024, arXiv 2407.01955. `sorted` learns to speak after
+one layer, after two and after all three; `whole` sees the same text and speaks after
+all of them alone. Both are decoded with the same exits and threshold, so what sorting
+is worth is the difference: set `--config.drafter.threshold=1` for drafts that are
+always whole, 0 for the first exit alone.
+
+Command:  python -m experiments.run --config=configs/s2d.py --workdir=runs/s2d
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+from configs import direct_alignment
+
+EXITS = (1, 2)
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = direct_alignment.get_config()
+    c.name = "s2d"
+    c.variants = ml_collections.ConfigDict()
+    c.variants.sorted = {"loss": "kl", "exits": EXITS}
+    c.variants.whole = {"loss": "kl"}
+    c.drafter = ml_collections.ConfigDict(
+        {"name": "drafters/s2d", "exits": EXITS, "threshold": 0.7}
+    )
+    return c

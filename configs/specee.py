@@ -1,0 +1,60 @@
+"""Exit predictors for `tiny`, and what stopping early does to its text (SpecEE).
+
+Xu et al., *SpecEE: Accelerating Large Language Model Inference with Speculative Early
+Exiting*, 2025, arXiv 2504.08850. An EAGLE layer is trained (or `--config.heads` names
+one), then a predictor for every layer but the last; the text is decoded with the
+two-level schedule and with every layer asked, at several thresholds.
+
+Command:  python -m experiments.run --config=configs/specee.py --workdir=runs/specee
+Hardware: 2 CPU cores.
+"""
+
+import ml_collections
+
+from configs.heads import eagle
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The fields of the stage `train_exits`."""
+    c = ml_collections.ConfigDict()
+    c.stage = "train_exits"
+    c.name = "specee"
+    c.seed = 0
+    c.model = "tiny"
+    c.heads = ""  # the folder of a trained EAGLE layer; empty: `eagle` is trained
+    c.eagle = eagle.get_config()
+    c.static = 2  # layers of the schedule's first level
+
+    c.objective = ml_collections.ConfigDict()
+    c.objective.candidates = 4
+    c.objective.width = 512
+    c.objective.asked = 0.5  # chance that a layer is asked, while training
+    c.objective.part = 512
+
+    c.data = ml_collections.ConfigDict()
+    c.data.source = "tfds:stdlib_code"
+    c.data.directory = ""  # empty: workdir/data
+    c.data.tokens = 200_000
+    c.data.batch = 8
+    c.data.window = 256
+
+    c.train = ml_collections.ConfigDict()
+    c.train.rate = 0.001
+    c.train.weight_decay = 0.0
+    c.train.warmup = 10
+    c.train.clip = 1.0
+    c.train.rows_at_once = 2
+    c.train.save_every = 50
+    c.train.keep = 2
+    c.train.log_every = 5
+
+    c.evaluate = ml_collections.ConfigDict()
+    c.evaluate.temperature = 0.0
+    c.evaluate.tokens = 16_384
+    c.evaluate.window = 256
+    c.evaluate.prompts = 24
+    c.evaluate.prompt_tokens = 64
+    c.evaluate.new_tokens = 64
+    c.evaluate.thresholds = (0.3, 0.5, 0.7, 0.9)
+    c.export = ""  # a folder for the predictors; empty: workdir/export
+    return c

@@ -1,0 +1,192 @@
+"""SpecEE from a config: exit predictors for a target, and what they cost its text.
+
+EAGLE's layer, which proposes the candidates, is loaded, or trained here first. The
+layers where held-out tokens stop most often are the first level of the schedule.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+import decoding
+import models
+from models.errors import ConfigError
+from models.heads import exits, files
+from training import data, evaluate, fit, heads, lossy, optimizers, recipes
+from training.objectives import specee
+
+
+class Training:
+    """The predictors of one target: what a config says, resolved."""
+
+    def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
+        self.config, self.workdir = config, pathlib.Path(workdir)
+        self.lm = models.load(config.model) if lm is None else lm
+        if self.lm.tokenizer is None or not self.lm.config.eos:
+            raise ConfigError(
+                f"config.model={config.model!r} needs a tokenizer.json and an EOS"
+            )
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        c = config.data
+        self.folder = pathlib.Path(c.directory or self.workdir / "data")
+        inner, folder = self.lm.tokenizer.inner, self.folder
+        self.documents = [
+            recipes.encoded(inner, data.texts(c.source, split, folder), self.workdir)
+            for split in ("train", "validation")
+        ]
+        self.draft = files.load(self._draft(), self.lm)
+        self.frozen = {"target": self.lm.params, "heads": self.draft}
+
+    def _draft(self) -> pathlib.Path:
+        """The folder of EAGLE's layer."""
+        if self.config.heads:
+            return pathlib.Path(self.config.heads)
+        folder = self.workdir / "eagle"
+        if not (folder / "figures.json").exists():
+            own = self.config.eagle.copy_and_resolve_references()
+            own.model, own.data.source = self.config.model, self.config.data.source
+            own.data.directory = str(self.folder)
+            heads.run(own, folder, self.lm)
+        return folder / "export"
+
+    def answers(self, asked: float) -> Any:
+        """What the layers say, each of them asked with that probability."""
+        o = self.config.objective
+        return specee.answers(
+            self.lm.model, o.candidates, asked, self.config.seed, o.part
+        )
+
+    def fit(self) -> fit.Result:
+        """Train, or resume; checkpoints hold the predictors alone."""
+        c, t, o = self.config.data, self.config.train, self.config.objective
+        corpus = data.Corpus(self.documents[0], self.lm.config.eos[0])
+        steps = -(-c.tokens // (c.batch * c.window))
+        stage = data.Stage(steps, c.batch, c.window)
+        stream = data.Stream(corpus, (stage,), self.config.seed, numbered=True)
+        schedule = optimizers.warmup_stable_decay(
+            t.rate, steps, min(t.warmup, steps // 4), steps // 4
+        )
+        key = jax.random.key(self.config.seed)
+        depth = self.lm.config.n_layers
+        return fit.fit(
+            exits.init(key, depth, o.candidates, o.width),
+            specee.objective(),
+            optimizers.adamw(schedule, weight_decay=t.weight_decay),
+            data.DataIterator(stream),
+            steps=steps,
+            workdir=self.workdir,
+            rows_at_once=t.rows_at_once,
+            clip=t.clip,
+            target=self.answers(o.asked),
+            frozen=self.frozen,
+            save_every=t.save_every,
+            keep=t.keep,
+            log_every=t.log_every,
+        )
+
+    def held_out(self, params: Any) -> dict[str, Any]:
+        """The metrics of the objective, and where tokens stop if all layers are asked.
+
+        `stops`: of all places, the share that stops after 1, 2, .. L layers.
+        """
+        c, depth = self.config.evaluate, self.lm.config.n_layers
+        flat = np.concatenate(self.documents[1])[: c.tokens]
+        rows = flat[: len(flat) // c.window * c.window].reshape(-1, c.window)
+        if not len(rows):
+            raise ConfigError(f"evaluate.tokens={c.tokens}: not a window of {c.window}")
+        read, own = self.answers(1.0), specee.objective()
+
+        @jax.jit
+        def one(params: Any, frozen: Any, tokens: Any) -> Any:
+            batch = {"tokens": tokens}
+            found = read(frozen, batch)
+            loss, metrics = own.loss(params, batch, found)
+            sure = specee.log_odds(params, found.features) > 0
+            stop, first = specee.first_stops(sure, found)
+            layer = jnp.where(stop > 0, first, depth - 1)
+            counts = jnp.zeros(depth).at[layer].add(found.weights)
+            return {**metrics, "loss": loss}, counts
+
+        each = [one(params, self.frozen, row[None]) for row in rows]
+        metrics = {k: float(np.mean([m[k] for m, _ in each])) for k in each[0][0]}
+        counts = np.sum([np.asarray(n) for _, n in each], 0)
+        return {**metrics, "stops": (counts / counts.sum()).tolist()}
+
+    def decoded(self, params: Any, static: tuple[int, ...]) -> dict[str, Any]:
+        """Layers a token and the text's distance, for every schedule and threshold."""
+        c, depth = self.config.evaluate, self.lm.config.n_layers
+        every = tuple(range(depth - 1))
+        methods = {}
+        for name, layers in (("two levels", static), ("every layer", every)):
+            for threshold in c.thresholds:
+                methods[f"{name}, {threshold:g}"] = decoding.Method(
+                    decoding.Spec(
+                        "drafters/specee", static=layers, threshold=float(threshold)
+                    )
+                )
+        found = evaluate.copying_cases(
+            self.documents[1], c.prompts, c.prompt_tokens, self.config.seed
+        )
+        kept = lossy.compared(
+            self.lm,
+            [row.tolist() for row in found],
+            methods,
+            {"heads": self.draft, "exits": params},
+            c.new_tokens,
+            c.temperature,
+        )
+        for name, row in kept.items():
+            memory, row["layers"] = row.pop("memory"), float(depth)
+            if name != "plain":
+                counts = np.asarray(memory.taken)
+                mean = (counts * np.arange(1, depth + 1)).sum() / counts.sum()
+                row["layers"] = float(mean)
+        return kept
+
+
+def frequent(stops: list[float], count: int) -> tuple[int, ...]:
+    """The `count` layers where most tokens stop early, ascending, from 0."""
+    early = np.asarray(stops[:-1])
+    if not 1 <= count <= len(early):
+        raise ConfigError(f"static={count}: choose 1 to {len(early)} layers")
+    best = np.argsort(-early, kind="stable")[:count]
+    return tuple(sorted(best.tolist()))
+
+
+def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, Any]:
+    """Train, measure, decode and export; resumes where it stopped.
+
+    `workdir/export` holds the predictors, `workdir/figures.json` the figures.
+    """
+    training = Training(config, workdir, lm)
+    result = training.fit()
+    params = jax.tree.map(jnp.asarray, result.params)
+    held = training.held_out(params)
+    static = frequent(held["stops"], config.static)
+    figures: dict[str, Any] = {
+        "parameters": int(sum(x.size for x in jax.tree.leaves(params))),
+        "steps": result.step,
+        "seen_tokens": result.step * config.data.batch * config.data.window,
+        "seconds": result.seconds,
+        "held_out": held,
+        "static": list(static),
+        "decoding": training.decoded(params, static),
+    }
+    about = {
+        "head": "exits",
+        "target": config.model,
+        "fingerprint": files.fingerprint(training.lm.params),
+        "static": list(static),
+        "stops": held["stops"],
+    }
+    folder = pathlib.Path(config.export or training.workdir / "export")
+    files.save(folder, params, about)
+    path = training.workdir / "figures.json"
+    path.write_text(json.dumps(figures, indent=2) + "\n")
+    logging.info("held out: %s", held)
+    return figures
