@@ -58,7 +58,7 @@ def signals(given: argparse.Namespace, place: store.Store) -> list[list[str]]:
                         kind, folder, KILLS, TERMS, seed=number, note=bar.doing
                     )
                 if not tally.wrong:
-                    shutil.rmtree(folder)
+                    shutil.rmtree(folder, ignore_errors=True)
                 return dataclasses.asdict(tally)
 
             found = place.make("kills", f"{number}-{kind}", compute)
