@@ -9,6 +9,7 @@ import pytest
 
 import decoding
 from decoding import Method, Spec, base, riders
+from models import transformer
 from models.errors import MethodError
 from models.heads import ppd as heads
 from tests.methods.drafters import agreement
@@ -150,6 +151,31 @@ def test_what_is_trained():
     ours, theirs = jax.jit(jax.grad(loss, (0, 1)))(own, lm.params)
     assert (ours["prompts"] != 0).all()
     assert all((g == 0).all() for g in jax.tree.leaves(theirs))
+
+
+def test_of_a_target_of_7b_it_adds_next_to_nothing():
+    """At most 0.001 % of the target's parameters; sixteen copies would be more."""
+    config = transformer.Config(
+        vocab_size=32_000,
+        d_model=4096,
+        n_layers=32,
+        n_heads=32,
+        n_kv_heads=32,
+        head_dim=128,
+        d_ff=11_008,
+        max_positions=4096,
+        ropes=(transformer.rope(128, 10000.0),),
+    )
+    model = transformer.transformer(config)
+    whole = jax.eval_shape(model.init, KEY)
+
+    def share(copies: int) -> float:
+        make = lambda target: heads.init(KEY, model, target, 3, copies)
+        sizes = [jax.tree.leaves(x) for x in (jax.eval_shape(make, whole), whole)]
+        own, target = (sum(x.size for x in leaves) for leaves in sizes)
+        return own / target
+
+    assert share(1) <= 1e-5 < share(16)
 
 
 def test_text_is_plain_at_a_temperature():
