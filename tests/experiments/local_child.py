@@ -19,8 +19,12 @@ def main() -> None:
     names = ("JAX_NUM_CPU_DEVICES", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
     told = [os.environ.get(name, "") for name in names]
     (folder / f"began{number}").write_text(" ".join(told))
-    if behaviour == "ends" or (behaviour == "fails" and number == "0"):
-        sys.exit(3 if behaviour == "fails" else 0)
+    if behaviour == "ends":
+        sys.exit(0)
+    if behaviour == "fails" and number == "0":
+        while not (folder / "began1").exists():  # the other can be told to stop
+            time.sleep(0.01)
+        sys.exit(3)
     time.sleep(60)
 
 
