@@ -74,7 +74,8 @@ def paged_tree_attention(
             *arguments, window=window, softcap=softcap, scale=scale, table=table
         )
     interpret = form == dense.INTERPRET
-    plan = pallas_tpu.plan(shape, vmem or planning.vmem_here(interpret))
+    vmem = vmem or planning.vmem_here(interpret)
+    plan = pallas_tpu.plan(shape, vmem)
     return pallas_tpu.tree_attention(
         plan, *arguments, table=table, vmem=vmem, interpret=interpret
     )

@@ -120,7 +120,8 @@ def tree_attention(
     if form == GPU:
         return pallas_gpu.tree_attention(shape, *arguments[:-1])
     interpret = form == INTERPRET
-    plan = pallas_tpu.plan(shape, vmem or planning.vmem_here(interpret))
+    vmem = vmem or planning.vmem_here(interpret)
+    plan = pallas_tpu.plan(shape, vmem)
     return pallas_tpu.tree_attention(
         plan, *arguments, v_scale, vmem=vmem, interpret=interpret
     )

@@ -93,7 +93,8 @@ def verify(
             arrays[0], tokens=tokens.shape[2], noises=rows, shared=depth is not None
         )
         interpret = form == INTERPRET
-        cut = plan(shape, vmem or planning.vmem_here(interpret))
+        vmem = vmem or planning.vmem_here(interpret)
+        cut = plan(shape, vmem)
         found = pallas_tpu.verify(cut, *arrays, vmem=vmem, interpret=interpret)
         found = Facts(*_turn(nodes == 1, found))
     return found._replace(best=found.best + offset, drawn=found.drawn + offset)
@@ -124,7 +125,8 @@ def residual(
         arrays = _turn(turned, arrays)
         shape = _shape(arrays[0], shared=False)
         interpret = form == INTERPRET
-        cut = plan_rest(shape, vmem or planning.vmem_here(interpret))
+        vmem = vmem or planning.vmem_here(interpret)
+        cut = plan_rest(shape, vmem)
         found = pallas_tpu.residual(cut, *arrays, vmem=vmem, interpret=interpret)
         found = Rest(*_turn(turned, found))
     return found._replace(drawn=found.drawn + offset, spare=found.spare + offset)
@@ -154,7 +156,8 @@ def thresholds(
     turned = logits.shape[1] == 1
     logits, best, share = _turn(turned, (logits, best, share))
     shape = _shape(logits)
-    cut = plan_search(shape, vmem or planning.vmem_here(interpret))
+    vmem = vmem or planning.vmem_here(interpret)
+    cut = plan_search(shape, vmem)
     found = pallas_tpu.thresholds(
         cut, logits, best, share, vmem=vmem, interpret=interpret
     )

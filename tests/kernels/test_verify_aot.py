@@ -22,7 +22,7 @@ GRID = [
     for operation in OPERATIONS
     for shape in SHAPES
 ]
-# Each operation once, the pass on two chips; each with a shape of its own.
+# Each operation, the pass on two chips; each with a shape of its own.
 CASES = [
     ("v4", "verify", SHAPES[3]),
     ("v5e", "thresholds", SHAPES[0]),
