@@ -215,7 +215,8 @@ compiler made for the real target, and nothing was run. Figures are of one devic
 one round); `collectives` counts instructions once, with the bytes of their results.
 `MBU` is what a step must read (weights, full caches) over what the bandwidth allows in
 the longest of the compiler's estimate and the roofline of its own operations and
-bytes. A kernel's bytes are what its author declared.
+bytes. It is a lower bound: the compiler counts the whole of an array that a gather or
+a scatter touches, and a kernel's bytes are what its author declared.
 """
 
 

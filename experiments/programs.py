@@ -218,7 +218,9 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
     assert plan is not None
     lm = abstract(shape_of(config), dtype, plan)
     if stage == "train_heads":
-        hits = [[0.5 * 0.5**rank for rank in range(8)]] * 5  # not measured yet
+        counts = [config.init.get(name) for name in ("heads", "steps", "prompts")]
+        deep = min(filter(None, [*counts, config.evaluate.depth]))
+        hits = [[0.5 * 0.5**rank for rank in range(8)]] * deep  # not measured yet
         shapes, _ = head_shapes(config, lm, dtype)
         shapes = laid(shapes, plan.params(shapes))
         drafts = {"heads": shapes}

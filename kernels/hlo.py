@@ -1,6 +1,7 @@
 """What a compiled program says to other devices, read off its text."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ KINDS = (
     "collective-permute",
 )
 CALL = re.compile(rf"= (.+?) ({'|'.join(KINDS)})(-start)?\(")
+COPY = re.compile(r"= (.+?) (copy|copy-start|transpose|pad)\(")
 ARRAY = re.compile(r"(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
 BITS = re.compile(r"\d+")
 
@@ -38,6 +40,21 @@ def collectives(text: str) -> list[Collective]:
                 arrays = [max(arrays, key=lambda a: a[1])]
             shape = max(arrays, key=lambda a: a[1])[0] if arrays else ()
             found.append(Collective(match[2], shape, sum(n for _, n in arrays)))
+    return found
+
+
+def copies(text: str, sizes: Collection[int]) -> list[str]:
+    """Instructions that copy, turn or pad an array of so many elements.
+
+    Started copies too, which name both ends: to vector memory and back is two.
+    """
+    found = []
+    for line in text.splitlines():
+        match = COPY.search(line)
+        if match:
+            made = [int(np.prod(_array(*a)[0])) for a in ARRAY.findall(match[1])]
+            if any(n in sizes for n in made):
+                found.append(line.strip())
     return found
 
 

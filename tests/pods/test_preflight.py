@@ -90,6 +90,9 @@ TEXT = """
   %ag = (f32[2,4]{1,0}, f32[2,16]{1,0}) all-gather-start(f32[2,4]{1,0} %b), channel_id=2
   %done = f32[2,16]{1,0} all-gather-done(%ag)
   %pair = (f32[8]{0}, s32[8]{0}) all-reduce(%c, %d), channel_id=3
+  %cs = (bf16[8,1,64,4]{3,2,0,1}, bf16[8,1,64,4]{3,2,0,1:S(1)}, u32[]) copy-start(%e)
+  %turn = f32[64,32]{0,1} transpose(%f), dimensions={1,0}
+  %use = f32[64,32]{0,1} fusion(%turn), kind=kLoop
 """
 
 
@@ -100,3 +103,5 @@ def test_collectives_by_hand():
         "all-gather": {"count": 1, "bytes": 2 * 16 * 4},
     }
     assert hlo.collectives(TEXT)[1].shape == (2, 16)
+    assert [line.split()[0] for line in hlo.copies(TEXT, {2048})] == ["%cs", "%turn"]
+    assert hlo.copies(TEXT, {2047, 64}) == []
