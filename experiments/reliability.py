@@ -156,12 +156,14 @@ def fuzzed(given: argparse.Namespace, place: store.Store) -> list[list[str]]:
 
 def write(given: argparse.Namespace, arguments: Sequence[str]) -> str:
     place = store.Store(given.workdir)
+    own = [a for a in arguments if not a.startswith(("--workdir", "--out"))]
+    told = " ".join(["python -m experiments.reliability --workdir=W", *own])
     parts = [
         "# Killed, refilled, fuzzed\n",
         f"{time.strftime('%Y-%m-%d')}. {machine.hardware()['processor']}, "
         f"{machine.hardware()['cores']} cores; versions: "
         + ", ".join(f"{n} {v}" for n, v in machine.versions().items()),
-        f"\nCommand: `python -m experiments.reliability {' '.join(arguments)}`\n",
+        f"\nCommand: `{told}`\n",
     ]
     if given.requests:
         parts += [

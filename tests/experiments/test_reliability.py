@@ -13,12 +13,12 @@ def test_report(tmp_path, monkeypatch):
 
     monkeypatch.setattr(kills, "kill", kill)
     out = tmp_path / "reliability.md"
-    flags = ["--rounds=3", "--requests=48", f"--out={out}"]
-    command = [f"--workdir={tmp_path / 'w'}", *flags]
+    flags = ["--rounds=3", "--requests=48"]
+    command = [f"--workdir={tmp_path / 'w'}", f"--out={out}", *flags]
     assert reliability.main(command) == 0
     assert asked == [("train", 5, 2), ("train", 5, 2), ("prompts", 5, 2)]
     text = out.read_text()
-    assert "| train | 10 | 4 | 4 | 14 | 14 | none |" in text
+    assert "| train | 10 | 4 | 4 | 14 | 8 | none |" in text
     assert "run3 differs" in text and " ".join(flags) in text
     lines = [x.split(" | ") for x in text.splitlines() if "| 48 |" in x]
     rounds = [int(x[2]) for x in lines]
