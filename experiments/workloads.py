@@ -57,8 +57,9 @@ def keep(report: dict[str, Any], name: str, workload: str = "") -> dict[str, Any
 
 
 def kept(folder: pathlib.Path = REPORTS) -> list[dict[str, Any]]:
-    """All that was kept, by name."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    """All that was kept of workloads, by name; other studies keep theirs beside it."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [report for report in found if "workload" in report]
 
 
 def table(reports: Sequence[dict[str, Any]]) -> str:
