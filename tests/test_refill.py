@@ -273,7 +273,7 @@ def test_a_row_s_pages_are_put():
         )
     )
     fresh = call(fresh)
-    put = jax.jit(lambda a, b: a.put(1, b, 0))
+    put = jax.jit(lambda a, b: a.admit(1, b, 0))
     whole = put(put(state, fresh), fresh)  # the second time the pages are given back
     assert whole.length.tolist() == [0, 20] and not bool(whole.exhausted)
     assert int((whole.users > 0).sum()) == 2

@@ -35,7 +35,7 @@ def texts(prompts=PROMPTS, temperature=0.0):
 
 def cache_of(prompts):
     parts = compose.compose(decoding.Method(), LOADED)
-    return decoder._cache(parts.program, prompts, 512, jnp.float32, True)
+    return decoder._cache(parts.program, prompts, 512, jnp.float32, True, None)
 
 
 def test_texts_are_those_of_rows_apart(monkeypatch):
@@ -64,7 +64,7 @@ def test_a_prefix_is_held_once(monkeypatch):
     # A caller who admits requests later keeps rows apart.
     monkeypatch.setattr(decoder, "SHARED", 1)
     parts = compose.compose(decoding.Method(), LOADED)
-    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32, False)
+    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32, False, None)
     assert count(found) == count(dense)
 
 
@@ -88,7 +88,7 @@ def test_layers_with_windows_stay_dense(monkeypatch):
     config = dataclasses.replace(CONFIG, windows=(0, 5))
     lm = transformer.transformer(config)
     parts = compose.compose(decoding.Method(), models.Loaded(lm, LOADED.params))
-    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32, True)
+    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32, True, None)
     assert found.shares
     like = jax.eval_shape(lambda: lm.init_cache(3, 512))
     block = base.causal_block(

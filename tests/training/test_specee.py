@@ -21,11 +21,11 @@ TOKENS = np.random.default_rng(0).integers(0, agreement.VOCAB, (2, 12)).astype(n
 
 
 def heads():
-    return eagle.init(jax.random.key(0), agreement.target().config)
+    return eagle.init(jax.random.key(0), agreement.target(4).config)
 
 
 def found(asked: float = 1.0, part: int = 0, tokens=TOKENS) -> specee.Answers:
-    lm = agreement.target()
+    lm = agreement.target(4)
     run = specee.answers(lm.model, K, asked, part=part)
     frozen = {"target": lm.params, "heads": heads()}
     return jax.tree.map(np.asarray, jax.jit(run)(frozen, {"tokens": tokens}))
@@ -34,7 +34,7 @@ def found(asked: float = 1.0, part: int = 0, tokens=TOKENS) -> specee.Answers:
 @functools.cache
 def cut(layers: int) -> np.ndarray:
     """Logits [B, T, V] of the target with its first layers alone."""
-    lm = agreement.target()
+    lm = agreement.target(4)
     config = dataclasses.replace(lm.config, n_layers=layers)
     run = jax.jit(lambda params: transformer.forward(config, params, TOKENS).logits)
     return np.asarray(run(lm.params))
@@ -66,7 +66,7 @@ def test_labels_and_features_by_hand():
 def test_candidates_are_those_of_the_loop():
     """Those that the drafter asks about are those that the predictors learn from;
     planted: they are not those of the place before."""
-    lm = agreement.target()
+    lm = agreement.target(4)
     beside = {"heads": heads(), "exits": exits.init(jax.random.key(1), 4, K, 8)}
     method = Method(Spec("drafters/specee", static=(0,), threshold=1.0))
     run = kit.Run(method, lm=lm, beside=beside).alter(chunk=4)
@@ -98,7 +98,7 @@ def test_what_was_not_asked_is_not_compared_with():
     which = [np.abs(before[..., 2, :] - o).max(-1) < 1e-6 for o in options]
     assert np.any(which, axis=0).all() and all(w.any() for w in which)
     with pytest.raises(ConfigError, match="asked=0"):
-        specee.answers(agreement.target().model, K, 0)
+        specee.answers(agreement.target(4).model, K, 0)
 
 
 def answers(features, right) -> specee.Answers:

@@ -18,12 +18,12 @@ PROMPTS = ([5], [3, 9, 4, 7, 1, 2], [int(t) for t in range(20, 35)])
 
 
 @functools.cache
-def target():
-    """A random transformer of two layers without an EOS."""
+def target(layers: int = 2):
+    """A random transformer without an EOS."""
     config = transformer.Config(
         vocab_size=VOCAB,
         d_model=32,
-        n_layers=2,
+        n_layers=layers,
         n_heads=4,
         n_kv_heads=2,
         head_dim=8,
