@@ -136,7 +136,7 @@ class Slot(NamedTuple):
 def slots(family: Family, config: Config, prefix: str) -> list[Slot]:
     """Every param of `config`, in the order of the table and of the layers."""
     model = transformer.transformer(config)
-    tree = jax.eval_shape(model.init, jax.random.key(0))
+    tree = jax.eval_shape(lambda: model.init(jax.random.key(0)))
     shapes = {path: x.shape for path, x in flatten(tree).items()}
     out = []
     for entry in family.entries:
