@@ -141,6 +141,12 @@ class Plan:
 
         def whole(x: np.ndarray) -> jax.Array:
             shape = (x.shape[0] * count, *x.shape[1:])
+            if self.parts(shape[0], "batch") % count:
+                raise ConfigError(
+                    f"{count} processes hold shares of a batch, and {shape[0]} rows do "
+                    f"not divide over the mesh {dict(self.mesh.shape)}: choose more "
+                    "rows a batch, or a smaller `data` axis"
+                )
             own = np.asarray(x)
             rows = self.of(shape, "batch")
             return jax.make_array_from_process_local_data(rows, own, shape)

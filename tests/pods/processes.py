@@ -56,7 +56,8 @@ def main() -> None:
     values(["processes"])
     distributed.start(values)
     workdir, stream = pathlib.Path(sys.argv[1]), killed_run.stream()
-    plan = sharding.on("data=-1", "train")
+    rows = min(4, jax.device_count())  # of a batch
+    plan = sharding.on(f"data={rows},tensor=-1", "train")
     if sys.argv[2:] == ["die"]:
         train(workdir / "dies", STEPS, plan, Last(stream, *plan.share()))
         return
