@@ -12,6 +12,8 @@ Hardware: 2 CPU cores.
 
 import ml_collections
 
+from configs.heads import shared
+
 
 def get_config() -> ml_collections.ConfigDict:
     """The fields of the stage `train_drafts`."""
@@ -31,13 +33,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.draft.d_ff = 320
     c.draft.rope_theta = 10000.0
 
-    c.data = ml_collections.ConfigDict()
-    c.data.source = "tfds:stdlib_code"
-    c.data.directory = ""  # empty: workdir/data
+    c.data = shared.data(tokens=300_000)  # of each variant, on the target's text
     c.data.pretraining_tokens = 0  # on raw text, before the alignment
-    c.data.tokens = 300_000  # of each variant, on the target's text
-    c.data.batch = 8
-    c.data.window = 256
 
     # The target's own text, after passages of the source.
     c.distill = ml_collections.ConfigDict()
@@ -55,21 +52,10 @@ def get_config() -> ml_collections.ConfigDict:
     c.variants.tv = {"loss": "tv"}
     c.variants.ce = {"label": 1.0, "soft": 0.0}
 
-    c.train = ml_collections.ConfigDict()
+    c.train = shared.train(rate=0.0003)
     c.train.pretraining_rate = 0.003
-    c.train.rate = 0.0003
-    c.train.weight_decay = 0.0
-    c.train.warmup = 10
-    c.train.clip = 1.0
-    c.train.rows_at_once = 4
     c.train.part = 0
     c.train.evaluate_every = 50
-    c.train.save_every = 50
-    c.train.keep = 2
-    c.train.log_every = 5
-    c.train.bad_steps = "stop"  # or skip, roll_back: training/health.py
-    c.train.norm_limit = 0.0
-    c.train.patience = 10
 
     c.drafter = ml_collections.ConfigDict({"name": "drafters/model"})
     c.evaluate = ml_collections.ConfigDict()
@@ -79,12 +65,5 @@ def get_config() -> ml_collections.ConfigDict:
     c.evaluate.prompt_tokens = 64
     c.evaluate.new_tokens = 48
 
-    # Decoding with every variant beside plain decoding; see experiments/defaults.py.
-    c.tasks = ("code",)
-    c.temperatures = (0.0, 0.8)
-    c.prompts = 12
-    c.prompt_tokens = 128
-    c.max_new_tokens = 96
-    c.batch = 1
-    c.repeats = 3
+    c.update(shared.decoding())
     return c

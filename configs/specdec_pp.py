@@ -11,6 +11,8 @@ Hardware: 2 CPU cores.
 
 import ml_collections
 
+from configs.heads import shared
+
 
 def get_config() -> ml_collections.ConfigDict:
     """The fields of the stage `train_acceptance`."""
@@ -28,12 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.objective.temperature = 1.0
     c.objective.part = 0
 
-    c.data = ml_collections.ConfigDict()
-    c.data.source = "tfds:stdlib_code"
-    c.data.directory = ""  # empty: workdir/data
-    c.data.tokens = 300_000
-    c.data.batch = 8
-    c.data.window = 256
+    c.data = shared.data(tokens=300_000)
 
     c.distill = ml_collections.ConfigDict()
     c.distill.prompts = 768
@@ -43,18 +40,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.distill.temperatures = (1.0,)
     c.distill.batch = 32
 
-    c.train = ml_collections.ConfigDict()
-    c.train.rate = 0.001
-    c.train.weight_decay = 0.0
-    c.train.warmup = 10
-    c.train.clip = 1.0
-    c.train.rows_at_once = 4
-    c.train.save_every = 50
-    c.train.keep = 2
-    c.train.log_every = 5
-    c.train.bad_steps = "stop"  # or skip, roll_back: training/health.py
-    c.train.norm_limit = 0.0
-    c.train.patience = 10
+    c.train = shared.train()
 
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.prompts = 32

@@ -11,7 +11,7 @@ Hardware: 2 CPU cores.
 
 import ml_collections
 
-from configs.heads import eagle
+from configs.heads import eagle, shared
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -31,22 +31,9 @@ def get_config() -> ml_collections.ConfigDict:
     c.objective.asked = 0.5  # chance that a layer is asked, while training
     c.objective.part = 512
 
-    c.data = ml_collections.ConfigDict()
-    c.data.source = "tfds:stdlib_code"
-    c.data.directory = ""  # empty: workdir/data
-    c.data.tokens = 200_000
-    c.data.batch = 8
-    c.data.window = 256
+    c.data = shared.data(tokens=200_000)
 
-    c.train = ml_collections.ConfigDict()
-    c.train.rate = 0.001
-    c.train.weight_decay = 0.0
-    c.train.warmup = 10
-    c.train.clip = 1.0
-    c.train.rows_at_once = 2
-    c.train.save_every = 50
-    c.train.keep = 2
-    c.train.log_every = 5
+    c.train = shared.train(rows_at_once=2)
 
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.temperature = 0.0

@@ -96,9 +96,9 @@ class Spec:
                 raise MethodError(f"{self.name} needs {name!r}: {_remedy(name)}")
         try:
             return factory(**{**filled, **self.arguments})
+        except DecodaxError:
+            raise
         except (TypeError, ValueError) as error:
-            if isinstance(error, DecodaxError):
-                raise
             raise MethodError(f"{self} cannot be built: {error}") from error
 
 

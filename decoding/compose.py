@@ -86,7 +86,7 @@ def from_config(config: Mapping[str, Any]) -> Method:
         raise MethodError(f"a method has no {sorted(unknown, key=str)}; it has {known}")
     parts = {r: spec(given[r], f) for r, f in ROLES.items() if given.get(r)}
     listed = given.get("transforms", ())
-    if not isinstance(listed, list | tuple):
+    if type(listed) not in (list, tuple):
         raise MethodError(f"transforms={listed!r}: write a list")
     transforms = tuple(spec(v, "transforms", "constraints") for v in listed)
     return Method(transforms=transforms, **parts)

@@ -16,7 +16,7 @@ from jax import Array, lax
 from decoding import base, noise, sharding, stats, tree
 from decoding.constraints import stop as stopping
 from models.base import ALL, NONE, Block, LanguageModel, causal_block
-from models.cache import KVCache
+from models.cache import by_rows
 from models.errors import MethodError
 
 TARGET = "target"
@@ -385,21 +385,15 @@ def admit(
     What rows share stays as `state` has it: it outlives a request.
     """
 
-    def put(old: Any, new: Any) -> Any:
-        if isinstance(old, KVCache):  # a layout knows which of its arrays have rows
-            return old.admit(row, new, source)
-        return old.at[row].set(new[source])
-
     def puts(old: Any, new: Any) -> Any:
-        cached = lambda x: isinstance(x, KVCache)
-        return jax.tree.map(put, old, new, is_leaf=cached)
+        admit = lambda old, new: old.admit(row, new, source)
+        return by_rows(admit, lambda old, new: old.at[row].set(new[source]), old, new)
 
-    names = ("drafter", "verifier", "transform", "stop")
     parts: dict[str, Any] = {}
-    for name in names:
-        old, new = getattr(state, name), getattr(fresh, name)
-        parts[name] = base.State(puts(old.row, new.row), old.shared)
     for name in state.__dataclass_fields__:
-        if name not in names:
-            parts[name] = puts(getattr(state, name), getattr(fresh, name))
+        old, new = getattr(state, name), getattr(fresh, name)
+        if name in sharding.COMPONENTS:
+            parts[name] = base.State(puts(old.row, new.row), old.shared)
+        else:
+            parts[name] = puts(old, new)
     return sharding.pinned(replace(state, **parts))

@@ -12,18 +12,12 @@ import jax
 
 from decoding import base
 from models import sharding
-from models.cache import KVCache
-
-
-def _is_cache(x: Any) -> bool:
-    return isinstance(x, KVCache)
+from models.cache import by_rows
 
 
 def rows(tree: Any) -> Any:
     """The axes of leaves with a leading batch, caches among them."""
-    return jax.tree.map(
-        lambda x: x.axes() if _is_cache(x) else "batch", tree, is_leaf=_is_cache
-    )
+    return by_rows(lambda cache: cache.axes(), lambda x: "batch", tree)
 
 
 def component(state: base.State) -> base.State:

@@ -74,6 +74,19 @@ def load(path: str | Path) -> ConfigDict:
     return config
 
 
+# What parsing a value as Python raises, in the two libraries that do.
+REFUSED = (
+    flags.Error,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
 def override(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
     """Apply `--config.field=value` arguments; a name that is no field is an error."""
     for argument in arguments:
@@ -90,7 +103,7 @@ def override(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
             "config", config, flag_values=values, sys_argv=argv
         )
         values(argv)
-    except Exception as error:  # values are parsed as Python, by two libraries
+    except REFUSED as error:
         raise ConfigError(
             f"overrides {list(arguments)}: {type(error).__name__}: {error}"
         ) from error

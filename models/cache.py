@@ -6,6 +6,7 @@ they are read). A layout is a pytree with `append`, `read`, `attend`, `move`, `s
 slots per row. Others are in `quantized`.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -187,3 +188,17 @@ def dense(
         jnp.full((batch, size), -1, jnp.int32),
         jnp.zeros((batch,), jnp.int32),
     )
+
+
+def by_rows(cached: Callable, array: Callable, tree: Any, *more: Any) -> Any:
+    """`array` of the leaves of trees whose first axis is the batch, and `cached` of the
+    caches among them, whose layout knows which of its arrays have rows.
+    """
+
+    def whole(x: Any) -> bool:
+        return isinstance(x, KVCache)
+
+    def one(x: Any, *rest: Any) -> Any:
+        return (cached if whole(x) else array)(x, *rest)
+
+    return jax.tree.map(one, tree, *more, is_leaf=whole)

@@ -17,7 +17,7 @@ import decoding
 import models
 from models.errors import ConfigError
 from models.heads import exits, files
-from training import data, evaluate, fit, heads, lossy, optimizers, recipes
+from training import data, evaluate, fit, heads, health, lossy, optimizers, recipes
 from training.objectives import specee
 
 
@@ -87,6 +87,7 @@ class Training:
             save_every=t.save_every,
             keep=t.keep,
             log_every=t.log_every,
+            bad_steps=health.from_config(t),
         )
 
     def held_out(self, params: Any) -> dict[str, Any]:

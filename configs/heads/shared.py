@@ -1,9 +1,57 @@
 """What all recipes of draft heads for `tiny` share: data, budget and schedule.
 
-No head has a schedule of its own, so that they can be compared.
+No head has a schedule of its own, so that they can be compared. Recipes of draft models
+and predictors take `data`, `train` and `decoding` from here.
 """
 
 import ml_collections
+
+
+def data(tokens: int) -> ml_collections.ConfigDict:
+    """The text, and how many of its tokens are learned from."""
+    c = ml_collections.ConfigDict()
+    c.source = "tfds:stdlib_code"
+    c.directory = ""  # empty: workdir/data
+    c.tokens = tokens
+    c.batch = 8
+    c.window = 256
+    return c
+
+
+def train(
+    rate: float = 0.001,
+    warmup: int = 10,
+    clip: float = 1.0,
+    rows_at_once: int = 4,
+    save_every: int = 50,
+) -> ml_collections.ConfigDict:
+    """The schedule, and what is kept and logged."""
+    c = ml_collections.ConfigDict()
+    c.rate = rate
+    c.weight_decay = 0.0
+    c.warmup = warmup
+    c.clip = clip
+    c.rows_at_once = rows_at_once
+    c.save_every = save_every
+    c.keep = 2
+    c.log_every = 5
+    c.bad_steps = "stop"  # or skip, roll_back: training/health.py
+    c.norm_limit = 0.0
+    c.patience = 10
+    return c
+
+
+def decoding() -> ml_collections.ConfigDict:
+    """Decoding beside plain decoding; see experiments/defaults.py."""
+    c = ml_collections.ConfigDict()
+    c.tasks = ("code",)
+    c.temperatures = (0.0, 0.8)
+    c.prompts = 12
+    c.prompt_tokens = 128
+    c.max_new_tokens = 96
+    c.batch = 1
+    c.repeats = 3
+    return c
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -26,27 +74,10 @@ def get_config() -> ml_collections.ConfigDict:
     # Candidates and prompt tokens of the trees for every state (PPD); 0: no such trees.
     c.tree_budget = 0
 
-    c.data = ml_collections.ConfigDict()
-    c.data.source = "tfds:stdlib_code"
-    c.data.directory = ""  # empty: workdir/data
-    c.data.tokens = 500_000
-    c.data.batch = 8
-    c.data.window = 256
-
-    c.train = ml_collections.ConfigDict()
-    c.train.rate = 0.001
-    c.train.weight_decay = 0.0
-    c.train.warmup = 20
-    c.train.clip = 0.5
-    c.train.rows_at_once = 2
+    c.data = data(tokens=500_000)
+    c.train = train(warmup=20, clip=0.5, rows_at_once=2, save_every=40)
     c.train.remat = False
     c.train.evaluate_every = 80
-    c.train.save_every = 40
-    c.train.keep = 2
-    c.train.log_every = 5
-    c.train.bad_steps = "stop"  # or skip, roll_back: training/health.py
-    c.train.norm_limit = 0.0
-    c.train.patience = 10
 
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.temperature = 0.8
@@ -59,13 +90,6 @@ def get_config() -> ml_collections.ConfigDict:
     c.evaluate.prompt_tokens = 64
     c.evaluate.new_tokens = 48
 
-    # Decoding with the heads beside plain decoding; see experiments/defaults.py.
-    c.tasks = ("code",)
-    c.temperatures = (0.0, 0.8)
-    c.prompts = 12
-    c.prompt_tokens = 128
-    c.max_new_tokens = 96
-    c.batch = 1
-    c.repeats = 3
+    c.update(decoding())
     c.export = ""  # a folder for the finished heads; empty: workdir/export
     return c

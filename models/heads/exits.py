@@ -26,6 +26,11 @@ NAMES = ("in", "out")
 
 def init(key: Array, n_layers: int, candidates: int = 4, width: int = 512) -> Params:
     """Random params for a target of `n_layers`."""
+    if n_layers < 2:
+        raise ConfigError(
+            f"the target has n_layers={n_layers}: there is no layer to stop before "
+            "the last, choose a deeper target"
+        )
     keys, exits, size = jax.random.split(key), n_layers - 1, 3 * candidates
     return {
         "in": {

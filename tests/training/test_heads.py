@@ -157,11 +157,15 @@ def test_the_regression_does_not_reach_the_target():
 @pytest.fixture(scope="module")
 def small():
     """A small target with `tiny`'s tokenizer."""
+    return small_target(1)
+
+
+def small_target(layers: int) -> models.Loaded:
     tokenizer = models.load("tiny").tokenizer
     config = transformer.Config(
         vocab_size=4096,
         d_model=16,
-        n_layers=1,
+        n_layers=layers,
         n_heads=2,
         n_kv_heads=1,
         head_dim=8,
