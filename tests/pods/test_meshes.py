@@ -18,7 +18,8 @@ HERE = pathlib.Path(__file__).parent
 def ran(script: str, *arguments: str) -> dict:
     """What a script of this folder prints, as JSON."""
     root = str(HERE.parent.parent)
-    told = {"PYTHONPATH": root, "XLA_FLAGS": "--xla_backend_optimization_level=1"}
+    flags = os.environ["XLA_FLAGS"] + " --xla_backend_optimization_level=1"
+    told = {"PYTHONPATH": root, "XLA_FLAGS": flags}
     done = subprocess.run(
         [sys.executable, str(HERE / script), *arguments],
         capture_output=True,

@@ -30,7 +30,7 @@ def started(count: int, devices: int, *arguments: str) -> list[subprocess.Popen]
         port = free.getsockname()[1]
     told = {
         "PYTHONPATH": str(SCRIPT.parent.parent.parent),
-        "XLA_FLAGS": "--xla_backend_optimization_level=1",
+        "XLA_FLAGS": os.environ["XLA_FLAGS"] + " --xla_backend_optimization_level=1",
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(devices),
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
