@@ -57,10 +57,13 @@ def _prompt(lm: Any, row: Any, new: int) -> Prompt:
     if type(most) is not int or most < 1:
         raise ValueError(f"max_new_tokens={most!r}: use an integer, at least 1")
     if "tokens" in row:
-        wrong = [t for t in row["tokens"] if type(t) is not int]
+        tokens = row["tokens"]
+        if type(tokens) is not list:
+            raise TypeError(f"tokens {tokens!r}: a list of ids is needed")
+        wrong = [t for t in tokens if type(t) is not int]
         if wrong:
             raise TypeError(f"token {wrong[0]!r} is no integer")
-        return Prompt(list(row["tokens"]), most)
+        return Prompt(tokens, most)
     if "messages" in row:
         return Prompt(list(lm.chat(row["messages"])), most)
     if type(row["prompt"]) is not str:

@@ -1,8 +1,8 @@
 """Slices that programs are compiled for, and what their chips can do.
 
 HBM, bandwidth and dense bfloat16 operations of a chip as Google Cloud documents them.
-A topology is `v5e:4x4`, `v5p:2x4x4`, ..., or `cpu:8` for virtual devices of this
-machine.
+A topology is `v5e:4x4`, `v5p:2x4x4`, ..., `v5e:1` for one chip, or `cpu:8` for virtual
+devices of this machine.
 """
 
 from dataclasses import dataclass
@@ -63,6 +63,8 @@ def devices(topology: str, memory: int | None = None) -> tuple[Chip, list[Any]]:
             "or v5p:2x4x4, or cpu:N"
         )
     try:
+        if set(shape.split("x")) == {"1"}:
+            return CHIPS[kind], [aot.device(kind)]
         return CHIPS[kind], list(aot.slice_of(topology))
     except ImportError as error:
         raise ConfigError(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from decoding import prompt_set
 from experiments import questions
-from models.errors import CheckpointError
+from models.errors import CheckpointError, DataError
 from tests.conformance import kit
 from tests.fuzz.survey import cases, survey
 from training import checkpoints, conversations, data
@@ -71,6 +71,14 @@ def speaker(lm=kit.TARGET):
         return [t for m in messages for t in lm.tokenizer.encode(m["content"])]
 
     return types.SimpleNamespace(**vars(lm), chat=chat)
+
+
+@pytest.mark.parametrize("tokens", ['""', "{}", "null"])
+def test_tokens_that_are_no_list(tokens, tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text(f'{{"tokens": {tokens}}}')
+    with pytest.raises(DataError, match=r"line 1.*a list of ids"):
+        prompt_set.read(speaker(), path, 5)
 
 
 @cases(80, 30_000)
