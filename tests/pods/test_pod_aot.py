@@ -134,7 +134,7 @@ def test_recipes_fit_their_slices(name):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["hydra_llama3_8b", "eagle3_llama3_8b"])
 def test_heads_of_8b_train_on_one_chip(name):
-    """8 rows of 2,048 tokens, 128,256 of vocabulary: at most 80 GB of a v5p's 95 GiB."""
+    """8 rows of 2,048 tokens, 128,256 of vocabulary: at most 80 GB of 95 GiB."""
     config = recipe(name)
     config.mesh, config.data.batch = "data=1", 8
     (row,) = preflight.Preflight(config, "v5p:1").rows("train")
