@@ -48,6 +48,7 @@ def get_config() -> ml_collections.ConfigDict:
     """The stage `train_heads` at scale."""
     c = shared.get_config()
     c.architecture = ml_collections.ConfigDict(type_safe=False)
+    c.objective.part = 0  # positions whose logits exist at a time; 0: all
     c.data.source = "conversations"
     c.data.tokens = 400_000_000
     c.data.window = 2047  # and the token after it
