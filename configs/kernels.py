@@ -6,10 +6,10 @@ Needs the extra `tpu` (libtpu): the real TPU compiler, on any machine. One layer
 attention at the shapes of Llama 3 8B and 70B in bfloat16, with the write of the block's
 keys before it. Every piece is kept: the same command again goes on where it stopped.
 
-On a GPU the same command measures instead: tree attention and the pass over the logits
-beside XLA, cuDNN and the bandwidth of a copy, a model with a shared prefix, and rounds
-of a target of 8B's shape (18 GB of random weights and as much again for caches). No GPU
-has run it yet.
+On a GPU the same command measures instead: tree attention (of rows and of pages) and
+the passes over logits beside XLA, cuDNN and the bandwidth of a copy, a model with a
+shared prefix, and rounds of a target of 8B's shape (18 GB of random weights and as much
+again for caches). No GPU has run it yet.
 
 Hardware: any; 192 compilations of one to four seconds on two free cores. The times of
 the second table are of the machine that it runs on; on a CPU that is XLA alone.
@@ -41,6 +41,7 @@ def get_config() -> ml_collections.ConfigDict:
         "batch": 8,
         "sizes": (4096, 8192, 16384, 32768),
         "nodes": (1, 16, 64),
+        "page": 256,  # slots of a page, where the cache is in pages
         "vocab": 128256,
         "layers": 32,
         "d_model": 4096,

@@ -16,7 +16,10 @@ import jax.numpy as jnp
 
 from experiments.report import table
 from experiments.store import Store
-from kernels import aot, tree_attention, verify
+from kernels import aot, paged_tree_attention, tree_attention, verify
+from kernels import plan as planning
+from kernels.paged_tree_attention import api as paged
+from kernels.tree_attention import api as dense
 from models import base, shared, transformer
 from models.base import pack_bits
 
@@ -47,6 +50,7 @@ def measure(settings: Any, store: Store) -> dict[str, list]:
     for name, make in (
         ("attention", attention),
         ("verify", vocabulary),
+        ("residual", residual),
         ("hydragen", hydragen),
         ("rounds", rounds),
     ):
@@ -62,24 +66,37 @@ def copy_bandwidth(settings: Any) -> dict[str, float]:
 
 
 def attention(settings: Any, gb_s: float) -> list[dict[str, Any]]:
-    """One layer's tree attention by form, size and nodes, and cuDNN at one node."""
+    """One layer's tree attention by form, size and nodes, from rows of a cache and from
+    pages in any order; and cuDNN at one node."""
     groups, heads = aot.MODELS[settings.model]
-    batch, dtype, rows = settings.batch, jnp.bfloat16, []
-    keys = jax.random.split(jax.random.key(0), 3)
+    batch, page, dtype, rows = settings.batch, settings.page, jnp.bfloat16, []
+    keys = jax.random.split(jax.random.key(0), 4)
     for size in settings.sizes:
         cache = (batch, groups, size, 128)
         k, v = (jax.random.normal(key, cache, dtype) for key in keys[:2])
+        pools = [x.reshape(-1, groups, page, 128) for x in (k, v)]
+        table = jax.random.permutation(keys[3], batch * size // page)
+        table = table.reshape(batch, -1)
         for nodes in settings.nodes:
             q = jax.random.normal(keys[2], (batch, nodes, groups * heads, 128), dtype)
             chain = pack_bits(jnp.tril(jnp.ones((batch, nodes, nodes), bool)))
             lengths = jnp.full((batch,), size - nodes, jnp.int32)
+            shape = aot.tree_attention_shape(settings.model, batch, size, nodes)
+            paged_shape = replace(shape, page=page, pages=table.size)
             for form in settings.forms:
-                call = functools.partial(
-                    tree_attention.tree_attention, scale=128**-0.5, kernel=form
-                )
+                more: dict[str, Any] = {"scale": 128**-0.5, "kernel": form}
+                call = functools.partial(tree_attention.tree_attention, **more)
                 arrays = (q, k, v, lengths, chain)
                 spent = seconds(jax.jit(call), *arrays, repeats=settings.repeats)
-                rows.append(_row(form, size, nodes, spent, (k, v, q, q), gb_s))
+                taken = _taken(form, dense.choose, shape)
+                rows.append(_row(taken, size, nodes, spent, (k, v, q, q), gb_s))
+                call = functools.partial(
+                    paged_tree_attention.paged_tree_attention, **more
+                )
+                given = (q, *pools, table, lengths, chain)
+                spent = seconds(jax.jit(call), *given, repeats=settings.repeats)
+                taken = _taken(form, paged.choose, paged_shape) + ", pages"
+                rows.append(_row(taken, size, nodes, spent, (k, v, q, q), gb_s))
             if nodes == 1 and settings.cudnn:
                 turned = [x.swapaxes(1, 2) for x in (k, v)]
                 call = functools.partial(
@@ -102,7 +119,23 @@ def vocabulary(settings: Any, gb_s: float) -> list[dict[str, Any]]:
             call = functools.partial(verify.verify, kernel=form)
             arrays = (logits, 0.8, tokens, noise, depth)
             spent = seconds(jax.jit(call), *arrays, repeats=settings.repeats)
-            rows.append(_row(form, settings.vocab, nodes, spent, (logits, noise), gb_s))
+            rows.append(_over(form, spent, logits, (logits, noise), gb_s))
+    return rows
+
+
+def residual(settings: Any, gb_s: float) -> list[dict[str, Any]]:
+    """A draw of what is left of one law after another, at N nodes."""
+    rows, keys = [], jax.random.split(jax.random.key(3), 3)
+    for nodes in settings.nodes:
+        wide = (settings.batch, nodes, settings.vocab)
+        p, q = (jax.random.normal(key, wide) for key in keys[:2])
+        lses = [jax.nn.logsumexp(x, -1) for x in (p, q)]
+        noise = jax.random.gumbel(keys[2], wide)
+        for form in settings.forms:
+            call = functools.partial(verify.residual, kernel=form)
+            arrays = (p, q, *lses, noise)
+            spent = seconds(jax.jit(call), *arrays, repeats=settings.repeats)
+            rows.append(_over(form, spent, p, (p, q, noise), gb_s))
     return rows
 
 
@@ -202,6 +235,20 @@ def _step(lm: Any, params: Any, cache: Any, nodes: int, settings: Any) -> float:
     return statistics.median(spent)
 
 
+def _taken(form: str, choose: Callable, shape: Any) -> str:
+    """The form asked for, and what was run where a kernel did not take the call."""
+    found = choose(form, planning.platform(), shape).form
+    return form if found in (form, dense.GPU) else f"{form}: {found}"
+
+
+def _over(form: str, spent: float, logits: Any, arrays: Any, gb_s: float):
+    """A row of a pass over `logits`, which moves `arrays`."""
+    batch, nodes, size = logits.shape
+    shape = verify.Shape(batch, nodes, size, logits.dtype)
+    taken = _taken(form, verify.choose, shape)
+    return _row(taken, size, nodes, spent, arrays, gb_s)
+
+
 def _row(form: str, size: int, nodes: int, spent: float, arrays: Any, gb_s: float):
     rate = sum(x.nbytes for x in arrays) / spent / 1e9
     return {
@@ -218,7 +265,7 @@ def markdown(found: dict[str, list]) -> str:
     """The tables of the report."""
     parts = [f"Copy bandwidth: {found['bandwidth'][0]['gb_s']:,.0f} GB/s.", "", TARGETS]
     heads = ("form", "S or V", "N", "ms", "GB/s", "÷ copy", "÷ N = 1", "÷ xla")
-    for name in ("attention", "verify"):
+    for name in ("attention", "verify", "residual"):
         at = {(r["form"], r["size"], r["nodes"]): r["ms"] for r in found[name]}
         rows = []
         for row in found[name]:

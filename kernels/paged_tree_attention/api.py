@@ -1,8 +1,8 @@
-"""Tree attention over pages: the same kernel, whose index maps read a page table.
+"""Tree attention over pages: the same kernels, which read a page table.
 
-A page is a block of the kernel, [G, page, d] in one piece of memory, and slot `s` of
-row `b` is slot `s % page` of page `table[b, s // page]`. Rows that share a prefix name
-the same pages.
+A page is [G, page, d] in one piece of memory (on a TPU a block of the kernel, on a GPU
+one or several), and slot `s` of row `b` is slot `s % page` of page
+`table[b, s // page]`. Rows that share a prefix name the same pages.
 """
 
 import jax.numpy as jnp
@@ -10,14 +10,12 @@ from jax import Array
 
 from kernels import plan as planning
 from kernels.tree_attention import api as dense
-from kernels.tree_attention import layout, pallas_tpu, xla
+from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
 
 
 def choose(kernel: str, platform: str, shape: pallas_tpu.Shape, words: int = 1):
     """The form for a call; see `tree_attention.choose`."""
     choice = dense.choose(kernel, platform, shape, words)
-    if choice.form == dense.GPU:
-        return dense.Choice(dense.XLA, "the GPU kernel reads no page table")
     if choice.form == dense.TPU and shape.page % layout.LANES:
         why = f"pages of {shape.page} slots: a multiple of {layout.LANES} is needed"
         return dense.Choice(dense.XLA, why)
@@ -73,6 +71,8 @@ def paged_tree_attention(
         return xla.tree_attention(
             *arguments, window=window, softcap=softcap, scale=scale, table=table
         )
+    if form == dense.GPU:
+        return pallas_gpu.tree_attention(shape, *arguments, table=table)
     interpret = form == dense.INTERPRET
     vmem = vmem or planning.vmem_here(interpret)
     plan = pallas_tpu.plan(shape, vmem)

@@ -3,15 +3,18 @@
 A program takes 64 rows (nodes times the query heads of a KV head) of one batch row and
 KV head, and one of `splits` runs of the blocks of slots that the row needs: a small
 batch still fills the machine, and the runs are merged by log-sum-exp afterwards. Keys
-and values come through the tensor memory accelerator, `STAGES` blocks ahead. Blocks
-wholly inside the prefix are used without a mask; in the others each row's ancestor
-words are shifted to the slots in registers.
+and values come through the tensor memory accelerator, `STAGES` blocks ahead; of a cache
+in pages, each block from where the page table says. Blocks wholly inside the prefix are
+used without a mask; in the others each row's ancestor words are shifted to the slots in
+registers.
 
-Rows of bfloat16 or float16 with a cache of the same, `d` a multiple of 64, slots a
-multiple of 64; `reason_against` says what else keeps a call from this form.
+Rows of bfloat16 or float16 with a cache of the same, `d` a multiple of 64, slots (and
+those of a page) a multiple of 64; `reason_against` says what else keeps a call from
+this form.
 """
 
 import functools
+import inspect
 from typing import Any
 
 import jax
@@ -31,6 +34,10 @@ STAGES = 2
 PROGRAMS = 264  # twice the multiprocessors of an H100: what splits aim at
 LOG2E = 1.4426950408889634
 
+_load: Any = plgpu.load
+if "idx" in inspect.signature(plgpu.load).parameters:  # before jax 0.12
+    _load = functools.partial(plgpu.load, idx=())
+
 
 def reason_against(shape: Shape) -> str:
     """Why a call cannot take this form; empty when it can."""
@@ -42,6 +49,8 @@ def reason_against(shape: Shape) -> str:
         return f"d={shape.dim}: a multiple of 64 up to 256 is needed"
     if shape.size % BLOCK:
         return f"S={shape.size} is no multiple of {BLOCK}"
+    if shape.page % BLOCK:
+        return f"pages of {shape.page} slots: a multiple of {BLOCK} is needed"
     return ""
 
 
@@ -63,9 +72,13 @@ def tree_attention(
     positions: Array | None = None,
     key_positions: Array | None = None,
     *,
+    table: Array | None = None,
     interpret: Any = False,
 ) -> tuple[Array, Array]:
-    """The kernel; arguments as in `api.tree_attention`."""
+    """The kernel; arguments as in `api.tree_attention`.
+
+    With a `table` int32[B, S / page], k and v are pools of pages [P, G, page, d].
+    """
     s, runs = shape, splits(shape)
     count = s.nodes * s.heads
     tiles = -(-count // ROWS)
@@ -87,6 +100,8 @@ def tree_attention(
     if s.window:
         assert positions is not None and key_positions is not None
         arrays += [rows(positions[..., None]), key_positions]
+    if table is not None:
+        arrays.append(jnp.clip(table, 0, s.pages - 1))
     new = jax.ShapeDtypeStruct
     lead = (runs, s.batch, s.groups, tiles * ROWS)
     # Tiles of 8 rows of 128 bytes, as the matrix instructions read them.
@@ -120,7 +135,9 @@ def tree_attention(
 def _kernel(
     s: Shape, runs: int, interpret: bool, q, k, v, bounds, words, *refs
 ) -> None:
-    union, *near = refs[: 3 if s.window else 1]
+    union, *more = refs[:-10]
+    near: Any = more[:2] if s.window else ()
+    table = more[-1] if s.page else None
     out, lse, q_at, k_at, v_at, p_at, lse_at, q_here, k_here, v_here = refs[-10:]
     one, block = np.int32(1), np.int32(BLOCK)
     tile, g, both = (lax.axis_index(name) for name in ("tile", "group", "run"))
@@ -135,16 +152,19 @@ def _kernel(
     square, row = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1)
 
     def fetch(i: Any) -> None:
-        stage = lax.rem(i, np.int32(STAGES))
-        slots = pl.ds((begin + i) * BLOCK, BLOCK)
-        plgpu.copy_gmem_to_smem(k.at[b, g, slots], k_at.at[stage], k_here.at[stage])
-        plgpu.copy_gmem_to_smem(v.at[b, g, slots], v_at.at[stage], v_here.at[stage])
+        stage, slot, at = lax.rem(i, np.int32(STAGES)), (begin + i) * BLOCK, b
+        if table is not None:
+            page = np.int32(s.page)
+            at, slot = table[b, lax.div(slot, page)], lax.rem(slot, page)
+        slots = pl.ds(slot, BLOCK)
+        plgpu.copy_gmem_to_smem(k.at[at, g, slots], k_at.at[stage], k_here.at[stage])
+        plgpu.copy_gmem_to_smem(v.at[at, g, slots], v_at.at[stage], v_here.at[stage])
 
     # The interpreter knows no register layouts.
     def read(ref: Any, index: tuple, to: Any) -> Array:
         if interpret:
             return ref[index]
-        return plgpu.load(ref, index, layout=to, optimized=False)
+        return _load(ref.at[index], layout=to, optimized=False)
 
     def iota(shape: tuple, axis: int) -> Array:
         if interpret:
@@ -161,7 +181,7 @@ def _kernel(
             return lax.dot_general(a, b, (((1,), (1,)), ((), ())))
 
         def into(acc: Any) -> Array:
-            plgpu.wgmma(acc, q_at, plgpu.transpose_ref(k_at.at[stage], (1, 0)))
+            plgpu.wgmma(acc, q_at, k_at.at[stage].transpose((1, 0)))
             return acc[...]
 
         return pl.run_scoped(into, plgpu.ACC((ROWS, BLOCK), jnp.float32))

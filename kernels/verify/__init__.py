@@ -3,6 +3,7 @@
 from kernels.verify.api import (
     Facts,
     Rest,
+    Shape,
     choose,
     merge,
     merge_rest,
@@ -14,6 +15,7 @@ from kernels.verify.api import (
 __all__ = [
     "Facts",
     "Rest",
+    "Shape",
     "choose",
     "merge",
     "merge_rest",

@@ -16,33 +16,43 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from kernels import plan as planning
-from kernels.verify import pallas_tpu, reference
+from kernels.verify import pallas_gpu, pallas_tpu, reference
 from kernels.verify.facts import Facts as Facts
 from kernels.verify.facts import Rest as Rest
 from kernels.verify.facts import merge as merge
 from kernels.verify.facts import merge_rest as merge_rest
-from kernels.verify.tiling import Shape, plan, plan_rest, plan_search
+from kernels.verify.tiling import Shape as Shape
+from kernels.verify.tiling import plan, plan_rest, plan_search
 
 AUTO, PALLAS, XLA = "auto", "pallas", "xla"
-TPU, INTERPRET = "tpu", "interpret"
+TPU, GPU, INTERPRET = "tpu", "gpu", "interpret"
+HOPPER = "hopper"  # the platform "gpu" where it is one
 
 
 class Choice(NamedTuple):
     """The form that a call takes, and why."""
 
-    form: str  # TPU | INTERPRET | XLA
+    form: str  # TPU | GPU | INTERPRET | XLA
     why: str
 
 
-def choose(kernel: str, platform: str) -> Choice:
-    """The form on `platform`."""
+def choose(kernel: str, platform: str, shape: Shape, search: bool = False) -> Choice:
+    """The form for a call of this shape on `platform`; `search`: of `thresholds`.
+
+    "auto" takes a GPU kernel nowhere yet: none has been measured against XLA.
+    """
     if kernel not in (AUTO, PALLAS, XLA):
         raise ValueError(f"kernel={kernel!r}: use one of {(AUTO, PALLAS, XLA)}")
     if kernel == XLA:
         return Choice(XLA, "asked for")
     if platform == TPU:
         return Choice(TPU, "Pallas kernel")
-    if kernel == AUTO or platform != "cpu":
+    if kernel == AUTO:
+        return Choice(XLA, f"no measured kernel for {platform}")
+    if platform == HOPPER:
+        against = pallas_gpu.NO_SEARCH if search else pallas_gpu.reason_against(shape)
+        return Choice(XLA, against) if against else Choice(GPU, "Mosaic GPU kernel")
+    if platform != "cpu":
         return Choice(XLA, f"no kernel for {platform}")
     return Choice(INTERPRET, f"Pallas asked for on {platform}: interpreted")
 
@@ -78,7 +88,12 @@ def verify(
             "depth, or noise of the shape of the logits"
         )
     local = tokens - offset
-    form, _ = choose(kernel, planning.platform())
+    form, _ = choose(kernel, planning.platform(), _shape(logits))
+    if form == GPU:
+        if noise is not None and depth is None:
+            depth = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32), heat.shape)
+        found = pallas_gpu.verify(_shape(logits), logits, heat, local, noise, depth)
+        return _numbered(found, offset)
     alone = nodes == 1 or form == XLA  # one row of noise a node
     if depth is not None and alone:
         assert noise is not None
@@ -97,6 +112,10 @@ def verify(
         cut = plan(shape, vmem)
         found = pallas_tpu.verify(cut, *arrays, vmem=vmem, interpret=interpret)
         found = Facts(*_turn(nodes == 1, found))
+    return _numbered(found, offset)
+
+
+def _numbered(found: Facts, offset: ArrayLike) -> Facts:
     return found._replace(best=found.best + offset, drawn=found.drawn + offset)
 
 
@@ -116,10 +135,12 @@ def residual(
     Laws are logits [B, N, V] with the log-sum-exp [B, N] of the whole vocabulary;
     `noise` float32[B, N, V] is fresh Gumbel noise of each node.
     """
-    form, _ = choose(kernel, planning.platform())
+    form, _ = choose(kernel, planning.platform(), _shape(p_logits))
     arrays = (p_logits, q_logits, p_lse, q_lse, noise)
     if form == XLA:
         found = reference.residual(*arrays)
+    elif form == GPU:
+        found = pallas_gpu.residual(_shape(p_logits), *arrays)
     else:
         turned = p_logits.shape[1] == 1
         arrays = _turn(turned, arrays)
@@ -149,7 +170,7 @@ def thresholds(
     nodes = logits.shape[:2]
     best = jnp.broadcast_to(jnp.asarray(k, jnp.int32), nodes)
     share = jnp.broadcast_to(jnp.asarray(mass, jnp.float32), nodes)
-    form, _ = choose(kernel, planning.platform())
+    form, _ = choose(kernel, planning.platform(), _shape(logits), search=True)
     if form == XLA:
         return reference.thresholds(logits, best, share)
     interpret = form == INTERPRET

@@ -16,15 +16,21 @@ def verify(
 ) -> Facts:
     """`logits` [B, N, V]; `temperature` float32[B, N]; `tokens` int32[B, N, M];
     `noise` float32[B, N, V] or None. Tokens outside of the vocabulary score -inf."""
-    size = logits.shape[-1]
+    asked = scores(logits, temperature, tokens)
     logits = logits.astype(jnp.float32)
     scaled = logits / temperature[..., None]
     best, top = _best(logits)
     drawn, race = _best(scaled if noise is None else scaled + noise)
+    return Facts(best, top, jax.nn.logsumexp(scaled, -1), asked, drawn, race)
+
+
+def scores(logits: Array, temperature: Array, tokens: Array) -> Array:
+    """float32[B, N, M]: logit / temperature of `tokens`, of these logits alone."""
+    size = logits.shape[-1]
     there = (tokens >= 0) & (tokens < size)
-    scores = jnp.take_along_axis(scaled, jnp.clip(tokens, 0, size - 1), -1)
-    scores = jnp.where(there, scores, -jnp.inf)
-    return Facts(best, top, jax.nn.logsumexp(scaled, -1), scores, drawn, race)
+    found = jnp.take_along_axis(logits, jnp.clip(tokens, 0, size - 1), -1)
+    found = found.astype(jnp.float32) / temperature[..., None]
+    return jnp.where(there, found, -jnp.inf)
 
 
 def residual(

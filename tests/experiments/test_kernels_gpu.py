@@ -1,11 +1,17 @@
 """The GPU's benchmark runs from end to end, on a small shape and no GPU."""
 
+import dataclasses
+import functools
+
+import jax.numpy as jnp
 import ml_collections
 import pytest
 
 from configs import kernels
 from experiments import kernels_gpu
 from experiments.store import Store
+from kernels import plan as planning
+from kernels import verify
 
 pytestmark = pytest.mark.kernels
 
@@ -17,7 +23,8 @@ SMALL = {
     "cudnn": False,
     "batch": 1,
     "sizes": (64,),
-    "nodes": (1, 8),
+    "nodes": (8,),
+    "page": 16,
     "vocab": 300,
     "layers": 1,
     "d_model": 32,
@@ -36,14 +43,28 @@ def test_every_table_is_filled(tmp_path):
     assert count == {
         "bandwidth": 1,
         "attention": 2,
-        "verify": 2,
+        "verify": 1,
+        "residual": 1,
         "hydragen": 2,
-        "rounds": 2,
+        "rounds": 1,
     }
     text = kernels_gpu.markdown(found)
     assert "nan" not in text and "inf" not in text
     # A second reading is from the folder: nothing is measured again.
     assert kernels_gpu.measure(settings, Store(tmp_path)) == found
+
+
+def test_a_row_says_what_was_run(monkeypatch):
+    """A kernel that was asked for and did not take the call; planted: fp32 logits of
+    too few tokens on a Hopper, and a GPU that is none."""
+    monkeypatch.setattr(planning, "platform", lambda: "hopper")
+    taken = functools.partial(kernels_gpu._taken, "pallas", verify.choose)
+    shape = verify.Shape(1, 1, 4096, jnp.dtype(jnp.float32))
+    assert taken(shape) == "pallas"
+    assert taken(dataclasses.replace(shape, vocab=300)) == "pallas: xla"
+    assert kernels_gpu._taken("xla", verify.choose, shape) == "xla"
+    monkeypatch.setattr(planning, "platform", lambda: "gpu")
+    assert taken(shape) == "pallas: xla"
 
 
 def test_a_ratio_is_of_the_same_size():
@@ -57,6 +78,7 @@ def test_a_ratio_is_of_the_same_size():
         "bandwidth": [{"gb_s": 2.0}],
         "attention": rows,
         "verify": [],
+        "residual": [],
         "hydragen": [],
         "rounds": [{"nodes": 1, "ms": 2.0, "mbu": 0.5}],
     }

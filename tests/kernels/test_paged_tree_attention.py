@@ -31,12 +31,11 @@ CASES = {
 
 
 @functools.cache
-def given(name, page):
+def pooled(case, page):
     """The call of a case with its cache in pages in any order, NaN in the others.
 
     Columns of a row past its last slot name no page.
     """
-    case = CASES[name]
     arguments = make(case)
     dense = device(case, arguments)
     batch, columns = len(arguments["lengths"]), case.size // page
@@ -60,7 +59,7 @@ def run(name, page, kernel, **changes):
     function = functools.partial(api.paged_tree_attention, kernel=kernel)
     if kernel == "reference":
         function = reference.paged_tree_attention
-    arrays = {**given(name, page), **changes}
+    arrays = {**pooled(CASES[name], page), **changes}
     return jax.jit(lambda x: function(**x, **settings(CASES[name])))(arrays)
 
 
@@ -76,7 +75,7 @@ def test_every_form_computes_the_oracle(name, kernel, page):
 @pytest.mark.parametrize(("kernel", "page"), [("xla", 32), ("pallas", 128)])
 def test_a_wrong_page_is_caught(kernel, page):
     """Planted: a page of another row (of its own the order would not matter)."""
-    table = given("tree", page)["table"]
+    table = pooled(CASES["tree"], page)["table"]
     wrong = table.at[5, 0].set(table[3, 0])
     assert distance(run("tree", page, kernel, table=wrong), truth("tree")) > 1e-3
 
@@ -101,7 +100,10 @@ def test_what_the_kernel_takes():
     assert form == "xla" and "64" in why
     whole = dataclasses.replace(shape, page=128)
     assert api.choose("auto", "tpu", whole).form == "tpu"
-    assert api.choose("pallas", "hopper", whole).form == "xla"
+    assert api.choose("pallas", "hopper", shape).form == "gpu"  # of 64 slots a block
+    form, why = api.choose("pallas", "hopper", dataclasses.replace(shape, page=32))
+    assert form == "xla" and "32" in why
+    assert api.choose("auto", "hopper", shape).form == "xla"
     with pytest.raises(ConfigError, match="page=0"):
         paged.pages(0)
 

@@ -4,6 +4,7 @@ Noise is the project's own, a row a position. Laws have ties, forbidden tokens, 
 vocabulary that is no multiple of a block; blocks are small, so that there are many.
 """
 
+import dataclasses
 import functools
 import pathlib
 import subprocess
@@ -112,10 +113,20 @@ def test_without_noise_or_tokens(monkeypatch):
         verify.verify(logits, depth=jnp.zeros((3, 5), jnp.int32))
     with pytest.raises(ValueError, match="depth"):
         verify.verify(logits, noise=jnp.zeros((3, 4, SIZE)))
+
+
+def test_which_form_runs_where():
+    shape = tiling.Shape(1, 1, SIZE, jnp.dtype(jnp.float32))
     with pytest.raises(ValueError, match="cuda"):
-        verify.choose("cuda", "tpu")
-    assert verify.choose("auto", "tpu").form == "tpu"
-    assert verify.choose("pallas", "hopper").form == "xla"
+        verify.choose("cuda", "tpu", shape)
+    assert verify.choose("auto", "tpu", shape).form == "tpu"
+    assert verify.choose("auto", "hopper", shape).form == "xla"
+    assert verify.choose("pallas", "hopper", shape).form == "gpu"
+    assert verify.choose("pallas", "gpu", shape).form == "xla"
+    form, why = verify.choose("pallas", "hopper", shape, search=True)
+    assert form == "xla" and "fast memory" in why
+    form, why = verify.choose("pallas", "hopper", dataclasses.replace(shape, vocab=300))
+    assert form == "xla" and "V=300" in why
 
 
 def test_faults_are_caught(monkeypatch):
