@@ -16,7 +16,7 @@ import pytest
 
 from experiments import distributed, local, run
 from models.errors import ConfigError
-from tests.pods import meshes, processes
+from tests.pods import drafted, meshes, processes
 from tests.training import killed_run
 from training import data
 
@@ -139,6 +139,57 @@ def test_two_processes_report_the_rows_of_one(tmp_path):
     other = reported(tmp_path / "other", 1, 1, seed=1)
     assert other[:3] == one[:3]  # greedy
     assert all(a != b for a, b in zip(other[3:], one[3:]))
+
+
+DRAFT = {
+    "data.batch": 4,
+    "data.window": 32,
+    "data.tokens": 512,
+    "data.pretraining_tokens": 512,
+    "draft.d_model": 32,
+    "draft.n_layers": 1,
+    "draft.d_ff": 32,
+    "distill.prompts": 8,
+    "distill.held": 4,
+    "distill.prompt_tokens": 16,
+    "distill.new_tokens": 16,
+    "distill.temperatures": (0.0, 0.8),
+    "distill.batch": 4,
+    "train.evaluate_every": 4,
+    "train.warmup": 1,
+    "evaluate.prompts": 2,
+    "evaluate.prompt_tokens": 16,
+    "evaluate.new_tokens": 8,
+    "temperatures": (0.8,),
+    "prompts": 2,
+    "prompt_tokens": 64,
+    "max_new_tokens": 16,
+    "repeats": 1,
+}
+
+
+@pytest.mark.long
+def test_two_processes_train_a_draft_like_one(tmp_path):
+    """FastDraft: the target's text byte for byte, and what every variant comes to.
+
+    Planted: the figures of the other variant.
+    """
+    source = drafted.corpus(tmp_path / "corpus")
+    fields = {**DRAFT, "data.source": source}
+    given = ["--config=configs/fastdraft.py"]
+    given += [f"--config.{name}={value}" for name, value in fields.items()]
+    found, texts = [], []
+    for count, devices in ((1, 1), (2, 2)):
+        folder = tmp_path / f"{count}"
+        assert local.run([*given, f"--workdir={folder}"], count, devices) == 0
+        own = json.loads((folder / "drafts" / "figures.json").read_text())
+        ends = [own["before"], *(v["after"] for v in own["variants"].values())]
+        found.append([[end[name] for name in sorted(end)] for end in ends])
+        written = sorted((folder / "drafts" / "written").glob("*.jsonl"))
+        texts.append([path.read_bytes() for path in written])
+    assert texts[0] == texts[1] and len(texts[0]) == 4
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4)
+    assert not np.allclose(found[0][1], found[1][2], rtol=1e-4)
 
 
 def test_processes_meet_before_a_device_is_looked_for(tmp_path, monkeypatch, capsys):
