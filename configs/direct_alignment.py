@@ -22,6 +22,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.name = "direct_alignment"
     c.seed = 0
     c.model = "tiny"
+    c.mesh = "auto"  # "data=2,tensor=4": see experiments/defaults.py
+    c.rules = ""
 
     # The draft: a model to start from, or (start empty) the shape of a new one.
     c.draft = ml_collections.ConfigDict()

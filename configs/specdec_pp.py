@@ -22,6 +22,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.seed = 0
     c.model = "tiny"
     c.draft = "tiny-draft"
+    c.mesh = "auto"  # "data=2,tensor=4": see experiments/defaults.py
+    c.rules = ""
 
     c.objective = ml_collections.ConfigDict()
     c.objective.mix = 0.15  # share of target tokens in the text that the head sees

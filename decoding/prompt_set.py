@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from decoding import compose, decoder, refill
+from models import processes
 from models.errors import DataError
 from models.heads import files
 
@@ -136,7 +137,9 @@ def write(
         )
         held: dict[int, str] = {}
         at = done
-        with path.open("a", encoding="utf-8") as out:
+        # Every process decodes, and process 0 writes.
+        to = path if processes.leads() else pathlib.Path(os.devnull)
+        with to.open("a", encoding="utf-8") as out:
             for text in texts:
                 own = prompts[text.request].tokens
                 held[text.request] = _line(lm, text, own)
@@ -148,7 +151,9 @@ def write(
                     at += 1
                 if at > before:
                     out.flush()
-            os.fsync(out.fileno())
+            if processes.leads():
+                os.fsync(out.fileno())
+        processes.meet(str(path))
     except OSError as error:
         raise DataError(
             f"{path} cannot be written ({error}): what is there is kept; free space or "

@@ -22,12 +22,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from decoding import base, compose, decoder, loop
+from models import sharding
 from models.errors import PromptError
 
 ROUNDS = 512  # after which the host is asked, whether a row is done or not
@@ -133,7 +133,7 @@ def decode(
             return
         state = engine.advance(params, state, ROUNDS, min(idle + free, batch))
         told = (state.done, state.length, state.counters.target_calls)
-        done, ends, now = jax.device_get(told)
+        done, ends, now = sharding.fetch(told)
         taken = np.where([i is not None for i in rows], now - calls, 0)
         usage.rounds += int(taken.max())
         usage.used += int(taken.sum())
@@ -141,7 +141,7 @@ def decode(
         over = [r for r, i in enumerate(rows) if i is not None and done[r]]
         if len(over) < min(free, batch - idle):
             continue
-        tokens, logprobs = jax.device_get((state.tokens, state.logprobs))
+        tokens, logprobs = sharding.fetch((state.tokens, state.logprobs))
         for row in over:
             index: Any = rows[row]
             rows[row] = None

@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments import console, evaluate, figures, store
 from experiments.store import Store
+from models import processes
 from training import acceptance, calibration
 
 
@@ -12,7 +13,7 @@ def run(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict[str
     """Train and measure what is missing; writes report.json, report.md and figures."""
     hardware, versions = evaluate.provenance(folder)
     file = folder.path / "figures.json"
-    if not file.exists():
+    if not processes.agreed(file.exists()):
         acceptance.run(config, folder.path, lm, own)
     found = json.loads(file.read_text())
     found["hardware"], found["versions"] = hardware, versions

@@ -16,8 +16,12 @@ COLUMNS = (
 
 
 def terminal() -> console.Console:
-    """A console that says nothing except on process 0."""
-    return console.Console(quiet=jax.process_index() != 0)
+    """A console that says nothing except on process 0.
+
+    It may be asked for before the processes have met: no device is looked for.
+    """
+    follows = jax.distributed.is_initialized() and jax.process_index() != 0
+    return console.Console(quiet=follows)
 
 
 class Bar:

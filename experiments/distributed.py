@@ -1,4 +1,4 @@
-"""Several processes as one machine: who they are, and who writes.
+"""Several processes as one machine: how they meet.
 
 A slice of several hosts, a SLURM or a Kubernetes job is recognised by JAX itself.
 Elsewhere every process is told by flags or by the environment:
@@ -11,13 +11,10 @@ when one has died, the runtime ends the others with a message that says so.
 """
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 from absl import flags
-from jax.experimental import multihost_utils
 
 from models.errors import ConfigError
 
@@ -75,26 +72,3 @@ def managed(environment: Any = os.environ) -> bool:
     return "KUBERNETES_SERVICE_HOST" in environment and (
         "JOB_COMPLETION_INDEX" in environment
     )
-
-
-def leads() -> bool:
-    """Whether this process writes: logs, bars, reports and pieces are of process 0."""
-    return jax.process_index() == 0
-
-
-def agreed(value: bool) -> bool:
-    """What process 0 thinks: a file may be there for one process and not for another.
-
-    Whatever is computed together must be computed by all of them, or by none.
-    """
-    if jax.process_count() == 1:
-        return value
-    return bool(multihost_utils.broadcast_one_to_all(np.int32(value)))
-
-
-def written(write: Callable[[], None], name: str) -> None:
-    """Process 0 writes; nobody goes on before it has."""
-    if leads():
-        write()
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(name)

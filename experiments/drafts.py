@@ -16,16 +16,18 @@ from experiments import console, evaluate, machine, measure, tasks
 from experiments.bench import Bench
 from experiments.measure import Cell
 from experiments.store import Store
+from models import processes
 from training import drafts
 
 # Fields that choose what is measured; finished pieces are kept.
-SELECTION = ("tasks", "temperatures")
+SELECTION = ("tasks", "temperatures", "mesh", "rules")
 BEFORE = "before"
 
 
 def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     """Train what is missing, measure what is missing, and return everything."""
-    lm = models.load(config.model) if lm is None else lm
+    if lm is None:
+        lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     hardware, versions = evaluate.provenance(store)
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
     prompts = tasks.build(lm, config.tasks, config.prompts, config.prompt_tokens)
@@ -34,7 +36,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         bar.done()
         bar.doing("training")
         folder, file = store.path / "drafts", store.path / "drafts" / "figures.json"
-        if not file.exists():
+        if not processes.agreed(file.exists()):
             drafts.run(config, folder, lm)
         figures = json.loads(file.read_text())
         bar.done("\n".join(lines(figures)))

@@ -32,6 +32,7 @@ def define(values: flags.FlagValues) -> None:
         ("model", "tiny", "a shipped model, or a directory in HF layout"),
         ("method", "plain", "a recipe of configs/"),
         ("prompt", None, "the text to go on with"),
+        ("mesh", "auto", 'devices as in "data=2,tensor=4"; auto: by the model\'s size'),
         ("draft", None, "draft model; by default the method's own"),
         ("heads", None, "folder of trained heads, for a method of configs/heads"),
     ):
@@ -76,7 +77,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
         recipe = importlib.import_module(f"configs.{values.method}").get_config()
         own = recipe.get("drafts", {}).get("draft", "tiny-draft")
         drafts["draft"] = models.load(values.draft or own)
-    lm = models.load(values.model)
+    lm = models.load(values.model, mesh=values.mesh)
     if lm.tokenizer is None:
         raise PromptError(
             f"--model={values.model} has no tokenizer.json: a text cannot be encoded"

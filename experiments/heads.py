@@ -19,6 +19,7 @@ from experiments import console, evaluate, machine, measure, settings, tasks
 from experiments.bench import Bench, Case
 from experiments.measure import Cell
 from experiments.store import Store
+from models import processes
 from models.heads import files, lora
 from training import heads
 
@@ -48,7 +49,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
                 one.export = str(folder / "export")
                 one.data.directory = config.data.directory or str(store.path / "data")
                 trained = folder / "figures.json"
-                if not trained.exists():
+                if not processes.agreed(trained.exists()):
                     heads.run(one, folder, lm)
                 figures = json.loads(trained.read_text())
                 bar.done(line(name, figures))

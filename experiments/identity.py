@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from decoding import base, compose, decoder, noise
+from models import sharding
 from models.base import ALL, causal_block
 
 ULPS = 64
@@ -93,7 +94,7 @@ class Recomputed:
         if self.noisy:
             position = jnp.int32(len(prompt) + k)
             warped = warped + noise.at_position(self.keys[i], position, last.shape[0])
-        return np.asarray(warped, np.float64), float(scale)
+        return np.asarray(sharding.fetch(warped), np.float64), float(scale)
 
 
 def logits(lm: Any, tokens: list[int]) -> jax.Array:

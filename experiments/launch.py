@@ -1,6 +1,6 @@
 """Start a recipe: here, or as a job for SLURM, GKE (gcluster) or Cloud TPU (gcloud).
 
-python -m experiments.launch --config=configs/quickstart.py --workdir=runs/q \\
+python -m experiments.launch --config=configs/quickstart.py \\
     --backend=local --num_processes=2 --devices_per_process=2
 python -m experiments.launch --config=configs/heads/eagle.py --workdir=/nfs/eagle \\
     --backend=slurm --nodes=4 --sweep seed=1,2,3 --config.train.rate=1e-4 --dry_run
@@ -211,7 +211,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     add = parser.add_argument
     add("--config", required=True)
-    add("--workdir", required=True)
+    add("--workdir", default="", help="by default runs/ and the name of the recipe")
     add("--backend", choices=BACKENDS, default="local")
     add("--dry_run", action="store_true", help="write and print, start nothing")
     add("--sweep", action="append", default=[], metavar="FIELD=A,B")
@@ -238,7 +238,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             raise ConfigError(f"--{name}={getattr(given, name)}: use at least 1")
     if given.devices_per_process < 0:
         raise ConfigError(f"--devices_per_process={given.devices_per_process}: below 0")
-    given.name = given.name or Path(given.config).stem.replace("_", "-")
+    recipe = Path(given.config).stem
+    given.workdir = given.workdir or f"runs/{recipe}"
+    given.name = given.name or recipe.replace("_", "-")
     return given, overrides
 
 

@@ -134,7 +134,7 @@ class Preflight:
     def _changes(self, row: dict[str, Any]) -> Iterator[list[str]]:
         """Candidates, the smallest first: those that change no result lead."""
         room = chips.SHARE * row["hbm"]
-        if row["program"] == "train":
+        if row["program"].startswith("train"):
             t = self.config.train
             batch = row["rows"]
             at_once = t.rows_at_once or batch

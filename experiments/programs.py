@@ -22,9 +22,9 @@ from experiments import evaluate
 from models import checkpoints, io, sharding, transformer
 from models.checkpoints import tensors
 from models.errors import ConfigError
-from training import fit, heads, recipes
+from training import drafts, fit, heads, recipes
 from training import teacher as teachers
-from training.objectives import next_token
+from training.objectives import draft_model, next_token
 
 KEY = jax.random.key
 
@@ -122,16 +122,16 @@ def decoding(
     name: str,
     method: compose.Method,
     lm: Any,
-    drafts: dict[str, Any],
+    given: dict[str, Any],
     config: Any,
 ) -> list[Program]:
     """Prefill and the loop of one method, at the config's batch and context."""
     plan = lm.model.plan
     temperature = float(max(config.temperatures))
-    parts = compose.compose(method, lm, temperature, drafts)
+    parts = compose.compose(method, lm, temperature, given)
     engine = decoder.Decoder(parts.program)
     params = {loop.TARGET: lm.params}
-    for role, draft in drafts.items():
+    for role, draft in given.items():
         own = getattr(draft, "params", draft)
         params[role] = laid(own, plan.params(own))
     longest = config.prompt_tokens + config.max_new_tokens
@@ -140,8 +140,8 @@ def decoding(
     keys = decoder.request_keys(0, config.batch, 1)
 
     def make(params: Any) -> Any:
-        given = (params, parts, prompts, limits, keys, decoder.bucket(longest))
-        return decoder.blank(parts.program, *given, None, False, None)
+        sizes = (prompts, limits, keys, decoder.bucket(longest))
+        return decoder.blank(parts.program, params, parts, *sizes, None, False, None)
 
     state, own = jax.eval_shape(make, params)
     state = laid(state, carries.shardings(plan, state))
@@ -149,7 +149,7 @@ def decoding(
     caches = size(state.caches)
     taken = {
         "params": size(params[loop.TARGET]),
-        "drafts": sum(size(params[role]) for role in drafts),
+        "drafts": sum(size(params[role]) for role in given),
         "cache": caches,
         "rest of the state": size(state) - caches,
     }
@@ -168,6 +168,7 @@ def decoding(
 
 
 def training(
+    name: str,
     config: Any,
     plan: sharding.Plan,
     objective: fit.Objective,
@@ -184,7 +185,8 @@ def training(
     )
     places = plan.params(state)
     state = laid(state, places)
-    shapes = {n: jax.ShapeDtypeStruct(s, jnp.int32) for n, s in batch.items()}
+    kinds = {n: jnp.bool_ if n == "loss_mask" else jnp.int32 for n in batch}
+    shapes = {n: jax.ShapeDtypeStruct(s, kinds[n]) for n, s in batch.items()}
     shapes = laid(shapes, plan.rows(shapes))
     step = fit.make_step(objective, optimizer, t.rows_at_once, t.clip, 0.0, target)
     jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, None))
@@ -200,7 +202,7 @@ def training(
         "batch": size(shapes),
     }
     rows, length = batch["tokens"]
-    return Program("train", lower, taken, rows, length)
+    return Program(name, lower, taken, rows, length)
 
 
 def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
@@ -209,10 +211,10 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
     rules = config.get("rules", "")
     if stage == "train_lm":
         return [_train_lm(config, sharding.on(mesh, "train", rules))]
-    if stage not in ("train_heads", "evaluate"):
+    if stage not in ("train_heads", "train_drafts", "evaluate"):
         raise ConfigError(
             f"stage={stage!r} has no program of its own to look at: use a recipe of "
-            "train_heads, train_lm or evaluate"
+            "train_heads, train_drafts, train_lm or evaluate"
         )
     plan = sharding.on(mesh, "decode", rules)
     assert plan is not None
@@ -223,19 +225,25 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
         hits = [[0.5 * 0.5**rank for rank in range(8)]] * deep  # not measured yet
         shapes, _ = head_shapes(config, lm, dtype)
         shapes = laid(shapes, plan.params(shapes))
-        drafts = {"heads": shapes}
         method = heads.method(config, hits)
         trained = _train_heads(config, lm, sharding.on(mesh, "train", rules))
-        return [trained, *decoding(config.name, method, lm, drafts, config)]
+        given = {"heads": shapes}
+        return [trained, *decoding(config.name, method, lm, given, config)]
     found = []
+    if stage == "train_drafts":
+        shape = draft_shape(config, lm.config)
+        found = _train_drafts(config, lm, shape, sharding.on(mesh, "train", rules))
+        given = {"draft": abstract(shape, dtype, plan)}
+        method = drafts.method(config)
+        return found + decoding(config.name, method, lm, given, config)
     for name, method in evaluate.methods(config).items():
-        drafts = {}
+        given = {}
         if "heads" in method.drafter.card.needs:
             raise ConfigError(f"{name} needs heads: look at their own recipe")
         if "draft" in method.drafter.card.needs:
             shape = shape_at(config.drafts["draft"])
-            drafts["draft"] = abstract(shape, dtype, plan)
-        found += decoding(name, method, lm, drafts, config)
+            given["draft"] = abstract(shape, dtype, plan)
+        found += decoding(name, method, lm, given, config)
     return found
 
 
@@ -249,9 +257,41 @@ def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
     target = teachers.teacher(lm.model, objective.taps, config.train.remat)
     params = {n: x for n, x in shapes.items() if n != "kept"}
     optimizer = heads.optimizer(config.train, steps)
-    return training(
-        config, plan, objective, optimizer, params, batch, target, lm.params
-    )
+    learned = (objective, optimizer, params, batch)
+    return training("train", config, plan, *learned, target, lm.params)
+
+
+def draft_shape(config: Any, own: transformer.Config) -> transformer.Config:
+    """The Config of the drafts of a target with the Config `own`."""
+    start = config.draft.start
+    return shape_at(start) if start else drafts.shape(config.draft, own)
+
+
+def _train_drafts(config: Any, lm: Any, shape: Any, plan: Any) -> list[Program]:
+    """Training on raw text, where there is some, and of every variant.
+
+    The text is written by plain decoding, a smaller program than the draft's own loop.
+    """
+    model = transformer.transformer(shape)
+    params = jax.eval_shape(model.init, KEY(0))
+    c, target = config.data, teachers.teacher(lm.model)
+    raw: dict[str, tuple] = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
+    written = {**raw, "loss_mask": raw["tokens"]}
+
+    def one(name: str, own: Any, tokens: int, batch: Any, *frozen: Any) -> Program:
+        steps = -(-tokens // (c.batch * c.window))
+        optimizer = heads.optimizer(config.train, steps)
+        name = f"train, {name}"
+        return training(name, config, plan, own, optimizer, params, batch, *frozen)
+
+    found = []
+    if c.pretraining_tokens:
+        own = next_token.objective(shape)
+        found.append(one("raw text", own, c.pretraining_tokens, raw))
+    for name, fields in config.variants.items():
+        own = draft_model.objective(model, part=config.train.part, **fields.to_dict())
+        found.append(one(name, own, c.tokens, written, target, lm.params))
+    return found
 
 
 def _train_lm(config: Any, plan: Any) -> Program:
@@ -263,4 +303,4 @@ def _train_lm(config: Any, plan: Any) -> Program:
     objective = next_token.objective(shape)
     optimizer = recipes.optimizer(config, steps)
     batch = {"tokens": (rows, window + 1)}
-    return training(config, plan, objective, optimizer, params, batch)
+    return training("train", config, plan, objective, optimizer, params, batch)

@@ -15,10 +15,11 @@ import models
 from decoding import compose, decoder, prompt_set, refill
 from experiments import console, evaluate, machine, tasks
 from experiments.store import Store
+from models import sharding
 from models.errors import ConfigError
 
 # Fields that may change between sittings: no text depends on them.
-SELECTION = ("batch", "compare")
+SELECTION = ("batch", "compare", "mesh", "rules")
 SHOWN = (50, 90, 99)  # percentiles of latency
 HEADS = (
     "rows are",
@@ -46,10 +47,12 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     hardware, versions = evaluate.provenance(store)
     needs = method.drafter.card.needs
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
-    lm = models.load(config.model) if lm is None else lm
+    if lm is None:
+        lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     parts = compose.compose(method, lm, float(config.temperature), drafts)
     params = {"target": lm.params}
     params |= {n: getattr(d, "params", d) for n, d in drafts.items()}
+    params = sharding.placed(lm.model.plan, params)
     prompts = requests(config, lm)
     prompt_set.check(lm, prompts, config.batch)
     with console.bar(len(prompts) + 1, "read bandwidth") as bar:

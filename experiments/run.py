@@ -101,9 +101,8 @@ def run(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; a mistake in it is explained in one message."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    out = console.terminal()
     if "--help" in arguments:
-        out.print(f"{__doc__}\n{USAGE}", markup=False)
+        console.terminal().print(f"{__doc__}\n{USAGE}", markup=False)
         return 0
     values = flags.FlagValues()
     flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
@@ -125,12 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.complain(error)
         return 2
     except preemption.Preempted as notice:
-        out.print(str(notice), markup=False)
+        console.terminal().print(str(notice), markup=False)
         return preemption.REQUEUE
     if found:
         pages = [Path(workdir) / f"report.{form}" for form in ("html", "md")]
         page = next((page for page in pages if page.exists()), workdir)
-        out.print(f"\nreport: {page}", markup=False)
+        console.terminal().print(f"\nreport: {page}", markup=False)
     return 0
 
 

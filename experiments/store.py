@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments import distributed, settings
+from experiments import settings
+from models import processes
 from models.errors import CheckpointError, ConfigError
 
 
@@ -43,10 +44,10 @@ class Store:
 
     def make(self, kind: str, key: str, compute: Callable[[], Any]) -> Any:
         """The stored piece, computed and stored first where it is missing."""
-        if not distributed.agreed(self.has(kind, key)):
+        if not processes.agreed(self.has(kind, key)):
             piece = compute()
             file = self._file(kind, key)
-            distributed.written(lambda: write(file, piece), f"{kind}/{key}")
+            processes.written(lambda: write(file, piece), f"{kind}/{key}")
         return self.get(kind, key)
 
     def log(self, **fields: Any) -> None:
@@ -55,7 +56,7 @@ class Store:
 
     def append(self, name: str, **fields: Any) -> None:
         """Append a line to <name>.jsonl; process 0 alone."""
-        if not distributed.leads():
+        if not processes.leads():
             return
         path = self._log(name)
         with _writing(path), open(path, "a") as file:
@@ -92,7 +93,7 @@ def write(file: Path, value: Any) -> None:
 
 def text(file: Path, value: str) -> None:
     """Write a text file in the same way; process 0 alone."""
-    if not distributed.leads():
+    if not processes.leads():
         return
     part = file.with_name(f".{file.name}.{os.getpid()}")
     with _writing(file):

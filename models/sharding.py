@@ -236,6 +236,11 @@ def on(
     return Plan(plain, tuple(sorted(table.items())))
 
 
+def training(plan: Plan | None, rules: str = "") -> Plan | None:
+    """The plan of what is trained beside a target that lies by `plan`."""
+    return on(None if plan is None else plan.mesh, "train", rules)
+
+
 def _from_text(text: str, kind: str, config: Any) -> Mesh | None:
     if text and text != AUTO:
         return mesh_of(parse(text))

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
 import decoding
 import models
 from decoding import compose
+from models import processes, sharding
 from models.errors import ConfigError
 from models.heads import acceptance, files
 from training import calibration, data, drafts, fit, health, optimizers, recipes
@@ -31,7 +31,10 @@ class Training:
         self, config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
     ):
         self.config, self.workdir = config, pathlib.Path(workdir)
-        self.lm = models.load(config.model) if lm is None else lm
+        if lm is None:
+            lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
+        self.lm = lm
+        self.plan = sharding.training(lm.model.plan, config.rules)
         self.draft = models.load(config.draft) if own is None else own
         if self.lm.tokenizer is None or not self.lm.config.eos:
             raise ConfigError(
@@ -52,7 +55,8 @@ class Training:
         self.labels = specdec_pp.drafts(
             self.lm.model, self.draft.model, o.mix, o.temperature, config.seed, o.part
         )
-        self.frozen = {"target": self.lm.params, "draft": self.draft.params}
+        frozen = {"target": self.lm.params, "draft": self.draft.params}
+        self.frozen = sharding.placed(lm.model.plan, frozen)
 
     def fit(self) -> fit.Result:
         """Train, or resume; checkpoints hold the head alone."""
@@ -74,9 +78,10 @@ class Training:
             acceptance.init(key, self.draft.config.d_model),
             specdec_pp.objective(o.reject, o.blocks),
             optimizers.adamw(schedule, weight_decay=t.weight_decay),
-            data.DataIterator(stream),
+            data.DataIterator(stream, *sharding.share(self.plan)),
             steps=steps,
             workdir=self.workdir,
+            plan=self.plan,
             rows_at_once=t.rows_at_once,
             clip=t.clip,
             target=self.labels,
@@ -107,7 +112,7 @@ class Training:
                 "loss_mask": np.pad(text.mask[:-1], (0, short))[None],
                 "row": np.asarray([-1 - number], np.int32),  # rows of no training
             }
-            said, came, weight = map(np.asarray, one(params, self.frozen, batch))
+            said, came, weight = sharding.fetch(one(params, self.frozen, batch))
             kept[0].append(said[weight > 0])
             kept[1].append(came[weight > 0])
         return np.concatenate(kept[0]), np.concatenate(kept[1])
@@ -197,7 +202,7 @@ def run(
     """Train, calibrate, price and export; resumes where it stopped."""
     training = Training(config, workdir, lm, own)
     result = training.fit()
-    params = result.params
+    params = sharding.fetch(result.params)
     said, came = training.judged(params)
     reject = config.objective.reject
     raw = calibration.bins(said, came)
@@ -223,9 +228,10 @@ def run(
         "reject": reject,
         "auc": raw.auc,
     }
-    files.save(folder, jax.tree.map(jnp.asarray, params), about)
+    processes.written(lambda: files.save(folder, params, about), "export")
     path = training.workdir / "figures.json"
-    path.write_text(json.dumps(figures, indent=2) + "\n")
+    text = json.dumps(figures, indent=2) + "\n"
+    processes.written(lambda: path.write_text(text), "figures")
     for row in figures["prices"]:
         logging.info("cost %.2f: %s against %s", row["cost"], row["h"], row["fixed"])
     return figures

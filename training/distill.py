@@ -19,6 +19,7 @@ import numpy as np
 
 import models
 from decoding import compose, prompt_set
+from models import sharding
 from models.errors import DataError, DecodaxError
 
 
@@ -62,6 +63,7 @@ def distill(
     params = {"target": lm.params}
     for name, draft in (drafts or {}).items():
         params[name] = getattr(draft, "params", draft)
+    params = sharding.placed(lm.model.plan, params)
     about = settings._asdict()
     seed = about.pop("seed")
     return prompt_set.write(
@@ -95,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True, help="the target")
+    parser.add_argument("--mesh", default="auto", help="as in data=2,tensor=4")
     parser.add_argument("--prompts", required=True, help="a JSONL file")
     parser.add_argument("--out", required=True, help="the JSONL file to write")
     for name, value in whole._asdict().items():
@@ -104,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draft", help="its draft model")
     given = parser.parse_args(arguments)
     try:
-        lm = models.load(given.model)
+        lm = models.load(given.model, mesh=given.mesh)
         drafts = {"draft": models.load(given.draft)} if given.draft else None
         settings = Settings(given.max_new_tokens, given.temperature, given.seed)
         prompts = prompt_set.read(lm, given.prompts, settings.max_new_tokens)

@@ -5,6 +5,7 @@ one is loaded), the target writes text of its own, and every variant of the alig
 starts from the same weights, on the same text, under the same schedule.
 """
 
+import functools
 import json
 import pathlib
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from absl import logging
 import decoding
 import models
 from decoding import compose
-from models import transformer
+from models import io, processes, sharding, transformer
 from models.errors import ConfigError
 from training import data, distill, evaluate, fit, health, logs, optimizers, recipes
 from training import teacher as teachers
@@ -31,12 +32,36 @@ class Written(NamedTuple):
     held: list[distill.Text]
 
 
+def shape(draft: Any, own: transformer.Config) -> transformer.Config:
+    """The Config of a new draft, by `config.draft`, of a target with the Config `own`.
+
+    It shares the target's tokenizer and has as many positions.
+    """
+    head_dim = draft.d_model // draft.n_heads
+    return transformer.Config(
+        vocab_size=own.vocab_size,
+        d_model=draft.d_model,
+        n_layers=draft.n_layers,
+        n_heads=draft.n_heads,
+        n_kv_heads=draft.n_kv_heads,
+        head_dim=head_dim,
+        d_ff=draft.d_ff,
+        max_positions=own.max_positions,
+        ropes=(transformer.rope(head_dim, draft.rope_theta),),
+        bos=own.bos,
+        eos=own.eos,
+    )
+
+
 class Training:
     """The drafts of one target: what a config says, resolved."""
 
     def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
         self.config, self.workdir = config, pathlib.Path(workdir)
-        self.lm = models.load(config.model) if lm is None else lm
+        if lm is None:
+            lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
+        self.lm = lm
+        self.plan = sharding.training(lm.model.plan, config.rules)
         if self.lm.tokenizer is None or not self.lm.config.eos:
             raise ConfigError(
                 f"config.model={config.model!r} needs a tokenizer.json and an EOS"
@@ -64,19 +89,7 @@ class Training:
                     "from a model with the target's tokenizer"
                 )
             return found
-        return transformer.Config(
-            vocab_size=own.vocab_size,
-            d_model=d.d_model,
-            n_layers=d.n_layers,
-            n_heads=d.n_heads,
-            n_kv_heads=d.n_kv_heads,
-            head_dim=d.d_model // d.n_heads,
-            d_ff=d.d_ff,
-            max_positions=own.max_positions,
-            ropes=(transformer.rope(d.d_model // d.n_heads, d.rope_theta),),
-            bos=own.bos,
-            eos=own.eos,
-        )
+        return shape(d, own)
 
     def _fit(self, name: str, params: Any, own: fit.Objective, corpus, tokens, **more):
         """One training; every one has the config's schedule over its own steps."""
@@ -94,9 +107,10 @@ class Training:
             params,
             own,
             optimizers.adamw(schedule, weight_decay=t.weight_decay),
-            data.DataIterator(stream),
+            data.DataIterator(stream, *sharding.share(self.plan)),
             steps=steps,
             workdir=self.workdir / name,
+            plan=self.plan,
             rows_at_once=t.rows_at_once,
             clip=t.clip,
             save_every=t.save_every,
@@ -182,8 +196,9 @@ class Training:
         return {**{k: v / count for k, v in sums.items()}, "tau": tau}
 
     def loaded(self, params: Any) -> models.Loaded:
-        """The draft as `decoding` takes it."""
-        return models.Loaded(self.model, params, self.lm.tokenizer)
+        """The draft as `decoding` takes it, where the target lies."""
+        own = models.Loaded(self.model, params, self.lm.tokenizer)
+        return io.placed(own, self.lm.model.plan)
 
 
 def write(lm: Any, documents: Any, c: Any, folder: pathlib.Path, seed: int) -> Written:
@@ -246,7 +261,10 @@ def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, A
     for name in config.variants:
         result = training.aligned(name, start, written)
         folder = training.workdir / name
-        models.save(training.loaded(result.params), folder / "export")
+        whole = sharding.fetch(result.params)
+        draft = models.Loaded(training.model, whole, training.lm.tokenizer)
+        export = functools.partial(models.save, draft, folder / "export")
+        processes.written(export, f"export of {name}")
         figures["variants"][name] = {
             "steps": result.step,
             "seen_tokens": result.step * config.data.batch * config.data.window,
@@ -256,5 +274,6 @@ def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, A
         }
         logging.info("%s: %s", name, figures["variants"][name]["after"])
     path = training.workdir / "figures.json"
-    path.write_text(json.dumps(figures, indent=2) + "\n")
+    said = json.dumps(figures, indent=2) + "\n"
+    processes.written(lambda: path.write_text(said), "figures")
     return figures

@@ -14,7 +14,7 @@ from absl import logging
 import decoding
 import models
 from decoding import compose, prompt_trees, trees
-from models import sharding
+from models import processes, sharding
 from models.errors import ConfigError
 from models.heads import eagle3, files, lora
 from training import data, fit, grading, health, logs, optimizers, recipes
@@ -76,8 +76,7 @@ class Training:
         if lm is None:
             lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
         self.lm = lm
-        mesh = None if lm.model.plan is None else lm.model.plan.mesh
-        self.plan = sharding.on(mesh, "train", config.get("rules", ""))
+        self.plan = sharding.training(lm.model.plan, config.get("rules", ""))
         if self.lm.tokenizer is None:
             raise ConfigError(
                 f"config.model={config.model!r} has no tokenizer.json to read text with"
@@ -240,17 +239,15 @@ def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, A
     folder = pathlib.Path(config.export or training.workdir / "export")
     temperature = config.evaluate.temperature
     hits = training.hits(result.params, temperature)
-    files.save(
-        folder,
-        training.heads(result.params),
-        {
-            "head": config.head,
-            "target": config.model,
-            "fingerprint": files.fingerprint(training.lm.params),
-            "hits": hits,
-            "temperature": temperature,
-        },
-    )
+    about = {
+        "head": config.head,
+        "target": config.model,
+        "fingerprint": files.fingerprint(training.lm.params),
+        "hits": hits,
+        "temperature": temperature,
+    }
+    whole = training.heads(result.params)
+    processes.written(lambda: files.save(folder, whole, about), "export")
     seen = training.stream.steps * config.data.batch * config.data.window
     figures = {
         "head": config.head,
@@ -264,5 +261,6 @@ def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, A
         "curve": logs.evaluations(training.workdir),
     }
     path = training.workdir / "figures.json"
-    path.write_text(json.dumps(figures, indent=2) + "\n")
+    said = json.dumps(figures, indent=2) + "\n"
+    processes.written(lambda: path.write_text(said), "figures")
     return figures

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -12,7 +13,7 @@ import tokenizers
 from absl import logging
 
 import models
-from models import sharding, transformer
+from models import processes, sharding, transformer
 from models import tokenizer as model_tokenizer
 from models.checkpoints import rope
 from models.errors import ConfigError
@@ -66,7 +67,7 @@ def read_data(
             f"data.vocab_size={config.data.vocab_size}: make them equal"
         )
     workdir.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(path))
+    processes.written(lambda: tokenizer.save(str(path)), "tokenizer")
     return tokenizer, splits[0], splits[1]
 
 
@@ -83,7 +84,7 @@ def encoded(
             return np.split(kept["flat"], kept["ends"][:-1])
     documents = list(bpe.encode(tokenizer, texts))
     ends = np.cumsum([len(d) for d in documents])
-    other = path.with_suffix(".tmp.npz")
+    other = path.with_suffix(f".{os.getpid()}.npz")
     np.savez(other, flat=np.concatenate(documents), ends=ends)
     other.replace(path)
     return documents
@@ -207,7 +208,8 @@ def run(config: Any, workdir: str | pathlib.Path) -> dict[str, Any]:
     batches = stream(config, tokenizer, texts, workdir)
     result = train(config, workdir, batches)
     folder = pathlib.Path(config.export or workdir / "export")
-    models.save(rounded(config, result.params, tokenizer), folder)
+    shipped = rounded(config, sharding.fetch(result.params), tokenizer)
+    processes.written(lambda: models.save(shipped, folder), "export")
     seen = sum(s.steps * s.batch * s.window for s in batches.stages)
     figures = {
         "parameters": sum(x.size for x in jax.tree.leaves(result.params)),
@@ -221,7 +223,10 @@ def run(config: Any, workdir: str | pathlib.Path) -> dict[str, Any]:
         "hours": result.seconds / 3600,
         **measure(config, models.load(folder), tokenizer, held_out),
     }
-    (workdir / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
     text = card.render(config, figures)
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    said = json.dumps(figures, indent=2) + "\n"
+    if processes.leads():
+        (workdir / "figures.json").write_text(said)
+        (folder / "README.md").write_text(text, encoding="utf-8")
+    processes.meet("figures")
     return figures

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.flax import load_file, save_file
 
+from models import sharding
 from models.checkpoints import hf, tensors
 from models.errors import CheckpointError
 
@@ -19,7 +20,7 @@ def fingerprint(params: Any) -> str:
     """Names a target: a hash of a sample of every one of its weights."""
     digest = hashlib.sha256()
     for path, x in jax.tree_util.tree_leaves_with_path(params):
-        flat = np.asarray(x).reshape(-1)
+        flat = sharding.fetch(jnp.asarray(x)).reshape(-1)
         step = max(1, flat.size // 64)
         digest.update(jax.tree_util.keystr(path).encode())
         digest.update(np.asarray(flat[::step][:64], np.float32).tobytes())

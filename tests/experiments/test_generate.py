@@ -10,7 +10,7 @@ from models.errors import MethodError
 @pytest.fixture
 def loaded(lm, draft, monkeypatch):
     given = {"tiny": lm, "tiny-draft": draft}
-    monkeypatch.setattr(models, "load", lambda name: given[name])
+    monkeypatch.setattr(models, "load", lambda name, mesh="auto": given[name])
 
 
 def test_streams_the_text_and_its_figures(loaded, capsys):
@@ -39,6 +39,13 @@ def test_streamed_text_is_the_batch_text(loaded, lm):
 def test_mistakes_are_explained(loaded, capsys, arguments):
     assert generate.main(arguments) == 2
     assert "Error" in capsys.readouterr().err
+
+
+def test_mesh_of_the_flag(capsys):
+    """It reaches the model, which has one device here."""
+    assert generate.main(["--prompt=a", "--mesh=data=3"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "whose product is 1" in said
 
 
 def test_draft_of_the_recipe(loaded, draft, monkeypatch, capsys):

@@ -63,6 +63,7 @@ def test_points():
     )
     assert launch.split("(1, 2),'a,b',3") == ["(1, 2)", "'a,b'", "3"]
     assert [r.workdir for r in launch.points(QUICK, "w", [], [])] == ["w"]
+    assert launch.parse([f"--config={QUICK}"])[0].workdir == "runs/quickstart"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 Usage: processes.py WORKDIR. Trains a bigram model over all devices in WORKDIR/whole, in
 WORKDIR/half for half of the steps, and in WORKDIR/fault with a planted fault: every
-process reads the first process's rows. Process 0 prints what was decoded, as JSON.
+process reads the first process's rows. Then prompts are decoded into
+WORKDIR/texts.jsonl, and into WORKDIR/fault.jsonl by all processes. Process 0 prints
+what else was decoded, and what was said of a batch with one row a process, as JSON.
 `processes.py WORKDIR die`: the last process leaves without a word after three steps.
 """
 
@@ -12,11 +14,15 @@ import pathlib
 import sys
 
 import jax
+import numpy as np
 import optax
 from absl import flags
 
+from decoding import compose, prompt_set
 from experiments import distributed
 from models import io, sharding
+from models import processes as several
+from models.errors import ConfigError
 from tests.pods import meshes
 from tests.training import killed_run
 from training import data, fit
@@ -50,6 +56,23 @@ def train(workdir, steps: int, plan, iterator) -> fit.Result:
     )
 
 
+def write(lm, path: pathlib.Path) -> None:
+    """A set of prompts, more than there are rows."""
+    rows = [prompt_set.Prompt(p, 4 + i) for i, p in enumerate(meshes.prompts())]
+    parts = compose.compose(compose.recipe("plain"), lm, 0.8)
+    params = {"target": lm.params}
+    prompt_set.write(lm, rows, path, parts, params, about={}, batch=4)
+
+
+def refusal(plan) -> str:
+    """What is said of one row a process; "" where the mesh divides these rows."""
+    try:
+        plan.batch({"tokens": np.zeros((1, 4), np.int32)})
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def main() -> None:
     values = flags.FlagValues()
     distributed.define(values)
@@ -68,8 +91,13 @@ def main() -> None:
     train(workdir / "fault", STEPS, plan, first)
     lm = io.placed(meshes.model(), sharding.on("data=-1,tensor=2"))
     texts = meshes.texts(lm, "plain", None)
-    if distributed.leads():
-        print(json.dumps({"processes": jax.process_count(), "texts": texts}))
+    write(lm, workdir / "texts.jsonl")
+    leads, several.leads = several.leads, lambda: True
+    write(lm, workdir / "fault.jsonl")
+    several.leads = leads
+    if several.leads():
+        found = {"processes": jax.process_count(), "texts": texts}
+        print(json.dumps({**found, "refused": refusal(plan)}))
 
 
 if __name__ == "__main__":

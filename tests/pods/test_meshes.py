@@ -41,6 +41,19 @@ def test_meshes_agree_with_one_device(cases):
             assert same != mesh.startswith("fault"), (case, mesh)
     curves = found["train"]
     assert curves["one"][-1] < curves["one"][0] - 1e-3, "nothing was learned"
+    check(curves)
+
+
+def check(curves: dict[str, list[float]]) -> None:
+    """Losses on every mesh are those on one device, but for planted faults."""
     for mesh, losses in curves.items():
         off = np.abs(np.array(losses) / curves["one"] - 1).max()
         assert (off < 1e-5) != mesh.startswith("fault"), (mesh, off)
+
+
+def test_drafts_and_predictors_learn_the_same_on_a_mesh(tmp_path):
+    """Raw text, the target's text and laws, and what it accepts; on all three axes."""
+    found = ran("drafted.py", str(tmp_path))
+    assert "fault neighbours" in found["half_kl"]
+    for curves in found.values():
+        check(curves)

@@ -70,6 +70,37 @@ def test_refused_with_the_smallest_change(path, tmp_path, monkeypatch):
     assert all(preflight.fits({**row, "hbm": roomy.hbm}) for row in rows)
 
 
+def test_programs_of_a_draft_model():
+    """A training on raw text, one beside the frozen target for each loss, and the loop.
+
+    Made and measured where neither model has weights.
+    """
+    config = settings.load("configs/pods/fastdraft_1b.py")
+    config.mesh = ""
+    config.architecture.update(hidden_size=32, intermediate_size=48, vocab_size=128)
+    config.architecture.update(num_hidden_layers=1, num_attention_heads=4)
+    config.architecture.update(num_key_value_heads=4, max_position_embeddings=512)
+    config.draft.update(d_model=16, n_layers=1, n_heads=2, n_kv_heads=2, d_ff=24)
+    config.data.update(batch=4, window=15)
+    config.train.rows_at_once = 2
+    config.update(batch=2, prompt_tokens=448, max_new_tokens=64)
+    flight = preflight.Preflight(config, "cpu:1", 2**40)
+    found = {p.name: p for p in flight.programs(config)}
+    trained = ["train, raw text", "train, ce", "train, half_kl"]
+    assert list(found) == [*trained, "prefill, fastdraft_1b", "decode, fastdraft_1b"]
+    # Embedding, fused qkv and output, gate with up and down, three norms.
+    draft = 4 * (128 * 16 + 4 * 16 * 16 + 3 * 16 * 24 + 3 * 16)
+    loop = found["decode, fastdraft_1b"].parts
+    assert loop["drafts"] == draft
+    for name in trained:
+        parts = found[name].parts
+        assert parts["params"] == draft
+        assert 2 * draft < parts["optimiser"] < 2 * draft + 64
+        assert parts["frozen target"] == (loop["params"] if "raw" not in name else 0)
+    row = preflight.measure(found["train, half_kl"], flight.chip)
+    assert row["rows"] == 4 and row["need"] > 3 * draft + loop["params"]
+
+
 def test_topologies_and_meshes_are_checked(path):
     config = settings.load(path)
     for wrong in ("v5e", "v9:2x2", "cpu:512"):

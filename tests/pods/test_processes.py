@@ -14,9 +14,9 @@ import time
 import numpy as np
 import pytest
 
-from experiments import distributed
+from experiments import distributed, local, run
 from models.errors import ConfigError
-from tests.pods import meshes, processes
+from tests.pods import drafted, meshes, processes
 from tests.training import killed_run
 from training import data
 
@@ -65,7 +65,14 @@ def agree(count: int, devices: int, tmp_path: pathlib.Path) -> None:
     found = json.loads(said[0][0].splitlines()[-1])
     assert found["processes"] == count
     assert not any("texts" in out for out, _ in said[1:]), "only process 0 speaks"
+    # A row of each is a batch that four devices divide where there are four processes.
+    assert bool(found["refused"]) == (count < 4)
+    assert count == 4 or f"{count} rows do not divide" in found["refused"]
     assert found["texts"] == meshes.texts(meshes.model(), "plain", None)
+    processes.write(meshes.model(), tmp_path / "one.jsonl")
+    whole = (tmp_path / "one.jsonl").read_bytes()
+    assert (tmp_path / "texts.jsonl").read_bytes() == whole
+    assert (tmp_path / "fault.jsonl").read_bytes() != whole  # planted: all write
     stream = killed_run.stream()
     one = tmp_path / "one"
     processes.train(one, processes.STEPS, None, data.DataIterator(stream))
@@ -86,6 +93,119 @@ def test_two_processes_agree_with_one(tmp_path):
 @pytest.mark.long
 def test_four_processes_agree_with_one(tmp_path):
     agree(4, 2, tmp_path)
+
+
+# What a clock says, and what is named after the seed.
+TIMES = (
+    "tokens_per_s",
+    "speedup",
+    "speedup_with_prefill",
+    "ms_per_round",
+    "prefill_seconds",
+    "mbu",
+    "draft_share",
+    "compile_seconds",
+)
+QUICK = (
+    "--config=configs/quickstart.py",
+    "--config.methods=('plain', 'model_tree', 'token_recycling')",
+    "--config.tasks=('code',)",
+    "--config.prompts=2",
+    "--config.max_new_tokens=32",
+    "--config.repeats=1",
+    "--config.widths=(1, 8)",
+)
+
+
+def reported(folder: pathlib.Path, *sizes: int, seed: int = 0) -> list[dict]:
+    """The rows of a run of the quickstart, and every text with its origin."""
+    given = [*QUICK, f"--config.seed={seed}", f"--workdir={folder}"]
+    assert local.run(given, *sizes) == 0
+    found = json.loads((folder / "report.json").read_text())["rows"]
+    for row in found:
+        piece = json.loads((folder / "rows" / f"{row.pop('key')}.json").read_text())
+        row["samples"] = piece["samples"]
+        for name in (*TIMES, "seed"):
+            del row[name]
+    return found
+
+
+@pytest.mark.long
+def test_two_processes_report_the_rows_of_one(tmp_path):
+    """Of the quickstart, on fewer prompts; planted: texts of another seed."""
+    one = reported(tmp_path / "one", 1, 1)
+    assert len(one) == 6
+    assert reported(tmp_path / "two", 2, 2) == one
+    other = reported(tmp_path / "other", 1, 1, seed=1)
+    assert other[:3] == one[:3]  # greedy
+    assert all(a != b for a, b in zip(other[3:], one[3:]))
+
+
+DRAFT = {
+    "data.batch": 4,
+    "data.window": 32,
+    "data.tokens": 512,
+    "data.pretraining_tokens": 512,
+    "draft.d_model": 32,
+    "draft.n_layers": 1,
+    "draft.d_ff": 32,
+    "distill.prompts": 8,
+    "distill.held": 4,
+    "distill.prompt_tokens": 16,
+    "distill.new_tokens": 16,
+    "distill.temperatures": (0.0, 0.8),
+    "distill.batch": 4,
+    "train.evaluate_every": 4,
+    "train.warmup": 1,
+    "evaluate.prompts": 2,
+    "evaluate.prompt_tokens": 16,
+    "evaluate.new_tokens": 8,
+    "temperatures": (0.8,),
+    "prompts": 2,
+    "prompt_tokens": 64,
+    "max_new_tokens": 16,
+    "repeats": 1,
+}
+
+
+@pytest.mark.long
+def test_two_processes_train_a_draft_like_one(tmp_path):
+    """FastDraft: the target's text byte for byte, and what every variant comes to.
+
+    Planted: the figures of the other variant.
+    """
+    source = drafted.corpus(tmp_path / "corpus")
+    fields = {**DRAFT, "data.source": source}
+    given = ["--config=configs/fastdraft.py"]
+    given += [f"--config.{name}={value}" for name, value in fields.items()]
+    found, texts = [], []
+    for count, devices in ((1, 1), (2, 2)):
+        folder = tmp_path / f"{count}"
+        assert local.run([*given, f"--workdir={folder}"], count, devices) == 0
+        own = json.loads((folder / "drafts" / "figures.json").read_text())
+        ends = [own["before"], *(v["after"] for v in own["variants"].values())]
+        found.append([[end[name] for name in sorted(end)] for end in ends])
+        written = sorted((folder / "drafts" / "written").glob("*.jsonl"))
+        texts.append([path.read_bytes() for path in written])
+    assert texts[0] == texts[1] and len(texts[0]) == 4
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4)
+    assert not np.allclose(found[0][1], found[1][2], rtol=1e-4)
+
+
+def test_processes_meet_before_a_device_is_looked_for(tmp_path, monkeypatch, capsys):
+    """A terminal that asks which process it is of would make the back end."""
+
+    def early(*_):
+        raise AssertionError("the back end is made before the processes have met")
+
+    def start(values):
+        raise ConfigError("they met")
+
+    monkeypatch.setattr(processes.jax, "process_index", early)
+    monkeypatch.setattr(distributed, "start", start)
+    given = ["--config=configs/quickstart.py", f"--workdir={tmp_path}"]
+    assert run.main(given) == 2
+    assert "they met" in capsys.readouterr().err
 
 
 @pytest.mark.long

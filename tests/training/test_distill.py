@@ -130,7 +130,7 @@ def test_what_training_reads(whole, tmp_path):
 
 def test_the_command(tmp_path, monkeypatch):
     """Prompts of both forms; a line without any is named."""
-    monkeypatch.setattr(distill.models, "load", lambda name: LM)
+    monkeypatch.setattr(distill.models, "load", lambda name, mesh: LM)
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     prompts.write_text('{"prompt": "abc"}\n\n{"tokens": [4]}\n')
     flags = [f"--prompts={prompts}", f"--out={out}", "--max_new_tokens=4"]
