@@ -56,6 +56,11 @@ def target(config: Any) -> transformer.Config:
     return shape_of(config)
 
 
+def context(config: Any) -> int:
+    """Tokens of the longest text that is looked at: `config.context`, if it is set."""
+    return config.get("context", 0) or config.prompt_tokens + config.max_new_tokens
+
+
 def shape_at(name: str) -> transformer.Config:
     path = io.locate(name) / "config.json"
     return checkpoints.read_config(tensors.read_json(path), str(path))[1]
@@ -134,7 +139,7 @@ def decoding(
     for role, draft in given.items():
         own = getattr(draft, "params", draft)
         params[role] = laid(own, plan.params(own))
-    longest = config.prompt_tokens + config.max_new_tokens
+    longest = context(config)
     prompts = [[1, 1]] * config.batch
     limits = [longest] * config.batch
     keys = decoder.request_keys(0, config.batch, 1)

@@ -43,7 +43,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.evaluate.update(prompts=64, prompt_tokens=128, new_tokens=128)
 
     c.prompts = 64
-    c.prompt_tokens = 7168
+    c.context = 8192  # of a served text, for experiments.preflight
+    c.prompt_tokens = 256
     c.max_new_tokens = 1024
     c.batch = 64
     return c

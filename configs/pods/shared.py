@@ -61,7 +61,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.tree_nodes = 0
     c.tasks = ("code",)
     c.temperatures = (0.0, 0.8)
-    c.prompts = 64
+    c.prompts = 32
+    c.prompt_tokens = 256
     c.max_new_tokens = 1024
     return c
 
@@ -74,7 +75,7 @@ def llama3_8b() -> ml_collections.ConfigDict:
     c.mesh = "fsdp=2,tensor=8"
     c.data.batch = 16
     c.train.rows_at_once = 4
-    c.prompt_tokens = 7168
+    c.context = 8192  # of a served text, for experiments.preflight
     c.batch = 16
     return c
 
@@ -86,7 +87,7 @@ def llama3_70b() -> ml_collections.ConfigDict:
     c.architecture.update(LLAMA3_70B)
     c.mesh = "fsdp=4,tensor=8"
     c.data.batch = 16
-    c.prompt_tokens = 31744
+    c.context = 32768  # of a served text, for experiments.preflight
     c.batch = 32
     return c
 

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
 from decoding import tree
-from experiments import preflight, settings
+from experiments import preflight, programs, settings
 from kernels import hlo
 from kernels import plan as planning
 from models import sharding
@@ -66,7 +66,7 @@ def gathered(text: str, config) -> list[hlo.Collective]:
 
     Logits are a whole number of vocabularies, whatever their shape.
     """
-    longest = config.prompt_tokens + config.max_new_tokens
+    longest = programs.context(config)
     cache = rows_of(config) * longest * 64
     found = []
     for one in hlo.collectives(text):
@@ -106,7 +106,7 @@ def test_a_cache_stays_where_it_lies():
     Those of 8B on v5e fit there, and the compiler carries some of them through it.
     """
     config = recipe("eagle3_llama3_70b")
-    longest = config.prompt_tokens + config.max_new_tokens
+    longest = programs.context(config)
     text, rows = compiled("eagle3_llama3_70b", 2), rows_of(config)
     # The cache has room for the nodes of a block as well.
     sizes = {rows * n * 128 for n in range(longest, longest + 128, 16)}
