@@ -44,7 +44,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     c.prompts = 64
     c.context = 8192  # of a served text, for experiments.preflight
-    c.prompt_tokens = 256
+    c.prompt_tokens = 128
     c.max_new_tokens = 1024
     c.batch = 64
     return c
