@@ -10,11 +10,13 @@ from importlib import metadata
 # own passes are left out (a third of the time; the graph passes, which decide what is
 # fused and copied, are untouched), and jaxlib 0.10, which still can, writes code for
 # fusions directly and not by way of MLIR (another third). Newer ones know no such flag
-# and would end the process. Everything else runs at the compiler's default.
+# and would end the process. Such code contracts a * b + c where it may, in one fusion
+# and not in its neighbour, so that a value differs from itself: AVX, which cannot,
+# keeps it whole. Everything else runs at the compiler's default.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         "--xla_backend_optimization_level=0",
-        *["--xla_cpu_use_fusion_emitters=false"]
+        *["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_max_isa=AVX"]
         * metadata.version("jaxlib").startswith("0.10."),
         os.environ.get("XLA_FLAGS", ""),
     ]
