@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from experiments.report import table
 from experiments.store import Store
-from kernels import aot, paged_tree_attention, tree_attention, verify
+from kernels import aot, forms, paged_tree_attention, tree_attention, verify
 from kernels import plan as planning
 from kernels.paged_tree_attention import api as paged
 from kernels.tree_attention import api as dense
@@ -238,7 +238,7 @@ def _step(lm: Any, params: Any, cache: Any, nodes: int, settings: Any) -> float:
 def _taken(form: str, choose: Callable, shape: Any) -> str:
     """The form asked for, and what was run where a kernel did not take the call."""
     found = choose(form, planning.platform(), shape).form
-    return form if found in (form, dense.GPU) else f"{form}: {found}"
+    return form if found in (form, forms.GPU) else f"{form}: {found}"
 
 
 def _over(form: str, spent: float, logits: Any, arrays: Any, gb_s: float):

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kernels.tree_attention import KERNELS
+from kernels.forms import KERNELS
 from models import base, sharding
 from models import cache as caches
 from models.attention import over_cache

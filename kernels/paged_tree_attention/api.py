@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from kernels import plan as planning
+from kernels.forms import AUTO, GPU, INTERPRET, TPU, XLA, Choice
 from kernels.tree_attention import api as dense
 from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
 
@@ -16,9 +17,9 @@ from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
 def choose(kernel: str, platform: str, shape: pallas_tpu.Shape, words: int = 1):
     """The form for a call; see `tree_attention.choose`."""
     choice = dense.choose(kernel, platform, shape, words)
-    if choice.form == dense.TPU and shape.page % layout.LANES:
+    if choice.form == TPU and shape.page % layout.LANES:
         why = f"pages of {shape.page} slots: a multiple of {layout.LANES} is needed"
-        return dense.Choice(dense.XLA, why)
+        return Choice(XLA, why)
     return choice
 
 
@@ -35,7 +36,7 @@ def paged_tree_attention(
     window: int = 0,
     softcap: float = 0.0,
     scale: float = 1.0,
-    kernel: str = dense.AUTO,
+    kernel: str = AUTO,
     vmem: int | None = None,
 ) -> tuple[Array, Array]:
     """As `tree_attention`, over pools of pages.
@@ -67,13 +68,13 @@ def paged_tree_attention(
     form, _ = choose(kernel, planning.platform(), shape, ancestors.shape[2])
     arguments = (q, k, v, lengths, ancestors, positions, key_positions)
     table = table.astype(jnp.int32)
-    if form == dense.XLA:
+    if form == XLA:
         return xla.tree_attention(
             *arguments, window=window, softcap=softcap, scale=scale, table=table
         )
-    if form == dense.GPU:
+    if form == GPU:
         return pallas_gpu.tree_attention(shape, *arguments, table=table)
-    interpret = form == dense.INTERPRET
+    interpret = form == INTERPRET
     vmem = vmem or planning.vmem_here(interpret)
     plan = pallas_tpu.plan(shape, vmem)
     return pallas_tpu.tree_attention(

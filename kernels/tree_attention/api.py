@@ -3,53 +3,23 @@
 `choose` says which form a call takes and why; nothing else looks at the platform.
 """
 
-from typing import NamedTuple
-
 from jax import Array
 
-from kernels import nibbles
+from kernels import forms, nibbles
 from kernels import plan as planning
+from kernels.forms import AUTO, GPU, INTERPRET, PALLAS, TPU, XLA, Choice
 from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
-
-AUTO, PALLAS, XLA = "auto", "pallas", "xla"
-KERNELS = (AUTO, PALLAS, XLA)
-TPU, GPU = "tpu", "gpu"
-INTERPRET = "interpret"  # the TPU form where there is no accelerator
-HOPPER = "hopper"  # the platform "gpu" where it is one
-
-
-class Choice(NamedTuple):
-    """The form that a call takes, and why."""
-
-    form: str  # TPU | GPU | INTERPRET | XLA
-    why: str
 
 
 def choose(
     kernel: str, platform: str, shape: pallas_tpu.Shape, words: int = 1
 ) -> Choice:
-    """The form for a call of this shape on `platform`, with `words` of ancestor bits.
-
-    "auto" takes a GPU kernel nowhere yet: it has been checked by interpretation and
-    lowered, and not measured against XLA.
-    """
-    if kernel not in KERNELS:
-        raise ValueError(f"kernel={kernel!r}: use one of {KERNELS}")
-    if kernel == XLA:
-        return Choice(XLA, "asked for")
-    if 32 * words > layout.MOST_NODES:
+    """The form of a call on `platform`, with `words` of ancestor bits a node."""
+    found = forms.choose(kernel, platform, pallas_gpu.reason_against(shape))
+    if found.form != XLA and 32 * words > layout.MOST_NODES:
         why = f"a tree of {32 * words}: the kernels' masks hold {layout.MOST_NODES}"
         return Choice(XLA, why)
-    if platform == TPU:
-        return Choice(TPU, "Pallas kernel")
-    if kernel == AUTO:
-        return Choice(XLA, f"no measured kernel for {platform}")
-    if platform == HOPPER:
-        against = pallas_gpu.reason_against(shape)
-        return Choice(XLA, against) if against else Choice(GPU, "Mosaic GPU kernel")
-    if platform == GPU:
-        return Choice(XLA, "the GPU kernel is Hopper's")
-    return Choice(INTERPRET, f"Pallas asked for on {platform}: interpreted")
+    return found
 
 
 def runs_kernel(kernel: str) -> bool:

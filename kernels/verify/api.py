@@ -9,13 +9,15 @@ same for all its nodes (`decoding/noise.py`), so that a tree of depth D has D + 
 of it and not one a node. Parts of a vocabulary are merged by `merge`, `merge_rest`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from kernels import forms
 from kernels import plan as planning
+from kernels.forms import AUTO, GPU, INTERPRET, XLA, Choice
 from kernels.verify import pallas_gpu, pallas_tpu, reference
 from kernels.verify.facts import Facts as Facts
 from kernels.verify.facts import Rest as Rest
@@ -24,37 +26,11 @@ from kernels.verify.facts import merge_rest as merge_rest
 from kernels.verify.tiling import Shape as Shape
 from kernels.verify.tiling import plan, plan_rest, plan_search
 
-AUTO, PALLAS, XLA = "auto", "pallas", "xla"
-TPU, GPU, INTERPRET = "tpu", "gpu", "interpret"
-HOPPER = "hopper"  # the platform "gpu" where it is one
-
-
-class Choice(NamedTuple):
-    """The form that a call takes, and why."""
-
-    form: str  # TPU | GPU | INTERPRET | XLA
-    why: str
-
 
 def choose(kernel: str, platform: str, shape: Shape, search: bool = False) -> Choice:
-    """The form for a call of this shape on `platform`; `search`: of `thresholds`.
-
-    "auto" takes a GPU kernel nowhere yet: none has been measured against XLA.
-    """
-    if kernel not in (AUTO, PALLAS, XLA):
-        raise ValueError(f"kernel={kernel!r}: use one of {(AUTO, PALLAS, XLA)}")
-    if kernel == XLA:
-        return Choice(XLA, "asked for")
-    if platform == TPU:
-        return Choice(TPU, "Pallas kernel")
-    if kernel == AUTO:
-        return Choice(XLA, f"no measured kernel for {platform}")
-    if platform == HOPPER:
-        against = pallas_gpu.NO_SEARCH if search else pallas_gpu.reason_against(shape)
-        return Choice(XLA, against) if against else Choice(GPU, "Mosaic GPU kernel")
-    if platform != "cpu":
-        return Choice(XLA, f"no kernel for {platform}")
-    return Choice(INTERPRET, f"Pallas asked for on {platform}: interpreted")
+    """The form for a call of this shape on `platform`; `search`: of `thresholds`."""
+    against = pallas_gpu.NO_SEARCH if search else pallas_gpu.reason_against(shape)
+    return forms.choose(kernel, platform, against)
 
 
 def verify(
