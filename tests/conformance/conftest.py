@@ -1,8 +1,50 @@
-"""Conformance compiles many small programs once: XLA's costly passes are left out."""
+"""What conformance tests share: quick compilation, and the table of the laws held."""
 
 import pytest
 
+from tests import oracles
+
+HEAD = (
+    "| verifier | draws | topology, or planted fault | n | chi-square | df | p | due |"
+)
+
 
 @pytest.fixture(autouse=True)
-def quickly(quick_compilation):
-    yield
+def quickly(request):
+    """Many small programs are compiled once: XLA's costly passes are left out.
+
+    Where a program draws two million texts, running it is what costs.
+    """
+    much = (
+        request.node.get_closest_marker("long") and "law_table" in request.fixturenames
+    )
+    if not much:
+        request.getfixturevalue("quick_compilation")
+
+
+@pytest.fixture
+def law_table(record_property):
+    """`(parts, counts, law, due) -> p`: a chi-square test, and a row of the table."""
+
+    def add(parts, counts, law, due: str) -> float:
+        statistic, freedom, p = oracles.held_against(counts, law)
+        names = [part.split("/")[-1] for part in parts]
+        n, found = f"{int(counts.sum()):,}", [f"{statistic:.1f}", freedom, f"{p:.2g}"]
+        cells = [*names, n, *found, due]
+        record_property("law", "| " + " | ".join(map(str, cells)) + " |")
+        return p
+
+    return add
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """The laws that long tests held, as a table for a report."""
+    if "long" not in config.option.markexpr:
+        return
+    ended = terminalreporter.stats
+    reports = [r for key in ("passed", "failed") for r in ended.get(key, ())]
+    rows = [v for r in reports for name, v in r.user_properties if name == "law"]
+    if rows:
+        terminalreporter.write_sep("-", "laws")
+        rule = "|---" * HEAD.count(" | ") + "|---|"
+        terminalreporter.write_line("\n".join([HEAD, rule, *rows]))

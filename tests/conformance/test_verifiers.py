@@ -111,10 +111,12 @@ def perfect(run: kit.Run) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("verifier", "draw", "topology"), EVERY + GROWN)
-def test_law_of_two_million_texts(verifier, draw, topology):
+def test_law_of_two_million_texts(verifier, draw, topology, law_table):
     """n = 490 x 4096 > 2 x 10^6, seeds 0 .. 489, the same level."""
-    run = a_run(verifier, draw, topology)
-    assert oracles.chi_square(sample(run, 490), LAW) > LEVEL
+    counts = sample(a_run(verifier, draw, topology), 490)
+    grown = topology or method(verifier, draw).topology.name
+    found = law_table((verifier, draw, grown), counts, LAW, f"> {LEVEL:.1g}")
+    assert found > LEVEL
 
 
 @pytest.mark.parametrize("topology", catalogue.names("topologies"))
@@ -262,8 +264,10 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
-def test_fault_bends_the_law(fault, monkeypatch):
+def test_fault_bends_the_law(fault, monkeypatch, law_table):
     name = "verifiers/recursive_rejection"
     sound = kit.Run(method(name, base.NO_REPLACE), TEMPERATURE, TARGET, DRAFT)
     run = a_run(name, base.NO_REPLACE, **fault(monkeypatch, sound))
-    assert oracles.chi_square(sample(run), LAW) < 1e-6
+    planted = f"fault: {fault.__name__}"
+    parts = (name, base.NO_REPLACE, planted)
+    assert law_table(parts, sample(run), LAW, "< 1e-6") < 1e-6
