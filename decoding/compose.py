@@ -92,6 +92,17 @@ def from_config(config: Mapping[str, Any]) -> Method:
     return Method(transforms=transforms, **parts)
 
 
+def to_config(method: Method) -> dict[str, Any]:
+    """The dict that `from_config` reads `method` from; JSON holds it."""
+
+    def written(spec: Spec) -> dict[str, Any]:
+        return {"name": spec.name, **spec.arguments}
+
+    parts = {role: getattr(method, role) for role in ROLES}
+    found: dict[str, Any] = {r: written(s) for r, s in parts.items() if s is not None}
+    return found | {"transforms": [written(s) for s in method.transforms]}
+
+
 def _fields(value: Any) -> dict[Any, Any]:
     """A mapping of any kind, a `ConfigDict` for one, as a dict."""
     if not callable(getattr(value, "keys", None)):

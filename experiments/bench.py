@@ -1,5 +1,6 @@
 """Decoding on a clock: one method on a list of prompts, batch by batch."""
 
+import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -79,6 +80,12 @@ class Bench:
         self.new_tokens, self.batch = new_tokens, batch
         self.size = decoder.bucket(prompt_tokens + new_tokens)
         self.stub = constant(lm)
+
+    def beside(self, lm: Any, **drafts: Any) -> "Bench":
+        """The same sizes for another target or other drafts."""
+        found = copy.copy(self)
+        found.lm, found.drafts = lm, {**self.drafts, **drafts}
+        return found
 
     def compose(self, case: Case, lm: Any = None) -> compose.Composition:
         lm = (self.stub if case.constant else self.lm) if lm is None else lm

@@ -17,6 +17,9 @@ def get_config() -> ConfigDict:
     config.methods = ("plain",)  # names of recipes in configs/
     # Name -> method, as a recipe's field `method`: more names for config.methods.
     config.variants = ConfigDict(type_safe=False)
+    # Name -> the export of a head training, or packaged heads: the method is the one
+    # that the folder names, and its role `heads` that folder's.
+    config.trained = ConfigDict(type_safe=False)
     config.tasks = ("code", "copy", "text")
     # A JSONL file of questions in place of the project's own tasks: its categories are
     # the tasks then, () all of them. See experiments/questions.py.
@@ -50,6 +53,7 @@ def get_config() -> ConfigDict:
 SELECTION = (
     "methods",
     "variants",
+    "trained",
     "tasks",
     "temperatures",
     "seeds",

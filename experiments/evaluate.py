@@ -12,6 +12,7 @@ from experiments.bench import Bench, Case, Run
 from experiments.measure import Cell
 from experiments.store import Store
 from models.errors import ConfigError
+from models.heads import files, lora
 
 PLAIN = "plain"
 
@@ -31,8 +32,9 @@ def run(
     bench = Bench(
         lm, drafts or {}, config.prompt_tokens, config.max_new_tokens, config.batch
     )
+    own = _trained(config, bench)
     for cell in cells:  # refuse impossible combinations before anything is compiled
-        bench.compose(Case(cell.method, cell.temperature))
+        own.get(cell.name, bench).compose(Case(cell.method, cell.temperature))
     prompts = texts(config, lm)
 
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
@@ -49,8 +51,8 @@ def run(
 
             def compute(cell: Cell = cell, plain: compose.Method = plain) -> Any:
                 rate, repeats = measured["gb_s"], config.repeats
-                own = prompts[cell.task]
-                return measure.row(bench, cell, plain, own, repeats, rate)
+                beside, asked = own.get(cell.name, bench), prompts[cell.task]
+                return measure.row(beside, cell, plain, asked, repeats, rate)
 
             new = not store.has("rows", cell.key)
             piece = store.make("rows", cell.key, compute)
@@ -63,7 +65,8 @@ def run(
         found["trees"] = {}
         for name in trees:
             bar.doing(f"trees of {name}")
-            draw = functools.partial(_trees, bench, named, config, prompts, name)
+            beside = own.get(name, bench)
+            draw = functools.partial(_trees, beside, named, config, prompts, name)
             found["trees"][name] = store.make("trees", name, draw)
             bar.done()
         if config.curve:
@@ -76,7 +79,8 @@ def run(
             case = Case(named[name], config.temperatures[0])
             folder = store.path / "profile" / name
             if not folder.exists():
-                measure.profile(bench, case, prompts[config.tasks[0]], str(folder))
+                beside = own.get(name, bench)
+                measure.profile(beside, case, prompts[config.tasks[0]], str(folder))
     return found
 
 
@@ -91,10 +95,12 @@ def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
 def methods(config: Any) -> dict[str, compose.Method]:
     """The methods to measure by name, plain decoding first."""
     found = {PLAIN: compose.recipe(PLAIN)}
-    variants = config.get("variants", {})
+    variants, trained = config.get("variants", {}), config.get("trained", {})
     for name in config.methods:
         if name in variants:
             found[name] = compose.from_config(variants[name])
+        elif name in trained:
+            found[name] = compose.from_config(files.method(trained[name]))
         elif name not in found:
             found[name] = compose.recipe(name)
     if "method" in config:
@@ -163,6 +169,17 @@ def load(config: Any, named: dict[str, compose.Method]) -> tuple[Any, dict[str, 
     needs = {n for m in named.values() for n in m.drafter.card.needs}
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
     return models.load(config.model, mesh=config.mesh, rules=config.rules), drafts
+
+
+def _trained(config: Any, bench: Bench) -> dict[str, Bench]:
+    """For each method of `config.trained` a bench whose `heads` are its own."""
+    found = {}
+    for name in config.methods:
+        if name in config.trained:
+            heads = files.load(config.trained[name], bench.lm)
+            lm, params = lora.model(bench.lm, heads)
+            found[name] = bench.beside(lm, heads=params)
+    return found
 
 
 def provenance(store: Store) -> tuple[dict, dict]:

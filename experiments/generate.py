@@ -30,11 +30,11 @@ def define(values: flags.FlagValues) -> None:
     """The flags of the command."""
     for name, default, said in (
         ("model", "tiny", "a shipped model, or a directory in HF layout"),
-        ("method", "plain", "a recipe of configs/"),
+        ("method", None, "a recipe of configs/; by default the heads' own, or plain"),
         ("prompt", None, "the text to go on with"),
         ("mesh", "auto", 'devices as in "data=2,tensor=4"; auto: by the model\'s size'),
         ("draft", None, "draft model; by default the method's own"),
-        ("heads", None, "folder of trained heads, for a method of configs/heads"),
+        ("heads", None, "trained heads: a folder, tiny-hydra-pp or tiny-eagle3"),
     ):
         flags.DEFINE_string(name, default, said, flag_values=values)
     number, real = flags.DEFINE_integer, flags.DEFINE_float
@@ -70,7 +70,10 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
     """Load, decode and stream; `out` is a rich console."""
     if values.prompt is None:
         raise PromptError('no prompt: give one, e.g. --prompt="def main("')
-    method = compose.recipe(values.method)
+    if values.heads and not values.method:
+        method = compose.from_config(files.method(values.heads))
+    else:
+        method = compose.recipe(values.method or "plain")
     needs = method.drafter.card.needs
     drafts: dict[str, Any] = {}
     if "draft" in needs:

@@ -1,4 +1,4 @@
-"""The model card that is exported beside the weights."""
+"""The model cards that are exported beside weights."""
 
 import platform
 from typing import Any
@@ -88,4 +88,63 @@ def render(config: Any, figures: dict[str, Any]) -> str:
         hardware=config.hardware,
         notes=f" {config.notes}" if config.notes else "",
         **figures,
+    )
+
+
+HEADS = """---
+library_name: decodax
+---
+# {name}
+
+Draft heads ({head}, {parameters:,} parameters, {dtype}) for the target `{target}`.
+They guess its next tokens, which the target verifies: they change how fast its text
+comes and never which. Heads of another target are refused: `heads.json` names this one
+by a hash of its weights, and how the heads are decoded with.
+
+| | untrained | trained |
+|---|---|---|
+| tokens per target call (held-out prompts, temperature {temperature:g}) \
+| {before:.2f} | **{after:.2f}** |
+| first guess right, by depth | {before_top} | {after_top} |
+
+{prompts} prompts of {prompt_tokens} tokens with {new_tokens} new ones each, decoded in
+the real loop with these rounded weights; a guess is right where the target, at the
+temperature above, picks it, on {held:,} tokens of held-out text.
+
+## Training
+Recipe `{name}` on `{source}`: {seen:,} tokens in {steps:,} steps, seed {seed},
+{seconds:.0f} s. The target is frozen; the terms of that text's licence apply to what
+was trained on it.
+"""
+
+
+def heads(config: Any, figures: dict[str, Any]) -> str:
+    """The card of trained heads, from their config and measured figures."""
+    e = config.evaluate
+
+    def tops(found: dict[str, float]) -> str:
+        shares = (found[n] for n in sorted(found) if n.startswith("top1_"))
+        return " ".join(f"{share:.0%}" for share in shares)
+
+    before, after = figures["untrained"], figures["trained"]
+    return HEADS.format(
+        name=config.name,
+        head=figures["head"],
+        parameters=figures["parameters"],
+        dtype=config.export_dtype,
+        target=config.model,
+        temperature=e.temperature,
+        before=before["tau"],
+        after=after["tau"],
+        before_top=tops(before),
+        after_top=tops(after),
+        prompts=e.prompts,
+        prompt_tokens=e.prompt_tokens,
+        new_tokens=e.new_tokens,
+        held=e.tokens,
+        source=config.data.source,
+        seen=figures["seen_tokens"],
+        steps=figures["steps"],
+        seed=config.seed,
+        seconds=figures["seconds"],
     )

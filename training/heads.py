@@ -17,7 +17,7 @@ from decoding import compose, prompt_trees, trees
 from models import processes, sharding
 from models.errors import ConfigError
 from models.heads import eagle3, files, lora
-from training import data, fit, grading, health, logs, optimizers, recipes
+from training import card, data, fit, grading, health, logs, optimizers, recipes
 from training import teacher as teachers
 
 HEADS = (
@@ -238,16 +238,18 @@ def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, A
         result = result._replace(params=sharding.fetch(result.params))
     folder = pathlib.Path(config.export or training.workdir / "export")
     temperature = config.evaluate.temperature
-    hits = training.hits(result.params, temperature)
+    # What is measured is what is written: rounded first.
+    written = _rounded(result.params, config.export_dtype)
+    params = jax.tree.map(lambda x, old: x.astype(old.dtype), written, result.params)
+    hits = training.hits(params, temperature)
     about = {
         "head": config.head,
         "target": config.model,
         "fingerprint": files.fingerprint(training.lm.params),
+        "method": compose.to_config(method(config, hits)),
         "hits": hits,
         "temperature": temperature,
     }
-    whole = training.heads(result.params)
-    processes.written(lambda: files.save(folder, whole, about), "export")
     seen = training.stream.steps * config.data.batch * config.data.window
     figures = {
         "head": config.head,
@@ -257,10 +259,22 @@ def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, A
         "seconds": result.seconds,
         "hits": hits,
         "untrained": training.measured(training.params),
-        "trained": training.measured(result.params),
+        "trained": training.measured(params),
         "curve": logs.evaluations(training.workdir),
     }
     path = training.workdir / "figures.json"
     said = json.dumps(figures, indent=2) + "\n"
+    whole, text = training.heads(written), card.heads(config, figures)
+    processes.written(lambda: files.save(folder, whole, about, text), "export")
     processes.written(lambda: path.write_text(said), "figures")
     return figures
+
+
+def _rounded(params: Any, dtype: str) -> Any:
+    """Floating params in the dtype of the export."""
+    real = jnp.issubdtype
+
+    def cast(x: Any) -> Any:
+        return x.astype(dtype) if real(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(cast, params)

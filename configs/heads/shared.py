@@ -92,4 +92,5 @@ def get_config() -> ml_collections.ConfigDict:
 
     c.update(decoding())
     c.export = ""  # a folder for the finished heads; empty: workdir/export
+    c.export_dtype = "bfloat16"  # of its weights; figures are of the rounded ones
     return c

@@ -14,6 +14,20 @@ from models.checkpoints import hf, tensors
 from models.errors import CheckpointError
 
 WEIGHTS, CONFIG = "heads.safetensors", "heads.json"
+PACKAGED = {"tiny-hydra-pp": "tiny_hydra_pp", "tiny-eagle3": "tiny_eagle3"}
+
+
+def locate(name: str | pathlib.Path) -> pathlib.Path:
+    """The folder of packaged or given heads."""
+    path = pathlib.Path(name)
+    if str(name) in PACKAGED:
+        path = pathlib.Path(__file__).parent.parent / PACKAGED[str(name)]
+    if not (path / WEIGHTS).exists():
+        raise CheckpointError(
+            f"{name} holds no {WEIGHTS}: give the export folder of a head training, or "
+            f"one of {list(PACKAGED)}"
+        )
+    return path
 
 
 def fingerprint(params: Any) -> str:
@@ -27,25 +41,26 @@ def fingerprint(params: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def save(folder: str | pathlib.Path, params: Any, about: dict[str, Any]) -> None:
-    """Write the params in their dtypes, and `about` beside them."""
+def save(
+    folder: str | pathlib.Path, params: Any, about: dict[str, Any], card: str = ""
+) -> None:
+    """Write the params in their dtypes; `about` and the model card beside them."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     flat = {name: jnp.asarray(x) for name, x in hf.flatten(params).items()}
     save_file(flat, str(folder / WEIGHTS))
     tensors.write_json(folder / CONFIG, about)
+    if card:
+        (folder / "README.md").write_text(card)
 
 
 def load(folder: str | pathlib.Path, target: Any = None, dtype: Any = None) -> Any:
     """The params of `folder`, nested as they were; floating ones in `dtype`.
 
-    With `target`, a loaded model, heads of another target are refused.
+    `folder` may be the name of packaged heads. With `target`, a loaded model, heads of
+    another target are refused.
     """
-    folder = pathlib.Path(folder)
-    if not (folder / WEIGHTS).exists():
-        raise CheckpointError(
-            f"{folder} holds no {WEIGHTS}: give the export folder of a head training"
-        )
+    folder = locate(folder)
     about = describe(folder)
     if target is not None and about.get("fingerprint"):
         own = fingerprint(target.params)
@@ -67,3 +82,13 @@ def describe(folder: str | pathlib.Path) -> dict[str, Any]:
     """What heads.json says."""
     path = pathlib.Path(folder) / CONFIG
     return tensors.read_json(path) if path.exists() else {}
+
+
+def method(name: str | pathlib.Path) -> dict[str, Any]:
+    """How the heads of a folder are decoded with: drafter, tree, verifier by name."""
+    found = describe(locate(name)).get("method")
+    if not found:
+        raise CheckpointError(
+            f"{name}/{CONFIG} names no method: name the recipe that the heads are of"
+        )
+    return found

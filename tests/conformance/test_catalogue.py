@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import pathlib
 import pkgutil
 import re
@@ -9,7 +10,7 @@ import types
 
 import pytest
 
-from decoding import Card, Spec, base, catalogue
+from decoding import Card, Spec, base, catalogue, compose
 from tests.conformance import kit
 
 TESTS = pathlib.Path(__file__).parent.parent / "methods"
@@ -113,3 +114,12 @@ def test_transforms_have_examples(name):
         if p.default is p.empty and p.name not in module.CARD.needs
     ]
     assert set(asked) <= set(kit.EXAMPLES.get(name, {})), "add it to kit.EXAMPLES"
+
+
+def test_a_method_is_written_and_read():
+    """Through JSON; planted: a method that lost its transforms is another one."""
+    for method in kit.cases().values():
+        said = json.loads(json.dumps(compose.to_config(method)))
+        assert compose.from_config(said) == method
+        del said["transforms"]
+        assert compose.from_config(said) != method

@@ -13,8 +13,8 @@ import optax
 import pytest
 
 import models
+from experiments import defaults, evaluate, machine, report, settings
 from experiments import heads as stage
-from experiments import machine, report, settings
 from experiments.store import Store
 from models import transformer
 from models.errors import CheckpointError, ConfigError
@@ -268,6 +268,21 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     figures = json.loads((tmp_path / "heads" / "hydra-s0" / "figures.json").read_text())
     assert figures["steps"] == 8
     assert [row["step"] for row in figures["curve"]] == [4, 8]
+    card = (tmp_path / "heads" / "hydra-s0" / "export" / "README.md").read_text()
+    assert f"{figures['parameters']:,} parameters" in card and "seed 0" in card
+
+    # The export says how it is decoded with: any evaluation takes it by its folder.
+    again = defaults.get_config()
+    again.update({n: c[n] for n in ("temperatures", "prompts", "repeats", "tasks")})
+    again.update({n: c[n] for n in ("prompt_tokens", "max_new_tokens")})
+    with again.unlocked():
+        again.trained = {"mine": str(tmp_path / "heads" / "hydra-s0" / "export")}
+    again.methods, again.curve = ("plain", "mine"), False
+    rows = evaluate.run(again, Store(tmp_path / "again"), small)["rows"]
+    mine = {row["method"]: row for row in rows}["mine"]
+    assert mine["identical_to_plain"]
+    for same in ("tokens_per_call", "nodes", "accepted_by_depth"):
+        assert mine[same] == named["hydra"][same]
 
 
 def test_heads_of_another_target_are_refused(small, tmp_path):
@@ -282,6 +297,8 @@ def test_heads_of_another_target_are_refused(small, tmp_path):
         files.load(tmp_path, other)
     with pytest.raises(CheckpointError, match=r"holds no heads\.safetensors"):
         files.load(tmp_path / "none", small)
+    with pytest.raises(CheckpointError, match="names no method"):
+        files.method(tmp_path)
 
 
 def test_bad_configs(small, corpus, tmp_path):
