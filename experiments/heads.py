@@ -14,6 +14,7 @@ import ml_collections
 import numpy as np
 
 import models
+from configs.heads import shared
 from decoding import compose, decoder, loop, noise
 from experiments import console, evaluate, machine, measure, settings, tasks
 from experiments.bench import Bench, Case
@@ -24,66 +25,85 @@ from models.heads import files, lora
 from training import heads
 
 # Fields that choose what is measured or written; finished pieces are kept.
-SELECTION = ("recipes", "seeds", "tasks", "temperatures", "mesh", "rules")
+SELECTION = ("recipes", "seeds", "full", "tasks", "temperatures", "mesh", "rules")
 
 
 def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     """Train what is missing, measure what is missing, and return everything."""
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
-    recipes = chosen(config)
+    listed = plan(config)
     hardware, versions = evaluate.provenance(store)
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
     prompts = tasks.build(lm, config.tasks, config.prompts, config.prompt_tokens)
-    seeds = tuple(config.seeds or (config.seed,))
-    with console.bar(1 + 2 * len(recipes) * len(seeds), "read bandwidth") as bar:
+    with console.bar(1 + 2 * len(listed), "read bandwidth") as bar:
         found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
         bar.done()
         found["rows"], found["samples"], found["heads"] = [], {}, []
-        for seed in seeds:
-            for name, recipe in recipes.items():
-                bar.doing(f"training {name}, seed {seed}")
-                one = ml_collections.ConfigDict(recipe.to_dict())
-                one.seed = seed
-                folder = store.path / "heads" / f"{recipe.get('weights', name)}-s{seed}"
-                one.export = str(folder / "export")
-                one.data.directory = config.data.directory or str(store.path / "data")
-                trained = folder / "figures.json"
-                if not processes.agreed(trained.exists()):
-                    heads.run(one, folder, lm)
-                figures = json.loads(trained.read_text())
-                bar.done(line(name, figures))
-                bar.doing(f"decoding with {name}, seed {seed}")
-                piece = _Piece(config, store, lm, name, one, figures)
-                rows = piece.rows(prompts, found["bandwidth"]["gb_s"])
-                for row, samples in rows:
-                    if row["key"] not in found["samples"]:
-                        found["rows"].append(row)
-                    found["samples"][row["key"]] = samples
-                own = [row for row, _ in rows if row["method"] == name]
-                flops = store.make("flops", f"{name}-s{seed}", piece.flops)
-                found["heads"].append(_summary(name, seed, figures, own, flops))
-                bar.done("\n".join(evaluate.line(row) for row in own))
+        for seed, name, recipe in listed:
+            bar.doing(f"training {name}, seed {seed}")
+            one = ml_collections.ConfigDict(recipe.to_dict())
+            one.seed = seed
+            folder = store.path / "heads" / f"{recipe.get('weights', name)}-s{seed}"
+            one.export = str(folder / "export")
+            one.data.directory = config.data.directory or str(store.path / "data")
+            trained = folder / "figures.json"
+            if not processes.agreed(trained.exists()):
+                heads.run(one, folder, lm)
+            figures = json.loads(trained.read_text())
+            bar.done(line(name, figures))
+            bar.doing(f"decoding with {name}, seed {seed}")
+            piece = _Piece(config, store, lm, name, one, figures)
+            rows = piece.rows(prompts, found["bandwidth"]["gb_s"])
+            for row, samples in rows:
+                if row["key"] not in found["samples"]:
+                    found["rows"].append(row)
+                found["samples"][row["key"]] = samples
+            own = [row for row, _ in rows if row["method"] == name]
+            flops = store.make("flops", f"{name}-s{seed}", piece.flops)
+            found["heads"].append(_summary(name, seed, figures, own, flops))
+            bar.done("\n".join(evaluate.line(row) for row in own))
     found["tables"], found["plots"] = [_table(found["heads"])], _plots(found["heads"])
     return found
 
 
-def chosen(config: Any) -> dict[str, Any]:
-    """The recipes by name: those of `config.recipes`, or the config itself."""
-    names = config.get("recipes", ())
+def plan(config: Any) -> list[tuple[int, str, Any]]:
+    """(seed, name, recipe) of every training, seed by seed.
+
+    Of `config.recipes`, or of the config itself; with `config.full` of all of them, of
+    which `config.full_recipes` see the first seed alone.
+    """
+    names, more = tuple(config.get("recipes", ())), ()
+    seeds = tuple(config.seeds or (config.seed,))
     if not names:
-        return {config.name: config}
+        return [(seed, config.name, config) for seed in seeds]
+    if config.full:
+        more, seeds = tuple(config.full_recipes), tuple(config.full_seeds)
+    recipes = {name: _recipe(config, name) for name in (*names, *more)}
+    return [
+        (seed, name, recipes[name])
+        for i, seed in enumerate(seeds)
+        for name in (names if i else recipes)
+    ]
+
+
+def _recipe(config: Any, name: str) -> Any:
+    """A recipe of configs/heads on the data and schedule of the comparison.
+
+    Its own rate is kept, in proportion: PPD's few params learn at ten times others'.
+    """
     here = pathlib.Path(str(settings.__file__)).parent.parent / "configs" / "heads"
-    found = {}
-    for name in names:
-        recipe = settings.load(here / f"{name}.py")
-        recipe.model = config.model
-        recipe.mesh, recipe.rules = config.mesh, config.rules
-        recipe.data.update(config.data)
-        recipe.train.update(config.train)
-        recipe.evaluate.update(config.evaluate)
-        found[name] = recipe
-    return found
+    recipe, usual = settings.load(here / f"{name}.py"), shared.get_config().train.rate
+    recipe.model, recipe.export_dtype = config.model, config.export_dtype
+    recipe.mesh, recipe.rules = config.mesh, config.rules
+    recipe.data.update(config.data)
+    if config.full:
+        recipe.data.tokens = config.full_tokens
+    rate = recipe.train.rate * config.train.rate / usual
+    recipe.train.update(config.train)
+    recipe.train.rate = rate
+    recipe.evaluate.update(config.evaluate)
+    return recipe
 
 
 class _Piece:

@@ -7,7 +7,8 @@ Medusa 2.3 < Hydra++ 3.3 < EAGLE 3.6 < EAGLE-2 4.3 < EAGLE-3 5.7 (Spec-Bench, gr
 Command:  python -m experiments.run --config=configs/heads/compare.py
               --workdir=runs/compare
 Hardware: 2 CPU cores, within an hour. Training and rows resume where they stopped.
-`--config.data.tokens=2000000 '--config.seeds=(0,1,2)'` is the longer comparison.
+`--config.full=true` adds all other heads, trains on 2,000,000 tokens each, and the six
+with three seeds: many hours.
 """
 
 import ml_collections
@@ -19,4 +20,17 @@ def get_config() -> ml_collections.ConfigDict:
     c = shared.get_config()
     c.name = "compare"
     c.recipes = ("medusa", "hydra", "hydra_pp", "eagle", "eagle2", "eagle3")
+    c.full = False
+    c.full_recipes = (  # once each, beside the others
+        "medusa2",
+        "clover",
+        "fspad",
+        "hidden_transfer",
+        "ppd",
+        "falcon",
+        "chimera",
+        "lud",
+    )
+    c.full_tokens = 2_000_000
+    c.full_seeds = (0, 1, 2)  # of `recipes`
     return c

@@ -17,7 +17,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.name = "falcon"
     c.head = "falcon"
     # The share that is revealed falls over the whole training.
-    c.objective.rows = c.data.tokens // c.data.window
+    c.objective.rows = c.data.get_ref("tokens") // c.data.get_ref("window")
     c.method.drafter = "drafters/falcon"
     c.method.topology = {"name": "topologies/static"}
     return c

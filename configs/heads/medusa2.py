@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.name = "medusa2"
     c.head = "medusa2"
     c.init.update(heads=5, rank=32)
-    c.objective.warm = c.data.tokens // c.data.window // 5
+    c.objective.warm = c.data.get_ref("tokens") // c.data.get_ref("window") // 5
     c.method.drafter = "drafters/medusa"
     c.method.topology = {"name": "topologies/static"}
     return c

@@ -285,6 +285,23 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
         assert mine[same] == named["hydra"][same]
 
 
+def test_the_full_comparison():
+    """Every head once, the six with three seeds, what depends on the data following."""
+    c = importlib.import_module("configs.heads.compare").get_config()
+    assert [name for _, name, _ in stage.plan(c)] == list(c.recipes)
+    c.full, c.train.rate = True, 0.002
+    listed = stage.plan(c)
+    every = {name: recipe for _, name, recipe in listed}
+    kinds = {"eagle2": "eagle", "hydra_pp": "hydra"}  # other recipes of one objective
+    assert {kinds.get(name, name) for name in every} == set(heads.HEADS)
+    assert len(listed) == len(every) + 2 * len(c.recipes)
+    assert all(recipe.data.tokens == 2_000_000 for recipe in every.values())
+    rows = 2_000_000 // 256  # planted: 500,000 tokens' would be what the file computes
+    assert every["falcon"].objective.rows == rows
+    assert every["medusa2"].objective.warm == rows // 5
+    assert every["ppd"].train.rate == 0.02 and every["medusa"].train.rate == 0.002
+
+
 def test_heads_of_another_target_are_refused(small, tmp_path):
     params = {"a": {"b": jnp.ones((2, 3))}, "kept": jnp.arange(3)}
     print_ = files.fingerprint(small.params)
