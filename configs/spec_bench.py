@@ -38,9 +38,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.data = ""
     config.tasks = ()  # every category of the file
     config.methods = ("plain", *DRAFTERS)
-    config.temperatures = (0.0, 0.8)
+    config.temperatures = (0.0, 0.8, 1.0)
     config.prompts = 4
     config.prompt_tokens = 256
     config.max_new_tokens = 128
-    config.repeats = 2
+    config.repeats = 3
     return config

@@ -27,8 +27,9 @@ reach over the end of a page. Nodes below `least` (the code's min_token_prob) ar
 out, as in the code; C is the paper's, without texts that end at the parent.
 
 Cost per call: as many comparisons of [B, T] and [B, pages · span] integers as the
-longest match is long, and products of K × K by K × K · D with K = `places`, D = `most`;
-no model call.
+longest match is long, the K = `places` greatest of them, and of each of D = `most`
+levels some passes over K × K numbers (with `tree`, products of K × K by K × K · D); no
+model call.
 """
 
 from dataclasses import replace
@@ -152,17 +153,30 @@ def _nodes_of(ctx, count, tokens, parents, branching: bool) -> base.TokenTree:
     return replace(found, parents=jnp.concatenate([roots, parents], 1), linear=False)
 
 
-def _nodes(length: Array, after: Array, count: Array) -> tuple[Array, ...]:
-    """COUNT and D of every node below a match, for every match length.
-
-    `length` [K] falls. Of the places 0 .. K - 1 those in `among[a]` match at least as
-    long as place a; only such lengths need be tried. The node (i, d) is what place i
-    goes on with, d + 1 tokens deep. Returns among [K, K], same [K, K, D], counts and
-    prob [K, K, D], by (a, i, d).
-    """
-    same = lookup.shared_prefixes(after, count)
+def _among(length: Array) -> Array:
+    """bool[K, K] (a, j): place j matches, and at least as long as place a does."""
     live = length > 0
-    among = (length[None] >= length[:, None]) & live[None] & live[:, None]
+    return (length[None] >= length[:, None]) & live[None] & live[:, None]
+
+
+def _bits(sets: Array) -> Array:
+    """uint32[..., W]: sets bool[..., K] with 32 members a word."""
+    members = sets.shape[-1]
+    spare = [(0, 0)] * (sets.ndim - 1) + [(0, -members % 32)]
+    words = jnp.pad(sets, spare).reshape(*sets.shape[:-1], -1, 32)
+    place = jnp.arange(32, dtype=jnp.uint32)
+    return (words.astype(jnp.uint32) << place).sum(-1, dtype=jnp.uint32)
+
+
+def _nodes(length: Array, after: Array, count: Array) -> tuple[Array, ...]:
+    """Which nodes are below a match, and their D, for every match length.
+
+    Of the places 0 .. K - 1 those in `among[a]` match at least as long as place a; only
+    such lengths need be tried. The node (i, d) is what place i goes on with, d + 1
+    tokens deep. Returns same [K, K, D], by places and depth, and prob [K, K, D], by
+    (a, i, d).
+    """
+    same, among = lookup.shared_prefixes(after, count), _among(length)
     there = jnp.arange(after.shape[1]) < count[:, None]
     before = jnp.pad(same[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True)
     goes_on = before & there[:, None]
@@ -172,10 +186,8 @@ def _nodes(length: Array, after: Array, count: Array) -> tuple[Array, ...]:
             "aj,jid->aid", among.astype(jnp.float32), sets.astype(jnp.float32)
         )
 
-    counts = sum_over(same)
-    prob = jnp.cumprod(counts / jnp.maximum(sum_over(goes_on), 1), -1)
-    mine = among[..., None] & there[None]
-    return among, same, jnp.where(mine, counts, 0), jnp.where(mine, prob, 0)
+    prob = jnp.cumprod(sum_over(same) / jnp.maximum(sum_over(goes_on), 1), -1)
+    return same, jnp.where(among[..., None] & there[None], prob, 0)
 
 
 def _budget(length: Array, alpha: Array, offset: Array) -> Array:
@@ -184,25 +196,27 @@ def _budget(length: Array, alpha: Array, offset: Array) -> Array:
 
 
 def _path(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
-    """★ Score, number, tokens [D] and parents [D] of the best path of a row."""
-    among, same, counts, prob = _nodes(length, after, count)
-    rows = jnp.arange(length.shape[0])
+    """★ Score, number, tokens [D] and parents [D] of the best path of a row.
 
-    def step(members: Array, level: tuple) -> tuple[Array, tuple[Array, Array]]:
-        counts, prob, same, tokens = level
-        counts = jnp.where(members, counts, 0)
-        best = jnp.argmax(counts, 1)
-        found = jnp.where(counts[rows, best] > 0, prob[rows, best], 0)
-        return members & same[best], (found, tokens[best])
-
-    levels = (
-        jnp.moveaxis(counts, -1, 0),
-        jnp.moveaxis(prob, -1, 0),
-        jnp.moveaxis(same, -1, 0),
-        after.T,
-    )
-    _, (chosen, tokens) = lax.scan(step, among, levels)  # [D, K] each
+    Level by level, `left[a]` are the places of match length a whose text is the path
+    so far: COUNT is how many of them go on as place i does.
+    """
     depth = jnp.arange(after.shape[1], dtype=jnp.int32)
+    there = depth[:, None] < count
+
+    def step(carry: tuple, level: tuple) -> tuple:
+        left, prob = carry
+        tokens, there = level
+        equal = (tokens[:, None] == tokens) & there[:, None] & there
+        shared = _bits(left)[:, None] & _bits(equal)
+        counts = lax.population_count(shared).sum(-1)
+        counts = jnp.where(left, counts.astype(jnp.int32), 0)
+        best, siblings = jnp.argmax(counts, 1), (left & there).sum(1)
+        prob = prob * (counts.max(1) / jnp.maximum(siblings, 1))
+        return (left & equal[best], prob), (prob, tokens[best])
+
+    start = (_among(length), jnp.ones(length.shape))
+    _, (chosen, tokens) = lax.scan(step, start, (after.T, there))  # [D, K] each
     keep = (chosen > 0) & (chosen >= least)
     keep &= depth[:, None] < _budget(length, alpha, offset)
     keep = jnp.cumprod(keep, 0)
@@ -217,15 +231,11 @@ def _tree(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
     D never grows along a path, so the greatest are closed under parents; among equals
     the shallower comes first, and so a parent before its children.
     """
-    among, same, _, prob = _nodes(length, after, count)
+    same, prob = _nodes(length, after, count)
     places, size = after.shape
-    earlier = jnp.tril(jnp.ones((places, places), jnp.float32), -1).T  # [j, i]: j < i
-    again = jnp.einsum(
-        "aj,jid->aid",
-        among.astype(jnp.float32),
-        same.astype(jnp.float32) * earlier[..., None],
-    )
-    value = jnp.where((again == 0) & (prob >= least), prob, 0)
+    earlier = jnp.tril(jnp.ones((places, places), bool), -1).T  # [j, i]: j < i
+    again = (same & earlier[..., None]).any(0)
+    value = jnp.where(~again & (prob >= least), prob, 0)
     value = jnp.moveaxis(value, -1, 1).reshape(places, -1)
     value, at = lax.top_k(value, size)
     keep = (jnp.arange(size) < _budget(length, alpha, offset)[:, None]) & (value > 0)
