@@ -216,7 +216,8 @@ def _path(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
         return (left & equal[best], prob), (prob, tokens[best])
 
     start = (_among(length), jnp.ones(length.shape))
-    _, (chosen, tokens) = lax.scan(step, start, (after.T, there))  # [D, K] each
+    levels: Any = lax.scan(step, start, (after.T, there))[1]
+    chosen, tokens = levels  # [D, K] each
     keep = (chosen > 0) & (chosen >= least)
     keep &= depth[:, None] < _budget(length, alpha, offset)
     keep = jnp.cumprod(keep, 0)
