@@ -4,7 +4,8 @@ The question of Scylla (*Scaling Laws for Speculative Decoding*, 2025, arXiv
 2505.07858): is what a target accepts linear in the logarithm of the draft's training
 tokens and of its parameters, and how does speed go with the decode batch? Draft models
 of every size are trained from nothing for every number of tokens, each with a whole
-schedule of its own, and draft chains for `tiny`; laws are fitted with intervals.
+schedule of its own and all at one rate, and draft chains for `tiny`; laws are fitted
+with intervals. (The paper's drafts read the target's states; these are whole models.)
 
 Command:  python -m experiments.run --config=configs/scaling_laws.py
               --workdir=runs/scaling_laws
