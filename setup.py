@@ -41,6 +41,7 @@ INSTALL = [
     "optax>=0.2.8,<0.3",
     "orbax-checkpoint>=0.12.8,<0.13",
     "numpy>=2.0",
+    "scipy>=1.13",
     "einops>=0.8.2",
     "jaxtyping>=0.3",
     "absl-py>=2.1",

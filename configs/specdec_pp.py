@@ -2,7 +2,8 @@
 
 Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
 Lengths*, 2024, arXiv 2405.19715. The head is trained on text that the target wrote; its
-chains are priced against every fixed length in tokens / (target calls + c draft calls).
+chains are priced against every fixed length, and against chains that end where the
+draft is not sure, in tokens / (target calls + c draft calls).
 
 Command:  python -m experiments.run --config=configs/specdec_pp.py
               --workdir=runs/specdec_pp
@@ -50,6 +51,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.evaluate.new_tokens = 96
     c.evaluate.lengths = (1, 2, 3, 4, 5, 6, 8, 10)
     c.evaluate.thresholds = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+    c.evaluate.confidences = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     c.evaluate.most = 12
     c.evaluate.least = 1
     c.evaluate.costs = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)

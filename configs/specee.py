@@ -3,7 +3,8 @@
 Xu et al., *SpecEE: Accelerating Large Language Model Inference with Speculative Early
 Exiting*, 2025, arXiv 2504.08850. An EAGLE layer is trained (or `--config.heads` names
 one), then a predictor for every layer but the last; the text is decoded with the
-two-level schedule and with every layer asked, at several thresholds.
+two-level schedule and with every layer asked, at several thresholds, and by two rules
+without training: after a fixed layer, and where the candidates' law is sure.
 
 Command:  python -m experiments.run --config=configs/specee.py --workdir=runs/specee
 Hardware: 2 CPU cores.
@@ -43,5 +44,6 @@ def get_config() -> ml_collections.ConfigDict:
     c.evaluate.prompt_tokens = 64
     c.evaluate.new_tokens = 64
     c.evaluate.thresholds = (0.3, 0.5, 0.7, 0.9)
+    c.evaluate.confidences = (0.5, 0.7, 0.9, 0.97, 0.99)  # of the untrained rule
     c.export = ""  # a folder for the predictors; empty: workdir/export
     return c

@@ -42,6 +42,7 @@ class Stats(NamedTuple):
     wasted: float  # share of the candidates that were not committed
     seconds: float
     compile_seconds: float
+    row_draft_calls: np.ndarray  # int32[B]: `draft_calls`, row by row
 
 
 def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Stats:
@@ -62,6 +63,7 @@ def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Sta
         1 - float(accepted.sum()) / candidates if candidates else 0.0,
         seconds,
         compile_seconds,
+        np.asarray(counters.draft_calls),
     )
 
 

@@ -3,53 +3,62 @@
 import json
 from typing import Any
 
-from experiments import console, evaluate, figures, store
+from experiments import console, evaluate, machine, prices
 from experiments.store import Store
 from models import processes
 from training import acceptance, calibration
 
+OWN, OTHERS = "h", ("fixed", "confidence")
+SAID = {
+    "h": "the head's threshold",
+    "fixed": "the best fixed length",
+    "confidence": "a confidence stop",
+}
+
 
 def run(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict[str, Any]:
-    """Train and measure what is missing; writes report.json, report.md and figures."""
+    """Train and measure what is missing, and return everything."""
     hardware, versions = evaluate.provenance(folder)
     file = folder.path / "figures.json"
     if not processes.agreed(file.exists()):
         acceptance.run(config, folder.path, lm, own)
-    found = json.loads(file.read_text())
-    found["hardware"], found["versions"] = hardware, versions
-    store.write(folder.path / "report.json", found)
-    plots = [
-        calibration.plot(name, calibration.Bins(**found["calibration"][name]))
-        for name in ("raw", "unweighted")
-    ]
-    figures.draw({"rows": [], "plots": plots}, folder.path / "figures")
-    text = markdown(config.name, found)
-    store.text(folder.path / "report.md", text)
-    console.terminal().print(text, markup=False)
-    return found
+    trained = json.loads(file.read_text())
+    bins = {
+        name: calibration.Bins(**trained["calibration"][key])
+        for name, key in (("as trained", "raw"), ("weight undone", "unweighted"))
+    }
+    rows = prices.compared(trained["calls"], config.evaluate.costs, OWN, OTHERS)
+    trained["prices"] = rows
+    priced = prices.table(rows, OWN, SAID)
+    console.terminal().print("\n".join(priced["notes"]), markup=False)
+    return {
+        "hardware": hardware,
+        "versions": versions,
+        "bandwidth": folder.make("parts", "bandwidth", machine.bandwidth),
+        "rows": [],
+        "trained": trained,
+        "tables": [_about(trained), priced, calibration.table(bins)],
+        "plots": [
+            prices.plot(rows, OWN, SAID),
+            *(calibration.plot(name, found) for name, found in bins.items()),
+        ],
+    }
 
 
-def markdown(name: str, found: dict[str, Any]) -> str:
-    """The head and its prices as a page."""
-    raw, true = (found["calibration"][k] for k in ("raw", "unweighted"))
-    lines = [
-        f"# {name}",
-        "",
-        f"{found['parameters']} parameters, {found['seen_tokens']} tokens in "
-        f"{found['seconds']:.0f} s. Of held-out drafts {100 * found['accepted']:.1f} % "
-        f"are accepted. AUC {raw['auc']:.3f}; calibration error {raw['error']:.3f} as "
-        f"trained, {true['error']:.3f} with the rejection weight undone.",
-        "",
-        "Tokens / (target calls + c draft calls):",
-        "",
-        "| c | best fixed length | | best threshold | | gain |",
-        "|---|---|---|---|---|---|",
+def _about(found: dict[str, Any]) -> dict[str, Any]:
+    """What was trained, in the form of the report."""
+    line = [
+        f"{found['parameters']}",
+        f"{found['seen_tokens']}",
+        f"{found['seconds']:.0f}",
+        f"{100 * found['accepted']:.1f} %",
     ]
-    for row in found["prices"]:
-        fixed, own = row["fixed"], row["h"]
-        gain = own["tokens_per_cost"] / fixed["tokens_per_cost"] - 1
-        lines.append(
-            f"| {row['cost']:g} | {fixed['name']} | {fixed['tokens_per_cost']:.3f} | "
-            f"{own['name']} | {own['tokens_per_cost']:.3f} | {100 * gain:+.1f} % |"
-        )
-    return "\n".join(lines) + "\n"
+    return {
+        "title": "Training",
+        "heads": ["parameters", "tokens", "seconds", "held-out drafts accepted"],
+        "lines": [line],
+        "notes": [
+            "*weight undone*: the loss weighs rejections, so that the head says less "
+            "than the chance of acceptance; solved for it."
+        ],
+    }

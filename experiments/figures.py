@@ -110,25 +110,49 @@ def _curve(report: dict[str, Any], folder: Path) -> None:
 
 
 def _plot(plot: dict[str, Any], folder: Path) -> None:
-    """Lines with errors, as a stage made them."""
-    figure, axes = plt.subplots(figsize=(5.6, 3.4))
+    """Lines with errors, as a stage made them.
+
+    `log`: x in powers of two. `counts`: cases at each x, as bars below. A line with
+    `of`, the number of another, is the law of that one: dashed, in its colour.
+    """
+    counts = plot.get("counts")
+    ratios = (3, 1) if counts else (1,)
+    figure, every = plt.subplots(
+        len(ratios),
+        squeeze=False,
+        sharex=True,
+        figsize=(5.6, 4.4 if counts else 3.4),
+        height_ratios=ratios,
+    )
+    axes, last = every[0][0], every[-1][0]
     kinds = ("-", "--", ":", "-.")
     for i, line in enumerate(plot["series"]):
-        style = kinds[i // len(COLOURS) % len(kinds)]
+        law = "of" in line
+        colour = line.get("of", i)
+        style = kinds[1 if law else i // len(COLOURS) % len(kinds)]
         axes.errorbar(
             line["x"],
             line["y"],
-            yerr=line["error"],
-            marker="o",
+            yerr=None if law else line["error"],
+            color=COLOURS[colour % len(COLOURS)],
+            marker="" if law else "o",
             ms=3,
             lw=1.2,
             ls=style,
             capsize=2,
             label=line["name"],
         )
-    axes.set_xticks(sorted({x for line in plot["series"] for x in line["x"]}))
+    if counts:
+        last.bar(counts["x"], counts["n"], 0.04, color=COLOURS[0])
+        last.set_ylabel("cases")
+    else:
+        at = sorted({x for line in plot["series"] for x in line["x"]})
+        if plot.get("log"):
+            axes.set_xscale("log", base=2)
+            axes.minorticks_off()
+        axes.set_xticks(at, [f"{x:g}" for x in at])
     axes.set_title(plot["title"], fontsize=9)
-    axes.set_xlabel(plot["x"])
+    last.set_xlabel(plot["x"])
     axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
     _save(figure, folder, plot["name"])
 

@@ -207,7 +207,9 @@ def _tables(report: dict[str, Any]) -> str:
         parts.append(f'<ul class="notes">{notes}</ul></section>')
     for plot in report.get("plots", ()):
         series = [(s["name"], s["x"], s["y"]) for s in plot["series"]]
-        drawing = svg.lines(series, plot["title"], plot["x"])
+        hues = {s["name"]: s.get("of", i) for i, s in enumerate(plot["series"])}
+        log = plot.get("log", False)
+        drawing = svg.lines(series, plot["title"], plot["x"], hues, log)
         parts.append(f"<section>{_figure(plot['title'], drawing)}</section>")
     return "".join(parts)
 

@@ -64,6 +64,8 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         "replay",
         "heads",
         "laws",
+        "trained",
+        "scaling",
         "tables",
         "plots",
         "figures",

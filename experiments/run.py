@@ -39,6 +39,18 @@ def run(
         store.claim(config)
         recipes.run(config, str(store.path))
         return {}
+    if stage == "kernels":
+        from experiments import kernels
+
+        store.claim(config)
+        return kernels.run(config, store, list(command))
+    found = _found(stage, config, store)
+    found["commands"] = [" ".join(command)] if command else []
+    return report.write(store, settings.plain(config), found)
+
+
+def _found(stage: str, config: ConfigDict, store: Store) -> dict[str, Any]:
+    """What a stage measured, for the report."""
     if stage == "train_acceptance":
         from experiments import acceptance
 
@@ -53,49 +65,40 @@ def run(
         from experiments import drafts
 
         store.claim(config, drafts.SELECTION)
-        found = drafts.run(config, store)
-        found["commands"] = [" ".join(command)] if command else []
-        return report.write(store, settings.plain(config), found)
+        return drafts.run(config, store)
     if stage == "train_heads":
         from experiments import heads
 
         store.claim(config, heads.SELECTION)
-        found = heads.run(config, store)
-        found["commands"] = [" ".join(command)] if command else []
-        return report.write(store, settings.plain(config), found)
+        return heads.run(config, store)
+    if stage == "scaling_laws":
+        from experiments import scaling_laws
+
+        store.claim(config, scaling_laws.SELECTION)
+        return scaling_laws.run(config, store)
     if stage == "prompt_set":
         from experiments import prompt_set
 
         store.claim(config, prompt_set.SELECTION)
-        found = prompt_set.run(config, store)
-        found["commands"] = [" ".join(command)] if command else []
-        return report.write(store, settings.plain(config), found)
-    if stage == "kernels":
-        from experiments import kernels
-
-        store.claim(config)
-        return kernels.run(config, store, list(command))
+        return prompt_set.run(config, store)
     store.claim(config, defaults.SELECTION)
     if stage == "peers":
         from experiments import peers
 
-        found = peers.run(config, store)
-    elif stage == "replay":
+        return peers.run(config, store)
+    if stage == "replay":
         from experiments import replay
 
-        found = replay.run(config, store)
-    elif stage == "budget":
+        return replay.run(config, store)
+    if stage == "budget":
         from experiments import budget
 
-        found = budget.run(config, store)
-    elif stage == "laws":
+        return budget.run(config, store)
+    if stage == "laws":
         from experiments import laws
 
-        found = laws.run(config, store)
-    else:
-        found = evaluate.run(config, store)
-    found["commands"] = [" ".join(command)] if command else []
-    return report.write(store, settings.plain(config), found)
+        return laws.run(config, store)
+    return evaluate.run(config, store)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

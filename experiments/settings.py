@@ -21,6 +21,7 @@ STAGES = (
     "peers",
     "prompt_set",
     "replay",
+    "scaling_laws",
     "train_acceptance",
     "train_drafts",
     "train_exits",

@@ -99,21 +99,24 @@ def figure_cells(figure: dict[str, Any]) -> list[str]:
     return [figure["what"], f"{figure['value']:.2f}", aim, met]
 
 
+TITLES = {
+    "peers": "decodax and HF transformers on the same weights",
+    "replay": "Drafting on recorded texts",
+    "train_heads": "Draft heads trained for {}",
+    "budget": "Trees of equal size, verified by {}",
+    "prompt_set": "A set of prompts decoded with {}",
+    "laws": "Acceptance of {}'s verifiers and its closed forms",
+    "scaling_laws": "Acceptance by {} against size and training of its draft",
+    "train_acceptance": "Drafts for {} that end where a head says",
+    "train_judge": "A judge of drafts for {}",
+    "train_exits": "Exit predictors for {}",
+}
+
+
 def title(report: dict[str, Any]) -> str:
-    model = report["config"].get("model", "")
-    if report["config"].get("stage") == "peers":
-        return "decodax and HF transformers on the same weights"
-    if report["config"].get("stage") == "replay":
-        return "Drafting on recorded texts"
-    if report["config"].get("stage") == "train_heads":
-        return f"Draft heads trained for {model}"
-    if report["config"].get("stage") == "budget":
-        return f"Trees of equal size, verified by {model}"
-    if report["config"].get("stage") == "prompt_set":
-        return f"A set of prompts decoded with {model}"
-    if report["config"].get("stage") == "laws":
-        return f"Acceptance of {model}'s verifiers and its closed forms"
-    return f"Decoding with {model}"
+    config = report["config"]
+    said = TITLES.get(config.get("stage", ""), "Decoding with {}")
+    return said.format(config.get("model", ""))
 
 
 def provenance(report: dict[str, Any]) -> list[str]:

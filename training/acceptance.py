@@ -1,18 +1,16 @@
 """SpecDec++ from a config: a head trained for a pair of models, calibrated, priced.
 
-The price of a method is new tokens / (target calls + c draft calls), for several ratios
-c of the two models' costs, held against chains of every fixed length on the same
-prompts. The verifier is `verifiers/rejection`, whose acceptance the head learns.
+Its chains, chains of every fixed length and chains that end where the draft is not sure
+are decoded from the same prompts, and the calls of both models counted. The verifier is
+`verifiers/rejection`, whose acceptance the head learns.
 """
 
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 
 import decoding
 import models
@@ -128,8 +126,8 @@ class Training:
             )
         return [d[: c.prompt_tokens].tolist() for d in long[: c.prompts]]
 
-    def calls(self, params: Any, topology: decoding.Spec) -> dict[str, int]:
-        """New tokens, and calls of both models, of the real decode loop."""
+    def calls(self, params: Any, topology: decoding.Spec) -> dict[str, list[int]]:
+        """New tokens of each prompt, and calls of both models, of the decode loop."""
         c = self.config.evaluate
         method = compose.Method(
             decoding.Spec("drafters/model"),
@@ -145,18 +143,25 @@ class Training:
             drafts={"draft": self.draft, "acceptance": params},
         )
         return {
-            "tokens": int(out.stats.new_tokens.sum()),
-            "target": int(out.stats.target_calls.sum()),
-            "draft": out.stats.draft_calls,
+            "tokens": out.stats.new_tokens.tolist(),
+            "target": out.stats.target_calls.tolist(),
+            "draft": out.stats.row_draft_calls.tolist(),
         }
 
-    def priced(self, params: Any) -> dict[str, dict[str, int]]:
-        """The calls of every fixed length and of every threshold."""
+    def priced(self, params: Any) -> dict[str, dict[str, list[int]]]:
+        """The calls of every fixed length and of every threshold, and confidence's."""
         c, blocks = self.config.evaluate, self.config.objective.blocks
         found = {}
         for length in c.lengths:
             spec = decoding.Spec("topologies/chain", length=length)
             found[f"fixed {length}"] = self.calls(params, spec)
+        for threshold in c.confidences:
+            spec = decoding.Spec(
+                "topologies/confidence_stop",
+                length=c.most,
+                threshold=float(threshold),
+            )
+            found[f"confidence {threshold:g}"] = self.calls(params, spec)
         for threshold in c.thresholds:
             spec = decoding.Spec(
                 "topologies/specdec_pp",
@@ -177,29 +182,10 @@ def unweighted(said: np.ndarray, reject: float) -> np.ndarray:
     return reject * said / (1.0 - said + reject * said)
 
 
-def prices(
-    calls: dict[str, dict[str, int]], costs: Sequence[float]
-) -> list[dict[str, Any]]:
-    """For each cost of a draft call, the best fixed length and the best threshold."""
-    found = []
-    for cost in costs:
-        each = {
-            name: n["tokens"] / (n["target"] + cost * n["draft"])
-            for name, n in calls.items()
-        }
-        best = {}
-        for kind in ("fixed", "h"):
-            own = {name: x for name, x in each.items() if name.split()[0] == kind}
-            name = max(own, key=lambda n: own[n])
-            best[kind] = {"name": name, "tokens_per_cost": own[name]}
-        found.append({"cost": cost, **best})
-    return found
-
-
 def run(
     config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
 ) -> dict[str, Any]:
-    """Train, calibrate, price and export; resumes where it stopped."""
+    """Train, calibrate, decode and export; resumes where it stopped."""
     training = Training(config, workdir, lm, own)
     result = training.fit()
     params = sharding.fetch(result.params)
@@ -207,7 +193,6 @@ def run(
     reject = config.objective.reject
     raw = calibration.bins(said, came)
     true = calibration.bins(unweighted(said, reject), came)
-    calls = training.priced(params)
     figures: dict[str, Any] = {
         "parameters": int(sum(x.size for x in jax.tree.leaves(params))),
         "steps": result.step,
@@ -215,8 +200,7 @@ def run(
         "seconds": result.seconds,
         "accepted": float(came.mean()),
         "calibration": {"raw": raw._asdict(), "unweighted": true._asdict()},
-        "calls": calls,
-        "prices": prices(calls, config.evaluate.costs),
+        "calls": training.priced(params),
     }
     folder = pathlib.Path(config.export or training.workdir / "export")
     about = {
@@ -232,6 +216,4 @@ def run(
     path = training.workdir / "figures.json"
     text = json.dumps(figures, indent=2) + "\n"
     processes.written(lambda: path.write_text(text), "figures")
-    for row in figures["prices"]:
-        logging.info("cost %.2f: %s against %s", row["cost"], row["h"], row["fixed"])
     return figures

@@ -1,6 +1,6 @@
 """Whether a predicted chance is the true one: bins, their error, and the ranking."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,16 +56,58 @@ def auc(predicted: np.ndarray, observed: np.ndarray, weights: np.ndarray) -> flo
     return float((yes * (below + 0.5 * no)).sum() / total)
 
 
-def plot(name: str, found: Bins) -> dict[str, Any]:
-    """The bins as a plot of the report; a calibrated predictor lies on the diagonal."""
-    none = [0.0] * len(found.predicted)
+def plot(name: str, found: Bins, what: str = "acceptance") -> dict[str, Any]:
+    """The bins as a plot of the report, with how many cases are in each.
+
+    A calibrated predictor lies on the diagonal, but for the errors: 95 % of a mean of
+    as many cases. (Outcomes that are chances themselves vary less than that.)
+    """
     series: Sequence[dict[str, Any]] = (
-        {"name": name, "x": found.predicted, "y": found.observed, "error": none},
-        {"name": "calibrated", "x": [0.0, 1.0], "y": [0.0, 1.0], "error": [0.0, 0.0]},
+        {
+            "name": name,
+            "x": found.predicted,
+            "y": found.observed,
+            "error": error(found),
+        },
+        {
+            "name": "calibrated",
+            "x": [0.0, 1.0],
+            "y": [0.0, 1.0],
+            "error": [0.0, 0.0],
+            "of": 0,
+        },
     )
     return {
-        "name": f"calibration-{name}",
-        "title": f"acceptance as predicted and as it came, {name}",
+        "name": f"calibration-{name}".replace(" ", "-"),
+        "title": f"{what} as predicted and as it came, {name}",
         "x": "predicted",
         "series": list(series),
+        "counts": {"x": found.predicted, "n": found.counts},
     }
+
+
+def table(each: Mapping[str, Bins], what: str = "acceptance") -> dict[str, Any]:
+    """The same bins in figures, in the form of the report."""
+    lines = []
+    for name, found in each.items():
+        columns = (found.predicted, found.observed, error(found), found.counts)
+        for said, came, about, count in zip(*columns):
+            cells = [f"{said:.3f}", f"{came:.3f} ± {about:.3f}", f"{count:.0f}"]
+            lines.append([name, *cells])
+    notes = [
+        f"{name}: {sum(found.counts):.0f} cases, calibration error {found.error:.3f}, "
+        f"AUC {found.auc:.3f}."
+        for name, found in each.items()
+    ]
+    return {
+        "title": f"Calibration of {what}",
+        "heads": ["", "predicted", "came", "cases"],
+        "lines": lines,
+        "notes": notes,
+    }
+
+
+def error(found: Bins) -> list[float]:
+    """Of each bin's mean outcome, 95 %."""
+    a, n = np.asarray(found.observed), np.asarray(found.counts)
+    return (1.96 * np.sqrt(a * (1 - a) / n)).tolist()

@@ -120,8 +120,11 @@ class Training:
             **more,
         )
 
-    def pretrained(self) -> Any:
-        """Params before the alignment: loaded, or trained on raw text (FastDraft)."""
+    def pretrained(self, name: str = "pretraining") -> Any:
+        """Params before the alignment: loaded, or trained on raw text (FastDraft).
+
+        The training's files are in the folder `name`.
+        """
         c = self.config
         params = self.model.init(jax.random.key(c.seed))
         if c.draft.start:
@@ -131,7 +134,7 @@ class Training:
         corpus = data.Corpus(self.documents[0], self.lm.config.eos[0])
         own = next_token.objective(self.model.config)
         tokens = c.data.pretraining_tokens
-        return self._fit("pretraining", params, own, corpus, tokens).params
+        return self._fit(name, params, own, corpus, tokens).params
 
     def aligned(self, name: str, start: Any, written: Written) -> Any:
         """The result of one variant, from `start`."""

@@ -1,7 +1,9 @@
 """SpecEE from a config: exit predictors for a target, and what they cost its text.
 
 EAGLE's layer, which proposes the candidates, is loaded, or trained here first. The
-layers where held-out tokens stop most often are the first level of the schedule.
+layers where held-out tokens stop most often are the first level of the schedule. Beside
+the predictors two rules stop that were not trained: after a fixed layer, and where the
+candidates' law is sure.
 """
 
 import json
@@ -17,7 +19,17 @@ import decoding
 import models
 from models.errors import ConfigError
 from models.heads import exits, files
-from training import data, evaluate, fit, heads, health, lossy, optimizers, recipes
+from training import (
+    calibration,
+    data,
+    evaluate,
+    fit,
+    heads,
+    health,
+    lossy,
+    optimizers,
+    recipes,
+)
 from training.objectives import specee
 
 
@@ -94,6 +106,7 @@ class Training:
         """The metrics of the objective, and where tokens stop if all layers are asked.
 
         `stops`: of all places, the share that stops after 1, 2, .. L layers.
+        `calibration`: what all predictors said, beside whether their layer was right.
         """
         c, depth = self.config.evaluate, self.lm.config.n_layers
         flat = np.concatenate(self.documents[1])[: c.tokens]
@@ -111,42 +124,59 @@ class Training:
             stop, first = specee.first_stops(sure, found)
             layer = jnp.where(stop > 0, first, depth - 1)
             counts = jnp.zeros(depth).at[layer].add(found.weights)
-            return {**metrics, "loss": loss}, counts
+            said = jax.nn.sigmoid(specee.log_odds(params, found.features))
+            share = jnp.broadcast_to(found.weights[..., None], said.shape)
+            return {**metrics, "loss": loss}, counts, (said, found.right, share)
 
         each = [one(params, self.frozen, row[None]) for row in rows]
-        metrics = {k: float(np.mean([m[k] for m, _ in each])) for k in each[0][0]}
-        counts = np.sum([np.asarray(n) for _, n in each], 0)
-        return {**metrics, "stops": (counts / counts.sum()).tolist()}
+        metrics = {k: float(np.mean([m[0][k] for m in each])) for k in each[0][0]}
+        counts = np.sum([np.asarray(m[1]) for m in each], 0)
+        said, right, share = (
+            np.stack([np.asarray(m[2][i]) for m in each]) for i in range(3)
+        )
+        return {
+            **metrics,
+            "stops": (counts / counts.sum()).tolist(),
+            "calibration": calibration.bins(said, right, share)._asdict(),
+        }
 
     def decoded(self, params: Any, static: tuple[int, ...]) -> dict[str, Any]:
-        """Layers a token and the text's distance, for every schedule and threshold."""
+        """Layers a token and the text's distance, by every schedule and rule."""
         c, depth = self.config.evaluate, self.lm.config.n_layers
-        every = tuple(range(depth - 1))
+        every, size = tuple(range(depth - 1)), self.config.objective.candidates
         methods = {}
         for name, layers in (("two levels", static), ("every layer", every)):
             for threshold in c.thresholds:
-                methods[f"{name}, {threshold:g}"] = decoding.Method(
-                    decoding.Spec(
-                        "drafters/specee", static=layers, threshold=float(threshold)
-                    )
+                own = decoding.Spec(
+                    "drafters/specee", static=layers, threshold=float(threshold)
                 )
+                methods[f"{name}, {threshold:g}"] = (decoding.Method(own), params)
+        rules = {f"layer {i + 1}": exits.after(depth, size, i) for i in every}
+        for share in c.confidences:
+            rules[f"confidence {share:g}"] = exits.sure(depth, size, float(share))
+        for name, rule in rules.items():
+            own = decoding.Spec("drafters/specee", static=every, threshold=0.5)
+            methods[name] = (decoding.Method(own), rule)
         found = evaluate.copying_cases(
             self.documents[1], c.prompts, c.prompt_tokens, self.config.seed
         )
         kept = lossy.compared(
             self.lm,
             [row.tolist() for row in found],
-            methods,
-            {"heads": self.draft, "exits": params},
+            {
+                name: (method, {"heads": self.draft, "exits": rule})
+                for name, (method, rule) in methods.items()
+            },
             c.new_tokens,
             c.temperature,
         )
         for name, row in kept.items():
-            memory, row["layers"] = row.pop("memory"), float(depth)
+            memories, each = row.pop("memories"), row["each"]
+            each["layers"] = [float(depth * n) for n in each["calls"]]
             if name != "plain":
-                counts = np.asarray(memory.taken)
-                mean = (counts * np.arange(1, depth + 1)).sum() / counts.sum()
-                row["layers"] = float(mean)
+                taken = [np.asarray(memory.taken) for memory in memories]
+                each["layers"] = [float(n @ np.arange(1, depth + 1)) for n in taken]
+            row["layers"] = sum(each["layers"]) / sum(each["calls"])
         return kept
 
 

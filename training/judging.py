@@ -194,11 +194,11 @@ def run(
     said = np.asarray(judge.probability(params, jnp.asarray(given[1])))
     share = float(np.mean(good[1]))
     e = config.evaluate
+    drafts = {"draft": draft, "judge": params}
     kept = lossy.compared(
         lm,
         prompts[1][: e.prompts],
-        rules(e),
-        {"draft": draft, "judge": params},
+        {name: (method, drafts) for name, method in rules(e).items()},
         e.new_tokens,
         e.temperature,
     )
@@ -209,7 +209,7 @@ def run(
         "guess": max(share, 1 - share),
         "calibration": calibration.bins(said, good[1])._asdict(),
         "decoding": {
-            name: {k: v for k, v in row.items() if k != "memory"}
+            name: {k: v for k, v in row.items() if k != "memories"}
             for name, row in kept.items()
         },
     }

@@ -6,7 +6,7 @@ whose text is plain decoding's; `shared`, the share of tokens before the first t
 not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,9 +19,8 @@ from models import transformer
 Rows = Sequence[Sequence[int]]
 
 
-def score(lm: Any, prompts: Rows, texts: Rows) -> float:
-    """Nats a token of `texts`, each after its prompt."""
-    size = max(len(p) + len(t) for p, t in zip(prompts, texts))
+def scorer(lm: Any, size: int) -> Callable[[Sequence[int], Sequence[int]], float]:
+    """Nats of a text after its prompt; both have `size` tokens at most."""
 
     @jax.jit
     def one(params: Any, tokens: Any) -> Any:
@@ -29,59 +28,74 @@ def score(lm: Any, prompts: Rows, texts: Rows) -> float:
         logp = jax.nn.log_softmax(logits[:, :-1].astype(jnp.float32))
         return jnp.take_along_axis(logp, tokens[:, 1:, None], -1)[0, :, 0]
 
-    total, count = 0.0, 0
-    for prompt, text in zip(prompts, texts):
+    def nats(prompt: Sequence[int], text: Sequence[int]) -> float:
         row = np.zeros((1, size), np.int32)
         row[0, : len(prompt) + len(text)] = [*prompt, *text]
-        found = np.asarray(one(lm.params, row))
-        total -= float(found[len(prompt) - 1 : len(prompt) - 1 + len(text)].sum())
-        count += len(text)
-    return total / max(count, 1)
+        found, start = np.asarray(one(lm.params, row)), len(prompt) - 1
+        return -float(found[start : start + len(text)].sum())
+
+    return nats
 
 
 def compared(
     lm: Any,
     prompts: Rows,
-    methods: Mapping[str, decoding.Method],
-    drafts: Mapping[str, Any],
+    methods: Mapping[str, tuple[decoding.Method, Mapping[str, Any]]],
     new_tokens: int,
     temperature: float,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """name -> tokens per call and what is said above; "plain" is there by itself.
 
-    `memory` is what the drafter left, for the caller to read.
+    A method comes with its drafts. Prompts are decoded one by one: `each` holds the
+    counts of every prompt (`new` tokens, target `calls`, `nats`, tokens `shared` of
+    those `due`), and `memories` what the drafter left, for the caller to read.
     """
     found: dict[str, dict[str, Any]] = {}
     plain: list = []
-    for name, method in {"plain": decoding.Method(), **methods}.items():
-        out = decoding.generate(
-            lm,
-            prompts,
-            method,
-            max_new_tokens=new_tokens,
-            temperature=temperature,
-            seed=seed,
-            drafts=drafts if name != "plain" else None,
-        )
-        plain = plain or out.tokens
+    nats = scorer(lm, max(map(len, prompts)) + new_tokens)
+    for name, (method, drafts) in {
+        "plain": (decoding.Method(), None),
+        **methods,
+    }.items():
+        outs = [
+            decoding.generate(
+                lm,
+                [prompt],
+                method,
+                max_new_tokens=new_tokens,
+                temperature=temperature,
+                seed=seed + i,
+                drafts=drafts,
+            )
+            for i, prompt in enumerate(prompts)
+        ]
+        texts = [out.tokens[0] for out in outs]
+        plain = plain or texts
+        each: dict[str, list] = {
+            "new": [len(text) for text in texts],
+            "calls": [int(out.stats.target_calls.sum()) for out in outs],
+            "nats": [nats(p, text) for p, text in zip(prompts, texts)],
+            "shared": [shared(a, b) for a, b in zip(texts, plain)],
+            "due": [len(text) for text in plain],
+        }
+        sums = {key: sum(values) for key, values in each.items()}
         found[name] = {
-            "tokens_per_call": float(out.stats.tokens_per_call),
-            "nats": score(lm, prompts, out.tokens),
-            "same": float(np.mean([a == b for a, b in zip(out.tokens, plain)])),
-            "shared": shared(out.tokens, plain),
-            "memory": out.memory,
+            "tokens_per_call": sums["new"] / max(sums["calls"], 1),
+            "nats": sums["nats"] / max(sums["new"], 1),
+            "same": float(np.mean([a == b for a, b in zip(texts, plain)])),
+            "shared": sums["shared"] / max(sums["due"], 1),
+            "each": each,
+            "memories": [out.memory for out in outs],
         }
     return found
 
 
-def shared(texts: Rows, others: Rows) -> float:
-    """The share of the tokens of `others` that stand before the first difference."""
-    same, count = 0, 0
-    for text, other in zip(texts, others):
-        count += len(other)
-        for a, b in zip(text, other):
-            if a != b:
-                break
-            same += 1
-    return same / max(count, 1)
+def shared(text: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens stand before the first difference."""
+    same = 0
+    for a, b in zip(text, other):
+        if a != b:
+            break
+        same += 1
+    return same

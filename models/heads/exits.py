@@ -22,6 +22,7 @@ from models.heads import layers
 from models.heads.layers import Params
 
 NAMES = ("in", "out")
+SURE = 1e4  # log-odds of what is certain
 
 
 def init(key: Array, n_layers: int, candidates: int = 4, width: int = 512) -> Params:
@@ -42,6 +43,38 @@ def init(key: Array, n_layers: int, candidates: int = 4, width: int = 512) -> Pa
             "bias": jnp.zeros((exits,)),
         },
     }
+
+
+def after(n_layers: int, candidates: int, layer: int) -> Params:
+    """Predictors that say stop from `layer` on, counted from 0, whatever they see."""
+    own = _silent(n_layers, candidates)
+    said = jnp.where(jnp.arange(n_layers - 1) < layer, -SURE, SURE)
+    return {**own, "out": {**own["out"], "bias": said}}
+
+
+def sure(n_layers: int, candidates: int, share: float) -> Params:
+    """Predictors that say stop where one of the k has more than `share` of s."""
+    own = _silent(n_layers, candidates)
+    weight, one = own["in"]["weight"], jnp.arange(candidates)
+    return {
+        "in": {
+            # u . relu(s - share) + a, with a just below 0
+            "weight": weight.at[:, candidates + one, one].set(1.0),
+            "bias": own["in"]["bias"] - share,
+        },
+        "out": {
+            "weight": jnp.full_like(own["out"]["weight"], SURE),
+            "bias": own["out"]["bias"] - 1 / SURE,
+        },
+    }
+
+
+def _silent(n_layers: int, candidates: int) -> Params:
+    """Predictors of zeros, with as many hidden units as candidates."""
+    shapes = jax.eval_shape(
+        lambda key: init(key, n_layers, candidates, candidates), jax.random.key(0)
+    )
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
 def counts(params: Params) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments import figures
 from models.errors import DataError
 from training import calibration
 
@@ -27,6 +28,24 @@ def test_a_true_chance_lies_on_the_diagonal():
     assert sound.error < 0.02 < 0.1 < bent.error
     np.testing.assert_allclose(sound.auc, bent.auc)  # the order is the same
     np.testing.assert_allclose(sound.auc, 5 / 6, atol=0.01)
+
+
+def test_the_diagram_shows_counts(tmp_path, monkeypatch):
+    """Bins with their cases below them, errors by hand; planted: no counts, no bars."""
+    found = calibration.bins([0.2] * 4 + [0.9] * 9, [0, 0, 0, 1, *[1] * 9], count=2)
+    plot = calibration.plot("mine", found)
+    assert sum(plot["counts"]["n"]) == 13
+    about = 1.96 * np.sqrt(0.25 * 0.75 / 4)
+    np.testing.assert_allclose(plot["series"][0]["error"], [about, 0])
+    drawn = []
+    monkeypatch.setattr(figures, "_save", lambda figure, *rest: drawn.append(figure))
+    figures._plot(plot, tmp_path)
+    figures._plot({k: v for k, v in plot.items() if k != "counts"}, tmp_path)
+    with_counts, without = ([a.patches for a in f.axes] for f in drawn)
+    assert [bar.get_height() for bar in with_counts[1]] == [4, 9]
+    assert len(without) == 1 and not without[0]
+    lines = calibration.table({"mine": found})["lines"]
+    assert lines[0] == ["mine", "0.200", f"0.250 ± {about:.3f}", "4"]
 
 
 def test_weights_and_ends():

@@ -9,6 +9,7 @@ import pytest
 
 import models
 from configs import direct_alignment, fastdraft, judge, s2d, specdec_pp, specee
+from experiments import acceptance, machine, report, settings
 from experiments import lossy as stages
 from experiments.store import Store
 from models.errors import ConfigError
@@ -17,7 +18,12 @@ from models.heads import exits as predictors
 from models.heads import files
 from models.heads import judge as judges
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
-from training import acceptance, drafts, judging
+from training import drafts, judging
+
+
+@pytest.fixture
+def quick_bandwidth(monkeypatch):
+    monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)  # small arrays
 
 
 def shrink(c, source):
@@ -78,16 +84,29 @@ def test_another_tokenizer_is_refused(small, corpus, tmp_path):  # noqa: F811
         drafts.Training(c, tmp_path, own)
 
 
-def test_an_acceptance_head(small, corpus, tmp_path):  # noqa: F811
+def reported(c, place, found) -> str:
+    """The page of a stage's findings, and its reliability diagrams."""
+    report.write(place, settings.plain(c), found)
+    for plot in found["plots"]:
+        assert (place.path / "figures" / f"{plot['name']}.png").exists()
+    assert "Calibration of" in (place.path / "report.html").read_text()
+    return (place.path / "report.md").read_text()
+
+
+def test_an_acceptance_head(small, corpus, tmp_path, quick_bandwidth):  # noqa: F811
     """Trained for a pair, calibrated, priced and exported."""
     c = shrink(specdec_pp.get_config(), corpus)
     c.evaluate.update(lengths=(1,), thresholds=(0.3, 0.9), most=2, costs=(0.1,))
+    c.evaluate.confidences = (0.5,)
     draft = models.Loaded(small.model, small.model.init(jax.random.key(9)))
-    found = acceptance.run(c, tmp_path, small, draft)
+    made = acceptance.run(c, Store(tmp_path), small, draft)
+    found = made["trained"]
     assert found["steps"] == 8 and 0 < found["accepted"] < 1
-    assert set(found["calls"]) == {"fixed 1", "h 0.3", "h 0.9"}
+    assert set(found["calls"]) == {"fixed 1", "confidence 0.5", "h 0.3", "h 0.9"}
     one = found["calls"]["fixed 1"]
-    assert one["draft"] == one["target"] and one["tokens"] == 12
+    assert one["draft"] == one["target"] and one["tokens"] == [6, 6]
+    text = reported(c, Store(tmp_path), made)
+    assert "a confidence stop" in text and "calibration-as-trained.png" in text
     # Of two texts of 6 new tokens, the share that was drafted.
     assert 6 <= sum(found["calibration"]["raw"]["counts"]) <= 12
     params = files.load(tmp_path / "export", small)
@@ -105,7 +124,7 @@ def test_a_sorted_draft_and_its_drafter():
 
 
 @pytest.mark.long
-def test_a_judge(small, corpus, tmp_path, monkeypatch):  # noqa: F811
+def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa: F811
     """Labelled, fitted, decoded with beside the divergence rule, and exported.
 
     What a random target writes finds back to nothing: labels are by lot.
@@ -119,18 +138,20 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch):  # noqa: F811
     c.evaluate.update(prompts=3, new_tokens=8, thresholds=(0.5, 2.0))
     c.evaluate.update(divergences=(-1.0, 0.3), length=2)
     draft = models.Loaded(small.model, small.model.init(jax.random.key(9)))
-    found = stages.judge(c, Store(tmp_path), small, draft)
+    made = stages.judge(c, Store(tmp_path), small, draft)
+    found = made["trained"]
     rows = found["decoding"]
     assert rows["exact"]["same"] == rows["judge 2"]["same"] == 1.0
     assert rows["kl_threshold -1"]["shared"] == 1.0
     assert rows["judge 2"]["nats"] == pytest.approx(rows["plain"]["nats"])
     assert sum(found["cases"]) > 10 and 0 <= found["accuracy"] <= 1
     judges.check(files.load(tmp_path / "export", small))
-    assert "| judge 0.5 |" in (tmp_path / "report.md").read_text()
+    text = reported(c, Store(tmp_path), made)
+    assert "| judge 0.5 |" in text and "judge against kl_threshold" in text
 
 
 @pytest.mark.long
-def test_exit_predictors(corpus, tmp_path):  # noqa: F811
+def test_exit_predictors(corpus, tmp_path, quick_bandwidth):  # noqa: F811
     """Trained behind an EAGLE layer that is trained first; decoded and exported."""
     target = small_target(3)
     c = specee.get_config()
@@ -144,13 +165,18 @@ def test_exit_predictors(corpus, tmp_path):  # noqa: F811
     c.eagle.evaluate.update(prompts=2, prompt_tokens=8, new_tokens=4)
     c.train.update(save_every=4, warmup=1)
     c.evaluate.update(tokens=64, window=16, prompts=2, prompt_tokens=8, new_tokens=6)
-    c.evaluate.thresholds = (0.0, 1.0)
-    found = stages.early(c, Store(tmp_path), target)
+    c.evaluate.update(thresholds=(0.0, 1.0), confidences=(1.0,))
+    made = stages.early(c, Store(tmp_path), target)
+    found = made["trained"]
     rows, depth = found["decoding"], target.config.n_layers
     assert rows["two levels, 1"]["layers"] == depth == rows["plain"]["layers"]
     assert rows["two levels, 1"]["same"] == 1.0
     # Every token is a candidate, so that whatever a layer says is among them.
     assert rows["every layer, 0"]["layers"] == 1 < depth
+    assert rows["layer 2"]["layers"] == 2 and rows["layer 1"]["layers"] == 1
+    assert rows["confidence 1"]["layers"] == depth
+    assert rows["confidence 1"]["same"] == 1.0
     assert sum(found["held_out"]["stops"]) == pytest.approx(1.0)
     predictors.check(files.load(tmp_path / "export", target), depth)
-    assert "every layer, 0" in (tmp_path / "report.md").read_text()
+    text = reported(c, Store(tmp_path), made)
+    assert "every layer, 0" in text and "two levels against layer" in text

@@ -22,11 +22,13 @@ def test_nats_are_the_target_s():
         for i, token in enumerate(text, len(prompt)):
             by_hand.append(-logp[i - 1, token])
             late.append(-logp[i, token])
-    found = lossy.score(lm, prompts, texts)
-    assert found == pytest.approx(np.mean(by_hand), rel=1e-4)
-    assert abs(found - np.mean(late)) > 0.01
+    nats = lossy.scorer(lm, 8)
+    found = [nats(*pair) for pair in zip(prompts, texts)]
+    assert found[0] == pytest.approx(sum(by_hand[:3]), rel=1e-4)
+    assert found[1] == pytest.approx(by_hand[3], rel=1e-4)
+    assert abs(sum(found) - sum(late)) > 0.01
 
 
 def test_shared_ends_at_the_first_difference():
-    assert lossy.shared([[1, 2, 9, 4], [5]], [[1, 2, 3, 4], [5]]) == 3 / 5
-    assert lossy.shared([[1]], [[1]]) == 1.0
+    assert lossy.shared([1, 2, 9, 4], [1, 2, 3, 4]) == 2  # planted: not 3
+    assert lossy.shared([1], [1]) == 1 and lossy.shared([], [1]) == 0

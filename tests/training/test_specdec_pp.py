@@ -158,19 +158,6 @@ def sample(number: int) -> dict:
     return {"tokens": tokens, "row": np.arange(16, dtype=np.int32) + 16 * number}
 
 
-def test_prices():
-    """The best of each kind at each cost, by hand."""
-    calls = {
-        "fixed 1": {"tokens": 100, "target": 50, "draft": 50},
-        "fixed 4": {"tokens": 100, "target": 30, "draft": 120},
-        "h 0.3": {"tokens": 100, "target": 32, "draft": 80},
-    }
-    cheap, dear = runs.prices(calls, (0.05, 0.9))
-    assert cheap["fixed"]["name"] == "fixed 4" and dear["fixed"]["name"] == "fixed 1"
-    assert cheap["fixed"]["tokens_per_cost"] == 100 / 36
-    assert cheap["h"]["tokens_per_cost"] == 100 / 36
-
-
 def test_bad_arguments():
     target, model, _ = pair()
     with pytest.raises(ConfigError, match="mix=1"):

@@ -141,6 +141,32 @@ def test_predictors_learn_and_the_loss_is_the_cross_entropy():
     np.testing.assert_allclose(value, by_hand, rtol=1e-4)
 
 
+def test_rules_without_training():
+    """From a layer on, and where a candidate has more than a share; planted: the
+    share sought among the logits."""
+    z = np.array([[4.0, 0.0, 1.0], [0.5, 0.4, 0.6]], np.float32)
+
+    @jax.jit
+    def said(rule, z):
+        given = exits.features(z, jnp.zeros_like(z))[0]
+        return jnp.stack([exits.probability(rule, i, given) for i in range(3)])
+
+    from_one = np.asarray(said(exits.after(4, K, 1), z)) > 0.5
+    np.testing.assert_array_equal(from_one, [[False] * 2, [True] * 2, [True] * 2])
+    for share, wanted in (
+        (0.9, [True, False]),
+        (0.3, [True, True]),
+        (1.0, [False] * 2),
+    ):
+        rule = exits.sure(4, K, share)
+        exits.check(rule, 4)
+        found = np.asarray(said(rule, z)) > 0.5
+        np.testing.assert_array_equal(found, [wanted] * 3)
+    rule = exits.sure(4, K, 0.55)
+    rule["in"]["weight"] = jnp.roll(rule["in"]["weight"], -K, 1)
+    assert (np.asarray(said(rule, z))[:, 1] > 0.5).all()  # 0.6 is a logit
+
+
 def test_first_stops():
     """The first layer that is sure and whose answer is expected."""
     sure = jnp.asarray([[True, True, False], [False, False, True], [False] * 3])

@@ -1,0 +1,56 @@
+"""Acceptance against training tokens and size of a draft model, and batch size.
+
+The question of Scylla (*Scaling Laws for Speculative Decoding*, 2025, arXiv
+2505.07858): is what a target accepts linear in the logarithm of the draft's training
+tokens and of its parameters, and how does speed go with the decode batch? Draft models
+of every size are trained from nothing for every number of tokens, each with a whole
+schedule of its own and all at one rate, and draft chains for `tiny`; laws are fitted
+with intervals. (The paper's drafts read the target's states; these are whole models.)
+
+Command:  python -m experiments.run --config=configs/scaling_laws.py
+              --workdir=runs/scaling_laws
+Hardware: 2 CPU cores. Estimate, not yet measured: 45 minutes, of which 30 train the 16
+drafts. Every draft and every row is kept: the same command goes on where it stopped.
+`'--config.seeds=(0,1,2)'` trains each draft three times, in three times as long.
+
+Expected, from the paper's claim for models of 7B and more: slopes above 0 in both axes.
+With coupled drafts a row's text does not depend on its batch, so that tokens a call are
+level in the batch here, and only speed has a slope.
+"""
+
+import ml_collections
+
+from configs.heads import shared
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The fields of the stage `scaling_laws`."""
+    c = ml_collections.ConfigDict()
+    c.stage = "scaling_laws"
+    c.name = "scaling_laws"
+    c.seed = 0  # of the texts
+    c.model = "tiny"
+    c.mesh = "auto"  # "data=2,tensor=4": see experiments/defaults.py
+    c.rules = ""
+
+    c.tokens = (125_000, 250_000, 500_000, 1_000_000)  # that a draft is trained on
+    c.sizes = ((32, 1), (64, 2), (128, 3), (192, 4))  # (width, layers) of the drafts
+    c.head_dim = 32
+    c.seeds = (0,)  # of the trainings
+    c.batches = (1, 2, 4, 8)  # of the texts, with the reference draft
+    c.reference = (128, 3)  # its size; it has the most tokens
+
+    c.data = shared.data(tokens=0)
+    c.train = shared.train(rate=0.003, rows_at_once=8)
+    c.train.pretraining_rate = 0.003
+
+    c.drafter = ml_collections.ConfigDict({"name": "drafters/model"})
+    c.evaluate = ml_collections.ConfigDict()
+    c.evaluate.length = 5  # drafts a round
+
+    c.update(shared.decoding())
+    c.prompts = 32
+    c.max_new_tokens = 64
+    c.batch = 8
+    c.repeats = 5  # of the timings by batch
+    return c
