@@ -69,14 +69,18 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
 
 
 def chosen(config: Any) -> dict[str, Any]:
-    """The recipes by name: those of `config.recipes`, or the config itself."""
+    """The recipes by name: those of `config.recipes`, or the config itself.
+
+    A recipe may be given its target, as in `medusa:llama3_8b`.
+    """
     names = config.get("recipes", ())
     if not names:
         return {config.name: config}
     here = pathlib.Path(str(settings.__file__)).parent.parent / "configs" / "heads"
     found = {}
-    for name in names:
-        recipe = settings.load(here / f"{name}.py")
+    for given in names:
+        name, colon, target = given.partition(":")
+        recipe = settings.load(f"{here / name}.py{colon}{target}")
         recipe.model = config.model
         recipe.mesh, recipe.rules = config.mesh, config.rules
         recipe.data.update(config.data)

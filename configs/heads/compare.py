@@ -15,8 +15,10 @@ import ml_collections
 from configs.heads import shared
 
 
-def get_config() -> ml_collections.ConfigDict:
-    c = shared.get_config()
+def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
+    c = shared.get_config(target)
     c.name = "compare"
-    c.recipes = ("medusa", "hydra", "hydra_pp", "eagle", "eagle2", "eagle3")
+    names = ("medusa", "hydra", "hydra_pp", "eagle", "eagle2", "eagle3")
+    given = "" if target == "tiny" else f":{target}"
+    c.recipes = tuple(name + given for name in names)
     return c
