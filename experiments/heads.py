@@ -93,13 +93,14 @@ def _recipe(config: Any, name: str) -> Any:
     Its own rate is kept, in proportion: PPD's few params learn at ten times others'.
     """
     here = pathlib.Path(str(settings.__file__)).parent.parent / "configs" / "heads"
-    recipe, usual = settings.load(here / f"{name}.py"), shared.get_config().train.rate
+    recipe = settings.load(f"{here / name}.py:{config.target}")
+    usual = shared.get_config(config.target).train.rate
     recipe.model, recipe.export_dtype = config.model, config.export_dtype
     recipe.mesh, recipe.rules = config.mesh, config.rules
     recipe.data.update(config.data)
     if config.full:
         recipe.data.tokens = config.full_tokens
-    rate = recipe.train.rate * config.train.rate / usual
+    rate = recipe.train.rate * (config.train.rate / usual)
     recipe.train.update(config.train)
     recipe.train.rate = rate
     recipe.evaluate.update(config.evaluate)

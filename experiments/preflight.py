@@ -7,11 +7,13 @@ The real compiler of the target makes the config's programs (extra `tpu`; `cpu:N
 nothing), and this prints for each: memory of a device against its HBM, operations,
 bytes, the compiler's own time, what devices tell each other in a step, and ceilings.
 A config that does not fit is refused, with the smallest change that makes it fit.
---only takes the programs whose names begin so (train, prefill, decode). With --report
-the rows join those of FILE.json, and FILE.md is written from all of them.
+For a training of heads the parameters and operations are printed before anything is
+compiled. --only takes the programs whose names begin so (train, prefill, decode). With
+--report the rows join those of FILE.json, and FILE.md is written from all of them.
 """
 
 import contextlib
+import functools
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -111,9 +113,34 @@ class Preflight:
     def programs(self, config: ConfigDict) -> list[programs.Program]:
         return programs.of(config, self.mesh(config), self.dtype)
 
+    @functools.cached_property
+    def own(self) -> list[Any]:
+        """The config's own programs."""
+        return self.programs(self.config)
+
+    def bills(self) -> list[str]:
+        """What trainings of heads take, before anything is compiled."""
+        found = []
+        for program in self.own:
+            bill = program.bill
+            if bill is None:
+                continue
+            said = (
+                f"{program.name}: {bill.heads:,} parameters beside a target of "
+                f"{bill.target:,}; {bill.steps:,} steps of {bill.tokens:,} tokens, "
+                f"{bill.operations / bill.tokens / bill.steps:.3g} operations a token "
+                f"or more, {bill.operations:.3g} in all"
+            )
+            if self.chip.flops:
+                rate = self.chip.flops * len(self.devices)
+                hours = bill.operations / rate / 3600
+                said += f": {hours:.1f} hours at the chips' full rate"
+            found.append(said + ".")
+        return found
+
     def rows(self, only: str = "") -> Iterator[dict[str, Any]]:
         """A row a program whose name begins so, as they are compiled."""
-        for program in self.programs(self.config):
+        for program in self.own:
             if program.name.startswith(only):
                 yield measure(program, self.chip)
 
@@ -248,6 +275,8 @@ def run(
     mesh = ",".join(f"{a}={n}" for a, n in flight.mesh(config).shape.items())
     out.print(f"{topology}: {len(flight.devices)} devices, mesh {mesh}", markup=False)
     rows, refused = [], []
+    for bill in flight.bills():
+        out.print(bill, markup=False, highlight=False, soft_wrap=True)
     for row in flight.rows(only):
         rows.append(row)
         for line in lines([row])[2:] if len(rows) > 1 else lines([row]):

@@ -22,6 +22,7 @@ from experiments import evaluate
 from models import checkpoints, io, sharding, transformer
 from models.checkpoints import tensors
 from models.errors import ConfigError
+from models.heads import lora
 from training import drafts, fit, heads, recipes
 from training import teacher as teachers
 from training.objectives import draft_model, next_token
@@ -39,6 +40,27 @@ class Program:
     rows: int  # of a batch; 0 where the program has none of its own
     tokens: int = 1  # that one call of the target reads in a row
     read: int = 0  # bytes of weights that it reads on a device
+    bill: "Bill | None" = None
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a training of heads takes, by sizes alone.
+
+    A token passes the frozen target once and the heads forward and back, at least: 2
+    operations a weight in products, and 6. What is run several times (EAGLE-3's steps),
+    attention to others, and gradients through the target (PPD) come on top.
+    """
+
+    heads: int  # trained parameters
+    target: int  # weights in products
+    tokens: int  # a step's
+    steps: int
+
+    @property
+    def operations(self) -> int:
+        """Of all steps on all devices, at least."""
+        return (2 * self.target + 6 * self.heads) * self.tokens * self.steps
 
 
 def shape_of(config: Any) -> transformer.Config:
@@ -89,6 +111,11 @@ def size(tree: Any) -> int:
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves
     )
+
+
+def count(tree: Any) -> int:
+    """Numbers in a tree of shapes."""
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
 
 
 def read_bytes(lm: Any) -> int:
@@ -182,6 +209,7 @@ def training(
     batch: dict[str, tuple],
     target: Any = None,
     frozen: Any = None,
+    bill: Bill | None = None,
 ) -> Program:
     """One update at the config's batch."""
     t = config.train
@@ -207,7 +235,7 @@ def training(
         "batch": size(shapes),
     }
     rows, length = batch["tokens"]
-    return Program(name, lower, taken, rows, length)
+    return Program(name, lower, taken, rows, length, bill=bill)
 
 
 def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
@@ -229,10 +257,11 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
         deep = min(filter(None, [*counts, config.evaluate.depth]))
         hits = [[0.5 * 0.5**rank for rank in range(8)]] * deep  # not measured yet
         shapes, _ = head_shapes(config, lm, dtype)
-        shapes = laid(shapes, plan.params(shapes))
+        # A target that is changed with its heads keeps its shapes.
+        _, own = jax.eval_shape(lora.applied, lm.params, shapes)
         method = heads.method(config, hits)
         trained = _train_heads(config, lm, sharding.on(mesh, "train", rules))
-        given = {"heads": shapes}
+        given = {"heads": laid(own, plan.params(own))}
         return [trained, *decoding(config.name, method, lm, given, config)]
     found = []
     if stage == "train_drafts":
@@ -263,7 +292,11 @@ def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
     params = {n: x for n, x in shapes.items() if n != "kept"}
     optimizer = heads.optimizer(config.train, steps)
     learned = (objective, optimizer, params, batch)
-    return training("train", config, plan, *learned, target, lm.params)
+    weights = count(lm.params)
+    if not lm.config.tied:
+        weights -= count(lm.params["embedding"]["tokens"])
+    bill = Bill(count(params), weights, c.batch * c.window, steps)
+    return training("train", config, plan, *learned, target, lm.params, bill)
 
 
 def draft_shape(config: Any, own: transformer.Config) -> transformer.Config:

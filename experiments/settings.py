@@ -34,16 +34,22 @@ STAGES = (
 def load(path: str | Path) -> ConfigDict:
     """The recipe at `path` over the defaults.
 
-    A recipe with one `method`, which `decoding.generate` knows by the file's name, is
-    evaluated against plain decoding. The other stages have fields of their own.
+    A name behind a colon is given to its get_config: `heads/medusa.py:llama3_8b` is for
+    that target. A recipe with one `method`, which `decoding.generate` knows by the
+    file's name, is evaluated against plain decoding. The other stages have fields of
+    their own.
     """
+    given: list[str] = []
+    if not Path(path).is_file() and ".py:" in str(path):
+        path, _, name = str(path).rpartition(":")
+        given = [name]
     path = Path(path)
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.py") if p.stem[0] != "_")
         raise ConfigError(f"--config={path}: no such file; beside it are {near}")
     try:
         make = runpy.run_path(str(path)).get("get_config")
-        own = make() if make else None
+        own = make(*given) if make else None
     except (Exception, SystemExit) as error:  # a recipe is a program
         raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
     if make is None:

@@ -59,11 +59,20 @@ def method(config: Any, hits: Sequence[Sequence[float]]) -> compose.Method:
 
 
 def optimizer(train: Any, steps: int) -> Any:
-    """AdamW with the schedule that all heads share."""
-    schedule = optimizers.warmup_stable_decay(
-        train.rate, steps, min(train.warmup, steps // 4), steps // 4
-    )
-    return optimizers.adamw(schedule, weight_decay=train.weight_decay)
+    """AdamW with the schedule that all heads share.
+
+    `train.factors` multiply the rate of the parts of the params that they name.
+    """
+    warmup, decay = min(train.warmup, steps // 4), steps // 4
+
+    def make(factor: float) -> Any:
+        schedule = optimizers.warmup_stable_decay(
+            factor * train.rate, steps, warmup, decay
+        )
+        return optimizers.adamw(schedule, weight_decay=train.weight_decay)
+
+    factors = dict(train.get("factors", {}))
+    return optimizers.by_part(make, factors) if factors else make(1.0)
 
 
 class Training:

@@ -1,5 +1,6 @@
 """Optimisers and schedules by name, for the transformer's fused weights."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -61,6 +62,26 @@ def adamw(
     """AdamW that decays matrices only."""
     mask = lambda params: jax.tree.map(lambda x: x.ndim > 1, params)
     return optax.adamw(schedule, b1, b2, weight_decay=weight_decay, mask=mask)
+
+
+def by_part(
+    make: Callable[[float], optax.GradientTransformation], factors: Mapping[str, float]
+) -> optax.GradientTransformation:
+    """An optimiser for each part of a tree that `factors` names, one for the rest.
+
+    Parts are the tree's first names; `make(factor)` is theirs, `make(1.0)` the rest's.
+    """
+
+    def labels(params: Any) -> Any:
+        unknown = sorted(set(factors) - set(params))
+        if unknown:
+            raise ConfigError(
+                f"factors are given for {unknown}, and the params have {sorted(params)}"
+            )
+        return {name: name if name in factors else "" for name in params}
+
+    own = {name: make(factor) for name, factor in factors.items()}
+    return optax.multi_transform({"": make(1.0), **own}, labels)
 
 
 def muon(

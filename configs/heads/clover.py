@@ -6,6 +6,7 @@ target's last one.
 Command:  python -m experiments.run --config=configs/heads/clover.py
               --workdir=runs/clover
 Hardware: 2 CPU cores.
+At scale: clover.py:llama3_8b, 4 rows of 2,048 tokens, rate 1e-3.
 """
 
 import ml_collections
@@ -13,8 +14,8 @@ import ml_collections
 from configs.heads import shared
 
 
-def get_config() -> ml_collections.ConfigDict:
-    c = shared.get_config()
+def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
+    c = shared.get_config(target, batch=4, rate=1e-3, warmup=8000)
     c.name = "clover"
     c.head = "clover"
     c.method.drafter = "drafters/clover"

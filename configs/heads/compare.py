@@ -16,9 +16,10 @@ import ml_collections
 from configs.heads import shared
 
 
-def get_config() -> ml_collections.ConfigDict:
-    c = shared.get_config()
+def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
+    c = shared.get_config(target)
     c.name = "compare"
+    c.target = target  # of the recipes
     c.recipes = ("medusa", "hydra", "hydra_pp", "eagle", "eagle2", "eagle3")
     c.full = False
     c.full_recipes = (  # once each, beside the others

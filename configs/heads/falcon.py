@@ -5,6 +5,7 @@ Gao et al., *Falcon*, 2024, arXiv 2412.12639.
 Command:  python -m experiments.run --config=configs/heads/falcon.py
               --workdir=runs/falcon
 Hardware: 2 CPU cores.
+At scale: falcon.py:llama3_8b, 2 rows of 2,048 tokens, rate 3e-5.
 """
 
 import ml_collections
@@ -12,8 +13,8 @@ import ml_collections
 from configs.heads import shared
 
 
-def get_config() -> ml_collections.ConfigDict:
-    c = shared.get_config()
+def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
+    c = shared.get_config(target, batch=2, rate=3e-5, warmup=2000)
     c.name = "falcon"
     c.head = "falcon"
     # The share that is revealed falls over the whole training.

@@ -6,6 +6,7 @@ Partial Alignment Distillation*, 2024, arXiv 2408.15562.
 Command:  python -m experiments.run --config=configs/heads/fspad.py
               --workdir=runs/fspad
 Hardware: 2 CPU cores.
+At scale: fspad.py:llama3_8b, EAGLE's schedule but for the rate, 5e-5.
 """
 
 import ml_collections
@@ -13,10 +14,12 @@ import ml_collections
 from configs.heads import eagle2
 
 
-def get_config() -> ml_collections.ConfigDict:
-    c = eagle2.get_config()
+def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
+    c = eagle2.get_config(target)
     c.name = "fspad"
     c.head = "fspad"
     c.weights = "fspad"
     c.method.drafter = "drafters/fspad"
+    if target != "tiny":
+        c.train.rate = 5e-5
     return c

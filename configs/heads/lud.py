@@ -6,6 +6,8 @@ is not plain decoding's (LOSSY).
 Command:  python -m experiments.run --config=configs/heads/lud.py
               --workdir=runs/lud
 Hardware: 2 CPU cores.
+At scale: lud.py:llama3_8b, the shared schedule.
+Params:   3 D.
 """
 
 import ml_collections
@@ -13,13 +15,15 @@ import ml_collections
 from configs.heads import shared
 
 
-def get_config() -> ml_collections.ConfigDict:
-    c = shared.get_config()
+def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
+    c = shared.get_config(target, rate=0.01)
     c.name = "lud"
     c.head = "lud"
     c.init.slots = 3
     c.train.rate = 0.01  # PPD's, of which these are the params
     c.tree_nodes = 0
+    if target != "tiny":
+        c.objective.remat = True  # gradients pass through the target
     c.method.drafter = "drafters/lud"
     c.method.verifier = {"name": "verifiers/lud", "threshold": 0.9}
     return c

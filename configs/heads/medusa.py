@@ -6,6 +6,8 @@ with output rows of its own that begin as the target's.
 Command:  python -m experiments.run --config=configs/heads/medusa.py
               --workdir=runs/medusa
 Hardware: 2 CPU cores.
+At scale: medusa.py:llama3_8b, 128 rows of 2,048 tokens, rate 1e-3.
+Params:   K (D^2 + D + V D) of K heads: nearly all of them output rows.
 """
 
 import ml_collections
@@ -13,8 +15,8 @@ import ml_collections
 from configs.heads import shared
 
 
-def get_config() -> ml_collections.ConfigDict:
-    c = shared.get_config()
+def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
+    c = shared.get_config(target, batch=128, rate=1e-3, warmup=150, clip=1.0)
     c.name = "medusa"
     c.head = "medusa"
     c.init.heads = 5

@@ -1,10 +1,23 @@
-"""What all recipes of draft heads for `tiny` share: data, budget and schedule.
+"""What all recipes of draft heads share: data, budget and schedule.
 
-No head has a schedule of its own, so that they can be compared. Recipes of draft models
-and predictors take `data`, `train` and `decoding` from here.
+A recipe is for `tiny`, where no head has a schedule of its own, so that they can be
+compared; or, with the name of a target of configs/pods/shared.py behind a colon, for
+that target on its slice, with its paper's rate, warm-up, batch and length:
+
+python -m experiments.preflight --config=configs/heads/medusa.py:llama3_8b
+    --topology=v5e:4x4
+
+`experiments.preflight` prints what such a training is: the heads' parameters H, and a
+step's operations, at least (2 P + 6 H) for a token, with P the target's weights in
+products. In recipes' headers D, V, F are the widths of the target, of its vocabulary
+and of its MLP. Schedules have one form (a warm-up of at most a quarter of the steps, a
+plateau, a quarter of decay), where papers mostly decay all the way. Recipes of draft
+models and predictors take `data`, `train` and `decoding` from here.
 """
 
 import ml_collections
+
+from configs.pods import shared as pods
 
 
 def data(tokens: int) -> ml_collections.ConfigDict:
@@ -54,8 +67,20 @@ def decoding() -> ml_collections.ConfigDict:
     return c
 
 
-def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `train_heads`."""
+def get_config(
+    target: str = "tiny",
+    batch: int = 16,
+    window: int = 2047,
+    rate: float = 5e-4,
+    warmup: int = 1000,
+    weight_decay: float = 0.0,
+    clip: float = 0.5,
+) -> ml_collections.ConfigDict:
+    """The fields of the stage `train_heads`.
+
+    The numbers are a paper's, `window` without the last token of a row, and hold at
+    scale alone.
+    """
     c = ml_collections.ConfigDict()
     c.stage = "train_heads"
     c.name = ""
@@ -93,4 +118,9 @@ def get_config() -> ml_collections.ConfigDict:
     c.update(decoding())
     c.export = ""  # a folder for the finished heads; empty: workdir/export
     c.export_dtype = "bfloat16"  # of its weights; figures are of the rounded ones
+    if target != "tiny":
+        pods.scale(c, target)
+        c.data.update(batch=batch, window=window)
+        c.train.update(rate=rate, warmup=warmup, weight_decay=weight_decay, clip=clip)
+        c.train.rows_at_once = min(c.train.rows_at_once, batch)
     return c

@@ -14,10 +14,10 @@ Figures:   training: 29.5 of a chip's 95 GiB (16.4 target, 0.5 heads and optimis
 
 import ml_collections
 
-from configs.pods import shared
+from configs.heads import eagle3
 
 
 def get_config() -> ml_collections.ConfigDict:
-    c = shared.eagle3(shared.llama3_70b())
+    c = eagle3.get_config("llama3_70b")
     c.name = "eagle3_llama3_70b"
     return c

@@ -14,10 +14,10 @@ Figures:   training: 7.0 of a chip's 16 GiB (1.9 target, 0.3 heads and optimiser
 
 import ml_collections
 
-from configs.pods import shared
+from configs.heads import eagle3
 
 
 def get_config() -> ml_collections.ConfigDict:
-    c = shared.eagle3(shared.llama3_8b())
+    c = eagle3.get_config("llama3_8b")
     c.name = "eagle3_llama3_8b"
     return c

@@ -14,10 +14,14 @@ Figures:   decoding of 32 texts of 32,768 tokens, eight beside each copy of the 
 
 import ml_collections
 
+from configs.heads import hydra_pp
 from configs.pods import shared
 
 
 def get_config() -> ml_collections.ConfigDict:
-    c = shared.hydra(shared.llama3_70b())
+    c = hydra_pp.get_config("llama3_70b")
     c.name = "hydra_llama3_70b"
+    c.data.batch = 16
+    c.tree_nodes = 0
+    c.method.topology.choices = shared.MEDUSA_TREE
     return c

@@ -15,10 +15,14 @@ Figures:   training: 11.9 of a chip's 16 GiB (1.9 target, 2.0 heads and optimise
 
 import ml_collections
 
+from configs.heads import hydra_pp
 from configs.pods import shared
 
 
 def get_config() -> ml_collections.ConfigDict:
-    c = shared.hydra(shared.llama3_8b())
+    c = hydra_pp.get_config("llama3_8b")
     c.name = "hydra_llama3_8b"
+    c.data.batch = 16
+    c.tree_nodes = 0
+    c.method.topology.choices = shared.MEDUSA_TREE
     return c

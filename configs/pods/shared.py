@@ -1,4 +1,4 @@
-"""What recipes on slices share: the shapes of their targets, data, and one tree.
+"""What recipes on slices share: the shapes of their targets, data, and trees.
 
 `architecture` holds fields of the target's config.json, so that
 `experiments.preflight` can look at a recipe where the weights are not. Data is a folder
@@ -7,8 +7,6 @@ with `train/` and `validation/`, a text a file, best written by the target itsel
 """
 
 import ml_collections
-
-from configs.heads import shared
 
 LLAMA3_8B = {
     "model_type": "llama",
@@ -44,73 +42,42 @@ LLAMA3_70B = {
 MEDUSA_TREE = "10 | 10,7,3,2,1,1,1,1,1,1 | 10,3,2,1,1,1,1,1,0,0,2,0,0,0,0,0,0,1 | 2"
 
 
-def get_config() -> ml_collections.ConfigDict:
-    """The stage `train_heads` at scale."""
-    c = shared.get_config()
+# What a target is served on, and how much at once.
+TARGETS = {
+    # 16 v5e: two copies, each over eight chips.
+    "llama3_8b": {
+        "model": "Meta-Llama-3-8B-Instruct",  # a directory in HF layout
+        "architecture": LLAMA3_8B,
+        "mesh": "fsdp=2,tensor=8",
+        "context": 8192,  # of a served text, for experiments.preflight
+        "batch": 16,
+    },
+    # 32 v5p chips (v5p-64): four copies, each over eight.
+    "llama3_70b": {
+        "model": "Llama-3.1-70B-Instruct",
+        "architecture": LLAMA3_70B,
+        "mesh": "fsdp=4,tensor=8",
+        "context": 32768,
+        "batch": 32,
+    },
+}
+ROWS_AT_ONCE = {"llama3_8b": 4}  # of a batch in training; else all
+
+
+def scale(c: ml_collections.ConfigDict, target: str) -> None:
+    """Make a recipe of configs/heads one for a target of TARGETS, on its slice."""
+    if target not in TARGETS:
+        raise ValueError(f"target {target!r}: use tiny or one of {sorted(TARGETS)}")
     c.architecture = ml_collections.ConfigDict(type_safe=False)
+    c.update(TARGETS[target])
     c.objective.part = 0  # positions whose logits exist at a time; 0: all
     c.data.source = "conversations"
     c.data.tokens = 400_000_000
-    c.data.window = 2047  # and the token after it
-    c.train.rate = 5e-4
-    c.train.warmup = 1000
-    c.train.rows_at_once = 0
+    c.train.rows_at_once = ROWS_AT_ONCE.get(target, 0)
     c.train.evaluate_every = 2000
     c.train.save_every = 500
     c.train.log_every = 20
-    c.tree_nodes = 0
-    c.tasks = ("code",)
-    c.temperatures = (0.0, 0.8)
+    c.tree_nodes = 64  # Medusa's tree, and its root
     c.prompts = 32
     c.prompt_tokens = 256
     c.max_new_tokens = 1024
-    return c
-
-
-def llama3_8b() -> ml_collections.ConfigDict:
-    """Llama-3-8B on 16 v5e: two copies, each over eight chips."""
-    c = get_config()
-    c.model = "Meta-Llama-3-8B-Instruct"  # a directory in HF layout
-    c.architecture.update(LLAMA3_8B)
-    c.mesh = "fsdp=2,tensor=8"
-    c.data.batch = 16
-    c.train.rows_at_once = 4
-    c.context = 8192  # of a served text, for experiments.preflight
-    c.batch = 16
-    return c
-
-
-def llama3_70b() -> ml_collections.ConfigDict:
-    """Llama-3.1-70B on 32 v5p chips (v5p-64): four copies, each over eight."""
-    c = get_config()
-    c.model = "Llama-3.1-70B-Instruct"
-    c.architecture.update(LLAMA3_70B)
-    c.mesh = "fsdp=4,tensor=8"
-    c.data.batch = 16
-    c.context = 32768  # of a served text, for experiments.preflight
-    c.batch = 32
-    return c
-
-
-def hydra(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """Hydra++ on the target of `c`."""
-    c.head = "hydra"
-    c.init.update(heads=4, prefix=True, deep=True)
-    c.objective.update(label=0.0, soft=1.0, dropout=0.2)
-    c.method.drafter = "drafters/hydra"
-    c.method.topology = {"name": "topologies/static", "choices": MEDUSA_TREE}
-    return c
-
-
-def eagle3(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """EAGLE-3 on the target of `c`, with the paper's draft vocabulary and tree."""
-    c.head = "eagle3"
-    c.draft_vocab = 32_000
-    c.method.drafter = "drafters/eagle3"
-    c.method.topology = {
-        "name": "topologies/eagle2",
-        "nodes": 60,
-        "depth": 6,
-        "top_k": 10,
-    }
-    return c

@@ -47,7 +47,7 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
 
     def features(params, outcome: base.Outcome) -> Array:
         three = jnp.stack([reading.states(outcome, tap) for tap in taps], -2)
-        return eagle3.features(params["heads"], three)
+        return eagle3.features(params["heads"], three, eps)
 
     return reading.layered(
         model,

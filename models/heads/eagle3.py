@@ -9,8 +9,14 @@ l, m, h the states that enter the target's layers 2, L // 2 and L - 3,
     law of x_{t+2} = softmax(W norm(a))  over the draft's own vocabulary
 
 and a takes the place of g in the next step: nothing asks it to resemble a feature.
-fc → `fuse` [3, D, D]; W → `head` [V', D]; the draft vocabulary is `kept` int32[V'],
-rising, absent where it is the target's. `kept` is no weight.
+fc → `fuse` [3, D, D]; norm_e, norm_g → `embedding_norm`, `feature_norm`; W → `head`
+[V', D]; the draft vocabulary is `kept` int32[V'], rising, absent where it is the
+target's. `kept` is no weight.
+
+Later heads (vLLM's speculators) norm elsewhere too. What their params are called says
+so: `fuse_norm` norms l, m and h before fc, each by its own row [3, D] or as one vector
+[3 D]; `residual_norm` in place of `feature_norm`: r = norm_g(g); `output_norm` in place
+of `norm`: the next step is given norm(a).
 """
 
 from typing import Any
@@ -53,21 +59,34 @@ def init(key: Array, config, output: Array, kept: np.ndarray | None = None) -> P
     return params
 
 
-def features(params: Params, hidden: Array) -> Array:
+def features(params: Params, hidden: Array, eps: float) -> Array:
     """g [..., D] of the three states [..., 3, D]."""
     flat = hidden.reshape(*hidden.shape[:-2], -1)
+    if "fuse_norm" in params:
+        scale = params["fuse_norm"]
+        parts = flat.reshape(*flat.shape[:-1], *scale.shape)
+        flat = layers.rms(parts, scale, eps).reshape(flat.shape)
     return flat @ params["fuse"].reshape(flat.shape[-1], -1)
 
 
-def inputs(params: Params, embedded: Array, g: Array, eps: float) -> Array:
-    """c [..., 2 D]."""
+def inputs(params: Params, embedded: Array, g: Array, eps: float) -> tuple:
+    """c [..., 2 D] and r [..., D]."""
     e = layers.rms(embedded, params["embedding_norm"], eps)
-    return jnp.concatenate([e, layers.rms(g, params["feature_norm"], eps)], -1)
+    if "residual_norm" in params:
+        r = normed = layers.rms(g, params["residual_norm"], eps)
+    else:
+        r, normed = g, layers.rms(g, params["feature_norm"], eps)
+    return jnp.concatenate([e, normed], -1), r
+
+
+def handed(params: Params, a: Array, eps: float) -> Array:
+    """What the head and the next step are given of the layer's outputs [..., D]."""
+    return layers.rms(a, params["output_norm"], eps) if "output_norm" in params else a
 
 
 def logits(params: Params, a: Array, eps: float) -> Array:
-    """float32[..., V'] over the draft vocabulary."""
-    x = layers.rms(a, params["norm"], eps)
+    """float32[..., V'] over the draft vocabulary, of what is `handed` on."""
+    x = a if "output_norm" in params else layers.rms(a, params["norm"], eps)
     return (x @ params["head"].T).astype(jnp.float32)
 
 
@@ -83,8 +102,9 @@ def block(params: Params, target, cache, embedded: Array, g: Array, nodes):
     """a [B, N, D] of a block of pairs, whose keys go to the cache; and the cache."""
     layer = params["layer"]
     c = layers.of(layer, target)
-    x = inputs(params, embedded, g, c.norm_eps)
-    return layers.block(layer, c, cache, x, g, nodes)
+    x, r = inputs(params, embedded, g, c.norm_eps)
+    a, cache = layers.block(layer, c, cache, x, r, nodes)
+    return handed(params, a, c.norm_eps), cache
 
 
 def most_frequent(tokens: np.ndarray, vocab: int, size: int) -> np.ndarray:
@@ -98,7 +118,7 @@ def most_frequent(tokens: np.ndarray, vocab: int, size: int) -> np.ndarray:
 
 def check(params: Params, target) -> None:
     own = params["head"].shape[0] if "kept" not in params else None
-    layers.check("EAGLE-3", target, params["norm"].shape[-1], own)
+    layers.check("EAGLE-3", target, params["fuse"].shape[-1], own)
 
 
 def unroll(params: Params, target, embedded: Array, g: Array, steps: int, each):
@@ -106,9 +126,13 @@ def unroll(params: Params, target, embedded: Array, g: Array, steps: int, each):
 
     `each(s, a)` is called in step s with its outputs a [B, T, D].
     """
-    c = layers.of(params["layer"], target)
+    layer = params["layer"]
+    c = layers.of(layer, target)
 
-    def read(embedded: Array, g: Array) -> tuple[Array, Array]:
-        return inputs(params, embedded, g, c.norm_eps), g
+    def read(embedded: Array, g: Array) -> tuple:
+        return inputs(params, embedded, g, c.norm_eps)
 
-    return layers.unroll(params["layer"], c, read, embedded, g, steps, each)
+    def finish(a: Array) -> Array:
+        return handed(params, a, c.norm_eps)
+
+    return layers.unroll(layer, c, read, embedded, g, steps, each, finish)

@@ -143,6 +143,7 @@ def unroll(
     first: Array,
     steps: int,
     each: Callable[[Array, Array], Any],
+    finish: Callable[[Array], Array] = lambda output: output,
 ) -> Any:
     """`steps` steps of the layer on its own outputs, at every position of a text.
 
@@ -151,8 +152,8 @@ def unroll(
     s the pair at t is (token t + 1 + s, the output of step s - 1 at t); it sees the
     pairs 0..t of step 0, which are made from `first`, and the pairs of the steps 1..s
     at t: what a chain of drafts after t would see. `each(s, outputs)` is called in each
-    step, and its results come back stacked [steps, ...]. Steps are recomputed in the
-    backward pass.
+    step, and its results come back stacked [steps, ...]; `finish` makes an output of
+    what the layer gives. Steps are recomputed in the backward pass.
     """
     batch, length = embedded.shape[:2]
     at = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
@@ -174,7 +175,8 @@ def unroll(
         output, embedded, keys, values = carry
         x, residual = read(embedded, output)
         out, keys, values = attention(s, x, keys, values)
-        output = feed_forward(layer, c, residual + product(out, layer["out"]))
+        made = feed_forward(layer, c, residual + product(out, layer["out"]))
+        output = finish(made)
         following = jnp.roll(embedded, -1, 1)
         return (output, following, keys, values), each(s, output)
 

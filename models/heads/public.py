@@ -1,9 +1,10 @@
 """Draft heads in the layouts of their published checkpoints, to read and to write.
 
 Medusa (`FasterDecoding/medusa-*`), Hydra (`ankner/hydra-*`), EAGLE-1/2 and EAGLE-3
-(`yuhuili/EAGLE*`, and the names that vLLM's speculators give EAGLE-3's). Tensors are
-what decides: a config.json may say two heads where there are five. Files are
-safetensors; a pickle must be converted first.
+(`yuhuili/EAGLE*`, and the names that others give EAGLE-3's). Tensors are what decides:
+a config.json may say two heads where there are five. Files are safetensors; a pickle
+must be converted first. The folders of vLLM's speculators, whose config.json does
+decide, are for `models/heads/speculators.py`.
 """
 
 import fnmatch
@@ -16,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.flax import load_file, save_file
+from safetensors.flax import load_file
+from safetensors.numpy import save_file
 
 from models.checkpoints import hf
 from models.errors import CheckpointError, ConfigError
@@ -237,6 +239,12 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
         plan = list(_hydra(hydra.count(params), blocks, "prefix" in params))
     else:
         plan = list(_eagle("bias" in params) if kind == "eagle" else _eagle3())
+    other = sorted(set(flat) - {item.ours for item in plan} - {"kept"})
+    if other:
+        raise CheckpointError(
+            f"published {kind} heads have no place for {other}: heads with such norms "
+            "go into the format of models/heads/speculators.py"
+        )
     config, out = layers.geometry(target), {}
     for item in plan:
         parts = item.layout.split(config, flat[item.ours])
@@ -251,6 +259,11 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
 
 def load(kind: str, path: str | pathlib.Path, target: Any) -> tuple[Any, dict]:
     """`read` of a safetensors file, or of the only one in a folder."""
+    return read(kind, stored(path), target)
+
+
+def stored(path: str | pathlib.Path) -> dict[str, Any]:
+    """The tensors of a safetensors file, or of the only one in a folder."""
     path = pathlib.Path(path)
     if path.is_dir():
         found = sorted(path.glob("*.safetensors"))
@@ -265,18 +278,21 @@ def load(kind: str, path: str | pathlib.Path, target: Any) -> tuple[Any, dict]:
             f"{path}: only safetensors are read, a pickle can run any code; convert it"
         )
     try:
-        tensors = load_file(str(path))
+        return load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read ({error})") from error
-    return read(kind, tensors, target)
 
 
 def save(
     kind: str, path: str | pathlib.Path, params: Any, target: Any, blocks: int = 1
 ) -> None:
     """`write` to a safetensors file."""
-    tensors = write(kind, params, target, blocks)
-    save_file({n: jnp.asarray(x) for n, x in tensors.items()}, str(path))
+    store(path, write(kind, params, target, blocks))
+
+
+def store(path: str | pathlib.Path, tensors: Mapping[str, Any]) -> None:
+    """A safetensors file. By way of numpy: ids of 64 bits stay what they are."""
+    save_file({n: np.ascontiguousarray(x) for n, x in tensors.items()}, str(path))
 
 
 def _check_kind(kind: str) -> None:

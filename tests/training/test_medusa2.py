@@ -10,11 +10,13 @@ import pytest
 
 import decoding
 import models
+from configs.heads import medusa as medusa_config
+from configs.heads import medusa2 as config
 from decoding import Method, Spec
 from models.errors import ConfigError
 from models.heads import lora
 from tests.methods.drafters import agreement
-from training import fit
+from training import fit, heads
 from training import teacher as teachers
 from training.objectives import medusa, medusa2
 
@@ -65,12 +67,12 @@ def test_it_begins_as_the_target_with_medusa_s_heads():
         teacher = teachers.teacher(lm.model)(lm.params, batch())
         joint = medusa2.objective(lm.model).loss(params, batch(), teacher)
         alike = medusa2.objective(lm.model, distil=True).loss(params, batch(), teacher)
-        heads = medusa.objective(lm.model).loss(params["heads"], batch(), teacher)
-        return joint, alike[0], heads[0]
+        own = medusa.objective(lm.model).loss(params["heads"], batch(), teacher)
+        return joint, alike[0], own[0]
 
-    (joint, metrics), alike, heads = losses(params)
-    np.testing.assert_allclose(joint, metrics["lm"] + 0.2 * heads, rtol=1e-5)
-    np.testing.assert_allclose(alike, 0.2 * heads, rtol=1e-4)  # KL(p || p) = 0
+    (joint, metrics), alike, own = losses(params)
+    np.testing.assert_allclose(joint, metrics["lm"] + 0.2 * own, rtol=1e-5)
+    np.testing.assert_allclose(alike, 0.2 * own, rtol=1e-4)  # KL(p || p) = 0
 
 
 def test_both_learn_and_the_target_keeps_its_bytes():
@@ -96,22 +98,74 @@ def test_the_first_stage_is_the_heads_alone():
     assert not same(after)  # planted: a step past the stage
 
 
+def test_the_coefficient_rises_after_the_first_stage():
+    """Of 8 rows, over 4 more: 0, sin(pi/4), 1 of it; planted: a ramp with no stage."""
+    lm = loaded()
+    params = medusa2.init(KEY, lm.model, lm.params, heads=2, rank=4)
+    target = teachers.teacher(lm.model)
+
+    def weights(warm: int) -> list[float]:
+        ramped = medusa2.objective(lm.model, warm=warm, ramp=4)
+
+        @jax.jit
+        def term(row):
+            given = {**batch(), "row": row[None]}
+            teacher = target(lm.params, given)
+            loss, metrics = ramped.loss(params, given, teacher)
+            plain, _ = medusa.objective(lm.model).loss(params["heads"], given, teacher)
+            return (loss - metrics["lm"]) / plain
+
+        return [float(term(jnp.int32(row))) for row in (0, 8, 10, 12, 99)]
+
+    wanted = [0.2, 0.0, 0.2 * 0.5**0.5, 0.2, 0.2]
+    np.testing.assert_allclose(weights(8), wanted, atol=1e-5)
+    assert abs(weights(0)[0] - wanted[0]) > 0.1
+    with pytest.raises(ConfigError, match="ramp=-1"):
+        medusa2.objective(lm.model, ramp=-1)
+
+
+def test_the_changes_learn_at_a_quarter_of_the_rate():
+    """Adam's first step is its rate. Planted: a rate for all, as other heads have."""
+    recipe = config.get_config()
+    params = {"heads": {"head": jnp.ones((2, 3))}, "lora": {"a": jnp.ones((3, 2))}}
+
+    def steps(train) -> dict[str, float]:
+        own = heads.optimizer(train, 400)
+
+        @jax.jit
+        def first(params):
+            grads = jax.tree.map(jnp.ones_like, params)
+            return own.update(grads, own.init(params), params)[0]
+
+        moved = first(params)
+        return {name: float(-jax.tree.leaves(x)[0][0, 0]) for name, x in moved.items()}
+
+    start = recipe.train.rate / (recipe.train.warmup + 1)
+    found = steps(recipe.train)
+    assert found == pytest.approx({"heads": start, "lora": start / 4}, rel=1e-4)
+    alike = steps(medusa_config.get_config().train)
+    assert alike["lora"] == pytest.approx(alike["heads"])
+    recipe.train.factors.heads_ = 2.0
+    with pytest.raises(ConfigError, match=r"given for \['heads_'\]"):
+        steps(recipe.train)
+
+
 def test_the_changed_model_has_a_text_of_its_own():
     """With the heads its text is its own plain one, not the target's."""
     lm, params = loaded(), trained(20)[0][-1]
-    changed, heads = lora.model(lm, params)
+    changed, own = lora.model(lm, params)
     tree = Spec("topologies/static", choices=((0,), (1,), (0, 0)))
     fields = {"max_new_tokens": 16, "temperature": 1.0}
     prompts = [list(p) for p in agreement.PROMPTS]
     plain = decoding.generate(changed, prompts, **fields).tokens
     method = Method(Spec("drafters/medusa"), topology=tree)
-    drafts = {"heads": heads}
+    drafts = {"heads": own}
     out = decoding.generate(changed, prompts, method, drafts=drafts, **fields)
     assert out.tokens == plain
     # Planted: beside the unchanged target it would not be lossless.
     assert plain != decoding.generate(lm, prompts, **fields).tokens
-    bare = lora.model(lm, heads)
-    assert bare[0].params is lm.params and bare[1] is heads
+    bare = lora.model(lm, own)
+    assert bare[0].params is lm.params and bare[1] is own
 
 
 def test_a_product_by_hand():

@@ -70,7 +70,7 @@ def objective(
 
     def _unroll(params, batch, teacher, steps, each):
         three = jnp.stack([teacher.hidden[tap] for tap in taps], 2)
-        g = eagle3.features(params, three)
+        g = eagle3.features(params, three, eps)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
         return eagle3.unroll(params, config, embedded, g, steps, each)
 
@@ -84,7 +84,7 @@ def guesses(
     config = model.config
     eps = layers.geometry(config).norm_eps
     three = jnp.stack([teacher.hidden[tap] for tap in eagle3.taps(config)], 2)
-    g = eagle3.features(params, three)
+    g = eagle3.features(params, three, eps)
     embedded = ahead(teacher.embed(batch["tokens"]), 1)
     found = eagle3.unroll(params, config, embedded, g, depth, lambda s, x: x)
 

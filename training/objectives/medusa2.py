@@ -7,10 +7,12 @@ law, h' its states and q_i head i's law from them,
     LM = mean_t -log p'(x_{t+1}), or where `distil` mean_t KL(p || p'), p the target's
 
 The params are {"lora", "heads"}; the target's own stay as they are. Over the first
-`warm` rows of the stream the heads alone learn (the paper's first stage).
+`warm` rows of the stream the heads alone learn (the paper's first stage), and over the
+`ramp` rows after them the coefficient rises from 0 as the first quarter of a sine (its
+other warm-up). The heads' rate is four times that of the changes in the authors'
+recipes: `config.train.factors` (configs/heads/medusa2.py).
 
-Deviations from the paper: one learning rate, where the paper gives the heads a greater
-one. `coefficient` counts from head 0 with decay^0.
+Deviations from the paper: `coefficient` counts from head 0 with decay^0.
 
 Metrics: `hit_i`; `lm`, the first term.
 """
@@ -22,6 +24,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from models import transformer
+from models.errors import ConfigError
 from models.heads import lora
 from training import grading, losses
 from training.fit import Objective
@@ -43,13 +46,24 @@ def objective(
     coefficient: float = 0.2,
     decay: float = 0.8,
     warm: int = 0,
+    ramp: int = 0,
     distil: bool = False,
     blocks: int = 1,
     part: int = 0,
     remat: bool = False,
 ) -> Objective:
     """The joint loss; logits of `part` positions exist at a time (0: of all)."""
+    for name, rows in (("warm", warm), ("ramp", ramp)):
+        if rows < 0:
+            raise ConfigError(f"{name}={rows}: use 0 (none) or more rows")
     heads_loss = medusa.objective(model, decay, blocks, part).loss
+
+    def weight_at(row: Array) -> Any:
+        """The coefficient; the heads' own stage knows no other term to weigh."""
+        if not ramp:
+            return coefficient
+        share = jnp.clip((row - warm) / ramp, 0.0, 1.0)
+        return coefficient * jnp.where(row < warm, 1.0, jnp.sin(jnp.pi / 2 * share))
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         changes = params["lora"]
@@ -75,7 +89,8 @@ def objective(
             sums = grading.against_labels(changed.head, states, labels, weights, part)
         lm = grading.mean(sums, "loss")
         heads, metrics = heads_loss(params["heads"], batch, changed)
-        return lm + coefficient * heads, {**metrics, "lm": lm}
+        weight = weight_at(batch["row"][0])
+        return lm + weight * heads, {**metrics, "lm": lm}
 
     return Objective(loss, lambda batch: predicted(batch, 1).sum())
 

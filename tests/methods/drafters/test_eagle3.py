@@ -35,6 +35,21 @@ def test_drafts_in_the_loop_are_those_of_the_training_time_test():
     assert loop().agrees()
 
 
+def test_so_are_those_of_heads_that_norm_elsewhere():
+    """The norms of vLLM's speculators; planted: a draft hands on its raw output."""
+    own = params(KEPT)
+    width = own["fuse"].shape[-1]
+    own["residual_norm"] = own.pop("feature_norm")
+    own["output_norm"] = agreement.stirred(np.ones(width, np.float32), 0.5)
+    own["fuse_norm"] = agreement.stirred(np.ones((3, width), np.float32))
+    del own["norm"]
+    run = agreement.Loop("drafters/eagle3", eagle3, own, 4)
+    assert run.agrees()
+    run.heads = {**own, "norm": own["output_norm"]}
+    del run.heads["output_norm"]
+    assert not run.agrees()
+
+
 def test_fault_another_layer(monkeypatch):
     """Planted: the loop reads the states one layer late."""
     run = loop()

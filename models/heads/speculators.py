@@ -1,0 +1,285 @@
+"""Draft heads in the format of vLLM's speculators, to read and to write.
+
+A folder of model.safetensors and a config.json, whose flags say what the tensors do
+not (github.com/vllm-project/speculators, 0.7; EAGLE-1's form is that of earlier
+versions). Tensors have the published names (`models/heads/public.py`), but for
+EAGLE-1's `fusion_fc` and `transformer` and EAGLE-3's `layers.0`.
+
+norm_before_residual, norm_before_fc, fc_norm and norm_output are followed
+(`models/heads/eagle3.py` says how); other flags, layers and features are refused by
+their names, and so is every field that is not known here. Embeddings are the target's:
+a copy (`embed_tokens`) is dropped, or compared where the target's are given.
+"""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from models.checkpoints import fields, llama, tensors
+from models.errors import CheckpointError, ConfigError
+from models.heads import eagle3, layers, public
+
+KINDS = ("eagle", "eagle3")
+ARCHITECTURES = {"eagle": "EagleSpeculator", "eagle3": "Eagle3Speculator"}
+# Theirs, and the published names.
+PREFIXES = {
+    "eagle": (("fusion_fc.", "fc."), ("transformer.", "layers.0.")),
+    "eagle3": (("layers.0.", "midlayer."),),
+}
+EMBEDDING = "embed_tokens.weight"
+# Flags that tell what a norm does: its name in our params when set, and when not.
+MOVED = {
+    "norm_before_residual": ("residual_norm", "feature_norm"),
+    "norm_output": ("output_norm", "norm"),
+}
+# Flags that add norms before fc, and the tensors they are in.
+FUSED = {
+    "fc_norm": tuple(f"fc_norm.{i}.weight" for i in range(3)),
+    "norm_before_fc": ("input_norm.weight",),
+}
+# transformers leaves a field out of the file where it has its class's default.
+LAYER = {
+    "model_type": "llama",
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+}
+
+
+def read(
+    config: dict[str, Any],
+    stored: Mapping[str, Any],
+    target: Any,
+    embedding: Any = None,
+) -> tuple[str, Any]:
+    """What the head is called here ("eagle", "eagle3"), and its params.
+
+    `config` is their config.json, `target` the target's config, `embedding` its rows.
+    """
+    f = fields.Fields(config, "config.json")
+    kind = f.take("speculators_model_type", "")
+    _check_kind(kind)
+    flags = _eagle(f) if kind == "eagle" else _eagle3(f, target)
+    _check_layer(f.mapping("transformer_layer_config"), target)
+    for name in ("speculators_version", "speculators_config", "tie_word_embeddings"):
+        f.take(name, None)  # how it was made and is served
+    f.finish()
+    theirs = {
+        _renamed(kind, name): x
+        for name, x in stored.items()
+        if not name.startswith("verifier_")
+    }
+    copy = theirs.pop(EMBEDDING, None)
+    if copy is not None and embedding is not None:
+        rows = np.asarray(embedding).astype(copy.dtype)
+        if not np.array_equal(np.asarray(copy), rows):
+            raise CheckpointError(
+                f"{EMBEDDING} is not the target's embedding: the head was made for "
+                "another target, or trained with an embedding of its own"
+            )
+    used = [name for flag in FUSED if flags.get(flag) for name in FUSED[flag]]
+    missing = [name for name in used if name not in theirs]
+    if missing:
+        raise CheckpointError(f"config.json asks for norms, and {missing} are missing")
+    norms = [jnp.asarray(theirs.pop(name)) for name in used]
+    params = public.read(kind, theirs, target)[0]
+    if kind == "eagle":
+        if ("bias" in params) != flags["fusion_bias"]:
+            raise CheckpointError(
+                f"fusion_bias={flags['fusion_bias']} in config.json, and the tensors "
+                "say otherwise: one of the two belongs to another head"
+            )
+        return kind, params
+    if params["head"].shape[0] != flags["draft_vocab_size"]:
+        raise CheckpointError(
+            f"draft_vocab_size={flags['draft_vocab_size']} in config.json, and lm_head "
+            f"has {params['head'].shape[0]} rows"
+        )
+    for flag, (moved, plain) in MOVED.items():
+        if flags[flag]:
+            params[moved] = params.pop(plain)
+    if norms:
+        params["fuse_norm"] = jnp.stack(norms) if flags["fc_norm"] else norms[0]
+        if params["fuse_norm"].size != 3 * target.d_model:
+            raise CheckpointError(
+                f"the norms before fc have shapes {[x.shape for x in norms]}, and the "
+                f"target a width of {target.d_model}"
+            )
+    return kind, params
+
+
+def write(
+    kind: str,
+    params: Any,
+    target: Any,
+    verifier: str,
+    architectures: Sequence[str] = ("LlamaForCausalLM",),
+    drafts: int = 5,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """config.json and the tensors.
+
+    `verifier` and `architectures` name the target as Hugging Face does; `drafts` are
+    proposed a round.
+    """
+    _check_kind(kind)
+    _check_target(target)
+    own = dict(params)
+    layer = replace(
+        layers.of(own["layer"], target), activation="silu", tied=False, embed_scale=1.0
+    )
+    config: dict[str, Any] = {
+        "architectures": [ARCHITECTURES[kind]],
+        "speculators_model_type": kind,
+        "speculators_config": {
+            "algorithm": kind,
+            "proposal_methods": [
+                {"proposal_type": "greedy", "speculative_tokens": drafts}
+            ],
+            "default_proposal_method": "greedy",
+            "verifier": {
+                "name_or_path": verifier,
+                "architectures": list(architectures),
+            },
+        },
+        "transformer_layer_config": {"model_type": "llama", **llama.write(layer)},
+        "torch_dtype": str(own["fuse"].dtype),
+        "tie_word_embeddings": False,
+    }
+    added: dict[str, Any] = {}
+    if kind == "eagle":
+        config["transformer_layer_architecture"] = "LlamaDecoderLayer"
+        config["architectures"].append("LlamaDecoderLayer")
+        config["layernorms"], config["fusion_bias"] = False, "bias" in own
+    else:
+        config["draft_vocab_size"] = own["head"].shape[0]
+        config["target_hidden_size"] = None
+        config["eagle_aux_hidden_state_layer_ids"] = list(eagle3.taps(target))
+        config["embed_requires_grad"] = False
+        for flag, (moved, plain) in MOVED.items():
+            config[flag] = moved in own
+            if config[flag]:
+                own[plain] = own.pop(moved)
+        norm = own.pop("fuse_norm", None)
+        config["fc_norm"] = norm is not None and norm.ndim == 2
+        config["norm_before_fc"] = norm is not None and norm.ndim == 1
+        if norm is not None:
+            flag = "fc_norm" if config["fc_norm"] else "norm_before_fc"
+            parts = norm.reshape(len(FUSED[flag]), -1)
+            added = dict(zip(FUSED[flag], parts, strict=True))
+    theirs = public.write(kind, own, target)
+    return config, {_original(kind, n): x for n, x in theirs.items()} | added
+
+
+def load(
+    folder: str | pathlib.Path, target: Any, embedding: Any = None
+) -> tuple[str, Any]:
+    """`read` of a folder."""
+    folder = pathlib.Path(folder)
+    config = tensors.read_json(folder / "config.json")
+    return read(config, public.stored(folder), target, embedding)
+
+
+def save(
+    kind: str,
+    folder: str | pathlib.Path,
+    params: Any,
+    target: Any,
+    verifier: str,
+    architectures: Sequence[str] = ("LlamaForCausalLM",),
+    drafts: int = 5,
+) -> None:
+    """`write` to a folder."""
+    config, found = write(kind, params, target, verifier, architectures, drafts)
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    public.store(folder / tensors.SINGLE, found)
+    tensors.write_json(folder / "config.json", config)
+
+
+def _check_kind(kind: Any) -> None:
+    if kind not in KINDS:
+        raise ConfigError(
+            f"speculators_model_type={kind!r}: of the speculators {KINDS} have a "
+            "counterpart here"
+        )
+
+
+def _check_target(target: Any) -> None:
+    if getattr(target, "embed_scale", 1.0) != 1.0:
+        raise ConfigError(
+            f"embed_scale={target.embed_scale}: the speculators format has no scaled "
+            "embeddings, heads for such a target cannot be exchanged in it"
+        )
+
+
+def _eagle(f: fields.Fields) -> dict[str, Any]:
+    f.fixed("layernorms", False)  # HASS's variant
+    if f.take("transformer_layer_architecture", "auto") != "auto":
+        f.fixed("transformer_layer_architecture", "LlamaDecoderLayer")
+    return {"fusion_bias": f.flag("fusion_bias", False)}
+
+
+def _eagle3(f: fields.Fields, target: Any) -> dict[str, Any]:
+    if f.data.get("norm_before_residual") is None:
+        raise ConfigError(
+            f"{f.where} does not say norm_before_residual, which is false by default "
+            "in speculators and true in vLLM: write down which it is"
+        )
+    f.fixed("embed_requires_grad", False)
+    f.fixed("target_hidden_size", target.d_model)
+    f.fixed("eagle_aux_hidden_state_layer_ids", list(eagle3.taps(target)))
+    flags: dict[str, Any] = {name: f.flag(name, False) for name in (*MOVED, *FUSED)}
+    flags["draft_vocab_size"] = f.integer("draft_vocab_size")
+    if flags["norm_before_fc"] and flags["fc_norm"]:
+        raise ConfigError("norm_before_fc and fc_norm are both set: a head has one")
+    f.complete()
+    return flags
+
+
+def _check_layer(raw: dict[str, Any], target: Any) -> None:
+    """Refuse a draft layer that would not run as the target's layers do."""
+    _check_target(target)
+    f = fields.Fields({**LAYER, **raw}, "transformer_layer_config")
+    f.fixed("model_type", "llama")
+    f.fixed("num_hidden_layers", 1)
+    f.fixed("attention_bias", False)
+    f.fixed("mlp_bias", False)
+    f.fixed("hidden_act", "silu")
+    found, own = llama.read(f), layers.geometry(target)
+    f.finish()
+    ropes = [c.ropes[0] for c in (found, own)]
+    spun = [replace(rope, parameters=()) for rope in ropes]
+    turns = tuple(dict(rope.parameters) for rope in ropes)
+    pairs: dict[str, tuple] = {
+        "vocab_size": (found.vocab_size, own.vocab_size),
+        "hidden_size": (found.d_model, own.d_model),
+        "rms_norm_eps": (found.norm_eps, own.norm_eps),
+        "rope_theta or rope_scaling": ("", "") if spun[0] == spun[1] else turns,
+    }
+    for name, (theirs, ours) in pairs.items():
+        if theirs != ours:
+            raise ConfigError(
+                f"transformer_layer_config: {name} is {theirs}, and the target's is "
+                f"{ours}: a head that runs otherwise than its target is not read"
+            )
+
+
+def _renamed(kind: str, name: str) -> str:
+    for theirs, published in PREFIXES[kind]:
+        if name.startswith(theirs):
+            return published + name.removeprefix(theirs)
+    return name
+
+
+def _original(kind: str, name: str) -> str:
+    for theirs, published in PREFIXES[kind]:
+        if name.startswith(published):
+            return theirs + name.removeprefix(published)
+    return name
