@@ -22,7 +22,7 @@ from experiments import evaluate
 from models import checkpoints, io, sharding, transformer
 from models.checkpoints import tensors
 from models.errors import ConfigError
-from models.heads import lora
+from models.heads import files, lora
 from training import drafts, fit, heads, recipes
 from training import teacher as teachers
 from training.objectives import draft_model, next_token
@@ -273,7 +273,14 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
     for name, method in evaluate.methods(config).items():
         given = {}
         if "heads" in method.drafter.card.needs:
-            raise ConfigError(f"{name} needs heads: look at their own recipe")
+            if name not in config.trained:
+                raise ConfigError(
+                    f"{name} needs heads: name their folder in config.trained, or look "
+                    "at the recipe that trains them"
+                )
+            stored = files.load(config.trained[name], dtype=dtype)
+            _, own = jax.eval_shape(lora.applied, lm.params, stored)
+            given["heads"] = laid(own, plan.params(own))
         if "draft" in method.drafter.card.needs:
             shape = shape_at(config.drafts["draft"])
             given["draft"] = abstract(shape, dtype, plan)

@@ -2,12 +2,15 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from experiments import preflight, settings
 from kernels import hlo
 from models import sharding
 from models.errors import ConfigError
+from models.heads import files, medusa
 
 RECIPE = """
 import ml_collections
@@ -99,6 +102,27 @@ def test_programs_of_a_draft_model():
         assert parts["frozen target"] == (loop["params"] if "raw" not in name else 0)
     row = preflight.measure(found["train, half_kl"], flight.chip)
     assert row["rows"] == 4 and row["need"] > 3 * draft + loop["params"]
+
+
+def test_programs_of_trained_heads(path, tmp_path):
+    """Their shapes are read from the export; planted: a method without any."""
+    config = settings.load(path)
+    shape = preflight.programs.shape_of(config)
+    output = jnp.zeros((shape.vocab_size, shape.d_model))
+    params = medusa.init(jax.random.key(0), shape, output, 2)
+    tree = {"name": "topologies/static", "choices": "2 | 1"}
+    about = {"method": {"drafter": "drafters/medusa", "topology": tree}}
+    files.save(tmp_path, params, about)
+    with config.unlocked():
+        config.trained = {"mine": str(tmp_path)}
+    config.methods = ("plain", "mine")
+    flight = preflight.Preflight(config, "cpu:1", 2**40)
+    found = {p.name: p for p in flight.programs(config)}
+    size = 4 * sum(x.size for x in jax.tree.leaves(params))
+    assert found["decode, mine"].parts["drafts"] == size
+    config.methods = ("plain", "heads/medusa")
+    with pytest.raises(ConfigError, match=r"config\.trained"):
+        flight.programs(config)
 
 
 def test_topologies_and_meshes_are_checked(path):
