@@ -106,12 +106,13 @@ def read(
         if flags[flag]:
             params[moved] = params.pop(plain)
     if norms:
-        params["fuse_norm"] = jnp.stack(norms) if flags["fc_norm"] else norms[0]
-        if params["fuse_norm"].size != 3 * target.d_model:
+        width = 3 * target.d_model // len(norms)
+        if any(x.shape != (width,) for x in norms):
             raise CheckpointError(
-                f"the norms before fc have shapes {[x.shape for x in norms]}, and the "
-                f"target a width of {target.d_model}"
+                f"{used} have shapes {[x.shape for x in norms]}, not ({width},): they "
+                "belong to another target"
             )
+        params["fuse_norm"] = jnp.stack(norms) if flags["fc_norm"] else norms[0]
     return kind, params
 
 
@@ -212,10 +213,11 @@ def _check_kind(kind: Any) -> None:
 
 
 def _check_target(target: Any) -> None:
-    if getattr(target, "embed_scale", 1.0) != 1.0:
+    scale = layers.geometry(target).embed_scale
+    if scale != 1.0:
         raise ConfigError(
-            f"embed_scale={target.embed_scale}: the speculators format has no scaled "
-            "embeddings, heads for such a target cannot be exchanged in it"
+            f"embed_scale={scale}: the speculators format has no scaled embeddings, "
+            "heads for such a target cannot be exchanged in it"
         )
 
 

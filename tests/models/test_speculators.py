@@ -1,5 +1,6 @@
 """The speculators format: folders written by its names and flags, numpy arithmetic."""
 
+import dataclasses
 import json
 
 import jax
@@ -244,3 +245,10 @@ def test_eagle_1_is_checked_too():
     tensors["fc_norm.0.weight"] = np.ones(D, np.float32)  # and no flag
     with pytest.raises(CheckpointError, match=r"unknown \['fc_norm"):
         speculators.read(config, tensors, TARGET)
+    config, tensors = eagle3_folder("fc_norm")
+    tensors["fc_norm.1.weight"] = np.ones(D + 1, np.float32)
+    with pytest.raises(CheckpointError, match=r"\(17,\).* not \(16,\)"):
+        speculators.read(config, tensors, TARGET)
+    scaled = dataclasses.replace(TARGET, embed_scale=2.0)
+    with pytest.raises(ConfigError, match="embed_scale=2"):
+        speculators.write("eagle", {}, scaled, "some/target")
