@@ -4,6 +4,7 @@ Every recipe of a comparison sees the same data for as many tokens under the sam
 schedule, and decodes the same prompts beside plain decoding.
 """
 
+import functools
 import json
 import pathlib
 from collections.abc import Sequence
@@ -21,10 +22,10 @@ from experiments.measure import Cell
 from experiments.store import Store
 from models import processes
 from models.heads import files, lora
-from training import heads
+from training import features, heads
 
 # Fields that choose what is measured or written; finished pieces are kept.
-SELECTION = ("recipes", "seeds", "tasks", "temperatures", "mesh", "rules")
+SELECTION = ("stage", "recipes", "seeds", "tasks", "temperatures", "mesh", "rules")
 
 
 def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
@@ -43,14 +44,10 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         for seed in seeds:
             for name, recipe in recipes.items():
                 bar.doing(f"training {name}, seed {seed}")
-                one = ml_collections.ConfigDict(recipe.to_dict())
-                one.seed = seed
-                folder = store.path / "heads" / f"{recipe.get('weights', name)}-s{seed}"
-                one.export = str(folder / "export")
-                one.data.directory = config.data.directory or str(store.path / "data")
+                one, folder = _one(config, store, name, recipe, seed)
                 trained = folder / "figures.json"
                 if not processes.agreed(trained.exists()):
-                    heads.run(one, folder, lm)
+                    heads.run(one, folder, lm, bar.say)
                 figures = json.loads(trained.read_text())
                 bar.done(line(name, figures))
                 bar.doing(f"decoding with {name}, seed {seed}")
@@ -68,6 +65,32 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     return found
 
 
+def _one(
+    config: Any, store: Store, name: str, recipe: Any, seed: int
+) -> tuple[Any, pathlib.Path]:
+    """The config of one training, and its folder."""
+    one = ml_collections.ConfigDict(recipe.to_dict())
+    one.seed = seed
+    folder = store.path / "heads" / f"{recipe.get('weights', name)}-s{seed}"
+    one.export = str(folder / "export")
+    one.data.directory = config.data.directory or str(store.path / "data")
+    return one, folder
+
+
+def cache(config: Any, store: Store, lm: Any = None) -> None:
+    """The stage `cache_features`: what `teacher=offline` would make, and no training.
+
+    Shards that are there are read through, and made anew where they are damaged.
+    """
+    if lm is None:
+        lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
+    say = functools.partial(console.terminal().print, markup=False, soft_wrap=True)
+    for seed in tuple(config.seeds or (config.seed,)):
+        for name, recipe in chosen(config).items():
+            one, folder = _one(config, store, name, recipe, seed)
+            features.made(heads.Training(one, folder, lm).lesson(say))
+
+
 def chosen(config: Any) -> dict[str, Any]:
     """The recipes by name: those of `config.recipes`, or the config itself."""
     names = config.get("recipes", ())
@@ -79,6 +102,8 @@ def chosen(config: Any) -> dict[str, Any]:
         recipe = settings.load(here / f"{name}.py")
         recipe.model = config.model
         recipe.mesh, recipe.rules = config.mesh, config.rules
+        recipe.teacher = config.teacher
+        recipe.features.update(config.features)
         recipe.data.update(config.data)
         recipe.train.update(config.train)
         recipe.evaluate.update(config.evaluate)

@@ -63,6 +63,12 @@ def run(
         found = heads.run(config, store)
         found["commands"] = [" ".join(command)] if command else []
         return report.write(store, settings.plain(config), found)
+    if stage == "cache_features":
+        from experiments import heads
+
+        store.claim(config, heads.SELECTION)
+        heads.cache(config, store)
+        return {}
     if stage == "prompt_set":
         from experiments import prompt_set
 
