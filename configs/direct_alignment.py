@@ -37,6 +37,8 @@ def get_config() -> ml_collections.ConfigDict:
 
     c.data = shared.data(tokens=300_000)  # of each variant, on the target's text
     c.data.pretraining_tokens = 0  # on raw text, before the alignment
+    c.data.recut = True  # False: later epochs show the first one's windows again
+    c.update(shared.teacher())
 
     # The target's own text, after passages of the source.
     c.distill = ml_collections.ConfigDict()

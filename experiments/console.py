@@ -36,8 +36,11 @@ class Bar:
     def done(self, what: str = "") -> None:
         """A piece is finished; `what` is printed above the bar."""
         if what:
-            self.shown.console.print(what, highlight=False, soft_wrap=True)
+            self.say(what)
         self.shown.advance(self.task)
+
+    def say(self, what: str) -> None:
+        self.shown.console.print(what, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         bar.doing("training")
         folder, file = store.path / "drafts", store.path / "drafts" / "figures.json"
         if not processes.agreed(file.exists()):
-            drafts.run(config, folder, lm)
+            drafts.run(config, folder, lm, bar.say)
         figures = json.loads(file.read_text())
         bar.done("\n".join(lines(figures)))
         found["rows"], found["samples"] = [], {}

@@ -4,6 +4,7 @@ Every recipe of a comparison sees the same data for as many tokens under the sam
 schedule, and decodes the same prompts beside plain decoding.
 """
 
+import functools
 import json
 import pathlib
 from collections.abc import Sequence
@@ -22,10 +23,19 @@ from experiments.measure import Cell
 from experiments.store import Store
 from models import processes
 from models.heads import files, lora
-from training import heads
+from training import features, heads
 
 # Fields that choose what is measured or written; finished pieces are kept.
-SELECTION = ("recipes", "seeds", "full", "tasks", "temperatures", "mesh", "rules")
+SELECTION = (
+    "stage",
+    "recipes",
+    "seeds",
+    "full",
+    "tasks",
+    "temperatures",
+    "mesh",
+    "rules",
+)
 
 
 def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
@@ -42,14 +52,10 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         found["rows"], found["samples"], found["heads"] = [], {}, []
         for seed, name, recipe in listed:
             bar.doing(f"training {name}, seed {seed}")
-            one = ml_collections.ConfigDict(recipe.to_dict())
-            one.seed = seed
-            folder = store.path / "heads" / f"{recipe.get('weights', name)}-s{seed}"
-            one.export = str(folder / "export")
-            one.data.directory = config.data.directory or str(store.path / "data")
+            one, folder = _one(config, store, name, recipe, seed)
             trained = folder / "figures.json"
             if not processes.agreed(trained.exists()):
-                heads.run(one, folder, lm)
+                heads.run(one, folder, lm, bar.say)
             figures = json.loads(trained.read_text())
             bar.done(line(name, figures))
             bar.doing(f"decoding with {name}, seed {seed}")
@@ -65,6 +71,31 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             bar.done("\n".join(evaluate.line(row) for row in own))
     found["tables"], found["plots"] = [_table(found["heads"])], _plots(found["heads"])
     return found
+
+
+def _one(
+    config: Any, store: Store, name: str, recipe: Any, seed: int
+) -> tuple[Any, pathlib.Path]:
+    """The config of one training, and its folder."""
+    one = ml_collections.ConfigDict(recipe.to_dict())
+    one.seed = seed
+    folder = store.path / "heads" / f"{recipe.get('weights', name)}-s{seed}"
+    one.export = str(folder / "export")
+    one.data.directory = config.data.directory or str(store.path / "data")
+    return one, folder
+
+
+def cache(config: Any, store: Store, lm: Any = None) -> None:
+    """The stage `cache_features`: what `teacher=offline` would make, and no training.
+
+    Shards that are there are read through, and made anew where they are damaged.
+    """
+    if lm is None:
+        lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
+    say = functools.partial(console.terminal().print, markup=False, soft_wrap=True)
+    for seed, name, recipe in plan(config):
+        one, folder = _one(config, store, name, recipe, seed)
+        features.made(heads.Training(one, folder, lm).lesson(say))
 
 
 def plan(config: Any) -> list[tuple[int, str, Any]]:
@@ -97,6 +128,8 @@ def _recipe(config: Any, name: str) -> Any:
     usual = shared.get_config(config.target).train.rate
     recipe.model, recipe.export_dtype = config.model, config.export_dtype
     recipe.mesh, recipe.rules = config.mesh, config.rules
+    recipe.teacher = config.teacher
+    recipe.features.update(config.features)
     recipe.data.update(config.data)
     if config.full:
         recipe.data.tokens = config.full_tokens

@@ -23,7 +23,7 @@ from models import checkpoints, io, sharding, transformer
 from models.checkpoints import tensors
 from models.errors import ConfigError
 from models.heads import files, lora
-from training import drafts, fit, heads, recipes
+from training import drafts, features, fit, heads, recipes
 from training import teacher as teachers
 from training.objectives import draft_model, next_token
 
@@ -209,9 +209,10 @@ def training(
     batch: dict[str, tuple],
     target: Any = None,
     frozen: Any = None,
+    told: dict[str, Any] | None = None,
     bill: Bill | None = None,
 ) -> Program:
-    """One update at the config's batch."""
+    """One update at the config's batch; `told`: shapes of what a cache adds to it."""
     t = config.train
     state = jax.eval_shape(
         lambda params: fit.first_state(params, optimizer, False), params
@@ -220,9 +221,13 @@ def training(
     state = laid(state, places)
     kinds = {n: jnp.bool_ if n == "loss_mask" else jnp.int32 for n in batch}
     shapes = {n: jax.ShapeDtypeStruct(s, kinds[n]) for n, s in batch.items()}
+    shapes |= told or {}
     shapes = laid(shapes, plan.rows(shapes))
     step = fit.make_step(objective, optimizer, t.rows_at_once, t.clip, 0.0, target)
-    jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, None))
+    # The layers of a target whose states are read lie there for the evaluations.
+    jitted = jax.jit(
+        step, donate_argnums=0, keep_unused=bool(told), out_shardings=(places, None)
+    )
 
     def lower() -> Any:
         with sharding.use(plan):
@@ -295,7 +300,7 @@ def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
     c = config.data
     steps = -(-c.tokens // (c.batch * c.window))
     batch = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
-    target = teachers.teacher(lm.model, objective.taps, config.train.remat)
+    target, told = _teacher(config, lm, objective.taps, False)
     params = {n: x for n, x in shapes.items() if n != "kept"}
     optimizer = heads.optimizer(config.train, steps)
     learned = (objective, optimizer, params, batch)
@@ -303,7 +308,22 @@ def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
     if not lm.config.tied:
         weights -= count(lm.params["embedding"]["tokens"])
     bill = Bill(count(params), weights, c.batch * c.window, steps)
-    return training("train", config, plan, *learned, target, lm.params, bill)
+    return training("train", config, plan, *learned, target, lm.params, told, bill)
+
+
+def _teacher(config: Any, lm: Any, reads: tuple, masked: bool) -> tuple[Any, dict]:
+    """What the target says in the step, and the shapes of what a cache says there."""
+    if config.get("teacher", features.ONLINE) == features.ONLINE:
+        return teachers.teacher(lm.model, reads, config.train.get("remat", False)), {}
+    c, chosen = config.data, features.Settings(**config.features)
+    taps = features.needed(reads, chosen.topk)
+    kept = features.layout(lm.config, c.window, masked, reads, chosen)
+    said = kept._replace(taps=taps).said
+    told = {
+        name: jax.ShapeDtypeStruct((c.batch, *x.shape), x.dtype)
+        for name, x in said.items()
+    }
+    return teachers.given(lm.model, taps, bool(chosen.topk)), told
 
 
 def draft_shape(config: Any, own: transformer.Config) -> transformer.Config:
@@ -319,7 +339,8 @@ def _train_drafts(config: Any, lm: Any, shape: Any, plan: Any) -> list[Program]:
     """
     model = transformer.transformer(shape)
     params = jax.eval_shape(model.init, KEY(0))
-    c, target = config.data, teachers.teacher(lm.model)
+    c = config.data
+    target, told = _teacher(config, lm, (), True)
     raw: dict[str, tuple] = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
     written = {**raw, "loss_mask": raw["tokens"]}
 
@@ -335,7 +356,7 @@ def _train_drafts(config: Any, lm: Any, shape: Any, plan: Any) -> list[Program]:
         found.append(one("raw text", own, c.pretraining_tokens, raw))
     for name, fields in config.variants.items():
         own = draft_model.objective(model, part=config.train.part, **fields.to_dict())
-        found.append(one(name, own, c.tokens, written, target, lm.params))
+        found.append(one(name, own, c.tokens, written, target, lm.params, told))
     return found
 
 

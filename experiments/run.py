@@ -29,7 +29,7 @@ USAGE = (
 def run(
     config: ConfigDict, workdir: str, command: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run the stage that `config` names; the report, {} where it has another form."""
+    """Run the stage that `config` names; its report, {} where it has another form."""
     stage = config.get("stage", "evaluate")
     store = Store(workdir)
     # Imported here: a stage loads nothing that another one needs.
@@ -44,6 +44,12 @@ def run(
 
         store.claim(config)
         return kernels.run(config, store, list(command))
+    if stage == "cache_features":
+        from experiments import heads
+
+        store.claim(config, heads.SELECTION)
+        heads.cache(config, store)
+        return {}
     found = _found(stage, config, store)
     found["commands"] = [" ".join(command)] if command else []
     return report.write(store, settings.plain(config), found)

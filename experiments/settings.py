@@ -15,6 +15,7 @@ from models.errors import ConfigError
 
 STAGES = (
     "budget",
+    "cache_features",
     "evaluate",
     "kernels",
     "laws",

@@ -22,6 +22,13 @@ def agreed(value: bool) -> bool:
     return bool(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
+def either(flags: np.ndarray) -> np.ndarray:
+    """bool[n]: where any of the processes says so."""
+    if jax.process_count() == 1:
+        return flags
+    return np.asarray(multihost_utils.process_allgather(flags).any(0))
+
+
 def meet(name: str) -> None:
     """Nobody goes on before all have come here."""
     if jax.process_count() > 1:

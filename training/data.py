@@ -176,6 +176,9 @@ class Stream:
     `segments` int32[rows, window + 1], which number the documents of each window; where
     `numbered` is, `row` int32[rows], a row's number in the whole stream, for the noise
     of an objective. A corpus with masks adds `loss_mask` bool[rows, window + 1].
+
+    Every epoch cuts the text anew. With `recut` off the windows of the first are shown
+    again in another order: so many are all that a cache of them needs.
     """
 
     corpus: Corpus
@@ -184,8 +187,10 @@ class Stream:
     repeats: repetition.Repeats | None = None
     segments: bool = False
     numbered: bool = False
+    recut: bool = True
     _epochs: Callable = field(init=False, repr=False, compare=False)
     _masks: Callable = field(init=False, repr=False, compare=False)
+    _orders: Callable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         longest = max(stage.window for stage in self.stages)
@@ -203,6 +208,8 @@ class Stream:
         object.__setattr__(self, "_epochs", cached)
         masks = functools.lru_cache(maxsize=2)(self._mask)
         object.__setattr__(self, "_masks", masks)
+        orders = functools.lru_cache(maxsize=2)(self._order)
+        object.__setattr__(self, "_orders", orders)
 
     @property
     def steps(self) -> int:
@@ -211,7 +218,10 @@ class Stream:
     @property
     def fingerprint(self) -> str:
         """Names what must not change between a run and its continuation."""
-        return f"{self.corpus.digest}/seed={self.seed}/repeats={self.repeats_share}"
+        once = "" if self.recut else "/cut once"
+        return (
+            f"{self.corpus.digest}/seed={self.seed}/repeats={self.repeats_share}{once}"
+        )
 
     @property
     def repeats_share(self) -> float:
@@ -229,26 +239,59 @@ class Stream:
 
     def batch(self, step: int, process: int = 0, processes: int = 1) -> Batch:
         """Rows of batch `step` that belong to `process`: a contiguous slice."""
+        number, rows = self._rows(step, process, processes)
+        batch = self.windows(self.numbers(step, process, processes), number)
+        if self.numbered:
+            before = sum(s.steps * s.batch for s in self.stages[:number])
+            batch["row"] = np.asarray(rows, np.int32) + np.int32(before)
+        return batch
+
+    def numbers(self, step: int, process: int = 0, processes: int = 1) -> list[int]:
+        """Which of its stage's windows the rows of that batch show.
+
+        A window is the same whenever its number is: there are `distinct` of them.
+        """
+        number, rows = self._rows(step, process, processes)
+        if self.recut:
+            return list(rows)
+        found = []
+        for row in rows:
+            epoch, place = self._place(number, row)
+            found.append(int(self._orders(number, epoch)[place]) if epoch else row)
+        return found
+
+    @property
+    def distinct(self) -> int:
+        """How many windows the first stage shows."""
+        rows = self.stages[0].steps * self.stages[0].batch
+        count = (len(self.corpus) - 1) // self.stages[0].window
+        return rows if self.recut else min(rows, count)
+
+    def windows(self, numbers: Sequence[int], stage: int = 0) -> Batch:
+        """The windows of these numbers, side by side."""
+        batch = {"tokens": np.stack([self._window(stage, i) for i in numbers])}
+        if self.segments:
+            ended = batch["tokens"][:, :-1] == self.corpus.separator
+            batch["segments"] = np.pad(ended, ((0, 0), (1, 0))).cumsum(1, np.int32)
+        if self.corpus.mask is not None:
+            masks = [self._window_mask(stage, i) for i in numbers]
+            batch["loss_mask"] = np.stack(masks)
+        return batch
+
+    def _rows(self, step: int, process: int, processes: int) -> tuple[int, range]:
+        """The stage of a batch, and the rows of that stage that `process` reads."""
         number, local = self.locate(step)
         size = self.stages[number].batch
         if size % processes:
             raise DataError(f"batch={size} is no multiple of {processes} processes")
         share = size // processes
         first = local * size + process * share
-        rows = [self._window(number, first + i) for i in range(share)]
-        batch = {"tokens": np.stack(rows)}
-        if self.segments:
-            ended = batch["tokens"][:, :-1] == self.corpus.separator
-            batch["segments"] = np.pad(ended, ((0, 0), (1, 0))).cumsum(1, np.int32)
-        if self.corpus.mask is not None:
-            masks = [self._window_mask(number, first + i) for i in range(share)]
-            batch["loss_mask"] = np.stack(masks)
-        if self.numbered:
-            before = sum(s.steps * s.batch for s in self.stages[:number])
-            batch["row"] = np.arange(
-                before + first, before + first + share, dtype=np.int32
-            )
-        return batch
+        return number, range(first, first + share)
+
+    def _order(self, stage: int, epoch: int) -> np.ndarray:
+        """The windows of the first epoch in the order of a later one."""
+        count = (len(self.corpus) - 1) // self.stages[stage].window
+        return np.random.default_rng([self.seed, stage, epoch]).permutation(count)
 
     def _epoch(self, stage: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Documents in this epoch's order, and the starts of its windows, shuffled."""

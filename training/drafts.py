@@ -20,7 +20,17 @@ import models
 from decoding import compose
 from models import io, processes, sharding, transformer
 from models.errors import ConfigError
-from training import data, distill, evaluate, fit, health, logs, optimizers, recipes
+from training import (
+    data,
+    distill,
+    evaluate,
+    features,
+    fit,
+    health,
+    logs,
+    optimizers,
+    recipes,
+)
 from training import teacher as teachers
 from training.objectives import draft_model, next_token
 
@@ -56,8 +66,14 @@ def shape(draft: Any, own: transformer.Config) -> transformer.Config:
 class Training:
     """The drafts of one target: what a config says, resolved."""
 
-    def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
-        self.config, self.workdir = config, pathlib.Path(workdir)
+    def __init__(
+        self,
+        config: Any,
+        workdir: str | pathlib.Path,
+        lm: Any = None,
+        say: features.Say = logging.info,
+    ):
+        self.config, self.workdir, self.say = config, pathlib.Path(workdir), say
         if lm is None:
             lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
         self.lm = lm
@@ -92,11 +108,25 @@ class Training:
         return shape(d, own)
 
     def _fit(self, name: str, params: Any, own: fit.Objective, corpus, tokens, **more):
-        """One training; every one has the config's schedule over its own steps."""
+        """One training; every one has the config's schedule over its own steps.
+
+        Beside a `frozen` target it learns from that: all variants from the same cache,
+        where the config asks for one.
+        """
         c, t = self.config.data, self.config.train
         steps = -(-tokens // (c.batch * c.window))
         stage = data.Stage(steps, c.batch, c.window)
-        stream = data.Stream(corpus, (stage,), self.config.seed, numbered=True)
+        recut = c.get("recut", True)
+        stream = data.Stream(
+            corpus, (stage,), self.config.seed, numbered=True, recut=recut
+        )
+        rows = data.DataIterator(stream, *sharding.share(self.plan))
+        batches: fit.Data = rows
+        if "frozen" in more:
+            given = (self.config, self.lm, rows, own.taps, self.workdir, self.plan)
+            kind = self.config.get("teacher", features.ONLINE)
+            lesson = features.lesson(*given, self.say)
+            batches, more["target"] = features.source(kind, lesson)
         schedule = optimizers.warmup_stable_decay(
             t.rate if "frozen" in more else t.pretraining_rate,
             steps,
@@ -107,7 +137,7 @@ class Training:
             params,
             own,
             optimizers.adamw(schedule, weight_decay=t.weight_decay),
-            data.DataIterator(stream, *sharding.share(self.plan)),
+            batches,
             steps=steps,
             workdir=self.workdir / name,
             plan=self.plan,
@@ -145,9 +175,7 @@ class Training:
             self.lm.config.eos[0],
             [text.mask for text in written.train],
         )
-        target = teachers.teacher(self.lm.model)
         more = {
-            "target": target,
             "frozen": self.lm.params,
             "evaluate": lambda params: self.measured(params, written.held),
             "evaluate_every": self.config.train.evaluate_every,
@@ -235,13 +263,19 @@ def method(config: Any) -> compose.Method:
     return compose.from_config({"drafter": config.drafter.to_dict(), "topology": chain})
 
 
-def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, Any]:
+def run(
+    config: Any,
+    workdir: str | pathlib.Path,
+    lm: Any = None,
+    say: features.Say = logging.info,
+) -> dict[str, Any]:
     """Train, measure and save every variant; resumes where it stopped.
 
     `workdir/<variant>/export` is a model directory for `models.load`;
-    `workdir/figures.json` holds the figures, before any alignment too.
+    `workdir/figures.json` holds the figures, before any alignment too. `say` is told
+    what a cache takes.
     """
-    training = Training(config, workdir, lm)
+    training = Training(config, workdir, lm, say)
     start = training.pretrained()
     count = int(sum(x.size for x in jax.tree.leaves(start)))
     written = write(

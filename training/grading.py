@@ -21,7 +21,7 @@ def against_teacher(
     teacher: Teacher,
     draft: Callable[[Array], Array],
     states: Array,
-    hidden: Array,
+    law: Array,
     weights: Array,
     loss: Callable[[Array, Array], Array],
     part: int = 0,
@@ -29,19 +29,15 @@ def against_teacher(
 ) -> Sums:
     """Sums of `loss`, of equal arg-maxes `hit`, of `alpha`, and of the `weight`.
 
-    `draft(states)` are the head's logits, `teacher.head(hidden)` the target's, of the
-    same token; states and hidden [B, T, D], weights [B, T]. With a draft vocabulary
-    `kept` the teacher's law is normalised on it, and positions whose likeliest token is
-    not in it count nothing.
+    `draft(states)` are the head's logits, states [B, T, ...]; `law` [B, T, ...] is that
+    of `teacher.law` which speaks of the same token, weights [B, T]. With a draft
+    vocabulary `kept` the teacher's law is normalised on it, and positions whose
+    likeliest token is not in it count nothing.
     """
 
-    def sums(states: Array, hidden: Array, weights: Array) -> Sums:
-        q, p = draft(states), teacher.head(hidden)
-        if kept is not None:
-            inside = vocab.maximum(p[..., kept]) >= vocab.maximum(p)
-            weights, p = weights * inside, p[..., kept]
-        p = lax.stop_gradient(p)
-        hit = vocab.argmax(q) == vocab.argmax(p)
+    def sums(states: Array, law: Array, weights: Array) -> Sums:
+        p, q, hit, inside = teacher.compared(law, draft(states), kept)
+        weights = weights * inside
         return {
             "loss": (weights * loss(p, q)).sum(),
             "hit": (weights * hit).sum(),
@@ -49,7 +45,7 @@ def against_teacher(
             "weight": weights.sum(),
         }
 
-    return in_parts(sums, part, states, hidden, weights)
+    return in_parts(sums, part, states, law, weights)
 
 
 def against_labels(

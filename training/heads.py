@@ -17,7 +17,17 @@ from decoding import compose, prompt_trees, trees
 from models import processes, sharding
 from models.errors import ConfigError
 from models.heads import eagle3, files, lora
-from training import card, data, fit, grading, health, logs, optimizers, recipes
+from training import (
+    card,
+    data,
+    features,
+    fit,
+    grading,
+    health,
+    logs,
+    optimizers,
+    recipes,
+)
 from training import teacher as teachers
 
 HEADS = (
@@ -99,7 +109,9 @@ class Training:
         steps = -(-c.tokens // (c.batch * c.window))
         stage = data.Stage(steps, c.batch, c.window)
         corpus = data.Corpus(self.documents[0], separator=self._separator())
-        self.stream = data.Stream(corpus, (stage,), config.seed, numbered=True)
+        self.stream = data.Stream(
+            corpus, (stage,), config.seed, numbered=True, recut=c.get("recut", True)
+        )
         self.kept = None
         if config.draft_vocab:
             self.kept = eagle3.most_frequent(
@@ -136,20 +148,28 @@ class Training:
         """What decoding takes, from the trained part."""
         return {**params, **self.constants}
 
-    def fit(self) -> fit.Result:
+    def lesson(self, say: features.Say) -> features.Lesson:
+        """The batches, and what the target says of them by the config."""
+        rows = data.DataIterator(self.stream, *sharding.share(self.plan))
+        own = (self.lm, rows, self.objective.taps)
+        return features.lesson(self.config, *own, self.workdir, self.plan, say)
+
+    def fit(self, say: features.Say = logging.info) -> fit.Result:
         """Train, or resume; every checkpoint holds the heads alone."""
         c = self.config.train
         steps = self.stream.steps
+        kind = self.config.get("teacher", features.ONLINE)
+        rows, target = features.source(kind, self.lesson(say))
         return fit.fit(
             self.params,
             self.objective,
             optimizer(c, steps),
-            data.DataIterator(self.stream, *sharding.share(self.plan)),
+            rows,
             steps=steps,
             workdir=self.workdir,
             rows_at_once=c.rows_at_once,
             clip=c.clip,
-            target=teachers.teacher(self.lm.model, self.objective.taps, c.remat),
+            target=target,
             frozen=self.lm.params,
             plan=self.plan,
             evaluate=self.measured,
@@ -231,18 +251,23 @@ class Training:
         return found
 
 
-def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, Any]:
+def run(
+    config: Any,
+    workdir: str | pathlib.Path,
+    lm: Any = None,
+    say: features.Say = logging.info,
+) -> dict[str, Any]:
     """Train, measure and export; resumes where it stopped. Returns the figures.
 
     `workdir/export` holds the heads as safetensors with what they are for;
-    `workdir/figures.json` the figures.
+    `workdir/figures.json` the figures. `say` is told what a cache takes.
     """
     training = Training(config, workdir, lm)
     count = sum(x.size for x in jax.tree.leaves(training.params))
     logging.info(
         "%s: %d parameters, %d steps", config.head, count, training.stream.steps
     )
-    result = training.fit()
+    result = training.fit(say)
     if training.plan is not None:
         result = result._replace(params=sharding.fetch(result.params))
     folder = pathlib.Path(config.export or training.workdir / "export")

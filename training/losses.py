@@ -34,8 +34,8 @@ def _laws(teacher: Array, draft: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def _times(p: Array, log: Array) -> Array:
-    """p log, 0 where p is 0."""
-    return jnp.where(p > 0, p * jnp.where(p > 0, log, 0.0), 0.0)
+    """p log, 0 where p is 0; a law that is no number stays none, so that it is seen."""
+    return jnp.where(p == 0, 0.0, p * jnp.where(p == 0, 0.0, log))
 
 
 def ce(draft: Array, label: Array) -> Array:
@@ -97,7 +97,7 @@ def tvdpp(
     if axis not in AXES:
         raise ConfigError(f"axis={axis!r}: use one of {AXES}")
     _, logq, p, q = _laws(teacher, draft)
-    reward = (p > q).astype(jnp.float32)
+    reward = jnp.where(jnp.isnan(p), p, (p > q).astype(jnp.float32))
     weight = lax.stop_gradient(q)
 
     def pooled(x: Array) -> Array:

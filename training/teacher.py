@@ -1,8 +1,17 @@
-"""What a frozen target says of a batch, computed in the training step itself.
+"""What a frozen target says of a batch: in the training step, or read from a cache.
 
-No hidden state is ever written to disk: the target runs forward beside the head that
-learns from it. The batch's contract: `tokens` int32[B, T]; `loss_mask` bool[B, T],
-where present, says which tokens may be *predicted* (the assistant's, say).
+By default the target runs forward beside the head that learns from it, and no hidden
+state is ever written to disk; `training/features.py` is the other way. An objective is
+given a `Teacher` and cannot tell which it was.
+
+The batch's contract: `tokens` int32[B, T]; `loss_mask` bool[B, T], where present, says
+which tokens may be *predicted* (the assistant's, say); from a cache also
+
+    hidden/<tap>     [B, T, D]     the target's states
+    t_topk_ids       int32[B, T, k]  its k likeliest next tokens, best first,
+    t_topk_logits    float32[B, T, k]  their logits,
+    t_logZ           float32[B, T]  the log-sum-exp of all logits,
+    t_logrest        float32[B, T]  and that of the other V - k.
 """
 
 from collections.abc import Callable
@@ -13,9 +22,13 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
+from decoding import vocab
 from models import base, transformer
+from models.errors import ConfigError
 
 NORM = "norm"
+TOP = "top"  # in `Teacher.hidden`: the likeliest tokens, where they are all there is
+LIKELIEST = ("t_topk_ids", "t_topk_logits", "t_logZ", "t_logrest")
 
 
 @struct.dataclass
@@ -23,8 +36,13 @@ class Teacher:
     """The frozen target on a batch. Nothing in it has a gradient."""
 
     params: Any  # the target's
-    hidden: base.Hidden  # tap -> [B, T, D]
+    hidden: base.Hidden  # tap -> [B, T, D]; TOP -> float32[B, T, 2 k + 2]
     model: base.LanguageModel = struct.field(pytree_node=False)
+
+    @property
+    def law(self) -> Array:
+        """[B, T, *]: the laws of the next tokens, in a form that `compared` reads."""
+        return self.hidden[TOP if TOP in self.hidden else NORM]
 
     def embed(self, tokens: Array) -> Array:
         """The target's embeddings [B, T, D] of `tokens` int32[B, T]."""
@@ -34,6 +52,41 @@ class Teacher:
     def head(self, normed: Array) -> Array:
         """float32[..., V]: the target's logits of states after its final norm."""
         return self.model.head(self.params, normed)
+
+    def compared(
+        self, law: Array, draft: Array, kept: Array | None = None
+    ) -> tuple[Array, Array, Array, Array]:
+        """p, q, bool[...] `same`, bool[...] `inside` of a draft's logits [..., V].
+
+        p and q are the target's and the draft's logits of the outcomes that the target
+        tells apart: of every token, or, where only the likeliest are known, of each of
+        those and of all others together. A loss between them is then one of coarser
+        laws: KL and TV are too small, alpha too large, by what happens among the
+        others. `same`: whether the likeliest tokens agree. With a draft vocabulary
+        `kept` p is normalised on it, and `inside` says whether it holds the target's
+        likeliest.
+        """
+        if TOP not in self.hidden:
+            p = lax.stop_gradient(self.head(law))
+            inside = jnp.ones(p.shape[:-1], bool)
+            if kept is not None:
+                inside = vocab.maximum(p[..., kept]) >= vocab.maximum(p)
+                p = p[..., kept]
+            return p, draft, vocab.argmax(draft) == vocab.argmax(p), inside
+        if kept is not None:
+            raise ConfigError(
+                "a draft vocabulary needs the target's law on all of it, and the cache "
+                "has its likeliest tokens alone: use features.topk=0"
+            )
+        count = (law.shape[-1] - 2) // 2
+        ids, known, whole, rest = jnp.split(law, (count, 2 * count, 2 * count + 1), -1)
+        ids = ids.astype(jnp.int32)
+        p = jnp.concatenate([known, rest], -1) - whole
+        others = jnp.put_along_axis(draft, ids, -jnp.inf, -1, inplace=False)
+        others = vocab.logsumexp(others)[..., None]
+        q = jnp.concatenate([vocab.gather(draft, ids), others], -1)
+        same = vocab.argmax(draft) == ids[..., 0]
+        return lax.stop_gradient(p), q, same, jnp.ones(same.shape, bool)
 
 
 def teacher(
@@ -56,6 +109,39 @@ def teacher(
             remat=remat,
         )
         return Teacher(params, lax.stop_gradient(out.hidden), model)
+
+    return run
+
+
+def field(tap: base.Tap) -> str:
+    """The batch's name of a tap."""
+    return f"hidden/{tap}"
+
+
+def given(
+    model: base.LanguageModel, taps: tuple = (), likeliest: bool = False
+) -> Callable[[Any, dict[str, Array]], Teacher]:
+    """`(params, batch) -> Teacher` of what the batch holds; the target does not run.
+
+    Its embedding and its head are all that is read of its params.
+    """
+    wanted = tuple(dict.fromkeys(taps if likeliest else (NORM, *taps)))
+
+    def run(params: Any, batch: dict[str, Array]) -> Teacher:
+        params = lax.stop_gradient(params)
+        found = Teacher(params, base.Hidden(), model)
+        dtype = jax.eval_shape(found.embed, batch["tokens"]).dtype
+        for tap in wanted:
+            found.hidden[tap] = batch[field(tap)].astype(dtype)
+        if likeliest:
+            # One array, so that it is shifted and cut like a state; a float32 holds
+            # every id below 2^24.
+            ids, known, *sums = [batch[name] for name in LIKELIEST]
+            parts = [ids, known, *[x[..., None] for x in sums]]
+            found.hidden[TOP] = jnp.concatenate(
+                [x.astype(jnp.float32) for x in parts], -1
+            )
+        return found
 
     return run
 

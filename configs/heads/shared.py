@@ -54,6 +54,21 @@ def train(
     return c
 
 
+def teacher() -> ml_collections.ConfigDict:
+    """Where the states of a target that is learned from come from."""
+    c = ml_collections.ConfigDict()
+    # Its forward in the step; or offline, hybrid: a cache on disk, training/features.py
+    c.teacher = "online"
+    c.features = ml_collections.ConfigDict()
+    c.features.directory = ""  # empty: beside what is trained
+    c.features.dtype = "bfloat16"  # or float32
+    c.features.topk = 0  # likeliest tokens kept instead of the last normed state
+    c.features.taps = ()  # states kept beside those that the objective reads
+    c.features.shard_rows = 0  # 0: shards of 256 MiB
+    c.features.keep = "cache"  # or delete: what hybrid makes
+    return c
+
+
 def decoding() -> ml_collections.ConfigDict:
     """Decoding beside plain decoding; see experiments/defaults.py."""
     c = ml_collections.ConfigDict()
@@ -100,6 +115,8 @@ def get_config(
     c.tree_budget = 0
 
     c.data = data(tokens=500_000)
+    c.data.recut = True  # False: later epochs show the first one's windows again
+    c.update(teacher())
     c.train = train(warmup=20, clip=0.5, rows_at_once=2, save_every=40)
     c.train.remat = False
     c.train.evaluate_every = 80

@@ -2,7 +2,8 @@
 
 Usage: processes.py WORKDIR. Trains a bigram model over all devices in WORKDIR/whole, in
 WORKDIR/half for half of the steps, and in WORKDIR/fault with a planted fault: every
-process reads the first process's rows. Then prompts are decoded into
+process reads the first process's rows. What a target says of the stream goes to
+WORKDIR/features: first what one batch needs, then the rest. Prompts are decoded into
 WORKDIR/texts.jsonl, and into WORKDIR/fault.jsonl by all processes. Process 0 prints
 what else was decoded, and what was said of a batch with one row a process, as JSON.
 `processes.py WORKDIR die`: the last process leaves without a word after three steps.
@@ -25,7 +26,7 @@ from models import processes as several
 from models.errors import ConfigError
 from tests.pods import meshes
 from tests.training import killed_run
-from training import data, fit
+from training import data, features, fit
 
 STEPS = killed_run.STEPS
 
@@ -64,6 +65,13 @@ def write(lm, path: pathlib.Path) -> None:
     prompt_set.write(lm, rows, path, parts, params, about={}, batch=4)
 
 
+def lesson(lm, folder: pathlib.Path, plan=None) -> features.Lesson:
+    """A stream read by this process's share, in shards that batches do not divide."""
+    rows = data.DataIterator(killed_run.stream(), *sharding.share(plan))
+    settings = features.Settings(dtype="float32", shard_rows=5)
+    return features.Lesson(lm, rows, (1,), settings, folder, plan)
+
+
 def refusal(plan) -> str:
     """What is said of one row a process; "" where the mesh divides these rows."""
     try:
@@ -89,6 +97,9 @@ def main() -> None:
     train(workdir / "half", STEPS // 2, plan, own())
     first = data.DataIterator(stream, 0, plan.share()[1])
     train(workdir / "fault", STEPS, plan, first)
+    folder = workdir / "features"
+    next(features.source("hybrid", lesson(meshes.model(), folder, plan))[0])
+    features.made(lesson(meshes.model(), folder, plan))
     lm = io.placed(meshes.model(), sharding.on("data=-1,tensor=2"))
     texts = meshes.texts(lm, "plain", None)
     write(lm, workdir / "texts.jsonl")

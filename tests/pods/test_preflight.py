@@ -102,6 +102,13 @@ def test_programs_of_a_draft_model():
         assert parts["frozen target"] == (loop["params"] if "raw" not in name else 0)
     row = preflight.measure(found["train, half_kl"], flight.chip)
     assert row["rows"] == 4 and row["need"] > 3 * draft + loop["params"]
+    # The same with a cache of the target's likeliest tokens in the batch.
+    config.teacher, config.features.topk = "offline", 8
+    cached = {p.name: p for p in flight.programs(config)}["train, half_kl"]
+    more = cached.parts["batch"] - found["train, half_kl"].parts["batch"]
+    assert more == 4 * 16 * (8 * 8 + 8)
+    row = preflight.measure(cached, flight.chip)
+    assert row["need"] > 3 * draft + loop["params"]
 
 
 def test_programs_of_trained_heads(path, tmp_path):

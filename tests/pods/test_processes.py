@@ -18,7 +18,7 @@ from experiments import distributed, local, run
 from models.errors import ConfigError
 from tests.pods import drafted, meshes, processes
 from tests.training import killed_run
-from training import data
+from training import data, features
 
 SCRIPT = pathlib.Path(__file__).parent / "processes.py"
 
@@ -73,6 +73,7 @@ def agree(count: int, devices: int, tmp_path: pathlib.Path) -> None:
     whole = (tmp_path / "one.jsonl").read_bytes()
     assert (tmp_path / "texts.jsonl").read_bytes() == whole
     assert (tmp_path / "fault.jsonl").read_bytes() != whole  # planted: all write
+    same_features(tmp_path)
     stream = killed_run.stream()
     one = tmp_path / "one"
     processes.train(one, processes.STEPS, None, data.DataIterator(stream))
@@ -84,6 +85,20 @@ def agree(count: int, devices: int, tmp_path: pathlib.Path) -> None:
         np.testing.assert_allclose(curve(tmp_path / name), curve(one), rtol=1e-5)
     off = np.abs(curve(tmp_path / "fault") / curve(one) - 1)
     assert off.max() > 1e-3  # planted: the same rows in every process
+
+
+def same_features(tmp_path: pathlib.Path) -> None:
+    """What all processes wrote is what one writes."""
+    lm = meshes.model()
+    features.made(processes.lesson(lm, tmp_path / "alone"))
+    folders = (tmp_path / "features", tmp_path / "alone")
+    theirs, own = (features.opened(processes.lesson(lm, f)) for f in folders)
+    assert theirs.there.all() and theirs.about == own.about
+    for number in range(theirs.rows):
+        tokens = killed_run.stream().windows([number])["tokens"][0]
+        found, wanted = (c.read(number, tokens)["hidden/norm"] for c in (theirs, own))
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+        assert np.abs(np.roll(found, 1, 0) - wanted).max() > 0.1  # planted
 
 
 def test_two_processes_agree_with_one(tmp_path):

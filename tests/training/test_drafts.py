@@ -45,8 +45,12 @@ def recipe(module, source):
 
 
 def test_a_draft_from_nothing(small, corpus, tmp_path):  # noqa: F811
-    """Pre-trained, aligned, measured, exported; a second run repeats nothing."""
+    """Pre-trained, aligned, measured, exported; a second run repeats nothing.
+
+    Both variants learn from one cache of the target's likeliest tokens.
+    """
     c = recipe(fastdraft, corpus)
+    c.teacher, c.features.topk = "offline", 8
     before = jax.tree.map(lambda x: np.asarray(x).tobytes(), small.params)
     found = drafts.run(c, tmp_path, small)
     assert list(found["variants"]) == ["ce", "half_kl"]
@@ -58,6 +62,8 @@ def test_a_draft_from_nothing(small, corpus, tmp_path):  # noqa: F811
     assert found["before"]["nats"] != found["variants"]["ce"]["after"]["nats"]
     rows = [json.loads(x) for x in (tmp_path / "written" / "0-1.jsonl").open()]
     assert len(rows) == 2 and all(row["prompt_tokens"] == 8 for row in rows)
+    about = json.loads((tmp_path / "features" / "manifest.json").read_text())
+    assert about["topk"] == 8 and about["taps"] == []
     again = drafts.run(c, tmp_path, small)
     assert again["variants"]["ce"]["after"] == found["variants"]["ce"]["after"]
     after = jax.tree.map(lambda x: np.asarray(x).tobytes(), small.params)

@@ -121,6 +121,14 @@ def test_a_forbidden_token_costs_nothing():
             assert np.isfinite(value) and np.isfinite(slope).all(), name
 
 
+def test_a_law_that_is_no_number_is_seen():
+    """A target or a draft of NaN must stop a training: it is no loss of 0."""
+    none = np.full_like(P, np.nan)
+    for name, loss in losses.LOSSES.items():
+        for laws in ((none, Q), (P, none)):
+            assert np.isnan(np.asarray(jax.jit(loss)(*laws))).all(), name
+
+
 def test_names():
     with pytest.raises(ConfigError, match="loss='mse'"):
         losses.by_name("mse")

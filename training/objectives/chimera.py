@@ -51,7 +51,7 @@ def objective(model: Any, part: int = 0) -> Objective:
             metrics[f"hit_{i}"] = grading.mean(sums, "hit")
         return total, metrics
 
-    return Objective(loss, lambda batch: predicted(batch, 2).sum())
+    return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
 
 
 def guesses(

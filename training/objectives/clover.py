@@ -60,7 +60,7 @@ def objective(
             metrics[f"alpha_{i}"] = grading.mean(sums, "alpha")
         return total, metrics
 
-    taps = (model.config.n_layers,)
+    taps = (model.config.n_layers, NORM)
     return Objective(loss, lambda batch: predicted(batch, 2).sum(), taps)
 
 

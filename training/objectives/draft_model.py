@@ -92,13 +92,13 @@ def objective(
             )
         return in_parts(
             lambda *x: _against_both(
-                teacher.head(x[3]), model.head(params, x[0]), x[1], x[2], graded
+                teacher, x[3], model.head(params, x[0]), x[1], x[2], graded
             ),
             part,
             states,
             labels,
             weights,
-            teacher.hidden[NORM],
+            teacher.law,
         )
 
     return Objective(total, lambda batch: predicted(batch, 1).sum())
@@ -162,12 +162,16 @@ def _against_text(q: Array, labels: Array, weights: Array) -> dict[str, Array]:
 
 
 def _against_both(
-    p: Array, q: Array, labels: Array, weights: Array, graded: Graded
+    teacher: Teacher,
+    law: Array,
+    draft: Array,
+    labels: Array,
+    weights: Array,
+    graded: Graded,
 ) -> dict[str, Array]:
-    p = lax.stop_gradient(p)
-    same = vocab.argmax(q) == vocab.argmax(p)
+    p, q, same, _ = teacher.compared(law, draft)
     return {
-        "nats": (weights * losses.ce(q, labels)).sum(),
+        "nats": (weights * losses.ce(draft, labels)).sum(),
         "soft": (weights * graded(p, q, weights)).sum(),
         "hit": (weights * same).sum(),
         "alpha": (weights * lax.stop_gradient(losses.alpha(p, q))).sum(),

@@ -20,7 +20,7 @@ from models.errors import ConfigError
 from models.heads import eagle3, layers
 from training import grading, losses
 from training.fit import Objective
-from training.teacher import NORM, Teacher, ahead, predicted
+from training.teacher import Teacher, ahead, predicted
 
 
 def init(key: Array, model: Any, target: Any, kept: np.ndarray | None = None) -> Any:
@@ -46,12 +46,12 @@ def objective(
         masks = jnp.stack([predicted(batch, 2 + s) for s in range(steps)])
 
         def each(s: Array, a: Array) -> dict[str, Array]:
-            hidden = ahead(teacher.hidden[NORM], 1 + s)
+            law = ahead(teacher.law, 1 + s)
             return grading.against_teacher(
                 teacher,
                 lambda a: eagle3.logits(params, a, eps),
                 a,
-                hidden,
+                law,
                 masks[s],
                 graded,
                 part,

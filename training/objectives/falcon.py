@@ -111,7 +111,7 @@ def objective(
         }
         return near + soft * grading.mean(sums, "loss"), metrics
 
-    return Objective(loss, lambda batch: predicted(batch, k + 1).sum())
+    return Objective(loss, lambda batch: predicted(batch, k + 1).sum(), (NORM,))
 
 
 def revealed(key: Array, wrong: Array, weights: Array, share: Array | float) -> Array:

@@ -52,7 +52,7 @@ def objective(
         }
         return regression + soft * grading.mean(sums, "loss"), metrics
 
-    return Objective(loss, lambda batch: predicted(batch, 2).sum())
+    return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
 
 
 def guesses(

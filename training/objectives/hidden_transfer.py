@@ -75,7 +75,7 @@ def objective(
             metrics[f"alpha_{i}"] = grading.mean(sums, "alpha")
         return total, metrics
 
-    taps = tuple(range(at_layer, max(model.config.n_layers, at_layer + 1)))
+    taps = (*range(at_layer, max(model.config.n_layers, at_layer + 1)), NORM)
     return Objective(loss, lambda batch: predicted(batch, 2).sum(), taps)
 
 

@@ -76,7 +76,7 @@ def objective(
             metrics[f"hit_{i}"] = grading.mean(sums, "hit")
         return total, metrics
 
-    return Objective(loss, lambda batch: predicted(batch, 2).sum())
+    return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
 
 
 def guesses(

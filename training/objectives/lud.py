@@ -73,7 +73,7 @@ def objective(
             metrics[f"unit_{i}"] = weights.sum() / jnp.maximum(there.sum(), 1.0)
         return total, metrics
 
-    taps = tuple(range(model.config.n_layers))
+    taps = (*range(model.config.n_layers), NORM)
     return Objective(loss, lambda batch: predicted(batch, 2).sum(), taps)
 
 

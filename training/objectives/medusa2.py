@@ -79,7 +79,7 @@ def objective(
                 teacher,
                 changed.head,
                 states,
-                teacher.hidden[NORM],
+                teacher.law,
                 weights,
                 losses.kl,
                 part,

@@ -24,7 +24,7 @@ from models.errors import ConfigError
 from models.heads import chains, ppd
 from training import grading, losses
 from training.fit import Objective
-from training.teacher import NORM, Teacher, ahead, predicted
+from training.teacher import Teacher, ahead, predicted
 
 
 def init(key: Array, model: Any, target: Any, prompts: int = 3, copies: int = 1) -> Any:
@@ -55,7 +55,7 @@ def objective(
         metrics = {}
         found = behind(params, batch, teacher, at, remat)
         for i, (states, draft) in enumerate(found):
-            wanted = ahead(teacher.hidden[NORM], 1 + i)
+            wanted = ahead(teacher.law, 1 + i)
             wanted = jnp.take_along_axis(wanted, at[..., None], 1)
             weights = jnp.take_along_axis(predicted(batch, 2 + i), at, 1)
             sums = grading.against_teacher(
