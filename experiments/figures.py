@@ -8,6 +8,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+STYLES, HATCHES = ("-", "--", ":", "-."), ("", "////", "....", "xxxx")
 COLOURS = ("#64748b", "#2563eb", "#0d9488", "#d97706", "#9333ea", "#dc2626", "#65a30d")
 
 
@@ -42,57 +43,94 @@ def _save(figure: Any, folder: Path, name: str) -> None:
 
 
 def _bars(report: dict[str, Any], field: str, label: str, folder: Path) -> None:
+    """Methods side by side on every task; one panel a temperature."""
     rows = [r for r in report["rows"] if r["method"] != "plain"]
-    groups = sorted({(r["task"], r["temperature"]) for r in rows})
-    names = list(dict.fromkeys(r["method"] for r in rows))
     if not rows:
         return
-    figure, axes = plt.subplots(figsize=(max(4.0, 1.6 * len(groups)), 3.2))
-    width = 0.8 / len(names)
-    for j, name in enumerate(names):
-        at, height, low, high = [], [], [], []
-        for i, group in enumerate(groups):
-            for row in rows:
-                if row["method"] == name and (row["task"], row["temperature"]) == group:
-                    value = row[field]
-                    ends = row["ci95"] if field == "tokens_per_call" else [value] * 2
-                    at.append(i + (j - (len(names) - 1) / 2) * width)
-                    height.append(value)
-                    low.append(max(value - ends[0], 0))
-                    high.append(max(ends[1] - value, 0))
-        errors = [low, high] if field == "tokens_per_call" else None
-        axes.bar(at, height, width * 0.92, yerr=errors, label=name, capsize=1.5)
-    axes.axhline(1, color="#888", lw=0.8)
-    axes.set_xticks(range(len(groups)), [f"{task}\nT = {t:g}" for task, t in groups])
-    axes.set_ylabel(label)
-    axes.legend(ncols=3, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 1.22))
+    tasks = list(dict.fromkeys(r["task"] for r in rows))
+    temperatures = sorted({r["temperature"] for r in rows})
+    names = list(dict.fromkeys(r["method"] for r in rows))
+    width, across = 0.8 / len(names), len(tasks) * max(1.6, 0.13 * len(names))
+    figure, every = plt.subplots(
+        len(temperatures),
+        squeeze=False,
+        figsize=(max(4.5, across), 1.0 + 2.0 * len(temperatures)),
+    )
+    for axes, t in zip(every[:, 0], temperatures):
+        for j, name in enumerate(names):
+            own = [r for r in rows if r["method"] == name and r["temperature"] == t]
+            shift = (j - (len(names) - 1) / 2) * width
+            at = [tasks.index(row["task"]) + shift for row in own]
+            height = [row[field] for row in own]
+            errors = None
+            if field == "tokens_per_call":
+                low = [max(row[field] - row["ci95"][0], 0) for row in own]
+                errors = [low, [max(row["ci95"][1] - row[field], 0) for row in own]]
+            axes.bar(
+                at,
+                height,
+                width * 0.92,
+                yerr=errors,
+                label=name,
+                capsize=1.5,
+                error_kw={"lw": 0.8},
+                color=COLOURS[j % len(COLOURS)],
+                hatch=HATCHES[j // len(COLOURS) % len(HATCHES)],
+                edgecolor="white",
+                lw=0,
+            )
+        axes.axhline(1, color="#888", lw=0.8)
+        axes.set_xticks(range(len(tasks)), tasks)
+        axes.set_ylabel(label, fontsize=8)
+        axes.set_title(f"T = {t:g}", fontsize=9, loc="left")
+    _legend(every[0][0])
     _save(figure, folder, field)
 
 
+def _legend(axes: Any) -> None:
+    """One legend for all panels, at their right."""
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.05))
+
+
 def _acceptance(report: dict[str, Any], folder: Path) -> None:
+    """By depth, on every task at its lowest temperature; three panels a line."""
     rows = [r for r in report["rows"] if r["accepted_by_depth"]]
     if not rows:
         return
     tasks = list(dict.fromkeys(r["task"] for r in rows))
+    names = list(dict.fromkeys(r["method"] for r in rows))
     coldest = {t: min(r["temperature"] for r in rows if r["task"] == t) for t in tasks}
+    columns = min(3, len(tasks))
+    lines = -(-len(tasks) // columns)
     figure, every = plt.subplots(
-        1, len(tasks), figsize=(2.9 * len(tasks), 2.8), sharey=True, squeeze=False
+        lines,
+        columns,
+        figsize=(1.3 + 2.9 * columns, 0.4 + 2.5 * lines),
+        sharey=True,
+        squeeze=False,
     )
-    for axes, task in zip(every[0], tasks):
+    for axes in every.flat[len(tasks) :]:
+        axes.set_visible(False)
+    for axes, task in zip(every.flat, tasks):
         for row in rows:
             if row["task"] == task and row["temperature"] == coldest[task]:
-                depth = range(1, len(row["accepted_by_depth"]) + 1)
+                at = names.index(row["method"])
                 axes.plot(
-                    depth,
+                    range(1, len(row["accepted_by_depth"]) + 1),
                     row["accepted_by_depth"],
                     marker="o",
-                    ms=3,
+                    ms=2.5,
+                    lw=1,
+                    color=COLOURS[at % len(COLOURS)],
+                    ls=STYLES[at // len(COLOURS) % len(STYLES)],
                     label=row["method"],
                 )
         axes.set_title(f"{task}, T = {coldest[task]:g}", fontsize=9)
+    for axes in every[-1]:
         axes.set_xlabel("depth of the draft")
-    every[0][0].set_ylabel("P(committed | offered)")
-    every[0][0].legend(fontsize=6)
+    for axes in every[:, 0]:
+        axes.set_ylabel("P(committed | offered)", fontsize=8)
+    _legend(every[0][-1])
     _save(figure, folder, "acceptance")
 
 
@@ -125,11 +163,10 @@ def _plot(plot: dict[str, Any], folder: Path) -> None:
         height_ratios=ratios,
     )
     axes, last = every[0][0], every[-1][0]
-    kinds = ("-", "--", ":", "-.")
     for i, line in enumerate(plot["series"]):
         law = "of" in line
         colour = line.get("of", i)
-        style = kinds[1 if law else i // len(COLOURS) % len(kinds)]
+        style = STYLES[1 if law else i // len(COLOURS) % len(STYLES)]
         axes.errorbar(
             line["x"],
             line["y"],
@@ -150,7 +187,9 @@ def _plot(plot: dict[str, Any], folder: Path) -> None:
         if plot.get("log"):
             axes.set_xscale("log", base=2)
             axes.minorticks_off()
-        axes.set_xticks(at, [f"{x:g}" for x in at])
+        near = 0.06 * (at[-1] - at[0])  # numbers so close would lie on each other
+        if plot.get("log") or all(b - a >= near for a, b in zip(at, at[1:])):
+            axes.set_xticks(at, [f"{x:g}" for x in at])
     axes.set_title(plot["title"], fontsize=9)
     last.set_xlabel(plot["x"])
     axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
