@@ -1,5 +1,6 @@
 """Figures of a report as PNG files, for documents; the page draws its own."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,7 @@ def _plot(plot: dict[str, Any], folder: Path) -> None:
             axes.set_xscale("log", base=2)
             axes.minorticks_off()
         near = 0.06 * (at[-1] - at[0])  # numbers so close would lie on each other
-        if plot.get("log") or all(b - a >= near for a, b in zip(at, at[1:])):
+        if plot.get("log") or all(b - a >= near for a, b in itertools.pairwise(at)):
             axes.set_xticks(at, [f"{x:g}" for x in at])
     axes.set_title(plot["title"], fontsize=9)
     last.set_xlabel(plot["x"])
