@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     """The complete configuration of an evaluation against plain decoding."""
     config = ConfigDict()
-    # budget | evaluate | laws | peers | prompt_set | replay | train_heads | train_lm
+    # What is run: one of STAGES in experiments/settings.py.
     config.stage = "evaluate"
     config.seed = 0
     config.seeds = ()  # several seeds: one row each; (): `seed` alone
