@@ -9,6 +9,7 @@ what else was decoded, and what was said of a batch with one row a process, as J
 `processes.py WORKDIR die`: the last process leaves without a word after three steps.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -65,8 +66,17 @@ def write(lm, path: pathlib.Path) -> None:
     prompt_set.write(lm, rows, path, parts, params, about={}, batch=4)
 
 
-def lesson(lm, folder: pathlib.Path, plan=None) -> features.Lesson:
-    """A stream read by this process's share, in shards that batches do not divide."""
+def lesson(folder: pathlib.Path, plan=None) -> features.Lesson:
+    """A stream read by this process's share, in shards that batches do not divide.
+
+    The target's weights are numpy's: a cache is refused to a target that differs in a
+    bit, and two compilations of a random start need not agree in the last one.
+    """
+    lm, rng = meshes.model(), np.random.default_rng(0)
+    drawn = jax.tree.map(
+        lambda x: jax.numpy.asarray(0.3 * rng.normal(size=x.shape), x.dtype), lm.params
+    )
+    lm = dataclasses.replace(lm, params=drawn)
     rows = data.DataIterator(killed_run.stream(), *sharding.share(plan))
     settings = features.Settings(dtype="float32", shard_rows=5)
     return features.Lesson(lm, rows, (1,), settings, folder, plan)
@@ -98,8 +108,8 @@ def main() -> None:
     first = data.DataIterator(stream, 0, plan.share()[1])
     train(workdir / "fault", STEPS, plan, first)
     folder = workdir / "features"
-    next(features.source("hybrid", lesson(meshes.model(), folder, plan))[0])
-    features.made(lesson(meshes.model(), folder, plan))
+    next(features.source("hybrid", lesson(folder, plan))[0])
+    features.made(lesson(folder, plan))
     lm = io.placed(meshes.model(), sharding.on("data=-1,tensor=2"))
     texts = meshes.texts(lm, "plain", None)
     write(lm, workdir / "texts.jsonl")

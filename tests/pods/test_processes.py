@@ -89,10 +89,9 @@ def agree(count: int, devices: int, tmp_path: pathlib.Path) -> None:
 
 def same_features(tmp_path: pathlib.Path) -> None:
     """What all processes wrote is what one writes."""
-    lm = meshes.model()
-    features.made(processes.lesson(lm, tmp_path / "alone"))
+    features.made(processes.lesson(tmp_path / "alone"))
     folders = (tmp_path / "features", tmp_path / "alone")
-    theirs, own = (features.opened(processes.lesson(lm, f)) for f in folders)
+    theirs, own = (features.opened(processes.lesson(f)) for f in folders)
     assert theirs.there.all() and theirs.about == own.about
     for number in range(theirs.rows):
         tokens = killed_run.stream().windows([number])["tokens"][0]
