@@ -6,7 +6,7 @@ is not plain decoding's (LOSSY).
 Command:  python -m experiments.run --config=configs/heads/lud.py
               --workdir=runs/lud
 Hardware: 2 CPU cores.
-At scale: lud.py:llama3_8b, the shared schedule.
+At scale: lud.py:llama3_8b, the shared schedule but for the rate, PPD's.
 Params:   3 D.
 """
 
@@ -16,7 +16,7 @@ from configs.heads import shared
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target, rate=0.01)
+    c = shared.get_config(target)
     c.name = "lud"
     c.head = "lud"
     c.init.slots = 3

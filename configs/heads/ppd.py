@@ -19,7 +19,7 @@ from configs.heads import shared
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target, batch=16, rate=0.01, warmup=0, clip=1.0)
+    c = shared.get_config(target, batch=16, warmup=0, clip=1.0)
     c.name = "ppd"
     c.head = "ppd"
     c.init.update(prompts=3, copies=1)
