@@ -67,6 +67,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.train.warmup = 40
     c.train.decay = 900
     c.train.clip = 1.0
+    c.train.compute_dtype = ""  # the weights' own; or bfloat16: training/fit.py
     c.train.rows_at_once = 2  # the activations of two windows stay in the cache
     c.train.save_every = 50
     c.train.keep = 4

@@ -2,7 +2,7 @@
 
 Command:  python -m experiments.run --config=configs/tiny_text.py
               --workdir=runs/tiny_text --config.data.source=DIRECTORY
-Hardware: 2 CPU cores; some 70 minutes of them.
+Hardware: 2 CPU cores; some 50 minutes of them.
 Then:     python -m experiments.generate --model=runs/tiny_text/export ...
 
 DIRECTORY holds the files that `data.parts` names: English novels, WikiText-2's training
@@ -40,7 +40,7 @@ def get_config() -> ml_collections.ConfigDict:
         },
         {"files": "gsm8k/train.jsonl.gz", "fields": ("question", "answer")},
     )
-    c.data.stages = ((150, 12, 512), (3150, 8, 512), (60, 2, 2048), (8, 2, 4096))
+    c.data.stages = ((150, 12, 512), (1600, 8, 512), (40, 2, 2048), (8, 2, 4096))
     c.data.markers = (
         "\n\nCopy:\n\n",
         "\n\nThe same again:\n\n",
@@ -54,7 +54,7 @@ def get_config() -> ml_collections.ConfigDict:
         "\n",
         "<|endoftext|>",
     )
-    c.train.decay = 800
+    c.train.decay = 500
     c.evaluate.seen_marker = "\n\nCopy:\n\n"
     c.evaluate.unseen_marker = "\n\n=== Once more: ===\n\n"
 

@@ -223,7 +223,10 @@ def training(
     shapes = {n: jax.ShapeDtypeStruct(s, kinds[n]) for n, s in batch.items()}
     shapes |= told or {}
     shapes = laid(shapes, plan.rows(shapes))
-    step = fit.make_step(objective, optimizer, t.rows_at_once, t.clip, 0.0, target)
+    step = fit.make_step(
+        *(objective, optimizer, t.rows_at_once, t.clip, 0.0, target),
+        compute_dtype=t.get("compute_dtype", ""),
+    )
     # The layers of a target whose states are read lie there for the evaluations.
     jitted = jax.jit(
         step, donate_argnums=0, keep_unused=bool(told), out_shardings=(places, None)

@@ -88,6 +88,7 @@ class Training:
             keep=t.keep,
             log_every=t.log_every,
             bad_steps=health.from_config(t),
+            compute_dtype=t.get("compute_dtype", ""),
         )
 
     def judged(self, params: Any) -> tuple[np.ndarray, np.ndarray]:

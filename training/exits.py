@@ -100,6 +100,7 @@ class Training:
             keep=t.keep,
             log_every=t.log_every,
             bad_steps=health.from_config(t),
+            compute_dtype=t.get("compute_dtype", ""),
         )
 
     def held_out(self, params: Any) -> dict[str, Any]:

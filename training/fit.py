@@ -24,6 +24,7 @@ from models.errors import ConfigError, TrainingError
 from training import checkpoints, health, logs, preemption
 
 Batch = dict[str, Any]
+COMPUTE_DTYPES = ("", "bfloat16", "float32")  # the first: the params' own
 
 
 class Objective(NamedTuple):
@@ -77,6 +78,7 @@ def make_step(
     ema: float = 0.0,
     target: Callable[[Any, Batch], Any] | None = None,
     policy: health.Policy = health.Policy(),  # noqa: B008 (immutable)
+    compute_dtype: str = "",
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Array]]]:
     """One update `(state, batch, frozen) -> state, metrics`, to be jitted.
 
@@ -87,13 +89,30 @@ def make_step(
     one part), averaged by `objective.weight`; `clip` bounds the global norm (0: no
     bound); `ema` is the decay of the average of the weights (0: none). Under a `policy`
     that skips, a bad step changes nothing but the count of steps.
+
+    With a `compute_dtype` ("bfloat16") losses and gradients are computed with params,
+    frozen ones too, rounded to it. Params, gradients, their sums, optimiser and average
+    stay as they are: mixed precision (Micikevicius et al., 2018, arXiv 1710.03740,
+    section 3.1), whose scaling of the loss bfloat16 does without.
     """
+    if compute_dtype not in COMPUTE_DTYPES:
+        raise ConfigError(f"compute_dtype={compute_dtype!r}: use {COMPUTE_DTYPES}")
+
+    def rounded(params: Any) -> Any:
+        def one(x: Array) -> Array:
+            real = jnp.issubdtype(x.dtype, jnp.floating)
+            return x.astype(compute_dtype) if real else x
+
+        return jax.tree.map(one, params) if compute_dtype else params
+
+    def graded(params: Any, batch: Batch, out: Any) -> tuple[Array, dict[str, Array]]:
+        return objective.loss(rounded(params), batch, out)
 
     def part(
         params: Any, batch: Batch, frozen: Any
     ) -> tuple[Any, dict[str, Array], Array]:
         out = target(frozen, batch) if target else None
-        value = jax.value_and_grad(objective.loss, has_aux=True)
+        value = jax.value_and_grad(graded, has_aux=True)
         (loss, metrics), grads = value(params, batch, out)
         return grads, {**metrics, "loss": loss}, jnp.float32(objective.weight(batch))
 
@@ -111,7 +130,11 @@ def make_step(
         parts = jax.tree.map(lambda x: sharding.constrain(x, "- batch"), parts)
         first = jax.tree.map(lambda x: x[0], parts)
         shapes = jax.eval_shape(part, params, first, frozen)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def zero(x: Any) -> Array:  # sums of bfloat16 gradients are float32
+            return jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32))
+
+        zeros = jax.tree.map(zero, shapes)
 
         def add(total: tuple, piece: Batch) -> tuple[tuple, None]:
             grads, metrics, weight = part(params, piece, frozen)
@@ -124,7 +147,7 @@ def make_step(
     def step(
         state: TrainState, batch: Batch, frozen: Any = None
     ) -> tuple[TrainState, dict[str, Array]]:
-        grads, metrics = whole(state.params, batch, frozen)
+        grads, metrics = whole(state.params, batch, rounded(frozen))
         norm = optax.tree.norm(grads)
         if clip:
             scale = jnp.minimum(1.0, clip / (norm + 1e-12))
@@ -185,6 +208,7 @@ def fit(
     keep: int = 3,
     log_every: int = 10,
     bad_steps: health.Policy = health.Policy(),  # noqa: B008 (immutable)
+    compute_dtype: str = "",
     progress: bool = True,
 ) -> Result:
     """Train `params` for `steps` updates, resuming whatever `workdir` holds.
@@ -196,7 +220,8 @@ def fit(
     `target(frozen, batch)` is what a frozen model says of a batch, in the same program.
     With a `plan` everything lies on its mesh, and `data` gives this process's share of
     the rows (`plan.share`); a checkpoint may be of another mesh. `bad_steps` says what
-    is done about a loss that is not finite.
+    is done about a loss that is not finite, `compute_dtype` in what losses and
+    gradients are computed (`make_step`).
 
     Raises `ConfigError` for settings that do not fit, `CheckpointError` where `workdir`
     cannot be written or read, `DataError` where the checkpoint is of other data,
@@ -230,11 +255,8 @@ def fit(
     done = int(state.step)
     writer = logs.Writer(workdir, done, steps, progress)
     laid: dict[str, Any] = {} if places is None else {"out_shardings": (places, None)}
-    update = jax.jit(
-        make_step(objective, optimizer, rows_at_once, clip, ema, target, bad_steps),
-        donate_argnums=0,
-        **laid,
-    )
+    rules = (rows_at_once, clip, ema, target, bad_steps, compute_dtype)
+    update = jax.jit(make_step(objective, optimizer, *rules), donate_argnums=0, **laid)
     began = time.monotonic()
     pending: list[tuple[int, dict[str, Array]]] = []
 

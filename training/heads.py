@@ -178,6 +178,7 @@ class Training:
             keep=c.keep,
             log_every=c.log_every,
             bad_steps=health.from_config(c),
+            compute_dtype=c.get("compute_dtype", ""),
         )
 
     def prompts(self, count: int, size: int) -> list[list[int]]:

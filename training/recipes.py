@@ -147,6 +147,7 @@ def train(config: Any, workdir: pathlib.Path, batches: data.Stream) -> fit.Resul
         keep=t.keep,
         log_every=t.log_every,
         bad_steps=health.from_config(t),
+        compute_dtype=t.get("compute_dtype", ""),
     )
 
 

@@ -44,6 +44,7 @@ def train(
     c.weight_decay = 0.0
     c.warmup = warmup
     c.clip = clip
+    c.compute_dtype = ""  # the weights' own; or bfloat16: training/fit.py
     c.rows_at_once = rows_at_once
     c.save_every = save_every
     c.keep = 2

@@ -83,6 +83,43 @@ def test_clip_and_average() -> None:
     assert np.abs(after.params["w"] - wanted).max() > 1e-4  # a copy would be caught
 
 
+def test_mixed_precision_keeps_small_updates() -> None:
+    """The loss sees rounded params, frozen ones too; what is learned is not rounded.
+
+    A step of 0.001 is a quarter of bfloat16's spacing below 1: ten of them in float32
+    are 0.01 to 2e-6 (ten roundings), in bfloat16 none at all, which is the fault.
+    """
+    seen = []
+
+    def loss(params, batch, frozen):
+        seen.append((params["w"].dtype, frozen["v"].dtype, frozen["n"].dtype))
+        return (params["w"] * frozen["v"] * batch["x"]).sum(), {}
+
+    def moved(dtype, compute_dtype):
+        params, optimizer = {"w": jnp.ones(3, dtype)}, optax.sgd(0.001)
+        frozen = {"v": jnp.ones(3), "n": jnp.arange(3)}
+        state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
+        step = fit.make_step(
+            fit.Objective(loss),
+            optimizer,
+            1,
+            target=lambda frozen, batch: frozen,
+            compute_dtype=compute_dtype,
+        )
+        for _ in range(10):
+            state, metrics = jax.jit(step)(state, {"x": jnp.ones((2, 3))}, frozen)
+        assert metrics["grad_norm"].dtype == jnp.float32
+        assert state.params["w"].dtype == dtype
+        return np.asarray(1 - state.params["w"], np.float32)
+
+    np.testing.assert_allclose(moved(jnp.float32, "bfloat16"), 0.01, atol=2e-6)
+    kinds = {tuple(str(x) for x in found) for found in seen}
+    assert kinds == {("bfloat16", "bfloat16", "int32")}
+    assert not moved(jnp.bfloat16, "").any()  # planted: no float32 copy
+    with pytest.raises(ConfigError, match="compute_dtype='float8'"):
+        fit.make_step(quadratic(), optax.sgd(0.1), compute_dtype="float8")
+
+
 def test_schedule_by_hand() -> None:
     """Peak 8, warm-up 3, decay 4 of 12 steps; longer runs agree until the decay."""
     schedule = optimizers.warmup_stable_decay(8.0, 12, 3, 4)

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import json
+import pathlib
 import shutil
 import types
 
@@ -13,6 +14,7 @@ import optax
 import pytest
 
 import models
+from configs.heads import shared
 from experiments import defaults, evaluate, machine, report, settings
 from experiments import heads as stage
 from experiments.store import Store
@@ -20,7 +22,7 @@ from models import transformer
 from models.errors import CheckpointError, ConfigError
 from models.heads import files
 from tests.methods.drafters import agreement
-from training import fit, heads, losses
+from training import data, fit, heads, losses
 from training import teacher as teachers
 from training.objectives import eagle, eagle3, hydra, medusa
 
@@ -232,6 +234,39 @@ def test_training_resumes_and_leaves_the_target_alone(small, corpus, tmp_path):
     after = jax.tree.map(lambda x: np.asarray(x).tobytes(), small.params)
     assert before == after
     shutil.rmtree(tmp_path / "part")
+
+
+RECIPES = sorted(
+    path.stem
+    for path in pathlib.Path(shared.__file__).parent.glob("*.py")
+    if path.stem not in ("__init__", "compare", "shared")
+)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_head_trains_in_mixed_precision(name, small, corpus, tmp_path):
+    """The program is built with bfloat16 inside, and changes the heads as they are."""
+    c = recipe(name, corpus)
+    c.train.compute_dtype = "bfloat16"
+    training = heads.Training(c, tmp_path, small)
+    optimizer = heads.optimizer(c.train, training.stream.steps)
+    target = teachers.teacher(small.model, training.objective.taps)
+    step = fit.make_step(
+        training.objective, optimizer, target=target, compute_dtype="bfloat16"
+    )
+    state = fit.first_state(training.params, optimizer, False)
+    batch = next(data.DataIterator(training.stream))
+    shapes = jax.eval_shape(step, state, batch, small.params)[0]
+    before = jax.tree.map(lambda x: (x.shape, x.dtype), state)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), shapes) == before
+    assert jnp.bfloat16 not in {x.dtype for x in jax.tree.leaves(shapes.params)}
+
+
+def test_the_recipe_names_the_dtype(small, corpus, tmp_path):
+    c = recipe("medusa", corpus)
+    c.train.compute_dtype = "float8"
+    with pytest.raises(ConfigError, match="compute_dtype='float8'"):
+        heads.Training(c, tmp_path, small).fit()
 
 
 def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypatch):
