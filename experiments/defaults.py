@@ -69,4 +69,5 @@ SELECTION = (
     "directions",
     "verifiers",
     "drafts_a_node",
+    "sizes",
 )

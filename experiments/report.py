@@ -66,6 +66,7 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         "laws",
         "trained",
         "scaling",
+        "trims",
         "tables",
         "plots",
         "figures",

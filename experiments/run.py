@@ -100,6 +100,10 @@ def _found(stage: str, config: ConfigDict, store: Store) -> dict[str, Any]:
         from experiments import budget
 
         return budget.run(config, store)
+    if stage == "trim_vocabulary":
+        from experiments import trims
+
+        return trims.run(config, store)
     if stage == "laws":
         from experiments import laws
 

@@ -29,6 +29,7 @@ STAGES = (
     "train_heads",
     "train_judge",
     "train_lm",
+    "trim_vocabulary",
 )
 
 

@@ -1,0 +1,46 @@
+"""How many tokens must a draft model be able to say? VocabTrim and FR-Spec.
+
+Goel et al., VOCABTRIM, 2025, arXiv 2506.22694 (+16 % memory-bound speed-up with a draft
+for Llama 3.2 3B); Zhao et al., FR-Spec, 2025, arXiv 2502.14856 (1.12 times EAGLE-2).
+The draft's head keeps the most frequent tokens: of text that the target wrote itself
+(VocabTrim), or of the text it was trained on (FR-Spec). `tiny-draft` drafts for `tiny`.
+
+python -m experiments.run --config=configs/vocab_trim.py --workdir=runs/vocab_trim
+
+Hardware: two cores, some fifteen minutes; resumes where it stopped.
+Expected: at T = 0 texts that are plain decoding's; with the whole vocabulary the draft
+as it is.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The fields of the stage `trim_vocabulary`."""
+    c = ml_collections.ConfigDict()
+    c.stage = "trim_vocabulary"
+    c.seed = 0
+    c.model = "tiny"
+    c.draft = "tiny-draft"
+    c.sizes = (256, 512, 1024, 2048)  # tokens kept; the whole vocabulary is beside them
+    c.length = 4  # of the chains
+    c.tasks = ("code", "text")
+    c.temperatures = (0.0, 0.8)
+    c.prompts = 16  # of each task
+    c.batch = 16
+    c.prompt_tokens = 128
+    c.max_new_tokens = 64
+
+    c.data = ml_collections.ConfigDict()
+    c.data.source = "tfds:stdlib_code"
+    c.data.directory = ""  # empty: workdir/data
+
+    # What the target writes to be counted, and, of other documents, to be covered.
+    c.distill = ml_collections.ConfigDict()
+    c.distill.prompts = 512
+    c.distill.held = 64
+    c.distill.prompt_tokens = 64
+    c.distill.new_tokens = 128
+    c.distill.temperatures = (0.8,)
+    c.distill.batch = 32
+    return c
