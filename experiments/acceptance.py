@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from experiments import console, evaluate, machine, prices
+from experiments import console, evaluate, prices
 from experiments.store import Store
 from models import processes
 from training import acceptance, calibration
@@ -18,7 +18,7 @@ SAID = {
 
 def run(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict[str, Any]:
     """Train and measure what is missing, and return everything."""
-    hardware, versions = evaluate.provenance(folder)
+    evaluate.provenance(folder)
     file = folder.path / "figures.json"
     if not processes.agreed(file.exists()):
         acceptance.run(config, folder.path, lm, own)
@@ -31,18 +31,13 @@ def run(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict[str
     trained["prices"] = rows
     priced = prices.table(rows, OWN, SAID)
     console.terminal().print("\n".join(priced["notes"]), markup=False)
-    return {
-        "hardware": hardware,
-        "versions": versions,
-        "bandwidth": folder.make("parts", "bandwidth", machine.bandwidth),
-        "rows": [],
-        "trained": trained,
-        "tables": [_about(trained), priced, calibration.table(bins)],
-        "plots": [
-            prices.plot(rows, OWN, SAID),
-            *(calibration.plot(name, found) for name, found in bins.items()),
-        ],
-    }
+    drawn = [calibration.plot(name, found) for name, found in bins.items()]
+    return evaluate.study(
+        folder,
+        trained=trained,
+        tables=[_about(trained), priced, calibration.table(bins)],
+        plots=[prices.plot(rows, OWN, SAID), *drawn],
+    )
 
 
 def _about(found: dict[str, Any]) -> dict[str, Any]:

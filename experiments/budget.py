@@ -15,7 +15,7 @@ import numpy as np
 import models
 from decoding import compose
 from experiments import bench as benches
-from experiments import console, evaluate, machine, measure, questions
+from experiments import console, evaluate, measure, questions
 from experiments.bench import Bench, Case
 from experiments.measure import Cell
 from experiments.store import Store
@@ -123,18 +123,13 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
             made = store.make("rows", key, work)
             rows.append(made)
             bar.done(f"{key:36} {made['tokens_per_call']:5.2f} tokens/call")
-    return {
-        "hardware": machine.hardware(),
-        "versions": machine.versions(),
-        "bandwidth": store.make("parts", "bandwidth", machine.bandwidth),
-        "rows": [],
-        "budget": rows,
-        "tables": [
-            *(_table(rows, t) for t in config.temperatures),
-            _directions(rows, config.directions),
-        ],
-        "plots": [_plot(rows, t) for t in config.temperatures],
-    }
+    tables = [_table(rows, t) for t in config.temperatures]
+    return evaluate.study(
+        store,
+        budget=rows,
+        tables=[*tables, _directions(rows, config.directions)],
+        plots=[_plot(rows, t) for t in config.temperatures],
+    )
 
 
 def _of(rows: Sequence, tree: str, budget: int, t: float) -> list[dict[str, Any]]:

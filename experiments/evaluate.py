@@ -200,6 +200,17 @@ def provenance(store: Store) -> tuple[dict, dict]:
     return kept["hardware"], kept["versions"]
 
 
+def study(store: Store, **found: Any) -> dict[str, Any]:
+    """What a stage without rows of methods returns: where it ran, and its own parts."""
+    return {
+        "hardware": machine.hardware(),
+        "versions": machine.versions(),
+        "bandwidth": store.make("parts", "bandwidth", machine.bandwidth),
+        "rows": [],
+        **found,
+    }
+
+
 def _expect(row: dict[str, Any], config: Any) -> dict[str, Any]:
     """The row with what its recipe expects, and whether it came out so."""
     expected = dict(dict(config.expected).get(row["key"], {}))

@@ -18,7 +18,7 @@ import models
 from decoding import acceptance, base, catalogue, draws, transport
 from decoding.acceptance import Value
 from decoding.catalogue import Spec
-from experiments import console, identity, machine, tasks
+from experiments import console, evaluate, identity, tasks
 from experiments.store import Store
 from models.errors import ConfigError
 
@@ -237,15 +237,8 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
                 f"{cell.key:44} {row['acceptance']:.4f} ± {row['error']:.4f}  due "
                 f"{row['expected']:.4f}"
             )
-    return {
-        "hardware": machine.hardware(),
-        "versions": machine.versions(),
-        "bandwidth": store.make("parts", "bandwidth", machine.bandwidth),
-        "rows": [],
-        "laws": rows,
-        "tables": [_table(rows), _directions(rows)],
-        "plots": _plots(rows),
-    }
+    tables = [_table(rows), _directions(rows)]
+    return evaluate.study(store, laws=rows, tables=tables, plots=_plots(rows))
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments import console, evaluate, machine, matched
+from experiments import console, evaluate, matched
 from experiments.matched import Counts
 from experiments.store import Store
 from training import calibration, exits, judging
@@ -101,20 +101,12 @@ def _read(folder: Store) -> dict[str, Any]:
 
 
 def _found(folder: Store, trained: Any, tables: list, plots: list) -> dict[str, Any]:
-    hardware, versions = evaluate.provenance(folder)
+    evaluate.provenance(folder)
     for made in tables:
         for cells in made["lines"] if "better" in made["heads"] else ():
             said = f"{made['title']}: {' | '.join(cells)}"
             console.terminal().print(said, markup=False)
-    return {
-        "hardware": hardware,
-        "versions": versions,
-        "bandwidth": folder.make("parts", "bandwidth", machine.bandwidth),
-        "rows": [],
-        "trained": trained,
-        "tables": tables,
-        "plots": plots,
-    }
+    return evaluate.study(folder, trained=trained, tables=tables, plots=plots)
 
 
 def _table(rows: Rows, gain: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     """Write what is missing, measure what is missing, and return everything."""
     check(config)
     method = compose.recipe(config.recipe)
-    hardware, versions = evaluate.provenance(store)
+    evaluate.provenance(store)
     needs = method.drafter.card.needs
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
     if lm is None:
@@ -56,7 +56,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     prompts = requests(config, lm)
     prompt_set.check(lm, prompts, config.batch)
     with console.bar(len(prompts) + 1, "read bandwidth") as bar:
-        bandwidth = store.make("parts", "bandwidth", machine.bandwidth)
+        store.make("parts", "bandwidth", machine.bandwidth)
         bar.done()
         bar.doing(f"{len(prompts)} prompts in {config.batch} rows")
         journal = Journal(store)
@@ -82,14 +82,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         if config.compare:
             rows += _compared(config, store, parts, params, prompts)
     table = {"title": "Rows", "heads": HEADS, "lines": rows, "notes": NOTES}
-    return {
-        "hardware": hardware,
-        "versions": versions,
-        "bandwidth": bandwidth,
-        "rows": [],
-        "tables": [table],
-        "written": written,
-    }
+    return evaluate.study(store, tables=[table], written=written)
 
 
 def check(config: Any) -> None:

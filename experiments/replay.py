@@ -20,7 +20,7 @@ import numpy as np
 import models
 from decoding import compose, decoder, loop
 from experiments import bench as benches
-from experiments import console, evaluate, machine
+from experiments import console, evaluate
 from experiments.bench import Model
 from experiments.store import Store
 from models import recorded
@@ -206,11 +206,5 @@ def run(config: Any, store: Store) -> dict[str, Any]:
             row = store.make("rows", name, one)
             rows.append({"method": name, **row})
             bar.done(f"{name:24} {row['tokens_per_call']:5.2f} tokens/call")
-    return {
-        "hardware": machine.hardware(),
-        "versions": machine.versions(),
-        "bandwidth": store.make("parts", "bandwidth", machine.bandwidth),
-        "replay": rows,
-        "rows": [],
-        "tables": [directions(rows, config.directions)] if config.directions else [],
-    }
+    tables = [directions(rows, config.directions)] if config.directions else []
+    return evaluate.study(store, replay=rows, tables=tables)

@@ -177,13 +177,13 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     listed = points(config)
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
-    hardware, versions = evaluate.provenance(store)
+    evaluate.provenance(store)
     study, rows, timed = Study(config, store, lm), [], []
     batches: Sequence[int] = sorted({*config.batches})
     temperatures = [float(t) for t in config.temperatures]
     pieces = 1 + len(listed) * len(temperatures) + len(batches)
     with console.bar(pieces, "read bandwidth") as bar:
-        bandwidth = store.make("parts", "bandwidth", machine.bandwidth)
+        store.make("parts", "bandwidth", machine.bandwidth)
         bar.done()
         for point in listed:
             for temperature in temperatures:
@@ -202,10 +202,4 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             timed.append(store.make("batches", key, work))
             bar.done()
     found = {"points": rows, "batches": timed}
-    return {
-        "hardware": hardware,
-        "versions": versions,
-        "bandwidth": bandwidth,
-        "rows": [],
-        **scaling_report.made(found),
-    }
+    return evaluate.study(store, **scaling_report.made(found))

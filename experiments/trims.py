@@ -15,7 +15,7 @@ import jax
 import models
 from decoding import compose
 from experiments import bench as benches
-from experiments import budget, console, machine, tasks
+from experiments import budget, console, evaluate, tasks
 from experiments.bench import Bench
 from experiments.store import Store
 from models.errors import ConfigError
@@ -71,14 +71,8 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
                 row = store.make("rows", key, work)
                 found.append({**row, "size": size, "covered": covered, "read": share})
                 bar.done(f"{key:36} {row['tokens_per_call']:5.2f} tokens/call")
-    return {
-        "hardware": machine.hardware(),
-        "versions": machine.versions(),
-        "bandwidth": store.make("parts", "bandwidth", machine.bandwidth),
-        "rows": [],
-        "trims": found,
-        "tables": [table(found, t, config.length) for t in config.temperatures],
-    }
+    tables = [table(found, t, config.length) for t in config.temperatures]
+    return evaluate.study(store, trims=found, tables=tables)
 
 
 def counted(config: Any, store: Store, lm: Any) -> tuple[dict[str, Any], Any]:
