@@ -222,20 +222,26 @@ WITH_HEADS = {
 
 @functools.cache
 def heads(name: str):
-    """Random heads for the toy model, some way from where training begins."""
-    key, config = jax.random.key(7), TARGET.config
+    """Random heads for the toy model."""
+    return heads_of(name, TARGET)
+
+
+def heads_of(name: str, lm):
+    """Random heads for a target, some way from where training begins."""
+    key, config = jax.random.key(7), lm.config
     rows = jax.random.normal(key, (config.vocab_size, config.d_model))
+    most = np.arange(1, config.vocab_size - 1)  # that EAGLE-3's draft can say
     make = {
         "drafters/medusa": lambda: medusa.init(key, config, rows, 3),
         "drafters/hydra": lambda: hydra.init(key, config, rows, 3, True, True),
         "drafters/eagle": lambda: eagle.init(key, config),
-        "drafters/eagle3": lambda: eagle3.init(key, config, rows, np.arange(1, 7)),
+        "drafters/eagle3": lambda: eagle3.init(key, config, rows, most),
         "drafters/fspad": lambda: fspad.init(key, config),
         "drafters/clover": lambda: clover.init(key, config),
         "drafters/chimera": lambda: chimera.init(key, config, rows, 3),
         "drafters/falcon": lambda: falcon.init(key, config),
-        "drafters/lud": lambda: ppd.init(key, TARGET.model, TARGET.params),
-        "drafters/ppd": lambda: ppd.init(key, TARGET.model, TARGET.params),
+        "drafters/lud": lambda: ppd.init(key, lm.model, lm.params),
+        "drafters/ppd": lambda: ppd.init(key, lm.model, lm.params),
         "drafters/hidden_transfer": lambda: hidden_transfer.init(key, config),
         "drafters/specee": lambda: eagle.init(key, config),
     }[name]

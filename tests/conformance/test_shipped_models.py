@@ -1,0 +1,118 @@
+"""Every drafter, with every topology it takes, on the shipped models: plain's text.
+
+The toy models of the other tests are exact, so that their texts are compared bit for
+bit; here blocks of several widths round, and a first difference must be a rounding tie
+(experiments/identity.py). It takes some 70 minutes of one core:
+`pytest -m long tests/conformance/test_shipped_models.py`.
+"""
+
+import functools
+
+import pytest
+
+import models
+from decoding import Method, Spec, catalogue
+from experiments import measure, tasks
+from experiments.bench import Bench, Case
+from experiments.measure import Cell
+from models.heads import acceptance, exits
+from tests.conformance import kit
+
+TEMPERATURE, SEED, NEW = 0.8, 5, 24
+LENGTHS = (1, 5, 9, 17, 24, 31, 40, 48)  # of the prompts, ragged
+
+# Arguments that are about the toy model's eight tokens.
+OWN = {"drafters/foreal": {"length": 3, "lead": 2, "gate": 0.5, "terminators": "\n"}}
+
+
+def spec(name: str) -> Spec:
+    return Spec(name, **OWN.get(name, kit.EXAMPLES.get(name, {})))
+
+
+def pairs() -> dict[str, Method]:
+    """A name and a method for every drafter and every topology it takes."""
+    found = {}
+    for name in catalogue.names("drafters"):
+        short = name.split("/")[1]
+        if "topology" not in Spec(name).card.needs:
+            found[short] = Method(spec(name))
+            continue
+        for grown in catalogue.names("topologies"):
+            method = Method(spec(name), topology=spec(grown))
+            found[f"{short}-{grown.split('/')[1]}"] = method
+    return found
+
+
+@functools.cache
+def bench(batch: int) -> Bench:
+    lm = models.load("tiny")
+    return Bench(lm, {}, max(LENGTHS), NEW, batch)
+
+
+@functools.cache
+def prompts() -> list[list[int]]:
+    """Eight beginnings of held-out code."""
+    found = tasks.build(bench(8).lm, ("code",), len(LENGTHS), max(LENGTHS))["code"]
+    return [row[:n] for row, n in zip(found, LENGTHS, strict=True)]
+
+
+@functools.cache
+def beside(need: str, drafter: str):
+    """A model that a method needs: the shipped draft, or random heads."""
+    lm = bench(8).lm
+    if need == "draft":
+        return models.load("tiny-draft")
+    if need == "heads":
+        return kit.heads_of(drafter, lm)
+    if need == "exits":
+        return exits.init(kit.jax.random.key(9), lm.config.n_layers, 3, 8)
+    width = models.load("tiny-draft").config.d_model
+    return acceptance.init(kit.jax.random.key(8), width)
+
+
+def needed(method: Method) -> dict:
+    """Every model beside the target that the method needs."""
+    needs = [n for n in method.drafter.card.needs if n in ("draft", "heads", "exits")]
+    if method.topology is not None:
+        needs += [n for n in method.topology.card.needs if n == "acceptance"]
+    return {need: beside(need, method.drafter.name) for need in needs}
+
+
+@functools.cache
+def plain(batch: int):
+    return bench(batch).once(Case(Method(), TEMPERATURE), given(batch), SEED)
+
+
+def given(batch: int) -> list[list[int]]:
+    return prompts() if batch > 1 else prompts()[-2:]
+
+
+def identical(method: Method, batch: int) -> bool | None:
+    """Whether the texts of a batch are plain's; None where that is not promised."""
+    own = bench(batch).beside(bench(batch).lm, **needed(method))
+    reference = Case(Method(), TEMPERATURE)
+    run = own.once(Case(method, TEMPERATURE), given(batch), SEED)
+    cell = Cell("method", method, "code", TEMPERATURE, SEED, batch)
+    found = measure.identical(own, cell, reference, run, plain(batch), given(batch))
+    assert found["identical_to_plain"] is None or found["compared_tokens"] > 0
+    return found["identical_to_plain"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", pairs())
+def test_text_is_plain_on_tiny(name):
+    """Alone and in a ragged batch of eight; a method that is LOSSY promises nothing."""
+    method = pairs()[name]
+    promised = method.drafter.card.guarantee != "LOSSY"
+    for batch in (1, 8):
+        assert identical(method, batch) is (True if promised else None), batch
+
+
+@pytest.mark.long
+def test_fault_another_seed():
+    """The comparison can fail: texts of other noise are not plain's, nor ties."""
+    case = Case(Method(), TEMPERATURE)
+    other = bench(8).once(case, prompts(), SEED + 1)
+    cell = Cell("method", Method(), "code", TEMPERATURE, SEED, 8)
+    found = measure.identical(bench(8), cell, case, other, plain(8), prompts())
+    assert found["identical_to_plain"] is False
