@@ -81,7 +81,7 @@ setup(
     python_requires=">=3.11",
     packages=PACKAGES,
     package_data={
-        "models": ["tiny/*", "tiny_draft/*"],
+        "models": ["tiny/*", "tiny_draft/*", "tiny_hydra_pp/*", "tiny_eagle3/*"],
         "configs": ["trees/*"],
         "experiments": ["page.css", "prompts/*"],
     },

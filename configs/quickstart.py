@@ -1,8 +1,8 @@
-"""Six methods and plain decoding on three kinds of prompt, with and without a grammar.
+"""Seven methods and plain decoding on three kinds of prompt, and under a grammar.
 
 python -m experiments.run --config=configs/quickstart.py --workdir=runs/quickstart
 
-Hardware: any; about five minutes on two cores, most of them compilation. Batch 1, the
+Hardware: any; about six minutes on two cores, most of them compilation. Batch 1, the
 case that speed-ups are quoted for. Code and copying prompts come from the standard
 library's held-out files, free text from this project; see experiments/tasks.py.
 
@@ -11,6 +11,7 @@ Expected: `identical_to_plain` true in every row, whatever the temperature.
 
 import ml_collections
 
+HEADS = {"hydra_pp": "tiny-hydra-pp", "eagle3": "tiny-eagle3"}  # shipped with `tiny`
 DRAFTERS = ("model_chain", "model_tree", "prompt_lookup", "copyspec", "token_recycling")
 
 
@@ -18,7 +19,8 @@ def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.model = "tiny"
     config.drafts = {"draft": "tiny-draft"}
-    config.methods = ("plain", *DRAFTERS)
+    config.trained = HEADS
+    config.methods = ("plain", *DRAFTERS, *HEADS)
     config.tasks = ("code", "copy", "text", "regex")
     config.temperatures = (0.0, 0.8)
     config.prompts = 4
