@@ -41,13 +41,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.update(shared.teacher())
 
     # The target's own text, after passages of the source.
-    c.distill = ml_collections.ConfigDict()
-    c.distill.prompts = 768
-    c.distill.held = 32
-    c.distill.prompt_tokens = 64
-    c.distill.new_tokens = 128
-    c.distill.temperatures = (0.0, 0.6, 0.8, 1.0)
-    c.distill.batch = 32
+    c.distill = shared.distill(prompts=768, held=32, temperatures=(0.0, 0.6, 0.8, 1.0))
 
     # name -> arguments of training/objectives/draft_model.py
     c.variants = ml_collections.ConfigDict()

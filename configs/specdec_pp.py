@@ -35,13 +35,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     c.data = shared.data(tokens=300_000)
 
-    c.distill = ml_collections.ConfigDict()
-    c.distill.prompts = 768
-    c.distill.held = 64
-    c.distill.prompt_tokens = 64
-    c.distill.new_tokens = 128
-    c.distill.temperatures = (1.0,)
-    c.distill.batch = 32
+    c.distill = shared.distill(prompts=768, held=64, temperatures=(1.0,))
 
     c.train = shared.train()
 

@@ -14,6 +14,8 @@ as it is.
 
 import ml_collections
 
+from configs.heads import shared
+
 
 def get_config() -> ml_collections.ConfigDict:
     """The fields of the stage `trim_vocabulary`."""
@@ -36,11 +38,5 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.directory = ""  # empty: workdir/data
 
     # What the target writes to be counted, and, of other documents, to be covered.
-    c.distill = ml_collections.ConfigDict()
-    c.distill.prompts = 512
-    c.distill.held = 64
-    c.distill.prompt_tokens = 64
-    c.distill.new_tokens = 128
-    c.distill.temperatures = (0.8,)
-    c.distill.batch = 32
+    c.distill = shared.distill(prompts=512, held=64, temperatures=(0.8,))
     return c

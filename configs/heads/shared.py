@@ -55,6 +55,20 @@ def train(
     return c
 
 
+def distill(
+    prompts: int, held: int, temperatures: tuple[float, ...]
+) -> ml_collections.ConfigDict:
+    """What the target writes after beginnings of the text, and of held-out text."""
+    c = ml_collections.ConfigDict()
+    c.prompts = prompts
+    c.held = held
+    c.prompt_tokens = 64
+    c.new_tokens = 128
+    c.temperatures = temperatures  # which share the prompts
+    c.batch = 32
+    return c
+
+
 def teacher() -> ml_collections.ConfigDict:
     """Where the states of a target that is learned from come from."""
     c = ml_collections.ConfigDict()
