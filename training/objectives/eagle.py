@@ -31,23 +31,37 @@ def objective(
     """The paper's losses; logits of `part` positions exist at a time (0: of all)."""
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
-        hidden = teacher.hidden[NORM]
-        features = noisy(hidden, batch, noise, seed)
+        features = noisy(teacher.hidden[NORM], batch, noise, seed)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
         found = eagle.sequence(params, model.config, embedded, features)
-        wanted, weights = ahead(hidden, 1), predicted(batch, 2)
-        regression = mean(losses.smooth_l1(found, wanted), weights)
-        sums = grading.against_teacher(
-            teacher, teacher.head, found, wanted, weights, losses.soft_ce, part
-        )
-        metrics = {
-            "feature": regression,
-            "hit_0": grading.mean(sums, "hit"),
-            "alpha_0": grading.mean(sums, "alpha"),
-        }
-        return regression + soft * grading.mean(sums, "loss"), metrics
+        return graded(found, found, batch, teacher, soft, part)
 
     return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
+
+
+def graded(
+    feature: Array,
+    states: Array,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    soft: float,
+    part: int,
+) -> tuple[Array, dict[str, Array]]:
+    """The loss of features [B, T, D] and of the laws that the head makes of `states`.
+
+    Both are of the token after the next; they may be one array.
+    """
+    wanted, weights = ahead(teacher.hidden[NORM], 1), predicted(batch, 2)
+    regression = mean(losses.smooth_l1(feature, wanted), weights)
+    sums = grading.against_teacher(
+        teacher, teacher.head, states, wanted, weights, losses.soft_ce, part
+    )
+    metrics = {
+        "feature": regression,
+        "hit_0": grading.mean(sums, "hit"),
+        "alpha_0": grading.mean(sums, "alpha"),
+    }
+    return regression + soft * grading.mean(sums, "loss"), metrics
 
 
 def noisy(hidden: Array, batch: dict[str, Array], noise: float, seed: int) -> Array:

@@ -18,10 +18,9 @@ from typing import Any
 from jax import Array
 
 from models.heads import fspad
-from training import grading, losses
 from training.fit import Objective
 from training.objectives import eagle
-from training.teacher import NORM, Teacher, ahead, mean, predicted
+from training.teacher import NORM, Teacher, ahead, predicted
 
 
 def init(key: Array, model: Any, target: Any, bias: bool = True) -> Any:
@@ -35,22 +34,11 @@ def objective(
     """The paper's losses; logits of `part` positions exist at a time (0: of all)."""
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
-        hidden = teacher.hidden[NORM]
-        features = eagle.noisy(hidden, batch, noise, seed)
+        features = eagle.noisy(teacher.hidden[NORM], batch, noise, seed)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
         found = fspad.sequence(params, model.config, embedded, features)
         logit, feature = fspad.halves(found)
-        wanted, weights = ahead(hidden, 1), predicted(batch, 2)
-        regression = mean(losses.smooth_l1(feature, wanted), weights)
-        sums = grading.against_teacher(
-            teacher, teacher.head, logit, wanted, weights, losses.soft_ce, part
-        )
-        metrics = {
-            "feature": regression,
-            "hit_0": grading.mean(sums, "hit"),
-            "alpha_0": grading.mean(sums, "alpha"),
-        }
-        return regression + soft * grading.mean(sums, "loss"), metrics
+        return eagle.graded(feature, logit, batch, teacher, soft, part)
 
     return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
 
