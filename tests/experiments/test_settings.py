@@ -1,9 +1,21 @@
 """Recipes, overrides and their errors."""
 
+import inspect
+import pathlib
+
 import pytest
 
-from experiments import run, settings
+import configs
+from decoding import catalogue
+from decoding.catalogue import Spec
+from experiments import evaluate, run, settings
 from models.errors import ConfigError
+
+RECIPES = sorted(
+    str(path.relative_to(pathlib.Path(configs.__file__).parent))
+    for path in pathlib.Path(configs.__file__).parent.glob("**/*.py")
+    if path.stem not in ("__init__", "shared") and path.parent.stem != "trees"
+)
 
 RECIPE = """
 import ml_collections
@@ -38,6 +50,35 @@ def test_recipe_over_defaults_and_overrides(recipe):
     assert config.drafts.draft == "other"
     assert config.max_new_tokens == 128  # a default
     assert rest == ["--workdir=w"]
+
+
+def unbound(spec):
+    """Arguments that a factory does not know, and parameters that nobody gives."""
+    factory = catalogue.FACTORIES[spec.name.split("/")[0]]
+    known = inspect.signature(getattr(spec.module, factory)).parameters
+    asked = {n for n, p in known.items() if p.default is p.empty}
+    given = {*spec.arguments}
+    return given - {*known}, asked - given - {*spec.card.needs}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_loads_and_names_methods_that_exist(name):
+    config = settings.load(f"configs/{name}")
+    if config.get("stage", "evaluate") != "evaluate":
+        return
+    named = evaluate.methods(config)
+    if config.tasks:  # else those of a file that is given
+        evaluate.check(config, named)
+    for method in named.values():
+        parts = (method.drafter, method.topology, method.verifier, *method.transforms)
+        for spec in filter(None, parts):
+            assert unbound(spec) == (set(), set()), spec
+
+
+def test_fault_an_argument_that_no_factory_has():
+    wrong = Spec("drafters/del_", exit=(2,))
+    assert unbound(wrong) == ({"exit"}, set())
+    assert unbound(Spec("drafters/rest")) == (set(), {"datastore"})
 
 
 def test_typo_names_siblings(recipe):
