@@ -2,9 +2,9 @@
 
 python -m experiments.run --config=configs/quickstart.py --workdir=runs/quickstart
 
-Hardware: any; about six minutes on two cores, most of them compilation. Batch 1, the
-case that speed-ups are quoted for. Code and copying prompts come from the standard
-library's held-out files, free text from this project; see experiments/tasks.py.
+Hardware: any; minutes on two cores (22 where they are busy), most of them compilation.
+Batch 1, the case that speed-ups are quoted for. Code and copying prompts come from the
+standard library's held-out files, free text from this project: experiments/tasks.py.
 
 Expected: `identical_to_plain` true in every row, whatever the temperature.
 """
