@@ -2,7 +2,7 @@
 
 Command:  python -m experiments.run --config=configs/tiny_text.py
               --workdir=runs/tiny_text --config.data.source=DIRECTORY
-Hardware: 2 CPU cores; some 50 minutes of them.
+Hardware: 2 CPU cores; some 45 minutes at the rate at which `tiny` was trained.
 Then:     python -m experiments.generate --model=runs/tiny_text/export ...
 
 DIRECTORY holds the files that `data.parts` names: English novels, WikiText-2's training

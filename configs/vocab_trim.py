@@ -7,7 +7,7 @@ The draft's head keeps the most frequent tokens: of text that the target wrote i
 
 python -m experiments.run --config=configs/vocab_trim.py --workdir=runs/vocab_trim
 
-Hardware: two cores, some fifteen minutes; resumes where it stopped.
+Hardware: two cores, not timed yet; resumes where it stopped.
 Expected: at T = 0 texts that are plain decoding's; with the whole vocabulary the draft
 as it is.
 """

@@ -2,7 +2,7 @@
 
 The toy models of the other tests are exact, so that their texts are compared bit for
 bit; here blocks of several widths round, and a first difference must be a rounding tie
-(experiments/identity.py). It takes some 70 minutes of one core:
+(experiments/identity.py). By seven of them, all take some 70 minutes:
 `pytest -m long tests/conformance/test_shipped_models.py`.
 """
 

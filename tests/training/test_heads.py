@@ -262,6 +262,26 @@ def test_every_head_trains_in_mixed_precision(name, small, corpus, tmp_path):
     assert jnp.bfloat16 not in {x.dtype for x in jax.tree.leaves(shapes.params)}
 
 
+def test_losses_in_mixed_precision_are_nearly_those_in_float32(small, corpus, tmp_path):
+    """To 1 %: bfloat16 rounds to 0.4 %, and a mean over positions averages it.
+
+    Losses that are equal would show that nothing was rounded.
+    """
+    training = heads.Training(recipe("eagle3", corpus), tmp_path, small)
+    optimizer = heads.optimizer(training.config.train, training.stream.steps)
+    target = teachers.teacher(small.model, training.objective.taps)
+    state = fit.first_state(training.params, optimizer, False)
+    batch, found = next(data.DataIterator(training.stream)), {}
+    for dtype in ("", "bfloat16"):
+        step = fit.make_step(
+            training.objective, optimizer, target=target, compute_dtype=dtype
+        )
+        metrics = jax.jit(step)(state, batch, small.params)[1]
+        found[dtype] = float(metrics["loss"])
+    assert found["bfloat16"] == pytest.approx(found[""], rel=0.01)
+    assert found["bfloat16"] != found[""]
+
+
 def test_the_recipe_names_the_dtype(small, corpus, tmp_path):
     c = recipe("medusa", corpus)
     c.train.compute_dtype = "float8"
