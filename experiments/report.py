@@ -67,6 +67,7 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         "trained",
         "scaling",
         "trims",
+        "parallel",
         "tables",
         "plots",
         "figures",

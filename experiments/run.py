@@ -104,6 +104,10 @@ def _found(stage: str, config: ConfigDict, store: Store) -> dict[str, Any]:
         from experiments import trims
 
         return trims.run(config, store)
+    if stage == "parallel":
+        from experiments import parallel
+
+        return parallel.run(config, store)
     if stage == "laws":
         from experiments import laws
 

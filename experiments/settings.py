@@ -19,6 +19,7 @@ STAGES = (
     "evaluate",
     "kernels",
     "laws",
+    "parallel",
     "peers",
     "prompt_set",
     "replay",

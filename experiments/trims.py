@@ -128,9 +128,6 @@ def table(rows: list[dict[str, Any]], t: float, length: int) -> dict[str, Any]:
         "draft's call reads of weights ÷ the target's. MBSU: tokens a call ÷ "
         "(length r + 1)."
     ]
-    if t == 0:
-        same = [row["identical_to_plain"] for row in mine]
-        said = "all are" if all(same) else f"{same.count(False)} rows are NOT"
-        notes.append(f"plain decoding's texts: {said}.")
+    notes += budget.identical(mine)
     heads = ["counts", "tokens kept", "covered", "r", "tokens/call", *columns, "MBSU"]
     return {"title": f"T = {t:g}", "heads": heads, "lines": lines, "notes": notes}

@@ -68,6 +68,14 @@ def test_difference_by_hand():
     assert abs(gap) < 4 * error  # planted: the same law of calls is no difference
 
 
+def test_a_line_on_identical_texts():
+    """Rows of a law that is not plain decoding's token for token have none."""
+    good, bad, law = ({"identical_to_plain": x} for x in (True, False, None))
+    assert budget.identical([good, good]) == ["plain decoding's texts: all are."]
+    assert "1 rows are NOT" in budget.identical([good, bad])[0]
+    assert budget.identical([good, law]) == []
+
+
 def test_mistakes_are_named(config, lm, draft, tmp_path):
     config.trees = (("chain", 1, TREES[0][2]),)
     with pytest.raises(ConfigError, match="verifies 2 drafts"):
