@@ -68,6 +68,7 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         "scaling",
         "trims",
         "parallel",
+        "online",
         "tables",
         "plots",
         "figures",

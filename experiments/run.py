@@ -104,6 +104,10 @@ def _found(stage: str, config: ConfigDict, store: Store) -> dict[str, Any]:
         from experiments import trims
 
         return trims.run(config, store)
+    if stage == "online":
+        from experiments import online
+
+        return online.run(config, store)
     if stage == "parallel":
         from experiments import parallel
 

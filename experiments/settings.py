@@ -19,6 +19,7 @@ STAGES = (
     "evaluate",
     "kernels",
     "laws",
+    "online",
     "parallel",
     "peers",
     "prompt_set",

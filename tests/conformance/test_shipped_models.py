@@ -59,15 +59,15 @@ def prompts() -> list[list[int]]:
 @functools.cache
 def beside(need: str, drafter: str):
     """A model that a method needs: the shipped draft, or random heads."""
-    lm = bench(8).lm
+    lm, drafts = bench(8).lm, "draft" in Spec(drafter).card.needs
     if need == "draft":
         return models.load("tiny-draft")
     if need == "heads":
         return kit.heads_of(drafter, lm)
     if need == "exits":
         return exits.init(kit.jax.random.key(9), lm.config.n_layers, 3, 8)
-    width = models.load("tiny-draft").config.d_model
-    return acceptance.init(kit.jax.random.key(8), width)
+    watched = models.load("tiny-draft") if drafts else lm  # whose states it reads
+    return acceptance.init(kit.jax.random.key(8), watched.config.d_model)
 
 
 def needed(method: Method) -> dict:

@@ -1,0 +1,49 @@
+"""A draft that learns from what its target refuses, across a switch from code to prose.
+
+Liu et al., *Online Speculative Decoding*, 2024, arXiv 2310.07177, section 5.3. Requests
+are windows of held-out code, then of prose from a path; `tiny-draft` drafts for `tiny`
+and takes a few optimiser steps between calls, on places where it was refused.
+
+python -m experiments.run --config=configs/online.py --workdir=runs/online \\
+    --config.second=texts.jsonl
+
+Hardware: two cores, minutes. The rate is for a small draft and a short stream; the
+paper's (1e-4, one step every 8 requests) is for 160 M parameters and 2,000 requests.
+Expected: the draft that goes on learning recovers most of what the switch cost.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """The fields of the stage `online`."""
+    c = ml_collections.ConfigDict()
+    c.stage = "online"
+    c.seed = 0
+    c.model = "tiny"
+    c.draft = "tiny-draft"
+    # The two domains: what training/data.py reads, of tfds the validation split.
+    c.first = "tfds:stdlib_code"
+    c.second = ""
+    c.directory = ""  # of tfds; empty: workdir/data
+    c.method = ml_collections.ConfigDict(
+        {
+            "drafter": {
+                "name": "drafters/online_sd",
+                "places": 128,
+                "window": 48,
+                "best": 32,
+            },
+            "topology": {"name": "topologies/chain", "length": 5},
+        }
+    )
+    c.rate = 0.0005  # of Adam
+    c.every = 8  # requests a call, and between updates
+    c.steps = 4  # of an update, on the places kept
+    c.before = 40  # calls of the first domain
+    c.after = 120  # of the second
+    c.settled = 12  # calls that an average is over
+    c.prompt_tokens = 64
+    c.max_new_tokens = 64
+    c.temperature = 0.8
+    return c

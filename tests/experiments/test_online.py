@@ -1,0 +1,97 @@
+"""The stage `online`: what a draft that learns recovers, against ones that do not."""
+
+import types
+
+import numpy as np
+import pytest
+
+from experiments import machine, online, report, settings
+from experiments.store import Store
+from models.errors import ConfigError
+from tests.training import test_online as toys
+from tests.training.test_heads import corpus, small, small_target  # noqa: F401
+
+
+def recipe(**fields):
+    c = settings.load("configs/online.py")
+    c.update(fields)
+    return c
+
+
+def test_a_switch_of_domain():
+    """Two domains of a table model: most comes back to the draft that goes on."""
+    c = recipe(before=14, after=20, settled=4, steps=8, rate=0.005, temperature=1.0)
+    c.update(prompt_tokens=2, max_new_tokens=24)
+    c.method.drafter.update(places=128, window=4, best=4)
+    c.method.topology.length = 3
+    domains = [[np.arange(6) + 6 * domain] for domain in (0, 1)]
+    streams = [
+        online.requests(documents, calls, 8, 2, (0, at))
+        for at, (documents, calls) in enumerate(zip(domains, (14, 20), strict=True))
+    ]
+    target, draft = toys.target(), toys.draft()
+    served = online._served(c, target, draft, streams, lambda rate: None)
+    found = online.summary(served, 4)
+    assert found["recovered"] > 0.8 and found["recovered_ci95"][0] > 0.5
+    # Planted: a draft that stopped, or never learned, is far from where it was.
+    assert found["before"] - found["after_stopped"] > 0.3
+    assert found["after_learning"] - found["after_never"] > 0.3
+    assert found["equal"] == found["texts"] == 34 * 8
+
+
+def test_summary_by_hand():
+    """40 tokens in 10 calls; then 20, 32 and 16 of as many in 10 each."""
+
+    def calls(new):
+        return [{"new": [new, new], "calls": [10, 10], "tokens": [[new], [1]]}]
+
+    served = {
+        arm: {"first": calls(first), "second": calls(second)}
+        for arm, first, second in (
+            (online.LEARNING, 40, 32),
+            (online.STOPPED, 40, 20),
+            (online.NEVER, 30, 16),
+        )
+    }
+    found = online.summary(served, 1)
+    assert found["lost"] == pytest.approx(2.0)
+    assert found["recovered"] == pytest.approx(0.6)
+    assert (found["texts"], found["equal"]) == (4, 2)
+    served[online.STOPPED]["second"] = calls(45)
+    assert online.summary(served, 1)["recovered"] is None  # nothing was lost
+
+
+def test_requests_are_windows():
+    text = np.arange(9)
+    (call,) = online.requests([text, np.arange(2)], 1, 50, 4, (0, 0))
+    assert {len(row) for row in call} == {4} and {row[0] for row in call} == set(
+        range(6)
+    )
+    assert all(np.array_equal(np.diff(row), [1, 1, 1]) for row in call)
+    with pytest.raises(ConfigError, match="prompt_tokens=10"):
+        online.requests([text], 1, 1, 10, (0, 0))
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)
+    c = recipe(first=corpus, second=corpus, before=2, after=2, settled=1, every=2)
+    c.update(prompt_tokens=8, max_new_tokens=6)
+    c.method.drafter.update(places=8, window=8, best=4)
+    place = Store(tmp_path)
+    found = online.run(c, place, small, small)
+    assert found["online"][0]["texts"] == 8
+    made = report.write(place, settings.plain(c), found)
+    text = (tmp_path / "report.md").read_text()
+    assert made["online"] and "| never |" in text and "lost:" in text
+    never = lambda *_: pytest.fail("what was served was served again")
+    monkeypatch.setattr(online, "_served", never)
+    assert online.run(c, place, small, small)["online"] == found["online"]
+
+
+def test_bad_settings(tmp_path):
+    lm = types.SimpleNamespace()
+    with pytest.raises(ConfigError, match=r"config\.second is empty"):
+        online.run(recipe(), Store(tmp_path), lm, lm)
+    with pytest.raises(ConfigError, match=r"config\.settled=200"):
+        online.run(recipe(second="x.jsonl", settled=200), Store(tmp_path), lm, lm)
