@@ -312,7 +312,8 @@ def _call(call, cache, above, block, level, live, topology):
 
 
 def _check(own: Any) -> None:
-    if not jax.tree.leaves(own):
+    """One vector a node, which is what a topology can watch."""
+    if [x.ndim for x in jax.tree.leaves(own)] != [3]:
         raise MethodError(
             "the topology watches the states of the draft, and this drafter shows none:"
             " use drafters/model or a head with states of its own"

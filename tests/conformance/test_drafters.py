@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from decoding import Method, base, catalogue, drafting, loop, tree
+from models.errors import MethodError
 from tests.conformance import kit
 
 CASES = kit.cases()
@@ -65,6 +66,15 @@ def test_every_drafter_under_every_transform(method, transform, temperature):
     method = Method(method.drafter, topology=method.topology, transforms=(transform,))
     out = kit.generate(method, temperature)
     assert out.tokens == kit.plain(method, temperature)
+
+
+@pytest.mark.parametrize("name", ["medusa", "chimera"])
+def test_a_topology_that_watches_needs_a_state_for_each_node(name):
+    """Medusa hands nothing down its tree, and Chimera several vectors."""
+    watching = kit.spec("topologies/specdec_pp")
+    method = Method(kit.spec(f"drafters/{name}"), topology=watching)
+    with pytest.raises(MethodError, match="watches the states"):
+        kit.generate(method)
 
 
 def calls(run: kit.Run) -> tuple[list[int], list[int]]:
