@@ -195,29 +195,30 @@ def _budget(length: Array, alpha: Array, offset: Array) -> Array:
     return jnp.floor(alpha * length + offset + 1e-6).astype(jnp.int32)
 
 
-def _path(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
+def _path(levels, length, after, count, alpha, offset, least) -> tuple[Array, ...]:
     """★ Score, number, tokens [D] and parents [D] of the best path of a row.
 
     Level by level, `left[a]` are the places of match length a whose text is the path
-    so far: COUNT is how many of them go on as place i does.
+    so far: COUNT is how many of them go on as place i does. `levels` of them are
+    walked, the same for all rows.
     """
     depth = jnp.arange(after.shape[1], dtype=jnp.int32)
-    there = depth[:, None] < count
 
-    def step(carry: tuple, level: tuple) -> tuple:
-        left, prob = carry
-        tokens, there = level
+    def step(level: Array, carry: tuple) -> tuple:
+        left, prob, chosen, path = carry
+        tokens, there = after[:, level], level < count
         equal = (tokens[:, None] == tokens) & there[:, None] & there
         shared = _bits(left)[:, None] & _bits(equal)
         counts = lax.population_count(shared).sum(-1)
         counts = jnp.where(left, counts.astype(jnp.int32), 0)
         best, siblings = jnp.argmax(counts, 1), (left & there).sum(1)
         prob = prob * (counts.max(1) / jnp.maximum(siblings, 1))
-        return (left & equal[best], prob), (prob, tokens[best])
+        chosen, path = chosen.at[level].set(prob), path.at[level].set(tokens[best])
+        return left & equal[best], prob, chosen, path
 
-    start = (_among(length), jnp.ones(length.shape))
-    levels: Any = lax.scan(step, start, (after.T, there))[1]
-    chosen, tokens = levels  # [D, K] each
+    chosen, tokens = jnp.zeros(after.T.shape), jnp.zeros_like(after.T)  # [D, K] each
+    start = (_among(length), jnp.ones(length.shape), chosen, tokens)
+    _, _, chosen, tokens = lax.fori_loop(0, levels, step, start)
     keep = (chosen > 0) & (chosen >= least)
     keep &= depth[:, None] < _budget(length, alpha, offset)
     keep = jnp.cumprod(keep, 0)
@@ -250,7 +251,16 @@ def _tree(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
     return score[best], keep[best].sum(), after[place, level], parents.astype(jnp.int32)
 
 
-_paths, _trees = jax.jit(jax.vmap(_path)), jax.jit(jax.vmap(_tree))
+_trees = jax.jit(jax.vmap(_tree))
+
+
+@jax.jit
+def _paths(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
+    """The best path of every row; no level is walked that none may draft."""
+    budget = jax.vmap(_budget)(length, alpha, offset)
+    levels = jnp.minimum(jnp.where(length > 0, budget, 0).max(), after.shape[-1])
+    walk = jax.vmap(_path, in_axes=(None, *[0] * 6))
+    return walk(levels, length, after, count, alpha, offset, least)
 
 
 @jax.jit
