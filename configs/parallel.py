@@ -24,8 +24,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.gammas = (2, 4, 6)  # drafts a round; the paper: about the ratio of call times
     c.tasks = ("code", "text")
     c.temperatures = (0.0, 0.8)
-    c.prompts = 16  # of each task
-    c.batch = 16
+    c.prompts = 8  # of each task
+    c.batch = 8
     c.prompt_tokens = 128
     c.max_new_tokens = 96
     return c

@@ -27,8 +27,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.length = 4  # of the chains
     c.tasks = ("code", "text")
     c.temperatures = (0.0, 0.8)
-    c.prompts = 16  # of each task
-    c.batch = 16
+    c.prompts = 8  # of each task
+    c.batch = 8
     c.prompt_tokens = 128
     c.max_new_tokens = 64
 

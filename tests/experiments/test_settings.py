@@ -8,7 +8,7 @@ import pytest
 import configs
 from decoding import catalogue
 from decoding.catalogue import Spec
-from experiments import evaluate, run, settings
+from experiments import evaluate, run, settings, tasks
 from models.errors import ConfigError
 
 RECIPES = sorted(
@@ -59,6 +59,25 @@ def unbound(spec):
     asked = {n for n, p in known.items() if p.default is p.empty}
     given = {*spec.arguments}
     return given - {*known}, asked - given - {*spec.card.needs}
+
+
+def short_of_texts(config):
+    """Whether a recipe asks for more free texts than the project has."""
+    given = config.get("data", "")
+    if (isinstance(given, str) and given) or not {"text"} & {*config.get("tasks", ())}:
+        return False
+    return config.prompts > len(tasks.TEXTS.read_text().splitlines())
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_its_texts(name):
+    assert not short_of_texts(settings.load(f"configs/{name}"))
+
+
+def test_fault_more_texts_than_there_are():
+    config = settings.load("configs/vocab_trim.py")
+    config.prompts = 16
+    assert short_of_texts(config)
 
 
 @pytest.mark.parametrize("name", RECIPES)
