@@ -25,6 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     }
     config.variants = fixed
     config.methods = ("plain", "del_", *fixed, "swift")
+    config.directions = (*(("del_", name) for name in fixed), ("swift", "plain"))
     config.tasks = ("code",)
     config.temperatures = (0.0, 0.8)
     config.prompts = 8

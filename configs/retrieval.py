@@ -26,6 +26,7 @@ def get_config() -> ml_collections.ConfigDict:
     }
     config.variants["aded_empty"] = {"drafter": "drafters/aded"}
     config.methods = ("plain", *config.variants)
+    config.directions = (("aded", "rest"), ("aded", "aded_empty"))
     config.tasks = ("code",)
     config.temperatures = (0.0, 0.8)
     config.prompts = 8

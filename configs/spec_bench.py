@@ -38,6 +38,17 @@ def get_config() -> ml_collections.ConfigDict:
     config.data = ""
     config.tasks = ()  # every category of the file
     config.methods = ("plain", *DRAFTERS)
+    config.directions = (
+        ("token_recycling", "prompt_lookup"),
+        ("token_recycling", "lookahead"),
+        ("copyspec", "token_recycling"),
+        ("suffix_decoding", "token_recycling"),
+        ("copyspec_model", "model_chain"),
+        ("rasd", "model_tree"),
+        ("swift", "plain"),
+        ("del_", "plain"),
+        ("easyspec", "model_chain"),
+    )
     config.temperatures = (0.0, 0.8, 1.0)
     config.prompts = 4
     config.prompt_tokens = 256

@@ -15,7 +15,7 @@ import numpy as np
 import models
 from decoding import compose
 from experiments import bench as benches
-from experiments import console, evaluate, measure, questions
+from experiments import console, directions, evaluate, measure, questions
 from experiments.bench import Bench, Case
 from experiments.measure import Cell
 from experiments.store import Store
@@ -120,11 +120,16 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
             made = store.make("rows", key, work)
             rows.append(made)
             bar.done(f"{key:36} {made['tokens_per_call']:5.2f} tokens/call")
-    tables = [_table(rows, t) for t in config.temperatures]
+    by = {"budget": "drafts", "temperature": "T"}
+    ordered = sorted(rows, key=lambda row: (row["temperature"], row["budget"]))
+    tables = [
+        *(_table(rows, t) for t in config.temperatures),
+        directions.table(ordered, config.directions, by, "tree"),
+    ]
     return evaluate.study(
         store,
         budget=rows,
-        tables=[*tables, _directions(rows, config.directions)],
+        tables=tables,
         plots=[_plot(rows, t) for t in config.temperatures],
     )
 
@@ -166,29 +171,6 @@ def identical(rows: Sequence[dict[str, Any]]) -> list[str]:
         return []
     said = "all are" if all(same) else f"{same.count(False)} rows are NOT"
     return [f"plain decoding's texts: {said}."]
-
-
-def _directions(rows: Sequence, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    lines = []
-    _, budgets = _names(rows)
-    for more, less in pairs:
-        for t in dict.fromkeys(r["temperature"] for r in rows):
-            for budget in budgets:
-                first, second = (_of(rows, n, budget, t) for n in (more, less))
-                if not first or not second:
-                    continue
-                gap, error = benches.difference(first, second)
-                verdict = "yes" if gap > 2 * error else "even"
-                verdict = "no" if gap < -2 * error else verdict
-                said = f"{more} ≥ {less}"
-                cells = [said, f"{budget}", f"{t:g}", f"{gap:+.2f} ± {error:.2f}"]
-                lines.append([*cells, verdict])
-    heads = ["direction", "drafts", "T", "difference", "holds"]
-    notes = [
-        "difference in tokens a call on the same prompts ± its bootstrap error; even: "
-        "within two of them."
-    ]
-    return {"title": "Directions", "heads": heads, "lines": lines, "notes": notes}
 
 
 def _plot(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:

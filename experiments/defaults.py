@@ -37,6 +37,8 @@ def get_config() -> ConfigDict:
     # Task -> transforms of every method on that task, and the methods it is run with.
     config.transforms = ConfigDict(type_safe=False)
     config.task_methods = ConfigDict(type_safe=False)
+    # Pairs (more, less) of methods whose tokens a call are compared over all tasks.
+    config.directions = ()
     # Pairs (row key, {metric: value}): a key has a dot, which no field's name may have.
     config.expected = ()
     config.tolerance = ConfigDict(type_safe=False)  # metric -> relative deviation

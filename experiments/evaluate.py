@@ -7,7 +7,15 @@ from typing import Any
 import models
 from decoding import compose, decoder
 from decoding.catalogue import Spec
-from experiments import console, curve, machine, measure, questions, tasks
+from experiments import (
+    console,
+    curve,
+    directions,
+    machine,
+    measure,
+    questions,
+    tasks,
+)
 from experiments.bench import Bench, Case, Run
 from experiments.measure import Cell
 from experiments.store import Store
@@ -74,6 +82,8 @@ def run(
             found["curve"] = store.make("parts", "curve", lambda: _curve(config, bench))
             found["suggested"] = _suggest(found["curve"]["target"], found["rows"])
             bar.done()
+    if config.directions:
+        found["tables"] = [directions.table(found["rows"], config.directions)]
     if config.profile:
         for name in named:
             case = Case(named[name], config.temperatures[0])

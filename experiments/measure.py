@@ -76,6 +76,8 @@ def row(
         "seed": cell.seed,
         "repeats": repeats,
         "prompts": len(prompts),
+        "new": counts,  # of every prompt
+        "calls": first.calls,
         "new_tokens": sum(counts),
         "target_calls": sum(first.calls),
         "tokens_per_call": sum(counts) / max(sum(first.calls), 1),

@@ -20,7 +20,7 @@ import numpy as np
 import models
 from decoding import compose, decoder, loop
 from experiments import bench as benches
-from experiments import console, evaluate
+from experiments import console, directions, evaluate
 from experiments.bench import Model
 from experiments.store import Store
 from models import recorded
@@ -160,29 +160,6 @@ def replay(
     }
 
 
-def directions(
-    rows: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]]
-) -> dict[str, Any]:
-    """Who drafts better on the same records, in tokens a call."""
-    at = {row["method"]: row for row in rows}
-    lines = []
-    for more, less in pairs:
-        if more in at and less in at:
-            gap, error = benches.difference([at[more]], [at[less]])
-            verdict = "yes" if gap > 2 * error else "even"
-            verdict = "no" if gap < -2 * error else verdict
-            lines.append([f"{more} > {less}", f"{gap:+.2f} ± {error:.2f}", verdict])
-    return {
-        "title": "Directions",
-        "heads": ["direction", "difference", "holds"],
-        "lines": lines,
-        "notes": [
-            "difference in tokens a call on the same records ± its bootstrap error; "
-            "even: within two of them."
-        ],
-    }
-
-
 def run(config: Any, store: Store) -> dict[str, Any]:
     """Replay what is missing and return everything for the report."""
     named = evaluate.methods(config)
@@ -206,5 +183,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
             row = store.make("rows", name, one)
             rows.append({"method": name, **row})
             bar.done(f"{name:24} {row['tokens_per_call']:5.2f} tokens/call")
-    tables = [directions(rows, config.directions)] if config.directions else []
+    tables = []
+    if config.directions:
+        tables.append(directions.table(rows, config.directions, by={}))
     return evaluate.study(store, replay=rows, tables=tables)

@@ -10,7 +10,7 @@ import pytest
 
 import models
 from decoding import Method, Spec
-from experiments import replay, run, settings
+from experiments import directions, replay, run, settings
 from models import recorded
 from models.errors import ConfigError, DataError
 
@@ -107,8 +107,10 @@ def test_repeated_requests():
         twice["target_calls"] * (1 + twice["drafted_per_call"])
     )
     assert twice["tokens_per_node"] == pytest.approx(node)
-    gap = replay.directions(
-        [{"method": "a", **twice}, {"method": "b", **once}], [("a", "b"), ("b", "a")]
+    gap = directions.table(
+        [{"method": "a", **twice}, {"method": "b", **once}],
+        [("a", "b"), ("b", "a")],
+        by={},
     )
     assert [line[-1] for line in gap["lines"]] == ["yes", "no"]
 

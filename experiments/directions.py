@@ -1,0 +1,52 @@
+"""Which of two methods gives more tokens a call, on the same prompts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments import bench
+
+Row = dict[str, Any]
+
+
+def table(
+    rows: Sequence[Row],
+    pairs: Sequence[tuple[str, str]],
+    by: Mapping[str, str] = {"temperature": "T"},
+    name: str = "method",
+) -> dict[str, Any]:
+    """A line for each pair (more, less) and each of the values of the fields `by`.
+
+    A row has the tokens `new` and the target's `calls` of every prompt; rows that agree
+    in `by` are taken together, those of tasks and seeds that both methods have. A pair
+    without any is left out. `by` gives the columns' heads.
+    """
+    found: dict[tuple, list[Row]] = {}
+    for row in rows:
+        found.setdefault((row[name], *(row[field] for field in by)), []).append(row)
+    points = list(dict.fromkeys(key[1:] for key in found))
+    lines = []
+    for more, less in pairs:
+        for point in points:
+            own, other = (
+                {_text(r): r for r in found.get((n, *point), ())} for n in (more, less)
+            )
+            both = [text for text in own if text in other]
+            if not both:
+                continue
+            first, second = ([each[text] for text in both] for each in (own, other))
+            gap, error = bench.difference(first, second)
+            verdict = "yes" if gap > 2 * error else "even"
+            verdict = "no" if gap < -2 * error else verdict
+            said = (f"{x:g}" if isinstance(x, float | int) else str(x) for x in point)
+            cells = [f"{more} ≥ {less}", *said, f"{gap:+.2f} ± {error:.2f}", verdict]
+            lines.append(cells)
+    notes = [
+        "difference in tokens a call on the same prompts ± its bootstrap error; even: "
+        "within two of them."
+    ]
+    heads = ["direction", *by.values(), "difference", "holds"]
+    return {"title": "Directions", "heads": heads, "lines": lines, "notes": notes}
+
+
+def _text(row: Row) -> tuple:
+    return row.get("task"), row.get("seed")
