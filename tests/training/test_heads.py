@@ -142,6 +142,24 @@ def test_one_step_of_the_training_time_test_is_plain_training():
     assert both > first * 1.2  # a second step was graded
 
 
+def test_kept_activations_change_no_gradient():
+    """EAGLE-3's steps made again in the backward pass, and kept."""
+    lm, batch = agreement.target(), counting()
+    params = eagle3.init(KEY, lm.model, lm.params)
+    teacher = teachers.teacher(lm.model, eagle3.objective(lm.model).taps)
+    out = teacher(lm.params, batch)
+
+    def gradient(**fields):
+        own = eagle3.objective(lm.model, steps=3, **fields)
+        return jax.jit(jax.grad(lambda p: own.loss(p, batch, out)[0]))(params)
+
+    again, kept = gradient(), gradient(remat=False)
+    for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(kept), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    planted = gradient(remat=False, decay=0.7)
+    assert not np.allclose(again["head"], planted["head"], rtol=1e-4, atol=1e-6)
+
+
 def test_the_regression_does_not_reach_the_target():
     """EAGLE reads the target's embedding, states and head; none has a gradient."""
     lm = agreement.target()

@@ -35,8 +35,13 @@ def objective(
     loss: str = "soft_ce",
     part: int = 0,
     kept: Any = None,
+    remat: bool = True,
 ) -> Objective:
-    """`steps` own steps; logits of `part` positions exist at a time (0: of all)."""
+    """`steps` own steps; logits of `part` positions exist at a time (0: of all).
+
+    With `remat` a step is made again in the backward pass, so that one exists at a
+    time; without, all are kept.
+    """
     if steps < 1:
         raise ConfigError(f"steps={steps}: use at least 1")
     graded, config = losses.by_name(loss), model.config
@@ -72,7 +77,7 @@ def objective(
         three = jnp.stack([teacher.hidden[tap] for tap in taps], 2)
         g = eagle3.features(params, three, eps)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
-        return eagle3.unroll(params, config, embedded, g, steps, each)
+        return eagle3.unroll(params, config, embedded, g, steps, each, remat)
 
     return Objective(total, lambda batch: predicted(batch, 2).sum(), taps)
 
