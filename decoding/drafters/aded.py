@@ -341,7 +341,7 @@ def _choose(shared: Shared, tree: Search, kept: int) -> tuple[Array, Array, Arra
     A node is visited no less often than its children and has a lower number, so the
     most visited are closed under parents, and in order.
     """
-    visits, best = lax.top_k(tree.visits[1:], kept)
+    visits, best = lookup.greatest(tree.visits[1:], kept)
     best = best + 1
     there = visits > 0
     above = best[:, None] == tree.parents[best][None]  # [parent, child]

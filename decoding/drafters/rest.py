@@ -168,7 +168,7 @@ def _trie(tokens: Array, count: Array, choices: int) -> tuple[Array, Array, Arra
     after = jnp.pad(after, ((0, 1), (0, 0)), constant_values=hits)
     ends = lax.cummin(after, axis=0, reverse=True)
     weight = jnp.where(first & there, ends - index[:, None], 0)
-    weight, at = lax.top_k(weight.T.reshape(-1), choices)
+    weight, at = lookup.greatest(weight.T.reshape(-1), choices)
     level, hit = at // hits, at % hits
     above = (level - 1) * hits + run[hit, jnp.maximum(level - 1, 0)]
     match = at[:, None] == above[None]

@@ -1,9 +1,10 @@
 """Prompt lookup by hand, and against a search written with Python lists."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec
+from decoding import Method, Spec, lookup
 from decoding.drafters import prompt_lookup
 from models.errors import MethodError
 from tests.conformance import kit as conformance
@@ -75,3 +76,17 @@ def test_bad_arguments():
         prompt_lookup.drafter(n_max=0)
     with pytest.raises(MethodError, match="k=0"):
         prompt_lookup.drafter(k=0)
+
+
+def test_the_greatest_counts_and_of_equals_the_first():
+    """Counts up to what a float32 holds exactly, against a stable sort."""
+    rng = np.random.default_rng(0)
+    for top in (4, 2**24):
+        counts = rng.integers(max(0, top - 40), top, (3, 200)).astype(np.int32)
+        found, at = lookup.greatest(jnp.asarray(counts), 20)
+        order = np.argsort(-counts, axis=1, kind="stable")[:, :20]
+        np.testing.assert_array_equal(at, order)
+        np.testing.assert_array_equal(found, np.take_along_axis(counts, order, 1))
+    # Planted: past 2^24 a float32 tells neighbours apart no longer.
+    close = jnp.asarray([[2**24, 2**24 + 1]], jnp.int32)
+    assert int(lookup.greatest(close, 1)[1][0, 0]) == 0
