@@ -7,16 +7,20 @@ coordination service, so that all of them stop after the same step.
 """
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType, TracebackType
+from typing import Any
 
 import jax
 from absl import logging
 from jax.experimental import multihost_utils
 
 REQUEUE = 75  # EX_TEMPFAIL: not an error, try again
+MOMENT = 0.05  # seconds after which an ignored signal is sent again
 
 
 class Preempted(SystemExit):
@@ -38,16 +42,33 @@ def watch() -> Iterator[None]:
     """SIGTERM raises `Preempted` in the main thread, where there is one process.
 
     Of several each would end by itself; there, training alone stops in order.
+
+    Where Python ignores exceptions (JAX's callback of the garbage collector, any
+    `__del__`) it is raised again a moment later.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Preempted("SIGTERM: what is finished is kept; start again to go on")
 
+    def ignored(found: Any) -> None:
+        if not issubclass(found.exc_type, Preempted):
+            return before(found)
+        again.append(threading.Timer(MOMENT, os.kill, (os.getpid(), signal.SIGTERM)))
+        again[-1].daemon = True
+        again[-1].start()
+
     if jax.distributed.is_initialized():
         yield
         return
-    with _handling(stop):
-        yield
+    again: list[threading.Timer] = []
+    before, sys.unraisablehook = sys.unraisablehook, ignored
+    try:
+        with _handling(stop):
+            yield
+    finally:
+        sys.unraisablehook = before
+        for timer in again:
+            timer.cancel()
 
 
 class Notice:

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -386,6 +387,34 @@ def test_sigterm_is_noted_and_then_raised() -> None:
         except Exception as error:  # planted: whoever passes over a bad file
             raise AssertionError("was taken for an error") from error
     assert caught.value.code == preemption.REQUEUE == 75
+
+
+def test_a_signal_where_exceptions_are_ignored_is_not_lost():
+    """As in JAX's callback of the garbage collector; planted: a plain exception is."""
+
+    class Collected:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+            for _ in range(100):  # the handler runs in here
+                pass
+
+    with preemption.watch(), pytest.raises(preemption.Preempted):
+        del_me = Collected()
+        del del_me
+        before = time.monotonic()
+        while time.monotonic() < before + 10:
+            time.sleep(0.01)
+
+    def lost(number, frame):
+        raise KeyError("lost")
+
+    ignored = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", ignored.append)
+        with preemption._handling(lost):
+            del_me = Collected()
+            del del_me
+    assert [type(found.exc_value) for found in ignored] == [KeyError]
 
 
 def test_unwritable_workdir(tmp_path: pathlib.Path) -> None:
