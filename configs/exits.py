@@ -6,7 +6,7 @@ its drafts and its confidence threshold still follow the text. No draft has para
 
 python -m experiments.run --config=configs/exits.py --workdir=runs/exits
 
-Hardware: two cores, not timed yet; resumes where it stopped. Another target:
+Hardware: one core, nine minutes; resumes where it stopped. Another target:
 --config.model=DIRECTORY --config.data=question.jsonl.
 Expected: `identical_to_plain` true in every row, and `del_` at least as fast as every
 `exit_`, which a target trained to exit early (LayerSkip) shows best.

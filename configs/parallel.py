@@ -6,8 +6,8 @@ the two models' times. `tiny-draft` drafts for `tiny`.
 
 python -m experiments.run --config=configs/parallel.py --workdir=runs/parallel
 
-Hardware: two cores, minutes; resumes where it stopped. Times are modelled from measured
-calls: the models run one after the other here.
+Hardware: one core, five minutes; resumes where it stopped. Times are modelled from
+measured calls: the models run one after the other here.
 Expected: texts that are plain decoding's in every row, and `run − round` above 0.
 """
 
