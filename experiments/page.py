@@ -105,7 +105,9 @@ def _markup(note: str) -> str:
 def _results(report: dict[str, Any], notes: Sequence[str]) -> str:
     if not report["rows"]:
         return ""
-    same = wording.HEADS.index("identical")
+    said = wording.HEADS.index("task")  # by the heading above each table
+    heads = [head for i, head in enumerate(wording.HEADS) if i != said]
+    same = heads.index("identical")
     parts = ["<section><h2>Results</h2>"]
     for task in dict.fromkeys(r["task"] for r in report["rows"]):
         rows = [r for r in report["rows"] if r["task"] == task]
@@ -117,11 +119,12 @@ def _results(report: dict[str, Any], notes: Sequence[str]) -> str:
                 kind += {True: "good", False: "bad", None: ""}[verdict]
             return kind
 
-        lines = [wording.cells(row) for row in rows]
-        table = _table(wording.HEADS, lines, mark, names=2)
+        whole = [wording.cells(row) for row in rows]
+        lines = [[x for i, x in enumerate(cells) if i != said] for cells in whole]
+        table = _table(heads, lines, mark, names=1)
         parts.append(f"<h3>{escape(task)}</h3>{table}")
-    said = "".join(f"<li>{_markup(note)}</li>" for note in notes)
-    return "".join(parts) + f'<ul class="notes">{said}</ul></section>'
+    listed = "".join(f"<li>{_markup(note)}</li>" for note in notes)
+    return "".join(parts) + f'<ul class="notes">{listed}</ul></section>'
 
 
 def _figure(title: str, drawing: str) -> str:
