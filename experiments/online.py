@@ -215,9 +215,8 @@ def table(served: Any, found: dict[str, Any], config: Any) -> dict[str, Any]:
         f"{found['equal']} of {found['texts']}.",
     ]
     heads = ["draft", *columns]
-    return {"title": "A switch of domain", "heads": heads, "lines": lines} | {
-        "notes": notes
-    }
+    title = "A switch of domain"
+    return {"title": title, "heads": heads, "lines": lines, "notes": notes}
 
 
 def plot(served: Any, settled: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.weights = "eagle3"
     c.method.drafter = "drafters/eagle3"
     if target == "tiny":
-        c.objective.remat = False  # activations are small here: 15 % less work
+        c.objective.remat = False  # activations are small here
     else:
         c.draft_vocab = 32_000
         c.data.batch = 16  # two rows on each of eight devices

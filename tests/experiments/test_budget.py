@@ -54,6 +54,10 @@ def test_a_run_and_its_report(config, tmp_path, lm, draft):
     assert (tmp_path / "figures" / "budget_t0.png").exists()
     config.seed = 1
     assert budget.run(config, place, lm, draft)["budget"] == rows
+    config.temperatures = (0.8,)  # under rejection only the law is plain decoding's
+    made = budget.run(config, place, lm, draft)
+    assert [r["identical_to_plain"] for r in made["budget"]] == [None, None]
+    assert not any("plain" in note for t in made["tables"] for note in t["notes"])
 
 
 def test_difference_by_hand():

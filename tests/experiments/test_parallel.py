@@ -47,6 +47,7 @@ def test_runs(right):
             assert min(found) > 1 and found != run.calls  # planted: rounds, not runs
         else:
             assert all(1 < n <= c for n, c in zip(found, run.calls, strict=True))
+            assert found != run.calls  # planted: as if no tail were ever whole
 
 
 def test_modelled_times():
