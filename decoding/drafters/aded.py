@@ -16,7 +16,7 @@ tokens in proportion to P down to `depth`, and adds 1 + the sum of P along the w
 the score of every node on the path. Draft: the `kept` nodes most visited, and after
 each the token of greatest P.
 
-n → `Search.visits`; Q → `Search.total` ÷ n; P → `Shared.weights`; boost, cap, c1, c2 →
+n and Q n → `Search.numbers`; P → `Shared.weights`; boost, cap, c1, c2 →
 `Row`; defaults are those of the authors' code (Adaptix). The initial weights are those
 of a corpus, P = count(a, b, w) / count(a, b): of `datastore`, a directory as REST has
 (python -m experiments.datastore), or of `table`, given as `memory`. Without, the table
@@ -31,7 +31,7 @@ weakest of those in its PROBES places. The sum along the way takes each token's 
 weight, where the code looks up the token before it. The root's rollouts are keyed by
 request and length.
 
-Cost per call: `iterations` steps of the search, some 60 small operations each, one
+Cost per call: `iterations` steps of the search, a few dozen small operations each, one
 after another; a loop over rows and the last tokens to update; no model call.
 """
 
@@ -80,12 +80,10 @@ class Shared:
 class Search:
     """★ The tree of one row's search; the K children of a node are neighbours."""
 
-    tokens: Array  # int32[M]; -1: no such child
+    pairs: Array  # int32[M, 2]: the token before the node's, and its own; -1: no node
     parents: Array  # int32[M]
-    prior: Array  # float32[M]: P
-    visits: Array  # int32[M]
-    total: Array  # float32[M]
     first: Array  # int32[M]: the first child; 0: not expanded
+    numbers: Array  # float32[M, 3]: P, visits, and the total of the scores
 
 
 def drafter(
@@ -204,13 +202,17 @@ def _places(a: Array, b: Array, size: int) -> Array:
     return ((home[..., None] + probes) % jnp.uint32(size)).astype(jnp.int32)
 
 
+def _place(shared: Shared, a: Array, b: Array) -> Array:
+    """★ int32[]: where the pair a, b stands in the table; -1: nowhere."""
+    places = _places(a, b, shared.keys.shape[0])
+    hit = (shared.keys[places, 0] == a) & (shared.keys[places, 1] == b) & (a >= 0)
+    return jnp.where(hit, places, -1).max()
+
+
 def after(shared: Shared, a: Array, b: Array) -> tuple[Array, Array]:
     """★ Tokens int32[K] (-1: none) and weights float32[K] after the pair a, b."""
-    places = _places(a, b, shared.keys.shape[0])
-    hit = (shared.keys[places] == jnp.stack([a, b])).all(1)
-    place = places[jnp.argmax(hit)]
-    known = hit.any() & (a >= 0)
-    tokens = jnp.where(known, shared.successors[place], -1)
+    place = _place(shared, a, b)
+    tokens = jnp.where(place >= 0, shared.successors[place], -1)
     return tokens, jnp.where(tokens >= 0, shared.weights[place], 0.0)
 
 
@@ -249,77 +251,96 @@ def search(
 ) -> Search:
     """★ The tree after as many iterations as `noise` [I, depth, K] has, from a pair."""
     iterations, depth, width = noise.shape
-    nodes = 1 + iterations * width
-    none = jnp.zeros((nodes,), jnp.int32)
+    # a loop of few, wide operations: what its steps take is starting them
+    trials = jnp.arange(iterations + 1, dtype=jnp.float32)
+    wishes = (c1 + jnp.log((trials + c2 + 1) / c2)) * jnp.sqrt(trials)
+    race = jnp.exp(noise)  # the greatest P race is a token drawn in proportion to P
+    size = 1 + iterations * width
     start = Search(
-        (none - 1).at[0].set(root),
-        none,
-        none.astype(jnp.float32),
-        none,
-        none.astype(jnp.float32),
-        none,
+        jnp.full((size, 2), -1, jnp.int32).at[0].set(jnp.stack([before, root])),
+        jnp.zeros((size,), jnp.int32),
+        jnp.zeros((size,), jnp.int32),
+        jnp.zeros((size, 3), jnp.float32),
     )
-    ids = jnp.arange(width)
 
     def body(i: Array, tree: Search) -> Search:
-        node, level, moved = jnp.int32(0), jnp.int32(0), jnp.bool_(True)
-        path = jnp.full((depth + 1,), nodes, jnp.int32).at[0].set(0)
-        for d in range(depth):
-            kids = tree.first[node] + ids
-            there = (tree.first[node] > 0) & (tree.tokens[kids] >= 0)
-            child = kids[
-                jnp.argmax(jnp.where(there, _value(tree, node, kids, c1, c2), -jnp.inf))
-            ]
-            moved = moved & there.any()
-            node = jnp.where(moved, child, node)
-            path = jnp.where(moved, path.at[d + 1].set(child), path)
-            level = level + moved
-        up = tree.tokens[tree.parents[node]]
-        up = jnp.where(node == 0, before, up)
-        tokens, weights = after(shared, up, tree.tokens[node])
-        grows = (level < depth) & (tokens[0] >= 0)
-        kids = 1 + i * width + ids
-        at = jnp.where(grows, kids, nodes)
-        put: Any = {"mode": "drop"}
-        tree = replace(
-            tree,
-            tokens=tree.tokens.at[at].set(tokens, **put),
-            parents=tree.parents.at[at].set(node, **put),
-            prior=tree.prior.at[at].set(weights, **put),
-            first=tree.first.at[jnp.where(grows, node, nodes)].set(kids[0], **put),
+        node, level, path = _descend(tree, wishes, depth, width)
+        place = _place(shared, *tree.pairs[node])
+        grows = (level < depth) & (place >= 0)
+        tokens = jnp.where(grows, shared.successors[place], -1)
+        weights = jnp.where(tokens >= 0, shared.weights[place], 0.0)
+        first = 1 + i * width
+        latest = jnp.broadcast_to(tree.pairs[node, 1], tokens.shape)
+        none = jnp.zeros_like(weights)
+        tree = Search(
+            _write(tree.pairs, jnp.stack([latest, tokens], 1), first),
+            _write(tree.parents, jnp.broadcast_to(node, tokens.shape), first),
+            tree.first.at[jnp.where(grows, node, size)].set(first, mode="drop"),
+            _write(tree.numbers, jnp.stack([weights, none, none], 1), first),
         )
-        last = kids[jnp.maximum((tokens >= 0).sum() - 1, 0)]
+        last = first + jnp.maximum((tokens >= 0).sum() - 1, 0)
         level = level + grows
         path = path.at[jnp.where(grows, level, depth + 1)].set(last, mode="drop")
-        node = jnp.where(grows, last, node)
-        gain = 1.0 + jnp.where(path > 0, tree.prior.at[path].get(**FILL), 0.0).sum()
-        a = jnp.where(node == 0, before, tree.tokens[tree.parents[node]])
-        b, going = tree.tokens[node], jnp.bool_(True)
-        for d in range(depth):
-            tokens, weights = after(shared, a, b)
-            going = going & (level + d < depth) & (tokens[0] >= 0)
-            law = jnp.where(tokens >= 0, jnp.log(weights), -jnp.inf)
-            pick = jnp.argmax(law + noise[i, d])
-            gain = gain + jnp.where(going, weights[pick], 0.0)
-            a, b = b, tokens[pick]
-        return replace(
-            tree,
-            visits=tree.visits.at[path].add(1, **put),
-            total=tree.total.at[path].add(gain, **put),
-        )
+        begin = tree.pairs[jnp.where(grows, last, node)]
+        along = tree.numbers.at[path, 0].get(mode="fill", fill_value=0.0).sum()
+        gain = 1.0 + along + _roll(shared, begin, race[i], depth - level)
+        more = jnp.stack([jnp.float32(1), gain])
+        return replace(tree, numbers=tree.numbers.at[path, 1:].add(more, mode="drop"))
 
     return lax.fori_loop(0, iterations, body, start)
 
 
-FILL: Any = {"mode": "fill", "fill_value": 0.0}
+def _descend(
+    tree: Search, wishes: Array, depth: int, width: int
+) -> tuple[Array, Array, Array]:
+    """The leaf, its level, and the path int32[depth + 1] to it, M where it has ended.
+
+    Unvisited children are wanted most.
+    """
+
+    def goes(carry: tuple) -> Array:
+        return carry[2] > 0
+
+    def step(carry: tuple) -> tuple:
+        node, level, first, path = carry
+        prior, n, total = lax.dynamic_slice_in_dim(tree.numbers, first, width).T
+        wish = wishes[tree.numbers[node, 1].astype(jnp.int32)]
+        value = total / jnp.maximum(n, 1) + wish * prior / (1 + n)
+        value = jnp.where(n > 0, value, jnp.inf)
+        there = lax.dynamic_slice_in_dim(tree.pairs, first, width)[:, 1] >= 0
+        child = first + jnp.argmax(jnp.where(there, value, -jnp.inf))
+        child = child.astype(jnp.int32)
+        level = level + 1
+        return child, level, tree.first[child], path.at[level].set(child)
+
+    none = jnp.int32(0)
+    path = jnp.full((depth + 1,), tree.parents.shape[0], jnp.int32).at[0].set(0)
+    node, level, _, path = lax.while_loop(goes, step, (none, none, tree.first[0], path))
+    return node, level, path
 
 
-def _value(tree: Search, node: Array, kids: Array, c1: Array, c2: Array) -> Array:
-    """float32[K]: how much the search wants each child; unvisited ones most."""
-    n, here = tree.visits[kids], tree.visits[node].astype(jnp.float32)
-    mean = tree.total[kids] / jnp.maximum(n, 1)
-    explore = (c1 + jnp.log((here + c2 + 1) / c2)) * tree.prior[kids]
-    return jnp.where(n > 0, mean + explore * jnp.sqrt(here) / (1 + n), jnp.inf)
+def _roll(shared: Shared, pair: Array, race: Array, steps: Array) -> Array:
+    """float32[]: the summed weights of at most `steps` tokens drawn after the pair."""
+
+    def goes(carry: tuple) -> Array:
+        step, (_, b), _ = carry
+        return (step < steps) & (b >= 0)
+
+    def draw(carry: tuple) -> tuple:
+        step, (a, b), gain = carry
+        place = _place(shared, a, b)
+        weights = jnp.where(place >= 0, shared.weights[place], 0.0)
+        pick = jnp.argmax(weights * race[step])
+        token = jnp.where(place >= 0, shared.successors[place, pick], -1)
+        return step + 1, (b, token), gain + weights[pick]
+
+    start = (jnp.int32(0), (pair[0], pair[1]), jnp.float32(0))
+    return lax.while_loop(goes, draw, start)[2]
+
+
+def _write(kept: Array, rows: Array, first: Array) -> Array:
+    """`kept` with `rows` from `first` on, as a slice: CPUs scatter row by row."""
+    return lax.dynamic_update_slice_in_dim(kept, rows, first, 0)
 
 
 @functools.partial(jax.jit, static_argnums=4)
@@ -341,21 +362,19 @@ def _choose(shared: Shared, tree: Search, kept: int) -> tuple[Array, Array, Arra
     A node is visited no less often than its children and has a lower number, so the
     most visited are closed under parents, and in order.
     """
-    visits, best = lookup.greatest(tree.visits[1:], kept)
+    visits, best = lookup.greatest(tree.numbers[1:, 1].astype(jnp.int32), kept)
     best = best + 1
     there = visits > 0
     above = best[:, None] == tree.parents[best][None]  # [parent, child]
     parents = jnp.where(above.any(0), 1 + jnp.argmax(above, 0), 0)
-    tokens = tree.tokens[best]
-    found, weights = jax.vmap(lambda a, b: after(shared, a, b))(
-        tree.tokens[tree.parents[best]], tokens
-    )
+    tokens = tree.pairs[best, 1]
+    found, weights = jax.vmap(lambda pair: after(shared, *pair))(tree.pairs[best])
     more = jnp.take_along_axis(found, jnp.argmax(weights, 1)[:, None], 1)[:, 0]
     again = (above & there[None] & (tokens[None] == more[:, None])).any(1)
     own = 1 + jnp.arange(kept)
     return (
         jnp.concatenate(
-            [tree.tokens[:1], jnp.maximum(tokens, 0), jnp.maximum(more, 0)]
+            [tree.pairs[:1, 1], jnp.maximum(tokens, 0), jnp.maximum(more, 0)]
         ),
         jnp.concatenate([jnp.full((1,), -1), parents, own]).astype(jnp.int32),
         jnp.concatenate([jnp.ones((1,), bool), there, there & (more >= 0) & ~again]),

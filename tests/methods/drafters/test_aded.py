@@ -113,12 +113,13 @@ def searched(corpus, pair, c1, c2, noise) -> dict[tuple, int]:
     numbers = [jnp.float32(c1), jnp.float32(c2)]
     found = jax.jit(aded.search)(shared, *map(jnp.int32, pair), *numbers, noise)
     paths: dict[int, tuple] = {0: ()}
-    visits = {(): int(found.visits[0])}
-    for i in range(1, len(found.tokens)):
-        if found.tokens[i] >= 0:
-            paths[i] = (*paths[int(found.parents[i])], int(found.tokens[i]))
-            if found.visits[i]:
-                visits[paths[i]] = int(found.visits[i])
+    tokens, counts = found.pairs[:, 1], found.numbers[:, 1]
+    visits = {(): int(counts[0])}
+    for i in range(1, len(tokens)):
+        if tokens[i] >= 0:
+            paths[i] = (*paths[int(found.parents[i])], int(tokens[i]))
+            if counts[i]:
+                visits[paths[i]] = int(counts[i])
     return visits
 
 

@@ -88,6 +88,21 @@ def test_tries_by_hand(directory):
     assert any(len(kit.paths(nodes, row)) == 0 for row in range(100))
 
 
+def test_few_places_give_the_same_trie(directory, monkeypatch):
+    """Texts of 30 rows that stand in 6 places at most, and in more: as at once."""
+    rng = np.random.default_rng(3)
+    texts = [rng.integers(0, 4, 2 + i % 3).tolist() for i in range(30)]
+    whole, _ = kit.jitted(rest.drafter(directory, **SMALL))(texts)
+    monkeypatch.setattr(rest, "FEW", 6)
+    draft = kit.jitted(rest.drafter(directory, **SMALL))
+    counts = []
+    for row, text in enumerate(texts):
+        nodes, _ = draft([text])
+        assert kit.paths(nodes) == kit.paths(whole, row)
+        counts.append(sum(n for path, n in by_hand(text).items() if len(path) == 1))
+    assert 0 < sum(count > 6 for count in counts) < 30
+
+
 def test_many_places_are_thinned_evenly(directory):
     """With 8 hits of some 60 the common continuations are still the common ones."""
     text = [1]
