@@ -1,10 +1,11 @@
 """Every verifier: the law of the first tokens, against exact enumeration.
 
 A draft model with other weights drafts for an exact table model of 4 tokens; the joint
-law of the first 3 tokens (64 cells), at temperature 0.9 and under top-k 3, is
-enumerated in float64 and held against `N` texts by a chi-square test. Level: 10^-3 over
-all the cases of the suite (Bonferroni), seeds 0 .. `CALLS` - 1. An impossible token
-fails at once. The planted faults must be rejected at 10^-6 with as many texts.
+law of the first 3 tokens (64 cells), at temperature 0.9 and under top-k 3 or top-p
+0.95, is enumerated in float64 and held against `N` texts by a chi-square test. Level:
+10^-3 over all the cases of the suite (Bonferroni), seeds 0 .. `CALLS` - 1. A token that
+cannot be fails at once. The planted faults must be rejected at 10^-6 with as many
+texts.
 """
 
 import jax
@@ -30,7 +31,7 @@ from tests.conformance import kit
 
 ROWS, CALLS, LENGTH = 4096, 6, 3
 N = ROWS * CALLS
-TEMPERATURE, TOP = 0.9, 3
+TEMPERATURE, TOP, NUCLEUS = 0.9, 3, 0.95
 PROMPT = [1, 2]
 TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0))
 TARGET, DRAFT = kit.model(0, vocab=4), kit.model(1, vocab=4)
@@ -43,7 +44,12 @@ def lossless(name: str) -> bool:
 VERIFIERS = [n for n in catalogue.names("verifiers") if lossless(n)]
 
 
-def method(verifier: str, draw: str, topology: str | None = None) -> Method:
+TOP_K, TOP_P = Spec("transforms/top_k", k=TOP), Spec("transforms/top_p", p=NUCLEUS)
+
+
+def method(
+    verifier: str, draw: str, topology: str | None = None, under: Spec = TOP_K
+) -> Method:
     """Model drafts through `verifier`; by default a tree where it takes one."""
     first = "topologies/chain" if verifier in CHAINS else "topologies/static"
     name = topology or first
@@ -52,7 +58,7 @@ def method(verifier: str, draw: str, topology: str | None = None) -> Method:
         Spec("drafters/model"),
         verifier=Spec(verifier),
         topology=Spec(name, **own.get(name, kit.EXAMPLES.get(name, {})), draw=draw),
-        transforms=(Spec("transforms/top_k", k=TOP),),
+        transforms=(under,),
     )
 
 
@@ -64,15 +70,24 @@ GROWN = [
     for t in catalogue.names("topologies")
     if t not in BASIC
 ] + [("verifiers/spectr", base.IID, "topologies/specinfer")]
-LEVEL = 1e-3 / len(EVERY + GROWN)
+LEVEL = 1e-3 / (len(EVERY + GROWN) + len(VERIFIERS))
 
 
-def warp(logits: np.ndarray, context: list[int]) -> np.ndarray:
+def top_k(logits: np.ndarray, context: list[int]) -> np.ndarray:
     logits = logits / TEMPERATURE
     return np.where(logits >= np.sort(logits)[-TOP], logits, -np.inf)
 
 
-LAW = toy.sequence_law(TARGET.params, PROMPT, LENGTH, warp)
+def top_p(logits: np.ndarray, context: list[int]) -> np.ndarray:
+    logits = logits / TEMPERATURE
+    p = np.exp(logits) / np.exp(logits).sum()
+    above = (p * (p > p[:, None])).sum(1)  # the mass of what is likelier
+    return np.where(above < NUCLEUS, logits, -np.inf)
+
+
+LAW, UNDER_TOP_P = (
+    toy.sequence_law(TARGET.params, PROMPT, LENGTH, warp) for warp in (top_k, top_p)
+)
 
 
 def sample(run: kit.Run, calls: int = CALLS) -> np.ndarray:
@@ -85,9 +100,9 @@ def sample(run: kit.Run, calls: int = CALLS) -> np.ndarray:
     return counts
 
 
-def a_run(name: str, draw: str, topology=None, /, **changes) -> kit.Run:
+def a_run(name: str, draw: str, topology=None, under=TOP_K, /, **changes) -> kit.Run:
     """A run whose prefill is narrow, as suits 4096 rows and prompts of 2 tokens."""
-    chosen = method(name, draw, topology)
+    chosen = method(name, draw, topology, under)
     run = kit.Run(chosen, TEMPERATURE, lm=TARGET, draft=DRAFT)
     return run.alter(chunk=2, **changes)
 
@@ -117,6 +132,18 @@ def test_law_of_two_million_texts(verifier, draw, topology, law_table):
     grown = topology or method(verifier, draw).topology.name
     found = law_table((verifier, draw, grown), counts, LAW, f"> {LEVEL:.1g}")
     assert found > LEVEL
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_law_of_two_million_texts_under_top_p(verifier, law_table):
+    """As many, with the verifier's first draw; planted: held against top-k's law."""
+    draw = Spec(verifier).build({}).draws[0]
+    counts = sample(a_run(verifier, draw, None, TOP_P), 490)
+    grown = method(verifier, draw).topology.name.split("/")[1]
+    parts = (verifier, draw, f"{grown}, top-p")
+    assert law_table(parts, counts, UNDER_TOP_P, f"> {LEVEL:.1g}") > LEVEL
+    assert oracles.chi_square(counts, LAW) < 1e-6
 
 
 @pytest.mark.parametrize("topology", catalogue.names("topologies"))
