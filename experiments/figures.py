@@ -17,6 +17,7 @@ def draw(report: dict[str, Any], folder: Path) -> None:
     """Write what the report has figures for."""
     folder.mkdir(parents=True, exist_ok=True)
     style: Any = {
+        "figure.constrained_layout.use": True,
         "figure.dpi": 120,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -38,7 +39,6 @@ def draw(report: dict[str, Any], folder: Path) -> None:
 
 
 def _save(figure: Any, folder: Path, name: str) -> None:
-    figure.tight_layout()
     figure.savefig(folder / f"{name}.png")
     plt.close(figure)
 
@@ -84,13 +84,14 @@ def _bars(report: dict[str, Any], field: str, label: str, folder: Path) -> None:
         axes.set_xticks(range(len(tasks)), tasks)
         axes.set_ylabel(label, fontsize=8)
         axes.set_title(f"T = {t:g}", fontsize=9, loc="left")
-    _legend(every[0][0])
+    _legend(figure, every[0][0])
     _save(figure, folder, field)
 
 
-def _legend(axes: Any) -> None:
+def _legend(figure: Any, axes: Any) -> None:
     """One legend for all panels, at their right."""
-    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.05))
+    lines = axes.get_legend_handles_labels()
+    figure.legend(*lines, fontsize=7, loc="outside right upper")
 
 
 def _acceptance(report: dict[str, Any], folder: Path) -> None:
@@ -131,7 +132,7 @@ def _acceptance(report: dict[str, Any], folder: Path) -> None:
         axes.set_xlabel("depth of the draft")
     for axes in every[:, 0]:
         axes.set_ylabel("P(committed | offered)", fontsize=8)
-    _legend(every[0][-1])
+    _legend(figure, every[0][-1])
     _save(figure, folder, "acceptance")
 
 
