@@ -1,6 +1,7 @@
 """Compiled programs over requests: `start`, `advance`, `admit`, `step`."""
 
 import functools
+import pathlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +21,10 @@ Loop = Callable[[Callable, loop.DecodeState], loop.DecodeState]
 
 SHARED = 2**14  # slots of a cache from which it pays not to hold them
 
-_DECODERS: dict[tuple, "Decoder"] = {}
+MAPS = pathlib.Path("/proc/self/maps")
+MOST = 50_000  # memory mappings; Linux grants a process 65,530, and XLA needs more
+
+_DECODERS: dict[tuple, "Decoder"] = {}  # the latest asked for last
 
 
 def bucket(size: int) -> int:
@@ -186,10 +190,27 @@ def blank(
 
 
 def decoder(parts: compose.Composition) -> Decoder:
-    """The decoder of a composition; compositions that differ in numbers share it."""
-    if parts.key not in _DECODERS:
-        _DECODERS[parts.key] = Decoder(parts.program)
-    return _DECODERS[parts.key]
+    """The decoder of a composition; compositions that differ in numbers share it.
+
+    Where compiled programs hold more than `MOST` memory mappings (some thousand each on
+    CPU), the half of the decoders that was not asked for longest is let go.
+    """
+    found = _DECODERS.pop(parts.key, None)
+    if found is None:
+        if mappings() > MOST:
+            for key in list(_DECODERS)[: (len(_DECODERS) + 1) // 2]:
+                del _DECODERS[key]
+        found = Decoder(parts.program)
+    _DECODERS[parts.key] = found
+    return found
+
+
+def mappings() -> int:
+    """How many memory mappings the process holds; 0 where the system does not say."""
+    if not MAPS.exists():
+        return 0
+    with open(MAPS, "rb") as lines:
+        return sum(1 for _ in lines)
 
 
 def request_keys(seed: int | Sequence[int], prompts: int, n: int) -> Array:

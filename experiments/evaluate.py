@@ -52,8 +52,9 @@ def run(
         measured = store.make("parts", "bandwidth", machine.bandwidth)
         found["bandwidth"] = measured
         bar.done()
-        found["rows"], found["samples"] = [], {}
-        for cell in cells:
+        rows, found["samples"] = {}, {}
+        order = list(named)  # by method, so that its programs are not needed again
+        for cell in sorted(cells, key=lambda cell: order.index(cell.name)):
             bar.doing(cell.key)
             plain = with_task(named[PLAIN], config, cell.task)
 
@@ -68,8 +69,9 @@ def run(
             if new:
                 store.log(kind="row", **_scalars(row))
             bar.done(line(row) if new else "")
-            found["rows"].append(row)
+            rows[cell.key] = row
             found["samples"][cell.key] = piece["samples"]
+        found["rows"] = [rows[cell.key] for cell in cells]
         found["trees"] = {}
         for name in trees:
             bar.doing(f"trees of {name}")

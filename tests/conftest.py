@@ -47,7 +47,6 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
-MAPS = pathlib.Path("/proc/self/maps")
 _turns = itertools.count()
 
 
@@ -59,13 +58,10 @@ def few_programs():
     compiler crashes.
     """
     yield
-    if next(_turns) % 8 == 0 and MAPS.exists():
-        with open(MAPS, "rb") as lines:
-            count = sum(1 for _ in lines)
-        if count > 30_000:
-            decoder._DECODERS.clear()
-            jax.clear_caches()
-            gc.collect()
+    if next(_turns) % 8 == 0 and decoder.mappings() > 30_000:
+        decoder._DECODERS.clear()
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

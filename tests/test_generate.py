@@ -66,6 +66,18 @@ def test_fault_a_stop_string_sought_within_one_token(monkeypatch):
     assert good != [kit.generate(Method(), 0.8, stop=s).tokens for s in stops]
 
 
+def test_programs_are_let_go_before_there_are_too_many(monkeypatch):
+    """Of five compositions, where mappings run out, the three asked for last stay."""
+    monkeypatch.setattr(decoder, "_DECODERS", {})
+    parts = [types.SimpleNamespace(key=i, program=None) for i in range(5)]
+    made = [decoder.decoder(one) for one in parts[:4]]
+    assert decoder.decoder(parts[0]) is made[0]  # the latest now
+    monkeypatch.setattr(decoder, "mappings", lambda: decoder.MOST + 1)
+    decoder.decoder(parts[4])
+    assert list(decoder._DECODERS) == [3, 0, 4]
+    assert decoder.decoder(parts[3]) is made[3]  # there: nothing more is let go
+
+
 @pytest.mark.parametrize("method", [Method(), SELF], ids=["plain", "self"])
 def test_samples_of_a_prompt(method):
     """Sample 0 is the text of n = 1; a sample does not depend on how many there are."""
