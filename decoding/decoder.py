@@ -22,7 +22,7 @@ Loop = Callable[[Callable, loop.DecodeState], loop.DecodeState]
 SHARED = 2**14  # slots of a cache from which it pays not to hold them
 
 MAPS = pathlib.Path("/proc/self/maps")
-MOST = 50_000  # memory mappings; Linux grants a process 65,530, and XLA needs more
+MOST = 50_000  # memory mappings; past the 65,530 that Linux grants, XLA crashes
 
 _DECODERS: dict[tuple, "Decoder"] = {}  # the latest asked for last
 
