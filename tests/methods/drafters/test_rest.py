@@ -101,6 +101,9 @@ def test_few_places_give_the_same_trie(directory, monkeypatch):
         assert kit.paths(nodes) == kit.paths(whole, row)
         counts.append(sum(n for path, n in by_hand(text).items() if len(path) == 1))
     assert 0 < sum(count > 6 for count in counts) < 30
+    thin, _ = kit.jitted(rest.drafter(directory, **{**SMALL, "hits": 6}))(texts)
+    rows = range(len(texts))  # planted: six places for all
+    assert any(kit.paths(thin, row) != kit.paths(whole, row) for row in rows)
 
 
 def test_many_places_are_thinned_evenly(directory):
