@@ -43,6 +43,7 @@ class Stats(NamedTuple):
     seconds: float
     compile_seconds: float
     row_draft_calls: np.ndarray  # int32[B]: `draft_calls`, row by row
+    committed_by_depth: list[int]  # rounds that committed a draft of that depth
 
 
 def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Stats:
@@ -64,6 +65,7 @@ def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Sta
         seconds,
         compile_seconds,
         np.asarray(counters.draft_calls),
+        accepted.tolist(),
     )
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 import models
 from decoding import compose
-from experiments import console, evaluate, machine, measure, tasks
+from experiments import console, evaluate, learning, machine, measure, tasks
 from experiments.bench import Bench
 from experiments.measure import Cell
 from experiments.store import Store
@@ -53,8 +53,19 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
                     found["rows"].append(row)
                 found["samples"][row["key"]] = samples
             bar.done()
-    found["tables"], found["plots"] = [_table(figures)], []
+    found["tables"] = [_table(figures)]
+    found["plots"] = learning.plots(_trainings(figures))
     return found
+
+
+def _trainings(figures: dict[str, Any]) -> list[learning.Trained]:
+    """The variants' alignments."""
+    return [
+        learning.Trained(
+            name, v, v["seen_tokens"] / v["steps"], figures["before"], v["after"]
+        )
+        for name, v in figures["variants"].items()
+    ]
 
 
 def _rows(config, store, lm, name, draft, prompts, found) -> list[tuple[dict, dict]]:

@@ -17,7 +17,15 @@ import numpy as np
 import models
 from configs.heads import shared
 from decoding import compose, decoder, loop, noise
-from experiments import console, evaluate, machine, measure, settings, tasks
+from experiments import (
+    console,
+    evaluate,
+    learning,
+    machine,
+    measure,
+    settings,
+    tasks,
+)
 from experiments.bench import Bench, Case
 from experiments.measure import Cell
 from experiments.store import Store
@@ -50,6 +58,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
         bar.done()
         found["rows"], found["samples"], found["heads"] = [], {}, []
+        trainings = []
         for seed, name, recipe in listed:
             bar.doing(f"training {name}, seed {seed}")
             one, folder = _one(config, store, name, recipe, seed)
@@ -68,9 +77,17 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             own = [row for row, _ in rows if row["method"] == name]
             flops = store.make("flops", f"{name}-s{seed}", piece.flops)
             found["heads"].append(_summary(name, seed, figures, own, flops))
+            trainings.append(_trained(f"{name}, seed {seed}", figures))
             bar.done("\n".join(evaluate.line(row) for row in own))
-    found["tables"], found["plots"] = [_table(found["heads"])], _plots(found["heads"])
+    found["tables"] = [_table(found["heads"])]
+    found["plots"] = learning.plots(trainings)
     return found
+
+
+def _trained(name: str, figures: dict[str, Any]) -> learning.Trained:
+    tokens = figures["seen_tokens"] / figures["steps"]
+    measured = figures["untrained"], figures["trained"]
+    return learning.Trained(name, figures, tokens, *measured)
 
 
 def _one(
@@ -229,10 +246,10 @@ def _summary(
         "parameters": figures["parameters"],
         "draft_flops": flops,
         "seen_tokens": figures["seen_tokens"],
-        "tokens_per_s": figures["seen_tokens"] / max(figures["seconds"], 1e-9),
+        **{name: figures["pace"][name] for name in ("tokens_per_s", "mfu")},
         "top1_by_depth": hits.tolist(),
         "untrained_tau": figures["untrained"]["tau"],
-        "curve": figures.get("curve", []),
+        "curve": figures["curve"],
         "tokens_per_call": [
             [row["task"], row["temperature"], row["tokens_per_call"], row["ci95"]]
             for row in rows
@@ -249,6 +266,7 @@ def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "draft MFLOP/round",
         "tokens trained on",
         "tokens/s",
+        "MFU",
         "first guess right, by depth",
         "untrained τ",
     )
@@ -262,7 +280,8 @@ def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 _millions(head["parameters"]),
                 f"{head['draft_flops'] / 1e6:.0f}",
                 f"{head['seen_tokens']}",
-                f"{head['tokens_per_s']:.0f}",
+                "–" if head["mfu"] is None else f"{head['tokens_per_s']:.0f}",
+                "–" if head["mfu"] is None else f"{head['mfu']:.2f}",
                 f"{hits} %",
                 f"{head['untrained_tau']:.2f}",
             ]
@@ -270,24 +289,11 @@ def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
     notes = (
         "draft MFLOP/round: the compiler's count of one round's draft, without what a "
         "head reads of the round before.",
+        "tokens/s and MFU: of the training steps, medians, without compilation, "
+        "evaluations and checkpoints. MFU: operations of a step's products ÷ (time × "
+        "what the devices can do; of CPUs: the best that a large product reached).",
         "first guess right: the chance that the target picks it on held-out text, "
         "given the text's own tokens before it, at the temperature of "
         "`config.evaluate`. τ: tokens per call there, of the real decode loop.",
     )
     return {"title": "Training", "heads": names, "lines": lines, "notes": notes}
-
-
-def _plots(heads: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tokens per call of the decode loop while the heads were trained."""
-    series = []
-    for head in heads:
-        last = max((row["step"] for row in head["curve"]), default=1)
-        share = [0.0, *(row["step"] / last for row in head["curve"])]
-        taus = [head["untrained_tau"], *(row["tau"] for row in head["curve"])]
-        name = f"{head['recipe']}, seed {head['seed']}"
-        at = [round(x * head["seen_tokens"] / 1000) for x in share]
-        none = [0.0] * len(at)
-        series.append({"name": name, "x": at, "y": taus, "error": none})
-    title = "tokens per call while training, held out"
-    x = "thousands of tokens trained on"
-    return [{"name": "training", "title": title, "x": x, "series": series}]

@@ -25,10 +25,10 @@ import jax.numpy as jnp
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments import chips, console, machine, programs, settings
-from experiments.chips import GIB, Chip
+from experiments import console, machine, programs, settings, slices
 from kernels import hlo
 from kernels import plan as planning
+from kernels.chips import GIB, Chip
 from models import sharding
 from models.errors import ConfigError, DecodaxError
 
@@ -87,7 +87,7 @@ def ceilings(
 
 
 def fits(row: dict[str, Any]) -> bool:
-    return row["need"] <= chips.SHARE * row["hbm"]
+    return row["need"] <= slices.SHARE * row["hbm"]
 
 
 class Preflight:
@@ -95,7 +95,7 @@ class Preflight:
 
     def __init__(self, config: ConfigDict, topology: str, memory: int | None = None):
         self.config, self.topology = config, topology
-        self.chip, self.devices = chips.devices(topology, memory)
+        self.chip, self.devices = slices.devices(topology, memory)
         self.dtype = jnp.float32 if self.chip.name == "cpu" else jnp.bfloat16
 
     def mesh(self, config: ConfigDict) -> Any:
@@ -160,7 +160,7 @@ class Preflight:
 
     def _changes(self, row: dict[str, Any]) -> Iterator[list[str]]:
         """Candidates, the smallest first: those that change no result lead."""
-        room = chips.SHARE * row["hbm"]
+        room = slices.SHARE * row["hbm"]
         if row["program"].startswith("train"):
             t = self.config.train
             batch = row["rows"]

@@ -308,7 +308,7 @@ def run(
             "seen_tokens": result.step * config.data.batch * config.data.window,
             "seconds": result.seconds,
             "after": training.measured(result.params, written.held),
-            "curve": logs.evaluations(folder),
+            **logs.figures(folder),
         }
         logging.info("%s: %s", name, figures["variants"][name]["after"])
     path = training.workdir / "figures.json"

@@ -21,7 +21,7 @@ from jax import Array
 
 from models import sharding
 from models.errors import ConfigError, TrainingError
-from training import checkpoints, health, logs, preemption
+from training import checkpoints, health, logs, preemption, throughput
 
 Batch = dict[str, Any]
 COMPUTE_DTYPES = ("", "bfloat16", "float32")  # the first: the params' own
@@ -214,9 +214,10 @@ def fit(
     """Train `params` for `steps` updates, resuming whatever `workdir` holds.
 
     Writes `workdir/checkpoints/<step>` (every `save_every` steps and at the end, `keep`
-    of them), `workdir/metrics.jsonl` (one line a step) and TensorBoard events in
-    `workdir/tensorboard`. `evaluate(params)` is called every `evaluate_every` steps on
-    the average where there is one. `params` is not modified, and not read on resume.
+    of them), `workdir/metrics.jsonl` (one line a step), `workdir/throughput.jsonl`
+    (tokens/s, MFU) and TensorBoard events in `workdir/tensorboard`. `evaluate(params)`
+    is called every `evaluate_every` steps on the average where there is one. `params`
+    is not modified, and not read on resume.
     `target(frozen, batch)` is what a frozen model says of a batch, in the same program.
     With a `plan` everything lies on its mesh, and `data` gives this process's share of
     the rows (`plan.share`); a checkpoint may be of another mesh. `bad_steps` says what
@@ -257,7 +258,7 @@ def fit(
     laid: dict[str, Any] = {} if places is None else {"out_shardings": (places, None)}
     rules = (rows_at_once, clip, ema, target, bad_steps, compute_dtype)
     update = jax.jit(make_step(objective, optimizer, *rules), donate_argnums=0, **laid)
-    began = time.monotonic()
+    began, first = time.monotonic(), done
     pending: list[tuple[int, dict[str, Array]]] = []
 
     def settle() -> bool:
@@ -304,6 +305,19 @@ def fit(
         step = jax.device_put(jnp.int32(done), kept.step.sharding)
         return replace(kept, step=step)
 
+    def timed(batch: Batch) -> throughput.Work:
+        """What the clock is read for."""
+        rows, length = batch["tokens"].shape if "tokens" in batch else (0, 1)
+        leaves = jax.tree.leaves(state.params)
+        real = (x.dtype for x in leaves if jnp.issubdtype(x.dtype, jnp.floating))
+        return throughput.work(
+            make_step(objective, optimizer, *rules),
+            *(state, batch, frozen),
+            tokens=rows * (length - 1),  # that are predicted
+            dtype=compute_dtype or next(real),
+            devices=1 if plan is None else plan.mesh.devices.size,
+        )
+
     with writer, store, preemption.Notice() as notice:
         while done < steps:
             try:
@@ -315,8 +329,13 @@ def fit(
                 ) from None
             with sharding.use(plan):
                 batch = batch if plan is None else plan.batch(batch)
+                if done == first and writer.active:
+                    writer.work = timed(batch)
                 state, metrics = update(state, batch, frozen)
             done += 1
+            if done == first + 1:  # the step was compiled
+                jax.block_until_ready(metrics)
+                writer.resume(done)
             pending.append((done, metrics))
             last, stop = done == steps, notice.reached(done)
             failed = False
@@ -327,12 +346,14 @@ def fit(
             if evaluate and evaluate_every and (done % evaluate_every == 0 or last):
                 averaged = state.ema if ema else state.params
                 writer.add_evaluation(done, evaluate(averaged))
+                writer.resume(done)
             if done % save_every == 0 or last or stop or failed:
                 if bad_steps.action == health.ROLL_BACK and not failed:
                     bad = 0
                 seconds = elapsed + time.monotonic() - began
                 extra = {"data": data.state(), "seconds": seconds, "bad": bad}
                 store.save(state, extra)
+                writer.resume(done)
             if stop and not last:
                 store.wait()
                 raise preemption.Preempted(

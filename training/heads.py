@@ -44,6 +44,7 @@ HEADS = (
     "medusa2",
     "ppd",
 )
+TOPS = (1, 2, 4, 8)  # guesses of a depth, of which one is to be right
 
 
 def module(name: str) -> Any:
@@ -234,10 +235,21 @@ class Training:
         return measure
 
     def measured(self, params: Any) -> dict[str, float]:
-        """Hits by depth, and tokens per call of the real decode loop, held out."""
+        """Held out: what guesses are worth along a text, and in the real decode loop.
+
+        `top<k>_<d>`: how often the target picks one of the k best at depth d (from 0),
+        given the text's tokens before it; `after_<d>`: of the loop's rounds that took
+        drafts down to depth d, how many took one there too (0 where there are none);
+        `predicted_tau`: of the tree that the hits make; `tau`: the loop's own tree.
+        """
         c = self.config.evaluate
         hits = self.hits(params, c.temperature)
-        found = {f"top1_{i}": row[0] for i, row in enumerate(hits)}
+        found = {
+            f"top{k}_{i}": sum(row[:k])
+            for i, row in enumerate(hits)
+            for k in TOPS
+            if k <= len(row)
+        }
         _, found["predicted_tau"] = trees.by_accuracy(hits, c.nodes - 1)
         lm, heads = lora.model(self.lm, self.heads(params))
         out = decoding.generate(
@@ -248,7 +260,11 @@ class Training:
             temperature=c.temperature,
             drafts={"heads": heads},
         )
-        found["tau"] = float(sum(out.stats.new_tokens) / sum(out.stats.target_calls))
+        calls = int(sum(out.stats.target_calls))
+        found["tau"] = float(sum(out.stats.new_tokens) / calls)
+        rounds = [calls, *out.stats.committed_by_depth]
+        for i in range(min(c.depth, len(rounds) - 1)):
+            found[f"after_{i}"] = rounds[i + 1] / max(rounds[i], 1)
         return found
 
 
@@ -295,7 +311,7 @@ def run(
         "hits": hits,
         "untrained": training.measured(training.params),
         "trained": training.measured(params),
-        "curve": logs.evaluations(training.workdir),
+        **logs.figures(training.workdir),
     }
     path = training.workdir / "figures.json"
     said = json.dumps(figures, indent=2) + "\n"

@@ -3,16 +3,21 @@
 import json
 import os
 import pathlib
+import statistics
 import time
 from types import TracebackType
 from typing import Any
 
 import jax
+import numpy as np
 import tensorboardX
 from absl import logging
 from rich import progress
 
 from models.errors import CheckpointError
+from training import throughput
+
+FILES = ("metrics", "evaluations", "throughput")
 
 
 def truncate(path: pathlib.Path, step: int) -> None:
@@ -34,19 +39,40 @@ def truncate(path: pathlib.Path, step: int) -> None:
     os.replace(other, path)
 
 
-def evaluations(workdir: pathlib.Path) -> list[dict[str, float]]:
-    """The evaluations of a run so far, a row each."""
-    path = workdir / "evaluations.jsonl"
+def rows(workdir: pathlib.Path, name: str) -> list[dict[str, float]]:
+    """The rows of a run so far in one of its `FILES`."""
+    path = workdir / f"{name}.jsonl"
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def figures(workdir: pathlib.Path, points: int = 200) -> dict[str, Any]:
+    """A finished training as curves: evaluations, mean losses of `points`, the clock.
+
+    `pace` is the median of the clock's lines, None where a step took all the training.
+    """
+    losses = [(row["step"], row["loss"]) for row in rows(workdir, "metrics")]
+    parts = np.array_split(np.asarray(losses), min(points, len(losses)))
+    paces = rows(workdir, "throughput")
+    return {
+        "curve": rows(workdir, "evaluations"),
+        "losses": [part.mean(0).tolist() for part in parts],
+        "throughput": paces,
+        "pace": {
+            name: statistics.median(row[name] for row in paces) if paces else None
+            for name in throughput.FIGURES
+        },
+    }
 
 
 class Writer:
     """Writes on process 0 only; use as a context manager.
 
     `metrics.jsonl` holds one line a step and nothing that depends on the clock, so that
-    two runs can be compared byte for byte; evaluations go to `evaluations.jsonl`.
+    two runs can be compared byte for byte; evaluations go to `evaluations.jsonl`, and
+    what the clock says to `throughput.jsonl`: of the steps since the line before,
+    without compilation, evaluations and checkpoints.
     """
 
     def __init__(
@@ -58,15 +84,18 @@ class Writer:
             return
         try:
             workdir.mkdir(parents=True, exist_ok=True)
-            for name in ("metrics.jsonl", "evaluations.jsonl"):
-                truncate(workdir / name, step)
-            self.metrics = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
-            self.evaluations = (workdir / "evaluations.jsonl").open("a")
+            for name in FILES:
+                truncate(workdir / f"{name}.jsonl", step)
+            self.metrics, self.evaluations, self.throughput = (
+                (workdir / f"{name}.jsonl").open("a", encoding="utf-8")
+                for name in FILES
+            )
             self.board = tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
         except OSError as error:
             raise CheckpointError(f"{workdir}: cannot be written ({error})") from error
         self.workdir = workdir
-        self.last = (step, time.monotonic())
+        self.work: throughput.Work | None = None  # of a step; without it no clock
+        self.resume(step)
         if bar:
             self.bar = progress.Progress(
                 progress.TextColumn("training"),
@@ -95,6 +124,7 @@ class Writer:
         try:
             self.metrics.close()
             self.evaluations.close()
+            self.throughput.close()
             self.board.close()
         except OSError as failure:
             said = f"{self.workdir}: metrics cannot be written ({failure})"
@@ -125,25 +155,36 @@ class Writer:
                 f"{self.workdir}: metrics cannot be written ({error})"
             ) from error
         step, row = self.row
-        now = time.monotonic()
-        if step > self.last[0]:
-            pace = (now - self.last[1]) / (step - self.last[0])
-            self.board.add_scalar("train/seconds_per_step", pace, step)
-            logging.info("step %d: loss %.4f, %.2f s a step", step, row["loss"], pace)
-            self.last = (step, now)
+        if self.work is None or step == self.last[0]:
+            return
+        seconds = (time.monotonic() - self.last[1]) / (step - self.last[0])
+        pace = self.work.row(seconds)
+        self._write(self.throughput, {"step": step, **pace}, flush=True)
+        for name, value in pace.items():
+            self.board.add_scalar(f"train/{name}", value, step)
+        said = "step %d: loss %.4f, %.2f s a step, %.0f tokens/s, MFU %.2f"
+        logging.info(
+            said, step, row["loss"], seconds, pace["tokens_per_s"], pace["mfu"]
+        )
+        self.resume(step)
+
+    def resume(self, step: int) -> None:
+        """The clock goes on from here, `step` steps being done."""
+        self.last = (step, time.monotonic())
 
     def add_evaluation(self, step: int, row: dict[str, float]) -> None:
         if not self.active:
             return
-        self._write(self.evaluations, {"step": step, **row})
-        self.evaluations.flush()
+        self._write(self.evaluations, {"step": step, **row}, flush=True)
         for name, value in row.items():
             self.board.add_scalar(f"evaluation/{name}", value, step)
         logging.info("step %d: %s", step, row)
 
-    def _write(self, file: Any, row: dict[str, Any]) -> None:
+    def _write(self, file: Any, row: dict[str, Any], flush: bool = False) -> None:
         try:
             file.write(json.dumps(row) + "\n")
+            if flush:
+                file.flush()
         except OSError as error:
             raise CheckpointError(
                 f"{self.workdir}: metrics cannot be written ({error})"

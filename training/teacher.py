@@ -23,7 +23,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import vocab
-from models import base, transformer
+from models import base, recompute, transformer
 from models.errors import ConfigError
 
 NORM = "norm"
@@ -184,7 +184,7 @@ def in_parts(function: Callable[..., Any], size: int, *arrays: Array) -> Any:
     short = -count % size
     padded = [jnp.pad(x, [(0, short)] + [(0, 0)] * (x.ndim - 1)) for x in flat]
     parts = [x.reshape(-1, size, *x.shape[1:]) for x in padded]
-    sums = lax.map(lambda part: jax.checkpoint(function)(*part), tuple(parts))
+    sums = lax.map(lambda part: recompute.again(function)(*part), tuple(parts))
     return jax.tree.map(lambda x: x.sum(0), sums)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models import base, causal
+from models import base, causal, recompute
 from models import cache as caches
 from models import config as configs
 from models.errors import ConfigError
@@ -183,7 +183,7 @@ def unroll(
 
     empty = jnp.zeros((steps, batch, length, c.n_kv_heads, c.head_dim), first.dtype)
     start = (first, embedded, empty, empty)
-    body = jax.checkpoint(step) if remat else step
+    body = recompute.again(step) if remat else step
     return lax.scan(body, start, jnp.arange(steps))[1]
 
 

@@ -58,10 +58,10 @@ def test_refused_with_the_smallest_change(path, tmp_path, monkeypatch):
     worst = max(row["need"] for row in rows)
     fixed = decode["parts"]["params"]
     memory = int(fixed + (worst - fixed) * 6.5 / 8)
-    chip = preflight.chips.Chip("cpu", memory, 0.0, 0.0)
-    monkeypatch.setattr(preflight.chips, "SHARE", 1.0)
+    chip = preflight.Chip("cpu", memory, 0.0, 0.0)
+    monkeypatch.setattr(preflight.slices, "SHARE", 1.0)
     monkeypatch.setattr(
-        preflight.chips, "devices", lambda t, m: (chip, preflight.jax.devices()[:1])
+        preflight.slices, "devices", lambda t, m: (chip, preflight.jax.devices()[:1])
     )
     report = tmp_path / "preflight.md"
     with pytest.raises(ConfigError, match=r"--config\.batch=[56]\b"):
@@ -69,7 +69,7 @@ def test_refused_with_the_smallest_change(path, tmp_path, monkeypatch):
     kept = json.loads(report.with_suffix(".json").read_text())
     assert kept[0]["verdict"].startswith("It does not fit")
     assert "decode, plain" in report.read_text()
-    roomy = preflight.chips.Chip("cpu", 2 * memory, 0.0, 0.0)  # planted: enough
+    roomy = preflight.Chip("cpu", 2 * memory, 0.0, 0.0)  # planted: enough
     assert all(preflight.fits({**row, "hbm": roomy.hbm}) for row in rows)
 
 

@@ -333,7 +333,9 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     report.write(store, settings.plain(c), found)
     text = (tmp_path / "report.md").read_text()
     assert "## Training" in text and "hydra" in text
-    assert (tmp_path / "figures" / "training.png").exists()
+    drawn = {path.stem for path in (tmp_path / "figures").glob("*.png")}
+    assert {"training", "loss", "pace", "mfu", "first_guess", "after"} <= drawn
+    assert 0 < found["heads"][0]["mfu"] and found["heads"][0]["tokens_per_s"] > 0
     monkeypatch.setattr(heads, "run", None)  # planted: training again would fail
     assert stage.run(c, store, small)["heads"] == found["heads"]
     about = files.describe(tmp_path / "heads" / "hydra-s0" / "export")
@@ -341,6 +343,13 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     figures = json.loads((tmp_path / "heads" / "hydra-s0" / "figures.json").read_text())
     assert figures["steps"] == 8
     assert [row["step"] for row in figures["curve"]] == [4, 8]
+    for measured in (figures["untrained"], figures["trained"], *figures["curve"]):
+        for depth in range(2):
+            kinds = [k for k in heads.TOPS if k <= c.evaluate.ranks]
+            tops = [measured[f"top{k}_{depth}"] for k in kinds]
+            assert len(tops) > 1 and [0.0, *tops, 1.0] == sorted([0.0, *tops, 1.0])
+        taken = [measured["after_0"], measured["after_0"] * measured["after_1"]]
+        assert measured["tau"] <= 1 + sum(taken) + 1e-6  # less what a limit cut off
     card = (tmp_path / "heads" / "hydra-s0" / "export" / "README.md").read_text()
     assert f"{figures['parameters']:,} parameters" in card and "seed 0" in card
 

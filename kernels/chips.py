@@ -1,0 +1,49 @@
+"""What chips can do: HBM, bandwidth and dense bfloat16 operations.
+
+TPUs as Google Cloud documents them, GPUs as NVIDIA's data sheets do (SXM, without
+sparsity).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One device; rates are 0 where nobody knows them."""
+
+    name: str
+    hbm: int  # bytes
+    bandwidth: float  # bytes a second
+    flops: float  # a second, bfloat16
+    kind: str = ""  # how jax's `device_kind` begins
+
+    @property
+    def free(self) -> int:
+        """Tokens of a block that cost no more than one: operations by byte."""
+        return round(self.flops / self.bandwidth) if self.bandwidth else 0
+
+
+TPUS = {
+    "v4": Chip("v4", 32 * GIB, 1228e9, 275e12, "TPU v4"),
+    "v5e": Chip("v5e", 16 * GIB, 819e9, 197e12, "TPU v5 lite"),
+    "v5p": Chip("v5p", 95 * GIB, 2765e9, 459e12, "TPU v5"),
+    "v6e": Chip("v6e", 32 * GIB, 1640e9, 918e12, "TPU v6 lite"),
+}
+GPUS = {
+    "a100": Chip("a100", 80 * GIB, 2039e9, 312e12, "NVIDIA A100"),
+    "h100": Chip("h100", 80 * GIB, 3350e9, 989e12, "NVIDIA H100"),
+    "h200": Chip("h200", 141 * 10**9, 4800e9, 989e12, "NVIDIA H200"),
+}
+
+
+def of(device: Any) -> Chip | None:
+    """The chip of a jax device, by its kind; None where it is none of these."""
+    known = [*TPUS.values(), *GPUS.values()]
+    # The longest name first: "TPU v5 lite" also begins as "TPU v5" does.
+    for chip in sorted(known, key=lambda chip: -len(chip.kind)):
+        if device.device_kind.startswith(chip.kind):
+            return chip
+    return None
