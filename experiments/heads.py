@@ -140,8 +140,7 @@ def _recipe(config: Any, name: str) -> Any:
 
     Its own rate is kept, in proportion: PPD's few params learn at ten times others'.
     """
-    here = pathlib.Path(str(settings.__file__)).parent.parent / "configs" / "heads"
-    recipe = settings.load(f"{here / name}.py:{config.target}")
+    recipe = settings.head(name, config.target)
     usual = shared.get_config(config.target).train.rate
     recipe.model, recipe.export_dtype = config.model, config.export_dtype
     recipe.mesh, recipe.rules = config.mesh, config.rules

@@ -150,6 +150,13 @@ def head_shapes(config: Any, lm: Any, dtype: Any = None) -> tuple[Any, Any]:
     return shapes, given
 
 
+def method_of(config: Any) -> compose.Method:
+    """A recipe's method before its heads are trained: hits are made up."""
+    counts = [config.init.get(name) for name in ("heads", "steps", "prompts")]
+    deep = min(filter(None, [*counts, config.evaluate.depth]))
+    return heads.method(config, [[0.5 * 0.5**rank for rank in range(8)]] * deep)
+
+
 def decoding(
     name: str,
     method: compose.Method,
@@ -261,13 +268,10 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
     assert plan is not None
     lm = abstract(shape_of(config), dtype, plan)
     if stage == "train_heads":
-        counts = [config.init.get(name) for name in ("heads", "steps", "prompts")]
-        deep = min(filter(None, [*counts, config.evaluate.depth]))
-        hits = [[0.5 * 0.5**rank for rank in range(8)]] * deep  # not measured yet
         shapes, _ = head_shapes(config, lm, dtype)
         # A target that is changed with its heads keeps its shapes.
         _, own = jax.eval_shape(lora.applied, lm.params, shapes)
-        method = heads.method(config, hits)
+        method = method_of(config)
         trained = _train_heads(config, lm, sharding.on(mesh, "train", rules))
         given = {"heads": laid(own, plan.params(own))}
         return [trained, *decoding(config.name, method, lm, given, config)]

@@ -82,6 +82,11 @@ def _found(stage: str, config: ConfigDict, store: Store) -> dict[str, Any]:
 
         store.claim(config, scaling_laws.SELECTION)
         return scaling_laws.run(config, store)
+    if stage == "speed":
+        from experiments import speed
+
+        store.claim(config, speed.SELECTION)
+        return speed.run(config, store)
     if stage == "prompt_set":
         from experiments import prompt_set
 

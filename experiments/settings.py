@@ -25,6 +25,7 @@ STAGES = (
     "prompt_set",
     "replay",
     "scaling_laws",
+    "speed",
     "train_acceptance",
     "train_drafts",
     "train_exits",
@@ -33,6 +34,12 @@ STAGES = (
     "train_lm",
     "trim_vocabulary",
 )
+
+
+def head(name: str, target: str) -> ConfigDict:
+    """The recipe `configs/heads/<name>.py` for a target."""
+    folder = Path(__file__).parent.parent / "configs" / "heads"
+    return load(f"{folder / name}.py:{target}")
 
 
 def load(path: str | Path) -> ConfigDict:

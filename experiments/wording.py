@@ -107,6 +107,7 @@ TITLES = {
     "prompt_set": "A set of prompts decoded with {}",
     "laws": "Acceptance of {}'s verifiers and its closed forms",
     "scaling_laws": "Acceptance by {} against size and training of its draft",
+    "speed": "Training and decoding by shape alone",
     "train_acceptance": "Drafts for {} that end where a head says",
     "train_judge": "A judge of drafts for {}",
     "train_exits": "Exit predictors for {}",
