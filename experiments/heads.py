@@ -140,7 +140,11 @@ def _recipe(config: Any, name: str) -> Any:
 
     Its own rate is kept, in proportion: PPD's few params learn at ten times others'.
     """
-    recipe = settings.head(name, config.target)
+    base, fields = name, {}
+    if name in config.variants:
+        fields = config.variants[name].to_dict()
+        base = fields.pop("recipe")
+    recipe = settings.head(base, config.target)
     usual = shared.get_config(config.target).train.rate
     recipe.model, recipe.export_dtype = config.model, config.export_dtype
     recipe.mesh, recipe.rules = config.mesh, config.rules
@@ -153,6 +157,9 @@ def _recipe(config: Any, name: str) -> Any:
     recipe.train.update(config.train)
     recipe.train.rate = rate
     recipe.evaluate.update(config.evaluate)
+    if name in config.variants:
+        recipe.name = recipe.weights = name
+        recipe.update(fields)
     return recipe
 
 

@@ -17,6 +17,8 @@ Cost per call: one layer and one (small) head over the nodes of each level but t
 and the layer over the round's committed tokens. No model call.
 """
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 from jax import Array
 
@@ -32,11 +34,16 @@ CARD = Card(
 )
 
 
-def drafter(heads, model, topology: base.Topology) -> base.Drafter:
-    """Draft with `params["heads"]`, of `models/heads/eagle3.py`."""
+def drafter(
+    heads, model, topology: base.Topology, taps: Sequence[int] = ()
+) -> base.Drafter:
+    """Draft with `params["heads"]`, of `models/heads/eagle3.py`.
+
+    `taps` are the states that they were trained on, where they are not the paper's.
+    """
     eagle3.check(heads, model.config)
     target = model.config
-    eps, taps = layers.geometry(target).norm_eps, eagle3.taps(target)
+    eps, read = layers.geometry(target).norm_eps, eagle3.taps(target, taps)
 
     def block(params, cache, embedded: Array, g: Array, nodes) -> tuple:
         return eagle3.block(params["heads"], target, cache, embedded, g, nodes)
@@ -46,7 +53,7 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         return eagle3.spread(params["heads"], found, target.vocab_size)
 
     def features(params, outcome: base.Outcome) -> Array:
-        three = jnp.stack([reading.states(outcome, tap) for tap in taps], -2)
+        three = jnp.stack([reading.states(outcome, tap) for tap in read], -2)
         return eagle3.features(params["heads"], three, eps)
 
     return reading.layered(
@@ -57,5 +64,5 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         block,
         laws,
         features,
-        taps=taps,
+        taps=read,
     )

@@ -19,7 +19,7 @@ so: `fuse_norm` norms l, m and h before fc, each by its own row [3, D] or as one
 of `norm`: the next step is given norm(a).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -32,12 +32,20 @@ from models.heads import layers
 from models.heads.layers import Params
 
 
-def taps(config: Any) -> tuple[int, int, int]:
+def taps(config: Any, own: Sequence[int] = ()) -> tuple[int, int, int]:
     """The states that are read: those that enter layers 2, L // 2 and L - 3.
 
-    Of a target with fewer than six layers the nearest that exist.
+    Of a target with fewer than six layers the nearest that exist. `own` are others:
+    three, rising, of which L is the state that leaves the last layer.
     """
     deep = config.n_layers
+    if own:
+        low, middle, high = own if len(own) == 3 else (0, 0, 0)
+        if not 0 <= low < middle < high <= deep:
+            raise ConfigError(
+                f"taps={tuple(own)}: name three states, rising, of 0 to {deep}"
+            )
+        return low, middle, high
     return min(2, deep), max(deep // 2, min(1, deep)), max(deep - 3, min(1, deep))
 
 

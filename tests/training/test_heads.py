@@ -160,6 +160,27 @@ def test_kept_activations_change_no_gradient():
     assert not np.allclose(again["head"], planted["head"], rtol=1e-4, atol=1e-6)
 
 
+def test_the_regression_by_its_weight():
+    """EAGLE's loss is linear in it; with none the law alone teaches."""
+    lm, batch = agreement.target(), counting(2)
+    params = eagle.init(KEY, lm.model, lm.params)
+    out = teachers.teacher(lm.model)(lm.params, batch)
+    found, metrics = zip(
+        *(
+            eagle.objective(lm.model, noise=0.0, regression=weight).loss(
+                params, batch, out
+            )
+            for weight in (0.0, 1.0, 3.0)
+        )
+    )
+    assert metrics[0]["feature"] == metrics[2]["feature"] > 0
+    each = found[0] + jnp.asarray([0.0, 1.0, 3.0]) * metrics[0]["feature"]
+    np.testing.assert_allclose(found, each, rtol=1e-5)
+    own = eagle.objective(lm.model, noise=0.0, regression=0.0, soft=1.0)
+    law = own.loss(params, batch, out)
+    np.testing.assert_allclose(found[0], 0.1 * law[0], rtol=1e-5)
+
+
 def test_the_regression_does_not_reach_the_target():
     """EAGLE reads the target's embedding, states and head; none has a gradient."""
     lm = agreement.target()
@@ -382,6 +403,21 @@ def test_the_full_comparison():
     assert every["falcon"].objective.rows == rows
     assert every["medusa2"].objective.warm == rows // 5
     assert every["ppd"].train.rate == 0.02 and every["medusa"].train.rate == 0.002
+
+
+def test_variants_are_recipes_but_for_their_fields():
+    """Same data, schedule and tree; weights of their own, the fields that are named."""
+    c = importlib.import_module("configs.eagle_gap").get_config()
+    found = {name: recipe.to_dict() for _, name, recipe in stage.plan(c)}
+    assert list(found) == list(c.recipes)
+    for name, fields in c.variants.to_dict().items():
+        own, base = found[name], dict(found[fields.pop("recipe")])
+        assert own["name"] == own["weights"] == name
+        base.update(name=name, weights=name)
+        for part, changed in fields.items():
+            assert own[part] == {**base[part], **changed} != base[part]
+            base[part] = own[part]
+        assert own == base
 
 
 def test_heads_of_another_target_are_refused(small, tmp_path):

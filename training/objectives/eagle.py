@@ -3,7 +3,8 @@
 Li et al., *EAGLE*, 2024, arXiv 2401.15077, section 4.2. With p the target's law, h its
 normed states and f^ the layer's outputs on noisy ones,
 
-    L = mean_t SmoothL1(f^_{t+1}, h_{t+1}) + soft mean_t (-sum p_{t+1} log q)
+    L = regression mean_t SmoothL1(f^_{t+1}, h_{t+1})
+        + soft mean_t (-sum p_{t+1} log q)
     f^_{t+1} = Layer(fc [e(x_{t+1}) ; h_t + u]),  u ~ (U[0, 1) - 1/2) noise 512 / T
 
 Metrics: `hit_0`, how often the first guess is the target's likeliest token, `feature`.
@@ -26,7 +27,12 @@ def init(key: Array, model: Any, target: Any, bias: bool = True) -> Any:
 
 
 def objective(
-    model: Any, soft: float = 0.1, noise: float = 0.2, seed: int = 0, part: int = 0
+    model: Any,
+    soft: float = 0.1,
+    noise: float = 0.2,
+    seed: int = 0,
+    part: int = 0,
+    regression: float = 1.0,
 ) -> Objective:
     """The paper's losses; logits of `part` positions exist at a time (0: of all)."""
 
@@ -34,7 +40,7 @@ def objective(
         features = noisy(teacher.hidden[NORM], batch, noise, seed)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
         found = eagle.sequence(params, model.config, embedded, features)
-        return graded(found, found, batch, teacher, soft, part)
+        return graded(found, found, batch, teacher, soft, part, regression)
 
     return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
 
@@ -46,22 +52,23 @@ def graded(
     teacher: Teacher,
     soft: float,
     part: int,
+    regression: float = 1.0,
 ) -> tuple[Array, dict[str, Array]]:
     """The loss of features [B, T, D] and of the laws that the head makes of `states`.
 
     Both are of the token after the next; they may be one array.
     """
     wanted, weights = ahead(teacher.hidden[NORM], 1), predicted(batch, 2)
-    regression = mean(losses.smooth_l1(feature, wanted), weights)
+    distance = mean(losses.smooth_l1(feature, wanted), weights)
     sums = grading.against_teacher(
         teacher, teacher.head, states, wanted, weights, losses.soft_ce, part
     )
     metrics = {
-        "feature": regression,
+        "feature": distance,
         "hit_0": grading.mean(sums, "hit"),
         "alpha_0": grading.mean(sums, "alpha"),
     }
-    return regression + soft * grading.mean(sums, "loss"), metrics
+    return regression * distance + soft * grading.mean(sums, "loss"), metrics
 
 
 def noisy(hidden: Array, batch: dict[str, Array], noise: float, seed: int) -> Array:

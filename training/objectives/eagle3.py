@@ -10,6 +10,7 @@ vocabulary, and positions whose likeliest token is not in it count nothing.
 Metrics: `hit_s` and `alpha_s`, given that the tokens before are the text's.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,16 +37,18 @@ def objective(
     part: int = 0,
     kept: Any = None,
     remat: bool = True,
+    taps: Sequence[int] = (),
 ) -> Objective:
     """`steps` own steps; logits of `part` positions exist at a time (0: of all).
 
     With `remat` a step is made again in the backward pass, so that one exists at a
-    time; without, all are kept.
+    time; without, all are kept. `taps` are the states that are read, where they are not
+    the paper's.
     """
     if steps < 1:
         raise ConfigError(f"steps={steps}: use at least 1")
     graded, config = losses.by_name(loss), model.config
-    eps, taps = layers.geometry(config).norm_eps, eagle3.taps(config)
+    eps, read = layers.geometry(config).norm_eps, eagle3.taps(config, taps)
 
     def total(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         masks = jnp.stack([predicted(batch, 2 + s) for s in range(steps)])
@@ -74,12 +77,12 @@ def objective(
         return (decay ** jnp.arange(steps) * each_step["loss"]).sum(), metrics
 
     def _unroll(params, batch, teacher, steps, each):
-        three = jnp.stack([teacher.hidden[tap] for tap in taps], 2)
+        three = jnp.stack([teacher.hidden[tap] for tap in read], 2)
         g = eagle3.features(params, three, eps)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
         return eagle3.unroll(params, config, embedded, g, steps, each, remat)
 
-    return Objective(total, lambda batch: predicted(batch, 2).sum(), taps)
+    return Objective(total, lambda batch: predicted(batch, 2).sum(), read)
 
 
 def guesses(
@@ -88,7 +91,10 @@ def guesses(
     """Per depth: the draft's own outputs along the text's tokens, and its head."""
     config = model.config
     eps = layers.geometry(config).norm_eps
-    three = jnp.stack([teacher.hidden[tap] for tap in eagle3.taps(config)], 2)
+    # Those that the objective asked for; of a shallow target some are one.
+    asked = sorted(tap for tap in teacher.hidden if isinstance(tap, int))
+    read = eagle3.taps(config, asked if len(asked) == 3 else ())
+    three = jnp.stack([teacher.hidden[tap] for tap in read], 2)
     g = eagle3.features(params, three, eps)
     embedded = ahead(teacher.embed(batch["tokens"]), 1)
     found = eagle3.unroll(params, config, embedded, g, depth, lambda s, x: x)

@@ -82,3 +82,23 @@ def test_the_draft_vocabulary():
     # Planted: offsets, as public checkpoints store them, are not ids.
     wrong = heads.spread({"kept": jnp.asarray([1, 2])}, jnp.asarray([[0.5, 2.0]]), 5)
     assert not np.array_equal(wrong, spread)
+
+
+class OtherStates:
+    """The objective that reads the embeddings and both layers of the small target."""
+
+    objective = staticmethod(functools.partial(eagle3.objective, taps=(0, 1, 2)))
+    guesses = staticmethod(eagle3.guesses)
+
+
+def test_other_states_are_read_where_they_were_trained_on():
+    """Planted: a loop that reads the paper's states with a head of others."""
+    arguments = (OtherStates, params(), 4)
+    assert agreement.Loop("drafters/eagle3", *arguments, taps=(0, 1, 2)).agrees()
+    assert not agreement.Loop("drafters/eagle3", *arguments).agrees()
+
+
+@pytest.mark.parametrize("own", [(1, 2), (1, 1, 2), (0, 1, 3), (-1, 1, 2), (2, 1, 0)])
+def test_states_that_do_not_exist_are_named(own):
+    with pytest.raises(ConfigError, match="name three states, rising, of 0 to 2"):
+        heads.taps(agreement.target().config, own)

@@ -1,0 +1,34 @@
+"""Why EAGLE-3 is behind EAGLE-1 on `tiny`: one difference of theirs at a time.
+
+Papers: EAGLE-2 (arXiv 2406.16858), EAGLE-3 (2503.01840). EAGLE-3 differs in the states
+that it reads (none of the target's last three layers', which are three of eight here
+and of 32 at 7B), in the steps of its training-time test, and in that nothing shows it
+the target's states. All decode with EAGLE-2's tree.
+
+Command:  python -m experiments.run --config=configs/eagle_gap.py
+              --workdir=runs/eagle_gap
+Hardware: 2 CPU cores. `--config.data.tokens=2_000_000`: as in the full table.
+"""
+
+import ml_collections
+
+from configs.heads import compare
+
+LAST = (2, 4, 8)  # of eight layers: the last one's state in place of the fifth's
+
+
+def get_config() -> ml_collections.ConfigDict:
+    c = compare.get_config()
+    c.name = "eagle_gap"
+    c.variants.eagle2_no_regression = {
+        "recipe": "eagle2",
+        "objective": {"regression": 0.0},
+    }
+    c.variants.eagle3_one_step = {"recipe": "eagle3", "objective": {"steps": 1}}
+    c.variants.eagle3_last_layer = {
+        "recipe": "eagle3",
+        "objective": {"taps": LAST},
+        "method": {"drafter": {"name": "drafters/eagle3", "taps": LAST}},
+    }
+    c.recipes = ("eagle2", "eagle3", *c.variants)
+    return c
