@@ -31,8 +31,16 @@ class Prompt(NamedTuple):
     new: int
 
 
-def read(lm: Any, path: str | pathlib.Path, new: int) -> list[Prompt]:
-    """The requests of a file; `DataError` names a line that holds none."""
+def read(
+    lm: Any,
+    path: str | pathlib.Path,
+    new: int,
+    asked: Callable[[Any], Any] = lambda row: row,
+) -> list[Prompt]:
+    """The requests of a file; `DataError` names a line that holds none.
+
+    `asked` makes of a line's object, which may have any form, one of a request.
+    """
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -42,7 +50,7 @@ def read(lm: Any, path: str | pathlib.Path, new: int) -> list[Prompt]:
         if not line.strip():
             continue
         try:
-            found.append(_prompt(lm, json.loads(line), new))
+            found.append(_prompt(lm, asked(json.loads(line)), new))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
                 f"{path}, line {number}: no object with prompt, messages or tokens "

@@ -11,6 +11,7 @@ stopped, and one that never learns.
 """
 
 import copy
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,7 +91,8 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
     count = {"first": config.before, "second": config.after}
     streams = []
     for at, (name, source) in enumerate(sources.items()):
-        texts = data.texts(source, "validation", folder)
+        split = data.EVERY if pathlib.Path(source).is_file() else "validation"
+        texts = data.texts(source, split, folder)
         documents = recipes.encoded(lm.tokenizer.inner, texts, store.path)
         size, seed = config.prompt_tokens, (config.seed, at)
         streams.append(requests(documents, count[name], config.every, size, seed))

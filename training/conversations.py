@@ -1,24 +1,21 @@
-"""Conversations in JSONL: tokens by the model's chat template, and what may be learned.
+"""Conversations: tokens by the model's chat template, and what may be learned.
 
-A line is an object with `conversations` (ShareGPT: a list of `from` and `value`) or
+One is an object with `conversations` (ShareGPT: a list of `from` and `value`) or
 `messages` (a list of `role` and `content`). The loss mask is 1 on what the assistant
 said, its end-of-turn token included, and 0 on the rest.
 
 The mask is found by rendering, for every answer, the conversation up to where it
 begins and up to its end: what the second has more is the answer, up to its last EOS. A
 template that renders a beginning otherwise once the conversation goes on (one that
-drops earlier thoughts, say) is refused, with the line. Tokens are those of the whole
-text: one that begins before an answer is not the answer's.
+drops earlier thoughts, say) is refused. Tokens are those of the whole text: one that
+begins before an answer is not the answer's.
 """
 
-import json
-import pathlib
-from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.errors import DataError, PromptError
+from models.errors import DataError
 
 ROLES = {
     "human": "user",
@@ -36,14 +33,14 @@ Messages = list[dict[str, Any]]
 
 
 class Conversation(NamedTuple):
-    """One line, as training takes it."""
+    """One, as training takes it."""
 
     tokens: np.ndarray  # int32[n]
     mask: np.ndarray  # bool[n]: the assistant's
 
 
 def messages(row: Any) -> Messages:
-    """The messages of a line's object in the form of chat templates.
+    """The messages of an object in the form of chat templates.
 
     Raises `DataError` for an unknown role or a missing text.
     """
@@ -64,21 +61,6 @@ def messages(row: Any) -> Messages:
             )
         found.append({"role": ROLES[role], "content": text})
     return found
-
-
-def read(path: str | pathlib.Path) -> Iterator[tuple[int, Messages]]:
-    """Line numbers and messages of a file; `DataError` names a line without any."""
-    try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            yield number, messages(json.loads(line))
-        except (ValueError, RecursionError) as error:  # DataError is a ValueError
-            raise DataError(f"{path}, line {number}: {error}") from error
 
 
 def render(lm: Any, said: Messages) -> Conversation:
@@ -110,29 +92,3 @@ def render(lm: Any, said: Messages) -> Conversation:
         ends = np.flatnonzero(np.isin(tokens[own], lm.config.eos))
         mask[own[: ends[-1] + 1] if len(ends) else own] = True
     return Conversation(tokens, mask)
-
-
-def load(lm: Any, path: str | pathlib.Path, longest: int = 0) -> list[Conversation]:
-    """All conversations of a file; longer ones are cut to `longest` tokens (0: none).
-
-    Raises `DataError` where a line cannot be used, or where nothing may be learned.
-    """
-    found = []
-    for number, said in read(path):
-        try:
-            one = render(lm, said)
-        except (DataError, PromptError) as error:
-            raise DataError(f"{path}, line {number}: {error}") from error
-        size = longest or len(one.tokens)
-        found.append(Conversation(one.tokens[:size], one.mask[:size]))
-    if not any(one.mask.any() for one in found):
-        raise DataError(
-            f"{path}: the loss mask is zero everywhere: no line has an assistant's turn"
-        )
-    return found
-
-
-def documents(found: Sequence[Conversation]) -> tuple[list, list]:
-    """Documents and masks for `data.Corpus`; the separator is never learned."""
-    masks = [np.append(one.mask, False) for one in found]
-    return [one.tokens for one in found], masks

@@ -3,9 +3,11 @@
 python -m training.distill --model=tiny --prompts=prompts.jsonl --out=target.jsonl \\
     --max_new_tokens=128 --temperature=0.8 --batch=16
 
-The files are those of `decoding/prompt_set.py`. Killed and started again, the command
-goes on where it was and writes the same bytes. A text depends on seed and index alone,
-so any lossless method may be used to write it faster.
+Prompts are lines of `decoding/prompt_set.py` or conversations, whose last answer is
+written anew. Heads learn from the file that comes out (`data.source`), and of each line
+the answer alone. Killed and started again, the command goes on where it was and writes
+the same bytes. A text depends on seed and index alone, so any lossless method may be
+used to write it faster.
 """
 
 import argparse
@@ -21,6 +23,7 @@ import models
 from decoding import compose, prompt_set
 from models import sharding
 from models.errors import DataError, DecodaxError
+from training import conversations
 
 
 class Settings(NamedTuple):
@@ -80,14 +83,35 @@ class Text(NamedTuple):
 
 def read(path: str | pathlib.Path) -> list[Text]:
     """The texts of a file, for `data.Corpus`, whose separator is the EOS."""
-    found = []
-    for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        tokens = np.asarray(row["tokens"], np.int32)[: -1 if row["ended"] else None]
-        mask = np.arange(len(tokens) + 1) >= row["prompt_tokens"]
-        mask[-1] = row["ended"]
-        found.append(Text(tokens, mask))
-    return found
+    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    return [text(json.loads(line)) for line in lines]
+
+
+def text(row: dict[str, Any]) -> Text:
+    """One line's object."""
+    tokens = np.asarray(row["tokens"], np.int32)[: -1 if row["ended"] else None]
+    mask = np.arange(len(tokens) + 1) >= row["prompt_tokens"]
+    mask[-1] = row["ended"]
+    return Text(tokens, mask)
+
+
+def prompts(lm: Any, path: str | pathlib.Path, new: int) -> list[prompt_set.Prompt]:
+    """The requests of a file, as `prompt_set.read`; of a conversation (ShareGPT or
+    messages) what stands before its last answer, by the model's chat template.
+    """
+
+    def asked(row: dict[str, Any]) -> dict[str, Any]:
+        if "messages" not in row and "conversations" not in row:
+            return row
+        said = conversations.messages(row)
+        while said and said[-1]["role"] == "assistant":
+            said.pop()
+        if not said:
+            raise DataError("nobody asks anything: no turn before the answer")
+        kept = {n: x for n, x in row.items() if n != "conversations"}
+        return {**kept, "messages": said}
+
+    return prompt_set.read(lm, path, new, asked)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,16 +134,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lm = models.load(given.model, mesh=given.mesh)
         drafts = {"draft": models.load(given.draft)} if given.draft else None
         settings = Settings(given.max_new_tokens, given.temperature, given.seed)
-        prompts = prompt_set.read(lm, given.prompts, settings.max_new_tokens)
+        requests = prompts(lm, given.prompts, settings.max_new_tokens)
         written = distill(
             lm,
-            [p.tokens for p in prompts],
+            [p.tokens for p in requests],
             given.out,
             settings,
             given.batch,
             compose.recipe(given.method),
             drafts,
-            [p.new for p in prompts],
+            [p.new for p in requests],
         )
     except (DecodaxError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")

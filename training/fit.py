@@ -142,6 +142,8 @@ def make_step(
             return jax.tree.map(jnp.add, total, (*scaled, weight)), None
 
         (grads, metrics, weight), _ = jax.lax.scan(add, zeros, parts)
+        # Nothing of the batch may be predicted: the sums are zero, and so the means.
+        weight = jnp.where(weight > 0, weight, 1.0)
         return jax.tree.map(lambda x: x / weight, (grads, metrics))
 
     def step(

@@ -20,13 +20,13 @@ from models.heads import eagle3, files, lora
 from training import (
     card,
     data,
+    documents,
     features,
     fit,
     grading,
     health,
     logs,
     optimizers,
-    recipes,
 )
 from training import teacher as teachers
 
@@ -102,21 +102,23 @@ class Training:
                 f"config.model={config.model!r} has no tokenizer.json to read text with"
             )
         c = config.data
-        folder = c.directory or self.workdir / "data"
-        self.documents = [
-            self._encode(data.texts(c.source, split, folder))
-            for split in ("train", "validation")
-        ]
+        folder = pathlib.Path(c.directory or self.workdir / "data")
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        own, self.held = (
+            documents.read(self.lm, c.source, split, folder, self.workdir)
+            for split in data.SPLITS
+        )
         steps = -(-c.tokens // (c.batch * c.window))
         stage = data.Stage(steps, c.batch, c.window)
-        corpus = data.Corpus(self.documents[0], separator=self._separator())
+        corpus = data.Corpus(own.tokens, self._separator(), own.masks)
         self.stream = data.Stream(
             corpus, (stage,), config.seed, numbered=True, recut=c.get("recut", True)
         )
         self.kept = None
         if config.draft_vocab:
+            learned = corpus.flat if corpus.mask is None else corpus.flat[corpus.mask]
             self.kept = eagle3.most_frequent(
-                corpus.flat, self.lm.config.vocab_size, config.draft_vocab
+                learned, self.lm.config.vocab_size, config.draft_vocab
             )
         given = {} if self.kept is None else {"kept": self.kept}
         self.objective = self.kind.objective(
@@ -131,11 +133,6 @@ class Training:
         # The draft vocabulary is data: no optimiser sees it.
         self.constants = {n: x for n, x in whole.items() if n == "kept"}
         self.params = {n: x for n, x in whole.items() if n != "kept"}
-
-    def _encode(self, texts: list[str]) -> list[np.ndarray]:
-        self.workdir.mkdir(parents=True, exist_ok=True)
-        tokenizer: Any = self.lm.tokenizer
-        return recipes.encoded(tokenizer.inner, texts, self.workdir)
 
     def _separator(self) -> int:
         eos = self.lm.config.eos
@@ -183,13 +180,28 @@ class Training:
         )
 
     def prompts(self, count: int, size: int) -> list[list[int]]:
-        """The beginnings of held-out documents, in their order."""
-        long = [d for d in self.documents[1] if len(d) >= 2 * size]
-        if len(long) < count:
+        """Of held-out documents, in their order: what stands before the first answer,
+        or, of raw text, the second `size` tokens: the first are often a licence.
+        """
+        if self.held.masks is not None:
+            room = self.lm.config.max_positions - self.config.evaluate.new_tokens
+            begun = [m.argmax() for m in self.held.masks]
+            found = [
+                tokens[:n].tolist()
+                for tokens, n in zip(self.held.tokens, begun)
+                if 0 < n <= room
+            ]
+            what = f"an answer, and at most {room} tokens before it"
+        else:
+            long = [d for d in self.held.tokens if len(d) >= 2 * size]
+            found = [d[size : 2 * size].tolist() for d in long]
+            what = f"{2 * size} tokens"
+        if len(found) < count:
             raise ConfigError(
-                f"{len(long)} held-out documents have {2 * size} tokens, not {count}"
+                f"{len(found)} held-out documents have {what}, not {count}: give more "
+                "text, or a lower config.evaluate.prompts"
             )
-        return [d[size : 2 * size].tolist() for d in long[:count]]
+        return found[:count]
 
     def hits(self, params: Any, temperature: float) -> list[list[float]]:
         """[depth][rank]: how often the target picks the candidate, on held-out text.
@@ -197,15 +209,29 @@ class Training:
         Given that the path to it is the text's own.
         """
         c = self.config.evaluate
-        flat = np.concatenate(self.documents[1])[: c.tokens]
+        rows = self._windows(self.held.tokens)
+        batches = [{"tokens": row[None]} for row in rows]
+        if self.held.masks is not None:
+            masks = self._windows([mask[:-1] for mask in self.held.masks])
+            batches = [{**b, "loss_mask": m[None]} for b, m in zip(batches, masks)]
+        measure = self._measure(temperature)
+        each = [measure(params, self.lm.params, batch) for batch in batches]
+        sums = sharding.fetch(each)
+        total, count = (np.sum([np.asarray(s[i]) for s in sums], 0) for i in (0, 1))
+        if not count.all():
+            raise ConfigError(
+                f"evaluate.tokens={c.tokens}: no answer in so many held-out tokens"
+            )
+        return (total / count[:, None]).tolist()
+
+    def _windows(self, parts: list[np.ndarray]) -> np.ndarray:
+        """[n, window] of `evaluate.tokens` of the parts, one after another."""
+        c = self.config.evaluate
+        flat = np.concatenate(parts)[: c.tokens]
         rows = flat[: len(flat) // c.window * c.window].reshape(-1, c.window)
         if not len(rows):
             raise ConfigError(f"evaluate.tokens={c.tokens}: not a window of {c.window}")
-        measure = self._measure(temperature)
-        each = [measure(params, self.lm.params, row[None]) for row in rows]
-        sums = sharding.fetch(each)
-        total, count = (np.sum([np.asarray(s[i]) for s in sums], 0) for i in (0, 1))
-        return (total / count[:, None]).tolist()
+        return rows
 
     def _measure(self, temperature: float) -> Any:
         """The compiled sums of a batch; one program for each temperature."""
@@ -215,8 +241,7 @@ class Training:
         run = teachers.teacher(self.lm.model, self.objective.taps)
 
         @jax.jit
-        def measure(params: Any, frozen: Any, tokens: Any) -> Any:
-            batch = {"tokens": tokens}
+        def measure(params: Any, frozen: Any, batch: Any) -> Any:
             frozen, heads = lora.applied(frozen, self.heads(params))
             teacher = run(frozen, batch)
             found = self.kind.guesses(heads, self.lm.model, batch, teacher, c.depth)

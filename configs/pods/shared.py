@@ -2,8 +2,8 @@
 
 `architecture` holds fields of the target's config.json, so that
 `experiments.preflight` can look at a recipe where the weights are not. Data is a folder
-with `train/` and `validation/`, a text a file, best written by the target itself
-(`python -m training.distill`).
+with `train/` and `validation/` or a `.jsonl` file, of conversations or best of what the
+target wrote itself (`training/documents.py`, `python -m training.distill`).
 """
 
 import ml_collections

@@ -62,15 +62,14 @@ def _cell(key: Array, c: Any) -> Params:
     dim = c.d_model
     heads = c.n_heads if dim % c.n_heads == 0 else 1
     shape = (dim, heads, dim // heads)
-    keys = jax.random.split(key, 3)
-    query, key_ = (_near_one(k, 1, dim)[0].reshape(shape) for k in keys[:2])
-    small = jax.random.uniform(keys[2], shape, maxval=0.01)
+    same = jnp.eye(dim).reshape(shape)
+    small = jax.random.uniform(key, shape, minval=-0.01, maxval=0.01)
     zero = jnp.zeros(shape[1:])
     return {
         "norm": jnp.ones(dim),
-        "query": query,
+        "query": same,
         "query_bias": zero,
-        "key": key_,
+        "key": same,
         "key_bias": zero,
         "value": small,
         "value_bias": zero,

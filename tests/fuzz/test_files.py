@@ -21,7 +21,7 @@ from experiments import questions
 from models.errors import CheckpointError, DataError
 from tests.conformance import kit
 from tests.fuzz.survey import cases, survey
-from training import checkpoints, conversations, data
+from training import checkpoints, conversations, data, documents
 
 WORDS = st.sampled_from(
     ["tokens", "prompt", "messages", "max_new_tokens", "turns", "text", "category",
@@ -107,7 +107,8 @@ def test_jsonl(count, tmp_path):
         assert all(type(t) is str for t in data.jsonl_texts(path))
 
     def read_conversations() -> None:
-        for _, said in conversations.read(path):
+        for _, row in documents.rows(str(path), data.EVERY):
+            said = conversations.messages(row)
             assert said and all(type(m["content"]) is str for m in said)
 
     readers = (read_prompts, read_questions, read_texts, read_conversations)

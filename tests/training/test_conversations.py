@@ -8,7 +8,7 @@ import pytest
 
 import models
 from models.errors import DataError
-from training import conversations, data, doctor
+from training import conversations, data, doctor, documents
 
 CHATML = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
@@ -47,6 +47,10 @@ def model(template):
     return dataclasses.replace(found, tokenizer=own)
 
 
+def load(lm, path):
+    return documents.read(lm, str(path), data.EVERY, path.parent, path.parent)
+
+
 def write(path, *rows):
     path.write_text("\n".join(x if type(x) is str else json.dumps(x) for x in rows))
     return path
@@ -54,7 +58,7 @@ def write(path, *rows):
 
 def test_the_mask_is_what_the_assistant_says(lm, tmp_path):
     path = write(tmp_path / "a.jsonl", SHARE, "", PLAIN)
-    one, two = conversations.load(lm, path)
+    one, two = (conversations.Conversation(t, m[:-1]) for t, m in zip(*load(lm, path)))
     said = [lm.tokenizer.decode(run.tolist()) for run in doctor.masked_runs(one)]
     assert said == ["import os", "import sys\nimport os"]
     assert all(run[-1] == lm.config.eos[0] for run in doctor.masked_runs(one))
@@ -62,28 +66,26 @@ def test_the_mask_is_what_the_assistant_says(lm, tmp_path):
     # Planted: the human's words in its place.
     human = lm.tokenizer.decode(one.tokens[~one.mask].tolist())
     assert "import os?" in human and "import sys" not in human
-    texts, masks = conversations.documents([one, two])
+    texts, masks = load(lm, path)
+    assert not any(mask[-1] for mask in masks)  # the separator is nobody's
     assert data.Corpus(texts, 0, masks).mask.sum() == one.mask.sum() + two.mask.sum()
-    size = len(two.tokens)  # a shorter cut would leave nothing to learn
-    short = conversations.load(lm, path, size)
-    assert [len(c.tokens) for c in short] == [size, size] and len(one.tokens) > size
 
 
 def test_lines_that_cannot_be_used_are_named(lm, tmp_path):
     for bad, why in (
         ("{", "line 2"),
-        ({"text": "x"}, "no messages"),
+        ({"conversations": []}, "no messages"),
         ({"messages": [{"role": "judge", "content": "x"}]}, "role 'judge'"),
         ({"messages": [{"role": "user", "content": None}]}, "NoneType"),
     ):
         with pytest.raises(DataError, match=why) as error:
-            conversations.load(lm, write(tmp_path / "b.jsonl", PLAIN, bad))
+            load(lm, write(tmp_path / "b.jsonl", PLAIN, bad))
         assert "line 2" in str(error.value)
     none = {"messages": PLAIN["messages"][:1]}
     with pytest.raises(DataError, match="zero everywhere"):
-        conversations.load(lm, write(tmp_path / "c.jsonl", none))
+        load(lm, write(tmp_path / "c.jsonl", none))
     with pytest.raises(DataError, match="otherwise once it goes on"):
-        conversations.load(model(FORGETFUL), write(tmp_path / "d.jsonl", SHARE))
+        load(model(FORGETFUL), write(tmp_path / "d.jsonl", SHARE))
 
 
 def test_the_doctor_s_findings(lm, tmp_path):

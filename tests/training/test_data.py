@@ -86,10 +86,10 @@ def test_documents_from_files(tmp_path: pathlib.Path) -> None:
     lines = [json.dumps({"text": text}) for text in ("one\u2028two", "three")]
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(lines) + "\n")
-    assert data.texts(str(path), "train", "") == ["one\u2028two", "three"]
+    assert data.texts(str(path), data.EVERY, "") == ["one\u2028two", "three"]
     path.write_text(lines[0] + '\n{"body": 1}\n')
     with pytest.raises(DataError, match="line 2"):
-        data.texts(str(path), "train", "")
+        data.texts(str(path), data.EVERY, "")
     folder = tmp_path / "texts" / "train"
     folder.mkdir(parents=True)
     (folder / "b.txt").write_text("bee")
