@@ -28,7 +28,6 @@ def get_config() -> ml_collections.ConfigDict:
     c.variants.eagle3_last_layer = {
         "recipe": "eagle3",
         "objective": {"taps": LAST},
-        "method": {"drafter": {"name": "drafters/eagle3", "taps": LAST}},
     }
     c.recipes = ("eagle2", "eagle3", *c.variants)
     return c

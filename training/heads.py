@@ -1,6 +1,8 @@
 """From a config to trained, measured and exported draft heads of a target."""
 
+import functools
 import importlib
+import inspect
 import json
 import pathlib
 from collections.abc import Sequence
@@ -54,9 +56,21 @@ def module(name: str) -> Any:
     return importlib.import_module(f"training.objectives.{name}")
 
 
+def agreed(config: Any) -> dict[str, Any]:
+    """The objective's fields that its guesses and its drafter must have, too."""
+    names = inspect.signature(module(config.head).guesses).parameters
+    return {n: x for n, x in config.objective.to_dict().items() if n in names}
+
+
+def untrained(config: Any) -> compose.Method:
+    """The config's method, whose tree knows nothing of hits."""
+    given = compose.from_config(config.method.to_dict())
+    return compose.with_drafter(given, **agreed(config))
+
+
 def method(config: Any, hits: Sequence[Sequence[float]]) -> compose.Method:
     """The config's method; its tree made from measured hits, where it says so."""
-    given = compose.from_config(config.method.to_dict())
+    given = untrained(config)
     if config.tree_budget:
         found = prompt_trees.sparse(hits, config.tree_budget)
         topology = decoding.Spec("topologies/static", choices=found.choices)
@@ -239,12 +253,13 @@ class Training:
             return self._measures[temperature]
         c = self.config.evaluate
         run = teachers.teacher(self.lm.model, self.objective.taps)
+        guesses = functools.partial(self.kind.guesses, **agreed(self.config))
 
         @jax.jit
         def measure(params: Any, frozen: Any, batch: Any) -> Any:
             frozen, heads = lora.applied(frozen, self.heads(params))
             teacher = run(frozen, batch)
-            found = self.kind.guesses(heads, self.lm.model, batch, teacher, c.depth)
+            found = guesses(heads, self.lm.model, batch, teacher, c.depth)
             sums = []
             for i, (states, draft) in enumerate(found):
                 hidden = teachers.ahead(teacher.hidden[teachers.NORM], 1 + i)
@@ -280,7 +295,7 @@ class Training:
         out = decoding.generate(
             lm,
             self.prompts(c.prompts, c.prompt_tokens),
-            compose.from_config(self.config.method.to_dict()),
+            untrained(self.config),
             max_new_tokens=c.new_tokens,
             temperature=c.temperature,
             drafts={"heads": heads},

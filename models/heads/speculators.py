@@ -58,15 +58,18 @@ def read(
     stored: Mapping[str, Any],
     target: Any,
     embedding: Any = None,
+    taps: Sequence[int] = (),
 ) -> tuple[str, Any]:
     """What the head is called here ("eagle", "eagle3"), and its params.
 
-    `config` is their config.json, `target` the target's config, `embedding` its rows.
+    `config` is their config.json, `target` the target's config, `embedding` its rows;
+    `taps` the states that EAGLE-3's head reads, where they are not the paper's: those
+    that its drafter must be given, too.
     """
     f = fields.Fields(config, "config.json")
     kind = f.take("speculators_model_type", "")
     _check_kind(kind)
-    flags = _eagle(f) if kind == "eagle" else _eagle3(f, target)
+    flags = _eagle(f) if kind == "eagle" else _eagle3(f, target, taps)
     _check_layer(f.mapping("transformer_layer_config"), target)
     for name in ("speculators_version", "speculators_config", "tie_word_embeddings"):
         f.take(name, None)  # how it was made and is served
@@ -123,11 +126,12 @@ def write(
     verifier: str,
     architectures: Sequence[str] = ("LlamaForCausalLM",),
     drafts: int = 5,
+    taps: Sequence[int] = (),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """config.json and the tensors.
 
     `verifier` and `architectures` name the target as Hugging Face does; `drafts` are
-    proposed a round.
+    proposed a round; `taps` as in `read`.
     """
     _check_kind(kind)
     _check_target(target)
@@ -161,7 +165,7 @@ def write(
     else:
         config["draft_vocab_size"] = own["head"].shape[0]
         config["target_hidden_size"] = None
-        config["eagle_aux_hidden_state_layer_ids"] = list(eagle3.taps(target))
+        config["eagle_aux_hidden_state_layer_ids"] = list(eagle3.taps(target, taps))
         config["embed_requires_grad"] = False
         for flag, (moved, plain) in MOVED.items():
             config[flag] = moved in own
@@ -179,12 +183,15 @@ def write(
 
 
 def load(
-    folder: str | pathlib.Path, target: Any, embedding: Any = None
+    folder: str | pathlib.Path,
+    target: Any,
+    embedding: Any = None,
+    taps: Sequence[int] = (),
 ) -> tuple[str, Any]:
     """`read` of a folder."""
     folder = pathlib.Path(folder)
     config = tensors.read_json(folder / "config.json")
-    return read(config, public.stored(folder), target, embedding)
+    return read(config, public.stored(folder), target, embedding, taps)
 
 
 def save(
@@ -195,9 +202,11 @@ def save(
     verifier: str,
     architectures: Sequence[str] = ("LlamaForCausalLM",),
     drafts: int = 5,
+    taps: Sequence[int] = (),
 ) -> None:
     """`write` to a folder."""
-    config, found = write(kind, params, target, verifier, architectures, drafts)
+    about = (verifier, architectures, drafts, taps)
+    config, found = write(kind, params, target, *about)
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     public.store(folder / tensors.SINGLE, found)
@@ -228,7 +237,7 @@ def _eagle(f: fields.Fields) -> dict[str, Any]:
     return {"fusion_bias": f.flag("fusion_bias", False)}
 
 
-def _eagle3(f: fields.Fields, target: Any) -> dict[str, Any]:
+def _eagle3(f: fields.Fields, target: Any, taps: Sequence[int]) -> dict[str, Any]:
     if f.data.get("norm_before_residual") is None:
         raise ConfigError(
             f"{f.where} does not say norm_before_residual, which is false by default "
@@ -236,7 +245,7 @@ def _eagle3(f: fields.Fields, target: Any) -> dict[str, Any]:
         )
     f.fixed("embed_requires_grad", False)
     f.fixed("target_hidden_size", target.d_model)
-    f.fixed("eagle_aux_hidden_state_layer_ids", list(eagle3.taps(target)))
+    f.fixed("eagle_aux_hidden_state_layer_ids", list(eagle3.taps(target, taps)))
     flags: dict[str, Any] = {name: f.flag(name, False) for name in (*MOVED, *FUSED)}
     flags["draft_vocab_size"] = f.integer("draft_vocab_size")
     if flags["norm_before_fc"] and flags["fc_norm"]:

@@ -252,3 +252,15 @@ def test_eagle_1_is_checked_too():
     scaled = dataclasses.replace(TARGET, embed_scale=2.0)
     with pytest.raises(ConfigError, match="embed_scale=2"):
         speculators.write("eagle", {}, scaled, "some/target")
+
+
+def test_other_states_are_written_and_must_be_named():
+    """Planted: a head of other states, read as one of the paper's."""
+    params = speculators.read(*eagle3_folder(), TARGET)[1]
+    own = (0, 1, TARGET.n_layers)
+    config, tensors = speculators.write("eagle3", params, TARGET, "some/x", taps=own)
+    assert config["eagle_aux_hidden_state_layer_ids"] == list(own)
+    kind, again = speculators.read(config, tensors, TARGET, taps=own)
+    assert kind == "eagle3" and jax.tree.structure(again) == jax.tree.structure(params)
+    with pytest.raises(ConfigError, match="eagle_aux_hidden_state_layer_ids"):
+        speculators.read(config, tensors, TARGET)

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import inspect
 import json
 import pathlib
 import shutil
@@ -403,6 +404,47 @@ def test_the_full_comparison():
     assert every["falcon"].objective.rows == rows
     assert every["medusa2"].objective.warm == rows // 5
     assert every["ppd"].train.rate == 0.02 and every["medusa"].train.rate == 0.002
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("medusa", "blocks", 2),
+        ("medusa2", "blocks", 2),
+        ("hydra", "blocks", 3),
+        ("falcon", "k", 3),
+        ("hidden_transfer", "layer", 1),
+        ("eagle3", "taps", (0, 2, 3)),
+    ],
+)
+def test_measured_and_decoded_as_trained(name, field, value):
+    """What an objective is given its guesses and its drafter are given, too.
+
+    Planted: a field of the loss alone, which a drafter does not have.
+    """
+    c = importlib.import_module(f"configs.heads.{name}").get_config()
+    assert field not in heads.untrained(c).drafter.arguments
+    c.objective[field] = value
+    c.objective.part = 7
+    assert heads.agreed(c) == {field: value}
+    found = heads.untrained(c).drafter
+    known = inspect.signature(found.module.drafter).parameters
+    assert dict(found.arguments)[field] == value
+    assert field in known and "part" not in known
+
+
+def test_a_middle_layer_is_measured_where_it_is(corpus, tmp_path):
+    """Hidden Transfer from another layer; planted: measured at the default one."""
+    c = recipe("hidden_transfer", corpus)
+    c.objective.layer = 3
+    own = heads.Training(c, tmp_path, small_target(4))
+    found = own.hits(own.params, 0.0)
+    with own.config.unlocked():
+        own.config.objective = {}
+    own._measures.clear()
+    with pytest.raises(KeyError):
+        own.hits(own.params, 0.0)
+    assert np.shape(found) == (2, 4)
 
 
 def test_variants_are_recipes_but_for_their_fields():

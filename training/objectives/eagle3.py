@@ -86,14 +86,17 @@ def objective(
 
 
 def guesses(
-    params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
+    params: Any,
+    model: Any,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    depth: int,
+    taps: Sequence[int] = (),
 ) -> list:
     """Per depth: the draft's own outputs along the text's tokens, and its head."""
     config = model.config
     eps = layers.geometry(config).norm_eps
-    # Those that the objective asked for; of a shallow target some are one.
-    asked = sorted(tap for tap in teacher.hidden if isinstance(tap, int))
-    read = eagle3.taps(config, asked if len(asked) == 3 else ())
+    read = eagle3.taps(config, taps)
     three = jnp.stack([teacher.hidden[tap] for tap in read], 2)
     g = eagle3.features(params, three, eps)
     embedded = ahead(teacher.embed(batch["tokens"]), 1)

@@ -112,7 +112,12 @@ def changed_teacher(
 
 
 def guesses(
-    params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
+    params: Any,
+    model: Any,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    depth: int,
+    blocks: int = 1,
 ) -> list:
     """Medusa's, where the teacher is the changed model and the params its heads."""
-    return medusa.guesses(params, model, batch, teacher, depth)
+    return medusa.guesses(params, model, batch, teacher, depth, blocks)

@@ -88,7 +88,7 @@ class OtherStates:
     """The objective that reads the embeddings and both layers of the small target."""
 
     objective = staticmethod(functools.partial(eagle3.objective, taps=(0, 1, 2)))
-    guesses = staticmethod(eagle3.guesses)
+    guesses = staticmethod(functools.partial(eagle3.guesses, taps=(0, 1, 2)))
 
 
 def test_other_states_are_read_where_they_were_trained_on():
