@@ -5,6 +5,7 @@ decode the same prompts beside plain decoding and beside the draft before alignm
 """
 
 import json
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from models import processes
 from training import drafts
 
 # Fields that choose what is measured; finished pieces are kept.
-SELECTION = ("tasks", "temperatures", "mesh", "rules")
+SELECTION = ("tasks", "temperatures", "targets", "mesh", "rules")
 BEFORE = "before"
 
 
@@ -30,7 +31,12 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     hardware, versions = evaluate.provenance(store)
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
-    prompts = tasks.build(lm, config.tasks, config.prompts, config.prompt_tokens)
+    targets: list[tuple[str, Any, dict[str, Any]]] = [("", lm, {})]
+    for path, fields in config.get("targets", ()):
+        own = models.load(path, mesh=config.mesh, rules=config.rules)
+        targets.append((f"@{pathlib.Path(path).name}", own, dict(fields)))
+    asked = (config.tasks, config.prompts, config.prompt_tokens)
+    prompts = {at: tasks.build(own, *asked) for at, own, _ in targets}
     with console.bar(len(config.variants) + 3, "read bandwidth") as bar:
         found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
         bar.done()
@@ -48,10 +54,12 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             every[name] = models.load(folder / name / "export", dtype=jnp.float32)
         for name, draft in every.items():
             bar.doing(f"decoding with {name}")
-            for row, samples in _rows(config, store, lm, name, draft, prompts, found):
-                if row["key"] not in found["samples"]:
-                    found["rows"].append(row)
-                found["samples"][row["key"]] = samples
+            for at, own, fields in targets:
+                given = (config, store, own, name, draft, prompts[at], found)
+                for row, samples in _rows(*given, at, fields):
+                    if row["key"] not in found["samples"]:
+                        found["rows"].append(row)
+                    found["samples"][row["key"]] = samples
             bar.done()
     found["tables"] = [_table(figures)]
     found["plots"] = learning.plots(_trainings(figures))
@@ -68,17 +76,24 @@ def _trainings(figures: dict[str, Any]) -> list[learning.Trained]:
     ]
 
 
-def _rows(config, store, lm, name, draft, prompts, found) -> list[tuple[dict, dict]]:
-    """A row and its texts for plain decoding and one draft, on every task."""
+def _rows(
+    config, store, lm, name, draft, prompts, found, at, fields
+) -> list[tuple[dict, dict]]:
+    """A row and its texts for plain decoding and one draft, on every task.
+
+    `at` marks the rows of another target, where the drafter is given `fields`.
+    """
     sizes = (config.prompt_tokens, config.max_new_tokens, config.batch)
     bench = Bench(lm, {"draft": draft}, *sizes)
-    plain, own = compose.recipe("plain"), drafts.method(config)
+    plain = compose.recipe("plain")
+    own = compose.with_drafter(drafts.method(config), **fields)
     rows = []
     for task in config.tasks:
         for temperature in config.temperatures:
             for label, method in (("plain", plain), (name, own)):
                 cell = Cell(
-                    label, method, task, float(temperature), config.seed, config.batch
+                    *(f"{label}{at}", method, task, float(temperature)),
+                    *(config.seed, config.batch),
                 )
 
                 def compute(cell: Cell = cell) -> Any:

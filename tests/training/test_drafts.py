@@ -10,6 +10,7 @@ import pytest
 import models
 from configs import direct_alignment, fastdraft, judge, s2d, specdec_pp, specee
 from experiments import acceptance, machine, report, settings
+from experiments import drafts as stage
 from experiments import lossy as stages
 from experiments.store import Store
 from models.errors import ConfigError
@@ -127,6 +128,43 @@ def test_a_sorted_draft_and_its_drafter():
     method = drafts.method(c)
     assert method.drafter.name == "drafters/s2d"
     assert method.topology.arguments["length"] == c.evaluate.length
+
+
+def test_one_sorted_draft_serves_two_targets(
+    request, tmp_path, monkeypatch, quick_bandwidth
+):
+    """The texts are each target's own; a threshold of its own changes what it costs."""
+    first, second = small_target(1), small_target(2)
+    models.save(second, tmp_path / "deep")
+    c = recipe(s2d, request.getfixturevalue("corpus"))
+    c.draft.update(start="", d_model=8, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=16)
+    c.variants = {"sorted": {"loss": "kl", "exits": (1,)}}
+    c.drafter.update(exits=(1,), threshold=0.0)
+    c.targets = ((str(tmp_path / "deep"), {"threshold": 1.0}),)
+    c.update(tasks=("text",), temperatures=(0.8,), prompts=2, prompt_tokens=8)
+    c.update(max_new_tokens=6, repeats=1)
+    seen = []
+    sound = stage.Bench.compose
+
+    def compose(self, case, lm=None):
+        arguments = case.method.drafter.arguments
+        seen.append((self.lm.config.n_layers, dict(arguments).get("threshold")))
+        return sound(self, case, lm)
+
+    monkeypatch.setattr(stage.Bench, "compose", compose)
+    place = Store(tmp_path / "run")
+    found = stage.run(c, place, first)
+    assert {(1, 0.0), (2, 1.0)} <= set(seen) and (2, 0.0) not in seen  # planted
+    rows = {row["method"]: row for row in found["rows"]}
+    names = {f"{n}{at}" for n in ("plain", "before", "sorted") for at in ("", "@deep")}
+    assert set(rows) == names
+    assert all(row["identical_to_plain"] for row in rows.values())
+    one, other = (rows[n] for n in ("plain", "plain@deep"))
+    texts = [found["samples"][row["key"]] for row in (one, other)]
+    assert [s["pieces"] for s in texts[0]] != [s["pieces"] for s in texts[1]]
+    report.write(place, settings.plain(c), found)
+    assert "sorted@deep" in (place.path / "report.md").read_text()
+    assert (place.path / "figures" / "mfu.png").exists()
 
 
 @pytest.mark.long
