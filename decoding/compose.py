@@ -11,6 +11,7 @@ from decoding import base, catalogue, chain
 from decoding.catalogue import Spec
 from decoding.constraints import stop as stopping
 from decoding.loop import Program
+from models import tokenizer as tokenizers
 from models.errors import MethodError
 
 ROLES = {  # and the folder that each is chosen from
@@ -132,7 +133,7 @@ def compose(
 
     Raises:
         MethodError: an unknown name or argument, parts that disagree, or a draft model
-            with another vocabulary.
+            with another vocabulary or tokenizer.
     """
     drafts, streams = dict(drafts or {}), dict(streams or {})
     if not temperature >= 0:
@@ -158,6 +159,8 @@ def compose(
                 f"one of {target.vocab_size}: use a draft with the target's tokenizer"
             )
         if config is not None:
+            words = getattr(draft, "tokenizer", None)
+            tokenizers.check_same(f"drafts[{name!r}]", words, lm.tokenizer, MethodError)
             available[name] = draft.model
 
     verifier_spec = method.verifier

@@ -1,6 +1,8 @@
 """A thin wrapper over `tokenizers.Tokenizer`: text, ids, and the bytes of each id."""
 
 import codecs
+import functools
+import hashlib
 import json
 import pathlib
 import re
@@ -11,7 +13,7 @@ import tokenizers
 
 from models import chat
 from models.checkpoints import tensors
-from models.errors import CheckpointError, PromptError
+from models.errors import CheckpointError, ConfigError, PromptError
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -49,8 +51,7 @@ class Tokenizer:
         self.template = template
         added = tokenizer.get_added_tokens_decoder()
         self.specials = frozenset(i for i, token in added.items() if token.special)
-        vocab = tokenizer.get_vocab(with_added_tokens=True)
-        self.vocab_size = max(vocab.values(), default=-1) + 1
+        self.vocab_size = max(self.vocabulary().values(), default=-1) + 1
         decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
         steps = decoder.get("decoders", [decoder])
         self._kinds = {step.get("type") for step in steps}
@@ -64,6 +65,16 @@ class Tokenizer:
             for step in steps
         )
         self._bytes: list[bytes] | None = None
+
+    def vocabulary(self) -> dict[str, int]:
+        """The id of every token, added ones included."""
+        return self.inner.get_vocab(with_added_tokens=True)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Names the vocabulary: two with the same give every token the same id."""
+        words = json.dumps(sorted(self.vocabulary().items()))
+        return hashlib.sha256(words.encode()).hexdigest()
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Ids of `text`; `add_special` puts a BOS in front where the model has one."""
@@ -84,7 +95,7 @@ class Tokenizer:
         if self._bytes is None:
             table = [b""] * self.vocab_size
             alphabet = byte_alphabet()
-            for token, i in self.inner.get_vocab(with_added_tokens=True).items():
+            for token, i in self.vocabulary().items():
                 if i not in self.specials:
                     table[i] = self._bytes_of(token, alphabet)
             self._bytes = table
@@ -162,6 +173,30 @@ class Stream:
     def flush(self) -> str:
         """What is left at the end: U+FFFD for an unfinished character, or nothing."""
         return self._decoder.decode(b"", final=True)
+
+
+def check_same(
+    name: str, draft: Any, target: Any, error: type[Exception] = ConfigError
+) -> None:
+    """Refuse the tokenizer of a draft model whose ids mean other tokens.
+
+    Draft and target speak of tokens by their ids alone, so that a mismatch would go
+    unnoticed but for drafts that are never taken. `name` is what an error calls the
+    draft. Nothing is compared where one has no `Tokenizer`. Vocabularies are hashed
+    once, so that every call of `generate` can ask.
+    """
+    both = isinstance(draft, Tokenizer) and isinstance(target, Tokenizer)
+    if draft is target or not both or draft.digest == target.digest:
+        return
+    own, wanted = draft.vocabulary(), target.vocabulary()
+    other = [t for t in wanted.keys() | own.keys() if own.get(t) != wanted.get(t)]
+    first = min(other, key=lambda token: (wanted.get(token, len(wanted)), token))
+    there, here = own.get(first, "none"), wanted.get(first, "none")
+    raise error(
+        f"{name} has another tokenizer: {len(other)} tokens do not have the id that "
+        f"they have in the target's, {first!r} for one (id {there} there, {here} in "
+        "the target's): use a draft with the target's tokenizer"
+    )
 
 
 def load(directory: pathlib.Path, eos: tuple[int, ...]) -> Tokenizer | None:

@@ -6,9 +6,11 @@ import types
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 import decoding
 from decoding import Method, Spec, decoder, loop
+from models import tokenizer
 from models.errors import ConstraintError, DecodaxError, MethodError, PromptError
 from tests.conformance import kit
 
@@ -192,6 +194,19 @@ def other(vocab: int):
 MUTE = types.SimpleNamespace(
     model=kit.TARGET.model, params=kit.TARGET.params, tokenizer=None, config=None
 )
+
+
+def spelled(lm, letters: str):
+    """The model with a tokenizer whose token i is the i-th of `letters`."""
+    vocabulary = {letter: i for i, letter in enumerate(letters)}
+    inner = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel(vocabulary, unk_token=letters[0])
+    )
+    own = {**vars(lm), "tokenizer": tokenizer.Tokenizer(inner)}
+    return types.SimpleNamespace(**own)
+
+
+SPELLED = spelled(kit.TARGET, "abcdefgh")
 SHORT_CONFIG = dataclasses.replace(kit.TARGET.config, max_positions=64)
 SHORT = types.SimpleNamespace(
     model=kit.TARGET.model._replace(config=SHORT_CONFIG),
@@ -231,6 +246,15 @@ BAD = [
         {"method": Method(Spec("drafters/model")), "drafts": {"draft": other(12)}},
         MethodError,
         "vocabulary of 12, the target one of 8",
+    ),
+    (
+        {
+            "lm": SPELLED,
+            "method": Method(Spec("drafters/model")),
+            "drafts": {"draft": spelled(kit.DRAFT, "abdcefgh")},
+        },
+        MethodError,
+        r"drafts\['draft'\] has another tokenizer: 2 tokens .* 'c' for one \(id 3",
     ),
     ({"method": Method(Spec("drafters/model"))}, MethodError, "draft"),
     (
@@ -274,6 +298,22 @@ def test_bad_input_is_refused_before_compilation(fields, error, words, monkeypat
     with pytest.raises(error, match=words) as caught:
         decoding.generate(**given)
     assert isinstance(caught.value, DecodaxError) and str(caught.value)
+
+
+def test_fault_vocabularies_compared_by_their_sizes(monkeypatch):
+    """Planted: a draft of as many tokens is taken. One of the same tokens is, too."""
+    method = Method(Spec("drafters/model"), topology=kit.spec("topologies/chain"))
+
+    def composed(letters: str):
+        drafts = {"draft": spelled(kit.DRAFT, letters)}
+        return decoding.compose.compose(method, SPELLED, 0.0, drafts)
+
+    assert composed("abcdefgh")
+    with pytest.raises(MethodError, match="another tokenizer"):
+        composed("abdcefgh")
+    by_size = property(lambda own: str(own.vocab_size))
+    monkeypatch.setattr(tokenizer.Tokenizer, "digest", by_size)
+    assert composed("abdcefgh")
 
 
 def test_fault_a_check_that_comes_too_late(monkeypatch):

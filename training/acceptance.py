@@ -15,7 +15,7 @@ import numpy as np
 import decoding
 import models
 from decoding import compose
-from models import processes, sharding
+from models import processes, sharding, tokenizer
 from models.errors import ConfigError
 from models.heads import acceptance, files
 from training import calibration, data, drafts, fit, health, optimizers, recipes
@@ -38,6 +38,9 @@ class Training:
             raise ConfigError(
                 f"config.model={config.model!r} needs a tokenizer.json and an EOS"
             )
+        tokenizer.check_same(
+            f"config.draft={config.draft!r}", self.draft.tokenizer, self.lm.tokenizer
+        )
         self.workdir.mkdir(parents=True, exist_ok=True)
         c = config.data
         folder = c.directory or self.workdir / "data"

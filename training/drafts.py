@@ -18,7 +18,7 @@ from absl import logging
 import decoding
 import models
 from decoding import compose
-from models import io, processes, sharding, transformer
+from models import io, processes, sharding, tokenizer, transformer
 from models.errors import ConfigError
 from training import (
     data,
@@ -97,13 +97,14 @@ class Training:
         """The draft's config: of the model it starts from, or of `config.draft`."""
         d, own = self.config.draft, self.lm.config
         if d.start:
-            found = models.load(d.start).config
+            start = models.load(d.start)
+            found, name = start.config, f"config.draft.start={d.start!r}"
             if found.vocab_size != own.vocab_size:
                 raise ConfigError(
-                    f"config.draft.start={d.start!r} has a vocabulary of "
-                    f"{found.vocab_size}, the target one of {own.vocab_size}: start "
-                    "from a model with the target's tokenizer"
+                    f"{name} has a vocabulary of {found.vocab_size}, the target one of "
+                    f"{own.vocab_size}: start from a model with the target's tokenizer"
                 )
+            tokenizer.check_same(name, start.tokenizer, self.lm.tokenizer)
             return found
         return shape(d, own)
 

@@ -21,7 +21,7 @@ from absl import logging
 
 import decoding
 import models
-from models import transformer
+from models import tokenizer, transformer
 from models.errors import DataError
 from models.heads import files, judge
 from training import calibration, data, evaluate, lossy, recipes
@@ -179,6 +179,9 @@ def run(
     workdir.mkdir(parents=True, exist_ok=True)
     lm = models.load(config.model) if lm is None else lm
     draft = models.load(config.draft) if own is None else own
+    tokenizer.check_same(
+        f"config.draft={config.draft!r}", draft.tokenizer, lm.tokenizer
+    )
     c, folder = config.data, config.data.directory or workdir / "data"
     prompts, given, good = [], [], []
     for split, count in (("train", c.prompts), ("validation", c.held)):

@@ -8,8 +8,9 @@ of *every* node at depth i is that of head i,
 
     q_i = softmax(head_i(h_t)),    i = 0, 1, ..., K - 1
 
-h is kept from round to round; the heads are `models/heads/medusa.py`, and the tree is
-the topology's (the paper's: a static one, `configs/trees/medusa.py`).
+h is kept from round to round; the heads are `models/heads/medusa.py` (those without
+output layers of their own use the target's head), and the tree is the topology's (the
+paper's: a static one, `configs/trees/medusa.py`).
 
 Deviations from the paper: a text whose prompt is one token has no h yet; its first
 round drafts from h = 0. Which law children are drawn from, warped and perturbed, is the
@@ -43,7 +44,11 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 1) -> base.Draf
         return jnp.zeros(shape, heads["res"].dtype), ()
 
     def start(ctx: base.Context, hidden: Array, cache: tuple) -> reading.Start:
-        laws = medusa.logits(ctx.params["heads"], hidden, blocks).swapaxes(0, 1)
+        def output(z: Array) -> Array:
+            return model.head(ctx.params["target"], z)
+
+        laws = medusa.logits(ctx.params["heads"], hidden, blocks, output)
+        laws = laws.swapaxes(0, 1)
         return reading.Start(reading.by_level(laws), laws[:, 0])
 
     def read(ctx: base.Context, hidden: Array, cache: tuple, outcome: base.Outcome):

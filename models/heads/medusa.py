@@ -7,8 +7,11 @@ normed state h_t, predicts token t + 2 + i:
     z = h + SiLU(W_i h + b_i)    L times with the same weights;    logits = z U_i
 
 W → `res` [K, D, D], zero at first; b → `bias` [K, D]; U → `head` [K, V, D], copies of
-the target's own head at first.
+the target's own head at first. Params without `head`, as of the first checkpoints, are
+of heads whose z goes through the target's own.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +21,21 @@ from models.heads import layers
 from models.heads.layers import Params
 
 
-def init(key: Array, config, output: Array, heads: int = 5) -> Params:
+def init(key: Array, config, output: Array | None, heads: int = 5) -> Params:
     """Params of `heads` heads; `output` [V, D] is the target's head.
 
-    With `res` and `bias` zero every head gives the target's own logits.
+    With `res` and `bias` zero every head gives the target's own logits. Without
+    `output` the heads have no output layers of their own.
     """
     dim = config.d_model
-    return {
+    params: Params = {
         "res": jnp.zeros((heads, dim, dim)),
         "bias": jax.random.uniform(key, (heads, dim), minval=-1.0) * dim**-0.5,
-        "head": jnp.broadcast_to(output.astype(jnp.float32), (heads, *output.shape)),
     }
+    if output is not None:
+        rows = output.astype(jnp.float32)
+        params["head"] = jnp.broadcast_to(rows, (heads, *rows.shape))
+    return params
 
 
 def count(params: Params) -> int:
@@ -47,13 +54,25 @@ def states(params: Params, hidden: Array, blocks: int = 1) -> Array:
     return jax.vmap(one)(params["res"], params["bias"])
 
 
-def logits(params: Params, hidden: Array, blocks: int = 1) -> Array:
-    """float32[K, ..., V] of the target's states [..., D]."""
+def logits(
+    params: Params,
+    hidden: Array,
+    blocks: int = 1,
+    output: Callable[[Array], Array] | None = None,
+) -> Array:
+    """float32[K, ..., V] of the target's states [..., D].
+
+    `output` is the target's own head, for heads without output layers.
+    """
     z = states(params, hidden, blocks)
-    found = jax.vmap(lambda z, u: z @ u.T)(z, params["head"])
+    if "head" in params:
+        found = jax.vmap(lambda z, u: z @ u.T)(z, params["head"])
+    else:
+        assert output is not None, "these heads have no output layers of their own"
+        found = jnp.moveaxis(output(jnp.moveaxis(z, 0, -2)), -2, 0)
     return found.astype(jnp.float32)
 
 
 def check(params: Params, target) -> None:
-    vocab, width = params["head"].shape[1:]
-    layers.check("Medusa", target, width, vocab)
+    vocab = params["head"].shape[1] if "head" in params else None
+    layers.check("Medusa", target, params["res"].shape[-1], vocab)

@@ -2,9 +2,9 @@
 
 Medusa (`FasterDecoding/medusa-*`), Hydra (`ankner/hydra-*`), EAGLE-1/2 and EAGLE-3
 (`yuhuili/EAGLE*`, and the names that others give EAGLE-3's). Tensors are what decides:
-a config.json may say two heads where there are five. Files are safetensors; a pickle
-must be converted first. The folders of vLLM's speculators, whose config.json does
-decide, are for `models/heads/speculators.py`.
+a config.json may say two heads where there are five, and `load` then warns. Files are
+safetensors; a pickle must be converted first. The folders of vLLM's speculators, whose
+config.json does decide, are for `models/heads/speculators.py`.
 """
 
 import fnmatch
@@ -16,20 +16,23 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from safetensors import SafetensorError
 from safetensors.flax import load_file
 from safetensors.numpy import save_file
 
 from models.checkpoints import hf
+from models.checkpoints.tensors import read_json
 from models.errors import CheckpointError, ConfigError
 from models.heads import eagle, eagle3, hydra, layers, medusa
 
 KINDS = ("eagle", "eagle3", "hydra", "medusa")
-# What files hold beside the weights of the heads: copies of the target's, buffers.
+# Copies of the target's embedding.
+COPIES = ("embed_tokens.weight", "input_embed_fn.weight")
+# What files hold beside the weights of the heads: copies, unused weights, buffers.
 IGNORED = (
+    *COPIES,
     "*rotary_emb.inv_freq",
-    "embed_tokens.weight",
-    "input_embed_fn.weight",
     "prefix_embeding_layer.embed_tokens.weight",
     "t2d",
 )
@@ -72,14 +75,16 @@ def _layer(ours: str, theirs: str) -> Iterator[Item]:
     yield Item(f"{ours}/norm", (f"{theirs}.post_attention_layernorm.weight",))
 
 
-def _medusa(heads: int, blocks: int) -> Iterator[Item]:
+def _medusa(heads: int, blocks: int, own: bool) -> Iterator[Item]:
+    """Without `own` output layers the heads are of the first checkpoints."""
     for i in range(heads):
         again = range(1, blocks)
         weights = tuple(f"{i}.{j}.linear.weight" for j in again)
         biases = tuple(f"{i}.{j}.linear.bias" for j in again)
         yield Item(f"res/{i}", (f"{i}.0.linear.weight",), hf.KERNEL, weights)
         yield Item(f"bias/{i}", (f"{i}.0.linear.bias",), hf.SAME, biases)
-        yield Item(f"head/{i}", (f"{i}.{blocks}.weight",))
+        if own:
+            yield Item(f"head/{i}", (f"{i}.{blocks}.weight",))
 
 
 def _hydra(heads: int, blocks: int, prefix: bool) -> Iterator[Item]:
@@ -135,7 +140,9 @@ def _read_plan(kind: str, names: set[str]) -> tuple[list[Item], dict[str, int]]:
     if kind == "medusa":
         heads = _highest(names, r"(\d+)\.0\.linear\.weight$") + 1
         blocks = _highest(names, r"0\.(\d+)\.linear\.weight$") + 1
-        return list(_medusa(heads, blocks)), {"heads": heads, "blocks": blocks}
+        own = _highest(names, rf"(\d+)\.{blocks}\.weight$") >= 0
+        plan = list(_medusa(heads, blocks, own))
+        return plan, {"heads": heads, "blocks": blocks, "own": own}
     if kind == "hydra":
         prefix = any(name.startswith("prefix_embeding_layer.") for name in names)
         heads = _highest(names, r"hydra_mlp\.(\d+)\.") + 1
@@ -155,7 +162,8 @@ def _expected(kind: str, plan: dict[str, int], target: Any, kept: Any) -> Any:
 
     def init(rows: Any) -> Any:
         if kind == "medusa":
-            return medusa.init(key, target, rows, plan["heads"])
+            own = rows if plan["own"] else None
+            return medusa.init(key, target, own, plan["heads"])
         if kind == "hydra":
             deep = plan["blocks"] > 1
             return hydra.init(
@@ -168,14 +176,20 @@ def _expected(kind: str, plan: dict[str, int], target: Any, kept: Any) -> Any:
     return jax.eval_shape(init, rows)
 
 
-def read(kind: str, tensors: Mapping[str, Any], target: Any) -> tuple[Any, dict]:
+def read(
+    kind: str, tensors: Mapping[str, Any], target: Any, embedding: Any = None
+) -> tuple[Any, dict]:
     """Params of published tensors, and the arguments that the drafter then needs.
 
-    `target` is the target's config. CheckpointError names tensors that are missing,
-    unknown, of other shapes, or that should repeat one another and do not.
+    `target` is the target's config, `embedding` its rows [V, D]. Embeddings are the
+    target's: a file's copy is dropped, unchecked where no `embedding` is given.
+    CheckpointError names tensors that are missing, unknown, of other shapes, or that
+    should repeat one another or the embedding and do not.
     """
     _check_kind(kind)
     theirs = {_plain(kind, name): x for name, x in tensors.items()}
+    if embedding is not None:
+        _check_copies(theirs, np.asarray(embedding))
     names = {
         name
         for name in theirs
@@ -209,7 +223,7 @@ def read(kind: str, tensors: Mapping[str, Any], target: Any) -> tuple[Any, dict]
                 f"{target.d_model} ({error})"
             ) from error
     if kind == "medusa":
-        for name in ("res", "bias", "head"):
+        for name in sorted({item.ours.partition("/")[0] for item in plan}):
             parts = [flat.pop(f"{name}/{i}") for i in range(found["heads"])]
             flat[name] = jnp.stack(parts)
     if kept is not None:
@@ -231,10 +245,10 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
     flat = dict(hf.flatten(params))
     if kind == "medusa":
         heads = medusa.count(params)
-        for name in ("res", "bias", "head"):
+        for name in {"res", "bias", "head"} & set(params):
             stacked = flat.pop(name)
             flat.update({f"{name}/{i}": stacked[i] for i in range(heads)})
-        plan = list(_medusa(heads, blocks))
+        plan = list(_medusa(heads, blocks, "head" in params))
     elif kind == "hydra":
         plan = list(_hydra(hydra.count(params), blocks, "prefix" in params))
     else:
@@ -257,9 +271,23 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
     return out
 
 
-def load(kind: str, path: str | pathlib.Path, target: Any) -> tuple[Any, dict]:
-    """`read` of a safetensors file, or of the only one in a folder."""
-    return read(kind, stored(path), target)
+def load(
+    kind: str, path: str | pathlib.Path, target: Any, embedding: Any = None
+) -> tuple[Any, dict]:
+    """`read` of a safetensors file, or of the only one in a folder.
+
+    Where the folder's config.json says otherwise than the tensors, they are taken and a
+    warning names both.
+    """
+    params, arguments = read(kind, stored(path), target, embedding)
+    config = pathlib.Path(path) / "config.json"
+    if config.exists():
+        said = read_json(config)
+        for name, shown in _shown(kind, params, arguments).items():
+            if said.get(name, shown) != shown:
+                told = f"{name}={said[name]!r}, and the tensors {shown!r}"
+                logging.warning("%s says %s: the tensors are taken", config, told)
+    return params, arguments
 
 
 def stored(path: str | pathlib.Path) -> dict[str, Any]:
@@ -308,6 +336,25 @@ def _plain(kind: str, name: str) -> str:
     return name
 
 
+def _check_copies(theirs: Mapping[str, Any], rows: np.ndarray) -> None:
+    """Refuse copies of another embedding. One of the two may be the other, rounded."""
+    for name in COPIES:
+        if name not in theirs:
+            continue
+        copy = np.asarray(theirs[name])
+        said = f"has the shape {copy.shape}, not {rows.shape}"
+        if copy.shape == rows.shape:
+            there = (copy != rows.astype(copy.dtype)).any(-1).sum()
+            here = (copy.astype(rows.dtype) != rows).any(-1).sum()
+            said = f"differs in {min(there, here)} of {len(rows)} rows"
+            if not min(there, here):
+                continue
+        raise CheckpointError(
+            f"{name} is not the target's embedding (it {said}): the head was made for "
+            "another target, or trained with an embedding of its own"
+        )
+
+
 def _draft_vocabulary(theirs: Mapping[str, Any], target: Any) -> np.ndarray | None:
     """The kept ids of `d2t`, which holds offsets `id - i`, or the ids themselves.
 
@@ -338,3 +385,13 @@ def _arguments(kind: str, found: dict[str, int]) -> dict[str, int]:
     if kind in ("medusa", "hydra"):
         return {"blocks": found["blocks"]}
     return {}
+
+
+def _shown(kind: str, params: Any, arguments: dict[str, int]) -> dict[str, Any]:
+    """What the tensors say, under the names that a config.json has for it."""
+    if kind == "eagle":
+        return {"bias": "bias" in params}
+    if kind == "eagle3":
+        return {"draft_vocab_size": params["head"].shape[0]}
+    heads = (medusa if kind == "medusa" else hydra).count(params)
+    return {f"{kind}_num_heads": heads, f"{kind}_num_layers": arguments["blocks"]}

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from models.checkpoints import fields, llama, tensors
 from models.errors import CheckpointError, ConfigError
@@ -30,7 +29,6 @@ PREFIXES = {
     "eagle": (("fusion_fc.", "fc."), ("transformer.", "layers.0.")),
     "eagle3": (("layers.0.", "midlayer."),),
 }
-EMBEDDING = "embed_tokens.weight"
 # Flags that tell what a norm does: its name in our params when set, and when not.
 MOVED = {
     "norm_before_residual": ("residual_norm", "feature_norm"),
@@ -79,20 +77,12 @@ def read(
         for name, x in stored.items()
         if not name.startswith("verifier_")
     }
-    copy = theirs.pop(EMBEDDING, None)
-    if copy is not None and embedding is not None:
-        rows = np.asarray(embedding).astype(copy.dtype)
-        if not np.array_equal(np.asarray(copy), rows):
-            raise CheckpointError(
-                f"{EMBEDDING} is not the target's embedding: the head was made for "
-                "another target, or trained with an embedding of its own"
-            )
     used = [name for flag in FUSED if flags.get(flag) for name in FUSED[flag]]
     missing = [name for name in used if name not in theirs]
     if missing:
         raise CheckpointError(f"config.json asks for norms, and {missing} are missing")
     norms = [jnp.asarray(theirs.pop(name)) for name in used]
-    params = public.read(kind, theirs, target)[0]
+    params = public.read(kind, theirs, target, embedding)[0]
     if kind == "eagle":
         if ("bias" in params) != flags["fusion_bias"]:
             raise CheckpointError(

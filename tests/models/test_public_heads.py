@@ -4,10 +4,13 @@ The tensors here are made from the names and shapes of the published files, not 
 own writer; what they mean is computed by a few lines of numpy.
 """
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import logging
 from safetensors.numpy import save_file
 
 from models.errors import CheckpointError, ConfigError
@@ -32,12 +35,16 @@ from tests.models.published import (
     silu,
 )
 
+HEAD = np.random.default_rng(2).normal(size=(V, D))  # the target's own
 
-def medusa_file() -> dict[str, np.ndarray]:
+
+def medusa_file(own: bool = True) -> dict[str, np.ndarray]:
+    """Heads whose last layer is their `own`, or the target's."""
     shapes: dict = {}
     for i in range(K):
         shapes[f"{i}.0.linear.weight"], shapes[f"{i}.0.linear.bias"] = (D, D), (D,)
-        shapes[f"{i}.{L}.weight"] = (V, D)
+        if own:
+            shapes[f"{i}.{L}.weight"] = (V, D)
     found = made(shapes)
     for i in range(K):
         for part in ("weight", "bias"):
@@ -88,6 +95,7 @@ def eagle3_file() -> dict[str, np.ndarray]:
 
 FILES = {
     "medusa": medusa_file,
+    "medusa, first": lambda: medusa_file(own=False),
     "hydra": lambda: hydra_file(False),
     "hydra++": lambda: hydra_file(True),
     "eagle": eagle_file,
@@ -96,16 +104,16 @@ FILES = {
 
 
 def kind_of(name: str) -> str:
-    return name.removesuffix("++")
+    return name.removesuffix("++").partition(",")[0]
 
 
 def by_numpy(name: str, w: dict) -> np.ndarray:
     """Head K - 1's logits, or the layer's outputs, for states X and embeddings E."""
-    if name == "medusa":
+    if kind_of(name) == "medusa":
         z = X
         for _ in range(L):
             z = z + silu(z @ w["2.0.linear.weight"].T + w["2.0.linear.bias"])
-        return z @ w["2.2.weight"].T
+        return z @ w.get("2.2.weight", HEAD).T
     if kind_of(name) == "hydra":
         plus = name == "hydra++"
         g = X
@@ -139,8 +147,10 @@ def by_us(name: str, params, arguments: dict) -> np.ndarray:
 
 def _by_us(name: str, params, arguments: dict):
     x, e = jnp.asarray(X, jnp.float32), jnp.asarray(E, jnp.float32)
-    if name == "medusa":
-        return medusa.logits(params, x, arguments["blocks"])[2]
+    if kind_of(name) == "medusa":
+        rows = jnp.asarray(HEAD, jnp.float32)
+        output = None if "head" in params else lambda z: z @ rows.T
+        return medusa.logits(params, x, arguments["blocks"], output)[2]
     if kind_of(name) == "hydra":
         g = x
         if "prefix" in params:
@@ -163,12 +173,13 @@ def test_published_tensors_mean_what_numpy_says(name):
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
     first = {
         "medusa": "2.0.linear.weight",
+        "medusa, first": "2.0.linear.weight",
         "hydra": "hydra_mlp.2.0.linear.weight",
         "hydra++": "hydra_mlp.2.1.linear.weight",
     }.get(name, "fc.weight")
     again = {n: x for n, x in theirs.items() if x is not theirs[first]}
     again[first] = np.roll(theirs[first], D // 2, 1)
-    if name == "medusa":
+    if kind_of(name) == "medusa":
         again["2.1.linear.weight"] = again[first]
     other = by_us(name, *public.read(kind_of(name), again, TARGET))
     assert np.abs(other - expected).max() > 1e-2
@@ -203,6 +214,69 @@ def test_other_spellings():
     a, _ = public.read("eagle3", theirs, TARGET)
     b, _ = public.read("eagle3", renamed, TARGET)
     np.testing.assert_array_equal(a["layer"]["qkv"], b["layer"]["qkv"])
+
+
+def test_heads_of_the_first_checkpoints_have_no_output_layers():
+    """All or none: one that is missing among others is named."""
+    theirs = medusa_file(own=False)
+    params, _ = public.read("medusa", theirs, TARGET)
+    assert set(params) == {"res", "bias"}
+    assert set(public.write("medusa", params, TARGET, L)) == set(theirs)
+    medusa.check(params, TARGET)
+    some = {**medusa_file()}
+    del some[f"1.{L}.weight"]  # planted: a file that lost one
+    with pytest.raises(CheckpointError, match=r"missing \['1\.2\.weight'\]"):
+        public.read("medusa", some, TARGET)
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle3", "hydra"])
+def test_a_copy_of_the_embedding_is_compared_where_it_is_given(name):
+    """Either may be the other, rounded; without one the copy is dropped."""
+    theirs, rows = FILES[name](), made({"rows": (V, D)})["rows"]
+    copy = "input_embed_fn.weight" if name == "hydra" else "embed_tokens.weight"
+    half = rows.astype(jnp.bfloat16)
+    for stored, own in ((rows, rows), (half, rows), (rows, half)):
+        public.read(name, {**theirs, copy: stored}, TARGET, own)
+    other = np.roll(rows, 1, 0)  # planted: an embedding of another order of tokens
+    other[:2] = rows[:2]
+    public.read(name, {**theirs, copy: other}, TARGET)
+    words = f"{copy} is not the target's embedding .*differs in 35 of 37 rows"
+    with pytest.raises(CheckpointError, match=words):
+        public.read(name, {**theirs, copy: other}, TARGET, rows)
+    with pytest.raises(CheckpointError, match=r"shape \(36, 16\), not \(37, 16\)"):
+        public.read(name, {**theirs, copy: rows[1:]}, TARGET, rows)
+
+
+CLAIMS = {  # what a config.json says, truly
+    "medusa": {"medusa_num_heads": K, "medusa_num_layers": L},
+    "medusa, first": {"medusa_num_heads": K, "medusa_num_layers": L},
+    "hydra": {"hydra_num_heads": K, "hydra_num_layers": 2},
+    "hydra++": {"hydra_num_heads": K, "hydra_num_layers": 4},
+    "eagle": {"bias": True},
+    "eagle3": {"draft_vocab_size": VD},
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_tensors_win_over_a_config_that_says_otherwise(name, tmp_path, caplog):
+    """With a warning that names both; none where it is right, or says nothing."""
+    logging.get_absl_logger().propagate = True
+    save_file(FILES[name](), tmp_path / "heads.safetensors")
+
+    def warned(said: dict) -> list[str]:
+        caplog.clear()
+        (tmp_path / "config.json").write_text(json.dumps(said))
+        params, arguments = public.load(kind_of(name), tmp_path, TARGET)
+        back = public.write(kind_of(name), params, TARGET, arguments.get("blocks", 1))
+        for key, x in back.items():
+            np.testing.assert_array_equal(x, FILES[name]()[key], err_msg=key)
+        return [r.message for r in caplog.records if r.levelname == "WARNING"]
+
+    assert not warned({}) and not warned({**CLAIMS[name], "vocab_size": 5})
+    for field, truth in CLAIMS[name].items():
+        lie = not truth if field == "bias" else truth + 1  # planted
+        (said,) = warned({**CLAIMS[name], field: lie})
+        assert f"{field}={lie}, and the tensors {truth}:" in said
 
 
 def test_offsets_and_ids():

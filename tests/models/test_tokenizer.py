@@ -82,6 +82,59 @@ def test_unknown_kinds_of_tokenizer_are_named():
         tokenizer.Tokenizer(inner).token_bytes()
 
 
+def words(*spelled: str, unknown: str = "?"):
+    """A tokenizer whose token i is the i-th word."""
+    vocabulary = {word: i for i, word in enumerate(spelled)}
+    return tokenizer.Tokenizer(
+        tokenizers.Tokenizer(kinds.WordLevel(vocabulary, unk_token=unknown))
+    )
+
+
+def refused(draft, target, **more) -> str:
+    try:
+        tokenizer.check_same("draft", draft, target, **more)
+    except errors.DecodaxError as error:
+        return str(error)
+    return ""
+
+
+def test_a_draft_s_tokens_must_be_the_target_s(monkeypatch):
+    """By every token's id: sizes may be equal. An error names how many, and one."""
+    target = words("?", "a", "b", "c", "d")
+    assert not refused(target, target) and not refused(None, target)
+    assert not refused(words("?", "a", "b", "c", "d"), target)
+    swapped = words("?", "a", "c", "b", "d")
+    assert "2 tokens do not" in refused(swapped, target)
+    assert "'b' for one (id 3 there, 2 in the target's)" in refused(swapped, target)
+    spelled = words("?", "a", "b", "c", "e")
+    assert "2 tokens do not" in refused(spelled, target)
+    assert "'d' for one (id none there, 4 in" in refused(spelled, target)
+    added = words("?", "a", "b", "c", "d")
+    added.inner.add_special_tokens(["<|end|>"])
+    assert "'<|end|>' for one (id 5 there, none in" in refused(added, target)
+    with pytest.raises(errors.MethodError):
+        tokenizer.check_same("draft", swapped, target, errors.MethodError)
+    by_size = property(lambda own: str(own.inner.get_vocab_size()))
+    monkeypatch.setattr(tokenizer.Tokenizer, "digest", by_size)  # planted: sizes alone
+    assert not refused(swapped, target) and not refused(spelled, target)
+
+
+def test_vocabularies_are_read_once(monkeypatch):
+    """However often a target meets a draft; and not at all where they share one."""
+    target, draft = words("?", "a", "b"), words("?", "a", "b")
+    sound, read = tokenizer.Tokenizer.vocabulary, []
+
+    def vocabulary(own):
+        read.append(own)
+        return sound(own)
+
+    monkeypatch.setattr(tokenizer.Tokenizer, "vocabulary", vocabulary)
+    assert not refused(target, target) and not read
+    for _ in range(5):
+        assert not refused(draft, target)
+    assert read == [draft, target]
+
+
 def test_chat_equals_transformers():
     tok, expected = make("llama3")
     assert tok.chat(expected["chat"]) == expected["chat_ids"]

@@ -1,11 +1,13 @@
 """Draft models and acceptance heads from a config to figures, in seconds."""
 
+import dataclasses
 import functools
 import json
 
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 import models
 from configs import direct_alignment, fastdraft, judge, s2d, specdec_pp, specee
@@ -13,12 +15,14 @@ from experiments import acceptance, machine, report, settings
 from experiments import drafts as stage
 from experiments import lossy as stages
 from experiments.store import Store
+from models import tokenizer
 from models.errors import ConfigError
 from models.heads import acceptance as heads
 from models.heads import exits as predictors
 from models.heads import files
 from models.heads import judge as judges
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
+from training import acceptance as training_acceptance
 from training import drafts, judging
 
 
@@ -89,6 +93,46 @@ def test_another_tokenizer_is_refused(small, corpus, tmp_path):  # noqa: F811
     )
     with pytest.raises(ConfigError, match="one of 4224"):
         drafts.Training(c, tmp_path, own)
+
+
+def reordered(lm):
+    """The model with a tokenizer as large, of which two tokens are exchanged."""
+    data = json.loads(lm.tokenizer.inner.to_str())
+    vocabulary = data["model"]["vocab"]
+    a, b = sorted(vocabulary, key=vocabulary.get)[300:302]
+    vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+    inner = tokenizers.Tokenizer.from_str(json.dumps(data))
+    return dataclasses.replace(
+        lm, tokenizer=tokenizer.Tokenizer(inner, lm.tokenizer.eos)
+    )
+
+
+def test_a_draft_of_other_tokens_is_refused(small, corpus, tmp_path, monkeypatch):  # noqa: F811
+    """Though there are as many, and before the target writes or runs."""
+
+    def runs(*_, **__):
+        raise AssertionError("the target ran")
+
+    for module in (drafts, judging):
+        monkeypatch.setattr(module.decoding, "generate", runs)
+    monkeypatch.setattr(drafts, "write", runs)
+    c = recipe(direct_alignment, corpus)
+    c.draft.start = "tiny-draft"
+    drafts.Training(c, tmp_path / "same", small)
+    other = reordered(small)
+    with pytest.raises(ConfigError, match=r"start='tiny-draft' .* 2 tokens do not"):
+        drafts.Training(c, tmp_path / "drafts", other)
+    c = shrink(specdec_pp.get_config(), corpus)
+    with pytest.raises(ConfigError, match=r"draft='tiny-draft' .* 2 tokens do not"):
+        training_acceptance.Training(c, tmp_path / "acceptance", small, other)
+    c = judge.get_config()
+    with pytest.raises(ConfigError, match=r"draft='tiny-draft' .* 2 tokens do not"):
+        judging.run(c, tmp_path / "judge", small, other)
+    by_size = property(lambda own: str(own.vocab_size))
+    monkeypatch.setattr(tokenizer.Tokenizer, "digest", by_size)  # planted: sizes alone
+    c = shrink(specdec_pp.get_config(), corpus)
+    with pytest.raises(AssertionError, match="the target ran"):
+        training_acceptance.Training(c, tmp_path / "acceptance", small, other)
 
 
 def reported(c, place, found) -> str:

@@ -17,9 +17,13 @@ from training.fit import Objective
 from training.teacher import NORM, Teacher, ahead, predicted
 
 
-def init(key: Array, model: Any, target: Any, heads: int = 5) -> Any:
-    """Params of `heads` heads for the target's params."""
-    return medusa.init(key, model.config, layers.output_rows(target), heads)
+def init(key: Array, model: Any, target: Any, heads: int = 5, own: bool = True) -> Any:
+    """Params of `heads` heads for the target's params.
+
+    `own`: whether each has output rows of its own, or all use the target's head.
+    """
+    rows = layers.output_rows(target) if own else None
+    return medusa.init(key, model.config, rows, heads)
 
 
 def objective(
@@ -52,4 +56,6 @@ def guesses(
     """Per depth i: states [B, T, D] and the function that makes logits of them."""
     z = medusa.states(params, teacher.hidden[NORM], blocks)
     count = min(depth, medusa.count(params))
+    if "head" not in params:
+        return [(z[i], teacher.head) for i in range(count)]
     return [(z[i], lambda z, i=i: z @ params["head"][i].T) for i in range(count)]

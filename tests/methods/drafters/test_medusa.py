@@ -12,6 +12,7 @@ from models.errors import ConfigError, MethodError
 from models.heads import layers
 from models.heads import medusa as heads
 from tests.methods.drafters import agreement
+from training import teacher as teachers
 from training.objectives import medusa
 
 KEY = jax.random.key(0)
@@ -43,6 +44,43 @@ def test_fault_the_state_of_the_root(monkeypatch):
 
     monkeypatch.setattr(reading, "last_state", stale)
     assert not run.agrees()
+
+
+@functools.cache
+def without_outputs():
+    """Heads of the first checkpoints: their states go through the target's head."""
+    return {n: x for n, x in params().items() if n != "head"}
+
+
+def test_heads_without_output_layers_use_the_target_s():
+    """In the loop and over the text; the loss is that of copies of the target's."""
+    assert agreement.Loop("drafters/medusa", medusa, without_outputs(), 3).agrees()
+    lm = agreement.target()
+    tokens = np.random.default_rng(0).integers(0, agreement.VOCAB, (2, 16))
+    batch = {"tokens": jnp.asarray(tokens, jnp.int32)}
+
+    @jax.jit
+    def loss(own):
+        teacher = teachers.teacher(lm.model)(lm.params, batch)
+        return medusa.objective(lm.model).loss(own, batch, teacher)[0]
+
+    rows = layers.output_rows(lm.params)
+    copies = {**without_outputs(), "head": jnp.stack([rows] * 3)}
+    np.testing.assert_allclose(loss(without_outputs()), loss(copies), rtol=1e-6)
+    assert abs(loss(params()) - loss(copies)) > 1e-3  # planted: outputs of their own
+    fresh = medusa.init(KEY, lm.model, lm.params, heads=3, own=False)
+    assert fresh.keys() == without_outputs().keys()
+
+
+def test_fault_another_head_s_states(monkeypatch):
+    """Planted: the target's head reads the states of the head before."""
+    sound = heads.logits
+
+    def late(own, hidden, blocks, output):
+        return sound(own, hidden, blocks, lambda z: output(jnp.roll(z, 1, -2)))
+
+    monkeypatch.setattr(heads, "logits", late)
+    assert not agreement.Loop("drafters/medusa", medusa, without_outputs(), 3).agrees()
 
 
 def test_heads_begin_as_the_target_s_own():
