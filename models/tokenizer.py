@@ -70,10 +70,17 @@ class Tokenizer:
         """The id of every token, added ones included."""
         return self.inner.get_vocab(with_added_tokens=True)
 
+    def words(self) -> dict[str, int]:
+        """The id of every token that was not added: of those that text is made of."""
+        return self.inner.get_vocab(with_added_tokens=False)
+
     @functools.cached_property
     def digest(self) -> str:
-        """Names the vocabulary: two with the same give every token the same id."""
-        words = json.dumps(sorted(self.vocabulary().items()))
+        """Names the vocabulary: two with the same give every token the same id.
+
+        Tokens that were added to it do not count: models of one family rename them.
+        """
+        words = json.dumps(sorted(self.words().items()))
         return hashlib.sha256(words.encode()).hexdigest()
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
@@ -188,7 +195,7 @@ def check_same(
     both = isinstance(draft, Tokenizer) and isinstance(target, Tokenizer)
     if draft is target or not both or draft.digest == target.digest:
         return
-    own, wanted = draft.vocabulary(), target.vocabulary()
+    own, wanted = draft.words(), target.words()
     other = [t for t in wanted.keys() | own.keys() if own.get(t) != wanted.get(t)]
     first = min(other, key=lambda token: (wanted.get(token, len(wanted)), token))
     there, here = own.get(first, "none"), wanted.get(first, "none")

@@ -111,7 +111,7 @@ def test_a_draft_s_tokens_must_be_the_target_s(monkeypatch):
     assert "'d' for one (id none there, 4 in" in refused(spelled, target)
     added = words("?", "a", "b", "c", "d")
     added.inner.add_special_tokens(["<|end|>"])
-    assert "'<|end|>' for one (id 5 there, none in" in refused(added, target)
+    assert not refused(added, target)  # families rename such tokens
     with pytest.raises(errors.MethodError):
         tokenizer.check_same("draft", swapped, target, errors.MethodError)
     by_size = property(lambda own: str(own.inner.get_vocab_size()))
@@ -122,13 +122,13 @@ def test_a_draft_s_tokens_must_be_the_target_s(monkeypatch):
 def test_vocabularies_are_read_once(monkeypatch):
     """However often a target meets a draft; and not at all where they share one."""
     target, draft = words("?", "a", "b"), words("?", "a", "b")
-    sound, read = tokenizer.Tokenizer.vocabulary, []
+    sound, read = tokenizer.Tokenizer.words, []
 
-    def vocabulary(own):
+    def words_of(own):
         read.append(own)
         return sound(own)
 
-    monkeypatch.setattr(tokenizer.Tokenizer, "vocabulary", vocabulary)
+    monkeypatch.setattr(tokenizer.Tokenizer, "words", words_of)
     assert not refused(target, target) and not read
     for _ in range(5):
         assert not refused(draft, target)
