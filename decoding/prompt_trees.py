@@ -14,12 +14,16 @@ Within a budget of candidates and prompts, prompts are taken from the nodes wher
 costs least: w (V(t) - V(t - 1)) for one prompt less of t.
 
 Where nothing is accepted the next root follows the root, which carries all m prompts:
-so state m comes next. The official builder lets such a round pass by a state in which
-nothing is drafted; it expects less than the decoder then does.
+so state m comes next. The official builder lets such a round be followed by one in
+which nothing is drafted, a state of its own before m (`official`); it expects less than
+the decoder then does.
+
+Which budget pays is the machine's to say (`fastest`): argmax of (1 + E) / seconds over
+budgets, with a round's seconds as they were measured.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,14 +41,17 @@ class Sparse(NamedTuple):
     choices: trees.Choices  # of all states together, for `topologies/static`
     plan: tuple[tuple[int, ...], ...]  # [state - 1][node]: prompts, -1: not there
     tokens: float  # 1 + E, expected a round
-    shares: tuple[float, ...]  # pi: how often each state comes
+    shares: tuple[float, ...]  # pi of states 1 .. m; official: and of the wasted one
 
 
-def sparse(hits: Hits, budget: int, sizes: Sequence[int] = ()) -> Sparse:
+def sparse(
+    hits: Hits, budget: int, sizes: Sequence[int] = (), official: bool = False
+) -> Sparse:
     """The best trees for `budget` candidates and prompts, the root and its own apart.
 
     `hits[d][r]`, of as many depths as there are prompts. `sizes`: candidates of every
-    state; without them the sizes of the states from 2 on are searched.
+    state; without them the sizes of the states from 2 on are searched. `official`:
+    expect a wasted round after one that accepts nothing, as the authors' builder does.
     """
     m = len(hits)
     if not m or budget < m + 1:
@@ -54,12 +61,25 @@ def sparse(hits: Hits, budget: int, sizes: Sequence[int] = ()) -> Sparse:
     if sizes:
         if len(sizes) != m:
             raise MethodError(f"{len(sizes)} sizes for {m} states: give one for each")
-        return _build(hits, budget, sizes)
+        return _build(hits, budget, sizes, official)
     low, high = max(budget // (m + 1), 1), max(budget // 2, 1)
     first = min(FIRST, high)
     tried = itertools.product(range(low, high + 1), repeat=m - 1)
-    found = (_build(hits, budget, (first, *rest)) for rest in tried)
+    found = (_build(hits, budget, (first, *rest), official) for rest in tried)
     return max(found, key=lambda built: built.tokens)
+
+
+def fastest(made: Mapping[int, Sparse], seconds: Mapping[int, float]) -> int:
+    """The budget of the most tokens a second; of equals the smallest.
+
+    `made[budget]` are the trees of a budget, `seconds[budget]` a round with them.
+    """
+    if not made or set(made) != set(seconds) or not min(seconds.values()) > 0:
+        raise MethodError(
+            f"seconds={dict(seconds)} for trees of budgets {sorted(made)}: give every "
+            "budget the time of a round, above 0"
+        )
+    return max(sorted(made), key=lambda budget: made[budget].tokens / seconds[budget])
 
 
 def values(hits: Hits, choices: trees.Choices) -> dict[tuple[int, ...], float]:
@@ -76,23 +96,26 @@ def ends(v: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
     return left
 
 
-def _build(hits: Hits, budget: int, sizes: Sequence[int]) -> Sparse:
+def _build(hits: Hits, budget: int, sizes: Sequence[int], official: bool) -> Sparse:
     m = len(hits)
     grown = [trees.by_accuracy(hits[: s + 1], n)[0] for s, n in enumerate(sizes)]
     v = [values(hits, choices) for choices in grown]
     worth = [0.0, *(sum(each.values()) for each in v)]
     w = [ends(each) for each in v]
     carried = [_carried(each, worth, budget - len(each), m) for each in w]
-    moves = np.zeros((m, m))
+    states = m + 1 if official else m
+    moves = np.zeros((states, states))
     for s in range(m):
         for path, count in carried[s].items():
             moves[s, count - 1] += w[s][path]
-        moves[s, m - 1] += 1 - sum(w[s].values())
+        moves[s, states - 1] += 1 - sum(w[s].values())
+    if official:
+        moves[m, m - 1] = 1.0
     shares = stationary(moves)
     union = tuple({c for choices in grown for c in choices})
     shape = tree.Shape(union)
     plan = tuple((m, *(own.get(c, -1) for c in shape.choices)) for own in carried)
-    expected = float(shares @ np.asarray(worth[1:]))
+    expected = float(shares[:m] @ np.asarray(worth[1:]))
     return Sparse(shape.choices, plan, 1 + expected, tuple(shares.tolist()))
 
 
@@ -121,7 +144,7 @@ def _carried(
 
 
 def stationary(moves: np.ndarray) -> np.ndarray:
-    """pi [m] with pi = pi P of a chain whose state m can always be reached."""
+    """pi with pi = pi P of a chain with a state that can always be reached."""
     m = len(moves)
     system = np.concatenate([moves.T - np.eye(m), np.ones((1, m))])
     found = np.linalg.lstsq(system, np.eye(m + 1)[m], rcond=None)[0]

@@ -14,7 +14,7 @@ from decoding import base, compose, decoder, loop, sharding, stats
 from models import sharding as models_sharding
 from models.errors import ConfigError
 
-CONSTANT_ROWS = 128  # the widest block: a chunk of the prompt
+CONSTANT_ROWS = 128  # a chunk of the prompt; wider trees see them again
 
 
 class Model(NamedTuple):
@@ -179,11 +179,12 @@ def _record(run: Run, prompts: Sequence[list[int]], state: loop.DecodeState) -> 
 def constant(lm: Any) -> Model:
     """A model of the same shapes whose call costs nothing: its logits are a table.
 
-    Node `i` of a block gets row `i` of a fixed random table, whatever its token, and
-    keys and values are left as they are. The table is an argument of the program, not a
-    constant, so that arg-max and noise over the vocabulary are still paid. Texts differ
-    from the real model's, and acceptance with them: compare times per round. What is
-    left of a round is draft, transforms, verification, commit and the loop itself.
+    Node `i` of a block gets row `i` of a fixed random table, from the first again past
+    the last, whatever its token, and keys and values are left as they are. The table is
+    an argument of the program, not a constant, so that arg-max and noise over the
+    vocabulary are still paid. Texts differ from the real model's, and acceptance with
+    them: compare times per round. What is left of a round is draft, transforms,
+    verification, commit and the loop itself.
     """
     config = lm.model.config
     rng = np.random.default_rng(0)
@@ -199,7 +200,8 @@ def constant(lm: Any) -> Model:
 
     def head(params, x):
         nodes = x.shape[1]
-        return jnp.broadcast_to(params["table"][:nodes], (*x.shape[:2], table.shape[1]))
+        rows = jnp.tile(params["table"], (-(-nodes // CONSTANT_ROWS), 1))[:nodes]
+        return jnp.broadcast_to(rows, (*x.shape[:2], table.shape[1]))
 
     model = lm.model._replace(
         embed=embed,

@@ -25,6 +25,7 @@ from experiments import (
     measure,
     settings,
     tasks,
+    tree_budgets,
 )
 from experiments.bench import Bench, Case
 from experiments.measure import Cell
@@ -58,7 +59,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
         bar.done()
         found["rows"], found["samples"], found["heads"] = [], {}, []
-        trainings = []
+        trainings, timed = [], []
         for seed, name, recipe in listed:
             bar.doing(f"training {name}, seed {seed}")
             one, folder = _one(config, store, name, recipe, seed)
@@ -69,6 +70,8 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             bar.done(line(name, figures))
             bar.doing(f"decoding with {name}, seed {seed}")
             piece = _Piece(config, store, lm, name, one, figures)
+            if one.get("tree_budgets"):
+                timed.append((name, seed, piece.fastest(figures["hits"], prompts)))
             rows = piece.rows(prompts, found["bandwidth"]["gb_s"])
             for row, samples in rows:
                 if row["key"] not in found["samples"]:
@@ -80,6 +83,8 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             trainings.append(_trained(f"{name}, seed {seed}", figures))
             bar.done("\n".join(evaluate.line(row) for row in own))
     found["tables"] = [_table(found["heads"])]
+    if timed:
+        found["tables"].append(tree_budgets.table(timed))
     found["plots"] = learning.plots(trainings)
     return found
 
@@ -124,10 +129,13 @@ def plan(config: Any) -> list[tuple[int, str, Any]]:
     names, more = tuple(config.get("recipes", ())), ()
     seeds = tuple(config.seeds or (config.seed,))
     if not names:
+        tree_budgets.check(config)
         return [(seed, config.name, config) for seed in seeds]
     if config.full:
         more, seeds = tuple(config.full_recipes), tuple(config.full_seeds)
     recipes = {name: _recipe(config, name) for name in (*names, *more)}
+    for recipe in recipes.values():
+        tree_budgets.check(recipe)
     return [
         (seed, name, recipes[name])
         for i, seed in enumerate(seeds)
@@ -168,9 +176,8 @@ class _Piece:
 
     def __init__(self, config, store, lm, name, recipe, figures):
         self.config, self.store, self.name = config, store, name
-        self.seed = recipe.seed
-        training = heads.method(recipe, figures["hits"])
-        self.method = training
+        self.recipe, self.seed = recipe, recipe.seed
+        self.method = heads.method(recipe, figures["hits"])
         own, params = lora.model(lm, files.load(recipe.export, lm))
         # The plain text of a model that was changed with its heads is another one.
         self.plain = "plain" if own.params is lm.params else f"plain-{name}"
@@ -182,6 +189,26 @@ class _Piece:
             config.batch,
         )
         self.first: list[int] = []
+
+    def fastest(
+        self, hits: Sequence[Sequence[float]], prompts: dict[str, list]
+    ) -> dict[str, Any]:
+        """Decode with the trees of the fastest budget, as whoever loads the heads will.
+
+        Returns what was measured.
+        """
+        c = self.config
+        first = prompts[c.tasks[0]][: c.batch]
+
+        def compute() -> Any:
+            repeats = max(c.repeats, 5)
+            return tree_budgets.measure(self.bench, self.recipe, hits, first, repeats)
+
+        found = self.store.make("budgets", f"{self.name}-s{self.seed}", compute)
+        self.method = tree_budgets.method(self.recipe, hits, found["budget"])
+        own = compose.to_config(self.method)
+        processes.written(lambda: files.decode_with(self.recipe.export, own), "method")
+        return found
 
     def rows(self, prompts: dict[str, list], rate: float) -> list[tuple[dict, dict]]:
         """A row and its texts for plain decoding and the head, on every task."""

@@ -64,6 +64,40 @@ def test_what_is_expected_is_what_happens():
     assert abs(tokens - 1 - first) > 0.02  # planted: every round in the first state
 
 
+def test_the_official_wasted_round():
+    """One prompt and candidates right with V = 0.8: 1 + V tokens a round, for there is
+    one state; with a wasted round after 1 - V of them, 1 + V / (2 - V)."""
+    found = prompt_trees.sparse(((0.5, 0.3, 0.1),), 4)
+    assert found.choices == ((0,), (1,)) and abs(found.tokens - 1.8) < 1e-9
+    official = prompt_trees.sparse(((0.5, 0.3, 0.1),), 4, official=True)
+    assert abs(official.tokens - (1 + 0.8 / 1.2)) < 1e-9
+    np.testing.assert_allclose(official.shares, (1 / 1.2, 0.2 / 1.2))
+    official = prompt_trees.sparse(HITS, 28, official=True)
+    happens = simulated(official, 40_000, 0)
+    assert happens - official.tokens > 0.02  # planted: taken for what happens
+
+
+# Of one prompt, two candidates and prompts more each: 1.5, 1.7, 1.8, 1.85 tokens.
+MADE = {n: prompt_trees.sparse(((0.5, 0.2, 0.1, 0.05),), n) for n in (8, 6, 4, 2)}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "budget"),
+    [
+        ((1.0, 1.0, 1.0, 1.0), 8),  # a round costs what it costs
+        ((2.0, 4.0, 6.0, 8.0), 2),  # every node costs the same
+        ((1.0, 1.1, 1.2, 1.3), 4),  # 1.5, 1.545, 1.5, 1.42 tokens a second
+    ],
+)
+def test_the_fastest_budget(seconds, budget):
+    tokens = [MADE[n].tokens for n in (2, 4, 6, 8)]
+    np.testing.assert_allclose(tokens, (1.5, 1.7, 1.8, 1.85))
+    assert prompt_trees.fastest(MADE, dict(zip((2, 4, 6, 8), seconds))) == budget
+    # Planted: tokens alone always choose the largest.
+    most = max(MADE, key=lambda n: MADE[n].tokens)
+    assert (most == budget) == (len(set(seconds)) == 1)
+
+
 def test_paths_end_somewhere():
     """The ends of a tree add up to the hits of the root's children."""
     found = prompt_trees.sparse(HITS, 40)
@@ -82,3 +116,6 @@ def test_bad_budgets():
         prompt_trees.sparse(HITS, 15, (5, 10, 10))
     with pytest.raises(MethodError, match="2 sizes for 3 states"):
         prompt_trees.sparse(HITS, 15, (5, 10))
+    for seconds in ({2: 1.0}, {2: 1.0, 4: 0.0, 6: 1.0, 8: 1.0}):
+        with pytest.raises(MethodError, match="above 0"):
+            prompt_trees.fastest(MADE, seconds)

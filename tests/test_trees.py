@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from configs.trees import eagle, medusa
+from configs.trees import eagle, falcon, medusa
 from decoding import tree, trees
 from decoding.topologies import static
 from models.errors import MethodError
@@ -22,8 +22,10 @@ PUBLISHED = {
     "vicuna_33b_stage2": (43, (10, 24, 24, 5)),
     "zephyr_stage2": (44, (10, 27, 23, 3)),
     "eagle": (15, (4, 8, 8, 3, 2)),
+    "kmask2_8layer_tree": (91, (20, 15, 19, 23, 21, 23, 21, 23)),
+    "kmask2_4layer_tree": (60, (20, 19, 21, 15)),
 }
-EVERY = {**medusa.TREES, **eagle.TREES}
+EVERY = {**medusa.TREES, **eagle.TREES, **falcon.TREES}
 
 # Rank accuracies measured for prompt tokens on a 7B model; depth 3 is not monotone.
 HITS = (

@@ -6,11 +6,16 @@ Command:  python -m experiments.run --config=configs/heads/falcon.py
               --workdir=runs/falcon
 Hardware: 2 CPU cores.
 At scale: falcon.py:llama3_8b, 2 rows of 2,048 tokens, rate 3e-5.
+Tree:     made from the measured hits. `--config.tree_nodes=0` decodes with the paper's
+          of 75 drafts instead; for that of 165 add also
+          `--config.method.topology.choices="20 | 10,2,2,1 | ..."`, the code of
+          `kmask2_8layer_tree` in configs/trees/falcon.py.
 """
 
 import ml_collections
 
 from configs.heads import shared
+from configs.trees import falcon
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
@@ -20,5 +25,8 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     # The share that is revealed falls over the whole training.
     c.objective.rows = c.data.get_ref("tokens") // c.data.get_ref("window")
     c.method.drafter = "drafters/falcon"
-    c.method.topology = {"name": "topologies/static"}
+    c.method.topology = {
+        "name": "topologies/static",
+        "choices": falcon.TREES["kmask2_4layer_tree"],
+    }
     return c

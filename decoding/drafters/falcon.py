@@ -15,9 +15,11 @@ so on. What the LSTM remembers at the root → `Own.memory`; u of the last k com
 pairs → `Own.recent`; the keys of all are kept too. Params are those of
 `models/heads/falcon.py`.
 
-Deviations from the paper: the tree is the topology's; the authors' trees leave out some
-of a node's likelier children, which no topology here does. A text whose prompt is one
-token has no feature yet; its first round drafts from zeros.
+The tree is the topology's; two of the authors' are in `configs/trees/falcon.py`.
+
+Deviations from the paper: the authors' `tree_2` to `tree_6`, in which some of a node's
+likelier children are left out, are grown by no topology here. A text whose prompt is
+one token has no feature yet; its first round drafts from zeros.
 
 Cost per call: the LSTM for the nodes of each level but the last, and every k levels the
 layer for k queries a node; both over the round's committed tokens. No model call.

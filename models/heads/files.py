@@ -92,3 +92,9 @@ def method(name: str | pathlib.Path) -> dict[str, Any]:
             f"{name}/{CONFIG} names no method: name the recipe that the heads are of"
         )
     return found
+
+
+def decode_with(folder: str | pathlib.Path, method: dict[str, Any]) -> None:
+    """Let heads.json name another method."""
+    about = {**describe(folder), "method": method}
+    tensors.write_json(pathlib.Path(folder) / CONFIG, about)

@@ -1,5 +1,6 @@
 """What the figures of a row mean."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -46,6 +47,17 @@ def test_text_does_not_depend_on_the_batch(lm):
 def test_batches_must_be_full(lm):
     with pytest.raises(ConfigError, match="batches of 2"):
         Bench(lm, {}, 32, 24, batch=2).batches([[1], [2], [3]], 0)
+
+
+def test_the_constant_model_reads_any_tree(lm):
+    """One wider than its table too: rows come again in their order."""
+    table = benches.constant(lm).params["table"]
+    wide = jnp.zeros((1, benches.CONSTANT_ROWS + 3, 32))
+    found = benches.constant(lm).model.head({"table": table}, wide)[0]
+    np.testing.assert_array_equal(found[: benches.CONSTANT_ROWS], table)
+    np.testing.assert_array_equal(found[benches.CONSTANT_ROWS :], table[:3])
+    # Planted: the last row for all that are wider, as an index past the end reads.
+    assert not np.array_equal(found[benches.CONSTANT_ROWS :], [table[-1]] * 3)
 
 
 def test_constant_model_costs_no_layers_and_writes_no_text_end(lm):
