@@ -48,7 +48,7 @@ def test_the_noise_of_features():
 
 
 def kept(dropped, rate: float) -> bool:
-    """Whether a share `rate` of ones is 0 (to 5 deviations), the rest 1 / (1 - rate)."""
+    """Whether a share `rate` of ones is 0, to 5 deviations, the rest 1 / (1 - rate)."""
     x = np.asarray(dropped)
     share, error = (x == 0).mean(), (rate * (1 - rate) / x.size) ** 0.5
     rest = np.allclose(x[x != 0], 1 / (1 - rate))
