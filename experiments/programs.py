@@ -307,6 +307,8 @@ def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
     c = config.data
     steps = -(-c.tokens // (c.batch * c.window))
     batch = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
+    if c.get("segments", False):
+        batch["segments"] = batch["tokens"]
     target, told = _teacher(config, lm, objective.taps, False)
     params = {n: x for n, x in shapes.items() if n != "kept"}
     optimizer = heads.optimizer(config.train, steps)

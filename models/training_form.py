@@ -27,9 +27,7 @@ def forward(
     be in the unstacked form or, as `{"embedding", "stacked"}`, in the stacked one.
     """
     length = tokens.shape[1]
-    mask = jnp.tril(jnp.ones((1, length, length), bool))
-    if segments is not None:
-        mask = mask & (segments[:, :, None] == segments[:, None, :])
+    mask = causal(length, segments)
     positions = places(tokens.shape, segments)
     mask = jnp.broadcast_to(mask, (tokens.shape[0], length, length))
     layer: Any = Layer(config)
@@ -77,6 +75,17 @@ def places(shape: tuple[int, ...], segments: Array | None = None) -> Array:
         return jnp.broadcast_to(index, shape)
     starts = jnp.where(segments != jnp.roll(segments, 1, 1), index, 0)
     return index - lax.cummax(starts.at[:, 0].set(0), axis=1)
+
+
+def causal(length: int, segments: Array | None = None) -> Array:
+    """bool[1 or B, T, T]: a token sees those up to itself, of its own segment."""
+    mask = jnp.tril(jnp.ones((1, length, length), bool))
+    return mask if segments is None else mask & together(segments)
+
+
+def together(segments: Array) -> Array:
+    """bool[B, T, T]: which tokens are of one segment."""
+    return segments[:, :, None] == segments[:, None, :]
 
 
 def beside(

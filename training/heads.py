@@ -126,7 +126,12 @@ class Training:
         stage = data.Stage(steps, c.batch, c.window)
         corpus = data.Corpus(own.tokens, self._separator(), own.masks)
         self.stream = data.Stream(
-            corpus, (stage,), config.seed, numbered=True, recut=c.get("recut", True)
+            corpus,
+            (stage,),
+            config.seed,
+            segments=c.get("segments", False),
+            numbered=True,
+            recut=c.get("recut", True),
         )
         self.kept = None
         if config.draft_vocab:

@@ -5,7 +5,8 @@ state is ever written to disk; `training/features.py` is the other way. An objec
 given a `Teacher` and cannot tell which it was.
 
 The batch's contract: `tokens` int32[B, T]; `loss_mask` bool[B, T], where present, says
-which tokens may be *predicted* (the assistant's, say); from a cache also
+which tokens may be *predicted* (the assistant's, say); `segments` int32[B, T], where
+present, numbers packed documents, none of which sees another; from a cache also
 
     hidden/<tap>     [B, T, D]     the target's states
     t_topk_ids       int32[B, T, k]  its k likeliest next tokens, best first,
@@ -23,7 +24,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import vocab
-from models import base, recompute, transformer
+from models import base, recompute, training_form, transformer
 from models.errors import ConfigError
 
 NORM = "norm"
@@ -38,6 +39,7 @@ class Teacher:
     params: Any  # the target's
     hidden: base.Hidden  # tap -> [B, T, D]; TOP -> float32[B, T, 2 k + 2]
     model: base.LanguageModel = struct.field(pytree_node=False)
+    segments: Array | None = None  # the batch's
 
     @property
     def law(self) -> Array:
@@ -46,7 +48,7 @@ class Teacher:
 
     def embed(self, tokens: Array) -> Array:
         """The target's embeddings [B, T, D] of `tokens` int32[B, T]."""
-        positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        positions = training_form.places(tokens.shape, self.segments)
         return self.model.embed(self.params, tokens, positions)
 
     def head(self, normed: Array) -> Array:
@@ -108,7 +110,8 @@ def teacher(
             taps=wanted,
             remat=remat,
         )
-        return Teacher(params, lax.stop_gradient(out.hidden), model)
+        hidden, segments = lax.stop_gradient(out.hidden), batch.get("segments")
+        return Teacher(params, hidden, model, segments)
 
     return run
 
@@ -129,7 +132,7 @@ def given(
 
     def run(params: Any, batch: dict[str, Array]) -> Teacher:
         params = lax.stop_gradient(params)
-        found = Teacher(params, base.Hidden(), model)
+        found = Teacher(params, base.Hidden(), model, batch.get("segments"))
         dtype = jax.eval_shape(found.embed, batch["tokens"]).dtype
         for tap in wanted:
             found.hidden[tap] = batch[field(tap)].astype(dtype)

@@ -131,6 +131,7 @@ def get_config(
 
     c.data = data(tokens=500_000)
     c.data.recut = True  # False: later epochs show the first one's windows again
+    c.data.segments = False  # True: the documents of a window do not see each other
     c.update(teacher())
     c.train = train(warmup=20, clip=0.5, rows_at_once=2, save_every=40)
     c.train.remat = False

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from models import training_form
 from models.heads import layers
 from models.heads.layers import Params
 from models.layers import NEGATIVE, product
@@ -67,17 +68,19 @@ def unroll(
     steps: int,
     choose: Callable[[int, Array], Array],
     detach: bool = False,
+    segments: Array | None = None,
 ) -> list[Array]:
     """o_0 .. o_{steps-1} [B, T, D] of whole texts, each as a chain of drafts sees it.
 
     `embedded[t]` is of token t. `choose(i, o_i)` gives the embeddings [B, T, D] of what
     stands for token t + 2 + i. `detach`: no gradient through the keys of other steps.
+    `segments` int32[B, T] keep packed documents apart.
     """
     layer = params["layer"]
     c = layers.of(layer, target)
     batch, length = hidden.shape[:2]
-    at = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
-    seen = jnp.tile(jnp.tril(jnp.ones((length, length), bool)), (1, 2))
+    at = training_form.places((batch, length), segments)
+    seen = jnp.tile(training_form.causal(length, segments), (1, 1, 2))[:, None, None]
 
     def project(x: Array, positions: Array) -> tuple:
         inside = layers.rms(x, layer["input_norm"], c.norm_eps)
@@ -85,6 +88,8 @@ def unroll(
 
     _, *below = project(hidden, at)
     before = jnp.pad(embedded, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+    if segments is not None:
+        before = jnp.where((at > 0)[..., None], before, 0)
     three = jnp.stack([before, embedded, jnp.roll(embedded, -1, 1)], 2)
     own: list[tuple] = []  # keys and values of the steps 1, 2, ...
     found: list[Array] = []

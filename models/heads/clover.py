@@ -128,14 +128,20 @@ def depth(params: Params) -> int:
     return sum(name.startswith("layer_") for name in params)
 
 
-def sequence(params: Params, target, embedded: Array, hidden: Array) -> Array:
+def sequence(
+    params: Params,
+    target,
+    embedded: Array,
+    hidden: Array,
+    segments: Array | None = None,
+) -> Array:
     """s_0 [B, T, D]; `embedded[t]` is of token t + 1 and `hidden[t]` is h_t."""
     c = layers.of(params["layer_0"], target)
     x = cell(params["cell_0"], hidden, embedded, c.norm_eps)
     for i in range(depth(params)):
         layer = params[f"layer_{i}"]
         inside = layers.rms(x, layer["input_norm"], c.norm_eps)
-        x = layers.sequence(layer, c, inside, x)
+        x = layers.sequence(layer, c, inside, x, segments)
     return layers.rms(x, params["norm"], c.norm_eps)
 
 

@@ -40,14 +40,28 @@ def fuse(params: Params, embedded: Array, feature: Array) -> Array:
     return u + params["bias"] if "bias" in params else u
 
 
-def sequence(params: Params, target, embedded: Array, features: Array) -> Array:
+def sequence(
+    params: Params,
+    target,
+    embedded: Array,
+    features: Array,
+    segments: Array | None = None,
+) -> Array:
     """f^ [B, T, D] where `embedded[t]` is of token t + 1 and `features[t]` is f_t."""
     layer = params["layer"]
     u = fuse(params, embedded, features)
-    return layers.sequence(layer, layers.of(layer, target), u, u)
+    return layers.sequence(layer, layers.of(layer, target), u, u, segments)
 
 
-def unroll(params: Params, target, embedded: Array, features: Array, steps, each):
+def unroll(
+    params: Params,
+    target,
+    embedded: Array,
+    features: Array,
+    steps,
+    each,
+    segments: Array | None = None,
+):
     """f^ of `steps` steps on the draft's own features: see `layers.unroll`."""
 
     def read(embedded: Array, features: Array) -> tuple[Array, Array]:
@@ -56,7 +70,9 @@ def unroll(params: Params, target, embedded: Array, features: Array, steps, each
 
     layer = params["layer"]
     c = layers.of(layer, target)
-    return layers.unroll(layer, c, read, embedded, features, steps, each)
+    return layers.unroll(
+        layer, c, read, embedded, features, steps, each, segments=segments
+    )
 
 
 def block(params: Params, target, cache, embedded: Array, features: Array, nodes):

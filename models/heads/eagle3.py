@@ -138,6 +138,7 @@ def unroll(
     steps: int,
     each: Callable[[Array, Array], Any],
     remat: bool = True,
+    segments: Array | None = None,
 ) -> Any:
     """The training-time test (figure 6): `layers.unroll` from g [B, T, D].
 
@@ -152,4 +153,6 @@ def unroll(
     def finish(a: Array) -> Array:
         return handed(params, a, c.norm_eps)
 
-    return layers.unroll(layer, c, read, embedded, g, steps, each, finish, remat)
+    return layers.unroll(
+        layer, c, read, embedded, g, steps, each, finish, remat, segments
+    )

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from models import base
+from models import base, training_form
 from models.errors import ConfigError
 from models.heads import eagle, layers
 from models.heads.layers import Params
@@ -73,14 +73,27 @@ def fused(params: Params, embedded: Array, feature: Array, state: Array) -> tupl
     return x, jnp.concatenate(after, -1).astype(state.dtype)
 
 
-def along(params: Params, embedded: Array, features: Array, state: Array) -> tuple:
-    """u [B, T, D] of pairs in a row, and the state [B, T, memory] after each."""
+def along(
+    params: Params,
+    embedded: Array,
+    features: Array,
+    state: Array,
+    at: Array | None = None,
+) -> tuple:
+    """u [B, T, D] of pairs in a row, and the state [B, T, memory] after each.
 
-    def step(state: Array, pair: tuple[Array, Array]) -> tuple:
+    Of packed texts `at` int32[B, T] are the places: at 0 the LSTM remembers nothing.
+    """
+
+    def step(state: Array, pair: tuple[Array, ...]) -> tuple:
+        if at is not None:
+            state = jnp.where(pair[2][:, None] > 0, state, 0)
         u, state = fused(params, pair[0], pair[1], state)
         return state, (u, state)
 
-    pairs = (embedded.swapaxes(0, 1), features.swapaxes(0, 1))
+    pairs: tuple[Array, ...] = (embedded.swapaxes(0, 1), features.swapaxes(0, 1))
+    if at is not None:
+        pairs = (*pairs, at.swapaxes(0, 1))
     out: tuple[Array, Array] = lax.scan(step, state, pairs)[1]
     u, states = out
     return u.swapaxes(0, 1), states.swapaxes(0, 1)
@@ -98,38 +111,51 @@ def sequence(
     features: Array,
     k: int,
     offset: ArrayLike = 0,
+    segments: Array | None = None,
 ) -> Array:
     """f^ [B, T, D], at s of token s + k + 1; blocks begin where k divides s + offset.
 
-    `embedded[t]` is of token t + 1 and `features[t]` is f_t.
+    `embedded[t]` is of token t + 1 and `features[t]` is f_t. `segments` int32[B, T]
+    keep packed documents apart, in each of which s counts from 0.
     """
     layer = params["layer"]
     c = layers.of(layer, target)
     batch, length = embedded.shape[:2]
     state = start(params, batch, features.dtype)
-    u, _ = along(params, embedded, features, state)
-    at = jnp.arange(length, dtype=jnp.int32)
-    q, keys, v = layers.qkv(layer, c, u, jnp.broadcast_to(at, (batch, length)))
+    at = training_form.places((batch, length), segments)
+    packed = None if segments is None else at
+    u, _ = along(params, embedded, features, state, packed)
+    q, keys, v = layers.qkv(layer, c, u, at)
     number = (at + offset) // k
-    mask = jnp.broadcast_to(number[:, None] >= number, (batch, length, length))
+    mask = number[:, :, None] >= number[:, None]
+    if segments is not None:
+        mask = mask & training_form.together(segments)
     out = attend(c, q, keys.swapaxes(1, 2), v.swapaxes(1, 2), mask)
     return layers.feed_forward(layer, c, u + product(out, layer["out"]))
 
 
 def unroll(
-    params: Params, target, embedded: Array, features: Array, depth: int, k: int
+    params: Params,
+    target,
+    embedded: Array,
+    features: Array,
+    depth: int,
+    k: int,
+    segments: Array | None = None,
 ) -> list[Array]:
     """f^ [B, T, D] of tokens t + 2 .. t + 1 + depth at t, on the draft's own features.
 
     What a chain of drafts after token t + 1 gives, its tokens being the text's.
+    `segments` int32[B, T] keep packed documents apart.
     """
     layer = params["layer"]
     c = layers.of(layer, target)
     batch, length = embedded.shape[:2]
-    at = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
-    causal = jnp.tril(jnp.ones((length, length), bool))[:, None]
+    at = training_form.places((batch, length), segments)
+    seen = training_form.causal(length, segments)[:, None, None, :, None]
     first = start(params, batch, features.dtype)
-    u, state = along(params, embedded, features, first)
+    packed = None if segments is None else at
+    u, state = along(params, embedded, features, first, packed)
     _, keys, values = layers.qkv(layer, c, u, at)
     own: list[tuple] = []  # keys and values of the drafted pairs
 
@@ -140,7 +166,7 @@ def unroll(
         q, _, _ = layers.qkv(layer, c, flat, positions.reshape(batch, -1))
         q = q.reshape(batch, length, k, *q.shape[2:])
         past = jnp.einsum("btngrd,bsgd->bgrtns", q, keys).astype(jnp.float32)
-        scores = [jnp.where(causal, past, NEGATIVE)]
+        scores = [jnp.where(seen, past, NEGATIVE)]
         for key, _ in own:
             score = jnp.einsum("btngrd,btgd->bgrtn", q, key).astype(jnp.float32)
             scores.append(score[..., None])
@@ -154,6 +180,9 @@ def unroll(
 
     before = jnp.pad(u, ((0, 0), (k - 1, 0), (0, 0)))
     recent = jnp.stack([before[:, j : j + length] for j in range(k)], 2)
+    if segments is not None:
+        there = at[..., None] - (k - 1) + jnp.arange(k) >= 0
+        recent = jnp.where(there[..., None], recent, 0)
     drafted = block(recent, at)
     found = [drafted[:, :, 0]]
     for step in range(1, depth):

@@ -60,15 +60,29 @@ def both(feature: Array) -> Array:
     return jnp.concatenate([feature, feature], -1)
 
 
-def sequence(params: Params, target, embedded: Array, features: Array) -> Array:
+def sequence(
+    params: Params,
+    target,
+    embedded: Array,
+    features: Array,
+    segments: Array | None = None,
+) -> Array:
     """Outputs [B, T, 2 D]; `embedded[t]` is of token t + 1 and `features[t]` is f_t."""
     layer = params["layer"]
     c = layers.of(layer, target)
     u = inputs(params, embedded, features, c.norm_eps)
-    return layers.sequence(layer, c, u, u)
+    return layers.sequence(layer, c, u, u, segments)
 
 
-def unroll(params: Params, target, embedded: Array, features: Array, steps, each):
+def unroll(
+    params: Params,
+    target,
+    embedded: Array,
+    features: Array,
+    steps,
+    each,
+    segments: Array | None = None,
+):
     """Outputs of `steps` steps on the draft's own features: see `layers.unroll`."""
     layer = params["layer"]
     c = layers.of(layer, target)
@@ -77,7 +91,10 @@ def unroll(params: Params, target, embedded: Array, features: Array, steps, each
         u = inputs(params, embedded, halves(output)[1], c.norm_eps)
         return u, u
 
-    return layers.unroll(layer, c, read, embedded, both(features), steps, each)
+    first = both(features)
+    return layers.unroll(
+        layer, c, read, embedded, first, steps, each, segments=segments
+    )
 
 
 def block(params: Params, target, cache, embedded: Array, features: Array, nodes):

@@ -92,12 +92,14 @@ def logits(params: Params, i: int, u: Array, blocks: int = 4, drop=None) -> Arra
     return found.astype(jnp.float32)
 
 
-def prefix_sequence(params: Params, target, hidden: Array) -> Array:
+def prefix_sequence(
+    params: Params, target, hidden: Array, segments: Array | None = None
+) -> Array:
     """g [B, T, D] of the states of whole sequences."""
     layer = params["prefix"]
     c = layers.of(layer, target)
     x = layers.rms(hidden, layer["input_norm"], c.norm_eps)
-    x = layers.sequence(layer, c, x, hidden)
+    x = layers.sequence(layer, c, x, hidden, segments)
     return layers.rms(x, layer["final_norm"], c.norm_eps)
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models import base, causal, recompute
+from models import base, causal, recompute, training_form
 from models import cache as caches
 from models import config as configs
 from models.errors import ConfigError
@@ -121,14 +121,21 @@ def feed_forward(layer: Params, c: configs.Config, x: Array) -> Array:
     return jnp.tile(x, y.shape[-1] // x.shape[-1]) + y
 
 
-def sequence(layer: Params, c: configs.Config, x: Array, residual: Array) -> Array:
+def sequence(
+    layer: Params,
+    c: configs.Config,
+    x: Array,
+    residual: Array,
+    segments: Array | None = None,
+) -> Array:
     """The layer over whole sequences, causally: x `[B, T, in]`, residual `[B, T, D]`.
 
-    `residual` is what attention is added to.
+    `residual` is what attention is added to; `segments` int32[B, T] keep packed
+    documents apart, as in `training_form.forward`.
     """
     length = x.shape[1]
-    positions = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), x.shape[:2])
-    mask = jnp.tril(jnp.ones((1, length, length), bool))
+    positions = training_form.places(x.shape[:2], segments)
+    mask = training_form.causal(length, segments)
     mask = jnp.broadcast_to(mask, (x.shape[0], length, length))
     q, k, v = qkv(layer, c, x, positions)
     out = causal.attend(c, q, k, v, mask)
@@ -145,6 +152,7 @@ def unroll(
     each: Callable[[Array, Array], Any],
     finish: Callable[[Array], Array] = lambda output: output,
     remat: bool = True,
+    segments: Array | None = None,
 ) -> Any:
     """`steps` steps of the layer on its own outputs, at every position of a text.
 
@@ -155,17 +163,18 @@ def unroll(
     at t: what a chain of drafts after t would see. `each(s, outputs)` is called in each
     step, and its results come back stacked [steps, ...]; `finish` makes an output of
     what the layer gives. With `remat` steps are recomputed in the backward pass.
+    `segments` int32[B, T] keep packed documents apart.
     """
     batch, length = embedded.shape[:2]
-    at = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
-    causal_ = jnp.tril(jnp.ones((length, length), bool))
+    at = training_form.places((batch, length), segments)
+    seen = training_form.causal(length, segments)[:, None, None]
 
     def attention(s: Array, x: Array, keys: Array, values: Array) -> tuple:
         q, k, v = qkv(layer, c, x, at + s)
         keys, values = keys.at[s].set(k), values.at[s].set(v)
         past = jnp.einsum("btgrd,bsgd->bgrts", q, keys[0]).astype(jnp.float32)
         own = jnp.einsum("btgrd,jbtgd->bgrtj", q, keys[1:]).astype(jnp.float32)
-        past = jnp.where(causal_, past, NEGATIVE)
+        past = jnp.where(seen, past, NEGATIVE)
         own = jnp.where(jnp.arange(1, steps) <= s, own, NEGATIVE)
         p = jax.nn.softmax(jnp.concatenate([past, own], -1), -1).astype(v.dtype)
         out = jnp.einsum("bgrts,bsgd->btgrd", p[..., :length], values[0])

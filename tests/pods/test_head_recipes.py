@@ -70,6 +70,16 @@ def test_another_vocabulary_is_counted():
     assert bill.heads - PARAMS["eagle3"] == (V - 32_000) * D
 
 
+def test_the_numbers_of_documents_are_counted():
+    """They are as many as the tokens; planted: without `segments` there are none."""
+    config, found = recipe("eagle"), []
+    for segments in (False, True):
+        config.data.segments = segments
+        found.append(built(config)["train"].parts["batch"])
+    c = config.data
+    assert found[1] - found[0] == 4 * c.batch * (c.window + 1)
+
+
 def test_targets_of_recipes_are_known():
     with pytest.raises(ConfigError, match=r"'llama4'.*llama3_70b"):
         settings.load(f"{HEADS / 'medusa'}.py:llama4")

@@ -70,8 +70,9 @@ def guesses(
 def _guesses(params, model, batch, teacher, count, choose, detach=False) -> list:
     hidden = teacher.hidden[NORM]
     embedded = teacher.embed(batch["tokens"])
+    segments = batch.get("segments")
     found = chimera.unroll(
-        params, model.config, hidden, embedded, count, choose, detach
+        params, model.config, hidden, embedded, count, choose, detach, segments
     )
 
     def head(i: int, u: Array) -> Array:

@@ -71,7 +71,8 @@ def guesses(
     eps = layers.geometry(model.config).norm_eps
     embedded = teacher.embed(batch["tokens"])
     hidden = teacher.hidden[model.config.n_layers]
-    s = clover.sequence(params, model.config, ahead(embedded, 1), hidden)
+    segments = batch.get("segments")
+    s = clover.sequence(params, model.config, ahead(embedded, 1), hidden, segments)
     found = [(clover.first(params, s, eps), teacher.head)]
     for i in range(1, depth):
         read = ahead(embedded, 1 + i)

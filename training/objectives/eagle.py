@@ -39,7 +39,9 @@ def objective(
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         features = noisy(teacher.hidden[NORM], batch, noise, seed)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
-        found = eagle.sequence(params, model.config, embedded, features)
+        found = eagle.sequence(
+            params, model.config, embedded, features, batch.get("segments")
+        )
         return graded(found, found, batch, teacher, soft, part, regression)
 
     return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
@@ -89,7 +91,8 @@ def guesses(
     """Per depth: the draft's own features along the text's tokens, and the head."""
     embedded = ahead(teacher.embed(batch["tokens"]), 1)
     features = teacher.hidden[NORM]
+    segments, each = batch.get("segments"), lambda s, x: x
     found = eagle.unroll(
-        params, model.config, embedded, features, depth, lambda s, x: x
+        params, model.config, embedded, features, depth, each, segments
     )
     return [(found[i], teacher.head) for i in range(depth)]

@@ -80,7 +80,8 @@ def objective(
         three = jnp.stack([teacher.hidden[tap] for tap in read], 2)
         g = eagle3.features(params, three, eps)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
-        return eagle3.unroll(params, config, embedded, g, steps, each, remat)
+        segments = batch.get("segments")
+        return eagle3.unroll(params, config, embedded, g, steps, each, remat, segments)
 
     return Objective(total, lambda batch: predicted(batch, 2).sum(), read)
 
@@ -100,7 +101,8 @@ def guesses(
     three = jnp.stack([teacher.hidden[tap] for tap in read], 2)
     g = eagle3.features(params, three, eps)
     embedded = ahead(teacher.embed(batch["tokens"]), 1)
-    found = eagle3.unroll(params, config, embedded, g, depth, lambda s, x: x)
+    segments, each = batch.get("segments"), lambda s, x: x
+    found = eagle3.unroll(params, config, embedded, g, depth, each, segments=segments)
 
     def draft(a: Array) -> Array:
         return eagle3.spread(params, eagle3.logits(params, a, eps), config.vocab_size)

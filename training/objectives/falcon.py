@@ -73,8 +73,10 @@ def objective(
         weights = predicted(batch, k + 1)
 
         def run(embedded: Array, features: Array) -> Array:
-            config = model.config
-            return falcon.sequence(params, config, embedded, features, k, offset)
+            config, segments = model.config, batch.get("segments")
+            return falcon.sequence(
+                params, config, embedded, features, k, offset, segments
+            )
 
         first = lax.stop_gradient(run(embedded, features))
         seen = lax.stop_gradient(
@@ -134,5 +136,6 @@ def guesses(
     """Per depth: the draft's own features along the text's tokens, and the head."""
     embedded = ahead(teacher.embed(batch["tokens"]), 1)
     features = teacher.hidden[NORM]
-    found = falcon.unroll(params, model.config, embedded, features, depth, k)
+    segments = batch.get("segments")
+    found = falcon.unroll(params, model.config, embedded, features, depth, k, segments)
     return [(x, teacher.head) for x in found]

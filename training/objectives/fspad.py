@@ -36,7 +36,9 @@ def objective(
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         features = eagle.noisy(teacher.hidden[NORM], batch, noise, seed)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
-        found = fspad.sequence(params, model.config, embedded, features)
+        found = fspad.sequence(
+            params, model.config, embedded, features, batch.get("segments")
+        )
         logit, feature = fspad.halves(found)
         return eagle.graded(feature, logit, batch, teacher, soft, part)
 
@@ -49,8 +51,9 @@ def guesses(
     """Per depth: the draft's own outputs along the text's tokens, and its head."""
     embedded = ahead(teacher.embed(batch["tokens"]), 1)
     features = teacher.hidden[NORM]
+    segments, each = batch.get("segments"), lambda s, x: x
     found = fspad.unroll(
-        params, model.config, embedded, features, depth, lambda s, x: x
+        params, model.config, embedded, features, depth, each, segments
     )
 
     def draft(output: Array) -> Array:

@@ -91,7 +91,7 @@ def guesses(
     """Per depth i: inputs u [B, T, i + 2, D] and the function that makes logits."""
     g = teacher.hidden[NORM]
     if "prefix" in params:
-        g = hydra.prefix_sequence(params, model.config, g)
+        g = hydra.prefix_sequence(params, model.config, g, batch.get("segments"))
     embedded = teacher.embed(batch["tokens"])
     each = [g]
     found = []

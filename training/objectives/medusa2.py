@@ -108,7 +108,7 @@ def changed_teacher(
         taps=(NORM,),
         remat=remat,
     )
-    return Teacher(params, out.hidden, model)
+    return Teacher(params, out.hidden, model, batch.get("segments"))
 
 
 def guesses(

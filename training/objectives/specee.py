@@ -29,7 +29,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import vocab
-from models import transformer
+from models import training_form, transformer
 from models.errors import ConfigError
 from models.heads import eagle, exits
 from training.fit import Objective
@@ -69,10 +69,10 @@ def answers(
         taps: tuple = (*inner, NORM)
         out = transformer.forward(target.config, params, tokens, segments, taps=taps)
         normed = out.hidden[NORM]
-        place = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        place = training_form.places(tokens.shape, segments)
         following = ahead(target.embed(params, tokens, place), 1)
         # At t of the token after t + 1: it says what is expected after t + 1.
-        guess = eagle.sequence(draft, target.config, following, normed)
+        guess = eagle.sequence(draft, target.config, following, normed, segments)
         guess = jnp.roll(guess, 1, 1)
         states = jnp.stack([out.hidden[i] for i in inner], 2)
         row = batch.get("row", jnp.arange(tokens.shape[0], dtype=jnp.int32))
