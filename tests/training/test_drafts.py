@@ -175,7 +175,7 @@ def test_a_sorted_draft_and_its_drafter():
 
 
 def test_one_sorted_draft_serves_two_targets(
-    request, tmp_path, monkeypatch, quick_bandwidth
+    request, tmp_path, monkeypatch, quick_bandwidth, quick_compilation
 ):
     """The texts are each target's own; a threshold of its own changes what it costs."""
     first, second = small_target(1), small_target(2)
