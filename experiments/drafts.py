@@ -18,6 +18,7 @@ from experiments.bench import Bench
 from experiments.measure import Cell
 from experiments.store import Store
 from models import processes
+from models.errors import ConfigError
 from training import drafts
 
 # Fields that choose what is measured; finished pieces are kept.
@@ -27,6 +28,12 @@ BEFORE = "before"
 
 def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     """Train what is missing, measure what is missing, and return everything."""
+    names = [_at(path) for path, _ in config.get("targets", ())]
+    if len(names) > len(set(names)):
+        raise ConfigError(
+            f"config.targets: rows are named by folders, and of {names} two are the "
+            "same: rename one"
+        )
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     hardware, versions = evaluate.provenance(store)
@@ -34,7 +41,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     targets: list[tuple[str, Any, dict[str, Any]]] = [("", lm, {})]
     for path, fields in config.get("targets", ()):
         own = models.load(path, mesh=config.mesh, rules=config.rules)
-        targets.append((f"@{pathlib.Path(path).name}", own, dict(fields)))
+        targets.append((_at(path), own, dict(fields)))
     asked = (config.tasks, config.prompts, config.prompt_tokens)
     prompts = {at: tasks.build(own, *asked) for at, own, _ in targets}
     with console.bar(len(config.variants) + 3, "read bandwidth") as bar:
@@ -64,6 +71,11 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     found["tables"] = [_table(figures)]
     found["plots"] = learning.plots(_trainings(figures))
     return found
+
+
+def _at(path: str) -> str:
+    """What marks the rows of another target."""
+    return f"@{pathlib.Path(path).name}"
 
 
 def _trainings(figures: dict[str, Any]) -> list[learning.Trained]:

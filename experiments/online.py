@@ -24,7 +24,7 @@ from experiments import bench as benches
 from experiments import console, evaluate
 from experiments.store import Store
 from models.errors import ConfigError
-from training import data, recipes
+from training import recipes, sources
 from training.online import Online
 
 LEARNING, STOPPED, NEVER = ARMS = ("learning", "stopped", "never")
@@ -73,8 +73,8 @@ def serve(own: Online, calls: Sequence, config: Any, first: int, say: Any) -> Se
 
 def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:
     """Serve what is missing and return everything; models are loaded unless given."""
-    sources = {"first": config.first, "second": config.second}
-    for name, source in sources.items():
+    domains = {"first": config.first, "second": config.second}
+    for name, source in domains.items():
         if not source:
             raise ConfigError(
                 f"config.{name} is empty: give the texts of that domain, as "
@@ -90,9 +90,9 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
     folder = config.directory or store.path / "data"
     count = {"first": config.before, "second": config.after}
     streams = []
-    for at, (name, source) in enumerate(sources.items()):
-        split = data.EVERY if pathlib.Path(source).is_file() else "validation"
-        texts = data.texts(source, split, folder)
+    for at, (name, source) in enumerate(domains.items()):
+        split = sources.EVERY if pathlib.Path(source).is_file() else "validation"
+        texts = sources.texts(source, split, folder)
         documents = recipes.encoded(lm.tokenizer.inner, texts, store.path)
         size, seed = config.prompt_tokens, (config.seed, at)
         streams.append(requests(documents, count[name], config.every, size, seed))

@@ -20,7 +20,7 @@ from experiments.bench import Bench
 from experiments.store import Store
 from models.errors import ConfigError
 from models.heads import vocab_trim
-from training import data, drafts, recipes
+from training import drafts, recipes, sources
 
 WHOLE = "whole"
 
@@ -81,7 +81,7 @@ def counted(config: Any, store: Store, lm: Any) -> tuple[dict[str, Any], Any]:
     documents = [
         recipes.encoded(
             lm.tokenizer.inner,
-            data.texts(config.data.source, split, folder),
+            sources.texts(config.data.source, split, folder),
             store.path,
         )
         for split in ("train", "validation")

@@ -18,7 +18,16 @@ from decoding import compose
 from models import processes, sharding, tokenizer
 from models.errors import ConfigError
 from models.heads import acceptance, files
-from training import calibration, data, drafts, fit, health, optimizers, recipes
+from training import (
+    calibration,
+    data,
+    drafts,
+    fit,
+    health,
+    optimizers,
+    recipes,
+    sources,
+)
 from training.objectives import specdec_pp
 
 
@@ -46,7 +55,7 @@ class Training:
         folder = c.directory or self.workdir / "data"
         inner = self.lm.tokenizer.inner
         self.documents = [
-            recipes.encoded(inner, data.texts(c.source, split, folder), self.workdir)
+            recipes.encoded(inner, sources.texts(c.source, split, folder), self.workdir)
             for split in ("train", "validation")
         ]
         self.written = drafts.write(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.errors import DataError, PromptError
-from training import conversations, data, distill, recipes
+from training import conversations, distill, recipes, sources
 
 
 class Documents(NamedTuple):
@@ -30,14 +30,14 @@ class Documents(NamedTuple):
 def read(
     lm: Any, source: str, split: str, folder: pathlib.Path, keep: pathlib.Path
 ) -> Documents:
-    """The documents of a split of a source (`data.texts`), as tokens of `lm`.
+    """The documents of a split of a source (`sources.texts`), as tokens of `lm`.
 
     `folder` is where TFDS keeps its data; raw text is kept in `keep` as tokens. Raises
     `DataError` for a line that holds none of the three, and where nothing is learned.
     """
     inner = lm.tokenizer.inner
     if not any(_answers(row) for _, row in rows(source, split)):
-        texts = data.texts(source, split, folder)
+        texts = sources.texts(source, split, folder)
         return Documents(recipes.encoded(inner, texts, keep), None)
     tokens, masks = [], []
     for where, row in rows(source, split):
@@ -64,11 +64,11 @@ def rows(source: str, split: str) -> Iterator[tuple[str, Any]]:
         return
     path = pathlib.Path(source)
     alone = not path.is_dir()
-    for file in [path] if alone else data.files(path, split):
+    for file in [path] if alone else sources.files(path, split):
         if file.suffix != ".jsonl":
             yield str(file), file
             continue
-        for number, line in data.lines(file, split if alone else data.EVERY):
+        for number, line in sources.lines(file, split if alone else sources.EVERY):
             where = f"{file}, line {number}"
             try:
                 yield where, json.loads(line)
@@ -84,7 +84,7 @@ def _answers(row: Any) -> bool:
 
 def _document(lm: Any, row: Any) -> distill.Text:
     if isinstance(row, pathlib.Path):
-        row = {"text": data.file_text(row)}
+        row = {"text": sources.file_text(row)}
     if not isinstance(row, dict):
         raise TypeError(f"{type(row).__name__} is no object")
     if "prompt_tokens" in row:

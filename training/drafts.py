@@ -30,6 +30,7 @@ from training import (
     logs,
     optimizers,
     recipes,
+    sources,
 )
 from training import teacher as teachers
 from training.objectives import draft_model, next_token
@@ -87,7 +88,7 @@ class Training:
         folder = c.directory or self.workdir / "data"
         inner = self.lm.tokenizer.inner
         self.documents = [
-            recipes.encoded(inner, data.texts(c.source, split, folder), self.workdir)
+            recipes.encoded(inner, sources.texts(c.source, split, folder), self.workdir)
             for split in ("train", "validation")
         ]
         self.model = transformer.transformer(self._shape())

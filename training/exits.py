@@ -29,6 +29,7 @@ from training import (
     lossy,
     optimizers,
     recipes,
+    sources,
 )
 from training.objectives import specee
 
@@ -48,7 +49,7 @@ class Training:
         self.folder = pathlib.Path(c.directory or self.workdir / "data")
         inner, folder = self.lm.tokenizer.inner, self.folder
         self.documents = [
-            recipes.encoded(inner, data.texts(c.source, split, folder), self.workdir)
+            recipes.encoded(inner, sources.texts(c.source, split, folder), self.workdir)
             for split in ("train", "validation")
         ]
         self.draft = files.load(self._draft(), self.lm)

@@ -29,6 +29,7 @@ from training import (
     health,
     logs,
     optimizers,
+    sources,
 )
 from training import teacher as teachers
 
@@ -120,7 +121,7 @@ class Training:
         self.workdir.mkdir(parents=True, exist_ok=True)
         own, self.held = (
             documents.read(self.lm, c.source, split, folder, self.workdir)
-            for split in data.SPLITS
+            for split in sources.SPLITS
         )
         steps = -(-c.tokens // (c.batch * c.window))
         stage = data.Stage(steps, c.batch, c.window)

@@ -24,7 +24,7 @@ import models
 from models import tokenizer, transformer
 from models.errors import DataError
 from models.heads import files, judge
-from training import calibration, data, evaluate, lossy, recipes
+from training import calibration, evaluate, lossy, recipes, sources
 from training.teacher import NORM
 
 
@@ -185,7 +185,7 @@ def run(
     c, folder = config.data, config.data.directory or workdir / "data"
     prompts, given, good = [], [], []
     for split, count in (("train", c.prompts), ("validation", c.held)):
-        texts = data.texts(c.source, split, folder)
+        texts = sources.texts(c.source, split, folder)
         documents = recipes.encoded(lm.tokenizer.inner, texts, workdir)
         rows = evaluate.copying_cases(documents, count, c.prompt_tokens, config.seed)
         prompts.append([row.tolist() for row in rows])

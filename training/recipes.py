@@ -17,7 +17,17 @@ from models import processes, sharding, transformer
 from models import tokenizer as model_tokenizer
 from models.checkpoints import rope
 from models.errors import ConfigError
-from training import card, data, evaluate, fit, health, optimizers, parts, repeats
+from training import (
+    card,
+    data,
+    evaluate,
+    fit,
+    health,
+    optimizers,
+    parts,
+    repeats,
+    sources,
+)
 from training import tokenizer as bpe
 from training.objectives import next_token
 
@@ -44,7 +54,7 @@ def source_texts(config: Any, split: str, workdir: pathlib.Path) -> list[str]:
     """The texts of a split: of a source that has splits, or of `data.parts` of it."""
     d = config.data
     if not d.parts:
-        return data.texts(d.source, split, d.directory or workdir / "data")
+        return sources.texts(d.source, split, d.directory or workdir / "data")
     chosen = [parts.Part(**part) for part in d.parts]
     return parts.texts(d.source, chosen, split, d.held)
 

@@ -21,7 +21,7 @@ from experiments import questions
 from models.errors import CheckpointError, DataError
 from tests.conformance import kit
 from tests.fuzz.survey import cases, survey
-from training import checkpoints, conversations, data, documents
+from training import checkpoints, conversations, documents, sources
 
 WORDS = st.sampled_from(
     ["tokens", "prompt", "messages", "max_new_tokens", "turns", "text", "category",
@@ -104,10 +104,10 @@ def test_jsonl(count, tmp_path):
         assert told and all(type(t) is str and t for turns in told for t in turns)
 
     def read_texts() -> None:
-        assert all(type(t) is str for t in data.jsonl_texts(path))
+        assert all(type(t) is str for t in sources.jsonl_texts(path))
 
     def read_conversations() -> None:
-        for _, row in documents.rows(str(path), data.EVERY):
+        for _, row in documents.rows(str(path), sources.EVERY):
             said = conversations.messages(row)
             assert said and all(type(m["content"]) is str for m in said)
 

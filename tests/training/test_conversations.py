@@ -8,7 +8,7 @@ import pytest
 
 import models
 from models.errors import DataError
-from training import conversations, data, doctor, documents
+from training import conversations, data, doctor, documents, sources
 
 CHATML = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
@@ -48,7 +48,7 @@ def model(template):
 
 
 def load(lm, path):
-    return documents.read(lm, str(path), data.EVERY, path.parent, path.parent)
+    return documents.read(lm, str(path), sources.EVERY, path.parent, path.parent)
 
 
 def write(path, *rows):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.errors import CheckpointError, DataError
-from training import data, repeats
+from training import data, repeats, sources
 from training import tokenizer as bpe
 from training.stdlib_code import stdlib_code
 
@@ -60,7 +60,7 @@ def test_builder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Non
         stdlib_code.sysconfig, "get_paths", lambda: {"stdlib": str(library)}
     )
     splits = {
-        split: data.texts("tfds:stdlib_code", split, tmp_path / "data")
+        split: sources.texts("tfds:stdlib_code", split, tmp_path / "data")
         for split in ("train", "validation")
     }
     train, held = (set(splits[name]) for name in ("train", "validation"))
@@ -73,7 +73,7 @@ def test_builder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Non
         split = stdlib_code.split_of(f"module_{i}.py")
         assert text in splits[split]
     with pytest.raises(DataError, match=r"no split 'test'.*validation"):
-        data.texts("tfds:stdlib_code", "test", tmp_path / "data")
+        sources.texts("tfds:stdlib_code", "test", tmp_path / "data")
 
 
 def test_no_tensorflow() -> None:
@@ -86,21 +86,21 @@ def test_documents_from_files(tmp_path: pathlib.Path) -> None:
     lines = [json.dumps({"text": text}) for text in ("one\u2028two", "three")]
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(lines) + "\n")
-    assert data.texts(str(path), data.EVERY, "") == ["one\u2028two", "three"]
+    assert sources.texts(str(path), sources.EVERY, "") == ["one\u2028two", "three"]
     path.write_text(lines[0] + '\n{"body": 1}\n')
     with pytest.raises(DataError, match="line 2"):
-        data.texts(str(path), data.EVERY, "")
+        sources.texts(str(path), sources.EVERY, "")
     folder = tmp_path / "texts" / "train"
     folder.mkdir(parents=True)
     (folder / "b.txt").write_text("bee")
     (folder / "a.txt").write_text("ay")
-    assert data.texts(str(tmp_path / "texts"), "train", "") == ["ay", "bee"]
+    assert sources.texts(str(tmp_path / "texts"), "train", "") == ["ay", "bee"]
     with pytest.raises(DataError, match="no files"):
-        data.texts(str(tmp_path / "texts"), "validation", "")
+        sources.texts(str(tmp_path / "texts"), "validation", "")
     with pytest.raises(DataError, match="not a readable"):
-        data.texts(str(tmp_path / "none.txt"), "train", "")
+        sources.texts(str(tmp_path / "none.txt"), "train", "")
     with pytest.raises(DataError, match="no_such_set"):
-        data.texts("tfds:no_such_set", "train", tmp_path)
+        sources.texts("tfds:no_such_set", "train", tmp_path)
 
 
 def test_tokenizer_round_trip(tmp_path: pathlib.Path) -> None:

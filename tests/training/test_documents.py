@@ -12,7 +12,7 @@ from models.errors import DataError
 from tests.training import test_conversations as talks
 from tests.training.test_conversations import lm  # noqa: F401
 from tests.training.test_heads import corpus, recipe, small, small_target  # noqa: F401
-from training import conversations, data, distill, documents, fit, heads
+from training import conversations, distill, documents, fit, heads, sources
 from training import teacher as teachers
 
 TEXT = {"text": "import os\n"}
@@ -25,7 +25,7 @@ def answer(prompt: list[int], said: list[int], ended: bool = True) -> dict:
     return {"index": 0, "tokens": tokens, **about}
 
 
-def read(lm, path, split=data.EVERY):  # noqa: F811
+def read(lm, path, split=sources.EVERY):  # noqa: F811
     return documents.read(lm, str(path), split, path.parent, path.parent)
 
 
@@ -49,7 +49,7 @@ def test_every_kind_of_line(lm, tmp_path):  # noqa: F811
 
 def test_files_of_a_folder(lm, tmp_path):  # noqa: F811
     """Lines of its JSONL files, other files whole."""
-    for split in data.SPLITS:
+    for split in sources.SPLITS:
         (tmp_path / "d" / split).mkdir(parents=True)
         talks.write(tmp_path / "d" / split / "a.jsonl", answer([5], [6]), TEXT)
         (tmp_path / "d" / split / "b.py").write_text(split)
@@ -71,7 +71,7 @@ def test_lines_are_held_out_by_themselves(tmp_path):
 
     def held(kept) -> set[str]:
         path.write_text("\n".join(kept))
-        train, out = (data.texts(str(path), split, "") for split in data.SPLITS)
+        train, out = (sources.texts(str(path), split, "") for split in sources.SPLITS)
         assert not {*train} & {*out} and len(train) + len(out) == len(kept)
         return {*out}
 
@@ -82,11 +82,11 @@ def test_lines_are_held_out_by_themselves(tmp_path):
     assert len(held(lines[:2])) == 1
     path.write_text(lines[0])
     with pytest.raises(DataError, match="of 1 lines none is left for train"):
-        data.texts(str(path), "train", "")
+        sources.texts(str(path), "train", "")
     (tmp_path / "a.txt").write_text("one text")
     with pytest.raises(DataError, match="nothing can be held out"):
-        data.texts(str(tmp_path / "a.txt"), "train", "")
-    assert data.texts(str(tmp_path / "a.txt"), data.EVERY, "") == ["one text"]
+        sources.texts(str(tmp_path / "a.txt"), "train", "")
+    assert sources.texts(str(tmp_path / "a.txt"), sources.EVERY, "") == ["one text"]
 
 
 def test_heads_learn_answers_alone(small, tmp_path):  # noqa: F811

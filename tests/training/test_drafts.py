@@ -174,6 +174,14 @@ def test_a_sorted_draft_and_its_drafter():
     assert method.topology.arguments["length"] == c.evaluate.length
 
 
+def test_targets_of_one_name_are_refused(tmp_path):
+    """Planted: the rows of the second would be those of the first."""
+    c = s2d.get_config()
+    c.targets = (("a/export", {}), ("b/export", {}))
+    with pytest.raises(ConfigError, match="two are the same"):
+        stage.run(c, Store(tmp_path))
+
+
 def test_one_sorted_draft_serves_two_targets(
     request, tmp_path, monkeypatch, quick_bandwidth, quick_compilation
 ):
