@@ -19,8 +19,8 @@ Sums = dict[str, Array]
 
 def against_teacher(
     teacher: Teacher,
-    draft: Callable[[Array], Array],
-    states: Array,
+    draft: Callable[[Any], Array],
+    states: Any,
     law: Array,
     weights: Array,
     loss: Callable[[Array, Array], Array],
@@ -29,13 +29,13 @@ def against_teacher(
 ) -> Sums:
     """Sums of `loss`, of equal arg-maxes `hit`, of `alpha`, and of the `weight`.
 
-    `draft(states)` are the head's logits, states [B, T, ...]; `law` [B, T, ...] is that
-    of `teacher.law` which speaks of the same token, weights [B, T]. With a draft
-    vocabulary `kept` the teacher's law is normalised on it, and positions whose
-    likeliest token is not in it count nothing.
+    `draft(states)` are the head's logits, of an array [B, T, ...] or a tuple of them;
+    `law` [B, T, ...] is that of `teacher.law` which speaks of the same token, weights
+    [B, T]. With a draft vocabulary `kept` the teacher's law is normalised on it, and
+    positions whose likeliest token is not in it count nothing.
     """
 
-    def sums(states: Array, law: Array, weights: Array) -> Sums:
+    def sums(states: Any, law: Array, weights: Array) -> Sums:
         p, q, hit, inside = teacher.compared(law, draft(states), kept)
         weights = weights * inside
         return {
@@ -49,15 +49,15 @@ def against_teacher(
 
 
 def against_labels(
-    draft: Callable[[Array], Array],
-    states: Array,
+    draft: Callable[[Any], Array],
+    states: Any,
     labels: Array,
     weights: Array,
     part: int = 0,
 ) -> Sums:
     """The same against tokens `labels` int32[B, T], with the cross-entropy."""
 
-    def sums(states: Array, labels: Array, weights: Array) -> Sums:
+    def sums(states: Any, labels: Array, weights: Array) -> Sums:
         q = draft(states)
         return {
             "loss": (weights * losses.ce(q, labels)).sum(),
@@ -74,8 +74,8 @@ def mean(sums: Sums, name: str) -> Array:
 
 def by_rank(
     teacher: Teacher,
-    draft: Callable[[Array], Array],
-    states: Array,
+    draft: Callable[[Any], Array],
+    states: Any,
     hidden: Array,
     weights: Array,
     ranks: int,
@@ -87,7 +87,7 @@ def by_rank(
     At a temperature the chance that it does; at 0 whether it is the likeliest token.
     """
 
-    def sums(states: Array, hidden: Array, weights: Array) -> Any:
+    def sums(states: Any, hidden: Array, weights: Array) -> Any:
         best = vocab.top_k(draft(states), ranks)[1]
         p = teacher.head(hidden)
         if temperature:

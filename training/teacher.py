@@ -174,37 +174,47 @@ def mean(values: Array, weights: Array) -> Array:
     return (values * weights).sum() / jnp.maximum(weights.sum(), 1.0)
 
 
-def in_parts(function: Callable[..., Any], size: int, *arrays: Array) -> Any:
+def in_parts(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
     """Sums of `function(*parts)` over parts of `size` positions of arrays [B, T, ...].
 
     The parts are recomputed in the backward pass, so that of logits [B, T, V] only one
-    part exists at a time. `size` 0 takes all positions at once.
+    part exists at a time. `size` 0 takes all positions at once. An argument may be a
+    tree of arrays.
     """
-    flat = [x.reshape(-1, *x.shape[2:]) for x in arrays]
-    count = flat[0].shape[0]
+    flat, count = _flat(arrays)
     if not size or count <= size:
         return function(*flat)
-    short = -count % size
-    padded = [jnp.pad(x, [(0, short)] + [(0, 0)] * (x.ndim - 1)) for x in flat]
-    parts = [x.reshape(-1, size, *x.shape[1:]) for x in padded]
-    sums = lax.map(lambda part: recompute.again(function)(*part), tuple(parts))
+    sums = lax.map(lambda part: recompute.again(function)(*part), _cut(flat, size))
     return jax.tree.map(lambda x: x.sum(0), sums)
 
 
-def by_part(function: Callable[..., Any], size: int, *arrays: Array) -> Any:
+def by_part(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
     """`function(*parts)` of parts of `size` positions of arrays [B, T, ...], side by
     side: what it returns [n, ...] comes back as [B, T, ...]. `size` 0: all at once.
     """
-    batch, length = arrays[0].shape[:2]
-    flat = [x.reshape(-1, *x.shape[2:]) for x in arrays]
-    count = batch * length
-    size = size if 0 < size < count else count
-    short = -count % size
-    padded = [jnp.pad(x, [(0, short)] + [(0, 0)] * (x.ndim - 1)) for x in flat]
-    parts = tuple(x.reshape(-1, size, *x.shape[1:]) for x in padded)
+    batch, length = jax.tree.leaves(arrays)[0].shape[:2]
+    flat, count = _flat(arrays)
+    parts = _cut(flat, size if 0 < size < count else count)
     found = lax.map(lambda part: function(*part), parts)
 
     def whole(x: Array) -> Array:
         return x.reshape(-1, *x.shape[2:])[:count].reshape(batch, length, *x.shape[2:])
 
     return jax.tree.map(whole, found)
+
+
+def _flat(arrays: tuple) -> tuple[tuple, int]:
+    """Arrays [B, T, ...] as [B T, ...], and B T."""
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), arrays)
+    return flat, jax.tree.leaves(flat)[0].shape[0]
+
+
+def _cut(flat: tuple, size: int) -> tuple:
+    """Arrays [n, ...] as parts [p, size, ...], the last filled up with zeros."""
+
+    def cut(x: Array) -> Array:
+        short = -x.shape[0] % size
+        padded = jnp.pad(x, [(0, short)] + [(0, 0)] * (x.ndim - 1))
+        return padded.reshape(-1, size, *x.shape[1:])
+
+    return jax.tree.map(cut, flat)

@@ -6,7 +6,7 @@ Command:   python -m experiments.run --config=configs/pods/hydra_llama3_70b.py
                --workdir=runs/hydra_llama3_70b
 Preflight: python -m experiments.preflight
                --config=configs/pods/hydra_llama3_70b.py --topology=v5p:2x4x4
-Figures:   training: 32.3 of a chip's 95 GiB (16.4 target, 2.5 heads and optimiser, 13.4
+Figures:   training: 34.1 of a chip's 95 GiB (16.4 target, 2.5 heads and optimiser, 15.1
            temporaries); decoding of 32 texts of 32,768 tokens, eight beside each copy
            of the weights: 37.7 (16.4 weights, 10.0 cache, 1.7 heads, 9.4 temporaries);
            prefill 38.4; a text alone at most 159 tokens/s.

@@ -131,15 +131,20 @@ def sequence(
     """The layer over whole sequences, causally: x `[B, T, in]`, residual `[B, T, D]`.
 
     `residual` is what attention is added to; `segments` int32[B, T] keep packed
-    documents apart, as in `training_form.forward`.
+    documents apart, as in `training_form.forward`. Scores are made again in the
+    backward pass: kept, they are there beside all that the MLP's gradient needs.
     """
     length = x.shape[1]
     positions = training_form.places(x.shape[:2], segments)
     mask = training_form.causal(length, segments)
     mask = jnp.broadcast_to(mask, (x.shape[0], length, length))
-    q, k, v = qkv(layer, c, x, positions)
-    out = causal.attend(c, q, k, v, mask)
-    return feed_forward(layer, c, residual + product(out, layer["out"]))
+
+    def attention(layer: Params, x: Array) -> Array:
+        q, k, v = qkv(layer, c, x, positions)
+        return product(causal.attend(c, q, k, v, mask), layer["out"])
+
+    out = recompute.again(attention)(layer, x)
+    return feed_forward(layer, c, residual + out)
 
 
 def unroll(

@@ -151,13 +151,12 @@ def test_recipes_fit_their_slices(name):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "part", "most"),
-    [("eagle3_llama3_8b", 2048, 80e9), ("hydra_llama3_8b", 256, 95 * 2**30)],
+    ("name", "part"), [("eagle3_llama3_8b", 2048), ("hydra_llama3_8b", 256)]
 )
-def test_heads_of_8b_train_on_one_chip(name, part, most):
-    """8 rows of 2,048 tokens and a vocabulary of 128,256 on one v5p, of 95 GiB."""
+def test_heads_of_8b_train_on_one_chip(name, part):
+    """8 rows of 2,048 tokens, a vocabulary of 128,256: 80 of the 102 GB of a v5p."""
     config = recipe(name)
     config.mesh, config.data.batch, config.train.rows_at_once = "data=1", 8, 0
     config.objective.part = part
     (row,) = preflight.Preflight(config, "v5p:1").rows("train")
-    assert row["need"] <= most, row["need"] / 1e9
+    assert row["need"] <= 80e9, row["need"] / 1e9

@@ -88,7 +88,12 @@ def guesses(
     blocks: int = 4,
     drop: Any = None,
 ) -> list:
-    """Per depth i: inputs u [B, T, i + 2, D] and the function that makes logits."""
+    """Per depth i: inputs g, e, .. [B, T, D], i + 2 of them, and what makes logits.
+
+    They are put together where logits are made, a part at a time: whole they take as
+    much memory as the parts of the text that they are read from many times over, and
+    those of the frozen target have no gradient.
+    """
     g = teacher.hidden[NORM]
     if "prefix" in params:
         g = hydra.prefix_sequence(params, model.config, g, batch.get("segments"))
@@ -97,10 +102,11 @@ def guesses(
     found = []
     for i in range(min(depth, hydra.count(params))):
         each.append(ahead(embedded, 1 + i))
-        u = jnp.stack(each, 2)
-        found.append(
-            (u, lambda u, i=i: hydra.logits(params, i, u, blocks, drop)),
-        )
+
+        def draft(inputs: tuple, i: int = i) -> Array:
+            return hydra.logits(params, i, jnp.stack(inputs, -2), blocks, drop)
+
+        found.append((tuple(each), draft))
     return found
 
 
