@@ -17,17 +17,26 @@ def tfds_texts(
 ) -> list[str]:
     """The texts of a split of a TFDS data set, in the data set's order.
 
-    `stdlib_code` is built here; any other name goes to `tfds.builder`. Data are stored
-    as array_record and read without TensorFlow. Raises `DataError` for an unknown name,
-    split or feature.
+    `stdlib_code`, and its parts `stdlib_code/code` and `stdlib_code/docstrings`, are
+    built here; any other name goes to `tfds.builder`. Data are stored as array_record
+    and read without TensorFlow. Raises `DataError` for an unknown name, split or
+    feature.
     """
     import tensorflow_datasets as tfds  # slow to import, and only needed here
 
     try:
-        if name == "stdlib_code":
-            from training.stdlib_code import StdlibCode
+        own, _, part = name.partition("/")
+        if own == "stdlib_code":
+            from training.stdlib_code import CONFIGS, WHOLE, StdlibCode
 
-            builder: Any = StdlibCode(data_dir=data_dir, file_format="array_record")
+            if (part or WHOLE) not in CONFIGS:
+                known = sorted(CONFIGS.keys() - {WHOLE})
+                raise DataError(f"stdlib_code has no part {part!r}: use one of {known}")
+            builder: Any = StdlibCode(
+                config=CONFIGS[part or WHOLE],
+                data_dir=data_dir,
+                file_format="array_record",
+            )
         else:
             builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
     except (tfds.core.DatasetNotFoundError, ModuleNotFoundError) as error:

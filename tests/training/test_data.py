@@ -1,9 +1,12 @@
 """Builder, documents, tokenizer, packing, repetition, and the iterator's state."""
 
+import ast
+import io
 import json
 import pathlib
 import subprocess
 import sys
+import tokenize
 
 import numpy as np
 import pytest
@@ -74,6 +77,94 @@ def test_builder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert text in splits[split]
     with pytest.raises(DataError, match=r"no split 'test'.*validation"):
         sources.texts("tfds:stdlib_code", "test", tmp_path / "data")
+
+
+def bare(text: str) -> str:
+    """The tree of a text, without docstrings and what they leave."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if not isinstance(getattr(node, "body", None), list):
+            continue
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            if isinstance(first.value.value, str) or first.value.value is ...:
+                del node.body[0]
+    return ast.dump(tree)
+
+
+def comments(text: str) -> list[str]:
+    marks = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [mark.string for mark in marks if mark.type == tokenize.COMMENT]
+
+
+FILE = '''\
+"""Top."""
+# one
+x = "# no"  # two
+
+def f():
+    """Only.
+
+    # in
+    """
+
+class A:
+    "Short"; y = 1
+    def g(self):
+        # three
+        "Says."
+        return x
+'''
+ITS_CODE = """\
+x = "# no"
+
+def f():
+    ...
+
+class A:
+    "Short"; y = 1
+    def g(self):
+        return x
+"""
+
+
+def test_code_and_docstrings_apart() -> None:
+    """The code is the same program, without a comment; every docstring is said once."""
+    code, said = stdlib_code.divided(FILE)
+    assert code == ITS_CODE and comments(FILE)
+    assert said == "Top.\n\nOnly.\n\n# in\n\nSays."
+    for module in (ast, io, json, pathlib, subprocess, tokenize):
+        text = pathlib.Path(module.__file__).read_text()
+        code, said = stdlib_code.divided(text)
+        assert bare(code) == bare(text)
+        assert not comments(code)
+        assert (ast.get_docstring(ast.parse(text)) or "") in said
+        assert not ast.get_docstring(ast.parse(code))
+    assert bare("x = 1\n") != bare("x = 2\n")  # the property can fail
+    assert stdlib_code.divided("print 'old'\n") == ("", "")
+
+
+def test_a_part_of_the_library(tmp_path: pathlib.Path, monkeypatch) -> None:
+    """Both parts of a file are on its side of the split; an unknown part is refused."""
+    library = tmp_path / "library"
+    library.mkdir()
+    about = "What it is for. " * 5
+    for i in range(60):
+        text = f'"""{about}{i}."""\n\nVALUE = {i}\n' + "VALUE += 1  # more\n" * 9
+        (library / f"module_{i}.py").write_text(text)
+    monkeypatch.setattr(
+        stdlib_code.sysconfig, "get_paths", lambda: {"stdlib": str(library)}
+    )
+    for split in ("train", "validation"):
+        own = [i for i in range(60) if stdlib_code.split_of(f"module_{i}.py") == split]
+        code, said = (
+            sources.texts(f"tfds:stdlib_code/{part}", split, tmp_path / "data")
+            for part in ("code", "docstrings")
+        )
+        assert set(code) == {f"\nVALUE = {i}\n" + "VALUE += 1\n" * 9 for i in own}
+        assert set(said) == {f"{about}{i}." for i in own}
+    with pytest.raises(DataError, match=r"no part 'prose'.*docstrings"):
+        sources.texts("tfds:stdlib_code/prose", "train", tmp_path / "data")
 
 
 def test_no_tensorflow() -> None:

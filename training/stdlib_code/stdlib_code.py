@@ -1,20 +1,30 @@
 """A tensorflow-datasets builder over the standard library's own source.
 
 The text is read from the running interpreter, so the data set differs between CPython
-versions; the builder's config is named after the version. Files go to a split by a hash
-of their path relative to the library: adding or removing a file moves no other file.
+versions; the builder's configs are named after the version. Files go to a split by a
+hash of their path relative to the library: adding or removing a file moves no other
+file. Beside the whole files there are two domains of the same files, with which a
+change of domain can be studied: `code` without docstrings and comments, `docstrings`
+alone.
 """
 
+import ast
 import hashlib
+import io
 import pathlib
 import platform
 import re
 import sysconfig
+import tokenize
+import warnings
 from collections.abc import Iterator
 
 import tensorflow_datasets as tfds
 
 VALIDATION_PERCENT = 5
+SHORTEST = 64  # characters of a document
+
+WHOLE, CODE, DOCSTRINGS = PARTS = ("whole", "code", "docstrings")  # of a file
 
 # Not the library's own code, or data that is made to be broken or to be huge.
 SKIPPED_FOLDERS = frozenset(
@@ -49,7 +59,7 @@ def files(root: pathlib.Path) -> Iterator[tuple[str, str]]:
     """Yield (relative POSIX path, text) of each kept file, sorted, duplicates once.
 
     Newlines are normalised to `\\n`. Files that are not UTF-8 or hold a NUL, and files
-    under 64 bytes (empty `__init__.py`), are left out.
+    under 64 characters (empty `__init__.py`), are left out.
     """
     seen = set()
     for path in sorted(
@@ -67,22 +77,78 @@ def files(root: pathlib.Path) -> Iterator[tuple[str, str]]:
             continue
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         digest = hashlib.sha256(text.encode()).digest()
-        if len(text) < 64 or "\0" in text or digest in seen or is_table(text):
+        if len(text) < SHORTEST or "\0" in text or digest in seen or is_table(text):
             continue
         seen.add(digest)
         yield name, text
+
+
+def divided(text: str) -> tuple[str, str]:
+    """A file without docstrings and comments, and its docstrings, a blank line between.
+
+    A docstring that shares its lines with code stays where it is, and is in neither
+    missing nor changed. Both are empty where the text is no Python of this interpreter.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the text: escapes, `is` of literals
+            tree = ast.parse(text)
+        marks = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):
+        return "", ""
+    lines = io.StringIO(text).readlines()  # a line ends where the tokenizer's ends
+    said = {}
+    for node in ast.walk(tree):
+        if not isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ):
+            continue
+        found = ast.get_docstring(node)
+        if not found:
+            continue
+        first = node.body[0]
+        begin, end = first.lineno - 1, first.end_lineno or first.lineno
+        span = "".join(lines[begin:end]).strip()
+        if span != (ast.get_source_segment(text, first) or "").strip():
+            continue
+        said[begin] = found
+        alone = len(node.body) == 1 and not isinstance(node, ast.Module)
+        lines[begin:end] = [""] * (end - begin)
+        if alone:
+            lines[begin] = " " * first.col_offset + "...\n"
+    for mark in marks:
+        row, column = mark.start
+        if mark.type == tokenize.COMMENT and lines[row - 1]:
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+            lines[row - 1] += "\n" if lines[row - 1] else ""
+    return "".join(lines), "\n\n".join(said[at] for at in sorted(said))
+
+
+class Config(tfds.core.BuilderConfig):
+    """Which part of the files: one of `PARTS`."""
+
+    def __init__(self, part: str, description: str):
+        version = f"cpython_{platform.python_version()}"
+        name = version if part == WHOLE else f"{part}_{version}"
+        super().__init__(name=name, description=description)
+        self.part = part
+
+
+CONFIGS = {
+    config.part: config
+    for config in (
+        Config(WHOLE, "The standard library of the running interpreter."),
+        Config(CODE, "Its files without docstrings and comments."),
+        Config(DOCSTRINGS, "The docstrings of its files."),
+    )
+}
 
 
 class StdlibCode(tfds.core.GeneratorBasedBuilder):
     """Python source files of the running interpreter's standard library."""
 
     VERSION = tfds.core.Version("1.0.0")
-    BUILDER_CONFIGS = [  # noqa: RUF012 (the name and form that TFDS reads)
-        tfds.core.BuilderConfig(
-            name=f"cpython_{platform.python_version()}",
-            description="The standard library of the running interpreter.",
-        )
-    ]
+    BUILDER_CONFIGS = list(CONFIGS.values())  # noqa: RUF012 (as TFDS reads it)
 
     def _info(self) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
@@ -104,5 +170,9 @@ class StdlibCode(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, root: pathlib.Path, split: str) -> Iterator:
         for path, text in files(root):
-            if split_of(path) == split:
+            if split_of(path) != split:
+                continue
+            if self.builder_config.part != WHOLE:
+                text = divided(text)[self.builder_config.part == DOCSTRINGS]
+            if len(text) >= SHORTEST:
                 yield path, {"path": path, "text": text}
