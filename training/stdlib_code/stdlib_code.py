@@ -24,7 +24,7 @@ import tensorflow_datasets as tfds
 VALIDATION_PERCENT = 5
 SHORTEST = 64  # characters of a document
 
-WHOLE, CODE, DOCSTRINGS = PARTS = ("whole", "code", "docstrings")  # of a file
+WHOLE, CODE, DOCSTRINGS = "whole", "code", "docstrings"  # parts of a file
 
 # Not the library's own code, or data that is made to be broken or to be huge.
 SKIPPED_FOLDERS = frozenset(
@@ -86,8 +86,9 @@ def files(root: pathlib.Path) -> Iterator[tuple[str, str]]:
 def divided(text: str) -> tuple[str, str]:
     """A file without docstrings and comments, and its docstrings, a blank line between.
 
-    A docstring that shares its lines with code stays where it is, and is in neither
-    missing nor changed. Both are empty where the text is no Python of this interpreter.
+    A docstring that shares its lines with anything else stays in the code; one that is
+    all of a body leaves `...`. Both are empty where the text is no Python of this
+    interpreter.
     """
     try:
         with warnings.catch_warnings():
@@ -108,8 +109,9 @@ def divided(text: str) -> tuple[str, str]:
             continue
         first = node.body[0]
         begin, end = first.lineno - 1, first.end_lineno or first.lineno
-        span = "".join(lines[begin:end]).strip()
-        if span != (ast.get_source_segment(text, first) or "").strip():
+        before = lines[begin].encode()[: first.col_offset]  # columns are bytes
+        after = lines[end - 1].encode()[first.end_col_offset :]
+        if before.strip() or after.strip():
             continue
         said[begin] = found
         alone = len(node.body) == 1 and not isinstance(node, ast.Module)
@@ -125,7 +127,7 @@ def divided(text: str) -> tuple[str, str]:
 
 
 class Config(tfds.core.BuilderConfig):
-    """Which part of the files: one of `PARTS`."""
+    """Which part of the files: a name of `CONFIGS`."""
 
     def __init__(self, part: str, description: str):
         version = f"cpython_{platform.python_version()}"
