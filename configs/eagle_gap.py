@@ -30,4 +30,5 @@ def get_config() -> ml_collections.ConfigDict:
         "objective": {"taps": LAST},
     }
     c.recipes = ("eagle2", "eagle3", *c.variants)
+    c.directions = tuple(("eagle2", name) for name in c.recipes[1:])
     return c

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from experiments import bench
 
 Row = dict[str, Any]
@@ -17,7 +19,8 @@ def table(
     """A line for each pair (more, less) and each of the values of the fields `by`.
 
     A row has the tokens `new` and the target's `calls` of every prompt; rows that agree
-    in `by` are taken together, those of tasks and seeds that both methods have. A pair
+    in `by` are taken together, those of tasks and seeds that both methods have. Another
+    seed's texts are no further prompts: a prompt's seeds are drawn together. A pair
     without any is left out. `by` gives the columns' heads.
     """
     found: dict[tuple, list[Row]] = {}
@@ -33,7 +36,9 @@ def table(
             both = [text for text in own if text in other]
             if not both:
                 continue
-            first, second = ([each[text] for text in both] for each in (own, other))
+            first, second = (
+                _prompts([each[text] for text in both]) for each in (own, other)
+            )
             gap, error = bench.difference(first, second)
             verdict = "yes" if gap > 2 * error else "even"
             verdict = "no" if gap < -2 * error else verdict
@@ -46,6 +51,17 @@ def table(
     ]
     heads = ["direction", *by.values(), "difference", "holds"]
     return {"title": "Directions", "heads": heads, "lines": lines, "notes": notes}
+
+
+def _prompts(rows: Sequence[Row]) -> list[Row]:
+    """A row for each task: tokens and calls of its prompts over all seeds."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.get("task"), []).append(row)
+    return [
+        {name: np.sum([r[name] for r in seeds], 0) for name in ("new", "calls")}
+        for seeds in found.values()
+    ]
 
 
 def _text(row: Row) -> tuple:

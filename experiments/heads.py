@@ -19,6 +19,7 @@ from configs.heads import shared
 from decoding import compose, decoder, loop, noise
 from experiments import (
     console,
+    directions,
     evaluate,
     learning,
     machine,
@@ -42,6 +43,7 @@ SELECTION = (
     "full",
     "tasks",
     "temperatures",
+    "directions",
     "mesh",
     "rules",
 )
@@ -83,6 +85,8 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             trainings.append(_trained(f"{name}, seed {seed}", figures))
             bar.done("\n".join(evaluate.line(row) for row in own))
     found["tables"] = [_table(found["heads"])]
+    if config.directions:
+        found["tables"].append(directions.table(found["rows"], config.directions))
     if timed:
         found["tables"].append(tree_budgets.table(timed))
     found["plots"] = learning.plots(trainings)

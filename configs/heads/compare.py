@@ -36,4 +36,11 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     )
     c.full_tokens = 2_000_000
     c.full_seeds = (0, 1, 2)  # of `recipes`
+    c.directions = (  # the papers' order
+        ("hydra", "medusa"),
+        ("hydra_pp", "hydra"),
+        ("eagle", "hydra_pp"),
+        ("eagle2", "eagle"),
+        ("eagle3", "eagle2"),
+    )
     return c

@@ -149,6 +149,8 @@ def get_config(
     c.evaluate.new_tokens = 48
 
     c.update(decoding())
+    # Pairs (more, less) of recipes whose tokens a call are compared, prompt by prompt.
+    c.directions = ()
     c.export = ""  # a folder for the finished heads; empty: workdir/export
     c.export_dtype = "bfloat16"  # of its weights; figures are of the rounded ones
     if target != "tiny":

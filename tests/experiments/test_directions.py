@@ -34,6 +34,18 @@ def test_directions_by_hand():
     assert f"{144 / 42 - 2:+.2f}" not in lines["a ≥ b", "0.8"][0]
 
 
+def test_seeds_are_no_further_prompts():
+    """Three seeds of the same four texts leave the error of four texts."""
+    pair = [("a", "b")]
+    once = [row for row in ROWS if row["task"] == "code" and row["temperature"] == 0.8]
+    seeds = [{**row, "seed": seed} for row in once for seed in range(3)]
+    found = [directions.table(rows, pair)["lines"] for rows in (once, seeds)]
+    assert found[0] == found[1]
+    # Planted: as twelve texts they would seem surer.
+    texts = [{**row, "task": seed} for row in once for seed in range(3)]
+    assert directions.table(texts, pair)["lines"] != found[0]
+
+
 def test_of_one_text_nothing_is_known_but_the_same():
     """A method beside itself is even."""
     found = directions.table(ROWS, [("a", "a")])

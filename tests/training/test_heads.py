@@ -335,6 +335,7 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     c.recipes = ("hydra",)
     c.update(temperatures=(0.8,), prompts=1, prompt_tokens=16, max_new_tokens=8)
     c.repeats, c.tasks = 1, ("text",)
+    c.directions = (("hydra", "plain"),)
     load = settings.load
 
     def loaded(path):
@@ -354,7 +355,7 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     assert named["hydra"]["identical_to_plain"]
     report.write(store, settings.plain(c), found)
     text = (tmp_path / "report.md").read_text()
-    assert "## Training" in text and "hydra" in text
+    assert "## Training" in text and "| hydra ≥ plain | 0.8 | " in text
     drawn = {path.stem for path in (tmp_path / "figures").glob("*.png")}
     assert {"training", "loss", "pace", "mfu", "first_guess", "after"} <= drawn
     assert 0 < found["heads"][0]["mfu"] and found["heads"][0]["tokens_per_s"] > 0
