@@ -33,6 +33,7 @@ def get_config() -> ml_collections.ConfigDict:
                 "places": 128,
                 "window": 48,
                 "best": 32,
+                "keep": "refused",
             },
             "topology": {"name": "topologies/chain", "length": 5},
         }

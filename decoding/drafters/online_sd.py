@@ -13,9 +13,13 @@ p is kept as its `best` likeliest tokens, the rest as one mass; of the text the 
 `window` tokens. Q is a ring of `places` places, which all rows write and which outlives
 requests as `out.memory`; it does not change the text.
 
+`keep="first"` takes the first place of every round instead, right or wrong. Where a
+draft is refused the target is mostly unsure, and a small draft that learns such places
+alone becomes unsure where it was right (experiments/reports/online.md).
+
 Deviations from the paper: it keeps whole requests with all of their wrong places and
-whole laws, here each wrong place stands alone and its text begins at most `window`
-tokens before.
+whole laws, here each place stands alone and its text begins at most `window` tokens
+before. `keep="first"` is ours.
 
 Cost per call: as `drafters/model`; one top-k over V a row and round.
 """
@@ -38,11 +42,12 @@ CARD = Card(
     needs=("draft", "topology"),
     trained=True,
 )
+REFUSED, FIRST = KEEP = ("refused", "first")
 
 
 @struct.dataclass
 class Buffer:
-    """Refused places, of all rows."""
+    """Places to learn from, of all rows."""
 
     context: Array  # int32[Q, W]: the text before; the first `size` hold, 0 past them
     size: Array  # int32[Q]; 0: no place
@@ -65,8 +70,11 @@ def drafter(
     places: int = 256,
     window: int = 64,
     best: int = 16,
+    keep: str = REFUSED,
 ) -> base.Drafter:
     """Draft with `draft`, a `LanguageModel` whose params are `params["draft"]`."""
+    if keep not in KEEP:
+        raise MethodError(f"keep={keep!r}: use one of {KEEP}")
     if min(places, window, best) < 1:
         raise MethodError(
             f"places={places}, window={window}, best={best}: use at least 1 of each"
@@ -96,7 +104,7 @@ def drafter(
         own = inner.observe(ctx, own, outcome)
         buffer = state.shared.buffer
         if outcome.warped is not None:
-            buffer = record(buffer, ctx, outcome)
+            buffer = record(buffer, ctx, outcome, keep)
         return base.State(own.row, Shared(own.shared, buffer))
 
     return inner._replace(init=init, draft=propose, observe=observe)
@@ -112,23 +120,31 @@ def refused(outcome: base.Outcome) -> Array:
     return children.any(1) & ~taken.any(1) & told
 
 
-def record(buffer: Buffer, ctx: base.Context, outcome: base.Outcome) -> Buffer:
-    """The buffer with this round's refused places; `ctx` is that after the round."""
+def record(
+    buffer: Buffer, ctx: base.Context, outcome: base.Outcome, keep: str = REFUSED
+) -> Buffer:
+    """The buffer with this round's places; `ctx` is that after the round."""
     places, window = buffer.context.shape
-    wrong = refused(outcome)
-    rows = jnp.arange(wrong.shape[0])
+    verdict = outcome.verdict
+    if keep == REFUSED:
+        wanted, node = refused(outcome), tree.last_node(verdict)
+        end = ctx.length - 1  # where the target's own token stands
+    else:
+        wanted = outcome.active & (verdict.count >= 0)
+        node = jnp.zeros_like(verdict.count)
+        end = ctx.length - 1 - verdict.count
+    rows = jnp.arange(wanted.shape[0])
     logits: Any = outcome.target.logits
-    raw = logits[rows, tree.last_node(outcome.verdict)].astype(jnp.float32)
+    raw = logits[rows, node].astype(jnp.float32)
     values, tokens = vocab.top_k(raw, buffer.tokens.shape[1])
     logp = values - vocab.logsumexp(raw)[:, None]
-    end = ctx.length - 1  # the place that was refused
     size = jnp.minimum(end, window)
     index = jnp.arange(window, dtype=jnp.int32)
     at = (end - size)[:, None] + index
     text = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
     text = jnp.where(index < size[:, None], text, 0)
-    order, total = jnp.cumsum(wrong) - 1, wrong.sum(dtype=jnp.int32)
-    kept = wrong & (order >= total - places)  # of more than fit, the last
+    order, total = jnp.cumsum(wanted) - 1, wanted.sum(dtype=jnp.int32)
+    kept = wanted & (order >= total - places)  # of more than fit, the last
     slot = jnp.where(kept, (buffer.written + order) % places, places + rows)
 
     def put(old: Array, new: Array) -> Array:

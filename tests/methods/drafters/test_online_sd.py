@@ -1,5 +1,6 @@
-"""The buffer of refused places: what is written, where, and from which rows."""
+"""The buffer of places: what is written, where, and from which rows."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -120,6 +121,33 @@ def test_only_refused_places_are_kept():
     assert not holds(1)  # planted: the token that was said instead is read too
 
 
+def begins(keep: str) -> bool:
+    """Whether the ring holds what the target thinks after the text that each round of
+    each row began with, and nothing else."""
+    drafter = Spec("drafters/online_sd", places=64, window=4, best=3, keep=keep)
+    accepted = 0
+    for before, after, outcome in rounds(Method(drafter, topology=METHOD.topology)):
+        old, new = (s.drafter.shared.buffer for s in (before, after))
+        rows = np.flatnonzero(~np.asarray(before.done))
+        if int(new.written) - int(old.written) != len(rows):
+            return False
+        accepted += int((np.asarray(outcome.verdict.count)[rows] > 0).sum())
+        law = np.asarray(jax.nn.log_softmax(outcome.target.logits[:, 0]))
+        for i, row in enumerate(rows):
+            place, end = int(old.written) + i, int(before.length[row])
+            text = np.asarray(before.tokens)[row, max(end - 4, 0) : end]
+            if new.context[place, : int(new.size[place])].tolist() != text.tolist():
+                return False
+            best = -np.sort(-law[row])[:3]
+            np.testing.assert_allclose(new.logp[place], best, atol=1e-5)
+    return accepted > 0
+
+
+def test_the_first_place_of_every_round_may_be_kept():
+    assert begins("first")
+    assert not begins("refused")  # planted: where a draft was refused
+
+
 def test_memory_outlives_a_request():
     one = conformance.generate(METHOD, 0.8)
     two = conformance.generate(METHOD, 0.8, memory=one.memory)
@@ -130,3 +158,5 @@ def test_memory_outlives_a_request():
 def test_bad_arguments():
     with pytest.raises(MethodError, match="places=0"):
         online_sd.drafter(conformance.DRAFT.model, chain.topology(2), places=0)
+    with pytest.raises(MethodError, match="keep='all'"):
+        online_sd.drafter(conformance.DRAFT.model, chain.topology(2), keep="all")
