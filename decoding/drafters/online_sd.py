@@ -13,9 +13,9 @@ p is kept as its `best` likeliest tokens, the rest as one mass; of the text the 
 `window` tokens. Q is a ring of `places` places, which all rows write and which outlives
 requests as `out.memory`; it does not change the text.
 
-`keep="first"` takes the first place of every round instead, right or wrong. Where a
-draft is refused the target is mostly unsure, and a small draft that learns such places
-alone becomes unsure where it was right (experiments/reports/online.md).
+`keep="first"` takes the first place of every round instead, right or wrong: learning
+refused places alone harmed small drafts where they had been right, for a reason not yet
+shown (experiments/reports/online.md).
 
 Deviations from the paper: it keeps whole requests with all of their wrong places and
 whole laws, here each place stands alone and its text begins at most `window` tokens
