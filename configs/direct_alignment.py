@@ -49,6 +49,13 @@ def get_config() -> ml_collections.ConfigDict:
     c.variants.kl = {"loss": "kl"}
     c.variants.tv = {"loss": "tv"}
     c.variants.ce = {"label": 1.0, "soft": 0.0}
+    # Pairs (more, less) compared on the same prompts; `before` is the draft before it.
+    c.directions = (
+        ("tvdpp", "before"),
+        ("tvdpp", "kl"),
+        ("tvdpp", "tv"),
+        ("kl", "ce"),
+    )
 
     c.train = shared.train(rate=0.0003)
     c.train.pretraining_rate = 0.003

@@ -26,6 +26,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.variants = ml_collections.ConfigDict()
     c.variants.ce = {"label": 1.0, "soft": 0.0}
     c.variants.half_kl = {"label": 0.5, "soft": 0.5, "loss": "kl"}
+    c.directions = (("ce", "before"), ("ce", "half_kl"))
     c.train.rate = 0.001
     c.evaluate.length = 3
     return c

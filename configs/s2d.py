@@ -30,4 +30,5 @@ def get_config() -> ml_collections.ConfigDict:
     # A shallower target, whose calls are cheap, is served by the same drafts at a lower
     # threshold: (a name or folder, fields of the drafter).
     c.targets = (("tiny-draft", {"threshold": 0.3}),)
+    c.directions = (("sorted", "whole"), ("sorted@tiny-draft", "whole@tiny-draft"))
     return c

@@ -13,7 +13,15 @@ import jax.numpy as jnp
 
 import models
 from decoding import compose
-from experiments import console, evaluate, learning, machine, measure, tasks
+from experiments import (
+    console,
+    directions,
+    evaluate,
+    learning,
+    machine,
+    measure,
+    tasks,
+)
 from experiments.bench import Bench
 from experiments.measure import Cell
 from experiments.store import Store
@@ -22,7 +30,7 @@ from models.errors import ConfigError
 from training import drafts
 
 # Fields that choose what is measured; finished pieces are kept.
-SELECTION = ("tasks", "temperatures", "targets", "mesh", "rules")
+SELECTION = ("tasks", "temperatures", "targets", "directions", "mesh", "rules")
 BEFORE = "before"
 
 
@@ -69,6 +77,8 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
                     found["samples"][row["key"]] = samples
             bar.done()
     found["tables"] = [_table(figures)]
+    if config.directions:
+        found["tables"].append(directions.table(found["rows"], config.directions))
     found["plots"] = learning.plots(_trainings(figures))
     return found
 

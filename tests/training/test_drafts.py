@@ -193,6 +193,7 @@ def test_one_sorted_draft_serves_two_targets(
     c.variants = {"sorted": {"loss": "kl", "exits": (1,)}}
     c.drafter.update(exits=(1,), threshold=0.0)
     c.targets = ((str(tmp_path / "deep"), {"threshold": 1.0}),)
+    c.directions = (("sorted", "before"), ("sorted@deep", "before@deep"))
     c.update(tasks=("text",), temperatures=(0.8,), prompts=2, prompt_tokens=8)
     c.update(max_new_tokens=6, repeats=1)
     seen = []
@@ -215,7 +216,9 @@ def test_one_sorted_draft_serves_two_targets(
     texts = [found["samples"][row["key"]] for row in (one, other)]
     assert [s["pieces"] for s in texts[0]] != [s["pieces"] for s in texts[1]]
     report.write(place, settings.plain(c), found)
-    assert "sorted@deep" in (place.path / "report.md").read_text()
+    text = (place.path / "report.md").read_text()
+    for at in ("", "@deep"):  # drafts compared on one target's prompts
+        assert f"| sorted{at} ≥ before{at} | 0.8 |" in text
     assert (place.path / "figures" / "mfu.png").exists()
 
 
