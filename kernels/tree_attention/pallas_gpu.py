@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.experimental.pallas import mosaic_gpu
 
 from kernels import lse as merging
 from kernels.tree_attention import layout
@@ -34,7 +34,8 @@ STAGES = 2
 PROGRAMS = 264  # twice the multiprocessors of an H100: what splits aim at
 LOG2E = 1.4426950408889634
 
-_load: Any = plgpu.load
+plgpu: Any = mosaic_gpu  # typed differently in each of the versions in setup.py
+_load = plgpu.load
 if "idx" in inspect.signature(plgpu.load).parameters:  # before jax 0.12
     _load = functools.partial(plgpu.load, idx=())
 
