@@ -21,14 +21,16 @@ def table(
     A row has the tokens `new` and the target's `calls` of every prompt; rows that agree
     in `by` are taken together, those of tasks and seeds that both methods have. Another
     seed's texts are no further prompts: a prompt's seeds are drawn together. A pair
-    without any is left out. `by` gives the columns' heads.
+    without any is named below the table. `by` gives the columns' heads.
     """
     found: dict[tuple, list[Row]] = {}
     for row in rows:
         found.setdefault((row[name], *(row[field] for field in by)), []).append(row)
     points = list(dict.fromkeys(key[1:] for key in found))
-    lines = []
+    lines: list[list[str]] = []
+    apart = []  # pairs of which nothing can be said
     for more, less in pairs:
+        before = len(lines)
         for point in points:
             own, other = (
                 {_text(r): r for r in found.get((n, *point), ())} for n in (more, less)
@@ -45,10 +47,14 @@ def table(
             said = (f"{x:g}" if isinstance(x, float | int) else str(x) for x in point)
             cells = [f"{more} ≥ {less}", *said, f"{gap:+.2f} ± {error:.2f}", verdict]
             lines.append(cells)
+        if len(lines) == before:
+            apart.append(f"{more} ≥ {less}")
     notes = [
         "difference in tokens a call on the same prompts ± its bootstrap error; even: "
         "within two of them."
     ]
+    if apart:
+        notes.append(f"not compared, for want of rows in common: {', '.join(apart)}.")
     heads = ["direction", *by.values(), "difference", "holds"]
     return {"title": "Directions", "heads": heads, "lines": lines, "notes": notes}
 

@@ -32,6 +32,10 @@ def test_directions_by_hand():
     assert lines["b ≥ a", "0"][1] == "yes"
     # Planted: with the task that one of them lacks, the gap would be 144 / 42 - 2.
     assert f"{144 / 42 - 2:+.2f}" not in lines["a ≥ b", "0.8"][0]
+    # The third pair is said to be missing, and no other.
+    missing = "not compared, for want of rows in common: a ≥ absent."
+    assert found["notes"][1:] == [missing]
+    assert len(directions.table(ROWS, [("a", "b")])["notes"]) == 1
 
 
 def test_seeds_are_no_further_prompts():
