@@ -24,30 +24,13 @@ from experiments import bench as benches
 from experiments import console, evaluate
 from experiments.store import Store
 from models.errors import ConfigError
-from training import recipes, sources
+from training import documents, sources
 from training.online import Online
 
 LEARNING, STOPPED, NEVER = ARMS = ("learning", "stopped", "never")
 DRAWS = 2000
 
 Served = list[dict[str, Any]]
-
-
-def requests(
-    documents: Sequence[np.ndarray], calls: int, every: int, size: int, seed: Sequence
-) -> list[list[list[int]]]:
-    """For every call as many windows of documents, each of `size` tokens."""
-    long = [d for d in documents if len(d) >= size]
-    if not long:
-        raise ConfigError(f"no document has config.prompt_tokens={size} tokens")
-    rng = np.random.default_rng(seed)
-
-    def one() -> list[int]:
-        text = long[rng.integers(len(long))]
-        begin = rng.integers(len(text) - size + 1)
-        return text[begin : begin + size].tolist()
-
-    return [[one() for _ in range(every)] for _ in range(calls)]
 
 
 def serve(own: Online, calls: Sequence, config: Any, first: int, say: Any) -> Served:
@@ -92,10 +75,12 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
     streams = []
     for at, (name, source) in enumerate(domains.items()):
         split = sources.EVERY if pathlib.Path(source).is_file() else "validation"
-        texts = sources.texts(source, split, folder)
-        documents = recipes.encoded(lm.tokenizer.inner, texts, store.path)
-        size, seed = config.prompt_tokens, (config.seed, at)
-        streams.append(requests(documents, count[name], config.every, size, seed))
+        given = documents.read(lm, source, split, pathlib.Path(folder), store.path)
+        every, sizes = config.every, (config.prompt_tokens, config.max_new_tokens)
+        own = documents.requests(
+            lm, given, count[name] * every, *sizes, (config.seed, at)
+        )
+        streams.append([own[i : i + every] for i in range(0, len(own), every)])
     with console.bar(2 * config.before + 3 * config.after, "requests") as bar:
 
         def say(rate: float) -> None:

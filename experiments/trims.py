@@ -20,7 +20,7 @@ from experiments.bench import Bench
 from experiments.store import Store
 from models.errors import ConfigError
 from models.heads import vocab_trim
-from training import drafts, recipes, sources
+from training import documents, drafts
 
 WHOLE = "whole"
 
@@ -78,16 +78,9 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
 def counted(config: Any, store: Store, lm: Any) -> tuple[dict[str, Any], Any]:
     """Counts to choose by, of the target's text and the corpus's; and to be covered."""
     folder = config.data.directory or store.path / "data"
-    documents = [
-        recipes.encoded(
-            lm.tokenizer.inner,
-            sources.texts(config.data.source, split, folder),
-            store.path,
-        )
-        for split in ("train", "validation")
-    ]
+    given = documents.both(lm, config.data, folder, store.path)
     written = drafts.write(
-        lm, documents, config.distill, store.path / "written", config.seed
+        lm, given, config.distill, store.path / "written", config.seed
     )
     vocab = lm.config.vocab_size
 
@@ -95,7 +88,7 @@ def counted(config: Any, store: Store, lm: Any) -> tuple[dict[str, Any], Any]:
         parts = ([t for t, m in zip(x.tokens, x.mask) if m] for x in texts)
         return vocab_trim.counts(parts, vocab)
 
-    corpus = vocab_trim.counts((x.tolist() for x in documents[0]), vocab)
+    corpus = vocab_trim.counts((x.tolist() for x in given[0].tokens), vocab)
     return {"target": own(written.train), "corpus": corpus}, own(written.held)
 
 

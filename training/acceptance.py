@@ -21,12 +21,11 @@ from models.heads import acceptance, files
 from training import (
     calibration,
     data,
+    documents,
     drafts,
     fit,
     health,
     optimizers,
-    recipes,
-    sources,
 )
 from training.objectives import specdec_pp
 
@@ -53,11 +52,7 @@ class Training:
         self.workdir.mkdir(parents=True, exist_ok=True)
         c = config.data
         folder = c.directory or self.workdir / "data"
-        inner = self.lm.tokenizer.inner
-        self.documents = [
-            recipes.encoded(inner, sources.texts(c.source, split, folder), self.workdir)
-            for split in ("train", "validation")
-        ]
+        self.documents = documents.both(self.lm, c, folder, self.workdir)
         self.written = drafts.write(
             self.lm, self.documents, config.distill, self.workdir / "written", 0
         )
@@ -131,13 +126,8 @@ class Training:
     def prompts(self) -> list[list[int]]:
         """The beginnings of held-out documents."""
         c = self.config.evaluate
-        long = [d for d in self.documents[1] if len(d) >= c.prompt_tokens]
-        if len(long) < c.prompts:
-            raise ConfigError(
-                f"{len(long)} held-out documents have {c.prompt_tokens} tokens, not "
-                f"config.evaluate.prompts={c.prompts}"
-            )
-        return [d[: c.prompt_tokens].tolist() for d in long[: c.prompts]]
+        sizes = (c.prompts, c.prompt_tokens, c.new_tokens)
+        return documents.prompts(self.lm, self.documents[1], *sizes)
 
     def calls(self, params: Any, topology: decoding.Spec) -> dict[str, list[int]]:
         """New tokens of each prompt, and calls of both models, of the decode loop."""

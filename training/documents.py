@@ -6,18 +6,20 @@ A line of a `.jsonl` file is one of
     {"messages": ..} or {"conversations": ..} a conversation: what the assistant said
     {"tokens": .., "prompt_tokens": ..}       a text of `training.distill`: the answer
 
-and every other file is one raw text. Raw text alone has no masks.
+and every other file is one raw text. Raw text alone has no masks. What a target is to
+answer (`prompts`, `requests`) is what stands before a first answer, whole, or a piece
+of raw text.
 """
 
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.errors import DataError, PromptError
-from training import conversations, distill, recipes, sources
+from models.errors import ConfigError, DataError, PromptError
+from training import conversations, distill, evaluate, recipes, sources
 
 
 class Documents(NamedTuple):
@@ -56,6 +58,91 @@ def read(
             "answer; look at it with python -m training.doctor"
         )
     return Documents(tokens, masks)
+
+
+def both(
+    lm: Any, c: Any, folder: str | pathlib.Path, keep: pathlib.Path
+) -> tuple[Documents, Documents]:
+    """To learn from, and held out: of `c.source`, where `folder` is TFDS's."""
+    train, held = (
+        read(lm, c.source, split, pathlib.Path(folder), keep)
+        for split in sources.SPLITS
+    )
+    return train, held
+
+
+def prompts(
+    lm: Any, found: Documents, count: int, size: int, new: int, start: int = 0
+) -> list[list[int]]:
+    """The first `count`, in their order; of raw text `size` tokens from `start` on.
+
+    Those that leave no room for `new` tokens are not taken. `ConfigError` where there
+    are fewer.
+    """
+    if found.masks is not None:
+        usable, what = _asked(lm, found, new)
+    else:
+        long = [d for d in found.tokens if len(d) >= start + size]
+        usable = [d[start : start + size].tolist() for d in long]
+        what = f"{start + size} tokens"
+    if len(usable) < count:
+        raise ConfigError(
+            f"{len(usable)} held-out documents have {what}, not {count}: give more "
+            "text, or a lower config.evaluate.prompts"
+        )
+    return usable[:count]
+
+
+def requests(
+    lm: Any,
+    found: Documents,
+    count: int,
+    size: int,
+    new: int,
+    seed: int | Sequence[int],
+) -> list[list[int]]:
+    """`count` at random; of raw text `size` tokens from anywhere.
+
+    Of conversations each is taken once before any is taken again; those that leave no
+    room for `new` tokens never. `DataError` where there are none.
+    """
+    if found.masks is None:
+        picked = evaluate.copying_cases(found.tokens, count, size, seed)
+        return [row.tolist() for row in picked]
+    usable, what = _asked(lm, found, new)
+    if not usable:
+        raise DataError(f"no document has {what}")
+    rng = np.random.default_rng(seed)
+    rounds = -(-count // len(usable))
+    order = np.concatenate([rng.permutation(len(usable)) for _ in range(rounds)])
+    return [usable[i] for i in order[:count]]
+
+
+def _asked(lm: Any, found: Documents, new: int) -> tuple[list[list[int]], str]:
+    """What stands before the first answers, where it leaves room; and in words."""
+    room = lm.config.max_positions - new
+    begun = [int(mask.argmax()) if mask.any() else 0 for mask in found.masks or ()]
+    usable = [
+        tokens[:n].tolist() for tokens, n in zip(found.tokens, begun) if 0 < n <= room
+    ]
+    return usable, f"an answer, and at most {room} tokens before it"
+
+
+def windows(found: Documents, count: int, size: int) -> list[dict[str, np.ndarray]]:
+    """Batches of one row: `count` tokens of the documents, one after another.
+
+    Each of `size` tokens; `ConfigError` where not one is full.
+    """
+    given = {"tokens": found.tokens}
+    if found.masks is not None:
+        given["loss_mask"] = [mask[:-1] for mask in found.masks]
+    cut = {}
+    for name, parts in given.items():
+        flat = np.concatenate(parts)[:count]
+        cut[name] = flat[: len(flat) // size * size].reshape(-1, 1, size)
+    if not len(cut["tokens"]):
+        raise ConfigError(f"evaluate.tokens={count}: not a window of {size}")
+    return [dict(zip(cut, row)) for row in zip(*cut.values())]
 
 
 def rows(source: str, split: str) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,6 @@
 """From a config to draft models: pre-trained, aligned with a target, measured, saved.
 
-Three parts, each finished or resumed by itself: a new model is trained on raw text (or
+Three parts, each finished or resumed by itself: a new model is trained on text (or
 one is loaded), the target writes text of its own, and every variant of the alignment
 starts from the same weights, on the same text, under the same schedule.
 """
@@ -8,6 +8,7 @@ starts from the same weights, on the same text, under the same schedule.
 import functools
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,14 +24,12 @@ from models.errors import ConfigError
 from training import (
     data,
     distill,
-    evaluate,
+    documents,
     features,
     fit,
     health,
     logs,
     optimizers,
-    recipes,
-    sources,
 )
 from training import teacher as teachers
 from training.objectives import draft_model, next_token
@@ -86,11 +85,7 @@ class Training:
         self.workdir.mkdir(parents=True, exist_ok=True)
         c = config.data
         folder = c.directory or self.workdir / "data"
-        inner = self.lm.tokenizer.inner
-        self.documents = [
-            recipes.encoded(inner, sources.texts(c.source, split, folder), self.workdir)
-            for split in ("train", "validation")
-        ]
+        self.documents = documents.both(self.lm, c, folder, self.workdir)
         self.model = transformer.transformer(self._shape())
         self._one = jax.jit(self._metrics())
 
@@ -154,7 +149,7 @@ class Training:
         )
 
     def pretrained(self, name: str = "pretraining") -> Any:
-        """Params before the alignment: loaded, or trained on raw text (FastDraft).
+        """Params before the alignment: loaded, or trained on the text (FastDraft).
 
         The training's files are in the folder `name`.
         """
@@ -164,7 +159,8 @@ class Training:
             params = models.load(c.draft.start, dtype=jnp.float32).params
         if not c.data.pretraining_tokens:
             return params
-        corpus = data.Corpus(self.documents[0], self.lm.config.eos[0])
+        train = self.documents[0]
+        corpus = data.Corpus(train.tokens, self.lm.config.eos[0], train.masks)
         own = next_token.objective(self.model.config)
         tokens = c.data.pretraining_tokens
         return self._fit(name, params, own, corpus, tokens).params
@@ -216,8 +212,8 @@ class Training:
                 own = v if k == "n" else v * found["n"]
                 sums[k] = sums.get(k, 0.0) + own
         count = sums.pop("n")
-        prompts = [d[: c.prompt_tokens].tolist() for d in self.documents[1]]
-        prompts = [p for p in prompts if len(p) == c.prompt_tokens][: c.prompts]
+        sizes = (c.prompts, c.prompt_tokens, c.new_tokens)
+        prompts = documents.prompts(self.lm, self.documents[1], *sizes)
         out = decoding.generate(
             self.lm,
             prompts,
@@ -235,21 +231,26 @@ class Training:
         return io.placed(own, self.lm.model.plan)
 
 
-def write(lm: Any, documents: Any, c: Any, folder: pathlib.Path, seed: int) -> Written:
-    """The target's text after passages of both splits: `distill`, resumed.
+def write(
+    lm: Any,
+    given: Sequence[documents.Documents],
+    c: Any,
+    folder: pathlib.Path,
+    seed: int,
+) -> Written:
+    """The target's text after requests of both splits: `distill`, resumed.
 
     `c` has `prompts`, `held`, `prompt_tokens`, `new_tokens`, `temperatures` and
     `batch`; the prompts are shared among the temperatures.
     """
     found = []
     for split, count in enumerate((c.prompts, c.held)):
-        passages = evaluate.copying_cases(
-            documents[split], count, c.prompt_tokens, seed
-        )
+        sizes = (count, c.prompt_tokens, c.new_tokens)
+        passages = documents.requests(lm, given[split], *sizes, seed)
         texts: list[distill.Text] = []
         share = -(-count // len(c.temperatures))
         for i, temperature in enumerate(c.temperatures):
-            rows = [p.tolist() for p in passages[i * share : (i + 1) * share]]
+            rows = passages[i * share : (i + 1) * share]
             if not rows:
                 continue
             path = folder / f"{split}-{i}.jsonl"

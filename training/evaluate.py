@@ -94,13 +94,16 @@ class Copying(NamedTuple):
 
 
 def copying_cases(
-    documents: Sequence[np.ndarray], cases: int, passage: int, seed: int
+    documents: Sequence[np.ndarray],
+    cases: int,
+    passage: int,
+    seed: int | Sequence[int],
 ) -> list[np.ndarray]:
     """Passages int32[passage] from random places of random documents."""
     rng = np.random.default_rng(seed)
     long = [d for d in documents if len(d) >= passage]
     if not long:
-        raise DataError(f"no held-out document has {passage} tokens")
+        raise DataError(f"no document has {passage} tokens: use fewer, or longer text")
     picked = []
     for _ in range(cases):
         document = long[rng.integers(len(long))]

@@ -22,14 +22,12 @@ from models.heads import exits, files
 from training import (
     calibration,
     data,
-    evaluate,
+    documents,
     fit,
     heads,
     health,
     lossy,
     optimizers,
-    recipes,
-    sources,
 )
 from training.objectives import specee
 
@@ -47,11 +45,7 @@ class Training:
         self.workdir.mkdir(parents=True, exist_ok=True)
         c = config.data
         self.folder = pathlib.Path(c.directory or self.workdir / "data")
-        inner, folder = self.lm.tokenizer.inner, self.folder
-        self.documents = [
-            recipes.encoded(inner, sources.texts(c.source, split, folder), self.workdir)
-            for split in ("train", "validation")
-        ]
+        self.documents = documents.both(self.lm, c, self.folder, self.workdir)
         self.draft = files.load(self._draft(), self.lm)
         self.frozen = {"target": self.lm.params, "heads": self.draft}
 
@@ -77,7 +71,8 @@ class Training:
     def fit(self) -> fit.Result:
         """Train, or resume; checkpoints hold the predictors alone."""
         c, t, o = self.config.data, self.config.train, self.config.objective
-        corpus = data.Corpus(self.documents[0], self.lm.config.eos[0])
+        train = self.documents[0]
+        corpus = data.Corpus(train.tokens, self.lm.config.eos[0], train.masks)
         steps = -(-c.tokens // (c.batch * c.window))
         stage = data.Stage(steps, c.batch, c.window)
         stream = data.Stream(corpus, (stage,), self.config.seed, numbered=True)
@@ -111,15 +106,11 @@ class Training:
         `calibration`: what all predictors said, beside whether their layer was right.
         """
         c, depth = self.config.evaluate, self.lm.config.n_layers
-        flat = np.concatenate(self.documents[1])[: c.tokens]
-        rows = flat[: len(flat) // c.window * c.window].reshape(-1, c.window)
-        if not len(rows):
-            raise ConfigError(f"evaluate.tokens={c.tokens}: not a window of {c.window}")
+        batches = documents.windows(self.documents[1], c.tokens, c.window)
         read, own = self.answers(1.0), specee.objective()
 
         @jax.jit
-        def one(params: Any, frozen: Any, tokens: Any) -> Any:
-            batch = {"tokens": tokens}
+        def one(params: Any, frozen: Any, batch: Any) -> Any:
             found = read(frozen, batch)
             loss, metrics = own.loss(params, batch, found)
             sure = specee.log_odds(params, found.features) > 0
@@ -130,8 +121,16 @@ class Training:
             share = jnp.broadcast_to(found.weights[..., None], said.shape)
             return {**metrics, "loss": loss}, counts, (said, found.right, share)
 
-        each = [one(params, self.frozen, row[None]) for row in rows]
-        metrics = {k: float(np.mean([m[0][k] for m in each])) for k in each[0][0]}
+        each = [one(params, self.frozen, batch) for batch in batches]
+        places = [float(np.sum(m[1])) for m in each]
+        if not sum(places):
+            raise ConfigError(
+                f"evaluate.tokens={c.tokens}: no answer in so many held-out tokens"
+            )
+        metrics = {
+            k: float(np.average([m[0][k] for m in each], weights=places))
+            for k in each[0][0]
+        }
         counts = np.sum([np.asarray(m[1]) for m in each], 0)
         said, right, share = (
             np.stack([np.asarray(m[2][i]) for m in each]) for i in range(3)
@@ -159,12 +158,10 @@ class Training:
         for name, rule in rules.items():
             own = decoding.Spec("drafters/specee", static=every, threshold=0.5)
             methods[name] = (decoding.Method(own), rule)
-        found = evaluate.copying_cases(
-            self.documents[1], c.prompts, c.prompt_tokens, self.config.seed
-        )
+        sizes = (c.prompts, c.prompt_tokens, c.new_tokens)
         kept = lossy.compared(
             self.lm,
-            [row.tolist() for row in found],
+            documents.requests(self.lm, self.documents[1], *sizes, self.config.seed),
             {
                 name: (method, {"heads": self.draft, "exits": rule})
                 for name, (method, rule) in methods.items()

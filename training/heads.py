@@ -29,7 +29,6 @@ from training import (
     health,
     logs,
     optimizers,
-    sources,
 )
 from training import teacher as teachers
 
@@ -117,12 +116,9 @@ class Training:
                 f"config.model={config.model!r} has no tokenizer.json to read text with"
             )
         c = config.data
-        folder = pathlib.Path(c.directory or self.workdir / "data")
+        folder = c.directory or self.workdir / "data"
         self.workdir.mkdir(parents=True, exist_ok=True)
-        own, self.held = (
-            documents.read(self.lm, c.source, split, folder, self.workdir)
-            for split in sources.SPLITS
-        )
+        own, self.held = documents.both(self.lm, c, folder, self.workdir)
         steps = -(-c.tokens // (c.batch * c.window))
         stage = data.Stage(steps, c.batch, c.window)
         corpus = data.Corpus(own.tokens, self._separator(), own.masks)
@@ -203,25 +199,8 @@ class Training:
         """Of held-out documents, in their order: what stands before the first answer,
         or, of raw text, the second `size` tokens: the first are often a licence.
         """
-        if self.held.masks is not None:
-            room = self.lm.config.max_positions - self.config.evaluate.new_tokens
-            begun = [m.argmax() for m in self.held.masks]
-            found = [
-                tokens[:n].tolist()
-                for tokens, n in zip(self.held.tokens, begun)
-                if 0 < n <= room
-            ]
-            what = f"an answer, and at most {room} tokens before it"
-        else:
-            long = [d for d in self.held.tokens if len(d) >= 2 * size]
-            found = [d[size : 2 * size].tolist() for d in long]
-            what = f"{2 * size} tokens"
-        if len(found) < count:
-            raise ConfigError(
-                f"{len(found)} held-out documents have {what}, not {count}: give more "
-                "text, or a lower config.evaluate.prompts"
-            )
-        return found[:count]
+        new = self.config.evaluate.new_tokens
+        return documents.prompts(self.lm, self.held, count, size, new, start=size)
 
     def hits(self, params: Any, temperature: float) -> list[list[float]]:
         """[depth][rank]: how often the target picks the candidate, on held-out text.
@@ -229,11 +208,7 @@ class Training:
         Given that the path to it is the text's own.
         """
         c = self.config.evaluate
-        rows = self._windows(self.held.tokens)
-        batches = [{"tokens": row[None]} for row in rows]
-        if self.held.masks is not None:
-            masks = self._windows([mask[:-1] for mask in self.held.masks])
-            batches = [{**b, "loss_mask": m[None]} for b, m in zip(batches, masks)]
+        batches = documents.windows(self.held, c.tokens, c.window)
         measure = self._measure(temperature)
         each = [measure(params, self.lm.params, batch) for batch in batches]
         sums = sharding.fetch(each)
@@ -243,15 +218,6 @@ class Training:
                 f"evaluate.tokens={c.tokens}: no answer in so many held-out tokens"
             )
         return (total / count[:, None]).tolist()
-
-    def _windows(self, parts: list[np.ndarray]) -> np.ndarray:
-        """[n, window] of `evaluate.tokens` of the parts, one after another."""
-        c = self.config.evaluate
-        flat = np.concatenate(parts)[: c.tokens]
-        rows = flat[: len(flat) // c.window * c.window].reshape(-1, c.window)
-        if not len(rows):
-            raise ConfigError(f"evaluate.tokens={c.tokens}: not a window of {c.window}")
-        return rows
 
     def _measure(self, temperature: float) -> Any:
         """The compiled sums of a batch; one program for each temperature."""

@@ -24,7 +24,7 @@ import models
 from models import tokenizer, transformer
 from models.errors import DataError
 from models.heads import files, judge
-from training import calibration, evaluate, lossy, recipes, sources
+from training import calibration, documents, lossy, sources
 from training.teacher import NORM
 
 
@@ -184,11 +184,11 @@ def run(
     )
     c, folder = config.data, config.data.directory or workdir / "data"
     prompts, given, good = [], [], []
-    for split, count in (("train", c.prompts), ("validation", c.held)):
-        texts = sources.texts(c.source, split, folder)
-        documents = recipes.encoded(lm.tokenizer.inner, texts, workdir)
-        rows = evaluate.copying_cases(documents, count, c.prompt_tokens, config.seed)
-        prompts.append([row.tolist() for row in rows])
+    both = documents.both(lm, c, folder, workdir)
+    new = max(c.new_tokens, 1 + c.horizon, config.evaluate.new_tokens)
+    for split, own, count in zip(sources.SPLITS, both, (c.prompts, c.held)):
+        sizes = (count, c.prompt_tokens, new)
+        prompts.append(documents.requests(lm, own, *sizes, config.seed))
         file = workdir / f"cases-{split}.json"
         found = _labelled(config, file, lm, draft, prompts[-1])
         given.append(states(lm, [case.tokens for case in found], c.batch))

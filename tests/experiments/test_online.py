@@ -10,6 +10,7 @@ from experiments.store import Store
 from models.errors import ConfigError
 from tests.training import test_online as toys
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
+from training import documents
 
 
 def recipe(**fields):
@@ -24,12 +25,12 @@ def test_a_switch_of_domain():
     c.update(prompt_tokens=2, max_new_tokens=24)
     c.method.drafter.update(places=128, window=4, best=4)
     c.method.topology.length = 3
-    domains = [[np.arange(6) + 6 * domain] for domain in (0, 1)]
-    streams = [
-        online.requests(documents, calls, 8, 2, (0, at))
-        for at, (documents, calls) in enumerate(zip(domains, (14, 20), strict=True))
-    ]
     target, draft = toys.target(), toys.draft()
+    streams = []
+    for at, calls in enumerate((14, 20)):
+        own = documents.Documents([np.arange(6) + 6 * at], None)
+        rows = documents.requests(target, own, 8 * calls, 2, 24, (0, at))
+        streams.append([rows[i : i + 8] for i in range(0, len(rows), 8)])
     served = online._served(c, target, draft, streams, lambda rate: None)
     found = online.summary(served, 4)
     assert found["recovered"] > 0.8 and found["recovered_ci95"][0] > 0.5
@@ -59,17 +60,6 @@ def test_summary_by_hand():
     assert (found["texts"], found["equal"]) == (4, 2)
     served[online.STOPPED]["second"] = calls(45)
     assert online.summary(served, 1)["recovered"] is None  # nothing was lost
-
-
-def test_requests_are_windows():
-    text = np.arange(9)
-    (call,) = online.requests([text, np.arange(2)], 1, 50, 4, (0, 0))
-    assert {len(row) for row in call} == {4} and {row[0] for row in call} == set(
-        range(6)
-    )
-    assert all(np.array_equal(np.diff(row), [1, 1, 1]) for row in call)
-    with pytest.raises(ConfigError, match="prompt_tokens=10"):
-        online.requests([text], 1, 1, 10, (0, 0))
 
 
 @pytest.mark.usefixtures("quick_compilation")

@@ -8,11 +8,23 @@ import numpy as np
 import optax
 import pytest
 
-from models.errors import DataError
+from configs import fastdraft, judge, specee
+from models.errors import ConfigError, DataError
 from tests.training import test_conversations as talks
+from tests.training import test_drafts
 from tests.training.test_conversations import lm  # noqa: F401
 from tests.training.test_heads import corpus, recipe, small, small_target  # noqa: F401
-from training import conversations, distill, documents, fit, heads, sources
+from training import (
+    conversations,
+    distill,
+    documents,
+    drafts,
+    exits,
+    fit,
+    heads,
+    judging,
+    sources,
+)
 from training import teacher as teachers
 
 TEXT = {"text": "import os\n"}
@@ -172,3 +184,124 @@ def test_conversations_are_answered_anew(lm, tmp_path):  # noqa: F811
     talks.write(path, {"messages": [{"role": "assistant", "content": "hi"}]})
     with pytest.raises(DataError, match="nobody asks"):
         distill.prompts(lm, path, 9)
+
+
+def questions(path) -> dict[tuple, list]:
+    """Lines whose questions are of tokens 100 to 199, and of 3 to 9 of them: with a
+    seed of its own each; question -> line."""
+    rng = np.random.default_rng(0)
+    rows = [
+        answer(rng.integers(100, 200, 3 + i % 7).tolist(), [*range(i, i + 20)])
+        for i in range(300, 340)
+    ]
+    talks.write(path, *rows)
+    return {tuple(row["tokens"][: row["prompt_tokens"]]): row for row in rows}
+
+
+def test_what_a_target_is_asked(small, tmp_path):  # noqa: F811
+    """Questions whole, each once before any again; of raw text pieces of one size."""
+    asked = set(questions(tmp_path / "a.jsonl"))
+    found = read(small, tmp_path / "a.jsonl")
+    rows = documents.requests(small, found, 100, 4, 8, 0)
+    once, again = ({tuple(r) for r in rows[i : i + 40]} for i in (0, 40))
+    assert once == again == asked and {tuple(r) for r in rows[80:]} < asked
+    assert rows[:40] != rows[40:80]
+    first = documents.prompts(small, found, 40, 4, 8)
+    assert {tuple(row) for row in first} == asked and first == documents.prompts(
+        small, found, 40, 9, 8, start=3
+    )
+    # Planted: pieces of 4 tokens, which is what the same text without masks gives.
+    raw = found._replace(masks=None)
+    pieces = documents.requests(small, raw, 20, 4, 8, 0)
+    assert {len(row) for row in pieces} == {4} < {len(row) for row in rows}
+    second = documents.prompts(small, raw, 3, 4, 8, start=4)
+    assert second == [row[4:8].tolist() for row in raw.tokens[:3]]
+    # What leaves no room is not taken: of 512 positions 505 are to be written.
+    few = documents.requests(small, found, 60, 4, 505, 0)
+    assert {len(row) for row in few} == {3, 4, 5, 6, 7}
+    with pytest.raises(DataError, match="no document has an answer, and at most 2"):
+        documents.requests(small, found, 1, 4, 510, 0)
+    with pytest.raises(ConfigError, match=r"have an answer, .* not 41"):
+        documents.prompts(small, found, 41, 4, 8)
+    with pytest.raises(ConfigError, match="have 504 tokens, not 1"):
+        documents.prompts(small, raw, 1, 504, 8)
+
+
+def test_windows_carry_their_masks(small, tmp_path):  # noqa: F811
+    questions(tmp_path / "a.jsonl")
+    found = read(small, tmp_path / "a.jsonl")
+    batches = documents.windows(found, 200, 16)
+    assert len(batches) == 12
+    for batch in batches:
+        assert {x.shape for x in batch.values()} == {(1, 16)}
+        said = (batch["tokens"] >= 100) & (batch["tokens"] < 200)
+        np.testing.assert_array_equal(batch["loss_mask"], ~said)
+    assert list(documents.windows(found._replace(masks=None), 32, 16)[0]) == ["tokens"]
+    with pytest.raises(ConfigError, match="not a window of 16"):
+        documents.windows(found, 15, 16)
+
+
+def test_a_draft_learns_answers_to_questions(small, tmp_path):  # noqa: F811
+    """The target answers the questions, and pre-training reads answers alone."""
+    asked = set(questions(tmp_path / "a.jsonl"))
+    c = test_drafts.recipe(fastdraft, str(tmp_path / "a.jsonl"))
+    c.variants = {"ce": c.variants.ce.to_dict()}
+    c.distill.update(held=1, temperatures=(1.0,))
+    c.evaluate.prompts = 1
+    c.distill.prompts = 60  # more than there are questions
+    seen = []
+
+    class Training(drafts.Training):
+        def _fit(self, name, params, own, text, tokens, **more):
+            seen.append(text)
+            return super()._fit(name, params, own, text, tokens, **more)
+
+    own = Training(c, tmp_path / "run", small)
+    written = drafts.write(small, own.documents, c.distill, tmp_path / "written", 0)
+    for text in written.train:
+        assert tuple(text.tokens[: text.mask.argmax()].tolist()) in asked
+    texts = {tuple(text.tokens.tolist()) for text in written.train}
+    assert len(texts) > len(asked)  # the second answer to a question is another
+    start = own.pretrained()
+    own.aligned("ce", start, written)
+    for text in seen:
+        learned, rest = text.flat[text.mask], text.flat[~text.mask]
+        assert 0 < len(learned) < len(text.flat)  # planted: all of it
+        assert ((rest >= 100) & (rest < 200)).mean() > 0.7 and len(rest) > 100
+    assert own.measured(start, written.held)["tau"] >= 1
+
+
+def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):  # noqa: F811
+    """Exits are learned where something was said, mismatches sought after questions."""
+    asked = set(questions(tmp_path / "a.jsonl"))
+    seen = {}
+
+    def caught(name, place):
+        def stop(*given, **_):
+            seen[name] = given[place]
+            raise InterruptedError
+
+        return stop
+
+    c = specee.get_config()
+    c.data.update(source=str(tmp_path / "a.jsonl"), tokens=64, batch=2, window=16)
+    monkeypatch.setattr(exits.Training, "_draft", lambda self: tmp_path)
+    monkeypatch.setattr(exits.files, "load", lambda *_: None)
+    monkeypatch.setattr(exits.fit, "fit", caught("batches", 3))
+    monkeypatch.setattr(exits.lossy, "compared", caught("asked", 1))
+    own = exits.Training(c, tmp_path / "exits", small_target(2))
+    with pytest.raises(InterruptedError):
+        own.fit()
+    batch = next(seen["batches"])
+    said = (batch["tokens"] >= 100) & (batch["tokens"] < 200)
+    np.testing.assert_array_equal(batch["loss_mask"] & said, np.zeros_like(said))
+    assert batch["loss_mask"].any() and said.any()
+    with pytest.raises(InterruptedError):
+        own.decoded(None, (0,))
+    assert {tuple(row) for row in seen["asked"]} <= asked
+    c = judge.get_config()
+    c.data.source = str(tmp_path / "a.jsonl")
+    monkeypatch.setattr(judging, "cases", caught("judged", 2))
+    with pytest.raises(InterruptedError):
+        judging.run(c, tmp_path / "judge", small, small)
+    assert {tuple(row) for row in seen["judged"]} <= asked
