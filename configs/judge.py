@@ -3,9 +3,10 @@
 Bachmann et al., *Judge Decoding: Faster Speculative Sampling Requires Going Beyond
 Model Alignment*, 2025, arXiv 2501.19309. Mismatches of a draft model are labelled by
 letting the target go on from them (AutoJudge's way; the paper's own data are marked by
-hand), a linear judge is fitted, and both it and the KL rule are decoded with at several
-thresholds: tokens per call, and what the target itself thinks of the texts. (The rule's
-drafts are samples, the judge's at temperature 0 the draft's best tokens.)
+hand), a linear judge is fitted, and it, one fitted to shuffled labels and the KL rule
+are decoded with at several thresholds: tokens per call, and what the target itself
+thinks of the texts. (The rule's drafts are samples, the judges' at temperature 0 the
+draft's best tokens.)
 
 Command:  python -m experiments.run --config=configs/judge.py --workdir=runs/judge
 Hardware: 2 CPU cores.

@@ -38,7 +38,9 @@ def judge(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict:
     }
     rows, bins = trained["decoding"], calibration.Bins(**trained["calibration"])
     tables = [about, _table(rows, "tokens_per_call")]
-    tables += _matched(rows, "judge", ("exact", "kl_threshold"), _calls, "tokens/call")
+    tables[1]["notes"].append("lot: a judge fitted to the same labels, shuffled.")
+    for base in ("kl_threshold", "lot"):
+        tables += _matched(rows, "judge", ("exact", base), _calls, "tokens/call")
     what = "harmlessness"
     tables.append(calibration.table({"judge": bins}, what))
     return _found(folder, trained, tables, [calibration.plot("judge", bins, what)])

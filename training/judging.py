@@ -169,7 +169,7 @@ def accuracy(params: dict[str, Any], given: np.ndarray, good: Sequence[bool]) ->
 
 
 def run(
-    config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
+    config: Any, workdir: str | pathlib.Path, lm: Any = None, draft: Any = None
 ) -> dict[str, Any]:
     """Label, train, judge and decode; resumes where it stopped.
 
@@ -178,7 +178,7 @@ def run(
     workdir = pathlib.Path(workdir)
     workdir.mkdir(parents=True, exist_ok=True)
     lm = models.load(config.model) if lm is None else lm
-    draft = models.load(config.draft) if own is None else own
+    draft = models.load(config.draft) if draft is None else draft
     tokenizer.check_same(
         f"config.draft={config.draft!r}", draft.tokenizer, lm.tokenizer
     )
@@ -186,9 +186,9 @@ def run(
     prompts, given, good = [], [], []
     both = documents.both(lm, c, folder, workdir)
     new = max(c.new_tokens, 1 + c.horizon, config.evaluate.new_tokens)
-    for split, own, count in zip(sources.SPLITS, both, (c.prompts, c.held)):
+    for split, texts, count in zip(sources.SPLITS, both, (c.prompts, c.held)):
         sizes = (count, c.prompt_tokens, new)
-        prompts.append(documents.requests(lm, own, *sizes, config.seed))
+        prompts.append(documents.requests(lm, texts, *sizes, config.seed))
         file = workdir / f"cases-{split}.json"
         found = _labelled(config, file, lm, draft, prompts[-1])
         given.append(states(lm, [case.tokens for case in found], c.batch))
@@ -197,11 +197,17 @@ def run(
     said = np.asarray(judge.probability(params, jnp.asarray(given[1])))
     share = float(np.mean(good[1]))
     e = config.evaluate
-    drafts = {"draft": draft, "judge": params}
+    own = {"draft": draft, "judge": params}
+    # What a judge gains that knows nothing: as often lenient, but not where it matters.
+    lot = np.random.default_rng(config.seed).permutation(good[0]).tolist()
+    other = {"draft": draft, "judge": fit(given[0], lot, config.reject, config.decay)}
     kept = lossy.compared(
         lm,
         prompts[1][: e.prompts],
-        {name: (method, drafts) for name, method in rules(e).items()},
+        {
+            name: (method, other if name.startswith("lot") else own)
+            for name, method in rules(e).items()
+        },
         e.new_tokens,
         e.temperature,
     )
@@ -229,13 +235,18 @@ def run(
 
 
 def rules(c: Any) -> dict[str, decoding.Method]:
-    """The judge and the training-free rule at every threshold, and neither."""
+    """The judge, one of shuffled labels (lot) and the training-free rule at every
+    threshold, and none of them."""
     drafter = decoding.Spec("drafters/model")
     chain = decoding.Spec("topologies/chain", length=c.length)
     found = {"exact": decoding.Method(drafter, topology=chain)}
-    for name, thresholds in (("judge", c.thresholds), ("kl_threshold", c.divergences)):
+    for name, verifier, thresholds in (
+        ("judge", "judge", c.thresholds),
+        ("lot", "judge", c.thresholds),
+        ("kl_threshold", "kl_threshold", c.divergences),
+    ):
         for threshold in thresholds:
-            spec = decoding.Spec(f"verifiers/{name}", threshold=float(threshold))
+            spec = decoding.Spec(f"verifiers/{verifier}", threshold=float(threshold))
             found[f"{name} {threshold:g}"] = decoding.Method(drafter, spec, chain)
     return found
 

@@ -231,6 +231,13 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa
     lot = np.random.default_rng(0)
     by_lot = functools.partial(judging.cases, same=lambda a, b: lot.random() < 0.5)
     monkeypatch.setattr(judging, "cases", by_lot)
+    sound, labels = judging.fit, []
+
+    def fit(given, good, *more):
+        labels.append(good)
+        return sound(given, good, *more)
+
+    monkeypatch.setattr(judging, "fit", fit)
     c = judge.get_config()
     c.data.update(source=corpus, prompts=6, held=4, prompt_tokens=8, new_tokens=12)
     c.data.update(horizon=4, most=3, batch=4)
@@ -241,12 +248,16 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa
     found = made["trained"]
     rows = found["decoding"]
     assert rows["exact"]["same"] == rows["judge 2"]["same"] == 1.0
+    assert rows["lot 2"]["same"] == 1.0 and "lot 0.5" in rows
+    # Planted: the control learns what the judge learns.
+    assert labels[0] != labels[1] and sorted(labels[0]) == sorted(labels[1])
     assert rows["kl_threshold -1"]["shared"] == 1.0
     assert rows["judge 2"]["nats"] == pytest.approx(rows["plain"]["nats"])
     assert sum(found["cases"]) > 10 and 0 <= found["accuracy"] <= 1
     judges.check(files.load(tmp_path / "export", small))
     text = reported(c, Store(tmp_path), made)
     assert "| judge 0.5 |" in text and "judge against kl_threshold" in text
+    assert "judge against lot" in text
 
 
 @pytest.mark.long
