@@ -190,6 +190,7 @@ def run(
 ) -> dict[str, Any]:
     """Train, calibrate, decode and export; resumes where it stopped."""
     training = Training(config, workdir, lm, own)
+    training.prompts()  # too few are an error before anything is trained
     result = training.fit()
     params = sharding.fetch(result.params)
     said, came = training.judged(params)

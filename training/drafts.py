@@ -192,6 +192,12 @@ class Training:
 
         return metrics
 
+    def prompts(self) -> list[list[int]]:
+        """Of held-out documents, for the decode loop."""
+        c = self.config.evaluate
+        sizes = (c.prompts, c.prompt_tokens, c.new_tokens)
+        return documents.prompts(self.lm, self.documents[1], *sizes)
+
     def measured(self, params: Any, held: list[distill.Text]) -> dict[str, float]:
         """On the target's held-out text: nats, acceptance, and the decode loop's tau.
 
@@ -212,11 +218,9 @@ class Training:
                 own = v if k == "n" else v * found["n"]
                 sums[k] = sums.get(k, 0.0) + own
         count = sums.pop("n")
-        sizes = (c.prompts, c.prompt_tokens, c.new_tokens)
-        prompts = documents.prompts(self.lm, self.documents[1], *sizes)
         out = decoding.generate(
             self.lm,
-            prompts,
+            self.prompts(),
             method(self.config),
             max_new_tokens=c.new_tokens,
             temperature=c.temperature,
@@ -243,10 +247,13 @@ def write(
     `c` has `prompts`, `held`, `prompt_tokens`, `new_tokens`, `temperatures` and
     `batch`; the prompts are shared among the temperatures.
     """
+    sizes = (c.prompt_tokens, c.new_tokens)
+    asked = [  # of both before the target runs: either may have none
+        documents.requests(lm, own, count, *sizes, seed)
+        for own, count in zip(given, (c.prompts, c.held))
+    ]
     found = []
-    for split, count in enumerate((c.prompts, c.held)):
-        sizes = (count, c.prompt_tokens, c.new_tokens)
-        passages = documents.requests(lm, given[split], *sizes, seed)
+    for split, (count, passages) in enumerate(zip((c.prompts, c.held), asked)):
         texts: list[distill.Text] = []
         share = -(-count // len(c.temperatures))
         for i, temperature in enumerate(c.temperatures):
@@ -280,6 +287,7 @@ def run(
     what a cache takes.
     """
     training = Training(config, workdir, lm, say)
+    training.prompts()  # too few are an error before anything is trained
     start = training.pretrained()
     count = int(sum(x.size for x in jax.tree.leaves(start)))
     written = write(

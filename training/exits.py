@@ -46,6 +46,9 @@ class Training:
         c = config.data
         self.folder = pathlib.Path(c.directory or self.workdir / "data")
         self.documents = documents.both(self.lm, c, self.folder, self.workdir)
+        held, e = self.documents[1], config.evaluate
+        sizes = (e.prompts, e.prompt_tokens, e.new_tokens)
+        self.prompts = documents.requests(self.lm, held, *sizes, config.seed)
         self.draft = files.load(self._draft(), self.lm)
         self.frozen = {"target": self.lm.params, "heads": self.draft}
 
@@ -158,10 +161,9 @@ class Training:
         for name, rule in rules.items():
             own = decoding.Spec("drafters/specee", static=every, threshold=0.5)
             methods[name] = (decoding.Method(own), rule)
-        sizes = (c.prompts, c.prompt_tokens, c.new_tokens)
         kept = lossy.compared(
             self.lm,
-            documents.requests(self.lm, self.documents[1], *sizes, self.config.seed),
+            self.prompts,
             {
                 name: (method, {"heads": self.draft, "exits": rule})
                 for name, (method, rule) in methods.items()

@@ -183,14 +183,16 @@ def run(
         f"config.draft={config.draft!r}", draft.tokenizer, lm.tokenizer
     )
     c, folder = config.data, config.data.directory or workdir / "data"
-    prompts, given, good = [], [], []
+    given, good = [], []
     both = documents.both(lm, c, folder, workdir)
     new = max(c.new_tokens, 1 + c.horizon, config.evaluate.new_tokens)
-    for split, texts, count in zip(sources.SPLITS, both, (c.prompts, c.held)):
-        sizes = (count, c.prompt_tokens, new)
-        prompts.append(documents.requests(lm, texts, *sizes, config.seed))
+    prompts = [
+        documents.requests(lm, own, count, c.prompt_tokens, new, config.seed)
+        for own, count in zip(both, (c.prompts, c.held))
+    ]
+    for split, asked in zip(sources.SPLITS, prompts):
         file = workdir / f"cases-{split}.json"
-        found = _labelled(config, file, lm, draft, prompts[-1])
+        found = _labelled(config, file, lm, draft, asked)
         given.append(states(lm, [case.tokens for case in found], c.batch))
         good.append([case.good for case in found])
     params = fit(given[0], good[0], config.reject, config.decay)

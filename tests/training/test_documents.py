@@ -214,6 +214,13 @@ def test_what_a_target_is_asked(small, tmp_path):  # noqa: F811
     raw = found._replace(masks=None)
     pieces = documents.requests(small, raw, 20, 4, 8, 0)
     assert {len(row) for row in pieces} == {4} < {len(row) for row in rows}
+    # From every place of the texts that are long enough, and of one piece.
+    text = documents.Documents([np.arange(9), np.arange(2)], None)
+    parts = documents.requests(small, text, 50, 4, 8, (0, 0))
+    assert {row[0] for row in parts} == set(range(6))
+    assert all(row == [*range(row[0], row[0] + 4)] for row in parts)
+    with pytest.raises(DataError, match="no document has 10 tokens"):
+        documents.requests(small, text, 1, 10, 8, 0)
     second = documents.prompts(small, raw, 3, 4, 8, start=4)
     assert second == [row[4:8].tolist() for row in raw.tokens[:3]]
     # What leaves no room is not taken: of 512 positions 505 are to be written.
@@ -269,6 +276,10 @@ def test_a_draft_learns_answers_to_questions(small, tmp_path):  # noqa: F811
         assert 0 < len(learned) < len(text.flat)  # planted: all of it
         assert ((rest >= 100) & (rest < 200)).mean() > 0.7 and len(rest) > 100
     assert own.measured(start, written.held)["tau"] >= 1
+    c.evaluate.prompts = 41  # there are two held out: said before anything is trained
+    with pytest.raises(ConfigError, match="not 41"):
+        drafts.run(c, tmp_path / "few", small)
+    assert not (tmp_path / "few" / "pretraining").exists()
 
 
 def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):  # noqa: F811
