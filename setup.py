@@ -1,35 +1,8 @@
 """Packaging of decodax; tool settings live in pyproject.toml."""
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
-PACKAGES = [
-    "configs",
-    "configs.heads",
-    "configs.pods",
-    "configs.trees",
-    "decoding",
-    "decoding.caches",
-    "decoding.constraints",
-    "decoding.diffusion",
-    "decoding.drafters",
-    "decoding.search",
-    "decoding.topologies",
-    "decoding.transforms",
-    "decoding.verifiers",
-    "experiments",
-    "kernels",
-    "kernels.paged_tree_attention",
-    "kernels.quantized_kv",
-    "kernels.shared_prefix_attention",
-    "kernels.tree_attention",
-    "kernels.verify",
-    "models",
-    "models.checkpoints",
-    "models.heads",
-    "training",
-    "training.objectives",
-    "training.stdlib_code",
-]
+FOLDERS = ("configs", "decoding", "experiments", "kernels", "models", "training")
 
 # flax 0.12.8 with jax 0.11.1 and flax 0.12.9 with jax 0.11.2 fail at import although
 # both declare themselves compatible: each Python gets one tested pair.
@@ -79,7 +52,7 @@ setup(
     description="Language-model decoding research in JAX: trees, drafts, kernels.",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=PACKAGES,
+    packages=find_packages(include=[f"{name}*" for name in FOLDERS]),
     package_data={
         "models": ["tiny/*", "tiny_draft/*", "tiny_hydra_pp/*", "tiny_eagle3/*"],
         "configs": ["trees/*"],

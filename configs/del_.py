@@ -13,5 +13,5 @@ import ml_collections
 
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
-    config.method = {"drafter": "drafters/del_"}
+    config.method = {"drafter": "drafters/del_exit"}
     return config

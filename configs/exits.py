@@ -20,7 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model = "tiny"
     config.drafts = ml_collections.ConfigDict(type_safe=False)
     fixed = {
-        f"exit_{layer}": {"drafter": {"name": "drafters/del_", "exits": (layer,)}}
+        f"exit_{layer}": {"drafter": {"name": "drafters/del_exit", "exits": (layer,)}}
         for layer in (1, 2, 4, 6)
     }
     config.variants = fixed

@@ -4,7 +4,7 @@ python -m experiments.run --config=configs/prompt_set.py --workdir=runs/prompt_s
     --config.data=prompts.jsonl
 
 Hardware: any; without `data`, the project's own prompts, about two minutes on two
-cores. Lines of `data`: see decoding/prompt_set.py.
+cores. Lines of `data`: see decoding/serving/prompt_set.py.
 
 Expected: occupancy of the rows at least 95 % where requests are many, and at
 `spread=1.0` at least 1.5 times the throughput of decoding batch by batch.

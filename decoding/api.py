@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from decoding import base, compose, decoder, sharding, stats
+from decoding import base, compose, state_sharding, stats
+from decoding.automata import stop_strings
 from decoding.catalogue import Spec
 from decoding.compose import Method
-from decoding.constraints import stop as stopping
+from decoding.loops import engines
 from models import sharding as models_sharding
 from models.errors import PromptError
 
@@ -48,7 +49,7 @@ def generate(
     drafts: Mapping[str, Any] | None = None,
     memory: Any = None,
     streams: Mapping[str, base.Stream] | None = None,
-    loop: decoder.Loop | None = None,
+    loop: engines.Loop | None = None,
 ) -> Output:
     """Decode every prompt in one batch.
 
@@ -83,7 +84,7 @@ def generate(
     streams = {s: _own_prompts(s, v, len(ids), n) for s, v in (streams or {}).items()}
     parts = compose.compose(chosen, lm, temperature, drafts, streams, stops)
     limits = [len(p) + max_new_tokens for p in rows]
-    keys = decoder.request_keys(seed, len(ids), n)
+    keys = engines.request_keys(seed, len(ids), n)
     params = {"target": lm.params}
     for name, draft in (drafts or {}).items():
         params[name] = getattr(draft, "params", draft)
@@ -94,9 +95,9 @@ def generate(
                 f"drafts={{{stream.params!r}: ...}}"
             )
     params = models_sharding.placed(lm.model.plan, params)
-    engine = decoder.decoder(parts)
+    engine = engines.decoder(parts)
     compiled, begun = engine.compile_seconds, time.perf_counter()
-    size = decoder.bucket(max(limits))
+    size = engines.bucket(max(limits))
     state = engine.start(params, parts, rows, limits, keys, size, memory, share=True)
     if loop is None:
         state = engine.advance(params, state)
@@ -110,7 +111,7 @@ def generate(
         )
     compiled = engine.compile_seconds - compiled
     seconds = time.perf_counter() - begun - compiled
-    state = replace(state, **sharding.results(state))
+    state = replace(state, **state_sharding.results(state))
     figures = stats.summarise(state.counters, seconds, compiled)
     return _output(lm, state, rows, n, stops, figures, parts.guarantee)
 
@@ -205,5 +206,5 @@ def text_of(lm: Any, tokens: list[int], stops: Sequence[str] = ()) -> str:
     """Decode a text, cut where its first stop string begins."""
     text = lm.tokenizer.decode([t for t in tokens if t not in lm.model.config.eos])
     data = text.encode("utf-8")
-    at = stopping.cut(stops, data)
+    at = stop_strings.cut(stops, data)
     return text if at is None else data[:at].decode("utf-8", errors="ignore")

@@ -69,7 +69,7 @@ class TokenTree:
     kind: Array  # int32[B, N]: PAD | CANDIDATE | AUX; the root counts as CANDIDATE
     logits: Array | None = None  # float32[B, N, V]
     calls: Array | int = 0  # int32[B] or int: model calls that made the draft
-    slots: Array | None = None  # int32[B, N]: see `drafting.commit`; None: node i in i
+    slots: Array | None = None  # int32[B, N]: see `grow.commit`; None: node i in i
     draw: str = struct.field(pytree_node=False, default=POINT)
     depth: int = struct.field(pytree_node=False, default=0)  # bound on node depth
     linear: bool = struct.field(pytree_node=False, default=False)  # parents[i] == i - 1
@@ -155,7 +155,7 @@ class Drafter(NamedTuple):
     """Of all params and the drafter's state, what the wrapped model is called with."""
     prompt_logits: bool = False  # ask for logits of the prompt's chunks
     scratch: int = 0  # slots of the target's cache that drafting itself takes
-    blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `loop.forward`
+    blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `decode.forward`
 
 
 class Target(NamedTuple):

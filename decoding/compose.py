@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from decoding import base, catalogue, chain
+from decoding import base, catalogue, transform_chain
+from decoding.automata import stop_strings
 from decoding.catalogue import Spec
-from decoding.constraints import stop as stopping
-from decoding.loop import Program
+from decoding.loops.decode import Program
 from models import tokenizer as tokenizers
 from models.errors import MethodError
 
@@ -195,7 +195,7 @@ def compose(
     if stop:
         if lm.tokenizer is None:
             raise MethodError(f"stop={list(stop)} needs a tokenizer: {lm} has none")
-        stopper = stopping.stopper(stop, lm.tokenizer, target.vocab_size)
+        stopper = stop_strings.stopper(stop, lm.tokenizer, target.vocab_size)
     policy = method.policy.build(available)
     model = drafter.wrap(lm.model)
     program = Program(
@@ -263,7 +263,7 @@ def _transforms(
         spec = Spec("transforms/temperature", temperature=float(temperature))
         specs = (*specs[:at], spec, *specs[at:])
         built.insert(at, spec.build(available))
-    return specs, chain.chain(*built)
+    return specs, transform_chain.chain(*built)
 
 
 def with_drafter(method: Method, **arguments: Any) -> Method:

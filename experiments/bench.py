@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding import base, compose, decoder, loop, sharding, stats
+from decoding import base, compose, state_sharding, stats
+from decoding.loops import decode, engines
 from models import sharding as models_sharding
 from models.errors import ConfigError
 
@@ -78,7 +79,7 @@ class Bench:
     ):
         self.lm, self.drafts = lm, dict(drafts)
         self.new_tokens, self.batch = new_tokens, batch
-        self.size = decoder.bucket(prompt_tokens + new_tokens)
+        self.size = engines.bucket(prompt_tokens + new_tokens)
         self.stub = constant(lm)
 
     def beside(self, lm: Any, **drafts: Any) -> "Bench":
@@ -93,7 +94,7 @@ class Bench:
 
     def params(self, lm: Any) -> dict[str, Any]:
         drafts = {n: getattr(d, "params", d) for n, d in self.drafts.items()}
-        params = {loop.TARGET: lm.params, **drafts}
+        params = {decode.TARGET: lm.params, **drafts}
         return models_sharding.placed(lm.model.plan, params)
 
     def batches(
@@ -105,7 +106,7 @@ class Bench:
                 f"{len(prompts)} prompts do not fill batches of {self.batch}: choose "
                 "prompts as a multiple of batch"
             )
-        keys = decoder.request_keys(seed, len(prompts), 1)
+        keys = engines.request_keys(seed, len(prompts), 1)
         spans = [slice(i, i + self.batch) for i in range(0, len(prompts), self.batch)]
         return [(list(prompts[s]), keys[s]) for s in spans]
 
@@ -121,7 +122,7 @@ class Bench:
         """Decode one batch, add it to `run`, and return what the drafter remembers."""
         lm = (self.stub if case.constant else self.lm) if lm is None else lm
         parts = self.compose(case, lm)
-        engine, params = decoder.decoder(parts), self.params(lm)
+        engine, params = engines.decoder(parts), self.params(lm)
         compiled = engine.compile_seconds
         limits = [len(p) + self.new_tokens for p in prompts]
         begun = time.perf_counter()
@@ -157,8 +158,8 @@ class Bench:
         return runs
 
 
-def _record(run: Run, prompts: Sequence[list[int]], state: loop.DecodeState) -> None:
-    state = replace(state, **sharding.results(state))
+def _record(run: Run, prompts: Sequence[list[int]], state: decode.DecodeState) -> None:
+    state = replace(state, **state_sharding.results(state))
     ends, counters = np.asarray(state.length), state.counters
     tokens, origin = np.asarray(state.tokens), np.asarray(state.origin)
     for i, prompt in enumerate(prompts):

@@ -15,7 +15,7 @@ from typing import Any
 from absl import flags
 
 import models
-from decoding import datastore
+from decoding.text_lookup import suffix_array
 from experiments import console
 from models.errors import DecodaxError, PromptError
 from training import parts
@@ -59,15 +59,15 @@ def taken(tokenizer: Any, values: flags.FlagValues) -> Iterator[list[int]]:
                 return
 
 
-def make(values: flags.FlagValues) -> datastore.Datastore:
+def make(values: flags.FlagValues) -> suffix_array.Datastore:
     """Read, encode, sort and write."""
     if not values.text:
         raise PromptError("no text: give one, e.g. --text=notes.txt")
     lm = models.load(values.model)
     if lm.tokenizer is None:
         raise PromptError(f"--model={values.model} has no tokenizer.json")
-    store = datastore.build(taken(lm.tokenizer, values))
-    datastore.save(store, values.out)
+    store = suffix_array.build(taken(lm.tokenizer, values))
+    suffix_array.save(store, values.out)
     return store
 
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import models
-from decoding import compose, decoder
+from decoding import compose
 from decoding.catalogue import Spec
+from decoding.loops import engines
 from experiments import (
     console,
     curve,
@@ -253,7 +254,7 @@ def _trees(bench: Bench, named: Any, config: Any, prompts: Any, name: str) -> li
     """Rounds of a task's first prompt; the drafter has learned from the second."""
     task = config.tasks[0]
     case = Case(with_task(named[name], config, task), min(config.temperatures))
-    key = decoder.request_keys(config.seed, 1, 1)
+    key = engines.request_keys(config.seed, 1, 1)
     memory = bench.decode(case, prompts[task][1:2], key, Run())
     return measure.rounds(
         bench, case, prompts[task][0], key, config.tree_rounds, memory

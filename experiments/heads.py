@@ -16,7 +16,8 @@ import numpy as np
 
 import models
 from configs.heads import shared
-from decoding import compose, decoder, loop, noise
+from decoding import compose, noise
+from decoding.loops import decode, engines
 from experiments import (
     console,
     directions,
@@ -240,8 +241,8 @@ class _Piece:
     def flops(self) -> float:
         """Operations of one round's draft, by the compiler's count."""
         parts = self.bench.compose(Case(self.method, max(self.config.temperatures)))
-        engine, params = decoder.decoder(parts), self.bench.params(self.bench.lm)
-        keys = decoder.request_keys(self.seed, 1, 1)
+        engine, params = engines.decoder(parts), self.bench.params(self.bench.lm)
+        keys = engines.request_keys(self.seed, 1, 1)
         limits = [len(self.first) + self.bench.new_tokens]
         state = engine.start(
             params, parts, [self.first], limits, keys, self.bench.size, None
@@ -249,7 +250,7 @@ class _Piece:
 
         def draft(params: Any, state: Any) -> Any:
             own = noise.for_role(state.key, noise.DRAFT, state.length)
-            ctx = loop.context(parts.program, params, state)
+            ctx = decode.context(parts.program, params, state)
             return parts.program.drafter.draft(own, ctx, state.drafter)[:2]
 
         compiled = jax.jit(draft).lower(params, state).compile()

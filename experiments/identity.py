@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from decoding import base, compose, decoder, noise
+from decoding import base, compose, noise
+from decoding.loops import engines
 from models import sharding
 from models.base import ALL, causal_block
 
@@ -105,7 +106,7 @@ def logits(lm: Any, tokens: list[int]) -> jax.Array:
 
 
 def _padded(tokens: list[int]) -> jax.Array:
-    buffer = np.zeros((decoder.bucket(len(tokens)),), np.int32)
+    buffer = np.zeros((engines.bucket(len(tokens)),), np.int32)
     buffer[: len(tokens)] = tokens
     return jnp.asarray(buffer)
 

@@ -3,7 +3,8 @@
 Pairs of laws (p of the target, q of the draft model) are taken at places of real texts.
 At every pair each lossless verifier tests `k` drafts `samples` times, drawn in each way
 that it takes; how often it accepts one is held against its closed form
-(`decoding/acceptance.py`) and the most that any verifier could (`decoding/transport`).
+(`decoding/theory/acceptance_rates.py`) and the most that any verifier could
+(`decoding/transport`).
 """
 
 import functools
@@ -15,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from decoding import acceptance, base, catalogue, draws, transport
-from decoding.acceptance import Value
+from decoding import base, catalogue
 from decoding.catalogue import Spec
+from decoding.theory import acceptance_rates, optimal_transport
+from decoding.theory.acceptance_rates import Value
+from decoding.tree_building import child_sampling
 from experiments import console, evaluate, identity, tasks
 from experiments.store import Store
 from models.errors import ConfigError
@@ -38,27 +41,27 @@ def _single(form: Callable[[np.ndarray, np.ndarray], Value]) -> Form:
 
 # What a verifier accepts of drafts that look at nothing of its randomness.
 MATCHED = {
-    base.IID: _plain(acceptance.matched),
-    base.NO_REPLACE: acceptance.matched_without,
-    base.POINT: _plain(acceptance.point),
+    base.IID: _plain(acceptance_rates.matched),
+    base.NO_REPLACE: acceptance_rates.matched_without,
+    base.POINT: _plain(acceptance_rates.point),
 }
 FORMS: dict[str, dict[str, Form]] = {
     "verifiers/rejection": {
-        base.IID: _single(acceptance.rejection),
-        base.NO_REPLACE: _single(acceptance.rejection),
-        base.POINT: _plain(acceptance.point),
+        base.IID: _single(acceptance_rates.rejection),
+        base.NO_REPLACE: _single(acceptance_rates.rejection),
+        base.POINT: _plain(acceptance_rates.point),
     },
     "verifiers/recursive_rejection": {
-        base.IID: _plain(acceptance.recursive),
-        base.NO_REPLACE: acceptance.recursive_without,
-        base.POINT: _plain(acceptance.point),
+        base.IID: _plain(acceptance_rates.recursive),
+        base.NO_REPLACE: acceptance_rates.recursive_without,
+        base.POINT: _plain(acceptance_rates.point),
     },
-    "verifiers/spectr": {base.IID: _plain(acceptance.k_seq)},
+    "verifiers/spectr": {base.IID: _plain(acceptance_rates.k_seq)},
     "verifiers/sample_then_match": MATCHED,
     # Of several coupled drafts the first alone has a closed form: a lower bound.
     "verifiers/gumbel_coupled": {
         **MATCHED,
-        base.COUPLED: _single(acceptance.coupled),
+        base.COUPLED: _single(acceptance_rates.coupled),
     },
 }
 CHAINS = ("verifiers/rejection",)  # one draft a node
@@ -134,7 +137,9 @@ def hits(verifier: base.Verifier, draw: str, k: int, n: int, key, p, q) -> jax.A
     def one(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, 3)
         noise = jax.random.gumbel(keys[2], p.shape)
-        drawn = draws.candidates(draw, keys[:1], q[None, None], k, noise[None])[0, 0]
+        drawn = child_sampling.candidates(
+            draw, keys[:1], q[None, None], k, noise[None]
+        )[0, 0]
         zero = jnp.zeros((1,), jnp.int32)
         tree = base.TokenTree(
             jnp.concatenate([zero, drawn.astype(jnp.int32)]),
@@ -213,10 +218,12 @@ def measure(
 def bound(cell: Cell, laws: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | None:
     """Optimal transport over the same pairs; None where it cannot be enumerated."""
     if cell.draw == base.POINT:
-        return float(np.mean([acceptance.point(*law, cell.k).mean for law in laws]))
+        return float(
+            np.mean([acceptance_rates.point(*law, cell.k).mean for law in laws])
+        )
     if cell.k > 1 and cell.draw != base.IID:
         return None
-    return float(np.mean([transport.acceptance(*law, cell.k) for law in laws]))
+    return float(np.mean([optimal_transport.acceptance(*law, cell.k) for law in laws]))
 
 
 def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:

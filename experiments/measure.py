@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from decoding import compose, decoder
+from decoding import compose
+from decoding.loops import engines
 from experiments import bench as benches
 from experiments import identity
 from experiments.bench import Bench, Case, Run
@@ -126,7 +127,7 @@ def identical(bench, cell, reference, run, plain, prompts) -> dict[str, Any]:
     if why is not None:
         nothing = {"compared_tokens": 0, "ties": 0, "differences": []}
         return {"identical_to_plain": None, "law_test": why, **nothing}
-    keys = decoder.request_keys(cell.seed, len(prompts), 1)
+    keys = engines.request_keys(cell.seed, len(prompts), 1)
     scores = identity.Recomputed(
         bench.lm,
         bench.compose(reference),
@@ -180,7 +181,7 @@ def rounds(
 ) -> list[dict[str, Any]]:
     """The trees of the first `count` rounds, and the path that was accepted."""
     parts = bench.compose(case)
-    engine, params = decoder.decoder(parts), bench.params(bench.lm)
+    engine, params = engines.decoder(parts), bench.params(bench.lm)
     limits = [len(prompt) + bench.new_tokens]
     state = engine.start(params, parts, [prompt], limits, key, bench.size, memory)
     found: list[dict[str, Any]] = []

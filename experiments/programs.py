@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from decoding import compose, decoder, loop
-from decoding import sharding as carries
+from decoding import compose, state_sharding
+from decoding.loops import decode, engines
 from experiments import evaluate
 from models import checkpoints, io, sharding, transformer
 from models.checkpoints import tensors
@@ -168,35 +168,35 @@ def decoding(
     plan = lm.model.plan
     temperature = float(max(config.temperatures))
     parts = compose.compose(method, lm, temperature, given)
-    engine = decoder.Decoder(parts.program)
-    params = {loop.TARGET: lm.params}
+    engine = engines.Decoder(parts.program)
+    params = {decode.TARGET: lm.params}
     for role, draft in given.items():
         own = getattr(draft, "params", draft)
         params[role] = laid(own, plan.params(own))
     longest = context(config)
     prompts = [[1, 1]] * config.batch
     limits = [longest] * config.batch
-    keys = decoder.request_keys(0, config.batch, 1)
+    keys = engines.request_keys(0, config.batch, 1)
 
     def make(params: Any) -> Any:
-        sizes = (prompts, limits, keys, decoder.bucket(longest))
-        return decoder.blank(parts.program, params, parts, *sizes, None, False, None)
+        sizes = (prompts, limits, keys, engines.bucket(longest))
+        return engines.blank(parts.program, params, parts, *sizes, None, False, None)
 
     state, own = jax.eval_shape(make, params)
-    state = laid(state, carries.shardings(plan, state))
+    state = laid(state, state_sharding.shardings(plan, state))
     bound = jax.ShapeDtypeStruct((), jnp.int32, sharding=plan.of((), ""))
     caches = size(state.caches)
     taken = {
-        "params": size(params[loop.TARGET]),
+        "params": size(params[decode.TARGET]),
         "drafts": sum(size(params[role]) for role in given),
         "cache": caches,
         "rest of the state": size(state) - caches,
     }
     fill = functools.partial(
-        engine.lower, "prefill", loop.prefill, (1,), params, state, own
+        engine.lower, "prefill", decode.prefill, (1,), params, state, own
     )
     run = functools.partial(
-        engine.lower, "advance", loop.advance, (1,), params, state, bound, bound
+        engine.lower, "advance", decode.advance, (1,), params, state, bound, bound
     )
     nodes, read = parts.program.drafter.nodes, read_bytes(lm)
     chunk = parts.program.chunk

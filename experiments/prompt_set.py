@@ -1,9 +1,9 @@
 """The stage `prompt_set`: many prompts decoded into a JSONL file, rows refilled.
 
-Writes workdir/texts.jsonl (`decoding/prompt_set.py`: in order, every line once, the
-same bytes after any kill) and workdir/timings.jsonl, a line for every text when it was
-done. With `config.compare` the same prompts are then decoded twice more on the clock,
-refilled and batch by batch, with every program already compiled.
+Writes workdir/texts.jsonl (`decoding/serving/prompt_set.py`: in order, every line once,
+the same bytes after any kill) and workdir/timings.jsonl, a line for every text when it
+was done. With `config.compare` the same prompts are then decoded twice more on the
+clock, refilled and batch by batch, with every program already compiled.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 import models
-from decoding import compose, decoder, prompt_set, refill
+from decoding import compose
+from decoding.loops import engines
+from decoding.serving import continuous_batching, prompt_set
 from experiments import console, evaluate, machine, tasks
 from experiments.store import Store
 from models import sharding
@@ -61,7 +63,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         bar.doing(f"{len(prompts)} prompts in {config.batch} rows")
         journal = Journal(store)
 
-        def observe(text: refill.Finished) -> None:
+        def observe(text: continuous_batching.Finished) -> None:
             journal.note(text)
             bar.done()
 
@@ -118,13 +120,13 @@ class Journal:
     """workdir/timings.jsonl: how every text was made, sitting by sitting."""
 
     def __init__(self, store: Store):
-        self.store, self.usage = store, refill.Usage()
+        self.store, self.usage = store, continuous_batching.Usage()
         self.sitting = 1 + max((t["sitting"] for t in self.lines()), default=-1)
 
     def lines(self) -> list[dict[str, Any]]:
         return self.store.lines("timings")
 
-    def note(self, text: refill.Finished) -> None:
+    def note(self, text: continuous_batching.Finished) -> None:
         self.store.append(
             "timings",
             sitting=self.sitting,
@@ -156,11 +158,11 @@ def _compared(config, store, parts, params, prompts) -> list[list[str]]:
     for name, free in (("refilled", 1), ("batch by batch", config.batch)):
 
         def timed(free: int = free) -> dict[str, Any]:
-            usage = refill.Usage()
+            usage = continuous_batching.Usage()
             limits = [len(p.tokens) + p.new for p in prompts]
-            keys = decoder.request_keys(config.seed, len(prompts), 1)
+            keys = engines.request_keys(config.seed, len(prompts), 1)
             tokens = [p.tokens for p in prompts]
-            texts = refill.decode(
+            texts = continuous_batching.decode(
                 parts,
                 params,
                 tokens,

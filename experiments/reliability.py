@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from decoding import compose, decoder, refill
+from decoding import compose
+from decoding.loops import engines
+from decoding.serving import continuous_batching
 from experiments import console, kills, machine, report, store
 from models import toy
 from models.errors import ConfigError, DecodaxError
@@ -81,9 +83,13 @@ def ragged(count: int, free: int) -> dict[str, Any]:
     prompts = [rng.integers(0, 8, n).tolist() for n in rng.integers(1, 12, count)]
     limits = [len(p) + int(n) for p, n in zip(prompts, lengths)]
     parts = compose.compose(compose.recipe("plain"), lm, 0.8)
-    keys, usage, resident = decoder.request_keys(0, count, 1), refill.Usage(), []
+    keys, usage, resident = (
+        engines.request_keys(0, count, 1),
+        continuous_batching.Usage(),
+        [],
+    )
     tokens = 0
-    texts = refill.decode(
+    texts = continuous_batching.decode(
         parts, {"target": params}, prompts, limits, keys, ROWS, free=free, usage=usage
     )
     for i, text in enumerate(texts):

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from decoding import compose, decoder, loop
+from decoding import compose
+from decoding.loops import decode, engines
 from experiments import bench as benches
 from experiments import console, directions, evaluate
 from experiments.bench import Model
@@ -118,17 +119,17 @@ def replay(
     """One method on all records in order, `times` over; a row of the last time."""
     lm = Model(recorded.language_model(tokenizer.vocab_size), None, tokenizer)
     parts = compose.compose(method, lm)
-    engine = decoder.decoder(parts)
+    engine = engines.decoder(parts)
     new, calls, accepted, offered, candidates = [], [], [], [], 0
     memory = None
-    keys = decoder.request_keys(0, 1, 1)
+    keys = engines.request_keys(0, 1, 1)
     earlier = len(records) * (times - 1)
     # One size for all records, hence one program: compiling takes the longest.
-    size = decoder.bucket(max(len(r.prompt) + len(r.response) for r in records))
+    size = engines.bucket(max(len(r.prompt) + len(r.response) for r in records))
     for i, record in enumerate([*records] * times):
         text = [*record.prompt, *record.response]
         told = jnp.asarray([text + [0] * (size - len(text))], jnp.int32)
-        params = {loop.TARGET: {"text": told}}
+        params = {decode.TARGET: {"text": told}}
         state = engine.start(
             params, parts, [record.prompt], [len(text)], keys, size, memory
         )

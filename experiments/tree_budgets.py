@@ -12,7 +12,7 @@ from typing import Any
 
 import ml_collections
 
-from decoding import prompt_trees
+from decoding.tree_design import ppd_sparse_trees
 from experiments.bench import Bench, Case
 from models.errors import ConfigError
 from training import heads
@@ -46,7 +46,7 @@ def measure(
 
     At the temperature of the hits; medians over `repeats`, in which budgets take turns.
     """
-    made = {int(b): prompt_trees.sparse(hits, int(b)) for b in recipe.tree_budgets}
+    made = {int(b): ppd_sparse_trees.sparse(hits, int(b)) for b in recipe.tree_budgets}
     law = recipe.evaluate.temperature
     cases = [Case(method(recipe, hits, budget), law) for budget in made]
     turns = [bench.interleaved(cases, prompts, recipe.seed) for _ in range(repeats)]
@@ -64,7 +64,7 @@ def measure(
         }
         for budget, case in zip(made, cases)
     ]
-    return {"budget": prompt_trees.fastest(made, seconds), "rounds": rounds}
+    return {"budget": ppd_sparse_trees.fastest(made, seconds), "rounds": rounds}
 
 
 def table(found: Sequence[tuple[str, int, dict[str, Any]]]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Two small runs to be killed: `python -m experiments.trial train|prompts FOLDER`.
 
 `train` is a bigram model under `training.fit`, `prompts` a set of prompts decoded by
-the exact toy model under `decoding.prompt_set`; both depend on nothing but this file.
-READY is printed where the work itself begins. Steps are slowed down, so that a signal
-sent at a random time finds the run at a random place, in a checkpoint's writing often.
+the exact toy model under `decoding.serving.prompt_set`; both depend on nothing but this
+file. READY is printed where the work itself begins. Steps are slowed down, so that a
+signal sent at a random time finds the run at a random place, in a checkpoint's writing
+often.
 """
 
 import pathlib
@@ -16,7 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from decoding import compose, decoder, prompt_set, refill
+from decoding import compose
+from decoding.loops import engines
+from decoding.serving import continuous_batching, prompt_set
 from models import toy
 from training import data, fit, preemption
 
@@ -88,9 +91,11 @@ def prompts(folder: pathlib.Path) -> None:
     # Everything is compiled before the work begins.
     texts = [p.tokens for p in rows]
     limits = [len(p.tokens) + p.new for p in rows]
-    keys = decoder.request_keys(0, REQUESTS, 1)
+    keys = engines.request_keys(0, REQUESTS, 1)
     given = {"target": params}
-    for _ in refill.decode(parts, given, texts, limits, keys, 4, wanted=range(4)):
+    for _ in continuous_batching.decode(
+        parts, given, texts, limits, keys, 4, wanted=range(4)
+    ):
         pass
     ready()
     prompt_set.write(

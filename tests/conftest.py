@@ -27,7 +27,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import pytest
 
-from decoding import decoder
+from decoding.loops import engines
 
 _DEFAULT = pathlib.Path(__file__).parent.parent / ".jax_cache"
 jax.config.update(
@@ -58,8 +58,8 @@ def few_programs():
     compiler crashes.
     """
     yield
-    if next(_turns) % 8 == 0 and decoder.mappings() > 30_000:
-        decoder._DECODERS.clear()
+    if next(_turns) % 8 == 0 and engines.mappings() > 30_000:
+        engines._DECODERS.clear()
         jax.clear_caches()
         gc.collect()
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding import base, draws
+from decoding import base
+from decoding.tree_building import child_sampling
 
 # The laws of the worked example, and what it gives: acceptance of k siblings.
 P = np.array([0.5, 0.3, 0.15, 0.05])
@@ -92,7 +93,7 @@ def _simulate(verify, draw, k, n, p, q, seed, state):
         keys = jax.random.split(key, 3)
         noise = jax.random.gumbel(keys[2], p.shape)
         rows = (keys[:1], logits[None, None], k, noise[None])
-        drawn = draws.candidates(draw, *rows)[0, 0]
+        drawn = child_sampling.candidates(draw, *rows)[0, 0]
         nodes = siblings(drawn, draw, logits)
         at = target(p, k + 1, lambda depth: noise)
         verdict = verify(keys[1], state, nodes, at)

@@ -9,7 +9,8 @@ import itertools
 import numpy as np
 import pytest
 
-from decoding import acceptance, base, transport
+from decoding import base
+from decoding.theory import acceptance_rates, optimal_transport
 from tests import oracles
 
 PAIRS = [
@@ -19,7 +20,7 @@ PAIRS = [
 RNG = np.random.default_rng(0)
 
 
-def near(value: acceptance.Value, truth: float) -> bool:
+def near(value: acceptance_rates.Value, truth: float) -> bool:
     return abs(value.mean - truth) <= 4.5 * value.error + 1e-9
 
 
@@ -29,16 +30,18 @@ def test_recursive(k):
         with_, without = (
             oracles.recursive(p, q, k, d)[1].sum() for d in (base.IID, base.NO_REPLACE)
         )
-        assert abs(acceptance.recursive(p, q, k).mean - with_) < 1e-9
-        assert near(acceptance.recursive_without(p, q, k, RNG, 4000), without)
+        assert abs(acceptance_rates.recursive(p, q, k).mean - with_) < 1e-9
+        assert near(acceptance_rates.recursive_without(p, q, k, RNG, 4000), without)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 8])
 def test_k_seq_and_one_draft(k):
     for p, q in PAIRS:
-        assert abs(acceptance.k_seq(p, q, k).mean - oracles.kseq(p, q, k)[1]) < 1e-9
-        bound = transport.acceptance(p, q, 1)
-        assert abs(acceptance.rejection(p, q).mean - bound) < 1e-9
+        assert (
+            abs(acceptance_rates.k_seq(p, q, k).mean - oracles.kseq(p, q, k)[1]) < 1e-9
+        )
+        bound = optimal_transport.acceptance(p, q, 1)
+        assert abs(acceptance_rates.rejection(p, q).mean - bound) < 1e-9
 
 
 def inclusion(q: np.ndarray, k: int) -> np.ndarray:
@@ -55,11 +58,13 @@ def inclusion(q: np.ndarray, k: int) -> np.ndarray:
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_matched(k):
     for p, q in PAIRS:
-        assert near(acceptance.matched_without(p, q, k, RNG, 4000), inclusion(q, k) @ p)
+        assert near(
+            acceptance_rates.matched_without(p, q, k, RNG, 4000), inclusion(q, k) @ p
+        )
         drawn = itertools.product(range(len(q)), repeat=k)
         truth = sum(q[list(x)].prod() * p[list(set(x))].sum() for x in drawn)
-        assert abs(acceptance.matched(p, q, k).mean - truth) < 1e-9
-    assert acceptance.point(oracles.P, oracles.Q, 2).mean == pytest.approx(0.2)
+        assert abs(acceptance_rates.matched(p, q, k).mean - truth) < 1e-9
+    assert acceptance_rates.point(oracles.P, oracles.Q, 2).mean == pytest.approx(0.2)
 
 
 def test_coupled():
@@ -69,23 +74,23 @@ def test_coupled():
         noise = np.random.default_rng(1).gumbel(size=(200_000, len(p)))
         with np.errstate(divide="ignore"):
             same = (np.log(p) + noise).argmax(1) == (np.log(q) + noise).argmax(1)
-        found, truth = acceptance.coupled(p, q).mean, same.mean()
+        found, truth = acceptance_rates.coupled(p, q).mean, same.mean()
         assert abs(found - truth) < 4.5 * np.sqrt(truth * (1 - truth) / len(same))
-        apart = transport.total_variation(p, q)
+        apart = optimal_transport.total_variation(p, q)
         assert (1 - apart) / (1 + apart) - 1e-9 <= found <= 1 - apart + 1e-9
-        assert abs(acceptance.coupled(p, p).mean - 1) < 1e-9
+        assert abs(acceptance_rates.coupled(p, p).mean - 1) < 1e-9
 
 
 def test_a_law_that_runs_out():
     """Planted: more drafts than tokens; the fourth of three tokens accepts nothing."""
     q = np.array([0.5, 0.3, 0.2, 0.0])
     for k in (3, 4):
-        assert near(acceptance.matched_without(oracles.P, q, k, RNG, 4000), 0.95)
-    rest = acceptance.recursive_without(oracles.P, q, 4, RNG, 50).mean
+        assert near(acceptance_rates.matched_without(oracles.P, q, k, RNG, 4000), 0.95)
+    rest = acceptance_rates.recursive_without(oracles.P, q, 4, RNG, 50).mean
     assert rest <= 0.95 + 1e-9
 
 
 def test_fault_residual_with_replacement():
     """Planted: the residual's law of drafts with replacement is not that without."""
-    without = acceptance.recursive_without(oracles.P, oracles.Q, 3, RNG, 4000)
-    assert not near(without, acceptance.recursive(oracles.P, oracles.Q, 3).mean)
+    without = acceptance_rates.recursive_without(oracles.P, oracles.Q, 3, RNG, 4000)
+    assert not near(without, acceptance_rates.recursive(oracles.P, oracles.Q, 3).mean)

@@ -1,4 +1,4 @@
-"""decoding/chain.py: order, domains, what `advance` receives, and parity with HF."""
+"""Transform chains: order, domains, what `advance` receives, and parity with HF."""
 
 import pathlib
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base, chain, tree, vocab
+from decoding import base, transform_chain, tree, vocab
 from decoding.transforms import (
     frequency_penalty,
     repetition_penalty,
@@ -39,7 +39,9 @@ def _begin(made):
 
 
 def test_order_and_what_advance_receives():
-    made = chain.chain(_recorder(2.0), temperature.transform(4.0), _recorder(3.0))
+    made = transform_chain.chain(
+        _recorder(2.0), temperature.transform(4.0), _recorder(3.0)
+    )
     logits = jnp.array([1.0, 2.0, 3.0, 4.0])
     state = _begin(made)
     np.testing.assert_allclose(made.apply(state, logits, {}), logits * 2 / 4 * 3)
@@ -53,36 +55,36 @@ def test_logprobs_are_made_once_where_they_are_asked_for():
     logits = jnp.array([1.0, 2.0, 3.0, 4.0])
     logp = vocab.log_softmax(logits)
     asked = _recorder(1.0, domain="logprobs")
-    made = chain.chain(asked, _recorder(2.0), asked)
+    made = transform_chain.chain(asked, _recorder(2.0), asked)
     moved = made.advance(_begin(made), jnp.int32(1), logits)
     np.testing.assert_allclose(moved.row[0], logp, rtol=1e-6)
     np.testing.assert_allclose(moved.row[1], logp, rtol=1e-6)
     np.testing.assert_allclose(moved.row[2], vocab.log_softmax(2 * logp), rtol=1e-6)
-    raw = chain.chain(_recorder(1.0))
+    raw = transform_chain.chain(_recorder(1.0))
     assert (raw.advance(_begin(raw), jnp.int32(1), logits).row[0] == logits).all()
     assert made.domain == "logits"
 
 
 def test_memory_streams_and_place():
     plain, hot = temperature.transform(0.5), top_k.transform(3)
-    assert chain.chain(plain, hot).advance is None
-    assert chain.chain(plain, _recorder(1.0)).advance is not None
-    assert chain.chain(plain, hot).warper
-    assert not chain.chain(_recorder(1.0), hot).warper
+    assert transform_chain.chain(plain, hot).advance is None
+    assert transform_chain.chain(plain, _recorder(1.0)).advance is not None
+    assert transform_chain.chain(plain, hot).warper
+    assert not transform_chain.chain(_recorder(1.0), hot).warper
     parts = [_recorder(1.0, streams=s) for s in (("a",), ("b", "a"))]
-    assert chain.chain(*parts).streams == ("a", "b")
+    assert transform_chain.chain(*parts).streams == ("a", "b")
 
 
 def test_no_parts_is_the_identity():
-    made = chain.chain()
+    made = transform_chain.chain()
     assert (made.apply(_begin(made), jnp.arange(4.0), {}) == jnp.arange(4.0)).all()
     assert made.advance is None
 
 
 def test_chains_nest():
     parts = repetition_penalty.transform(1.3, 4), temperature.transform(0.8)
-    flat = chain.chain(*parts, top_p.transform(0.9))
-    nested = chain.chain(chain.chain(*parts), top_p.transform(0.9))
+    flat = transform_chain.chain(*parts, top_p.transform(0.9))
+    nested = transform_chain.chain(transform_chain.chain(*parts), top_p.transform(0.9))
     logits = jnp.array([1.0, -2.0, 3.0, 0.5])
     out = []
     for made in (flat, nested):
@@ -102,7 +104,7 @@ def test_equals_hf():
     ]
 
     def run(parts):
-        made = chain.chain(*parts)
+        made = transform_chain.chain(*parts)
         state = jax.vmap(made.init, out_axes=base.ROWS)(
             jnp.asarray(tokens, jnp.int32), jnp.full(len(tokens), tokens.shape[1])
         )
@@ -117,7 +119,7 @@ def test_equals_hf():
 
 
 def test_node_states_of_a_chain():
-    made = chain.chain(
+    made = transform_chain.chain(
         repetition_penalty.transform(1.3, 8), frequency_penalty.transform(0.5, 8)
     )
     grown = tree.Shape([(0,), (1,), (1, 0)]).tree(jnp.array([[0, 5, 6, 7]]), base.POINT)
@@ -135,4 +137,4 @@ def test_node_states_of_a_chain():
 
 def test_refuses_an_unknown_domain():
     with pytest.raises(MethodError, match="odds"):
-        chain.chain(_recorder(1.0, domain="odds"))
+        transform_chain.chain(_recorder(1.0, domain="odds"))

@@ -48,7 +48,7 @@ SPECEE = {
 METHODS = (
     Method(Spec("drafters/pearl", gamma=3)),
     Method(Spec("drafters/swift", length=3, nodes=8, context=4)),
-    Method(Spec("drafters/del_", length=3)),
+    Method(Spec("drafters/del_exit", length=3)),
     Method(Spec("drafters/easyspec", group=2), topology=CHAIN),
     Method(Spec("drafters/copyspec_model", gamma=2, copy=4), topology=CHAIN),
     Method(Spec("drafters/specee", static=(0, 2))),

@@ -9,12 +9,13 @@ import pytest
 import tokenizers
 
 import decoding
-from decoding import Method, Spec, decoder, loop
+from decoding import Method, Spec
+from decoding.loops import decode, engines
 from models import tokenizer
 from models.errors import ConstraintError, DecodaxError, MethodError, PromptError
 from tests.conformance import kit
 
-SELF = Method(Spec("drafters/self"), topology=kit.spec("topologies/chain"))
+SELF = Method(Spec("drafters/oracle"), topology=kit.spec("topologies/chain"))
 
 
 def letters(tokens: list[int]) -> str:
@@ -55,7 +56,7 @@ def test_of_several_stop_strings_the_first_to_end_counts():
 
 def test_fault_a_stop_string_sought_within_one_token(monkeypatch):
     """Planted: the automaton starts anew at every round."""
-    sound = loop._cut
+    sound = decode._cut
 
     def forgetful(program, state, tokens, count):
         new, _, ended = sound(program, state, tokens, count)
@@ -63,21 +64,21 @@ def test_fault_a_stop_string_sought_within_one_token(monkeypatch):
 
     stops = some_stops()
     good = [kit.generate(Method(), 0.8, stop=s).tokens for s in stops]
-    monkeypatch.setattr(loop, "_cut", forgetful)
-    monkeypatch.setattr(decoder, "_DECODERS", {})
+    monkeypatch.setattr(decode, "_cut", forgetful)
+    monkeypatch.setattr(engines, "_DECODERS", {})
     assert good != [kit.generate(Method(), 0.8, stop=s).tokens for s in stops]
 
 
 def test_programs_are_let_go_before_there_are_too_many(monkeypatch):
     """Of five compositions, where mappings run out, the three asked for last stay."""
-    monkeypatch.setattr(decoder, "_DECODERS", {})
+    monkeypatch.setattr(engines, "_DECODERS", {})
     parts = [types.SimpleNamespace(key=i, program=None) for i in range(5)]
-    made = [decoder.decoder(one) for one in parts[:4]]
-    assert decoder.decoder(parts[0]) is made[0]  # the latest now
-    monkeypatch.setattr(decoder, "mappings", lambda: decoder.MOST + 1)
-    decoder.decoder(parts[4])
-    assert list(decoder._DECODERS) == [3, 0, 4]
-    assert decoder.decoder(parts[3]) is made[3]  # there: nothing more is let go
+    made = [engines.decoder(one) for one in parts[:4]]
+    assert engines.decoder(parts[0]) is made[0]  # the latest now
+    monkeypatch.setattr(engines, "mappings", lambda: engines.MOST + 1)
+    engines.decoder(parts[4])
+    assert list(engines._DECODERS) == [3, 0, 4]
+    assert engines.decoder(parts[3]) is made[3]  # there: nothing more is let go
 
 
 @pytest.mark.parametrize("method", [Method(), SELF], ids=["plain", "self"])
@@ -101,12 +102,12 @@ def test_greedy_samples_are_one_text():
 
 
 def test_fault_one_key_for_all_samples(monkeypatch):
-    good = decoder.request_keys
+    good = engines.request_keys
 
     def forgetful(seed, prompts, n):
         return jax.numpy.repeat(good(seed, prompts, 1), n)
 
-    monkeypatch.setattr(decoder, "request_keys", forgetful)
+    monkeypatch.setattr(engines, "request_keys", forgetful)
     group = kit.generate(Method(), 0.8, n=3).tokens[0]
     assert len({tuple(t) for t in group}) == 1
 
@@ -125,7 +126,7 @@ def admitted(method: Method, forget: bool = False):
     """The texts after row 1's request, done after 4 tokens, makes room for `LATE`."""
     run = kit.Run(method, 0.8)
     limits = [len(p) + (4 if i == 1 else kit.NEW) for i, p in enumerate(kit.PROMPTS)]
-    keys = decoder.request_keys(0, 5, 1)
+    keys = engines.request_keys(0, 5, 1)
     state = run.engine.start(
         run.params, run.parts, kit.PROMPTS, limits, keys[:4], kit.SIZE
     )
@@ -293,7 +294,7 @@ def test_bad_input_is_refused_before_compilation(fields, error, words, monkeypat
     def compiled(*_):
         raise AssertionError("something was compiled")
 
-    monkeypatch.setattr(decoder.Decoder, "_call", compiled)
+    monkeypatch.setattr(engines.Decoder, "_call", compiled)
     given = {"lm": kit.TARGET, "prompts": kit.PROMPTS, "temperature": 0.8, **fields}
     with pytest.raises(error, match=words) as caught:
         decoding.generate(**given)
@@ -322,6 +323,6 @@ def test_fault_a_check_that_comes_too_late(monkeypatch):
     def compiled(*_):
         raise AssertionError("something was compiled")
 
-    monkeypatch.setattr(decoder.Decoder, "_call", compiled)
+    monkeypatch.setattr(engines.Decoder, "_call", compiled)
     with pytest.raises(AssertionError, match="compiled"):
         decoding.generate(kit.TARGET, kit.PROMPTS)

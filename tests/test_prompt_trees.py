@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from decoding import prompt_trees, tree
+from decoding import tree
+from decoding.tree_design import ppd_sparse_trees
 from models.errors import MethodError
 
 # Hits by rank of Vicuna-7B's three prompts, which the published trees were made of.
@@ -18,7 +19,7 @@ HITS = (
 
 def test_the_published_trees_for_sixty():
     """10, 20, 20 candidates with 30, 40, 40 prompts; how many at each depth."""
-    found = prompt_trees.sparse(HITS, 60, (10, 20, 20))
+    found = ppd_sparse_trees.sparse(HITS, 60, (10, 20, 20))
     depths = tree.Shape(found.choices).depths
     histogram = {1: (10,), 2: (8, 12), 3: (8, 10, 2)}
     for s, prompts in ((1, 30), (2, 40), (3, 40)):
@@ -28,11 +29,11 @@ def test_the_published_trees_for_sixty():
         assert own[there].sum() == prompts and own[there].min() >= 1
         assert tuple(np.bincount(depths[there])[1:]) == histogram[s]
         assert own[0] == 3
-    searched = prompt_trees.sparse(HITS, 60)
+    searched = ppd_sparse_trees.sparse(HITS, 60)
     assert searched.tokens >= found.tokens
 
 
-def simulated(found: prompt_trees.Sparse, rounds: int, seed: int) -> float:
+def simulated(found: ppd_sparse_trees.Sparse, rounds: int, seed: int) -> float:
     """Tokens a round of texts whose hits at every depth are independent."""
     rng = np.random.default_rng(seed)
     shape = tree.Shape(found.choices)
@@ -56,10 +57,10 @@ def simulated(found: prompt_trees.Sparse, rounds: int, seed: int) -> float:
 def test_what_is_expected_is_what_happens():
     """n = 40,000 rounds, seed 0: the deviation of a round is below 1, so that 0.02 is
     four standard errors."""
-    found = prompt_trees.sparse(HITS, 28)
+    found = ppd_sparse_trees.sparse(HITS, 28)
     tokens = simulated(found, 40_000, 0)
     assert abs(tokens - found.tokens) < 0.02
-    v = prompt_trees.values(HITS, found.choices)
+    v = ppd_sparse_trees.values(HITS, found.choices)
     first = sum(v[c] for c, n in zip(found.choices, found.plan[0][1:]) if n >= 0)
     assert abs(tokens - 1 - first) > 0.02  # planted: every round in the first state
 
@@ -67,18 +68,18 @@ def test_what_is_expected_is_what_happens():
 def test_the_official_wasted_round():
     """One prompt and candidates right with V = 0.8: 1 + V tokens a round, for there is
     one state; with a wasted round after 1 - V of them, 1 + V / (2 - V)."""
-    found = prompt_trees.sparse(((0.5, 0.3, 0.1),), 4)
+    found = ppd_sparse_trees.sparse(((0.5, 0.3, 0.1),), 4)
     assert found.choices == ((0,), (1,)) and abs(found.tokens - 1.8) < 1e-9
-    official = prompt_trees.sparse(((0.5, 0.3, 0.1),), 4, official=True)
+    official = ppd_sparse_trees.sparse(((0.5, 0.3, 0.1),), 4, official=True)
     assert abs(official.tokens - (1 + 0.8 / 1.2)) < 1e-9
     np.testing.assert_allclose(official.shares, (1 / 1.2, 0.2 / 1.2))
-    official = prompt_trees.sparse(HITS, 28, official=True)
+    official = ppd_sparse_trees.sparse(HITS, 28, official=True)
     happens = simulated(official, 40_000, 0)
     assert happens - official.tokens > 0.02  # planted: taken for what happens
 
 
 # Of one prompt, two candidates and prompts more each: 1.5, 1.7, 1.8, 1.85 tokens.
-MADE = {n: prompt_trees.sparse(((0.5, 0.2, 0.1, 0.05),), n) for n in (8, 6, 4, 2)}
+MADE = {n: ppd_sparse_trees.sparse(((0.5, 0.2, 0.1, 0.05),), n) for n in (8, 6, 4, 2)}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ MADE = {n: prompt_trees.sparse(((0.5, 0.2, 0.1, 0.05),), n) for n in (8, 6, 4, 2
 def test_the_fastest_budget(seconds, budget):
     tokens = [MADE[n].tokens for n in (2, 4, 6, 8)]
     np.testing.assert_allclose(tokens, (1.5, 1.7, 1.8, 1.85))
-    assert prompt_trees.fastest(MADE, dict(zip((2, 4, 6, 8), seconds))) == budget
+    assert ppd_sparse_trees.fastest(MADE, dict(zip((2, 4, 6, 8), seconds))) == budget
     # Planted: tokens alone always choose the largest.
     most = max(MADE, key=lambda n: MADE[n].tokens)
     assert (most == budget) == (len(set(seconds)) == 1)
@@ -100,9 +101,9 @@ def test_the_fastest_budget(seconds, budget):
 
 def test_paths_end_somewhere():
     """The ends of a tree add up to the hits of the root's children."""
-    found = prompt_trees.sparse(HITS, 40)
-    v = prompt_trees.values(HITS, found.choices)
-    w = prompt_trees.ends(v)
+    found = ppd_sparse_trees.sparse(HITS, 40)
+    v = ppd_sparse_trees.values(HITS, found.choices)
+    w = ppd_sparse_trees.ends(v)
     first = sum(value for path, value in v.items() if len(path) == 1)
     np.testing.assert_allclose(sum(w.values()), first)
     assert min(w.values()) >= 0
@@ -111,11 +112,11 @@ def test_paths_end_somewhere():
 
 def test_bad_budgets():
     with pytest.raises(MethodError, match="budget=3 for 3 prompts"):
-        prompt_trees.sparse(HITS, 3)
+        ppd_sparse_trees.sparse(HITS, 3)
     with pytest.raises(MethodError, match="leave room for 5"):
-        prompt_trees.sparse(HITS, 15, (5, 10, 10))
+        ppd_sparse_trees.sparse(HITS, 15, (5, 10, 10))
     with pytest.raises(MethodError, match="2 sizes for 3 states"):
-        prompt_trees.sparse(HITS, 15, (5, 10))
+        ppd_sparse_trees.sparse(HITS, 15, (5, 10))
     for seconds in ({2: 1.0}, {2: 1.0, 4: 0.0, 6: 1.0, 8: 1.0}):
         with pytest.raises(MethodError, match="above 0"):
-            prompt_trees.fastest(MADE, seconds)
+            ppd_sparse_trees.fastest(MADE, seconds)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import decoding
-from decoding import Method, compose, decoder, loop, refill
+from decoding import Method, compose
+from decoding.loops import decode, engines
+from decoding.serving import continuous_batching
 from models import paged, transformer
 from models.errors import PromptError
 from tests.conformance import kit
@@ -35,10 +37,10 @@ def refilled(method, batch=3, lm=LM, temperature=0.8, keys=None, **fields):
     """Texts and log-probabilities by request, and the usage."""
     drafts = kit.drafts(method)
     parts = compose.compose(method, lm, temperature, drafts)
-    keys = decoder.request_keys(0, len(PROMPTS), 1) if keys is None else keys
-    usage = refill.Usage()
+    keys = engines.request_keys(0, len(PROMPTS), 1) if keys is None else keys
+    usage = continuous_batching.Usage()
     found = list(
-        refill.decode(
+        continuous_batching.decode(
             parts,
             {"target": lm.params},
             fields.pop("prompts", PROMPTS),
@@ -92,7 +94,7 @@ def test_log_probabilities_are_the_request_s():
 
 def test_fault_noise_of_the_row(monkeypatch):
     """Planted: a request takes the key of the row that it runs in."""
-    sound = loop.admit
+    sound = decode.admit
 
     def admit(state, row, fresh, source):
         after = sound(state, row, fresh, source)
@@ -100,8 +102,8 @@ def test_fault_noise_of_the_row(monkeypatch):
 
     method = kit.cases()["plain"]
     wanted = alone(method)
-    monkeypatch.setattr(loop, "admit", admit)
-    monkeypatch.setattr(decoder, "_DECODERS", {})
+    monkeypatch.setattr(decode, "admit", admit)
+    monkeypatch.setattr(engines, "_DECODERS", {})
     assert refilled(method)[0] != wanted
 
 
@@ -109,7 +111,7 @@ def test_fault_noise_of_the_time():
     """Planted: keys are given in the order of admission, not of the prompts."""
     method = kit.cases()["plain"]
     order = np.roll(np.arange(len(PROMPTS)), 5)
-    keys = decoder.request_keys(0, len(PROMPTS), 1)
+    keys = engines.request_keys(0, len(PROMPTS), 1)
     by_time = keys[np.argsort(order)]  # request order[i] is admitted ith
     assert refilled(method, keys=by_time, wanted=order.tolist())[0] != alone(method)
     assert refilled(method, wanted=order.tolist())[0] == alone(method)
@@ -123,12 +125,12 @@ def test_what_a_drafter_learned_outlives_its_request():
     forgetful = {"target": LM.params}
     single = [
         next(
-            refill.decode(
+            continuous_batching.decode(
                 compose.compose(method, LM, 0.8),
                 forgetful,
                 PROMPTS,
                 LIMITS,
-                decoder.request_keys(0, len(PROMPTS), 1),
+                engines.request_keys(0, len(PROMPTS), 1),
                 3,
                 wanted=[i],
             )
@@ -172,15 +174,17 @@ def live() -> int:
 def test_memory_is_flat():
     """What is live when a text comes does not grow with the texts before it."""
     parts = compose.compose(Method(), LM, 0.8)
-    keys = decoder.request_keys(0, len(PROMPTS), 1)
+    keys = engines.request_keys(0, len(PROMPTS), 1)
     keep, seen = [], []
-    for _ in refill.decode(
+    for _ in continuous_batching.decode(
         parts, {"target": LM.params}, PROMPTS, LIMITS, keys, 2, together=1
     ):
         seen.append(live())
     assert max(seen[8:]) <= max(seen[:8])
-    for text in refill.decode(  # planted: the caller keeps something on the device
-        parts, {"target": LM.params}, PROMPTS, LIMITS, keys, 2, together=1
+    for text in (
+        continuous_batching.decode(  # planted: the caller keeps something on the device
+            parts, {"target": LM.params}, PROMPTS, LIMITS, keys, 2, together=1
+        )
     ):
         keep.append(jnp.zeros(len(text.tokens) + 1000))
         seen.append(live())
@@ -192,7 +196,7 @@ def ragged(count: int, rows: int, **fields):
     lengths = np.clip(rng.lognormal(2.5, 0.8, count), 1, 100).astype(int)
     prompts = [rng.integers(0, 7, n).tolist() for n in rng.integers(1, 12, count)]
     limits = [len(p) + int(n) for p, n in zip(prompts, lengths)]
-    keys = decoder.request_keys(0, count, 1)
+    keys = engines.request_keys(0, count, 1)
     *_, usage = refilled(
         Method(), rows, kit.TARGET, prompts=prompts, limits=limits, keys=keys, **fields
     )
@@ -223,9 +227,11 @@ def test_memory_is_flat_over_ten_thousand_requests():
     prompts = [rng.integers(0, 7, 4).tolist() for _ in range(count)]
     limits = [4 + int(n) for n in rng.integers(1, 8, count)]
     parts = compose.compose(Method(), kit.TARGET, 0.8)
-    keys = decoder.request_keys(0, count, 1)
+    keys = engines.request_keys(0, count, 1)
     arrays, resident = [], []
-    texts = refill.decode(parts, {"target": LM.params}, prompts, limits, keys, 32)
+    texts = continuous_batching.decode(
+        parts, {"target": LM.params}, prompts, limits, keys, 32
+    )
     for i, _ in enumerate(texts):
         if i % 500 == 499:
             arrays.append(live())
@@ -266,7 +272,7 @@ def test_a_row_s_pages_are_put():
     fresh = model.init_cache(1, 32, jnp.float32)
     tokens = jnp.arange(20)[None] % 8
     params = jax.jit(model.init)(jax.random.key(0))
-    block = loop.causal_block(tokens, jnp.zeros(1, int), jnp.array([20]), fresh.size)
+    block = decode.causal_block(tokens, jnp.zeros(1, int), jnp.array([20]), fresh.size)
     call = jax.jit(
         lambda c: model(params, c, block)[1].commit(
             jnp.zeros((1, 0), int), jnp.array([19]), linear=True
@@ -295,4 +301,4 @@ def test_sizes_are_checked():
     given = dict.fromkeys(kit.streams(method), named)
     parts = compose.compose(method, LM, 0.8, None, given)
     with pytest.raises(PromptError, match="prompts of its own"):
-        next(refill.decode(parts, {}, PROMPTS, LIMITS, None, 2))
+        next(continuous_batching.decode(parts, {}, PROMPTS, LIMITS, None, 2))

@@ -9,7 +9,8 @@ import pytest
 
 import decoding
 import models
-from decoding import compose, decoder
+from decoding import compose
+from decoding.loops import engines
 from models import base, shared, transformer
 from models.errors import ConfigError
 from tests.conformance import kit
@@ -35,18 +36,18 @@ def texts(prompts=PROMPTS, temperature=0.0):
 
 def cache_of(prompts):
     parts = compose.compose(decoding.Method(), LOADED)
-    return decoder._cache(parts.program, prompts, 512, jnp.float32, True, None)
+    return engines._cache(parts.program, prompts, 512, jnp.float32, True, None)
 
 
 def test_texts_are_those_of_rows_apart(monkeypatch):
     """Planted: prompts taken to begin alike of which one differs in its first chunk."""
     other = [*PROMPTS[:2], [*COMMON[:100], 49 - COMMON[100], *PROMPTS[2][101:]]]
     apart = [texts(), texts(temperature=0.8), texts(other)]
-    monkeypatch.setattr(decoder, "SHARED", 1)
+    monkeypatch.setattr(engines, "SHARED", 1)
     assert cache_of(PROMPTS).layers[0].start == 256
     assert [texts(), texts(temperature=0.8)] == apart[:2]
     assert cache_of(other).shares
-    monkeypatch.setattr(decoder, "common_prefix", lambda prompts, chunk: 256)
+    monkeypatch.setattr(engines, "common_prefix", lambda prompts, chunk: 256)
     wrong = texts(other)
     assert wrong[:2] == apart[2][:2] and wrong[2] != apart[2][2]
 
@@ -54,17 +55,17 @@ def test_texts_are_those_of_rows_apart(monkeypatch):
 def test_a_prefix_is_held_once(monkeypatch):
     """256 slots once and 256 for each of three rows, where 512 for each were."""
     dense = cache_of(PROMPTS)
-    monkeypatch.setattr(decoder, "SHARED", 2 * 256)
+    monkeypatch.setattr(engines, "SHARED", 2 * 256)
     found = cache_of(PROMPTS)
     count = lambda cache: sum(x.size for x in jax.tree.leaves(cache.layers))
     assert count(dense) / count(found) == 3 * 512 / (256 + 3 * 256)
     assert found.size == dense.size == 512
-    monkeypatch.setattr(decoder, "SHARED", 2 * 256 + 1)
+    monkeypatch.setattr(engines, "SHARED", 2 * 256 + 1)
     assert count(cache_of(PROMPTS)) == count(dense)
     # A caller who admits requests later keeps rows apart.
-    monkeypatch.setattr(decoder, "SHARED", 1)
+    monkeypatch.setattr(engines, "SHARED", 1)
     parts = compose.compose(decoding.Method(), LOADED)
-    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32, False, None)
+    found = engines._cache(parts.program, PROMPTS, 512, jnp.float32, False, None)
     assert count(found) == count(dense)
 
 
@@ -75,20 +76,20 @@ def test_a_prefix_is_held_once(monkeypatch):
 def test_what_prompts_share(lengths, expected):
     """Whole chunks of tokens that every row's cache holds before it decodes."""
     prompts = [COMMON[:length] for length in lengths]
-    assert decoder.common_prefix(prompts, 128) == expected
+    assert engines.common_prefix(prompts, 128) == expected
     changed = [*prompts, [*COMMON[:130], -1, *COMMON[131:]]]
-    assert decoder.common_prefix(changed, 128) == min(expected, 128)
-    assert decoder.common_prefix([[1], [2]], 128) == 0
+    assert engines.common_prefix(changed, 128) == min(expected, 128)
+    assert engines.common_prefix([[1], [2]], 128) == 0
     # Of 9,000 tokens the sizes are whole 1,024s.
-    assert decoder.common_prefix(2 * [9000 * [3]], 128) == 8 * 1024
+    assert engines.common_prefix(2 * [9000 * [3]], 128) == 8 * 1024
 
 
 def test_layers_with_windows_stay_dense(monkeypatch):
-    monkeypatch.setattr(decoder, "SHARED", 1)
+    monkeypatch.setattr(engines, "SHARED", 1)
     config = dataclasses.replace(CONFIG, windows=(0, 5))
     lm = transformer.transformer(config)
     parts = compose.compose(decoding.Method(), models.Loaded(lm, LOADED.params))
-    found = decoder._cache(parts.program, PROMPTS, 512, jnp.float32, True, None)
+    found = engines._cache(parts.program, PROMPTS, 512, jnp.float32, True, None)
     assert found.shares
     like = jax.eval_shape(lambda: lm.init_cache(3, 512))
     block = base.causal_block(

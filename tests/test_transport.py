@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from decoding import base, transport
+from decoding import base
+from decoding.theory import optimal_transport
 from models.errors import MethodError
 from tests import oracles
 
@@ -22,15 +23,15 @@ PAIRS = [
 @pytest.mark.parametrize("draw", GOLDEN)
 def test_golden_numbers(draw):
     for k, golden in enumerate(GOLDEN[draw], 1):
-        bound = transport.acceptance(oracles.P, oracles.Q, k, draw)
+        bound = optimal_transport.acceptance(oracles.P, oracles.Q, k, draw)
         assert abs(bound - golden) < 1e-9
 
 
 def test_one_draft_is_one_minus_the_distance():
     for p, q in PAIRS:
-        expected = 1 - transport.total_variation(p, q)
+        expected = 1 - optimal_transport.total_variation(p, q)
         for draw in GOLDEN:
-            assert abs(transport.acceptance(p, q, 1, draw) - expected) < 1e-9
+            assert abs(optimal_transport.acceptance(p, q, 1, draw) - expected) < 1e-9
 
 
 def test_prefixes_of_the_ratio_are_enough():
@@ -38,20 +39,20 @@ def test_prefixes_of_the_ratio_are_enough():
     for (p, q), k in itertools.product(PAIRS, (2, 3)):
         subsets = [np.array(b) for b in itertools.product([False, True], repeat=5)]
         least = min(p[h].sum() + 1 - q[h].sum() ** k for h in subsets)
-        assert abs(transport.acceptance(p, q, k) - least) < 1e-9
+        assert abs(optimal_transport.acceptance(p, q, k) - least) < 1e-9
 
 
 @pytest.mark.parametrize("draw", GOLDEN)
 def test_recursive_rejection_is_below(draw):
     for (p, q), k in itertools.product(PAIRS, (2, 3)):
         accepted = oracles.recursive(p, q, k, draw)[1].sum()
-        assert accepted <= transport.acceptance(p, q, k, draw) + 1e-9
+        assert accepted <= optimal_transport.acceptance(p, q, k, draw) + 1e-9
 
 
 def test_k_seq_is_below_and_not_far():
     for (p, q), k in itertools.product(PAIRS, (1, 2, 3, 8)):
         bound, (_, accepted, law) = (
-            transport.acceptance(p, q, k),
+            optimal_transport.acceptance(p, q, k),
             oracles.kseq(p, q, k),
         )
         assert (1 - (1 - 1 / k) ** k) * bound - 1e-9 <= accepted <= bound + 1e-9
@@ -61,20 +62,22 @@ def test_k_seq_is_below_and_not_far():
 def test_fault_bound_of_another_draw():
     """Planted: the bound of i.i.d. drafts is too low for drafts without replacement."""
     accepted = oracles.recursive(oracles.P, oracles.Q, 3, base.NO_REPLACE)[1].sum()
-    assert accepted > transport.acceptance(oracles.P, oracles.Q, 3, base.IID)
+    assert accepted > optimal_transport.acceptance(oracles.P, oracles.Q, 3, base.IID)
 
 
 def test_a_draft_with_few_tokens_runs_out():
     """All three tokens of q are drawn: the target is met wherever q has a token."""
     q = np.array([0.5, 0.3, 0.2, 0.0])
-    bound = transport.acceptance(oracles.P, q, 4, base.NO_REPLACE)
+    bound = optimal_transport.acceptance(oracles.P, q, 4, base.NO_REPLACE)
     assert abs(bound - 0.95) < 1e-9
 
 
 def test_bad_arguments():
     with pytest.raises(MethodError, match="k=0"):
-        transport.acceptance(oracles.P, oracles.Q, 0)
+        optimal_transport.acceptance(oracles.P, oracles.Q, 0)
     with pytest.raises(MethodError, match="draw='point'"):
-        transport.acceptance(oracles.P, oracles.Q, 1, base.POINT)
+        optimal_transport.acceptance(oracles.P, oracles.Q, 1, base.POINT)
     with pytest.raises(MethodError, match="subsets"):
-        transport.acceptance(np.ones(20) / 20, np.ones(20) / 20, 2, base.NO_REPLACE)
+        optimal_transport.acceptance(
+            np.ones(20) / 20, np.ones(20) / 20, 2, base.NO_REPLACE
+        )

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from configs.trees import eagle, falcon, medusa
-from decoding import tree, trees
+from decoding import tree
 from decoding.topologies import static
+from decoding.tree_design import tree_code
 from models.errors import MethodError
 
 # Name -> leaves and nodes a level, as counted in the repositories.
@@ -39,9 +40,9 @@ HITS = (
 
 def test_by_hand():
     choices = ((0,), (1,), (0, 0), (0, 1), (1, 0))
-    assert trees.decode("2 | 2,1") == choices
-    assert trees.encode(choices) == "2 | 2,1"
-    assert trees.decode("2 | 0,1 | 1") == ((0,), (1,), (1, 0), (1, 0, 0))
+    assert tree_code.decode("2 | 2,1") == choices
+    assert tree_code.encode(choices) == "2 | 2,1"
+    assert tree_code.decode("2 | 0,1 | 1") == ((0,), (1,), (1, 0), (1, 0, 0))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -49,9 +50,9 @@ def test_published_trees(name):
     leaves, levels = PUBLISHED[name]
     topology = static.topology(EVERY[name])
     assert topology.widths == (1, *levels)
-    shape = tree.Shape(trees.decode(EVERY[name]))
+    shape = tree.Shape(tree_code.decode(EVERY[name]))
     assert len(set(range(shape.nodes)) - set(shape.parents.tolist())) == leaves
-    code = trees.encode(shape.choices)
+    code = tree_code.encode(shape.choices)
     assert code == " | ".join(p.strip() for p in EVERY[name].split("|"))
 
 
@@ -59,7 +60,7 @@ def test_fault_a_count_moved():
     """Planted: one child under another node is another tree, by the same counts."""
     moved = eagle.TREES["eagle"].replace("3,2,2,1 | 3,2", "3,2,2,1 | 2,3")
     assert static.topology(moved).widths == static.topology(EVERY["eagle"]).widths
-    assert trees.decode(moved) != trees.decode(EVERY["eagle"])
+    assert tree_code.decode(moved) != tree_code.decode(EVERY["eagle"])
 
 
 @pytest.mark.parametrize(
@@ -75,8 +76,8 @@ def test_fault_a_count_moved():
     ],
 )
 def test_search_by_accuracy(drafts, code, value):
-    choices, tokens = trees.by_accuracy(HITS, drafts)
-    assert trees.encode(choices) == code
+    choices, tokens = tree_code.by_accuracy(HITS, drafts)
+    assert tree_code.encode(choices) == code
     assert abs(tokens - 1 - value) < 1e-5
     ranks = [range(10)] * 3
     every = [
@@ -88,14 +89,14 @@ def test_search_by_accuracy(drafts, code, value):
 
 
 def test_search_ends_with_the_candidates():
-    choices, _ = trees.by_accuracy(((0.5, 0.2), (0.4,)), 50)
+    choices, _ = tree_code.by_accuracy(((0.5, 0.2), (0.4,)), 50)
     assert choices == ((0,), (1,), (0, 0), (1, 0))
 
 
 def test_bad_codes():
     with pytest.raises(MethodError, match="no list of numbers"):
-        trees.decode("2 | x")
+        tree_code.decode("2 | x")
     with pytest.raises(MethodError, match="names 3 nodes"):
-        trees.decode("2 | 1,1,1")
+        tree_code.decode("2 | 1,1,1")
     with pytest.raises(MethodError, match="drafts=0"):
-        trees.by_accuracy(HITS, 0)
+        tree_code.by_accuracy(HITS, 0)

@@ -3,11 +3,11 @@
 python -m training.distill --model=tiny --prompts=prompts.jsonl --out=target.jsonl \\
     --max_new_tokens=128 --temperature=0.8 --batch=16
 
-Prompts are lines of `decoding/prompt_set.py` or conversations, whose last answer is
-written anew. Heads learn from the file that comes out (`data.source`), and of each line
-the answer alone. Killed and started again, the command goes on where it was and writes
-the same bytes. A text depends on seed and index alone, so any lossless method may be
-used to write it faster.
+Prompts are lines of `decoding/serving/prompt_set.py` or conversations, whose last
+answer is written anew. Heads learn from the file that comes out (`data.source`), and of
+each line the answer alone. Killed and started again, the command goes on where it was
+and writes the same bytes. A text depends on seed and index alone, so any lossless
+method may be used to write it faster.
 """
 
 import argparse
@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import models
-from decoding import compose, prompt_set
+from decoding import compose
+from decoding.serving import prompt_set
 from models import sharding
 from models.errors import DataError, DecodaxError
 from training import conversations

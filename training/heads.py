@@ -15,7 +15,8 @@ from absl import logging
 
 import decoding
 import models
-from decoding import compose, prompt_trees, trees
+from decoding import compose
+from decoding.tree_design import ppd_sparse_trees, tree_code
 from models import processes, sharding
 from models.errors import ConfigError
 from models.heads import eagle3, files, lora
@@ -72,13 +73,13 @@ def method(config: Any, hits: Sequence[Sequence[float]]) -> compose.Method:
     """The config's method; its tree made from measured hits, where it says so."""
     given = untrained(config)
     if config.tree_budget:
-        found = prompt_trees.sparse(hits, config.tree_budget)
+        found = ppd_sparse_trees.sparse(hits, config.tree_budget)
         topology = decoding.Spec("topologies/static", choices=found.choices)
         given = compose.with_drafter(given, plan=found.plan)
         return compose.replace(given, topology=topology)
     if not config.tree_nodes:
         return given
-    choices, _ = trees.by_accuracy(hits, config.tree_nodes - 1)
+    choices, _ = tree_code.by_accuracy(hits, config.tree_nodes - 1)
     topology = decoding.Spec("topologies/static", choices=choices)
     return compose.replace(given, topology=topology)
 
@@ -262,7 +263,7 @@ class Training:
             for k in TOPS
             if k <= len(row)
         }
-        _, found["predicted_tau"] = trees.by_accuracy(hits, c.nodes - 1)
+        _, found["predicted_tau"] = tree_code.by_accuracy(hits, c.nodes - 1)
         lm, heads = lora.model(self.lm, self.heads(params))
         out = decoding.generate(
             lm,

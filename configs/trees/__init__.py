@@ -1,4 +1,6 @@
-"""Static trees as data, in the code of `decoding/trees.py`: names to strings.
+"""Static trees as data, names to strings.
+
+The code is that of `decoding/tree_design/tree_code.py`.
 
 A recipe takes one as `{"name": "topologies/static", "choices": medusa.TREES[...]}`.
 """

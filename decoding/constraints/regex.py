@@ -30,8 +30,8 @@ from flax import struct
 from jax import Array
 
 from decoding import base, vocab
+from decoding.automata import regex_syntax, token_dfa, utf8
 from decoding.catalogue import Card
-from decoding.constraints import automaton, characters, utf8
 from models.errors import ConstraintError
 
 CARD = Card(
@@ -54,7 +54,7 @@ class Shared:
 
 def compile_tables(
     pattern: str, tokens: Sequence[bytes], eos: Sequence[int], vocab_size: int
-) -> automaton.TokenDFA:
+) -> token_dfa.TokenDFA:
     """The automaton of `pattern` over tokens; accepting states allow `eos`.
 
     `tokens[i]` are the bytes of token i. The last state is `done`: after the end of
@@ -75,23 +75,23 @@ def compile_tables(
     for end in eos:
         if end < len(spelled):
             spelled[end] = b""  # it ends the text, whatever its bytes
-    dfa = utf8.byte_automaton(characters.automaton(pattern))
-    if dfa.start == automaton.DEAD:
-        raise characters.refuse(pattern, "matches no text", "change the pattern")
-    lifted = automaton.prune(automaton.lift(dfa, spelled, vocab_size))
-    if lifted.start == automaton.DEAD:
-        raise characters.refuse(
+    dfa = utf8.byte_automaton(regex_syntax.automaton(pattern))
+    if dfa.start == token_dfa.DEAD:
+        raise regex_syntax.refuse(pattern, "matches no text", "change the pattern")
+    lifted = token_dfa.prune(token_dfa.lift(dfa, spelled, vocab_size))
+    if lifted.start == token_dfa.DEAD:
+        raise regex_syntax.refuse(
             pattern,
             "matches no sequence of this tokenizer's tokens",
             "change the pattern, or use a tokenizer that has every byte",
         )
     states, width = lifted.next.shape
-    table = np.full((states + 1, width + 1), automaton.DEAD, np.int32)
+    table = np.full((states + 1, width + 1), token_dfa.DEAD, np.int32)
     table[:states, :width] = lifted.next
     table[np.append(lifted.accept, True), width] = states
     classes = lifted.classes.copy()
     classes[list(eos)] = width
-    return automaton.TokenDFA(
+    return token_dfa.TokenDFA(
         table, classes, np.append(lifted.accept, True), lifted.start
     )
 
@@ -107,8 +107,8 @@ def transform(
     """
     found = compile_tables(pattern, tokenizer.token_bytes(), eos, vocab_size)
     grown = [(0, (1 << (size - 1).bit_length()) - size) for size in found.next.shape]
-    table = automaton.compact(np.pad(found.next, grown, constant_values=automaton.DEAD))
-    classes = automaton.compact(found.classes)
+    table = token_dfa.compact(np.pad(found.next, grown, constant_values=token_dfa.DEAD))
+    classes = token_dfa.compact(found.classes)
 
     def init(tokens: Array, length: Array) -> base.State:
         shared = Shared(jnp.asarray(table), jnp.asarray(classes))
@@ -125,7 +125,7 @@ def transform(
     def advance(state: base.State, token: Array, logits: Array) -> base.State:
         at, tables = state.row.state, state.shared
         after = tables.next[jnp.maximum(at, 0), tables.classes[token]]
-        moved = jnp.where(at >= 0, after, automaton.DEAD).astype(jnp.int32)
+        moved = jnp.where(at >= 0, after, token_dfa.DEAD).astype(jnp.int32)
         return base.State(Row(moved), tables)
 
     return base.LogitsTransform(init, apply, advance)

@@ -47,9 +47,9 @@ import numpy as np
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, lookup
-from decoding import datastore as datastores
+from decoding import base
 from decoding.catalogue import Card
+from decoding.text_lookup import suffix_array, suffix_match
 from models.errors import MethodError
 
 CARD = Card(paper="ADED, arXiv 2407.12021", guarantee=base.LAW)
@@ -135,7 +135,7 @@ def drafter(
 
     def draft(keys, ctx: base.Context, state: base.State):
         shared = state.shared
-        last = lookup.last_tokens(ctx.tokens, ctx.length, 2)
+        last = suffix_match.last_tokens(ctx.tokens, ctx.length, 2)
 
         shape = (iterations, depth, successors)
         noise = jax.vmap(lambda key: jax.random.gumbel(key, shape))(keys)
@@ -147,7 +147,7 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         if outcome.warped is None:
             return state
-        last = lookup.last_tokens(ctx.tokens, ctx.length, recent)[:, ::-1]
+        last = suffix_match.last_tokens(ctx.tokens, ctx.length, recent)[:, ::-1]
         parts = (last[:, :-2], last[:, 1:-1], last[:, 2:])
         valid = outcome.active[:, None] & (last[:, :-2] >= 0)
         more = jnp.broadcast_to(state.row.boost[:, None], valid.shape)
@@ -186,9 +186,9 @@ def table(
 @functools.cache
 def _of_datastore(directory: str, size: int, successors: int) -> Shared:
     """The weights of a datastore's texts, as numpy holds them."""
-    tokens = np.asarray(datastores.load(directory).tokens)
-    texts = np.split(tokens, np.flatnonzero(tokens == datastores.END))
-    found = table((t[t != datastores.END] for t in texts), size, successors)
+    tokens = np.asarray(suffix_array.load(directory).tokens)
+    texts = np.split(tokens, np.flatnonzero(tokens == suffix_array.END))
+    found = table((t[t != suffix_array.END] for t in texts), size, successors)
     return jax.tree.map(np.asarray, found)
 
 
@@ -362,7 +362,7 @@ def _choose(shared: Shared, tree: Search, kept: int) -> tuple[Array, Array, Arra
     A node is visited no less often than its children and has a lower number, so the
     most visited are closed under parents, and in order.
     """
-    visits, best = lookup.greatest(tree.numbers[1:, 1].astype(jnp.int32), kept)
+    visits, best = suffix_match.greatest(tree.numbers[1:, 1].astype(jnp.int32), kept)
     best = best + 1
     there = visits > 0
     above = best[:, None] == tree.parents[best][None]  # [parent, child]

@@ -27,8 +27,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from decoding import base, reading, tree
+from decoding import base, tree
 from decoding.catalogue import Card
+from decoding.tree_building import draft_head
 from models.base import causal_block
 from models.heads import chimera, layers
 
@@ -43,7 +44,7 @@ CARD = Card(
 def drafter(heads, model, topology: base.Topology) -> base.Drafter:
     """Draft with `params["heads"]`, of `models/heads/chimera.py`."""
     chimera.check(heads, model.config)
-    reading.check_depth("Chimera", topology, chimera.count(heads))
+    draft_head.check_depth("Chimera", topology, chimera.count(heads))
     target = model.config
     dim = target.d_model
 
@@ -60,7 +61,7 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         cache = layers.cache(heads["layer"], batch, 2 * size + sum(topology.run))
         return jnp.zeros((batch, 2 * dim), heads["head"].dtype), cache
 
-    def start(ctx: base.Context, state: Array, cache: Any) -> reading.Start:
+    def start(ctx: base.Context, state: Array, cache: Any) -> draft_head.Start:
         params = ctx.params["heads"]
         hidden, output = state[:, None, :dim], state[:, None, dim:]
 
@@ -76,11 +77,11 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         last = (ctx.length - 2)[:, None, None] + jnp.arange(2, dtype=jnp.int32)
         logits = chimera.logits(params, 0, hidden, output)[:, 0]
         # The root's trigram is the last that is committed.
-        return reading.Start(call, logits, embed(ctx, last), cache.length - 1)
+        return draft_head.Start(call, logits, embed(ctx, last), cache.length - 1)
 
     def read(ctx: base.Context, state: Array, cache: Any, outcome: base.Outcome):
         params = ctx.params["heads"]
-        hidden = reading.states(outcome, "norm")
+        hidden = draft_head.states(outcome, "norm")
         batch, size = hidden.shape[:2]
         count = tree.committed(outcome.tree, outcome.verdict)[1]
         count = jnp.where(outcome.active, count, 0)
@@ -94,7 +95,7 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         both = jnp.stack([hidden, g], 2).reshape(batch, 2 * size, dim)
         found, after = chimera.block(params, target, cache, both, block)
         pair = jnp.concatenate([hidden, found[:, 1::2]], -1)
-        last, _ = reading.settle(outcome, pair, state, cache)
+        last, _ = draft_head.settle(outcome, pair, state, cache)
         return last, after.commit(none[:, :0], 2 * count - 1, linear=True)
 
-    return reading.drafter(topology, init, start, read, ("norm",), calls=1)
+    return draft_head.drafter(topology, init, start, read, ("norm",), calls=1)

@@ -25,8 +25,9 @@ target's head; the augmenting layers over the round's committed tokens. No model
 import jax.numpy as jnp
 from jax import Array
 
-from decoding import base, reading
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import draft_head
 from models.heads import clover, layers
 
 CARD = Card(
@@ -52,7 +53,7 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         )
         return jnp.zeros((batch, target.d_model), heads["first"].dtype), caches
 
-    def start(ctx: base.Context, state: Array, caches: tuple) -> reading.Start:
+    def start(ctx: base.Context, state: Array, caches: tuple) -> draft_head.Start:
         params, own = ctx.params["heads"], ctx.params["target"]
 
         def call(cache, above, block, level: int):
@@ -62,15 +63,15 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
 
         root = state[:, None]
         logits = model.head(own, clover.first(params, root, eps))[:, 0]
-        return reading.Start(call, logits, root)
+        return draft_head.Start(call, logits, root)
 
     def read(ctx: base.Context, state: Array, caches: tuple, outcome: base.Outcome):
-        pairs, embedded = reading.read_pairs(model, ctx, caches[0], outcome)
-        hidden = reading.states(outcome, tap)
+        pairs, embedded = draft_head.read_pairs(model, ctx, caches[0], outcome)
+        hidden = draft_head.states(outcome, tap)
         found, caches = clover.block(
             ctx.params["heads"], target, caches, embedded, hidden, pairs
         )
-        settled = [reading.settle(outcome, found, state, cache) for cache in caches]
+        settled = [draft_head.settle(outcome, found, state, cache) for cache in caches]
         return settled[0][0], tuple(cache for _, cache in settled)
 
-    return reading.drafter(topology, init, start, read, (tap,))
+    return draft_head.drafter(topology, init, start, read, (tap,))

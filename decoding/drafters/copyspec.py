@@ -20,8 +20,9 @@ Cost per call: gamma comparisons of [B, T] integers; no model call.
 
 import jax.numpy as jnp
 
-from decoding import base, lookup, tree
+from decoding import base, tree
 from decoding.catalogue import Card
+from decoding.text_lookup import suffix_match
 from models.errors import MethodError
 
 CARD = Card(paper="CopySpec, arXiv 2502.08923", guarantee=base.LAW)
@@ -38,9 +39,9 @@ def drafter(gamma: int = 3, copy: int = 10) -> base.Drafter:
         return base.State()
 
     def draft(keys, ctx: base.Context, state: base.State):
-        match = lookup.suffix_matches(ctx.tokens, ctx.length, gamma) == gamma
+        match = suffix_match.suffix_matches(ctx.tokens, ctx.length, gamma) == gamma
         end = jnp.argmax(match, 1)
-        tokens, count = lookup.continuation(ctx.tokens, ctx.length, end, copy)
+        tokens, count = suffix_match.continuation(ctx.tokens, ctx.length, end, copy)
         count = jnp.where(match.any(1), count, 0)
         return tree.chain(ctx.root, tokens, count), state, ctx.cache
 

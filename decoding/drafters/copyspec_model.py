@@ -24,9 +24,10 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, drafting
+from decoding import base
 from decoding.catalogue import Card
 from decoding.drafters import copyspec, model
+from decoding.tree_building import grow
 
 CARD = Card(
     paper="CopySpec, arXiv 2502.08923",
@@ -71,7 +72,7 @@ def drafter(
             count = outcome.verdict.count
             own = jnp.where(row.copied, jnp.minimum(count, 0), count)
             active = outcome.active & ~row.copied
-            seen = drafting.part(outcome, topology, own, active)
+            seen = grow.part(outcome, topology, own, active)
         inner = writer.observe(ctx, base.State(row.written, state.shared), seen)
         return base.State(replace(row, written=inner.row), inner.shared)
 

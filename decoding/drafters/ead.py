@@ -26,8 +26,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, chains, drafting, tree, vocab
+from decoding import base, tree, vocab
 from decoding.catalogue import Card
+from decoding.tree_building import adaptive_chain, grow
 from models.errors import MethodError
 
 CARD = Card(
@@ -70,7 +71,7 @@ def drafter(
         tau = jnp.full((batch,), threshold, jnp.float32)
         entropies = jnp.zeros((batch, window), jnp.float32)
         switch = Switch(entropies, none, none, none > 0, tau)
-        cache = chains.beside(model, ctx, length + 1)
+        cache = adaptive_chain.beside(model, ctx, length + 1)
         return base.State((cache, switch))
 
     def note(switch: Switch, logits: Array) -> Switch:
@@ -84,9 +85,9 @@ def drafter(
         since = jnp.where(large != switch.large, 0, since)
         return Switch(entropies, seen, since, large, switch.threshold)
 
-    def rule(switch: Switch, step: chains.Step):
+    def rule(switch: Switch, step: adaptive_chain.Step):
         small = ~switch.large  # only the first draft may find it false
-        after = chains.select(
+        after = adaptive_chain.select(
             small, base.State(note(switch, step.raw)), base.State(switch)
         )
         return after.row, small, ~after.row.large
@@ -94,9 +95,9 @@ def drafter(
     def propose(keys, ctx: base.Context, state: base.State):
         cache, switch = state.row
         params = ctx.params["draft"]
-        logits, cache = drafting.root_logits(model, params, cache, ctx)
-        call = chains.caller(model, params)
-        chain = chains.drafted(
+        logits, cache = grow.root_logits(model, params, cache, ctx)
+        call = adaptive_chain.caller(model, params)
+        chain = adaptive_chain.drafted(
             call, cache, ctx, keys, draw, logits, length, rule, switch
         )
         nodes = chain.tree(ctx.root, draw)
@@ -105,15 +106,15 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, switch = state.row
         if outcome.warped is None:
-            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, switch))
-        cache = chains.keep(cache, outcome)
+        cache = adaptive_chain.keep(cache, outcome)
         rows = jnp.arange(cache.length.shape[0])
         raw = outcome.target.logits
         assert raw is not None, "a round has logits"
         logits = raw[rows, tree.last_node(outcome.verdict)]
         spoke = outcome.active & tree.chosen(outcome.verdict)
-        after = chains.select(
+        after = adaptive_chain.select(
             spoke, base.State(note(switch, logits)), base.State(switch)
         )
         return base.State((cache, after.row))

@@ -19,8 +19,9 @@ layer over the round's committed tokens. No model call.
 
 from jax import Array
 
-from decoding import base, reading
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import draft_head
 from models.heads import eagle
 
 CARD = Card(
@@ -43,8 +44,8 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         return model.head(params["target"], output)
 
     def features(params, outcome: base.Outcome) -> Array:
-        return reading.states(outcome, "norm")
+        return draft_head.states(outcome, "norm")
 
-    return reading.layered(
+    return draft_head.layered(
         model, topology, heads["layer"], target.d_model, block, laws, features
     )

@@ -22,8 +22,9 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import Array
 
-from decoding import base, reading
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import draft_head
 from models.heads import eagle3, layers
 
 CARD = Card(
@@ -53,10 +54,10 @@ def drafter(
         return eagle3.spread(params["heads"], found, target.vocab_size)
 
     def features(params, outcome: base.Outcome) -> Array:
-        three = jnp.stack([reading.states(outcome, tap) for tap in read], -2)
+        three = jnp.stack([draft_head.states(outcome, tap) for tap in read], -2)
         return eagle3.features(params["heads"], three, eps)
 
-    return reading.layered(
+    return draft_head.layered(
         model,
         topology,
         heads["layer"],

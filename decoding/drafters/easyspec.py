@@ -31,8 +31,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from decoding import base, chains, drafting
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import adaptive_chain, grow
 from models.base import Block, Hidden, LanguageModel, ModelOutput, Tap
 from models.errors import MethodError
 
@@ -57,7 +58,7 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
     width = topology.depth + 1  # tokens of a round: all that calibration has to read
 
     def init(ctx: base.Context) -> base.State:
-        cache = chains.beside(model, ctx, sum(topology.run) + width)
+        cache = adaptive_chain.beside(model, ctx, sum(topology.run) + width)
         grown = topology.init(ctx.tokens.shape[0])
         return base.State((cache, grown.row), grown.shared)
 
@@ -66,9 +67,9 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
         params = ctx.params["draft"]
         # A row that committed nothing reads its root again.
         cache = replace(cache, length=jnp.minimum(cache.length, ctx.length - 1))
-        wanted = drafting.taps(topology)
-        logits, own, cache = drafting.root(model, params, cache, ctx, wanted, width)
-        nodes, grown, cache = drafting.grow(
+        wanted = grow.taps(topology)
+        logits, own, cache = grow.root(model, params, cache, ctx, wanted, width)
+        nodes, grown, cache = grow.grow(
             fuzzy,
             params,
             cache,
@@ -86,7 +87,7 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
         if outcome.warped is None:
-            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
         grown = topology.adapt(base.State(row, state.shared), outcome)
         return base.State((cache, grown.row), grown.shared)

@@ -32,8 +32,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, reading
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import draft_head
 from models.base import Visibility
 from models.heads import falcon, layers
 
@@ -65,7 +66,7 @@ def drafter(heads, model, topology: base.Topology, k: int = 2) -> base.Drafter:
         recent = jnp.zeros((batch, k, target.d_model), dtype)
         return Own(falcon.start(heads, batch, dtype), recent), cache
 
-    def start(ctx: base.Context, kept: Own, cache: Any) -> reading.Start:
+    def start(ctx: base.Context, kept: Own, cache: Any) -> draft_head.Start:
         params, own = ctx.params["heads"], ctx.params["target"]
 
         def call(cache, above, block, level: int):
@@ -91,19 +92,19 @@ def drafter(heads, model, topology: base.Topology, k: int = 2) -> base.Drafter:
         logits = model.head(own, drafted[:, :, 0])[:, 0]
         handed = (kept.memory[:, None], recent, drafted)
         # The root's pair is the last that is committed.
-        return reading.Start(call, logits, handed, cache.length - 1)
+        return draft_head.Start(call, logits, handed, cache.length - 1)
 
     def read(ctx: base.Context, kept: Own, cache: Any, outcome: base.Outcome):
         params = ctx.params["heads"]
-        pairs, embedded = reading.read_pairs(model, ctx, cache, outcome)
-        features = reading.states(outcome, "norm")
+        pairs, embedded = draft_head.read_pairs(model, ctx, cache, outcome)
+        features = draft_head.states(outcome, "norm")
         u, memories = falcon.along(params, embedded, features, kept.memory)
         cache = falcon.note(params, target, cache, u, pairs)
-        memory, cache = reading.settle(outcome, memories, kept.memory, cache)
+        memory, cache = draft_head.settle(outcome, memories, kept.memory, cache)
         count = jnp.where(outcome.active, outcome.verdict.count, -1)
         at = (count + 1)[:, None] + jnp.arange(k, dtype=jnp.int32)
         joined = jnp.concatenate([kept.recent, u.astype(kept.recent.dtype)], 1)
         recent = jnp.take_along_axis(joined, at[..., None], 1)
         return Own(memory, recent), cache
 
-    return reading.drafter(topology, init, start, read, ("norm",), calls=1)
+    return draft_head.drafter(topology, init, start, read, ("norm",), calls=1)

@@ -27,8 +27,9 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from decoding import base, chains, drafting, tree
+from decoding import base, tree
 from decoding.catalogue import Card
+from decoding.tree_building import adaptive_chain, grow
 from models.errors import MethodError
 
 CARD = Card(
@@ -74,14 +75,14 @@ def drafter(
         batch = ctx.tokens.shape[0]
         p = jnp.full((batch,), gate, jnp.float32)
         row = Row(jnp.ones((batch,), bool), jnp.zeros((batch,), jnp.int32), p)
-        cache = chains.beside(model, ctx, length + 1)
+        cache = adaptive_chain.beside(model, ctx, length + 1)
         return base.State((cache, row), jnp.asarray(table))
 
     def propose(keys, ctx: base.Context, state: base.State):
         cache, row = state.row
         params = ctx.params["draft"]
 
-        def rule(row: Row, step: chains.Step):
+        def rule(row: Row, step: adaptive_chain.Step):
             coins = jax.vmap(lambda key: jax.random.uniform(key))(step.keys)
             opens = row.begins & (coins < row.gate)
             left = jnp.where(opens, lead, row.left)
@@ -89,9 +90,11 @@ def drafter(
             begins = small & state.shared[step.token]
             return Row(begins, left, row.gate), small, small
 
-        logits, cache = drafting.root_logits(model, params, cache, ctx)
-        call = chains.caller(model, params)
-        chain = chains.drafted(call, cache, ctx, keys, draw, logits, length, rule, row)
+        logits, cache = grow.root_logits(model, params, cache, ctx)
+        call = adaptive_chain.caller(model, params)
+        chain = adaptive_chain.drafted(
+            call, cache, ctx, keys, draw, logits, length, rule, row
+        )
         nodes = chain.tree(ctx.root, draw)
         after = base.State((chain.cache, chain.memory), state.shared)
         return nodes, after, ctx.cache
@@ -99,14 +102,14 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
         if outcome.warped is None:
-            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
-        cache = chains.keep(cache, outcome)
+        cache = adaptive_chain.keep(cache, outcome)
         end = state.shared[outcome.verdict.token]
         left = jnp.where(end, 0, jnp.maximum(row.left - 1, 0))
         spoke = outcome.active & tree.chosen(outcome.verdict)
         said = base.State(Row(end, left, row.gate))
-        row = chains.select(spoke, said, base.State(row)).row
+        row = adaptive_chain.select(spoke, said, base.State(row)).row
         return base.State((cache, row), state.shared)
 
     return base.Drafter(init, propose, observe, length + 1, length)

@@ -25,8 +25,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, chains, drafting, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.tree_building import adaptive_chain, grow
 from models.errors import MethodError
 
 CARD = Card(
@@ -60,9 +61,9 @@ def drafter(
 
     def init(ctx: base.Context) -> base.State:
         level = jnp.full(ctx.length.shape, threshold, jnp.float32)
-        return base.State((chains.beside(model, ctx, length + 1), Row(level)))
+        return base.State((adaptive_chain.beside(model, ctx, length + 1), Row(level)))
 
-    def rule(row: Row, step: chains.Step):
+    def rule(row: Row, step: adaptive_chain.Step):
         best = jnp.exp(vocab.top_k(vocab.log_softmax(step.raw), 2)[0])
         unsure = {
             "confidence": best[:, 0] < row.threshold,
@@ -75,17 +76,19 @@ def drafter(
     def propose(keys, ctx: base.Context, state: base.State):
         cache, row = state.row
         params = ctx.params["draft"]
-        logits, cache = drafting.root_logits(model, params, cache, ctx)
-        call = chains.caller(model, params)
-        chain = chains.drafted(call, cache, ctx, keys, draw, logits, length, rule, row)
+        logits, cache = grow.root_logits(model, params, cache, ctx)
+        call = adaptive_chain.caller(model, params)
+        chain = adaptive_chain.drafted(
+            call, cache, ctx, keys, draw, logits, length, rule, row
+        )
         return chain.tree(ctx.root, draw), base.State((chain.cache, row)), ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
         if outcome.warped is None:
-            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
         else:
-            cache = chains.keep(cache, outcome)
+            cache = adaptive_chain.keep(cache, outcome)
         return base.State((cache, row))
 
     return base.Drafter(init, propose, observe, length + 1, length)

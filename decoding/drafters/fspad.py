@@ -20,8 +20,9 @@ as wide. No model call.
 
 from jax import Array
 
-from decoding import base, reading
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import draft_head
 from models.heads import fspad
 
 CARD = Card(
@@ -44,9 +45,9 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         return model.head(params["target"], fspad.halves(output)[0])
 
     def features(params, outcome: base.Outcome) -> Array:
-        return reading.states(outcome, "norm")
+        return draft_head.states(outcome, "norm")
 
-    return reading.layered(
+    return draft_head.layered(
         model,
         topology,
         heads["layer"],

@@ -8,7 +8,7 @@ with a the last accepted node of a round, which chose the next root,
     q_j = softmax(target from layer l on(text .. a, T_1 h_a, .., T_j h_a)),  j = 1 .. k
 
 is the law of the children of every node at depth j - 1 of the next round's tree.
-Everything from round to round is `decoding/riders.py`; T is in
+Everything from round to round is `decoding/tree_building/aux_nodes.py`; T is in
 `models/heads/hidden_transfer.py`. The tree of candidates is the topology's.
 
 Deviations from the paper: a reconstruction from the abstract; one layer for all j,
@@ -22,8 +22,9 @@ products [D, D] a node.
 
 from typing import Any
 
-from decoding import base, reading, riders
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import aux_nodes, draft_head
 from models.heads import hidden_transfer
 
 CARD = Card(
@@ -39,7 +40,7 @@ def drafter(heads, model, topology: base.Topology, layer: int = -1) -> base.Draf
     hidden_transfer.check(heads, model.config)
     layer = hidden_transfer.middle(model.config, layer)
     steps = hidden_transfer.count(heads)
-    reading.check_depth("Hidden Transfer", topology, steps)
+    draft_head.check_depth("Hidden Transfer", topology, steps)
     vocab = model.config.vocab_size
 
     def wrap(lm: Any) -> Any:
@@ -48,5 +49,5 @@ def drafter(heads, model, topology: base.Topology, layer: int = -1) -> base.Draf
     def weights(params: dict[str, Any], state: Any) -> Any:
         return hidden_transfer.weights(params["target"], params["heads"])
 
-    behind = riders.Riders(topology.nodes, steps, 1, vocab)
-    return riders.drafter(topology, behind, wrap, weights)
+    behind = aux_nodes.Riders(topology.nodes, steps, 1, vocab)
+    return aux_nodes.drafter(topology, behind, wrap, weights)

@@ -24,8 +24,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from decoding import base, reading
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import draft_head
 from models.heads import hydra, layers
 
 CARD = Card(
@@ -42,7 +43,7 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Draf
     It is read only where the params have weights of further blocks.
     """
     hydra.check(heads, model.config)
-    reading.check_depth("Hydra", topology, hydra.count(heads))
+    draft_head.check_depth("Hydra", topology, hydra.count(heads))
     prefix = "prefix" in heads
 
     def init(ctx: base.Context) -> tuple:
@@ -51,7 +52,7 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Draf
         cache = layers.cache(heads["prefix"], batch, size) if prefix else ()
         return jnp.zeros((batch, model.config.d_model), dtype), cache
 
-    def start(ctx: base.Context, g: Array, cache: Any) -> reading.Start:
+    def start(ctx: base.Context, g: Array, cache: Any) -> draft_head.Start:
         params = ctx.params["heads"]
 
         def embed(tokens: Array, positions: Array) -> Array:
@@ -66,16 +67,16 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Draf
         at = (ctx.length - 1)[:, None]
         first = jnp.stack([g[:, None], embed(ctx.root[:, None], at)], -2)
         logits = hydra.logits(params, 0, first, blocks)[:, 0]
-        return reading.Start(call, logits, first)
+        return draft_head.Start(call, logits, first)
 
     def read(ctx: base.Context, g: Array, cache: Any, outcome: base.Outcome):
         if not prefix:
-            return reading.last_state(outcome, "norm", g), ()
-        pairs = reading.pairs(outcome, cache)
-        hidden = reading.states(outcome, "norm")
+            return draft_head.last_state(outcome, "norm", g), ()
+        pairs = draft_head.pairs(outcome, cache)
+        hidden = draft_head.states(outcome, "norm")
         found, cache = hydra.prefix_block(
             ctx.params["heads"], model.config, cache, hidden, pairs
         )
-        return reading.settle(outcome, found, g, cache)
+        return draft_head.settle(outcome, found, g, cache)
 
-    return reading.drafter(topology, init, start, read, ("norm",))
+    return draft_head.drafter(topology, init, start, read, ("norm",))

@@ -39,8 +39,9 @@ import numpy as np
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, lookup, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.text_lookup import suffix_match
 from models.errors import MethodError
 
 CARD = Card(
@@ -95,7 +96,7 @@ def drafter(
         filled = filled.at[:, 0, 0].set(ctx.root)
         grams = state.shared.pool[ctx.root]  # [B, G, N - 1]
         count = jnp.where(grams[..., 0] >= 0, top, 0)
-        same = jax.vmap(lookup.shared_prefixes)(grams, count)
+        same = jax.vmap(suffix_match.shared_prefixes)(grams, count)
         first = jnp.argmax(same, 1).astype(jnp.int32)  # [B, G, N - 1]: who bears it
         fresh = first == jnp.arange(guesses)[:, None]
         there = (count > 0)[..., None] & fresh

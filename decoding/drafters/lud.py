@@ -12,7 +12,7 @@ and y_1 .. y_k are the next round's chain. How far it is taken for text is the b
 of the verifier: `verifiers/lud` is the paper's, which asks q alone; any other may be
 put in its place, and the default one leaves the text the target's. The placeholders are
 PPD's prompt tokens (`models/heads/ppd.py`, trained by training/objectives/lud.py), and
-what is kept from round to round is `decoding/riders.py`'s.
+what is kept from round to round is `decoding/tree_building/aux_nodes.py`'s.
 
 Deviations from the paper: a unit is said in the round after the one that guessed it,
 when its tokens are read in any case. Nothing is drafted in the first round. The target
@@ -27,8 +27,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from decoding import base, riders, tree, vocab
+from decoding import base, tree, vocab
 from decoding.catalogue import Card
+from decoding.tree_building import aux_nodes
 from models.heads import ppd
 
 CARD = Card(
@@ -44,13 +45,13 @@ def drafter(heads, model) -> base.Drafter:
     ppd.check(heads, model.config)
     slots, copies = ppd.counts(heads)
     vocab_size = model.config.vocab_size
-    behind = riders.Riders(slots + 1, slots, copies, vocab_size)
+    behind = aux_nodes.Riders(slots + 1, slots, copies, vocab_size)
 
     def init(ctx: base.Context) -> base.State:
         return base.State(behind.nothing(ctx))
 
     def draft(keys, ctx: base.Context, state: base.State):
-        row: riders.Row = state.row
+        row: aux_nodes.Row = state.row
         laws: Array = ctx.warp(row.laws)
         tokens = vocab.argmax(laws)
         laws = jnp.pad(laws, ((0, 0), (0, 1), (0, 0)))  # the last has no children
@@ -60,7 +61,7 @@ def drafter(heads, model) -> base.Drafter:
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         if outcome.warped is None:
             return state
-        row: riders.Row = state.row
+        row: aux_nodes.Row = state.row
         laws, known = behind.read(outcome, row.laws, row.known)
         return base.State(replace(row, laws=laws, known=known))
 

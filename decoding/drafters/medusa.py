@@ -22,8 +22,9 @@ Cost per call: K residual blocks and K products [D, V] a row; no model call.
 import jax.numpy as jnp
 from jax import Array
 
-from decoding import base, reading
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import draft_head
 from models.heads import medusa
 
 CARD = Card(
@@ -37,21 +38,21 @@ CARD = Card(
 def drafter(heads, model, topology: base.Topology, blocks: int = 1) -> base.Drafter:
     """Draft with `params["heads"]`; `blocks` residual blocks a head, weights shared."""
     medusa.check(heads, model.config)
-    reading.check_depth("Medusa", topology, medusa.count(heads))
+    draft_head.check_depth("Medusa", topology, medusa.count(heads))
 
     def init(ctx: base.Context) -> tuple:
         shape = (ctx.tokens.shape[0], model.config.d_model)
         return jnp.zeros(shape, heads["res"].dtype), ()
 
-    def start(ctx: base.Context, hidden: Array, cache: tuple) -> reading.Start:
+    def start(ctx: base.Context, hidden: Array, cache: tuple) -> draft_head.Start:
         def output(z: Array) -> Array:
             return model.head(ctx.params["target"], z)
 
         laws = medusa.logits(ctx.params["heads"], hidden, blocks, output)
         laws = laws.swapaxes(0, 1)
-        return reading.Start(reading.by_level(laws), laws[:, 0])
+        return draft_head.Start(draft_head.by_level(laws), laws[:, 0])
 
     def read(ctx: base.Context, hidden: Array, cache: tuple, outcome: base.Outcome):
-        return reading.last_state(outcome, "norm", hidden), ()
+        return draft_head.last_state(outcome, "norm", hidden), ()
 
-    return reading.drafter(topology, init, start, read, ("norm",))
+    return draft_head.drafter(topology, init, start, read, ("norm",))

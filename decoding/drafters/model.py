@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from decoding import base, drafting
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import grow
 
 CARD = Card(
     paper="Speculative decoding, arXiv 2211.17192",
@@ -50,9 +51,9 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
         if outcome.warped is None:
-            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
-        cache = drafting.commit(cache, topology, outcome)
+        cache = grow.commit(cache, topology, outcome)
         grown = topology.adapt(base.State(row, state.shared), outcome)
         return base.State((cache, grown.row), grown.shared)
 
@@ -71,14 +72,14 @@ def propose(
 ) -> tuple:
     """One round's tree by `model`; `state.row` is its cache and the topology's row."""
     cache, row = state.row
-    params, wanted = ctx.params["draft"], drafting.taps(topology)
+    params, wanted = ctx.params["draft"], grow.taps(topology)
 
     def root(cache):
-        return drafting.root(model, params, cache, ctx, wanted)
+        return grow.root(model, params, cache, ctx, wanted)
 
     def after_a_pause(cache):
         """The same where rounds without a draft have left the cache behind."""
-        cache, late = drafting.catch_up(model, params, cache, ctx, CHUNK)
+        cache, late = grow.catch_up(model, params, cache, ctx, CHUNK)
         logits, own, cache = root(cache)
         return logits, own, late, cache
 
@@ -86,12 +87,12 @@ def propose(
         logits, own, cache = root(cache)
         late = jnp.int32(0)
     else:
-        grows = drafting.grows(topology, base.State(row, state.shared))
+        grows = grow.grows(topology, base.State(row, state.shared))
         shapes = jax.eval_shape(lambda c: after_a_pause(c)[:3], cache)
         none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         pause = lambda c: (*none, c)
         logits, own, late, cache = lax.cond(grows, after_a_pause, pause, cache)
-    nodes, grown, cache = drafting.grow(
+    nodes, grown, cache = grow.grow(
         model,
         params,
         cache,

@@ -33,8 +33,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, chains, drafting, tree
+from decoding import base, tree
 from decoding.catalogue import Card
+from decoding.tree_building import adaptive_chain, grow
 from models.errors import MethodError
 
 CARD = Card(
@@ -74,18 +75,20 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
             laws = jnp.zeros((batch, gamma, size), jnp.float32)
         rest = None if laws is None else laws[:, 1:]
         tail = Tail(drafts, drafts[:, 1:], drafts[:, 0], laws, rest)
-        return base.State((chains.beside(model, ctx, 2 * gamma + 1), tail))
+        return base.State((adaptive_chain.beside(model, ctx, 2 * gamma + 1), tail))
 
-    def on(memory: Array, step: chains.Step):
+    def on(memory: Array, step: adaptive_chain.Step):
         return memory, step.live, step.live
 
     def propose(keys, ctx: base.Context, state: base.State):
         cache, tail = state.row
         params = ctx.params["draft"]
         ahead = _after_tail(ctx, tail, model.config.vocab_size)
-        logits, cache = drafting.root_logits(model, params, cache, ahead)
-        call = chains.caller(model, params)
-        chain = chains.drafted(call, cache, ahead, keys, draw, logits, gamma, on, ())
+        logits, cache = grow.root_logits(model, params, cache, ahead)
+        call = adaptive_chain.caller(model, params)
+        chain = adaptive_chain.drafted(
+            call, cache, ahead, keys, draw, logits, gamma, on, ()
+        )
         laws = tail.verified
         if laws is not None:
             laws = jnp.pad(laws, ((0, 0), (0, 1), (0, 0)))
@@ -98,7 +101,7 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, tail = state.row
         if outcome.warped is None:
-            cache = drafting.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, tail))
         verdict = outcome.verdict
         whole = (verdict.count == tail.count) & (verdict.token == tail.next[:, 0])
@@ -127,7 +130,7 @@ def _after_tail(ctx: base.Context, tail: Tail, vocab_size: int) -> base.Context:
         advance = tree.over_rows(ctx.law.advance, 2)
         for i in range(size):
             moved = advance(state, tail.tail[:, i], none)
-            state = chains.select(i < tail.count, moved, state)
+            state = adaptive_chain.select(i < tail.count, moved, state)
     return replace(
         ctx,
         tokens=ctx.tokens.at[rows, at].set(tail.tail, mode="drop"),

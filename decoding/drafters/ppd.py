@@ -8,12 +8,13 @@ with a the last accepted node of a round, which chose the next root,
     q_i = softmax(mean over copies of target(text .. a, z_1 .. z_i)),   i = 1 .. m
 
 is the law of the children of *every* node at depth i - 1 of the next round's tree.
-Everything from round to round is `decoding/riders.py`; the prompts' embeddings are
-`models/heads/ppd.py`. The tree of candidates is the topology's.
+Everything from round to round is `decoding/tree_building/aux_nodes.py`; the prompts'
+embeddings are `models/heads/ppd.py`. The tree of candidates is the topology's.
 
-With a `plan` (section 4.1, the dynamic sparse tree; `decoding/prompt_trees.py` makes
-it) the nodes carry as many prompts as they deserve, and the tree is that of the state,
-which is the number of prompts that the last accepted node had.
+With a `plan` (section 4.1, the dynamic sparse tree;
+`decoding/tree_design/ppd_sparse_trees.py` makes it) the nodes carry as many prompts as
+they deserve, and the tree is that of the state, which is the number of prompts that the
+last accepted node had.
 
 Deviations from the paper: nothing is drafted in the first round, since the prompt's
 chunks carry no prompt tokens. Without a plan every node carries all m.
@@ -24,8 +25,9 @@ what a plan leaves out, and its head reads all of it.
 
 from typing import Any
 
-from decoding import base, reading, riders
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import aux_nodes, draft_head
 from models.heads import ppd
 
 CARD = Card(
@@ -39,17 +41,17 @@ CARD = Card(
 def drafter(
     heads, model, topology: base.Topology, plan: tuple[tuple[int, ...], ...] = ()
 ) -> base.Drafter:
-    """Draft with `params["heads"]`; `plan` as in `riders.Riders`, by the tree's nodes.
+    """Draft with `params["heads"]`.
 
-    A plan is for static trees: it names their nodes.
+    `plan` is as in `aux_nodes.Riders`, by the tree's nodes. It is for static trees: it names their nodes.
     """
     ppd.check(heads, model.config)
     prompts, copies = ppd.counts(heads)
-    reading.check_depth("PPD", topology, prompts)
+    draft_head.check_depth("PPD", topology, prompts)
     vocab = model.config.vocab_size
 
     def weights(params: dict[str, Any], state: Any) -> Any:
         return ppd.weights(params["target"], params["heads"])
 
-    behind = riders.Riders(topology.nodes, prompts, copies, vocab, plan)
-    return riders.drafter(topology, behind, ppd.wrapped, weights)
+    behind = aux_nodes.Riders(topology.nodes, prompts, copies, vocab, plan)
+    return aux_nodes.drafter(topology, behind, ppd.wrapped, weights)

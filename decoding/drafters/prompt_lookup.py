@@ -8,9 +8,9 @@ t_1 .. t_n,
     j      = where its first such occurrence ends
     draft  = t_{j+1} .. t_{min(j+k, n)}
 
-n → `ctx.length`; m, j → the maximum of `lookup.suffix_matches` and its place; k → `k`.
-The text is prompt and generated tokens alike; it is searched anew each round, on the
-device.
+n → `ctx.length`; m, j → the maximum of `suffix_match.suffix_matches` and its place; k →
+`k`. The text is prompt and generated tokens alike; it is searched anew each round, on
+the device.
 
 Deviations from the original: it wants all k tokens of the continuation inside the text
 and so loses matches near the end; here the continuation is clamped to the text. It
@@ -22,8 +22,9 @@ Cost per call: n_max comparisons of [B, T] integers; no model call.
 
 import jax.numpy as jnp
 
-from decoding import base, lookup, tree
+from decoding import base, tree
 from decoding.catalogue import Card
+from decoding.text_lookup import suffix_match
 from models.errors import MethodError
 
 CARD = Card(
@@ -43,12 +44,12 @@ def drafter(n_max: int = 3, k: int = 10, latest: bool = False) -> base.Drafter:
         return base.State()
 
     def draft(keys, ctx: base.Context, state: base.State):
-        found = lookup.suffix_matches(ctx.tokens, ctx.length, n_max)
+        found = suffix_match.suffix_matches(ctx.tokens, ctx.length, n_max)
         if latest:
             end = found.shape[1] - 1 - jnp.argmax(found[:, ::-1], 1)
         else:
             end = jnp.argmax(found, 1)  # the first of the longest
-        tokens, count = lookup.continuation(ctx.tokens, ctx.length, end, k)
+        tokens, count = suffix_match.continuation(ctx.tokens, ctx.length, end, k)
         count = jnp.where(found.max(1) > 0, count, 0)
         return tree.chain(ctx.root, tokens, count), state, ctx.cache
 

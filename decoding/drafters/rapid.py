@@ -34,9 +34,10 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, drafting
+from decoding import base
 from decoding.catalogue import Card
 from decoding.drafters import model
+from decoding.tree_building import grow
 from models.errors import MethodError
 
 CARD = Card(
@@ -87,7 +88,7 @@ def drafter(
         row = state.row
         view = _view(ctx, row)
         cache, *rest = row.written
-        cache, calls = drafting.catch_up(
+        cache, calls = grow.catch_up(
             draft, ctx.params["draft"], cache, view, max(chunk, 2)
         )
         inner = base.State((cache, *rest), state.shared)

@@ -28,9 +28,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from decoding import base, drafting, lookup, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
 from decoding.drafters import model
+from decoding.text_lookup import suffix_match
+from decoding.tree_building import grow
 from models.errors import MethodError
 
 CARD = Card(
@@ -76,10 +78,10 @@ def drafter(
     def draft_tree(keys, ctx: base.Context, state: base.State):
         cache, row = state.row
         params = ctx.params["draft"]
-        cache, calls = drafting.catch_up(draft, params, cache, ctx, length + 2)
-        wanted = drafting.taps(topology)
-        logits, own, cache = drafting.root(draft, params, cache, ctx, wanted)
-        nodes, grown, cache = drafting.grow(
+        cache, calls = grow.catch_up(draft, params, cache, ctx, length + 2)
+        wanted = grow.taps(topology)
+        logits, own, cache = grow.root(draft, params, cache, ctx, wanted)
+        nodes, grown, cache = grow.grow(
             draft,
             params,
             cache,
@@ -91,9 +93,9 @@ def drafter(
             own,
         )
         texts, ends = ctx.tokens[:, None], ctx.length[:, None]
-        pattern = lookup.last_tokens(ctx.tokens, ctx.length, longest)
-        found = lookup.matches(texts, ends, pattern)
-        _, after, count = lookup.best_places(found, texts, ends, places, length)
+        pattern = suffix_match.last_tokens(ctx.tokens, ctx.length, longest)
+        found = suffix_match.matches(texts, ends, pattern)
+        _, after, count = suffix_match.best_places(found, texts, ends, places, length)
         prune = jax.vmap(_prune, in_axes=(0, 0, 0, None, None))
         after, count = prune(ctx.warp(logits), after, count, width, branches)
         nodes = join(nodes, after, count)
@@ -108,7 +110,7 @@ def drafter(
             grown = (verdict.path < topology.nodes) & (index < verdict.count[:, None])
             own = jnp.cumprod(grown, 1).sum(1).astype(jnp.int32)
             own = jnp.where(verdict.count < 0, -1, own)
-            seen = drafting.part(outcome, topology, own, outcome.active)
+            seen = grow.part(outcome, topology, own, outcome.active)
         return writer.observe(ctx, state, seen)
 
     size = topology.nodes + branches * length
@@ -151,7 +153,7 @@ def _join(tokens, parents, kind, after, count) -> tuple[Array, Array, Array]:
     in the tree, or as a node of a path before."""
     size, (paths, length) = tokens.shape[0], after.shape
     slots = size + jnp.arange(paths * length, dtype=jnp.int32).reshape(after.shape)
-    same = lookup.shared_prefixes(after, count)
+    same = suffix_match.shared_prefixes(after, count)
     first = jnp.argmax(same, 0)  # [K, D]: the path that bears the node
     place = slots[first, jnp.arange(length)]
     fresh = first == jnp.arange(paths)[:, None]

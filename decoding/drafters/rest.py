@@ -34,9 +34,9 @@ import numpy as np
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, lookup
-from decoding import datastore as datastores
+from decoding import base
 from decoding.catalogue import Card
+from decoding.text_lookup import suffix_array, suffix_match
 from models.errors import MethodError
 
 CARD = Card(paper="REST, arXiv 2311.08252", guarantee=base.LAW)
@@ -46,7 +46,7 @@ FEW = 256
 
 @struct.dataclass
 class Shared:
-    """The datastore on the device; see `decoding/datastore.py`."""
+    """The datastore on the device; see `decoding/text_lookup/suffix_array.py`."""
 
     tokens: Array  # int32[M]
     order: Array  # int32[M]
@@ -69,21 +69,21 @@ def drafter(
     for name, value in (("choices", choices), ("hits", hits), ("length", length)):
         if value < 1:
             raise MethodError(f"{name}={value}: use at least 1")
-    if longest + length > datastores.DEPTH:
+    if longest + length > suffix_array.DEPTH:
         raise MethodError(
             f"longest={longest}, length={length}: a datastore is sorted by "
-            f"{datastores.DEPTH} tokens, so let their sum be no more"
+            f"{suffix_array.DEPTH} tokens, so let their sum be no more"
         )
     choices = min(choices, hits * length)
-    store = datastores.load(datastore)
+    store = suffix_array.load(datastore)
 
     def init(ctx: base.Context) -> base.State:
         tables = [jnp.asarray(np.asarray(x)) for x in store]
         return base.State((), Shared(*tables))
 
     def draft(keys, ctx: base.Context, state: base.State):
-        held = datastores.Datastore(state.shared.tokens, state.shared.order)
-        last = lookup.last_tokens(ctx.tokens, ctx.length, longest)
+        held = suffix_array.Datastore(state.shared.tokens, state.shared.order)
+        last = suffix_match.last_tokens(ctx.tokens, ctx.length, longest)
 
         # most spans stand in few places, and a trie of those takes a tenth of the time
         few = min(hits, max(FEW, choices))
@@ -108,7 +108,7 @@ def drafter(
 
 @functools.partial(jax.jit, static_argnums=2)
 def _drafts(
-    store: datastores.Datastore, last: Array, sizes: tuple[int, ...]
+    store: suffix_array.Datastore, last: Array, sizes: tuple[int, ...]
 ) -> tuple[Array, ...]:
     """Tokens, parents and presence of every row's nodes, the root left out."""
     longest, shortest, few, hits, length, choices = sizes
@@ -134,7 +134,7 @@ def _places(store, last: Array, longest: int, shortest: int) -> tuple[Array, ...
 
     def one(span: Array) -> tuple[Array, Array]:
         query = last[jnp.minimum(longest - span + index, longest - 1)]
-        low, high = datastores.find(store, query, span)
+        low, high = suffix_array.find(store, query, span)
         known = last[longest - span] >= 0  # the text is that long
         return low, jnp.where(known, high, low)
 
@@ -154,8 +154,8 @@ def _continuations(store, low, high, span, hits: int, length: int):
     at = low + jnp.where(found > hits, step, index)
     begin = store.order[jnp.minimum(at, store.order.shape[0] - 1)] + span
     at = begin[:, None] + jnp.arange(length, dtype=jnp.int32)
-    tokens = store.tokens.at[at].get(mode="fill", fill_value=datastores.END)
-    count = jnp.cumprod(tokens != datastores.END, 1).sum(1)
+    tokens = store.tokens.at[at].get(mode="fill", fill_value=suffix_array.END)
+    count = jnp.cumprod(tokens != suffix_array.END, 1).sum(1)
     return tokens, jnp.where(index < taken, count, 0)
 
 
@@ -177,7 +177,7 @@ def _trie(tokens: Array, count: Array, choices: int) -> tuple[Array, Array, Arra
     after = jnp.pad(after, ((0, 1), (0, 0)), constant_values=hits)
     ends = lax.cummin(after, axis=0, reverse=True)
     weight = jnp.where(first & there, ends - index[:, None], 0)
-    weight, at = lookup.greatest(weight.T.reshape(-1), choices)
+    weight, at = suffix_match.greatest(weight.T.reshape(-1), choices)
     level, hit = at // hits, at % hits
     above = (level - 1) * hits + run[hit, jnp.maximum(level - 1, 0)]
     match = at[:, None] == above[None]

@@ -31,8 +31,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, draws, tree, vocab
+from decoding import base, tree, vocab
 from decoding.catalogue import Card
+from decoding.tree_building import child_sampling
 from models.errors import MethodError
 
 CARD = Card(
@@ -99,7 +100,7 @@ def drafter(
     def drawn(keys, ctx: base.Context, laws: Array) -> Array:
         """int32[B, W]: a token of each law, drawn as `draw` says."""
         if draw != base.COUPLED:
-            return draws.candidates(draw, keys, laws, 1, laws[:, 0])[..., 0]
+            return child_sampling.candidates(draw, keys, laws, 1, laws[:, 0])[..., 0]
         positions = ctx.length[:, None] + index
         noise = jax.vmap(ctx.noise, in_axes=1, out_axes=1)(positions)
         return vocab.gumbel_argmax(laws, noise)

@@ -40,8 +40,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, lookup, tree
+from decoding import base, tree
 from decoding.catalogue import Card
+from decoding.text_lookup import suffix_match
 from models.errors import MethodError
 
 CARD = Card(paper="SuffixDecoding, arXiv 2411.04975", guarantee=base.LAW)
@@ -112,15 +113,15 @@ def drafter(
 
     def draft(keys, ctx: base.Context, state: base.State):
         row, shared = state.row, state.shared
-        pattern = lookup.last_tokens(ctx.tokens, ctx.length, longest)
+        pattern = suffix_match.last_tokens(ctx.tokens, ctx.length, longest)
         sources = [(ctx.tokens[:, None], ctx.length[:, None])]
         if pages:
             sources.append((shared.pages[None], shared.filled[None]))
         speculate = _trees if tree else _paths
         best: tuple | None = None
         for texts, ends in sources:
-            found = lookup.matches(texts, ends, pattern)
-            seen = lookup.best_places(found, texts, ends, places, most)
+            found = suffix_match.matches(texts, ends, pattern)
+            seen = suffix_match.best_places(found, texts, ends, places, most)
             new = speculate(*seen, row.alpha, row.offset, row.least)
             best = new if best is None else _better(best, new)
         assert best is not None
@@ -176,7 +177,7 @@ def _nodes(length: Array, after: Array, count: Array) -> tuple[Array, ...]:
     tokens deep. Returns same [K, K, D], by places and depth, and prob [K, K, D], by
     (a, i, d).
     """
-    same, among = lookup.shared_prefixes(after, count), _among(length)
+    same, among = suffix_match.shared_prefixes(after, count), _among(length)
     there = jnp.arange(after.shape[1]) < count[:, None]
     before = jnp.pad(same[..., :-1], ((0, 0), (0, 0), (1, 0)), constant_values=True)
     goes_on = before & there[:, None]

@@ -38,8 +38,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, chains, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.tree_building import adaptive_chain
 from models.base import ALL, causal_block
 from models.errors import MethodError
 
@@ -171,16 +172,16 @@ def drafter(
             row, cache = tried(key, ctx, state, cache)
             run = running(found.skip)
 
-        def rule(wide: Array, step: chains.Step):
+        def rule(wide: Array, step: adaptive_chain.Step):
             best = vocab.maximum(step.raw) - vocab.logsumexp(step.raw)
             unsure = (best[:, None] <= jnp.log(jnp.array(SURE))).sum(1)
             wide = wide.at[:, step.level].set(jnp.array(siblings)[unsure])
             return wide, step.live, jnp.exp(best) >= found.stop
 
         none = jnp.zeros((ctx.length.shape[0], length), jnp.int32)
-        logits, cache = chains.root_logits(model, params, cache, ctx.root, run)
-        call = chains.caller(model, params, run)
-        chain = chains.drafted(
+        logits, cache = adaptive_chain.root_logits(model, params, cache, ctx.root, run)
+        call = adaptive_chain.caller(model, params, run)
+        chain = adaptive_chain.drafted(
             call, cache, ctx, keys, draw, logits, length, rule, none, width
         )
         grown = packed(ctx.root, chain, nodes, draw)
@@ -197,7 +198,9 @@ def drafter(
     return base.Drafter(init, draft, observe, nodes, length, scratch=length)
 
 
-def packed(root: Array, chain: chains.Chain, size: int, draw: str) -> base.TokenTree:
+def packed(
+    root: Array, chain: adaptive_chain.Chain, size: int, draw: str
+) -> base.TokenTree:
     """The chain and its siblings as a tree of `size` nodes, level by level.
 
     `chain.memory` int32[B, M]: siblings of each level, the chain's own token included.

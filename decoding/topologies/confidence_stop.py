@@ -21,8 +21,9 @@ stopped.
 import jax.numpy as jnp
 from jax import Array
 
-from decoding import base, drafting, draws, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.tree_building import child_sampling, grow
 from models.errors import MethodError
 
 CARD = Card(
@@ -41,7 +42,7 @@ def topology(
         raise MethodError(f"length={length}: a chain needs at least one draft")
     if not 0 <= threshold <= 1:
         raise MethodError(f"threshold={threshold}: use a probability, 0 to 1")
-    draws.check(draw)
+    child_sampling.check(draw)
     widths = (1,) * (length + 1)
 
     def init(batch: int) -> base.State:
@@ -50,11 +51,11 @@ def topology(
 
     def expand(keys, state, tree: base.TokenTree, logits, noise, level: int):
         gamma, _ = state.row
-        tokens = draws.candidates(draw, keys, logits, 1, noise(level))[:, 0]
+        tokens = child_sampling.candidates(draw, keys, logits, 1, noise(level))[:, 0]
         sure = jnp.exp(vocab.maximum(vocab.log_softmax(logits[:, 0]))) >= gamma
         there = jnp.ones_like(tokens, bool)
         local = jnp.zeros_like(tokens)
-        tree = drafting.put(tree, widths, level, tokens, local, there, logits)
+        tree = grow.put(tree, widths, level, tokens, local, there, logits)
         return tree, base.State((gamma, sure))
 
     def more(state: base.State, level: int) -> Array:

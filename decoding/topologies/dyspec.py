@@ -29,8 +29,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, drafting, draws, ranking, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.tree_building import child_sampling, grow, node_ranking
 from models.errors import MethodError
 
 CARD = Card(
@@ -64,7 +65,7 @@ def topology(
         )
     if not 0 <= threshold <= 1:
         raise MethodError(f"threshold={threshold}: use a probability, 0 to 1")
-    draws.check(draw, CARD.draws)
+    child_sampling.check(draw, CARD.draws)
     widths = (1, *(width,) * depth)
 
     def init(batch: int) -> base.State:
@@ -76,8 +77,8 @@ def topology(
         size = logits.shape[1]
         value = growth.value if level else jnp.zeros_like(growth.value[:, :1])
         logq = vocab.log_softmax(logits)
-        noisy = draws.perturbed(draw, keys, logits, noise(level))
-        order, tokens = ranking.children(noisy, min(width, logits.shape[-1]))
+        noisy = child_sampling.perturbed(draw, keys, logits, noise(level))
+        order, tokens = node_ranking.children(noisy, min(width, logits.shape[-1]))
         own = vocab.gather(logq, tokens)
         own = jnp.where(order > -jnp.inf, own, -jnp.inf) + value[:, :size, None]
         slot = own
@@ -87,7 +88,7 @@ def topology(
             slot = value[:, :size, None] + jnp.log(jnp.maximum(left, 0.0))
             slot = jnp.where(own > -jnp.inf, slot, -jnp.inf)
         slot = jnp.where(slot >= jnp.log(least)[:, None, None], slot, -jnp.inf)
-        local, rank, chosen = ranking.best(slot, width)
+        local, rank, chosen = node_ranking.best(slot, width)
         rows = jnp.arange(tokens.shape[0])[:, None]
         there = chosen > -jnp.inf
         # Rounding must not lift a draft above its slot: a parent is kept first.
@@ -96,7 +97,7 @@ def topology(
         begin = sum(widths[: level + 1])
         slots = growth.slot.at[:, begin : begin + width].set(chosen)
         found = tokens[rows, local, rank]
-        tree = drafting.put(tree, widths, level, found, local, there, logits)
+        tree = grow.put(tree, widths, level, found, local, there, logits)
         return tree, base.State((Growth(slots, drawn), least))
 
     def more(state: base.State, level: int) -> Array:
@@ -105,7 +106,7 @@ def topology(
 
     def prune(state: base.State, tree: base.TokenTree) -> Array:
         slots = jnp.where(tree.kind == base.CANDIDATE, state.row[0].slot, -jnp.inf)
-        return ranking.best_nodes(slots, nodes)
+        return node_ranking.best_nodes(slots, nodes)
 
     def adapt(state: base.State, outcome: base.Outcome) -> base.State:
         return state

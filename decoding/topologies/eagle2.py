@@ -21,8 +21,9 @@ Cost per level: one top-k over V a node, one over k^2.
 import jax.numpy as jnp
 from jax import Array
 
-from decoding import base, drafting, draws, ranking, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.tree_building import child_sampling, grow, node_ranking
 from models.errors import MethodError
 
 CARD = Card(
@@ -42,7 +43,7 @@ def topology(
         raise MethodError(
             f"nodes={nodes}: with depth={depth} and top_k={top_k} there are 2 to {room}"
         )
-    draws.check(draw, CARD.draws)
+    child_sampling.check(draw, CARD.draws)
     widths = (1, top_k, *(top_k * top_k,) * (depth - 1))
 
     def init(batch: int) -> base.State:
@@ -52,19 +53,21 @@ def topology(
         here = sum(widths[:level])
         confidence: Array = state.row
         above = confidence[:, here : here + logits.shape[1], None]
-        logq = vocab.log_softmax(draws.perturbed(draw, keys, logits, noise(level)))
-        own, tokens = ranking.children(logq, top_k)
-        local, rank, found = ranking.best(above + own, widths[level + 1])
+        logq = vocab.log_softmax(
+            child_sampling.perturbed(draw, keys, logits, noise(level))
+        )
+        own, tokens = node_ranking.children(logq, top_k)
+        local, rank, found = node_ranking.best(above + own, widths[level + 1])
         rows = jnp.arange(tokens.shape[0])[:, None]
         below = here + widths[level]
         confidence = confidence.at[:, below : below + found.shape[1]].set(found)
         tokens = tokens[rows, local, rank]
         there = found > -jnp.inf
-        tree = drafting.put(tree, widths, level, tokens, local, there, logits)
+        tree = grow.put(tree, widths, level, tokens, local, there, logits)
         return tree, base.State(confidence)
 
     def prune(state: base.State, tree: base.TokenTree) -> Array:
-        return ranking.best_nodes(state.row, nodes)
+        return node_ranking.best_nodes(state.row, nodes)
 
     def adapt(state: base.State, outcome: base.Outcome) -> base.State:
         return state

@@ -29,9 +29,11 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from decoding import base, drafting, draws, trees
+from decoding import base
 from decoding.catalogue import Card
 from decoding.topologies import static
+from decoding.tree_building import child_sampling, grow
+from decoding.tree_design import tree_code
 from models.errors import MethodError
 
 CARD = Card(
@@ -61,7 +63,7 @@ def topology(
 ) -> base.Topology:
     """`times`: (block width, milliseconds) of the target, as measured; `choices`: the
     largest tree, as in `static`, cut to the greatest width."""
-    shape = trees.shape(choices)
+    shape = tree_code.shape(choices)
     curve = {int(n): float(ms) for n, ms in times if int(n) <= shape.nodes}
     if 1 not in curve or min(curve) < 1 or min(curve.values()) <= 0:
         raise MethodError(
@@ -71,7 +73,7 @@ def topology(
         raise MethodError(
             f"forget={forget}, draft_ms={draft_ms}: use 0 to 1, and a time"
         )
-    draws.check(draw)
+    child_sampling.check(draw)
     widths = tuple(len(level) for level in shape.levels)
     sizes = np.array(sorted(curve), np.int32)
     cost = jnp.asarray([curve[n] for n in sizes.tolist()], jnp.float32)
@@ -113,10 +115,12 @@ def topology(
     def expand(keys, state, nodes: base.TokenTree, logits, noise, level: int):
         here, below = shape.levels[level], shape.levels[level + 1]
         local, ranks = shape.parents[below] - here[0], shape.ranks[below]
-        found = draws.candidates(draw, keys, logits, int(ranks.max()) + 1, noise(level))
+        found = child_sampling.candidates(
+            draw, keys, logits, int(ranks.max()) + 1, noise(level)
+        )
         tokens = found[:, local, ranks]
         there = jnp.broadcast_to(state.shared.planned[below], tokens.shape)
-        nodes = drafting.put(
+        nodes = grow.put(
             nodes, widths, level, tokens, jnp.asarray(local), there, logits
         )
         return nodes, state

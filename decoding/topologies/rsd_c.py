@@ -15,9 +15,10 @@ coupled verifier it is the position's.
 Cost per level: one top-k over V a node.
 """
 
-from decoding import base, draws, tree
+from decoding import base, tree
 from decoding.catalogue import Card
 from decoding.topologies import static
+from decoding.tree_building import child_sampling
 from models.errors import MethodError
 
 CARD = Card(
@@ -37,5 +38,5 @@ def topology(
             f"branching={branching}: give the number of children at each depth, at "
             "least 1"
         )
-    draws.check(draw, CARD.draws)
+    child_sampling.check(draw, CARD.draws)
     return static.topology(tree.full_choices(branching), draw)

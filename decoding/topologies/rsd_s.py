@@ -25,8 +25,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, drafting, draws, ranking, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.tree_building import child_sampling, grow, node_ranking
 from models.errors import MethodError
 
 CARD = Card(
@@ -51,7 +52,7 @@ def topology(
     """`width` sequences over `depth` levels: 30 drafts, a budget of the paper's."""
     if width < 1 or depth < 1:
         raise MethodError(f"width={width}, depth={depth}: use at least 1 of both")
-    draws.check(draw, CARD.draws)
+    child_sampling.check(draw, CARD.draws)
     widths = (1, *(width,) * depth)
 
     def init(batch: int) -> base.State:
@@ -66,15 +67,15 @@ def topology(
         phi = jnp.where(alive & (level > 0), beam.phi[:, :size], 0.0)[..., None]
         own = jnp.where(alive & (level > 0), beam.value[:, :size], 0.0)[..., None]
         phi = phi + vocab.log_softmax(logits)
-        value = draws.perturbed(draw, keys, phi, noise(level))
+        value = child_sampling.perturbed(draw, keys, phi, noise(level))
         if draw != base.POINT:
             value = conditioned(own, value)
         value = jnp.where(alive[..., None] & (phi > -jnp.inf), value, -jnp.inf)
-        local, tokens, best = ranking.best_children(value, width)
+        local, tokens, best = node_ranking.best_children(value, width)
         there = best > -jnp.inf
         rows = jnp.arange(tokens.shape[0])[:, None]
         kept = jnp.where(there, phi[rows, local, tokens], -jnp.inf)
-        nodes = drafting.put(nodes, widths, level, tokens, local, there, logits)
+        nodes = grow.put(nodes, widths, level, tokens, local, there, logits)
         return nodes, base.State(Beam(kept, best))
 
     def adapt(state: base.State, outcome: base.Outcome) -> base.State:

@@ -21,9 +21,10 @@ Cost: the programme runs on the host when the method is built, O(n^2 l b). Per l
 
 import numpy as np
 
-from decoding import base, draws
+from decoding import base
 from decoding.catalogue import Card
 from decoding.topologies import static
+from decoding.tree_building import child_sampling
 from models.errors import MethodError
 
 CARD = Card(
@@ -49,7 +50,7 @@ def topology(
         )
     if budget < 2 or depth < 1:
         raise MethodError(f"budget={budget}, depth={depth}: use at least 2 and 1")
-    draws.check(draw, CARD.draws)
+    child_sampling.check(draw, CARD.draws)
     return static.topology(best(rates, budget, depth)[0], draw)
 
 

@@ -32,8 +32,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, drafting, draws
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import child_sampling, grow
 from models.errors import MethodError
 from models.heads import acceptance as heads
 
@@ -73,7 +74,7 @@ def topology(
         raise MethodError(f"blocks={blocks}: use the head's number of blocks")
     if acceptance is not None:
         heads.check(acceptance)
-    draws.check(draw)
+    child_sampling.check(draw)
     widths = (1,) * (length + 1)
 
     def init(batch: int) -> base.State:
@@ -94,11 +95,11 @@ def topology(
         return base.State(Row(row.threshold, alive, sure))
 
     def expand(keys, state, tree: base.TokenTree, logits, noise, level: int):
-        tokens = draws.candidates(draw, keys, logits, 1, noise(level))[:, 0]
+        tokens = child_sampling.candidates(draw, keys, logits, 1, noise(level))[:, 0]
         wanted = state.row.sure | (free or level + 1 <= least)
         local = jnp.zeros_like(tokens)
         there = wanted[:, None]
-        tree = drafting.put(tree, widths, level, tokens, local, there, logits)
+        tree = grow.put(tree, widths, level, tokens, local, there, logits)
         return tree, state
 
     def more(state: base.State, level: int) -> Array:

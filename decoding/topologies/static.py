@@ -12,8 +12,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from decoding import base, draws, trees
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import child_sampling
+from decoding.tree_design import tree_code
 
 CARD = Card(
     paper="Medusa's static trees, arXiv 2401.10774", guarantee=base.LAW, needs=("draw",)
@@ -33,11 +35,11 @@ def topology(
 ) -> base.Topology:
     """Every node of a level is expanded to its children's number of candidates.
 
-    `choices` as in Medusa, or as the text of `decoding/trees.py`, in which the
-    published trees of `configs/trees` are; `draw` is one of `base.DRAWS`.
+    `choices` as in Medusa, or as the text of `decoding/tree_design/tree_code.py`, in
+    which the published trees of `configs/trees` are; `draw` is one of `base.DRAWS`.
     """
-    shape = trees.shape(choices)
-    draws.check(draw)
+    shape = tree_code.shape(choices)
+    child_sampling.check(draw)
     widths = tuple(len(level) for level in shape.levels)
     parents = jnp.asarray(shape.parents)
     laws = draw in (base.IID, base.NO_REPLACE)
@@ -49,7 +51,9 @@ def topology(
         here, below = shape.levels[level], shape.levels[level + 1]
         local = shape.parents[below] - here[0]
         ranks = shape.ranks[below]
-        found = draws.candidates(draw, keys, logits, int(ranks.max()) + 1, noise(level))
+        found = child_sampling.candidates(
+            draw, keys, logits, int(ranks.max()) + 1, noise(level)
+        )
         span = slice(int(below[0]), int(below[-1]) + 1)
         batch = nodes.tokens.shape[0]
         nodes = replace(

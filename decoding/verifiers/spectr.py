@@ -14,8 +14,8 @@ i.i.d. samples of q,
 and after an acceptance the same at the next depth, with the drafts that agree with what
 was accepted. rho → the division factor, `scale`; k → the drafts below every node that
 bears the accepted text (equal siblings are several nodes and one text). One draft is
-rejection sampling; k drafts are accepted with (1 - 1/e) of `transport.acceptance` at
-the least.
+rejection sampling; k drafts are accepted with (1 - 1/e) of
+`optimal_transport.acceptance` at the least.
 
 Deviations from the paper: none in the law. The draft is any tree of i.i.d. siblings;
 the paper's k sequences are `topologies/specinfer` with `expansion=(k, 1, 1, ...)`.

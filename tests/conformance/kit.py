@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import decoding
-from decoding import Method, Spec, base, catalogue, compose, decoder, loop
+from decoding import Method, Spec, base, catalogue, compose
+from decoding.loops import decode, engines
 from models import toy
 from models.heads import (
     acceptance,
@@ -87,7 +88,7 @@ EXAMPLES = {
     # At 1 the target is run as a whole, and the text is plain decoding's.
     "drafters/specee": {"static": (0,), "threshold": 1.0},
     "drafters/speculative_jacobi": {"window": 4},
-    "drafters/del_": {"length": 4},
+    "drafters/del_exit": {"length": 4},
     "drafters/swift": {"length": 4, "siblings": (1, 2, 2, 3), "nodes": 9, "context": 6},
     "transforms/ban_tokens": {"bans": ((3, 4), (6,))},
     "transforms/frequency_penalty": {"penalty": 0.5},
@@ -192,7 +193,7 @@ def cases() -> dict[str, Method]:
     the `KINDS`, and drafters that join other drafts to the draft model's two of them.
     """
     every = tuple(t for t in catalogue.names("topologies") if t not in SHAPES)
-    met = {"drafters/model": every, "drafters/self": KINDS, **WITH_HEADS}
+    met = {"drafters/model": every, "drafters/oracle": KINDS, **WITH_HEADS}
     found = {}
     for name in catalogue.names("drafters"):
         short = name.split("/")[1]
@@ -335,24 +336,24 @@ class Run:
         self.params = {"target": lm.params}
         for name, given in beside.items():
             self.params[name] = getattr(given, "params", given)
-        self.engine = decoder.decoder(self.parts)
+        self.engine = engines.decoder(self.parts)
 
     def alter(self, **changes) -> "Run":
         """Another program (a planted fault, say), compiled apart from the sound one."""
         program = dataclasses.replace(self.parts.program, **changes)
         self.parts = dataclasses.replace(self.parts, program=program)
-        self.engine = decoder.Decoder(program)
+        self.engine = engines.Decoder(program)
         return self
 
     def start(self, prompts=PROMPTS, new=NEW, seed=0, size=SIZE, n=1, memory=None):
         rows = [p for p in prompts for _ in range(n)]
         limits = [len(p) + new for p in rows]
-        keys = decoder.request_keys(seed, len(prompts), n)
+        keys = engines.request_keys(seed, len(prompts), n)
         return self.engine.start(
             self.params, self.parts, rows, limits, keys, size, memory
         )
 
-    def advance(self, state: loop.DecodeState, rounds=None) -> loop.DecodeState:
+    def advance(self, state: decode.DecodeState, rounds=None) -> decode.DecodeState:
         """Decode on; `state` is donated, so keep a `copy` of what is needed later."""
         return self.engine.advance(self.params, state, rounds)
 
@@ -360,7 +361,7 @@ class Run:
         return texts(self.advance(self.start(prompts, **fields)), prompts)
 
 
-def texts(state: loop.DecodeState, prompts=PROMPTS) -> list[list[int]]:
+def texts(state: decode.DecodeState, prompts=PROMPTS) -> list[list[int]]:
     tokens, ends = np.asarray(state.tokens), np.asarray(state.length)
     return [t[len(p) : e].tolist() for t, p, e in zip(tokens, prompts, ends)]
 

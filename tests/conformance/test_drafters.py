@@ -3,7 +3,9 @@
 import jax.numpy as jnp
 import pytest
 
-from decoding import Method, base, catalogue, drafting, loop, tree
+from decoding import Method, base, catalogue, tree
+from decoding.loops import decode
+from decoding.tree_building import grow
 from models.errors import MethodError
 from tests.conformance import kit
 
@@ -13,7 +15,7 @@ PERFECT = kit.each(
     {
         name: method
         for name, method in CASES.items()
-        if method.drafter.name in ("drafters/self", "drafters/model")
+        if method.drafter.name in ("drafters/oracle", "drafters/model")
     }
 )
 # Topologies whose deepest node is not below the first child of every node.
@@ -117,13 +119,13 @@ def test_fault_another_draft():
 def test_fault_slots_by_node(monkeypatch):
     """The draft's keys are looked for in the slot of the node's index in the tree that
     is verified, not where they were written. The text stays right, acceptance drops."""
-    sound = drafting.commit
+    sound = grow.commit
 
     def commit(cache, topology, outcome):
         bare = outcome.replace(tree=outcome.tree.replace(slots=None))
         return sound(cache, topology, bare)
 
-    monkeypatch.setattr(drafting, "commit", commit)
+    monkeypatch.setattr(grow, "commit", commit)
     run = kit.Run(CASES["model-eagle2"], 0.0, draft=kit.TARGET)
     assert not ends_at_a_leaf(run.alter(), 6)
 
@@ -194,7 +196,7 @@ def test_fault_transform_state_of_the_root(monkeypatch):
         return sound(transform._replace(advance=None), state, nodes, logits)
 
     sound = tree.node_states
-    monkeypatch.setattr(loop.tree, "node_states", root_states)
+    monkeypatch.setattr(decode.tree, "node_states", root_states)
     method = CASES["self-chain"]
     assert kit.Run(method, 0.8).alter().texts() != kit.plain(method, 0.8)
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, decoder, loop
+from decoding import Method
+from decoding.loops import decode, engines
 from tests.conformance import kit
 
 CASES = kit.cases()
@@ -22,10 +23,10 @@ RECYCLING = CASES["token_recycling"]
 
 def compiled() -> int:
     """Programs compiled so far in this process."""
-    return sum(len(d._compiled) for d in decoder._DECODERS.values())
+    return sum(len(d._compiled) for d in engines._DECODERS.values())
 
 
-def halfway(run: kit.Run, rounds: int = 3, **fields) -> loop.DecodeState:
+def halfway(run: kit.Run, rounds: int = 3, **fields) -> decode.DecodeState:
     return run.advance(run.start(**fields), rounds)
 
 
@@ -35,7 +36,7 @@ def test_the_carry_is_a_fixed_point(method):
     state = run.start()
     program = run.parts.program
     after = jax.eval_shape(
-        lambda p, s: loop.round_(program, p, s)[0], run.params, state
+        lambda p, s: decode.round_(program, p, s)[0], run.params, state
     )
     before = jax.eval_shape(lambda s: s, state)
     assert jax.tree.structure(after) == jax.tree.structure(before)
@@ -47,7 +48,7 @@ def test_the_carry_is_a_fixed_point(method):
 def test_a_round_is_the_same_without_jit(method):
     run = kit.Run(method, 0.8)
     state = halfway(run)
-    slow = loop.round_(run.parts.program, run.params, kit.copy(state))[0]
+    slow = decode.round_(run.parts.program, run.params, kit.copy(state))[0]
     fast = run.advance(state, 1)
     assert kit.same(slow.tokens, fast.tokens)
     assert kit.same(slow.length, fast.length)
@@ -87,7 +88,7 @@ def moved(run: kit.Run, order: list[int], keys) -> list[tuple[list, list]]:
 def test_a_request_does_not_see_its_row(method):
     """Every request in the next row, among other neighbours: the same to the bit."""
     together = kit.generate(method, 0.8)
-    keys = decoder.request_keys(0, len(kit.PROMPTS), 1)
+    keys = engines.request_keys(0, len(kit.PROMPTS), 1)
     order = [3, 0, 1, 2]
     found = moved(kit.Run(method, 0.8), order, keys[np.array(order)])
     assert found == list(zip(together.tokens, together.logprobs))
@@ -97,7 +98,7 @@ def test_a_request_does_not_see_its_row(method):
 def test_a_row_alone_is_the_row_in_a_batch(method):
     """The same in a program of one row."""
     together = kit.generate(method, 0.8)
-    keys = decoder.request_keys(0, len(kit.PROMPTS), 1)
+    keys = engines.request_keys(0, len(kit.PROMPTS), 1)
     run = kit.Run(method, 0.8)
     for i in range(len(kit.PROMPTS)):
         (found,) = moved(run, [i], keys[i : i + 1])
@@ -107,12 +108,12 @@ def test_a_row_alone_is_the_row_in_a_batch(method):
 def test_fault_keys_of_the_row():
     """Planted: the key of the row that a request runs in, not the request's."""
     together = kit.generate(Method(), 0.8)
-    keys = decoder.request_keys(0, len(kit.PROMPTS), 1)
+    keys = engines.request_keys(0, len(kit.PROMPTS), 1)
     found = moved(kit.Run(Method(), 0.8), [3, 0, 1, 2], keys)
     assert [text for text, _ in found] != together.tokens
 
 
-def pause(run: kit.Run, state: loop.DecodeState) -> loop.DecodeState:
+def pause(run: kit.Run, state: decode.DecodeState) -> decode.DecodeState:
     """Row 0 sits finished through two rounds, and then goes on."""
     state = run.advance(state.replace(done=state.done.at[0].set(True)), 2)
     return run.advance(state.replace(done=state.done.at[0].set(False)))
@@ -193,7 +194,7 @@ def test_eos_cuts_at_every_offset(method):
         texts, plain, cut = ends(method, seed)
         assert texts == plain
         met |= set(cut)
-    if method.drafter.name == "drafters/self":
+    if method.drafter.name == "drafters/oracle":
         depth = kit.Run(method).parts.program.drafter.depth
         assert met == set(range(depth + 1))
 
@@ -206,7 +207,7 @@ def test_fault_eos_inside_a_path():
     assert run.alter(eos=()).texts() != kit.plain(method, 0.0, lm=lm)
 
 
-def committed(state: loop.DecodeState) -> list:
+def committed(state: decode.DecodeState) -> list:
     """The target's committed slots, row by row."""
     cache = jax.device_get(state.caches["target"])
     rows = []
@@ -219,7 +220,7 @@ def committed(state: loop.DecodeState) -> list:
     return rows
 
 
-def prefilled(run: kit.Run, state: loop.DecodeState) -> list:
+def prefilled(run: kit.Run, state: decode.DecodeState) -> list:
     """The cache of a fresh start from the committed tokens."""
     tokens, length = np.asarray(state.tokens), np.asarray(state.length)
     return committed(run.start([t[:n].tolist() for t, n in zip(tokens, length)]))

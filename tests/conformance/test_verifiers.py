@@ -13,17 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import (
-    Method,
-    Spec,
-    base,
-    catalogue,
-    compose,
-    decoder,
-    draws,
-    loop,
-    noise,
-)
+from decoding import Method, Spec, base, catalogue, compose, noise
+from decoding.loops import decode
+from decoding.loops import engines
+from decoding.tree_building import child_sampling
 from models import toy
 from models.errors import MethodError
 from tests import oracles
@@ -173,15 +166,15 @@ def test_draws_and_topologies(verifier, draw, topology):
     program = run.parts.program
 
     def trace():
-        keys = decoder.request_keys(0, 1, 1)
+        keys = engines.request_keys(0, 1, 1)
         params = run.params
 
         def round_(params):
-            decode = decoder.Decoder(program)
-            decode._call = lambda name, function, donate, params, state, *own: state
+            engine = engines.Decoder(program)
+            engine._call = lambda name, function, donate, params, state, *own: state
             limits = [LENGTH + 2]
-            state = decode.start(params, run.parts, [PROMPT], limits, keys, 16)
-            return loop.round_(program, params, state)[0]
+            state = engine.start(params, run.parts, [PROMPT], limits, keys, 16)
+            return decode.round_(program, params, state)[0]
 
         return jax.eval_shape(round_, params)
 
@@ -197,14 +190,14 @@ def test_draws_and_topologies(verifier, draw, topology):
 
 def resort_by_q(monkeypatch, run):
     """Siblings are tested in the order of their q, not of their draw."""
-    sound = draws.candidates
+    sound = child_sampling.candidates
 
     def candidates(draw, keys, logits, k, noise):
         drawn = sound(draw, keys, logits, k, noise)
         order = jnp.argsort(-jnp.take_along_axis(logits, drawn, -1), -1)
         return jnp.take_along_axis(drawn, order, -1)
 
-    monkeypatch.setattr(draws, "candidates", candidates)
+    monkeypatch.setattr(child_sampling, "candidates", candidates)
     return {}
 
 

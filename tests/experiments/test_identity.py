@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from decoding import compose, decoder
+from decoding import compose
 from decoding.catalogue import Spec
+from decoding.loops import engines
 from experiments import identity, measure
 from experiments.bench import Bench, Case
 from experiments.measure import Cell
@@ -76,7 +77,7 @@ def test_planted_fault_turns_a_row_false(lm, temperature):
     assert any(not d["tie"] for d in found["differences"])
 
     # The recomputed scores name the tokens that plain decoding chose.
-    keys = decoder.request_keys(0, 40, 1)
+    keys = engines.request_keys(0, 40, 1)
     parts = bench.compose(plain)
     scores = identity.Recomputed(
         lm, parts, prompts, expected.tokens, keys, noisy=temperature > 0

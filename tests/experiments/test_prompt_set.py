@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from decoding import refill
+from decoding.serving import continuous_batching
 from experiments import kills, prompt_set, report, run, settings, store
 from models.errors import CheckpointError, ConfigError, DataError
 from training import preemption
@@ -84,13 +84,13 @@ def test_stopped_and_started_again(config, tmp_path, lm, monkeypatch):
 def test_fault_lines_as_they_come(config, tmp_path, lm, monkeypatch):
     """Planted: a text is written when it is done, so that the order is lost."""
     execute(config, tmp_path / "whole", lm)
-    sound = refill.decode
+    sound = continuous_batching.decode
 
     def numbered(*arguments, **fields):
         for i, text in enumerate(sound(*arguments, **fields)):
             yield text._replace(request=i)
 
-    monkeypatch.setattr(refill, "decode", numbered)
+    monkeypatch.setattr(continuous_batching, "decode", numbered)
     execute(config, tmp_path / "w", lm)
     texts = [(tmp_path / w / "texts.jsonl").read_bytes() for w in ("whole", "w")]
     assert texts[0] != texts[1]

@@ -95,7 +95,7 @@ def test_every_recipe_loads_and_names_methods_that_exist(name):
 
 
 def test_fault_an_argument_that_no_factory_has():
-    wrong = Spec("drafters/del_", exit=(2,))
+    wrong = Spec("drafters/del_exit", exit=(2,))
     assert unbound(wrong) == ({"exit"}, set())
     assert unbound(Spec("drafters/rest")) == (set(), {"datastore"})
 

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from decoding import compose, prompt_trees
+from decoding import compose
+from decoding.tree_design import ppd_sparse_trees
 from experiments import bench as benches
 from experiments import heads as stage
 from experiments import settings, tree_budgets
@@ -44,7 +45,7 @@ def test_every_budget_is_timed(lm, tmp_path):
     assert (small["budget"], small["nodes"]) == (6, 6 + 1 + 2)
     assert large["budget"] == 18 and small["nodes"] < large["nodes"] <= 18 + 1 + 2
     for entry in (small, large):
-        made = prompt_trees.sparse(HITS, entry["budget"])
+        made = ppd_sparse_trees.sparse(HITS, entry["budget"])
         assert entry["ms"] > 0 and entry["tokens"] == made.tokens
         assert entry["tokens_per_s"] == pytest.approx(1e3 * made.tokens / entry["ms"])
     best = max(found["rounds"], key=lambda entry: entry["tokens_per_s"])

@@ -16,7 +16,7 @@ import pytest
 from flax import struct
 from hypothesis import strategies as st
 
-from decoding import prompt_set
+from decoding.serving import prompt_set
 from experiments import questions
 from models.errors import CheckpointError, DataError
 from tests.conformance import kit

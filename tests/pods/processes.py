@@ -20,7 +20,8 @@ import numpy as np
 import optax
 from absl import flags
 
-from decoding import compose, prompt_set
+from decoding import compose
+from decoding.serving import prompt_set
 from experiments import distributed
 from models import io, sharding
 from models import processes as several

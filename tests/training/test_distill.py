@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import decoding
-from decoding import Method, decoder
+from decoding import Method
+from decoding.loops import engines
 from models.errors import DataError
 from tests.conformance import kit
 from training import data, distill
@@ -40,7 +41,7 @@ def test_texts_are_the_target_s_in_order(whole):
 def test_a_killed_run_goes_on_with_the_same_bytes(whole, tmp_path, monkeypatch):
     """Killed when some texts are there, and in the middle of a line."""
     path = tmp_path / "text.jsonl"
-    sound = decoder.Decoder.advance
+    sound = engines.Decoder.advance
     calls = []
 
     def advance(self, *arguments, **fields):
@@ -49,10 +50,10 @@ def test_a_killed_run_goes_on_with_the_same_bytes(whole, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return sound(self, *arguments, **fields)
 
-    monkeypatch.setattr(decoder.Decoder, "advance", advance)
+    monkeypatch.setattr(engines.Decoder, "advance", advance)
     with pytest.raises(KeyboardInterrupt):
         write(path)
-    monkeypatch.setattr(decoder.Decoder, "advance", sound)
+    monkeypatch.setattr(engines.Decoder, "advance", sound)
     done = len(path.read_bytes().splitlines())
     assert path.read_bytes() == b"".join(whole.splitlines(True)[:done])
     assert 0 < done < len(PROMPTS) - 1
@@ -75,13 +76,13 @@ def test_bytes_depend_on_neither_batch_nor_method(whole, tmp_path):
 
 def test_fault_keys_of_the_batch_s_rows(whole, tmp_path, monkeypatch):
     """Planted: a text takes the key of its row, so that the batch's size shows."""
-    sound = decoder.request_keys
+    sound = engines.request_keys
 
     def keys(seed, prompts, n):
         first = sound(seed, 2, n)
         return first[np.arange(prompts) % 2]
 
-    monkeypatch.setattr(decoder, "request_keys", keys)
+    monkeypatch.setattr(engines, "request_keys", keys)
     write(tmp_path / "text.jsonl")
     assert (tmp_path / "text.jsonl").read_bytes() != whole
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base, chain, tree
-from decoding.constraints import automaton, characters, regex, utf8
+from decoding import base, transform_chain, tree
+from decoding.automata import regex_syntax, token_dfa, utf8
+from decoding.constraints import regex
 from decoding.transforms import ban_tokens, temperature, top_k
 from models.errors import ConstraintError
 
@@ -60,7 +61,7 @@ def _matches(pattern: str, data: bytes) -> bool:
 
 
 def _disagreements(
-    found: automaton.TokenDFA, pattern: str, longest: int, more: int = 0
+    found: token_dfa.TokenDFA, pattern: str, longest: int, more: int = 0
 ) -> int:
     """Pairs of prefix and token on which the mask and the brute force differ."""
     alive = _live(pattern, longest + more, TOKENS)
@@ -95,7 +96,7 @@ STRANDED = [("ab|a[1c]2|acc", 3), ("[ab]c{2}|b", 3)]
 def test_brute_force_catches_no_pruning(monkeypatch, pattern, longest):
     found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
     assert _disagreements(found, pattern, longest) == 0
-    monkeypatch.setattr(automaton, "prune", lambda lifted: lifted)
+    monkeypatch.setattr(token_dfa, "prune", lambda lifted: lifted)
     found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
     assert _disagreements(found, pattern, longest) > 0
 
@@ -138,13 +139,13 @@ def _random_pattern(rng: random.Random, parts: int) -> str:
     return "".join(atom() + rng.choice(repeats) for _ in range(rng.randint(1, parts)))
 
 
-def _accepts(dfa: automaton.ByteDFA, data: bytes) -> bool:
+def _accepts(dfa: token_dfa.ByteDFA, data: bytes) -> bool:
     state = dfa.start
     for byte in data:
-        if state == automaton.DEAD:
+        if state == token_dfa.DEAD:
             return False
         state = dfa.next[state, byte]
-    return state != automaton.DEAD and bool(dfa.accept[state])
+    return state != token_dfa.DEAD and bool(dfa.accept[state])
 
 
 def _byte_disagreements(patterns: int) -> int:
@@ -152,7 +153,7 @@ def _byte_disagreements(patterns: int) -> int:
     for _ in range(patterns):
         flags = rng.choice(["", "", "(?s)", "(?i)"])
         pattern = flags + _random_pattern(rng, 3)
-        dfa = utf8.byte_automaton(characters.automaton(pattern))
+        dfa = utf8.byte_automaton(regex_syntax.automaton(pattern))
         for _ in range(60):
             text = "".join(rng.choices(SAMPLES, k=rng.randint(0, 4)))
             wrong += _accepts(dfa, text.encode()) != _matches(pattern, text.encode())
@@ -166,17 +167,17 @@ def test_byte_automata_equal_re_on_random_patterns():
 
 def test_random_patterns_catch_states_merged_too_early(monkeypatch):
     def careless(dfa):
-        step, accept, start = automaton.trim(dfa.next, dfa.accept, dfa.start)
+        step, accept, start = token_dfa.trim(dfa.next, dfa.accept, dfa.start)
         _, first, block = np.unique(accept, return_index=True, return_inverse=True)
-        merged = np.append(block, automaton.DEAD)[step[first]]
-        return automaton.ByteDFA(merged, accept[first], int(block[start]))
+        merged = np.append(block, token_dfa.DEAD)[step[first]]
+        return token_dfa.ByteDFA(merged, accept[first], int(block[start]))
 
-    monkeypatch.setattr(automaton, "minimise", careless)
+    monkeypatch.setattr(token_dfa, "minimise", careless)
     assert _byte_disagreements(20) > 0
 
 
 def test_bytes_of_any_are_exactly_utf8():
-    dfa = utf8.byte_automaton(characters.automaton("(?s)."))
+    dfa = utf8.byte_automaton(regex_syntax.automaton("(?s)."))
     for point in [*range(0, 0x110000, 251), 0x7F, 0x80, 0x7FF, 0x800, 0xFFFF, 0x10FFFF]:
         if not 0xD800 <= point < 0xE000:
             assert _accepts(dfa, chr(point).encode())
@@ -189,7 +190,7 @@ def test_bytes_of_any_are_exactly_utf8():
 
 def test_minimal_sizes():
     def size(pattern):
-        return len(utf8.byte_automaton(characters.automaton(pattern)).accept)
+        return len(utf8.byte_automaton(regex_syntax.automaton(pattern)).accept)
 
     # a{,2} needs three states although all of them accept.
     assert [size(p) for p in ("", "a", "a{,2}", "a*", "(a|b)*a", "x(a|b)|y(a|b)")] == [
@@ -210,7 +211,7 @@ def _begin(made, rows: int) -> base.State:
 
 def test_random_walks_match(tokenizer):
     pattern = "(é|ab|1(2|-)?){1,3}(bca)?"
-    made = chain.chain(
+    made = transform_chain.chain(
         regex.transform(pattern, tokenizer(TOKENS), EOS, VOCAB),
         temperature.transform(1),
     )
@@ -257,9 +258,9 @@ def test_state_at_a_node_is_the_replayed_state(tokenizer):
         if node:
             before = want[b, parents[node]]
             after = found.next[before, found.classes[tokens[b, node]]]
-            want[b, node] = after if before >= 0 else automaton.DEAD
+            want[b, node] = after if before >= 0 else token_dfa.DEAD
     np.testing.assert_array_equal(states.row.state, want)
-    assert (want == automaton.DEAD).any() and (want > 0).any()
+    assert (want == token_dfa.DEAD).any() and (want > 0).any()
     # A dead node, which cannot be reached, reads the logits as they are.
     logits = jax.random.normal(jax.random.key(0), (4, 14, VOCAB))
     read = lambda state, logits: made.apply(state, logits, {})
@@ -277,7 +278,7 @@ def test_the_pattern_wins_over_bans_and_survives_truncation(tokenizer):
         (only_a, ban_tokens.transform([1], VOCAB)),
         (only_a, top_k.transform(1)),
     ):
-        made = chain.chain(*parts)
+        made = transform_chain.chain(*parts)
         state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))
         out = made.apply(state, logits, {})
         np.testing.assert_array_equal(np.flatnonzero(np.isfinite(out)), [1])
@@ -313,7 +314,7 @@ def test_table_sizes(words, size, most):
     ]
     for pattern, megabytes in zip(patterns, most):
         found = regex.compile_tables(pattern, tokens, EOS, size)
-        assert automaton.compact(found.next).dtype == np.int16
+        assert token_dfa.compact(found.next).dtype == np.int16
         assert (found.next.size + size) * 2e-6 <= megabytes
         assert found.next.shape[0] * size * 2e-6 > 10 * megabytes
 

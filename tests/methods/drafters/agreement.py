@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding import Method, Spec, base, compose, decoder
+from decoding import Method, Spec, base, compose
+from decoding.loops import engines
 from models import transformer
 from training import teacher as teachers
 
@@ -71,14 +72,14 @@ class Loop:
         self.parts = compose.compose(method, lm, 0.0, {"heads": heads})
         self.params = {"target": lm.params, "heads": heads}
         limits = [len(p) + NEW for p in PROMPTS]
-        keys = decoder.request_keys(0, len(PROMPTS), 1)
-        self.begun = decoder.Decoder(self.parts.program).start(
+        keys = engines.request_keys(0, len(PROMPTS), 1)
+        self.begun = engines.Decoder(self.parts.program).start(
             self.params, self.parts, list(PROMPTS), limits, keys, SIZE
         )
 
     def rounds(self, count: int) -> Iterator[tuple[list[list[int]], base.Outcome, Any]]:
         """Of each round the texts before it, its outcome, and the state after it."""
-        engine = decoder.Decoder(self.parts.program)
+        engine = engines.Decoder(self.parts.program)
         state = jax.tree.map(jnp.copy, self.begun)
         for _ in range(count):
             rows = zip(np.asarray(state.tokens), np.asarray(state.length))

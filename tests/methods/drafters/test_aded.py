@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, base, datastore
+from decoding import Method, Spec, base
 from decoding.drafters import aded
+from decoding.text_lookup import suffix_array
 from models.errors import MethodError
 from tests.conformance import kit as conformance
 from tests.methods.drafters import kit
@@ -33,7 +34,7 @@ def test_the_table_of_a_corpus():
 
 def test_it_starts_with_the_table_of_a_datastore(tmp_path):
     """No trigram reaches over the end of a text; a run does not change the corpus."""
-    datastore.save(datastore.build(CORPUS), tmp_path)
+    suffix_array.save(suffix_array.build(CORPUS), tmp_path)
     drafter = aded.drafter(**SMALL, datastore=str(tmp_path))
     same = aded.table(CORPUS, size=64, successors=3)
     for _ in range(2):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import reading
+from decoding.tree_building import draft_head
 from models.heads import chimera as heads
 from models.heads import layers
 from tests.methods.drafters import agreement
@@ -38,12 +38,12 @@ def test_drafts_in_the_loop_are_those_over_the_text():
 def test_fault_states_one_late(monkeypatch):
     """Planted: a trigram stands beside the state *at* its token."""
     run = loop()
-    sound = reading.states
+    sound = draft_head.states
 
     def late(outcome, tap):
         return jnp.roll(sound(outcome, tap), -1, 1)
 
-    monkeypatch.setattr(reading, "states", late)
+    monkeypatch.setattr(draft_head, "states", late)
     assert not run.agrees()
 
 

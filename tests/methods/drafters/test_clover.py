@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import reading
+from decoding.tree_building import draft_head
 from models.errors import ConfigError
 from models.heads import clover as heads
 from models.heads import layers
@@ -43,20 +43,20 @@ def test_fault_layers_that_skip(monkeypatch):
         last = outcome.verdict.count[:, None] == jnp.arange(block.tokens.shape[1])
         return block.replace(slots=jnp.where(last, block.slots, cache.size))
 
-    sound = reading.pairs
-    monkeypatch.setattr(reading, "pairs", pairs)
+    sound = draft_head.pairs
+    monkeypatch.setattr(draft_head, "pairs", pairs)
     assert not run.agrees()
 
 
 def test_fault_the_normed_state(monkeypatch):
     """Planted: the loop hands over h after the target's norm."""
     run = loop()
-    sound, lm = reading.states, agreement.target()
+    sound, lm = draft_head.states, agreement.target()
 
     def normed(outcome, tap):
         return lm.model.norm(lm.params, sound(outcome, tap))
 
-    monkeypatch.setattr(reading, "states", normed)
+    monkeypatch.setattr(draft_head, "states", normed)
     assert not run.agrees()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from decoding import Method
-from decoding.drafters import del_
+from decoding.drafters import del_exit
 from models import toy
 from models.errors import MethodError
 from tests.conformance import kit
@@ -20,15 +20,15 @@ LM = types.SimpleNamespace(
     tokenizer=None,
     config=FUNCTIONS.config,
 )
-METHOD = Method(kit.spec("drafters/del_", length=LENGTH, decay=1.0, prompt=4))
+METHOD = Method(kit.spec("drafters/del_exit", length=LENGTH, decay=1.0, prompt=4))
 
 
 def truncated(layers: int) -> dict:
     return {**LM.params, "table": LM.params["table"][:layers]}
 
 
-def statistics(counts, sums) -> del_.Statistics:
-    return del_.Statistics(
+def statistics(counts, sums) -> del_exit.Statistics:
+    return del_exit.Statistics(
         jnp.asarray(counts, jnp.float32), jnp.asarray(sums, jnp.float32), jnp.ones(())
     )
 
@@ -40,7 +40,7 @@ def test_choice_is_brute_force_s():
         counts[0] = 0, 5  # alpha = 1
         table, depth = np.array([2, 3, 5]), 8
         seen = statistics(counts, counts * 0.5)
-        best, drafts, tau = del_.choose(seen, jnp.asarray(table), depth, 6)
+        best, drafts, tau = del_exit.choose(seen, jnp.asarray(table), depth, 6)
         value = {}
         for e in range(3):
             total = counts[e].sum()
@@ -98,6 +98,6 @@ def test_fault_rejected_positions_count():
 
 def test_bad_arguments():
     with pytest.raises(MethodError, match=r"exits=\(4,\)"):
-        del_.drafter(FUNCTIONS, exits=(4,))
+        del_exit.drafter(FUNCTIONS, exits=(4,))
     with pytest.raises(MethodError, match="decay=2"):
-        del_.drafter(FUNCTIONS, decay=2.0)
+        del_exit.drafter(FUNCTIONS, decay=2.0)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import reading
+from decoding.tree_building import draft_head
 from models.errors import ConfigError
 from models.heads import eagle3 as heads
 from models.heads import layers
@@ -53,8 +53,8 @@ def test_so_are_those_of_heads_that_norm_elsewhere():
 def test_fault_another_layer(monkeypatch):
     """Planted: the loop reads the states one layer late."""
     run = loop()
-    sound = reading.states
-    monkeypatch.setattr(reading, "states", lambda outcome, tap: sound(outcome, 2))
+    sound = draft_head.states
+    monkeypatch.setattr(draft_head, "states", lambda outcome, tap: sound(outcome, 2))
     assert not run.agrees()
 
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, loop
+from decoding import Method
 from decoding.drafters import easyspec
+from decoding.loops import decode
 from models import transformer
 from models.base import ALL, causal_block
 from models.errors import MethodError
@@ -57,7 +58,7 @@ def after_rounds(run: kit.Run, rounds: int = 4) -> float:
     program = run.parts.program
 
     def draft(params, state):
-        ctx = loop.context(program, params, state)
+        ctx = decode.context(program, params, state)
         return program.drafter.draft(state.key, ctx, state.drafter)[1].row[0]
 
     cache = jax.jit(draft)(run.params, state)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import reading
+from decoding.tree_building import draft_head
 from models.errors import ConfigError
 from models.heads import eagle
 from models.heads import falcon as heads
@@ -37,13 +37,13 @@ def test_drafts_in_the_loop_are_those_over_the_text():
 def test_fault_a_memory_that_reads_on(monkeypatch):
     """Planted: the LSTM remembers the whole round, not its committed part."""
     run = loop()
-    sound = reading.settle
+    sound = draft_head.settle
 
     def settle(outcome, found, old, cache):
         _, cache = sound(outcome, found, old, cache)
         return found[:, -1], cache
 
-    monkeypatch.setattr(reading, "settle", settle)
+    monkeypatch.setattr(draft_head, "settle", settle)
     assert not run.agrees()
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import riders
+from decoding.tree_building import aux_nodes
 from models.errors import ConfigError
 from models.heads import hidden_transfer as heads
 from tests.methods.drafters import agreement
@@ -44,8 +44,8 @@ def test_fault_born_a_layer_early(monkeypatch):
 
 def test_fault_the_states_of_another_node(monkeypatch):
     """Planted: the laws are read behind the root, not the last accepted node."""
-    run, sound = loop(), riders.tree.last_node
-    monkeypatch.setattr(riders.tree, "last_node", lambda verdict: 0 * sound(verdict))
+    run, sound = loop(), aux_nodes.tree.last_node
+    monkeypatch.setattr(aux_nodes.tree, "last_node", lambda verdict: 0 * sound(verdict))
     assert not run.agrees()
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import reading
+from decoding.tree_building import draft_head
 from models.heads import hydra as heads
 from models.heads import layers, medusa
 from tests.methods.drafters import agreement
@@ -46,8 +46,8 @@ def test_fault_a_prefix_that_skips(monkeypatch):
         last = outcome.verdict.count[:, None] == jnp.arange(block.tokens.shape[1])
         return block.replace(slots=jnp.where(last, block.slots, cache.size))
 
-    run, sound = loop(True), reading.pairs
-    monkeypatch.setattr(reading, "pairs", pairs)
+    run, sound = loop(True), draft_head.pairs
+    monkeypatch.setattr(draft_head, "pairs", pairs)
     assert not run.agrees()
 
 

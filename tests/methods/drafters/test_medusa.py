@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, compose, reading
+from decoding import Method, Spec, compose
+from decoding.tree_building import draft_head
 from models.errors import ConfigError, MethodError
 from models.heads import layers
 from models.heads import medusa as heads
@@ -42,7 +43,7 @@ def test_fault_the_state_of_the_root(monkeypatch):
     def stale(outcome, tap, old):
         return outcome.target.hidden[tap][:, 0].astype(old.dtype)
 
-    monkeypatch.setattr(reading, "last_state", stale)
+    monkeypatch.setattr(draft_head, "last_state", stale)
     assert not run.agrees()
 
 

@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 
-from decoding import Method, base, loop
+from decoding import Method, base
+from decoding.loops import decode
 from models import toy
 from tests.conformance import kit
 
@@ -23,7 +24,7 @@ def test_worked_example():
     program = run.parts.program
 
     def draft(params, state):
-        ctx = loop.context(program, params, state)
+        ctx = decode.context(program, params, state)
         return program.drafter.draft(state.key, ctx, state.drafter)[0]
 
     nodes = jax.jit(draft)(run.params, state)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import decoding
-from decoding import Method, Spec, base, riders
+from decoding import Method, Spec, base
+from decoding.tree_building import aux_nodes
 from models import transformer
 from models.errors import MethodError
 from models.heads import ppd as heads
@@ -40,20 +41,20 @@ def test_drafts_in_the_loop_are_those_over_the_text():
 def test_fault_the_prompts_of_another_node(monkeypatch):
     """Planted: the laws are read behind the root, not the last accepted node."""
     run = loop()
-    sound = riders.tree.last_node
-    monkeypatch.setattr(riders.tree, "last_node", lambda verdict: 0 * sound(verdict))
+    sound = aux_nodes.tree.last_node
+    monkeypatch.setattr(aux_nodes.tree, "last_node", lambda verdict: 0 * sound(verdict))
     assert not run.agrees()
 
 
 def test_fault_copies_that_see_one_another(monkeypatch):
     """Planted: the chain of a copy begins behind another copy's."""
-    sound = riders.Riders.__init__
+    sound = aux_nodes.Riders.__init__
 
     def init(self, *arguments):
         sound(self, *arguments)
         self.parents[:, 1, 0] = self.index[:, 0, -1]
 
-    monkeypatch.setattr(riders.Riders, "__init__", init)
+    monkeypatch.setattr(aux_nodes.Riders, "__init__", init)
     assert not loop.__wrapped__().agrees()
 
 
@@ -75,7 +76,7 @@ def rounds(prompts, plan, count: int):
 
 def test_a_plan_decides_who_carries_what():
     """Each row's block is that of its state: kinds, parents, and what is known next."""
-    full = riders.Riders(4, 3, 2, agreement.VOCAB).nodes
+    full = aux_nodes.Riders(4, 3, 2, agreement.VOCAB).nodes
     states, widths = set(), set()
     for known, outcome, after in rounds(params(), PLAN, 6):
         nodes = outcome.tree
@@ -115,7 +116,7 @@ def test_bad_plans():
         (((3, 0, 0, 4),) * 3, "-1 to 3 riders"),
     ):
         with pytest.raises(MethodError, match=message):
-            riders.Riders(4, 3, 1, 10, plan)
+            aux_nodes.Riders(4, 3, 1, 10, plan)
 
 
 def test_equal_copies_are_one():

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, lookup
+from decoding import Method, Spec
 from decoding.drafters import prompt_lookup
+from decoding.text_lookup import suffix_match
 from models.errors import MethodError
 from tests.conformance import kit as conformance
 from tests.methods.drafters import kit
@@ -83,10 +84,10 @@ def test_the_greatest_counts_and_of_equals_the_first():
     rng = np.random.default_rng(0)
     for top in (4, 2**24):
         counts = rng.integers(max(0, top - 40), top, (3, 200)).astype(np.int32)
-        found, at = lookup.greatest(jnp.asarray(counts), 20)
+        found, at = suffix_match.greatest(jnp.asarray(counts), 20)
         order = np.argsort(-counts, axis=1, kind="stable")[:, :20]
         np.testing.assert_array_equal(at, order)
         np.testing.assert_array_equal(found, np.take_along_axis(counts, order, 1))
     # Planted: past 2^24 a float32 tells neighbours apart no longer.
     close = jnp.asarray([[2**24, 2**24 + 1]], jnp.int32)
-    assert int(lookup.greatest(close, 1)[1][0, 0]) == 0
+    assert int(suffix_match.greatest(close, 1)[1][0, 0]) == 0

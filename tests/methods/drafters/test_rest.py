@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, datastore
+from decoding import Method, Spec
 from decoding.drafters import rest
+from decoding.text_lookup import suffix_array
 from experiments import datastore as command
 from models.errors import MethodError
 from tests.conformance import kit as conformance
@@ -23,33 +24,33 @@ TEXTS = np.random.default_rng(0).integers(0, 4, (3, 60)).tolist()
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("datastore")
-    datastore.save(datastore.build(TEXTS), path)
+    suffix_array.save(suffix_array.build(TEXTS), path)
     return str(path)
 
 
 def suffixes(tokens: list[int]) -> list[int]:
-    return sorted(range(len(tokens)), key=lambda i: tokens[i : i + datastore.DEPTH])
+    return sorted(range(len(tokens)), key=lambda i: tokens[i : i + suffix_array.DEPTH])
 
 
 def test_the_suffix_array():
     """Sorted by 64 tokens; a text that repeats itself has many equal beginnings."""
     for texts in (TEXTS, [[1] * 100, [1, 2] * 50], [[5]]):
-        store = datastore.build(texts)
+        store = suffix_array.build(texts)
         tokens = store.tokens.tolist()
         assert tokens == [t for text in texts for t in [*text, -1]]
-        key = [tokens[i : i + datastore.DEPTH] for i in store.order]
-        assert key == [tokens[i : i + datastore.DEPTH] for i in suffixes(tokens)]
+        key = [tokens[i : i + suffix_array.DEPTH] for i in store.order]
+        assert key == [tokens[i : i + suffix_array.DEPTH] for i in suffixes(tokens)]
         assert sorted(store.order.tolist()) == list(range(len(tokens)))
 
 
 def test_ranges_by_hand():
     """Of every query of 1 to 4 tokens: as many places as a scan finds."""
-    store = datastore.build(TEXTS)
+    store = suffix_array.build(TEXTS)
     tokens = store.tokens.tolist()
-    held = datastore.Datastore(*map(jnp.asarray, store))
+    held = suffix_array.Datastore(*map(jnp.asarray, store))
     queries = np.random.default_rng(1).integers(0, 5, (60, 4))
     sizes = np.arange(60) % 4 + 1
-    find = jax.jit(jax.vmap(lambda q, s: datastore.find(held, q, s)))
+    find = jax.jit(jax.vmap(lambda q, s: suffix_array.find(held, q, s)))
     low, high = find(jnp.asarray(queries, jnp.int32), jnp.asarray(sizes, jnp.int32))
     met = 0
     for query, size, a, b in zip(queries.tolist(), sizes, low.tolist(), high.tolist()):
@@ -119,9 +120,9 @@ def test_many_places_are_thinned_evenly(directory):
 def test_fault_the_least_places_alone(directory):
     """Planted: the first 8 places (the official code's) never go on with 2 or 3, of
     which there are more than of 0 and 1."""
-    store = datastore.load(directory)
-    held = datastore.Datastore(*(jnp.asarray(np.asarray(x)) for x in store))
-    low, high = datastore.find(held, jnp.array([1], jnp.int32), jnp.int32(1))
+    store = suffix_array.load(directory)
+    held = suffix_array.Datastore(*(jnp.asarray(np.asarray(x)) for x in store))
+    low, high = suffix_array.find(held, jnp.array([1], jnp.int32), jnp.int32(1))
     assert int(high - low) > 30
     heads = np.asarray(store.tokens)[np.asarray(store.order)[int(low) :][:8] + 1]
     assert set(heads.tolist()) <= {-1, 0, 1}
@@ -138,7 +139,7 @@ def test_damaged_datastores(tmp_path):
     with pytest.raises(MethodError, match="not an array file"):
         rest.drafter(str(tmp_path))
     with pytest.raises(MethodError, match="empty"):
-        datastore.build([[], []])
+        suffix_array.build([[], []])
 
 
 def test_the_golden_datastore_is_read_and_made_again(tmp_path):
@@ -147,8 +148,8 @@ def test_the_golden_datastore_is_read_and_made_again(tmp_path):
         [*prompt, *conformance.greedy_by_hand(conformance.TARGET.params, prompt, 40)]
         for prompt in conformance.PROMPTS
     ]
-    datastore.save(datastore.build(texts), tmp_path)
-    for name in datastore.FILES:
+    suffix_array.save(suffix_array.build(texts), tmp_path)
+    for name in suffix_array.FILES:
         golden = np.load(f"{GOLDEN}/{name}", allow_pickle=False)
         assert np.load(tmp_path / name).tolist() == golden.tolist()
 
@@ -170,11 +171,11 @@ def test_the_command(tmp_path, capsys):
     rows.write_text('{"q": "one", "a": "two"}\n{"q": "three", "a": ""}\n')
     fields = [f"--text={rows}", "--fields=q,a", f"--out={out}"]
     assert command.main(fields) == 0
-    tokens = datastore.load(out).tokens
-    assert (tokens == datastore.END).sum() == 2
+    tokens = suffix_array.load(out).tokens
+    assert (tokens == suffix_array.END).sum() == 2
     assert command.main([*fields, "--most=4"]) == 0
-    np.testing.assert_array_equal(datastore.load(out).tokens[:3], tokens[:3])
-    assert len(datastore.load(out).tokens) <= 5
+    np.testing.assert_array_equal(suffix_array.load(out).tokens[:3], tokens[:3])
+    assert len(suffix_array.load(out).tokens) <= 5
     assert command.main([f"--text={rows}", "--fields=x", f"--out={out}"]) == 2
     assert command.main([f"--out={out}"]) == 2
     assert command.main([f"--text={tmp_path}/none", f"--out={out}"]) == 2

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, base, lookup
+from decoding import Method, Spec, base
 from decoding.drafters import suffix_decoding
+from decoding.text_lookup import suffix_match
 from models.errors import MethodError
 from tests.conformance import kit as conformance
 from tests.methods.drafters import kit
@@ -220,10 +221,10 @@ def test_fault_the_end_matches_itself():
     text = [3, 1, 2]
     ends = jnp.array([[len(text)]])
     ctx = kit.context([text], size=8)
-    pattern = lookup.last_tokens(ctx.tokens, ctx.length, 4)
+    pattern = suffix_match.last_tokens(ctx.tokens, ctx.length, 4)
     assert pattern.tolist() == [[2, 1, 3, -1]]
-    sound = lookup.matches(ctx.tokens[:, None], ends, pattern)
-    wrong = lookup.matches(ctx.tokens[:, None], ends + 1, pattern)
+    sound = suffix_match.matches(ctx.tokens[:, None], ends, pattern)
+    wrong = suffix_match.matches(ctx.tokens[:, None], ends + 1, pattern)
     assert not sound.any() and int(wrong.max()) == 3
 
 

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, base, chains
+from decoding import Method, base
 from decoding.drafters import swift
+from decoding.tree_building import adaptive_chain
 from models import toy
 from models.errors import MethodError
 from tests.conformance import kit
@@ -33,7 +34,7 @@ def test_packing_by_hand():
     drawn = jnp.array([[[1, 2, 0], [3, 0, 0], [4, 5, 6]]], jnp.int32)
     wide = jnp.array([[2, 1, 3]], jnp.int32)
     count = jnp.array([3], jnp.int32)
-    chain = chains.Chain(drawn, count, count, None, wide, None)
+    chain = adaptive_chain.Chain(drawn, count, count, None, wide, None)
     nodes = swift.packed(jnp.array([7]), chain, 6, base.POINT)
     assert nodes.tokens.tolist() == [[7, 1, 2, 3, 4, 5]]
     assert nodes.parents.tolist() == [[-1, 0, 0, 1, 3, 3]]

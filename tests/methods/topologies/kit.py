@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from decoding import base, drafting, tree
+from decoding import base, tree
+from decoding.tree_building import grow
 from models.base import ModelOutput
 from tests import oracles
 from tests.methods.drafters.kit import IDENTITY
@@ -70,7 +71,7 @@ def grown(topology: base.Topology, rows: int, q, seed, params=None) -> base.Toke
         () if topology.watch is None else jnp.broadcast_to(jnp.eye(1, V), (rows, 1, V))
     )
     args = (model, q, Cache(length - 1), ctx, topology, keys[1:], state, root, own)
-    return drafting.grow(*args)[0]
+    return grow.grow(*args)[0]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -83,7 +83,7 @@ def test_law(nodes, width, least):
 
 def test_fault_a_slot_that_looks_at_its_draft(monkeypatch):
     """Planted: of the drafts of a level the likeliest are kept, not the best slots."""
-    sound = dyspec.ranking.best
+    sound = dyspec.node_ranking.best
 
     def likeliest(slot, width):
         q = jnp.log(jnp.asarray(kit.Q, jnp.float32))[0]
@@ -93,7 +93,7 @@ def test_fault_a_slot_that_looks_at_its_draft(monkeypatch):
         return local, rank, jnp.pad(held, ((0, 0), (0, width - 2)), constant_values=-9)
 
     drawn = {}
-    children = dyspec.ranking.children
+    children = dyspec.node_ranking.children
 
     def remember(values, k):
         best, drawn["tokens"] = children(values, k)
@@ -105,8 +105,8 @@ def test_fault_a_slot_that_looks_at_its_draft(monkeypatch):
         value = jnp.where(value == -9, -jnp.inf, value)
         return jnp.pad(local, grow), jnp.pad(rank, grow), value
 
-    monkeypatch.setattr(dyspec.ranking, "children", remember)
-    monkeypatch.setattr(dyspec.ranking, "best", padded)
+    monkeypatch.setattr(dyspec.node_ranking, "children", remember)
+    monkeypatch.setattr(dyspec.node_ranking, "best", padded)
     assert kit.accepted_and_fit(dyspec.topology(4, 1, 3), VERIFIER)[1] < kit.FAULT
 
 

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, base, drafting, loop, tree
+from decoding import Method, Spec, base, tree
+from decoding.loops import decode
 from decoding.topologies import hardware_aware
+from decoding.tree_building import grow
 from decoding.verifiers import recursive_rejection
 from models.base import Block, ModelOutput, Visibility
 from models.errors import MethodError
@@ -107,7 +109,7 @@ def test_law():
 
 @pytest.mark.parametrize(("last", "width"), [(0, 1), (1, 2), (2, 4), (3, 4), (5, 6)])
 def test_the_narrowest_block_that_holds_the_nodes(last, width):
-    """`loop.forward` with programs of 1, 2, 4 and 6 nodes; logits tell which ran."""
+    """`decode.forward` with programs of 1, 2, 4 and 6 nodes; logits tell which ran."""
 
     def model(params, cache, block, taps):
         size = block.tokens.shape[1]
@@ -122,12 +124,12 @@ def test_the_narrowest_block_that_holds_the_nodes(last, width):
     block = Block(zeros, zeros, zeros, seen)
     kind = zeros.at[:, 0].set(base.CANDIDATE).at[1, last].set(base.CANDIDATE)
     draft = base.TokenTree(zeros, zeros, kind)
-    out, cache = loop.forward(program, None, jnp.int32(0), block, draft)
+    out, cache = decode.forward(program, None, jnp.int32(0), block, draft)
     assert int(cache) == width and out.logits.shape == (2, 6, 3)
     assert (out.logits[:, :width] == width).all() and (out.logits[:, width:] == 0).all()
 
 
-def resting(plan: list[int], rounds: int) -> tuple[programs.Run, loop.DecodeState]:
+def resting(plan: list[int], rounds: int) -> tuple[programs.Run, decode.DecodeState]:
     """A perfect draft model that rests for some rounds and then drafts `plan`."""
     spec = Spec("topologies/hardware_aware", times=STEEP, choices=CHOICES)
     method = Method(Spec("drafters/model"), topology=spec)
@@ -156,7 +158,7 @@ def test_it_catches_up_after_a_rest():
 
 def test_fault_a_rest_is_forgotten(monkeypatch):
     """Planted: the root counts as run when it was not; drafts are no longer perfect."""
-    sound = drafting.commit
+    sound = grow.commit
 
     def commit(cache, topology, outcome):
         slots = jnp.maximum(outcome.tree.slots, 0)
@@ -164,8 +166,8 @@ def test_fault_a_rest_is_forgotten(monkeypatch):
             cache, topology, outcome.replace(tree=outcome.tree.replace(slots=slots))
         )
 
-    monkeypatch.setattr(drafting, "commit", commit)
-    monkeypatch.setattr(programs.decoder, "_DECODERS", {})  # nothing compiled before
+    monkeypatch.setattr(grow, "commit", commit)
+    monkeypatch.setattr(programs.engines, "_DECODERS", {})  # nothing compiled before
     run, state = resting([0, 1, 3], 20)
     _, outcome = run.engine.step(run.params, state)
     assert outcome.verdict.count.tolist() != [2] * len(programs.PROMPTS)

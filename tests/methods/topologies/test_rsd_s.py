@@ -76,7 +76,7 @@ def test_a_law_with_few_tokens():
 
 def test_fault_siblings_in_the_order_of_q(monkeypatch):
     """Planted: the beam is filled by q, as if what was drawn had no order."""
-    sound = rsd_s.ranking.best_children
+    sound = rsd_s.node_ranking.best_children
 
     def by_phi(values, width):
         local, tokens, best = sound(values, width)
@@ -84,7 +84,7 @@ def test_fault_siblings_in_the_order_of_q(monkeypatch):
         swap = lambda x: jnp.take_along_axis(x, order, 1)
         return swap(local), swap(tokens), swap(best)
 
-    monkeypatch.setattr(rsd_s.ranking, "best_children", by_phi)
+    monkeypatch.setattr(rsd_s.node_ranking, "best_children", by_phi)
     assert kit.accepted_and_fit(rsd_s.topology(3, 1), VERIFIER)[1] < kit.FAULT
 
 

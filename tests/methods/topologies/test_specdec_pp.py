@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base, drafting
+from decoding import base
 from decoding.topologies import specdec_pp
+from decoding.tree_building import grow
 from decoding.verifiers import rejection
 from models.errors import ConfigError, MethodError
 from tests.methods.topologies import kit
@@ -181,5 +182,5 @@ def test_bad_arguments():
         grown({"acceptance": wide}, 0.5)
     topology = specdec_pp.topology(length=2)
     with pytest.raises(MethodError, match="shows none"):
-        drafting._check(())
+        grow._check(())
     assert topology.linear and topology.nodes == 3

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base, drafting, draws
+from decoding import base
 from decoding.topologies import static
+from decoding.tree_building import child_sampling, grow
 from models.errors import MethodError
 from tests.methods.drafters import kit
 
@@ -17,7 +18,7 @@ def grown(draw: str, seed: int = 0) -> tuple[base.TokenTree, jax.Array, jax.Arra
     """Both levels of the tree, with the laws of its three inner nodes."""
     topology = static.topology(CHOICES, draw)
     ctx = kit.context([[5], [6]])
-    nodes = drafting.empty(ctx, topology)
+    nodes = grow.empty(ctx, topology)
     laws = jax.random.normal(jax.random.key(seed), (2, 3, 8))
     if draw in (base.IID, base.NO_REPLACE):
         nodes = base.TokenTree(
@@ -79,7 +80,7 @@ def test_draws_follow_the_law():
     logits = jnp.log(jnp.array([0.5, 0.3, 0.2]))
     keys = jax.random.split(jax.random.key(0), 20_000)
     for draw in (base.IID, base.NO_REPLACE):
-        one = lambda key, draw=draw: draws.candidates(
+        one = lambda key, draw=draw: child_sampling.candidates(
             draw, key[None], logits[None, None], 2, jnp.zeros((1, 3))
         )[0, 0, 0]
         counts = np.bincount(jax.vmap(one)(keys), minlength=3) / len(keys)

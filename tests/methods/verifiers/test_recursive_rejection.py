@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base, draws
+from decoding import base
+from decoding.tree_building import child_sampling
 from decoding.verifiers import recursive_rejection
 from tests import oracles
 
@@ -47,7 +48,7 @@ def test_it_stops_where_the_draft_has_no_more_tokens():
     verify = recursive_rejection.verifier().verify
 
     def one(key):
-        drawn = draws.candidates(
+        drawn = child_sampling.candidates(
             base.NO_REPLACE, key[None], q[None, None], 3, jnp.zeros((1, 4))
         )[0, 0]
         nodes = oracles.siblings(drawn, base.NO_REPLACE, q)
@@ -70,14 +71,14 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_order_that_looks_at_the_token(name, monkeypatch):
-    sound = draws.candidates
+    sound = child_sampling.candidates
 
     def candidates(draw, keys, logits, k, noise):
         drawn = sound(draw, keys, logits, 3, noise)[0, 0]
         changed = FAULTS[name](drawn, logits[0, 0])
         return jnp.resize(changed, (1, 1, k))
 
-    monkeypatch.setattr(draws, "candidates", candidates)
+    monkeypatch.setattr(child_sampling, "candidates", candidates)
     kept = 2 if name == "keep_the_best_of_three" else 3
     fresh = recursive_rejection.verifier()  # a new function: nothing is cached
     tokens, _ = oracles.simulate(fresh, base.NO_REPLACE, kept, N)

@@ -16,7 +16,7 @@ GAMMA, ROWS, NEW, SIZE = 3, 1024, 40, 64
 def tokens_per_call(rate: float, alter=lambda run: run) -> tuple[float, float]:
     """Mean over rows, and its standard error."""
     method = Method(
-        Spec("drafters/self"),
+        Spec("drafters/oracle"),
         verifier=Spec("verifiers/simulated", rate=rate),
         topology=Spec("topologies/chain", length=GAMMA),
     )

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base, transport
+from decoding import base
+from decoding.theory import optimal_transport
 from decoding.verifiers import spectr
 from tests import oracles
 
@@ -24,7 +25,9 @@ def test_closed_form_gives_the_golden_numbers():
 def test_acceptance_and_law(k):
     tokens, ranks = oracles.simulate(spectr.verifier(), base.IID, k, N)
     assert oracles.within(ranks.sum(), N, GOLDEN[k - 1][1])
-    assert ranks.sum() / N <= transport.acceptance(oracles.P, oracles.Q, k) + 0.01
+    assert (
+        ranks.sum() / N <= optimal_transport.acceptance(oracles.P, oracles.Q, k) + 0.01
+    )
     assert oracles.chi_square(tokens, oracles.P) > 1e-4
 
 

@@ -28,7 +28,7 @@ COMPONENTS = ("drafter", "verifier", "transform", "stop")
 
 
 def axes(state: Any) -> Any:
-    """The axes of every leaf of a `loop.DecodeState`."""
+    """The axes of every leaf of a `decode.DecodeState`."""
     fields = {name: getattr(state, name) for name in state.__dataclass_fields__}
     return replace(
         state,

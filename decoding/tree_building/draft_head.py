@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, drafting, tree
+from decoding import base, tree
+from decoding.tree_building import grow
 from models.base import Block, LanguageModel, causal_block
 from models.errors import MethodError
 from models.heads import layers
@@ -31,7 +32,7 @@ class Row:
 
 
 class Start(NamedTuple):
-    """What a tree grows from: see `drafting.sprout`, which is called with it."""
+    """What a tree grows from: see `grow.sprout`, which is called with it."""
 
     call: Call
     logits: Array  # float32[B, V]: the root's, raw
@@ -62,7 +63,7 @@ def drafter(
     def draft(keys, ctx: base.Context, state: base.State):
         row = state.row
         first = start(ctx, row.own, row.cache)
-        nodes, grown, cache = drafting.sprout(
+        nodes, grown, cache = grow.sprout(
             first.call,
             row.cache,
             ctx.length - 1 if first.prefix is None else first.prefix,

@@ -6,9 +6,10 @@ tokens than the others, `max_new_tokens`. A line of the output has `index`, `tok
 (the prompt's, then the new ones), `prompt_tokens`, `ended` (whether the text came to
 its end) and, with a tokenizer, `text`; `<out>.json` beside it says what it is of.
 
-Texts come as rows are done (`decoding/refill.py`) and wait for those before them. A run
-that was killed goes on after the last whole line and writes the same bytes: a text
-depends on seed and index alone, not on the batch or the time of its admission.
+Texts come as rows are done (`decoding/serving/continuous_batching.py`) and wait for
+those before them. A run that was killed goes on after the last whole line and writes
+the same bytes: a text depends on seed and index alone, not on the batch or the time of
+its admission.
 """
 
 import hashlib
@@ -18,7 +19,9 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from decoding import compose, decoder, refill
+from decoding import compose
+from decoding.loops import engines
+from decoding.serving import continuous_batching
 from models import processes
 from models.errors import DataError
 from models.heads import files
@@ -110,8 +113,8 @@ def write(
     about: dict[str, Any],
     seed: int = 0,
     batch: int = 8,
-    usage: refill.Usage | None = None,
-    observe: Callable[[refill.Finished], None] | None = None,
+    usage: continuous_batching.Usage | None = None,
+    observe: Callable[[continuous_batching.Finished], None] | None = None,
 ) -> int:
     """Write the text of every prompt to `path`; how many were written now.
 
@@ -133,12 +136,12 @@ def write(
             )
         if done == len(prompts):
             return 0
-        texts = refill.decode(
+        texts = continuous_batching.decode(
             parts,
             params,
             [p.tokens for p in prompts],
             [len(p.tokens) + p.new for p in prompts],
-            decoder.request_keys(seed, len(prompts), 1),
+            engines.request_keys(seed, len(prompts), 1),
             batch,
             wanted=range(done, len(prompts)),
             usage=usage,
@@ -181,7 +184,7 @@ def described(lm: Any, prompts: Sequence[Prompt], seed: int) -> dict[str, Any]:
     }
 
 
-def _line(lm: Any, text: refill.Finished, prompt: list[int]) -> str:
+def _line(lm: Any, text: continuous_batching.Finished, prompt: list[int]) -> str:
     tokens = [*prompt, *text.tokens]
     row: dict[str, Any] = {
         "index": text.request,

@@ -28,7 +28,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding import tree, trees
+from decoding import tree
+from decoding.tree_design import tree_code
 from models.errors import MethodError
 
 Hits = Sequence[Sequence[float]]
@@ -38,7 +39,7 @@ FIRST = 10  # candidates of state 1, whose laws are of one depth
 class Sparse(NamedTuple):
     """Trees for every state, as `drafters/ppd` takes them."""
 
-    choices: trees.Choices  # of all states together, for `topologies/static`
+    choices: tree_code.Choices  # of all states together, for `topologies/static`
     plan: tuple[tuple[int, ...], ...]  # [state - 1][node]: prompts, -1: not there
     tokens: float  # 1 + E, expected a round
     shares: tuple[float, ...]  # pi of states 1 .. m; official: and of the wasted one
@@ -82,7 +83,7 @@ def fastest(made: Mapping[int, Sparse], seconds: Mapping[int, float]) -> int:
     return max(sorted(made), key=lambda budget: made[budget].tokens / seconds[budget])
 
 
-def values(hits: Hits, choices: trees.Choices) -> dict[tuple[int, ...], float]:
+def values(hits: Hits, choices: tree_code.Choices) -> dict[tuple[int, ...], float]:
     """v of every node: the product of the hits on its path."""
     return {c: float(np.prod([hits[d][r] for d, r in enumerate(c)])) for c in choices}
 
@@ -98,7 +99,7 @@ def ends(v: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
 
 def _build(hits: Hits, budget: int, sizes: Sequence[int], official: bool) -> Sparse:
     m = len(hits)
-    grown = [trees.by_accuracy(hits[: s + 1], n)[0] for s, n in enumerate(sizes)]
+    grown = [tree_code.by_accuracy(hits[: s + 1], n)[0] for s, n in enumerate(sizes)]
     v = [values(hits, choices) for choices in grown]
     worth = [0.0, *(sum(each.values()) for each in v)]
     w = [ends(each) for each in v]

@@ -20,7 +20,8 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-from decoding import base, drafting, reading, tree
+from decoding import base, tree
+from decoding.tree_building import draft_head, grow
 from models.errors import MethodError
 
 Plan = Sequence[Sequence[int]]
@@ -150,7 +151,7 @@ class Riders:
         """The topology's state after a round; under a plan it learns nothing."""
         if self.planned:
             return own
-        seen = drafting.part(outcome, topology, outcome.verdict.count, outcome.active)
+        seen = grow.part(outcome, topology, outcome.verdict.count, outcome.active)
         return topology.adapt(own, seen)
 
 
@@ -182,8 +183,8 @@ def drafter(
     def draft(keys, ctx: base.Context, state: base.State):
         row = state.row
         own = base.State(row.grown, state.shared)
-        call, at = reading.by_level(row.laws), ctx.length - 1
-        nodes, grown, _ = drafting.sprout(
+        call, at = draft_head.by_level(row.laws), ctx.length - 1
+        nodes, grown, _ = grow.sprout(
             call, (), at, ctx, topology, keys, own, row.laws[:, 0]
         )
         nodes = riders.attach(nodes, row.known)

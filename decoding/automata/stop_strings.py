@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from decoding.constraints import automaton
+from decoding.automata import token_dfa
 from models.errors import PromptError
 
 
@@ -36,7 +36,7 @@ def _encode(strings: Sequence[str]) -> list[bytes]:
     return [string.encode("utf-8") for string in strings]
 
 
-def _aho_corasick(words: list[bytes]) -> automaton.ByteDFA:
+def _aho_corasick(words: list[bytes]) -> token_dfa.ByteDFA:
     """State 0 has matched nothing of any word; the last state is absorbing."""
     children: list[dict[int, int]] = [{}]
     whole = [False]
@@ -63,7 +63,7 @@ def _aho_corasick(words: list[bytes]) -> automaton.ByteDFA:
     # A text that has matched stays matched, whatever follows.
     step[accept[step]] = len(children)
     step[-1] = len(children)
-    return automaton.ByteDFA(step, accept, 0)
+    return token_dfa.ByteDFA(step, accept, 0)
 
 
 def stopper(strings: Sequence[str], tokenizer: Any, vocab_size: int) -> Stopper | None:
@@ -75,12 +75,12 @@ def stopper(strings: Sequence[str], tokenizer: Any, vocab_size: int) -> Stopper 
     words = _encode(strings)
     if not words:
         return None
-    dfa = automaton.minimise(_aho_corasick(words))
+    dfa = token_dfa.minimise(_aho_corasick(words))
     tokens = tokenizer.token_bytes()[:vocab_size]
-    lifted = automaton.lift(dfa, tokens, vocab_size, inert=True)
+    lifted = token_dfa.lift(dfa, tokens, vocab_size, inert=True)
     return Stopper(
-        jnp.asarray(automaton.compact(lifted.next)),
-        jnp.asarray(automaton.compact(lifted.classes)),
+        jnp.asarray(token_dfa.compact(lifted.next)),
+        jnp.asarray(token_dfa.compact(lifted.classes)),
         jnp.int32(lifted.start),
         jnp.asarray(lifted.accept),
     )

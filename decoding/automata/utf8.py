@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding.constraints import automaton, characters
+from decoding.automata import regex_syntax, token_dfa
 
 
 class _Form(NamedTuple):
@@ -49,7 +49,7 @@ def _forms(key: np.ndarray, keys: int) -> list[_Form]:
     return forms
 
 
-def byte_automaton(dfa: characters.CharacterDFA) -> automaton.ByteDFA:
+def byte_automaton(dfa: regex_syntax.CharacterDFA) -> token_dfa.ByteDFA:
     """The minimal automaton of the UTF-8 forms of the strings of `dfa`.
 
     Its start is DEAD when there are none.
@@ -69,10 +69,10 @@ def byte_automaton(dfa: characters.CharacterDFA) -> automaton.ByteDFA:
 
     for char, form, level, node in queue:  # grows while it is read
         moves = dfa.moves[char]
-        target = np.full(keys + 1, automaton.DEAD, np.int32)
+        target = np.full(keys + 1, token_dfa.DEAD, np.int32)
         for transition, reached in moves.items():
             target[transition] = visit((reached, 0, -1, 0))
-        row = np.full(256, automaton.DEAD, np.int32)
+        row = np.full(256, token_dfa.DEAD, np.int32)
         if level == 0:
             row[0x80:0xC0] = target[forms[form].tables[0][node]]
         elif level > 0:
@@ -85,13 +85,13 @@ def byte_automaton(dfa: characters.CharacterDFA) -> automaton.ByteDFA:
                 row[kind.lead : kind.lead + len(to)] = to
         rows.append(row)
     accept = np.array([dfa.accept[s[0]] and s[2] < 0 for s in queue])
-    return automaton.minimise(automaton.ByteDFA(np.stack(rows), accept, 0))
+    return token_dfa.minimise(token_dfa.ByteDFA(np.stack(rows), accept, 0))
 
 
 def _enter(forms, char, form, level, nodes, moves, visit) -> np.ndarray:
     """The byte states of `nodes`; DEAD where no character below one has a move."""
     alive = forms[form].holds[level][:, list(moves)].any(1)
-    to = np.full(len(alive), automaton.DEAD, np.int32)
+    to = np.full(len(alive), token_dfa.DEAD, np.int32)
     for node in np.unique(nodes):
         if alive[node]:
             to[node] = visit((char, form, level, int(node)))

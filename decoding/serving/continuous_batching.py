@@ -26,7 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from decoding import base, compose, decoder, loop
+from decoding import base, compose
+from decoding.loops import decode as loop
+from decoding.loops import engines
 from models import sharding
 from models.errors import PromptError
 
@@ -76,7 +78,7 @@ def decode(
     """Decode the prompts `wanted` (all) in `batch` rows; texts come as they end.
 
     `limits` and `keys` are those of all prompts, in their order: lengths, prompt
-    included, and `decoder.request_keys`. A row that is done waits until `free` are;
+    included, and `engines.request_keys`. A row that is done waits until `free` are;
     `free=batch` is decoding batch by batch.
 
     Raises `PromptError` for sizes below 1, and where a stream has prompts of its own.
@@ -88,7 +90,7 @@ def decode(
         if stream.prompts is not None:
             raise PromptError(f"stream {name!r} has prompts of its own: use generate")
     usage = Usage() if usage is None else usage
-    engine, size = decoder.decoder(parts), decoder.bucket(max(limits))
+    engine, size = engines.decoder(parts), engines.bucket(max(limits))
     begun, compiled = time.perf_counter(), engine.compile_seconds
 
     def clock() -> float:

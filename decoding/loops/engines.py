@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from decoding import base, compose, loop, noise, sharding, stats
+from decoding import base, compose, noise, state_sharding, stats
+from decoding.loops import decode
 from models import sharding as models_sharding
 from models.errors import PromptError
 from models.shared import must_be_dense, shared
 
-Loop = Callable[[Callable, loop.DecodeState], loop.DecodeState]
+Loop = Callable[[Callable, decode.DecodeState], decode.DecodeState]
 
 SHARED = 2**14  # slots of a cache from which it pays not to hold them
 
@@ -38,7 +39,7 @@ def bucket(size: int) -> int:
 class Decoder:
     """One composition and its compiled functions, by the shapes of their arguments."""
 
-    def __init__(self, program: loop.Program):
+    def __init__(self, program: decode.Program):
         self.program = program
         self.compile_seconds = 0.0
         self._compiled: dict[Any, Callable] = {}
@@ -53,7 +54,7 @@ class Decoder:
         size: int,
         memory: Any = None,
         share: bool = False,
-    ) -> loop.DecodeState:
+    ) -> decode.DecodeState:
         """A state for `prompts`, caches filled; `size` is the token buffer's `T`.
 
         `limits` are the lengths (prompt included) at which rows end. `parts` may hold
@@ -62,38 +63,38 @@ class Decoder:
         """
         given = (params, parts, prompts, limits, keys, size, memory, share)
         state, own = blank(self.program, *given, self.program.model.plan)
-        return self._call("prefill", loop.prefill, (1,), params, state, own)
+        return self._call("prefill", decode.prefill, (1,), params, state, own)
 
     def advance(
         self,
         params: dict,
-        state: loop.DecodeState,
+        state: decode.DecodeState,
         rounds: int | None = None,
         free: int | None = None,
-    ) -> loop.DecodeState:
+    ) -> decode.DecodeState:
         """Decode until `free` rows are done (default: all) or `rounds` have passed."""
         rounds = np.iinfo(np.int32).max if rounds is None else rounds
         free = state.done.shape[0] if free is None else free
         bounds = (np.int32(rounds), np.int32(free))
-        return self._call("advance", loop.advance, (1,), params, state, *bounds)
+        return self._call("advance", decode.advance, (1,), params, state, *bounds)
 
     def step(
-        self, params: dict, state: loop.DecodeState
-    ) -> tuple[loop.DecodeState, base.Outcome]:
+        self, params: dict, state: decode.DecodeState
+    ) -> tuple[decode.DecodeState, base.Outcome]:
         """One round, with its outcome, for host loops that show or record it."""
-        return self._call("step", loop.round_, (1,), params, state)
+        return self._call("step", decode.round_, (1,), params, state)
 
     def admit(
         self,
-        state: loop.DecodeState,
+        state: decode.DecodeState,
         row: int,
-        fresh: loop.DecodeState,
+        fresh: decode.DecodeState,
         source: int = 0,
-    ) -> loop.DecodeState:
+    ) -> decode.DecodeState:
         """Put request `source` of `fresh` (a `start` of the same `size`) in `row`."""
 
         def put(program, state, row, fresh, source):
-            return loop.admit(state, row, fresh, source)
+            return decode.admit(state, row, fresh, source)
 
         at = jnp.int32(row), jnp.int32(source)
         return self._call("admit", put, (0,), state, at[0], fresh, at[1])
@@ -118,7 +119,7 @@ class Decoder:
         state = arguments[donate[0]]
         places: dict[str, Any] = {}
         if plan is not None:
-            out = sharding.shardings(plan, state)
+            out = state_sharding.shardings(plan, state)
             places["out_shardings"] = (out, None) if name == "step" else out
         jitted = jax.jit(call, donate_argnums=donate, **places)
         with models_sharding.use(plan):
@@ -126,7 +127,7 @@ class Decoder:
 
 
 def blank(
-    program: loop.Program,
+    program: decode.Program,
     params: dict,
     parts: compose.Composition,
     prompts: Sequence[Sequence[int]],
@@ -136,15 +137,15 @@ def blank(
     memory: Any,
     share: bool,
     plan: Any,
-) -> tuple[loop.DecodeState, dict]:
+) -> tuple[decode.DecodeState, dict]:
     """The state before its prompts are read, and the prompts of the streams."""
     fresh = parts.program
     batch = len(prompts)
     tokens, length = _pad(prompts, size)
-    dtype = _dtype(params[loop.TARGET])
+    dtype = _dtype(params[decode.TARGET])
     room = max(program.drafter.nodes, program.drafter.scratch)
     slots = -(-(size + room) // 16) * 16
-    caches = {loop.TARGET: _cache(program, prompts, slots, dtype, share, plan)}
+    caches = {decode.TARGET: _cache(program, prompts, slots, dtype, share, plan)}
     own = {}
     for name, stream in program.streams.items():
         given = fresh.streams[name].prompts
@@ -155,13 +156,13 @@ def blank(
         )
         extra, kind = own[name][0].shape[1], _dtype(params[stream.params])
         make = functools.partial(stream.model.init_cache, batch, slots + extra, kind)
-        caches[name] = sharding.made(plan, make)
+        caches[name] = state_sharding.made(plan, make)
     transform = jax.vmap(fresh.transform.init, out_axes=base.ROWS)(tokens, length)
     verifier = fresh.verifier.init(params)
     stop = base.State()
     if parts.stop is not None:
         stop = base.State(jnp.full((batch,), parts.stop.start), parts.stop)
-    state = loop.DecodeState(
+    state = decode.DecodeState(
         tokens=tokens,
         origin=jnp.zeros((batch, size), jnp.int8),
         logprobs=jnp.zeros((batch, size), jnp.float32),
@@ -174,17 +175,17 @@ def blank(
         drafter=base.State(),
         verifier=base.State(_repeat(verifier.row, batch), verifier.shared),
         transform=transform,
-        policy=program.policy.init(caches[loop.TARGET]),
+        policy=program.policy.init(caches[decode.TARGET]),
         stop=stop,
         counters=stats.zeros(batch, program.drafter.depth),
     )
-    drafter = fresh.drafter.init(loop.context(fresh, params, state))
+    drafter = fresh.drafter.init(decode.context(fresh, params, state))
     if memory is not None:
         drafter = _remember(drafter, memory)
     # Every buffer is donated, so none may stand in two places of the state.
     state = jax.tree.map(jnp.array, replace(state, drafter=drafter))
     if plan is not None:
-        state = models_sharding.put(state, sharding.shardings(plan, state))
+        state = models_sharding.put(state, state_sharding.shardings(plan, state))
         own = models_sharding.put(own, plan.rows(own))
     return state, own
 
@@ -241,7 +242,7 @@ def _dtype(params: Any) -> Any:
 
 
 def _cache(
-    program: loop.Program,
+    program: decode.Program,
     prompts: Sequence,
     slots: int,
     dtype: Any,
@@ -257,8 +258,8 @@ def _cache(
     if share and like.shares and not must_be_dense(program.model.config):
         prefix = common_prefix(prompts, program.chunk)
         if prefix * (len(prompts) - 1) >= SHARED:
-            return sharding.made(plan, lambda: shared(like, prefix))
-    return sharding.made(plan, make)
+            return state_sharding.made(plan, lambda: shared(like, prefix))
+    return state_sharding.made(plan, make)
 
 
 def common_prefix(prompts: Sequence[Sequence[int]], chunk: int) -> int:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, noise, sharding, stats, tree
-from decoding.constraints import stop as stopping
+from decoding import base, noise, state_sharding, stats, tree
+from decoding.automata import stop_strings
 from models.base import ALL, NONE, Block, LanguageModel, causal_block
 from models.cache import by_rows
 from models.errors import MethodError
@@ -153,7 +153,7 @@ def round_(
         counters=_count(state.counters, outcome, new, drafts),
     )
     learned = program.drafter.observe(context(program, params, after), drafter, outcome)
-    return sharding.pinned(replace(after, drafter=learned)), outcome
+    return state_sharding.pinned(replace(after, drafter=learned)), outcome
 
 
 def forward(program, params, cache, block, draft):
@@ -221,8 +221,8 @@ def _cut(program, state, tokens, count):
     stop, reached = state.stop, [state.stop.row]
     if program.stop:
         for i in range(tokens.shape[1]):
-            reached.append(stopping.advance(stop.shared, reached[-1], tokens[:, i]))
-        ends = ends | stopping.matched(stop.shared, jnp.stack(reached[1:], 1))
+            reached.append(stop_strings.advance(stop.shared, reached[-1], tokens[:, i]))
+        ends = ends | stop_strings.matched(stop.shared, jnp.stack(reached[1:], 1))
     ends = ends & (index < count[:, None])
     first = jnp.where(ends.any(1), jnp.argmax(ends, 1).astype(jnp.int32) + 1, count)
     room = state.limit - state.length
@@ -331,7 +331,9 @@ def prefill(
         )
         ctx = context(program, params, after)
         drafter = program.drafter.observe(ctx, carry.drafter, outcome)
-        return sharding.pinned(replace(after, drafter=drafter, length=carry.length))
+        return state_sharding.pinned(
+            replace(after, drafter=drafter, length=carry.length)
+        )
 
     def more(carry: DecodeState) -> Array:
         return (carry.caches[TARGET].length < carry.length - 1).any()
@@ -392,8 +394,8 @@ def admit(
     parts: dict[str, Any] = {}
     for name in state.__dataclass_fields__:
         old, new = getattr(state, name), getattr(fresh, name)
-        if name in sharding.COMPONENTS:
+        if name in state_sharding.COMPONENTS:
             parts[name] = base.State(puts(old.row, new.row), old.shared)
         else:
             parts[name] = puts(old, new)
-    return sharding.pinned(replace(state, **parts))
+    return state_sharding.pinned(replace(state, **parts))

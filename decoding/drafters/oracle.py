@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 
-from decoding import base, drafting
+from decoding import base
 from decoding.catalogue import Card
+from decoding.tree_building import grow
 from models.base import ALL, causal_block
 
 CARD = Card(
@@ -33,7 +34,7 @@ def drafter(model, topology: base.Topology) -> base.Drafter:
         block = causal_block(ctx.root[:, None], ctx.cache.length, ones, ctx.cache.size)
         block = replace(block, logits_at=ALL)
         out, cache = model(ctx.params["target"], ctx.cache, block)
-        nodes, state, cache = drafting.grow(
+        nodes, state, cache = grow.grow(
             model,
             ctx.params["target"],
             cache,

@@ -1,7 +1,8 @@
 """How often each verifier accepts one of a node's drafts: closed forms, in float64.
 
 For a target law p and `k` drafts of law q at one node, `P(a draft is accepted)`. What
-no verifier exceeds is `decoding/transport.py`. Plain functions, for tests and reports.
+no verifier exceeds is `decoding/theory/optimal_transport.py`. Plain functions, for
+tests and reports.
 
     rejection           1 - TV(p, q)
     recursive, IID      1 - prod_i (1 - a_i),  a_i = sum_x min(P_i(x), q(x)),

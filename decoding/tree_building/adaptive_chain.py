@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, draws, tree
+from decoding import base, tree
+from decoding.tree_building import child_sampling
 from models.base import ALL, Block, LanguageModel, causal_block
 
 
@@ -84,7 +85,9 @@ def drafted(
         law = ctx.warp(raw, at)
         folded = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, level)
         noise = ctx.noise(ctx.length + level) if draw == base.COUPLED else law
-        found = draws.candidates(draw, folded, law[:, None], width, noise)[:, 0]
+        found = child_sampling.candidates(draw, folded, law[:, None], width, noise)[
+            :, 0
+        ]
         coins = jax.vmap(jax.random.fold_in, in_axes=(0, None))(folded, 1)
         step = Step(raw, law, found[:, 0], level, live, coins)
         learned, emit, go = rule(chain.memory, step)

@@ -33,8 +33,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, chains, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.tree_building import adaptive_chain
 from models.errors import MethodError
 
 CARD = Card(paper="DEL, arXiv 2504.05598", guarantee=base.LAW, needs=("model", "draw"))
@@ -84,13 +85,17 @@ def drafter(
         run = jnp.arange(depth)[:, None] < layers_run
         run = jnp.broadcast_to(run, (depth, 2))
 
-        def rule(memory, step: chains.Step):
+        def rule(memory, step: adaptive_chain.Step):
             some = jnp.broadcast_to(drafts > 0, step.live.shape)
             return memory, some, confidence(step.raw) >= level
 
-        logits, cache = chains.root_logits(model, params, ctx.cache, ctx.root, run)
-        call = chains.caller(model, params, run)
-        chain = chains.drafted(call, cache, ctx, keys, draw, logits, length, rule, ())
+        logits, cache = adaptive_chain.root_logits(
+            model, params, ctx.cache, ctx.root, run
+        )
+        call = adaptive_chain.caller(model, params, run)
+        chain = adaptive_chain.drafted(
+            call, cache, ctx, keys, draw, logits, length, rule, ()
+        )
         first = (drafts > 0).astype(jnp.int32)
         return chain.tree(ctx.root, draw, first), state, chain.cache
 
