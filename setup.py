@@ -54,7 +54,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=[f"{name}*" for name in FOLDERS]),
     package_data={
-        "models": ["tiny/*", "tiny_draft/*", "tiny_hydra_pp/*", "tiny_eagle3/*"],
+        "models": ["packaged/*/*"],
         "configs": ["trees/*"],
         "experiments": ["page.css", "prompts/*"],
     },

@@ -23,7 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.model.n_heads = 4
     c.model.n_kv_heads = 2
     c.model.d_ff = 320
-    c.data.tokenizer = "models/tiny/tokenizer.json"
+    c.data.tokenizer = "models/packaged/tiny/tokenizer.json"
     c.data.stages = ((1600, 8, 512), (40, 2, 2048))
     c.train.warmup = 40
     c.train.decay = 600

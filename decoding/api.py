@@ -13,7 +13,7 @@ from decoding.automata import stop_strings
 from decoding.catalogue import Spec
 from decoding.compose import Method
 from decoding.loops import engines
-from models import sharding as models_sharding
+from models.distributed import sharding
 from models.errors import PromptError
 
 
@@ -94,7 +94,7 @@ def generate(
                 f"stream {name!r} reads params {stream.params!r}: pass "
                 f"drafts={{{stream.params!r}: ...}}"
             )
-    params = models_sharding.placed(lm.model.plan, params)
+    params = sharding.placed(lm.model.plan, params)
     engine = engines.decoder(parts)
     compiled, begun = engine.compile_seconds, time.perf_counter()
     size = engines.bucket(max(limits))

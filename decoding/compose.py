@@ -11,8 +11,8 @@ from decoding import base, catalogue, transform_chain
 from decoding.automata import stop_strings
 from decoding.catalogue import Spec
 from decoding.loops.decode import Program
-from models import tokenizer as tokenizers
 from models.errors import MethodError
+from models.text import hf_tokenizer
 
 ROLES = {  # and the folder that each is chosen from
     "drafter": "drafters",
@@ -160,7 +160,9 @@ def compose(
             )
         if config is not None:
             words = getattr(draft, "tokenizer", None)
-            tokenizers.check_same(f"drafts[{name!r}]", words, lm.tokenizer, MethodError)
+            hf_tokenizer.check_same(
+                f"drafts[{name!r}]", words, lm.tokenizer, MethodError
+            )
             available[name] = draft.model
 
     verifier_spec = method.verifier

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from decoding import base
-from models import sharding
-from models.cache import by_rows
+from models.cache_layouts.kv_cache import by_rows
+from models.distributed import sharding
 
 
 def rows(tree: Any) -> Any:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kernels import plan as planning
-from models import sharding
 from models.base import pack_bits
+from models.distributed import sharding
 
 GROUP = 64  # tokens that `top_k` takes together, at most
 

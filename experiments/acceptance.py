@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments import console, evaluate, prices
 from experiments.store import Store
-from models import processes
+from models.distributed import processes
 from training import acceptance, calibration
 
 OWN, OTHERS = "h", ("fixed", "confidence")

@@ -12,7 +12,7 @@ import numpy as np
 
 from decoding import base, compose, state_sharding, stats
 from decoding.loops import decode, engines
-from models import sharding as models_sharding
+from models.distributed import sharding
 from models.errors import ConfigError
 
 CONSTANT_ROWS = 128  # a chunk of the prompt; wider trees see them again
@@ -95,7 +95,7 @@ class Bench:
     def params(self, lm: Any) -> dict[str, Any]:
         drafts = {n: getattr(d, "params", d) for n, d in self.drafts.items()}
         params = {decode.TARGET: lm.params, **drafts}
-        return models_sharding.placed(lm.model.plan, params)
+        return sharding.placed(lm.model.plan, params)
 
     def batches(
         self, prompts: Sequence[list[int]], seed: int

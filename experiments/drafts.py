@@ -25,7 +25,7 @@ from experiments import (
 from experiments.bench import Bench
 from experiments.measure import Cell
 from experiments.store import Store
-from models import processes
+from models.distributed import processes
 from models.errors import ConfigError
 from training import drafts
 

@@ -21,7 +21,8 @@ from experiments.bench import Bench, Case, Run
 from experiments.measure import Cell
 from experiments.store import Store
 from models.errors import ConfigError
-from models.heads import files, lora
+from models.heads.formats import native
+from models.surgery import lora
 
 PLAIN = "plain"
 
@@ -113,7 +114,7 @@ def methods(config: Any) -> dict[str, compose.Method]:
         if name in variants:
             found[name] = compose.from_config(variants[name])
         elif name in trained:
-            found[name] = compose.from_config(files.method(trained[name]))
+            found[name] = compose.from_config(native.method(trained[name]))
         elif name not in found:
             found[name] = compose.recipe(name)
     if "method" in config:
@@ -189,7 +190,7 @@ def _trained(config: Any, bench: Bench) -> dict[str, Bench]:
     found = {}
     for name in config.methods:
         if name in config.trained:
-            heads = files.load(config.trained[name], bench.lm)
+            heads = native.load(config.trained[name], bench.lm)
             lm, params = lora.model(bench.lm, heads)
             found[name] = bench.beside(lm, heads=params)
     return found

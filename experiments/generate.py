@@ -21,7 +21,8 @@ import models
 from decoding import compose
 from experiments import console
 from models.errors import DecodaxError, PromptError
-from models.heads import files, lora
+from models.heads.formats import native
+from models.surgery import lora
 
 COLOURS = ("", "blue", "cyan", "green", "yellow", "red", "magenta")
 
@@ -71,7 +72,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
     if values.prompt is None:
         raise PromptError('no prompt: give one, e.g. --prompt="def main("')
     if values.heads and not values.method:
-        method = compose.from_config(files.method(values.heads))
+        method = compose.from_config(native.method(values.heads))
     else:
         method = compose.recipe(values.method or "plain")
     needs = method.drafter.card.needs
@@ -93,7 +94,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
                 f"--method={values.method} needs trained heads: give --heads=FOLDER, "
                 "the export of a run of its recipe"
             )
-        lm, drafts["heads"] = lora.model(lm, files.load(values.heads, lm))
+        lm, drafts["heads"] = lora.model(lm, native.load(values.heads, lm))
 
     def show(piece: str, depth: int) -> None:
         style = COLOURS[min(depth, len(COLOURS) - 1)]

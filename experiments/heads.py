@@ -32,8 +32,9 @@ from experiments import (
 from experiments.bench import Bench, Case
 from experiments.measure import Cell
 from experiments.store import Store
-from models import processes
-from models.heads import files, lora
+from models.distributed import processes
+from models.heads.formats import native
+from models.surgery import lora
 from training import features, heads
 
 # Fields that choose what is measured or written; finished pieces are kept.
@@ -183,7 +184,7 @@ class _Piece:
         self.config, self.store, self.name = config, store, name
         self.recipe, self.seed = recipe, recipe.seed
         self.method = heads.method(recipe, figures["hits"])
-        own, params = lora.model(lm, files.load(recipe.export, lm))
+        own, params = lora.model(lm, native.load(recipe.export, lm))
         # The plain text of a model that was changed with its heads is another one.
         self.plain = "plain" if own.params is lm.params else f"plain-{name}"
         self.bench = Bench(
@@ -212,7 +213,7 @@ class _Piece:
         found = self.store.make("budgets", f"{self.name}-s{self.seed}", compute)
         self.method = tree_budgets.method(self.recipe, hits, found["budget"])
         own = compose.to_config(self.method)
-        processes.written(lambda: files.decode_with(self.recipe.export, own), "method")
+        processes.written(lambda: native.decode_with(self.recipe.export, own), "method")
         return found
 
     def rows(self, prompts: dict[str, list], rate: float) -> list[tuple[dict, dict]]:

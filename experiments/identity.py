@@ -19,8 +19,8 @@ from jax import lax
 
 from decoding import base, compose, noise
 from decoding.loops import engines
-from models import sharding
 from models.base import ALL, causal_block
+from models.distributed import sharding
 
 ULPS = 64
 TOKENS_PER_TIE = 10_000

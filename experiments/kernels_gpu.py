@@ -20,8 +20,9 @@ from kernels import aot, forms, paged_tree_attention, tree_attention, verify
 from kernels import plan as planning
 from kernels.paged_tree_attention import api as paged
 from kernels.tree_attention import api as dense
-from models import base, shared, transformer
+from models import base, transformer
 from models.base import pack_bits
+from models.cache_layouts import shared_prefix
 
 TARGETS = """\
 Held to: tree_attention at least 0.85 of the copy bandwidth for N <= 64, N = 64 at most
@@ -147,7 +148,7 @@ def hydragen(settings: Any, gb_s: float) -> list[dict[str, Any]]:
         size = prefix + settings.suffix
         like = jax.eval_shape(functools.partial(lm.init_cache, many, size))
         forms: dict[str, Callable[[], Any]] = {}
-        forms["shared"] = functools.partial(shared.shared, like, prefix)
+        forms["shared"] = functools.partial(shared_prefix.shared, like, prefix)
         if prefix <= settings.largest_copied:
             forms["copied"] = functools.partial(lm.init_cache, many, size)
         for form, make in forms.items():

@@ -29,7 +29,7 @@ from experiments import console, machine, programs, settings, slices
 from kernels import hlo
 from kernels import plan as planning
 from kernels.chips import GIB, Chip
-from models import sharding
+from models.distributed import sharding
 from models.errors import ConfigError, DecodaxError
 
 USAGE = (

@@ -19,10 +19,12 @@ import models
 from decoding import compose, state_sharding
 from decoding.loops import decode, engines
 from experiments import evaluate
-from models import checkpoints, io, sharding, transformer
+from models import checkpoints, io, transformer
 from models.checkpoints import tensors
+from models.distributed import sharding
 from models.errors import ConfigError
-from models.heads import files, lora
+from models.heads.formats import native
+from models.surgery import lora
 from training import drafts, features, fit, heads, recipes
 from training import teacher as teachers
 from training.objectives import draft_model, next_token
@@ -290,7 +292,7 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
                     f"{name} needs heads: name their folder in config.trained, or look "
                     "at the recipe that trains them"
                 )
-            stored = files.load(config.trained[name], dtype=dtype)
+            stored = native.load(config.trained[name], dtype=dtype)
             _, own = jax.eval_shape(lora.applied, lm.params, stored)
             given["heads"] = laid(own, plan.params(own))
         if "draft" in method.drafter.card.needs:

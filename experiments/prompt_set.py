@@ -17,7 +17,7 @@ from decoding.loops import engines
 from decoding.serving import continuous_batching, prompt_set
 from experiments import console, evaluate, machine, tasks
 from experiments.store import Store
-from models import sharding
+from models.distributed import sharding
 from models.errors import ConfigError
 
 # Fields that may change between sittings: no text depends on them.

@@ -25,8 +25,8 @@ from decoding import compose
 from decoding.loops import engines
 from decoding.serving import continuous_batching
 from experiments import console, kills, machine, report, store
-from models import toy
 from models.errors import ConfigError, DecodaxError
+from models.synthetic import toy
 
 ROWS = 16
 KILLS, TERMS = 5, 2  # signals of a round

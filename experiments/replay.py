@@ -1,10 +1,10 @@
 """The stage `replay`: drafters judged on recorded texts, with no model at all.
 
 A record is a prompt and the response that some model gave (or a person wrote). Every
-method decodes it with `models.recorded` as the target, so its tokens per call are those
-it would have had on that model, decoding greedily, as far as drafts depend on the text.
-Records are replayed in order, one at a time: what a method remembers of one serves the
-next, as in serving.
+method decodes it with `models.synthetic.recorded` as the target, so its tokens per call
+are those it would have had on that model, decoding greedily, as far as drafts depend on
+the text. Records are replayed in order, one at a time: what a method remembers of one
+serves the next, as in serving.
 """
 
 import functools
@@ -24,9 +24,9 @@ from experiments import bench as benches
 from experiments import console, directions, evaluate
 from experiments.bench import Model
 from experiments.store import Store
-from models import recorded
-from models import tokenizer as tokenizers
 from models.errors import ConfigError, DataError
+from models.synthetic import recorded
+from models.text import hf_tokenizer
 
 
 class Record(NamedTuple):
@@ -93,7 +93,7 @@ def _field(whole: Any, field: str, where: str) -> Any:
 def read_tokenizer(given: str) -> Any:
     """The tokenizer of a model directory, or a tokenizer.json itself."""
     path = pathlib.Path(given)
-    found = tokenizers.load(path.parent if path.is_file() else path, ())
+    found = hf_tokenizer.load(path.parent if path.is_file() else path, ())
     if found is None:
         raise ConfigError(f"config.tokenizer={given!r} holds no tokenizer.json")
     return found

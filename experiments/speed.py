@@ -21,7 +21,7 @@ from experiments.measure import Cell
 from experiments.store import Store
 from models import checkpoints, transformer
 from models.errors import ConfigError
-from models.heads import lora
+from models.surgery import lora
 from training import fit, heads, throughput
 from training import teacher as teachers
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import settings
-from models import processes
+from models.distributed import processes
 from models.errors import CheckpointError, ConfigError
 
 

@@ -20,7 +20,7 @@ import optax
 from decoding import compose
 from decoding.loops import engines
 from decoding.serving import continuous_batching, prompt_set
-from models import toy
+from models.synthetic import toy
 from training import data, fit, preemption
 
 READY = "ready"

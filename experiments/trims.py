@@ -19,7 +19,7 @@ from experiments import budget, console, evaluate, tasks
 from experiments.bench import Bench
 from experiments.store import Store
 from models.errors import ConfigError
-from models.heads import vocab_trim
+from models.surgery import vocab_trim
 from training import documents, drafts
 
 WHOLE = "whole"

@@ -86,7 +86,9 @@ class LanguageModel(NamedTuple):
     norm: Callable  # (params, x) -> x after the final norm
     head: Callable  # (params, normed x) -> float32 logits
     logits_of: Callable  # (params, normed x[..., D], ids[..., k]) -> those of ids alone
-    plan: Any = None  # models.sharding.Plan: where its arrays lie; None: one device
+    plan: Any = (
+        None  # models.distributed.sharding.Plan: where its arrays lie; None: one device
+    )
 
     def __call__(
         self,

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import base, checkpoints, sharding, transformer
-from models import cache as caches
-from models import tokenizer as tokenizers
+from models import base, checkpoints, packaged, transformer
+from models.cache_layouts import kv_cache
 from models.checkpoints import fields, hf, tensors
+from models.distributed import sharding
 from models.errors import CheckpointError, ConfigError, PromptError
+from models.text import hf_tokenizer
 
-PACKAGED = {"tiny": "tiny", "tiny-draft": "tiny_draft"}
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -30,7 +30,7 @@ class Loaded:
 
     model: base.LanguageModel
     params: dict
-    tokenizer: tokenizers.Tokenizer | None = None
+    tokenizer: hf_tokenizer.Tokenizer | None = None
     family: str = "llama"
     generation: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -56,7 +56,7 @@ def load(
     mesh: Any = None,
     dtype: Any = None,
     kernel: str = "auto",
-    cache: Callable[..., caches.KVCache] = caches.dense,
+    cache: Callable[..., kv_cache.KVCache] = kv_cache.dense,
     rules: str = "",
 ) -> Loaded:
     """The model of a directory in HF layout, or a packaged one by name.
@@ -64,10 +64,11 @@ def load(
     `dtype` is that of the params: by default float32 on CPU, where bfloat16 products
     are slow, and bfloat16 elsewhere. With a `mesh`, whose axes are some of `data`,
     `fsdp` and `tensor` (or its sizes as text, or "auto"), params lie where
-    `models.sharding` says, `rules` ("vocab=,batch=data+fsdp") replacing some of its
-    table, and everything that is decoded with the model lies there. Weights are read
-    tensor by tensor. `kernel` ("auto", "pallas", "xla") says how attention reads its
-    cache, and `cache` makes it: dense, or a layout of `models.quantized`.
+    `models.distributed.sharding` says, `rules` ("vocab=,batch=data+fsdp") replacing
+    some of its table, and everything that is decoded with the model lies there. Weights
+    are read tensor by tensor. `kernel` ("auto", "pallas", "xla") says how attention
+    reads its cache, and `cache` makes it: dense, or a layout of
+    `models.cache_layouts.quantized`.
 
     ConfigError: config.json lacks or has fields, or is of a family that is not
     supported. CheckpointError: weights or tokenizer are absent or do not fit it.
@@ -80,7 +81,7 @@ def load(
         generation = tensors.read_json(directory / "generation_config.json")
     config = _with_ids(config, data, generation)
     dtype = choose_dtype(dtype)
-    tokenizer = tokenizers.load(directory, config.eos)
+    tokenizer = hf_tokenizer.load(directory, config.eos)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{directory}: tokenizer.json has ids up to {tokenizer.vocab_size - 1} and "
@@ -95,12 +96,12 @@ def load(
 def locate(name: str | os.PathLike) -> pathlib.Path:
     """The directory of a packaged or given model."""
     path = pathlib.Path(name)
-    if str(name) in PACKAGED:
-        path = pathlib.Path(__file__).parent / PACKAGED[str(name)]
+    if str(name) in packaged.MODELS:
+        path = packaged.folder(str(name))
     if not path.is_dir():
         raise CheckpointError(
             f"there is no model {str(name)!r}: give a directory in HF layout "
-            f"(config.json, *.safetensors, tokenizer.json) or one of {list(PACKAGED)}"
+            f"(config.json, *.safetensors, tokenizer.json) or one of {list(packaged.MODELS)}"
         )
     return path
 

@@ -13,7 +13,8 @@ import pytest
 
 from decoding import Method, Spec
 from models import transformer
-from models.heads import eagle, exits
+from models.heads import eagle
+from models.predictors import exit_predictor
 from tests.conformance import kit
 
 SIZE = 512
@@ -43,7 +44,7 @@ TARGET, DRAFT = lm(4, 2, 0), lm(3, 3, 1)
 CHAIN = Spec("topologies/chain", length=3)
 SPECEE = {
     "heads": eagle.init(jax.random.key(2), TARGET.config),
-    "exits": exits.init(jax.random.key(3), 4, 2, 8),
+    "exits": exit_predictor.init(jax.random.key(3), 4, 2, 8),
 }
 METHODS = (
     Method(Spec("drafters/pearl", gamma=3)),

@@ -11,8 +11,8 @@ import tokenizers
 import decoding
 from decoding import Method, Spec
 from decoding.loops import decode, engines
-from models import tokenizer
 from models.errors import ConstraintError, DecodaxError, MethodError, PromptError
+from models.text import hf_tokenizer
 from tests.conformance import kit
 
 SELF = Method(Spec("drafters/oracle"), topology=kit.spec("topologies/chain"))
@@ -203,7 +203,7 @@ def spelled(lm, letters: str):
     inner = tokenizers.Tokenizer(
         tokenizers.models.WordLevel(vocabulary, unk_token=letters[0])
     )
-    own = {**vars(lm), "tokenizer": tokenizer.Tokenizer(inner)}
+    own = {**vars(lm), "tokenizer": hf_tokenizer.Tokenizer(inner)}
     return types.SimpleNamespace(**own)
 
 
@@ -313,7 +313,7 @@ def test_fault_vocabularies_compared_by_their_sizes(monkeypatch):
     with pytest.raises(MethodError, match="another tokenizer"):
         composed("abdcefgh")
     by_size = property(lambda own: str(own.vocab_size))
-    monkeypatch.setattr(tokenizer.Tokenizer, "digest", by_size)
+    monkeypatch.setattr(hf_tokenizer.Tokenizer, "digest", by_size)
     assert composed("abdcefgh")
 
 

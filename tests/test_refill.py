@@ -11,7 +11,8 @@ import decoding
 from decoding import Method, compose
 from decoding.loops import decode, engines
 from decoding.serving import continuous_batching
-from models import paged, transformer
+from models import transformer
+from models.cache_layouts import paged
 from models.errors import PromptError
 from tests.conformance import kit
 

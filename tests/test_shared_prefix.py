@@ -11,7 +11,8 @@ import decoding
 import models
 from decoding import compose
 from decoding.loops import engines
-from models import base, shared, transformer
+from models import base, transformer
+from models.cache_layouts import shared_prefix
 from models.errors import ConfigError
 from tests.conformance import kit
 from tests.models import blocks, small, test_transformer
@@ -96,12 +97,14 @@ def test_layers_with_windows_stay_dense(monkeypatch):
         jnp.zeros((3, 4), jnp.int32), *jnp.zeros((2, 3), int), 512
     )
     with pytest.raises(ConfigError, match="window of 5"):
-        jax.eval_shape(lambda: lm(LOADED.params, shared.shared(like, 128), block))
+        jax.eval_shape(
+            lambda: lm(LOADED.params, shared_prefix.shared(like, 128), block)
+        )
 
 
 def test_rows_are_moved_and_gathered_behind_the_prefix():
     like = jax.eval_shape(lambda: LM.init_cache(3, 256))
-    layer = shared.shared(like, 128).layers[0]
+    layer = shared_prefix.shared(like, 128).layers[0]
     rng = np.random.default_rng(0)
     k = jnp.asarray(rng.normal(size=(3, 6, 2, 8)), jnp.float32)
     slots = jnp.array([[128], [200], [250]]) + jnp.arange(6)
@@ -119,7 +122,9 @@ def test_no_copy_of_the_prefix_in_the_loop(monkeypatch):
     lm = transformer.transformer(config)
 
     def init_cache(batch, size):
-        return shared.shared(jax.eval_shape(lambda: lm.init_cache(batch, size)), 256)
+        return shared_prefix.shared(
+            jax.eval_shape(lambda: lm.init_cache(batch, size)), 256
+        )
 
     monkeypatch.setattr(test_transformer, "LM", lm._replace(init_cache=init_cache))
     text = test_transformer.loop_text()

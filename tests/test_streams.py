@@ -10,8 +10,8 @@ import pytest
 
 import decoding
 from decoding import Method, base
-from models import toy
 from models.errors import PromptError
+from models.synthetic import toy
 from tests.conformance import kit
 
 AMATEUR, EXPERT = kit.model(2), kit.model(3)

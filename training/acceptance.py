@@ -15,9 +15,11 @@ import numpy as np
 import decoding
 import models
 from decoding import compose
-from models import processes, sharding, tokenizer
+from models.distributed import processes, sharding
 from models.errors import ConfigError
-from models.heads import acceptance, files
+from models.heads.formats import native
+from models.predictors import acceptance_predictor
+from models.text import hf_tokenizer
 from training import (
     calibration,
     data,
@@ -46,7 +48,7 @@ class Training:
             raise ConfigError(
                 f"config.model={config.model!r} needs a tokenizer.json and an EOS"
             )
-        tokenizer.check_same(
+        hf_tokenizer.check_same(
             f"config.draft={config.draft!r}", self.draft.tokenizer, self.lm.tokenizer
         )
         self.workdir.mkdir(parents=True, exist_ok=True)
@@ -80,7 +82,7 @@ class Training:
         )
         key = jax.random.key(self.config.seed)
         return fit.fit(
-            acceptance.init(key, self.draft.config.d_model),
+            acceptance_predictor.init(key, self.draft.config.d_model),
             specdec_pp.objective(o.reject, o.blocks),
             optimizers.adamw(schedule, weight_decay=t.weight_decay),
             data.DataIterator(stream, *sharding.share(self.plan)),
@@ -107,7 +109,7 @@ class Training:
         @jax.jit
         def one(params: Any, frozen: Any, batch: Any) -> Any:
             found = self.labels(frozen, batch)
-            said = acceptance.probability(params, found.states, o.blocks)
+            said = acceptance_predictor.probability(params, found.states, o.blocks)
             return said, found.accepted, found.weights
 
         kept: list[list[np.ndarray]] = [[], []]
@@ -211,12 +213,12 @@ def run(
         "head": "acceptance",
         "target": config.model,
         "draft": config.draft,
-        "fingerprint": files.fingerprint(training.lm.params),
+        "fingerprint": native.fingerprint(training.lm.params),
         "blocks": config.objective.blocks,
         "reject": reject,
         "auc": raw.auc,
     }
-    processes.written(lambda: files.save(folder, params, about), "export")
+    processes.written(lambda: native.save(folder, params, about), "export")
     path = training.workdir / "figures.json"
     text = json.dumps(figures, indent=2) + "\n"
     processes.written(lambda: path.write_text(text), "figures")

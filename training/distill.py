@@ -22,7 +22,7 @@ import numpy as np
 import models
 from decoding import compose
 from decoding.serving import prompt_set
-from models import sharding
+from models.distributed import sharding
 from models.errors import DataError, DecodaxError
 from training import conversations
 

@@ -19,8 +19,10 @@ from absl import logging
 import decoding
 import models
 from decoding import compose
-from models import io, processes, sharding, tokenizer, transformer
+from models import io, transformer
+from models.distributed import processes, sharding
 from models.errors import ConfigError
+from models.text import hf_tokenizer
 from training import (
     data,
     distill,
@@ -100,7 +102,7 @@ class Training:
                     f"{name} has a vocabulary of {found.vocab_size}, the target one of "
                     f"{own.vocab_size}: start from a model with the target's tokenizer"
                 )
-            tokenizer.check_same(name, start.tokenizer, self.lm.tokenizer)
+            hf_tokenizer.check_same(name, start.tokenizer, self.lm.tokenizer)
             return found
         return shape(d, own)
 

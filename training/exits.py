@@ -18,7 +18,8 @@ from absl import logging
 import decoding
 import models
 from models.errors import ConfigError
-from models.heads import exits, files
+from models.heads.formats import native
+from models.predictors import exit_predictor
 from training import (
     calibration,
     data,
@@ -49,7 +50,7 @@ class Training:
         held, e = self.documents[1], config.evaluate
         sizes = (e.prompts, e.prompt_tokens, e.new_tokens)
         self.prompts = documents.requests(self.lm, held, *sizes, config.seed)
-        self.draft = files.load(self._draft(), self.lm)
+        self.draft = native.load(self._draft(), self.lm)
         self.frozen = {"target": self.lm.params, "heads": self.draft}
 
     def _draft(self) -> pathlib.Path:
@@ -85,7 +86,7 @@ class Training:
         key = jax.random.key(self.config.seed)
         depth = self.lm.config.n_layers
         return fit.fit(
-            exits.init(key, depth, o.candidates, o.width),
+            exit_predictor.init(key, depth, o.candidates, o.width),
             specee.objective(),
             optimizers.adamw(schedule, weight_decay=t.weight_decay),
             data.DataIterator(stream),
@@ -155,9 +156,11 @@ class Training:
                     "drafters/specee", static=layers, threshold=float(threshold)
                 )
                 methods[f"{name}, {threshold:g}"] = (decoding.Method(own), params)
-        rules = {f"layer {i + 1}": exits.after(depth, size, i) for i in every}
+        rules = {f"layer {i + 1}": exit_predictor.after(depth, size, i) for i in every}
         for share in c.confidences:
-            rules[f"confidence {share:g}"] = exits.sure(depth, size, float(share))
+            rules[f"confidence {share:g}"] = exit_predictor.sure(
+                depth, size, float(share)
+            )
         for name, rule in rules.items():
             own = decoding.Spec("drafters/specee", static=every, threshold=0.5)
             methods[name] = (decoding.Method(own), rule)
@@ -212,12 +215,12 @@ def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, A
     about = {
         "head": "exits",
         "target": config.model,
-        "fingerprint": files.fingerprint(training.lm.params),
+        "fingerprint": native.fingerprint(training.lm.params),
         "static": list(static),
         "stops": held["stops"],
     }
     folder = pathlib.Path(config.export or training.workdir / "export")
-    files.save(folder, params, about)
+    native.save(folder, params, about)
     path = training.workdir / "figures.json"
     path.write_text(json.dumps(figures, indent=2) + "\n")
     logging.info("held out: %s", held)

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from array_record.python import array_record_module as array_record
 
-from models import base, processes
+from models import base
+from models.distributed import processes
 from models.errors import DataError
 from training import teacher as teachers
 

@@ -43,9 +43,9 @@ from jax import Array, lax
 from jax.experimental import multihost_utils
 
 from decoding import vocab
-from models import processes, sharding
+from models.distributed import processes, sharding
 from models.errors import ConfigError
-from models.heads import files
+from models.heads.formats import native
 from training import data, fit
 from training import teacher as teachers
 from training.feature_cache import DTYPES, Cache, Layout, gb
@@ -115,7 +115,7 @@ def fingerprint(lm: Any) -> str:
         (jax.tree_util.keystr(path), x.shape, str(x.dtype))
         for path, x in jax.tree_util.tree_leaves_with_path(lm.params)
     ]
-    return _digest(repr((lm.config, shapes, files.fingerprint(lm.params))))
+    return _digest(repr((lm.config, shapes, native.fingerprint(lm.params))))
 
 
 def _digest(said: str) -> str:

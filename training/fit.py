@@ -19,7 +19,7 @@ from absl import logging
 from flax import struct
 from jax import Array
 
-from models import sharding
+from models.distributed import sharding
 from models.errors import ConfigError, TrainingError
 from training import checkpoints, health, logs, preemption, throughput
 

@@ -17,9 +17,11 @@ import decoding
 import models
 from decoding import compose
 from decoding.tree_design import ppd_sparse_trees, tree_code
-from models import processes, sharding
+from models.distributed import processes, sharding
 from models.errors import ConfigError
-from models.heads import eagle3, files, lora
+from models.heads import eagle3
+from models.heads.formats import native
+from models.surgery import lora
 from training import (
     card,
     data,
@@ -309,7 +311,7 @@ def run(
     about = {
         "head": config.head,
         "target": config.model,
-        "fingerprint": files.fingerprint(training.lm.params),
+        "fingerprint": native.fingerprint(training.lm.params),
         "method": compose.to_config(method(config, hits)),
         "hits": hits,
         "temperature": temperature,
@@ -329,7 +331,7 @@ def run(
     path = training.workdir / "figures.json"
     said = json.dumps(figures, indent=2) + "\n"
     whole, text = training.heads(written), card.heads(config, figures)
-    processes.written(lambda: files.save(folder, whole, about, text), "export")
+    processes.written(lambda: native.save(folder, whole, about, text), "export")
     processes.written(lambda: path.write_text(said), "figures")
     return figures
 

@@ -21,9 +21,11 @@ from absl import logging
 
 import decoding
 import models
-from models import tokenizer, transformer
+from models import transformer
 from models.errors import DataError
-from models.heads import files, judge
+from models.heads.formats import native
+from models.predictors import judge_predictor
+from models.text import hf_tokenizer
 from training import calibration, documents, lossy, sources
 from training.teacher import NORM
 
@@ -164,7 +166,7 @@ def _likeliest(lm: Any, texts: Sequence[Sequence[int]]) -> np.ndarray:
 
 def accuracy(params: dict[str, Any], given: np.ndarray, good: Sequence[bool]) -> float:
     """How often the judge's word at 1/2 is right."""
-    said = np.asarray(judge.probability(params, jnp.asarray(given))) > 0.5
+    said = np.asarray(judge_predictor.probability(params, jnp.asarray(given))) > 0.5
     return float((said == np.asarray(good)).mean())
 
 
@@ -179,7 +181,7 @@ def run(
     workdir.mkdir(parents=True, exist_ok=True)
     lm = models.load(config.model) if lm is None else lm
     draft = models.load(config.draft) if draft is None else draft
-    tokenizer.check_same(
+    hf_tokenizer.check_same(
         f"config.draft={config.draft!r}", draft.tokenizer, lm.tokenizer
     )
     c, folder = config.data, config.data.directory or workdir / "data"
@@ -196,7 +198,7 @@ def run(
         given.append(states(lm, [case.tokens for case in found], c.batch))
         good.append([case.good for case in found])
     params = fit(given[0], good[0], config.reject, config.decay)
-    said = np.asarray(judge.probability(params, jnp.asarray(given[1])))
+    said = np.asarray(judge_predictor.probability(params, jnp.asarray(given[1])))
     share = float(np.mean(good[1]))
     e = config.evaluate
     own = {"draft": draft, "judge": params}
@@ -228,10 +230,10 @@ def run(
         "head": "judge",
         "target": config.model,
         "draft": config.draft,
-        "fingerprint": files.fingerprint(lm.params),
+        "fingerprint": native.fingerprint(lm.params),
         "accuracy": figures["accuracy"],
     }
-    files.save(pathlib.Path(config.export or workdir / "export"), params, about)
+    native.save(pathlib.Path(config.export or workdir / "export"), params, about)
     (workdir / "figures.json").write_text(json.dumps(figures, indent=2) + "\n")
     return figures
 

@@ -13,10 +13,11 @@ import tokenizers
 from absl import logging
 
 import models
-from models import processes, sharding, transformer
-from models import tokenizer as model_tokenizer
+from models import transformer
 from models.checkpoints import rope
+from models.distributed import processes, sharding
 from models.errors import ConfigError
+from models.text import hf_tokenizer
 from training import (
     card,
     data,
@@ -172,7 +173,7 @@ def rounded(config: Any, params: Any, tokenizer: tokenizers.Tokenizer) -> models
     return models.Loaded(
         transformer.transformer(shape, jnp.bfloat16),
         jax.tree.map(lambda x: x.astype(jnp.bfloat16), params),
-        model_tokenizer.Tokenizer(tokenizer, shape.eos, settings),
+        hf_tokenizer.Tokenizer(tokenizer, shape.eos, settings),
     )
 
 

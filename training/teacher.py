@@ -24,8 +24,9 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import vocab
-from models import base, recompute, training_form, transformer
+from models import base, transformer
 from models.errors import ConfigError
+from models.transformer import rematerialisation, sequence_forward
 
 NORM = "norm"
 TOP = "top"  # in `Teacher.hidden`: the likeliest tokens, where they are all there is
@@ -48,7 +49,7 @@ class Teacher:
 
     def embed(self, tokens: Array) -> Array:
         """The target's embeddings [B, T, D] of `tokens` int32[B, T]."""
-        positions = training_form.places(tokens.shape, self.segments)
+        positions = sequence_forward.places(tokens.shape, self.segments)
         return self.model.embed(self.params, tokens, positions)
 
     def head(self, normed: Array) -> Array:
@@ -184,7 +185,9 @@ def in_parts(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
     flat, count = _flat(arrays)
     if not size or count <= size:
         return function(*flat)
-    sums = lax.map(lambda part: recompute.again(function)(*part), _cut(flat, size))
+    sums = lax.map(
+        lambda part: rematerialisation.again(function)(*part), _cut(flat, size)
+    )
     return jax.tree.map(lambda x: x.sum(0), sums)
 
 

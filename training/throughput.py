@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from kernels import chips
-from models import recompute
+from models.transformer import rematerialisation
 
 SIDE = 2048  # of the matrices that are timed
 REPEATS = 5
@@ -41,7 +41,7 @@ class Work(NamedTuple):
 
 def work(step: Callable, *args: Any, tokens: int, dtype: Any, devices: int) -> Work:
     """Of a step on its arguments or their shapes, computed in `dtype`."""
-    with recompute.off():
+    with rematerialisation.off():
         # A function of its own: what was traced with recomputation is not taken.
         jaxpr = jax.make_jaxpr(lambda *args: step(*args))(*args)
     return Work(tokens, operations(jaxpr.jaxpr), rate(jnp.dtype(dtype).name, devices))

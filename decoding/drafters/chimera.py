@@ -31,7 +31,8 @@ from decoding import base, tree
 from decoding.catalogue import Card
 from decoding.tree_building import draft_head
 from models.base import causal_block
-from models.heads import chimera, layers
+from models.heads import chimera
+from models.heads.modules import decoder_layer
 
 CARD = Card(
     paper="Chimera, arXiv 2402.15758",
@@ -58,7 +59,7 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
 
     def init(ctx: base.Context) -> tuple:
         batch, size = ctx.tokens.shape
-        cache = layers.cache(heads["layer"], batch, 2 * size + sum(topology.run))
+        cache = decoder_layer.cache(heads["layer"], batch, 2 * size + sum(topology.run))
         return jnp.zeros((batch, 2 * dim), heads["head"].dtype), cache
 
     def start(ctx: base.Context, state: Array, cache: Any) -> draft_head.Start:

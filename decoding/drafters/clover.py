@@ -28,7 +28,8 @@ from jax import Array
 from decoding import base
 from decoding.catalogue import Card
 from decoding.tree_building import draft_head
-from models.heads import clover, layers
+from models.heads import clover
+from models.heads.modules import decoder_layer
 
 CARD = Card(
     paper="Clover-2, arXiv 2408.00264 (Clover, arXiv 2405.00263)",
@@ -42,13 +43,13 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
     """Draft with `params["heads"]`, of `models/heads/clover.py`."""
     clover.check(heads, model.config)
     target = model.config
-    eps = layers.geometry(target).norm_eps
+    eps = decoder_layer.geometry(target).norm_eps
     tap = target.n_layers
 
     def init(ctx: base.Context) -> tuple:
         batch, size = ctx.tokens.shape
         caches = tuple(
-            layers.cache(heads[f"layer_{i}"], batch, size)
+            decoder_layer.cache(heads[f"layer_{i}"], batch, size)
             for i in range(clover.depth(heads))
         )
         return jnp.zeros((batch, target.d_model), heads["first"].dtype), caches

@@ -25,7 +25,8 @@ from jax import Array
 from decoding import base
 from decoding.catalogue import Card
 from decoding.tree_building import draft_head
-from models.heads import eagle3, layers
+from models.heads import eagle3
+from models.heads.modules import decoder_layer
 
 CARD = Card(
     paper="EAGLE-3, arXiv 2503.01840",
@@ -44,7 +45,7 @@ def drafter(
     """
     eagle3.check(heads, model.config)
     target = model.config
-    eps, read = layers.geometry(target).norm_eps, eagle3.taps(target, taps)
+    eps, read = decoder_layer.geometry(target).norm_eps, eagle3.taps(target, taps)
 
     def block(params, cache, embedded: Array, g: Array, nodes) -> tuple:
         return eagle3.block(params["heads"], target, cache, embedded, g, nodes)

@@ -36,7 +36,8 @@ from decoding import base
 from decoding.catalogue import Card
 from decoding.tree_building import draft_head
 from models.base import Visibility
-from models.heads import falcon, layers
+from models.heads import falcon
+from models.heads.modules import decoder_layer
 
 CARD = Card(
     paper="Falcon, arXiv 2412.12639",
@@ -62,7 +63,7 @@ def drafter(heads, model, topology: base.Topology, k: int = 2) -> base.Drafter:
     def init(ctx: base.Context) -> tuple:
         batch, size = ctx.tokens.shape
         dtype = heads["layer"]["qkv"].dtype
-        cache = layers.cache(heads["layer"], batch, size + sum(topology.run))
+        cache = decoder_layer.cache(heads["layer"], batch, size + sum(topology.run))
         recent = jnp.zeros((batch, k, target.d_model), dtype)
         return Own(falcon.start(heads, batch, dtype), recent), cache
 

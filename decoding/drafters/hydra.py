@@ -27,7 +27,8 @@ from jax import Array
 from decoding import base
 from decoding.catalogue import Card
 from decoding.tree_building import draft_head
-from models.heads import hydra, layers
+from models.heads import hydra
+from models.heads.modules import decoder_layer
 
 CARD = Card(
     paper="Hydra, arXiv 2402.05109",
@@ -49,7 +50,7 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Draf
     def init(ctx: base.Context) -> tuple:
         batch, size = ctx.tokens.shape
         dtype = heads["head_0"]["skip"].dtype
-        cache = layers.cache(heads["prefix"], batch, size) if prefix else ()
+        cache = decoder_layer.cache(heads["prefix"], batch, size) if prefix else ()
         return jnp.zeros((batch, model.config.d_model), dtype), cache
 
     def start(ctx: base.Context, g: Array, cache: Any) -> draft_head.Start:

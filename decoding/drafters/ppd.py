@@ -43,7 +43,8 @@ def drafter(
 ) -> base.Drafter:
     """Draft with `params["heads"]`.
 
-    `plan` is as in `aux_nodes.Riders`, by the tree's nodes. It is for static trees: it names their nodes.
+    `plan` is as in `aux_nodes.Riders`, by the tree's nodes. It is for static trees: it
+    names their nodes.
     """
     ppd.check(heads, model.config)
     prompts, copies = ppd.counts(heads)

@@ -4,7 +4,7 @@ Xu, Pan, Zhou, Chen, Lian, Dai, *SpecEE: Accelerating Large Language Model Infer
 with Speculative Early Exiting*, 2025, arXiv 2504.08850. EAGLE's layer proposes the k
 tokens x_1 .. x_k for the next place, and of each layer l that is scheduled
 
-    c_l = predictor of l on the logits of x_1 .. x_k at l      (models/heads/exits.py)
+    c_l = predictor of l on the logits of x_1 .. x_k at l  (models/predictors)
     stop after l  if  c_l > tau  and  argmax of all logits at l is one of x_1 .. x_k
 
 The logits at l, final norm and head on the state there, are then the target's. The
@@ -44,7 +44,7 @@ from decoding.drafters import eagle
 from decoding.topologies import static as trees
 from models.base import LanguageModel
 from models.errors import MethodError
-from models.heads import exits as predictors
+from models.predictors import exit_predictor
 
 CARD = Card(
     paper="SpecEE, arXiv 2504.08850",
@@ -100,7 +100,7 @@ def drafter(
     counts tokens by the layers that they took.
     """
     depth = model.config.n_layers
-    predictors.check(exits, depth)
+    exit_predictor.check(exits, depth)
     wrong = [layer for layer in static if not 0 <= layer < depth - 1]
     if wrong:
         raise MethodError(
@@ -111,7 +111,7 @@ def drafter(
         raise MethodError(f"last={last}: remember at least 1 token")
     if not 0 <= threshold <= 1:
         raise MethodError(f"threshold={threshold}: use a probability, 0 to 1")
-    _, width = predictors.counts(exits)
+    _, width = exit_predictor.counts(exits)
     siblings = tuple((rank,) for rank in range(width))
     inner = eagle.drafter(heads, model, trees.topology(siblings, base.POINT))
 
@@ -252,8 +252,8 @@ def stops(
     asked: Asked = weights["asked"]
     normed = model.norm(weights, x)
     z = model.logits_of(weights, normed, asked.candidates[:, None])[:, 0]
-    given, now = predictors.features(z, before)
-    sure = predictors.probability(weights["exits"], layer, given) > asked.threshold
+    given, now = exit_predictor.features(z, before)
+    sure = exit_predictor.probability(weights["exits"], layer, given) > asked.threshold
 
     def expected(normed: Array) -> Array:
         best = vocab.argmax(model.head(weights, normed)[:, 0])

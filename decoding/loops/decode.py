@@ -16,7 +16,7 @@ from jax import Array, lax
 from decoding import base, noise, state_sharding, stats, tree
 from decoding.automata import stop_strings
 from models.base import ALL, NONE, Block, LanguageModel, causal_block
-from models.cache import by_rows
+from models.cache_layouts.kv_cache import by_rows
 from models.errors import MethodError
 
 TARGET = "target"

@@ -14,9 +14,9 @@ from jax import Array
 
 from decoding import base, compose, noise, state_sharding, stats
 from decoding.loops import decode
-from models import sharding as models_sharding
+from models.cache_layouts.shared_prefix import must_be_dense, shared
+from models.distributed import sharding
 from models.errors import PromptError
-from models.shared import must_be_dense, shared
 
 Loop = Callable[[Callable, decode.DecodeState], decode.DecodeState]
 
@@ -122,7 +122,7 @@ class Decoder:
             out = state_sharding.shardings(plan, state)
             places["out_shardings"] = (out, None) if name == "step" else out
         jitted = jax.jit(call, donate_argnums=donate, **places)
-        with models_sharding.use(plan):
+        with sharding.use(plan):
             return jitted.lower(*arguments).compile()
 
 
@@ -185,8 +185,8 @@ def blank(
     # Every buffer is donated, so none may stand in two places of the state.
     state = jax.tree.map(jnp.array, replace(state, drafter=drafter))
     if plan is not None:
-        state = models_sharding.put(state, state_sharding.shardings(plan, state))
-        own = models_sharding.put(own, plan.rows(own))
+        state = sharding.put(state, state_sharding.shardings(plan, state))
+        own = sharding.put(own, plan.rows(own))
     return state, own
 
 

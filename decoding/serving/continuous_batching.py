@@ -29,7 +29,7 @@ from jax import Array
 from decoding import base, compose
 from decoding.loops import decode as loop
 from decoding.loops import engines
-from models import sharding
+from models.distributed import sharding
 from models.errors import PromptError
 
 ROUNDS = 512  # after which the host is asked, whether a row is done or not

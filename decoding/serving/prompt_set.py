@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 from decoding import compose
 from decoding.loops import engines
 from decoding.serving import continuous_batching
-from models import processes
+from models.distributed import processes
 from models.errors import DataError
-from models.heads import files
+from models.heads.formats import native
 
 
 class Prompt(NamedTuple):
@@ -179,7 +179,7 @@ def described(lm: Any, prompts: Sequence[Prompt], seed: int) -> dict[str, Any]:
     return {
         "prompts": digest,
         "count": len(prompts),
-        "target": files.fingerprint(lm.params),
+        "target": native.fingerprint(lm.params),
         "seed": seed,
     }
 

@@ -2,8 +2,8 @@
 
 Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
 Lengths*, 2024, arXiv 2405.19715, algorithm 1. With a_i what the head of
-`models/heads/acceptance.py` says of the i-th draft, from the draft model's state where
-it has read that draft,
+`models/predictors/acceptance_predictor.py` says of the i-th draft, from the draft
+model's state where it has read that draft,
 
     stop when  1 - prod over j <= i of a_j > h
 
@@ -36,7 +36,7 @@ from decoding import base
 from decoding.catalogue import Card
 from decoding.tree_building import child_sampling, grow
 from models.errors import MethodError
-from models.heads import acceptance as heads
+from models.predictors import acceptance_predictor
 
 CARD = Card(
     paper="SpecDec++, arXiv 2405.19715",
@@ -73,7 +73,7 @@ def topology(
     if blocks < 0:
         raise MethodError(f"blocks={blocks}: use the head's number of blocks")
     if acceptance is not None:
-        heads.check(acceptance)
+        acceptance_predictor.check(acceptance)
     child_sampling.check(draw)
     widths = (1,) * (length + 1)
 
@@ -88,8 +88,10 @@ def topology(
         if level == 0:  # the root is no draft
             alive = jnp.ones_like(row.alive)
         else:
-            heads.check(params["acceptance"], own.shape[-1])
-            a = heads.probability(params["acceptance"], own[:, 0], blocks)
+            acceptance_predictor.check(params["acceptance"], own.shape[-1])
+            a = acceptance_predictor.probability(
+                params["acceptance"], own[:, 0], blocks
+            )
             alive = row.alive * a
         sure = 1.0 - alive <= row.threshold
         return base.State(Row(row.threshold, alive, sure))

@@ -17,7 +17,7 @@ from decoding import base, tree
 from decoding.tree_building import grow
 from models.base import Block, LanguageModel, causal_block
 from models.errors import MethodError
-from models.heads import layers
+from models.heads.modules import decoder_layer
 
 Call = Callable[[Any, Any, Block, int], tuple[Array, Any, Any]]
 
@@ -120,7 +120,7 @@ def layered(
 
     def init(ctx: base.Context) -> tuple:
         batch, size = ctx.tokens.shape
-        cache = layers.cache(layer, batch, size + sum(topology.run))
+        cache = decoder_layer.cache(layer, batch, size + sum(topology.run))
         return jnp.zeros((batch, width), layer["qkv"].dtype), cache
 
     def start(ctx: base.Context, output: Array, cache: Any) -> Start:

@@ -9,10 +9,11 @@ read the draft x, a draft whose parent is accepted is accepted if
     sigma(w . h_x + b) > delta
 
 and the longest accepted path is taken, of equally long ones the likelier; then the
-target's own token follows. w, b → `params["judge"]` (models/heads/judge.py), trained by
-training/judging.py; delta → `threshold`. What the target itself says is its
-arg-max, or above temperature 0 its draw under the noise of the position, so that a
-judge who approves of nothing leaves the text plain decoding's.
+target's own token follows. w, b → `params["judge"]`
+(models/predictors/judge_predictor.py), trained by training/judging.py; delta →
+`threshold`. What the target itself says is its arg-max, or above temperature 0 its draw
+under the noise of the position, so that a judge who approves of nothing leaves the text
+plain decoding's.
 
 The text does not follow the target's law. Quality must be measured: judges are known to
 fail on tasks other than their own.
@@ -33,7 +34,7 @@ from jax import Array, lax
 from decoding import base, tree, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
-from models.heads import judge as heads
+from models.predictors import judge_predictor
 
 CARD = Card(
     paper="Judge decoding, arXiv 2501.19309",
@@ -54,10 +55,10 @@ def verifier(
 ) -> base.Verifier:
     """Below 0 everything passes, from 1 on nothing but the target's own tokens.
 
-    `judge` are the params of `models/heads/judge.py`.
+    `judge` are the params of `models/predictors/judge_predictor.py`.
     """
     if judge is not None:
-        heads.check(judge)
+        judge_predictor.check(judge)
     if not -1 <= threshold <= 2:
         raise MethodError(f"threshold={threshold}: use a chance, or -1 or 2 for none")
 
@@ -68,7 +69,10 @@ def verifier(
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
         own: Judge = state.shared
-        good = heads.probability(own.params, target.hidden["norm"]) > own.threshold
+        good = (
+            judge_predictor.probability(own.params, target.hidden["norm"])
+            > own.threshold
+        )
         said = spoken(nodes, target, greedy)
         return longest(nodes, target.logits, said, good)
 

@@ -1,11 +1,10 @@
 """Checkpoints in HF layout: a table per family, and how config.json finds its own."""
 
-from models.checkpoints import (
-    fields,
+from models.checkpoints import fields, hf
+from models.checkpoints.families import (
     gemma2,
     gemma3,
     gpt2,
-    hf,
     llama,
     mistral,
     opt,

@@ -1,7 +1,7 @@
 """Rotary parameters of config.json, in the spellings of transformers 4 and 5.
 
 Version 4 writes `rope_theta` and `rope_scaling` (with `type` or `rope_type`), version 5
-one dict `rope_parameters`, which some families nest by layer type. A `transformer.Rope`
+one dict `rope_parameters`, which some families nest by layer type. A `model.Rope`
 keeps the dict it came from in `parameters`, so that it can be written back.
 """
 

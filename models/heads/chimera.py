@@ -22,23 +22,23 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models import training_form
-from models.heads import layers
-from models.heads.layers import Params
-from models.layers import NEGATIVE, product
+from models.heads.modules import decoder_layer
+from models.heads.modules.decoder_layer import Params
+from models.transformer import sequence_forward
+from models.transformer.modules import NEGATIVE, product
 
 
 def init(key: Array, config, output: Array, heads: int = 4) -> Params:
     """Params of `heads` heads; `output` [V, D] is the target's head."""
-    c = layers.geometry(config)
+    c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 2)
     dim = config.d_model
     rows = jnp.concatenate([output, output], 1).astype(jnp.float32)
     return {
         "mix": jnp.zeros((3 * dim, 3 * dim)),
         "mix_bias": jnp.zeros(3 * dim),
-        "down": layers.normal(keys[0], (3 * dim, dim), 3 * dim),
-        "layer": {**layers.init_layer(keys[1], c), "input_norm": jnp.ones(dim)},
+        "down": decoder_layer.normal(keys[0], (3 * dim, dim), 3 * dim),
+        "layer": {**decoder_layer.init_layer(keys[1], c), "input_norm": jnp.ones(dim)},
         "head": jnp.broadcast_to(rows, (heads, *rows.shape)),
     }
 
@@ -77,14 +77,14 @@ def unroll(
     `segments` int32[B, T] keep packed documents apart.
     """
     layer = params["layer"]
-    c = layers.of(layer, target)
+    c = decoder_layer.of(layer, target)
     batch, length = hidden.shape[:2]
-    at = training_form.places((batch, length), segments)
-    seen = jnp.tile(training_form.causal(length, segments), (1, 1, 2))[:, None, None]
+    at = sequence_forward.places((batch, length), segments)
+    seen = jnp.tile(sequence_forward.causal(length, segments), (1, 1, 2))[:, None, None]
 
     def project(x: Array, positions: Array) -> tuple:
-        inside = layers.rms(x, layer["input_norm"], c.norm_eps)
-        return layers.qkv(layer, c, inside, positions)
+        inside = decoder_layer.rms(x, layer["input_norm"], c.norm_eps)
+        return decoder_layer.qkv(layer, c, inside, positions)
 
     _, *below = project(hidden, at)
     before = jnp.pad(embedded, ((0, 0), (1, 0), (0, 0)))[:, :-1]
@@ -112,7 +112,7 @@ def unroll(
             share = jnp.moveaxis(p[..., 2 * length + j], -1, 1)  # [B, T, G, R]
             out = out + share[..., None] * value[:, :, :, None]
         out = product(out.reshape(batch, length, -1), layer["out"])
-        found.append(layers.feed_forward(layer, c, g + out))
+        found.append(decoder_layer.feed_forward(layer, c, g + out))
         if detach:
             first, own = lax.stop_gradient((first, own))
         if i + 1 < steps:
@@ -124,11 +124,11 @@ def unroll(
 def block(params: Params, target, cache, x: Array, nodes) -> tuple:
     """The layer over a block of h and g [B, N, D], whose keys go to the cache."""
     layer = params["layer"]
-    c = layers.of(layer, target)
-    inside = layers.rms(x, layer["input_norm"], c.norm_eps)
-    return layers.block(layer, c, cache, inside, x, nodes)
+    c = decoder_layer.of(layer, target)
+    inside = decoder_layer.rms(x, layer["input_norm"], c.norm_eps)
+    return decoder_layer.block(layer, c, cache, inside, x, nodes)
 
 
 def check(params: Params, target) -> None:
     vocab, width = params["head"].shape[1:]
-    layers.check("Chimera", target, width // 2, vocab)
+    decoder_layer.check("Chimera", target, width // 2, vocab)

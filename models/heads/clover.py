@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models.heads import layers
-from models.heads.layers import Params
-from models.layers import product
+from models.heads.modules import decoder_layer
+from models.heads.modules.decoder_layer import Params
+from models.transformer.modules import product
 
 
 def init(key: Array, config, target: Any = None, depth: int = 2) -> Params:
@@ -34,7 +34,7 @@ def init(key: Array, config, target: Any = None, depth: int = 2) -> Params:
     `target` are its params; without them, or where its layers have other parts than a
     head's, the layers are random.
     """
-    c = layers.geometry(config)
+    c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 4 + depth)
     dim = config.d_model
     params: Params = {
@@ -49,7 +49,10 @@ def init(key: Array, config, target: Any = None, depth: int = 2) -> Params:
     }
     copied = _last_layer(config, target)
     for i in range(depth):
-        fresh = {**layers.init_layer(keys[4 + i], c), "input_norm": jnp.ones(dim)}
+        fresh = {
+            **decoder_layer.init_layer(keys[4 + i], c),
+            "input_norm": jnp.ones(dim),
+        }
         params[f"layer_{i}"] = copied or fresh
     if copied:
         norm = target["embedding"]["norm"]["scale"] + config.norm_offset
@@ -110,7 +113,7 @@ def _last_layer(config: Any, target: Any) -> Params | None:
 
 def cell(params: Params, s: Array, embedded: Array, eps: float) -> Array:
     """s [..., D] after it has read a token's embedding."""
-    q = product(layers.rms(s, params["norm"], eps), params["query"])
+    q = product(decoder_layer.rms(s, params["norm"], eps), params["query"])
     q, k = q + params["query_bias"], product(embedded, params["key"])
     k = k + params["key_bias"]
     v = product(embedded, params["value"]) + params["value_bias"]
@@ -136,39 +139,39 @@ def sequence(
     segments: Array | None = None,
 ) -> Array:
     """s_0 [B, T, D]; `embedded[t]` is of token t + 1 and `hidden[t]` is h_t."""
-    c = layers.of(params["layer_0"], target)
+    c = decoder_layer.of(params["layer_0"], target)
     x = cell(params["cell_0"], hidden, embedded, c.norm_eps)
     for i in range(depth(params)):
         layer = params[f"layer_{i}"]
-        inside = layers.rms(x, layer["input_norm"], c.norm_eps)
-        x = layers.sequence(layer, c, inside, x, segments)
-    return layers.rms(x, params["norm"], c.norm_eps)
+        inside = decoder_layer.rms(x, layer["input_norm"], c.norm_eps)
+        x = decoder_layer.sequence(layer, c, inside, x, segments)
+    return decoder_layer.rms(x, params["norm"], c.norm_eps)
 
 
 def block(params: Params, target, caches, embedded: Array, hidden: Array, nodes):
     """The same for a block of pairs: s_0 [B, N, D], and the caches with their keys."""
-    c = layers.of(params["layer_0"], target)
+    c = decoder_layer.of(params["layer_0"], target)
     x = cell(params["cell_0"], hidden, embedded, c.norm_eps)
     after = []
     for i, cache in enumerate(caches):
         layer = params[f"layer_{i}"]
-        inside = layers.rms(x, layer["input_norm"], c.norm_eps)
-        x, cache = layers.block(layer, c, cache, inside, x, nodes)
+        inside = decoder_layer.rms(x, layer["input_norm"], c.norm_eps)
+        x, cache = decoder_layer.block(layer, c, cache, inside, x, nodes)
         after.append(cache)
-    return layers.rms(x, params["norm"], c.norm_eps), tuple(after)
+    return decoder_layer.rms(x, params["norm"], c.norm_eps), tuple(after)
 
 
 def first(params: Params, s: Array, eps: float) -> Array:
     """f_0 [..., D], which the target's head reads."""
     f = s @ params["first"][0] + params["first_bias"]
-    return layers.rms(f, params["head_norm"], eps)
+    return decoder_layer.rms(f, params["head_norm"], eps)
 
 
 def other(params: Params, s: Array, embedded: Array, eps: float) -> Array:
     """f_i [..., D] of depth i >= 1, from s_i and the token that it has just read."""
     f = s @ params["other"][0] + embedded @ params["other"][1] + params["other_bias"]
-    return layers.rms(f, params["head_norm"], eps)
+    return decoder_layer.rms(f, params["head_norm"], eps)
 
 
 def check(params: Params, target) -> None:
-    layers.check("Clover", target, params["norm"].shape[-1])
+    decoder_layer.check("Clover", target, params["norm"].shape[-1])

@@ -16,18 +16,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models.heads import layers
-from models.heads.layers import Params
+from models.heads.modules import decoder_layer
+from models.heads.modules.decoder_layer import Params
 
 
 def init(key: Array, config, bias: bool = True) -> Params:
     """Random params of the layer and fc."""
-    c = layers.geometry(config)
+    c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 2)
     dim = config.d_model
     params: Params = {
-        "fuse": layers.normal(keys[0], (2, dim, dim), 2 * dim),
-        "layer": layers.init_layer(keys[1], c),
+        "fuse": decoder_layer.normal(keys[0], (2, dim, dim), 2 * dim),
+        "layer": decoder_layer.init_layer(keys[1], c),
     }
     if bias:
         params["bias"] = jnp.zeros(dim)
@@ -50,7 +50,9 @@ def sequence(
     """f^ [B, T, D] where `embedded[t]` is of token t + 1 and `features[t]` is f_t."""
     layer = params["layer"]
     u = fuse(params, embedded, features)
-    return layers.sequence(layer, layers.of(layer, target), u, u, segments)
+    return decoder_layer.sequence(
+        layer, decoder_layer.of(layer, target), u, u, segments
+    )
 
 
 def unroll(
@@ -69,8 +71,8 @@ def unroll(
         return u, u
 
     layer = params["layer"]
-    c = layers.of(layer, target)
-    return layers.unroll(
+    c = decoder_layer.of(layer, target)
+    return decoder_layer.unroll(
         layer, c, read, embedded, features, steps, each, segments=segments
     )
 
@@ -79,8 +81,10 @@ def block(params: Params, target, cache, embedded: Array, features: Array, nodes
     """The same for a block of pairs, whose keys go to the cache: f^ [B, N, D], cache"""
     layer = params["layer"]
     u = fuse(params, embedded, features)
-    return layers.block(layer, layers.of(layer, target), cache, u, u, nodes)
+    return decoder_layer.block(
+        layer, decoder_layer.of(layer, target), cache, u, u, nodes
+    )
 
 
 def check(params: Params, target) -> None:
-    layers.check("EAGLE", target, params["fuse"].shape[-1])
+    decoder_layer.check("EAGLE", target, params["fuse"].shape[-1])

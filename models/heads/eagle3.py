@@ -28,8 +28,8 @@ import numpy as np
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads import layers
-from models.heads.layers import Params
+from models.heads.modules import decoder_layer
+from models.heads.modules.decoder_layer import Params
 
 
 def taps(config: Any, own: Sequence[int] = ()) -> tuple[int, int, int]:
@@ -51,15 +51,15 @@ def taps(config: Any, own: Sequence[int] = ()) -> tuple[int, int, int]:
 
 def init(key: Array, config, output: Array, kept: np.ndarray | None = None) -> Params:
     """Random params; the head begins as the target's rows `output` [V, D]."""
-    c = layers.geometry(config)
+    c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 2)
     dim = config.d_model
     rows = output if kept is None else output[kept]
     params: Params = {
-        "fuse": layers.normal(keys[0], (3, dim, dim), 3 * dim),
+        "fuse": decoder_layer.normal(keys[0], (3, dim, dim), 3 * dim),
         "embedding_norm": jnp.ones(dim),
         "feature_norm": jnp.ones(dim),
-        "layer": layers.init_layer(keys[1], c, 2 * dim),
+        "layer": decoder_layer.init_layer(keys[1], c, 2 * dim),
         "norm": jnp.ones(dim),
         "head": rows.astype(jnp.float32),
     }
@@ -74,28 +74,32 @@ def features(params: Params, hidden: Array, eps: float) -> Array:
     if "fuse_norm" in params:
         scale = params["fuse_norm"]
         parts = flat.reshape(*flat.shape[:-1], *scale.shape)
-        flat = layers.rms(parts, scale, eps).reshape(flat.shape)
+        flat = decoder_layer.rms(parts, scale, eps).reshape(flat.shape)
     return flat @ params["fuse"].reshape(flat.shape[-1], -1)
 
 
 def inputs(params: Params, embedded: Array, g: Array, eps: float) -> tuple:
     """c [..., 2 D] and r [..., D]."""
-    e = layers.rms(embedded, params["embedding_norm"], eps)
+    e = decoder_layer.rms(embedded, params["embedding_norm"], eps)
     if "residual_norm" in params:
-        r = normed = layers.rms(g, params["residual_norm"], eps)
+        r = normed = decoder_layer.rms(g, params["residual_norm"], eps)
     else:
-        r, normed = g, layers.rms(g, params["feature_norm"], eps)
+        r, normed = g, decoder_layer.rms(g, params["feature_norm"], eps)
     return jnp.concatenate([e, normed], -1), r
 
 
 def handed(params: Params, a: Array, eps: float) -> Array:
     """What the head and the next step are given of the layer's outputs [..., D]."""
-    return layers.rms(a, params["output_norm"], eps) if "output_norm" in params else a
+    return (
+        decoder_layer.rms(a, params["output_norm"], eps)
+        if "output_norm" in params
+        else a
+    )
 
 
 def logits(params: Params, a: Array, eps: float) -> Array:
     """float32[..., V'] over the draft vocabulary, of what is `handed` on."""
-    x = a if "output_norm" in params else layers.rms(a, params["norm"], eps)
+    x = a if "output_norm" in params else decoder_layer.rms(a, params["norm"], eps)
     return (x @ params["head"].T).astype(jnp.float32)
 
 
@@ -110,9 +114,9 @@ def spread(params: Params, found: Array, vocab: int) -> Array:
 def block(params: Params, target, cache, embedded: Array, g: Array, nodes):
     """a [B, N, D] of a block of pairs, whose keys go to the cache; and the cache."""
     layer = params["layer"]
-    c = layers.of(layer, target)
+    c = decoder_layer.of(layer, target)
     x, r = inputs(params, embedded, g, c.norm_eps)
-    a, cache = layers.block(layer, c, cache, x, r, nodes)
+    a, cache = decoder_layer.block(layer, c, cache, x, r, nodes)
     return handed(params, a, c.norm_eps), cache
 
 
@@ -127,7 +131,7 @@ def most_frequent(tokens: np.ndarray, vocab: int, size: int) -> np.ndarray:
 
 def check(params: Params, target) -> None:
     own = params["head"].shape[0] if "kept" not in params else None
-    layers.check("EAGLE-3", target, params["fuse"].shape[-1], own)
+    decoder_layer.check("EAGLE-3", target, params["fuse"].shape[-1], own)
 
 
 def unroll(
@@ -145,7 +149,7 @@ def unroll(
     `each(s, a)` is called in step s with its outputs a [B, T, D].
     """
     layer = params["layer"]
-    c = layers.of(layer, target)
+    c = decoder_layer.of(layer, target)
 
     def read(embedded: Array, g: Array) -> tuple:
         return inputs(params, embedded, g, c.norm_eps)
@@ -153,6 +157,6 @@ def unroll(
     def finish(a: Array) -> Array:
         return handed(params, a, c.norm_eps)
 
-    return layers.unroll(
+    return decoder_layer.unroll(
         layer, c, read, embedded, g, steps, each, finish, remat, segments
     )

@@ -23,31 +23,33 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from models import base, training_form
+from models import base
 from models.errors import ConfigError
-from models.heads import eagle, layers
-from models.heads.layers import Params
-from models.layers import NEGATIVE, attend, product
+from models.heads import eagle
+from models.heads.modules import decoder_layer
+from models.heads.modules.decoder_layer import Params
+from models.transformer import sequence_forward
+from models.transformer.modules import NEGATIVE, attend, product
 
 DEEP = 2  # layers of the LSTM
 
 
 def init(key: Array, config) -> Params:
     """Random params of the layer and the LSTM."""
-    c = layers.geometry(config)
+    c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 1 + 2 * DEEP)
     dim = config.d_model
 
     def cell(i: int) -> Params:
         width = 2 * dim if i == 0 else dim
         return {
-            "input": layers.normal(keys[1 + 2 * i], (width, 4 * dim), width),
-            "state": layers.normal(keys[2 + 2 * i], (dim, 4 * dim), dim),
+            "input": decoder_layer.normal(keys[1 + 2 * i], (width, 4 * dim), width),
+            "state": decoder_layer.normal(keys[2 + 2 * i], (dim, 4 * dim), dim),
             "bias": jnp.zeros(4 * dim),
         }
 
     lstm = {f"layer_{i}": cell(i) for i in range(DEEP)}
-    return {"layer": layers.init_layer(keys[0], c), "lstm": lstm}
+    return {"layer": decoder_layer.init_layer(keys[0], c), "lstm": lstm}
 
 
 def memory(params: Params) -> int:
@@ -119,19 +121,19 @@ def sequence(
     keep packed documents apart, in each of which s counts from 0.
     """
     layer = params["layer"]
-    c = layers.of(layer, target)
+    c = decoder_layer.of(layer, target)
     batch, length = embedded.shape[:2]
     state = start(params, batch, features.dtype)
-    at = training_form.places((batch, length), segments)
+    at = sequence_forward.places((batch, length), segments)
     packed = None if segments is None else at
     u, _ = along(params, embedded, features, state, packed)
-    q, keys, v = layers.qkv(layer, c, u, at)
+    q, keys, v = decoder_layer.qkv(layer, c, u, at)
     number = (at + offset) // k
     mask = number[:, :, None] >= number[:, None]
     if segments is not None:
-        mask = mask & training_form.together(segments)
+        mask = mask & sequence_forward.together(segments)
     out = attend(c, q, keys.swapaxes(1, 2), v.swapaxes(1, 2), mask)
-    return layers.feed_forward(layer, c, u + product(out, layer["out"]))
+    return decoder_layer.feed_forward(layer, c, u + product(out, layer["out"]))
 
 
 def unroll(
@@ -149,21 +151,21 @@ def unroll(
     `segments` int32[B, T] keep packed documents apart.
     """
     layer = params["layer"]
-    c = layers.of(layer, target)
+    c = decoder_layer.of(layer, target)
     batch, length = embedded.shape[:2]
-    at = training_form.places((batch, length), segments)
-    seen = training_form.causal(length, segments)[:, None, None, :, None]
+    at = sequence_forward.places((batch, length), segments)
+    seen = sequence_forward.causal(length, segments)[:, None, None, :, None]
     first = start(params, batch, features.dtype)
     packed = None if segments is None else at
     u, state = along(params, embedded, features, first, packed)
-    _, keys, values = layers.qkv(layer, c, u, at)
+    _, keys, values = decoder_layer.qkv(layer, c, u, at)
     own: list[tuple] = []  # keys and values of the drafted pairs
 
     def block(recent: Array, last: Array) -> Array:
         """f^ [B, T, k, D] of blocks `recent`, whose last pair is at `last` [B, T]."""
         positions = last[..., None] - (k - 1) + jnp.arange(k, dtype=jnp.int32)
         flat = recent.reshape(batch, length * k, -1)
-        q, _, _ = layers.qkv(layer, c, flat, positions.reshape(batch, -1))
+        q, _, _ = decoder_layer.qkv(layer, c, flat, positions.reshape(batch, -1))
         q = q.reshape(batch, length, k, *q.shape[2:])
         past = jnp.einsum("btngrd,bsgd->bgrtns", q, keys).astype(jnp.float32)
         scores = [jnp.where(seen, past, NEGATIVE)]
@@ -176,7 +178,7 @@ def unroll(
             share = p[..., length + j].transpose(0, 3, 4, 1, 2)  # [B, T, k, G, R]
             out = out + share[..., None] * value[:, :, None, :, None]
         out = product(out.reshape(batch, length, k, -1), layer["out"])
-        return layers.feed_forward(layer, c, recent + out)
+        return decoder_layer.feed_forward(layer, c, recent + out)
 
     before = jnp.pad(u, ((0, 0), (k - 1, 0), (0, 0)))
     recent = jnp.stack([before[:, j : j + length] for j in range(k)], 2)
@@ -189,7 +191,7 @@ def unroll(
         token = jnp.roll(embedded, -step, 1)
         feature = drafted[:, :, (step - 1) % k]
         u, state = fused(params, token, feature, state)
-        own.append(layers.qkv(layer, c, u, at + step)[1:])
+        own.append(decoder_layer.qkv(layer, c, u, at + step)[1:])
         recent = jnp.concatenate([recent[:, :, 1:], u[:, :, None]], 2)
         if step % k == 0:
             drafted = block(recent, at + step)
@@ -200,9 +202,9 @@ def unroll(
 def note(params: Params, target, cache, u: Array, nodes) -> Any:
     """The cache with the keys of pairs u [B, N, D]."""
     layer = params["layer"]
-    c = layers.of(layer, target)
+    c = decoder_layer.of(layer, target)
     cache = cache.open(nodes)
-    _, keys, values = layers.qkv(layer, c, u, nodes.positions)
+    _, keys, values = decoder_layer.qkv(layer, c, u, nodes.positions)
     store = cache.layers[0].append(nodes.slots, keys, values)
     return cache.replace(layers=(store,))
 
@@ -216,19 +218,19 @@ def block(
     pair; `seen`: what that pair sees, itself included.
     """
     layer = params["layer"]
-    c = layers.of(layer, target)
+    c = decoder_layer.of(layer, target)
     batch, nodes, k, dim = recent.shape
     positions = last[..., None] - (k - 1) + jnp.arange(k, dtype=jnp.int32)
     flat = recent.reshape(batch, nodes * k, dim)
-    q, _, _ = layers.qkv(layer, c, flat, positions.reshape(batch, -1))
+    q, _, _ = decoder_layer.qkv(layer, c, flat, positions.reshape(batch, -1))
     mask = jnp.repeat(base.dense_mask(seen, cache.size), k, 1)
     keys, values = cache.layers[0].read()
     out = product(attend(c, q, keys, values, mask), layer["out"])
-    found = layers.feed_forward(layer, c, flat + out)
+    found = decoder_layer.feed_forward(layer, c, flat + out)
     return found.reshape(recent.shape)
 
 
 def check(params: Params, target, k: int) -> None:
-    layers.check("Falcon", target, params["layer"]["norm"].shape[-1])
+    decoder_layer.check("Falcon", target, params["layer"]["norm"].shape[-1])
     if k < 1:
         raise ConfigError(f"k={k}: a block has at least one token")

@@ -18,25 +18,26 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models.heads import eagle, layers
-from models.heads.layers import Params
+from models.heads import eagle
+from models.heads.modules import decoder_layer
+from models.heads.modules.decoder_layer import Params
 
 
 def init(key: Array, config, bias: bool = True) -> Params:
     """Random params; the sampling MLP is as wide as the target's."""
-    c = layers.geometry(config)
+    c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 5)
     dim, wide = c.d_model, c.d_ff
     params = eagle.init(keys[0], config, bias)
-    down = layers.normal(keys[1], (wide, 2 * dim), 2 * wide)
+    down = decoder_layer.normal(keys[1], (wide, 2 * dim), 2 * wide)
     return {
         **params,
         "layer": {**params["layer"], "down": down},
         "sample": {
             "norm": jnp.ones(dim),
-            "gate": layers.normal(keys[2], (dim, wide), dim),
-            "up": layers.normal(keys[3], (dim, wide), dim),
-            "down": layers.normal(keys[4], (wide, dim), 2 * wide),
+            "gate": decoder_layer.normal(keys[2], (dim, wide), dim),
+            "up": decoder_layer.normal(keys[3], (dim, wide), dim),
+            "down": decoder_layer.normal(keys[4], (wide, dim), 2 * wide),
         },
     }
 
@@ -45,7 +46,7 @@ def inputs(params: Params, embedded: Array, feature: Array, eps: float) -> Array
     """u [..., D]: the feature after the token has chosen."""
     u, sample = eagle.fuse(params, embedded, feature), params["sample"]
     gate = jax.nn.silu(embedded @ sample["gate"])
-    up = layers.rms(u, sample["norm"], eps) @ sample["up"]
+    up = decoder_layer.rms(u, sample["norm"], eps) @ sample["up"]
     return u + (gate * up) @ sample["down"]
 
 
@@ -69,9 +70,9 @@ def sequence(
 ) -> Array:
     """Outputs [B, T, 2 D]; `embedded[t]` is of token t + 1 and `features[t]` is f_t."""
     layer = params["layer"]
-    c = layers.of(layer, target)
+    c = decoder_layer.of(layer, target)
     u = inputs(params, embedded, features, c.norm_eps)
-    return layers.sequence(layer, c, u, u, segments)
+    return decoder_layer.sequence(layer, c, u, u, segments)
 
 
 def unroll(
@@ -85,14 +86,14 @@ def unroll(
 ):
     """Outputs of `steps` steps on the draft's own features: see `layers.unroll`."""
     layer = params["layer"]
-    c = layers.of(layer, target)
+    c = decoder_layer.of(layer, target)
 
     def read(embedded: Array, output: Array) -> tuple[Array, Array]:
         u = inputs(params, embedded, halves(output)[1], c.norm_eps)
         return u, u
 
     first = both(features)
-    return layers.unroll(
+    return decoder_layer.unroll(
         layer, c, read, embedded, first, steps, each, segments=segments
     )
 
@@ -100,10 +101,10 @@ def unroll(
 def block(params: Params, target, cache, embedded: Array, features: Array, nodes):
     """Outputs [B, N, 2 D] of a block of pairs, whose keys go to the cache; the cache"""
     layer = params["layer"]
-    c = layers.of(layer, target)
+    c = decoder_layer.of(layer, target)
     u = inputs(params, embedded, features, c.norm_eps)
-    return layers.block(layer, c, cache, u, u, nodes)
+    return decoder_layer.block(layer, c, cache, u, u, nodes)
 
 
 def check(params: Params, target) -> None:
-    layers.check("FSPAD", target, params["fuse"].shape[-1])
+    decoder_layer.check("FSPAD", target, params["fuse"].shape[-1])

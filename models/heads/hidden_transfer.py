@@ -19,14 +19,14 @@ from jax import Array
 
 from models import base, transformer
 from models.errors import ConfigError
-from models.heads import chains, layers
-from models.heads.layers import Params
+from models.heads.modules import aux_chains, decoder_layer
+from models.heads.modules.decoder_layer import Params
 
 
 def init(key: Array, config: Any, steps: int = 3) -> Params:
     """Maps near one: a pseudo state begins as the state it comes from."""
     dim = config.d_model
-    small = layers.normal(key, (steps, dim, dim), dim)
+    small = decoder_layer.normal(key, (steps, dim, dim), dim)
     return {"transfer": jnp.eye(dim) + 0.1 * small}
 
 
@@ -86,7 +86,7 @@ def sequence(
     `hidden[i]` are the texts' states that enter layer i, from `layer` on.
     """
     steps = count(params)
-    texts, positions, mask = chains.after(points, 1, steps, shape, segments)
+    texts, positions, mask = aux_chains.after(points, 1, steps, shape, segments)
     source = jnp.take_along_axis(hidden[layer], points[..., None], 1)
     x = born(params, source).reshape(shape[0], -1, source.shape[-1])
     out = transformer.beside(
@@ -106,4 +106,4 @@ def middle(config: Any, layer: int) -> int:
 
 
 def check(params: Params, target: Any) -> None:
-    layers.check("Hidden Transfer", target, params["transfer"].shape[-1])
+    decoder_layer.check("Hidden Transfer", target, params["transfer"].shape[-1])

@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models.heads import layers
-from models.heads.layers import Params
+from models.heads.modules import decoder_layer
+from models.heads.modules.decoder_layer import Params
 
 
 def init(
@@ -43,7 +43,7 @@ def init(
         inputs = i + 2
         # The state passes at first, as through Medusa's head.
         skip = jnp.zeros((inputs, dim, dim)).at[0].set(jnp.eye(dim))
-        small = layers.normal(keys[i], (inputs - 1, dim, dim), inputs * dim)
+        small = decoder_layer.normal(keys[i], (inputs - 1, dim, dim), inputs * dim)
         params[f"head_{i}"] = {
             "skip": skip.at[1:].set(0.5 * small),
             "skip_bias": jnp.zeros(dim),
@@ -56,9 +56,9 @@ def init(
             params[f"head_{i}"]["res"] = jnp.zeros((dim, dim))
             params[f"head_{i}"]["res_bias"] = jnp.zeros(dim)
     if prefix:
-        c = layers.geometry(config)
+        c = decoder_layer.geometry(config)
         params["prefix"] = {
-            **layers.init_layer(keys[-1], c),
+            **decoder_layer.init_layer(keys[-1], c),
             "input_norm": jnp.ones(dim),
             "final_norm": jnp.ones(dim),
         }
@@ -97,21 +97,21 @@ def prefix_sequence(
 ) -> Array:
     """g [B, T, D] of the states of whole sequences."""
     layer = params["prefix"]
-    c = layers.of(layer, target)
-    x = layers.rms(hidden, layer["input_norm"], c.norm_eps)
-    x = layers.sequence(layer, c, x, hidden, segments)
-    return layers.rms(x, layer["final_norm"], c.norm_eps)
+    c = decoder_layer.of(layer, target)
+    x = decoder_layer.rms(hidden, layer["input_norm"], c.norm_eps)
+    x = decoder_layer.sequence(layer, c, x, hidden, segments)
+    return decoder_layer.rms(x, layer["final_norm"], c.norm_eps)
 
 
 def prefix_block(params: Params, target, cache, hidden: Array, nodes) -> tuple:
     """g [B, N, D] of a causal block of states, whose keys go to the cache."""
     layer = params["prefix"]
-    c = layers.of(layer, target)
-    x = layers.rms(hidden, layer["input_norm"], c.norm_eps)
-    x, cache = layers.block(layer, c, cache, x, hidden, nodes)
-    return layers.rms(x, layer["final_norm"], c.norm_eps), cache
+    c = decoder_layer.of(layer, target)
+    x = decoder_layer.rms(hidden, layer["input_norm"], c.norm_eps)
+    x, cache = decoder_layer.block(layer, c, cache, x, hidden, nodes)
+    return decoder_layer.rms(x, layer["final_norm"], c.norm_eps), cache
 
 
 def check(params: Params, target) -> None:
     vocab, width = params["head_0"]["head"].shape
-    layers.check("Hydra", target, width, vocab)
+    decoder_layer.check("Hydra", target, width, vocab)

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models.heads import layers
-from models.heads.layers import Params
+from models.heads.modules import decoder_layer
+from models.heads.modules.decoder_layer import Params
 
 
 def init(key: Array, config, output: Array | None, heads: int = 5) -> Params:
@@ -75,4 +75,4 @@ def logits(
 
 def check(params: Params, target) -> None:
     vocab = params["head"].shape[1] if "head" in params else None
-    layers.check("Medusa", target, params["res"].shape[-1], vocab)
+    decoder_layer.check("Medusa", target, params["res"].shape[-1], vocab)

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from models import base, transformer
-from models.heads import chains, layers
-from models.heads.layers import Params
+from models.heads.modules import aux_chains, decoder_layer
+from models.heads.modules.decoder_layer import Params
 
 
 def init(
@@ -79,7 +79,7 @@ def sequence(
     reaches the prompts through the target, and no other weight.
     """
     count, copies = counts(params)
-    texts, positions, mask = chains.after(points, copies, count, shape, segments)
+    texts, positions, mask = aux_chains.after(points, copies, count, shape, segments)
     step, copy = jnp.arange(count), jnp.arange(copies)[:, None]
     ids = (model.config.vocab_size + step * copies + copy).reshape(-1)
     tokens = jnp.broadcast_to(jnp.tile(ids, points.shape[1]), positions.shape)
@@ -91,4 +91,4 @@ def sequence(
 
 
 def check(params: Params, target: Any) -> None:
-    layers.check("PPD", target, params["prompts"].shape[-1])
+    decoder_layer.check("PPD", target, params["prompts"].shape[-1])

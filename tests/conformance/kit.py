@@ -20,14 +20,11 @@ import pytest
 import decoding
 from decoding import Method, Spec, base, catalogue, compose
 from decoding.loops import decode, engines
-from models import toy
 from models.heads import (
-    acceptance,
     chimera,
     clover,
     eagle,
     eagle3,
-    exits,
     falcon,
     fspad,
     hidden_transfer,
@@ -35,6 +32,8 @@ from models.heads import (
     medusa,
     ppd,
 )
+from models.predictors import acceptance_predictor, exit_predictor
+from models.synthetic import toy
 
 VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
 PROMPTS = (
@@ -270,13 +269,13 @@ def each(cases: dict[str, Method]) -> list:
 @functools.cache
 def acceptance_head():
     """Random params of a head that judges drafts."""
-    return acceptance.init(jax.random.key(8), TARGET.config.d_model)
+    return acceptance_predictor.init(jax.random.key(8), TARGET.config.d_model)
 
 
 @functools.cache
 def exit_predictors():
     """Random params of predictors that say where the target may stop."""
-    return exits.init(jax.random.key(9), TARGET.config.n_layers, 3, 8)
+    return exit_predictor.init(jax.random.key(9), TARGET.config.n_layers, 3, 8)
 
 
 def drafts(method: Method, lm=None) -> dict | None:

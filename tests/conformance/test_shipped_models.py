@@ -16,7 +16,7 @@ from experiments import measure, tasks
 from experiments.bench import Bench, Case
 from experiments.measure import Cell
 from models.errors import MethodError
-from models.heads import acceptance, exits
+from models.predictors import acceptance_predictor, exit_predictor
 from tests.conformance import kit
 
 TEMPERATURE, SEED, NEW = 0.8, 5, 24
@@ -70,10 +70,10 @@ def beside(need: str, drafter: str):
     if need == "heads":
         return kit.heads_of(drafter, lm)
     if need == "exits":
-        return exits.init(kit.jax.random.key(9), lm.config.n_layers, 3, 8)
+        return exit_predictor.init(kit.jax.random.key(9), lm.config.n_layers, 3, 8)
     watched = models.load("tiny-draft") if drafts else lm  # whose states it reads
     width = watched.config.d_model * WIDER.get(drafter, 1)
-    return acceptance.init(kit.jax.random.key(8), width)
+    return acceptance_predictor.init(kit.jax.random.key(8), width)
 
 
 def needed(method: Method) -> dict:

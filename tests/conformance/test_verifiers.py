@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base, catalogue, compose, noise
-from decoding.loops import decode
-from decoding.loops import engines
+from decoding.loops import decode, engines
 from decoding.tree_building import child_sampling
-from models import toy
 from models.errors import MethodError
+from models.synthetic import toy
 from tests import oracles
 from tests.conformance import kit
 

@@ -11,8 +11,8 @@ import pytest
 import models
 from decoding import Method, Spec
 from experiments import directions, replay, run, settings
-from models import recorded
 from models.errors import ConfigError, DataError
+from models.synthetic import recorded
 
 
 class Numbers:

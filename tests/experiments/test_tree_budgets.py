@@ -13,7 +13,8 @@ from experiments import heads as stage
 from experiments import settings, tree_budgets
 from experiments.store import Store
 from models.errors import ConfigError
-from models.heads import files, ppd
+from models.heads import ppd
+from models.heads.formats import native
 
 # Of two prompts: 2.06 tokens a round are expected within 6, 2.33 within 18.
 HITS = ((0.5, 0.2, 0.1, 0.05, 0.02), (0.5, 0.1, 0.05, 0.03, 0.02))
@@ -34,7 +35,7 @@ def piece(lm, folder):
     c = recipe(folder)
     params = ppd.init(jax.random.key(0), lm.model, lm.params, 2)
     given = compose.to_config(tree_budgets.method(c, HITS, 6))
-    files.save(c.export, params, {"head": "ppd", "method": given})
+    native.save(c.export, params, {"head": "ppd", "method": given})
     return stage._Piece(c, Store(folder), lm, "ppd", c, {"hits": HITS})
 
 
@@ -67,15 +68,15 @@ def test_the_export_names_what_was_taken(lm, tmp_path, monkeypatch, large, budge
 
     monkeypatch.setattr(benches.Bench, "interleaved", interleaved)
     head = piece(lm, tmp_path)
-    first = files.method(tmp_path / "export")
+    first = native.method(tmp_path / "export")
     found = head.fastest(HITS, TASKS)
     assert found["budget"] == budget
     wanted = tree_budgets.method(head.recipe, HITS, budget)
-    named = compose.from_config(files.method(tmp_path / "export"))
+    named = compose.from_config(native.method(tmp_path / "export"))
     assert head.method == wanted == named
     # Planted: what the training wrote is another method where another was taken.
     assert (compose.from_config(first) == named) == (budget == 6)
-    assert files.describe(tmp_path / "export")["head"] == "ppd"
+    assert native.describe(tmp_path / "export")["head"] == "ppd"
     monkeypatch.setattr(benches.Bench, "interleaved", None)  # planted: measured again
     again = piece(lm, tmp_path)
     assert again.fastest(HITS, TASKS) == found and again.method == wanted

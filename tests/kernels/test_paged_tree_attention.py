@@ -13,8 +13,8 @@ import models
 from kernels import plan as planning
 from kernels.paged_tree_attention import api, reference
 from kernels.tree_attention import pallas_tpu
-from models import base, paged, transformer
-from models import cache as caches
+from models import base, transformer
+from models.cache_layouts import kv_cache, paged
 from models.errors import ConfigError, PromptError
 from tests.conformance import kit
 from tests.kernels.cases import Case, device, distance, make, oracle, settings
@@ -125,7 +125,7 @@ PLAIN = pytest.param(decoding.Method(), marks=pytest.mark.long)
 
 @pytest.mark.parametrize("method", [TREE, PLAIN], ids=["tree", "plain"])
 def test_decoding_does_not_know_of_pages(method):
-    dense = decoded(caches.dense, decoding.Method())
+    dense = decoded(kv_cache.dense, decoding.Method())
     assert decoded(paged.pages(PAGE), method) == dense
 
 

@@ -12,8 +12,8 @@ import decoding
 import models
 from kernels import nibbles
 from kernels.quantized_kv import api, codes, reference
-from models import base, quantized, transformer
-from models import cache as caches
+from models import base, transformer
+from models.cache_layouts import kv_cache, quantized
 from models.errors import ConfigError
 from tests.conformance import kit
 from tests.kernels.cases import distance
@@ -240,7 +240,7 @@ def test_codes_are_within_half_a_step(kind, most):
 def test_a_path_is_moved_and_rows_are_gathered():
     """Of the tree in row 3 the nodes 2 and 4 are kept, in row 1 node 5."""
     layer = with_tree("int8")
-    cache = caches.KVCache(
+    cache = kv_cache.KVCache(
         (layer,), jnp.zeros((5, SIZE), jnp.int32), jnp.asarray(LENGTHS, jnp.int32)
     )
     path = jnp.array([[0, 0], [5, 0], [0, 0], [2, 4], [1, 2]], jnp.int32)
@@ -328,7 +328,7 @@ def test_nothing_is_lost_while_nothing_is_quantised():
         out, _ = blocks.prefill(lm, PARAMS, tokens, [100, 60], 640)
         return np.asarray(out.logits)[1, :60]
 
-    exact = logits(caches.dense)
+    exact = logits(kv_cache.dense)
     np.testing.assert_allclose(logits(quantized.int4(128)), exact, atol=1e-4)
 
 

@@ -10,8 +10,9 @@ import pytest
 import decoding
 import models
 from kernels.tree_attention import layout
-from models import attention, base, transformer
+from models import base, transformer
 from models.errors import ConfigError
+from models.transformer import cached_attention
 from tests.conformance import kit
 from tests.models import blocks, small, test_transformer
 
@@ -71,7 +72,7 @@ def test_a_call_gives_the_same_logits(monkeypatch):
 
 
 def test_a_long_cache_is_read_piece_by_piece(plain, monkeypatch):
-    monkeypatch.setattr(attention, "LONG", 0)
+    monkeypatch.setattr(cached_attention, "LONG", 0)
     assert texts("xla", TREE) == plain
     # The loop over the cache makes no copy of it.
     elements = 2 * small.CONFIG.n_kv_heads * 512 * small.CONFIG.head_dim
@@ -97,7 +98,7 @@ def test_no_mask_of_every_slot_in_memory(monkeypatch):
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporary() < 2 * nodes * size
-    monkeypatch.setattr(attention, "LONG", size + 1)  # planted
+    monkeypatch.setattr(cached_attention, "LONG", size + 1)  # planted
     assert temporary() > 2 * nodes * size
 
 
@@ -109,11 +110,11 @@ def test_who_takes_which_form():
         visibility=seen.replace(slot_mask=jnp.ones((1, 2, 64), bool))
     )
     alibi = dataclasses.replace(CONFIG, position="alibi", ropes=())
-    assert attention.whole(CONFIG, block, 64, "auto")
-    assert not attention.whole(CONFIG, block, 2**13, "auto")
-    assert not attention.whole(CONFIG, block, 64, "pallas")
-    assert attention.whole(CONFIG, masked, 2**13, "pallas")
-    assert attention.whole(alibi, block, 2**13, "pallas")
+    assert cached_attention.whole(CONFIG, block, 64, "auto")
+    assert not cached_attention.whole(CONFIG, block, 2**13, "auto")
+    assert not cached_attention.whole(CONFIG, block, 64, "pallas")
+    assert cached_attention.whole(CONFIG, masked, 2**13, "pallas")
+    assert cached_attention.whole(alibi, block, 2**13, "pallas")
     with pytest.raises(ConfigError, match="cudnn"):
         transformer.transformer(CONFIG, kernel="cudnn")
 

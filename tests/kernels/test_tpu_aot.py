@@ -15,8 +15,8 @@ pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 from kernels import aot
 from kernels import plan as planning
 from kernels.tree_attention import pallas_tpu
-from models import base, paged, quantized, shared, transformer
-from models import cache as caches
+from models import base, transformer
+from models.cache_layouts import kv_cache, paged, quantized, shared_prefix
 from tests.kernels.test_traffic import GRID, abstract
 
 pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
@@ -68,11 +68,13 @@ def test_other_caches_compile(changes, chip):
 
 def of_prefixes(*arguments):
     """Half of the slots hold a prefix that rows share."""
-    return shared.shared(jax.eval_shape(lambda: caches.dense(*arguments)), 4096)
+    return shared_prefix.shared(
+        jax.eval_shape(lambda: kv_cache.dense(*arguments)), 4096
+    )
 
 
 LAYOUTS = {
-    "dense": (caches.dense, {}),
+    "dense": (kv_cache.dense, {}),
     "paged": (paged.pages(256), {"page": 256, "pages": 256}),
     "shared": (of_prefixes, {"size": 4096}),
     "int4": (quantized.int4(128), {"cache_dtype": jnp.dtype(jnp.uint8)}),

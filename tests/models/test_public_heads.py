@@ -14,7 +14,8 @@ from absl import logging
 from safetensors.numpy import save_file
 
 from models.errors import CheckpointError, ConfigError
-from models.heads import eagle, eagle3, hydra, medusa, public
+from models.heads import eagle, eagle3, hydra, medusa
+from models.heads.formats import published
 from tests.models.published import (
     EPS,
     FF,
@@ -169,7 +170,7 @@ def test_published_tensors_mean_what_numpy_says(name):
     """To 1e-4 in float32; planted: the order of the inputs of the first weight."""
     theirs = FILES[name]()
     expected = by_numpy(name, theirs)
-    found = by_us(name, *public.read(kind_of(name), theirs, TARGET))
+    found = by_us(name, *published.read(kind_of(name), theirs, TARGET))
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
     first = {
         "medusa": "2.0.linear.weight",
@@ -181,7 +182,7 @@ def test_published_tensors_mean_what_numpy_says(name):
     again[first] = np.roll(theirs[first], D // 2, 1)
     if kind_of(name) == "medusa":
         again["2.1.linear.weight"] = again[first]
-    other = by_us(name, *public.read(kind_of(name), again, TARGET))
+    other = by_us(name, *published.read(kind_of(name), again, TARGET))
     assert np.abs(other - expected).max() > 1e-2
 
 
@@ -189,8 +190,8 @@ def test_published_tensors_mean_what_numpy_says(name):
 def test_what_is_written_is_what_was_read(name, tmp_path):
     """All tensors but copies of the target's and buffers come back, bit for bit."""
     theirs = FILES[name]()
-    params, arguments = public.read(kind_of(name), theirs, TARGET)
-    back = public.write(
+    params, arguments = published.read(kind_of(name), theirs, TARGET)
+    back = published.write(
         kind_of(name), params, TARGET, blocks=arguments.get("blocks", 1)
     )
     lost = {n for n in theirs if n not in back}
@@ -198,8 +199,8 @@ def test_what_is_written_is_what_was_read(name, tmp_path):
     for key, x in back.items():
         np.testing.assert_array_equal(x, theirs[key], err_msg=key)
     save_file(theirs, tmp_path / "heads.safetensors")
-    again, _ = public.load(kind_of(name), tmp_path, TARGET)
-    own = public.write(kind_of(name), again, TARGET, arguments.get("blocks", 1))
+    again, _ = published.load(kind_of(name), tmp_path, TARGET)
+    own = published.write(kind_of(name), again, TARGET, arguments.get("blocks", 1))
     for key, x in back.items():
         np.testing.assert_array_equal(x, own[key], err_msg=key)
 
@@ -207,26 +208,26 @@ def test_what_is_written_is_what_was_read(name, tmp_path):
 def test_other_spellings():
     """Merged models prefix Medusa's names; vLLM calls EAGLE-3's layer otherwise."""
     merged = {f"medusa_head.{n}": x for n, x in medusa_file().items()}
-    params, _ = public.read("medusa", merged, TARGET)
+    params, _ = published.read("medusa", merged, TARGET)
     assert params["head"].shape == (K, V, D)
     theirs = eagle3_file()
     renamed = {n.replace("midlayer.", "layers.0."): x for n, x in theirs.items()}
-    a, _ = public.read("eagle3", theirs, TARGET)
-    b, _ = public.read("eagle3", renamed, TARGET)
+    a, _ = published.read("eagle3", theirs, TARGET)
+    b, _ = published.read("eagle3", renamed, TARGET)
     np.testing.assert_array_equal(a["layer"]["qkv"], b["layer"]["qkv"])
 
 
 def test_heads_of_the_first_checkpoints_have_no_output_layers():
     """All or none: one that is missing among others is named."""
     theirs = medusa_file(own=False)
-    params, _ = public.read("medusa", theirs, TARGET)
+    params, _ = published.read("medusa", theirs, TARGET)
     assert set(params) == {"res", "bias"}
-    assert set(public.write("medusa", params, TARGET, L)) == set(theirs)
+    assert set(published.write("medusa", params, TARGET, L)) == set(theirs)
     medusa.check(params, TARGET)
     some = {**medusa_file()}
     del some[f"1.{L}.weight"]  # planted: a file that lost one
     with pytest.raises(CheckpointError, match=r"missing \['1\.2\.weight'\]"):
-        public.read("medusa", some, TARGET)
+        published.read("medusa", some, TARGET)
 
 
 @pytest.mark.parametrize("name", ["eagle", "eagle3", "hydra"])
@@ -236,15 +237,15 @@ def test_a_copy_of_the_embedding_is_compared_where_it_is_given(name):
     copy = "input_embed_fn.weight" if name == "hydra" else "embed_tokens.weight"
     half = rows.astype(jnp.bfloat16)
     for stored, own in ((rows, rows), (half, rows), (rows, half)):
-        public.read(name, {**theirs, copy: stored}, TARGET, own)
+        published.read(name, {**theirs, copy: stored}, TARGET, own)
     other = np.roll(rows, 1, 0)  # planted: an embedding of another order of tokens
     other[:2] = rows[:2]
-    public.read(name, {**theirs, copy: other}, TARGET)
+    published.read(name, {**theirs, copy: other}, TARGET)
     words = f"{copy} is not the target's embedding .*differs in 35 of 37 rows"
     with pytest.raises(CheckpointError, match=words):
-        public.read(name, {**theirs, copy: other}, TARGET, rows)
+        published.read(name, {**theirs, copy: other}, TARGET, rows)
     with pytest.raises(CheckpointError, match=r"shape \(36, 16\), not \(37, 16\)"):
-        public.read(name, {**theirs, copy: rows[1:]}, TARGET, rows)
+        published.read(name, {**theirs, copy: rows[1:]}, TARGET, rows)
 
 
 CLAIMS = {  # what a config.json says, truly
@@ -266,8 +267,10 @@ def test_tensors_win_over_a_config_that_says_otherwise(name, tmp_path, caplog):
     def warned(said: dict) -> list[str]:
         caplog.clear()
         (tmp_path / "config.json").write_text(json.dumps(said))
-        params, arguments = public.load(kind_of(name), tmp_path, TARGET)
-        back = public.write(kind_of(name), params, TARGET, arguments.get("blocks", 1))
+        params, arguments = published.load(kind_of(name), tmp_path, TARGET)
+        back = published.write(
+            kind_of(name), params, TARGET, arguments.get("blocks", 1)
+        )
         for key, x in back.items():
             np.testing.assert_array_equal(x, FILES[name]()[key], err_msg=key)
         return [r.message for r in caplog.records if r.levelname == "WARNING"]
@@ -282,37 +285,41 @@ def test_tensors_win_over_a_config_that_says_otherwise(name, tmp_path, caplog):
 def test_offsets_and_ids():
     theirs = eagle3_file()
     np.testing.assert_array_equal(
-        public.read("eagle3", theirs, TARGET)[0]["kept"], KEPT
+        published.read("eagle3", theirs, TARGET)[0]["kept"], KEPT
     )
     ids = {**theirs, "d2t": KEPT}
-    np.testing.assert_array_equal(public.read("eagle3", ids, TARGET)[0]["kept"], KEPT)
+    np.testing.assert_array_equal(
+        published.read("eagle3", ids, TARGET)[0]["kept"], KEPT
+    )
     del ids["t2d"]
-    np.testing.assert_array_equal(public.read("eagle3", ids, TARGET)[0]["kept"], KEPT)
+    np.testing.assert_array_equal(
+        published.read("eagle3", ids, TARGET)[0]["kept"], KEPT
+    )
     wrong = {**theirs, "d2t": theirs["d2t"] + 1}  # planted: t2d says otherwise
     with pytest.raises(CheckpointError, match="t2d says"):
-        public.read("eagle3", wrong, TARGET)
+        published.read("eagle3", wrong, TARGET)
 
 
 def test_bad_files(tmp_path):
     theirs = medusa_file()
     theirs["1.1.linear.weight"] = theirs["1.1.linear.weight"] + 1
     with pytest.raises(CheckpointError, match="were trained apart"):
-        public.read("medusa", theirs, TARGET)
+        published.read("medusa", theirs, TARGET)
     theirs = hydra_file(True)
     del theirs["hydra_mlp.1.5.linear.bias"]
     with pytest.raises(CheckpointError, match=r"missing \['hydra_mlp\.1\.5"):
-        public.read("hydra", theirs, TARGET)
+        published.read("hydra", theirs, TARGET)
     theirs = {**eagle_file(), "layers.1.x": np.zeros(2, np.float32)}
     with pytest.raises(CheckpointError, match=r"unknown \['layers\.1\.x"):
-        public.read("eagle", theirs, TARGET)
+        published.read("eagle", theirs, TARGET)
     theirs = eagle_file()
     theirs["layers.0.mlp.down_proj.weight"] = np.zeros((D, FF + 4), np.float32)
     with pytest.raises(CheckpointError, match="expected"):
-        public.read("eagle", theirs, TARGET)
+        published.read("eagle", theirs, TARGET)
     with pytest.raises(ConfigError, match="kind='eagle2'"):
-        public.read("eagle2", {}, TARGET)
+        published.read("eagle2", {}, TARGET)
     (tmp_path / "heads.bin").write_bytes(b"x")
     with pytest.raises(CheckpointError, match="pickle"):
-        public.load("eagle", tmp_path / "heads.bin", TARGET)
+        published.load("eagle", tmp_path / "heads.bin", TARGET)
     with pytest.raises(CheckpointError, match="0 safetensors files"):
-        public.load("eagle", tmp_path, TARGET)
+        published.load("eagle", tmp_path, TARGET)

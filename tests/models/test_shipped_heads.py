@@ -9,7 +9,8 @@ import pytest
 import decoding
 import models
 from models.errors import CheckpointError
-from models.heads import files
+from models import packaged
+from models.heads.formats import native
 
 PROMPTS = ["def read_config(path):\n    with open(", "class Stack:\n"]
 NEW = 32
@@ -21,21 +22,21 @@ def tiny() -> models.Loaded:
     return models.load("tiny")
 
 
-@pytest.mark.parametrize("name", files.PACKAGED)
+@pytest.mark.parametrize("name", packaged.HEADS)
 def test_they_are_small_and_say_what_they_are(name: str) -> None:
     """At most 15 MB of bfloat16 with a card; only for the target they were made of."""
-    folder = files.locate(name)
+    folder = native.locate(name)
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 15_000_000
-    kinds = {str(x.dtype) for x in jax.tree.leaves(files.load(name))}
+    kinds = {str(x.dtype) for x in jax.tree.leaves(native.load(name))}
     assert "bfloat16" in kinds and "float32" not in kinds
     card = (folder / "README.md").read_text()
     assert "`tiny`" in card and "tokens per target call" in card
-    files.load(name, tiny())
+    native.load(name, tiny())
     with pytest.raises(CheckpointError, match="train heads for it"):
-        files.load(name, models.load("tiny-draft"))
+        native.load(name, models.load("tiny-draft"))
 
 
-@pytest.mark.parametrize("name", files.PACKAGED)
+@pytest.mark.parametrize("name", packaged.HEADS)
 def test_they_draft_for_tiny_without_changing_its_text(name: str) -> None:
     """Plain decoding's text at T = 0.8, two ragged rows, in fewer target calls.
 
@@ -43,11 +44,11 @@ def test_they_draft_for_tiny_without_changing_its_text(name: str) -> None:
     same heads with their weights zeroed are the planted fault.
     """
     lm = tiny()
-    method = decoding.compose.from_config(files.method(name))
+    method = decoding.compose.from_config(native.method(name))
     run = functools.partial(
         decoding.generate, lm, PROMPTS, max_new_tokens=NEW, temperature=0.8, seed=3
     )
-    heads = files.load(name, lm)
+    heads = native.load(name, lm)
     drafted = run(method=method, drafts={"heads": heads})
     assert drafted.tokens == run().tokens
     assert drafted.stats.tokens_per_call > 1.3
@@ -59,7 +60,7 @@ def test_they_draft_for_tiny_without_changing_its_text(name: str) -> None:
 
 def test_an_installation_brings_them() -> None:
     """Every file of every packaged model is named in setup.py's `package_data`."""
-    root = pathlib.Path(models.__file__).parent
-    said = (root.parent / "setup.py").read_text()
-    for folder in files.PACKAGED.values():
-        assert f'"{folder}/*"' in said and (root / folder).is_dir()
+    root = pathlib.Path(packaged.__file__).parent
+    assert '"packaged/*/*"' in (root.parents[1] / "setup.py").read_text()
+    for folder in packaged.HEADS.values():
+        assert (root / folder).is_dir()

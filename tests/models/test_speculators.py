@@ -10,7 +10,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from models.errors import CheckpointError, ConfigError
-from models.heads import eagle3, public, speculators
+from models.heads import eagle3
+from models.heads.formats import published as public
+from models.heads.formats import speculators
 from tests.models import published
 from tests.models.published import EPS, KEPT, TARGET, VD, D, E, V, X
 

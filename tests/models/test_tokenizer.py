@@ -9,7 +9,8 @@ import tokenizers
 from tokenizers import decoders
 from tokenizers import models as kinds
 
-from models import chat, errors, tokenizer
+from models import errors
+from models.text import chat_template, hf_tokenizer
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "models"
 NAMES = ["llama2", "llama3"]  # byte-fallback and byte-level BPE
@@ -17,7 +18,7 @@ NAMES = ["llama2", "llama3"]  # byte-fallback and byte-level BPE
 
 def make(name):
     expected = json.loads((GOLDEN / f"{name}_tokenizer.json").read_text())
-    return tokenizer.load(GOLDEN / name, (2,)), expected
+    return hf_tokenizer.load(GOLDEN / name, (2,)), expected
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,20 +80,20 @@ def test_unknown_kinds_of_tokenizer_are_named():
     inner = tokenizers.Tokenizer(kinds.WordLevel({"a": 0}, unk_token="a"))
     inner.decoder = decoders.WordPiece()
     with pytest.raises(errors.CheckpointError, match="WordPiece"):
-        tokenizer.Tokenizer(inner).token_bytes()
+        hf_tokenizer.Tokenizer(inner).token_bytes()
 
 
 def words(*spelled: str, unknown: str = "?"):
     """A tokenizer whose token i is the i-th word."""
     vocabulary = {word: i for i, word in enumerate(spelled)}
-    return tokenizer.Tokenizer(
+    return hf_tokenizer.Tokenizer(
         tokenizers.Tokenizer(kinds.WordLevel(vocabulary, unk_token=unknown))
     )
 
 
 def refused(draft, target, **more) -> str:
     try:
-        tokenizer.check_same("draft", draft, target, **more)
+        hf_tokenizer.check_same("draft", draft, target, **more)
     except errors.DecodaxError as error:
         return str(error)
     return ""
@@ -113,22 +114,24 @@ def test_a_draft_s_tokens_must_be_the_target_s(monkeypatch):
     added.inner.add_special_tokens(["<|end|>"])
     assert not refused(added, target)  # families rename such tokens
     with pytest.raises(errors.MethodError):
-        tokenizer.check_same("draft", swapped, target, errors.MethodError)
+        hf_tokenizer.check_same("draft", swapped, target, errors.MethodError)
     by_size = property(lambda own: str(own.inner.get_vocab_size()))
-    monkeypatch.setattr(tokenizer.Tokenizer, "digest", by_size)  # planted: sizes alone
+    monkeypatch.setattr(
+        hf_tokenizer.Tokenizer, "digest", by_size
+    )  # planted: sizes alone
     assert not refused(swapped, target) and not refused(spelled, target)
 
 
 def test_vocabularies_are_read_once(monkeypatch):
     """However often a target meets a draft; and not at all where they share one."""
     target, draft = words("?", "a", "b"), words("?", "a", "b")
-    sound, read = tokenizer.Tokenizer.words, []
+    sound, read = hf_tokenizer.Tokenizer.words, []
 
     def words_of(own):
         read.append(own)
         return sound(own)
 
-    monkeypatch.setattr(tokenizer.Tokenizer, "words", words_of)
+    monkeypatch.setattr(hf_tokenizer.Tokenizer, "words", words_of)
     assert not refused(target, target) and not read
     for _ in range(5):
         assert not refused(draft, target)
@@ -159,14 +162,14 @@ def test_template_spellings(tmp_path):
     settings = {"chat_template": named, "bos_token": {"content": "<s>"}}
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps(settings))
-    assert tokenizer.load(tmp_path, ()).template == "y"
+    assert hf_tokenizer.load(tmp_path, ()).template == "y"
     path.write_text(json.dumps({**settings, "chat_template": "{{ bos_token }}"}))
-    assert tokenizer.load(tmp_path, ()).chat([]) == [1]
+    assert hf_tokenizer.load(tmp_path, ()).chat([]) == [1]
 
 
 def test_template_features():
     """What published templates use."""
-    text = chat.render(
+    text = chat_template.render(
         "{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}"
         "{% generation %}{{ m | tojson }}{% endgeneration %}{% endfor %}"
         "{{ strftime_now('%Y') | length }}{{ tools is none }}",
@@ -188,4 +191,4 @@ def test_template_features():
 )
 def test_templates_are_sandboxed(template):
     with pytest.raises(errors.PromptError):
-        chat.render(template, [{"role": "user", "content": ""}], {})
+        chat_template.render(template, [{"role": "user", "content": ""}], {})

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from models import base, errors, toy
+from models import base, errors
+from models.synthetic import toy
 from tests.models import blocks
 
 SIZE = 24

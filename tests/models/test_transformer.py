@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from models import base, errors, layers, transformer
+from models import base, errors, transformer
+from models.transformer import modules
 from tests.models import blocks
 from tests.models.small import (
     CONFIG,
@@ -84,17 +85,17 @@ def by_hand(params, cache, block, run):
     """Layers 0..2 with what `run` leaves out written as a Python choice by `where`."""
     cache = cache.open(block)
     x = LM.embed(params, block.tokens, block.positions)
-    layer = layers.Layer(CONFIG)
+    layer = modules.Layer(CONFIG)
     mask = base.dense_mask(block.visibility, SIZE)
     distance = block.positions[:, :, None] - cache.pos[:, None]
-    rotation = layers.rotations(CONFIG, block.positions, SIZE)[0]
+    rotation = modules.rotations(CONFIG, block.positions, SIZE)[0]
     stores = list(cache.layers)
     for i in range(3):
         variables = {"params": params[f"layer_{i}"]}
         q, k, v = layer.apply(variables, x, rotation, method="project")
         store = stores[i].append(block.slots, k, v)
         seen = mask & (distance < 5) if i == 1 else mask
-        out = layers.attend(CONFIG, q, *store.read(), seen)
+        out = modules.attend(CONFIG, q, *store.read(), seen)
         y = x + layer.apply(variables, out, method="merge")
         keep = lambda a, b, on: jax.tree.map(lambda a, b: jnp.where(on, a, b), a, b)
         x, stores[i] = keep((y, store), (x, stores[i]), run[i, 0])
@@ -346,7 +347,7 @@ def test_alibi_against_the_published_formula():
     block = causal(tokens)[1].replace(run=jnp.array([[True, False]]))
     out, _ = blocks.call(lm, (1,))(params, lm.init_cache(1, SIZE), block)
     close(out.hidden[1][0], want)
-    assert layers.alibi_slopes(6)[4:] == [2**-1, 2**-3]
+    assert modules.alibi_slopes(6)[4:] == [2**-1, 2**-3]
 
 
 def test_config_errors():

@@ -11,7 +11,7 @@ import decoding
 from decoding import Method, Spec
 from models import base, io, transformer
 from models.errors import ConfigError
-from models.heads import vocab_trim
+from models.surgery import vocab_trim
 
 CONFIG = transformer.Config(
     vocab_size=12,

@@ -14,8 +14,10 @@ import numpy as np
 import decoding
 import models
 from decoding import Method, Spec
-from models import attention, io, sharding, transformer
+from models import io, transformer
+from models.distributed import sharding
 from models.heads import hydra
+from models.transformer import cached_attention
 from training import fit, optimizers
 from training.objectives import next_token
 
@@ -100,7 +102,7 @@ def decode(every: bool) -> dict[str, dict[str, list]]:
     found: dict[str, dict[str, list]] = {}
     for case in CASES if every else ("tree",):
         # The tree's cache is read piece by piece, by every device its own part.
-        attention.LONG = 4096 if case == "plain" else 64
+        cached_attention.LONG = 4096 if case == "plain" else 64
         found[case] = {"one": texts(lm, case, drafts)}
         for name, shape in MESHES.items():
             if every or name in FEW:

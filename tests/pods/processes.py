@@ -23,8 +23,8 @@ from absl import flags
 from decoding import compose
 from decoding.serving import prompt_set
 from experiments import distributed
-from models import io, sharding
-from models import processes as several
+from models import io
+from models.distributed import processes, sharding
 from models.errors import ConfigError
 from tests.pods import meshes
 from tests.training import killed_run
@@ -114,10 +114,10 @@ def main() -> None:
     lm = io.placed(meshes.model(), sharding.on("data=-1,tensor=2"))
     texts = meshes.texts(lm, "plain", None)
     write(lm, workdir / "texts.jsonl")
-    leads, several.leads = several.leads, lambda: True
+    leads, processes.leads = processes.leads, lambda: True
     write(lm, workdir / "fault.jsonl")
-    several.leads = leads
-    if several.leads():
+    processes.leads = leads
+    if processes.leads():
         found = {"processes": jax.process_count(), "texts": texts}
         print(json.dumps({**found, "refused": refusal(plan)}))
 

@@ -18,7 +18,7 @@ from decoding import tree
 from experiments import preflight, programs, settings
 from kernels import hlo
 from kernels import plan as planning
-from models import sharding
+from models.distributed import sharding
 
 pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
 

@@ -8,9 +8,10 @@ import pytest
 
 from experiments import preflight, settings
 from kernels import hlo
-from models import sharding
+from models.distributed import sharding
 from models.errors import ConfigError
-from models.heads import files, medusa
+from models.heads import medusa
+from models.heads.formats import native
 
 RECIPE = """
 import ml_collections
@@ -119,7 +120,7 @@ def test_programs_of_trained_heads(path, tmp_path):
     params = medusa.init(jax.random.key(0), shape, output, 2)
     tree = {"name": "topologies/static", "choices": "2 | 1"}
     about = {"method": {"drafter": "drafters/medusa", "topology": tree}}
-    files.save(tmp_path, params, about)
+    native.save(tmp_path, params, about)
     with config.unlocked():
         config.trained = {"mine": str(tmp_path)}
     config.methods = ("plain", "mine")

@@ -297,7 +297,7 @@ def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):  # noqa: F81
     c = specee.get_config()
     c.data.update(source=str(tmp_path / "a.jsonl"), tokens=64, batch=2, window=16)
     monkeypatch.setattr(exits.Training, "_draft", lambda self: tmp_path)
-    monkeypatch.setattr(exits.files, "load", lambda *_: None)
+    monkeypatch.setattr(exits.native, "load", lambda *_: None)
     monkeypatch.setattr(exits.fit, "fit", caught("batches", 3))
     monkeypatch.setattr(exits.lossy, "compared", caught("asked", 1))
     own = exits.Training(c, tmp_path / "exits", small_target(2))

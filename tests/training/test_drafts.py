@@ -15,12 +15,10 @@ from experiments import acceptance, machine, report, settings
 from experiments import drafts as stage
 from experiments import lossy as stages
 from experiments.store import Store
-from models import tokenizer
 from models.errors import ConfigError
-from models.heads import acceptance as heads
-from models.heads import exits as predictors
-from models.heads import files
-from models.heads import judge as judges
+from models.heads.formats import native
+from models.predictors import acceptance_predictor, exit_predictor, judge_predictor
+from models.text import hf_tokenizer
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
 from training import acceptance as training_acceptance
 from training import drafts, judging
@@ -103,7 +101,7 @@ def reordered(lm):
     vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
     inner = tokenizers.Tokenizer.from_str(json.dumps(data))
     return dataclasses.replace(
-        lm, tokenizer=tokenizer.Tokenizer(inner, lm.tokenizer.eos)
+        lm, tokenizer=hf_tokenizer.Tokenizer(inner, lm.tokenizer.eos)
     )
 
 
@@ -129,7 +127,9 @@ def test_a_draft_of_other_tokens_is_refused(small, corpus, tmp_path, monkeypatch
     with pytest.raises(ConfigError, match=r"draft='tiny-draft' .* 2 tokens do not"):
         judging.run(c, tmp_path / "judge", small, other)
     by_size = property(lambda own: str(own.vocab_size))
-    monkeypatch.setattr(tokenizer.Tokenizer, "digest", by_size)  # planted: sizes alone
+    monkeypatch.setattr(
+        hf_tokenizer.Tokenizer, "digest", by_size
+    )  # planted: sizes alone
     c = shrink(specdec_pp.get_config(), corpus)
     with pytest.raises(AssertionError, match="the target ran"):
         training_acceptance.Training(c, tmp_path / "acceptance", small, other)
@@ -160,9 +160,9 @@ def test_an_acceptance_head(small, corpus, tmp_path, quick_bandwidth):  # noqa: 
     assert "a confidence stop" in text and "calibration-as-trained.png" in text
     # Of two texts of 6 new tokens, the share that was drafted.
     assert 6 <= sum(found["calibration"]["raw"]["counts"]) <= 12
-    params = files.load(tmp_path / "export", small)
-    heads.check(params, small.config.d_model)
-    assert files.describe(tmp_path / "export")["blocks"] == 3
+    params = native.load(tmp_path / "export", small)
+    acceptance_predictor.check(params, small.config.d_model)
+    assert native.describe(tmp_path / "export")["blocks"] == 3
 
 
 def test_a_sorted_draft_and_its_drafter():
@@ -254,7 +254,7 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa
     assert rows["kl_threshold -1"]["shared"] == 1.0
     assert rows["judge 2"]["nats"] == pytest.approx(rows["plain"]["nats"])
     assert sum(found["cases"]) > 10 and 0 <= found["accuracy"] <= 1
-    judges.check(files.load(tmp_path / "export", small))
+    judge_predictor.check(native.load(tmp_path / "export", small))
     text = reported(c, Store(tmp_path), made)
     assert "| judge 0.5 |" in text and "judge against kl_threshold" in text
     assert "judge against lot" in text
@@ -287,6 +287,6 @@ def test_exit_predictors(corpus, tmp_path, quick_bandwidth):  # noqa: F811
     assert rows["confidence 1"]["layers"] == depth
     assert rows["confidence 1"]["same"] == 1.0
     assert sum(found["held_out"]["stops"]) == pytest.approx(1.0)
-    predictors.check(files.load(tmp_path / "export", target), depth)
+    exit_predictor.check(native.load(tmp_path / "export", target), depth)
     text = reported(c, Store(tmp_path), made)
     assert "every layer, 0" in text and "two levels against layer" in text

@@ -21,7 +21,7 @@ from experiments import heads as stage
 from experiments.store import Store
 from models import transformer
 from models.errors import CheckpointError, ConfigError
-from models.heads import files
+from models.heads.formats import native
 from tests.methods.drafters import agreement
 from training import data, fit, heads, losses
 from training import teacher as teachers
@@ -361,7 +361,7 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     assert 0 < found["heads"][0]["mfu"] and found["heads"][0]["tokens_per_s"] > 0
     monkeypatch.setattr(heads, "run", None)  # planted: training again would fail
     assert stage.run(c, store, small)["heads"] == found["heads"]
-    about = files.describe(tmp_path / "heads" / "hydra-s0" / "export")
+    about = native.describe(tmp_path / "heads" / "hydra-s0" / "export")
     assert about["head"] == "hydra" and len(about["hits"]) == 2
     figures = json.loads((tmp_path / "heads" / "hydra-s0" / "figures.json").read_text())
     assert figures["steps"] == 8
@@ -465,18 +465,18 @@ def test_variants_are_recipes_but_for_their_fields():
 
 def test_heads_of_another_target_are_refused(small, tmp_path):
     params = {"a": {"b": jnp.ones((2, 3))}, "kept": jnp.arange(3)}
-    print_ = files.fingerprint(small.params)
-    files.save(tmp_path, params, {"target": "tiny", "fingerprint": print_})
-    back = files.load(tmp_path, small)
+    print_ = native.fingerprint(small.params)
+    native.save(tmp_path, params, {"target": "tiny", "fingerprint": print_})
+    back = native.load(tmp_path, small)
     assert jax.tree.structure(back) == jax.tree.structure(params)
     assert back["kept"].dtype == jnp.int32
     other = types.SimpleNamespace(params=jax.tree.map(lambda x: x + 1, small.params))
     with pytest.raises(CheckpointError, match="train heads for it"):
-        files.load(tmp_path, other)
+        native.load(tmp_path, other)
     with pytest.raises(CheckpointError, match=r"holds no heads\.safetensors"):
-        files.load(tmp_path / "none", small)
+        native.load(tmp_path / "none", small)
     with pytest.raises(CheckpointError, match="names no method"):
-        files.method(tmp_path)
+        native.method(tmp_path)
 
 
 def test_bad_configs(small, corpus, tmp_path):

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import models
-from models import causal, layers, transformer
+from models import transformer
 from models.errors import DataError
+from models.transformer import modules, sequence_attention
 from training import evaluate
 from training.objectives import next_token
 
@@ -57,7 +58,7 @@ def test_documents_of_a_window_are_apart(params: dict) -> None:
     assert abs(mixed - loss) > 1e-3  # planted fault: documents seen together
 
 
-@pytest.mark.parametrize("length", [5, causal.CHUNK + 9])
+@pytest.mark.parametrize("length", [5, sequence_attention.CHUNK + 9])
 def test_chunked_attention_is_attention(length: int) -> None:
     """To 1e-5: the same sums of at most 137 float32 terms in another order."""
     keys = jax.random.split(jax.random.key(1), 4)
@@ -66,8 +67,8 @@ def test_chunked_attention_is_attention(length: int) -> None:
     mask = jnp.tril(jnp.ones((2, length, length), bool))
     mask = mask.at[1, -1, : length // 2].set(False)
     bias = jax.random.normal(keys[3], (2, 2, 2, length, length))
-    whole = jax.jit(functools.partial(layers.attend, SHAPE))
-    chunked = jax.jit(functools.partial(causal.attend, SHAPE))
+    whole = jax.jit(functools.partial(modules.attend, SHAPE))
+    chunked = jax.jit(functools.partial(sequence_attention.attend, SHAPE))
     wanted = whole(q, k.swapaxes(1, 2), v.swapaxes(1, 2), mask, bias)
     got = chunked(q, k, v, mask, bias)
     np.testing.assert_allclose(got, wanted, atol=1e-5)

@@ -14,7 +14,7 @@ from configs.heads import medusa as medusa_config
 from configs.heads import medusa2 as config
 from decoding import Method, Spec
 from models.errors import ConfigError
-from models.heads import lora
+from models.surgery import lora
 from tests.methods.drafters import agreement
 from training import fit, heads
 from training import teacher as teachers

@@ -15,8 +15,9 @@ import pytest
 
 from decoding import Method, Spec
 from decoding.drafters import online_sd
-from models import Loaded, toy, transformer
+from models import Loaded, transformer
 from models.errors import ConfigError
+from models.synthetic import toy
 from training import online
 
 HALF, V = 6, 12

@@ -11,7 +11,7 @@ import pytest
 
 from models import transformer
 from models.errors import ConfigError
-from models.heads import acceptance
+from models.predictors import acceptance_predictor
 from tests.methods.drafters import agreement
 from tests.training.test_draft_model import draft, logits, texts
 from training import acceptance as runs
@@ -142,12 +142,12 @@ def test_a_head_learns_which_drafts_are_accepted():
     areas = []
     for given in (labels, shuffled):
         step = jax.jit(fit.make_step(graded, optimizer, target=given))
-        start = acceptance.init(jax.random.key(0), model.config.d_model)
+        start = acceptance_predictor.init(jax.random.key(0), model.config.d_model)
         state = fit.TrainState(jnp.int32(0), start, optimizer.init(start), None)
         for i in range(120):
             state, _ = step(state, sample(i), frozen)
         held = jax.jit(labels)(frozen, sample(1000))
-        said = acceptance.probability(state.params, held.states, 1)
+        said = acceptance_predictor.probability(state.params, held.states, 1)
         areas.append(calibration.bins(said, held.accepted, held.weights).auc)
     assert areas[0] > 0.7 and areas[0] > areas[1] + 0.1
 

@@ -11,7 +11,8 @@ import pytest
 from decoding import Method, Spec
 from models import transformer
 from models.errors import ConfigError
-from models.heads import eagle, exits
+from models.heads import eagle
+from models.predictors import exit_predictor
 from tests.conformance import kit
 from tests.methods.drafters import agreement
 from training.objectives import specee
@@ -67,7 +68,10 @@ def test_candidates_are_those_of_the_loop():
     """Those that the drafter asks about are those that the predictors learn from;
     planted: they are not those of the place before."""
     lm = agreement.target(4)
-    beside = {"heads": heads(), "exits": exits.init(jax.random.key(1), 4, K, 8)}
+    beside = {
+        "heads": heads(),
+        "exits": exit_predictor.init(jax.random.key(1), 4, K, 8),
+    }
     method = Method(Spec("drafters/specee", static=(0,), threshold=1.0))
     run = kit.Run(method, lm=lm, beside=beside).alter(chunk=4)
     prompts, rounds = [[3, 9, 4, 7, 1, 2], [5, 6]], 5
@@ -119,7 +123,7 @@ def test_predictors_learn_and_the_loss_is_the_cross_entropy():
     features = rng.normal(size=(4, 128, 3, 3 * K)) * 2
     right = features[..., 0] > np.arange(3)
     own = specee.objective()
-    start = exits.init(jax.random.key(0), 4, K, 16)
+    start = exit_predictor.init(jax.random.key(0), 4, K, 16)
 
     @jax.jit
     def trained(given):
@@ -148,21 +152,21 @@ def test_rules_without_training():
 
     @jax.jit
     def said(rule, z):
-        given = exits.features(z, jnp.zeros_like(z))[0]
-        return jnp.stack([exits.probability(rule, i, given) for i in range(3)])
+        given = exit_predictor.features(z, jnp.zeros_like(z))[0]
+        return jnp.stack([exit_predictor.probability(rule, i, given) for i in range(3)])
 
-    from_one = np.asarray(said(exits.after(4, K, 1), z)) > 0.5
+    from_one = np.asarray(said(exit_predictor.after(4, K, 1), z)) > 0.5
     np.testing.assert_array_equal(from_one, [[False] * 2, [True] * 2, [True] * 2])
     for share, wanted in (
         (0.9, [True, False]),
         (0.3, [True, True]),
         (1.0, [False] * 2),
     ):
-        rule = exits.sure(4, K, share)
-        exits.check(rule, 4)
+        rule = exit_predictor.sure(4, K, share)
+        exit_predictor.check(rule, 4)
         found = np.asarray(said(rule, z)) > 0.5
         np.testing.assert_array_equal(found, [wanted] * 3)
-    rule = exits.sure(4, K, 0.55)
+    rule = exit_predictor.sure(4, K, 0.55)
     rule["in"]["weight"] = jnp.roll(rule["in"]["weight"], -K, 1)
     assert (np.asarray(said(rule, z))[:, 1] > 0.5).all()  # 0.6 is a logit
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from kernels import chips
-from models import recompute
+from models.transformer import rematerialisation
 from tests.models import small
 from tests.training import killed_run
 from training import data, fit, logs, throughput
@@ -30,7 +30,7 @@ def test_operations_by_hand():
     one = 2 * 2 * 4 * 4
 
     def loss(weight, x):
-        layer = recompute.again(lambda x: jnp.tanh(x @ weight))
+        layer = rematerialisation.again(lambda x: jnp.tanh(x @ weight))
         x = layer(layer(x))
         return jax.lax.scan(lambda x, _: (layer(x), None), x, None, length=3)[0].sum()
 

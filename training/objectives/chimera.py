@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from decoding import vocab
-from models.heads import chimera, layers
+from models.heads import chimera
+from models.heads.modules import decoder_layer
 from training import grading
 from training.fit import Objective
 from training.teacher import NORM, Teacher, ahead, by_part, predicted
@@ -25,7 +26,7 @@ from training.teacher import NORM, Teacher, ahead, by_part, predicted
 
 def init(key: Array, model: Any, target: Any, heads: int = 4) -> Any:
     """Params of `heads` heads for the target's params."""
-    return chimera.init(key, model.config, layers.output_rows(target), heads)
+    return chimera.init(key, model.config, decoder_layer.output_rows(target), heads)
 
 
 def objective(model: Any, part: int = 0) -> Objective:

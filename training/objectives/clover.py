@@ -20,7 +20,8 @@ from typing import Any
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads import clover, layers
+from models.heads import clover
+from models.heads.modules import decoder_layer
 from training import grading, losses
 from training.fit import Objective
 from training.teacher import NORM, Teacher, ahead, mean, predicted
@@ -68,7 +69,7 @@ def guesses(
     params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
 ) -> list:
     """Per depth: f [B, T, D] along the text's tokens, and the target's head."""
-    eps = layers.geometry(model.config).norm_eps
+    eps = decoder_layer.geometry(model.config).norm_eps
     embedded = teacher.embed(batch["tokens"])
     hidden = teacher.hidden[model.config.n_layers]
     segments = batch.get("segments")

@@ -18,7 +18,8 @@ import numpy as np
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads import eagle3, layers
+from models.heads import eagle3
+from models.heads.modules import decoder_layer
 from training import grading, losses
 from training.fit import Objective
 from training.teacher import Teacher, ahead, predicted
@@ -26,7 +27,7 @@ from training.teacher import Teacher, ahead, predicted
 
 def init(key: Array, model: Any, target: Any, kept: np.ndarray | None = None) -> Any:
     """Random params of a layer of the target's size; `kept`: the draft vocabulary."""
-    return eagle3.init(key, model.config, layers.output_rows(target), kept)
+    return eagle3.init(key, model.config, decoder_layer.output_rows(target), kept)
 
 
 def objective(
@@ -48,7 +49,7 @@ def objective(
     if steps < 1:
         raise ConfigError(f"steps={steps}: use at least 1")
     graded, config = losses.by_name(loss), model.config
-    eps, read = layers.geometry(config).norm_eps, eagle3.taps(config, taps)
+    eps, read = decoder_layer.geometry(config).norm_eps, eagle3.taps(config, taps)
 
     def total(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         masks = jnp.stack([predicted(batch, 2 + s) for s in range(steps)])
@@ -96,7 +97,7 @@ def guesses(
 ) -> list:
     """Per depth: the draft's own outputs along the text's tokens, and its head."""
     config = model.config
-    eps = layers.geometry(config).norm_eps
+    eps = decoder_layer.geometry(config).norm_eps
     read = eagle3.taps(config, taps)
     three = jnp.stack([teacher.hidden[tap] for tap in read], 2)
     g = eagle3.features(params, three, eps)

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads import chains, hidden_transfer
+from models.heads import hidden_transfer
+from models.heads.modules import aux_chains
 from training import grading, losses
 from training.fit import Objective
 from training.teacher import NORM, Teacher, ahead, mean, predicted
@@ -55,7 +56,7 @@ def objective(
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         room = hidden_transfer.count(params) + 1
-        at = chains.points(batch, points, seed, room)
+        at = aux_chains.points(batch, points, seed, room)
         total: Any = 0.0
         metrics = {}
         found = _guesses(params, batch, teacher, at_layer, at, remat)
@@ -88,7 +89,7 @@ def guesses(
     layer: int = -1,
 ) -> list:
     """Per depth: states [B, T, D] and the target's head."""
-    every = chains.points(batch, 0, 0, 0)
+    every = aux_chains.points(batch, 0, 0, 0)
     at_layer = hidden_transfer.middle(model.config, layer)
     return _guesses(params, batch, teacher, at_layer, every)[:depth]
 

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads import hydra, layers
+from models.heads import hydra
+from models.heads.modules import decoder_layer
 from training import grading, losses
 from training.fit import Objective
 from training.teacher import NORM, Teacher, ahead, predicted
@@ -34,7 +35,7 @@ def init(
     deep: bool = False,
 ) -> Any:
     """Params for the target's params; Hydra++ has `prefix` and `deep`."""
-    rows = layers.output_rows(target)
+    rows = decoder_layer.output_rows(target)
     return hydra.init(key, model.config, rows, heads, prefix, deep)
 
 

@@ -23,8 +23,8 @@ from jax import Array
 
 from decoding import vocab
 from models.errors import ConfigError
-from models.heads import chains
 from models.heads import ppd as heads
+from models.heads.modules import aux_chains
 from training import grading
 from training.fit import Objective
 from training.objectives import ppd
@@ -57,7 +57,7 @@ def objective(
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         slots = heads.counts(params)[0]
-        at = chains.points(batch, points, seed, slots + 1)
+        at = aux_chains.points(batch, points, seed, slots + 1)
         marked = units(batch, teacher, alpha, slots, part)
         total: Any = 0.0
         metrics = {}

@@ -11,7 +11,8 @@ from typing import Any
 
 from jax import Array
 
-from models.heads import layers, medusa
+from models.heads import medusa
+from models.heads.modules import decoder_layer
 from training import grading
 from training.fit import Objective
 from training.teacher import NORM, Teacher, ahead, predicted
@@ -22,7 +23,7 @@ def init(key: Array, model: Any, target: Any, heads: int = 5, own: bool = True) 
 
     `own`: whether each has output rows of its own, or all use the target's head.
     """
-    rows = layers.output_rows(target) if own else None
+    rows = decoder_layer.output_rows(target) if own else None
     return medusa.init(key, model.config, rows, heads)
 
 

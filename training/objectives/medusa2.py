@@ -25,7 +25,7 @@ from jax import Array, lax
 
 from models import transformer
 from models.errors import ConfigError
-from models.heads import lora
+from models.surgery import lora
 from training import grading, losses
 from training.fit import Objective
 from training.objectives import medusa

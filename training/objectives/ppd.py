@@ -21,7 +21,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads import chains, ppd
+from models.heads import ppd
+from models.heads.modules import aux_chains
 from training import grading, losses
 from training.fit import Objective
 from training.teacher import Teacher, ahead, predicted
@@ -50,7 +51,7 @@ def objective(
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         prompts = ppd.counts(params)[0]
-        at = chains.points(batch, points, seed, prompts + 1)
+        at = aux_chains.points(batch, points, seed, prompts + 1)
         total: Any = 0.0
         metrics = {}
         found = behind(params, batch, teacher, at, remat)
@@ -74,7 +75,7 @@ def guesses(
     params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
 ) -> list:
     """Per depth: states [B, T, copies, D] and the mean of the copies' logits."""
-    every = chains.points(batch, 0, 0, 0)
+    every = aux_chains.points(batch, 0, 0, 0)
     return behind(params, batch, teacher, every)[:depth]
 
 

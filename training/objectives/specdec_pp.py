@@ -34,7 +34,7 @@ from jax import Array, lax
 from decoding import vocab
 from models import transformer
 from models.errors import ConfigError
-from models.heads import acceptance
+from models.predictors import acceptance_predictor
 from training.fit import Objective
 from training.teacher import NORM, by_part, predicted
 
@@ -133,12 +133,12 @@ def bce(yes: Array, no: Array, accepted: Array, reject: float) -> tuple[Array, A
 
 
 def objective(reject: float = 6.0, blocks: int = 3) -> Objective:
-    """The weighted loss; the params are those of `models/heads/acceptance.py`."""
+    """The weighted loss; the params are those of `models/predictors/acceptance_predictor.py`."""
     if not reject > 0:
         raise ConfigError(f"reject={reject}: use a positive weight")
 
     def loss(params: Any, batch: dict[str, Array], found: Drafted) -> tuple:
-        yes, no = acceptance.log_odds(params, found.states, blocks)
+        yes, no = acceptance_predictor.log_odds(params, found.states, blocks)
         each, norm = bce(yes, no, found.accepted, reject)
         weights = found.weights
         count = jnp.maximum(weights.sum(), 1.0)

@@ -1,9 +1,9 @@
 """SpecEE: predictors learn where the target's answer no longer changes.
 
 Xu et al., *SpecEE: Accelerating Large Language Model Inference with Speculative Early
-Exiting*, 2025, arXiv 2504.08850. With f_{t,l} the features of `models/heads/exits.py`
-of the k tokens that EAGLE's layer proposes for the place after x_t, c_l what the
-predictor of layer l says of them,
+Exiting*, 2025, arXiv 2504.08850. With f_{t,l} the features of
+`models/predictors/exit_predictor.py` of the k tokens that EAGLE's layer proposes for
+the place after x_t, c_l what the predictor of layer l says of them,
 
     y_{t,l} = 1[argmax of the logits after l = argmax of the target's logits]
     L = mean over t, l of -[y log c + (1 - y) log(1 - c)]
@@ -29,9 +29,11 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import vocab
-from models import training_form, transformer
+from models import transformer
 from models.errors import ConfigError
-from models.heads import eagle, exits
+from models.heads import eagle
+from models.predictors import exit_predictor
+from models.transformer import sequence_forward
 from training.fit import Objective
 from training.teacher import NORM, ahead, by_part, mean, predicted
 
@@ -69,7 +71,7 @@ def answers(
         taps: tuple = (*inner, NORM)
         out = transformer.forward(target.config, params, tokens, segments, taps=taps)
         normed = out.hidden[NORM]
-        place = training_form.places(tokens.shape, segments)
+        place = sequence_forward.places(tokens.shape, segments)
         following = ahead(target.embed(params, tokens, place), 1)
         # At t of the token after t + 1: it says what is expected after t + 1.
         guess = eagle.sequence(draft, target.config, following, normed, segments)
@@ -90,7 +92,7 @@ def answers(
             for i in range(depth - 1):
                 logits = target.head(params, target.norm(params, states[:, i]))
                 z = jnp.take_along_axis(logits, drawn, -1)
-                given, now = exits.features(z, before)
+                given, now = exit_predictor.features(z, before)
                 best = vocab.argmax(logits)
                 same, among = best == final, (best[:, None] == drawn).any(-1)
                 found.append((given, same.astype(jnp.float32), among))
@@ -114,7 +116,7 @@ def counted(batch: dict[str, Array]) -> Array:
 
 
 def objective() -> Objective:
-    """The loss; the params are those of `models/heads/exits.py`."""
+    """The loss; the params are those of `models/predictors/exit_predictor.py`."""
 
     def loss(params: Any, batch: dict[str, Array], found: Answers) -> tuple:
         odds = log_odds(params, found.features)
@@ -137,7 +139,7 @@ def log_odds(params: Any, features: Array) -> Array:
     """float32[..., L - 1]: what every layer's predictor says of its features."""
     layers = range(features.shape[-2])
     return jnp.stack(
-        [exits.log_odds(params, i, features[..., i, :]) for i in layers], -1
+        [exit_predictor.log_odds(params, i, features[..., i, :]) for i in layers], -1
     )
 
 

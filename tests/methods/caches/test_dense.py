@@ -6,20 +6,20 @@ import pytest
 
 from decoding import base, tree
 from decoding.caches import dense
-from models import cache as caches
 from models.base import dense_mask
+from models.cache_layouts import kv_cache
 
 SHAPE = tree.Shape(((0,), (1,), (0, 0), (1, 0)))  # nodes 1 2 | 3 under 1, 4 under 2
 
 
-def filled(lengths: list[int], size: int = 12) -> caches.KVCache:
+def filled(lengths: list[int], size: int = 12) -> kv_cache.KVCache:
     """A cache of one layer in which slot s of row b holds the key 100 b + s."""
     batch = len(lengths)
     held = jnp.arange(size, dtype=jnp.float32) + 100 * jnp.arange(batch)[:, None]
     held = held[:, None, :, None]
     pos = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), (batch, size))
-    layer = caches.DenseLayer(held, held)
-    return caches.KVCache((layer,), pos, jnp.array(lengths, jnp.int32))
+    layer = kv_cache.DenseLayer(held, held)
+    return kv_cache.KVCache((layer,), pos, jnp.array(lengths, jnp.int32))
 
 
 def nodes(batch: int) -> base.TokenTree:

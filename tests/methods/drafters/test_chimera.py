@@ -9,7 +9,7 @@ import pytest
 
 from decoding.tree_building import draft_head
 from models.heads import chimera as heads
-from models.heads import layers
+from models.heads.modules import decoder_layer
 from tests.methods.drafters import agreement
 from training import teacher as teachers
 from training.objectives import chimera
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 @functools.cache
 def params():
     lm = agreement.target()
-    rows = layers.output_rows(lm.params)
+    rows = decoder_layer.output_rows(lm.params)
     return agreement.stirred(heads.init(KEY, lm.config, rows, 3))
 
 

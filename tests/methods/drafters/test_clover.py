@@ -10,7 +10,7 @@ import pytest
 from decoding.tree_building import draft_head
 from models.errors import ConfigError
 from models.heads import clover as heads
-from models.heads import layers
+from models.heads.modules import decoder_layer
 from tests.methods.drafters import agreement
 from training.objectives import clover
 
@@ -63,7 +63,7 @@ def test_fault_the_normed_state(monkeypatch):
 def test_the_cell():
     """By hand for one head; V = 0 passes s; the order of two tokens matters."""
     lm = agreement.target()
-    eps = layers.geometry(lm.config).norm_eps
+    eps = decoder_layer.geometry(lm.config).norm_eps
     own = params()["cell_1"]
     dim = lm.config.d_model
     s, e, other = jax.random.normal(KEY, (3, dim))

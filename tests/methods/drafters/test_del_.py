@@ -8,8 +8,8 @@ import pytest
 
 from decoding import Method
 from decoding.drafters import del_exit
-from models import toy
 from models.errors import MethodError
+from models.synthetic import toy
 from tests.conformance import kit
 
 LAYERS, LENGTH = 4, 3

@@ -5,8 +5,8 @@ import pytest
 
 from decoding import Method, base
 from decoding.drafters import ead
-from models import toy
 from models.errors import MethodError
+from models.synthetic import toy
 from tests.conformance import kit
 
 WINDOW, TAU, DWELL = 3, 1.9, 4

@@ -10,7 +10,7 @@ import pytest
 from decoding.tree_building import draft_head
 from models.errors import ConfigError
 from models.heads import eagle3 as heads
-from models.heads import layers
+from models.heads.modules import decoder_layer
 from tests.methods.drafters import agreement
 from training.objectives import eagle3
 
@@ -21,7 +21,7 @@ KEPT = np.arange(0, agreement.VOCAB, 2)
 
 def params(kept=None):
     lm = agreement.target()
-    rows = layers.output_rows(lm.params)
+    rows = decoder_layer.output_rows(lm.params)
     return agreement.stirred(heads.init(KEY, lm.config, rows, kept))
 
 

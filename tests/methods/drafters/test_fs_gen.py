@@ -5,8 +5,8 @@ import pytest
 
 from decoding import Method, base
 from decoding.drafters import fs_gen
-from models import toy
 from models.errors import MethodError
+from models.synthetic import toy
 from tests.conformance import kit
 
 THRESHOLDS = {"confidence": 0.45, "margin": 0.1}

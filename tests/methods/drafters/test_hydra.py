@@ -9,7 +9,8 @@ import pytest
 
 from decoding.tree_building import draft_head
 from models.heads import hydra as heads
-from models.heads import layers, medusa
+from models.heads import medusa
+from models.heads.modules import decoder_layer
 from tests.methods.drafters import agreement
 from training.objectives import hydra
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 @functools.cache
 def params(**fields):
     lm = agreement.target()
-    rows = layers.output_rows(lm.params)
+    rows = decoder_layer.output_rows(lm.params)
     return agreement.stirred(heads.init(KEY, lm.config, rows, 3, **fields))
 
 
@@ -54,7 +55,7 @@ def test_fault_a_prefix_that_skips(monkeypatch):
 def test_without_dependence_it_is_medusa():
     """R = [1 0 .. 0], r = c = 0 and W = [W 0 .. 0]: section 3's special case."""
     lm = agreement.target()
-    rows = layers.output_rows(lm.params)
+    rows = decoder_layer.output_rows(lm.params)
     flat = agreement.stirred(medusa.init(KEY, lm.config, rows, 3))
     bound = heads.init(KEY, lm.config, rows, 3)
     dim = lm.config.d_model

@@ -7,8 +7,8 @@ import pytest
 
 from decoding import Method, Spec, tree
 from decoding.drafters import lookahead
-from models import toy
 from models.errors import MethodError
+from models.synthetic import toy
 from tests.conformance import kit as conformance
 from tests.methods.drafters import kit
 

@@ -10,8 +10,8 @@ import pytest
 from decoding import Method, Spec, compose
 from decoding.tree_building import draft_head
 from models.errors import ConfigError, MethodError
-from models.heads import layers
 from models.heads import medusa as heads
+from models.heads.modules import decoder_layer
 from tests.methods.drafters import agreement
 from training import teacher as teachers
 from training.objectives import medusa
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 @functools.cache
 def params(count: int = 3):
     lm = agreement.target()
-    rows = layers.output_rows(lm.params)
+    rows = decoder_layer.output_rows(lm.params)
     return agreement.stirred(heads.init(KEY, lm.config, rows, count))
 
 
@@ -65,7 +65,7 @@ def test_heads_without_output_layers_use_the_target_s():
         teacher = teachers.teacher(lm.model)(lm.params, batch)
         return medusa.objective(lm.model).loss(own, batch, teacher)[0]
 
-    rows = layers.output_rows(lm.params)
+    rows = decoder_layer.output_rows(lm.params)
     copies = {**without_outputs(), "head": jnp.stack([rows] * 3)}
     np.testing.assert_allclose(loss(without_outputs()), loss(copies), rtol=1e-6)
     assert abs(loss(params()) - loss(copies)) > 1e-3  # planted: outputs of their own
@@ -87,7 +87,7 @@ def test_fault_another_head_s_states(monkeypatch):
 def test_heads_begin_as_the_target_s_own():
     """With W = b = 0 every head gives the logits of the next token."""
     lm = agreement.target()
-    rows = layers.output_rows(lm.params)
+    rows = decoder_layer.output_rows(lm.params)
     fresh = heads.init(KEY, lm.config, rows, 2)
     fresh["bias"] = jnp.zeros_like(fresh["bias"])
     hidden = jax.random.normal(KEY, (3, lm.config.d_model))

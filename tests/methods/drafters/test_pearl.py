@@ -8,8 +8,8 @@ import pytest
 
 from decoding import Method
 from decoding.drafters import pearl
-from models import toy
 from models.errors import MethodError
+from models.synthetic import toy
 from tests import oracles
 from tests.conformance import kit
 

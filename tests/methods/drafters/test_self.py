@@ -5,7 +5,7 @@ import numpy as np
 
 from decoding import Method, base
 from decoding.loops import decode
-from models import toy
+from models.synthetic import toy
 from tests.conformance import kit
 
 METHOD = kit.cases()["self-static"]

@@ -9,10 +9,11 @@ import pytest
 
 from decoding import Method, Spec, base
 from decoding.drafters import specee
-from models import toy
 from models.base import Block, Visibility, pack_bits
 from models.errors import ConfigError, MethodError
-from models.heads import eagle, exits
+from models.heads import eagle
+from models.predictors import exit_predictor
+from models.synthetic import toy
 from tests.conformance import kit
 
 V, LAYERS, K, STATIC, LAST, NEW = 8, 5, 6, (1,), 2, 20
@@ -34,7 +35,7 @@ def target():
 
 LM = target()
 HEADS = eagle.init(jax.random.key(1), LM.config)
-EXITS = exits.init(jax.random.key(2), LAYERS, K, 16)
+EXITS = exit_predictor.init(jax.random.key(2), LAYERS, K, 16)
 # What has changed since the last layer that was asked counts most.
 EXITS["in"]["weight"] = EXITS["in"]["weight"].at[:, 2 * K :].multiply(8.0)
 METHOD = Method(Spec("drafters/specee", static=STATIC, last=LAST, threshold=0.5))
@@ -114,8 +115,10 @@ def test_fault_another_neighbourhood(monkeypatch):
 
 def test_fault_s_of_the_layer_before(monkeypatch):
     """Planted: every predictor takes itself for the first that was asked."""
-    sound = exits.features
-    monkeypatch.setattr(exits, "features", lambda z, before: sound(z, 0 * before))
+    sound = exit_predictor.features
+    monkeypatch.setattr(
+        exit_predictor, "features", lambda z, before: sound(z, 0 * before)
+    )
     assert not agrees()[0]
 
 
@@ -188,9 +191,11 @@ def test_rows_that_are_done_hold_nothing_up():
 
 def test_the_predictors_are_the_paper_s():
     """7,169 numbers a layer, on twelve features."""
-    own = exits.init(jax.random.key(0), 32)
+    own = exit_predictor.init(jax.random.key(0), 32)
     assert sum(x.size for x in jax.tree.leaves(own)) == 31 * 7169
-    given, s = exits.features(jnp.asarray([1.0, 2.0, 3.0, 0.0]), jnp.full(4, 0.25))
+    given, s = exit_predictor.features(
+        jnp.asarray([1.0, 2.0, 3.0, 0.0]), jnp.full(4, 0.25)
+    )
     np.testing.assert_allclose(given, [1, 2, 3, 0, *s, *(s - 0.25)], rtol=1e-6)
 
 
@@ -202,6 +207,6 @@ def test_bad_arguments():
     with pytest.raises(MethodError, match="threshold=2"):
         specee.drafter(HEADS, EXITS, LM.model, (1,), 5, 2.0)
     with pytest.raises(ConfigError, match="it needs 4"):
-        specee.drafter(HEADS, exits.init(jax.random.key(0), 4), LM.model, (1,))
+        specee.drafter(HEADS, exit_predictor.init(jax.random.key(0), 4), LM.model, (1,))
     with pytest.raises(ConfigError, match="have the params"):
         specee.drafter(HEADS, HEADS, LM.model, (1,))

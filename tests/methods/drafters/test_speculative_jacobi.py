@@ -7,8 +7,8 @@ import pytest
 
 from decoding import Method, base
 from decoding.drafters import speculative_jacobi
-from models import toy
 from models.errors import MethodError
+from models.synthetic import toy
 from tests import oracles
 from tests.conformance import kit
 from tests.methods.drafters import kit as hands

@@ -9,8 +9,8 @@ import pytest
 from decoding import Method, base
 from decoding.drafters import swift
 from decoding.tree_building import adaptive_chain
-from models import toy
 from models.errors import MethodError
+from models.synthetic import toy
 from tests.conformance import kit
 
 LAYERS, CONTEXT = 6, 6

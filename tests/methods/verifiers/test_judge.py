@@ -10,7 +10,7 @@ import pytest
 from decoding import Method, Spec, base, tree
 from decoding.verifiers import judge
 from models.errors import ConfigError, MethodError
-from models.heads import judge as heads
+from models.predictors import judge_predictor
 from tests.conformance import kit
 
 V = 4
@@ -109,4 +109,6 @@ def test_bad_arguments():
         judge.verifier({"fuse": 1})
     with pytest.raises(MethodError, match="needs its weights"):
         judge.verifier().init({})
-    assert float(heads.probability(heads.init(3), jnp.ones(3))) == 0.5
+    assert (
+        float(judge_predictor.probability(judge_predictor.init(3), jnp.ones(3))) == 0.5
+    )

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from models import base
-from models import cache as caches
+from models.cache_layouts import kv_cache
 
 SURE = 32.0
 
@@ -43,9 +43,9 @@ def language_model(vocab_size: int) -> base.LanguageModel:
     def init(key: Array) -> dict:
         return {"text": jnp.zeros((1, 1), jnp.int32)}
 
-    def init_cache(batch: int, size: int, dtype: Any = None) -> caches.KVCache:
+    def init_cache(batch: int, size: int, dtype: Any = None) -> kv_cache.KVCache:
         empty = jnp.full((batch, size), -1, jnp.int32)
-        return caches.KVCache((), empty, jnp.zeros((batch,), jnp.int32))
+        return kv_cache.KVCache((), empty, jnp.zeros((batch,), jnp.int32))
 
     def row(text: Array, tokens: Array, positions: Array) -> Array:
         size = text.shape[0]

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from models.checkpoints import fields, hf, qwen2, standard
+from models.checkpoints import fields, hf, standard
+from models.checkpoints.families import qwen2
 
 
 def read(f: fields.Fields) -> hf.Config:

@@ -4,7 +4,7 @@ Medusa (`FasterDecoding/medusa-*`), Hydra (`ankner/hydra-*`), EAGLE-1/2 and EAGL
 (`yuhuili/EAGLE*`, and the names that others give EAGLE-3's). Tensors are what decides:
 a config.json may say two heads where there are five, and `load` then warns. Files are
 safetensors; a pickle must be converted first. The folders of vLLM's speculators, whose
-config.json does decide, are for `models/heads/speculators.py`.
+config.json does decide, are for `models/heads/formats/speculators.py`.
 """
 
 import fnmatch
@@ -24,7 +24,8 @@ from safetensors.numpy import save_file
 from models.checkpoints import hf
 from models.checkpoints.tensors import read_json
 from models.errors import CheckpointError, ConfigError
-from models.heads import eagle, eagle3, hydra, layers, medusa
+from models.heads import eagle, eagle3, hydra, medusa
+from models.heads.modules import decoder_layer
 
 KINDS = ("eagle", "eagle3", "hydra", "medusa")
 # Copies of the target's embedding.
@@ -206,7 +207,7 @@ def read(
     kept = _draft_vocabulary(theirs, target) if kind == "eagle3" else None
     expected = hf.flatten(_expected(kind, found, target, kept))
     flat: dict[str, Any] = {}
-    config = layers.geometry(target)
+    config = decoder_layer.geometry(target)
     for item in plan:
         for name in item.same:
             if not np.array_equal(theirs[name], theirs[item.theirs[0]]):
@@ -257,9 +258,9 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
     if other:
         raise CheckpointError(
             f"published {kind} heads have no place for {other}: heads with such norms "
-            "go into the format of models/heads/speculators.py"
+            "go into the format of models/heads/formats/speculators.py"
         )
-    config, out = layers.geometry(target), {}
+    config, out = decoder_layer.geometry(target), {}
     for item in plan:
         parts = item.layout.split(config, flat[item.ours])
         out.update(dict(zip(item.theirs, parts, strict=True)))

@@ -17,20 +17,13 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kernels.forms import KERNELS
-from models import base, sharding
-from models import cache as caches
-from models.attention import over_cache
-from models.config import Config as Config
-from models.config import Rope as Rope
-from models.config import rope as rope
-from models.config import rope_frequencies as rope_frequencies
+from models import base
+from models.cache_layouts import kv_cache
+from models.distributed import sharding
 from models.errors import ConfigError
-from models.layers import Embedding, Layer, rotations
-from models.training_form import beside as beside
-from models.training_form import forward as forward
-from models.training_form import places as places
-from models.training_form import stack_layers as stack_layers
-from models.training_form import unstack_layers as unstack_layers
+from models.transformer.cached_attention import over_cache
+from models.transformer.config import Config
+from models.transformer.modules import Embedding, Layer, rotations
 
 STATES = "batch - -"  # the axes of a block's states
 
@@ -39,14 +32,14 @@ def transformer(
     config: Config,
     cache_dtype: Any = jnp.float32,
     kernel: str = "auto",
-    cache: Callable[..., caches.KVCache] = caches.dense,
+    cache: Callable[..., kv_cache.KVCache] = kv_cache.dense,
 ) -> base.LanguageModel:
     """The pure functions of a transformer with this config.
 
     `cache_dtype` is what `init_cache` makes: the dtype of the params, so that the
     products of attention have equal operands. `kernel` ("auto", "pallas" or "xla") says
     how the cache is read; the tokens are the same. `cache` makes it, `caches.dense` or
-    another layout (`models.quantized`).
+    another layout (`models.cache_layouts.quantized`).
     """
     if kernel not in KERNELS:
         raise ConfigError(f"kernel={kernel!r}: use one of {KERNELS}")
@@ -71,7 +64,7 @@ def transformer(
             params[f"layer_{i}"] = variables["params"]
         return params
 
-    def init_cache(batch: int, size: int, dtype: Any = cache_dtype) -> caches.KVCache:
+    def init_cache(batch: int, size: int, dtype: Any = cache_dtype) -> kv_cache.KVCache:
         return make_cache(
             config.n_layers, batch, size, config.n_kv_heads, config.head_dim, dtype
         )

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads.layers import Params, normal
+from models.heads.modules.decoder_layer import Params, normal
 
 ALPHA = 16.0
 WEIGHTS = (("attention", "qkv"), ("attention", "out"), ("mlp", "up"), ("mlp", "down"))

@@ -32,7 +32,7 @@ class DenseLayer:
     v: Array  # [B, G, S, d]
 
     streamed = False  # whether only `attend` says what a node sees
-    shares = True  # whether `models.shared` may take its place
+    shares = True  # whether `models.cache_layouts.shared_prefix` may take its place
 
     def append(self, slots: Array, k: Array, v: Array) -> "DenseLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""
@@ -169,7 +169,10 @@ class KVCache:
         )
 
     def axes(self) -> Any:
-        """The same tree with the name of every array's axes (`models.sharding`)."""
+        """The same tree with the name of every array's axes.
+
+        See `models.distributed.sharding`.
+        """
         layers = tuple(layer.axes() for layer in self.layers)
         names: dict[str, Any] = {"pos": "batch sequence", "length": "batch"}
         return replace(self, layers=layers, **names)

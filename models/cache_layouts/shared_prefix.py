@@ -14,7 +14,8 @@ from flax import struct
 from jax import Array
 
 from kernels.shared_prefix_attention import Level, shared_prefix_attention
-from models import base, cache
+from models import base
+from models.cache_layouts import kv_cache
 from models.errors import ConfigError
 
 
@@ -22,8 +23,8 @@ from models.errors import ConfigError
 class SharedLayer:
     """One layer: slot `s` is in the prefix below `P`, else in slot `s - P` of a row."""
 
-    prefix: cache.DenseLayer  # [1, G, P, d]
-    rest: cache.DenseLayer  # [B, G, S - P, d]
+    prefix: kv_cache.DenseLayer  # [1, G, P, d]
+    rest: kv_cache.DenseLayer  # [B, G, S - P, d]
 
     streamed = True  # no layer is one array
     shares = False
@@ -103,23 +104,23 @@ class SharedLayer:
 
     def axes(self) -> Any:
         names: Any = "- kv_heads sequence -"
-        prefix = cache.DenseLayer(names, names)
+        prefix = kv_cache.DenseLayer(names, names)
         return replace(self, prefix=prefix, rest=self.rest.axes())
 
 
-def shared(dense: cache.KVCache, prefix: int) -> cache.KVCache:
+def shared(dense: kv_cache.KVCache, prefix: int) -> kv_cache.KVCache:
     """An empty cache of the shapes of `dense` whose rows share `prefix` slots."""
 
-    def layer(like: cache.DenseLayer) -> SharedLayer:
+    def layer(like: kv_cache.DenseLayer) -> SharedLayer:
         def part(x: Array, batch: int, size: int) -> Array:
             return jnp.zeros((batch, x.shape[1], size, x.shape[3]), x.dtype)
 
         batch, size = like.k.shape[0], like.k.shape[2]
         one = [part(x, 1, prefix) for x in (like.k, like.v)]
         own = [part(x, batch, size - prefix) for x in (like.k, like.v)]
-        return SharedLayer(cache.DenseLayer(*one), cache.DenseLayer(*own))
+        return SharedLayer(kv_cache.DenseLayer(*one), kv_cache.DenseLayer(*own))
 
-    return cache.KVCache(
+    return kv_cache.KVCache(
         tuple(map(layer, dense.layers)),
         jnp.full(dense.pos.shape, -1, jnp.int32),
         jnp.zeros(dense.length.shape, jnp.int32),

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads import layers
-from models.heads.layers import Params
+from models.heads.modules import decoder_layer
+from models.heads.modules.decoder_layer import Params
 
 NAMES = ("in", "out")
 SURE = 1e4  # log-odds of what is certain
@@ -35,11 +35,11 @@ def init(key: Array, n_layers: int, candidates: int = 4, width: int = 512) -> Pa
     keys, exits, size = jax.random.split(key), n_layers - 1, 3 * candidates
     return {
         "in": {
-            "weight": layers.normal(keys[0], (exits, size, width), size),
+            "weight": decoder_layer.normal(keys[0], (exits, size, width), size),
             "bias": jnp.zeros((exits, width)),
         },
         "out": {
-            "weight": layers.normal(keys[1], (exits, width), width),
+            "weight": decoder_layer.normal(keys[1], (exits, width), width),
             "bias": jnp.zeros((exits,)),
         },
     }

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads.layers import Params
+from models.heads.modules.decoder_layer import Params
 
 
 def init(width: int) -> Params:

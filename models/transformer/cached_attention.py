@@ -13,9 +13,11 @@ import jax
 from jax import Array
 
 from kernels import tree_attention as trees
-from models import base, layers, sharding
-from models.config import Config
+from models import base
+from models.distributed import sharding
 from models.errors import ConfigError
+from models.transformer import modules
+from models.transformer.config import Config
 
 LONG = 4096  # slots of a cache from which its masks are not made whole
 
@@ -50,14 +52,14 @@ def over_cache(
         )
     if not streams and whole(config, block, cache.size, kernel):
         mask = base.dense_mask(seen, cache.size)
-        views = layers.Views(config, block.positions, cache.pos, mask)
+        views = modules.Views(config, block.positions, cache.pos, mask)
 
         def masked(i: int) -> Callable[[Array, Any], Array]:
             mask = views.window(config.window(i))
 
             def attend(q: Array, store: Any) -> Array:
                 k, v = store.read()
-                return layers.attend(config, q, k, v, mask, views.bias)
+                return modules.attend(config, q, k, v, mask, views.bias)
 
             return attend
 

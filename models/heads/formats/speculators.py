@@ -2,8 +2,8 @@
 
 A folder of model.safetensors and a config.json, whose flags say what the tensors do
 not (github.com/vllm-project/speculators, 0.7; EAGLE-1's form is that of earlier
-versions). Tensors have the published names (`models/heads/public.py`), but for
-EAGLE-1's `fusion_fc` and `transformer` and EAGLE-3's `layers.0`.
+versions). Tensors have the published names (`models/heads/formats/published.py`), but
+for EAGLE-1's `fusion_fc` and `transformer` and EAGLE-3's `layers.0`.
 
 norm_before_residual, norm_before_fc, fc_norm and norm_output are followed
 (`models/heads/eagle3.py` says how); other flags, layers and features are refused by
@@ -18,9 +18,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from models.checkpoints import fields, llama, tensors
+from models.checkpoints import fields, tensors
+from models.checkpoints.families import llama
 from models.errors import CheckpointError, ConfigError
-from models.heads import eagle3, layers, public
+from models.heads import eagle3
+from models.heads.formats import published
+from models.heads.modules import decoder_layer
 
 KINDS = ("eagle", "eagle3")
 ARCHITECTURES = {"eagle": "EagleSpeculator", "eagle3": "Eagle3Speculator"}
@@ -82,7 +85,7 @@ def read(
     if missing:
         raise CheckpointError(f"config.json asks for norms, and {missing} are missing")
     norms = [jnp.asarray(theirs.pop(name)) for name in used]
-    params = public.read(kind, theirs, target, embedding)[0]
+    params = published.read(kind, theirs, target, embedding)[0]
     if kind == "eagle":
         if ("bias" in params) != flags["fusion_bias"]:
             raise CheckpointError(
@@ -127,7 +130,10 @@ def write(
     _check_target(target)
     own = dict(params)
     layer = replace(
-        layers.of(own["layer"], target), activation="silu", tied=False, embed_scale=1.0
+        decoder_layer.of(own["layer"], target),
+        activation="silu",
+        tied=False,
+        embed_scale=1.0,
     )
     config: dict[str, Any] = {
         "architectures": [ARCHITECTURES[kind]],
@@ -168,7 +174,7 @@ def write(
             flag = "fc_norm" if config["fc_norm"] else "norm_before_fc"
             parts = norm.reshape(len(FUSED[flag]), -1)
             added = dict(zip(FUSED[flag], parts, strict=True))
-    theirs = public.write(kind, own, target)
+    theirs = published.write(kind, own, target)
     return config, {_original(kind, n): x for n, x in theirs.items()} | added
 
 
@@ -181,7 +187,7 @@ def load(
     """`read` of a folder."""
     folder = pathlib.Path(folder)
     config = tensors.read_json(folder / "config.json")
-    return read(config, public.stored(folder), target, embedding, taps)
+    return read(config, published.stored(folder), target, embedding, taps)
 
 
 def save(
@@ -199,7 +205,7 @@ def save(
     config, found = write(kind, params, target, *about)
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    public.store(folder / tensors.SINGLE, found)
+    published.store(folder / tensors.SINGLE, found)
     tensors.write_json(folder / "config.json", config)
 
 
@@ -212,7 +218,7 @@ def _check_kind(kind: Any) -> None:
 
 
 def _check_target(target: Any) -> None:
-    scale = layers.geometry(target).embed_scale
+    scale = decoder_layer.geometry(target).embed_scale
     if scale != 1.0:
         raise ConfigError(
             f"embed_scale={scale}: the speculators format has no scaled embeddings, "
@@ -253,7 +259,7 @@ def _check_layer(raw: dict[str, Any], target: Any) -> None:
     f.fixed("attention_bias", False)
     f.fixed("mlp_bias", False)
     f.fixed("hidden_act", "silu")
-    found, own = llama.read(f), layers.geometry(target)
+    found, own = llama.read(f), decoder_layer.geometry(target)
     f.finish()
     ropes = [c.ropes[0] for c in (found, own)]
     spun = [replace(rope, parameters=()) for rope in ropes]
@@ -273,14 +279,14 @@ def _check_layer(raw: dict[str, Any], target: Any) -> None:
 
 
 def _renamed(kind: str, name: str) -> str:
-    for theirs, published in PREFIXES[kind]:
+    for theirs, ours in PREFIXES[kind]:
         if name.startswith(theirs):
-            return published + name.removeprefix(theirs)
+            return ours + name.removeprefix(theirs)
     return name
 
 
 def _original(kind: str, name: str) -> str:
-    for theirs, published in PREFIXES[kind]:
-        if name.startswith(published):
-            return theirs + name.removeprefix(published)
+    for theirs, ours in PREFIXES[kind]:
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
     return name

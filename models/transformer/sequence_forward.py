@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models import base, recompute, sharding
-from models.config import Config
+from models import base
+from models.distributed import sharding
 from models.errors import ConfigError
-from models.layers import Embedding, Layer, Views, attend, rotations
+from models.transformer import rematerialisation
+from models.transformer.config import Config
+from models.transformer.modules import Embedding, Layer, Views, attend, rotations
 
 
 def forward(
@@ -44,7 +46,7 @@ def forward(
         return sharding.constrain(x, "batch sequence -")
 
     if remat:
-        step = recompute.again(step, (2,))
+        step = rematerialisation.again(step, (2,))
     hidden: dict[base.Tap, Array] = {}
     if "stacked" in params:
         kinds = {(config.window(i), config.rope(i)) for i in range(config.n_layers)}
@@ -124,7 +126,7 @@ def beside(
         return x + layer.apply(variables, x, method="feed_forward")
 
     if remat:
-        step = recompute.again(step, (3,))
+        step = rematerialisation.again(step, (3,))
     for i in range(lo, config.n_layers):
         x = step(params[f"layer_{i}"], states[i], x, i)
     embedding: Any = Embedding(config)

@@ -11,9 +11,9 @@ from typing import Any
 
 import tokenizers
 
-from models import chat
 from models.checkpoints import tensors
 from models.errors import CheckpointError, ConfigError, PromptError
+from models.text import chat_template
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -142,7 +142,7 @@ class Tokenizer:
             )
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         named = {name: _content(self.settings.get(name)) for name in names}
-        return chat.render(
+        return chat_template.render(
             self.template,
             messages,
             {**{k: v for k, v in named.items() if v}, **variables},

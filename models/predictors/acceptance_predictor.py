@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads import layers
-from models.heads.layers import Params
+from models.heads.modules import decoder_layer
+from models.heads.modules.decoder_layer import Params
 
 NAMES = ("block", "out")
 
@@ -27,11 +27,11 @@ def init(key: Array, width: int) -> Params:
     keys = jax.random.split(key)
     return {
         "block": {
-            "weight": layers.normal(keys[0], (width, width), width),
+            "weight": decoder_layer.normal(keys[0], (width, width), width),
             "bias": jnp.zeros((width,)),
         },
         "out": {
-            "weight": layers.normal(keys[1], (width, 2), width),
+            "weight": decoder_layer.normal(keys[1], (width, 2), width),
             "bias": jnp.zeros((2,)),
         },
     }

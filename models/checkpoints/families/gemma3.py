@@ -7,7 +7,8 @@ The image models are read as language models: their `text_config` and the tensor
 from typing import Any
 
 from models import transformer
-from models.checkpoints import fields, gemma2, hf, rope, standard
+from models.checkpoints import fields, hf, rope, standard
+from models.checkpoints.families import gemma2
 
 DEFAULTS = {
     "vocab_size": 262208,

@@ -18,7 +18,8 @@ from jax import Array
 
 from kernels.paged_tree_attention import paged_tree_attention
 from kernels.paged_tree_attention.reference import written_out
-from models import base, cache
+from models import base
+from models.cache_layouts import kv_cache
 from models.errors import ConfigError
 
 PAGE = 128
@@ -105,7 +106,7 @@ class PagedLayer:
 
 
 @struct.dataclass
-class PagedCache(cache.KVCache):
+class PagedCache(kv_cache.KVCache):
     """A `KVCache` with the books of its pool."""
 
     users: Array  # int32[P]: rows that name a page

@@ -9,23 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.flax import load_file, save_file
 
-from models import sharding
+from models import packaged
 from models.checkpoints import hf, tensors
+from models.distributed import sharding
 from models.errors import CheckpointError
 
 WEIGHTS, CONFIG = "heads.safetensors", "heads.json"
-PACKAGED = {"tiny-hydra-pp": "tiny_hydra_pp", "tiny-eagle3": "tiny_eagle3"}
 
 
 def locate(name: str | pathlib.Path) -> pathlib.Path:
     """The folder of packaged or given heads."""
     path = pathlib.Path(name)
-    if str(name) in PACKAGED:
-        path = pathlib.Path(__file__).parent.parent / PACKAGED[str(name)]
+    if str(name) in packaged.HEADS:
+        path = packaged.folder(str(name))
     if not (path / WEIGHTS).exists():
         raise CheckpointError(
             f"{name} holds no {WEIGHTS}: give the export folder of a head training, or "
-            f"one of {list(PACKAGED)}"
+            f"one of {list(packaged.HEADS)}"
         )
     return path
 

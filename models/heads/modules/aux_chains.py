@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models import training_form
+from models.transformer import sequence_forward
 
 
 def after(
@@ -21,7 +21,7 @@ def after(
     """
     batch, size = shape
     each = copies * length
-    texts = training_form.places(shape, segments)
+    texts = sequence_forward.places(shape, segments)
     behind = jnp.repeat(points, each, 1)  # [B, E]
     step = jnp.tile(jnp.arange(length, dtype=jnp.int32), points.shape[1] * copies)
     positions = jnp.take_along_axis(texts, behind, 1) + 1 + step

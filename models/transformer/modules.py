@@ -14,8 +14,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models import causal, sharding
-from models.config import Config
+from models.distributed import sharding
+from models.transformer import sequence_attention
+from models.transformer.config import Config
 
 NEGATIVE = -1e30
 
@@ -188,7 +189,7 @@ class Layer(nn.Module):
 
     def __call__(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
         q, k, v = self.project(x, rotation)
-        x = x + self.merge(causal.attend(self.config, q, k, v, mask, bias))
+        x = x + self.merge(sequence_attention.attend(self.config, q, k, v, mask, bias))
         return x + self.feed_forward(x)
 
 

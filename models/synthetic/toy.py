@@ -28,7 +28,7 @@ from flax import struct
 from jax import Array
 
 from models import base
-from models import cache as caches
+from models.cache_layouts import kv_cache
 from models.errors import ConfigError
 
 # Features of the residual stream x[B, N, D]; the rest are looked up, for drafters.
@@ -141,10 +141,10 @@ def language_model(config: Config) -> base.LanguageModel:
             "features": jax.random.normal(keys[1], free, jnp.float32),
         }
 
-    def init_cache(batch: int, size: int, dtype: Any = None) -> caches.KVCache:
+    def init_cache(batch: int, size: int, dtype: Any = None) -> kv_cache.KVCache:
         empty = jnp.full((batch, size), -1, jnp.int32)
         layers = tuple(Tokens(empty, empty) for _ in range(config.n_layers))
-        return caches.KVCache(layers, empty, jnp.zeros((batch,), jnp.int32))
+        return kv_cache.KVCache(layers, empty, jnp.zeros((batch,), jnp.int32))
 
     def embed(params: Any, tokens: Array, positions: Array) -> Array:
         """x[B, N, D] with the token as a number; ids outside the vocabulary are V."""

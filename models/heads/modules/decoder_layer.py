@@ -14,16 +14,21 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from models import base, causal, recompute, training_form
-from models import cache as caches
-from models import config as configs
+from models import base
+from models.cache_layouts import kv_cache
 from models.errors import ConfigError
-from models.layers import NEGATIVE, attend, product, rotate, rotations
+from models.transformer import (
+    config,
+    rematerialisation,
+    sequence_attention,
+    sequence_forward,
+)
+from models.transformer.modules import NEGATIVE, attend, product, rotate, rotations
 
 Params = dict[str, Any]
 
 
-def geometry(target: Any) -> configs.Config:
+def geometry(target: Any) -> config.Config:
     """The config of a head's one layer: a Llama layer of the target's size.
 
     Of a target that is no transformer only the width is known: one head then.
@@ -45,11 +50,11 @@ def geometry(target: Any) -> configs.Config:
         "attention_softcap": 0.0,
         "final_softcap": 0.0,
     }
-    if isinstance(target, configs.Config):
-        ropes = target.ropes[:1] or (configs.rope(target.head_dim, 10000.0),)
+    if isinstance(target, config.Config):
+        ropes = target.ropes[:1] or (config.rope(target.head_dim, 10000.0),)
         return replace(target, **shared, ropes=ropes)
     dim = target.d_model
-    return configs.Config(
+    return config.Config(
         vocab_size=target.vocab_size,
         d_model=dim,
         n_heads=1,
@@ -57,16 +62,16 @@ def geometry(target: Any) -> configs.Config:
         head_dim=dim,
         d_ff=2 * dim,
         max_positions=target.max_positions,
-        ropes=(configs.rope(dim, 10000.0),),
+        ropes=(config.rope(dim, 10000.0),),
         **shared,
     )
 
 
-def of(layer: Params, target: Any) -> configs.Config:
+def of(layer: Params, target: Any) -> config.Config:
     """`geometry`, with the heads and widths of an actual layer."""
     _, groups, heads, dim = layer["qkv"].shape
     base_ = geometry(target)
-    ropes = base_.ropes if base_.head_dim == dim else (configs.rope(dim, 10000.0),)
+    ropes = base_.ropes if base_.head_dim == dim else (config.rope(dim, 10000.0),)
     return replace(
         base_,
         n_heads=groups * (heads - 2),
@@ -77,7 +82,7 @@ def of(layer: Params, target: Any) -> configs.Config:
     )
 
 
-def init_layer(key: Array, c: configs.Config, inputs: int = 0) -> Params:
+def init_layer(key: Array, c: config.Config, inputs: int = 0) -> Params:
     """float32 params of a layer without its first norm; `inputs` 0: `d_model`."""
     keys = jax.random.split(key, 4)
     width = inputs or c.d_model
@@ -104,7 +109,7 @@ def rms(x: Array, scale: Array, eps: float) -> Array:
     return (y * scale.astype(jnp.float32)).astype(x.dtype)
 
 
-def qkv(layer: Params, c: configs.Config, x: Array, positions: Array) -> tuple:
+def qkv(layer: Params, c: config.Config, x: Array, positions: Array) -> tuple:
     """q `[B, N, G, R, d]` scaled, k and v `[B, N, G, d]`, turned by their positions."""
     both = product(x, layer["qkv"])
     q, k, v = both[..., :-2, :], both[..., -2, :], both[..., -1, :]
@@ -114,7 +119,7 @@ def qkv(layer: Params, c: configs.Config, x: Array, positions: Array) -> tuple:
     return q * c.head_dim**-0.5, k, v
 
 
-def feed_forward(layer: Params, c: configs.Config, x: Array) -> Array:
+def feed_forward(layer: Params, c: config.Config, x: Array) -> Array:
     """`x + MLP(norm(x))`; of an MLP twice as wide as x, `[x ; x] + MLP(norm(x))`."""
     up = product(rms(x, layer["norm"], c.norm_eps), layer["up"])
     y = product(jax.nn.silu(up[..., 0, :]) * up[..., 1, :], layer["down"])
@@ -123,7 +128,7 @@ def feed_forward(layer: Params, c: configs.Config, x: Array) -> Array:
 
 def sequence(
     layer: Params,
-    c: configs.Config,
+    c: config.Config,
     x: Array,
     residual: Array,
     segments: Array | None = None,
@@ -131,25 +136,25 @@ def sequence(
     """The layer over whole sequences, causally: x `[B, T, in]`, residual `[B, T, D]`.
 
     `residual` is what attention is added to; `segments` int32[B, T] keep packed
-    documents apart, as in `training_form.forward`. Scores are made again in the
+    documents apart, as in `sequence_forward.forward`. Scores are made again in the
     backward pass: kept, they are there beside all that the MLP's gradient needs.
     """
     length = x.shape[1]
-    positions = training_form.places(x.shape[:2], segments)
-    mask = training_form.causal(length, segments)
+    positions = sequence_forward.places(x.shape[:2], segments)
+    mask = sequence_forward.causal(length, segments)
     mask = jnp.broadcast_to(mask, (x.shape[0], length, length))
 
     def attention(layer: Params, x: Array) -> Array:
         q, k, v = qkv(layer, c, x, positions)
-        return product(causal.attend(c, q, k, v, mask), layer["out"])
+        return product(sequence_attention.attend(c, q, k, v, mask), layer["out"])
 
-    out = recompute.again(attention)(layer, x)
+    out = rematerialisation.again(attention)(layer, x)
     return feed_forward(layer, c, residual + out)
 
 
 def unroll(
     layer: Params,
-    c: configs.Config,
+    c: config.Config,
     read: Callable[[Array, Array], tuple[Array, Array]],
     embedded: Array,
     first: Array,
@@ -171,8 +176,8 @@ def unroll(
     `segments` int32[B, T] keep packed documents apart.
     """
     batch, length = embedded.shape[:2]
-    at = training_form.places((batch, length), segments)
-    seen = training_form.causal(length, segments)[:, None, None]
+    at = sequence_forward.places((batch, length), segments)
+    seen = sequence_forward.causal(length, segments)[:, None, None]
 
     def attention(s: Array, x: Array, keys: Array, values: Array) -> tuple:
         q, k, v = qkv(layer, c, x, at + s)
@@ -197,18 +202,18 @@ def unroll(
 
     empty = jnp.zeros((steps, batch, length, c.n_kv_heads, c.head_dim), first.dtype)
     start = (first, embedded, empty, empty)
-    body = recompute.again(step) if remat else step
+    body = rematerialisation.again(step) if remat else step
     return lax.scan(body, start, jnp.arange(steps))[1]
 
 
 def block(
     layer: Params,
-    c: configs.Config,
-    cache: caches.KVCache,
+    c: config.Config,
+    cache: kv_cache.KVCache,
     x: Array,
     residual: Array,
     nodes: base.Block,
-) -> tuple[Array, caches.KVCache]:
+) -> tuple[Array, kv_cache.KVCache]:
     """The layer over a block of nodes: their keys go to `cache`; out `[B, N, D]`."""
     cache = cache.open(nodes)
     q, k, v = qkv(layer, c, x, nodes.positions)
@@ -219,10 +224,10 @@ def block(
     return feed_forward(layer, c, residual + out), replace(cache, layers=(store,))
 
 
-def cache(layer: Params, batch: int, size: int) -> caches.KVCache:
+def cache(layer: Params, batch: int, size: int) -> kv_cache.KVCache:
     """An empty cache of one layer, in the dtype of its weights."""
     _, groups, _, dim = layer["qkv"].shape
-    return caches.dense(1, batch, size, groups, dim, layer["qkv"].dtype)
+    return kv_cache.dense(1, batch, size, groups, dim, layer["qkv"].dtype)
 
 
 def check(name: str, target: Any, width: int, vocab: int | None = None) -> None:

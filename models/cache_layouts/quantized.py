@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from kernels import nibbles, quantized_kv
 from models import base
-from models.cache import KVCache
+from models.cache_layouts.kv_cache import KVCache
 from models.errors import ConfigError
 
 GROUP = quantized_kv.GROUP

@@ -1,0 +1,11 @@
+"""Models and heads that ship with the project, by name."""
+
+import pathlib
+
+MODELS = {"tiny": "tiny", "tiny-draft": "tiny_draft"}
+HEADS = {"tiny-hydra-pp": "tiny_hydra_pp", "tiny-eagle3": "tiny_eagle3"}
+
+
+def folder(name: str) -> pathlib.Path:
+    """The folder of a packaged model or head; KeyError where there is none."""
+    return pathlib.Path(__file__).parent / {**MODELS, **HEADS}[name]

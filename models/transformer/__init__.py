@@ -1,0 +1,24 @@
+"""One decoder-only transformer for every supported family."""
+
+from models.transformer.config import Config, Rope, rope, rope_frequencies
+from models.transformer.model import transformer
+from models.transformer.sequence_forward import (
+    beside,
+    forward,
+    places,
+    stack_layers,
+    unstack_layers,
+)
+
+__all__ = [
+    "Config",
+    "Rope",
+    "beside",
+    "forward",
+    "places",
+    "rope",
+    "rope_frequencies",
+    "stack_layers",
+    "transformer",
+    "unstack_layers",
+]
