@@ -43,7 +43,7 @@ def get_config() -> ml_collections.ConfigDict:
     # The target's own text, after passages of the source.
     c.distill = shared.distill(prompts=768, held=32, temperatures=(0.0, 0.6, 0.8, 1.0))
 
-    # name -> arguments of training/objectives/draft_model.py
+    # name -> arguments of training/objectives/language_models/draft_model.py
     c.variants = ml_collections.ConfigDict()
     c.variants.tvdpp = {"loss": "tvdpp"}
     c.variants.kl = {"loss": "kl"}

@@ -22,7 +22,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.seed = 0
     c.model = "tiny"
     c.draft = "tiny-draft"
-    # The two domains: what training/sources.py reads, of tfds the validation split.
+    # The two domains: what training/data/sources.py reads, of tfds the validation
+    # split.
     c.first = "tfds:stdlib_code"
     c.second = ""
     c.directory = ""  # of tfds; empty: workdir/data

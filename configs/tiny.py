@@ -29,8 +29,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.data = ml_collections.ConfigDict()
     c.data.source = "tfds:stdlib_code"
     c.data.directory = ""  # empty: workdir/data
-    # Not empty: the source is a folder, and these are its files (training/parts.py); a
-    # share `held` of their documents is held out.
+    # Not empty: the source is a folder, and these are its files
+    # (training/data/file_groups.py); a share `held` of their documents is held out.
     c.data.parts = ()
     c.data.held = 0.02
     c.data.vocab_size = 4096
@@ -67,12 +67,12 @@ def get_config() -> ml_collections.ConfigDict:
     c.train.warmup = 40
     c.train.decay = 900
     c.train.clip = 1.0
-    c.train.compute_dtype = ""  # the weights' own; or bfloat16: training/fit.py
+    c.train.compute_dtype = ""  # the weights' own; or bfloat16: training/loop/fit.py
     c.train.rows_at_once = 2  # the activations of two windows stay in the cache
     c.train.save_every = 50
     c.train.keep = 4
     c.train.log_every = 5
-    c.train.bad_steps = "stop"  # or skip, roll_back: training/health.py
+    c.train.bad_steps = "stop"  # or skip, roll_back: training/loop/step_health.py
     c.train.norm_limit = 0.0
     c.train.patience = 10
 

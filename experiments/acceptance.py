@@ -6,7 +6,8 @@ from typing import Any
 from experiments import console, evaluate, prices
 from experiments.store import Store
 from models.distributed import processes
-from training import acceptance, calibration
+from training.evaluation import calibration
+from training.runs import acceptance_run
 
 OWN, OTHERS = "h", ("fixed", "confidence")
 SAID = {
@@ -21,7 +22,7 @@ def run(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict[str
     evaluate.provenance(folder)
     file = folder.path / "figures.json"
     if not processes.agreed(file.exists()):
-        acceptance.run(config, folder.path, lm, own)
+        acceptance_run.run(config, folder.path, lm, own)
     trained = json.loads(file.read_text())
     bins = {
         name: calibration.Bins(**trained["calibration"][key])

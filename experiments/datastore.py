@@ -18,7 +18,7 @@ import models
 from decoding.text_lookup import suffix_array
 from experiments import console
 from models.errors import DecodaxError, PromptError
-from training import parts
+from training.data import file_groups
 
 
 def define(values: flags.FlagValues) -> None:
@@ -47,8 +47,8 @@ def taken(tokenizer: Any, values: flags.FlagValues) -> Iterator[list[int]]:
     """The tokens of every text, `--most` of them in all."""
     count = 0
     for path in files(values.text, values.suffix):
-        part = parts.Part(path.name, tuple(values.fields))
-        for text in parts.documents(path.parent, part):
+        part = file_groups.Part(path.name, tuple(values.fields))
+        for text in file_groups.documents(path.parent, part):
             tokens = tokenizer.encode(text, add_special=False)
             if values.most:
                 tokens = tokens[: values.most - count]

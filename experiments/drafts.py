@@ -27,7 +27,7 @@ from experiments.measure import Cell
 from experiments.store import Store
 from models.distributed import processes
 from models.errors import ConfigError
-from training import drafts
+from training.runs import draft_model_run
 
 # Fields that choose what is measured; finished pieces are kept.
 SELECTION = ("tasks", "temperatures", "targets", "directions", "mesh", "rules")
@@ -58,11 +58,11 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         bar.doing("training")
         folder, file = store.path / "drafts", store.path / "drafts" / "figures.json"
         if not processes.agreed(file.exists()):
-            drafts.run(config, folder, lm, bar.say)
+            draft_model_run.run(config, folder, lm, bar.say)
         figures = json.loads(file.read_text())
         bar.done("\n".join(lines(figures)))
         found["rows"], found["samples"] = [], {}
-        training = drafts.Training(config, folder, lm)
+        training = draft_model_run.Training(config, folder, lm)
         every = {BEFORE: training.loaded(training.pretrained())}
         for name in config.variants:
             # In float32: the shipped form of the weights is the caller's choice.
@@ -108,7 +108,7 @@ def _rows(
     sizes = (config.prompt_tokens, config.max_new_tokens, config.batch)
     bench = Bench(lm, {"draft": draft}, *sizes)
     plain = compose.recipe("plain")
-    own = compose.with_drafter(drafts.method(config), **fields)
+    own = compose.with_drafter(draft_model_run.method(config), **fields)
     rows = []
     for task in config.tasks:
         for temperature in config.temperatures:

@@ -35,7 +35,8 @@ from experiments.store import Store
 from models.distributed import processes
 from models.heads.formats import native
 from models.surgery import lora
-from training import features, heads
+from training.runs import draft_head_run
+from training.teacher import sources
 
 # Fields that choose what is measured or written; finished pieces are kept.
 SELECTION = (
@@ -69,7 +70,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             one, folder = _one(config, store, name, recipe, seed)
             trained = folder / "figures.json"
             if not processes.agreed(trained.exists()):
-                heads.run(one, folder, lm, bar.say)
+                draft_head_run.run(one, folder, lm, bar.say)
             figures = json.loads(trained.read_text())
             bar.done(line(name, figures))
             bar.doing(f"decoding with {name}, seed {seed}")
@@ -123,7 +124,7 @@ def cache(config: Any, store: Store, lm: Any = None) -> None:
     say = functools.partial(console.terminal().print, markup=False, soft_wrap=True)
     for seed, name, recipe in plan(config):
         one, folder = _one(config, store, name, recipe, seed)
-        features.made(heads.Training(one, folder, lm).lesson(say))
+        sources.made(draft_head_run.Training(one, folder, lm).lesson(say))
 
 
 def plan(config: Any) -> list[tuple[int, str, Any]]:
@@ -183,7 +184,7 @@ class _Piece:
     def __init__(self, config, store, lm, name, recipe, figures):
         self.config, self.store, self.name = config, store, name
         self.recipe, self.seed = recipe, recipe.seed
-        self.method = heads.method(recipe, figures["hits"])
+        self.method = draft_head_run.method(recipe, figures["hits"])
         own, params = lora.model(lm, native.load(recipe.export, lm))
         # The plain text of a model that was changed with its heads is another one.
         self.plain = "plain" if own.params is lm.params else f"plain-{name}"

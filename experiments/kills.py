@@ -16,8 +16,8 @@ import numpy as np
 
 from experiments import trial
 from models.errors import DecodaxError
-from training import checkpoints
-from training.preemption import REQUEUE
+from training.loop import checkpoints
+from training.loop.preemption import REQUEUE
 
 UNFINISHED = "orbax-checkpoint-tmp"  # in the name of a checkpoint that is being written
 PATIENCE = 300.0  # seconds for one sitting

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from experiments import console, local, merge, settings, store
 from models.errors import ConfigError, DecodaxError
-from training.preemption import REQUEUE
+from training.loop.preemption import REQUEUE
 
 BACKENDS = ("local", "slurm", "gcluster", "gcloud")
 RESTARTS = 100  # of a preempted job

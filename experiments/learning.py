@@ -7,7 +7,7 @@ Points = list[tuple[float, float]]
 
 
 class Trained(NamedTuple):
-    """A finished training; `figures` are `training.logs.figures` and the last hits."""
+    """A finished training; `figures` are `training.loop.metrics_writer.figures` and the last hits."""
 
     name: str
     figures: dict[str, Any]

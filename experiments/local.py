@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from training.preemption import REQUEUE
+from training.loop.preemption import REQUEUE
 
 PATIENCE = 30.0  # seconds that the others have once one has failed
 

@@ -9,7 +9,8 @@ from typing import Any
 from experiments import console, evaluate, matched
 from experiments.matched import Counts
 from experiments.store import Store
-from training import calibration, exits, judging
+from training.evaluation import calibration
+from training.runs import exit_predictor_run, judge_run
 
 NOTE = (
     "nats: of the text's tokens under the whole target; it is no measure of use. "
@@ -21,7 +22,7 @@ Rows = Mapping[str, dict[str, Any]]
 def judge(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict:
     """A judge and the training-free rule; returns everything."""
     if not (folder.path / "figures.json").exists():
-        judging.run(config, folder.path, lm, own)
+        judge_run.run(config, folder.path, lm, own)
     trained = _read(folder)
     train, held = trained["cases"]
     about = {
@@ -49,7 +50,7 @@ def judge(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict:
 def early(config: Any, folder: Store, lm: Any = None) -> dict:
     """Exit predictors, two schedules, and two rules; returns everything."""
     if not (folder.path / "figures.json").exists():
-        exits.run(config, folder.path, lm)
+        exit_predictor_run.run(config, folder.path, lm)
     trained = _read(folder)
     held = trained["held_out"]
     stops = " ".join(f"{100 * x:.1f}" for x in held["stops"])
@@ -112,7 +113,7 @@ def _found(folder: Store, trained: Any, tables: list, plots: list) -> dict[str, 
 
 
 def _table(rows: Rows, gain: str) -> dict[str, Any]:
-    """The rows of `training.lossy`, in the form of the report."""
+    """The rows of `training.evaluation.lossy_quality`, in the form of the report."""
     heads = ["", gain.replace("_", " "), "nats a token"]
     heads += ["texts as plain's", "tokens before they part"]
     lines = [

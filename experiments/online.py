@@ -24,8 +24,8 @@ from experiments import bench as benches
 from experiments import console, evaluate
 from experiments.store import Store
 from models.errors import ConfigError
-from training import documents, sources
-from training.online import Online
+from training.data import documents, sources
+from training.runs.online_draft_run import Online
 
 LEARNING, STOPPED, NEVER = ARMS = ("learning", "stopped", "never")
 DRAWS = 2000

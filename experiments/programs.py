@@ -25,9 +25,10 @@ from models.distributed import sharding
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.surgery import lora
-from training import drafts, features, fit, heads, recipes
-from training import teacher as teachers
-from training.objectives import draft_model, next_token
+from training.loop import fit
+from training.objectives.language_models import draft_model, next_token
+from training.runs import draft_head_run, draft_model_run, language_model_run
+from training.teacher import outputs, sources
 
 KEY = jax.random.key
 
@@ -76,7 +77,7 @@ def shape_of(config: Any) -> transformer.Config:
 def target(config: Any) -> transformer.Config:
     """The Config of the model whose size chooses the mesh."""
     if config.get("stage") == "train_lm":
-        return recipes.model_config(config)
+        return language_model_run.model_config(config)
     return shape_of(config)
 
 
@@ -136,7 +137,7 @@ def head_shapes(config: Any, lm: Any, dtype: Any = None) -> tuple[Any, Any]:
         kept = np.arange(config.draft_vocab) * vocab // config.draft_vocab
         given = {"kept": kept.astype(np.int32)}
     make = functools.partial(
-        heads.module(config.head).init,
+        draft_head_run.module(config.head).init,
         model=lm.model,
         **config.init.to_dict(),
         **given,
@@ -156,7 +157,9 @@ def method_of(config: Any) -> compose.Method:
     """A recipe's method before its heads are trained: hits are made up."""
     counts = [config.init.get(name) for name in ("heads", "steps", "prompts")]
     deep = min(filter(None, [*counts, config.evaluate.depth]))
-    return heads.method(config, [[0.5 * 0.5**rank for rank in range(8)]] * deep)
+    return draft_head_run.method(
+        config, [[0.5 * 0.5**rank for rank in range(8)]] * deep
+    )
 
 
 def decoding(
@@ -282,7 +285,7 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
         shape = draft_shape(config, lm.config)
         found = _train_drafts(config, lm, shape, sharding.on(mesh, "train", rules))
         given = {"draft": abstract(shape, dtype, plan)}
-        method = drafts.method(config)
+        method = draft_model_run.method(config)
         return found + decoding(config.name, method, lm, given, config)
     for name, method in evaluate.methods(config).items():
         given = {}
@@ -304,7 +307,7 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
 
 def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
     shapes, given = head_shapes(config, lm)
-    kind = heads.module(config.head)
+    kind = draft_head_run.module(config.head)
     objective = kind.objective(lm.model, **config.objective.to_dict(), **given)
     c = config.data
     steps = -(-c.tokens // (c.batch * c.window))
@@ -313,7 +316,7 @@ def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
         batch["segments"] = batch["tokens"]
     target, told = _teacher(config, lm, objective.taps, False)
     params = {n: x for n, x in shapes.items() if n != "kept"}
-    optimizer = heads.optimizer(config.train, steps)
+    optimizer = draft_head_run.optimizer(config.train, steps)
     learned = (objective, optimizer, params, batch)
     weights = count(lm.params)
     if not lm.config.tied:
@@ -324,23 +327,23 @@ def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
 
 def _teacher(config: Any, lm: Any, reads: tuple, masked: bool) -> tuple[Any, dict]:
     """What the target says in the step, and the shapes of what a cache says there."""
-    if config.get("teacher", features.ONLINE) == features.ONLINE:
-        return teachers.teacher(lm.model, reads, config.train.get("remat", False)), {}
-    c, chosen = config.data, features.Settings(**config.features)
-    taps = features.needed(reads, chosen.topk)
-    kept = features.layout(lm.config, c.window, masked, reads, chosen)
+    if config.get("teacher", sources.ONLINE) == sources.ONLINE:
+        return outputs.teacher(lm.model, reads, config.train.get("remat", False)), {}
+    c, chosen = config.data, sources.Settings(**config.features)
+    taps = sources.needed(reads, chosen.topk)
+    kept = sources.layout(lm.config, c.window, masked, reads, chosen)
     said = kept._replace(taps=taps).said
     told = {
         name: jax.ShapeDtypeStruct((c.batch, *x.shape), x.dtype)
         for name, x in said.items()
     }
-    return teachers.given(lm.model, taps, bool(chosen.topk)), told
+    return outputs.given(lm.model, taps, bool(chosen.topk)), told
 
 
 def draft_shape(config: Any, own: transformer.Config) -> transformer.Config:
     """The Config of the drafts of a target with the Config `own`."""
     start = config.draft.start
-    return shape_at(start) if start else drafts.shape(config.draft, own)
+    return shape_at(start) if start else draft_model_run.shape(config.draft, own)
 
 
 def _train_drafts(config: Any, lm: Any, shape: Any, plan: Any) -> list[Program]:
@@ -357,7 +360,7 @@ def _train_drafts(config: Any, lm: Any, shape: Any, plan: Any) -> list[Program]:
 
     def one(name: str, own: Any, tokens: int, batch: Any, *frozen: Any) -> Program:
         steps = -(-tokens // (c.batch * c.window))
-        optimizer = heads.optimizer(config.train, steps)
+        optimizer = draft_head_run.optimizer(config.train, steps)
         name = f"train, {name}"
         return training(name, config, plan, own, optimizer, params, batch, *frozen)
 
@@ -372,12 +375,12 @@ def _train_drafts(config: Any, lm: Any, shape: Any, plan: Any) -> list[Program]:
 
 
 def _train_lm(config: Any, plan: Any) -> Program:
-    shape = recipes.model_config(config)
+    shape = language_model_run.model_config(config)
     params = jax.eval_shape(transformer.transformer(shape).init, KEY(0))
     stages = config.data.stages
     steps = sum(stage[0] for stage in stages)
     _, rows, window = max(stages, key=lambda stage: stage[1] * stage[2])
     objective = next_token.objective(shape)
-    optimizer = recipes.optimizer(config, steps)
+    optimizer = language_model_run.optimizer(config, steps)
     batch = {"tokens": (rows, window + 1)}
     return training("train", config, plan, objective, optimizer, params, batch)

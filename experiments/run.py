@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from experiments import console, defaults, distributed, evaluate, report, settings
 from experiments.store import Store
 from models.errors import ConfigError, DecodaxError
-from training import preemption
+from training.loop import preemption
 
 USAGE = (
     "usage: python -m experiments.run --config=FILE --workdir=FOLDER "
@@ -34,10 +34,10 @@ def run(
     store = Store(workdir)
     # Imported here: a stage loads nothing that another one needs.
     if stage == "train_lm":
-        from training import recipes
+        from training.runs import language_model_run
 
         store.claim(config)
-        recipes.run(config, str(store.path))
+        language_model_run.run(config, str(store.path))
         return {}
     if stage == "kernels":
         from experiments import kernels

@@ -20,7 +20,7 @@ from experiments import console, evaluate, machine, scaling_report, tasks
 from experiments.bench import Bench, Case, Run
 from experiments.store import Store
 from models.errors import ConfigError
-from training import drafts
+from training.runs import draft_model_run
 
 # Fields that choose points; finished ones are kept.
 SELECTION = ("tokens", "sizes", "seeds", "temperatures", "batches", "mesh", "rules")
@@ -73,7 +73,7 @@ class Study:
 
     def __init__(self, config: Any, store: Store, lm: Any):
         self.config, self.store, self.lm = config, store, lm
-        self.method = drafts.method(config)
+        self.method = draft_model_run.method(config)
         named = tasks.build(lm, config.tasks, config.prompts, config.prompt_tokens)
         self.prompts = [prompt for task in config.tasks for prompt in named[task]]
         self._models: dict[tuple[int, int], Any] = {}
@@ -99,7 +99,7 @@ class Study:
         }
         c.seed, c.data.pretraining_tokens = point.seed, point.tokens
         c.data.directory = c.data.directory or str(self.store.path / "data")
-        training = drafts.Training(c, self.store.path / "drafts", self.lm)
+        training = draft_model_run.Training(c, self.store.path / "drafts", self.lm)
         own = training.loaded(training.pretrained(point.key))
         kept = self._models.setdefault(point[:2], own.model)
         return models.Loaded(kept, own.params, own.tokenizer)

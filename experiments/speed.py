@@ -1,7 +1,7 @@
 """The stage `speed`: training steps and decoding rounds on the clock, by shape alone.
 
-Weights are random, texts too. A step is the one that `training.fit` runs, a round the
-one that `experiments.measure` times, beside plain decoding in turns.
+Weights are random, texts too. A step is the one that `training.loop.fit` runs, a round
+the one that `experiments.measure` times, beside plain decoding in turns.
 """
 
 import functools
@@ -22,8 +22,9 @@ from experiments.store import Store
 from models import checkpoints, transformer
 from models.errors import ConfigError
 from models.surgery import lora
-from training import fit, heads, throughput
-from training import teacher as teachers
+from training.loop import fit, throughput
+from training.runs import draft_head_run
+from training.teacher import outputs
 
 # Fields that choose what is measured; finished pieces are kept.
 SELECTION = ("targets", "recipes")
@@ -93,7 +94,7 @@ class Target:
         """Random params of a recipe's heads, float32, and its draft vocabulary."""
         c = self.recipe(recipe)
         _, given = programs.head_shapes(c, self.lm)
-        kind = heads.module(c.head)
+        kind = draft_head_run.module(c.head)
         make = jax.jit(
             lambda key, params: kind.init(
                 key, self.lm.model, params, **c.init.to_dict(), **given
@@ -105,13 +106,13 @@ class Target:
         """A step's time, tokens/s and MFU: medians after the first."""
         c, own = self.config, self.recipe(recipe)
         params, given = self.heads(recipe)
-        objective = heads.module(own.head).objective(
+        objective = draft_head_run.module(own.head).objective(
             self.lm.model, **own.objective.to_dict(), **given
         )
         params = {n: x for n, x in params.items() if n != "kept"}
-        optimizer = heads.optimizer(own.train, 1000)
+        optimizer = draft_head_run.optimizer(own.train, 1000)
         rules = (c.rows_at_once, own.train.clip, 0.0)
-        read = teachers.teacher(self.lm.model, objective.taps)
+        read = outputs.teacher(self.lm.model, objective.taps)
         step = fit.make_step(
             *(objective, optimizer, *rules, read), compute_dtype=c.compute_dtype
         )

@@ -30,7 +30,7 @@ RETYPED = 16  # tokens of the edited copy that the prompt gives
 def held_out() -> list[tuple[str, str]]:
     """(path, text) of the validation files, shuffled by a hash of the path."""
     # Imported here: the data set library takes seconds to load, and only code needs it.
-    from training.stdlib_code import stdlib_code
+    from training.data.stdlib_code import stdlib_code
 
     root = pathlib.Path(sysconfig.get_paths()["stdlib"])
     kept = [

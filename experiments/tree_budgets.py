@@ -15,7 +15,7 @@ import ml_collections
 from decoding.tree_design import ppd_sparse_trees
 from experiments.bench import Bench, Case
 from models.errors import ConfigError
-from training import heads
+from training.runs import draft_head_run
 
 
 def check(recipe: Any) -> None:
@@ -32,7 +32,7 @@ def check(recipe: Any) -> None:
 def method(recipe: Any, hits: Sequence[Sequence[float]], budget: int) -> Any:
     """The recipe's method with the trees of one budget."""
     one = ml_collections.ConfigDict({**recipe.to_dict(), "tree_budget": budget})
-    return heads.method(one, hits)
+    return draft_head_run.method(one, hits)
 
 
 def measure(

@@ -1,10 +1,10 @@
 """Two small runs to be killed: `python -m experiments.trial train|prompts FOLDER`.
 
-`train` is a bigram model under `training.fit`, `prompts` a set of prompts decoded by
-the exact toy model under `decoding.serving.prompt_set`; both depend on nothing but this
-file. READY is printed where the work itself begins. Steps are slowed down, so that a
-signal sent at a random time finds the run at a random place, in a checkpoint's writing
-often.
+`train` is a bigram model under `training.loop.fit`, `prompts` a set of prompts decoded
+by the exact toy model under `decoding.serving.prompt_set`; both depend on nothing but
+this file. READY is printed where the work itself begins. Steps are slowed down, so that
+a signal sent at a random time finds the run at a random place, in a checkpoint's
+writing often.
 """
 
 import pathlib
@@ -21,7 +21,8 @@ from decoding import compose
 from decoding.loops import engines
 from decoding.serving import continuous_batching, prompt_set
 from models.synthetic import toy
-from training import data, fit, preemption
+from training.data import text_corpus
+from training.loop import fit, preemption
 
 READY = "ready"
 STEPS, SAVE_EVERY = 120, 4
@@ -30,10 +31,10 @@ PAUSE = 0.01  # seconds a step
 VOCAB = 32
 
 
-class Slow(data.DataIterator):
+class Slow(text_corpus.DataIterator):
     """Takes its time, and says when the first batch is asked for."""
 
-    def __next__(self) -> data.Batch:
+    def __next__(self) -> text_corpus.Batch:
         if not self.begun:
             ready()
             self.begun = True
@@ -51,8 +52,8 @@ def ready() -> None:
 def train(folder: pathlib.Path) -> None:
     rng = np.random.default_rng(0)
     documents = [rng.integers(1, VOCAB, n) for n in rng.integers(20, 60, 40)]
-    corpus = data.Corpus(documents, 0)
-    stream = data.Stream(corpus, (data.Stage(STEPS, 4, 16),), seed=3)
+    corpus = text_corpus.Corpus(documents, 0)
+    stream = text_corpus.Stream(corpus, (text_corpus.Stage(STEPS, 4, 16),), seed=3)
 
     def loss(params, batch, target_out):
         tokens = batch["tokens"]

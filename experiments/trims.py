@@ -20,7 +20,8 @@ from experiments.bench import Bench
 from experiments.store import Store
 from models.errors import ConfigError
 from models.surgery import vocab_trim
-from training import documents, drafts
+from training.data import documents
+from training.runs import draft_model_run
 
 WHOLE = "whole"
 
@@ -79,7 +80,7 @@ def counted(config: Any, store: Store, lm: Any) -> tuple[dict[str, Any], Any]:
     """Counts to choose by, of the target's text and the corpus's; and to be covered."""
     folder = config.data.directory or store.path / "data"
     given = documents.both(lm, config.data, folder, store.path)
-    written = drafts.write(
+    written = draft_model_run.write(
         lm, given, config.distill, store.path / "written", config.seed
     )
     vocab = lm.config.vocab_size

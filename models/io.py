@@ -101,7 +101,8 @@ def locate(name: str | os.PathLike) -> pathlib.Path:
     if not path.is_dir():
         raise CheckpointError(
             f"there is no model {str(name)!r}: give a directory in HF layout "
-            f"(config.json, *.safetensors, tokenizer.json) or one of {list(packaged.MODELS)}"
+            f"(config.json, *.safetensors, tokenizer.json) or one of "
+            f"{list(packaged.MODELS)}"
         )
     return path
 

@@ -24,7 +24,7 @@ from decoding import compose
 from decoding.serving import prompt_set
 from models.distributed import sharding
 from models.errors import DataError, DecodaxError
-from training import conversations
+from training.data import conversations
 
 
 class Settings(NamedTuple):

@@ -44,12 +44,12 @@ def train(
     c.weight_decay = 0.0
     c.warmup = warmup
     c.clip = clip
-    c.compute_dtype = ""  # the weights' own; or bfloat16: training/fit.py
+    c.compute_dtype = ""  # the weights' own; or bfloat16: training/loop/fit.py
     c.rows_at_once = rows_at_once
     c.save_every = save_every
     c.keep = 2
     c.log_every = 5
-    c.bad_steps = "stop"  # or skip, roll_back: training/health.py
+    c.bad_steps = "stop"  # or skip, roll_back: training/loop/step_health.py
     c.norm_limit = 0.0
     c.patience = 10
     return c
@@ -72,7 +72,8 @@ def distill(
 def teacher() -> ml_collections.ConfigDict:
     """Where the states of a target that is learned from come from."""
     c = ml_collections.ConfigDict()
-    # Its forward in the step; or offline, hybrid: a cache on disk, training/features.py
+    # Its forward in the step; or offline, hybrid: a cache on disk,
+    # training/teacher/sources.py
     c.teacher = "online"
     c.features = ml_collections.ConfigDict()
     c.features.directory = ""  # empty: beside what is trained

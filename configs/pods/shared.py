@@ -3,7 +3,7 @@
 `architecture` holds fields of the target's config.json, so that
 `experiments.preflight` can look at a recipe where the weights are not. Data is a folder
 with `train/` and `validation/` or a `.jsonl` file, of conversations or best of what the
-target wrote itself (`training/documents.py`, `python -m training.distill`).
+target wrote itself (`training/data/documents.py`, `python -m training.distill`).
 """
 
 import ml_collections

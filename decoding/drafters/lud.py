@@ -11,8 +11,9 @@ round, which chose the next root,
 and y_1 .. y_k are the next round's chain. How far it is taken for text is the business
 of the verifier: `verifiers/lud` is the paper's, which asks q alone; any other may be
 put in its place, and the default one leaves the text the target's. The placeholders are
-PPD's prompt tokens (`models/heads/ppd.py`, trained by training/objectives/lud.py), and
-what is kept from round to round is `decoding/tree_building/aux_nodes.py`'s.
+PPD's prompt tokens (`models/heads/ppd.py`, trained by
+training/objectives/heads/lud.py), and what is kept from round to round is
+`decoding/tree_building/aux_nodes.py`'s.
 
 Deviations from the paper: a unit is said in the round after the one that guessed it,
 when its tokens are read in any case. Nothing is drafted in the first round. The target

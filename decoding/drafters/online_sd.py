@@ -6,8 +6,9 @@ what the target thinks there. Of every round that refused a draft the buffer Q g
 
     Q <- (the text before the refused place, the target's law p of that place)
 
-and every I requests the draft is updated on Q (training/online.py), between calls of
-`generate`, never during one. Drafting itself is that of `drafters/model`.
+and every I requests the draft is updated on Q (training/runs/online_draft_run.py),
+between calls of `generate`, never during one. Drafting itself is that of
+`drafters/model`.
 
 p is kept as its `best` likeliest tokens, the rest as one mass; of the text the last
 `window` tokens. Q is a ring of `places` places, which all rows write and which outlives

@@ -3,8 +3,8 @@
 Kavehzadeh, Pourreza, Valipour, Zhu, Bai, Ghodsi, Chen, Rezagholizadeh, *S2D: Sorted
 Speculative Decoding For More Efficient Deployment of Nested Large Language Models*,
 2024, arXiv 2407.01955. The draft was trained to speak after each of the depths
-e_1 < ... < e_n (training/objectives/draft_model.py with `exits`). With q_e its law
-after e layers and one head for all,
+e_1 < ... < e_n (training/objectives/language_models/draft_model.py with `exits`). With
+q_e its law after e layers and one head for all,
 
     e = e_1;  while max over x of q_e(x) < tau and e is not the last:  e <- the next
 

@@ -15,7 +15,7 @@ the layers e where this text's last tokens stopped,
 
 tau → `threshold`; k → the predictors' own number; N → `last`; layers count from 0, and
 a token that used them all stopped at the last. Predictors are `params["exits"]`,
-trained by training/objectives/specee.py, EAGLE's layer is `params["heads"]`.
+trained by training/objectives/predictors/specee.py, EAGLE's layer is `params["heads"]`.
 
 It drafts nothing: one token a round, of a target that is not always run as a whole. So
 the text does not follow the target's law. Above temperature 0 the token is drawn from
@@ -105,7 +105,7 @@ def drafter(
     if wrong:
         raise MethodError(
             f"static={static} of a target of {depth} layers: name some of 0 to "
-            f"{depth - 2} (training.exits counts where tokens stop)"
+            f"{depth - 2} (training.runs.exit_predictor_run counts where tokens stop)"
         )
     if last < 1:
         raise MethodError(f"last={last}: remember at least 1 token")

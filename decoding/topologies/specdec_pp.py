@@ -10,7 +10,7 @@ model's state where it has read that draft,
 which is the best policy of a Markov decision process in which drafting, verifying and
 a rejection have fixed costs. h → `threshold`. The head's params are
 `params["acceptance"]`; an acceptance that was trained with a rejection weight w is too
-low by design (training/objectives/specdec_pp.py), and h is chosen with it.
+low by design (training/objectives/predictors/specdec_pp.py), and h is chosen with it.
 
 To judge a draft it must be read, and the call that reads it gives the law of the next.
 So one more draft comes with the verdict for nothing: `free` keeps it, as the official

@@ -10,7 +10,7 @@ read the draft x, a draft whose parent is accepted is accepted if
 
 and the longest accepted path is taken, of equally long ones the likelier; then the
 target's own token follows. w, b → `params["judge"]`
-(models/predictors/judge_predictor.py), trained by training/judging.py; delta →
+(models/predictors/judge_predictor.py), trained by training/runs/judge_run.py; delta →
 `threshold`. What the target itself says is its arg-max, or above temperature 0 its draw
 under the noise of the position, so that a judge who approves of nothing leaves the text
 plain decoding's.

@@ -58,7 +58,7 @@ def check(params: Params, width: int | None = None) -> None:
     if set(params) != set(NAMES):
         raise ConfigError(
             f"an acceptance head has the params {NAMES}, these are {sorted(params)}: "
-            "pass what training.acceptance exported"
+            "pass what training.runs.acceptance_run exported"
         )
     own = params["out"]["weight"].shape[0]
     if width is not None and width != own:

@@ -107,7 +107,7 @@ def check(params: Params, n_layers: int) -> None:
     if set(params) != set(NAMES):
         raise ConfigError(
             f"exit predictors have the params {NAMES}, these are {sorted(params)}: "
-            "pass what training.exits exported"
+            "pass what training.runs.exit_predictor_run exported"
         )
     exits, _ = counts(params)
     if exits != n_layers - 1:

@@ -32,5 +32,5 @@ def check(params: Params) -> None:
     if set(params) != {"weight", "bias"}:
         raise ConfigError(
             f"a judge has the params bias and weight, these are {sorted(params)}: pass "
-            "what training.judging exported"
+            "what training.runs.judge_run exported"
         )

@@ -10,7 +10,7 @@ from experiments.store import Store
 from models.errors import ConfigError
 from tests.training import test_online as toys
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
-from training import documents
+from training.data import documents
 
 
 def recipe(**fields):

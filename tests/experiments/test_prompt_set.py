@@ -9,7 +9,7 @@ import pytest
 from decoding.serving import continuous_batching
 from experiments import kills, prompt_set, report, run, settings, store
 from models.errors import CheckpointError, ConfigError, DataError
-from training import preemption
+from training.loop import preemption
 
 
 @pytest.fixture

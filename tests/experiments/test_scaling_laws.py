@@ -7,7 +7,7 @@ from experiments import machine, report, scaling_laws, scaling_report, settings
 from experiments.store import Store
 from models.errors import ConfigError
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
-from training import drafts
+from training.runs import draft_model_run
 
 
 def recipe(source):
@@ -44,7 +44,9 @@ def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: 
     for name in ("by_tokens_t0.8", "by_parameters_t0.8", "by_depth_t0.8", "by_batch"):
         assert (tmp_path / "figures" / f"{name}.png").exists()
     assert "dashed: the law" in (tmp_path / "report.html").read_text()
-    monkeypatch.setattr(drafts, "Training", None)  # planted: training again would fail
+    monkeypatch.setattr(
+        draft_model_run, "Training", None
+    )  # planted: training again would fail
     assert scaling_laws.run(c, place, small)["scaling"] == found["scaling"]
     c.tokens = (64, 128, 192)  # chooses points: the old ones are kept
     with pytest.raises(TypeError):

@@ -6,7 +6,7 @@ from experiments import machine, report, settings, trims
 from experiments.store import Store
 from models.errors import ConfigError
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
-from training import drafts
+from training.runs import draft_model_run
 
 SIZES = (2, 4000)
 
@@ -47,7 +47,7 @@ def test_only_the_targets_own_words_are_counted(small, corpus, tmp_path):  # noq
     """A prompt's tokens are not of the text that the target wrote."""
     c, place = recipe(corpus), Store(tmp_path)
     counts, held = trims.counted(c, place, small)
-    texts = drafts.distill.read(tmp_path / "written" / "0-0.jsonl")
+    texts = draft_model_run.distill.read(tmp_path / "written" / "0-0.jsonl")
     assert counts["target"].sum() == sum(text.mask.sum() for text in texts) == 24
     assert held.sum() == 12 and counts["corpus"].sum() > 1000
     assert sum(len(text.tokens) for text in texts) == 24 + 4 * 8

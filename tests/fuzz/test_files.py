@@ -21,7 +21,8 @@ from experiments import questions
 from models.errors import CheckpointError, DataError
 from tests.conformance import kit
 from tests.fuzz.survey import cases, survey
-from training import checkpoints, conversations, documents, sources
+from training.data import conversations, documents, sources
+from training.loop import checkpoints
 
 WORDS = st.sampled_from(
     ["tokens", "prompt", "messages", "max_new_tokens", "turns", "text", "category",

@@ -8,8 +8,8 @@ import pytest
 
 import decoding
 import models
-from models.errors import CheckpointError
 from models import packaged
+from models.errors import CheckpointError
 from models.heads.formats import native
 
 PROMPTS = ["def read_config(path):\n    with open(", "class Stack:\n"]

@@ -16,7 +16,8 @@ import models
 from configs import fastdraft, specdec_pp
 from models import io, transformer
 from tests.pods import meshes
-from training import acceptance, distill, drafts
+from training import distill
+from training.runs import acceptance_run, draft_model_run
 
 CONFIG = dataclasses.replace(meshes.CONFIG, vocab_size=4096, tied=True, eos=(0,))
 MESH = "2x2x2"
@@ -37,12 +38,12 @@ def corpus(folder: pathlib.Path) -> str:
     return str(folder)
 
 
-def written(*_) -> drafts.Written:
+def written(*_) -> draft_model_run.Written:
     """Texts as if the target had written them."""
     rng = np.random.default_rng(0)
     rows = [rng.integers(1, CONFIG.vocab_size, 24).astype(np.int32) for _ in range(16)]
     texts = [distill.Text(row, np.arange(25) >= 4) for row in rows]
-    return drafts.Written(texts[:12], texts[12:])
+    return draft_model_run.Written(texts[:12], texts[12:])
 
 
 def recipe(module, source: str):
@@ -58,15 +59,15 @@ def losses(folder: pathlib.Path) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
-def drafts_of(lm, source: str, folder: pathlib.Path) -> drafts.Training:
+def drafts_of(lm, source: str, folder: pathlib.Path) -> draft_model_run.Training:
     c = recipe(fastdraft, source)
     c.draft.update(d_model=16, n_layers=1, n_heads=4, n_kv_heads=2, d_ff=16)
     c.data.pretraining_tokens = c.data.tokens
     c.train.evaluate_every = 0
-    return drafts.Training(c, folder, lm)
+    return draft_model_run.Training(c, folder, lm)
 
 
-def aligned(training: drafts.Training, start) -> list[float]:
+def aligned(training: draft_model_run.Training, start) -> list[float]:
     """On the target's text and its laws."""
     training.aligned("half_kl", start, written())
     return losses(training.workdir / "half_kl")
@@ -76,14 +77,14 @@ def accepted(lm, source: str, folder: pathlib.Path) -> list[float]:
     """A head for the target and a draft that is as wide."""
     draft = transformer.transformer(dataclasses.replace(CONFIG, n_layers=1))
     own = models.Loaded(draft, jax.jit(draft.init)(jax.random.key(9)))
-    acceptance.Training(recipe(specdec_pp, source), folder, lm, own).fit()
+    acceptance_run.Training(recipe(specdec_pp, source), folder, lm, own).fit()
     return losses(folder)
 
 
 def main() -> None:
     folder = pathlib.Path(sys.argv[1])
     source, lm = corpus(folder / "corpus"), target()
-    acceptance.drafts.write = written
+    acceptance_run.draft_model_run.write = written
     plan = meshes.plan_of(meshes.MESHES[MESH])
     found: dict[str, dict[str, list[float]]] = {
         "raw text": {},

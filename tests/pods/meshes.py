@@ -18,8 +18,8 @@ from models import io, transformer
 from models.distributed import sharding
 from models.heads import hydra
 from models.transformer import cached_attention
-from training import fit, optimizers
-from training.objectives import next_token
+from training.loop import fit, optimizers
+from training.objectives.language_models import next_token
 
 MESHES = {
     "8x1x1": (8, 1, 1),

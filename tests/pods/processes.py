@@ -28,15 +28,17 @@ from models.distributed import processes, sharding
 from models.errors import ConfigError
 from tests.pods import meshes
 from tests.training import killed_run
-from training import data, features, fit
+from training.data import text_corpus
+from training.loop import fit
+from training.teacher import sources
 
 STEPS = killed_run.STEPS
 
 
-class Last(data.DataIterator):
+class Last(text_corpus.DataIterator):
     """Ends its process when asked for batch 3."""
 
-    def __next__(self) -> data.Batch:
+    def __next__(self) -> text_corpus.Batch:
         if self.step == 3 and jax.process_index() == jax.process_count() - 1:
             os._exit(9)
         return super().__next__()
@@ -67,7 +69,7 @@ def write(lm, path: pathlib.Path) -> None:
     prompt_set.write(lm, rows, path, parts, params, about={}, batch=4)
 
 
-def lesson(folder: pathlib.Path, plan=None) -> features.Lesson:
+def lesson(folder: pathlib.Path, plan=None) -> sources.Lesson:
     """A stream read by this process's share, in shards that batches do not divide.
 
     The target's weights are numpy's: a cache is refused to a target that differs in a
@@ -78,9 +80,9 @@ def lesson(folder: pathlib.Path, plan=None) -> features.Lesson:
         lambda x: jax.numpy.asarray(0.3 * rng.normal(size=x.shape), x.dtype), lm.params
     )
     lm = dataclasses.replace(lm, params=drawn)
-    rows = data.DataIterator(killed_run.stream(), *sharding.share(plan))
-    settings = features.Settings(dtype="float32", shard_rows=5)
-    return features.Lesson(lm, rows, (1,), settings, folder, plan)
+    rows = text_corpus.DataIterator(killed_run.stream(), *sharding.share(plan))
+    settings = sources.Settings(dtype="float32", shard_rows=5)
+    return sources.Lesson(lm, rows, (1,), settings, folder, plan)
 
 
 def refusal(plan) -> str:
@@ -103,14 +105,14 @@ def main() -> None:
     if sys.argv[2:] == ["die"]:
         train(workdir / "dies", STEPS, plan, Last(stream, *plan.share()))
         return
-    own = lambda: data.DataIterator(stream, *plan.share())
+    own = lambda: text_corpus.DataIterator(stream, *plan.share())
     train(workdir / "whole", STEPS, plan, own())
     train(workdir / "half", STEPS // 2, plan, own())
-    first = data.DataIterator(stream, 0, plan.share()[1])
+    first = text_corpus.DataIterator(stream, 0, plan.share()[1])
     train(workdir / "fault", STEPS, plan, first)
     folder = workdir / "features"
-    next(features.source("hybrid", lesson(folder, plan))[0])
-    features.made(lesson(folder, plan))
+    next(sources.source("hybrid", lesson(folder, plan))[0])
+    sources.made(lesson(folder, plan))
     lm = io.placed(meshes.model(), sharding.on("data=-1,tensor=2"))
     texts = meshes.texts(lm, "plain", None)
     write(lm, workdir / "texts.jsonl")

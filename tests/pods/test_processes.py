@@ -18,7 +18,8 @@ from experiments import distributed, local, run
 from models.errors import ConfigError
 from tests.pods import drafted, meshes, processes
 from tests.training import killed_run
-from training import data, features
+from training.data import text_corpus
+from training.teacher import sources
 
 SCRIPT = pathlib.Path(__file__).parent / "processes.py"
 
@@ -76,11 +77,11 @@ def agree(count: int, devices: int, tmp_path: pathlib.Path) -> None:
     same_features(tmp_path)
     stream = killed_run.stream()
     one = tmp_path / "one"
-    processes.train(one, processes.STEPS, None, data.DataIterator(stream))
+    processes.train(one, processes.STEPS, None, text_corpus.DataIterator(stream))
     # Half of the run by several processes, the rest by this one on one device.
     half = tmp_path / "half"
     assert len(curve(half)) == processes.STEPS // 2
-    processes.train(half, processes.STEPS, None, data.DataIterator(stream))
+    processes.train(half, processes.STEPS, None, text_corpus.DataIterator(stream))
     for name in ("whole", "half"):
         np.testing.assert_allclose(curve(tmp_path / name), curve(one), rtol=1e-5)
     off = np.abs(curve(tmp_path / "fault") / curve(one) - 1)
@@ -89,9 +90,9 @@ def agree(count: int, devices: int, tmp_path: pathlib.Path) -> None:
 
 def same_features(tmp_path: pathlib.Path) -> None:
     """What all processes wrote is what one writes."""
-    features.made(processes.lesson(tmp_path / "alone"))
+    sources.made(processes.lesson(tmp_path / "alone"))
     folders = (tmp_path / "features", tmp_path / "alone")
-    theirs, own = (features.opened(processes.lesson(f)) for f in folders)
+    theirs, own = (sources.opened(processes.lesson(f)) for f in folders)
     assert theirs.there.all() and theirs.about == own.about
     for number in range(theirs.rows):
         tokens = killed_run.stream().windows([number])["tokens"][0]

@@ -16,15 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from training import checkpoints, data, fit
+from training.data import text_corpus
+from training.loop import checkpoints, fit
 
 STEPS = 12
 
 
-def stream() -> data.Stream:
+def stream() -> text_corpus.Stream:
     rng = np.random.default_rng(0)
     documents = [rng.integers(1, 32, size) for size in rng.integers(20, 60, 40)]
-    return data.Stream(data.Corpus(documents, 0), (data.Stage(STEPS, 4, 16),), seed=3)
+    return text_corpus.Stream(
+        text_corpus.Corpus(documents, 0), (text_corpus.Stage(STEPS, 4, 16),), seed=3
+    )
 
 
 def objective() -> fit.Objective:
@@ -39,7 +42,7 @@ def objective() -> fit.Objective:
     return fit.Objective(loss)
 
 
-def run(workdir: str, iterator: data.DataIterator) -> fit.Result:
+def run(workdir: str, iterator: text_corpus.DataIterator) -> fit.Result:
     table = jax.random.normal(jax.random.key(0), (32, 32))
     return fit.fit(
         {"table": table},
@@ -58,14 +61,14 @@ def run(workdir: str, iterator: data.DataIterator) -> fit.Result:
     )
 
 
-class Doomed(data.DataIterator):
+class Doomed(text_corpus.DataIterator):
     """Sends itself `sign` when asked for batch `at`; `forget` leaves the state."""
 
     at = -1
     sign = signal.SIGKILL
     forget = False
 
-    def __next__(self) -> data.Batch:
+    def __next__(self) -> text_corpus.Batch:
         if self.step == self.at:
             os.kill(os.getpid(), self.sign)
         return super().__next__()

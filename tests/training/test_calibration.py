@@ -5,7 +5,7 @@ import pytest
 
 from experiments import figures
 from models.errors import DataError
-from training import calibration
+from training.evaluation import calibration
 
 
 def test_worked_example():

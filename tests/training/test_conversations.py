@@ -8,7 +8,13 @@ import pytest
 
 import models
 from models.errors import DataError
-from training import conversations, data, doctor, documents, sources
+from training.data import (
+    conversations,
+    documents,
+    inspect_conversations,
+    sources,
+    text_corpus,
+)
 
 CHATML = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
@@ -59,16 +65,24 @@ def write(path, *rows):
 def test_the_mask_is_what_the_assistant_says(lm, tmp_path):
     path = write(tmp_path / "a.jsonl", SHARE, "", PLAIN)
     one, two = (conversations.Conversation(t, m[:-1]) for t, m in zip(*load(lm, path)))
-    said = [lm.tokenizer.decode(run.tolist()) for run in doctor.masked_runs(one)]
+    said = [
+        lm.tokenizer.decode(run.tolist())
+        for run in inspect_conversations.masked_runs(one)
+    ]
     assert said == ["import os", "import sys\nimport os"]
-    assert all(run[-1] == lm.config.eos[0] for run in doctor.masked_runs(one))
+    assert all(
+        run[-1] == lm.config.eos[0] for run in inspect_conversations.masked_runs(one)
+    )
     assert two.mask.any() and not two.mask[0]
     # Planted: the human's words in its place.
     human = lm.tokenizer.decode(one.tokens[~one.mask].tolist())
     assert "import os?" in human and "import sys" not in human
     texts, masks = load(lm, path)
     assert not any(mask[-1] for mask in masks)  # the separator is nobody's
-    assert data.Corpus(texts, 0, masks).mask.sum() == one.mask.sum() + two.mask.sum()
+    assert (
+        text_corpus.Corpus(texts, 0, masks).mask.sum()
+        == one.mask.sum() + two.mask.sum()
+    )
 
 
 def test_lines_that_cannot_be_used_are_named(lm, tmp_path):
@@ -91,7 +105,7 @@ def test_lines_that_cannot_be_used_are_named(lm, tmp_path):
 def test_the_doctor_s_findings(lm, tmp_path):
     """Shares by hand; text of the target's own agrees with it, noise does not."""
     path = write(tmp_path / "a.jsonl", SHARE, PLAIN, "{", {"messages": []})
-    found = doctor.examine(lm, path, sample=0)
+    found = inspect_conversations.examine(lm, path, sample=0)
     one, two = (
         conversations.render(lm, conversations.messages(r)) for r in (SHARE, PLAIN)
     )
@@ -104,10 +118,14 @@ def test_the_doctor_s_findings(lm, tmp_path):
     assert found.ended_answers == 1.0 and found.agreement is None
     assert len(found.troubles) == 1 and "2 of 4 lines" in found.troubles[0]
     bare = CHATML.replace("{{ '<|endoftext|>' if m.role == 'assistant' else '' }}", "")
-    found = doctor.examine(model(bare), write(tmp_path / "b.jsonl", SHARE), sample=0)
+    found = inspect_conversations.examine(
+        model(bare), write(tmp_path / "b.jsonl", SHARE), sample=0
+    )
     assert any("no answer's mask holds an EOS" in t for t in found.troubles)
     lossy = CHATML.replace("{{ m.content }}", "{{ m.content[:6] }}")
-    found = doctor.examine(model(lossy), write(tmp_path / "c.jsonl", SHARE), sample=0)
+    found = inspect_conversations.examine(
+        model(lossy), write(tmp_path / "c.jsonl", SHARE), sample=0
+    )
     assert found.lost_answers == 2
 
 
@@ -119,20 +137,26 @@ def test_agreement_is_the_share_of_the_target_s_own_tokens(lm):
     text = decoding.generate(lm, [prompt], max_new_tokens=24).tokens[0]
     tokens = np.asarray([*prompt, *text], np.int32)
     mask = np.arange(len(tokens)) >= len(prompt)
-    share, places = doctor.agreement(lm, [conversations.Conversation(tokens, mask)])
+    share, places = inspect_conversations.agreement(
+        lm, [conversations.Conversation(tokens, mask)]
+    )
     assert share > 0.95 and places == len(text)
     moved = np.concatenate([tokens[: len(prompt)], tokens[len(prompt) + 1 :], [5]])
-    share, _ = doctor.agreement(
+    share, _ = inspect_conversations.agreement(
         lm, [conversations.Conversation(moved.astype(np.int32), mask)]
     )
     assert share < 0.9
 
 
 def test_the_command(lm, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(doctor.models, "load", lambda name: lm)
+    monkeypatch.setattr(inspect_conversations.models, "load", lambda name: lm)
     path = write(tmp_path / "a.jsonl", SHARE)
-    status = doctor.main([f"--data={path}", "--model=tiny", "--sample=1"])
+    status = inspect_conversations.main(
+        [f"--data={path}", "--model=tiny", "--sample=1"]
+    )
     text = capsys.readouterr().out
     assert "lines         1, usable 1" in text and "agreement" in text
     assert status == ("TROUBLE" in text)
-    assert doctor.main(["--model=tiny", f"--data={tmp_path / 'none'}"]) == 2
+    assert (
+        inspect_conversations.main(["--model=tiny", f"--data={tmp_path / 'none'}"]) == 2
+    )

@@ -12,27 +12,28 @@ import numpy as np
 import pytest
 
 from models.errors import CheckpointError, DataError
-from training import data, repeats, sources
-from training import tokenizer as bpe
-from training.stdlib_code import stdlib_code
+from training.data import copy_augmentation, sources, text_corpus, train_bpe
+from training.data.stdlib_code import stdlib_code
 
 TEXTS = [
     f"def f{i}(x):\n    return x * {i}\n# naïve → {i % 7}\n" * 3 for i in range(60)
 ]
 
 
-def corpus(seed: int = 0, separator: int = 0) -> data.Corpus:
+def corpus(seed: int = 0, separator: int = 0) -> text_corpus.Corpus:
     rng = np.random.default_rng(seed)
     documents = [rng.integers(1, 50, size) for size in rng.integers(5, 80, 50)]
-    return data.Corpus(documents, separator)
+    return text_corpus.Corpus(documents, separator)
 
 
-def stream(**changes) -> data.Stream:
-    stages = (data.Stage(40, 4, 16), data.Stage(10, 2, 64))
-    return data.Stream(**{"corpus": corpus(), "stages": stages, "seed": 5, **changes})
+def stream(**changes) -> text_corpus.Stream:
+    stages = (text_corpus.Stage(40, 4, 16), text_corpus.Stage(10, 2, 64))
+    return text_corpus.Stream(
+        **{"corpus": corpus(), "stages": stages, "seed": 5, **changes}
+    )
 
 
-def same(a: data.Batch, b: data.Batch) -> bool:
+def same(a: text_corpus.Batch, b: text_corpus.Batch) -> bool:
     return all(np.array_equal(a[name], b[name]) for name in a)
 
 
@@ -168,7 +169,9 @@ def test_a_part_of_the_library(tmp_path: pathlib.Path, monkeypatch) -> None:
 
 
 def test_no_tensorflow() -> None:
-    code = "import training.stdlib_code, sys; sys.exit('tensorflow' in sys.modules)"
+    code = (
+        "import training.data.stdlib_code, sys; sys.exit('tensorflow' in sys.modules)"
+    )
     root = pathlib.Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
 
@@ -195,11 +198,11 @@ def test_documents_from_files(tmp_path: pathlib.Path) -> None:
 
 
 def test_tokenizer_round_trip(tmp_path: pathlib.Path) -> None:
-    tokenizer = bpe.train(TEXTS, 320)
+    tokenizer = train_bpe.train(TEXTS, 320)
     assert tokenizer.get_vocab_size() == 320
-    assert tokenizer.token_to_id(bpe.SEPARATOR) == 0
+    assert tokenizer.token_to_id(train_bpe.SEPARATOR) == 0
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    again = bpe.load(tmp_path / "tokenizer.json")
+    again = train_bpe.load(tmp_path / "tokenizer.json")
     odd = "\t漢字 🙂\r\n  é\x00\x7f  trailing  "
     for text in (*TEXTS[:5], odd, "".join(map(chr, range(1, 0x250)))):
         ids = again.encode(text).ids
@@ -207,10 +210,10 @@ def test_tokenizer_round_trip(tmp_path: pathlib.Path) -> None:
         assert 0 not in ids
     assert len(again.encode(TEXTS[0]).ids) < len(TEXTS[0].encode()) / 2
     with pytest.raises(DataError, match="not the 5000"):
-        bpe.train(TEXTS, 5000)
+        train_bpe.train(TEXTS, 5000)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"not a tokenizer\.json"):
-        bpe.load(tmp_path / "tokenizer.json")
+        train_bpe.load(tmp_path / "tokenizer.json")
 
 
 def test_packing_covers_an_epoch_once() -> None:
@@ -218,7 +221,7 @@ def test_packing_covers_an_epoch_once() -> None:
     base = corpus()
     window = 16
     count = (len(base) - 1) // window
-    packed = data.Stream(base, (data.Stage(count, 1, window),), seed=1)
+    packed = text_corpus.Stream(base, (text_corpus.Stage(count, 1, window),), seed=1)
     rows = [packed.batch(i)["tokens"][0] for i in range(count)]
     seen = np.sort(np.concatenate([row[:-1] for row in rows]))
     assert len(seen) == count * window > len(base) - 2 * window
@@ -255,13 +258,13 @@ def test_the_same_stream_for_any_number_of_processes() -> None:
 
 @pytest.mark.parametrize("stop", [0, 1, 39, 40, 45])
 def test_state_is_exact(stop: int) -> None:
-    how = repeats.Repeats(share=0.5, comment=(2, 3), newline=(4,), shortest=4)
-    straight = list(data.DataIterator(stream(repeats=how)))
-    first = data.DataIterator(stream(repeats=how))
+    how = copy_augmentation.Repeats(share=0.5, comment=(2, 3), newline=(4,), shortest=4)
+    straight = list(text_corpus.DataIterator(stream(repeats=how)))
+    first = text_corpus.DataIterator(stream(repeats=how))
     for _ in range(stop):
         next(first)
     state = json.loads(json.dumps(first.state()))
-    second = data.DataIterator(stream(repeats=how))
+    second = text_corpus.DataIterator(stream(repeats=how))
     second.restore(state)
     rest = list(second)
     assert len(rest) == len(straight) - stop
@@ -272,22 +275,22 @@ def test_state_is_exact(stop: int) -> None:
 
 
 def test_state_of_another_stream_is_refused() -> None:
-    state = data.DataIterator(stream()).state()
+    state = text_corpus.DataIterator(stream()).state()
     for other in (stream(seed=6), stream(corpus=corpus(1))):
         with pytest.raises(DataError, match="is of stream"):
-            data.DataIterator(other).restore(state)
+            text_corpus.DataIterator(other).restore(state)
 
 
 def test_a_longer_schedule_keeps_the_batches() -> None:
-    long = stream(stages=(data.Stage(90, 4, 16), data.Stage(10, 2, 64)))
+    long = stream(stages=(text_corpus.Stage(90, 4, 16), text_corpus.Stage(10, 2, 64)))
     assert all(same(long.batch(i), stream().batch(i)) for i in range(40))
 
 
 def test_streams_are_checked() -> None:
     with pytest.raises(DataError, match="window needs"):
-        stream(stages=(data.Stage(1, 1, 10**6),))
+        stream(stages=(text_corpus.Stage(1, 1, 10**6),))
     with pytest.raises(DataError, match="batch=0"):
-        data.Stage(1, 0, 4)
+        text_corpus.Stage(1, 0, 4)
     with pytest.raises(DataError, match="step 50"):
         stream().batch(50)
 
@@ -304,12 +307,12 @@ def repeated(window: np.ndarray, length: int) -> float:
 
 def test_repeats_repeat() -> None:
     """Share of repeated 8-grams on random text (chance: 4000^-8) by construction."""
-    how = repeats.Repeats(comment=(1,), newline=(2,), markers=((5, 6, 7),))
+    how = copy_augmentation.Repeats(comment=(1,), newline=(2,), markers=((5, 6, 7),))
     rng = np.random.default_rng(0)
     shares, marked = [], 0
     for _ in range(200):
         window = rng.integers(10, 4000, 513).astype(np.int32)
-        new = repeats.repeat(rng, window, how)
+        new = copy_augmentation.repeat(rng, window, how)
         assert new.shape == window.shape and new.dtype == np.int32
         assert set(new) <= {*window, 1, 2, 5, 6, 7}
         shares.append(repeated(new, 8))
@@ -321,9 +324,9 @@ def test_repeats_repeat() -> None:
 
 def test_share_of_rewritten_windows() -> None:
     """0.3 of 4000 windows to 4 standard errors (0.029)."""
-    stages = (data.Stage(1000, 4, 96),)
+    stages = (text_corpus.Stage(1000, 4, 96),)
     plain = stream(stages=stages)
-    how = repeats.Repeats(share=0.3, comment=(60,), newline=(61,), shortest=4)
+    how = copy_augmentation.Repeats(share=0.3, comment=(60,), newline=(61,), shortest=4)
     changed = stream(stages=stages, repeats=how)
     differs = [
         not np.array_equal(a, b)

@@ -10,7 +10,8 @@ from decoding import Method
 from decoding.loops import engines
 from models.errors import DataError
 from tests.conformance import kit
-from training import data, distill
+from training import distill
+from training.data import text_corpus
 
 SETTINGS = distill.Settings(max_new_tokens=10, temperature=0.8, seed=3)
 PROMPTS = [*kit.PROMPTS, [5, 5], [6], [4, 3, 2]]
@@ -113,12 +114,14 @@ def test_what_training_reads(whole, tmp_path):
         assert text.mask[-1] == row["ended"]
         end = [kit.EOS] if row["ended"] else []
         assert [*text.tokens, *end] == row["tokens"]
-    corpus = data.Corpus([t.tokens for t in found], kit.EOS, [t.mask for t in found])
-    stream = data.Stream(corpus, (data.Stage(3, 2, 8),), seed=1)
+    corpus = text_corpus.Corpus(
+        [t.tokens for t in found], kit.EOS, [t.mask for t in found]
+    )
+    stream = text_corpus.Stream(corpus, (text_corpus.Stage(3, 2, 8),), seed=1)
     marked = corpus.flat * np.where(corpus.mask, 1, -1)
-    other = data.Corpus([t.tokens for t in found], kit.EOS)
+    other = text_corpus.Corpus([t.tokens for t in found], kit.EOS)
     other.flat = marked
-    signed = data.Stream(other, (data.Stage(3, 2, 8),), seed=1)
+    signed = text_corpus.Stream(other, (text_corpus.Stage(3, 2, 8),), seed=1)
     for i in range(3):
         batch, both = stream.batch(i), signed.batch(i)["tokens"]
         np.testing.assert_array_equal(batch["tokens"], np.abs(both))
@@ -126,7 +129,7 @@ def test_what_training_reads(whole, tmp_path):
         np.testing.assert_array_equal(batch["loss_mask"][inside], (both > 0)[inside])
     with pytest.raises(DataError, match="all zero"):
         none = [np.zeros_like(t.mask) for t in found]
-        data.Corpus([t.tokens for t in found], kit.EOS, none)
+        text_corpus.Corpus([t.tokens for t in found], kit.EOS, none)
 
 
 def test_the_command(tmp_path, monkeypatch):

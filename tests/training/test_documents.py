@@ -14,18 +14,11 @@ from tests.training import test_conversations as talks
 from tests.training import test_drafts
 from tests.training.test_conversations import lm  # noqa: F401
 from tests.training.test_heads import corpus, recipe, small, small_target  # noqa: F401
-from training import (
-    conversations,
-    distill,
-    documents,
-    drafts,
-    exits,
-    fit,
-    heads,
-    judging,
-    sources,
-)
-from training import teacher as teachers
+from training import distill
+from training.data import conversations, documents, sources
+from training.loop import fit
+from training.runs import draft_head_run, draft_model_run, exit_predictor_run, judge_run
+from training.teacher import outputs
 
 TEXT = {"text": "import os\n"}
 
@@ -117,7 +110,7 @@ def test_heads_learn_answers_alone(small, tmp_path):  # noqa: F811
     c = recipe("medusa", str(tmp_path / "a.jsonl"))
     c.init.heads, c.evaluate.depth, c.tree_nodes = 2, 2, 4
     c.method.topology = {"name": "topologies/chain", "length": 2}
-    own = heads.Training(c, tmp_path / "run", small)
+    own = draft_head_run.Training(c, tmp_path / "run", small)
     masks = own.stream.corpus.mask
     assert masks is not None and 0 < masks.mean() < 1
     learned = own.stream.corpus.flat[masks]
@@ -125,12 +118,12 @@ def test_heads_learn_answers_alone(small, tmp_path):  # noqa: F811
     assert ((own.stream.corpus.flat >= 100) & (own.stream.corpus.flat < 200)).any()
     # What heads are asked in the loop is what stands before an answer, whole.
     assert all(len(p) == 9 and max(p) < 200 for p in own.prompts(2, 8))
-    found = heads.run(c, tmp_path / "run", small)
+    found = draft_head_run.run(c, tmp_path / "run", small)
     assert found["steps"] == 8 and found["trained"]["tau"] >= 1
 
     # The loss reads no label of a question: they may be anything.
     out = own.objective
-    target = teachers.teacher(small.model)
+    target = outputs.teacher(small.model)
     batch = {n: jnp.asarray(x) for n, x in own.stream.batch(0).items()}
     loss = jax.jit(lambda b: out.loss(own.params, b, target(small.params, batch))[0])
     other = jnp.where(
@@ -150,7 +143,7 @@ def test_a_vocabulary_of_what_is_learned(small, tmp_path):  # noqa: F811
     talks.write(tmp_path / "a.jsonl", *lines)
     c = recipe("eagle3", str(tmp_path / "a.jsonl"))
     c.draft_vocab = 3
-    own = heads.Training(c, tmp_path / "run", small)
+    own = draft_head_run.Training(c, tmp_path / "run", small)
     assert own.kept.tolist() == [11, 12, 13]
 
 
@@ -258,13 +251,15 @@ def test_a_draft_learns_answers_to_questions(small, tmp_path):  # noqa: F811
     c.distill.prompts = 60  # more than there are questions
     seen = []
 
-    class Training(drafts.Training):
+    class Training(draft_model_run.Training):
         def _fit(self, name, params, own, text, tokens, **more):
             seen.append(text)
             return super()._fit(name, params, own, text, tokens, **more)
 
     own = Training(c, tmp_path / "run", small)
-    written = drafts.write(small, own.documents, c.distill, tmp_path / "written", 0)
+    written = draft_model_run.write(
+        small, own.documents, c.distill, tmp_path / "written", 0
+    )
     for text in written.train:
         assert tuple(text.tokens[: text.mask.argmax()].tolist()) in asked
     texts = {tuple(text.tokens.tolist()) for text in written.train}
@@ -278,7 +273,7 @@ def test_a_draft_learns_answers_to_questions(small, tmp_path):  # noqa: F811
     assert own.measured(start, written.held)["tau"] >= 1
     c.evaluate.prompts = 41  # there are two held out: said before anything is trained
     with pytest.raises(ConfigError, match="not 41"):
-        drafts.run(c, tmp_path / "few", small)
+        draft_model_run.run(c, tmp_path / "few", small)
     assert not (tmp_path / "few" / "pretraining").exists()
 
 
@@ -296,11 +291,13 @@ def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):  # noqa: F81
 
     c = specee.get_config()
     c.data.update(source=str(tmp_path / "a.jsonl"), tokens=64, batch=2, window=16)
-    monkeypatch.setattr(exits.Training, "_draft", lambda self: tmp_path)
-    monkeypatch.setattr(exits.native, "load", lambda *_: None)
-    monkeypatch.setattr(exits.fit, "fit", caught("batches", 3))
-    monkeypatch.setattr(exits.lossy, "compared", caught("asked", 1))
-    own = exits.Training(c, tmp_path / "exits", small_target(2))
+    monkeypatch.setattr(exit_predictor_run.Training, "_draft", lambda self: tmp_path)
+    monkeypatch.setattr(exit_predictor_run.native, "load", lambda *_: None)
+    monkeypatch.setattr(exit_predictor_run.fit, "fit", caught("batches", 3))
+    monkeypatch.setattr(
+        exit_predictor_run.lossy_quality, "compared", caught("asked", 1)
+    )
+    own = exit_predictor_run.Training(c, tmp_path / "exits", small_target(2))
     with pytest.raises(InterruptedError):
         own.fit()
     batch = next(seen["batches"])
@@ -312,7 +309,7 @@ def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):  # noqa: F81
     assert {tuple(row) for row in seen["asked"]} <= asked
     c = judge.get_config()
     c.data.source = str(tmp_path / "a.jsonl")
-    monkeypatch.setattr(judging, "cases", caught("judged", 2))
+    monkeypatch.setattr(judge_run, "cases", caught("judged", 2))
     with pytest.raises(InterruptedError):
-        judging.run(c, tmp_path / "judge", small, small)
+        judge_run.run(c, tmp_path / "judge", small, small)
     assert {tuple(row) for row in seen["judged"]} <= asked

@@ -12,9 +12,10 @@ import pytest
 from models import transformer
 from models.errors import ConfigError
 from tests.methods.drafters import agreement
-from training import fit, losses
-from training import teacher as teachers
-from training.objectives import draft_model, next_token
+from training import losses
+from training.loop import fit
+from training.objectives.language_models import draft_model, next_token
+from training.teacher import outputs
 
 
 @functools.cache
@@ -43,7 +44,7 @@ def texts(rows: int = 4, length: int = 20) -> dict:
 def graded(batch, **fields):
     """Loss and metrics of a sound objective at random params."""
     lm, (model, params) = agreement.target(), draft()
-    own, read = draft_model.objective(model, **fields), teachers.teacher(lm.model)
+    own, read = draft_model.objective(model, **fields), outputs.teacher(lm.model)
 
     @jax.jit
     def run(params, frozen, batch):
@@ -117,7 +118,7 @@ def test_exits_are_the_shallower_models():
     both, metrics = graded(batch, loss="kl", exits=(1,))
     cut = transformer.transformer(dataclasses.replace(model.config, n_layers=1))
     shallow = {k: v for k, v in params.items() if k != "layer_1"}
-    teacher = jax.jit(teachers.teacher(lm.model))(lm.params, batch)
+    teacher = jax.jit(outputs.teacher(lm.model))(lm.params, batch)
     own = draft_model.objective(cut, loss="kl")
     first, alone = jax.jit(own.loss)(shallow, batch, teacher)
     whole, _ = graded(batch, loss="kl")
@@ -130,7 +131,7 @@ def test_exits_are_the_shallower_models():
 def test_alignment_raises_acceptance_on_new_text(fields):
     """The target's own text; the plain loss learns from the text alone."""
     lm, (model, params) = agreement.target(), draft()
-    target = teachers.teacher(lm.model)
+    target = outputs.teacher(lm.model)
     own = draft_model.objective(model, **fields)
     optimizer = optax.adam(0.02)
     step = jax.jit(fit.make_step(own, optimizer, target=target))

@@ -20,8 +20,7 @@ from models.heads.formats import native
 from models.predictors import acceptance_predictor, exit_predictor, judge_predictor
 from models.text import hf_tokenizer
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
-from training import acceptance as training_acceptance
-from training import drafts, judging
+from training.runs import acceptance_run, draft_model_run, judge_run
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def test_a_draft_from_nothing(small, corpus, tmp_path):  # noqa: F811
     c = recipe(fastdraft, corpus)
     c.teacher, c.features.topk = "offline", 8
     before = jax.tree.map(lambda x: np.asarray(x).tobytes(), small.params)
-    found = drafts.run(c, tmp_path, small)
+    found = draft_model_run.run(c, tmp_path, small)
     assert list(found["variants"]) == ["ce", "half_kl"]
     for name, row in found["variants"].items():
         assert row["steps"] == 8 and [r["step"] for r in row["curve"]] == [4, 8]
@@ -67,7 +66,7 @@ def test_a_draft_from_nothing(small, corpus, tmp_path):  # noqa: F811
     assert len(rows) == 2 and all(row["prompt_tokens"] == 8 for row in rows)
     about = json.loads((tmp_path / "features" / "manifest.json").read_text())
     assert about["topk"] == 8 and about["taps"] == []
-    again = drafts.run(c, tmp_path, small)
+    again = draft_model_run.run(c, tmp_path, small)
     assert again["variants"]["ce"]["after"] == found["variants"]["ce"]["after"]
     after = jax.tree.map(lambda x: np.asarray(x).tobytes(), small.params)
     assert before == after  # planted: an optimiser that holds the target, too
@@ -90,7 +89,7 @@ def test_another_tokenizer_is_refused(small, corpus, tmp_path):  # noqa: F811
         small.tokenizer,
     )
     with pytest.raises(ConfigError, match="one of 4224"):
-        drafts.Training(c, tmp_path, own)
+        draft_model_run.Training(c, tmp_path, own)
 
 
 def reordered(lm):
@@ -111,28 +110,28 @@ def test_a_draft_of_other_tokens_is_refused(small, corpus, tmp_path, monkeypatch
     def runs(*_, **__):
         raise AssertionError("the target ran")
 
-    for module in (drafts, judging):
+    for module in (draft_model_run, judge_run):
         monkeypatch.setattr(module.decoding, "generate", runs)
-    monkeypatch.setattr(drafts, "write", runs)
+    monkeypatch.setattr(draft_model_run, "write", runs)
     c = recipe(direct_alignment, corpus)
     c.draft.start = "tiny-draft"
-    drafts.Training(c, tmp_path / "same", small)
+    draft_model_run.Training(c, tmp_path / "same", small)
     other = reordered(small)
     with pytest.raises(ConfigError, match=r"start='tiny-draft' .* 2 tokens do not"):
-        drafts.Training(c, tmp_path / "drafts", other)
+        draft_model_run.Training(c, tmp_path / "drafts", other)
     c = shrink(specdec_pp.get_config(), corpus)
     with pytest.raises(ConfigError, match=r"draft='tiny-draft' .* 2 tokens do not"):
-        training_acceptance.Training(c, tmp_path / "acceptance", small, other)
+        acceptance_run.Training(c, tmp_path / "acceptance", small, other)
     c = judge.get_config()
     with pytest.raises(ConfigError, match=r"draft='tiny-draft' .* 2 tokens do not"):
-        judging.run(c, tmp_path / "judge", small, other)
+        judge_run.run(c, tmp_path / "judge", small, other)
     by_size = property(lambda own: str(own.vocab_size))
     monkeypatch.setattr(
         hf_tokenizer.Tokenizer, "digest", by_size
     )  # planted: sizes alone
     c = shrink(specdec_pp.get_config(), corpus)
     with pytest.raises(AssertionError, match="the target ran"):
-        training_acceptance.Training(c, tmp_path / "acceptance", small, other)
+        acceptance_run.Training(c, tmp_path / "acceptance", small, other)
 
 
 def reported(c, place, found) -> str:
@@ -169,7 +168,7 @@ def test_a_sorted_draft_and_its_drafter():
     """The recipe trains and decodes with the same exits."""
     c = s2d.get_config()
     assert tuple(c.variants.sorted.exits) == tuple(c.drafter.exits)
-    method = drafts.method(c)
+    method = draft_model_run.method(c)
     assert method.drafter.name == "drafters/s2d"
     assert method.topology.arguments["length"] == c.evaluate.length
 
@@ -229,15 +228,15 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa
     What a random target writes finds back to nothing: labels are by lot.
     """
     lot = np.random.default_rng(0)
-    by_lot = functools.partial(judging.cases, same=lambda a, b: lot.random() < 0.5)
-    monkeypatch.setattr(judging, "cases", by_lot)
-    sound, labels = judging.fit, []
+    by_lot = functools.partial(judge_run.cases, same=lambda a, b: lot.random() < 0.5)
+    monkeypatch.setattr(judge_run, "cases", by_lot)
+    sound, labels = judge_run.fit, []
 
     def fit(given, good, *more):
         labels.append(good)
         return sound(given, good, *more)
 
-    monkeypatch.setattr(judging, "fit", fit)
+    monkeypatch.setattr(judge_run, "fit", fit)
     c = judge.get_config()
     c.data.update(source=corpus, prompts=6, held=4, prompt_tokens=8, new_tokens=12)
     c.data.update(horizon=4, most=3, batch=4)

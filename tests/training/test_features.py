@@ -19,13 +19,17 @@ from models.errors import ConfigError, DataError
 from models.heads import eagle3 as layer
 from tests.methods.drafters import agreement
 from tests.training import test_heads
-from training import data, feature_cache, features, fit, heads, losses
-from training import teacher as teachers
-from training.objectives import draft_model, eagle3, medusa
+from training import losses
+from training.data import text_corpus
+from training.loop import fit
+from training.objectives.heads import eagle3, medusa
+from training.objectives.language_models import draft_model
+from training.runs import draft_head_run
+from training.teacher import feature_cache, outputs, sources
 
 corpus, small = test_heads.corpus, test_heads.small  # fixtures
 STEPS, BATCH, WINDOW, AT_ONCE = 4, 4, 12, 2
-FLOAT = features.Settings(dtype="float32", shard_rows=3)
+FLOAT = sources.Settings(dtype="float32", shard_rows=3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,23 +42,23 @@ def quick():
     jax.config.update("jax_disable_most_optimizations", before)
 
 
-def stream(seed: int = 0, epochs: int = 1, recut: bool = True) -> data.Stream:
+def stream(seed: int = 0, epochs: int = 1, recut: bool = True) -> text_corpus.Stream:
     """`STEPS` batches of three documents, or of one that is read several times."""
     rng = np.random.default_rng(seed)
     size = STEPS * BATCH * WINDOW // epochs - 8
     count = 3 if epochs == 1 else 1
     documents = [rng.integers(1, agreement.VOCAB, size) for _ in range(count)]
     masks = [np.arange(len(d) + 1) % 5 > 0 for d in documents]
-    stages = (data.Stage(STEPS, BATCH, WINDOW),)
-    text = data.Corpus(documents, 0, masks)
-    return data.Stream(text, stages, seed, numbered=True, recut=recut)
+    stages = (text_corpus.Stage(STEPS, BATCH, WINDOW),)
+    text = text_corpus.Corpus(documents, 0, masks)
+    return text_corpus.Stream(text, stages, seed, numbered=True, recut=recut)
 
 
 def lesson(folder, settings=FLOAT, text=None, lm=None, taps=None, **more):
     lm = lm or agreement.target()
     taps = layer.taps(lm.config) if taps is None else taps
-    rows = data.DataIterator(text or stream())
-    return features.Lesson(lm, rows, taps, settings, folder, None, AT_ONCE, **more)
+    rows = text_corpus.DataIterator(text or stream())
+    return sources.Lesson(lm, rows, taps, settings, folder, None, AT_ONCE, **more)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +74,8 @@ def trainer():
     programs = {}
 
     def curve(kind, lesson, frozen=None):
-        rows, target = features.source(kind, lesson)
-        key = (kind == features.ONLINE, lesson.settings.topk)
+        rows, target = sources.source(kind, lesson)
+        key = (kind == sources.ONLINE, lesson.settings.topk)
         if key not in programs:
             step = fit.make_step(own, optimizer, AT_ONCE, target=target)
             programs[key] = jax.jit(step)
@@ -94,7 +98,7 @@ def online(trainer):
 def built(tmp_path_factory):
     """A whole float32 cache; tests that change it take a copy."""
     folder = tmp_path_factory.mktemp("features") / "cache"
-    features.made(lesson(folder))
+    sources.made(lesson(folder))
     return folder
 
 
@@ -119,7 +123,7 @@ def test_offline_and_hybrid_losses_are_the_online_ones(
     names = [p.name for p in sorted(built.iterdir())]
     assert names == [p.name for p in sorted(kept.iterdir())]
     # What one hybrid run kept is there for the next, and whole for an offline one.
-    assert features.opened(lesson(kept)).there.all()
+    assert sources.opened(lesson(kept)).there.all()
     half = copied(built, tmp_path)
     (half / "000001.array_record").unlink()
     np.testing.assert_allclose(trainer("hybrid", lesson(half, other)), online, 1e-6)
@@ -132,7 +136,7 @@ def test_offline_and_hybrid_losses_are_the_online_ones(
 
 def altered(built, tmp_path, change):
     """The cache with every state changed, as a wrong writer would have left it."""
-    whole = features.opened(lesson(built))
+    whole = sources.opened(lesson(built))
     other = tmp_path / "altered"
     cache = feature_cache.Cache(other, whole.about, whole.layout, whole.rows, 3)
     for shard in range(whole.shards):
@@ -160,7 +164,7 @@ def test_the_comparison_sees_states_that_are_not_these(
     near = types.SimpleNamespace(**vars(near))
     near.params = agreement.stirred(near.params, 0.01)
     other = tmp_path / "other"
-    features.made(lesson(other, lm=near))
+    sources.made(lesson(other, lm=near))
     told = json.loads((built / "manifest.json").read_text())
     (other / "manifest.json").write_text(json.dumps(told))  # past the fingerprint
     off = np.abs(trainer("offline", lesson(other)) / online - 1)
@@ -185,9 +189,9 @@ def test_an_objective_cannot_tell(built):
     """The teacher of a cache is the online one, leaf by leaf and in its structure."""
     lm = agreement.target()
     taps = layer.taps(lm.config)
-    rows, target = features.source("offline", lesson(built))
+    rows, target = sources.source("offline", lesson(built))
     batch = next(rows)
-    there = jax.jit(teachers.teacher(lm.model, taps))(lm.params, batch)
+    there = jax.jit(outputs.teacher(lm.model, taps))(lm.params, batch)
     here = target(lm.params, batch)
     assert jax.tree.structure(there) == jax.tree.structure(here)
     for a, b in zip(jax.tree.leaves(there), jax.tree.leaves(here)):
@@ -203,7 +207,7 @@ def test_a_killed_build_goes_on(built, tmp_path, monkeypatch):
     """Ended within the third shard: those before are kept, the rest has the bytes of a
     build that went through."""
     folder = tmp_path / "cut"
-    whole, calls = features.Maker.read, []
+    whole, calls = sources.Maker.read, []
 
     def read(self, numbers):
         calls.append(numbers)
@@ -211,19 +215,19 @@ def test_a_killed_build_goes_on(built, tmp_path, monkeypatch):
             raise Killed
         return whole(self, numbers)
 
-    monkeypatch.setattr(features.Maker, "read", read)
+    monkeypatch.setattr(sources.Maker, "read", read)
     with pytest.raises(Killed):
-        features.made(lesson(folder))
+        sources.made(lesson(folder))
     first = (folder / "000000.array_record").stat()
     shards = sorted(p.name for p in folder.glob("*.array_record"))
     assert shards == ["000000.array_record", "000001.array_record"]
     (folder / ".000002.array_record.1").write_bytes(b"what SIGKILL leaves")
-    features.made(lesson(folder))
+    sources.made(lesson(folder))
     assert (folder / "000000.array_record").stat().st_mtime_ns == first.st_mtime_ns
     for path in built.iterdir():
         assert (folder / path.name).read_bytes() == path.read_bytes()
     assert len(list(folder.iterdir())) == len(list(built.iterdir()))
-    assert features.opened(lesson(folder)).layout.size == 13 * (4 + 1 + 3 * 32 * 4)
+    assert sources.opened(lesson(folder)).layout.size == 13 * (4 + 1 + 3 * 32 * 4)
 
 
 @pytest.mark.long
@@ -245,9 +249,9 @@ t.features.made(t.lesson({str(tmp_path)!r}))
     ended = subprocess.run([sys.executable, "-c", code], check=False)
     assert ended.returncode == -signal.SIGKILL
     assert (
-        sorted(features.opened(lesson(tmp_path)).missing()) == [False] * 3 + [True] * 3
+        sorted(sources.opened(lesson(tmp_path)).missing()) == [False] * 3 + [True] * 3
     )
-    features.made(lesson(tmp_path))
+    sources.made(lesson(tmp_path))
     for path in built.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
@@ -258,41 +262,41 @@ def test_damaged_shards_are_found(built, tmp_path):
     cut, turned = (folder / f"00000{i}.array_record" for i in (1, 2))
     good = cut.read_bytes(), turned.read_bytes()
     cut.write_bytes(good[0][: len(good[0]) // 2])
-    cache = features.opened(lesson(folder))
+    cache = sources.opened(lesson(folder))
     assert cache.missing().tolist() == [i == 1 for i in range(cache.shards)]
     wrong = bytearray(good[1])
     wrong[5000] ^= 1
     turned.write_bytes(wrong)
-    numbers = features.opened(lesson(folder)).numbers(2)
+    numbers = sources.opened(lesson(folder)).numbers(2)
     with pytest.raises(DataError, match=r"000002\.array_record is damaged"):
         for number in numbers:
             tokens = stream().windows([number])["tokens"][0]
-            features.opened(lesson(folder)).read(number, tokens)
+            sources.opened(lesson(folder)).read(number, tokens)
     told = []
-    features.made(lesson(folder, say=told.append))
+    sources.made(lesson(folder, say=told.append))
     assert "made anew: shards [2]" in told[0]
     assert (cut.read_bytes(), turned.read_bytes()) == good
     with pytest.raises(DataError, match="another text than window 0"):
-        features.opened(lesson(folder)).read(0, np.zeros(WINDOW + 1, np.int32))
+        sources.opened(lesson(folder)).read(0, np.zeros(WINDOW + 1, np.int32))
 
 
 def test_the_size_is_said_first_and_refused(tmp_path, monkeypatch):
     told = []
     folder = tmp_path / "there"
-    cache = features.made(lesson(folder, say=told.append))
+    cache = sources.made(lesson(folder, say=told.append))
     written = sum(p.stat().st_size for p in folder.glob("*.array_record"))
     assert written <= cache.bytes(range(cache.shards)) < 2 * written
     assert "16 windows of 13 tokens, 389 bytes a token" in told[0]
     assert feature_cache.gb(cache.bytes(range(cache.shards))) in told[0]
     full = types.SimpleNamespace(free=1000)
     monkeypatch.setattr(feature_cache.shutil, "disk_usage", lambda path: full)
-    features.made(lesson(folder, say=told.append))  # nothing to write
+    sources.made(lesson(folder, say=told.append))  # nothing to write
     for kind in ("offline", "hybrid"):
         with pytest.raises(DataError, match=r"more, and its disk has 1 kB free: use"):
-            features.source(kind, lesson(tmp_path / "none", say=told.append))
+            sources.source(kind, lesson(tmp_path / "none", say=told.append))
     assert told[-1].startswith(str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
-    features.source("hybrid", lesson(tmp_path / "x", FLOAT._replace(keep="delete")))
+    sources.source("hybrid", lesson(tmp_path / "x", FLOAT._replace(keep="delete")))
 
 
 def test_bytes_a_token():
@@ -300,8 +304,8 @@ def test_bytes_a_token():
     config = types.SimpleNamespace(vocab_size=128_256, d_model=4096, n_layers=32)
 
     def size(taps, **settings):
-        chosen = features.Settings(**settings)
-        kept = features.layout(config, 2047, False, taps, chosen)
+        chosen = sources.Settings(**settings)
+        kept = sources.layout(config, 2047, False, taps, chosen)
         return kept.size / 2048 - 4
 
     three = (2, 16, 29)
@@ -320,11 +324,11 @@ def test_another_cache_is_refused(built, tmp_path):
     other.params = agreement.stirred(lm.params)
     words = types.SimpleNamespace(inner=types.SimpleNamespace(to_str=lambda: "{}"))
     spoken = types.SimpleNamespace(**{**vars(lm), "tokenizer": words})
-    own = features.fingerprint(lm)
+    own = sources.fingerprint(lm)
     for wrong, match in (
         (
             lesson(built, lm=other),
-            f"target: {own} there, {features.fingerprint(other)}",
+            f"target: {own} there, {sources.fingerprint(other)}",
         ),
         (lesson(built, lm=spoken), "tokenizer: [0-9a-f]{16} there, [0-9a-f]{16} here"),
         (lesson(built, text=stream(1)), "text: .*/seed=0.* there, .*/seed=1"),
@@ -336,18 +340,18 @@ def test_another_cache_is_refused(built, tmp_path):
         ),
     ):
         with pytest.raises(DataError, match=match):
-            features.opened(wrong)
-    fewer = features.opened(lesson(built, taps=()))
+            sources.opened(wrong)
+    fewer = sources.opened(lesson(built, taps=()))
     assert fewer.there.all()
-    rows, _ = features.source("offline", lesson(built, taps=()))
+    rows, _ = sources.source("offline", lesson(built, taps=()))
     assert [n for n in next(rows) if "/" in n] == ["hidden/norm"]
     folder = copied(built, tmp_path)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(DataError, match="is no manifest"):
-        features.opened(lesson(folder))
+        sources.opened(lesson(folder))
     (folder / "manifest.json").unlink()
     with pytest.raises(DataError, match=r"has shards and no manifest\.json"):
-        features.opened(lesson(folder))
+        sources.opened(lesson(folder))
 
 
 def test_bad_settings(tmp_path):
@@ -359,13 +363,13 @@ def test_bad_settings(tmp_path):
         (FLOAT._replace(shard_rows=-1), "shard_rows=-1"),
     ):
         with pytest.raises(ConfigError, match=match):
-            features.source("offline", lesson(tmp_path, settings))
+            sources.source("offline", lesson(tmp_path, settings))
     with pytest.raises(ConfigError, match="teacher='disk'"):
-        features.source("disk", lesson(tmp_path))
+        sources.source("disk", lesson(tmp_path))
     lm = agreement.target()
     reads = medusa.objective(lm.model).taps
     with pytest.raises(ConfigError, match="the head makes every logit"):
-        features.source("offline", lesson(tmp_path, FLOAT._replace(topk=4), taps=reads))
+        sources.source("offline", lesson(tmp_path, FLOAT._replace(topk=4), taps=reads))
 
 
 def test_the_likeliest_tokens_and_all_others(trainer, online, tmp_path):
@@ -376,18 +380,18 @@ def test_the_likeliest_tokens_and_all_others(trainer, online, tmp_path):
     most = FLOAT._replace(topk=agreement.VOCAB - 1)
     found = trainer("offline", lesson(tmp_path / "most", most))
     np.testing.assert_allclose(found, online, rtol=1e-5)
-    assert features.opened(lesson(tmp_path / "most", most)).layout.taps == tuple(
+    assert sources.opened(lesson(tmp_path / "most", most)).layout.taps == tuple(
         sorted(set(layer.taps(agreement.target().config)), key=str)
     )
     few = FLOAT._replace(topk=4)
     lm = agreement.target()
-    rows, target = features.source("offline", lesson(tmp_path / "few", few, taps=()))
+    rows, target = sources.source("offline", lesson(tmp_path / "few", few, taps=()))
     batch = next(rows)
     q = 2 * jax.random.normal(jax.random.key(5), (BATCH, WINDOW + 1, agreement.VOCAB))
 
     @jax.jit
     def laws(params, batch, q):
-        told, whole = target(params, batch), teachers.teacher(lm.model)(params, batch)
+        told, whole = target(params, batch), outputs.teacher(lm.model)(params, batch)
         both = told.compared(told.law, q), whole.compared(whole.law, q)
         graded = [(losses.kl(p, q), losses.alpha(p, q)) for p, q, *_ in both]
         laws = [jax.nn.softmax(x) for x in (*both[0][:2], *both[1][:2])]
@@ -435,23 +439,25 @@ def test_windows_shown_again_are_kept_once(tmp_path):
         np.concatenate([text.batch(0)["tokens"], text.batch(1)["tokens"]])[:count],
         np.concatenate([cut.batch(0)["tokens"], cut.batch(1)["tokens"]])[:count],
     )
-    cache = features.opened(lesson(tmp_path, text=text))
+    cache = sources.opened(lesson(tmp_path, text=text))
     assert cache.rows == count
 
 
 def test_every_process_reads_its_rows(built):
     """Two shares of a batch side by side are the batch, in states as in tokens."""
-    whole, _ = features.source("offline", lesson(built))
+    whole, _ = sources.source("offline", lesson(built))
     parts = []
     for process in range(2):
-        one = lesson(built)._replace(rows=data.DataIterator(stream(), process, 2))
-        parts.append(features.source("offline", one)[0])
+        one = lesson(built)._replace(
+            rows=text_corpus.DataIterator(stream(), process, 2)
+        )
+        parts.append(sources.source("offline", one)[0])
     for _ in range(2):
         batch, shares = next(whole), [next(part) for part in parts]
         for name, x in batch.items():
             both = np.concatenate([share[name] for share in shares])
             np.testing.assert_array_equal(x, both)
-    again, _ = features.source("offline", lesson(built))
+    again, _ = sources.source("offline", lesson(built))
     again.restore(whole.state())
     a, b = next(again), next(whole)
     assert all(np.array_equal(a[name], b[name]) for name in b)
@@ -467,7 +473,7 @@ def test_a_recipe_trains_from_a_cache(small, corpus, tmp_path, capsys):
     c = test_heads.recipe("eagle3", corpus)
     c.draft_vocab, c.objective.steps, c.train.evaluate_every = 64, 1, 0
     online = tmp_path / "online"
-    heads.Training(c, online, small).fit()
+    draft_head_run.Training(c, online, small).fit()
     assert not (online / "features").exists()
     c.teacher, c.features.dtype, c.features.shard_rows = "offline", "float32", 5
     stage.cache(c, Store(tmp_path), small)
@@ -475,7 +481,7 @@ def test_a_recipe_trains_from_a_cache(small, corpus, tmp_path, capsys):
     folder, told = tmp_path / "heads" / "eagle3-s0", []
     times = {p.name: p.stat().st_mtime_ns for p in (folder / "features").iterdir()}
     assert len(times) == 1 + 4
-    heads.Training(c, folder, small).fit(told.append)
+    draft_head_run.Training(c, folder, small).fit(told.append)
     assert "; 0 B to be written" in told[0]
     for path in (folder / "features").iterdir():
         assert path.stat().st_mtime_ns == times[path.name]

@@ -17,7 +17,15 @@ from absl import logging as absl_logging
 
 from models.errors import CheckpointError, ConfigError, DataError, TrainingError
 from tests.training import killed_run
-from training import checkpoints, data, fit, health, logs, optimizers, preemption
+from training.data import text_corpus
+from training.loop import (
+    checkpoints,
+    fit,
+    metrics_writer,
+    optimizers,
+    preemption,
+    step_health,
+)
 
 
 def quadratic() -> fit.Objective:
@@ -177,11 +185,15 @@ def spoil(workdir: pathlib.Path, step: int, how: str) -> None:
 def test_a_bad_checkpoint_is_passed_over(
     how: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = killed_run.run(tmp_path / "whole", data.DataIterator(killed_run.stream()))
-    killed_run.run(tmp_path / "run", data.DataIterator(killed_run.stream()))
+    whole = killed_run.run(
+        tmp_path / "whole", text_corpus.DataIterator(killed_run.stream())
+    )
+    killed_run.run(tmp_path / "run", text_corpus.DataIterator(killed_run.stream()))
     spoil(tmp_path / "run", killed_run.STEPS, how)
     absl_logging.get_absl_logger().propagate = True
-    again = killed_run.run(tmp_path / "run", data.DataIterator(killed_run.stream()))
+    again = killed_run.run(
+        tmp_path / "run", text_corpus.DataIterator(killed_run.stream())
+    )
     named = str(tmp_path / "run" / "checkpoints" / str(killed_run.STEPS))
     assert any(named in r.message and r.levelname == "WARNING" for r in caplog.records)
     curves = [(tmp_path / w / "metrics.jsonl").read_text() for w in ("whole", "run")]
@@ -191,18 +203,20 @@ def test_a_bad_checkpoint_is_passed_over(
 
 
 def test_no_usable_checkpoint_is_an_error(tmp_path: pathlib.Path) -> None:
-    killed_run.run(tmp_path, data.DataIterator(killed_run.stream()))
+    killed_run.run(tmp_path, text_corpus.DataIterator(killed_run.stream()))
     for folder in (tmp_path / "checkpoints").iterdir():
         spoil(tmp_path, int(folder.name), "truncate")
     with pytest.raises(CheckpointError, match="no usable checkpoint"):
-        killed_run.run(tmp_path, data.DataIterator(killed_run.stream()))
+        killed_run.run(tmp_path, text_corpus.DataIterator(killed_run.stream()))
 
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path: pathlib.Path) -> None:
-    killed_run.run(tmp_path, data.DataIterator(killed_run.stream()))
-    other = data.Stream(killed_run.stream().corpus, killed_run.stream().stages, seed=4)
+    killed_run.run(tmp_path, text_corpus.DataIterator(killed_run.stream()))
+    other = text_corpus.Stream(
+        killed_run.stream().corpus, killed_run.stream().stages, seed=4
+    )
     with pytest.raises(DataError, match="seed=3"):
-        killed_run.run(tmp_path, data.DataIterator(other))
+        killed_run.run(tmp_path, text_corpus.DataIterator(other))
 
 
 def explode_at(step: int) -> fit.Objective:
@@ -265,7 +279,7 @@ def spike(*at: int) -> fit.Objective:
     return fit.Objective(loss)
 
 
-def steered(workdir: pathlib.Path, policy: health.Policy, *at: int, **settings):
+def steered(workdir: pathlib.Path, policy: step_health.Policy, *at: int, **settings):
     defaults = {"steps": 9, "save_every": 2, "log_every": 3, "progress": False}
     return fit.fit(
         {"w": jnp.zeros(3)},
@@ -288,8 +302,8 @@ def by_hand(skipped: tuple[int, ...], steps: int = 9) -> np.ndarray:
     return w
 
 
-SKIP = health.Policy("skip", norm_limit=100.0, patience=2)
-BACK = health.Policy("roll_back", norm_limit=100.0, patience=2)
+SKIP = step_health.Policy("skip", norm_limit=100.0, patience=2)
+BACK = step_health.Policy("roll_back", norm_limit=100.0, patience=2)
 
 
 def test_a_bad_step_is_skipped(tmp_path: pathlib.Path) -> None:
@@ -440,8 +454,10 @@ def test_a_disk_that_is_full_in_earnest(tmp_path: pathlib.Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     assert "\nmodels.errors.CheckpointError: " in done.stderr
-    killed_run.run(tmp_path, data.DataIterator(killed_run.stream()))
-    whole = killed_run.run(tmp_path / "whole", data.DataIterator(killed_run.stream()))
+    killed_run.run(tmp_path, text_corpus.DataIterator(killed_run.stream()))
+    whole = killed_run.run(
+        tmp_path / "whole", text_corpus.DataIterator(killed_run.stream())
+    )
     curves = [(p / "metrics.jsonl").read_text() for p in (tmp_path, tmp_path / "whole")]
     assert curves[0] == curves[1] and whole.step == killed_run.STEPS
 
@@ -450,7 +466,7 @@ def test_settings_are_checked(tmp_path: pathlib.Path) -> None:
     for wrong in ({"steps": 0}, {"keep": 0}, {"ema": 1.0}, {"rows_at_once": -1}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             fit_counter(tmp_path, **wrong)
-    for policy in (health.Policy("guess"), BACK._replace(patience=0)):
+    for policy in (step_health.Policy("guess"), BACK._replace(patience=0)):
         with pytest.raises(ConfigError, match=r"bad_steps|patience"):
             fit_counter(tmp_path, bad_steps=policy)
 
@@ -458,5 +474,5 @@ def test_settings_are_checked(tmp_path: pathlib.Path) -> None:
 def test_truncated_metrics(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"ste')
-    logs.truncate(path, 2)
+    metrics_writer.truncate(path, 2)
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'

@@ -23,9 +23,12 @@ from models import transformer
 from models.errors import CheckpointError, ConfigError
 from models.heads.formats import native
 from tests.methods.drafters import agreement
-from training import data, fit, heads, losses
-from training import teacher as teachers
-from training.objectives import eagle, eagle3, hydra, medusa
+from training import losses
+from training.data import text_corpus
+from training.loop import fit
+from training.objectives.heads import eagle, eagle3, hydra, medusa
+from training.runs import draft_head_run
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -45,7 +48,7 @@ def test_head_i_learns_the_token_at_its_distance(objective):
     own = objective.objective(lm.model)
     params = objective.init(KEY, lm.model, lm.params, heads=3)
     optimizer = optax.adam(0.01)
-    target = teachers.teacher(lm.model)
+    target = outputs.teacher(lm.model)
     step = jax.jit(fit.make_step(own, optimizer, target=target))
     state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
     batch = counting()
@@ -73,7 +76,7 @@ def test_predicted_masks():
         "loss_mask": np.array([[1, 1, 1, 0, 1, 1]], bool),
         "segments": np.array([[0, 0, 0, 0, 0, 1]]),
     }
-    found = teachers.predicted(batch, 2)
+    found = outputs.predicted(batch, 2)
     np.testing.assert_array_equal(found, [[1, 0, 1, 0, 0, 0]])
     # Planted: the mask of the input token instead of the predicted one.
     assert not np.array_equal(found[0, :4], batch["loss_mask"][0, :4])
@@ -83,7 +86,7 @@ def test_labels_outside_the_mask_do_not_matter():
     lm = agreement.target()
     own = hydra.objective(lm.model)
     params = hydra.init(KEY, lm.model, lm.params, heads=2)
-    target = teachers.teacher(lm.model)
+    target = outputs.teacher(lm.model)
     batch = counting()
     mask = np.ones(batch["tokens"].shape, bool)
     mask[:, -1] = False
@@ -111,7 +114,7 @@ def test_parts_of_the_logits_change_nothing():
 
     def loss(params, part):
         own = hydra.objective(lm.model, soft=0.5, part=part)
-        teacher = teachers.teacher(lm.model)(lm.params, batch)
+        teacher = outputs.teacher(lm.model)(lm.params, batch)
         return own.loss(params, batch, teacher)[0]
 
     both = jax.jit(jax.value_and_grad(loss), static_argnums=1)
@@ -129,11 +132,11 @@ def test_one_step_of_the_training_time_test_is_plain_training():
 
     @jax.jit
     def run(params):
-        teacher = teachers.teacher(lm.model, one.taps)(lm.params, batch)
+        teacher = outputs.teacher(lm.model, one.taps)(lm.params, batch)
         states, draft = eagle3.guesses(params, lm.model, batch, teacher, 1)[0]
-        weights = teachers.predicted(batch, 2)
-        p = teacher.head(teachers.ahead(teacher.hidden[teachers.NORM], 1))
-        by_hand = teachers.mean(losses.soft_ce(p, draft(states)), weights)
+        weights = outputs.predicted(batch, 2)
+        p = teacher.head(outputs.ahead(teacher.hidden[outputs.NORM], 1))
+        by_hand = outputs.mean(losses.soft_ce(p, draft(states)), weights)
         graded = (own.loss(params, batch, teacher) for own in (one, two))
         return *graded, by_hand
 
@@ -147,7 +150,7 @@ def test_kept_activations_change_no_gradient():
     """EAGLE-3's steps made again in the backward pass, and kept."""
     lm, batch = agreement.target(), counting()
     params = eagle3.init(KEY, lm.model, lm.params)
-    teacher = teachers.teacher(lm.model, eagle3.objective(lm.model).taps)
+    teacher = outputs.teacher(lm.model, eagle3.objective(lm.model).taps)
     out = teacher(lm.params, batch)
 
     def gradient(**fields):
@@ -165,7 +168,7 @@ def test_the_regression_by_its_weight():
     """EAGLE's loss is linear in it; with none the law alone teaches."""
     lm, batch = agreement.target(), counting(2)
     params = eagle.init(KEY, lm.model, lm.params)
-    out = teachers.teacher(lm.model)(lm.params, batch)
+    out = outputs.teacher(lm.model)(lm.params, batch)
     found, metrics = zip(
         *(
             eagle.objective(lm.model, noise=0.0, regression=weight).loss(
@@ -190,7 +193,7 @@ def test_the_regression_does_not_reach_the_target():
     batch = counting(2)
 
     def loss(frozen):
-        return own.loss(params, batch, teachers.teacher(lm.model)(frozen, batch))[0]
+        return own.loss(params, batch, outputs.teacher(lm.model)(frozen, batch))[0]
 
     slopes = jax.jit(jax.grad(loss))(lm.params)
     assert all((g == 0).all() for g in jax.tree.leaves(slopes))
@@ -247,9 +250,9 @@ def test_training_resumes_and_leaves_the_target_alone(small, corpus, tmp_path):
     c = recipe("eagle3", corpus)
     c.draft_vocab, c.objective.steps, c.train.evaluate_every = 64, 1, 0
     before = jax.tree.map(lambda x: np.asarray(x).tobytes(), small.params)
-    whole = heads.Training(c, tmp_path / "whole", small)
+    whole = draft_head_run.Training(c, tmp_path / "whole", small)
     done = whole.fit()
-    part = heads.Training(c, tmp_path / "part", small)
+    part = draft_head_run.Training(c, tmp_path / "part", small)
 
     class Killed(Exception):
         pass
@@ -264,7 +267,7 @@ def test_training_resumes_and_leaves_the_target_alone(small, corpus, tmp_path):
     part.stream = Ending(*fields, numbered=True)
     with pytest.raises(Killed):
         part.fit()
-    again = heads.Training(c, tmp_path / "part", small).fit()
+    again = draft_head_run.Training(c, tmp_path / "part", small).fit()
     assert done.step == again.step == 8
     for a, b in zip(jax.tree.leaves(done.params), jax.tree.leaves(again.params)):
         np.testing.assert_array_equal(a, b)
@@ -288,14 +291,14 @@ def test_every_head_trains_in_mixed_precision(name, small, corpus, tmp_path):
     """The program is built with bfloat16 inside, and changes the heads as they are."""
     c = recipe(name, corpus)
     c.train.compute_dtype = "bfloat16"
-    training = heads.Training(c, tmp_path, small)
-    optimizer = heads.optimizer(c.train, training.stream.steps)
-    target = teachers.teacher(small.model, training.objective.taps)
+    training = draft_head_run.Training(c, tmp_path, small)
+    optimizer = draft_head_run.optimizer(c.train, training.stream.steps)
+    target = outputs.teacher(small.model, training.objective.taps)
     step = fit.make_step(
         training.objective, optimizer, target=target, compute_dtype="bfloat16"
     )
     state = fit.first_state(training.params, optimizer, False)
-    batch = next(data.DataIterator(training.stream))
+    batch = next(text_corpus.DataIterator(training.stream))
     shapes = jax.eval_shape(step, state, batch, small.params)[0]
     before = jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), shapes) == before
@@ -307,11 +310,11 @@ def test_losses_in_mixed_precision_are_nearly_those_in_float32(small, corpus, tm
 
     Losses that are equal would show that nothing was rounded.
     """
-    training = heads.Training(recipe("eagle3", corpus), tmp_path, small)
-    optimizer = heads.optimizer(training.config.train, training.stream.steps)
-    target = teachers.teacher(small.model, training.objective.taps)
+    training = draft_head_run.Training(recipe("eagle3", corpus), tmp_path, small)
+    optimizer = draft_head_run.optimizer(training.config.train, training.stream.steps)
+    target = outputs.teacher(small.model, training.objective.taps)
     state = fit.first_state(training.params, optimizer, False)
-    batch, found = next(data.DataIterator(training.stream)), {}
+    batch, found = next(text_corpus.DataIterator(training.stream)), {}
     for dtype in ("", "bfloat16"):
         step = fit.make_step(
             training.objective, optimizer, target=target, compute_dtype=dtype
@@ -326,7 +329,7 @@ def test_the_recipe_names_the_dtype(small, corpus, tmp_path):
     c = recipe("medusa", corpus)
     c.train.compute_dtype = "float8"
     with pytest.raises(ConfigError, match="compute_dtype='float8'"):
-        heads.Training(c, tmp_path, small).fit()
+        draft_head_run.Training(c, tmp_path, small).fit()
 
 
 def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypatch):
@@ -359,7 +362,9 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     drawn = {path.stem for path in (tmp_path / "figures").glob("*.png")}
     assert {"training", "loss", "pace", "mfu", "first_guess", "after"} <= drawn
     assert 0 < found["heads"][0]["mfu"] and found["heads"][0]["tokens_per_s"] > 0
-    monkeypatch.setattr(heads, "run", None)  # planted: training again would fail
+    monkeypatch.setattr(
+        draft_head_run, "run", None
+    )  # planted: training again would fail
     assert stage.run(c, store, small)["heads"] == found["heads"]
     about = native.describe(tmp_path / "heads" / "hydra-s0" / "export")
     assert about["head"] == "hydra" and len(about["hits"]) == 2
@@ -368,7 +373,7 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     assert [row["step"] for row in figures["curve"]] == [4, 8]
     for measured in (figures["untrained"], figures["trained"], *figures["curve"]):
         for depth in range(2):
-            kinds = [k for k in heads.TOPS if k <= c.evaluate.ranks]
+            kinds = [k for k in draft_head_run.TOPS if k <= c.evaluate.ranks]
             tops = [measured[f"top{k}_{depth}"] for k in kinds]
             assert len(tops) > 1 and [0.0, *tops, 1.0] == sorted([0.0, *tops, 1.0])
         taken = [measured["after_0"], measured["after_0"] * measured["after_1"]]
@@ -398,7 +403,7 @@ def test_the_full_comparison():
     listed = stage.plan(c)
     every = {name: recipe for _, name, recipe in listed}
     kinds = {"eagle2": "eagle", "hydra_pp": "hydra"}  # other recipes of one objective
-    assert {kinds.get(name, name) for name in every} == set(heads.HEADS)
+    assert {kinds.get(name, name) for name in every} == set(draft_head_run.HEADS)
     assert len(listed) == len(every) + 2 * len(c.recipes)
     assert all(recipe.data.tokens == 2_000_000 for recipe in every.values())
     rows = 2_000_000 // 256  # planted: 500,000 tokens' would be what the file computes
@@ -424,11 +429,11 @@ def test_measured_and_decoded_as_trained(name, field, value):
     Planted: a field of the loss alone, which a drafter does not have.
     """
     c = importlib.import_module(f"configs.heads.{name}").get_config()
-    assert field not in heads.untrained(c).drafter.arguments
+    assert field not in draft_head_run.untrained(c).drafter.arguments
     c.objective[field] = value
     c.objective.part = 7
-    assert heads.agreed(c) == {field: value}
-    found = heads.untrained(c).drafter
+    assert draft_head_run.agreed(c) == {field: value}
+    found = draft_head_run.untrained(c).drafter
     known = inspect.signature(found.module.drafter).parameters
     assert dict(found.arguments)[field] == value
     assert field in known and "part" not in known
@@ -438,7 +443,7 @@ def test_a_middle_layer_is_measured_where_it_is(corpus, tmp_path):
     """Hidden Transfer from another layer; planted: measured at the default one."""
     c = recipe("hidden_transfer", corpus)
     c.objective.layer = 3
-    own = heads.Training(c, tmp_path, small_target(4))
+    own = draft_head_run.Training(c, tmp_path, small_target(4))
     found = own.hits(own.params, 0.0)
     with own.config.unlocked():
         own.config.objective = {}
@@ -483,7 +488,7 @@ def test_bad_configs(small, corpus, tmp_path):
     c = recipe("medusa", corpus)
     c.head = "medsa"
     with pytest.raises(ConfigError, match=r"config\.head='medsa'"):
-        heads.Training(c, tmp_path, small)
+        draft_head_run.Training(c, tmp_path, small)
     with pytest.raises(ConfigError, match="steps=0"):
         eagle3.objective(small.model, steps=0)
     with pytest.raises(ConfigError, match="dropout=1"):

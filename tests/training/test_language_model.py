@@ -12,8 +12,8 @@ import models
 from models import transformer
 from models.errors import DataError
 from models.transformer import modules, sequence_attention
-from training import evaluate
-from training.objectives import next_token
+from training.evaluation import language_model
+from training.objectives.language_models import next_token
 
 SHAPE = transformer.Config(
     vocab_size=64,
@@ -80,7 +80,7 @@ def test_spans_predict_every_token_once() -> None:
     for length in (1, 2, 9, 10, 33, 100):
         for window, context in ((8, 0), (8, 3), (8, 7), (200, 50)):
             counted = np.zeros(length, int)
-            for start, first, end in evaluate.spans(length, window, context):
+            for start, first, end in language_model.spans(length, window, context):
                 assert end - start <= window + 1 and start < first < end
                 assert start == 0 or first - 1 - start == context
                 counted[first:end] += 1
@@ -90,7 +90,9 @@ def test_spans_predict_every_token_once() -> None:
 def test_bits_per_byte_is_the_sum_over_documents(params: dict) -> None:
     rng = np.random.default_rng(1)
     documents = [rng.integers(1, 64, size) for size in (3, 40, 150)]
-    bits = evaluate.bits_per_byte(SHAPE, params, documents, 1000, window=256, context=9)
+    bits = language_model.bits_per_byte(
+        SHAPE, params, documents, 1000, window=256, context=9
+    )
     total = 0.0
     forward = jax.jit(lambda ids: transformer.forward(SHAPE, params, ids).logits)
     for document in documents:
@@ -99,11 +101,13 @@ def test_bits_per_byte_is_the_sum_over_documents(params: dict) -> None:
         total += float(next_token.cross_entropy(logits, ids[:, 1:]).sum())
     assert bits.tokens == 193
     assert bits.bits_per_byte == pytest.approx(total / math.log(2) / 1000, rel=1e-5)
-    short = evaluate.bits_per_byte(SHAPE, params, documents, 1000, window=16, context=9)
+    short = language_model.bits_per_byte(
+        SHAPE, params, documents, 1000, window=16, context=9
+    )
     assert short.tokens == 193
     assert abs(short.bits_per_byte - bits.bits_per_byte) > 1e-4  # less context shows
     with pytest.raises(DataError, match="context=16"):
-        evaluate.bits_per_byte(SHAPE, params, documents, 1, window=16, context=16)
+        language_model.bits_per_byte(SHAPE, params, documents, 1, window=16, context=16)
 
 
 def test_copying_counts_tokens_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,18 +126,18 @@ def test_copying_counts_tokens_in_place(monkeypatch: pytest.MonkeyPatch) -> None
 
         return generate
 
-    monkeypatch.setattr(evaluate.decoding, "generate", decode(60))
-    assert evaluate.copying(None, documents, [7, 8]) == (60.0, 60.0, 64, 60)
+    monkeypatch.setattr(language_model.decoding, "generate", decode(60))
+    assert language_model.copying(None, documents, [7, 8]) == (60.0, 60.0, 64, 60)
     assert len(asked) == 64 and all(len(p) == 80 + 2 + 16 for p in asked)
     assert all(p[80:82] == [7, 8] and p[82:] == p[:16] for p in asked)
-    monkeypatch.setattr(evaluate.decoding, "generate", decode(10))
-    assert evaluate.copying(None, documents, [7, 8]).matched == 10.0
+    monkeypatch.setattr(language_model.decoding, "generate", decode(10))
+    assert language_model.copying(None, documents, [7, 8]).matched == 10.0
     with pytest.raises(DataError, match="80 tokens"):
-        evaluate.copying(None, documents[:1], [7])
+        language_model.copying(None, documents[:1], [7])
 
 
 def test_untrained_models_do_not_copy(params: dict) -> None:
     lm = models.Loaded(transformer.transformer(SHAPE), params)
     documents = [np.random.default_rng(3).integers(1, 64, 200)]
-    copied = evaluate.copying(lm, documents, [7], cases=4, new=20)
+    copied = language_model.copying(lm, documents, [7], cases=4, new=20)
     assert copied.matched < 10

@@ -6,7 +6,7 @@ import pytest
 
 from models import transformer
 from tests.methods.drafters import agreement
-from training import lossy
+from training.evaluation import lossy_quality
 
 
 def test_nats_are_the_target_s():
@@ -22,7 +22,7 @@ def test_nats_are_the_target_s():
         for i, token in enumerate(text, len(prompt)):
             by_hand.append(-logp[i - 1, token])
             late.append(-logp[i, token])
-    nats = lossy.scorer(lm, 8)
+    nats = lossy_quality.scorer(lm, 8)
     found = [nats(*pair) for pair in zip(prompts, texts)]
     assert found[0] == pytest.approx(sum(by_hand[:3]), rel=1e-4)
     assert found[1] == pytest.approx(by_hand[3], rel=1e-4)
@@ -30,5 +30,5 @@ def test_nats_are_the_target_s():
 
 
 def test_shared_ends_at_the_first_difference():
-    assert lossy.shared([1, 2, 9, 4], [1, 2, 3, 4]) == 2  # planted: not 3
-    assert lossy.shared([1], [1]) == 1 and lossy.shared([], [1]) == 0
+    assert lossy_quality.shared([1, 2, 9, 4], [1, 2, 3, 4]) == 2  # planted: not 3
+    assert lossy_quality.shared([1], [1]) == 1 and lossy_quality.shared([], [1]) == 0

@@ -16,9 +16,10 @@ from decoding import Method, Spec
 from models.errors import ConfigError
 from models.surgery import lora
 from tests.methods.drafters import agreement
-from training import fit, heads
-from training import teacher as teachers
-from training.objectives import medusa, medusa2
+from training.loop import fit
+from training.objectives.heads import medusa, medusa2
+from training.runs import draft_head_run
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -42,7 +43,7 @@ def trained(steps: int, warm: int = 0):
     own = medusa2.objective(lm.model, warm=warm)
     params = medusa2.init(KEY, lm.model, lm.params, heads=2, rank=4)
     optimizer = optax.adam(0.01)
-    target = teachers.teacher(lm.model)
+    target = outputs.teacher(lm.model)
     step = jax.jit(fit.make_step(own, optimizer, target=target))
     state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
     found, terms = [params], []
@@ -64,7 +65,7 @@ def test_it_begins_as_the_target_with_medusa_s_heads():
 
     @jax.jit
     def losses(params):
-        teacher = teachers.teacher(lm.model)(lm.params, batch())
+        teacher = outputs.teacher(lm.model)(lm.params, batch())
         joint = medusa2.objective(lm.model).loss(params, batch(), teacher)
         alike = medusa2.objective(lm.model, distil=True).loss(params, batch(), teacher)
         own = medusa.objective(lm.model).loss(params["heads"], batch(), teacher)
@@ -102,7 +103,7 @@ def test_the_coefficient_rises_after_the_first_stage():
     """Of 8 rows, over 4 more: 0, sin(pi/4), 1 of it; planted: a ramp with no stage."""
     lm = loaded()
     params = medusa2.init(KEY, lm.model, lm.params, heads=2, rank=4)
-    target = teachers.teacher(lm.model)
+    target = outputs.teacher(lm.model)
 
     def weights(warm: int) -> list[float]:
         ramped = medusa2.objective(lm.model, warm=warm, ramp=4)
@@ -130,7 +131,7 @@ def test_the_changes_learn_at_a_quarter_of_the_rate():
     params = {"heads": {"head": jnp.ones((2, 3))}, "lora": {"a": jnp.ones((3, 2))}}
 
     def steps(train) -> dict[str, float]:
-        own = heads.optimizer(train, 400)
+        own = draft_head_run.optimizer(train, 400)
 
         @jax.jit
         def first(params):

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from training.objectives import eagle, hydra
+from training.objectives.heads import eagle, hydra
 
 SHAPE = (8, 64, 32)
 

@@ -18,7 +18,7 @@ from decoding.drafters import online_sd
 from models import Loaded, transformer
 from models.errors import ConfigError
 from models.synthetic import toy
-from training import online
+from training.runs import online_draft_run
 
 HALF, V = 6, 12
 METHOD = Method(
@@ -64,7 +64,9 @@ def prompts(domain: int, number: int) -> list[list[int]]:
     return (rng.integers(0, HALF, (8, 2)) + HALF * domain).tolist()
 
 
-def served(own: online.Online, domain: int, calls: int, start: int = 0) -> list[float]:
+def served(
+    own: online_draft_run.Online, domain: int, calls: int, start: int = 0
+) -> list[float]:
     """Tokens per call of each call, of 8 requests at temperature 1."""
     found = []
     for i in range(start, start + calls):
@@ -78,11 +80,13 @@ def served(own: online.Online, domain: int, calls: int, start: int = 0) -> list[
 def test_a_domain_switch_is_recovered_from():
     """At least 80 % of what the switch cost comes back, with an update every 8
     requests; planted: without updates nothing does."""
-    own = online.Online(target(), draft(), METHOD, optax.adam(0.02), every=8, steps=8)
+    own = online_draft_run.Online(
+        target(), draft(), METHOD, optax.adam(0.02), every=8, steps=8
+    )
     learned = served(own, 0, 14)
     settled = np.mean(learned[-4:])
     assert settled > learned[0] + 0.4
-    fixed = online.Online(own.lm, own.draft, METHOD, every=8, steps=0)
+    fixed = online_draft_run.Online(own.lm, own.draft, METHOD, every=8, steps=0)
     still = served(fixed, 1, 3, 20)
     switched = served(own, 1, 20, 20)
     lost = settled - switched[0]
@@ -108,7 +112,7 @@ def test_the_loss_is_the_cross_entropy_of_what_was_kept():
     def found(tokens, kept):
         buffer = online_sd.Buffer(context, size, tokens, kept, np.int32(5))
         buffer = jax.tree.map(jnp.asarray, buffer)
-        return float(online.loss(own.model, own.params, buffer))
+        return float(online_draft_run.loss(own.model, own.params, buffer))
 
     by_hand = -(np.exp(logp) * logq).sum(-1)[there].mean()
     np.testing.assert_allclose(found(every, logp), by_hand, rtol=1e-4)
@@ -123,7 +127,7 @@ def test_the_loss_is_the_cross_entropy_of_what_was_kept():
 
 
 def test_a_bad_step_is_not_taken():
-    own = online.Online(target(), draft(), METHOD, optax.adam(1.0), every=8)
+    own = online_draft_run.Online(target(), draft(), METHOD, optax.adam(1.0), every=8)
     served(own, 0, 1)
     good = own.draft
     buffer = own.memory.buffer
@@ -134,4 +138,4 @@ def test_a_bad_step_is_not_taken():
 
 def test_bad_arguments():
     with pytest.raises(ConfigError, match="every=0"):
-        online.Online(target(), draft(), METHOD, every=0)
+        online_draft_run.Online(target(), draft(), METHOD, every=0)

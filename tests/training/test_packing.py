@@ -12,9 +12,11 @@ from models import transformer
 from models.heads import eagle as eagle_layer
 from tests.methods.drafters import agreement
 from tests.training import test_heads
-from training import data, features, heads
-from training import teacher as teachers
-from training.objectives import eagle, specee
+from training.data import text_corpus
+from training.objectives.heads import eagle
+from training.objectives.predictors import specee
+from training.runs import draft_head_run
+from training.teacher import outputs, sources
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 corpus, small = test_heads.corpus, test_heads.small  # fixtures
@@ -65,10 +67,10 @@ def texts(packed: bool, first: int = 0) -> dict:
 
 
 def test_every_head_has_a_case():
-    assert set(CASES) == set(heads.HEADS)
+    assert set(CASES) == set(draft_head_run.HEADS)
 
 
-@pytest.mark.parametrize("name", heads.HEADS)
+@pytest.mark.parametrize("name", draft_head_run.HEADS)
 def test_packing_equals_separate_batches(name):
     """The loss, its gradient, and the laws along a text, to rounding.
 
@@ -76,11 +78,11 @@ def test_packing_equals_separate_batches(name):
     graded where a mask of tokens alone says the same as the documents do.
     """
     lm, (init, fields) = target(), CASES[name]
-    kind = heads.module(name)
+    kind = draft_head_run.module(name)
     own = kind.objective(lm.model, **fields)
     first = kind.init(KEY, lm.model, lm.params, **init)
     params = agreement.stirred(first, 0.1)
-    read = jax.jit(teachers.teacher(lm.model, own.taps))
+    read = jax.jit(outputs.teacher(lm.model, own.taps))
 
     @jax.jit
     def learned(params, batch, teacher):
@@ -89,7 +91,7 @@ def test_packing_equals_separate_batches(name):
         found = kind.guesses(its, lm.model, batch, teacher, DEPTH)
         # Where something is guessed that exists, and of the same document.
         laws = [
-            jnp.where(teachers.predicted(batch, 2 + i)[..., None] > 0, draft(x), 0.0)
+            jnp.where(outputs.predicted(batch, 2 + i)[..., None] > 0, draft(x), 0.0)
             for i, (x, draft) in enumerate(found)
         ]
         return grade(params), [law.reshape(2, LENGTH, -1) for law in laws]
@@ -138,18 +140,18 @@ def test_a_cache_knows_the_documents(tmp_path):
     lm, taps = agreement.target(), (1,)
     rng = np.random.default_rng(0)
     documents = [rng.integers(1, agreement.VOCAB, 9) for _ in range(20)]
-    stages = (data.Stage(steps=3, batch=4, window=12),)
-    stream = data.Stream(data.Corpus(documents, 0), stages, segments=True)
-    settings = features.Settings(dtype="float32")
-    rows = data.DataIterator(stream)
-    lesson = features.Lesson(lm, rows, taps, settings, tmp_path)
-    cached, told = features.source(features.OFFLINE, lesson)
-    read = jax.jit(teachers.teacher(lm.model, taps))
+    stages = (text_corpus.Stage(steps=3, batch=4, window=12),)
+    stream = text_corpus.Stream(text_corpus.Corpus(documents, 0), stages, segments=True)
+    settings = sources.Settings(dtype="float32")
+    rows = text_corpus.DataIterator(stream)
+    lesson = sources.Lesson(lm, rows, taps, settings, tmp_path)
+    cached, told = sources.source(sources.OFFLINE, lesson)
+    read = jax.jit(outputs.teacher(lm.model, taps))
     for _ in range(stream.steps):
         batch = next(cached)
         teacher, online = told(lm.params, batch), read(lm.params, batch)
         np.testing.assert_array_equal(teacher.segments, batch["segments"])
-        for tap in (1, teachers.NORM):
+        for tap in (1, outputs.NORM):
             np.testing.assert_allclose(
                 teacher.hidden[tap], online.hidden[tap], rtol=1e-5, atol=1e-6
             )
@@ -163,7 +165,7 @@ def test_a_recipe_keeps_documents_apart(small, corpus, tmp_path):
     for segments in (False, True):
         c = test_heads.recipe("eagle", corpus)
         c.data.segments = segments
-        stream = heads.Training(c, tmp_path, small).stream
+        stream = draft_head_run.Training(c, tmp_path, small).stream
         found[segments] = [stream.batch(i) for i in range(stream.steps)]
     for plain, packed in zip(found[False], found[True], strict=True):
         numbers = packed.pop("segments")

@@ -8,8 +8,8 @@ import pytest
 
 from configs import tiny_text
 from models.errors import DataError
-from training import parts
-from training.parts import Part
+from training.data import file_groups
+from training.data.file_groups import Part
 
 HELD = 0.2
 
@@ -46,8 +46,10 @@ def write(folder: pathlib.Path) -> list[Part]:
 def test_every_document_once(tmp_path: pathlib.Path) -> None:
     """Both splits together are all documents, in order; the share is about `held`."""
     chosen = write(tmp_path)
-    train, held = (parts.texts(tmp_path, chosen, s, HELD) for s in parts.SPLITS)
-    whole = parts.texts(tmp_path, chosen, "train", 0.0)
+    train, held = (
+        file_groups.texts(tmp_path, chosen, s, HELD) for s in file_groups.SPLITS
+    )
+    whole = file_groups.texts(tmp_path, chosen, "train", 0.0)
     assert len(whole) == 40 + 30 + 30 + 30 == len(train) + len(held)
     assert [t for t in whole if t in set(train)] == train
     assert set(train).isdisjoint(held) and 0.1 < len(held) / len(whole) < 0.3
@@ -61,23 +63,23 @@ def test_a_repeated_document_is_in_one_split(tmp_path: pathlib.Path) -> None:
     """Planted: the same file twice, under other names, gives nothing new."""
     chosen = write(tmp_path)
     twice = [*chosen, Part("rows/list.json", ("q", "more", "a"))]
-    for split in parts.SPLITS:
-        once = parts.texts(tmp_path, chosen, split, HELD)
-        assert parts.texts(tmp_path, twice, split, HELD) == once
+    for split in file_groups.SPLITS:
+        once = file_groups.texts(tmp_path, chosen, split, HELD)
+        assert file_groups.texts(tmp_path, twice, split, HELD) == once
 
 
 def test_mistakes_are_named(tmp_path: pathlib.Path) -> None:
     chosen = write(tmp_path)
     with pytest.raises(DataError, match="name the folder"):
-        parts.texts("", chosen, "train", HELD)
+        file_groups.texts("", chosen, "train", HELD)
     with pytest.raises(DataError, match="no file 'other/"):
-        parts.texts(tmp_path, [Part("other/*.txt")], "train", HELD)
+        file_groups.texts(tmp_path, [Part("other/*.txt")], "train", HELD)
     with pytest.raises(DataError, match="row 1: no text under 'b'"):
-        parts.texts(tmp_path, [Part("rows/list.json", ("b",))], "train", HELD)
+        file_groups.texts(tmp_path, [Part("rows/list.json", ("b",))], "train", HELD)
     with pytest.raises(DataError, match="split='test'"):
-        parts.texts(tmp_path, chosen, "test", HELD)
+        file_groups.texts(tmp_path, chosen, "test", HELD)
     with pytest.raises(DataError, match="no document for validation"):
-        parts.texts(tmp_path, chosen, "validation", 0.0)
+        file_groups.texts(tmp_path, chosen, "validation", 0.0)
     (tmp_path / "rows" / "list.json").write_text("{")
     with pytest.raises(DataError, match="not JSON"):
-        parts.texts(tmp_path, chosen, "train", HELD)
+        file_groups.texts(tmp_path, chosen, "train", HELD)

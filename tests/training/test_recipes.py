@@ -1,4 +1,4 @@
-"""`recipes.run`: a small config from texts to a measured, loadable export."""
+"""`language_model_run.run`: a small config from texts to a measured, loadable export."""
 
 import pathlib
 
@@ -9,7 +9,7 @@ import pytest
 import models
 from configs import tiny, tiny_draft, tiny_text, tiny_text_draft
 from models.errors import ConfigError
-from training import recipes
+from training.runs import language_model_run
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
 
@@ -38,7 +38,7 @@ def small(folder: pathlib.Path, module=tiny):
 def test_run(tmp_path: pathlib.Path) -> None:
     write_texts(tmp_path / "texts")
     config = small(tmp_path / "texts")
-    figures = recipes.run(config, tmp_path / "run")
+    figures = language_model_run.run(config, tmp_path / "run")
     assert figures["steps"] == 6 and figures["seen_tokens"] == 4 * 64 + 2 * 64
     assert 0 < figures["bits"] < 8 and figures["cases"] == 64
     lm = models.load(tmp_path / "run" / "export")
@@ -52,7 +52,7 @@ def test_run(tmp_path: pathlib.Path) -> None:
     assert f"**{figures['bits']:.4f}**" in card and "50%" in card
     assert "{" not in card.replace("{'", "")
     curve = (tmp_path / "run" / "metrics.jsonl").read_text()
-    again = recipes.run(config, tmp_path / "run")
+    again = language_model_run.run(config, tmp_path / "run")
     assert again["bits"] == figures["bits"]
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == curve
 
@@ -60,10 +60,10 @@ def test_run(tmp_path: pathlib.Path) -> None:
 def test_the_tokenizer_must_fit(tmp_path: pathlib.Path) -> None:
     write_texts(tmp_path / "texts")
     config = small(tmp_path / "texts")
-    recipes.read_data(config, tmp_path / "run")
+    language_model_run.read_data(config, tmp_path / "run")
     config.data.vocab_size = 300
     with pytest.raises(ConfigError, match="288 tokens"):
-        recipes.read_data(config, tmp_path / "run")
+        language_model_run.read_data(config, tmp_path / "run")
 
 
 def test_parts_of_a_folder(tmp_path: pathlib.Path) -> None:
@@ -73,10 +73,10 @@ def test_parts_of_a_folder(tmp_path: pathlib.Path) -> None:
     config.data.parts = ({"files": "*/*.txt", "between": "(?<=kappa)\n"},)
     config.data.held = 0.2
     config.data.stages = ((2, 2, 32),)
-    tokenizer, train, held = recipes.read_data(config, tmp_path / "run")
+    tokenizer, train, held = language_model_run.read_data(config, tmp_path / "run")
     assert len(train) + len(held) == len({*train, *held}) > 20 and held
-    batches = recipes.stream(config, tokenizer, train, tmp_path / "run")
-    again = recipes.stream(config, tokenizer, train, tmp_path / "run")
+    batches = language_model_run.stream(config, tokenizer, train, tmp_path / "run")
+    again = language_model_run.stream(config, tokenizer, train, tmp_path / "run")
     assert batches.fingerprint == again.fingerprint
     assert (batches.batch(1)["tokens"] == again.batch(1)["tokens"]).all()
 
@@ -85,7 +85,7 @@ def test_parts_of_a_folder(tmp_path: pathlib.Path) -> None:
 def test_shipped_shapes(module) -> None:
     """What issue and README promise of the shipped models."""
     config = module.get_config()
-    shape = recipes.model_config(config)
+    shape = language_model_run.model_config(config)
     assert shape.vocab_size % 128 == 0 and shape.max_positions >= 4096
     assert config.data.repeat_share >= 0.1
     if module in (tiny, tiny_text):

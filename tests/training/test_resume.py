@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.training import killed_run
-from training import checkpoints, preemption
+from training.loop import checkpoints, preemption
 
 ROOT = pathlib.Path(__file__).parents[2]
 

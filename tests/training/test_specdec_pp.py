@@ -14,9 +14,10 @@ from models.errors import ConfigError
 from models.predictors import acceptance_predictor
 from tests.methods.drafters import agreement
 from tests.training.test_draft_model import draft, logits, texts
-from training import acceptance as runs
-from training import calibration, fit
-from training.objectives import specdec_pp
+from training.evaluation import calibration
+from training.loop import fit
+from training.objectives.predictors import specdec_pp
+from training.runs import acceptance_run
 
 
 @functools.cache
@@ -117,7 +118,7 @@ def test_the_least_loss_is_at_the_weighted_acceptance(reject):
         x = x - jax.grad(loss)(x) / jax.grad(jax.grad(loss))(x)
     found = float(jax.nn.sigmoid(x))
     assert abs(found - a / (a + reject * (1 - a))) < 1e-5
-    assert abs(runs.unweighted(np.array(found), reject) - a) < 1e-5
+    assert abs(acceptance_run.unweighted(np.array(found), reject) - a) < 1e-5
     assert reject == 1 or abs(found - a) > 0.1
 
 

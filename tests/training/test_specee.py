@@ -15,7 +15,7 @@ from models.heads import eagle
 from models.predictors import exit_predictor
 from tests.conformance import kit
 from tests.methods.drafters import agreement
-from training.objectives import specee
+from training.objectives.predictors import specee
 
 K = 3
 TOKENS = np.random.default_rng(0).integers(0, agreement.VOCAB, (2, 12)).astype(np.int32)

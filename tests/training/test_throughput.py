@@ -12,8 +12,9 @@ from kernels import chips
 from models.transformer import rematerialisation
 from tests.models import small
 from tests.training import killed_run
-from training import data, fit, logs, throughput
-from training.objectives import next_token
+from training.data import text_corpus
+from training.loop import fit, metrics_writer, throughput
+from training.objectives.language_models import next_token
 
 
 def programs(step, *args) -> float:
@@ -67,9 +68,9 @@ def test_the_clock_leaves_evaluations_out(tmp_path, monkeypatch):
     """A second a step, by a clock that evaluations move by 1,000."""
     late = [0.0]
     clock = types.SimpleNamespace(monotonic=lambda: late[0])
-    monkeypatch.setattr(logs, "time", clock)
+    monkeypatch.setattr(metrics_writer, "time", clock)
 
-    class Slow(data.DataIterator):
+    class Slow(text_corpus.DataIterator):
         def __next__(self):
             late[0] += 1.0
             return super().__next__()
@@ -98,16 +99,16 @@ def test_the_clock_leaves_evaluations_out(tmp_path, monkeypatch):
     assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]
     assert all(row["seconds_per_step"] == 1.0 for row in rows)
     assert all(row["tokens_per_s"] == 4 * 16 for row in rows)
-    figures = logs.figures(tmp_path / "run", points=4)
+    figures = metrics_writer.figures(tmp_path / "run", points=4)
     assert figures["pace"]["tokens_per_s"] == 4 * 16
     assert [step for step, _ in figures["losses"]] == [2, 5, 8, 11]
-    monkeypatch.setattr(logs.Writer, "resume", first_alone)
+    monkeypatch.setattr(metrics_writer.Writer, "resume", first_alone)
     assert max(row["seconds_per_step"] for row in run(tmp_path / "fault")) > 100
 
 
 def first_alone(self, step: int) -> None:
     """The planted fault: the clock runs on through evaluations."""
-    self.last = getattr(self, "last", (step, logs.time.monotonic()))
+    self.last = getattr(self, "last", (step, metrics_writer.time.monotonic()))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 from decoding import Method, Spec, base, compose
 from decoding.loops import engines
 from models import transformer
-from training import teacher as teachers
+from training.teacher import outputs
 
 VOCAB, NEW, SIZE, ROUNDS = 48, 30, 64, 4
 PROMPTS = ([5], [3, 9, 4, 7, 1, 2], [int(t) for t in range(20, 35)])
@@ -123,7 +123,7 @@ def over_texts(objective, heads, texts: list, chains: np.ndarray) -> np.ndarray:
 def _likeliest(objective, depth: int):
     lm = target()
     taps = objective.objective(lm.model).taps
-    read = teachers.teacher(lm.model, taps)
+    read = outputs.teacher(lm.model, taps)
 
     @jax.jit
     def run(heads, tokens):

@@ -11,8 +11,8 @@ from decoding.tree_building import draft_head
 from models.heads import chimera as heads
 from models.heads.modules import decoder_layer
 from tests.methods.drafters import agreement
-from training import teacher as teachers
-from training.objectives import chimera
+from training.objectives.heads import chimera
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -64,7 +64,7 @@ def test_fault_bigrams(monkeypatch):
 def batch_and_teacher():
     lm = agreement.target()
     batch = {"tokens": jnp.asarray([[4, 8, 15, 16, 23, 42, 3, 1]], jnp.int32)}
-    return lm, batch, jax.jit(teachers.teacher(lm.model))(lm.params, batch)
+    return lm, batch, jax.jit(outputs.teacher(lm.model))(lm.params, batch)
 
 
 def test_a_trigram_is_of_three_tokens():
@@ -85,11 +85,11 @@ def test_own_guesses_are_constants():
     """The loss of step 1 has a gradient for its own trigram and layer, and none of it
     passes through the keys of step 0: what it would be if they were given."""
     lm, batch, teacher = batch_and_teacher()
-    own, hidden = params(), teacher.hidden[teachers.NORM]
+    own, hidden = params(), teacher.hidden[outputs.NORM]
     embedded = teacher.embed(batch["tokens"])
 
     def second(down, detach):
-        choose = lambda i, o: teachers.ahead(embedded, 2 + i)
+        choose = lambda i, o: outputs.ahead(embedded, 2 + i)
         steps = (lm.config, hidden, embedded, 2, choose, detach)
         return (heads.unroll({**own, "down": down}, *steps)[1] ** 2).sum()
 

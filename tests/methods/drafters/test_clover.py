@@ -12,7 +12,7 @@ from models.errors import ConfigError
 from models.heads import clover as heads
 from models.heads.modules import decoder_layer
 from tests.methods.drafters import agreement
-from training.objectives import clover
+from training.objectives.heads import clover
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -10,8 +10,8 @@ import pytest
 from decoding.tree_building import draft_head
 from models.heads import eagle as heads
 from tests.methods.drafters import agreement
-from training import teacher as teachers
-from training.objectives import eagle
+from training.objectives.heads import eagle
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -50,9 +50,9 @@ def test_depth_one_is_the_feature_forced_form():
 
     @jax.jit
     def run(own):
-        teacher = teachers.teacher(lm.model)(lm.params, batch)
-        embedded = teachers.ahead(teacher.embed(batch["tokens"]), 1)
-        features = teacher.hidden[teachers.NORM]
+        teacher = outputs.teacher(lm.model)(lm.params, batch)
+        embedded = outputs.ahead(teacher.embed(batch["tokens"]), 1)
+        features = teacher.hidden[outputs.NORM]
         forced = heads.sequence(own, lm.config, embedded, features)
         own_steps = eagle.guesses(own, lm.model, batch, teacher, 2)
         return forced, *(states for states, _ in own_steps)

@@ -12,7 +12,7 @@ from models.errors import ConfigError
 from models.heads import eagle3 as heads
 from models.heads.modules import decoder_layer
 from tests.methods.drafters import agreement
-from training.objectives import eagle3
+from training.objectives.heads import eagle3
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -12,8 +12,8 @@ from models.errors import ConfigError
 from models.heads import eagle
 from models.heads import falcon as heads
 from tests.methods.drafters import agreement
-from training import teacher as teachers
-from training.objectives import falcon
+from training.objectives.heads import falcon
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -133,13 +133,13 @@ def test_without_glancing_it_is_plain_training():
 
     @jax.jit
     def run(own):
-        teacher = teachers.teacher(lm.model)(lm.params, batch)
-        hidden = teacher.hidden[teachers.NORM]
-        embedded = teachers.ahead(teacher.embed(tokens), 1)
+        teacher = outputs.teacher(lm.model)(lm.params, batch)
+        hidden = teacher.hidden[outputs.NORM]
+        embedded = outputs.ahead(teacher.embed(tokens), 1)
         found = heads.sequence(own, lm.config, embedded, hidden, 2)
         objectives = [falcon.objective(lm.model, **{**bare, **f}) for f in each]
         losses = [o.loss(own, batch, teacher)[0] for o in objectives]
-        return found - teachers.ahead(hidden, 2), losses
+        return found - outputs.ahead(hidden, 2), losses
 
     error, (told_none, told_half, with_laws) = run(own)
     error = np.abs(np.asarray(error))[:, :-3]

@@ -11,8 +11,8 @@ from decoding.tree_building import draft_head
 from models.heads import eagle
 from models.heads import fspad as heads
 from tests.methods.drafters import agreement
-from training import teacher as teachers
-from training.objectives import fspad
+from training.objectives.heads import fspad
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -94,7 +94,7 @@ def test_each_loss_has_its_own_half():
     @jax.jit
     @jax.grad
     def gradient(own, soft):
-        teacher = teachers.teacher(lm.model)(lm.params, batch)
+        teacher = outputs.teacher(lm.model)(lm.params, batch)
         objective = fspad.objective(lm.model, soft=soft, noise=0.0)
         return objective.loss(own, batch, teacher)[0]
 

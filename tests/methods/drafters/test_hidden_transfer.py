@@ -11,8 +11,8 @@ from decoding.tree_building import aux_nodes
 from models.errors import ConfigError
 from models.heads import hidden_transfer as heads
 from tests.methods.drafters import agreement
-from training import teacher as teachers
-from training.objectives import hidden_transfer
+from training.objectives.heads import hidden_transfer
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -56,7 +56,7 @@ def guesses(own, layer: int) -> list:
 
     @jax.jit
     def run(own):
-        teacher = teachers.teacher(lm.model, (lm.config.n_layers, *taps))
+        teacher = outputs.teacher(lm.model, (lm.config.n_layers, *taps))
         seen = teacher(lm.params, batch)
         found = hidden_transfer.guesses(own, lm.model, batch, seen, 3, layer)
         return [seen, *(draft(states) for states, draft in found)]
@@ -82,7 +82,7 @@ def test_what_is_trained():
     objective = hidden_transfer.objective(lm.model, points=4, feature=1.0)
     tokens = jax.random.randint(KEY, (2, 12), 0, agreement.VOCAB)
     batch = {"tokens": tokens, "row": jnp.arange(2)}
-    read = teachers.teacher(lm.model, objective.taps)
+    read = outputs.teacher(lm.model, objective.taps)
 
     def loss(own, frozen):
         return objective.loss(own, batch, read(frozen, batch))[0]

@@ -12,7 +12,7 @@ from models.heads import hydra as heads
 from models.heads import medusa
 from models.heads.modules import decoder_layer
 from tests.methods.drafters import agreement
-from training.objectives import hydra
+from training.objectives.heads import hydra
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")

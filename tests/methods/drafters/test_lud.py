@@ -11,8 +11,8 @@ from decoding.tree_building import aux_nodes
 from models.errors import ConfigError
 from models.heads import ppd as heads
 from tests.methods.drafters import agreement
-from training import teacher as teachers
-from training.objectives import lud
+from training.objectives.heads import lud
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -48,8 +48,8 @@ def test_units_are_runs_of_sure_tokens():
 
     @jax.jit
     def run(own):
-        teacher = teachers.teacher(lm.model, tuple(range(2)))(lm.params, batch)
-        p = jax.nn.softmax(teacher.head(teacher.hidden[teachers.NORM]))
+        teacher = outputs.teacher(lm.model, tuple(range(2)))(lm.params, batch)
+        p = jax.nn.softmax(teacher.head(teacher.hidden[outputs.NORM]))
         marked = lud.units(batch, teacher, 0.02, 3, 5)
         objective = lud.objective(lm.model, 0.02, points=0)
         return p, marked, objective.loss(own, batch, teacher)[1]

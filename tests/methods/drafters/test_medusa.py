@@ -13,8 +13,8 @@ from models.errors import ConfigError, MethodError
 from models.heads import medusa as heads
 from models.heads.modules import decoder_layer
 from tests.methods.drafters import agreement
-from training import teacher as teachers
-from training.objectives import medusa
+from training.objectives.heads import medusa
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -62,7 +62,7 @@ def test_heads_without_output_layers_use_the_target_s():
 
     @jax.jit
     def loss(own):
-        teacher = teachers.teacher(lm.model)(lm.params, batch)
+        teacher = outputs.teacher(lm.model)(lm.params, batch)
         return medusa.objective(lm.model).loss(own, batch, teacher)[0]
 
     rows = decoder_layer.output_rows(lm.params)

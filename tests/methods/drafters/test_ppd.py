@@ -14,8 +14,8 @@ from models import transformer
 from models.errors import MethodError
 from models.heads import ppd as heads
 from tests.methods.drafters import agreement
-from training import teacher as teachers
-from training.objectives import ppd
+from training.objectives.heads import ppd
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -124,7 +124,7 @@ def test_equal_copies_are_one():
     lm, one = agreement.target(), params(1)
     two = {"prompts": jnp.repeat(one["prompts"], 2, 1)}
     batch = {"tokens": jnp.asarray([[4, 8, 15, 16, 23, 42, 3, 1]], jnp.int32)}
-    read = teachers.teacher(lm.model, ppd.objective(lm.model).taps)
+    read = outputs.teacher(lm.model, ppd.objective(lm.model).taps)
 
     @jax.jit
     def laws(own):
@@ -144,7 +144,7 @@ def test_what_is_trained():
     objective = ppd.objective(lm.model, points=4)
     tokens = jax.random.randint(KEY, (2, 12), 0, agreement.VOCAB)
     batch = {"tokens": tokens, "row": jnp.arange(2)}
-    read = teachers.teacher(lm.model, objective.taps)
+    read = outputs.teacher(lm.model, objective.taps)
 
     def loss(own, frozen):
         return objective.loss(own, batch, read(frozen, batch))[0]

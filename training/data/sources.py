@@ -1,0 +1,145 @@
+"""Where documents come from: TFDS, JSONL files and folders, and what is held out."""
+
+import hashlib
+import json
+import pathlib
+from typing import Any
+
+from models.errors import DataError
+from training.data.file_groups import SPLITS
+
+EVERY = "every"  # split: all documents
+HELD = 0.05  # of a file's lines, for validation
+
+
+def tfds_texts(
+    name: str, split: str, data_dir: str | pathlib.Path, key: str = "text"
+) -> list[str]:
+    """The texts of a split of a TFDS data set, in the data set's order.
+
+    `stdlib_code`, and its parts `stdlib_code/code` and `stdlib_code/docstrings`, are
+    built here; any other name goes to `tfds.builder`. Data are stored as array_record
+    and read without TensorFlow. Raises `DataError` for an unknown name, split or
+    feature.
+    """
+    import tensorflow_datasets as tfds  # slow to import, and only needed here
+
+    try:
+        own, _, part = name.partition("/")
+        if own == "stdlib_code":
+            from training.data.stdlib_code import CONFIGS, WHOLE, StdlibCode
+
+            if (part or WHOLE) not in CONFIGS:
+                known = sorted(CONFIGS.keys() - {WHOLE})
+                raise DataError(f"stdlib_code has no part {part!r}: use one of {known}")
+            builder: Any = StdlibCode(
+                config=CONFIGS[part or WHOLE],
+                data_dir=data_dir,
+                file_format="array_record",
+            )
+        else:
+            builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
+    except (tfds.core.DatasetNotFoundError, ModuleNotFoundError) as error:
+        raise DataError(f"no TFDS data set named {name!r}: {error}") from error
+    if not builder.info.splits:
+        builder.download_and_prepare()
+    if split not in builder.info.splits:
+        known = sorted(builder.info.splits)
+        raise DataError(f"{name} has no split {split!r}: use one of {known}")
+    if key not in builder.info.features:
+        known = sorted(builder.info.features)
+        raise DataError(f"{name} has no feature {key!r}: use one of {known}")
+    return [_text(row[key]) for row in builder.as_data_source(split)]
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def lines(path: str | pathlib.Path, split: str = EVERY) -> list[tuple[int, str]]:
+    """The lines of a JSONL file that are of `split`, with their numbers.
+
+    A line is held out, for "validation", where a hash of it says so: one in twenty of
+    many, at least one of few, and the same ones wherever the file lies. Raises
+    `DataError` for another split, and where nothing is left for it.
+    """
+    # Not splitlines: JSON strings may hold U+2028 and its like.
+    numbered = [x for x in enumerate(file_text(path).split("\n"), 1) if x[1].strip()]
+    if split == EVERY:
+        return numbered
+    if split not in SPLITS:
+        raise DataError(f"{path} has no split {split!r}: use one of {SPLITS}")
+    digests = [hashlib.sha256(line.encode()).digest()[:8] for _, line in numbered]
+    share = max([round(HELD * 2**64).to_bytes(8, "big"), *sorted(digests)[:1]])
+    found = [
+        line
+        for line, digest in zip(numbered, digests)
+        if (digest <= share) == (split == "validation")
+    ]
+    if not found:
+        raise DataError(
+            f"{path}: of {len(numbered)} lines none is left for {split}: give more "
+            "lines, or a folder with train/ and validation/"
+        )
+    return found
+
+
+def jsonl_texts(
+    path: str | pathlib.Path, key: str = "text", split: str = EVERY
+) -> list[str]:
+    """One document a line; raises `DataError` naming the line that has no text."""
+    texts = []
+    for number, line in lines(path, split):
+        try:
+            text = json.loads(line)[key]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DataError(
+                f"{path}, line {number}: no JSON object with {key!r} ({error})"
+            ) from error
+        if not isinstance(text, str):
+            raise DataError(f"{path}, line {number}: {key!r} is no string")
+        texts.append(text)
+    return texts
+
+
+def files(folder: str | pathlib.Path, split: str) -> list[pathlib.Path]:
+    """The files of a split of a folder, sorted; of "every" split all of them."""
+    root = pathlib.Path(folder) / ("" if split == EVERY else split)
+    found = sorted(p for p in root.rglob("*") if p.is_file())
+    if not found:
+        raise DataError(f"{root}: no files")
+    return found
+
+
+def file_text(path: str | pathlib.Path) -> str:
+    """A file's text; `DataError` where it is none."""
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
+
+
+def texts(source: str, split: str, data_dir: str | pathlib.Path) -> list[str]:
+    """Documents of a source: `tfds:<name>`, a `.jsonl` file, or a folder.
+
+    A folder `d` gives the files of `d/<split>`, sorted, and of those in `.jsonl` a
+    document a line; a `.jsonl` file by itself is split by its lines (`lines`). The
+    split "every" takes all that there is, also of a single file of text.
+    """
+    if source.startswith("tfds:"):
+        return tfds_texts(source.removeprefix("tfds:"), split, data_dir)
+    path = pathlib.Path(source)
+    if path.suffix == ".jsonl" and not path.is_dir():
+        return jsonl_texts(path, split=split)
+    if not path.is_dir():
+        text = file_text(path)
+        if split != EVERY:
+            raise DataError(
+                f"{path}: of one text nothing can be held out: give a .jsonl file, or "
+                "a folder with train/ and validation/"
+            )
+        return [text]
+    found = []
+    for file in files(path, split):
+        found += jsonl_texts(file) if file.suffix == ".jsonl" else [file_text(file)]
+    return found

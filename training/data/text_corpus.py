@@ -1,0 +1,283 @@
+"""Documents in, batches of fixed windows out: deterministic, seekable, exact to resume.
+
+A stream is a pure function of a step: batch `i` is computed from the corpus, the seed
+and `i` alone, by an index into a permutation per epoch. Hence the state of an iterator
+is one integer, every process can compute its own rows of the same global batch, and a
+longer schedule leaves the batches of a shorter one as they were.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from models.errors import DataError
+from training.data import copy_augmentation
+
+Batch = dict[str, np.ndarray]
+
+
+class Corpus:
+    """Tokenised documents in one flat array; document `i` is `flat[ends[i-1]:ends[i]]`.
+
+    Each document ends with the separator, so that every window of the concatenation is
+    as good as any other. `masks`, where given, say of each token of a document, and of
+    the separator after it, whether it may be predicted: bool[len(document) + 1] each.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[np.ndarray],
+        separator: int,
+        masks: Sequence[np.ndarray] | None = None,
+    ):
+        if not documents:
+            raise DataError("a corpus needs at least one document")
+        tail = np.asarray([separator], np.int32)
+        self.separator = separator
+        self.flat = np.concatenate([x for d in documents for x in (d, tail)])
+        self.flat = self.flat.astype(np.int32)
+        self.ends = np.cumsum([len(d) + 1 for d in documents])
+        digest = hashlib.sha256(self.flat.tobytes())
+        self.mask: np.ndarray | None = None
+        if masks is not None:
+            if [len(m) for m in masks] != [len(d) + 1 for d in documents]:
+                raise DataError(
+                    "a mask has an entry for each token of its document and one for "
+                    "the separator: the sizes disagree"
+                )
+            self.mask = np.concatenate(list(masks)).astype(bool)
+            if not self.mask.any():
+                raise DataError(
+                    "the masks are all zero, so that no token may be predicted: check "
+                    "roles and chat template with "
+                    "python -m training.data.inspect_conversations"
+                )
+            digest.update(self.mask.tobytes())
+        self.digest = digest.hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self.flat)
+
+    def shuffled(
+        self, rng: np.random.Generator, flat: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The documents in a random order, concatenated; or so cut parts of `flat`."""
+        flat = self.flat if flat is None else flat
+        starts = np.concatenate([[0], self.ends[:-1]])
+        order = rng.permutation(len(self.ends))
+        return np.concatenate([flat[starts[i] : self.ends[i]] for i in order])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`steps` batches of `batch` windows of `window` + 1 tokens."""
+
+    steps: int
+    batch: int
+    window: int
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "window"):
+            if getattr(self, name) < 1:
+                raise DataError(f"{name}={getattr(self, name)}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches of packed windows, stage after stage; `batch(i)` is pure.
+
+    A batch holds `tokens` int32[rows, window + 1] and, where `segments` is set,
+    `segments` int32[rows, window + 1], which number the documents of each window; where
+    `numbered` is, `row` int32[rows], a row's number in the whole stream, for the noise
+    of an objective. A corpus with masks adds `loss_mask` bool[rows, window + 1].
+
+    Every epoch cuts the text anew. With `recut` off the windows of the first are shown
+    again in another order: so many are all that a cache of them needs.
+    """
+
+    corpus: Corpus
+    stages: tuple[Stage, ...]
+    seed: int = 0
+    repeats: copy_augmentation.Repeats | None = None
+    segments: bool = False
+    numbered: bool = False
+    recut: bool = True
+    _epochs: Callable = field(init=False, repr=False, compare=False)
+    _masks: Callable = field(init=False, repr=False, compare=False)
+    _orders: Callable = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        longest = max(stage.window for stage in self.stages)
+        if len(self.corpus) <= longest + 1:
+            raise DataError(
+                f"the corpus has {len(self.corpus)} tokens, a window needs "
+                f"{longest + 2}: use shorter windows or more text"
+            )
+        if self.corpus.mask is not None and self.repeats is not None:
+            raise DataError(
+                "repeats rewrite windows, whose masks would then be others': use one "
+                "of the two"
+            )
+        cached = functools.lru_cache(maxsize=2)(self._epoch)
+        object.__setattr__(self, "_epochs", cached)
+        masks = functools.lru_cache(maxsize=2)(self._mask)
+        object.__setattr__(self, "_masks", masks)
+        orders = functools.lru_cache(maxsize=2)(self._order)
+        object.__setattr__(self, "_orders", orders)
+
+    @property
+    def steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names what must not change between a run and its continuation."""
+        once = "" if self.recut else "/cut once"
+        return (
+            f"{self.corpus.digest}/seed={self.seed}/repeats={self.repeats_share}{once}"
+        )
+
+    @property
+    def repeats_share(self) -> float:
+        return self.repeats.share if self.repeats else 0.0
+
+    def locate(self, step: int) -> tuple[int, int]:
+        """(stage, step within the stage) of a global step."""
+        if not 0 <= step < self.steps:
+            raise DataError(f"step {step} is outside the stream's {self.steps} steps")
+        number = 0
+        while step >= self.stages[number].steps:
+            step -= self.stages[number].steps
+            number += 1
+        return number, step
+
+    def batch(self, step: int, process: int = 0, processes: int = 1) -> Batch:
+        """Rows of batch `step` that belong to `process`: a contiguous slice."""
+        number, rows = self._rows(step, process, processes)
+        batch = self.windows(self.numbers(step, process, processes), number)
+        if self.numbered:
+            before = sum(s.steps * s.batch for s in self.stages[:number])
+            batch["row"] = np.asarray(rows, np.int32) + np.int32(before)
+        return batch
+
+    def numbers(self, step: int, process: int = 0, processes: int = 1) -> list[int]:
+        """Which of its stage's windows the rows of that batch show.
+
+        A window is the same whenever its number is: there are `distinct` of them.
+        """
+        number, rows = self._rows(step, process, processes)
+        if self.recut:
+            return list(rows)
+        found = []
+        for row in rows:
+            epoch, place = self._place(number, row)
+            found.append(int(self._orders(number, epoch)[place]) if epoch else row)
+        return found
+
+    @property
+    def distinct(self) -> int:
+        """How many windows the first stage shows."""
+        rows = self.stages[0].steps * self.stages[0].batch
+        count = (len(self.corpus) - 1) // self.stages[0].window
+        return rows if self.recut else min(rows, count)
+
+    def windows(self, numbers: Sequence[int], stage: int = 0) -> Batch:
+        """The windows of these numbers, side by side."""
+        batch = {"tokens": np.stack([self._window(stage, i) for i in numbers])}
+        if self.segments:
+            ended = batch["tokens"][:, :-1] == self.corpus.separator
+            batch["segments"] = np.pad(ended, ((0, 0), (1, 0))).cumsum(1, np.int32)
+        if self.corpus.mask is not None:
+            masks = [self._window_mask(stage, i) for i in numbers]
+            batch["loss_mask"] = np.stack(masks)
+        return batch
+
+    def _rows(self, step: int, process: int, processes: int) -> tuple[int, range]:
+        """The stage of a batch, and the rows of that stage that `process` reads."""
+        number, local = self.locate(step)
+        size = self.stages[number].batch
+        if size % processes:
+            raise DataError(f"batch={size} is no multiple of {processes} processes")
+        share = size // processes
+        first = local * size + process * share
+        return number, range(first, first + share)
+
+    def _order(self, stage: int, epoch: int) -> np.ndarray:
+        """The windows of the first epoch in the order of a later one."""
+        count = (len(self.corpus) - 1) // self.stages[stage].window
+        return np.random.default_rng([self.seed, stage, epoch]).permutation(count)
+
+    def _epoch(self, stage: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Documents in this epoch's order, and the starts of its windows, shuffled."""
+        rng = np.random.default_rng([self.seed, stage, epoch])
+        flat = self.corpus.shuffled(rng)
+        window = self.stages[stage].window
+        count = (len(flat) - 1) // window
+        offset = rng.integers((len(flat) - 1) % window + 1)
+        return flat, offset + window * rng.permutation(count)
+
+    def _mask(self, stage: int, epoch: int) -> np.ndarray:
+        """The masks of the documents in the order of `_epoch`."""
+        rng = np.random.default_rng([self.seed, stage, epoch])
+        return self.corpus.shuffled(rng, self.corpus.mask)
+
+    def _place(self, stage: int, index: int) -> tuple[int, int]:
+        """The epoch of a window, and its place there."""
+        count = (len(self.corpus) - 1) // self.stages[stage].window
+        return divmod(index, count)
+
+    def _window_mask(self, stage: int, index: int) -> np.ndarray:
+        epoch, place = self._place(stage, index)
+        start = self._epochs(stage, epoch)[1][place]
+        window = self.stages[stage].window
+        return self._masks(stage, epoch)[start : start + window + 1]
+
+    def _window(self, stage: int, index: int) -> np.ndarray:
+        window = self.stages[stage].window
+        epoch, place = self._place(stage, index)
+        flat, starts = self._epochs(stage, epoch)
+        tokens = flat[starts[place] : starts[place] + window + 1]
+        if self.repeats is None:
+            return tokens
+        rng = np.random.default_rng([self.seed, stage, epoch, place])
+        if rng.random() >= self.repeats.share:
+            return tokens
+        return copy_augmentation.repeat(rng, tokens, self.repeats)
+
+
+class DataIterator:
+    """Iterates over a stream; the state is the next step and the stream's name."""
+
+    def __init__(self, stream: Stream, process: int = 0, processes: int = 1):
+        self.stream = stream
+        self.process = process
+        self.processes = processes
+        self.step = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self.step >= self.stream.steps:
+            raise StopIteration
+        batch = self.stream.batch(self.step, self.process, self.processes)
+        self.step += 1
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able, and the same on every process."""
+        return {"step": self.step, "stream": self.stream.fingerprint}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go to a saved state; raises `DataError` when it is of another stream."""
+        if state.get("stream") != self.stream.fingerprint:
+            raise DataError(
+                f"the state is of stream {state.get('stream')!r}, this one is "
+                f"{self.stream.fingerprint!r}: the data, the seed or the share of "
+                "repeats changed; use a new workdir"
+            )
+        self.step = int(state["step"])

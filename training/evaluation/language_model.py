@@ -1,0 +1,137 @@
+"""Held-out figures of a language model: bits per byte, and copying."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import decoding
+from models import transformer
+from models.errors import DataError
+from training.objectives.language_models import next_token
+
+
+class Bits(NamedTuple):
+    """Compression of a set of documents."""
+
+    bits_per_byte: float
+    nats_per_token: float
+    tokens: int
+    bytes: int
+
+
+def bits_per_byte(
+    config: transformer.Config,
+    params: Any,
+    documents: Sequence[np.ndarray],
+    size: int,
+    separator: int = 0,
+    window: int = 2048,
+    context: int = 512,
+) -> Bits:
+    """-log2 p(documents) / `size`, the UTF-8 bytes of their text.
+
+    Every token of every document is predicted once, from the separator and at most
+    `window` tokens before it; past the first window of a document at least `context`
+    of them are always there.
+    """
+    if not 0 <= context < window:
+        raise DataError(f"context={context}: must be below window={window}")
+
+    @jax.jit
+    def nats(params: Any, tokens: jax.Array, counted: jax.Array) -> jax.Array:
+        logits = transformer.forward(config, params, tokens[None, :-1]).logits
+        return (next_token.cross_entropy(logits, tokens[None, 1:]) * counted).sum()
+
+    total, count = 0.0, 0
+    for document in documents:
+        ids = np.concatenate([[separator], document]).astype(np.int32)
+        for start, first, end in spans(len(ids), window, context):
+            length = _bucket(end - start, window)
+            tokens = np.zeros(length + 1, np.int32)
+            tokens[: end - start] = ids[start:end]
+            place = start + 1 + np.arange(length)
+            counted = (place >= first) & (place < end)
+            total += float(nats(params, tokens, jnp.asarray(counted)))
+            count += int(counted.sum())
+    return Bits(total / math.log(2) / size, total / count, count, size)
+
+
+def spans(length: int, window: int, context: int) -> list[tuple[int, int, int]]:
+    """(start, first predicted, end) of the pieces in which `length` tokens are read.
+
+    A piece holds at most `window` + 1 tokens; token 0 is never predicted and every
+    other one exactly once.
+    """
+    out = []
+    first = 1
+    while first < length:
+        start = max(0, first - 1 - (context if first > 1 else 0))
+        end = min(length, start + window + 1)
+        out.append((start, first, end))
+        first = end
+    return out
+
+
+def _bucket(length: int, window: int) -> int:
+    """A padded length: few shapes, so few compilations."""
+    size = 128
+    while size < length:
+        size *= 2
+    return min(size, window)
+
+
+class Copying(NamedTuple):
+    """Greedy copying of held-out tokens: medians over the cases."""
+
+    matched: float  # of the new tokens, how many equal the passage's in their place
+    prefix: float  # how many before the first that differs
+    cases: int
+    of: int
+
+
+def copying_cases(
+    documents: Sequence[np.ndarray],
+    cases: int,
+    passage: int,
+    seed: int | Sequence[int],
+) -> list[np.ndarray]:
+    """Passages int32[passage] from random places of random documents."""
+    rng = np.random.default_rng(seed)
+    long = [d for d in documents if len(d) >= passage]
+    if not long:
+        raise DataError(f"no document has {passage} tokens: use fewer, or longer text")
+    picked = []
+    for _ in range(cases):
+        document = long[rng.integers(len(long))]
+        start = rng.integers(len(document) - passage + 1)
+        picked.append(document[start : start + passage])
+    return picked
+
+
+def copying(
+    lm: Any,
+    documents: Sequence[np.ndarray],
+    marker: Sequence[int],
+    cases: int = 64,
+    passage: int = 80,
+    given: int = 16,
+    new: int = 60,
+    seed: int = 0,
+) -> Copying:
+    """Give `passage` tokens, `marker`, the first `given` again; decode `new` more."""
+    passages = copying_cases(documents, cases, passage, seed)
+    prompts = [[*p.tolist(), *marker, *p[:given].tolist()] for p in passages]
+    out = decoding.generate(lm, prompts, method="plain", max_new_tokens=new)
+    matched, prefix = [], []
+    for text, p in zip(out.tokens, passages):
+        wanted = p[given : given + new]
+        got = np.full(len(wanted), -1)
+        got[: len(text)] = text[: len(wanted)]
+        same = got == wanted
+        matched.append(int(same.sum()))
+        prefix.append(int(np.cumprod(same).sum()))
+    return Copying(float(np.median(matched)), float(np.median(prefix)), cases, new)

@@ -1,0 +1,191 @@
+"""Metrics of a training run: JSON lines, TensorBoard events, a progress bar."""
+
+import json
+import os
+import pathlib
+import statistics
+import time
+from types import TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+import tensorboardX
+from absl import logging
+from rich import progress
+
+from models.errors import CheckpointError
+from training.loop import throughput
+
+FILES = ("metrics", "evaluations", "throughput")
+
+
+def truncate(path: pathlib.Path, step: int) -> None:
+    """Drop the rows of a metrics file that are past `step`, and a torn last line."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if not line.endswith("\n"):
+            break
+        if row["step"] <= step:
+            kept.append(line)
+    other = path.with_suffix(".tmp")
+    other.write_text("".join(kept), encoding="utf-8")
+    os.replace(other, path)
+
+
+def rows(workdir: pathlib.Path, name: str) -> list[dict[str, float]]:
+    """The rows of a run so far in one of its `FILES`."""
+    path = workdir / f"{name}.jsonl"
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def figures(workdir: pathlib.Path, points: int = 200) -> dict[str, Any]:
+    """A finished training as curves: evaluations, mean losses of `points`, the clock.
+
+    `pace` is the median of the clock's lines, None where a step took all the training.
+    """
+    losses = [(row["step"], row["loss"]) for row in rows(workdir, "metrics")]
+    parts = np.array_split(np.asarray(losses), min(points, len(losses)))
+    paces = rows(workdir, "throughput")
+    return {
+        "curve": rows(workdir, "evaluations"),
+        "losses": [part.mean(0).tolist() for part in parts],
+        "throughput": paces,
+        "pace": {
+            name: statistics.median(row[name] for row in paces) if paces else None
+            for name in throughput.FIGURES
+        },
+    }
+
+
+class Writer:
+    """Writes on process 0 only; use as a context manager.
+
+    `metrics.jsonl` holds one line a step and nothing that depends on the clock, so that
+    two runs can be compared byte for byte; evaluations go to `evaluations.jsonl`, and
+    what the clock says to `throughput.jsonl`: of the steps since the line before,
+    without compilation, evaluations and checkpoints.
+    """
+
+    def __init__(
+        self, workdir: pathlib.Path, step: int, steps: int, bar: bool = True
+    ) -> None:
+        self.active = jax.process_index() == 0
+        self.bar: progress.Progress | None = None
+        if not self.active:
+            return
+        try:
+            workdir.mkdir(parents=True, exist_ok=True)
+            for name in FILES:
+                truncate(workdir / f"{name}.jsonl", step)
+            self.metrics, self.evaluations, self.throughput = (
+                (workdir / f"{name}.jsonl").open("a", encoding="utf-8")
+                for name in FILES
+            )
+            self.board = tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
+        except OSError as error:
+            raise CheckpointError(f"{workdir}: cannot be written ({error})") from error
+        self.workdir = workdir
+        self.work: throughput.Work | None = None  # of a step; without it no clock
+        self.resume(step)
+        if bar:
+            self.bar = progress.Progress(
+                progress.TextColumn("training"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("loss {task.fields[loss]:.4f}"),
+                progress.TimeRemainingColumn(),
+            )
+            self.task = self.bar.add_task("fit", total=steps, completed=step, loss=0.0)
+
+    def __enter__(self) -> "Writer":
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.active:
+            return
+        if self.bar:
+            self.bar.stop()
+        try:
+            self.metrics.close()
+            self.evaluations.close()
+            self.throughput.close()
+            self.board.close()
+        except OSError as failure:
+            said = f"{self.workdir}: metrics cannot be written ({failure})"
+            if kind is None:
+                raise CheckpointError(said) from failure
+            logging.warning("%s", said)
+
+    def add(self, step: int, row: dict[str, float]) -> None:
+        """Note one step's metrics; `flush` puts them on disk."""
+        if not self.active:
+            return
+        self._write(self.metrics, {"step": step, **row})
+        for name, value in row.items():
+            self.board.add_scalar(f"train/{name}", value, step)
+        if self.bar:
+            self.bar.update(self.task, completed=step, loss=row["loss"])
+        self.row = (step, row)
+
+    def flush(self) -> None:
+        """Force the rows to disk: a checkpoint must never be ahead of its metrics."""
+        if not self.active:
+            return
+        try:
+            self.metrics.flush()
+            os.fsync(self.metrics.fileno())
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.workdir}: metrics cannot be written ({error})"
+            ) from error
+        step, row = self.row
+        if self.work is None or step == self.last[0]:
+            return
+        seconds = (time.monotonic() - self.last[1]) / (step - self.last[0])
+        pace = self.work.row(seconds)
+        self._write(self.throughput, {"step": step, **pace}, flush=True)
+        for name, value in pace.items():
+            self.board.add_scalar(f"train/{name}", value, step)
+        said = "step %d: loss %.4f, %.2f s a step, %.0f tokens/s, MFU %.2f"
+        logging.info(
+            said, step, row["loss"], seconds, pace["tokens_per_s"], pace["mfu"]
+        )
+        self.resume(step)
+
+    def resume(self, step: int) -> None:
+        """The clock goes on from here, `step` steps being done."""
+        self.last = (step, time.monotonic())
+
+    def add_evaluation(self, step: int, row: dict[str, float]) -> None:
+        if not self.active:
+            return
+        self._write(self.evaluations, {"step": step, **row}, flush=True)
+        for name, value in row.items():
+            self.board.add_scalar(f"evaluation/{name}", value, step)
+        logging.info("step %d: %s", step, row)
+
+    def _write(self, file: Any, row: dict[str, Any], flush: bool = False) -> None:
+        try:
+            file.write(json.dumps(row) + "\n")
+            if flush:
+                file.flush()
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.workdir}: metrics cannot be written ({error})"
+            ) from error

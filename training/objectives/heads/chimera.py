@@ -1,0 +1,86 @@
+"""Chimera: every head learns the token at its distance, on the draft's own guesses.
+
+Zeng et al., *Chimera*, 2024, arXiv 2402.15758, section 3.3, as the official code does
+it. With q_i drafted at every position t on the tokens x_{.. t+1} and the draft's own
+likeliest tokens after them,
+
+    L = sum_i mean_t -log q_i(x_{t+2+i}),    i = 0 .. K - 1
+
+The keys of earlier steps are constants for the gradient.
+
+Metrics: `hit_i`, how often head i's first guess is the text's token, on own guesses.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from decoding import vocab
+from models.heads import chimera
+from models.heads.modules import decoder_layer
+from training import draft_metrics
+from training.loop.fit import Objective
+from training.teacher.outputs import NORM, Teacher, ahead, by_part, predicted
+
+
+def init(key: Array, model: Any, target: Any, heads: int = 4) -> Any:
+    """Params of `heads` heads for the target's params."""
+    return chimera.init(key, model.config, decoder_layer.output_rows(target), heads)
+
+
+def objective(model: Any, part: int = 0) -> Objective:
+    """Cross-entropy; logits of `part` positions exist at a time (0: of all)."""
+
+    def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
+        hidden = teacher.hidden[NORM]
+
+        def choose(i: int, output: Array) -> Array:
+            def best(hidden: Array, output: Array) -> Array:
+                return vocab.argmax(chimera.logits(params, i, hidden, output))
+
+            return teacher.embed(by_part(best, part, hidden, output))
+
+        total: Any = 0.0
+        metrics = {}
+        count = chimera.count(params)
+        found = _guesses(params, model, batch, teacher, count, choose, True)
+        for i, (states, draft) in enumerate(found):
+            labels, weights = ahead(batch["tokens"], 2 + i), predicted(batch, 2 + i)
+            sums = draft_metrics.against_labels(draft, states, labels, weights, part)
+            total = total + draft_metrics.mean(sums, "loss")
+            metrics[f"hit_{i}"] = draft_metrics.mean(sums, "hit")
+        return total, metrics
+
+    return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
+
+
+def guesses(
+    params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
+) -> list:
+    """Per depth: [h ; o] [B, T, 2 D] along the text's own tokens, and the head."""
+    embedded = teacher.embed(batch["tokens"])
+    count = min(depth, chimera.count(params))
+
+    def choose(i: int, output: Array) -> Array:
+        return ahead(embedded, 2 + i)
+
+    return _guesses(params, model, batch, teacher, count, choose)
+
+
+def _guesses(params, model, batch, teacher, count, choose, detach=False) -> list:
+    hidden = teacher.hidden[NORM]
+    embedded = teacher.embed(batch["tokens"])
+    segments = batch.get("segments")
+    found = chimera.unroll(
+        params, model.config, hidden, embedded, count, choose, detach, segments
+    )
+
+    def head(i: int, u: Array) -> Array:
+        h, o = jnp.split(u, 2, -1)
+        return chimera.logits(params, i, h, o)
+
+    return [
+        (jnp.concatenate([hidden, o], -1), lambda u, i=i: head(i, u))
+        for i, o in enumerate(found)
+    ]

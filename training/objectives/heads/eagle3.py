@@ -1,0 +1,111 @@
+"""EAGLE-3: the draft layer learns the target's law on its own outputs, steps deep.
+
+Li et al., *EAGLE-3*, 2025, arXiv 2503.01840, section 3.2 (training-time test):
+
+    L = sum_s decay^s mean_t (-sum p_{t+1+s} log q_s),    s = 0 .. steps - 1
+
+where q_s is drafted from the outputs of step s - 1. p is normalised on the draft's
+vocabulary, and positions whose likeliest token is not in it count nothing.
+
+Metrics: `hit_s` and `alpha_s`, given that the tokens before are the text's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from models.errors import ConfigError
+from models.heads import eagle3
+from models.heads.modules import decoder_layer
+from training import draft_metrics, losses
+from training.loop.fit import Objective
+from training.teacher.outputs import Teacher, ahead, predicted
+
+
+def init(key: Array, model: Any, target: Any, kept: np.ndarray | None = None) -> Any:
+    """Random params of a layer of the target's size; `kept`: the draft vocabulary."""
+    return eagle3.init(key, model.config, decoder_layer.output_rows(target), kept)
+
+
+def objective(
+    model: Any,
+    steps: int = 7,
+    decay: float = 0.8,
+    loss: str = "soft_ce",
+    part: int = 0,
+    kept: Any = None,
+    remat: bool = True,
+    taps: Sequence[int] = (),
+) -> Objective:
+    """`steps` own steps; logits of `part` positions exist at a time (0: of all).
+
+    With `remat` a step is made again in the backward pass, so that one exists at a
+    time; without, all are kept. `taps` are the states that are read, where they are not
+    the paper's.
+    """
+    if steps < 1:
+        raise ConfigError(f"steps={steps}: use at least 1")
+    graded, config = losses.by_name(loss), model.config
+    eps, read = decoder_layer.geometry(config).norm_eps, eagle3.taps(config, taps)
+
+    def total(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
+        masks = jnp.stack([predicted(batch, 2 + s) for s in range(steps)])
+
+        def each(s: Array, a: Array) -> dict[str, Array]:
+            law = ahead(teacher.law, 1 + s)
+            return draft_metrics.against_teacher(
+                teacher,
+                lambda a: eagle3.logits(params, a, eps),
+                a,
+                law,
+                masks[s],
+                graded,
+                part,
+                kept,
+            )
+
+        sums = _unroll(params, batch, teacher, steps, each)
+        weight = jnp.maximum(sums["weight"], 1.0)
+        each_step = {name: sums[name] / weight for name in ("loss", "hit", "alpha")}
+        metrics = {
+            f"{name}_{s}": each_step[name][s]
+            for name in ("hit", "alpha")
+            for s in range(steps)
+        }
+        return (decay ** jnp.arange(steps) * each_step["loss"]).sum(), metrics
+
+    def _unroll(params, batch, teacher, steps, each):
+        three = jnp.stack([teacher.hidden[tap] for tap in read], 2)
+        g = eagle3.features(params, three, eps)
+        embedded = ahead(teacher.embed(batch["tokens"]), 1)
+        segments = batch.get("segments")
+        return eagle3.unroll(params, config, embedded, g, steps, each, remat, segments)
+
+    return Objective(total, lambda batch: predicted(batch, 2).sum(), read)
+
+
+def guesses(
+    params: Any,
+    model: Any,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    depth: int,
+    taps: Sequence[int] = (),
+) -> list:
+    """Per depth: the draft's own outputs along the text's tokens, and its head."""
+    config = model.config
+    eps = decoder_layer.geometry(config).norm_eps
+    read = eagle3.taps(config, taps)
+    three = jnp.stack([teacher.hidden[tap] for tap in read], 2)
+    g = eagle3.features(params, three, eps)
+    embedded = ahead(teacher.embed(batch["tokens"]), 1)
+    segments, each = batch.get("segments"), lambda s, x: x
+    found = eagle3.unroll(params, config, embedded, g, depth, each, segments=segments)
+
+    def draft(a: Array) -> Array:
+        return eagle3.spread(params, eagle3.logits(params, a, eps), config.vocab_size)
+
+    return [(found[i], draft) for i in range(depth)]

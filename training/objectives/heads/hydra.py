@@ -1,0 +1,125 @@
+"""Hydra: heads that are told the tokens before theirs; the target is frozen.
+
+Ankner et al., *Hydra*, 2024, arXiv 2402.05109, sections 3.2 and 4. With y the tokens
+of the text (teacher forcing) and p the target's law,
+
+    L = sum_i mean_t [ label (-log q_i(y_{t+2+i})) + soft (-sum p_{t+1+i} log q_i) ]
+
+Hydra: label = 1, soft = 0. Hydra++: label = 0, soft = 1, the prefix layer, four
+residual blocks and, as in the official code, dropout before every block.
+
+Metrics: `hit_i`, how often head i's first guess, given the tokens before it, is the
+text's token (label) or the target's likeliest (soft).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from models.errors import ConfigError
+from models.heads import hydra
+from models.heads.modules import decoder_layer
+from training import draft_metrics, losses
+from training.loop.fit import Objective
+from training.teacher.outputs import NORM, Teacher, ahead, predicted
+
+
+def init(
+    key: Array,
+    model: Any,
+    target: Any,
+    heads: int = 4,
+    prefix: bool = False,
+    deep: bool = False,
+) -> Any:
+    """Params for the target's params; Hydra++ has `prefix` and `deep`."""
+    rows = decoder_layer.output_rows(target)
+    return hydra.init(key, model.config, rows, heads, prefix, deep)
+
+
+def objective(
+    model: Any,
+    label: float = 1.0,
+    soft: float = 0.0,
+    blocks: int = 4,
+    dropout: float = 0.0,
+    seed: int = 0,
+    part: int = 0,
+) -> Objective:
+    """The weighted losses; logits of `part` positions exist at a time (0: of all)."""
+    if label + soft <= 0:
+        raise ConfigError(f"label={label}, soft={soft}: one of them must be positive")
+    if not 0.0 <= dropout < 1.0:
+        raise ConfigError(f"dropout={dropout}: use a share in [0, 1)")
+
+    def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
+        drop = dropped(dropout, seed, batch) if dropout else None
+        found = guesses(
+            params, model, batch, teacher, hydra.count(params), blocks, drop
+        )
+        total: Any = 0.0
+        metrics = {}
+        for i, (states, draft) in enumerate(found):
+            weights = predicted(batch, 2 + i)
+            if label:
+                labels = ahead(batch["tokens"], 2 + i)
+                sums = draft_metrics.against_labels(
+                    draft, states, labels, weights, part
+                )
+                total = total + label * draft_metrics.mean(sums, "loss")
+            if soft:
+                hidden = ahead(teacher.hidden[NORM], 1 + i)
+                sums = draft_metrics.against_teacher(
+                    teacher, draft, states, hidden, weights, losses.soft_ce, part
+                )
+                total = total + soft * draft_metrics.mean(sums, "loss")
+                metrics[f"alpha_{i}"] = draft_metrics.mean(sums, "alpha")
+            metrics[f"hit_{i}"] = draft_metrics.mean(sums, "hit")
+        return total, metrics
+
+    return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
+
+
+def guesses(
+    params: Any,
+    model: Any,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    depth: int,
+    blocks: int = 4,
+    drop: Any = None,
+) -> list:
+    """Per depth i: inputs g, e, .. [B, T, D], i + 2 of them, and what makes logits.
+
+    They are joined where logits are made, a part of the positions at a time: joined
+    for the whole text they are 14 arrays of four heads where 5 hold the same, and the
+    embeddings, which are the frozen target's, would be given gradients.
+    """
+    g = teacher.hidden[NORM]
+    if "prefix" in params:
+        g = hydra.prefix_sequence(params, model.config, g, batch.get("segments"))
+    embedded = teacher.embed(batch["tokens"])
+    each = [g]
+    found = []
+    for i in range(min(depth, hydra.count(params))):
+        each.append(ahead(embedded, 1 + i))
+
+        def draft(inputs: tuple, i: int = i) -> Array:
+            return hydra.logits(params, i, jnp.stack(inputs, -2), blocks, drop)
+
+        found.append((tuple(each), draft))
+    return found
+
+
+def dropped(rate: float, seed: int, batch: dict[str, Array]) -> Any:
+    """Inverted dropout whose masks depend on the seed and the first row's number."""
+    keys = [jax.random.fold_in(jax.random.key(seed), batch["row"][0])]
+
+    def drop(x: Array) -> Array:
+        keys[0], key = jax.random.split(keys[0])
+        kept = jax.random.bernoulli(key, 1 - rate, x.shape)
+        return jnp.where(kept, x / (1 - rate), 0.0)
+
+    return drop

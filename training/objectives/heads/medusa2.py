@@ -1,0 +1,125 @@
+"""Medusa-2: the target and its heads learn together, the target by LoRA.
+
+Cai et al., *Medusa*, 2024, arXiv 2401.10774, section 2.2.2. With p' the changed model's
+law, h' its states and q_i head i's law from them,
+
+    L = LM + coefficient sum_i decay^i mean_t -log q_i(x_{t+2+i} | h'_t)
+    LM = mean_t -log p'(x_{t+1}), or where `distil` mean_t KL(p || p'), p the target's
+
+The params are {"lora", "heads"}; the target's own stay as they are. Over the first
+`warm` rows of the stream the heads alone learn (the paper's first stage), and over the
+`ramp` rows after them the coefficient rises from 0 as the first quarter of a sine (its
+other warm-up). The heads' rate is four times that of the changes in the authors'
+recipes: `config.train.factors` (configs/heads/medusa2.py).
+
+Deviations from the paper: `coefficient` counts from head 0 with decay^0.
+
+Metrics: `hit_i`; `lm`, the first term.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from models import transformer
+from models.errors import ConfigError
+from models.surgery import lora
+from training import draft_metrics, losses
+from training.loop.fit import Objective
+from training.objectives.heads import medusa
+from training.teacher.outputs import NORM, Teacher, ahead, predicted
+
+
+def init(key: Array, model: Any, target: Any, heads: int = 5, rank: int = 32) -> Any:
+    """Medusa's heads, and changes of `rank` to the target's layers, zero at first."""
+    keys = jax.random.split(key)
+    return {
+        "heads": medusa.init(keys[0], model, target, heads),
+        "lora": lora.init(keys[1], target, rank),
+    }
+
+
+def objective(
+    model: Any,
+    coefficient: float = 0.2,
+    decay: float = 0.8,
+    warm: int = 0,
+    ramp: int = 0,
+    distil: bool = False,
+    blocks: int = 1,
+    part: int = 0,
+    remat: bool = False,
+) -> Objective:
+    """The joint loss; logits of `part` positions exist at a time (0: of all)."""
+    for name, rows in (("warm", warm), ("ramp", ramp)):
+        if rows < 0:
+            raise ConfigError(f"{name}={rows}: use 0 (none) or more rows")
+    heads_loss = medusa.objective(model, decay, blocks, part).loss
+
+    def weight_at(row: Array) -> Any:
+        """The coefficient; the heads' own stage knows no other term to weigh."""
+        if not ramp:
+            return coefficient
+        share = jnp.clip((row - warm) / ramp, 0.0, 1.0)
+        return coefficient * jnp.where(row < warm, 1.0, jnp.sin(jnp.pi / 2 * share))
+
+    def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
+        changes = params["lora"]
+        if warm:
+            moves = (batch["row"][0] >= warm).astype(jnp.float32)
+            changes = jax.tree.map(
+                lambda x: moves * x + (1 - moves) * lax.stop_gradient(x), changes
+            )
+        changed = changed_teacher(model, changes, batch, teacher, remat)
+        states, weights = changed.hidden[NORM], predicted(batch, 1)
+        if distil:
+            sums = draft_metrics.against_teacher(
+                teacher,
+                changed.head,
+                states,
+                teacher.law,
+                weights,
+                losses.kl,
+                part,
+            )
+        else:
+            labels = ahead(batch["tokens"], 1)
+            sums = draft_metrics.against_labels(
+                changed.head, states, labels, weights, part
+            )
+        lm = draft_metrics.mean(sums, "loss")
+        heads, metrics = heads_loss(params["heads"], batch, changed)
+        weight = weight_at(batch["row"][0])
+        return lm + weight * heads, {**metrics, "lm": lm}
+
+    return Objective(loss, lambda batch: predicted(batch, 1).sum())
+
+
+def changed_teacher(
+    model: Any, changes: Any, batch: Any, teacher: Teacher, remat: bool = False
+) -> Teacher:
+    """The changed model on a batch, with gradients to `changes` alone."""
+    params = lora.merged(teacher.params, changes)
+    out = transformer.forward(
+        model.config,
+        params,
+        batch["tokens"],
+        batch.get("segments"),
+        taps=(NORM,),
+        remat=remat,
+    )
+    return Teacher(params, out.hidden, model, batch.get("segments"))
+
+
+def guesses(
+    params: Any,
+    model: Any,
+    batch: dict[str, Array],
+    teacher: Teacher,
+    depth: int,
+    blocks: int = 1,
+) -> list:
+    """Medusa's, where the teacher is the changed model and the params its heads."""
+    return medusa.guesses(params, model, batch, teacher, depth, blocks)

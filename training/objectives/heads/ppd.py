@@ -1,0 +1,98 @@
+"""PPD: prompt embeddings learn, through the frozen target, what it will say later.
+
+Chen et al., *PPD*, 2024, arXiv 2405.18628, section 3.3. With q_i the law behind prompt
+i of those that follow x_t, and p the target's law on the text,
+
+    L = 1 / m sum_i decay^(i - 1) mean_t KL(p_{t+i} || q_i),    i = 1 .. m
+
+Nothing but the prompts is trained: the gradient passes through the target's layers.
+
+Deviations from the paper: prompts stand behind `points` random positions of every
+text, not behind one, and see the text before it alone; p is of the text's own tokens,
+which is the paper's target where the target wrote the text itself. They begin as
+embeddings of random tokens, not of a phrase.
+
+Metrics: `hit_i` and `alpha_i` by depth from 0.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from models.errors import ConfigError
+from models.heads import ppd
+from models.heads.modules import aux_chains
+from training import draft_metrics, losses
+from training.loop.fit import Objective
+from training.teacher.outputs import Teacher, ahead, predicted
+
+
+def init(key: Array, model: Any, target: Any, prompts: int = 3, copies: int = 1) -> Any:
+    """`prompts` prompt tokens, `copies` of each."""
+    return ppd.init(key, model, target, prompts, copies)
+
+
+def objective(
+    model: Any,
+    points: int = 32,
+    decay: float = 0.8,
+    seed: int = 0,
+    part: int = 0,
+    remat: bool = False,
+) -> Objective:
+    """The paper's loss behind `points` positions of a text (0: all).
+
+    Logits of `part` positions exist at a time (0: of all); `remat` recomputes the
+    target's layers in the backward pass.
+    """
+    if points < 0:
+        raise ConfigError(f"points={points}: use 0 (every position) or more")
+
+    def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
+        prompts = ppd.counts(params)[0]
+        at = aux_chains.points(batch, points, seed, prompts + 1)
+        total: Any = 0.0
+        metrics = {}
+        found = behind(params, batch, teacher, at, remat)
+        for i, (states, draft) in enumerate(found):
+            wanted = ahead(teacher.law, 1 + i)
+            wanted = jnp.take_along_axis(wanted, at[..., None], 1)
+            weights = jnp.take_along_axis(predicted(batch, 2 + i), at, 1)
+            sums = draft_metrics.against_teacher(
+                teacher, draft, states, wanted, weights, losses.kl, part
+            )
+            total = total + decay**i * draft_metrics.mean(sums, "loss") / prompts
+            metrics[f"hit_{i}"] = draft_metrics.mean(sums, "hit")
+            metrics[f"alpha_{i}"] = draft_metrics.mean(sums, "alpha")
+        return total, metrics
+
+    taps = tuple(range(model.config.n_layers))
+    return Objective(loss, lambda batch: predicted(batch, 2).sum(), taps)
+
+
+def guesses(
+    params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
+) -> list:
+    """Per depth: states [B, T, copies, D] and the mean of the copies' logits."""
+    every = aux_chains.points(batch, 0, 0, 0)
+    return behind(params, batch, teacher, every)[:depth]
+
+
+def behind(params, batch, teacher, at, remat=False) -> list:
+    """The same behind the positions `at` int32[B, P]: states [B, P, copies, D]."""
+    found = ppd.sequence(
+        params,
+        teacher.model,
+        teacher.params,
+        teacher.hidden,
+        at,
+        batch["tokens"].shape,
+        batch.get("segments"),
+        remat,
+    )
+
+    def draft(states: Array) -> Array:
+        return teacher.head(states).mean(-2)
+
+    return [(found[..., i, :], draft) for i in range(found.shape[-2])]

@@ -1,0 +1,344 @@
+"""From a config to trained, measured and exported draft heads of a target."""
+
+import functools
+import importlib
+import inspect
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+import decoding
+import models
+from decoding import compose
+from decoding.tree_design import ppd_sparse_trees, tree_code
+from models.distributed import processes, sharding
+from models.errors import ConfigError
+from models.heads import eagle3
+from models.heads.formats import native
+from models.surgery import lora
+from training.runs import model_cards
+from training.data import text_corpus
+from training.data import documents
+from training.teacher import sources
+from training.loop import fit
+from training import draft_metrics
+from training.loop import step_health
+from training.loop import metrics_writer
+from training.loop import optimizers
+from training.teacher import outputs
+
+HEADS = (
+    "chimera",
+    "clover",
+    "eagle",
+    "eagle3",
+    "falcon",
+    "fspad",
+    "hidden_transfer",
+    "hydra",
+    "lud",
+    "medusa",
+    "medusa2",
+    "ppd",
+)
+TOPS = (1, 2, 4, 8)  # guesses of a depth, of which one is to be right
+
+
+def module(name: str) -> Any:
+    """The objective's module: `init`, `objective`, `guesses`."""
+    if name not in HEADS:
+        raise ConfigError(f"config.head={name!r}: use one of {HEADS}")
+    return importlib.import_module(f"training.objectives.heads.{name}")
+
+
+def agreed(config: Any) -> dict[str, Any]:
+    """The objective's fields that its guesses and its drafter must have, too."""
+    names = inspect.signature(module(config.head).guesses).parameters
+    return {n: x for n, x in config.objective.to_dict().items() if n in names}
+
+
+def untrained(config: Any) -> compose.Method:
+    """The config's method, whose tree knows nothing of hits."""
+    given = compose.from_config(config.method.to_dict())
+    return compose.with_drafter(given, **agreed(config))
+
+
+def method(config: Any, hits: Sequence[Sequence[float]]) -> compose.Method:
+    """The config's method; its tree made from measured hits, where it says so."""
+    given = untrained(config)
+    if config.tree_budget:
+        found = ppd_sparse_trees.sparse(hits, config.tree_budget)
+        topology = decoding.Spec("topologies/static", choices=found.choices)
+        given = compose.with_drafter(given, plan=found.plan)
+        return compose.replace(given, topology=topology)
+    if not config.tree_nodes:
+        return given
+    choices, _ = tree_code.by_accuracy(hits, config.tree_nodes - 1)
+    topology = decoding.Spec("topologies/static", choices=choices)
+    return compose.replace(given, topology=topology)
+
+
+def optimizer(train: Any, steps: int) -> Any:
+    """AdamW with the schedule that all heads share.
+
+    `train.factors` multiply the rate of the parts of the params that they name.
+    """
+    warmup, decay = min(train.warmup, steps // 4), steps // 4
+
+    def make(factor: float) -> Any:
+        schedule = optimizers.warmup_stable_decay(
+            factor * train.rate, steps, warmup, decay
+        )
+        return optimizers.adamw(schedule, weight_decay=train.weight_decay)
+
+    factors = dict(train.get("factors", {}))
+    return optimizers.by_part(make, factors) if factors else make(1.0)
+
+
+class Training:
+    """One head on one target: what a config says, resolved."""
+
+    def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
+        self.config, self.workdir = config, pathlib.Path(workdir)
+        self.kind = module(config.head)
+        self._measures: dict[float, Any] = {}
+        if lm is None:
+            lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
+        self.lm = lm
+        self.plan = sharding.training(lm.model.plan, config.get("rules", ""))
+        if self.lm.tokenizer is None:
+            raise ConfigError(
+                f"config.model={config.model!r} has no tokenizer.json to read text with"
+            )
+        c = config.data
+        folder = c.directory or self.workdir / "data"
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        own, self.held = documents.both(self.lm, c, folder, self.workdir)
+        steps = -(-c.tokens // (c.batch * c.window))
+        stage = text_corpus.Stage(steps, c.batch, c.window)
+        corpus = text_corpus.Corpus(own.tokens, self._separator(), own.masks)
+        self.stream = text_corpus.Stream(
+            corpus,
+            (stage,),
+            config.seed,
+            segments=c.get("segments", False),
+            numbered=True,
+            recut=c.get("recut", True),
+        )
+        self.kept = None
+        if config.draft_vocab:
+            learned = corpus.flat if corpus.mask is None else corpus.flat[corpus.mask]
+            self.kept = eagle3.most_frequent(
+                learned, self.lm.config.vocab_size, config.draft_vocab
+            )
+        given = {} if self.kept is None else {"kept": self.kept}
+        self.objective = self.kind.objective(
+            self.lm.model, **config.objective.to_dict(), **given
+        )
+        key = jax.random.key(config.seed)
+        whole = jax.jit(
+            lambda key, params: self.kind.init(
+                key, self.lm.model, params, **config.init.to_dict(), **given
+            )
+        )(key, self.lm.params)
+        # The draft vocabulary is data: no optimiser sees it.
+        self.constants = {n: x for n, x in whole.items() if n == "kept"}
+        self.params = {n: x for n, x in whole.items() if n != "kept"}
+
+    def _separator(self) -> int:
+        eos = self.lm.config.eos
+        if not eos:
+            raise ConfigError(
+                f"config.model={self.config.model!r} has no EOS to separate documents"
+            )
+        return eos[0]
+
+    def heads(self, params: Any) -> Any:
+        """What decoding takes, from the trained part."""
+        return {**params, **self.constants}
+
+    def lesson(self, say: sources.Say) -> sources.Lesson:
+        """The batches, and what the target says of them by the config."""
+        rows = text_corpus.DataIterator(self.stream, *sharding.share(self.plan))
+        own = (self.lm, rows, self.objective.taps)
+        return sources.lesson(self.config, *own, self.workdir, self.plan, say)
+
+    def fit(self, say: sources.Say = logging.info) -> fit.Result:
+        """Train, or resume; every checkpoint holds the heads alone."""
+        c = self.config.train
+        steps = self.stream.steps
+        kind = self.config.get("teacher", sources.ONLINE)
+        rows, target = sources.source(kind, self.lesson(say))
+        return fit.fit(
+            self.params,
+            self.objective,
+            optimizer(c, steps),
+            rows,
+            steps=steps,
+            workdir=self.workdir,
+            rows_at_once=c.rows_at_once,
+            clip=c.clip,
+            target=target,
+            frozen=self.lm.params,
+            plan=self.plan,
+            evaluate=self.measured,
+            evaluate_every=c.evaluate_every,
+            save_every=c.save_every,
+            keep=c.keep,
+            log_every=c.log_every,
+            bad_steps=step_health.from_config(c),
+            compute_dtype=c.get("compute_dtype", ""),
+        )
+
+    def prompts(self, count: int, size: int) -> list[list[int]]:
+        """Of held-out documents, in their order: what stands before the first answer,
+        or, of raw text, the second `size` tokens: the first are often a licence.
+        """
+        new = self.config.evaluate.new_tokens
+        return documents.prompts(self.lm, self.held, count, size, new, start=size)
+
+    def hits(self, params: Any, temperature: float) -> list[list[float]]:
+        """[depth][rank]: how often the target picks the candidate, on held-out text.
+
+        Given that the path to it is the text's own.
+        """
+        c = self.config.evaluate
+        batches = documents.windows(self.held, c.tokens, c.window)
+        measure = self._measure(temperature)
+        each = [measure(params, self.lm.params, batch) for batch in batches]
+        sums = sharding.fetch(each)
+        total, count = (np.sum([np.asarray(s[i]) for s in sums], 0) for i in (0, 1))
+        if not count.all():
+            raise ConfigError(
+                f"evaluate.tokens={c.tokens}: no answer in so many held-out tokens"
+            )
+        return (total / count[:, None]).tolist()
+
+    def _measure(self, temperature: float) -> Any:
+        """The compiled sums of a batch; one program for each temperature."""
+        if temperature in self._measures:
+            return self._measures[temperature]
+        c = self.config.evaluate
+        run = outputs.teacher(self.lm.model, self.objective.taps)
+        guesses = functools.partial(self.kind.guesses, **agreed(self.config))
+
+        @jax.jit
+        def measure(params: Any, frozen: Any, batch: Any) -> Any:
+            frozen, heads = lora.applied(frozen, self.heads(params))
+            teacher = run(frozen, batch)
+            found = guesses(heads, self.lm.model, batch, teacher, c.depth)
+            sums = []
+            for i, (states, draft) in enumerate(found):
+                hidden = outputs.ahead(teacher.hidden[outputs.NORM], 1 + i)
+                weights = outputs.predicted(batch, 2 + i)
+                sums.append(
+                    draft_metrics.by_rank(
+                        teacher, draft, states, hidden, weights, c.ranks, temperature
+                    )
+                )
+            return jax.tree.map(lambda *x: jnp.stack(x), *sums)
+
+        self._measures[temperature] = measure
+        return measure
+
+    def measured(self, params: Any) -> dict[str, float]:
+        """Held out: what guesses are worth along a text, and in the real decode loop.
+
+        `top<k>_<d>`: how often the target picks one of the k best at depth d (from 0),
+        given the text's tokens before it; `after_<d>`: of the loop's rounds that took
+        drafts down to depth d, how many took one there too (0 where there are none);
+        `predicted_tau`: of the tree that the hits make; `tau`: the loop's own tree.
+        """
+        c = self.config.evaluate
+        hits = self.hits(params, c.temperature)
+        found = {
+            f"top{k}_{i}": sum(row[:k])
+            for i, row in enumerate(hits)
+            for k in TOPS
+            if k <= len(row)
+        }
+        _, found["predicted_tau"] = tree_code.by_accuracy(hits, c.nodes - 1)
+        lm, heads = lora.model(self.lm, self.heads(params))
+        out = decoding.generate(
+            lm,
+            self.prompts(c.prompts, c.prompt_tokens),
+            untrained(self.config),
+            max_new_tokens=c.new_tokens,
+            temperature=c.temperature,
+            drafts={"heads": heads},
+        )
+        calls = int(sum(out.stats.target_calls))
+        found["tau"] = float(sum(out.stats.new_tokens) / calls)
+        rounds = [calls, *out.stats.committed_by_depth]
+        for i in range(min(c.depth, len(rounds) - 1)):
+            found[f"after_{i}"] = rounds[i + 1] / max(rounds[i], 1)
+        return found
+
+
+def run(
+    config: Any,
+    workdir: str | pathlib.Path,
+    lm: Any = None,
+    say: sources.Say = logging.info,
+) -> dict[str, Any]:
+    """Train, measure and export; resumes where it stopped. Returns the figures.
+
+    `workdir/export` holds the heads as safetensors with what they are for;
+    `workdir/figures.json` the figures. `say` is told what a cache takes.
+    """
+    training = Training(config, workdir, lm)
+    count = sum(x.size for x in jax.tree.leaves(training.params))
+    logging.info(
+        "%s: %d parameters, %d steps", config.head, count, training.stream.steps
+    )
+    result = training.fit(say)
+    if training.plan is not None:
+        result = result._replace(params=sharding.fetch(result.params))
+    folder = pathlib.Path(config.export or training.workdir / "export")
+    temperature = config.evaluate.temperature
+    # What is measured is what is written: rounded first.
+    written = _rounded(result.params, config.export_dtype)
+    params = jax.tree.map(lambda x, old: x.astype(old.dtype), written, result.params)
+    hits = training.hits(params, temperature)
+    about = {
+        "head": config.head,
+        "target": config.model,
+        "fingerprint": native.fingerprint(training.lm.params),
+        "method": compose.to_config(method(config, hits)),
+        "hits": hits,
+        "temperature": temperature,
+    }
+    seen = training.stream.steps * config.data.batch * config.data.window
+    figures = {
+        "head": config.head,
+        "parameters": int(count),
+        "steps": result.step,
+        "seen_tokens": seen,
+        "seconds": result.seconds,
+        "hits": hits,
+        "untrained": training.measured(training.params),
+        "trained": training.measured(params),
+        **metrics_writer.figures(training.workdir),
+    }
+    path = training.workdir / "figures.json"
+    said = json.dumps(figures, indent=2) + "\n"
+    whole, text = training.heads(written), model_cards.heads(config, figures)
+    processes.written(lambda: native.save(folder, whole, about, text), "export")
+    processes.written(lambda: path.write_text(said), "figures")
+    return figures
+
+
+def _rounded(params: Any, dtype: str) -> Any:
+    """Floating params in the dtype of the export."""
+    real = jnp.issubdtype
+
+    def cast(x: Any) -> Any:
+        return x.astype(dtype) if real(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(cast, params)

@@ -1,0 +1,225 @@
+"""SpecEE from a config: exit predictors for a target, and what they cost its text.
+
+EAGLE's layer, which proposes the candidates, is loaded, or trained here first. The
+layers where held-out tokens stop most often are the first level of the schedule. Beside
+the predictors two rules stop that were not trained: after a fixed layer, and where the
+candidates' law is sure.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+import decoding
+import models
+from models.errors import ConfigError
+from models.heads.formats import native
+from models.predictors import exit_predictor
+from training.evaluation import calibration
+from training.data import text_corpus
+from training.data import documents
+from training.loop import fit
+from training.runs import draft_head_run
+from training.loop import step_health
+from training.evaluation import lossy_quality
+from training.loop import optimizers
+from training.objectives.predictors import specee
+
+
+class Training:
+    """The predictors of one target: what a config says, resolved."""
+
+    def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
+        self.config, self.workdir = config, pathlib.Path(workdir)
+        self.lm = models.load(config.model) if lm is None else lm
+        if self.lm.tokenizer is None or not self.lm.config.eos:
+            raise ConfigError(
+                f"config.model={config.model!r} needs a tokenizer.json and an EOS"
+            )
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        c = config.data
+        self.folder = pathlib.Path(c.directory or self.workdir / "data")
+        self.documents = documents.both(self.lm, c, self.folder, self.workdir)
+        held, e = self.documents[1], config.evaluate
+        sizes = (e.prompts, e.prompt_tokens, e.new_tokens)
+        self.prompts = documents.requests(self.lm, held, *sizes, config.seed)
+        self.draft = native.load(self._draft(), self.lm)
+        self.frozen = {"target": self.lm.params, "heads": self.draft}
+
+    def _draft(self) -> pathlib.Path:
+        """The folder of EAGLE's layer."""
+        if self.config.heads:
+            return pathlib.Path(self.config.heads)
+        folder = self.workdir / "eagle"
+        if not (folder / "figures.json").exists():
+            own = self.config.eagle.copy_and_resolve_references()
+            own.model, own.data.source = self.config.model, self.config.data.source
+            own.data.directory = str(self.folder)
+            draft_head_run.run(own, folder, self.lm)
+        return folder / "export"
+
+    def answers(self, asked: float) -> Any:
+        """What the layers say, each of them asked with that probability."""
+        o = self.config.objective
+        return specee.answers(
+            self.lm.model, o.candidates, asked, self.config.seed, o.part
+        )
+
+    def fit(self) -> fit.Result:
+        """Train, or resume; checkpoints hold the predictors alone."""
+        c, t, o = self.config.data, self.config.train, self.config.objective
+        train = self.documents[0]
+        corpus = text_corpus.Corpus(train.tokens, self.lm.config.eos[0], train.masks)
+        steps = -(-c.tokens // (c.batch * c.window))
+        stage = text_corpus.Stage(steps, c.batch, c.window)
+        stream = text_corpus.Stream(corpus, (stage,), self.config.seed, numbered=True)
+        schedule = optimizers.warmup_stable_decay(
+            t.rate, steps, min(t.warmup, steps // 4), steps // 4
+        )
+        key = jax.random.key(self.config.seed)
+        depth = self.lm.config.n_layers
+        return fit.fit(
+            exit_predictor.init(key, depth, o.candidates, o.width),
+            specee.objective(),
+            optimizers.adamw(schedule, weight_decay=t.weight_decay),
+            text_corpus.DataIterator(stream),
+            steps=steps,
+            workdir=self.workdir,
+            rows_at_once=t.rows_at_once,
+            clip=t.clip,
+            target=self.answers(o.asked),
+            frozen=self.frozen,
+            save_every=t.save_every,
+            keep=t.keep,
+            log_every=t.log_every,
+            bad_steps=step_health.from_config(t),
+            compute_dtype=t.get("compute_dtype", ""),
+        )
+
+    def held_out(self, params: Any) -> dict[str, Any]:
+        """The metrics of the objective, and where tokens stop if all layers are asked.
+
+        `stops`: of all places, the share that stops after 1, 2, .. L layers.
+        `calibration`: what all predictors said, beside whether their layer was right.
+        """
+        c, depth = self.config.evaluate, self.lm.config.n_layers
+        batches = documents.windows(self.documents[1], c.tokens, c.window)
+        read, own = self.answers(1.0), specee.objective()
+
+        @jax.jit
+        def one(params: Any, frozen: Any, batch: Any) -> Any:
+            found = read(frozen, batch)
+            loss, metrics = own.loss(params, batch, found)
+            sure = specee.log_odds(params, found.features) > 0
+            stop, first = specee.first_stops(sure, found)
+            layer = jnp.where(stop > 0, first, depth - 1)
+            counts = jnp.zeros(depth).at[layer].add(found.weights)
+            said = jax.nn.sigmoid(specee.log_odds(params, found.features))
+            share = jnp.broadcast_to(found.weights[..., None], said.shape)
+            return {**metrics, "loss": loss}, counts, (said, found.right, share)
+
+        each = [one(params, self.frozen, batch) for batch in batches]
+        places = [float(np.sum(m[1])) for m in each]
+        if not sum(places):
+            raise ConfigError(
+                f"evaluate.tokens={c.tokens}: no answer in so many held-out tokens"
+            )
+        metrics = {
+            k: float(np.average([m[0][k] for m in each], weights=places))
+            for k in each[0][0]
+        }
+        counts = np.sum([np.asarray(m[1]) for m in each], 0)
+        said, right, share = (
+            np.stack([np.asarray(m[2][i]) for m in each]) for i in range(3)
+        )
+        return {
+            **metrics,
+            "stops": (counts / counts.sum()).tolist(),
+            "calibration": calibration.bins(said, right, share)._asdict(),
+        }
+
+    def decoded(self, params: Any, static: tuple[int, ...]) -> dict[str, Any]:
+        """Layers a token and the text's distance, by every schedule and rule."""
+        c, depth = self.config.evaluate, self.lm.config.n_layers
+        every, size = tuple(range(depth - 1)), self.config.objective.candidates
+        methods = {}
+        for name, layers in (("two levels", static), ("every layer", every)):
+            for threshold in c.thresholds:
+                own = decoding.Spec(
+                    "drafters/specee", static=layers, threshold=float(threshold)
+                )
+                methods[f"{name}, {threshold:g}"] = (decoding.Method(own), params)
+        rules = {f"layer {i + 1}": exit_predictor.after(depth, size, i) for i in every}
+        for share in c.confidences:
+            rules[f"confidence {share:g}"] = exit_predictor.sure(
+                depth, size, float(share)
+            )
+        for name, rule in rules.items():
+            own = decoding.Spec("drafters/specee", static=every, threshold=0.5)
+            methods[name] = (decoding.Method(own), rule)
+        kept = lossy_quality.compared(
+            self.lm,
+            self.prompts,
+            {
+                name: (method, {"heads": self.draft, "exits": rule})
+                for name, (method, rule) in methods.items()
+            },
+            c.new_tokens,
+            c.temperature,
+        )
+        for name, row in kept.items():
+            memories, each = row.pop("memories"), row["each"]
+            each["layers"] = [float(depth * n) for n in each["calls"]]
+            if name != "plain":
+                taken = [np.asarray(memory.taken) for memory in memories]
+                each["layers"] = [float(n @ np.arange(1, depth + 1)) for n in taken]
+            row["layers"] = sum(each["layers"]) / sum(each["calls"])
+        return kept
+
+
+def frequent(stops: list[float], count: int) -> tuple[int, ...]:
+    """The `count` layers where most tokens stop early, ascending, from 0."""
+    early = np.asarray(stops[:-1])
+    if not 1 <= count <= len(early):
+        raise ConfigError(f"static={count}: choose 1 to {len(early)} layers")
+    best = np.argsort(-early, kind="stable")[:count]
+    return tuple(sorted(best.tolist()))
+
+
+def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, Any]:
+    """Train, measure, decode and export; resumes where it stopped.
+
+    `workdir/export` holds the predictors, `workdir/figures.json` the figures.
+    """
+    training = Training(config, workdir, lm)
+    result = training.fit()
+    params = jax.tree.map(jnp.asarray, result.params)
+    held = training.held_out(params)
+    static = frequent(held["stops"], config.static)
+    figures: dict[str, Any] = {
+        "parameters": int(sum(x.size for x in jax.tree.leaves(params))),
+        "steps": result.step,
+        "seen_tokens": result.step * config.data.batch * config.data.window,
+        "seconds": result.seconds,
+        "held_out": held,
+        "static": list(static),
+        "decoding": training.decoded(params, static),
+    }
+    about = {
+        "head": "exits",
+        "target": config.model,
+        "fingerprint": native.fingerprint(training.lm.params),
+        "static": list(static),
+        "stops": held["stops"],
+    }
+    folder = pathlib.Path(config.export or training.workdir / "export")
+    native.save(folder, params, about)
+    path = training.workdir / "figures.json"
+    path.write_text(json.dumps(figures, indent=2) + "\n")
+    logging.info("held out: %s", held)
+    return figures

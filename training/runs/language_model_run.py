@@ -1,0 +1,242 @@
+"""From a config to a trained, measured and exported language model."""
+
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tokenizers
+from absl import logging
+
+import models
+from models import transformer
+from models.checkpoints import rope
+from models.distributed import processes, sharding
+from models.errors import ConfigError
+from models.text import hf_tokenizer
+from training.runs import model_cards
+from training.data import text_corpus
+from training.evaluation import language_model
+from training.loop import fit
+from training.loop import step_health
+from training.loop import optimizers
+from training.data import file_groups
+from training.data import copy_augmentation
+from training.data import sources
+from training.data import train_bpe
+from training.objectives.language_models import next_token
+
+
+def model_config(config: Any) -> transformer.Config:
+    """The transformer of a config's `model` and `data.vocab_size`."""
+    m = config.model
+    rotary = {"rope_type": "default", "rope_theta": m.rope_theta}
+    return transformer.Config(
+        vocab_size=config.data.vocab_size,
+        d_model=m.d_model,
+        n_layers=m.n_layers,
+        n_heads=m.n_heads,
+        n_kv_heads=m.n_kv_heads,
+        head_dim=m.head_dim,
+        d_ff=m.d_ff,
+        max_positions=m.max_positions,
+        ropes=(rope.build(rotary, m.head_dim, m.max_positions, "model.rope_theta"),),
+        eos=(0,),
+    )
+
+
+def source_texts(config: Any, split: str, workdir: pathlib.Path) -> list[str]:
+    """The texts of a split: of a source that has splits, or of `data.parts` of it."""
+    d = config.data
+    if not d.parts:
+        return sources.texts(d.source, split, d.directory or workdir / "data")
+    chosen = [file_groups.Part(**part) for part in d.parts]
+    return file_groups.texts(d.source, chosen, split, d.held)
+
+
+def read_data(
+    config: Any, workdir: pathlib.Path
+) -> tuple[tokenizers.Tokenizer, list[str], list[str]]:
+    """The tokenizer (trained on the training split, or given) and both splits."""
+    splits = [source_texts(config, split, workdir) for split in file_groups.SPLITS]
+    path = workdir / "tokenizer.json"
+    if config.data.tokenizer:
+        tokenizer = train_bpe.load(config.data.tokenizer)
+    elif path.exists():
+        tokenizer = train_bpe.load(path)
+    else:
+        tokenizer = train_bpe.train(splits[0], config.data.vocab_size)
+    if tokenizer.get_vocab_size() != config.data.vocab_size:
+        raise ConfigError(
+            f"the tokenizer has {tokenizer.get_vocab_size()} tokens, "
+            f"data.vocab_size={config.data.vocab_size}: make them equal"
+        )
+    workdir.mkdir(parents=True, exist_ok=True)
+    processes.written(lambda: tokenizer.save(str(path)), "tokenizer")
+    return tokenizer, splits[0], splits[1]
+
+
+def encoded(
+    tokenizer: tokenizers.Tokenizer, texts: list[str], folder: pathlib.Path
+) -> list[np.ndarray]:
+    """The texts as tokens, kept in `folder` under a hash of tokenizer and texts."""
+    digest = hashlib.sha256(tokenizer.to_str().encode())
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+    path = folder / f"tokens-{digest.hexdigest()[:16]}.npz"
+    if path.exists():
+        with np.load(path) as kept:
+            return np.split(kept["flat"], kept["ends"][:-1])
+    documents = list(train_bpe.encode(tokenizer, texts))
+    ends = np.cumsum([len(d) for d in documents])
+    other = path.with_suffix(f".{os.getpid()}.npz")
+    np.savez(other, flat=np.concatenate(documents), ends=ends)
+    other.replace(path)
+    return documents
+
+
+def stream(
+    config: Any,
+    tokenizer: tokenizers.Tokenizer,
+    texts: list[str],
+    folder: pathlib.Path,
+) -> text_corpus.Stream:
+    """The training batches of a config; encoded texts are kept in `folder`."""
+
+    def ids(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer.encode(text).ids)
+
+    corpus = text_corpus.Corpus(encoded(tokenizer, texts, folder), separator=0)
+    how = copy_augmentation.Repeats(
+        share=config.data.repeat_share,
+        markers=tuple(ids(text) for text in config.data.markers),
+        comment=ids("\n# "),
+        newline=ids("\n"),
+    )
+    stages = tuple(text_corpus.Stage(*stage) for stage in config.data.stages)
+    logging.info(
+        "%d training tokens, %d steps", len(corpus), sum(s.steps for s in stages)
+    )
+    return text_corpus.Stream(corpus, stages, config.seed, how)
+
+
+def optimizer(config: Any, steps: int) -> Any:
+    """Muon for the layers and Adam for the rest, both warm-up/stable/decay."""
+    t = config.train
+    muon, adam = (
+        optimizers.warmup_stable_decay(peak, steps, t.warmup, t.decay)
+        for peak in (t.muon_rate, t.adam_rate)
+    )
+    return optimizers.muon(muon, adam, weight_decay=t.weight_decay)
+
+
+def train(config: Any, workdir: pathlib.Path, batches: text_corpus.Stream) -> fit.Result:
+    """Run (or resume) `fit` for the config's model on `batches`."""
+    shape = model_config(config)
+    t = config.train
+    params = transformer.transformer(shape).init(jax.random.key(config.seed))
+    count = sum(int(np.size(x)) for x in jax.tree.leaves(params))
+    logging.info("%d parameters", count)
+    plan = sharding.on(config.get("mesh", ""), "train", config.get("rules", ""), shape)
+    return fit.fit(
+        params,
+        next_token.objective(shape),
+        optimizer(config, batches.steps),
+        text_corpus.DataIterator(batches, *sharding.share(plan)),
+        plan=plan,
+        steps=batches.steps,
+        workdir=workdir,
+        rows_at_once=t.rows_at_once,
+        clip=t.clip,
+        save_every=t.save_every,
+        keep=t.keep,
+        log_every=t.log_every,
+        bad_steps=step_health.from_config(t),
+        compute_dtype=t.get("compute_dtype", ""),
+    )
+
+
+def rounded(config: Any, params: Any, tokenizer: tokenizers.Tokenizer) -> models.Loaded:
+    """The model as it is shipped: weights in bfloat16, tokenizer beside them."""
+    shape = model_config(config)
+    settings = {
+        "eos_token": train_bpe.SEPARATOR,
+        "model_max_length": shape.max_positions,
+        "clean_up_tokenization_spaces": False,
+    }
+    return models.Loaded(
+        transformer.transformer(shape, jnp.bfloat16),
+        jax.tree.map(lambda x: x.astype(jnp.bfloat16), params),
+        hf_tokenizer.Tokenizer(tokenizer, shape.eos, settings),
+    )
+
+
+def measure(
+    config: Any,
+    lm: models.Loaded,
+    tokenizer: tokenizers.Tokenizer,
+    held_out: list[str],
+) -> dict[str, Any]:
+    """Held-out bits per byte and copying of a loaded model."""
+    documents = list(train_bpe.encode(tokenizer, held_out))
+    size = sum(len(text.encode()) for text in held_out)
+    e = config.evaluate
+    bits = language_model.bits_per_byte(
+        lm.config, lm.params, documents, size, window=e.window, context=e.context
+    )
+    figures = {
+        "bits": bits.bits_per_byte,
+        "nats": bits.nats_per_token,
+        "held_tokens": bits.tokens,
+        "held_bytes": bits.bytes,
+        "window": e.window,
+        "context": e.context,
+    }
+    for name in ("seen", "unseen"):
+        marker = tokenizer.encode(e[f"{name}_marker"]).ids
+        copied = language_model.copying(lm, documents, marker, seed=config.seed)
+        figures[name] = e[f"{name}_marker"]
+        figures[f"{name}_matched"] = copied.matched
+        figures[f"{name}_prefix"] = copied.prefix
+        figures["cases"], figures["copy_of"] = copied.cases, copied.of
+    return figures
+
+
+def run(config: Any, workdir: str | pathlib.Path) -> dict[str, Any]:
+    """Train, export and measure; resumes where it stopped. Returns the figures.
+
+    The export (`config.export`, by default `workdir/export`) holds the weights in
+    bfloat16 in HF layout, the tokenizer, and a model card with the figures, which are
+    measured on what `models.load` reads back. They are also in `workdir/figures.json`.
+    """
+    workdir = pathlib.Path(workdir)
+    tokenizer, texts, held_out = read_data(config, workdir)
+    batches = stream(config, tokenizer, texts, workdir)
+    result = train(config, workdir, batches)
+    folder = pathlib.Path(config.export or workdir / "export")
+    shipped = rounded(config, sharding.fetch(result.params), tokenizer)
+    processes.written(lambda: models.save(shipped, folder), "export")
+    seen = sum(s.steps * s.batch * s.window for s in batches.stages)
+    figures = {
+        "parameters": sum(x.size for x in jax.tree.leaves(result.params)),
+        "embedding": result.params["embedding"]["tokens"].size,
+        "train_files": len(texts),
+        "held_files": len(held_out),
+        "train_tokens": len(batches.corpus),
+        "steps": result.step,
+        "seen_tokens": seen,
+        "epochs": seen / len(batches.corpus),
+        "hours": result.seconds / 3600,
+        **measure(config, models.load(folder), tokenizer, held_out),
+    }
+    text = model_cards.render(config, figures)
+    said = json.dumps(figures, indent=2) + "\n"
+    if processes.leads():
+        (workdir / "figures.json").write_text(said)
+        (folder / "README.md").write_text(text, encoding="utf-8")
+    processes.meet("figures")
+    return figures
