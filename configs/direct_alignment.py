@@ -22,7 +22,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.name = "direct_alignment"
     c.seed = 0
     c.model = "tiny"
-    c.mesh = "auto"  # "data=2,tensor=4": see experiments/defaults.py
+    c.mesh = "auto"  # "data=2,tensor=4": see experiments/recipes/defaults.py
     c.rules = ""
 
     # The draft: a model to start from, or (start empty) the shape of a new one.

@@ -18,7 +18,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.stage = "prompt_set"
     config.seed = 0
     config.model = "tiny"
-    config.mesh = "auto"  # "data=2,tensor=4": see experiments/defaults.py
+    config.mesh = "auto"  # "data=2,tensor=4": see experiments/recipes/defaults.py
     config.rules = ""
     config.drafts = ml_collections.ConfigDict({"draft": "tiny-draft"})
     config.recipe = "token_recycling"

@@ -30,7 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.name = "scaling_laws"
     c.seed = 0  # of the texts
     c.model = "tiny"
-    c.mesh = "auto"  # "data=2,tensor=4": see experiments/defaults.py
+    c.mesh = "auto"  # "data=2,tensor=4": see experiments/recipes/defaults.py
     c.rules = ""
 
     c.tokens = (125_000, 250_000, 500_000, 1_000_000)  # that a draft is trained on

@@ -23,7 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.seed = 0
     c.model = "tiny"
     c.draft = "tiny-draft"
-    c.mesh = "auto"  # "data=2,tensor=4": see experiments/defaults.py
+    c.mesh = "auto"  # "data=2,tensor=4": see experiments/recipes/defaults.py
     c.rules = ""
 
     c.objective = ml_collections.ConfigDict()

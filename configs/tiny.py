@@ -13,7 +13,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.stage = "train_lm"
     c.name = "tiny"
     c.seed = 0
-    c.mesh = "auto"  # "data=2,fsdp=4": see experiments/defaults.py
+    c.mesh = "auto"  # "data=2,fsdp=4": see experiments/recipes/defaults.py
     c.rules = ""
 
     c.model = ml_collections.ConfigDict()

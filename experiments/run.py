@@ -4,7 +4,7 @@ Writes W/{config.json, report.json, report.md, report.html, figures/*.png,
 metrics.jsonl}. Fields are overridden with --config.field=value. Every finished piece is
 kept in W: the same command again goes on where the last one stopped. SIGTERM saves and
 ends with status 75, which asks to be started again. Several processes run the same
-command: see experiments/distributed.py.
+command: see experiments/launch/join.py.
 """
 
 import sys
@@ -15,8 +15,12 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments import console, defaults, distributed, evaluate, report, settings
-from experiments.store import Store
+from experiments import console
+from experiments.launch import join
+from experiments.recipes import defaults, settings
+from experiments.reporting import report
+from experiments.run_folder import Store
+from experiments.studies import evaluate
 from models.errors import ConfigError, DecodaxError
 from training.loop import preemption
 
@@ -40,15 +44,15 @@ def run(
         language_model_run.run(config, str(store.path))
         return {}
     if stage == "kernels":
-        from experiments import kernels
+        from experiments.studies.kernels import tpu_compilation
 
         store.claim(config)
-        return kernels.run(config, store, list(command))
+        return tpu_compilation.run(config, store, list(command))
     if stage == "cache_features":
-        from experiments import heads
+        from experiments.trainings import draft_heads
 
-        store.claim(config, heads.SELECTION)
-        heads.cache(config, store)
+        store.claim(config, draft_heads.SELECTION)
+        draft_heads.cache(config, store)
         return {}
     found = _found(stage, config, store)
     found["commands"] = [" ".join(command)] if command else []
@@ -58,69 +62,69 @@ def run(
 def _found(stage: str, config: ConfigDict, store: Store) -> dict[str, Any]:
     """What a stage measured, for the report."""
     if stage == "train_acceptance":
-        from experiments import acceptance
+        from experiments.trainings import acceptance_head
 
         store.claim(config)
-        return acceptance.run(config, store)
+        return acceptance_head.run(config, store)
     if stage in ("train_exits", "train_judge"):
-        from experiments import lossy
+        from experiments.trainings import judge
 
         store.claim(config)
-        return (lossy.judge if stage == "train_judge" else lossy.early)(config, store)
+        return (judge.judge if stage == "train_judge" else judge.early)(config, store)
     if stage == "train_drafts":
-        from experiments import drafts
+        from experiments.trainings import draft_models
 
-        store.claim(config, drafts.SELECTION)
-        return drafts.run(config, store)
+        store.claim(config, draft_models.SELECTION)
+        return draft_models.run(config, store)
     if stage == "train_heads":
-        from experiments import heads
+        from experiments.trainings import draft_heads
 
-        store.claim(config, heads.SELECTION)
-        return heads.run(config, store)
+        store.claim(config, draft_heads.SELECTION)
+        return draft_heads.run(config, store)
     if stage == "scaling_laws":
-        from experiments import scaling_laws
+        from experiments.studies import scaling_laws
 
         store.claim(config, scaling_laws.SELECTION)
         return scaling_laws.run(config, store)
     if stage == "speed":
-        from experiments import speed
+        from experiments.studies import synthetic_speed
 
-        store.claim(config, speed.SELECTION)
-        return speed.run(config, store)
+        store.claim(config, synthetic_speed.SELECTION)
+        return synthetic_speed.run(config, store)
     if stage == "prompt_set":
-        from experiments import prompt_set
+        from experiments.studies import prompt_set
 
         store.claim(config, prompt_set.SELECTION)
         return prompt_set.run(config, store)
     store.claim(config, defaults.SELECTION)
     if stage == "peers":
-        from experiments import peers
+        from experiments.studies import hf_transformers
 
-        return peers.run(config, store)
+        return hf_transformers.run(config, store)
     if stage == "replay":
-        from experiments import replay
+        from experiments.studies import replay
 
         return replay.run(config, store)
     if stage == "budget":
-        from experiments import budget
+        from experiments.studies import tree_budget
 
-        return budget.run(config, store)
+        return tree_budget.run(config, store)
     if stage == "trim_vocabulary":
-        from experiments import trims
+        from experiments.studies import vocab_trim
 
-        return trims.run(config, store)
+        return vocab_trim.run(config, store)
     if stage == "online":
-        from experiments import online
+        from experiments.studies import online_draft
 
-        return online.run(config, store)
+        return online_draft.run(config, store)
     if stage == "parallel":
-        from experiments import parallel
+        from experiments.studies import pearl_overlap
 
-        return parallel.run(config, store)
+        return pearl_overlap.run(config, store)
     if stage == "laws":
-        from experiments import laws
+        from experiments.studies import verifier_acceptance
 
-        return laws.run(config, store)
+        return verifier_acceptance.run(config, store)
     return evaluate.run(config, store)
 
 
@@ -132,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     values = flags.FlagValues()
     flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
-    distributed.define(values)
+    join.define(values)
     try:
         config, rest = settings.resolve(arguments)
         try:
@@ -142,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if left or not values["workdir"].value:
             raise ConfigError(f"missing --workdir, or stray {left}\n{USAGE}")
         workdir = values["workdir"].value
-        distributed.start(values)
+        join.start(values)
         command = ["python -m experiments.run", *arguments]
         with preemption.watch():
             found = run(config, workdir, command)

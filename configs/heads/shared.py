@@ -86,7 +86,7 @@ def teacher() -> ml_collections.ConfigDict:
 
 
 def decoding() -> ml_collections.ConfigDict:
-    """Decoding beside plain decoding; see experiments/defaults.py."""
+    """Decoding beside plain decoding; see experiments/recipes/defaults.py."""
     c = ml_collections.ConfigDict()
     c.tasks = ("code",)
     c.temperatures = (0.0, 0.8)
@@ -118,7 +118,7 @@ def get_config(
     c.seed = 0
     c.seeds = ()  # several seeds: one training and one row each; (): `seed` alone
     c.model = "tiny"
-    c.mesh = "auto"  # "data=2,tensor=4": see experiments/defaults.py
+    c.mesh = "auto"  # "data=2,tensor=4": see experiments/recipes/defaults.py
     c.rules = ""
     c.head = ""
     c.init = ml_collections.ConfigDict(type_safe=False)

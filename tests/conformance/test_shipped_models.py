@@ -2,7 +2,7 @@
 
 The toy models of the other tests are exact, so that their texts are compared bit for
 bit; here blocks of several widths round, and a first difference must be a rounding tie
-(experiments/identity.py). By seven of them, all take some 70 minutes:
+(experiments/measurement/identity.py). By seven of them, all take some 70 minutes:
 `pytest -m long tests/conformance/test_shipped_models.py`.
 """
 
@@ -12,9 +12,10 @@ import pytest
 
 import models
 from decoding import Method, Spec, catalogue
-from experiments import measure, tasks
-from experiments.bench import Bench, Case
-from experiments.measure import Cell
+from experiments.measurement import measured_row
+from experiments.measurement.measured_row import Cell
+from experiments.measurement.workbench import Bench, Case
+from experiments.prompts import builtin_tasks
 from models.errors import MethodError
 from models.predictors import acceptance_predictor, exit_predictor
 from tests.conformance import kit
@@ -57,7 +58,9 @@ def bench(batch: int) -> Bench:
 @functools.cache
 def prompts() -> list[list[int]]:
     """Eight beginnings of held-out code."""
-    found = tasks.build(bench(8).lm, ("code",), len(LENGTHS), max(LENGTHS))["code"]
+    found = builtin_tasks.build(bench(8).lm, ("code",), len(LENGTHS), max(LENGTHS))[
+        "code"
+    ]
     return [row[:n] for row, n in zip(found, LENGTHS, strict=True)]
 
 
@@ -99,7 +102,9 @@ def identical(method: Method, batch: int) -> bool | None:
     reference = Case(Method(), TEMPERATURE)
     run = own.once(Case(method, TEMPERATURE), given(batch), SEED)
     cell = Cell("method", method, "code", TEMPERATURE, SEED, batch)
-    found = measure.identical(own, cell, reference, run, plain(batch), given(batch))
+    found = measured_row.identical(
+        own, cell, reference, run, plain(batch), given(batch)
+    )
     assert found["identical_to_plain"] is None or found["compared_tokens"] > 0
     return found["identical_to_plain"]
 
@@ -124,5 +129,5 @@ def test_fault_another_seed():
     case = Case(Method(), TEMPERATURE)
     other = bench(8).once(case, prompts(), SEED + 1)
     cell = Cell("method", Method(), "code", TEMPERATURE, SEED, 8)
-    found = measure.identical(bench(8), cell, case, other, plain(8), prompts())
+    found = measured_row.identical(bench(8), cell, case, other, plain(8), prompts())
     assert found["identical_to_plain"] is False

@@ -4,8 +4,9 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import defaults, machine
-from experiments.bench import Model
+from experiments.measurement import machine
+from experiments.measurement.workbench import Model
+from experiments.recipes import defaults
 from models import transformer
 
 VOCAB = 257

@@ -5,7 +5,11 @@ import pytest
 
 from decoding import catalogue
 from decoding.catalogue import Spec
-from experiments import bench, budget, report, settings, store
+from experiments import run_folder
+from experiments.measurement import workbench
+from experiments.recipes import settings
+from experiments.reporting import report
+from experiments.studies import tree_budget
 from models.errors import ConfigError
 
 TREES = (
@@ -28,7 +32,7 @@ def config():
 def test_no_tree_of_the_recipe_exceeds_its_budget():
     config = settings.load("configs/budget.py")
     seen = {}
-    for entry in budget.entries(config):
+    for entry in tree_budget.entries(config):
         spec = entry.method.topology
         draw = Spec(spec.name).card.draws[0]
         nodes = spec.build({"draw": draw}).nodes
@@ -41,8 +45,8 @@ def test_no_tree_of_the_recipe_exceeds_its_budget():
 
 
 def test_a_run_and_its_report(config, tmp_path, lm, draft):
-    place = store.Store(tmp_path)
-    found = budget.run(config, place, lm, draft)
+    place = run_folder.Store(tmp_path)
+    found = tree_budget.run(config, place, lm, draft)
     rows = found["budget"]
     assert len(rows) == 2 and all(r["drafts"] == 2 for r in rows)
     for row in rows:
@@ -53,9 +57,9 @@ def test_a_run_and_its_report(config, tmp_path, lm, draft):
     assert "| rsd_c ≥ chain | 2 | 0 |" in text and "all are" in text
     assert (tmp_path / "figures" / "budget_t0.png").exists()
     config.seed = 1
-    assert budget.run(config, place, lm, draft)["budget"] == rows
+    assert tree_budget.run(config, place, lm, draft)["budget"] == rows
     config.temperatures = (0.8,)  # under rejection only the law is plain decoding's
-    made = budget.run(config, place, lm, draft)
+    made = tree_budget.run(config, place, lm, draft)
     assert [r["identical_to_plain"] for r in made["budget"]] == [None, None]
     assert not any("plain" in note for t in made["tables"] for note in t["notes"])
 
@@ -63,30 +67,30 @@ def test_a_run_and_its_report(config, tmp_path, lm, draft):
 def test_difference_by_hand():
     """Two prompts: 6 / 3 + 6 / 2 against 6 / 6 + 6 / 4 calls; the same rows give 0."""
     more, less = ({"new": [6, 6], "calls": c} for c in ([3, 2], [6, 4]))
-    gap, error = bench.difference([more], [less])
+    gap, error = workbench.difference([more], [less])
     assert gap == pytest.approx(12 / 5 - 12 / 10) and 0 < error < 0.5
-    assert bench.difference([more], [more]) == (0.0, 0.0)
+    assert workbench.difference([more], [more]) == (0.0, 0.0)
     noise = np.random.default_rng(0).integers(2, 6, 200)
     first, second = ({"new": [6] * 100, "calls": c} for c in (noise[:100], noise[100:]))
-    gap, error = bench.difference([first], [second])
+    gap, error = workbench.difference([first], [second])
     assert abs(gap) < 4 * error  # planted: the same law of calls is no difference
 
 
 def test_a_line_on_identical_texts():
     """Rows of a law that is not plain decoding's token for token have none."""
     good, bad, law = ({"identical_to_plain": x} for x in (True, False, None))
-    assert budget.identical([good, good]) == ["plain decoding's texts: all are."]
-    assert "1 rows are NOT" in budget.identical([good, bad])[0]
-    assert budget.identical([good, law]) == []
+    assert tree_budget.identical([good, good]) == ["plain decoding's texts: all are."]
+    assert "1 rows are NOT" in tree_budget.identical([good, bad])[0]
+    assert tree_budget.identical([good, law]) == []
 
 
 def test_mistakes_are_named(config, lm, draft, tmp_path):
     config.trees = (("chain", 1, TREES[0][2]),)
     with pytest.raises(ConfigError, match="verifies 2 drafts"):
-        budget.run(config, store.Store(tmp_path), lm, draft)
+        tree_budget.run(config, run_folder.Store(tmp_path), lm, draft)
     config.budgets = (5,)
     with pytest.raises(ConfigError, match="has none"):
-        budget.entries(config)
+        tree_budget.entries(config)
     config.budgets, config.batch = (), 3
     with pytest.raises(ConfigError, match="multiple"):
-        budget.run(config, store.Store(tmp_path / "b"), lm, draft)
+        tree_budget.run(config, run_folder.Store(tmp_path / "b"), lm, draft)

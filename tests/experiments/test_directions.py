@@ -1,6 +1,6 @@
 """Differences of two methods on the texts that both have."""
 
-from experiments import directions
+from experiments.measurement import paired_difference
 
 
 def row(method, task, calls, t=0.8):
@@ -22,7 +22,7 @@ ROWS = [
 
 def test_directions_by_hand():
     """All tasks of both: 96 tokens in 38 calls against 48; then 48 in 36 and 24."""
-    found = directions.table(ROWS, [("a", "b"), ("b", "a"), ("a", "absent")])
+    found = paired_difference.table(ROWS, [("a", "b"), ("b", "a"), ("a", "absent")])
     assert found["heads"] == ["direction", "T", "difference", "holds"]
     lines = {tuple(line[:2]): line[2:] for line in found["lines"]}
     assert len(lines) == len(found["lines"]) == 4
@@ -35,7 +35,7 @@ def test_directions_by_hand():
     # The third pair is said to be missing, and no other.
     missing = "not compared, for want of rows in common: a ≥ absent."
     assert found["notes"][1:] == [missing]
-    assert len(directions.table(ROWS, [("a", "b")])["notes"]) == 1
+    assert len(paired_difference.table(ROWS, [("a", "b")])["notes"]) == 1
 
 
 def test_seeds_are_no_further_prompts():
@@ -43,14 +43,14 @@ def test_seeds_are_no_further_prompts():
     pair = [("a", "b")]
     once = [row for row in ROWS if row["task"] == "code" and row["temperature"] == 0.8]
     seeds = [{**row, "seed": seed} for row in once for seed in range(3)]
-    found = [directions.table(rows, pair)["lines"] for rows in (once, seeds)]
+    found = [paired_difference.table(rows, pair)["lines"] for rows in (once, seeds)]
     assert found[0] == found[1]
     # Planted: as twelve texts they would seem surer.
     texts = [{**row, "task": seed} for row in once for seed in range(3)]
-    assert directions.table(texts, pair)["lines"] != found[0]
+    assert paired_difference.table(texts, pair)["lines"] != found[0]
 
 
 def test_of_one_text_nothing_is_known_but_the_same():
     """A method beside itself is even."""
-    found = directions.table(ROWS, [("a", "a")])
+    found = paired_difference.table(ROWS, [("a", "a")])
     assert {line[-1] for line in found["lines"]} == {"even"}

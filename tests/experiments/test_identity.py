@@ -7,9 +7,9 @@ import pytest
 from decoding import compose
 from decoding.catalogue import Spec
 from decoding.loops import engines
-from experiments import identity, measure
-from experiments.bench import Bench, Case
-from experiments.measure import Cell
+from experiments.measurement import identity, measured_row
+from experiments.measurement.measured_row import Cell
+from experiments.measurement.workbench import Bench, Case
 
 EPS = float(np.finfo(np.float32).eps)
 PLAIN = compose.Method()
@@ -69,10 +69,10 @@ def test_planted_fault_turns_a_row_false(lm, temperature):
     case, plain = (Case(with_(m, varied), temperature) for m in (LOOKUP, PLAIN))
     expected = bench.once(plain, prompts, 0)
     same = bench.once(case, prompts, 0)
-    found = measure.identical(bench, cell, plain, same, expected, prompts)
+    found = measured_row.identical(bench, cell, plain, same, expected, prompts)
     assert found["identical_to_plain"] is True and found["compared_tokens"] > 8000
     bad = bench.once(case, prompts, 0, perturbed(lm, 1e-3))
-    found = measure.identical(bench, cell, plain, bad, expected, prompts)
+    found = measured_row.identical(bench, cell, plain, bad, expected, prompts)
     assert found["identical_to_plain"] is False
     assert any(not d["tie"] for d in found["differences"])
 

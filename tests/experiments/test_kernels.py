@@ -4,7 +4,9 @@ import sys
 
 import pytest
 
-from experiments import kernels, run, settings
+from experiments import run
+from experiments.recipes import settings
+from experiments.studies.kernels import tpu_compilation
 from models.errors import ConfigError
 
 ROW = {
@@ -36,7 +38,7 @@ def test_report_by_hand():
             {"form": "xla", "nodes": 64, "ms": 5.0, "gb_s": 4.0},
         ],
     }
-    text = kernels.markdown(report)
+    text = tpu_compilation.markdown(report)
     row = "| v4 | 8B | 8192 | 64 | 8 | 8 heads × 256 slots | 1 | 12.0 | 16 | 264.0 |"
     assert f"{row} 1.100 | 0 |" in text
     assert "| xla | 64 | 5.00 | 4.0 | 2.50 |" in text

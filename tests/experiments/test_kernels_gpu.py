@@ -8,8 +8,8 @@ import ml_collections
 import pytest
 
 from configs import kernels
-from experiments import kernels_gpu
-from experiments.store import Store
+from experiments.run_folder import Store
+from experiments.studies.kernels import gpu_timing
 from kernels import plan as planning
 from kernels import verify
 
@@ -38,7 +38,7 @@ SMALL = {
 
 def test_every_table_is_filled(tmp_path):
     settings = ml_collections.ConfigDict({**kernels.get_config().gpu, **SMALL})
-    found = kernels_gpu.measure(settings, Store(tmp_path))
+    found = gpu_timing.measure(settings, Store(tmp_path))
     count = {name: len(rows) for name, rows in found.items()}
     assert count == {
         "bandwidth": 1,
@@ -48,21 +48,21 @@ def test_every_table_is_filled(tmp_path):
         "hydragen": 2,
         "rounds": 2,
     }
-    text = kernels_gpu.markdown(found)
+    text = gpu_timing.markdown(found)
     assert "nan" not in text and "inf" not in text
     # A second reading is from the folder: nothing is measured again.
-    assert kernels_gpu.measure(settings, Store(tmp_path)) == found
+    assert gpu_timing.measure(settings, Store(tmp_path)) == found
 
 
 def test_a_row_says_what_was_run(monkeypatch):
     """A kernel that was asked for and did not take the call; planted: fp32 logits of
     too few tokens on a Hopper, and a GPU that is none."""
     monkeypatch.setattr(planning, "platform", lambda: "hopper")
-    taken = functools.partial(kernels_gpu._taken, "pallas", verify.choose)
+    taken = functools.partial(gpu_timing._taken, "pallas", verify.choose)
     shape = verify.Shape(1, 1, 4096, jnp.dtype(jnp.float32))
     assert taken(shape) == "pallas"
     assert taken(dataclasses.replace(shape, vocab=300)) == "pallas: xla"
-    assert kernels_gpu._taken("xla", verify.choose, shape) == "xla"
+    assert gpu_timing._taken("xla", verify.choose, shape) == "xla"
     monkeypatch.setattr(planning, "platform", lambda: "gpu")
     assert taken(shape) == "pallas: xla"
 
@@ -82,7 +82,7 @@ def test_a_ratio_is_of_the_same_size():
         "hydragen": [],
         "rounds": [{"nodes": 1, "ms": 2.0, "mbu": 0.5}],
     }
-    lines = kernels_gpu.markdown(found).splitlines()
+    lines = gpu_timing.markdown(found).splitlines()
     line = next(x for x in lines if x.startswith("| xla | 64 | 8 |"))
     assert "| 2.00 | 1.00 |" in line
     line = next(x for x in lines if x.startswith("| xla | 128 | 8 |"))

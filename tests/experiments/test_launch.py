@@ -11,7 +11,10 @@ import time
 
 import pytest
 
-from experiments import launch, local, merge, store
+from experiments import run_folder
+from experiments.launch import command as launch
+from experiments.launch import local_processes
+from experiments.reporting import sweep
 from models.errors import ConfigError
 from tests.golden import make_launch
 
@@ -97,7 +100,7 @@ def test_backends_say_what_they_need(capsys):
 
 
 def test_processes_are_told_of_each_other(tmp_path):
-    assert local.run([str(tmp_path), "ends"], 2, 3, CHILD) == 0
+    assert local_processes.run([str(tmp_path), "ends"], 2, 3, CHILD) == 0
     told = [(tmp_path / f"began{i}").read_text().split() for i in range(2)]
     assert told[0] == told[1] and told[0][:2] == ["3", "2"]
     assert told[0][2].startswith("localhost:")
@@ -105,7 +108,7 @@ def test_processes_are_told_of_each_other(tmp_path):
 
 def test_one_that_fails_ends_the_others(tmp_path, capfd):
     """Within seconds, where the other would have slept for a minute."""
-    assert local.run([str(tmp_path), "fails"], 2, 0, CHILD) == 3
+    assert local_processes.run([str(tmp_path), "fails"], 2, 0, CHILD) == 3
     assert (tmp_path / "stopped1").exists()
     assert "process 0 ended with 3" in capfd.readouterr().err
 
@@ -120,16 +123,18 @@ def test_sigterm_is_passed_on(tmp_path):
 
     thread = threading.Thread(target=stop)
     thread.start()
-    assert local.run([str(tmp_path), "sleeps"], 2, 0, CHILD) == 75
+    assert local_processes.run([str(tmp_path), "sleeps"], 2, 0, CHILD) == 75
     thread.join()
     assert all((tmp_path / f"stopped{i}").exists() for i in range(2))
 
 
 def test_fault_a_launcher_that_waits(tmp_path, monkeypatch):
     """Planted: nobody is ended, so that one failure leaves the other asleep."""
-    monkeypatch.setattr(local.subprocess.Popen, "terminate", lambda self: None)
-    monkeypatch.setattr(local, "PATIENCE", 0.2)
-    assert local.run([str(tmp_path), "fails"], 2, 0, CHILD) == 3
+    monkeypatch.setattr(
+        local_processes.subprocess.Popen, "terminate", lambda self: None
+    )
+    monkeypatch.setattr(local_processes, "PATIENCE", 0.2)
+    assert local_processes.run([str(tmp_path), "fails"], 2, 0, CHILD) == 3
     assert not (tmp_path / "stopped1").exists()
 
 
@@ -142,7 +147,7 @@ def pointed(folder: pathlib.Path, name: str, lines: list) -> tuple[str, str]:
         "rows": [],
         "tables": [table],
     }
-    store.write(folder / name / "report.json", whole)
+    run_folder.write(folder / name / "report.json", whole)
     return name, str(folder / name)
 
 
@@ -152,7 +157,7 @@ def test_one_report_over_all_points(tmp_path):
         pointed(tmp_path, "x=2", [["3", "4"]]),
     ]
     points.append(("x=3", str(tmp_path / "absent")))
-    merge.write(tmp_path, points)
+    sweep.write(tmp_path, points)
     text = (tmp_path / "report.md").read_text()
     assert "| x=1 | 1 | 2 |\n| x=2 | 3 | 4 |" in text and text.count("said") == 1
     assert "Without a report so far: x=3" in text
@@ -160,7 +165,7 @@ def test_one_report_over_all_points(tmp_path):
     assert list(kept["points"]) == ["x=1", "x=2"] and kept["missing"] == ["x=3"]
     (tmp_path / "x=1" / "report.json").write_text("{")
     with pytest.raises(ConfigError, match="run its point again"):
-        merge.write(tmp_path, points)
+        sweep.write(tmp_path, points)
 
 
 def test_a_sweep_runs_and_resumes(tmp_path, monkeypatch):
@@ -176,7 +181,7 @@ def test_a_sweep_runs_and_resumes(tmp_path, monkeypatch):
         pointed(folder.parent, folder.name, [[flags["--config.seed"], "x"]])
         return 0
 
-    monkeypatch.setattr(local, "run", run)
+    monkeypatch.setattr(local_processes, "run", run)
     command = [f"--config={QUICK}", f"--workdir={tmp_path}", "--sweep=seed=1,2"]
     assert launch.main(command) == 75
     assert not (tmp_path / "report.md").exists()
@@ -187,8 +192,8 @@ def test_a_sweep_runs_and_resumes(tmp_path, monkeypatch):
 
 def test_commands_of_a_local_run():
     """What is printed is what is started."""
-    lines = local.described(("--config=a b",), 2, 1)
+    lines = local_processes.described(("--config=a b",), 2, 1)
     words = shlex.split(lines[1])
     assert "JAX_PROCESS_ID=1" in words and words[-1] == "--config=a b"
     assert words[-4:-1] == ["python", "-m", "experiments.run"]
-    assert local.described(("x",), 1, 0) == ["python -m experiments.run x"]
+    assert local_processes.described(("x",), 1, 0) == ["python -m experiments.run x"]

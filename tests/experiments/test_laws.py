@@ -9,7 +9,10 @@ import pytest
 
 from decoding import base
 from decoding.catalogue import Spec
-from experiments import laws, report, settings, store
+from experiments import run_folder
+from experiments.recipes import settings
+from experiments.reporting import report
+from experiments.studies import verifier_acceptance
 from models.errors import ConfigError
 
 
@@ -23,14 +26,14 @@ def config():
 
 
 def test_every_lossless_verifier_has_its_forms():
-    for name in laws.lossless():
-        assert set(laws.FORMS[name]) == set(Spec(name).build({}).draws)
+    for name in verifier_acceptance.lossless():
+        assert set(verifier_acceptance.FORMS[name]) == set(Spec(name).build({}).draws)
 
 
 def test_a_run_and_its_report(config, tmp_path, lm, draft):
     config.verifiers = ("verifiers/recursive_rejection",)
-    place = store.Store(tmp_path)
-    found = laws.run(config, place, lm, draft)
+    place = run_folder.Store(tmp_path)
+    found = verifier_acceptance.run(config, place, lm, draft)
     rows = found["laws"]
     assert len(rows) == 3 and all(r["holds"] for r in rows)
     assert sum(r["kind"] == "mean" for r in rows) == 1  # without replacement, k = 3
@@ -46,36 +49,36 @@ def test_a_run_and_its_report(config, tmp_path, lm, draft):
     assert "Accepted and due" in (tmp_path / "report.html").read_text()
     # Finished rows are not measured again.
     config.seed = 1
-    assert laws.run(config, place, lm, draft)["laws"] == rows
+    assert verifier_acceptance.run(config, place, lm, draft)["laws"] == rows
 
 
 def test_fault_another_laws_form(config, lm, draft, monkeypatch):
     """Planted: drafts with replacement held against the form of those without."""
-    p, q = (x[:, :6] for x in laws.pairs(config, lm, draft))
-    cell = laws.Cell("verifiers/recursive_rejection", base.IID, 3, 1.0)
+    p, q = (x[:, :6] for x in verifier_acceptance.pairs(config, lm, draft))
+    cell = verifier_acceptance.Cell("verifiers/recursive_rejection", base.IID, 3, 1.0)
     verifier = Spec(cell.verifier).build({})
     config.samples = 4096
-    right = laws.measure(cell, verifier, p, q, config)
-    forms = laws.FORMS[cell.verifier]
+    right = verifier_acceptance.measure(cell, verifier, p, q, config)
+    forms = verifier_acceptance.FORMS[cell.verifier]
     monkeypatch.setitem(forms, base.IID, forms[base.NO_REPLACE])
-    wrong = laws.measure(cell, verifier, p, q, config)
+    wrong = verifier_acceptance.measure(cell, verifier, p, q, config)
     assert right["holds"] and not wrong["holds"]
 
 
 def test_places_are_after_what_was_read(config, lm, draft):
     """The laws at a place do not depend on the tokens from there on."""
-    p, _ = laws.pairs(config, lm, draft)
+    p, _ = verifier_acceptance.pairs(config, lm, draft)
     assert p.shape == (3, 257) and np.isfinite(p).all()
 
 
 def test_mistakes_are_named(config, lm, draft):
     config.pairs = 10_000
     with pytest.raises(ConfigError, match="places"):
-        laws.pairs(config, lm, draft)
+        verifier_acceptance.pairs(config, lm, draft)
     config.temperatures = (0.0,)
     with pytest.raises(ConfigError, match="above 0"):
-        laws.table(config)
+        verifier_acceptance.table(config)
     config.verifiers = ("verifiers/greedy",)
     config.temperatures = (1.0,)
     with pytest.raises(ConfigError, match="no closed form"):
-        laws.table(config)
+        verifier_acceptance.table(config)

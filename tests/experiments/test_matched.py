@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments import matched
-from experiments.matched import Counts
+from experiments.measurement import equal_quality
+from experiments.measurement.equal_quality import Counts
 from models.errors import DataError
 
 PROMPTS = 40
@@ -27,14 +27,14 @@ def test_by_hand():
         "more": Counts([12], [4], [2], [8]),
         "far": Counts([40], [4], [5], [8]),
     }
-    found = matched.against(own, base)
+    found = equal_quality.against(own, base)
     assert found["same"]["base"] == 2 and found["same"]["gain"] == 0
     assert found["more"]["gain"] == pytest.approx(0.5)
     assert found["far"]["better"] is None and found["far"]["gained"] == 10
     # A setting that loses more and gains less than another does the baseline no harm.
     worse = [*base, Counts([4], [4], [3], [8])]
-    assert matched.against(own, worse)["same"]["base"] <= 2
-    lines = matched.table("t", "loss", found, "tokens/call", "rule")["lines"]
+    assert equal_quality.against(own, worse)["same"]["base"] <= 2
+    lines = equal_quality.table("t", "loss", found, "tokens/call", "rule")["lines"]
     assert lines[0][3:] == ["2.00", "+0.0 % (+0.0 to +0.0)", "even"]
     assert lines[2][3:] == ["–", "–", "not matched"]
 
@@ -50,13 +50,15 @@ def test_looseness_is_no_merit():
         "better": setting(rng, 0.2, 1.6 * 1.15),
         "worse": setting(rng, 0.2, 1.6 * 0.85),
     }
-    found = matched.against(own, base)
+    found = equal_quality.against(own, base)
     assert [found[name]["better"] for name in own] == ["even", "yes", "no"]
     assert found["better"]["ci95"][0] < 0.15 < found["better"]["ci95"][1]
-    exact = matched.against({"even": own["even"]._replace(lost=[0] * PROMPTS)}, base)
+    exact = equal_quality.against(
+        {"even": own["even"]._replace(lost=[0] * PROMPTS)}, base
+    )
     assert exact["even"]["better"] == "yes" and exact["even"]["gain"] > 1
 
 
 def test_no_baseline():
     with pytest.raises(DataError, match="no baseline"):
-        matched.against({}, [])
+        equal_quality.against({}, [])

@@ -6,9 +6,8 @@ import pytest
 
 from decoding import compose, stats
 from decoding.catalogue import Spec
-from experiments import bench as benches
-from experiments import curve, machine
-from experiments.bench import Bench, Case
+from experiments.measurement import block_width_cost, machine, workbench
+from experiments.measurement.workbench import Bench, Case
 from models.errors import ConfigError
 
 LOOKUP = compose.Method(Spec("drafters/prompt_lookup"))
@@ -24,15 +23,15 @@ def test_loop_share():
 
 
 def test_repeated_four_grams():
-    assert benches.repeated([1, 2, 3, 4, 5, 6]) == 0.0
-    assert benches.repeated([1] * 10) == 1 - 1 / 7
+    assert workbench.repeated([1, 2, 3, 4, 5, 6]) == 0.0
+    assert workbench.repeated([1] * 10) == 1 - 1 / 7
 
 
 def test_interval_holds_the_ratio_and_narrows():
     new, calls = [40, 50, 60, 70], [20, 40, 30, 50]
-    low, high = benches.tokens_per_call_interval(new, calls)
+    low, high = workbench.tokens_per_call_interval(new, calls)
     assert low < sum(new) / sum(calls) < high
-    assert benches.tokens_per_call_interval([40] * 4, [20] * 4) == [2.0, 2.0]
+    assert workbench.tokens_per_call_interval([40] * 4, [20] * 4) == [2.0, 2.0]
 
 
 def test_text_does_not_depend_on_the_batch(lm):
@@ -51,24 +50,24 @@ def test_batches_must_be_full(lm):
 
 def test_the_constant_model_reads_any_tree(lm):
     """One wider than its table too: rows come again in their order."""
-    table = benches.constant(lm).params["table"]
-    wide = jnp.zeros((1, benches.CONSTANT_ROWS + 3, 32))
-    found = benches.constant(lm).model.head({"table": table}, wide)[0]
-    np.testing.assert_array_equal(found[: benches.CONSTANT_ROWS], table)
-    np.testing.assert_array_equal(found[benches.CONSTANT_ROWS :], table[:3])
+    table = workbench.constant(lm).params["table"]
+    wide = jnp.zeros((1, workbench.CONSTANT_ROWS + 3, 32))
+    found = workbench.constant(lm).model.head({"table": table}, wide)[0]
+    np.testing.assert_array_equal(found[: workbench.CONSTANT_ROWS], table)
+    np.testing.assert_array_equal(found[workbench.CONSTANT_ROWS :], table[:3])
     # Planted: the last row for all that are wider, as an index past the end reads.
-    assert not np.array_equal(found[benches.CONSTANT_ROWS :], [table[-1]] * 3)
+    assert not np.array_equal(found[workbench.CONSTANT_ROWS :], [table[-1]] * 3)
 
 
 def test_constant_model_costs_no_layers_and_writes_no_text_end(lm):
     bench = Bench(lm, {}, 32, 24)
-    run = benches.Run()
+    run = workbench.Run()
     part, keys = bench.batches([[1, 2, 3]], 0)[0]
     bench.decode(Case(LOOKUP, 0.0, constant=True), part, keys, run)
     assert run.new_tokens == 24
     assert not set(run.tokens[0]) & set(lm.model.config.eos)
     # Row i of the table is what node i says: plain decoding always reads row 0.
-    plain = benches.Run()
+    plain = workbench.Run()
     bench.decode(Case(compose.Method(), 0.0, constant=True), part, keys, plain)
     table = np.asarray(bench.stub.params["table"])
     assert set(plain.tokens[0]) == {int(table[0].argmax())}
@@ -83,24 +82,24 @@ def test_bytes_read(lm, draft):
     case = Case(method)
     run = bench.once(case, prompts, 0)
     keys = run.calls[0] * (4 + 12) * 2 * 2 * 2 * 8 * 4  # k and v, layers, groups, d
-    weights = benches.weight_bytes(lm), benches.weight_bytes(draft)
+    weights = workbench.weight_bytes(lm), workbench.weight_bytes(draft)
     assert run.draft_rounds == run.rounds
     expected = run.rounds * (weights[0] + weights[1]) + keys
-    assert benches.bytes_read(bench, case, run, prompts) == expected
+    assert workbench.bytes_read(bench, case, run, prompts) == expected
 
 
 def test_call_times_and_suggestion(lm):
-    times = curve.call_times(lm, (1, 2), context=16, size=64, repeats=2)
+    times = block_width_cost.call_times(lm, (1, 2), context=16, size=64, repeats=2)
     assert [t["width"] for t in times] == [1, 2]
     assert times[0]["plain_calls"] == 1.0 and times[1]["ms"] > 0
     made = [
         {"width": w, "ms": 0.0, "plain_calls": c}
         for w, c in ((1, 1.0), (2, 2.0), (4, 2.5), (8, 8.0))
     ]
-    good = curve.suggest(made, [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3])
+    good = block_width_cost.suggest(made, [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3])
     assert good["width"] == 4 and good["tokens_per_call"] == pytest.approx(3.4)
     assert good["speedup"] == pytest.approx(3.4 * 0.9 / 2.5)
-    assert curve.suggest(made, [0.1] * 7)["width"] == 1
+    assert block_width_cost.suggest(made, [0.1] * 7)["width"] == 1
 
 
 def test_hardware_and_cache():

@@ -5,8 +5,11 @@ import types
 import numpy as np
 import pytest
 
-from experiments import machine, online, report, settings
-from experiments.store import Store
+from experiments.measurement import machine
+from experiments.recipes import settings
+from experiments.reporting import report
+from experiments.run_folder import Store
+from experiments.studies import online_draft
 from models.errors import ConfigError
 from tests.training import test_online as toys
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
@@ -31,8 +34,8 @@ def test_a_switch_of_domain():
         own = documents.Documents([np.arange(6) + 6 * at], None)
         rows = documents.requests(target, own, 8 * calls, 2, 24, (0, at))
         streams.append([rows[i : i + 8] for i in range(0, len(rows), 8)])
-    served = online._served(c, target, draft, streams, lambda rate: None)
-    found = online.summary(served, 4)
+    served = online_draft._served(c, target, draft, streams, lambda rate: None)
+    found = online_draft.summary(served, 4)
     assert found["recovered"] > 0.8 and found["recovered_ci95"][0] > 0.5
     # Planted: a draft that stopped, or never learned, is far from where it was.
     assert found["before"] - found["after_stopped"] > 0.3
@@ -49,17 +52,17 @@ def test_summary_by_hand():
     served = {
         arm: {"first": calls(first), "second": calls(second)}
         for arm, first, second in (
-            (online.LEARNING, 40, 32),
-            (online.STOPPED, 40, 20),
-            (online.NEVER, 30, 16),
+            (online_draft.LEARNING, 40, 32),
+            (online_draft.STOPPED, 40, 20),
+            (online_draft.NEVER, 30, 16),
         )
     }
-    found = online.summary(served, 1)
+    found = online_draft.summary(served, 1)
     assert found["lost"] == pytest.approx(2.0)
     assert found["recovered"] == pytest.approx(0.6)
     assert (found["texts"], found["equal"]) == (4, 2)
-    served[online.STOPPED]["second"] = calls(45)
-    assert online.summary(served, 1)["recovered"] is None  # nothing was lost
+    served[online_draft.STOPPED]["second"] = calls(45)
+    assert online_draft.summary(served, 1)["recovered"] is None  # nothing was lost
 
 
 @pytest.mark.usefixtures("quick_compilation")
@@ -69,19 +72,19 @@ def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: 
     c.update(prompt_tokens=8, max_new_tokens=6)
     c.method.drafter.update(places=8, window=8, best=4)
     place = Store(tmp_path)
-    found = online.run(c, place, small, small)
+    found = online_draft.run(c, place, small, small)
     assert found["online"][0]["texts"] == 8
     made = report.write(place, settings.plain(c), found)
     text = (tmp_path / "report.md").read_text()
     assert made["online"] and "| never |" in text and "lost:" in text
     never = lambda *_: pytest.fail("what was served was served again")
-    monkeypatch.setattr(online, "_served", never)
-    assert online.run(c, place, small, small)["online"] == found["online"]
+    monkeypatch.setattr(online_draft, "_served", never)
+    assert online_draft.run(c, place, small, small)["online"] == found["online"]
 
 
 def test_bad_settings(tmp_path):
     lm = types.SimpleNamespace()
     with pytest.raises(ConfigError, match=r"config\.second is empty"):
-        online.run(recipe(), Store(tmp_path), lm, lm)
+        online_draft.run(recipe(), Store(tmp_path), lm, lm)
     with pytest.raises(ConfigError, match=r"config\.settled=200"):
-        online.run(recipe(second="x.jsonl", settled=200), Store(tmp_path), lm, lm)
+        online_draft.run(recipe(second="x.jsonl", settled=200), Store(tmp_path), lm, lm)

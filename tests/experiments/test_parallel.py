@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
-from experiments import machine, parallel, report, settings
-from experiments.bench import Bench, Case
-from experiments.store import Store
+from experiments.measurement import machine
+from experiments.measurement.workbench import Bench, Case
+from experiments.recipes import settings
+from experiments.reporting import report
+from experiments.run_folder import Store
+from experiments.studies import pearl_overlap
 from models.errors import ConfigError
 from tests.conformance import kit
 from tests.methods.drafters.test_pearl import near
@@ -37,12 +40,12 @@ def test_runs(right):
     lm = kit.model(0, vocab=4)
     draft = lm if right else near(lm, kit.model(1, vocab=4))
     bench = Bench(lm, {"draft": draft}, 4, 24, len(PROMPTS))
-    for name in (parallel.CHAIN, parallel.PEARL):
-        run = bench.once(Case(parallel.method(name, 3), 0.8), PROMPTS, 0)
-        found = parallel.runs(name, run)
+    for name in (pearl_overlap.CHAIN, pearl_overlap.PEARL):
+        run = bench.once(Case(pearl_overlap.method(name, 3), 0.8), PROMPTS, 0)
+        found = pearl_overlap.runs(name, run)
         if right:
             assert found == [1] * len(PROMPTS)
-        elif name == parallel.CHAIN:
+        elif name == pearl_overlap.CHAIN:
             assert found == [walked(x, 3) for x in run.origin]
             assert min(found) > 1 and found != run.calls  # planted: rounds, not runs
         else:
@@ -53,8 +56,8 @@ def test_runs(right):
 def test_modelled_times():
     """Serial: 5 (3 * 2 + 9) ms; in parallel the longer of 3 * 2 and 7, five times."""
     costs = {3: 7.0, 4: 9.0}
-    assert parallel.modelled(parallel.CHAIN, 3, 5, costs, 2.0) == 75.0
-    assert parallel.modelled(parallel.PEARL, 3, 5, costs, 2.0) == 35.0
+    assert pearl_overlap.modelled(pearl_overlap.CHAIN, 3, 5, costs, 2.0) == 75.0
+    assert pearl_overlap.modelled(pearl_overlap.PEARL, 3, 5, costs, 2.0) == 35.0
 
 
 @pytest.mark.usefixtures("quick_compilation")
@@ -62,7 +65,7 @@ def test_a_study_and_its_report(small, tmp_path, monkeypatch):  # noqa: F811
     """The target drafts for itself: chains of 3 tokens a call, and runs without end."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)
     c, place = recipe(), Store(tmp_path)
-    found = parallel.run(c, place, small, small)
+    found = pearl_overlap.run(c, place, small, small)
     rows = found["parallel"]
     assert len(rows) == 4 and all(row["identical_to_plain"] for row in rows)
     assert all(np.array_equal(row["runs"], [1, 1]) for row in rows)
@@ -72,15 +75,15 @@ def test_a_study_and_its_report(small, tmp_path, monkeypatch):  # noqa: F811
     assert "| chain | 2 | 3.00 (3.00–3.00) | 6.00 (6.00–6.00) |" in text
     assert "| +3.00 ± 0.00 |" in text and "all are." in text
     never = lambda *_: pytest.fail("a finished row was measured again")
-    monkeypatch.setattr(parallel, "row", never)
-    assert parallel.run(c, place, small, small)["parallel"] == rows
+    monkeypatch.setattr(pearl_overlap, "row", never)
+    assert pearl_overlap.run(c, place, small, small)["parallel"] == rows
 
 
 def test_bad_settings(small, tmp_path):  # noqa: F811
     c = recipe()
     c.gammas = (1, 2)
     with pytest.raises(ConfigError, match=r"config\.gammas=\(1, 2\)"):
-        parallel.run(c, Store(tmp_path), small, small)
+        pearl_overlap.run(c, Store(tmp_path), small, small)
     c.gammas, c.batch = (2,), 3
     with pytest.raises(ConfigError, match=r"config\.prompts=2"):
-        parallel.run(c, Store(tmp_path), small, small)
+        pearl_overlap.run(c, Store(tmp_path), small, small)

@@ -7,8 +7,12 @@ import signal
 import pytest
 
 from decoding.serving import continuous_batching
-from experiments import kills, prompt_set, report, run, settings, store
+from experiments import run, run_folder
+from experiments.recipes import settings
+from experiments.reporting import report
+from experiments.studies import prompt_set
 from models.errors import CheckpointError, ConfigError, DataError
+from tests.stress import kill_and_resume
 from training.loop import preemption
 
 
@@ -26,7 +30,7 @@ def config(tmp_path):
 
 
 def execute(config, folder, lm):
-    place = store.Store(folder)
+    place = run_folder.Store(folder)
     place.claim(config, prompt_set.SELECTION)
     found = prompt_set.run(config, place, lm)
     return report.write(place, settings.plain(config), found)
@@ -77,7 +81,7 @@ def test_stopped_and_started_again(config, tmp_path, lm, monkeypatch):
     assert texts[0] == texts[1]
     (written,) = made["tables"][0]["lines"]
     assert written[1] == "10" and len(seen) >= 10
-    timings = store.Store(tmp_path / "w").lines("timings")
+    timings = run_folder.Store(tmp_path / "w").lines("timings")
     assert {t["sitting"] for t in timings} == {0, 1, 2}
 
 
@@ -113,12 +117,12 @@ def test_what_changed_is_shown(config, tmp_path, lm):
 def test_a_run_that_cannot_write(config, tmp_path, lm, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot be written.*--workdir"):
-        store.Store(tmp_path / "file" / "run")
+        run_folder.Store(tmp_path / "file" / "run")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    place = store.Store(tmp_path / "w")
+    place = run_folder.Store(tmp_path / "w")
     place.claim(config)
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(CheckpointError, match=r"x.json cannot be written.*No space"):
@@ -132,11 +136,11 @@ def test_a_run_that_cannot_write(config, tmp_path, lm, monkeypatch):
 
 
 def test_a_torn_line_of_a_log(tmp_path):
-    place = store.Store(tmp_path)
+    place = run_folder.Store(tmp_path)
     place.append("timings", a=1)
     with (tmp_path / "timings.jsonl").open("a") as file:
         file.write('{"a": 2')
-    again = store.Store(tmp_path)
+    again = run_folder.Store(tmp_path)
     again.append("timings", a=3)
     assert again.lines("timings") == [{"a": 1}, {"a": 3}]
 
@@ -152,7 +156,7 @@ def test_status_of_the_command(config, tmp_path, monkeypatch, capsys):
 
 
 def kill(tmp_path, kind, kills_, terms):
-    tally = kills.kill(kind, tmp_path / kind, kills_, terms)
+    tally = kill_and_resume.kill(kind, tmp_path / kind, kills_, terms)
     assert tally.wrong == []
     assert (tally.killed, tally.preempted) == (kills_, terms)
     assert tally.resumed == kills_ + terms and tally.compared >= 1
@@ -160,7 +164,7 @@ def kill(tmp_path, kind, kills_, terms):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", kills.KINDS)
+@pytest.mark.parametrize("kind", kill_and_resume.KINDS)
 def test_signals_at_random_times(tmp_path, kind):
     """25 SIGKILLs and 10 SIGTERMs of each kind of run, 70 in all; of those in training
     at least 10 fall into a checkpoint's writing."""
@@ -171,8 +175,8 @@ def test_signals_at_random_times(tmp_path, kind):
 @pytest.mark.long
 def test_fault_a_run_that_begins_anew(tmp_path, monkeypatch):
     """Planted: the comparison is with a run of another seed's texts."""
-    sound = kills.texts
+    sound = kill_and_resume.texts
     monkeypatch.setitem(
-        kills.KINDS, "prompts", lambda f: [x + f.name for x in sound(f)]
+        kill_and_resume.KINDS, "prompts", lambda f: [x + f.name for x in sound(f)]
     )
-    assert kills.kill("prompts", tmp_path / "k", 1, 0).wrong
+    assert kill_and_resume.kill("prompts", tmp_path / "k", 1, 0).wrong

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import models
-from experiments import questions
+from experiments.prompts import question_files
 from models.errors import ConfigError, DataError
 
 LINES = [
@@ -30,12 +30,12 @@ def lm():
 
 
 def test_categories_in_the_files_order(file):
-    found = questions.read(file)
+    found = question_files.read(file)
     assert list(found) == ["multi_turn", "qa", "prompts"]
     assert found["qa"] == [["Who?"], ["Where?"]]
     assert [len(turns) for turns in found["multi_turn"]] == [2, 2]
-    assert questions.choose(file, ()) == ("multi_turn", "qa", "prompts")
-    assert questions.choose(file, ("qa",)) == ("qa",)
+    assert question_files.choose(file, ()) == ("multi_turn", "qa", "prompts")
+    assert question_files.choose(file, ("qa",)) == ("qa",)
 
 
 def test_a_later_turn_holds_the_answers_before_it(lm):
@@ -45,7 +45,9 @@ def test_a_later_turn_holds_the_answers_before_it(lm):
         asked.append(lm.tokenizer.decode(prompt))
         return "Roses."
 
-    prompts = questions.conversation(lm, ["A poem.", "Shorter.", "More."], 99, answer)
+    prompts = question_files.conversation(
+        lm, ["A poem.", "Shorter.", "More."], 99, answer
+    )
     texts = [lm.tokenizer.decode(p) for p in prompts]
     assert texts[0] == "A poem.\n\n"
     assert texts[1] == "A poem.\n\nRoses.\n\nShorter.\n\n"
@@ -55,12 +57,12 @@ def test_a_later_turn_holds_the_answers_before_it(lm):
 
 def test_a_chat_template_is_used_where_there_is_one(lm, monkeypatch):
     monkeypatch.setattr(lm.tokenizer, "template", "{{ messages[0].content }}!")
-    prompts = questions.conversation(lm, ["Hi"], 99, lambda prompt: "")
+    prompts = question_files.conversation(lm, ["Hi"], 99, lambda prompt: "")
     assert lm.tokenizer.decode(prompts[0]) == "Hi!"
 
 
 def test_prompts_by_task(lm, file):
-    found = questions.build(lm, file, ("qa", "multi_turn"), 2, 12, 4)
+    found = question_files.build(lm, file, ("qa", "multi_turn"), 2, 12, 4)
     assert [lm.tokenizer.decode(p) for p in found["qa"]] == ["Who?\n\n", "Where?\n\n"]
     assert len(found["multi_turn"]) == 2
     assert lm.tokenizer.decode(found["multi_turn"][1]).endswith("Shorten it.\n\n")
@@ -72,13 +74,13 @@ def test_bad_lines(tmp_path, line, words):
     path = tmp_path / "bad.jsonl"
     path.write_text(line)
     with pytest.raises(DataError, match=words):
-        questions.read(str(path))
+        question_files.read(str(path))
 
 
 def test_bad_settings(lm, file, tmp_path):
     with pytest.raises(ConfigError, match="is no file"):
-        questions.read(str(tmp_path / "none.jsonl"))
+        question_files.read(str(tmp_path / "none.jsonl"))
     with pytest.raises(ConfigError, match="no category 'maths'"):
-        questions.choose(file, ("maths",))
+        question_files.choose(file, ("maths",))
     with pytest.raises(ConfigError, match="gives 2 prompts of 'qa'"):
-        questions.build(lm, file, ("qa",), 3, 12, 4)
+        question_files.build(lm, file, ("qa",), 3, 12, 4)

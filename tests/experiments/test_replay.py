@@ -10,7 +10,10 @@ import pytest
 
 import models
 from decoding import Method, Spec
-from experiments import directions, replay, run, settings
+from experiments import run
+from experiments.measurement import paired_difference
+from experiments.recipes import settings
+from experiments.studies import replay
 from models.errors import ConfigError, DataError
 from models.synthetic import recorded
 
@@ -107,7 +110,7 @@ def test_repeated_requests():
         twice["target_calls"] * (1 + twice["drafted_per_call"])
     )
     assert twice["tokens_per_node"] == pytest.approx(node)
-    gap = directions.table(
+    gap = paired_difference.table(
         [{"method": "a", **twice}, {"method": "b", **once}],
         [("a", "b"), ("b", "a")],
         by={},

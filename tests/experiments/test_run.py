@@ -5,7 +5,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from experiments import defaults, evaluate, measure, page, report, settings, store, svg
+from experiments import run_folder
+from experiments.measurement import measured_row
+from experiments.recipes import defaults, settings
+from experiments.reporting import html, report, svg
+from experiments.studies import evaluate
 from models.errors import ConfigError
 
 SCHEMA = (
@@ -17,7 +21,7 @@ SCHEMA = (
 
 
 def execute(config, folder, lm, drafts=None):
-    place = store.Store(folder)
+    place = run_folder.Store(folder)
     place.claim(config, defaults.SELECTION)
     found = evaluate.run(config, place, lm, drafts)
     found["commands"] = ["python -m experiments.run"]
@@ -96,14 +100,14 @@ def test_text_is_coloured_by_origin():
         "calls": 1,
         "loop_share": 0.5,
     }
-    made = page.sample(sample)
+    made = html.sample(sample)
     assert 'class="o1" title="depth 1">&lt;y&gt;<' in made
     assert 'class="o6" title="depth 9">z<' in made and "a &lt;b&gt;" in made
     assert ">x<" in made and "2 of them drafted; 50 % is one exact" in made
 
 
 def test_resume_repeats_nothing(config, tmp_path, lm, monkeypatch):
-    real, made = measure.row, []
+    real, made = measured_row.row, []
 
     def row(bench, cell, *rest):
         if len(made) == 1:
@@ -111,7 +115,7 @@ def test_resume_repeats_nothing(config, tmp_path, lm, monkeypatch):
         made.append(cell.key)
         return real(bench, cell, *rest)
 
-    monkeypatch.setattr(measure, "row", row)
+    monkeypatch.setattr(measured_row, "row", row)
     with pytest.raises(KeyboardInterrupt):
         execute(config, tmp_path, lm)
     first = (tmp_path / "rows" / f"{made[0]}.json").read_text()
@@ -120,7 +124,7 @@ def test_resume_repeats_nothing(config, tmp_path, lm, monkeypatch):
         made.append(cell.key)
         return real(bench, cell, *rest)
 
-    monkeypatch.setattr(measure, "row", second)
+    monkeypatch.setattr(measured_row, "row", second)
     execute(config, tmp_path, lm)
     assert made == ["plain-text-t0-b1-s0", "prompt_lookup-text-t0-b1-s0"]
     assert (tmp_path / "rows" / f"{made[0]}.json").read_text() == first
@@ -129,30 +133,30 @@ def test_resume_repeats_nothing(config, tmp_path, lm, monkeypatch):
 
 
 def test_conflicting_config_is_refused(config, tmp_path):
-    store.Store(tmp_path).claim(config, defaults.SELECTION)
+    run_folder.Store(tmp_path).claim(config, defaults.SELECTION)
     with config.unlocked():
         config.methods = ("plain",)  # chooses rows
-    store.Store(tmp_path).claim(config, defaults.SELECTION)
+    run_folder.Store(tmp_path).claim(config, defaults.SELECTION)
     with config.unlocked():
         config.max_new_tokens = 25
     with pytest.raises(ConfigError, match="max_new_tokens: 24 -> 25"):
-        store.Store(tmp_path).claim(config, defaults.SELECTION)
+        run_folder.Store(tmp_path).claim(config, defaults.SELECTION)
 
 
 def test_another_machine_is_refused(config, tmp_path):
-    place = store.Store(tmp_path)
+    place = run_folder.Store(tmp_path)
     evaluate.provenance(place)
     file = tmp_path / "parts" / "provenance.json"
     kept = json.loads(file.read_text())
     kept["hardware"]["processor"] = "another"
-    store.write(file, kept)
+    run_folder.write(file, kept)
     with pytest.raises(ConfigError, match="processor: another"):
         evaluate.provenance(place)
 
 
 def test_broken_piece_names_itself(tmp_path):
-    place = store.Store(tmp_path)
-    store.text(tmp_path / "rows" / "x.json", "{")
+    place = run_folder.Store(tmp_path)
+    run_folder.text(tmp_path / "rows" / "x.json", "{")
     with pytest.raises(ConfigError, match=r"x.json.*delete"):
         place.get("rows", "x")
 

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from experiments import machine, report, scaling_laws, scaling_report, settings
-from experiments.store import Store
+from experiments.measurement import machine
+from experiments.recipes import settings
+from experiments.reporting import report
+from experiments.run_folder import Store
+from experiments.studies import scaling_laws, scaling_laws_report
 from models.errors import ConfigError
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
 from training.runs import draft_model_run
@@ -88,7 +91,7 @@ def test_laws_of_known_points():
     """The slopes that the points were made with, and none where none is; planted: the
     axes' names exchanged."""
     rows = known()
-    made = scaling_report.made({"points": rows, "batches": timed(rows)})
+    made = scaling_laws_report.made({"points": rows, "batches": timed(rows)})
     by = {(law["what"], *law["axes"]): law for law in made["scaling"]["laws"]}
     law = by["tokens/call", "training tokens", "parameters"]
     for i, slope in enumerate((0.3, 0.1)):
@@ -106,9 +109,9 @@ def test_laws_of_known_points():
 def test_by_depth_is_given_the_draft_before():
     """6 of 10 rounds commit one draft, 3 of them two; planted: of all rounds."""
     row = {"calls": [4, 6], "accepted": [[2, 1, 0], [4, 2, 0]]}
-    assert scaling_report.by_depth(row) == [0.6, 0.5, 0.0]
-    assert scaling_report.by_depth(row) != [0.6, 0.3, 0.0]
-    assert scaling_report.first(row) == [2, 4]
+    assert scaling_laws_report.by_depth(row) == [0.6, 0.5, 0.0]
+    assert scaling_laws_report.by_depth(row) != [0.6, 0.3, 0.0]
+    assert scaling_laws_report.first(row) == [2, 4]
 
 
 @pytest.mark.parametrize(

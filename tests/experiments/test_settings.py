@@ -8,7 +8,10 @@ import pytest
 import configs
 from decoding import catalogue
 from decoding.catalogue import Spec
-from experiments import evaluate, run, settings, tasks
+from experiments import run
+from experiments.prompts import builtin_tasks
+from experiments.recipes import settings
+from experiments.studies import evaluate
 from models.errors import ConfigError
 
 RECIPES = sorted(
@@ -66,7 +69,7 @@ def short_of_texts(config):
     given = config.get("data", "")
     if (isinstance(given, str) and given) or not {"text"} & {*config.get("tasks", ())}:
         return False
-    return config.prompts > len(tasks.TEXTS.read_text().splitlines())
+    return config.prompts > len(builtin_tasks.TEXTS.read_text().splitlines())
 
 
 @pytest.mark.parametrize("name", RECIPES)

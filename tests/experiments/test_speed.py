@@ -4,8 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import machine, report, settings, speed
-from experiments.store import Store
+from experiments.measurement import machine
+from experiments.recipes import settings
+from experiments.reporting import report
+from experiments.run_folder import Store
+from experiments.studies import synthetic_speed
 from models.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -26,13 +29,13 @@ def test_a_step_and_a_round(tmp_path, monkeypatch):
     """The figures agree with one another; a second sitting makes no weights."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)
     c, place = recipe(), Store(tmp_path)
-    found = speed.run(c, place)
+    found = synthetic_speed.run(c, place)
     step = place.get("steps", "small-eagle3")
     seconds = step["seconds_per_step"]
     assert step["tokens_per_s"] == pytest.approx(2 * 15 / seconds)
     assert step["mfu"] > 0 and step["bytes"] > 0 and np.isfinite(step["loss"])
     # Every weight of the head is in a product, forward and back, in each of 7 steps.
-    made = speed.Target(c, "small").heads("eagle3")[0]
+    made = synthetic_speed.Target(c, "small").heads("eagle3")[0]
     layer = sum(x.size for x in jax.tree.leaves(made["layer"]) if x.ndim > 1)
     least = 6 * 7 * 2 * 15 * (layer + made["head"].size)
     assert least < step["flops_per_s"] * seconds < 2 * least
@@ -42,12 +45,14 @@ def test_a_step_and_a_round(tmp_path, monkeypatch):
     report.write(place, settings.plain(c), found)
     text = (tmp_path / "report.md").read_text()
     assert "| small, 0 M | eagle3 |" in text and "| eagle3-small |" in text
-    monkeypatch.setattr(speed.Target, "lm", None)  # planted: made again would fail
-    assert speed.run(c, place)["tables"] == found["tables"]
+    monkeypatch.setattr(
+        synthetic_speed.Target, "lm", None
+    )  # planted: made again would fail
+    assert synthetic_speed.run(c, place)["tables"] == found["tables"]
 
 
 def test_a_target_without_a_shape_is_named(tmp_path):
     c = recipe()
     c.targets = ("2B",)
     with pytest.raises(ConfigError, match=r"'2B'; config\.shapes has"):
-        speed.run(c, Store(tmp_path))
+        synthetic_speed.run(c, Store(tmp_path))

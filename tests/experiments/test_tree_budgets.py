@@ -8,10 +8,10 @@ import pytest
 
 from decoding import compose
 from decoding.tree_design import ppd_sparse_trees
-from experiments import bench as benches
-from experiments import heads as stage
-from experiments import settings, tree_budgets
-from experiments.store import Store
+from experiments.measurement import workbench
+from experiments.recipes import settings
+from experiments.run_folder import Store
+from experiments.trainings import draft_heads, ppd_tree_budgets
 from models.errors import ConfigError
 from models.heads import ppd
 from models.heads.formats import native
@@ -34,9 +34,9 @@ def piece(lm, folder):
     """Heads of `lm` as the stage takes them from a finished training."""
     c = recipe(folder)
     params = ppd.init(jax.random.key(0), lm.model, lm.params, 2)
-    given = compose.to_config(tree_budgets.method(c, HITS, 6))
+    given = compose.to_config(ppd_tree_budgets.method(c, HITS, 6))
     native.save(c.export, params, {"head": "ppd", "method": given})
-    return stage._Piece(c, Store(folder), lm, "ppd", c, {"hits": HITS})
+    return draft_heads._Piece(c, Store(folder), lm, "ppd", c, {"hits": HITS})
 
 
 def test_every_budget_is_timed(lm, tmp_path):
@@ -51,7 +51,7 @@ def test_every_budget_is_timed(lm, tmp_path):
         assert entry["tokens_per_s"] == pytest.approx(1e3 * made.tokens / entry["ms"])
     best = max(found["rounds"], key=lambda entry: entry["tokens_per_s"])
     assert found["budget"] == best["budget"]
-    table = tree_budgets.table([("ppd", 0, found)])
+    table = ppd_tree_budgets.table([("ppd", 0, found)])
     assert [line[2].endswith("(taken)") for line in table["lines"]] == [
         entry is best for entry in found["rounds"]
     ]
@@ -64,29 +64,29 @@ def test_the_export_names_what_was_taken(lm, tmp_path, monkeypatch, large, budge
 
     def interleaved(self, cases, prompts, seed):
         assert prompts == TASKS["text"][:1] and {c.temperature for c in cases} == {0.8}
-        return [benches.Run(seconds=s, rounds=1) for s in next(times)]
+        return [workbench.Run(seconds=s, rounds=1) for s in next(times)]
 
-    monkeypatch.setattr(benches.Bench, "interleaved", interleaved)
+    monkeypatch.setattr(workbench.Bench, "interleaved", interleaved)
     head = piece(lm, tmp_path)
     first = native.method(tmp_path / "export")
     found = head.fastest(HITS, TASKS)
     assert found["budget"] == budget
-    wanted = tree_budgets.method(head.recipe, HITS, budget)
+    wanted = ppd_tree_budgets.method(head.recipe, HITS, budget)
     named = compose.from_config(native.method(tmp_path / "export"))
     assert head.method == wanted == named
     # Planted: what the training wrote is another method where another was taken.
     assert (compose.from_config(first) == named) == (budget == 6)
     assert native.describe(tmp_path / "export")["head"] == "ppd"
-    monkeypatch.setattr(benches.Bench, "interleaved", None)  # planted: measured again
+    monkeypatch.setattr(workbench.Bench, "interleaved", None)  # planted: measured again
     again = piece(lm, tmp_path)
     assert again.fastest(HITS, TASKS) == found and again.method == wanted
 
 
 def test_budgets_are_looked_at_before_training(tmp_path):
     c = recipe(tmp_path)
-    assert stage.plan(c) == [(0, "ppd", c)]
+    assert draft_heads.plan(c) == [(0, "ppd", c)]
     c.tree_budgets = (18, 2)
     with pytest.raises(ConfigError, match=r"tree_budgets=\(18, 2\).*from 3 on"):
-        stage.plan(c)
+        draft_heads.plan(c)
     c = settings.override(recipe(tmp_path), ["--config.tree_budgets=(6,12,18)"])
     np.testing.assert_array_equal(c.tree_budgets, (6, 12, 18))

@@ -2,8 +2,11 @@
 
 import pytest
 
-from experiments import machine, report, settings, trims
-from experiments.store import Store
+from experiments.measurement import machine
+from experiments.recipes import settings
+from experiments.reporting import report
+from experiments.run_folder import Store
+from experiments.studies import vocab_trim
 from models.errors import ConfigError
 from tests.training.test_heads import corpus, small, small_target  # noqa: F401
 from training.runs import draft_model_run
@@ -25,7 +28,7 @@ def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: 
     """The target drafts for itself: its whole vocabulary has every draft accepted."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)
     c, place = recipe(corpus), Store(tmp_path)
-    found = trims.run(c, place, small, small)
+    found = vocab_trim.run(c, place, small, small)
     rows = {(r["tree"], r["size"]): r for r in found["trims"]}
     assert all(row["identical_to_plain"] for row in rows.values())
     whole = rows["whole", 4096]
@@ -39,14 +42,14 @@ def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: 
     assert made["trims"] and "| whole | 4096 | 100.0 % | 1.000 |" in text
     assert "plain decoding's texts: all are" in text
     never = lambda *_: pytest.fail("a finished row was measured again")
-    monkeypatch.setattr(trims.budget, "row", never)
-    assert trims.run(c, place, small, small)["trims"] == found["trims"]
+    monkeypatch.setattr(vocab_trim.tree_budget, "row", never)
+    assert vocab_trim.run(c, place, small, small)["trims"] == found["trims"]
 
 
 def test_only_the_targets_own_words_are_counted(small, corpus, tmp_path):  # noqa: F811
     """A prompt's tokens are not of the text that the target wrote."""
     c, place = recipe(corpus), Store(tmp_path)
-    counts, held = trims.counted(c, place, small)
+    counts, held = vocab_trim.counted(c, place, small)
     texts = draft_model_run.distill.read(tmp_path / "written" / "0-0.jsonl")
     assert counts["target"].sum() == sum(text.mask.sum() for text in texts) == 24
     assert held.sum() == 12 and counts["corpus"].sum() > 1000
@@ -58,7 +61,7 @@ def test_bad_sizes(small, tmp_path):  # noqa: F811
     for wrong in ((), (1,), (4096,)):
         c.sizes = wrong
         with pytest.raises(ConfigError, match=r"config\.sizes"):
-            trims.run(c, Store(tmp_path), small, small)
+            vocab_trim.run(c, Store(tmp_path), small, small)
     c.sizes, c.batch = (8,), 3
     with pytest.raises(ConfigError, match=r"config\.prompts=2"):
-        trims.run(c, Store(tmp_path), small, small)
+        vocab_trim.run(c, Store(tmp_path), small, small)

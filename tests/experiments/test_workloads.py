@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from experiments import catalogue, workloads
+from experiments import catalogue, readme_tables
 from models.errors import ConfigError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -24,11 +24,11 @@ def report(rows, **more):
 
 
 def test_the_readme_is_generated():
-    """Run `python -m experiments.workloads --readme=README.md` where this fails."""
+    """Run `python -m experiments.readme_tables --readme=README.md` where this fails."""
     text = (ROOT / "README.md").read_text()
-    assert workloads.fill(text, workloads.kept()) == text
-    for kept in workloads.kept():
-        assert (workloads.REPORTS / f"{kept['name']}.md").exists()
+    assert readme_tables.fill(text, readme_tables.kept()) == text
+    for kept in readme_tables.kept():
+        assert (readme_tables.REPORTS / f"{kept['name']}.md").exists()
 
 
 def test_so_is_its_table_of_methods():
@@ -49,12 +49,14 @@ def test_who_is_named():
         row("lossy", 9.0, 9.0, guarantee="LOSSY"),
         row("wrong", 8.0, 8.0, identical_to_plain=False),
     ]
-    kept = workloads.keep(report(rows), "some")
-    line = workloads.table([kept]).splitlines()[2]
+    kept = readme_tables.keep(report(rows), "some")
+    line = readme_tables.table([kept]).splitlines()[2]
     assert "`quick` 1.50×" in line and "`slow` 3.00" in line and "`quick` 2.00" in line
     assert "wrong" not in line and "lossy" not in line
     rows[2] = row("quick", 2.0, 0.9, loop_share=0.5)
-    line = workloads.table([workloads.keep(report(rows), "some")]).splitlines()[2]
+    line = readme_tables.table([readme_tables.keep(report(rows), "some")]).splitlines()[
+        2
+    ]
     assert "plain decoding (`quick` 0.90×)" in line and "50 % of it loops" in line
 
 
@@ -63,22 +65,22 @@ def test_recorded_texts():
         {"method": m, "tokens_per_call": t, "ci95": [1, 2]}
         for m, t in (("plain", 1.0), ("a", 1.2), ("b", 1.6))
     ]
-    kept = workloads.keep(report([], replay=rows), "replay_logs")
-    line = workloads.table([kept]).splitlines()[2]
+    kept = readme_tables.keep(report([], replay=rows), "replay_logs")
+    line = readme_tables.table([kept]).splitlines()[2]
     assert line.startswith("| replay logs | recorded | – | `b` 1.60 (1.00–2.00) | `a`")
     with pytest.raises(ConfigError, match="no rows"):
-        workloads.keep(report([]), "none")
+        readme_tables.keep(report([]), "none")
 
 
 def test_from_the_command_line(tmp_path, capsys):
     made = tmp_path / "report.json"
     made.write_text(json.dumps(report([row("a", 1.5, 1.2), row("b", 1.4, 1.1)])))
     readme = tmp_path / "README.md"
-    readme.write_text(f"# x\n{workloads.BEGIN}\nold\n{workloads.END}\nrest\n")
+    readme.write_text(f"# x\n{readme_tables.BEGIN}\nold\n{readme_tables.END}\nrest\n")
     given = ["--add", str(made), "--name=mine", "--reports", str(tmp_path / "kept")]
-    assert workloads.main([*given, "--readme", str(readme)]) == 0
+    assert readme_tables.main([*given, "--readme", str(readme)]) == 0
     text = readme.read_text()
     assert "`a` 1.20×" in text and "old" not in text and text.endswith("\nrest\n")
     readme.write_text("no markers")
-    assert workloads.main([*given, "--readme", str(readme)]) == 2
-    assert workloads.main(["--add", str(made)]) == 2
+    assert readme_tables.main([*given, "--readme", str(readme)]) == 2
+    assert readme_tables.main(["--add", str(made)]) == 2

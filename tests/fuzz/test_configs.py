@@ -14,7 +14,8 @@ import pytest
 from hypothesis import strategies as st
 
 from decoding import compose
-from experiments import launch, settings
+from experiments.launch import command
+from experiments.recipes import settings
 from models.errors import ConfigError
 from tests.conformance import kit
 from tests.fuzz.survey import cases, survey
@@ -180,8 +181,8 @@ def test_sweeps(count):
 
     def attempt(sweeps) -> None:
         with contextlib.redirect_stderr(io.StringIO()):
-            runs = launch.points(str(ROOT / "configs/quickstart.py"), "w", [], sweeps)
-        sizes = [len(launch.split(s.partition("=")[2])) for s in sweeps]
+            runs = command.points(str(ROOT / "configs/quickstart.py"), "w", [], sweeps)
+        sizes = [len(command.split(s.partition("=")[2])) for s in sweeps]
         assert len(runs) == np.prod(sizes, dtype=int)
         assert len({r.workdir for r in runs}) == len(runs)
 

@@ -17,7 +17,7 @@ from flax import struct
 from hypothesis import strategies as st
 
 from decoding.serving import prompt_set
-from experiments import questions
+from experiments.prompts import question_files
 from models.errors import CheckpointError, DataError
 from tests.conformance import kit
 from tests.fuzz.survey import cases, survey
@@ -101,7 +101,7 @@ def test_jsonl(count, tmp_path):
         prompt_set.check(lm, found, 1)
 
     def read_questions() -> None:
-        told = [q for task in questions.read(str(path)).values() for q in task]
+        told = [q for task in question_files.read(str(path)).values() for q in task]
         assert told and all(type(t) is str and t for turns in told for t in turns)
 
     def read_texts() -> None:

@@ -69,13 +69,13 @@ def somewhere():
 
 def printed(arguments: list[str]) -> str:
     """The output of a dry run; absolute folders are put below the present one."""
-    from experiments import launch
+    from experiments.launch import command
 
     here = os.getcwd()
     given = [a.replace("=/nfs", f"={here}/nfs") for a in arguments]
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        assert launch.main([*given, "--dry_run"]) == 0
+        assert command.main([*given, "--dry_run"]) == 0
     return said.getvalue().replace(here, "")
 
 

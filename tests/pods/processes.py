@@ -22,7 +22,7 @@ from absl import flags
 
 from decoding import compose
 from decoding.serving import prompt_set
-from experiments import distributed
+from experiments.launch import join
 from models import io
 from models.distributed import processes, sharding
 from models.errors import ConfigError
@@ -96,9 +96,9 @@ def refusal(plan) -> str:
 
 def main() -> None:
     values = flags.FlagValues()
-    distributed.define(values)
+    join.define(values)
     values(["processes"])
-    distributed.start(values)
+    join.start(values)
     workdir, stream = pathlib.Path(sys.argv[1]), killed_run.stream()
     rows = min(4, jax.device_count())  # of a batch
     plan = sharding.on(f"data={rows},tensor=-1", "train")

@@ -4,7 +4,9 @@ import pathlib
 
 import pytest
 
-from experiments import heads, preflight, programs, settings
+from experiments.preflight import command, programs
+from experiments.recipes import settings
+from experiments.trainings import draft_heads
 from models.errors import ConfigError
 
 HEADS = pathlib.Path(__file__).parents[2] / "configs" / "heads"
@@ -40,7 +42,7 @@ def recipe(name: str):
 
 
 def built(config) -> dict[str, programs.Program]:
-    flight = preflight.Preflight(config, "cpu:1", 2**50)
+    flight = command.Preflight(config, "cpu:1", 2**50)
     return {program.name: program for program in flight.own}
 
 
@@ -90,7 +92,7 @@ def test_targets_of_recipes_are_known():
     small = settings.load(HEADS / "medusa.py")
     assert small.model == "tiny" and "architecture" not in small
     large = settings.load(f"{HEADS / 'compare'}.py:llama3_70b")
-    found = heads.plan(large)
+    found = draft_heads.plan(large)
     assert [name for _, name, _ in found] == list(large.recipes)
     assert {recipe.architecture.hidden_size for _, _, recipe in found} == {8192}
     rates = {name: recipe.train.rate for _, name, recipe in found}

@@ -15,7 +15,8 @@ import pytest
 pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
 from decoding import tree
-from experiments import preflight, programs, settings
+from experiments.preflight import command, programs
+from experiments.recipes import settings
 from kernels import hlo
 from kernels import plan as planning
 from models.distributed import sharding
@@ -46,7 +47,7 @@ def recipe(name: str, layers: int = 0, drafter: str = ""):
 def text_of(name: str, layers: int, drafter: str = "drafters/prompt_lookup") -> str:
     """The loop's program."""
     config = recipe(name, layers, drafter)
-    flight = preflight.Preflight(config, SLICES[name.rpartition("_")[2]])
+    flight = command.Preflight(config, SLICES[name.rpartition("_")[2]])
     found = [p for p in flight.programs(config) if p.name.startswith("decode")]
     with planning.compiling_for(flight.chip.name):
         return found[0].compile().as_text()
@@ -144,9 +145,9 @@ def test_fault_rows_named_by_an_array(monkeypatch):
 @pytest.mark.parametrize("name", sorted(p.stem for p in PODS.glob("*_*b.py")))
 def test_recipes_fit_their_slices(name):
     """The whole programs, training among them, within the HBM of a chip."""
-    flight = preflight.Preflight(recipe(name), SLICES[name.rpartition("_")[2]])
+    flight = command.Preflight(recipe(name), SLICES[name.rpartition("_")[2]])
     for row in flight.rows():
-        assert preflight.fits(row), (row["program"], row["need"] / 2**30)
+        assert command.fits(row), (row["program"], row["need"] / 2**30)
 
 
 @pytest.mark.long
@@ -158,5 +159,5 @@ def test_heads_of_8b_train_on_one_chip(name, part):
     config = recipe(name)
     config.mesh, config.data.batch, config.train.rows_at_once = "data=1", 8, 0
     config.objective.part = part
-    (row,) = preflight.Preflight(config, "v5p:1").rows("train")
+    (row,) = command.Preflight(config, "v5p:1").rows("train")
     assert row["need"] <= 80e9, row["need"] / 1e9

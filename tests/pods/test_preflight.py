@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from experiments import preflight, settings
+from experiments.preflight import command
+from experiments.recipes import settings
 from kernels import hlo
 from models.distributed import sharding
 from models.errors import ConfigError
@@ -50,7 +51,7 @@ def path(tmp_path_factory):
 def test_refused_with_the_smallest_change(path, tmp_path, monkeypatch):
     """A device with room for the params and six rows and a half of eight."""
     config = settings.load(path)
-    rows = list(preflight.Preflight(config, "cpu:1", 2**40).rows())
+    rows = list(command.Preflight(config, "cpu:1", 2**40).rows())
     assert [row["program"] for row in rows] == ["prefill, plain", "decode, plain"]
     decode = rows[1]
     assert CACHE <= decode["parts"]["cache"] < CACHE * 1.1
@@ -59,19 +60,19 @@ def test_refused_with_the_smallest_change(path, tmp_path, monkeypatch):
     worst = max(row["need"] for row in rows)
     fixed = decode["parts"]["params"]
     memory = int(fixed + (worst - fixed) * 6.5 / 8)
-    chip = preflight.Chip("cpu", memory, 0.0, 0.0)
-    monkeypatch.setattr(preflight.slices, "SHARE", 1.0)
+    chip = command.Chip("cpu", memory, 0.0, 0.0)
+    monkeypatch.setattr(command.topologies, "SHARE", 1.0)
     monkeypatch.setattr(
-        preflight.slices, "devices", lambda t, m: (chip, preflight.jax.devices()[:1])
+        command.topologies, "devices", lambda t, m: (chip, command.jax.devices()[:1])
     )
     report = tmp_path / "preflight.md"
     with pytest.raises(ConfigError, match=r"--config\.batch=[56]\b"):
-        preflight.run(config, "cpu:1", ["--config=small.py"], str(report))
+        command.run(config, "cpu:1", ["--config=small.py"], str(report))
     kept = json.loads(report.with_suffix(".json").read_text())
     assert kept[0]["verdict"].startswith("It does not fit")
     assert "decode, plain" in report.read_text()
-    roomy = preflight.Chip("cpu", 2 * memory, 0.0, 0.0)  # planted: enough
-    assert all(preflight.fits({**row, "hbm": roomy.hbm}) for row in rows)
+    roomy = command.Chip("cpu", 2 * memory, 0.0, 0.0)  # planted: enough
+    assert all(command.fits({**row, "hbm": roomy.hbm}) for row in rows)
 
 
 def test_programs_of_a_draft_model():
@@ -88,7 +89,7 @@ def test_programs_of_a_draft_model():
     config.data.update(batch=4, window=15)
     config.train.rows_at_once = 2
     config.update(batch=2, prompt_tokens=448, max_new_tokens=64)
-    flight = preflight.Preflight(config, "cpu:1", 2**40)
+    flight = command.Preflight(config, "cpu:1", 2**40)
     found = {p.name: p for p in flight.programs(config)}
     trained = ["train, raw text", "train, ce", "train, half_kl"]
     assert list(found) == [*trained, "prefill, fastdraft_1b", "decode, fastdraft_1b"]
@@ -101,21 +102,21 @@ def test_programs_of_a_draft_model():
         assert parts["params"] == draft
         assert 2 * draft < parts["optimiser"] < 2 * draft + 64
         assert parts["frozen target"] == (loop["params"] if "raw" not in name else 0)
-    row = preflight.measure(found["train, half_kl"], flight.chip)
+    row = command.measure(found["train, half_kl"], flight.chip)
     assert row["rows"] == 4 and row["need"] > 3 * draft + loop["params"]
     # The same with a cache of the target's likeliest tokens in the batch.
     config.teacher, config.features.topk = "offline", 8
     cached = {p.name: p for p in flight.programs(config)}["train, half_kl"]
     more = cached.parts["batch"] - found["train, half_kl"].parts["batch"]
     assert more == 4 * 16 * (8 * 8 + 8)
-    row = preflight.measure(cached, flight.chip)
+    row = command.measure(cached, flight.chip)
     assert row["need"] > 3 * draft + loop["params"]
 
 
 def test_programs_of_trained_heads(path, tmp_path):
     """Their shapes are read from the export; planted: a method without any."""
     config = settings.load(path)
-    shape = preflight.programs.shape_of(config)
+    shape = command.programs.shape_of(config)
     output = jnp.zeros((shape.vocab_size, shape.d_model))
     params = medusa.init(jax.random.key(0), shape, output, 2)
     tree = {"name": "topologies/static", "choices": "2 | 1"}
@@ -124,7 +125,7 @@ def test_programs_of_trained_heads(path, tmp_path):
     with config.unlocked():
         config.trained = {"mine": str(tmp_path)}
     config.methods = ("plain", "mine")
-    flight = preflight.Preflight(config, "cpu:1", 2**40)
+    flight = command.Preflight(config, "cpu:1", 2**40)
     found = {p.name: p for p in flight.programs(config)}
     size = 4 * sum(x.size for x in jax.tree.leaves(params))
     assert found["decode, mine"].parts["drafts"] == size
@@ -137,7 +138,7 @@ def test_topologies_and_meshes_are_checked(path):
     config = settings.load(path)
     for wrong in ("v5e", "v9:2x2", "cpu:512"):
         with pytest.raises(ConfigError, match="topology"):
-            preflight.Preflight(config, wrong)
+            command.Preflight(config, wrong)
     with pytest.raises(ConfigError, match="whose product is 1"):
         sharding.mesh_of({"data": 3})
     with pytest.raises(ConfigError, match="'data=2,tensor=8'"):
@@ -145,7 +146,7 @@ def test_topologies_and_meshes_are_checked(path):
     with pytest.raises(ConfigError, match="vocabulary"):
         sharding.on("data=1", rules="vocabulary=tensor")
     with pytest.raises(ConfigError, match="no program of its own"):
-        preflight.programs.of(settings.load("configs/kernels.py"), None, None)
+        command.programs.of(settings.load("configs/kernels.py"), None, None)
 
 
 TEXT = """

@@ -14,7 +14,8 @@ import time
 import numpy as np
 import pytest
 
-from experiments import distributed, local, run
+from experiments import run
+from experiments.launch import join, local_processes
 from models.errors import ConfigError
 from tests.pods import drafted, meshes, processes
 from tests.training import killed_run
@@ -135,7 +136,7 @@ QUICK = (
 def reported(folder: pathlib.Path, *sizes: int, seed: int = 0) -> list[dict]:
     """The rows of a run of the quickstart, and every text with its origin."""
     given = [*QUICK, f"--config.seed={seed}", f"--workdir={folder}"]
-    assert local.run(given, *sizes) == 0
+    assert local_processes.run(given, *sizes) == 0
     found = json.loads((folder / "report.json").read_text())["rows"]
     for row in found:
         piece = json.loads((folder / "rows" / f"{row.pop('key')}.json").read_text())
@@ -196,7 +197,7 @@ def test_two_processes_train_a_draft_like_one(tmp_path):
     found, texts = [], []
     for count, devices in ((1, 1), (2, 2)):
         folder = tmp_path / f"{count}"
-        assert local.run([*given, f"--workdir={folder}"], count, devices) == 0
+        assert local_processes.run([*given, f"--workdir={folder}"], count, devices) == 0
         own = json.loads((folder / "drafts" / "figures.json").read_text())
         ends = [own["before"], *(v["after"] for v in own["variants"].values())]
         found.append([[end[name] for name in sorted(end)] for end in ends])
@@ -217,7 +218,7 @@ def test_processes_meet_before_a_device_is_looked_for(tmp_path, monkeypatch, cap
         raise ConfigError("they met")
 
     monkeypatch.setattr(processes.jax, "process_index", early)
-    monkeypatch.setattr(distributed, "start", start)
+    monkeypatch.setattr(join, "start", start)
     given = ["--config=configs/quickstart.py", f"--workdir={tmp_path}"]
     assert run.main(given) == 2
     assert "they met" in capsys.readouterr().err
@@ -239,15 +240,15 @@ def test_one_dead_process_ends_all_within_a_minute(tmp_path):
 )
 def test_half_of_the_flags_is_refused(given, monkeypatch):
     values = processes.flags.FlagValues()
-    distributed.define(values)
+    join.define(values)
     values(["x", *(f"--{name}={value}" for name, value in given.items())])
     with pytest.raises(ConfigError, match="process_id"):
-        distributed.start(values)
+        join.start(values)
 
 
 def test_launchers_are_recognised():
-    assert not distributed.managed({})
-    assert not distributed.managed({"SLURM_NTASKS": "1", "SLURM_PROCID": "0"})
-    assert distributed.managed({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"})
-    assert not distributed.managed({"TPU_WORKER_HOSTNAMES": "localhost"})
-    assert distributed.managed({"TPU_WORKER_HOSTNAMES": "a,b"})
+    assert not join.managed({})
+    assert not join.managed({"SLURM_NTASKS": "1", "SLURM_PROCID": "0"})
+    assert join.managed({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"})
+    assert not join.managed({"TPU_WORKER_HOSTNAMES": "localhost"})
+    assert join.managed({"TPU_WORKER_HOSTNAMES": "a,b"})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments import figures
+from experiments.reporting import plots
 from models.errors import DataError
 from training.evaluation import calibration
 
@@ -38,9 +38,9 @@ def test_the_diagram_shows_counts(tmp_path, monkeypatch):
     about = 1.96 * np.sqrt(0.25 * 0.75 / 4)
     np.testing.assert_allclose(plot["series"][0]["error"], [about, 0])
     drawn = []
-    monkeypatch.setattr(figures, "_save", lambda figure, *rest: drawn.append(figure))
-    figures._plot(plot, tmp_path)
-    figures._plot({k: v for k, v in plot.items() if k != "counts"}, tmp_path)
+    monkeypatch.setattr(plots, "_save", lambda figure, *rest: drawn.append(figure))
+    plots._plot(plot, tmp_path)
+    plots._plot({k: v for k, v in plot.items() if k != "counts"}, tmp_path)
     with_counts, without = ([a.patches for a in f.axes] for f in drawn)
     assert [bar.get_height() for bar in with_counts[1]] == [4, 9]
     assert len(without) == 1 and not without[0]

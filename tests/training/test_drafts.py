@@ -11,10 +11,12 @@ import tokenizers
 
 import models
 from configs import direct_alignment, fastdraft, judge, s2d, specdec_pp, specee
-from experiments import acceptance, machine, report, settings
-from experiments import drafts as stage
-from experiments import lossy as stages
-from experiments.store import Store
+from experiments.measurement import machine
+from experiments.recipes import settings
+from experiments.reporting import report
+from experiments.run_folder import Store
+from experiments.trainings import acceptance_head, draft_models
+from experiments.trainings import judge as stages
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.predictors import acceptance_predictor, exit_predictor, judge_predictor
@@ -149,7 +151,7 @@ def test_an_acceptance_head(small, corpus, tmp_path, quick_bandwidth):  # noqa: 
     c.evaluate.update(lengths=(1,), thresholds=(0.3, 0.9), most=2, costs=(0.1,))
     c.evaluate.confidences = (0.5,)
     draft = models.Loaded(small.model, small.model.init(jax.random.key(9)))
-    made = acceptance.run(c, Store(tmp_path), small, draft)
+    made = acceptance_head.run(c, Store(tmp_path), small, draft)
     found = made["trained"]
     assert found["steps"] == 8 and 0 < found["accepted"] < 1
     assert set(found["calls"]) == {"fixed 1", "confidence 0.5", "h 0.3", "h 0.9"}
@@ -178,7 +180,7 @@ def test_targets_of_one_name_are_refused(tmp_path):
     c = s2d.get_config()
     c.targets = (("a/export", {}), ("b/export", {}))
     with pytest.raises(ConfigError, match="two are the same"):
-        stage.run(c, Store(tmp_path))
+        draft_models.run(c, Store(tmp_path))
 
 
 def test_one_sorted_draft_serves_two_targets(
@@ -196,16 +198,16 @@ def test_one_sorted_draft_serves_two_targets(
     c.update(tasks=("text",), temperatures=(0.8,), prompts=2, prompt_tokens=8)
     c.update(max_new_tokens=6, repeats=1)
     seen = []
-    sound = stage.Bench.compose
+    sound = draft_models.Bench.compose
 
     def compose(self, case, lm=None):
         arguments = case.method.drafter.arguments
         seen.append((self.lm.config.n_layers, dict(arguments).get("threshold")))
         return sound(self, case, lm)
 
-    monkeypatch.setattr(stage.Bench, "compose", compose)
+    monkeypatch.setattr(draft_models.Bench, "compose", compose)
     place = Store(tmp_path / "run")
-    found = stage.run(c, place, first)
+    found = draft_models.run(c, place, first)
     assert {(1, 0.0), (2, 1.0)} <= set(seen) and (2, 0.0) not in seen  # planted
     rows = {row["method"]: row for row in found["rows"]}
     names = {f"{n}{at}" for n in ("plain", "before", "sorted") for at in ("", "@deep")}

@@ -16,9 +16,12 @@ import pytest
 
 import models
 from configs.heads import shared
-from experiments import defaults, evaluate, machine, report, settings
-from experiments import heads as stage
-from experiments.store import Store
+from experiments.measurement import machine
+from experiments.recipes import defaults, settings
+from experiments.reporting import report
+from experiments.run_folder import Store
+from experiments.studies import evaluate
+from experiments.trainings import draft_heads
 from models import transformer
 from models.errors import CheckpointError, ConfigError
 from models.heads.formats import native
@@ -350,7 +353,7 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     monkeypatch.setattr(settings, "load", loaded)
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)  # small arrays
     store = Store(tmp_path)
-    found = stage.run(c, store, small)
+    found = draft_heads.run(c, store, small)
     assert [h["recipe"] for h in found["heads"]] == ["hydra"]
     assert found["heads"][0]["draft_flops"] > 0
     named = {row["method"]: row for row in found["rows"]}
@@ -365,7 +368,7 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     monkeypatch.setattr(
         draft_head_run, "run", None
     )  # planted: training again would fail
-    assert stage.run(c, store, small)["heads"] == found["heads"]
+    assert draft_heads.run(c, store, small)["heads"] == found["heads"]
     about = native.describe(tmp_path / "heads" / "hydra-s0" / "export")
     assert about["head"] == "hydra" and len(about["hits"]) == 2
     figures = json.loads((tmp_path / "heads" / "hydra-s0" / "figures.json").read_text())
@@ -398,9 +401,9 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
 def test_the_full_comparison():
     """Every head once, the six with three seeds, what depends on the data following."""
     c = importlib.import_module("configs.heads.compare").get_config()
-    assert [name for _, name, _ in stage.plan(c)] == list(c.recipes)
+    assert [name for _, name, _ in draft_heads.plan(c)] == list(c.recipes)
     c.full, c.train.rate = True, 0.002
-    listed = stage.plan(c)
+    listed = draft_heads.plan(c)
     every = {name: recipe for _, name, recipe in listed}
     kinds = {"eagle2": "eagle", "hydra_pp": "hydra"}  # other recipes of one objective
     assert {kinds.get(name, name) for name in every} == set(draft_head_run.HEADS)
@@ -456,7 +459,7 @@ def test_a_middle_layer_is_measured_where_it_is(corpus, tmp_path):
 def test_variants_are_recipes_but_for_their_fields():
     """Same data, schedule and tree; weights of their own, the fields that are named."""
     c = importlib.import_module("configs.eagle_gap").get_config()
-    found = {name: recipe.to_dict() for _, name, recipe in stage.plan(c)}
+    found = {name: recipe.to_dict() for _, name, recipe in draft_heads.plan(c)}
     assert list(found) == list(c.recipes)
     for name, fields in c.variants.to_dict().items():
         own, base = found[name], dict(found[fields.pop("recipe")])

@@ -1,0 +1,346 @@
+"""What a config will need on a slice that is not here: compiled, not run.
+
+python -m experiments.preflight --config=configs/pods/hydra_llama3_8b.py
+    --topology=v5e:4x4 [--config.field=value ...] [--only=decode] [--report=FILE.md]
+
+The real compiler of the target makes the config's programs (extra `tpu`; `cpu:N` needs
+nothing), and this prints for each: memory of a device against its HBM, operations,
+bytes, the compiler's own time, what devices tell each other in a step, and ceilings.
+A config that does not fit is refused, with the smallest change that makes it fit.
+For a training of heads the parameters and operations are printed before anything is
+compiled. --only takes the programs whose names begin so (train, prefill, decode). With
+--report the rows join those of FILE.json, and FILE.md is written from all of them.
+"""
+
+import contextlib
+import functools
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+from ml_collections import ConfigDict
+
+from experiments import console
+from experiments.measurement import machine
+from experiments.preflight import programs, topologies
+from experiments.recipes import settings
+from kernels import hlo
+from kernels import plan as planning
+from kernels.chips import GIB, Chip
+from models.distributed import sharding
+from models.errors import ConfigError, DecodaxError
+
+USAGE = (
+    "usage: python -m experiments.preflight --config=FILE --topology=KIND:SHAPE "
+    "[--config.field=value ...] [--only=NAME] [--report=FILE.md]"
+)
+
+
+def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
+    """Compile one program, and what it says of itself. Bytes are of one device."""
+    with planning.compiling_for("" if chip.name == "cpu" else chip.name):
+        compiled = program.compile()
+    memory: Any = compiled.memory_analysis()
+    cost: Any = compiled.cost_analysis() or {}
+    temporary = memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+    unshared = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    row: dict[str, Any] = {
+        "program": program.name,
+        "rows": program.rows,
+        "tokens": program.tokens,
+        "parts": program.parts,
+        "temporaries": temporary + max(unshared, 0),
+        "need": memory.argument_size_in_bytes + temporary + max(unshared, 0),
+        "hbm": chip.hbm,
+        "flops": float(cost.get("flops", 0.0)),
+        "bytes": float(cost.get("bytes accessed", 0.0)),
+        "seconds": max(float(cost.get("optimal_seconds", 0.0)), 0.0),
+        "collectives": hlo.summary(compiled.as_text()),
+    }
+    if chip.bandwidth and program.read:
+        row |= ceilings(program, chip, row)
+    return row
+
+
+def ceilings(
+    program: programs.Program, chip: Chip, row: dict[str, Any]
+) -> dict[str, Any]:
+    """Bounds on decoding, from the bytes that one call cannot avoid.
+
+    plain: a text alone, a token a call, which reads the weights. free: the nodes of a
+    block that cost no more than one. roofline: the least time of this very program;
+    mbu: what of the bandwidth it then uses on weights and cache.
+    """
+    least = program.read / chip.bandwidth
+    must = program.read + row["parts"]["cache"]
+    roofline = max(row["flops"] / chip.flops, row["bytes"] / chip.bandwidth)
+    estimate = max(row["seconds"], roofline, must / chip.bandwidth)
+    return {
+        "plain": 1 / least,
+        "free": chip.free,
+        "at_free": chip.free / least,
+        "roofline": roofline,
+        "mbu": must / chip.bandwidth / estimate,
+    }
+
+
+def fits(row: dict[str, Any]) -> bool:
+    return row["need"] <= topologies.SHARE * row["hbm"]
+
+
+class Preflight:
+    """A config on a topology."""
+
+    def __init__(self, config: ConfigDict, topology: str, memory: int | None = None):
+        self.config, self.topology = config, topology
+        self.chip, self.devices = topologies.devices(topology, memory)
+        self.dtype = jnp.float32 if self.chip.name == "cpu" else jnp.bfloat16
+
+    def mesh(self, config: ConfigDict) -> Any:
+        sizes = config.get("mesh", sharding.AUTO)
+        if sizes in ("", sharding.AUTO):
+            kind = "train" if config.stage == "train_lm" else "decode"
+            shape = programs.target(config)
+            found = sharding.preset(
+                kind, sharding.weights(shape), shape.n_kv_heads, len(self.devices)
+            )
+        else:
+            found = sharding.parse(sizes)
+        return sharding.mesh_of(found, self.devices)
+
+    def programs(self, config: ConfigDict) -> list[programs.Program]:
+        return programs.of(config, self.mesh(config), self.dtype)
+
+    @functools.cached_property
+    def own(self) -> list[Any]:
+        """The config's own programs."""
+        return self.programs(self.config)
+
+    def bills(self) -> list[str]:
+        """What trainings of heads take, before anything is compiled."""
+        found = []
+        for program in self.own:
+            bill = program.bill
+            if bill is None:
+                continue
+            said = (
+                f"{program.name}: {bill.heads:,} parameters beside a target of "
+                f"{bill.target:,}; {bill.steps:,} steps of {bill.tokens:,} tokens, "
+                f"{bill.operations / bill.tokens / bill.steps:.3g} operations a token "
+                f"or more, {bill.operations:.3g} in all"
+            )
+            if self.chip.flops:
+                rate = self.chip.flops * len(self.devices)
+                hours = bill.operations / rate / 3600
+                said += f": {hours:.1f} hours at the chips' full rate"
+            found.append(said + ".")
+        return found
+
+    def rows(self, only: str = "") -> Iterator[dict[str, Any]]:
+        """A row a program whose name begins so, as they are compiled."""
+        for program in self.own:
+            if program.name.startswith(only):
+                yield measure(program, self.chip)
+
+    def remedy(self, row: dict[str, Any]) -> str:
+        """The smallest change that makes this program fit, compiled to be sure."""
+        for change in self._changes(row):
+            config = ConfigDict(self.config.to_dict())
+            try:
+                config = settings.override(config, change)
+                found = self.programs(config)
+            except DecodaxError:
+                continue
+            program = next(p for p in found if p.name == row["program"])
+            if fits(measure(program, self.chip)):
+                return " ".join(change)
+        return "a larger slice, or chips with more memory"
+
+    def _changes(self, row: dict[str, Any]) -> Iterator[list[str]]:
+        """Candidates, the smallest first: those that change no result lead."""
+        room = topologies.SHARE * row["hbm"]
+        if row["program"].startswith("train"):
+            t = self.config.train
+            batch = row["rows"]
+            at_once = t.rows_at_once or batch
+            for rows in range(at_once - 1, 0, -1):
+                if batch % rows == 0 and row["temporaries"] * rows / at_once < room:
+                    yield [f"--config.train.rows_at_once={rows}"]
+        else:
+            fixed = row["parts"]["params"] + row["parts"]["drafts"]
+            each = (row["need"] - fixed) / row["rows"]
+            most = int(max(room - fixed, 0) / each)
+            ways = self.mesh(self.config).shape["data"]
+            for rows in (most // ways * ways, most // 2 // ways * ways, most):
+                if 0 < rows < row["rows"]:
+                    yield [f"--config.batch={rows}"]
+        shape = dict(self.mesh(self.config).shape)
+        for axis in ("data", "fsdp"):
+            while shape[axis] % 2 == 0:
+                shape[axis] //= 2
+                shape["tensor"] *= 2
+                sizes = ",".join(f"{a}={n}" for a, n in shape.items())
+                yield [f"--config.mesh={sizes}"]
+
+
+def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The rows as a Markdown table, GiB and per device."""
+    out = [
+        "| program | rows | params | optimiser | frozen, drafts | cache | "
+        "temporaries | all / HBM, GiB | Tops | GB moved | compiler's ms | "
+        "collectives (MB) | MBU |",
+        "|---|" + "---|" * 12,
+    ]
+    for row in rows:
+        parts = row["parts"]
+        beside = parts.get("frozen target", 0) + parts.get("drafts", 0)
+        gib = [
+            parts["params"],
+            parts.get("optimiser", 0),
+            beside,
+            parts.get("cache", 0),
+            row["temporaries"],
+        ]
+        said = ", ".join(
+            f"{c['count']} {kind} ({c['bytes'] / 1e6:.1f})"
+            for kind, c in sorted(row["collectives"].items())
+        )
+        cells = [
+            row["program"],
+            f"{row['rows']}",
+            *(f"{n / GIB:.2f}" for n in gib),
+            f"{row['need'] / GIB:.2f} / {row['hbm'] / GIB:.0f}",
+            f"{row['flops'] / 1e12:.3f}",
+            f"{row['bytes'] / 1e9:.2f}",
+            f"{row['seconds'] * 1e3:.2f}" if row["seconds"] else "—",
+            said or "none",
+            f"{row['mbu']:.2f}" if "mbu" in row else "—",
+        ]
+        out.append("| " + " | ".join(cells) + " |")
+    return out
+
+
+def bounds(rows: Sequence[dict[str, Any]]) -> str:
+    """The ceilings in a sentence; "" where the chip's rates are not known."""
+    for row in rows:
+        if "plain" in row and row["program"].startswith("decode"):
+            return (
+                f"A text alone, a token a call: at most {row['plain']:.0f} tokens/s "
+                f"from each copy of the weights; a block of {row['free']} tokens costs "
+                f"no more, {row['at_free']:.0f} tokens/s if all of them held."
+            )
+    return ""
+
+
+INTRODUCTION = """# Preflight
+
+What recipes need on slices that were not there: every row is a program that the real
+compiler made for the real target, and nothing was run. Figures are of one device.
+`compiler's ms` is the compiler's estimate of a step, where it gives one (of a loop,
+one round); `collectives` counts instructions once, with the bytes of their results.
+`MBU` is what a step must read (weights, full caches) over what the bandwidth allows in
+the longest of the compiler's estimate and the roofline of its own operations and
+bytes. It is a lower bound: the compiler counts the whole of an array that a gather or
+a scatter touches, and a kernel's bytes are what its author declared.
+"""
+
+
+def write(report: Path, entry: dict[str, Any]) -> None:
+    """Put `entry` among those of the report's JSON file, and write the report."""
+    store = report.with_suffix(".json")
+    kept = json.loads(store.read_text()) if store.exists() else []
+    names = ("config", "topology", "command")
+    kept = [e for e in kept if any(e[n] != entry[n] for n in names)] + [entry]
+    kept.sort(key=lambda e: [e[n] for n in names])
+    store.write_text(json.dumps(kept, indent=1) + "\n")
+    text = [INTRODUCTION]
+    for e in kept:
+        text += [f"## {e['config']} on {e['topology']}", "", f"`{e['command']}`", ""]
+        text += [f"{e['devices']} devices, mesh {e['mesh']}.", "", *lines(e["rows"])]
+        text += ["", bounds(e["rows"]), "", e["verdict"], ""]
+    report.write_text("\n".join(text).rstrip() + "\n")
+
+
+def run(
+    config: ConfigDict,
+    topology: str,
+    command: Sequence[str] = (),
+    report: str = "",
+    only: str = "",
+) -> dict[str, Any]:
+    """Compile, print, write; ConfigError where the config does not fit."""
+    flight, out = Preflight(config, topology), console.terminal()
+    mesh = ",".join(f"{a}={n}" for a, n in flight.mesh(config).shape.items())
+    out.print(f"{topology}: {len(flight.devices)} devices, mesh {mesh}", markup=False)
+    rows, refused = [], []
+    for bill in flight.bills():
+        out.print(bill, markup=False, highlight=False, soft_wrap=True)
+    for row in flight.rows(only):
+        rows.append(row)
+        for line in lines([row])[2:] if len(rows) > 1 else lines([row]):
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
+        if not fits(row):
+            refused.append(row)
+    out.print(bounds(rows), markup=False, highlight=False)
+    verdict = "It fits."
+    if refused:
+        worst = max(refused, key=lambda row: row["need"])
+        verdict = (
+            f"It does not fit: {worst['program']} needs {worst['need'] / GIB:.2f} GiB "
+            f"a device of {worst['hbm'] / GIB:.0f} GiB. The smallest change that makes "
+            f"it fit: {flight.remedy(worst)}"
+        )
+    name = next((a.split("=", 1)[1] for a in command if a.startswith("--config=")), "")
+    entry = {
+        "config": name,
+        "topology": topology,
+        "command": " ".join(command),
+        "devices": len(flight.devices),
+        "mesh": mesh,
+        "versions": machine.versions(),
+        "rows": rows,
+        "verdict": verdict,
+    }
+    if report:
+        write(Path(report), entry)
+    if refused:
+        raise ConfigError(verdict)
+    out.print(verdict)
+    return entry
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; a mistake in it is explained in one message."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--help" in arguments:
+        console.terminal().print(f"{__doc__}\n{USAGE}", markup=False)
+        return 0
+    values = flags.FlagValues()
+    flags.DEFINE_string("topology", None, "as in v5e:4x4", flag_values=values)
+    flags.DEFINE_string("only", "", "train | prefill | decode", flag_values=values)
+    flags.DEFINE_string("report", "", "a report to add to", flag_values=values)
+    try:
+        config, rest = settings.resolve(arguments)
+        try:
+            left = values(["preflight", *rest])[1:]
+        except flags.Error as error:
+            raise ConfigError(f"{error}\n{USAGE}") from error
+        topology = values["topology"].value or ""
+        if left or not topology:
+            raise ConfigError(f"missing --topology, or stray {left}\n{USAGE}")
+        kind, _, count = topology.partition(":")
+        if kind == "cpu" and count.isdigit():
+            with contextlib.suppress(RuntimeError):  # devices are there already
+                jax.config.update("jax_num_cpu_devices", int(count))
+        command = ["python -m experiments.preflight", *arguments]
+        report, only = values["report"].value or "", values["only"].value or ""
+        run(config, topology, command, report, only)
+    except DecodaxError as error:
+        console.complain(error)
+        return 2
+    return 0

@@ -1,0 +1,145 @@
+"""Which method for which workload, from the figures kept in experiments/reports.
+
+python -m experiments.readme_tables --add=runs/quickstart/report.json --name=quickstart
+python -m experiments.readme_tables --readme=README.md
+
+The first keeps a report's figures in experiments/reports/<name>.json; the second writes
+the README's table from all that were kept, which a test compares.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from experiments import console, run_folder
+from experiments.measurement import measured_row
+from models.errors import ConfigError, DecodaxError
+
+REPORTS = pathlib.Path(__file__).parent / "reports"
+BEGIN, END = "<!-- workloads: begin -->", "<!-- workloads: end -->"
+PLAIN = "plain"
+HEADS = ("workload", "T", "fastest", "most tokens a call", "next", "report")
+
+# What is kept of a row; what a replay has not is None.
+FIELDS = (
+    "method",
+    "guarantee",
+    "task",
+    "temperature",
+    "prompts",
+    "repeats",
+    "tokens_per_call",
+    "ci95",
+    "tokens_per_call_loop_free",
+    "speedup",
+    "loop_share",
+    "identical_to_plain",
+)
+
+
+def keep(report: dict[str, Any], name: str, workload: str = "") -> dict[str, Any]:
+    """The figures of a report.json that the table needs, and where they are from."""
+    rows = [*report["rows"], *report.get("replay", ())]
+    if not rows:
+        raise ConfigError(
+            "the report has no rows of methods: use evaluate's or replay's"
+        )
+    return {
+        "name": name,
+        "workload": workload,  # of rows without a task
+        "model": report["config"].get("model", "recorded texts"),
+        "hardware": report["hardware"],
+        "versions": report["versions"],
+        "rows": [{field: row.get(field) for field in FIELDS} for row in rows],
+    }
+
+
+def kept(folder: pathlib.Path = REPORTS) -> list[dict[str, Any]]:
+    """All that was kept of workloads, by name; other studies keep theirs beside it."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [report for report in found if "workload" in report]
+
+
+def table(reports: Sequence[dict[str, Any]]) -> str:
+    """One Markdown row per workload and temperature of every report."""
+    lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
+    for report in reports:
+        for cells in _workloads(report):
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _workloads(report: dict[str, Any]) -> Iterator[list[str]]:
+    link = f"[{report['name']}](experiments/reports/{report['name']}.md)"
+    law = lambda row: (row["task"], row["temperature"])
+    for task, t in dict.fromkeys(map(law, report["rows"])):
+        rows = [r for r in report["rows"] if law(r) == (task, t)]
+        # A method of weaker promise than plain decoding's is not the same text faster.
+        rows = [r for r in rows if r["guarantee"] != "LOSSY" and r["method"] != PLAIN]
+        if len(rows) < 2:
+            continue
+        rows = [r for r in rows if r["identical_to_plain"] is not False]
+        best, second = sorted(rows, key=lambda r: -r["tokens_per_call"])[:2]
+        workload = task or report["workload"] or report["name"].replace("_", " ")
+        share = max(r["loop_share"] or 0.0 for r in rows)
+        if share >= measured_row.LOOPING:
+            workload += f" ({100 * share:.0f} % of it loops)"
+        told = "recorded" if t is None else f"{t:g}"
+        yield [workload, told, _fastest(rows), _tokens(best), _tokens(second), link]
+
+
+def _fastest(rows: Sequence[dict[str, Any]]) -> str:
+    timed = [r for r in rows if r["speedup"] is not None]
+    if not timed:
+        return "–"
+    best = max(timed, key=lambda r: r["speedup"])
+    said = f"`{best['method']}` {best['speedup']:.2f}×"
+    return said if best["speedup"] > 1 else f"plain decoding ({said})"
+
+
+def _tokens(row: dict[str, Any]) -> str:
+    low, high = row["ci95"]
+    return f"`{row['method']}` {row['tokens_per_call']:.2f} ({low:.2f}–{high:.2f})"
+
+
+def fill(text: str, reports: Sequence[dict[str, Any]]) -> str:
+    """`text` with the table between its markers."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ConfigError(f"the file has no {BEGIN} and {END} to write between")
+    return f"{before}{BEGIN}\n{table(reports)}\n{END}{after}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--add", type=pathlib.Path, help="a report.json to keep")
+    parser.add_argument("--name", help="of its report in experiments/reports")
+    parser.add_argument("--workload", default="", help="what a replay's records are")
+    parser.add_argument("--readme", type=pathlib.Path, help="rewrite its table")
+    parser.add_argument("--reports", type=pathlib.Path, default=REPORTS)
+    given = parser.parse_args(argv)
+    try:
+        if given.add:
+            if not given.name:
+                raise ConfigError(f"--add={given.add} needs the --name of its report")
+            report = json.loads(given.add.read_text())
+            found = keep(report, given.name, given.workload)
+            file = "_".join([given.name, *given.workload.split()])
+            run_folder.write(given.reports / f"{file}.json", found)
+        if given.readme:
+            text = fill(given.readme.read_text(), kept(given.reports))
+            run_folder.text(given.readme, text)
+        if not given.add and not given.readme:
+            console.terminal().print(table(kept(given.reports)), markup=False)
+    except DecodaxError as error:
+        console.complain(error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

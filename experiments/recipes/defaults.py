@@ -1,0 +1,75 @@
+"""Every field that a recipe may set, and its value where the recipe is silent."""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """The complete configuration of an evaluation against plain decoding."""
+    config = ConfigDict()
+    # What is run: one of STAGES in experiments/recipes/settings.py.
+    config.stage = "evaluate"
+    config.seed = 0
+    config.seeds = ()  # several seeds: one row each; (): `seed` alone
+
+    config.model = "tiny"
+    # Other models by role. A recipe's trained part goes here as well.
+    config.drafts = ConfigDict({"draft": "tiny-draft"})
+    config.methods = ("plain",)  # names of recipes in configs/
+    # Name -> method, as a recipe's field `method`: more names for config.methods.
+    config.variants = ConfigDict(type_safe=False)
+    # Name -> the export of a head training, or packaged heads: the method is the one
+    # that the folder names, and its role `heads` that folder's.
+    config.trained = ConfigDict(type_safe=False)
+    config.tasks = ("code", "copy", "text")
+    # A JSONL file of questions in place of the project's own tasks: its categories are
+    # the tasks then, () all of them. See experiments/prompts/question_files.py.
+    config.data = ""
+    config.temperatures = (0.0, 0.8)
+    config.prompts = 4  # of each task
+    config.prompt_tokens = 192  # longer prompts lose their beginning
+    config.max_new_tokens = 128
+    config.batch = 1  # prompts decoded together
+    # "data=2,tensor=4": the devices as a mesh; "auto": by the model's size. Rules, as
+    # in "vocab=,batch=data+fsdp", replace some of models/distributed/sharding.py.
+    config.mesh = "auto"
+    config.rules = ""
+    config.repeats = 3  # each beside a repeat of plain decoding
+    # Task -> transforms of every method on that task, and the methods it is run with.
+    config.transforms = ConfigDict(type_safe=False)
+    config.task_methods = ConfigDict(type_safe=False)
+    # Pairs (more, less) of methods whose tokens a call are compared over all tasks.
+    config.directions = ()
+    # Pairs (row key, {metric: value}): a key has a dot, which no field's name may have.
+    config.expected = ()
+    config.tolerance = ConfigDict(type_safe=False)  # metric -> relative deviation
+
+    config.curve = True  # cost of a call by block width
+    config.widths = (1, 2, 4, 8, 16, 32, 64, 128)
+    config.trees = ()  # methods whose rounds are drawn
+    config.tree_rounds = 4
+    config.profile = False  # a jax profiler trace of one text of every method
+    return config
+
+
+# Fields that choose rows. A run may be repeated with others: finished rows are kept.
+SELECTION = (
+    "methods",
+    "variants",
+    "trained",
+    "tasks",
+    "temperatures",
+    "seeds",
+    "task_methods",
+    "trees",
+    "expected",
+    "tolerance",
+    "curve",
+    "profile",
+    "mesh",
+    "rules",
+    "budgets",
+    "directions",
+    "verifiers",
+    "drafts_a_node",
+    "sizes",
+)

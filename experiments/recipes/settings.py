@@ -1,0 +1,188 @@
+"""Configurations: a recipe over the defaults, overrides, and diffs."""
+
+import difflib
+import json
+import runpy
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from experiments.recipes import defaults
+from models.errors import ConfigError
+
+STAGES = (
+    "budget",
+    "cache_features",
+    "evaluate",
+    "kernels",
+    "laws",
+    "online",
+    "parallel",
+    "peers",
+    "prompt_set",
+    "replay",
+    "scaling_laws",
+    "speed",
+    "train_acceptance",
+    "train_drafts",
+    "train_exits",
+    "train_heads",
+    "train_judge",
+    "train_lm",
+    "trim_vocabulary",
+)
+
+
+def head(name: str, target: str) -> ConfigDict:
+    """The recipe `configs/heads/<name>.py` for a target."""
+    folder = Path(__file__).parents[2] / "configs" / "heads"
+    return load(f"{folder / name}.py:{target}")
+
+
+def load(path: str | Path) -> ConfigDict:
+    """The recipe at `path` over the defaults.
+
+    A name behind a colon is given to its get_config: `heads/medusa.py:llama3_8b` is for
+    that target. A recipe with one `method`, which `decoding.generate` knows by the
+    file's name, is evaluated against plain decoding. The other stages have fields of
+    their own.
+    """
+    given: list[str] = []
+    if not Path(path).is_file() and ".py:" in str(path):
+        path, _, name = str(path).rpartition(":")
+        given = [name]
+    path = Path(path)
+    if not path.is_file():
+        near = sorted(p.name for p in path.parent.glob("*.py") if p.stem[0] != "_")
+        raise ConfigError(f"--config={path}: no such file; beside it are {near}")
+    try:
+        make = runpy.run_path(str(path)).get("get_config")
+        own = make(*given) if make else None
+    except (Exception, SystemExit) as error:  # a recipe is a program
+        raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
+    if make is None:
+        raise ConfigError(
+            f"{path} has no function get_config: see configs/quickstart.py"
+        )
+    if not isinstance(own, ConfigDict):
+        raise ConfigError(
+            f"{path}: get_config gives a {type(own).__name__}, not a ConfigDict"
+        )
+    stage = own.get("stage", "evaluate")
+    if stage not in STAGES:
+        raise ConfigError(f"{path}: stage={stage!r}; use one of {STAGES}")
+    if stage != "evaluate":
+        return own
+    config = defaults.get_config()
+    with config.unlocked():
+        if "method" in own and "methods" not in own:
+            config.methods = (
+                ("plain", path.stem) if path.stem != "plain" else ("plain",)
+            )
+        for name, value in own.items():
+            try:
+                config[name] = value
+            except TypeError as error:
+                raise ConfigError(
+                    f"{path}: config.{name}={value!r}: {error}"
+                ) from error
+    return config
+
+
+# What parsing a value as Python raises, in the two libraries that do.
+REFUSED = (
+    flags.Error,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+def override(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
+    """Apply `--config.field=value` arguments; a name that is no field is an error."""
+    for argument in arguments:
+        name, sep, _ = argument.removeprefix("--config.").partition("=")
+        if not argument.startswith("--config.") or not sep:
+            raise ConfigError(
+                f"argument {argument!r}: write --config.field=value after --config=FILE"
+            )
+        _check(config, name)
+    values = flags.FlagValues()
+    argv = ["run", *arguments]
+    try:
+        config_flags.DEFINE_config_dict(
+            "config", config, flag_values=values, sys_argv=argv
+        )
+        values(argv)
+    except REFUSED as error:
+        raise ConfigError(
+            f"overrides {list(arguments)}: {type(error).__name__}: {error}"
+        ) from error
+    return values["config"].value
+
+
+def _check(config: ConfigDict, name: str) -> None:
+    at: Any = config
+    parts = name.split(".")
+    for i, part in enumerate(parts):
+        if isinstance(at, ConfigDict) and part in at:
+            at = at[part]
+            continue
+        fields = sorted(at.keys()) if isinstance(at, ConfigDict) else []
+        close = difflib.get_close_matches(part, fields, 1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        where = ".".join(["config", *parts[:i]])
+        raise ConfigError(f"{where} has no field {part!r}{hint}; it has {fields}")
+
+
+def resolve(arguments: Sequence[str]) -> tuple[ConfigDict, list[str]]:
+    """The config of a command line, and the arguments that are not about it."""
+    files = [a for a in arguments if a.startswith("--config=")]
+    if len(files) != 1:
+        raise ConfigError(
+            f"got {len(files)} --config=FILE: give one, e.g. "
+            "--config=configs/quickstart.py"
+        )
+    overrides = [a for a in arguments if a.startswith("--config.")]
+    rest = [a for a in arguments if a not in files and a not in overrides]
+    config = load(files[0].removeprefix("--config="))
+    return override(config, overrides), rest
+
+
+def plain(config: Any) -> Any:
+    """The config as JSON holds it: tuples are lists."""
+    if isinstance(config, ConfigDict):
+        config = config.to_dict()
+    return json.loads(json.dumps(config))
+
+
+def flat(config: Any) -> dict[str, Any]:
+    """The leaves of nested mappings by their dotted names."""
+    return dict(_leaves(config, ""))
+
+
+def _leaves(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(config, Mapping) and config:
+        for name, value in config.items():
+            yield from _leaves(value, f"{prefix}{name}.")
+    else:
+        yield prefix[:-1], config
+
+
+def diff(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
+    """Lines `field: old -> new` of what differs, fields in `free` left out."""
+    a, b = flat(old), flat(new)
+    lines = []
+    for name in sorted({*a, *b}):
+        if name.split(".")[0] in free or a.get(name) == b.get(name):
+            continue
+        left, right = (json.dumps(x.get(name, "(absent)")) for x in (a, b))
+        lines.append(f"{name}: {left} -> {right}")
+    return lines

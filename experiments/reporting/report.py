@@ -1,0 +1,148 @@
+"""The report of a run: report.json, report.md, report.html and figures/*.png."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from experiments import run_folder
+from experiments.reporting import html, plots, tables
+from experiments.run_folder import Store
+
+# The fields of a row that every report has, in this order; more may follow.
+ROW = (
+    "method",
+    "guarantee",
+    "task",
+    "temperature",
+    "batch",
+    "seed",
+    "repeats",
+    "prompts",
+    "new_tokens",
+    "target_calls",
+    "tokens_per_call",
+    "ci95",
+    "accepted_by_depth",
+    "loop_share",
+    "tokens_per_s",
+    "speedup",
+    "mbu",
+    "draft_share",
+    "identical_to_plain",
+    "compared_tokens",
+    "ties",
+    "compile_seconds",
+    "expected",
+    "tolerance",
+)
+
+NOTES = (
+    "tokens/call: new tokens ÷ target calls, prefill not counted, the target's own "
+    "token included (plain = 1.00); in brackets its 95 % bootstrap interval over "
+    "prompts. *loop-free*: without texts of which ≥ 30 % is one exact repetition; a "
+    "small model's greedy text repeats itself and flatters every drafter.",
+    "speed-up: tokens/s of the decode loop against plain decoding, measured in turns "
+    "in the same run, medians over repeats; in brackets with the prompt's prefill.",
+    "MBU: bytes that a round must read (weights, live keys and values, draft weights) "
+    "÷ (read bandwidth × time). draft share: time of a round with the target's call "
+    "replaced by a constant ÷ time of a round.",
+    "identical: every text equals plain decoding's under the same seed, or first "
+    "differs at a rounding tie (plain's two best scores closer than "
+    "64·eps·max|logit|); the rest of such a text is not compared. Drafters keep what "
+    "they learn from prompt to prompt within a row and start empty in every repeat.",
+)
+
+
+def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The contents of report.json."""
+    rows = []
+    for row in found["rows"]:
+        rows.append({**{name: row[name] for name in ROW}, **row})
+    extra = (
+        "bandwidth",
+        "curve",
+        "suggested",
+        "peers",
+        "replay",
+        "heads",
+        "laws",
+        "trained",
+        "scaling",
+        "trims",
+        "parallel",
+        "online",
+        "tables",
+        "plots",
+        "figures",
+        "commands",
+    )
+    return {
+        "hardware": found["hardware"],
+        "versions": found["versions"],
+        "config": config,
+        "bandwidth_gb_s": found["bandwidth"]["gb_s"],
+        "rows": rows,
+        **{name: found[name] for name in extra if name in found},
+    }
+
+
+def write(
+    place: Store, config: dict[str, Any], found: dict[str, Any]
+) -> dict[str, Any]:
+    """Write every form of the report into the run's folder."""
+    report = build(config, found)
+    run_folder.write(place.path / "report.json", report)
+    plots.draw(report, place.path / "figures")
+    run_folder.text(place.path / "report.md", markdown(report))
+    beside = {"samples": found.get("samples", {}), "trees": found.get("trees", {})}
+    run_folder.text(place.path / "report.html", html.html(report, beside, NOTES))
+    return report
+
+
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n"
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as text."""
+    parts = [f"# {tables.title(report)}\n"]
+    parts.append("\n".join(f"- {line}" for line in tables.provenance(report)) + "\n")
+    if report["rows"]:
+        parts.append("## Methods\n")
+        parts.append(table(tables.HEADS, [tables.cells(row) for row in report["rows"]]))
+        parts.append("\n".join(f"- {note}" for note in NOTES) + "\n")
+        parts.append("![tokens per call](figures/tokens_per_call.png)\n")
+    if "peers" in report:
+        parts.append("## Against HF transformers\n")
+        parts.append(
+            table(
+                tables.PEER_HEADS, [tables.peer_cells(row) for row in report["peers"]]
+            )
+        )
+    if "replay" in report:
+        parts.append("## Recorded texts\n")
+        lines = [tables.replay_cells(row) for row in report["replay"]]
+        parts.append(table(tables.REPLAY_HEADS, lines))
+        parts.append(f"- {tables.REPLAYED}\n")
+    for found in report.get("tables", ()):
+        parts.append(f"## {found['title']}\n")
+        parts.append(table(found["heads"], found["lines"]))
+        parts.append("\n".join(f"- {note}" for note in found["notes"]) + "\n")
+    for plot in report.get("plots", ()):
+        parts.append(f"![{plot['title']}](figures/{plot['name']}.png)\n")
+    if "figures" in report:
+        parts.append("## Figures to reach\n")
+        lines = [tables.figure_cells(figure) for figure in report["figures"]]
+        parts.append(table(tables.FIGURE_HEADS, lines))
+    if "curve" in report:
+        parts.append("## Cost of a call by block width\n")
+        for name, times in report["curve"].items():
+            lines = [
+                [f"{t['width']}", f"{t['ms']:.2f}", f"{t['plain_calls']:.2f}"]
+                for t in times
+            ]
+            parts.append(f"{name}:\n")
+            parts.append(table(("width", "ms", "plain calls"), lines))
+        parts += [f"- {line}" for line in tables.advice(report)]
+    return "\n".join(parts).rstrip() + "\n"

@@ -1,0 +1,290 @@
+"""The stage `evaluate`: methods on tasks beside plain decoding, row by row."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import models
+from decoding import compose
+from decoding.catalogue import Spec
+from decoding.loops import engines
+from experiments import console
+from experiments.measurement import (
+    block_width_cost,
+    machine,
+    measured_row,
+    paired_difference,
+)
+from experiments.measurement.measured_row import Cell
+from experiments.measurement.workbench import Bench, Case, Run
+from experiments.prompts import builtin_tasks, question_files
+from experiments.run_folder import Store
+from models.errors import ConfigError
+from models.heads.formats import native
+from models.surgery import lora
+
+PLAIN = "plain"
+
+
+def run(
+    config: Any, store: Store, lm: Any = None, drafts: Any = None
+) -> dict[str, Any]:
+    """Measure what is missing and return everything; models are loaded unless given."""
+    named = methods(config)
+    if config.data:
+        config.tasks = question_files.choose(config.data, config.tasks)
+    check(config, named)
+    hardware, versions = provenance(store)
+    cells = table(config, named)
+    if lm is None:
+        lm, drafts = load(config, named)
+    bench = Bench(
+        lm, drafts or {}, config.prompt_tokens, config.max_new_tokens, config.batch
+    )
+    own = _trained(config, bench)
+    for cell in cells:  # refuse impossible combinations before anything is compiled
+        own.get(cell.name, bench).compose(Case(cell.method, cell.temperature))
+    prompts = texts(config, lm)
+
+    found: dict[str, Any] = {"hardware": hardware, "versions": versions}
+    trees = [name for name in config.trees if name in named]
+    pieces = len(cells) + len(trees) + 1 + bool(config.curve)
+    with console.bar(pieces, "read bandwidth") as bar:
+        measured = store.make("parts", "bandwidth", machine.bandwidth)
+        found["bandwidth"] = measured
+        bar.done()
+        rows, found["samples"] = {}, {}
+        order = list(named)  # by method, so that its programs are not needed again
+        for cell in sorted(cells, key=lambda cell: order.index(cell.name)):
+            bar.doing(cell.key)
+            plain = with_task(named[PLAIN], config, cell.task)
+
+            def compute(cell: Cell = cell, plain: compose.Method = plain) -> Any:
+                rate, repeats = measured["gb_s"], config.repeats
+                beside, asked = own.get(cell.name, bench), prompts[cell.task]
+                return measured_row.row(beside, cell, plain, asked, repeats, rate)
+
+            new = not store.has("rows", cell.key)
+            piece = store.make("rows", cell.key, compute)
+            row = _expect(piece["row"], config)
+            if new:
+                store.log(kind="row", **_scalars(row))
+            bar.done(line(row) if new else "")
+            rows[cell.key] = row
+            found["samples"][cell.key] = piece["samples"]
+        found["rows"] = [rows[cell.key] for cell in cells]
+        found["trees"] = {}
+        for name in trees:
+            bar.doing(f"trees of {name}")
+            beside = own.get(name, bench)
+            draw = functools.partial(_trees, beside, named, config, prompts, name)
+            found["trees"][name] = store.make("trees", name, draw)
+            bar.done()
+        if config.curve:
+            bar.doing("call time by block width")
+            found["curve"] = store.make("parts", "curve", lambda: _curve(config, bench))
+            found["suggested"] = _suggest(found["curve"]["target"], found["rows"])
+            bar.done()
+    if config.directions:
+        found["tables"] = [paired_difference.table(found["rows"], config.directions)]
+    if config.profile:
+        for name in named:
+            case = Case(named[name], config.temperatures[0])
+            folder = store.path / "profile" / name
+            if not folder.exists():
+                beside = own.get(name, bench)
+                measured_row.profile(
+                    beside, case, prompts[config.tasks[0]], str(folder)
+                )
+    return found
+
+
+def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
+    """The token prompts of every task, of the project's own or of a file's."""
+    count, size, new = config.prompts, config.prompt_tokens, config.max_new_tokens
+    if config.data:
+        return question_files.build(lm, config.data, config.tasks, count, size, new)
+    return builtin_tasks.build(lm, config.tasks, count, size)
+
+
+def methods(config: Any) -> dict[str, compose.Method]:
+    """The methods to measure by name, plain decoding first."""
+    found = {PLAIN: compose.recipe(PLAIN)}
+    variants, trained = config.get("variants", {}), config.get("trained", {})
+    for name in config.methods:
+        if name in variants:
+            found[name] = compose.from_config(variants[name])
+        elif name in trained:
+            found[name] = compose.from_config(native.method(trained[name]))
+        elif name not in found:
+            found[name] = compose.recipe(name)
+    if "method" in config:
+        # The recipe's own field wins over its file, so that it can be overridden.
+        own = next((n for n in config.methods if n != PLAIN), PLAIN)
+        found[own] = compose.from_config(config.method.to_dict())
+    return found
+
+
+def check(config: Any, named: dict[str, compose.Method]) -> None:
+    """Refuse what cannot be run before anything is loaded."""
+    for name in ("prompts", "prompt_tokens", "max_new_tokens", "batch", "repeats"):
+        if config[name] < 1:
+            raise ConfigError(f"config.{name}={config[name]}: use at least 1")
+    if config.prompts % config.batch:
+        raise ConfigError(
+            f"config.prompts={config.prompts} is no multiple of config.batch="
+            f"{config.batch}: a batch that is not full would compile another program"
+        )
+    if not config.tasks or not config.temperatures:
+        raise ConfigError("config.tasks and config.temperatures need an entry each")
+    for task, names in config.task_methods.items():
+        for name in names:
+            if name not in named:
+                raise ConfigError(
+                    f"config.task_methods.{task} has {name!r}, which config.methods="
+                    f"{tuple(named)} does not"
+                )
+    for name in config.trees:
+        if name not in named:
+            raise ConfigError(f"config.trees has {name!r}; methods are {tuple(named)}")
+
+
+def table(config: Any, named: dict[str, compose.Method]) -> list[Cell]:
+    """All rows in the order of the report."""
+    cells = []
+    for task in config.tasks:
+        chosen = config.task_methods.get(task, tuple(named))
+        for temperature in config.temperatures:
+            for seed in config.seeds or (config.seed,):
+                for name in dict.fromkeys((PLAIN, *chosen)):
+                    method = with_task(named[name], config, task)
+                    cells.append(
+                        Cell(name, method, task, float(temperature), seed, config.batch)
+                    )
+    return cells
+
+
+def with_task(method: compose.Method, config: Any, task: str) -> compose.Method:
+    """The method with the transforms of a task."""
+    extra = [_spec(t) for t in config.transforms.get(task, ())]
+    if not extra:
+        return method
+    return compose.replace(method, transforms=(*method.transforms, *extra))
+
+
+def _spec(value: Any) -> Spec:
+    if isinstance(value, str):
+        return Spec(value)
+    fields = dict(value)
+    return Spec(fields.pop("name"), **fields)
+
+
+def load(config: Any, named: dict[str, compose.Method]) -> tuple[Any, dict[str, Any]]:
+    """The target, and those of config.drafts that a method needs."""
+    needs = {n for m in named.values() for n in m.drafter.card.needs}
+    drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
+    return models.load(config.model, mesh=config.mesh, rules=config.rules), drafts
+
+
+def _trained(config: Any, bench: Bench) -> dict[str, Bench]:
+    """For each method of `config.trained` a bench whose `heads` are its own."""
+    found = {}
+    for name in config.methods:
+        if name in config.trained:
+            heads = native.load(config.trained[name], bench.lm)
+            lm, params = lora.model(bench.lm, heads)
+            found[name] = bench.beside(lm, heads=params)
+    return found
+
+
+def provenance(store: Store) -> tuple[dict, dict]:
+    """Provenance; rows of two machines or versions do not belong in one table."""
+    now = {"hardware": machine.hardware(), "versions": machine.versions()}
+    kept = store.make("parts", "provenance", lambda: now)
+    for kind, fields in now.items():
+        lines = [f"{n}: {kept[kind].get(n)} -> {v}" for n, v in fields.items()]
+        lines = [
+            x for x, (n, v) in zip(lines, fields.items()) if kept[kind].get(n) != v
+        ]
+        if lines:
+            raise ConfigError(
+                f"{store.path} was measured with other {kind}:\n  "
+                + "\n  ".join(lines)
+                + "\nUse another --workdir."
+            )
+    return kept["hardware"], kept["versions"]
+
+
+def study(store: Store, **found: Any) -> dict[str, Any]:
+    """What a stage without rows of methods returns: where it ran, and its own parts."""
+    return {
+        "hardware": machine.hardware(),
+        "versions": machine.versions(),
+        "bandwidth": store.make("parts", "bandwidth", machine.bandwidth),
+        "rows": [],
+        **found,
+    }
+
+
+def _expect(row: dict[str, Any], config: Any) -> dict[str, Any]:
+    """The row with what its recipe expects, and whether it came out so."""
+    expected = dict(dict(config.expected).get(row["key"], {}))
+    tolerance = {m: config.tolerance.get(m, 0.1) for m in expected}
+    within = {
+        m: abs(row[m] - value) <= tolerance[m] * abs(value)
+        for m, value in expected.items()
+    }
+    return {**row, "expected": expected, "tolerance": tolerance, "within": within}
+
+
+def _scalars(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in row.items() if not isinstance(v, dict | list)}
+
+
+def line(row: dict[str, Any]) -> str:
+    """A finished row in the terminal."""
+    same = {True: "identical", False: "DIFFERENT", None: "law"}[
+        row["identical_to_plain"]
+    ]
+    return (
+        f"{row['key']:36} {row['tokens_per_call']:5.2f} tokens/call "
+        f"{row['speedup']:5.2f}x {row['tokens_per_s']:7.0f} tokens/s  {same}"
+    )
+
+
+def _trees(bench: Bench, named: Any, config: Any, prompts: Any, name: str) -> list:
+    """Rounds of a task's first prompt; the drafter has learned from the second."""
+    task = config.tasks[0]
+    case = Case(with_task(named[name], config, task), min(config.temperatures))
+    key = engines.request_keys(config.seed, 1, 1)
+    memory = bench.decode(case, prompts[task][1:2], key, Run())
+    return measured_row.rounds(
+        bench, case, prompts[task][0], key, config.tree_rounds, memory
+    )
+
+
+def _curve(config: Any, bench: Bench) -> dict[str, Any]:
+    models_: dict[str, Any] = {"target": bench.lm}
+    if "draft" in bench.drafts:
+        models_["draft"] = bench.drafts["draft"]
+    widths, repeats = tuple(config.widths), max(config.repeats, 5)
+    size = bench.size + max(widths)
+    at = config.prompt_tokens
+    return {
+        name: block_width_cost.call_times(lm, widths, at, size, repeats)
+        for name, lm in models_.items()
+    }
+
+
+def _suggest(times: Sequence[Any], rows: Sequence[dict[str, Any]]) -> list[dict]:
+    """The best width of a chain for every row whose chains cost no model call."""
+    found = []
+    for row in rows:
+        chain = row["nodes"] == len(row["committed_by_depth"]) + 1
+        if row["method"] == PLAIN or row["draft_calls"] or not chain:
+            continue
+        best = block_width_cost.suggest(
+            times, row["committed_by_depth"], row["draft_share"]
+        )
+        found.append({"key": row["key"], "nodes": row["nodes"], **best})
+    return found

@@ -1,0 +1,276 @@
+"""The stage `peers`: the same weights through decodax and through HF transformers."""
+
+import dataclasses
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+import decoding
+import models
+from decoding import compose
+from decoding.catalogue import Spec
+from experiments import console
+from experiments.measurement import block_width_cost, machine, measured_row
+from experiments.measurement.measured_row import Cell
+from experiments.measurement.workbench import Bench
+from experiments.run_folder import Store
+from experiments.studies import evaluate
+from models import transformer
+from models.errors import ConfigError
+
+LOOKUP, DRAFTED = 10, 5  # tokens that prompt lookup and a draft model propose
+
+# Ours, and the arguments of HF's `generate` that ask for the same.
+PAIRS: dict[str, tuple[compose.Method, dict[str, Any]]] = {
+    "plain": (compose.Method(), {}),
+    "model_chain": (
+        compose.Method(
+            Spec("drafters/model"), topology=Spec("topologies/chain", length=DRAFTED)
+        ),
+        {"assistant_model": None},  # filled in
+    ),
+    "prompt_lookup": (
+        compose.Method(Spec("drafters/prompt_lookup", k=LOOKUP)),
+        {"prompt_lookup_num_tokens": LOOKUP},
+    ),
+}
+
+
+def libraries() -> tuple[Any, Any]:
+    """torch and transformers, or an error that names the extra."""
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise ConfigError(
+            f"the stage 'peers' needs the extra `peers` ({error}): "
+            'pip install "decodax[peers]"'
+        ) from error
+    return torch, transformers
+
+
+def run(config: Any, store: Store) -> dict[str, Any]:
+    """Measure what is missing, size by size, and return everything."""
+    torch, transformers = libraries()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    hardware, versions = evaluate.provenance(store)
+    peers = {"torch": torch.__version__, "transformers": transformers.__version__}
+    found: dict[str, Any] = {
+        "hardware": hardware,
+        "versions": {**versions, **peers},
+        "rows": [],
+        "samples": {},
+        "peers": [],
+        "curve": {},
+    }
+    with console.bar(1 + 3 * len(config.sizes), "read bandwidth") as bar:
+        found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
+        bar.done()
+        rate = found["bandwidth"]["gb_s"]
+        for size, shape in config.sizes.items():
+            here = _Size(config, store, size, shape)
+            bar.doing(f"{size}: against HF transformers")
+            pairs = store.make("pairs", size, here.pairs)
+            for row in pairs:
+                aim = config.aims.get(row["method"], {}).get(size)
+                found["peers"].append({**row, "aim": aim})
+            bar.done("\n".join(_line(row) for row in pairs))
+            bar.doing(f"{size}: methods beside plain decoding")
+            for row in here.rows(rate):
+                found["rows"].append(
+                    {**row, "expected": {}, "tolerance": {}, "within": {}}
+                )
+            bar.done()
+            bar.doing(f"{size}: cost of a block")
+            found["curve"][size] = store.make("parts", f"curve-{size}", here.curve)
+            bar.done()
+    found["figures"] = figures(config, found)
+    return found
+
+
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['size']} {row['method']:14} {row['ours_ms']:7.2f} ms/token, HF "
+        f"{row['theirs_ms']:7.2f}: {row['ratio']:.2f}x"
+    )
+
+
+def random_model(shape: Mapping[str, int], key: int, **changes: int) -> models.Loaded:
+    """A Llama-layout model of this shape with random weights and no EOS."""
+    fields: dict[str, Any] = {**shape, **changes}
+    dim = fields["d_model"] // fields["n_heads"]
+    config = transformer.Config(
+        **fields,
+        head_dim=dim,
+        max_positions=4096,
+        ropes=(transformer.rope(dim, 10000.0),),
+    )
+    model = transformer.transformer(config)
+    return models.Loaded(model, jax.jit(model.init)(jax.random.key(key)))
+
+
+class _Size:
+    """One size: its models, made when they are first needed."""
+
+    def __init__(self, config: Any, store: Store, size: str, shape: Any):
+        self.config, self.store, self.size = config, store, size
+        self.shape = dict(shape)
+        self._made: tuple[Any, Any] | None = None
+
+    def models(self) -> tuple[Any, Any]:
+        """The target and the draft."""
+        if self._made is None:
+            vocab = self.shape["vocab_size"]
+            lm = random_model(self.shape, 0)
+            draft = random_model(dict(self.config.draft), 1, vocab_size=vocab)
+            self._made = lm, draft
+        return self._made
+
+    def prompt(self) -> list[int]:
+        rng = np.random.default_rng(self.config.seed)
+        size = self.config.prompt_tokens
+        return rng.integers(1, self.shape["vocab_size"], size).tolist()
+
+    def pairs(self) -> list[dict[str, Any]]:
+        """Each pair in turns; medians of milliseconds per token, prefill included."""
+        torch, _ = libraries()
+        lm, draft = self.models()
+        prompt, new = self.prompt(), self.config.max_new_tokens
+        theirs = {n: self._peer(n, m) for n, m in (("target", lm), ("draft", draft))}
+        ids = torch.tensor([prompt])
+        calls: dict[tuple[str, str], Callable[[], list[int]]] = {}
+        for name, (method, arguments) in PAIRS.items():
+            if "assistant_model" in arguments:
+                arguments = {"assistant_model": theirs["draft"]}
+
+            def ours(method: compose.Method = method) -> list[int]:
+                drafts = {"draft": draft} if method.topology is not None else None
+                out = decoding.generate(
+                    lm, [prompt], method, max_new_tokens=new, drafts=drafts
+                )
+                return out.tokens[0]
+
+            def hf(arguments: dict[str, Any] = arguments) -> list[int]:
+                with torch.inference_mode():
+                    out = theirs["target"].generate(
+                        ids,
+                        attention_mask=torch.ones_like(ids),
+                        do_sample=False,
+                        max_new_tokens=new,
+                        min_new_tokens=new,
+                        pad_token_id=0,
+                        **arguments,
+                    )
+                return out[0, len(prompt) :].tolist()
+
+            calls[name, "ours"], calls[name, "theirs"] = ours, hf
+        texts = {key: call() for key, call in calls.items()}  # compile, warm up
+        times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+        for _ in range(self.config.repeats):
+            for key, call in calls.items():
+                begun = time.perf_counter()
+                text = call()
+                times[key].append(1e3 * (time.perf_counter() - begun) / len(text))
+        medians = {key: statistics.median(t) for key, t in times.items()}
+        return [
+            {
+                "size": self.size,
+                "method": name,
+                "ours_ms": medians[name, "ours"],
+                "theirs_ms": medians[name, "theirs"],
+                "ratio": medians[name, "theirs"] / medians[name, "ours"],
+                "same_tokens": _agree(texts[name, "ours"], texts[name, "theirs"]),
+                "new_tokens": len(texts[name, "ours"]),
+            }
+            for name in PAIRS
+        ]
+
+    def _peer(self, name: str, lm: Any) -> Any:
+        """The model as HF loads it from the directory that `models.save` writes."""
+        torch, transformers = libraries()
+        folder = self.store.path / "models" / f"{self.size}-{name}"
+        models.save(lm, folder)
+        peer = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        peer = peer.to(torch.float32).eval()
+        peer.generation_config.eos_token_id = None
+        peer.generation_config.num_assistant_tokens = DRAFTED
+        peer.generation_config.num_assistant_tokens_schedule = "constant"
+        peer.generation_config.assistant_confidence_threshold = 0.0
+        return peer
+
+    def rows(self, rate: float) -> list[dict[str, Any]]:
+        """Report rows of plain decoding and the drafters at this size."""
+        config = self.config
+        named = {"plain": compose.Method()}
+        named |= {name: compose.recipe(name) for name in config.methods}
+        found = []
+        for name, method in named.items():
+            cell = Cell(name, method, f"random@{self.size}", 0.0, config.seed, 1)
+
+            def compute(cell: Cell = cell) -> Any:
+                sizes = (config.prompt_tokens, config.max_new_tokens)
+                bench = Bench(self.models()[0], {}, *sizes)
+                texts = [self.prompt()]
+                plain = named["plain"]
+                return measured_row.row(bench, cell, plain, texts, config.repeats, rate)
+
+            found.append(self.store.make("rows", cell.key, compute)["row"])
+        return found
+
+    def curve(self) -> list[dict[str, float]]:
+        lm, _ = self.models()
+        at, widths = self.config.prompt_tokens, tuple(self.config.widths)
+        size = at + self.config.max_new_tokens
+        return block_width_cost.call_times(lm, widths, at, size, self.config.repeats)
+
+
+def _agree(a: list[int], b: list[int]) -> int:
+    """Equal tokens before the first difference."""
+    same = (i for i, (x, y) in enumerate(zip(a, b)) if x != y)
+    return next(same, min(len(a), len(b)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A figure to reach: `least` says that more is better."""
+
+    what: str
+    value: float
+    aim: float
+    least: bool
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.aim if self.least else self.value <= self.aim
+
+
+def figures(config: Any, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every aim of the config beside its figure."""
+    every = []
+    for row in found["peers"]:
+        if row["aim"] is not None:
+            what = f"{row['size']}: {row['method']}, times HF"
+            every.append(Figure(what, row["ratio"], row["aim"], True))
+    rows = {(r["task"].split("@")[1], r["method"]): r for r in found["rows"]}
+    kinds = ("mbu", "block_of_8", "draft_share")
+    aims = {kind: dict(config.aims.get(kind, {})) for kind in kinds}
+    for size in config.sizes:
+        if size in aims["mbu"]:
+            what, value = f"{size}: MBU of plain decoding", rows[size, "plain"]["mbu"]
+            every.append(Figure(what, value, aims["mbu"][size], True))
+        times = {t["width"]: t["plain_calls"] for t in found["curve"][size]}
+        if size in aims["block_of_8"] and 8 in times:
+            what = f"{size}: a block of 8, in plain calls"
+            every.append(Figure(what, times[8], aims["block_of_8"][size], False))
+        for name in config.methods if size in aims["draft_share"] else ():
+            what = f"{size}: {name}, share of a round outside the call"
+            value = rows[size, name]["draft_share"]
+            every.append(Figure(what, value, aims["draft_share"][size], False))
+    return [{**dataclasses.asdict(f), "met": f.met} for f in every]

@@ -1,0 +1,225 @@
+"""The stage `kernels`: what compiles for which TPU, and times where a kernel runs."""
+
+import functools
+import itertools
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments import console
+from experiments.reporting.report import table
+from experiments.run_folder import Store, text, write
+from experiments.studies import evaluate
+from experiments.studies.kernels import gpu_timing
+from kernels import aot
+from kernels import plan as planning
+from kernels.tree_attention import runs_kernel, tree_attention
+from models.base import pack_bits
+from models.errors import ConfigError
+
+HEADS = (
+    "chip",
+    "model",
+    "S",
+    "N",
+    "B",
+    "a step reads",
+    "passes",
+    "planned VMEM, MiB",
+    "chip's, MiB",
+    "moved, MiB",
+    "÷ least",
+    "cache copies",
+)
+TIME_HEADS = ("form", "N", "ms", "cache GB/s", "÷ one node")
+
+
+def run(config: Any, store: Store, command: list[str]) -> dict[str, Any]:
+    """Compile what is missing; write report.json and report.md.
+
+    On a GPU nothing is compiled for TPUs: its own tables are measured.
+    """
+    if jax.default_backend() == "gpu":
+        return on_gpu(config, store, command)
+    try:
+        import libtpu
+    except ImportError as error:
+        raise ConfigError(
+            f"the stage 'kernels' needs the extra `tpu` ({error}): "
+            'pip install "decodax[tpu]"'
+        ) from error
+    hardware, versions = evaluate.provenance(store)
+    versions = {**versions, "libtpu": libtpu.__version__}
+    grid = list(
+        itertools.product(
+            config.chips, config.models, config.sizes, config.nodes, config.batches
+        )
+    )
+    compiled = []
+    with console.bar(len(grid) + 1, "compiling") as bar:
+        for case in grid:
+            bar.doing(" ".join(map(str, case)))
+            key = "-".join(map(str, case))
+            make = functools.partial(compile_one, *case)
+            compiled.append(store.make("compiled", key, make))
+            bar.done()
+        bar.doing("times")
+        times = store.make("parts", "times", lambda: measure(config))
+        bar.done()
+    report = {
+        "hardware": hardware,
+        "versions": versions,
+        "command": " ".join(command),
+        "compiled": compiled,
+        "times": times,
+    }
+    write(store.path / "report.json", report)
+    text(store.path / "report.md", markdown(report))
+    console.terminal().print(f"\nreport: {store.path}/report.md", markup=False)
+    return {}
+
+
+def on_gpu(config: Any, store: Store, command: list[str]) -> dict[str, Any]:
+    """The GPU's tables; report.md is what experiments/reports/kernels_gpu.md holds."""
+    hardware, versions = evaluate.provenance(store)
+    found = gpu_timing.measure(config.gpu, store)
+    report = {"hardware": hardware, "versions": versions, "measured": found}
+    write(store.path / "report.json", {**report, "command": " ".join(command)})
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    head = [
+        "# `configs/kernels.py` on a GPU",
+        "",
+        f"- machine: {hardware['devices']} × {hardware['device']}",
+        f"- versions: {named}",
+        f"- command: `{' '.join(command)}`",
+        "",
+    ]
+    text(store.path / "report.md", "\n".join(head) + gpu_timing.markdown(found))
+    console.terminal().print(f"\nreport: {store.path}/report.md", markup=False)
+    return {}
+
+
+def compile_one(
+    chip: str, model: str, size: int, nodes: int, batch: int
+) -> dict[str, Any]:
+    """One configuration through the TPU compiler, within its chip's vector memory."""
+    shape = aot.tree_attention_shape(model, batch, size, nodes)
+    begun = time.perf_counter()
+    cut, compiled = aot.tree_attention(chip, shape)
+    seconds = time.perf_counter() - begun
+    full = cut.bounds_at(np.full(batch, size - nodes))
+    return {
+        "chip": chip,
+        "model": model,
+        "size": size,
+        "nodes": nodes,
+        "batch": batch,
+        "heads": cut.groups,
+        "block": cut.block,
+        "passes": cut.passes,
+        "vmem": cut.vmem,
+        "budget": planning.VMEM[chip],
+        "moved": sum(cut.traffic(full).values()),
+        "least": shape.least_bytes,
+        "copies": len(aot.copies_of_the_cache(compiled.as_text(), shape)),
+        "seconds": seconds,
+    }
+
+
+def measure(config: Any) -> list[dict[str, Any]]:
+    """Medians of one layer's call at batch 1, for every form that runs here."""
+    timed = config.timed
+    groups, heads = aot.MODELS[config.models[0]]
+    dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+    keys = jax.random.split(jax.random.key(0), 3)
+    cache = (1, groups, timed.size, 128)
+    k, v = (jax.random.normal(key, cache, dtype) for key in keys[:2])
+    found = []
+    for form in ("xla", "pallas") if runs_kernel("auto") else ("xla",):
+        for nodes in timed.nodes:
+            q = jax.random.normal(keys[2], (1, nodes, groups * heads, 128), dtype)
+            chain = pack_bits(jnp.tril(jnp.ones((1, nodes, nodes), bool)))
+            lengths = jnp.array([timed.size - nodes], jnp.int32)
+
+            @jax.jit
+            def call(q, k, v, form=form, lengths=lengths, chain=chain):
+                return tree_attention(q, k, v, lengths, chain, kernel=form)
+
+            jax.block_until_ready(call(q, k, v))
+            spent = []
+            for _ in range(timed.repeats):
+                begun = time.perf_counter()
+                jax.block_until_ready(call(q, k, v))
+                spent.append(time.perf_counter() - begun)
+            seconds = statistics.median(spent)
+            found.append(
+                {
+                    "form": form,
+                    "nodes": nodes,
+                    "ms": 1e3 * seconds,
+                    "gb_s": (k.nbytes + v.nbytes) / seconds / 1e9,
+                }
+            )
+    return found
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as text."""
+    hardware, versions = report["hardware"], report["versions"]
+    mib = 2**20
+    rows = [
+        [
+            row["chip"],
+            row["model"],
+            str(row["size"]),
+            str(row["nodes"]),
+            str(row["batch"]),
+            f"{row['heads']} heads × {row['block']} slots",
+            str(row["passes"]),
+            f"{row['vmem'] / mib:.1f}",
+            f"{row['budget'] / mib:.0f}",
+            f"{row['moved'] / mib:,.1f}",
+            f"{row['moved'] / row['least']:.3f}",
+            str(row["copies"]),
+        ]
+        for row in report["compiled"]
+    ]
+    # The last to be set is the first row of a form: its fewest nodes.
+    first = {row["form"]: row["ms"] for row in reversed(report["times"])}
+    times = [
+        [
+            row["form"],
+            str(row["nodes"]),
+            f"{row['ms']:.2f}",
+            f"{row['gb_s']:.1f}",
+            f"{row['ms'] / first[row['form']]:.2f}",
+        ]
+        for row in report["times"]
+    ]
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return "\n".join(
+        [
+            "# `configs/kernels.py`: tree attention, compiled for TPUs",
+            "",
+            f"- machine: {hardware['processor']}, {hardware['cores']} cores, "
+            f"{hardware['devices']} × {hardware['device']}; no TPU took part",
+            f"- versions: {named}",
+            f"- command: `{report['command']}`",
+            "",
+            f"{len(rows)} configurations, each compiled by the TPU compiler with the "
+            "chip's vector memory as its limit. Bytes are counted from the blocks that "
+            "the kernel's index maps fetch when every row is full; the least is the "
+            "cache, q and the output once.",
+            "",
+            table(HEADS, rows),
+            "## Times on this machine",
+            "",
+            "One layer of the first model, batch 1, full cache.",
+            "",
+            table(TIME_HEADS, times),
+        ]
+    )

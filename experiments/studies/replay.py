@@ -1,0 +1,191 @@
+"""The stage `replay`: drafters judged on recorded texts, with no model at all.
+
+A record is a prompt and the response that some model gave (or a person wrote). Every
+method decodes it with `models.synthetic.recorded` as the target, so its tokens per call
+are those it would have had on that model, decoding greedily, as far as drafts depend on
+the text. Records are replayed in order, one at a time: what a method remembers of one
+serves the next, as in serving.
+"""
+
+import functools
+import gzip
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import models
+from decoding import compose
+from decoding.loops import decode, engines
+from experiments import console
+from experiments.measurement import paired_difference, workbench
+from experiments.measurement.workbench import Model
+from experiments.run_folder import Store
+from experiments.studies import evaluate
+from models.errors import ConfigError, DataError
+from models.synthetic import recorded
+from models.text import hf_tokenizer
+
+
+class Record(NamedTuple):
+    """One request as tokens."""
+
+    prompt: list[int]
+    response: list[int]
+
+
+def read(config: Any, tokenizer: Any) -> list[Record]:
+    """The first `config.records` records of the file `config.data`.
+
+    The file is JSONL, or one JSON list (`.json`), as it is or in `.gz`. Tokens are
+    given (`[1, 2]`) or made by the tokenizer from text. DataError names the line of a
+    record without the fields, or with an empty one; ConfigError a file or a field that
+    is not there.
+    """
+    path = pathlib.Path(config.data)
+    if not config.data or not path.is_file():
+        raise ConfigError(
+            f"config.data={config.data!r} is no file: give JSONL with the fields "
+            f"{config.prompt_field!r} and {config.response_field!r}"
+        )
+    found: list[Record] = []
+    for where, whole in _objects(path):
+        if len(found) == config.records:
+            break
+        fields = (config.prompt_field, config.response_field)
+        both = [_tokens(_field(whole, f, where), tokenizer, where) for f in fields]
+        if all(both) and sum(map(len, both)) <= config.longest:
+            found.append(Record(*both))
+    if not found:
+        raise DataError(f"{path} holds no record with a prompt and a response")
+    return found
+
+
+def _objects(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
+    """(where it stands, a JSON value) for every record of a file."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as lines:
+        if path.name.removesuffix(".gz").endswith(".json"):
+            yield from ((f"{path}:{i}", x) for i, x in enumerate(json.load(lines), 1))
+            return
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                yield f"{path}:{number}", json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}:{number} is no JSON: {error}") from error
+
+
+def _field(whole: Any, field: str, where: str) -> Any:
+    """A field by its name, or a text with fields in braces, as `str.format` has it."""
+    try:
+        return field.format(**whole) if "{" in field else whole[field]
+    except (KeyError, IndexError, TypeError) as error:
+        raise DataError(
+            f"{where} lacks {field!r}: set config.prompt_field and "
+            "config.response_field to the file's names"
+        ) from error
+
+
+def read_tokenizer(given: str) -> Any:
+    """The tokenizer of a model directory, or a tokenizer.json itself."""
+    path = pathlib.Path(given)
+    found = hf_tokenizer.load(path.parent if path.is_file() else path, ())
+    if found is None:
+        raise ConfigError(f"config.tokenizer={given!r} holds no tokenizer.json")
+    return found
+
+
+def _tokens(value: Any, tokenizer: Any, where: str) -> list[int]:
+    if isinstance(value, str):
+        return tokenizer.encode(value, add_special=False)
+    if isinstance(value, list) and all(isinstance(t, int) for t in value):
+        wrong = [t for t in value if not 0 <= t < tokenizer.vocab_size]
+        if not wrong:
+            return value
+        raise DataError(
+            f"{where} has token {wrong[0]}, outside the tokenizer's "
+            f"{tokenizer.vocab_size}: give the tokenizer that wrote it"
+        )
+    raise DataError(f"{where}: a text or a list of token ids is wanted, not {value!r}")
+
+
+def replay(
+    method: compose.Method, records: Sequence[Record], tokenizer: Any, times: int = 1
+) -> dict[str, Any]:
+    """One method on all records in order, `times` over; a row of the last time."""
+    lm = Model(recorded.language_model(tokenizer.vocab_size), None, tokenizer)
+    parts = compose.compose(method, lm)
+    engine = engines.decoder(parts)
+    new, calls, accepted, offered, candidates = [], [], [], [], 0
+    memory = None
+    keys = engines.request_keys(0, 1, 1)
+    earlier = len(records) * (times - 1)
+    # One size for all records, hence one program: compiling takes the longest.
+    size = engines.bucket(max(len(r.prompt) + len(r.response) for r in records))
+    for i, record in enumerate([*records] * times):
+        text = [*record.prompt, *record.response]
+        told = jnp.asarray([text + [0] * (size - len(text))], jnp.int32)
+        params = {decode.TARGET: {"text": told}}
+        state = engine.start(
+            params, parts, [record.prompt], [len(text)], keys, size, memory
+        )
+        state = engine.advance(params, state)
+        written = np.asarray(state.tokens)[0, : len(text)].tolist()
+        assert written == text, "a drafter changed what greedy decoding writes"
+        memory = state.drafter.shared
+        if i < earlier:
+            continue
+        counters = state.counters
+        new.append(len(record.response))
+        calls.append(int(counters.target_calls[0]))
+        accepted.append(np.asarray(counters.accepted)[0])
+        offered.append(np.asarray(counters.offered)[0])
+        candidates += int(counters.candidates[0])
+    taken, tried = np.sum(accepted, 0), np.sum(offered, 0)
+    return {
+        "records": len(records),
+        "new_tokens": sum(new),
+        "target_calls": sum(calls),
+        "tokens_per_call": sum(new) / sum(calls),
+        "ci95": workbench.tokens_per_call_interval(new, calls),
+        "accepted_by_depth": (taken[tried > 0] / tried[tried > 0]).tolist(),
+        "drafted_per_call": candidates / sum(calls),
+        "tokens_per_node": sum(new) / (candidates + sum(calls)),
+        "wasted": 1 - float(taken.sum()) / candidates if candidates else 0.0,
+        "new": new,
+        "calls": calls,
+    }
+
+
+def run(config: Any, store: Store) -> dict[str, Any]:
+    """Replay what is missing and return everything for the report."""
+    named = evaluate.methods(config)
+    for name, method in named.items():
+        needs = {"draft", "heads"} & set(method.drafter.card.needs)
+        if needs:
+            raise ConfigError(
+                f"{name} drafts with a model ({sorted(needs)}), which a record has "
+                "not: leave it out of config.methods"
+            )
+    if config.tokenizer:
+        tokenizer = read_tokenizer(config.tokenizer)
+    else:
+        tokenizer = models.load("tiny").tokenizer
+    records = read(config, tokenizer)
+    rows = []
+    with console.bar(len(named), "replaying") as bar:
+        for name, method in named.items():
+            bar.doing(name)
+            one = functools.partial(replay, method, records, tokenizer, config.times)
+            row = store.make("rows", name, one)
+            rows.append({"method": name, **row})
+            bar.done(f"{name:24} {row['tokens_per_call']:5.2f} tokens/call")
+    tables = []
+    if config.directions:
+        tables.append(paired_difference.table(rows, config.directions, by={}))
+    return evaluate.study(store, replay=rows, tables=tables)

@@ -1,0 +1,242 @@
+"""The stage `speed`: training steps and decoding rounds on the clock, by shape alone.
+
+Weights are random, texts too. A step is the one that `training.loop.fit` runs, a round
+the one that `experiments.measurement.measured_row` times, beside plain decoding in
+turns.
+"""
+
+import functools
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import models
+from decoding import compose
+from experiments import console
+from experiments.measurement import machine, measured_row
+from experiments.measurement.measured_row import Cell
+from experiments.measurement.workbench import Bench
+from experiments.preflight import programs
+from experiments.recipes import settings
+from experiments.run_folder import Store
+from experiments.studies import evaluate
+from models import checkpoints, transformer
+from models.errors import ConfigError
+from models.surgery import lora
+from training.loop import fit, throughput
+from training.runs import draft_head_run
+from training.teacher import outputs
+
+# Fields that choose what is measured; finished pieces are kept.
+SELECTION = ("targets", "recipes")
+
+
+def run(config: Any, store: Store) -> dict[str, Any]:
+    """Measure what is missing, and return everything."""
+    for name in config.targets:
+        if name not in config.shapes:
+            raise ConfigError(
+                f"config.targets has {name!r}; config.shapes has {list(config.shapes)}"
+            )
+    evaluate.provenance(store)
+    steps, rounds = [], {}
+    pieces = 1 + 2 * len(config.targets) * len(config.recipes)
+    with console.bar(pieces, "read bandwidth") as bar:
+        rate = store.make("parts", "bandwidth", machine.bandwidth)["gb_s"]
+        bar.done()
+        for name in config.targets:
+            target = Target(config, name)
+            for recipe in config.recipes:
+                key = f"{name}-{recipe}"
+                bar.doing(f"training {key}")
+                work = functools.partial(target.training, recipe)
+                steps.append(store.make("steps", key, work))
+                bar.done(_said(steps[-1]))
+                bar.doing(f"decoding {key}")
+                for method in ("plain", recipe):
+                    work = functools.partial(target.decoding, recipe, method, rate)
+                    row = store.make("rounds", f"{key}-{method}", work)
+                    rounds[row["key"]] = row
+                bar.done()
+    tables = [_table(steps), _rounds(list(rounds.values()))]
+    return evaluate.study(store, tables=tables)
+
+
+class Target:
+    """A model of random weights, and heads for it."""
+
+    def __init__(self, config: Any, name: str):
+        self.config, self.name = config, name
+        data = config.shapes[name].to_dict()
+        self.shape = checkpoints.read_config(data, f"config.shapes.{name}")[1]
+
+    @functools.cached_property
+    def lm(self) -> models.Loaded:
+        """Made when it is first asked for: nothing may be missing."""
+        model = transformer.transformer(self.shape, jnp.dtype(self.config.dtype))
+        return models.Loaded(model, self._random(model.init))
+
+    def _random(self, init: Any) -> Any:
+        """Params in the config's dtype, which are never there in another."""
+
+        def make(key: Any) -> Any:
+            return _rounded(init(key), self.config.dtype)
+
+        return jax.jit(make)(jax.random.key(self.config.seed))
+
+    def recipe(self, name: str) -> Any:
+        c = settings.head(name, "llama3_8b")
+        c.data.update(batch=self.config.batch, window=self.config.window)
+        c.objective.part = self.config.part
+        c.draft_vocab = min(c.draft_vocab, self.shape.vocab_size // 2)
+        return c
+
+    def heads(self, recipe: str) -> tuple[Any, dict[str, Any]]:
+        """Random params of a recipe's heads, float32, and its draft vocabulary."""
+        c = self.recipe(recipe)
+        _, given = programs.head_shapes(c, self.lm)
+        kind = draft_head_run.module(c.head)
+        make = jax.jit(
+            lambda key, params: kind.init(
+                key, self.lm.model, params, **c.init.to_dict(), **given
+            )
+        )
+        return make(jax.random.key(self.config.seed), self.lm.params), given
+
+    def training(self, recipe: str) -> dict[str, Any]:
+        """A step's time, tokens/s and MFU: medians after the first."""
+        c, own = self.config, self.recipe(recipe)
+        params, given = self.heads(recipe)
+        objective = draft_head_run.module(own.head).objective(
+            self.lm.model, **own.objective.to_dict(), **given
+        )
+        params = {n: x for n, x in params.items() if n != "kept"}
+        optimizer = draft_head_run.optimizer(own.train, 1000)
+        rules = (c.rows_at_once, own.train.clip, 0.0)
+        read = outputs.teacher(self.lm.model, objective.taps)
+        step = fit.make_step(
+            *(objective, optimizer, *rules, read), compute_dtype=c.compute_dtype
+        )
+        state = fit.first_state(params, optimizer, False)
+        drawn = np.random.default_rng(c.seed).integers(
+            self.shape.vocab_size, size=(c.batch, c.window + 1)
+        )
+        batch = {
+            "tokens": jnp.asarray(drawn, jnp.int32),
+            "row": jnp.arange(c.batch, dtype=jnp.int32),
+        }
+        args = (state, batch, self.lm.params)
+        work = throughput.work(
+            *(step, *args),
+            tokens=c.batch * c.window,
+            dtype=c.compute_dtype or c.dtype,
+            devices=1,
+        )
+        count = sum(x.size for x in jax.tree.leaves(params))
+        begun = time.perf_counter()
+        update = jax.jit(step, donate_argnums=0).lower(*args).compile()
+        compiling = time.perf_counter() - begun
+        spent = []
+        for _ in range(1 + c.steps):
+            begun = time.perf_counter()
+            state, metrics = jax.block_until_ready(update(state, *args[1:]))
+            spent.append(time.perf_counter() - begun)
+        loss = float(metrics["loss"])
+        memory: Any = update.memory_analysis()
+        needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+        return {
+            "target": self.name,
+            "recipe": recipe,
+            "target_parameters": sum(x.size for x in jax.tree.leaves(self.lm.params)),
+            "parameters": count,
+            "batch": c.batch,
+            "window": c.window,
+            "loss": loss,
+            **work.row(statistics.median(spent[1:])),
+            "bytes": needed,
+            "compile_seconds": compiling,
+        }
+
+    def decoding(self, recipe: str, name: str, rate: float) -> dict[str, Any]:
+        """`measure.row` of a text alone, by the recipe's method or plainly."""
+        c = self.config
+        params = _rounded(self.heads(recipe)[0], c.dtype)
+        own, params = lora.model(self.lm, params)
+        sizes = (c.prompt_tokens, c.max_new_tokens, 1)
+        bench = Bench(own, {"heads": params}, *sizes)
+        plain = compose.recipe("plain")
+        method = plain if name == "plain" else programs.method_of(self.recipe(recipe))
+        label = f"{name}-{self.name}"
+        cell = Cell(label, method, "random", float(c.temperature), c.seed, 1)
+        rng = np.random.default_rng(c.seed)
+        size = (c.texts, c.prompt_tokens)
+        prompts = rng.integers(self.shape.vocab_size, size=size).tolist()
+        row: dict[str, Any]
+        row = measured_row.row(bench, cell, plain, prompts, c.repeats, rate)["row"]
+        return row
+
+
+def _rounded(params: Any, dtype: str) -> Any:
+    def one(x: Any) -> Any:
+        return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(one, params)
+
+
+def _said(step: dict[str, Any]) -> str:
+    return (
+        f"{step['target']:6} {step['recipe']:10} {step['tokens_per_s']:8.0f} tokens/s, "
+        f"MFU {step['mfu']:.2f}"
+    )
+
+
+def _table(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """The trainings, in the form of the report."""
+    names = ("target", "heads", "parameters", "rows × tokens", "s a step")
+    lines = [
+        [
+            f"{s['target']}, {s['target_parameters'] / 1e6:,.0f} M",
+            s["recipe"],
+            f"{s['parameters'] / 1e6:,.1f} M",
+            f"{s['batch']} × {s['window']}",
+            f"{s['seconds_per_step']:.3f}",
+            f"{s['tokens_per_s']:,.0f}",
+            f"{s['flops_per_s'] / 1e12:.2f}",
+            f"{s['mfu']:.2f}",
+            f"{s['bytes'] / 2**30:.1f}",
+        ]
+        for s in steps
+    ]
+    notes = (
+        "Medians of steps after the first, random weights and texts. T operations/s: "
+        "of the step's products, without what is made again in the backward pass; MFU: "
+        "÷ the device's dense bfloat16 rate (of CPUs: the best that a large product "
+        "reached). GiB: arguments and temporaries, by the compiler.",
+    )
+    heads = (*names, "tokens/s", "T operations/s", "MFU", "GiB")
+    return {"title": "Training steps", "heads": heads, "lines": lines, "notes": notes}
+
+
+def _rounds(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    lines = [
+        [
+            row["method"],
+            f"{row['nodes']}",
+            f"{row['ms_per_round']:.2f}",
+            f"{row['mbu']:.2f}",
+            f"{100 * row['draft_share']:.0f} %",
+            f"{row['tokens_per_call']:.2f}",
+        ]
+        for row in rows
+    ]
+    notes = (
+        "A round reads the weights of the target and of the heads, and the live keys: "
+        "MBU is their bytes ÷ (read bandwidth × time). Heads are random: tokens a call "
+        "are no figure of theirs.",
+    )
+    names = ("method", "nodes", "ms a round", "MBU", "draft share", "tokens/call")
+    return {"title": "Decoding rounds", "heads": names, "lines": lines, "notes": notes}

@@ -1,0 +1,198 @@
+"""The stage `budget`: trees of the same number of drafts, on the same texts.
+
+The question of Jeon et al. (RSD, 2024, arXiv 2402.14160): if the target verifies a
+fixed number of drafts a call, which tree gives the most tokens a call? No times are
+measured, so that a loaded machine gives the same answer. Above temperature 0 the texts
+of two trees differ; both are samples of the same law.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import models
+from decoding import compose
+from experiments import console
+from experiments.measurement import identity, measured_row, paired_difference, workbench
+from experiments.measurement.measured_row import Cell
+from experiments.measurement.workbench import Bench, Case
+from experiments.prompts import question_files
+from experiments.run_folder import Store
+from experiments.studies import evaluate
+from models.errors import ConfigError
+
+
+class Entry(NamedTuple):
+    """A tree of the table: its name, the drafts it may have, and its topology."""
+
+    name: str
+    budget: int
+    method: compose.Method
+
+
+def entries(config: Any) -> list[Entry]:
+    """`config.trees`, those with `config.budgets`, in the table's order."""
+    found = []
+    for name, budget, topology in config.trees:
+        if config.budgets and budget not in config.budgets:
+            continue
+        method = compose.from_config(
+            {
+                "drafter": "drafters/model",
+                "topology": topology,
+                "verifier": config.verifier,
+            }
+        )
+        found.append(Entry(name, int(budget), method))
+    if not found:
+        raise ConfigError(f"config.budgets={config.budgets}: config.trees has none")
+    return found
+
+
+def row(
+    bench: Bench, entry: Entry, task: str, temperature: float, prompts: Any, seed: int
+) -> dict[str, Any]:
+    """One tree on one task; tokens and calls of every prompt are kept for pairing."""
+    case = Case(entry.method, temperature)
+    parts = bench.compose(case)
+    drafts = parts.program.drafter.nodes - 1
+    if drafts > entry.budget:
+        raise ConfigError(
+            f"{entry.name} verifies {drafts} drafts a call, its budget is "
+            f"{entry.budget}: give a smaller tree in config.trees"
+        )
+    run = bench.once(case, prompts, seed)
+    new, calls = [len(text) for text in run.tokens], run.calls
+    same = None  # of another verifier only the law is plain decoding's
+    if identity.claim(entry.method, parts.guarantee, temperature) is None:
+        reference = Case(compose.Method(), temperature)
+        plain = bench.once(reference, prompts, seed)
+        name = f"{entry.name}-{entry.budget}"
+        cell = Cell(name, entry.method, task, temperature, seed, bench.batch)
+        found = measured_row.identical(bench, cell, reference, run, plain, prompts)
+        same = found["identical_to_plain"]
+    given, _ = workbench.by_depth(run)
+    return {
+        "tree": entry.name,
+        "budget": entry.budget,
+        "drafts": drafts,
+        "task": task,
+        "temperature": temperature,
+        "new": new,
+        "calls": calls,
+        "tokens_per_call": sum(new) / sum(calls),
+        "ci95": workbench.tokens_per_call_interval(new, calls),
+        "drafted_per_call": run.candidates / sum(calls),
+        "draft_calls_per_call": run.draft_calls / sum(calls),
+        "accepted_by_depth": given,
+        "accepted_by_rank": workbench.by_rank(run),
+        "loop_share": float(np.mean(workbench.loops(run))),
+        "identical_to_plain": same,
+    }
+
+
+def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:
+    """Measure what is missing and return everything; models are loaded unless given."""
+    listed = entries(config)
+    if config.prompts % config.batch:
+        raise ConfigError(
+            f"config.prompts={config.prompts} is no multiple of config.batch="
+            f"{config.batch}"
+        )
+    if config.data:
+        config.tasks = question_files.choose(config.data, config.tasks)
+    if lm is None:
+        lm, draft = models.load(config.model), models.load(config.draft)
+    size, new = config.prompt_tokens, config.max_new_tokens
+    bench = Bench(lm, {"draft": draft}, size, new, config.batch)
+    prompts = evaluate.texts(config, lm)
+    rows = []
+    cells = [
+        (entry, float(t), task)
+        for entry in listed
+        for t in config.temperatures
+        for task in config.tasks
+    ]
+    with console.bar(len(cells), "budget") as bar:
+        for entry, t, task in cells:
+            key = f"{entry.name}-{entry.budget}-{task}-t{t:g}"
+            bar.doing(key)
+            work = functools.partial(
+                row, bench, entry, task, t, prompts[task], config.seed
+            )
+            made = store.make("rows", key, work)
+            rows.append(made)
+            bar.done(f"{key:36} {made['tokens_per_call']:5.2f} tokens/call")
+    by = {"budget": "drafts", "temperature": "T"}
+    ordered = sorted(rows, key=lambda row: (row["temperature"], row["budget"]))
+    tables = [
+        *(_table(rows, t) for t in config.temperatures),
+        paired_difference.table(ordered, config.directions, by, "tree"),
+    ]
+    return evaluate.study(
+        store,
+        budget=rows,
+        tables=tables,
+        plots=[_plot(rows, t) for t in config.temperatures],
+    )
+
+
+def _of(rows: Sequence, tree: str, budget: int, t: float) -> list[dict[str, Any]]:
+    key = (tree, budget, t)
+    return [r for r in rows if (r["tree"], r["budget"], r["temperature"]) == key]
+
+
+def _names(rows: Sequence) -> tuple[list[str], list[int]]:
+    trees = list(dict.fromkeys(r["tree"] for r in rows))
+    return trees, sorted({r["budget"] for r in rows})
+
+
+def _table(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
+    trees, budgets = _names(rows)
+    lines = []
+    for tree in trees:
+        cells = []
+        for budget in budgets:
+            mine = _of(rows, tree, budget, t)
+            if not mine:
+                cells.append("–")
+                continue
+            new, calls = workbench.pooled(mine)
+            low, high = workbench.tokens_per_call_interval(new.tolist(), calls.tolist())
+            cells.append(f"{new.sum() / calls.sum():.2f} ({low:.2f}–{high:.2f})")
+        lines.append([tree, *cells])
+    notes = ["tokens a target call, over all tasks; in brackets 95 % over prompts."]
+    notes += identical([r for r in rows if r["temperature"] == t])
+    heads = ["tree", *(f"{b} drafts" for b in budgets)]
+    return {"title": f"T = {t:g}", "heads": heads, "lines": lines, "notes": notes}
+
+
+def identical(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line on texts that are to be plain decoding's, where any are."""
+    same = [r["identical_to_plain"] for r in rows]
+    if None in same:  # another verifier's law: its test says whether it holds
+        return []
+    said = "all are" if all(same) else f"{same.count(False)} rows are NOT"
+    return [f"plain decoding's texts: {said}."]
+
+
+def _plot(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
+    trees, budgets = _names(rows)
+    series = []
+    for tree in trees:
+        known = [b for b in budgets if _of(rows, tree, b, t)]
+        at = [workbench.pooled(_of(rows, tree, b, t)) for b in known]
+        values = [float(new.sum() / calls.sum()) for new, calls in at]
+        ends = [
+            workbench.tokens_per_call_interval(n.tolist(), c.tolist()) for n, c in at
+        ]
+        errors = [(high - low) / 3.92 for low, high in ends]
+        series.append({"name": tree, "x": known, "y": values, "error": errors})
+    return {
+        "name": f"budget_t{t:g}",
+        "title": f"tokens a call, T = {t:g}",
+        "x": "drafts verified a call",
+        "series": series,
+    }

@@ -1,0 +1,353 @@
+"""The stage `laws`: what verifiers accept on a real pair of models, and should.
+
+Pairs of laws (p of the target, q of the draft model) are taken at places of real texts.
+At every pair each lossless verifier tests `k` drafts `samples` times, drawn in each way
+that it takes; how often it accepts one is held against its closed form
+(`decoding/theory/acceptance_rates.py`) and the most that any verifier could
+(`decoding/transport`).
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import models
+from decoding import base, catalogue
+from decoding.catalogue import Spec
+from decoding.theory import acceptance_rates, optimal_transport
+from decoding.theory.acceptance_rates import Value
+from decoding.tree_building import child_sampling
+from experiments import console
+from experiments.measurement import identity
+from experiments.prompts import builtin_tasks
+from experiments.run_folder import Store
+from experiments.studies import evaluate
+from models.errors import ConfigError
+
+LEAST = 16  # tokens before a place
+ERRORS = 4.0  # standard errors that a row may be off
+
+Form = Callable[[np.ndarray, np.ndarray, int, np.random.Generator], Value]
+
+
+def _plain(form: Callable[[np.ndarray, np.ndarray, int], Value]) -> Form:
+    return lambda p, q, k, rng: form(p, q, k)
+
+
+def _single(form: Callable[[np.ndarray, np.ndarray], Value]) -> Form:
+    return lambda p, q, k, rng: form(p, q)
+
+
+# What a verifier accepts of drafts that look at nothing of its randomness.
+MATCHED = {
+    base.IID: _plain(acceptance_rates.matched),
+    base.NO_REPLACE: acceptance_rates.matched_without,
+    base.POINT: _plain(acceptance_rates.point),
+}
+FORMS: dict[str, dict[str, Form]] = {
+    "verifiers/rejection": {
+        base.IID: _single(acceptance_rates.rejection),
+        base.NO_REPLACE: _single(acceptance_rates.rejection),
+        base.POINT: _plain(acceptance_rates.point),
+    },
+    "verifiers/recursive_rejection": {
+        base.IID: _plain(acceptance_rates.recursive),
+        base.NO_REPLACE: acceptance_rates.recursive_without,
+        base.POINT: _plain(acceptance_rates.point),
+    },
+    "verifiers/spectr": {base.IID: _plain(acceptance_rates.k_seq)},
+    "verifiers/sample_then_match": MATCHED,
+    # Of several coupled drafts the first alone has a closed form: a lower bound.
+    "verifiers/gumbel_coupled": {
+        **MATCHED,
+        base.COUPLED: _single(acceptance_rates.coupled),
+    },
+}
+CHAINS = ("verifiers/rejection",)  # one draft a node
+BOUNDED = (base.COUPLED,)  # draws whose form is a lower bound beyond one draft
+
+
+class Cell(NamedTuple):
+    """One row: a verifier, its drafts, and the temperature of both models."""
+
+    verifier: str
+    draw: str
+    k: int
+    temperature: float
+
+    @property
+    def key(self) -> str:
+        name = self.verifier.split("/")[1]
+        return f"{name}-{self.draw}-k{self.k}-t{self.temperature:g}"
+
+
+def lossless() -> list[str]:
+    """The verifiers of the catalogue whose law is the target's."""
+    cards = catalogue.catalogue().items()
+    mine = [(name, card) for name, card in cards if name.startswith("verifiers/")]
+    return [name for name, card in mine if card.guarantee == base.LAW]
+
+
+def table(config: Any) -> list[Cell]:
+    """All rows in the order of the report."""
+    names = tuple(config.verifiers) or tuple(lossless())
+    unknown = [n for n in names if n not in FORMS]
+    if unknown:
+        raise ConfigError(f"no closed form of {unknown[0]!r}; there are {list(FORMS)}")
+    cells = []
+    for temperature in config.temperatures:
+        if temperature <= 0:
+            raise ConfigError(f"temperature={temperature}: laws need one above 0")
+        for name in names:
+            for draw in FORMS[name]:
+                for k in config.drafts_a_node:
+                    if k == 1 or name not in CHAINS:
+                        cells.append(Cell(name, draw, int(k), float(temperature)))
+    return cells
+
+
+def pairs(config: Any, lm: Any, draft: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Raw logits float32[pairs, V] of target and draft after real texts."""
+    prompts = builtin_tasks.build(
+        lm, config.tasks, config.prompts, config.prompt_tokens
+    )
+    texts = [tokens for task in config.tasks for tokens in prompts[task]]
+    places = [(i, j) for i, t in enumerate(texts) for j in range(LEAST, len(t))]
+    if len(places) < config.pairs:
+        raise ConfigError(
+            f"config.pairs={config.pairs} and the texts have {len(places)} places: "
+            "raise config.prompts or config.prompt_tokens"
+        )
+    rng = np.random.default_rng(config.seed)
+    chosen = sorted(rng.choice(len(places), config.pairs, replace=False).tolist())
+    found: tuple[list, list] = ([], [])
+    for i, text in enumerate(texts):
+        at = np.array([places[c][1] for c in chosen if places[c][0] == i], int)
+        if len(at):
+            for model, out in zip((lm, draft), found):
+                # The law of token j is the row of token j - 1.
+                out.append(np.asarray(identity.logits(model, text))[at - 1])
+    return np.concatenate(found[0]), np.concatenate(found[1])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def hits(verifier: base.Verifier, draw: str, k: int, n: int, key, p, q) -> jax.Array:
+    """int32[k]: how often the draft of each rank is accepted, of `n` times."""
+    state = verifier.init({})
+
+    def one(key: jax.Array) -> jax.Array:
+        keys = jax.random.split(key, 3)
+        noise = jax.random.gumbel(keys[2], p.shape)
+        drawn = child_sampling.candidates(
+            draw, keys[:1], q[None, None], k, noise[None]
+        )[0, 0]
+        zero = jnp.zeros((1,), jnp.int32)
+        tree = base.TokenTree(
+            jnp.concatenate([zero, drawn.astype(jnp.int32)]),
+            jnp.concatenate([zero - 1, jnp.zeros((k,), jnp.int32)]),
+            jnp.full((k + 1,), base.CANDIDATE, jnp.int32),
+            jnp.broadcast_to(q, (k + 1, *q.shape)),
+            draw=draw,
+            depth=1,
+            linear=k == 1,
+        )
+        said = jnp.broadcast_to(p, (k + 1, *p.shape))
+        target = base.Target(said, {}, lambda depth: noise)
+        verdict = verifier.verify(keys[1], state, tree, target)
+        return (jnp.arange(1, k + 1) == verdict.path[0]) & (verdict.count > 0)
+
+    found = jax.lax.map(one, jax.random.split(key, n), batch_size=16)
+    return found.sum(0)
+
+
+def _log_law(logits: np.ndarray, temperature: float) -> np.ndarray:
+    scaled = logits.astype(np.float64) / temperature
+    return scaled - np.logaddexp.reduce(scaled, -1, keepdims=True)
+
+
+def measure(
+    cell: Cell, verifier: base.Verifier, p: np.ndarray, q: np.ndarray, config: Any
+) -> dict[str, Any]:
+    """One row over all pairs; errors are of the draws, the pairs being given."""
+    n, key = config.samples, jax.random.key(config.seed)
+    p, q = (_log_law(x, cell.temperature) for x in (p, q))
+    counts = np.stack(
+        [
+            hits(
+                verifier,
+                cell.draw,
+                cell.k,
+                n,
+                jax.random.fold_in(key, i),
+                jnp.float32(p[i]),
+                jnp.float32(q[i]),
+            )
+            for i in range(len(p))
+        ]
+    )
+    rate = counts.sum(1) / n
+    # Half a count to each side, so that 0 of n is not without error.
+    shrunk = (counts.sum(1) + 0.5) / (n + 1)
+    error = float(np.sqrt((shrunk * (1 - shrunk) / n).sum()) / len(p))
+    form, rng = FORMS[cell.verifier][cell.draw], np.random.default_rng(config.seed)
+    laws = [(np.exp(a), np.exp(b)) for a, b in zip(p, q)]
+    due = [form(a, b, cell.k, rng) for a, b in laws]
+    expected = float(np.mean([d.mean for d in due]))
+    expected_error = float(np.sqrt(sum(d.error**2 for d in due)) / len(due))
+    lower = cell.draw in BOUNDED and cell.k > 1
+    gap = float(rate.mean()) - expected
+    off = gap / float(np.hypot(error, expected_error))
+    return {
+        "verifier": cell.verifier.split("/")[1],
+        "draw": cell.draw,
+        "k": cell.k,
+        "temperature": cell.temperature,
+        "pairs": len(p),
+        "samples": n,
+        "acceptance": float(rate.mean()),
+        "error": error,
+        "by_rank": (counts.sum(0) / (n * len(p))).tolist(),
+        "expected": expected,
+        "expected_error": expected_error,
+        "kind": "at least" if lower else "mean" if expected_error else "exact",
+        "errors_off": off,
+        "holds": bool(off >= -ERRORS if lower else abs(off) <= ERRORS),
+        "bound": bound(cell, laws),
+    }
+
+
+def bound(cell: Cell, laws: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | None:
+    """Optimal transport over the same pairs; None where it cannot be enumerated."""
+    if cell.draw == base.POINT:
+        return float(
+            np.mean([acceptance_rates.point(*law, cell.k).mean for law in laws])
+        )
+    if cell.k > 1 and cell.draw != base.IID:
+        return None
+    return float(np.mean([optimal_transport.acceptance(*law, cell.k) for law in laws]))
+
+
+def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:
+    """Measure what is missing and return everything; models are loaded unless given."""
+    cells = table(config)
+    if lm is None:
+        lm, draft = models.load(config.model), models.load(config.draft)
+    built = {c.verifier: Spec(c.verifier).build({}) for c in cells}
+    p, q = pairs(config, lm, draft)
+    rows = []
+    with console.bar(len(cells), "laws") as bar:
+        for cell in cells:
+            bar.doing(cell.key)
+            work = functools.partial(measure, cell, built[cell.verifier], p, q, config)
+            row = store.make("rows", cell.key, work)
+            rows.append(row)
+            bar.done(
+                f"{cell.key:44} {row['acceptance']:.4f} ± {row['error']:.4f}  due "
+                f"{row['expected']:.4f}"
+            )
+    tables = [_table(rows), _directions(rows)]
+    return evaluate.study(store, laws=rows, tables=tables, plots=_plots(rows))
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    heads = ("verifier", "draw", "k", "T", "accepted", "due", "errors off", "holds")
+    lines = []
+    for r in rows:
+        sign = {"at least": "≥ ", "mean": "", "exact": ""}[r["kind"]]
+        due = f"{sign}{r['expected']:.4f}"
+        if r["expected_error"]:
+            due += f" ± {r['expected_error']:.4f}"
+        lines.append(
+            [
+                r["verifier"],
+                r["draw"],
+                f"{r['k']}",
+                f"{r['temperature']:g}",
+                f"{r['acceptance']:.4f} ± {r['error']:.4f}",
+                due,
+                "above" if sign and r["errors_off"] > 0 else f"{r['errors_off']:+.1f}",
+                "yes" if r["holds"] else "NO",
+                "–" if r["bound"] is None else f"{r['bound']:.4f}",
+            ]
+        )
+    return {
+        "title": "Accepted and due",
+        "heads": [*heads, "most possible"],
+        "lines": lines,
+        "notes": [
+            "accepted: how often one of the k drafts of a node is accepted, mean over "
+            "the pairs of laws ± a standard error of the draws. due: its closed form "
+            "on the same pairs; with an error where it was averaged over draws; ≥ "
+            "where there is a lower bound alone. holds: within four standard errors.",
+            "most possible: optimal transport, which no exact verifier exceeds; not "
+            "enumerable for several drafts without replacement (–).",
+        ],
+    }
+
+
+def _directions(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the papers say of these schemes, as differences with their errors."""
+    at = {(r["verifier"], r["draw"], r["k"], r["temperature"]): r for r in rows}
+    lines = []
+
+    def compare(said: str, more: tuple, less: tuple) -> None:
+        if more in at and less in at:
+            gap = at[more]["acceptance"] - at[less]["acceptance"]
+            error = float(np.hypot(at[more]["error"], at[less]["error"]))
+            verdict = "yes" if gap > 2 * error else "no" if gap < -2 * error else "even"
+            lines.append([said, f"{gap:+.4f} ± {error:.4f}", verdict])
+
+    for _, _, k, t in dict.fromkeys((0, 0, r["k"], r["temperature"]) for r in rows):
+        if k == 1:
+            continue
+        recursive, where = "recursive_rejection", f"k = {k}, T = {t:g}"
+        one = ("rejection", base.IID, 1, t)
+        compare(f"K-SEQ > one draft, {where}", ("spectr", base.IID, k, t), one)
+        compare(
+            f"recursive rejection > one draft, {where}",
+            (recursive, base.IID, k, t),
+            one,
+        )
+        compare(
+            f"without replacement ≥ with, {where}",
+            (recursive, base.NO_REPLACE, k, t),
+            (recursive, base.IID, k, t),
+        )
+        compare(
+            f"K-SEQ > recursive rejection with replacement, {where}",
+            ("spectr", base.IID, k, t),
+            (recursive, base.IID, k, t),
+        )
+    return {
+        "title": "Directions",
+        "heads": ["direction", "difference", "holds"],
+        "lines": lines,
+        "notes": ["even: the difference is within two standard errors of nothing."],
+    }
+
+
+def _plots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for t in dict.fromkeys(r["temperature"] for r in rows):
+        mine = [r for r in rows if r["temperature"] == t]
+        series = []
+        for name, draw in dict.fromkeys((r["verifier"], r["draw"]) for r in mine):
+            own = [r for r in mine if (r["verifier"], r["draw"]) == (name, draw)]
+            values = [r["acceptance"] for r in own]
+            errors = [r["error"] for r in own]
+            at = [r["k"] for r in own]
+            label = f"{name}, {draw}"
+            series.append({"name": label, "x": at, "y": values, "error": errors})
+        found.append(
+            {
+                "name": f"acceptance_t{t:g}",
+                "title": f"a draft of k is accepted, T = {t:g}",
+                "x": "drafts of a node",
+                "series": series,
+            }
+        )
+    return found

@@ -1,0 +1,131 @@
+"""The stage `trim_vocabulary`: draft models that can say fewer tokens.
+
+The papers' figures, by how many tokens are kept: the share of the target's own text
+that they cover, tokens a call, and the memory-bound speed-up (VocabTrim, arXiv
+2506.22694, section 4)
+
+    MBSU = tokens a call / (length r + 1),   r = bytes a draft's call reads / target's
+"""
+
+import functools
+from typing import Any
+
+import jax
+
+import models
+from decoding import compose
+from experiments import console
+from experiments.measurement import workbench
+from experiments.measurement.workbench import Bench
+from experiments.prompts import builtin_tasks
+from experiments.run_folder import Store
+from experiments.studies import evaluate, tree_budget
+from models.errors import ConfigError
+from models.surgery import vocab_trim
+from training.data import documents
+from training.runs import draft_model_run
+
+WHOLE = "whole"
+
+
+def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:
+    """Measure what is missing and return everything; models are loaded unless given."""
+    if lm is None:
+        lm, draft = models.load(config.model), models.load(config.draft)
+    if config.prompts % config.batch:
+        raise ConfigError(
+            f"config.prompts={config.prompts} is no multiple of config.batch="
+            f"{config.batch}"
+        )
+    vocab = lm.config.vocab_size
+    sizes = tuple(int(size) for size in config.sizes)
+    if not sizes or not len(lm.config.eos) < min(sizes) <= max(sizes) < vocab:
+        raise ConfigError(
+            f"config.sizes={sizes}: keep more tokens than the {len(lm.config.eos)} "
+            f"that end a text, and fewer than all {vocab}"
+        )
+    counts, held = counted(config, store, lm)
+    prompts = builtin_tasks.build(
+        lm, config.tasks, config.prompts, config.prompt_tokens
+    )
+    bench = Bench(lm, {}, config.prompt_tokens, config.max_new_tokens, config.batch)
+    chain = {"name": "topologies/chain", "length": config.length}
+    method = compose.from_config({"drafter": "drafters/model", "topology": chain})
+    cells = [(WHOLE, vocab), *((name, n) for name in counts for n in sizes)]
+    points = [(task, float(t)) for t in config.temperatures for task in config.tasks]
+    found = []
+    with console.bar(len(cells) * len(points), "draft vocabularies") as bar:
+        for name, size in cells:
+            if name == WHOLE:
+                own, covered = draft, 1.0
+            else:
+                ids = vocab_trim.frequent(counts[name], size, lm.config.eos)
+                own = vocab_trim.trim(draft, ids)
+                covered = vocab_trim.coverage(held, ids)
+            share = read(own) / read(lm)
+            beside, entry = (
+                bench.beside(lm, draft=own),
+                tree_budget.Entry(name, config.length, method),
+            )
+            for task, t in points:
+                key = f"{name}-{size}-{task}-t{t:g}"
+                bar.doing(key)
+                work = functools.partial(
+                    tree_budget.row, beside, entry, task, t, prompts[task], config.seed
+                )
+                row = store.make("rows", key, work)
+                found.append({**row, "size": size, "covered": covered, "read": share})
+                bar.done(f"{key:36} {row['tokens_per_call']:5.2f} tokens/call")
+    tables = [table(found, t, config.length) for t in config.temperatures]
+    return evaluate.study(store, trims=found, tables=tables)
+
+
+def counted(config: Any, store: Store, lm: Any) -> tuple[dict[str, Any], Any]:
+    """Counts to choose by, of the target's text and the corpus's; and to be covered."""
+    folder = config.data.directory or store.path / "data"
+    given = documents.both(lm, config.data, folder, store.path)
+    written = draft_model_run.write(
+        lm, given, config.distill, store.path / "written", config.seed
+    )
+    vocab = lm.config.vocab_size
+
+    def own(texts: Any) -> Any:  # what the target wrote, without its prompts
+        parts = ([t for t, m in zip(x.tokens, x.mask) if m] for x in texts)
+        return vocab_trim.counts(parts, vocab)
+
+    corpus = vocab_trim.counts((x.tolist() for x in given[0].tokens), vocab)
+    return {"target": own(written.train), "corpus": corpus}, own(written.held)
+
+
+def read(lm: Any) -> int:
+    """Bytes of weights that one call reads: a head, and of an embedding only rows."""
+    if "trimmed" not in lm.params:
+        return workbench.weight_bytes(lm)
+    rest = {k: v for k, v in lm.params.items() if k not in ("embedding", "place")}
+    return sum(x.nbytes for x in jax.tree.leaves(rest))
+
+
+def table(rows: list[dict[str, Any]], t: float, length: int) -> dict[str, Any]:
+    """A line for each draft, over all tasks, in the form of `report.markdown`."""
+    lines = []
+    mine = [row for row in rows if row["temperature"] == t]
+    for name, size in dict.fromkeys((row["tree"], row["size"]) for row in mine):
+        own = [row for row in mine if (row["tree"], row["size"]) == (name, size)]
+        new, calls = workbench.pooled(own)
+        low, high = workbench.tokens_per_call_interval(new.tolist(), calls.tolist())
+        rate = new.sum() / calls.sum()
+        share = own[0]["read"]
+        line = [name, f"{size}", f"{100 * own[0]['covered']:.1f} %", f"{share:.3f}"]
+        line += [f"{rate:.2f} ({low:.2f}–{high:.2f})"]
+        line += [f"{row['tokens_per_call']:.2f}" for row in own]
+        lines.append([*line, f"{rate / (length * share + 1):.2f}"])
+    columns = list(dict.fromkeys(row["task"] for row in mine))
+    notes = [
+        "counts: the most frequent tokens of the target's own text, or of the corpus. "
+        "covered: the share of the target's text on held-out prompts. r: bytes that a "
+        "draft's call reads of weights ÷ the target's. MBSU: tokens a call ÷ "
+        "(length r + 1)."
+    ]
+    notes += tree_budget.identical(mine)
+    heads = ["counts", "tokens kept", "covered", "r", "tokens/call", *columns, "MBSU"]
+    return {"title": f"T = {t:g}", "heads": heads, "lines": lines, "notes": notes}

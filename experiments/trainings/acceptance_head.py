@@ -1,0 +1,64 @@
+"""The stage `train_acceptance`: an acceptance head, its calibration and its price."""
+
+import json
+from typing import Any
+
+from experiments import console
+from experiments.measurement import draft_call_cost
+from experiments.run_folder import Store
+from experiments.studies import evaluate
+from models.distributed import processes
+from training.evaluation import calibration
+from training.runs import acceptance_run
+
+OWN, OTHERS = "h", ("fixed", "confidence")
+SAID = {
+    "h": "the head's threshold",
+    "fixed": "the best fixed length",
+    "confidence": "a confidence stop",
+}
+
+
+def run(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict[str, Any]:
+    """Train and measure what is missing, and return everything."""
+    evaluate.provenance(folder)
+    file = folder.path / "figures.json"
+    if not processes.agreed(file.exists()):
+        acceptance_run.run(config, folder.path, lm, own)
+    trained = json.loads(file.read_text())
+    bins = {
+        name: calibration.Bins(**trained["calibration"][key])
+        for name, key in (("as trained", "raw"), ("weight undone", "unweighted"))
+    }
+    rows = draft_call_cost.compared(
+        trained["calls"], config.evaluate.costs, OWN, OTHERS
+    )
+    trained["prices"] = rows
+    priced = draft_call_cost.table(rows, OWN, SAID)
+    console.terminal().print("\n".join(priced["notes"]), markup=False)
+    drawn = [calibration.plot(name, found) for name, found in bins.items()]
+    return evaluate.study(
+        folder,
+        trained=trained,
+        tables=[_about(trained), priced, calibration.table(bins)],
+        plots=[draft_call_cost.plot(rows, OWN, SAID), *drawn],
+    )
+
+
+def _about(found: dict[str, Any]) -> dict[str, Any]:
+    """What was trained, in the form of the report."""
+    line = [
+        f"{found['parameters']}",
+        f"{found['seen_tokens']}",
+        f"{found['seconds']:.0f}",
+        f"{100 * found['accepted']:.1f} %",
+    ]
+    return {
+        "title": "Training",
+        "heads": ["parameters", "tokens", "seconds", "held-out drafts accepted"],
+        "lines": [line],
+        "notes": [
+            "*weight undone*: the loss weighs rejections, so that the head says less "
+            "than the chance of acceptance; solved for it."
+        ],
+    }

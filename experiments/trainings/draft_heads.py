@@ -1,0 +1,341 @@
+"""The stage `train_heads`: draft heads trained, then decoded with, side by side.
+
+Every recipe of a comparison sees the same data for as many tokens under the same
+schedule, and decodes the same prompts beside plain decoding.
+"""
+
+import functools
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+import models
+from configs.heads import shared
+from decoding import compose, noise
+from decoding.loops import decode, engines
+from experiments import console
+from experiments.measurement import machine, measured_row, paired_difference
+from experiments.measurement.measured_row import Cell
+from experiments.measurement.workbench import Bench, Case
+from experiments.prompts import builtin_tasks
+from experiments.recipes import settings
+from experiments.reporting import training_curves
+from experiments.run_folder import Store
+from experiments.studies import evaluate
+from experiments.trainings import ppd_tree_budgets
+from models.distributed import processes
+from models.heads.formats import native
+from models.surgery import lora
+from training.runs import draft_head_run
+from training.teacher import sources
+
+# Fields that choose what is measured or written; finished pieces are kept.
+SELECTION = (
+    "stage",
+    "recipes",
+    "seeds",
+    "full",
+    "tasks",
+    "temperatures",
+    "directions",
+    "mesh",
+    "rules",
+)
+
+
+def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+    """Train what is missing, measure what is missing, and return everything."""
+    if lm is None:
+        lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
+    listed = plan(config)
+    hardware, versions = evaluate.provenance(store)
+    found: dict[str, Any] = {"hardware": hardware, "versions": versions}
+    prompts = builtin_tasks.build(
+        lm, config.tasks, config.prompts, config.prompt_tokens
+    )
+    with console.bar(1 + 2 * len(listed), "read bandwidth") as bar:
+        found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
+        bar.done()
+        found["rows"], found["samples"], found["heads"] = [], {}, []
+        trainings, timed = [], []
+        for seed, name, recipe in listed:
+            bar.doing(f"training {name}, seed {seed}")
+            one, folder = _one(config, store, name, recipe, seed)
+            trained = folder / "figures.json"
+            if not processes.agreed(trained.exists()):
+                draft_head_run.run(one, folder, lm, bar.say)
+            figures = json.loads(trained.read_text())
+            bar.done(line(name, figures))
+            bar.doing(f"decoding with {name}, seed {seed}")
+            piece = _Piece(config, store, lm, name, one, figures)
+            if one.get("tree_budgets"):
+                timed.append((name, seed, piece.fastest(figures["hits"], prompts)))
+            rows = piece.rows(prompts, found["bandwidth"]["gb_s"])
+            for row, samples in rows:
+                if row["key"] not in found["samples"]:
+                    found["rows"].append(row)
+                found["samples"][row["key"]] = samples
+            own = [row for row, _ in rows if row["method"] == name]
+            flops = store.make("flops", f"{name}-s{seed}", piece.flops)
+            found["heads"].append(_summary(name, seed, figures, own, flops))
+            trainings.append(_trained(f"{name}, seed {seed}", figures))
+            bar.done("\n".join(evaluate.line(row) for row in own))
+    found["tables"] = [_table(found["heads"])]
+    if config.directions:
+        found["tables"].append(
+            paired_difference.table(found["rows"], config.directions)
+        )
+    if timed:
+        found["tables"].append(ppd_tree_budgets.table(timed))
+    found["plots"] = training_curves.plots(trainings)
+    return found
+
+
+def _trained(name: str, figures: dict[str, Any]) -> training_curves.Trained:
+    tokens = figures["seen_tokens"] / figures["steps"]
+    measured = figures["untrained"], figures["trained"]
+    return training_curves.Trained(name, figures, tokens, *measured)
+
+
+def _one(
+    config: Any, store: Store, name: str, recipe: Any, seed: int
+) -> tuple[Any, pathlib.Path]:
+    """The config of one training, and its folder."""
+    one = ml_collections.ConfigDict(recipe.to_dict())
+    one.seed = seed
+    folder = store.path / "heads" / f"{recipe.get('weights', name)}-s{seed}"
+    one.export = str(folder / "export")
+    one.data.directory = config.data.directory or str(store.path / "data")
+    return one, folder
+
+
+def cache(config: Any, store: Store, lm: Any = None) -> None:
+    """The stage `cache_features`: what `teacher=offline` would make, and no training.
+
+    Shards that are there are read through, and made anew where they are damaged.
+    """
+    if lm is None:
+        lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
+    say = functools.partial(console.terminal().print, markup=False, soft_wrap=True)
+    for seed, name, recipe in plan(config):
+        one, folder = _one(config, store, name, recipe, seed)
+        sources.made(draft_head_run.Training(one, folder, lm).lesson(say))
+
+
+def plan(config: Any) -> list[tuple[int, str, Any]]:
+    """(seed, name, recipe) of every training, seed by seed.
+
+    Of `config.recipes`, or of the config itself; with `config.full` of all of them, of
+    which `config.full_recipes` see the first seed alone.
+    """
+    names, more = tuple(config.get("recipes", ())), ()
+    seeds = tuple(config.seeds or (config.seed,))
+    if not names:
+        ppd_tree_budgets.check(config)
+        return [(seed, config.name, config) for seed in seeds]
+    if config.full:
+        more, seeds = tuple(config.full_recipes), tuple(config.full_seeds)
+    recipes = {name: _recipe(config, name) for name in (*names, *more)}
+    for recipe in recipes.values():
+        ppd_tree_budgets.check(recipe)
+    return [
+        (seed, name, recipes[name])
+        for i, seed in enumerate(seeds)
+        for name in (names if i else recipes)
+    ]
+
+
+def _recipe(config: Any, name: str) -> Any:
+    """A recipe of configs/heads on the data and schedule of the comparison.
+
+    Its own rate is kept, in proportion: PPD's few params learn at ten times others'.
+    """
+    base, fields = name, {}
+    if name in config.variants:
+        fields = config.variants[name].to_dict()
+        base = fields.pop("recipe")
+    recipe = settings.head(base, config.target)
+    usual = shared.get_config(config.target).train.rate
+    recipe.model, recipe.export_dtype = config.model, config.export_dtype
+    recipe.mesh, recipe.rules = config.mesh, config.rules
+    recipe.teacher = config.teacher
+    recipe.features.update(config.features)
+    recipe.data.update(config.data)
+    if config.full:
+        recipe.data.tokens = config.full_tokens
+    rate = recipe.train.rate * (config.train.rate / usual)
+    recipe.train.update(config.train)
+    recipe.train.rate = rate
+    recipe.evaluate.update(config.evaluate)
+    if name in config.variants:
+        recipe.name = recipe.weights = name
+        recipe.update(fields)
+    return recipe
+
+
+class _Piece:
+    """One trained head as a method, on the comparison's prompts."""
+
+    def __init__(self, config, store, lm, name, recipe, figures):
+        self.config, self.store, self.name = config, store, name
+        self.recipe, self.seed = recipe, recipe.seed
+        self.method = draft_head_run.method(recipe, figures["hits"])
+        own, params = lora.model(lm, native.load(recipe.export, lm))
+        # The plain text of a model that was changed with its heads is another one.
+        self.plain = "plain" if own.params is lm.params else f"plain-{name}"
+        self.bench = Bench(
+            own,
+            {"heads": params},
+            config.prompt_tokens,
+            config.max_new_tokens,
+            config.batch,
+        )
+        self.first: list[int] = []
+
+    def fastest(
+        self, hits: Sequence[Sequence[float]], prompts: dict[str, list]
+    ) -> dict[str, Any]:
+        """Decode with the trees of the fastest budget, as whoever loads the heads will.
+
+        Returns what was measured.
+        """
+        c = self.config
+        first = prompts[c.tasks[0]][: c.batch]
+
+        def compute() -> Any:
+            repeats = max(c.repeats, 5)
+            return ppd_tree_budgets.measure(
+                self.bench, self.recipe, hits, first, repeats
+            )
+
+        found = self.store.make("budgets", f"{self.name}-s{self.seed}", compute)
+        self.method = ppd_tree_budgets.method(self.recipe, hits, found["budget"])
+        own = compose.to_config(self.method)
+        processes.written(lambda: native.decode_with(self.recipe.export, own), "method")
+        return found
+
+    def rows(self, prompts: dict[str, list], rate: float) -> list[tuple[dict, dict]]:
+        """A row and its texts for plain decoding and the head, on every task."""
+        c = self.config
+        self.first = prompts[c.tasks[0]][0]
+        plain = compose.recipe("plain")
+        found = []
+        for task in c.tasks:
+            for temperature in c.temperatures:
+                for name, method in ((self.plain, plain), (self.name, self.method)):
+                    cell = Cell(
+                        name, method, task, float(temperature), self.seed, c.batch
+                    )
+
+                    def compute(cell: Cell = cell) -> Any:
+                        return measured_row.row(
+                            self.bench, cell, plain, prompts[cell.task], c.repeats, rate
+                        )
+
+                    piece = self.store.make("rows", cell.key, compute)
+                    row = {**piece["row"], "expected": {}, "tolerance": {}}
+                    found.append(({**row, "within": {}}, piece["samples"]))
+        return found
+
+    def flops(self) -> float:
+        """Operations of one round's draft, by the compiler's count."""
+        parts = self.bench.compose(Case(self.method, max(self.config.temperatures)))
+        engine, params = engines.decoder(parts), self.bench.params(self.bench.lm)
+        keys = engines.request_keys(self.seed, 1, 1)
+        limits = [len(self.first) + self.bench.new_tokens]
+        state = engine.start(
+            params, parts, [self.first], limits, keys, self.bench.size, None
+        )
+
+        def draft(params: Any, state: Any) -> Any:
+            own = noise.for_role(state.key, noise.DRAFT, state.length)
+            ctx = decode.context(parts.program, params, state)
+            return parts.program.drafter.draft(own, ctx, state.drafter)[:2]
+
+        compiled = jax.jit(draft).lower(params, state).compile()
+        cost: Any = compiled.cost_analysis()
+        return float(cost["flops"])
+
+
+def line(name: str, figures: dict[str, Any]) -> str:
+    """A trained head in the terminal."""
+    before, after = figures["untrained"], figures["trained"]
+    return (
+        f"{name:10} {_millions(figures['parameters'])} params, "
+        f"{figures['seen_tokens']} tokens in {figures['seconds']:.0f} s; "
+        f"tau {before['tau']:.2f} -> {after['tau']:.2f}"
+    )
+
+
+def _millions(count: int) -> str:
+    """A number of parameters; PPD has hundreds."""
+    return f"{count / 1e6:.2f} M" if count >= 10_000 else f"{count}"
+
+
+def _summary(
+    name: str, seed: int, figures: dict[str, Any], rows: list, flops: float
+) -> dict[str, Any]:
+    """A line of the comparison."""
+    hits = np.asarray([row[0] for row in figures["hits"]])
+    return {
+        "recipe": name,
+        "seed": seed,
+        "parameters": figures["parameters"],
+        "draft_flops": flops,
+        "seen_tokens": figures["seen_tokens"],
+        **{name: figures["pace"][name] for name in ("tokens_per_s", "mfu")},
+        "top1_by_depth": hits.tolist(),
+        "untrained_tau": figures["untrained"]["tau"],
+        "curve": figures["curve"],
+        "tokens_per_call": [
+            [row["task"], row["temperature"], row["tokens_per_call"], row["ci95"]]
+            for row in rows
+        ],
+    }
+
+
+def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The heads side by side, in the form of `report.markdown`."""
+    names = (
+        "recipe",
+        "seed",
+        "parameters",
+        "draft MFLOP/round",
+        "tokens trained on",
+        "tokens/s",
+        "MFU",
+        "first guess right, by depth",
+        "untrained τ",
+    )
+    lines = []
+    for head in heads:
+        hits = " ".join(f"{100 * h:.0f}" for h in head["top1_by_depth"])
+        lines.append(
+            [
+                head["recipe"],
+                f"{head['seed']}",
+                _millions(head["parameters"]),
+                f"{head['draft_flops'] / 1e6:.0f}",
+                f"{head['seen_tokens']}",
+                "–" if head["mfu"] is None else f"{head['tokens_per_s']:.0f}",
+                "–" if head["mfu"] is None else f"{head['mfu']:.2f}",
+                f"{hits} %",
+                f"{head['untrained_tau']:.2f}",
+            ]
+        )
+    notes = (
+        "draft MFLOP/round: the compiler's count of one round's draft, without what a "
+        "head reads of the round before.",
+        "tokens/s and MFU: of the training steps, medians, without compilation, "
+        "evaluations and checkpoints. MFU: operations of a step's products ÷ (time × "
+        "what the devices can do; of CPUs: the best that a large product reached).",
+        "first guess right: the chance that the target picks it on held-out text, "
+        "given the text's own tokens before it, at the temperature of "
+        "`config.evaluate`. τ: tokens per call there, of the real decode loop.",
+    )
+    return {"title": "Training", "heads": names, "lines": lines, "notes": notes}

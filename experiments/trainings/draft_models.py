@@ -1,0 +1,166 @@
+"""The stage `train_drafts`: draft models aligned with a target, then decoded with.
+
+Every variant starts from the same weights and sees the same text of the target; all
+decode the same prompts beside plain decoding and beside the draft before alignment.
+"""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+import models
+from decoding import compose
+from experiments import console
+from experiments.measurement import machine, measured_row, paired_difference
+from experiments.measurement.measured_row import Cell
+from experiments.measurement.workbench import Bench
+from experiments.prompts import builtin_tasks
+from experiments.reporting import training_curves
+from experiments.run_folder import Store
+from experiments.studies import evaluate
+from models.distributed import processes
+from models.errors import ConfigError
+from training.runs import draft_model_run
+
+# Fields that choose what is measured; finished pieces are kept.
+SELECTION = ("tasks", "temperatures", "targets", "directions", "mesh", "rules")
+BEFORE = "before"
+
+
+def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+    """Train what is missing, measure what is missing, and return everything."""
+    names = [_at(path) for path, _ in config.get("targets", ())]
+    if len(names) > len(set(names)):
+        raise ConfigError(
+            f"config.targets: rows are named by folders, and of {names} two are the "
+            "same: rename one"
+        )
+    if lm is None:
+        lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
+    hardware, versions = evaluate.provenance(store)
+    found: dict[str, Any] = {"hardware": hardware, "versions": versions}
+    targets: list[tuple[str, Any, dict[str, Any]]] = [("", lm, {})]
+    for path, fields in config.get("targets", ()):
+        own = models.load(path, mesh=config.mesh, rules=config.rules)
+        targets.append((_at(path), own, dict(fields)))
+    asked = (config.tasks, config.prompts, config.prompt_tokens)
+    prompts = {at: builtin_tasks.build(own, *asked) for at, own, _ in targets}
+    with console.bar(len(config.variants) + 3, "read bandwidth") as bar:
+        found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
+        bar.done()
+        bar.doing("training")
+        folder, file = store.path / "drafts", store.path / "drafts" / "figures.json"
+        if not processes.agreed(file.exists()):
+            draft_model_run.run(config, folder, lm, bar.say)
+        figures = json.loads(file.read_text())
+        bar.done("\n".join(lines(figures)))
+        found["rows"], found["samples"] = [], {}
+        training = draft_model_run.Training(config, folder, lm)
+        every = {BEFORE: training.loaded(training.pretrained())}
+        for name in config.variants:
+            # In float32: the shipped form of the weights is the caller's choice.
+            every[name] = models.load(folder / name / "export", dtype=jnp.float32)
+        for name, draft in every.items():
+            bar.doing(f"decoding with {name}")
+            for at, own, fields in targets:
+                given = (config, store, own, name, draft, prompts[at], found)
+                for row, samples in _rows(*given, at, fields):
+                    if row["key"] not in found["samples"]:
+                        found["rows"].append(row)
+                    found["samples"][row["key"]] = samples
+            bar.done()
+    found["tables"] = [_table(figures)]
+    if config.directions:
+        found["tables"].append(
+            paired_difference.table(found["rows"], config.directions)
+        )
+    found["plots"] = training_curves.plots(_trainings(figures))
+    return found
+
+
+def _at(path: str) -> str:
+    """What marks the rows of another target."""
+    return f"@{pathlib.Path(path).name}"
+
+
+def _trainings(figures: dict[str, Any]) -> list[training_curves.Trained]:
+    """The variants' alignments."""
+    return [
+        training_curves.Trained(
+            name, v, v["seen_tokens"] / v["steps"], figures["before"], v["after"]
+        )
+        for name, v in figures["variants"].items()
+    ]
+
+
+def _rows(
+    config, store, lm, name, draft, prompts, found, at, fields
+) -> list[tuple[dict, dict]]:
+    """A row and its texts for plain decoding and one draft, on every task.
+
+    `at` marks the rows of another target, where the drafter is given `fields`.
+    """
+    sizes = (config.prompt_tokens, config.max_new_tokens, config.batch)
+    bench = Bench(lm, {"draft": draft}, *sizes)
+    plain = compose.recipe("plain")
+    own = compose.with_drafter(draft_model_run.method(config), **fields)
+    rows = []
+    for task in config.tasks:
+        for temperature in config.temperatures:
+            for label, method in (("plain", plain), (name, own)):
+                cell = Cell(
+                    *(f"{label}{at}", method, task, float(temperature)),
+                    *(config.seed, config.batch),
+                )
+
+                def compute(cell: Cell = cell) -> Any:
+                    rate = found["bandwidth"]["gb_s"]
+                    texts = prompts[cell.task]
+                    return measured_row.row(
+                        bench, cell, plain, texts, config.repeats, rate
+                    )
+
+                piece = store.make("rows", cell.key, compute)
+                row = {**piece["row"], "expected": {}, "tolerance": {}, "within": {}}
+                rows.append((row, piece["samples"]))
+    return rows
+
+
+def lines(figures: dict[str, Any]) -> Sequence[str]:
+    """The trained drafts in the terminal."""
+    before = figures["before"]["tau"]
+    return [
+        f"{name:12} {v['seen_tokens']} tokens in {v['seconds']:.0f} s; "
+        f"tau {before:.2f} -> {v['after']['tau']:.2f}"
+        for name, v in figures["variants"].items()
+    ]
+
+
+def _table(figures: dict[str, Any]) -> dict[str, Any]:
+    """The variants side by side, in the form of `report.markdown`."""
+    heads = ("draft", "tokens", "nats a token", "α", "first guess right", "τ")
+    rows = [(BEFORE, figures["pretraining_tokens"], figures["before"])]
+    rows += [(n, v["seen_tokens"], v["after"]) for n, v in figures["variants"].items()]
+    cells = [
+        [
+            name,
+            f"{seen}",
+            f"{f['nats']:.3f}",
+            f"{f['alpha_0']:.3f}",
+            f"{100 * f['hit_0']:.1f} %",
+            f"{f['tau']:.2f}",
+        ]
+        for name, seen, f in rows
+    ]
+    notes = (
+        f"Drafts of {figures['parameters'] / 1e6:.2f} M parameters for a target of "
+        f"{figures['target_parameters'] / 1e6:.2f} M, on "
+        f"{figures['written_tokens']} tokens that the target wrote.",
+        "On held-out text of the target: nats, the cross-entropy; α, how often a draft "
+        "is accepted by rejection sampling; first guess right, how often it is the "
+        "target's likeliest token. τ: tokens per call of the real decode loop.",
+    )
+    return {"title": "Alignment", "heads": heads, "lines": cells, "notes": notes}

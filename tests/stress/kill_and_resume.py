@@ -1,0 +1,144 @@
+"""Runs that are killed at random times and started again, beside one that was not."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from models.errors import DecodaxError
+from tests.stress import small_runs
+from training.loop import checkpoints
+from training.loop.preemption import REQUEUE
+
+UNFINISHED = "orbax-checkpoint-tmp"  # in the name of a checkpoint that is being written
+PATIENCE = 300.0  # seconds for one sitting
+
+
+@dataclass
+class Tally:
+    """What became of a kind of run."""
+
+    killed: int = 0  # by SIGKILL
+    preempted: int = 0  # by SIGTERM, which it answered with status 75
+    inside: int = 0  # of the killed, those that left a checkpoint half written
+    compared: int = 0  # whole runs beside the uninterrupted one
+    resumed: int = 0  # signals after which the run came to its end
+    wrong: list[str] = field(default_factory=list)
+
+
+def curve(folder: pathlib.Path) -> list[str]:
+    """All that a training run says: its metrics, its last weights and averages."""
+    final = folder / "checkpoints" / str(small_runs.STEPS)
+    told = checkpoints.read_extra(final)
+    text = (folder / "metrics.jsonl").read_text()
+    return [text, told["digest"], json.dumps(told["data"])]
+
+
+def texts(folder: pathlib.Path) -> list[str]:
+    return [(folder / "texts.jsonl").read_text()]
+
+
+KINDS: dict[str, Callable[[pathlib.Path], list[str]]] = {
+    "train": curve,
+    "prompts": texts,
+}
+
+
+def sitting(
+    kind: str, folder: pathlib.Path, after: float, number: int
+) -> tuple[int, float]:
+    """Start the run; `after` seconds of work send it signal `number`.
+
+    Its status, and how long it worked.
+    """
+    root = str(pathlib.Path(__file__).parents[1])
+    command = [sys.executable, "-m", "tests.stress.small_runs", kind, str(folder)]
+    told = {"PYTHONPATH": root, "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **told},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as child:
+        assert child.stdout
+        for line in child.stdout:
+            if line.strip() == small_runs.READY:
+                break
+        began = time.monotonic()
+        try:
+            child.wait(after)
+        except subprocess.TimeoutExpired:
+            child.send_signal(number)
+        return child.wait(PATIENCE), time.monotonic() - began
+
+
+def kill(
+    kind: str,
+    folder: pathlib.Path,
+    kills: int,
+    terms: int,
+    seed: int = 0,
+    note: Callable[[str], Any] = lambda said: None,
+) -> Tally:
+    """Send a run `kills` SIGKILLs and `terms` SIGTERMs, in a random order, each at a
+    time uniform over the uninterrupted run, and begin anew whenever it gets through."""
+    read, tally = KINDS[kind], Tally()
+    whole = folder / "whole"
+    whole.mkdir(parents=True)
+    status, length = sitting(kind, whole, PATIENCE, signal.SIGKILL)
+    if status:
+        tally.wrong.append(f"the uninterrupted run ended with {status}")
+        return tally
+    wanted = read(whole)
+    rng = np.random.default_rng(seed)
+    signals = [signal.SIGKILL] * kills + [signal.SIGTERM] * terms
+    left = [signals[i] for i in rng.permutation(len(signals))]
+    run, sent = 0, 0
+    while left or sent:
+        own = folder / f"run{run}"
+        number = left[0] if left else signal.SIGKILL
+        after = rng.uniform(0, length) if left else PATIENCE
+        status, _ = sitting(kind, own, after, number)
+        if status == -signal.SIGTERM and _through(read, own, wanted):
+            status = 0  # all was done, and nobody watched for signals any more
+        if status == 0:
+            same = read(own) == wanted
+            tally.compared += 1
+            tally.resumed += sent if same else 0
+            if not same:
+                tally.wrong.append(f"{own} differs from {whole}")
+            shutil.rmtree(own) if same else None
+            run, sent = run + 1, 0
+        elif status == -signal.SIGKILL and number == signal.SIGKILL and left:
+            torn = list(own.glob(f"checkpoints/*{UNFINISHED}*"))
+            tally.killed, tally.inside = tally.killed + 1, tally.inside + bool(torn)
+            left, sent = left[1:], sent + 1
+        elif status in (REQUEUE, -signal.SIGTERM) and number == signal.SIGTERM:
+            tally.preempted += status == REQUEUE
+            if status != REQUEUE:
+                tally.wrong.append(f"{own}: SIGTERM ended it at once")
+            left, sent = left[1:], sent + 1
+        else:
+            tally.wrong.append(f"{own} ended with {status}")
+            return tally
+        note(f"{kind}: {tally.killed} killed, {tally.preempted} preempted")
+    return tally
+
+
+def _through(
+    read: Callable[[pathlib.Path], list[str]], own: pathlib.Path, wanted: list[str]
+) -> bool:
+    try:
+        return read(own) == wanted
+    except (OSError, DecodaxError):
+        return False
