@@ -26,7 +26,7 @@ DRAFTERS = (
     "pearl",
     "speculative_jacobi",
     "swift",
-    "del_",
+    "del_exit",
     "easyspec",
 )
 
@@ -46,7 +46,7 @@ def get_config() -> ml_collections.ConfigDict:
         ("copyspec_model", "model_chain"),
         ("rasd", "model_tree"),
         ("swift", "plain"),
-        ("del_", "plain"),
+        ("del_exit", "plain"),
         ("easyspec", "model_chain"),
     )
     config.temperatures = (0.0, 0.8, 1.0)

@@ -21,6 +21,9 @@ ROLES = {  # and the folder that each is chosen from
     "policy": "caches",
 }
 
+# Folders of configs/ whose recipes may name a method, in the order of the search.
+RECIPES = ("methods", "heads")
+
 
 @dataclass(frozen=True)
 class Method:
@@ -40,30 +43,54 @@ class Method:
         object.__setattr__(self, "transforms", tuple(self.transforms))
 
 
+def recipe_config(name: str) -> Any:
+    """The `ConfigDict` of `configs/methods/<name>.py` or `configs/heads/<name>.py`.
+
+    `heads/<name>` names the second where both exist.
+
+    Raises:
+        MethodError: there is no such recipe, or it names no part of a method.
+    """
+    folder, _, stem = name.rpartition("/")
+    for package in [folder] if folder else RECIPES:
+        if package in RECIPES and stem in _stems(package):
+            config = _config(package, stem)
+            if _names_a_part(config):
+                return config
+            raise MethodError(
+                f"the recipe configs/{package}/{stem}.py names no method, so that "
+                f"nothing can be decoded with it; recipes that do: {recipes()}"
+            )
+    raise MethodError(f"no recipe {name!r} in configs/; there are {recipes()}")
+
+
 def recipe(name: str) -> Method:
-    """The method of `configs/<name>.py`; of `configs/heads` as `heads/<name>`."""
-    inside = name.startswith("heads/")
-    package = importlib.import_module("configs.heads" if inside else "configs")
-    short = name.removeprefix("heads/")
-    known = {info.name for info in catalogue.pkgutil.iter_modules(package.__path__)}
-    if short not in known:
-        raise MethodError(f"no recipe {name!r} in configs/; there are {recipes()}")
-    config = importlib.import_module(f"{package.__name__}.{short}").get_config()
-    if "method" not in config:
-        raise MethodError(f"configs/{name}.py names no method; choose of {recipes()}")
-    return from_config(config.method)
+    """The method of a recipe; see `recipe_config`."""
+    return from_config(recipe_config(name).method)
 
 
 def recipes() -> list[str]:
     """Names of the recipes that name one method."""
-    package = importlib.import_module("configs")
-    found = []
-    for info in catalogue.pkgutil.iter_modules(package.__path__):
-        if not info.ispkg:
-            config = importlib.import_module(f"configs.{info.name}").get_config()
-            if "method" in config:
-                found.append(info.name)
+    found = {
+        stem
+        for package in RECIPES
+        for stem in _stems(package)
+        if _names_a_part(_config(package, stem))
+    }
     return sorted(found)
+
+
+def _stems(package: str) -> list[str]:
+    folder = importlib.import_module(f"configs.{package}").__path__
+    return [info.name for info in catalogue.pkgutil.iter_modules(folder)]
+
+
+def _config(package: str, stem: str) -> Any:
+    return importlib.import_module(f"configs.{package}.{stem}").get_config()
+
+
+def _names_a_part(config: Any) -> bool:
+    return bool(set(config.get("method", ())) & {*ROLES, "transforms"})
 
 
 def from_config(config: Mapping[str, Any]) -> Method:

@@ -7,7 +7,6 @@ On a terminal accepted drafts are coloured by depth. The rounds run on the host,
 each is shown as it is done; `experiments.run` measures speed.
 """
 
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -78,7 +77,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
     needs = method.drafter.card.needs
     drafts: dict[str, Any] = {}
     if "draft" in needs:
-        recipe = importlib.import_module(f"configs.{values.method}").get_config()
+        recipe = compose.recipe_config(values.method)
         own = recipe.get("drafts", {}).get("draft", "tiny-draft")
         drafts["draft"] = models.load(values.draft or own)
     lm = models.load(values.model, mesh=values.mesh)

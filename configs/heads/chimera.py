@@ -11,11 +11,11 @@ Params:   12 D^2 of trigrams, a layer, and 2 V D of every head.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(
+    c = training.get_config(
         target, batch=32, window=1023, rate=2e-4, warmup=120, clip=1.0
     )
     c.name = "chimera"

@@ -11,11 +11,11 @@ At scale: clover.py:llama3_8b, 4 rows of 2,048 tokens, rate 1e-3.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target, batch=4, rate=1e-3, warmup=8000)
+    c = training.get_config(target, batch=4, rate=1e-3, warmup=8000)
     c.name = "clover"
     c.head = "clover"
     c.method.drafter = "drafters/clover"

@@ -13,11 +13,11 @@ with three seeds: many hours.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target)
+    c = training.get_config(target)
     c.name = "compare"
     c.target = target  # of the recipes
     c.recipes = ("medusa", "hydra", "hydra_pp", "eagle", "eagle2", "eagle3")

@@ -11,11 +11,11 @@ Params:   2 D^2 + D, and a layer of the target's size without its first norm.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target, batch=4, rate=3e-5, warmup=2000)
+    c = training.get_config(target, batch=4, rate=3e-5, warmup=2000)
     c.name = "eagle"
     c.head = "eagle"
     c.weights = "eagle"  # what its training is called: eagle2 has the same

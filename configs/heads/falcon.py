@@ -14,12 +14,12 @@ Tree:     made from the measured hits. `--config.tree_nodes=0` decodes with the 
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 from configs.trees import falcon
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target, batch=2, rate=3e-5, warmup=2000)
+    c = training.get_config(target, batch=2, rate=3e-5, warmup=2000)
     c.name = "falcon"
     c.head = "falcon"
     # The share that is revealed falls over the whole training.

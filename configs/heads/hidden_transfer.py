@@ -13,11 +13,11 @@ Params:   D^2 a pseudo state.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target)
+    c = training.get_config(target)
     c.name = "hidden_transfer"
     c.head = "hidden_transfer"
     c.init.steps = 3

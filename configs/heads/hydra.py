@@ -11,11 +11,11 @@ Params:   sum_i 2 ((i + 2) D^2 + D) + V D + V over four heads.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target, batch=32, warmup=100, weight_decay=0.1, clip=1.0)
+    c = training.get_config(target, batch=32, warmup=100, weight_decay=0.1, clip=1.0)
     c.name = "hydra"
     c.head = "hydra"
     c.init.heads = 4

@@ -11,11 +11,11 @@ Params:   Hydra's, D^2 + D a head more, and a layer of the target's size.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target, batch=32, warmup=100, weight_decay=0.1, clip=1.0)
+    c = training.get_config(target, batch=32, warmup=100, weight_decay=0.1, clip=1.0)
     c.name = "hydra_pp"
     c.head = "hydra"
     c.init.update(heads=4, prefix=True, deep=True)

@@ -12,11 +12,11 @@ Params:   3 D.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target)
+    c = training.get_config(target)
     c.name = "lud"
     c.head = "lud"
     c.init.slots = 3

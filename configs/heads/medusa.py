@@ -12,11 +12,11 @@ Params:   K (D^2 + D + V D) of K heads: nearly all of them output rows.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target, batch=128, rate=1e-3, warmup=150, clip=1.0)
+    c = training.get_config(target, batch=128, rate=1e-3, warmup=150, clip=1.0)
     c.name = "medusa"
     c.head = "medusa"
     c.init.heads = 5

@@ -13,11 +13,13 @@ Params:   Medusa's, and r (I + O) of every weight of I inputs and O outputs.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target, batch=8, window=4095, rate=2e-3, warmup=40, clip=1.0)
+    c = training.get_config(
+        target, batch=8, window=4095, rate=2e-3, warmup=40, clip=1.0
+    )
     c.name = "medusa2"
     c.head = "medusa2"
     c.init.update(heads=5, rank=32)

@@ -16,11 +16,11 @@ Params:   3 D.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = shared.get_config(target, batch=16, warmup=0, clip=1.0)
+    c = training.get_config(target, batch=16, warmup=0, clip=1.0)
     c.name = "ppd"
     c.head = "ppd"
     c.init.update(prompts=3, copies=1)

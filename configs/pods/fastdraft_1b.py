@@ -1,9 +1,10 @@
 """A draft of 1.2 B parameters for Llama-3-8B by FastDraft, on v5e-256.
 
 Zafrir et al., *FastDraft: How to Train Your Draft*, 2024, arXiv 2411.11055: the recipe
-of configs/fastdraft.py with the paper's five billion tokens of pre-training. The draft
-has the shape of Llama-3.2-1B. Every eight chips hold a copy of both models, in training
-and in decoding (64 texts of 8,192 tokens, two beside each copy).
+of configs/draft_models/fastdraft.py with the paper's five billion tokens of
+pre-training. The draft has the shape of Llama-3.2-1B. Every eight chips hold a copy of
+both models, in training and in decoding (64 texts of 8,192 tokens, two beside each
+copy).
 
 Command:   python -m experiments.run --config=configs/pods/fastdraft_1b.py
                --workdir=runs/fastdraft_1b
@@ -18,15 +19,15 @@ Figures:   raw text: 5.1 of a chip's 16 GiB (0.6 weights, 1.2 optimiser, 3.4
 
 import ml_collections
 
-from configs import fastdraft
-from configs.pods import shared
+from configs.base import targets
+from configs.draft_models import fastdraft
 
 
 def get_config() -> ml_collections.ConfigDict:
     c = fastdraft.get_config()
     c.name = "fastdraft_1b"
     c.model = "Meta-Llama-3-8B-Instruct"  # a directory in HF layout
-    c.architecture = ml_collections.ConfigDict(shared.LLAMA3_8B)
+    c.architecture = ml_collections.ConfigDict(targets.LLAMA3_8B)
     c.mesh = "data=32,tensor=8"
     c.draft.update(d_model=2048, n_layers=16, n_heads=32, n_kv_heads=8, d_ff=8192)
     c.draft.rope_theta = 500000.0

@@ -15,8 +15,8 @@ Figures:   training: 34.1 of a chip's 95 GiB (16.4 target, 2.5 heads and optimis
 
 import ml_collections
 
+from configs.base import targets
 from configs.heads import hydra_pp
-from configs.pods import shared
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -24,5 +24,5 @@ def get_config() -> ml_collections.ConfigDict:
     c.name = "hydra_llama3_70b"
     c.data.batch = 16
     c.tree_nodes = 0
-    c.method.topology.choices = shared.MEDUSA_TREE
+    c.method.topology.choices = targets.MEDUSA_TREE
     return c

@@ -15,8 +15,8 @@ Figures:   training: 11.3 of a chip's 16 GiB (1.9 target, 2.0 heads and optimise
 
 import ml_collections
 
+from configs.base import targets
 from configs.heads import hydra_pp
-from configs.pods import shared
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -24,5 +24,5 @@ def get_config() -> ml_collections.ConfigDict:
     c.name = "hydra_llama3_8b"
     c.data.batch = 16
     c.tree_nodes = 0
-    c.method.topology.choices = shared.MEDUSA_TREE
+    c.method.topology.choices = targets.MEDUSA_TREE
     return c

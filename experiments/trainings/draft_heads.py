@@ -15,7 +15,7 @@ import ml_collections
 import numpy as np
 
 import models
-from configs.heads import shared
+from configs.base import training
 from decoding import compose, noise
 from decoding.loops import decode, engines
 from experiments import console
@@ -160,7 +160,7 @@ def _recipe(config: Any, name: str) -> Any:
         fields = config.variants[name].to_dict()
         base = fields.pop("recipe")
     recipe = settings.head(base, config.target)
-    usual = shared.get_config(config.target).train.rate
+    usual = training.get_config(config.target).train.rate
     recipe.model, recipe.export_dtype = config.model, config.export_dtype
     recipe.mesh, recipe.rules = config.mesh, config.rules
     recipe.teacher = config.teacher

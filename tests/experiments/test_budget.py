@@ -20,7 +20,7 @@ TREES = (
 
 @pytest.fixture
 def config():
-    config = settings.load("configs/budget.py")
+    config = settings.load("configs/studies/tree_budget.py")
     config.tasks, config.prompts, config.batch = ("text",), 2, 2
     config.prompt_tokens, config.max_new_tokens = 32, 12
     config.temperatures = (0.0,)
@@ -30,7 +30,7 @@ def config():
 
 
 def test_no_tree_of_the_recipe_exceeds_its_budget():
-    config = settings.load("configs/budget.py")
+    config = settings.load("configs/studies/tree_budget.py")
     seen = {}
     for entry in tree_budget.entries(config):
         spec = entry.method.topology

@@ -31,7 +31,7 @@ def test_report_by_hand():
     report = {
         "hardware": {"processor": "P", "cores": 2, "devices": 1, "device": "cpu"},
         "versions": {"jax": "0.10.2", "libtpu": "0.0.42"},
-        "command": "python -m experiments.run --config=configs/kernels.py",
+        "command": "python -m experiments.run --config=configs/studies/kernels.py",
         "compiled": [ROW],
         "times": [
             {"form": "xla", "nodes": 1, "ms": 2.0, "gb_s": 10.0},
@@ -47,7 +47,7 @@ def test_report_by_hand():
 
 def test_without_libtpu_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "libtpu", None)
-    config = settings.load("configs/kernels.py")
+    config = settings.load("configs/studies/kernels.py")
     assert config.stage == "kernels"
     with pytest.raises(ConfigError, match=r"decodax\[tpu\]"):
         run.run(config, str(tmp_path))
@@ -58,7 +58,11 @@ def test_one_configuration_through_the_command(tmp_path):
     pytest.importorskip("libtpu")
     overrides = ("chips=('v5e',)", "models=('8B',)", "sizes=(8192,)", "nodes=(1,)")
     fields = [f"--config.{o}" for o in (*overrides, "batches=(1,)", "timed.size=512")]
-    arguments = ["--config=configs/kernels.py", f"--workdir={tmp_path}", *fields]
+    arguments = [
+        "--config=configs/studies/kernels.py",
+        f"--workdir={tmp_path}",
+        *fields,
+    ]
     assert run.main(arguments) == 0
     text = (tmp_path / "report.md").read_text()
     assert "| v5e | 8B | 8192 | 1 | 1 |" in text and "1 configurations" in text

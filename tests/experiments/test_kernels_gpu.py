@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import ml_collections
 import pytest
 
-from configs import kernels
+from configs.studies import kernels
 from experiments.run_folder import Store
 from experiments.studies.kernels import gpu_timing
 from kernels import plan as planning

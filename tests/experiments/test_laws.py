@@ -18,7 +18,7 @@ from models.errors import ConfigError
 
 @pytest.fixture
 def config():
-    config = settings.load("configs/sampling_laws.py")
+    config = settings.load("configs/studies/verifier_acceptance.py")
     config.tasks, config.prompts, config.prompt_tokens = ("text",), 2, 32
     config.pairs, config.samples = 3, 512
     config.temperatures, config.drafts_a_node = (1.0,), (3,)

@@ -17,7 +17,7 @@ from training.data import documents
 
 
 def recipe(**fields):
-    c = settings.load("configs/online.py")
+    c = settings.load("configs/studies/online_draft.py")
     c.update(fields)
     return c
 

@@ -18,7 +18,7 @@ PROMPTS = [[1, 2], [3, 1, 2], [2]]
 
 
 def recipe():
-    c = settings.load("configs/parallel.py")
+    c = settings.load("configs/studies/pearl_overlap.py")
     c.update(gammas=(2,), tasks=("text",), temperatures=(0.0, 0.8))
     c.update(prompts=2, batch=2, prompt_tokens=8, max_new_tokens=6)
     return c

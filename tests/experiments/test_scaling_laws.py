@@ -14,7 +14,7 @@ from training.runs import draft_model_run
 
 
 def recipe(source):
-    c = settings.load("configs/scaling_laws.py")
+    c = settings.load("configs/studies/scaling_laws.py")
     c.tokens, c.sizes, c.head_dim, c.reference = (
         (64, 128),
         ((8, 1), (16, 1)),
@@ -132,5 +132,5 @@ def test_mistakes_are_named(field, value, said):
 
 
 def test_the_recipe_is_complete():
-    c = settings.load("configs/scaling_laws.py")
+    c = settings.load("configs/studies/scaling_laws.py")
     assert len(scaling_laws.points(c)) == 16

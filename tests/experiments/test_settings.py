@@ -78,7 +78,7 @@ def test_every_recipe_has_its_texts(name):
 
 
 def test_fault_more_texts_than_there_are():
-    config = settings.load("configs/vocab_trim.py")
+    config = settings.load("configs/studies/vocab_trim.py")
     config.prompts = 16
     assert short_of_texts(config)
 
@@ -137,14 +137,14 @@ def test_wrong_stage(tmp_path):
 
 
 def test_single_method_recipe_is_evaluated_against_plain():
-    config = settings.load("configs/token_recycling.py")
+    config = settings.load("configs/methods/token_recycling.py")
     assert config.methods == ("plain", "token_recycling")
     assert config.stage == "evaluate"
 
 
 def test_shipped_recipes_load():
     assert "token_recycling" in settings.load("configs/quickstart.py").methods
-    assert settings.load("configs/peers.py").stage == "peers"
+    assert settings.load("configs/studies/hf_transformers.py").stage == "peers"
 
 
 def test_command_line_explains_itself(recipe, capsys):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def recipe():
-    c = settings.load("configs/speed.py")
+    c = settings.load("configs/studies/synthetic_speed.py")
     c.targets, c.recipes = ("small",), ("eagle3",)
     small = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 6}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 64}

@@ -15,7 +15,7 @@ SIZES = (2, 4000)
 
 
 def recipe(source):
-    c = settings.load("configs/vocab_trim.py")
+    c = settings.load("configs/studies/vocab_trim.py")
     c.data.source, c.sizes, c.length = source, SIZES, 2
     c.distill.update(prompts=4, held=2, prompt_tokens=8, new_tokens=6, batch=2)
     c.update(tasks=("text",), temperatures=(0.0,), prompts=2, batch=2)

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 import models
-from configs import fastdraft, specdec_pp
+from configs.draft_models import fastdraft
+from configs.predictors import specdec_pp
 from models import io, transformer
 from tests.pods import meshes
 from training import distill

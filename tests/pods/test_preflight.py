@@ -146,7 +146,7 @@ def test_topologies_and_meshes_are_checked(path):
     with pytest.raises(ConfigError, match="vocabulary"):
         sharding.on("data=1", rules="vocabulary=tensor")
     with pytest.raises(ConfigError, match="no program of its own"):
-        command.programs.of(settings.load("configs/kernels.py"), None, None)
+        command.programs.of(settings.load("configs/studies/kernels.py"), None, None)
 
 
 TEXT = """

@@ -192,7 +192,7 @@ def test_two_processes_train_a_draft_like_one(tmp_path):
     """
     source = drafted.corpus(tmp_path / "corpus")
     fields = {**DRAFT, "data.source": source}
-    given = ["--config=configs/fastdraft.py"]
+    given = ["--config=configs/draft_models/fastdraft.py"]
     given += [f"--config.{name}={value}" for name, value in fields.items()]
     found, texts = [], []
     for count, devices in ((1, 1), (2, 2)):

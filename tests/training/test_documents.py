@@ -8,7 +8,8 @@ import numpy as np
 import optax
 import pytest
 
-from configs import fastdraft, judge, specee
+from configs.draft_models import fastdraft
+from configs.predictors import judge, specee
 from models.errors import ConfigError, DataError
 from tests.training import test_conversations as talks
 from tests.training import test_drafts

@@ -10,7 +10,8 @@ import pytest
 import tokenizers
 
 import models
-from configs import direct_alignment, fastdraft, judge, s2d, specdec_pp, specee
+from configs.draft_models import direct_alignment, fastdraft, s2d
+from configs.predictors import judge, specdec_pp, specee
 from experiments.measurement import machine
 from experiments.recipes import settings
 from experiments.reporting import report

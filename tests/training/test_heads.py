@@ -15,7 +15,7 @@ import optax
 import pytest
 
 import models
-from configs.heads import shared
+from configs.base import training
 from experiments.measurement import machine
 from experiments.recipes import defaults, settings
 from experiments.reporting import report
@@ -284,7 +284,7 @@ def test_training_resumes_and_leaves_the_target_alone(small, corpus, tmp_path):
 
 RECIPES = sorted(
     path.stem
-    for path in pathlib.Path(shared.__file__).parent.glob("*.py")
+    for path in pathlib.Path(training.__file__).parent.glob("*.py")
     if path.stem not in ("__init__", "compare", "shared")
 )
 
@@ -458,7 +458,7 @@ def test_a_middle_layer_is_measured_where_it_is(corpus, tmp_path):
 
 def test_variants_are_recipes_but_for_their_fields():
     """Same data, schedule and tree; weights of their own, the fields that are named."""
-    c = importlib.import_module("configs.eagle_gap").get_config()
+    c = importlib.import_module("configs.heads.eagle_gap").get_config()
     found = {name: recipe.to_dict() for _, name, recipe in draft_heads.plan(c)}
     assert list(found) == list(c.recipes)
     for name, fields in c.variants.to_dict().items():

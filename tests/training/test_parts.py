@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from configs import tiny_text
+from configs.language_models import tiny_text
 from models.errors import DataError
 from training.data import file_groups
 from training.data.file_groups import Part

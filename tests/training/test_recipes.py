@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import models
-from configs import tiny, tiny_draft, tiny_text, tiny_text_draft
+from configs.language_models import tiny, tiny_draft, tiny_text, tiny_text_draft
 from models.errors import ConfigError
 from training.runs import language_model_run
 

@@ -91,7 +91,7 @@ def on_gpu(config: Any, store: Store, command: list[str]) -> dict[str, Any]:
     write(store.path / "report.json", {**report, "command": " ".join(command)})
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     head = [
-        "# `configs/kernels.py` on a GPU",
+        "# `configs/studies/kernels.py` on a GPU",
         "",
         f"- machine: {hardware['devices']} × {hardware['device']}",
         f"- versions: {named}",
@@ -203,7 +203,7 @@ def markdown(report: dict[str, Any]) -> str:
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     return "\n".join(
         [
-            "# `configs/kernels.py`: tree attention, compiled for TPUs",
+            "# `configs/studies/kernels.py`: tree attention, compiled for TPUs",
             "",
             f"- machine: {hardware['processor']}, {hardware['cores']} cores, "
             f"{hardware['devices']} × {hardware['device']}; no TPU took part",

@@ -7,13 +7,14 @@ all of them alone. Both are decoded with the same exits and threshold, so what s
 is worth is the difference: set `--config.drafter.threshold=1` for drafts that are
 always whole, 0 for the first exit alone.
 
-Command:  python -m experiments.run --config=configs/s2d.py --workdir=runs/s2d
+Command:  python -m experiments.run --config=configs/draft_models/s2d.py
+              --workdir=runs/s2d
 Hardware: 2 CPU cores.
 """
 
 import ml_collections
 
-from configs import direct_alignment
+from configs.draft_models import direct_alignment
 
 EXITS = (1, 2)
 

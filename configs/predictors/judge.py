@@ -8,7 +8,8 @@ are decoded with at several thresholds: tokens per call, and what the target its
 thinks of the texts. (The rule's drafts are samples, the judges' at temperature 0 the
 draft's best tokens.)
 
-Command:  python -m experiments.run --config=configs/judge.py --workdir=runs/judge
+Command:  python -m experiments.run --config=configs/predictors/judge.py
+              --workdir=runs/judge
 Hardware: 2 CPU cores.
 """
 

@@ -6,7 +6,7 @@ as REST's datastore, which is what ADED's table takes whatever it was made of:
 
 python -m experiments.datastore --model=tiny --text=DIRECTORY --suffix=.py \\
     --most=850000 --out=runs/datastore
-python -m experiments.run --config=configs/retrieval.py --workdir=runs/retrieval
+python -m experiments.run --config=configs/studies/retrieval.py --workdir=runs/retrieval
 
 Hardware: one core, nine minutes; resumes where it stopped. `aded_empty` is ADED
 without the text, which learns from what it writes alone.

@@ -1,13 +1,13 @@
 """The shipped draft model `tiny_draft`, which shares the tokenizer of `tiny`.
 
-Command:  python -m experiments.run --config=configs/tiny_draft.py
+Command:  python -m experiments.run --config=configs/language_models/tiny_draft.py
               --workdir=runs/tiny_draft
 Hardware: 2 CPU cores.
 """
 
 import ml_collections
 
-from configs import tiny
+from configs.language_models import tiny
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -15,7 +15,7 @@ def get_config() -> ml_collections.ConfigDict:
     c = tiny.get_config()
     c.name = "tiny_draft"
     c.command = (
-        "python -m experiments.run --config=configs/tiny_draft.py "
+        "python -m experiments.run --config=configs/language_models/tiny_draft.py "
         "--workdir=runs/tiny_draft"
     )
     c.model.d_model = 128

@@ -1,6 +1,6 @@
 """The kernels: what compiles for which TPU, what it moves, and its time where it runs.
 
-python -m experiments.run --config=configs/kernels.py --workdir=runs/kernels
+python -m experiments.run --config=configs/studies/kernels.py --workdir=runs/kernels
 
 Needs the extra `tpu` (libtpu): the real TPU compiler, on any machine. One layer's tree
 attention at the shapes of Llama 3 8B and 70B in bfloat16, with the write of the block's

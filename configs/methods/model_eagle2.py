@@ -4,7 +4,7 @@ Li, Wei, Zhang, Zhang, EAGLE-2, 2024, arXiv 2406.16858; 60 nodes, six levels, te
 children. The paper drafts with a head on the target; here a draft model does.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft \\
-    --method=eagle2 --prompt="def main("
+    --method=model_eagle2 --prompt="def main("
 
 Expected: plain decoding's texts, whatever the temperature. Hardware: any.
 """

@@ -1,7 +1,7 @@
 """What all recipes of draft heads share: data, budget and schedule.
 
 A recipe is for `tiny`, where no head has a schedule of its own, so that they can be
-compared; or, with the name of a target of configs/pods/shared.py behind a colon, for
+compared; or, with the name of a target of configs/base/targets.py behind a colon, for
 that target on its slice, with its paper's rate, warm-up, batch and length:
 
 python -m experiments.preflight --config=configs/heads/medusa.py:llama3_8b
@@ -17,7 +17,7 @@ models and predictors take `data`, `train` and `decoding` from here.
 
 import ml_collections
 
-from configs.pods import shared as pods
+from configs.base import targets
 
 
 def data(tokens: int) -> ml_collections.ConfigDict:
@@ -155,7 +155,7 @@ def get_config(
     c.export = ""  # a folder for the finished heads; empty: workdir/export
     c.export_dtype = "bfloat16"  # of its weights; figures are of the rounded ones
     if target != "tiny":
-        pods.scale(c, target)
+        targets.scale(c, target)
         c.data.update(batch=batch, window=window)
         c.train.update(rate=rate, warmup=warmup, weight_decay=weight_decay, clip=clip)
         c.train.rows_at_once = min(c.train.rows_at_once, batch)

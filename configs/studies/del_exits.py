@@ -4,11 +4,11 @@ Entezari Zarch et al., DEL, 2025, arXiv 2504.05598, sections 4 and 5; Xia et al.
 2024, arXiv 2410.06916. A fixed exit is DEL with one exit to choose from: the length of
 its drafts and its confidence threshold still follow the text. No draft has parameters.
 
-python -m experiments.run --config=configs/exits.py --workdir=runs/exits
+python -m experiments.run --config=configs/studies/del_exits.py --workdir=runs/exits
 
 Hardware: one core, nine minutes; resumes where it stopped. Another target:
 --config.model=DIRECTORY --config.data=question.jsonl.
-Expected: `identical_to_plain` true in every row, and `del_` at least as fast as every
+Expected: `identical_to_plain` true in every row, and `del_exit` at least as fast as every
 `exit_`, which a target trained to exit early (LayerSkip) shows best.
 """
 
@@ -24,8 +24,8 @@ def get_config() -> ml_collections.ConfigDict:
         for layer in (1, 2, 4, 6)
     }
     config.variants = fixed
-    config.methods = ("plain", "del_", *fixed, "swift")
-    config.directions = (*(("del_", name) for name in fixed), ("swift", "plain"))
+    config.methods = ("plain", "del_exit", *fixed, "swift")
+    config.directions = (*(("del_exit", name) for name in fixed), ("swift", "plain"))
     config.tasks = ("code",)
     config.temperatures = (0.0, 0.8)
     config.prompts = 8

@@ -5,14 +5,14 @@ Lengths*, 2024, arXiv 2405.19715. The head is trained on text that the target wr
 chains are priced against every fixed length, and against chains that end where the
 draft is not sure, in tokens / (target calls + c draft calls).
 
-Command:  python -m experiments.run --config=configs/specdec_pp.py
+Command:  python -m experiments.run --config=configs/predictors/specdec_pp.py
               --workdir=runs/specdec_pp
 Hardware: 2 CPU cores.
 """
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -33,11 +33,11 @@ def get_config() -> ml_collections.ConfigDict:
     c.objective.temperature = 1.0
     c.objective.part = 0
 
-    c.data = shared.data(tokens=300_000)
+    c.data = training.data(tokens=300_000)
 
-    c.distill = shared.distill(prompts=768, held=64, temperatures=(1.0,))
+    c.distill = training.distill(prompts=768, held=64, temperatures=(1.0,))
 
-    c.train = shared.train()
+    c.train = training.train()
 
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.prompts = 32

@@ -6,13 +6,15 @@ one), then a predictor for every layer but the last; the text is decoded with th
 two-level schedule and with every layer asked, at several thresholds, and by two rules
 without training: after a fixed layer, and where the candidates' law is sure.
 
-Command:  python -m experiments.run --config=configs/specee.py --workdir=runs/specee
+Command:  python -m experiments.run --config=configs/predictors/specee.py
+              --workdir=runs/specee
 Hardware: 2 CPU cores.
 """
 
 import ml_collections
 
-from configs.heads import eagle, shared
+from configs.base import training
+from configs.heads import eagle
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -32,9 +34,9 @@ def get_config() -> ml_collections.ConfigDict:
     c.objective.asked = 0.5  # chance that a layer is asked, while training
     c.objective.part = 512
 
-    c.data = shared.data(tokens=200_000)
+    c.data = training.data(tokens=200_000)
 
-    c.train = shared.train(rows_at_once=2)
+    c.train = training.train(rows_at_once=2)
 
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.temperature = 0.0

@@ -4,7 +4,8 @@ Liu et al., *Online Speculative Decoding*, 2024, arXiv 2310.07177, section 5.3. 
 are windows of held-out code, then of prose from a path; `tiny-draft` drafts for `tiny`
 and takes a few optimiser steps between calls, on places where it was refused.
 
-python -m experiments.run --config=configs/online.py --workdir=runs/online \\
+python -m experiments.run --config=configs/studies/online_draft.py --workdir=runs/online
+\\
     --config.second=texts.jsonl
 
 Hardware: two cores, some ten minutes. Rate and steps are the paper's.

@@ -4,17 +4,18 @@ Targets are shapes with random weights: a step, and a round of the decode loop, 
 what they would with trained ones. What drafts are worth is not measured here (random
 heads are hardly ever right), so read time and MBU of a round, not its speed-up.
 
-Command:  python -m experiments.run --config=configs/speed.py --workdir=runs/speed
+Command:  python -m experiments.run --config=configs/studies/synthetic_speed.py
+              --workdir=runs/speed
 Hardware: one GPU of 80 GiB. `'--config.targets=("small",)'` runs anywhere.
 """
 
 import ml_collections
 
-from configs.pods import shared
+from configs.base import targets
 
 TARGETS = {
     "small": {  # some 30 M parameters
-        **shared.LLAMA3_8B,
+        **targets.LLAMA3_8B,
         "hidden_size": 384,
         "intermediate_size": 1024,
         "num_hidden_layers": 8,
@@ -23,14 +24,14 @@ TARGETS = {
         "vocab_size": 16384,
     },
     "1B": {  # Llama 3.2
-        **shared.LLAMA3_8B,
+        **targets.LLAMA3_8B,
         "hidden_size": 2048,
         "intermediate_size": 8192,
         "num_hidden_layers": 16,
         "head_dim": 64,
         "tie_word_embeddings": True,
     },
-    "8B": shared.LLAMA3_8B,
+    "8B": targets.LLAMA3_8B,
 }
 
 

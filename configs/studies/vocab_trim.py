@@ -5,7 +5,8 @@ for Llama 3.2 3B); Zhao et al., FR-Spec, 2025, arXiv 2502.14856 (1.12 times EAGL
 The draft's head keeps the most frequent tokens: of text that the target wrote itself
 (VocabTrim), or of the text it was trained on (FR-Spec). `tiny-draft` drafts for `tiny`.
 
-python -m experiments.run --config=configs/vocab_trim.py --workdir=runs/vocab_trim
+python -m experiments.run --config=configs/studies/vocab_trim.py
+--workdir=runs/vocab_trim
 
 Hardware: one core, four minutes; resumes where it stopped.
 Expected: texts that are plain decoding's, whatever is kept.
@@ -13,7 +14,7 @@ Expected: texts that are plain decoding's, whatever is kept.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -37,5 +38,5 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.directory = ""  # empty: workdir/data
 
     # What the target writes to be counted, and, of other documents, to be covered.
-    c.distill = shared.distill(prompts=512, held=64, temperatures=(0.8,))
+    c.distill = training.distill(prompts=512, held=64, temperatures=(0.8,))
     return c

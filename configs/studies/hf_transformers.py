@@ -1,6 +1,7 @@
 """The same weights through decodax and through HF transformers, in one process.
 
-python -m experiments.run --config=configs/peers.py --workdir=runs/peers
+python -m experiments.run --config=configs/studies/hf_transformers.py
+--workdir=runs/peers
 
 Needs the extra `peers` (torch, transformers). Random weights in the Llama layout: time
 per token does not depend on what the text says, and both write the same greedy tokens.

@@ -5,14 +5,14 @@ copy of the target's family is pre-trained on raw text and then fine-tuned on te
 the target wrote, with plain cross-entropy; a half of KL beside it, as the paper
 compares. Three drafts a round, as in the paper.
 
-Command:  python -m experiments.run --config=configs/fastdraft.py
+Command:  python -m experiments.run --config=configs/draft_models/fastdraft.py
               --workdir=runs/fastdraft
 Hardware: 2 CPU cores.
 """
 
 import ml_collections
 
-from configs import direct_alignment
+from configs.draft_models import direct_alignment
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -1,6 +1,7 @@
 """What every lossless verifier accepts on a real pair of models, and what it should.
 
-python -m experiments.run --config=configs/sampling_laws.py --workdir=runs/sampling_laws
+python -m experiments.run --config=configs/studies/verifier_acceptance.py
+--workdir=runs/sampling_laws
 
 Hardware: two cores, some ten minutes; resumes where it stopped.
 Expected: every row within four standard errors of its closed form; no row above the

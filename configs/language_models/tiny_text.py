@@ -1,6 +1,6 @@
 """The research target `tiny_text`: `tiny`'s shape and recipe on prose, instructions.
 
-Command:  python -m experiments.run --config=configs/tiny_text.py
+Command:  python -m experiments.run --config=configs/language_models/tiny_text.py
               --workdir=runs/tiny_text --config.data.source=DIRECTORY
 Hardware: 2 CPU cores; some 45 minutes at the rate at which `tiny` was trained.
 Then:     python -m experiments.generate --model=runs/tiny_text/export ...
@@ -12,7 +12,7 @@ for research only (CC BY-NC 4.0), as is what was trained on it.
 
 import ml_collections
 
-from configs import tiny
+from configs.language_models import tiny
 
 CHAPTERS = r"\n(?=(?:CHAPTER|Chapter|BOOK|LETTER|[IVXL]+\.?\n|\d+\.?\n))"
 ARTICLES = r"\n(?= = [^=\n]+ = \n)"
@@ -23,7 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
     c = tiny.get_config()
     c.name = "tiny_text"
     c.command = (
-        "python -m experiments.run --config=configs/tiny_text.py "
+        "python -m experiments.run --config=configs/language_models/tiny_text.py "
         "--workdir=runs/tiny_text --config.data.source=DIRECTORY"
     )
     c.data.source = ""

@@ -5,14 +5,14 @@ Chat-Fine-Tuned LLMs*, 2024, arXiv 2403.00858: a pre-trained draft learns the la
 target on text that the target wrote at several temperatures. Every variant starts from
 the same weights and sees the same text; only the loss differs.
 
-Command:  python -m experiments.run --config=configs/direct_alignment.py
+Command:  python -m experiments.run --config=configs/draft_models/direct_alignment.py
               --workdir=runs/direct_alignment
 Hardware: 2 CPU cores.
 """
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -35,13 +35,15 @@ def get_config() -> ml_collections.ConfigDict:
     c.draft.d_ff = 320
     c.draft.rope_theta = 10000.0
 
-    c.data = shared.data(tokens=300_000)  # of each variant, on the target's text
+    c.data = training.data(tokens=300_000)  # of each variant, on the target's text
     c.data.pretraining_tokens = 0  # on raw text, before the alignment
     c.data.recut = True  # False: later epochs show the first one's windows again
-    c.update(shared.teacher())
+    c.update(training.teacher())
 
     # The target's own text, after passages of the source.
-    c.distill = shared.distill(prompts=768, held=32, temperatures=(0.0, 0.6, 0.8, 1.0))
+    c.distill = training.distill(
+        prompts=768, held=32, temperatures=(0.0, 0.6, 0.8, 1.0)
+    )
 
     # name -> arguments of training/objectives/language_models/draft_model.py
     c.variants = ml_collections.ConfigDict()
@@ -57,7 +59,7 @@ def get_config() -> ml_collections.ConfigDict:
         ("kl", "ce"),
     )
 
-    c.train = shared.train(rate=0.0003)
+    c.train = training.train(rate=0.0003)
     c.train.pretraining_rate = 0.003
     c.train.part = 0
     c.train.evaluate_every = 50
@@ -70,5 +72,5 @@ def get_config() -> ml_collections.ConfigDict:
     c.evaluate.prompt_tokens = 64
     c.evaluate.new_tokens = 48
 
-    c.update(shared.decoding())
+    c.update(training.decoding())
     return c

@@ -7,7 +7,7 @@ of every size are trained from nothing for every number of tokens, each with a w
 schedule of its own and all at one rate, and draft chains for `tiny`; laws are fitted
 with intervals. (The paper's drafts read the target's states; these are whole models.)
 
-Command:  python -m experiments.run --config=configs/scaling_laws.py
+Command:  python -m experiments.run --config=configs/studies/scaling_laws.py
               --workdir=runs/scaling_laws
 Hardware: 2 CPU cores. The twelve drafts of the first three sizes took 31 minutes on one
 core. Every draft and every row is kept: the same command goes on where it stopped.
@@ -20,7 +20,7 @@ level in the batch here, and only speed has a slope.
 
 import ml_collections
 
-from configs.heads import shared
+from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -40,15 +40,15 @@ def get_config() -> ml_collections.ConfigDict:
     c.batches = (1, 2, 4, 8)  # of the texts, with the reference draft
     c.reference = (128, 3)  # its size; it has the most tokens
 
-    c.data = shared.data(tokens=0)
-    c.train = shared.train(rate=0.003, rows_at_once=8)
+    c.data = training.data(tokens=0)
+    c.train = training.train(rate=0.003, rows_at_once=8)
     c.train.pretraining_rate = 0.003
 
     c.drafter = ml_collections.ConfigDict({"name": "drafters/model"})
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.length = 5  # drafts a round
 
-    c.update(shared.decoding())
+    c.update(training.decoding())
     c.prompts = 32
     c.max_new_tokens = 64
     c.batch = 8

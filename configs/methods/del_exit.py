@@ -4,7 +4,7 @@ Entezari Zarch, Gao, Jiang, Annavaram, DEL: Context-Aware Dynamic Exit Layer for
 Efficient Self-Speculative Decoding, 2025, arXiv 2504.05598, section 4. The paper's
 models were trained to exit early (LayerSkip); others draft badly.
 
-python -m experiments.generate --model=tiny --method=del_ \\
+python -m experiments.generate --model=tiny --method=del_exit \\
     --prompt="def main("
 """
 

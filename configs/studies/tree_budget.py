@@ -4,7 +4,7 @@ Jeon et al., Recursive Speculative Decoding, 2024, arXiv 2402.14160: chain, Spec
 RSD-C and RSD-S at equal target budgets; here with Sequoia, EAGLE-2, DySpec and static
 trees. `tiny-draft` drafts for `tiny`.
 
-python -m experiments.run --config=configs/budget.py --workdir=runs/budget
+python -m experiments.run --config=configs/studies/tree_budget.py --workdir=runs/budget
 
 Hardware: two cores, an hour, most of it compilation; resumes where it stopped. One
 budget alone: '--config.budgets=(30,)'; other texts: --config.data=question.jsonl.
@@ -65,7 +65,7 @@ LIKELIEST = {
     126: (8, 12),
 }
 # How often the draft of each rank is the one accepted, at T = 0.8 without replacement,
-# by configs/sampling_laws.py.
+# by configs/studies/verifier_acceptance.py.
 ACCEPTANCE = (0.661, 0.106, 0.052, 0.029)
 
 

@@ -5,7 +5,7 @@ that it reads (none of the target's last three layers', which are three of eight
 and of 32 at 7B), in the steps of its training-time test, and in that nothing shows it
 the target's states. All decode with EAGLE-2's tree.
 
-Command:  python -m experiments.run --config=configs/eagle_gap.py
+Command:  python -m experiments.run --config=configs/heads/eagle_gap.py
               --workdir=runs/eagle_gap
 Hardware: 2 CPU cores. `--config.data.tokens=2_000_000`: as in the full table.
 """

@@ -4,7 +4,8 @@ Liu et al., PEARL, 2024, arXiv 2408.11850, sections 4 and 5: with the same draft
 runs of accepted drafts are longer than a chain's rounds, and rounds take the longer of
 the two models' times. `tiny-draft` drafts for `tiny`.
 
-python -m experiments.run --config=configs/parallel.py --workdir=runs/parallel
+python -m experiments.run --config=configs/studies/pearl_overlap.py
+--workdir=runs/parallel
 
 Hardware: one core, five minutes; resumes where it stopped. Times are modelled from
 measured calls: the models run one after the other here.

@@ -1,6 +1,7 @@
 """The shipped target `tiny`: a 5.5M-parameter Llama on the standard library's source.
 
-Command:  python -m experiments.run --config=configs/tiny.py --workdir=runs/tiny
+Command:  python -m experiments.run --config=configs/language_models/tiny.py
+              --workdir=runs/tiny
 Hardware: 2 CPU cores.
 """
 
@@ -100,7 +101,10 @@ def get_config() -> ml_collections.ConfigDict:
         "the licences that they name). The model may emit passages of that text; the "
         "licence's terms apply to them."
     )
-    c.command = "python -m experiments.run --config=configs/tiny.py --workdir=runs/tiny"
+    c.command = (
+        "python -m experiments.run --config=configs/language_models/tiny.py "
+        "--workdir=runs/tiny"
+    )
     c.hardware = "2 CPU cores (shared)"
     c.notes = (
         "The decay was begun at step 2,568 and taken back at step 3,350, when the run "
