@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kernels import plan as planning
+from kernels import block_traffic
 from models.base import pack_bits
 from models.distributed import sharding
 
@@ -82,7 +82,7 @@ def top_k(logits: Array, k: int) -> tuple[Array, Array]:
     the `k` groups are all that devices tell each other.
     """
     size = logits.shape[-1]
-    best_of = few_best if planning.platform() == "tpu" else _sorted_best
+    best_of = few_best if block_traffic.platform() == "tpu" else _sorted_best
     if size <= 2 * k * GROUP:
         return best_of(logits, k)
     pieces, group = sharding.pieces(size, "vocab"), GROUP

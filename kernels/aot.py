@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kernels import nibbles
-from kernels import plan as planning
+from kernels import block_traffic, int4_packing
 from kernels.tree_attention import pallas_tpu
 from kernels.verify import pallas_tpu as over_logits
 from kernels.verify import tiling as vocabularies
@@ -86,10 +85,10 @@ def tree_attention(
     The cache, or its pool of pages, is donated and written as the model does, so that a
     layout the kernel cannot read in place would show as a copy.
     """
-    cut = pallas_tpu.plan(shape, planning.budget(planned_for or chip))
+    cut = pallas_tpu.plan(shape, block_traffic.budget(planned_for or chip))
     batch, nodes, new = shape.batch, shape.nodes, jax.ShapeDtypeStruct
     heads = shape.groups * shape.heads
-    per = nibbles.slots(shape.cache_dtype)
+    per = int4_packing.slots(shape.cache_dtype)
     written = -(-nodes // per)
     cache = new(_held(shape), shape.cache_dtype)
     block = new((batch, shape.groups, written, shape.dim), shape.cache_dtype)
@@ -115,7 +114,7 @@ def tree_attention(
             rows, slots = arrays["table"][rows, slots // shape.page], slots % shape.page
         at = (rows[:, None], jnp.arange(shape.groups)[None, :, None], slots[:, None])
         k, v = (x.at[at].set(own, mode="drop", unique_indices=True) for x in (k, v))
-        limit = planning.budget(chip)
+        limit = block_traffic.budget(chip)
         found = pallas_tpu.tree_attention(cut, k=k, v=v, **arrays, vmem=limit)
         return k, v, found
 
@@ -124,7 +123,7 @@ def tree_attention(
 
 def _held(shape: pallas_tpu.Shape) -> tuple[int, int, int, int]:
     """The shape of the cache's array, of keys or of values."""
-    size = (shape.page or shape.size) // nibbles.slots(shape.cache_dtype)
+    size = (shape.page or shape.size) // int4_packing.slots(shape.cache_dtype)
     return shape.pages or shape.batch, shape.groups, size, shape.dim
 
 
@@ -148,7 +147,7 @@ def over_vocabulary(
     chip: str, operation: str, shape: vocabularies.Shape
 ) -> tuple[vocabularies.Plan, Any]:
     """The plan of `verify`, `residual` or `thresholds`, and its program."""
-    limit, new = planning.budget(chip), jax.ShapeDtypeStruct
+    limit, new = block_traffic.budget(chip), jax.ShapeDtypeStruct
     nodes = (shape.batch, shape.nodes)
     wide = new((*nodes, shape.vocab), shape.dtype)
     number, token = new(nodes, jnp.float32), new(nodes, jnp.int32)

@@ -194,7 +194,7 @@ def tied(size: int) -> np.ndarray:
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("size", [5, 1024, 1025, 3000])
 def test_top_k_is_a_stable_sort(size, platform, monkeypatch):
-    monkeypatch.setattr(vocab.planning, "platform", lambda: platform)
+    monkeypatch.setattr(vocab.block_traffic, "platform", lambda: platform)
     for k in (1, 3, 5):
         assert top_k_differences(tied(size), k) == 0
         smooth = np.random.default_rng(k).normal(size=(4, size)).astype(np.float32)

@@ -8,8 +8,8 @@ python -m experiments.run --config=configs/studies/del_exits.py --workdir=runs/e
 
 Hardware: one core, nine minutes; resumes where it stopped. Another target:
 --config.model=DIRECTORY --config.data=question.jsonl.
-Expected: `identical_to_plain` true in every row, and `del_exit` at least as fast as every
-`exit_`, which a target trained to exit early (LayerSkip) shows best.
+Expected: `identical_to_plain` true in every row, and `del_exit` at least as fast as
+every `exit_`, which a target trained to exit early (LayerSkip) shows best.
 """
 
 import ml_collections

@@ -29,8 +29,7 @@ from experiments import console
 from experiments.measurement import machine
 from experiments.preflight import programs, topologies
 from experiments.recipes import settings
-from kernels import hlo
-from kernels import plan as planning
+from kernels import block_traffic, hlo
 from kernels.chips import GIB, Chip
 from models.distributed import sharding
 from models.errors import ConfigError, DecodaxError
@@ -43,7 +42,7 @@ USAGE = (
 
 def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
     """Compile one program, and what it says of itself. Bytes are of one device."""
-    with planning.compiling_for("" if chip.name == "cpu" else chip.name):
+    with block_traffic.compiling_for("" if chip.name == "cpu" else chip.name):
         compiled = program.compile()
     memory: Any = compiled.memory_analysis()
     cost: Any = compiled.cost_analysis() or {}

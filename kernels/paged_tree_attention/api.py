@@ -8,8 +8,8 @@ one or several), and slot `s` of row `b` is slot `s % page` of page
 import jax.numpy as jnp
 from jax import Array
 
-from kernels import plan as planning
-from kernels.forms import AUTO, GPU, INTERPRET, TPU, XLA, Choice
+from kernels import block_traffic
+from kernels.dispatch import AUTO, GPU, INTERPRET, TPU, XLA, Choice
 from kernels.tree_attention import api as dense
 from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
 
@@ -65,7 +65,7 @@ def paged_tree_attention(
         page,
         pages,
     )
-    form, _ = choose(kernel, planning.platform(), shape, ancestors.shape[2])
+    form, _ = choose(kernel, block_traffic.platform(), shape, ancestors.shape[2])
     arguments = (q, k, v, lengths, ancestors, positions, key_positions)
     table = table.astype(jnp.int32)
     if form == XLA:
@@ -75,7 +75,7 @@ def paged_tree_attention(
     if form == GPU:
         return pallas_gpu.tree_attention(shape, *arguments, table=table)
     interpret = form == INTERPRET
-    vmem = vmem or planning.vmem_here(interpret)
+    vmem = vmem or block_traffic.vmem_here(interpret)
     plan = pallas_tpu.plan(shape, vmem)
     return pallas_tpu.tree_attention(
         plan, *arguments, table=table, vmem=vmem, interpret=interpret

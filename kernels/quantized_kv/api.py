@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from kernels import lse
+from kernels import merge_softmax
 from kernels.quantized_kv.codes import GROUP
 from kernels.tree_attention import tree_attention
 
@@ -29,7 +29,7 @@ from kernels.tree_attention import tree_attention
 class Old(NamedTuple):
     """The codes: slots below a row's boundary, and complete groups after it."""
 
-    k: Array  # int8[B, G, S, d], or uint8[B, G, S / 2, d] (`kernels.nibbles`)
+    k: Array  # int8[B, G, S, d], or uint8[B, G, S / 2, d] (`kernels.int4_packing`)
     v: Array
     k_scale: Array  # float32[B, G, S]
     v_scale: Array
@@ -113,4 +113,4 @@ def attention(
         scale=scale,
         kernel=kernel,
     )
-    return lse.merge([far, near])
+    return merge_softmax.merge([far, near])

@@ -12,14 +12,14 @@ need no product for each key element.
 import jax.numpy as jnp
 from jax import Array
 
-from kernels import nibbles
+from kernels import int4_packing
 
-GROUP = nibbles.UNIT  # tokens that are quantised together
+GROUP = int4_packing.UNIT  # tokens that are quantised together
 
 
 def most(dtype) -> int:
     """The greatest code."""
-    return 7 if nibbles.packed(dtype) else 127
+    return 7 if int4_packing.packed(dtype) else 127
 
 
 def channels(k: Array) -> Array:
@@ -41,12 +41,12 @@ def values(v: Array, dtype) -> tuple[Array, Array]:
     scale = jnp.where(peak > 0, peak / most(dtype), 1.0)
     codes = jnp.clip(jnp.round(v / scale[..., None]), -most(dtype), most(dtype))
     return (
-        nibbles.pack(codes) if nibbles.packed(dtype) else codes.astype(dtype)
+        int4_packing.pack(codes) if int4_packing.packed(dtype) else codes.astype(dtype)
     ), scale
 
 
 def widen(codes: Array, scale: Array) -> Array:
     """float32[..., S, d]: what the codes stand for, but for the channels' factors."""
-    if nibbles.packed(codes.dtype):
-        codes = nibbles.unpack(codes)
+    if int4_packing.packed(codes.dtype):
+        codes = int4_packing.unpack(codes)
     return codes.astype(jnp.float32) * scale[..., None]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from kernels import lse
+from kernels import merge_softmax
 from kernels.tree_attention import tree_attention
 
 
@@ -69,4 +69,4 @@ def shared_prefix_attention(
             bits = level.ancestors.reshape(shared, side, -1)
         out, total = attend(queries, level.k, level.v, level.lengths, bits)
         parts.append((out.reshape(q.shape), total.reshape(batch, nodes, heads)))
-    return lse.merge(parts)
+    return merge_softmax.merge(parts)

@@ -5,9 +5,8 @@
 
 from jax import Array
 
-from kernels import forms, nibbles
-from kernels import plan as planning
-from kernels.forms import AUTO, GPU, INTERPRET, PALLAS, TPU, XLA, Choice
+from kernels import block_traffic, dispatch, int4_packing
+from kernels.dispatch import AUTO, GPU, INTERPRET, PALLAS, TPU, XLA, Choice
 from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
 
 
@@ -15,7 +14,7 @@ def choose(
     kernel: str, platform: str, shape: pallas_tpu.Shape, words: int = 1
 ) -> Choice:
     """The form of a call on `platform`, with `words` of ancestor bits a node."""
-    found = forms.choose(kernel, platform, pallas_gpu.reason_against(shape))
+    found = dispatch.choose(kernel, platform, pallas_gpu.reason_against(shape))
     if found.form != XLA and 32 * words > layout.MOST_NODES:
         why = f"a tree of {32 * words}: the kernels' masks hold {layout.MOST_NODES}"
         return Choice(XLA, why)
@@ -25,7 +24,7 @@ def choose(
 def runs_kernel(kernel: str) -> bool:
     """Whether calls on this machine take a Pallas form, their shapes permitting."""
     if kernel == AUTO:
-        return planning.platform() == TPU
+        return block_traffic.platform() == TPU
     return kernel == PALLAS
 
 
@@ -50,7 +49,7 @@ def tree_attention(
 
     q            [B, N, H, d]; query head h reads KV head h // (H / G)
     k, v         [B, G, S, d], the cache; int8 and fp8 are widened in the kernel; uint8:
-                 [B, G, S / 2, d], two 4-bit slots a byte (`kernels.nibbles`)
+                 [B, G, S / 2, d], two 4-bit slots a byte (`kernels.int4_packing`)
     lengths      int32[B]: slots below hold committed tokens, seen by every node
     ancestors    uint32[B, N, W]: bit j: the node sees slot lengths + j; the keys of a
                  block lie there, where the model has just written them
@@ -70,7 +69,7 @@ def tree_attention(
     shape = pallas_tpu.Shape(
         batch,
         k.shape[1],
-        k.shape[2] * nibbles.slots(k.dtype),
+        k.shape[2] * int4_packing.slots(k.dtype),
         dim,
         nodes,
         heads // k.shape[1],
@@ -81,7 +80,7 @@ def tree_attention(
         softcap,
         scale,
     )
-    form, _ = choose(kernel, planning.platform(), shape, ancestors.shape[2])
+    form, _ = choose(kernel, block_traffic.platform(), shape, ancestors.shape[2])
     arguments = (q, k, v, lengths, ancestors, positions, key_positions, k_scale)
     if form == XLA:
         return xla.tree_attention(
@@ -90,7 +89,7 @@ def tree_attention(
     if form == GPU:
         return pallas_gpu.tree_attention(shape, *arguments[:-1])
     interpret = form == INTERPRET
-    vmem = vmem or planning.vmem_here(interpret)
+    vmem = vmem or block_traffic.vmem_here(interpret)
     plan = pallas_tpu.plan(shape, vmem)
     return pallas_tpu.tree_attention(
         plan, *arguments, v_scale, vmem=vmem, interpret=interpret

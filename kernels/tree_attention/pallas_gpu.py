@@ -24,7 +24,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
-from kernels import lse as merging
+from kernels import merge_softmax
 from kernels.tree_attention import layout
 from kernels.tree_attention.pallas_tpu import LEAST, UNSEEN, Shape
 
@@ -126,7 +126,7 @@ def tree_attention(
         **({"interpret": interpret} if interpret else {}),
     )
     out, total = call(*arrays)
-    out, total = merging.merge([(out[i], total[i]) for i in range(runs)])
+    out, total = merge_softmax.merge([(out[i], total[i]) for i in range(runs)])
     joined = jnp.concatenate([out.astype(jnp.float32), total[..., None]], -1)
     joined = joined[:, :, :count].reshape(s.batch, s.groups, s.nodes, s.heads, -1)
     joined = jnp.moveaxis(joined, 1, 2).reshape(s.batch, s.nodes, -1, s.dim + 1)

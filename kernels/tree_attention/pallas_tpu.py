@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from kernels import nibbles
+from kernels import int4_packing
 from kernels.tree_attention import layout
 from kernels.tree_attention.tiling import Plan as Plan
 from kernels.tree_attention.tiling import Shape as Shape
@@ -197,8 +197,8 @@ def _split(plan: Plan, i: Array) -> tuple[Array, Array]:
 
 def _wide(x: Array, dtype: Any) -> Array:
     """A stored block in the dtype of the products (8-bit ones go through float32)."""
-    if nibbles.packed(x.dtype):
-        x = nibbles.unpack(x)
+    if int4_packing.packed(x.dtype):
+        x = int4_packing.unpack(x)
         return x.astype(jnp.float32).astype(dtype)
     if x.dtype.itemsize == 1:
         x = x.astype(jnp.float32)

@@ -6,14 +6,15 @@ Node `n` of row `b` sees slot `s` of the cache when
 
 and, with a window, when `positions[b, n] - key_positions[b, s] < window`. Its output is
 the softmax-weighted mean of the values it sees, and `lse` the log of the sum of the
-exponentials, so that parts of a cache merge (`kernels.lse`). A node that sees nothing
-has output 0 and `lse` -inf. What lies in a slot that no node sees is never looked at.
+exponentials, so that parts of a cache merge (`kernels.merge_softmax`). A node that sees
+nothing has output 0 and `lse` -inf. What lies in a slot that no node sees is never
+looked at.
 """
 
 import jax.numpy as jnp
 from jax import Array
 
-from kernels import nibbles
+from kernels import int4_packing
 
 
 def visible(
@@ -54,8 +55,8 @@ def tree_attention(
     v_scale: Array | None = None,
 ) -> tuple[Array, Array]:
     """`out` [B, N, H, d] in q's dtype and `lse` float32[B, N, H]; see `api`."""
-    if nibbles.packed(k.dtype):
-        k, v = nibbles.unpack(k), nibbles.unpack(v)
+    if int4_packing.packed(k.dtype):
+        k, v = int4_packing.unpack(k), int4_packing.unpack(v)
     size = k.shape[2]
     seen = visible(size, lengths, ancestors, positions, key_positions, window)
     return attend(q, k, v, seen, softcap, scale, k_scale, v_scale)

@@ -9,12 +9,11 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from kernels import nibbles
-from kernels import plan as planning
-from kernels.plan import Operand
+from kernels import block_traffic, int4_packing
+from kernels.block_traffic import Operand
 from kernels.tree_attention import layout
 
-STEP = 2 * planning.MIB  # bytes of keys and values a step reads, at most
+STEP = 2 * block_traffic.MIB  # bytes of keys and values a step reads, at most
 SCORES = 2**17  # scores of a chunk and a block, at most
 LARGEST = 1024  # slots of a block
 PARTS = 32  # of a cache, at least: half a block is read in vain at a row's end
@@ -44,7 +43,7 @@ class Shape:
         """Of the whole cache, q and the output, each once."""
         each = self.batch * self.groups * self.dim
         cache = 2 * each * self.size * np.dtype(self.cache_dtype).itemsize
-        cache //= nibbles.slots(self.cache_dtype)
+        cache //= int4_packing.slots(self.cache_dtype)
         rows = 2 * each * self.nodes * self.heads * np.dtype(self.dtype).itemsize
         return cache + rows
 
@@ -73,7 +72,7 @@ class Plan:
 
     def inputs(self) -> list[Operand]:
         s, at, bs, gs = self.shape, self.at, self.block, self.groups
-        per = nibbles.slots(s.cache_dtype)
+        per = int4_packing.slots(s.cache_dtype)
         cache = (s.pages or s.batch, s.groups, (s.page or s.size) // per, s.dim)
         cut = (1, gs, bs // per, s.dim)
 
@@ -148,11 +147,11 @@ class Plan:
     def vmem(self) -> int:
         """Bytes of vector memory: blocks in flight, scratch, and what a step makes."""
         fixed = sum(o.vmem for o in self.inputs() + self.outputs())
-        fixed += sum(planning.vmem_bytes(s, jnp.float32) for s in self.scratch())
+        fixed += sum(block_traffic.vmem_bytes(s, jnp.float32) for s in self.scratch())
         block, dim = self.block, layout.up(self.shape.dim, layout.LANES)
         scores = 5 * self.at.rows * block * 4
         spreads = 3 * layout.LANES * block * 4
-        return fixed + scores + spreads + 3 * block * dim * 4 + planning.MIB // 2
+        return fixed + scores + spreads + 3 * block * dim * 4 + block_traffic.MIB // 2
 
     def bounds_at(self, lengths: Any, nodes: int | None = None) -> np.ndarray:
         """The prefetched scalars of rows of these lengths that see all their slots."""
@@ -168,7 +167,7 @@ class Plan:
 
     def traffic(self, bounds: Any) -> dict[str, int]:
         """Bytes moved, by array, for these bounds."""
-        return planning.traffic(self.grid, self.inputs() + self.outputs(), bounds)
+        return block_traffic.traffic(self.grid, self.inputs() + self.outputs(), bounds)
 
     @functools.cached_property
     def cost(self) -> pl.CostEstimate:
@@ -203,7 +202,7 @@ def plan(shape: Shape, vmem: int) -> Plan:
     at = layout.rows(shape.nodes, shape.heads)
     item = np.dtype(shape.cache_dtype).itemsize
     slot = 2 * layout.up(shape.dim, layout.LANES) * item
-    slot //= nibbles.slots(shape.cache_dtype)
+    slot //= int4_packing.slots(shape.cache_dtype)
     largest = min(LARGEST, SCORES // at.rows, max(layout.LANES, shape.size // PARTS))
     sizes = [b for b in (1024, 512, 256, 128) if b <= largest]
     if shape.size <= layout.LANES:

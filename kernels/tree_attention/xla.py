@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kernels import nibbles
+from kernels import int4_packing
 from kernels.tree_attention import layout
 
 STRETCH = 512  # slots
@@ -35,7 +35,7 @@ def tree_attention(
 ) -> tuple[Array, Array]:
     """As `api.tree_attention`; with a `table`, over pools of pages."""
     batch, nodes, heads, dim = q.shape
-    groups, size = k.shape[1], k.shape[2] * nibbles.slots(k.dtype)
+    groups, size = k.shape[1], k.shape[2] * int4_packing.slots(k.dtype)
     if table is not None:
         stretch, size = size, size * table.shape[1]
     stretch = min(stretch, size)
@@ -54,9 +54,9 @@ def tree_attention(
         if table is not None:
             page = lax.dynamic_index_in_dim(table, at // stretch, 1, False)
             return x.at[page].get(mode="clip")
-        if nibbles.packed(x.dtype):
+        if int4_packing.packed(x.dtype):
             half = lax.dynamic_slice_in_dim(x, at // 2, stretch // 2, 2)
-            return nibbles.unpack(half)
+            return int4_packing.unpack(half)
         return part(x, at, 2)
 
     def fold(j: Array, carry: tuple) -> tuple:

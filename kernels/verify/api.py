@@ -15,14 +15,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from kernels import forms
-from kernels import plan as planning
-from kernels.forms import AUTO, GPU, INTERPRET, XLA, Choice
+from kernels import block_traffic, dispatch
+from kernels.dispatch import AUTO, GPU, INTERPRET, XLA, Choice
 from kernels.verify import pallas_gpu, pallas_tpu, reference
-from kernels.verify.facts import Facts as Facts
-from kernels.verify.facts import Rest as Rest
-from kernels.verify.facts import merge as merge
-from kernels.verify.facts import merge_rest as merge_rest
+from kernels.verify.law_statistics import Facts as Facts
+from kernels.verify.law_statistics import Rest as Rest
+from kernels.verify.law_statistics import merge as merge
+from kernels.verify.law_statistics import merge_rest as merge_rest
 from kernels.verify.tiling import Shape as Shape
 from kernels.verify.tiling import plan, plan_rest, plan_search
 
@@ -30,7 +29,7 @@ from kernels.verify.tiling import plan, plan_rest, plan_search
 def choose(kernel: str, platform: str, shape: Shape, search: bool = False) -> Choice:
     """The form for a call of this shape on `platform`; `search`: of `thresholds`."""
     against = pallas_gpu.NO_SEARCH if search else pallas_gpu.reason_against(shape)
-    return forms.choose(kernel, platform, against)
+    return dispatch.choose(kernel, platform, against)
 
 
 def verify(
@@ -64,7 +63,7 @@ def verify(
             "depth, or noise of the shape of the logits"
         )
     local = tokens - offset
-    form, _ = choose(kernel, planning.platform(), _shape(logits))
+    form, _ = choose(kernel, block_traffic.platform(), _shape(logits))
     if form == GPU:
         if noise is not None and depth is None:
             depth = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32), heat.shape)
@@ -84,7 +83,7 @@ def verify(
             arrays[0], tokens=tokens.shape[2], noises=rows, shared=depth is not None
         )
         interpret = form == INTERPRET
-        vmem = vmem or planning.vmem_here(interpret)
+        vmem = vmem or block_traffic.vmem_here(interpret)
         cut = plan(shape, vmem)
         found = pallas_tpu.verify(cut, *arrays, vmem=vmem, interpret=interpret)
         found = Facts(*_turn(nodes == 1, found))
@@ -111,7 +110,7 @@ def residual(
     Laws are logits [B, N, V] with the log-sum-exp [B, N] of the whole vocabulary;
     `noise` float32[B, N, V] is fresh Gumbel noise of each node.
     """
-    form, _ = choose(kernel, planning.platform(), _shape(p_logits))
+    form, _ = choose(kernel, block_traffic.platform(), _shape(p_logits))
     arrays = (p_logits, q_logits, p_lse, q_lse, noise)
     if form == XLA:
         found = reference.residual(*arrays)
@@ -122,7 +121,7 @@ def residual(
         arrays = _turn(turned, arrays)
         shape = _shape(arrays[0], shared=False)
         interpret = form == INTERPRET
-        vmem = vmem or planning.vmem_here(interpret)
+        vmem = vmem or block_traffic.vmem_here(interpret)
         cut = plan_rest(shape, vmem)
         found = pallas_tpu.residual(cut, *arrays, vmem=vmem, interpret=interpret)
         found = Rest(*_turn(turned, found))
@@ -146,14 +145,14 @@ def thresholds(
     nodes = logits.shape[:2]
     best = jnp.broadcast_to(jnp.asarray(k, jnp.int32), nodes)
     share = jnp.broadcast_to(jnp.asarray(mass, jnp.float32), nodes)
-    form, _ = choose(kernel, planning.platform(), _shape(logits), search=True)
+    form, _ = choose(kernel, block_traffic.platform(), _shape(logits), search=True)
     if form == XLA:
         return reference.thresholds(logits, best, share)
     interpret = form == INTERPRET
     turned = logits.shape[1] == 1
     logits, best, share = _turn(turned, (logits, best, share))
     shape = _shape(logits)
-    vmem = vmem or planning.vmem_here(interpret)
+    vmem = vmem or block_traffic.vmem_here(interpret)
     cut = plan_search(shape, vmem)
     found = pallas_tpu.thresholds(
         cut, logits, best, share, vmem=vmem, interpret=interpret

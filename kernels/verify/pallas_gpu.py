@@ -24,8 +24,8 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from kernels.verify import facts, reference
-from kernels.verify.facts import Facts, Rest
+from kernels.verify import law_statistics, reference
+from kernels.verify.law_statistics import Facts, Rest
 from kernels.verify.tiling import Shape
 
 LANES = 512  # tokens of a load: four a thread
@@ -104,7 +104,7 @@ def verify(
     none = jnp.zeros((*top.shape, 0), jnp.float32)
     parts = Facts(best, top, lse, none, found.get("drawn", best), race)
     scores = reference.scores(logits, temperature, tokens)
-    return facts.merge(parts)._replace(scores=scores)
+    return law_statistics.merge(parts)._replace(scores=scores)
 
 
 def residual(
@@ -123,7 +123,7 @@ def residual(
     kinds = {"race": jnp.float32, "drawn": jnp.int32, "mass": jnp.float32}
     kinds |= {"spare_race": jnp.float32, "spare": jnp.int32}
     found = _call(shape, _residual, given, kinds, interpret)
-    return facts.merge_rest(Rest(**found))
+    return law_statistics.merge_rest(Rest(**found))
 
 
 def _call(

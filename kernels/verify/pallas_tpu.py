@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from kernels.verify import reference
-from kernels.verify.facts import Facts, Rest
+from kernels.verify.law_statistics import Facts, Rest
 from kernels.verify.tiling import CHUNK, Plan, RestPlan, SearchPlan
 
 

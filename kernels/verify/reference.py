@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kernels.verify.facts import Facts, Rest
+from kernels.verify.law_statistics import Facts, Rest
 
 
 def verify(

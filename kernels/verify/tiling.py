@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from kernels import plan as planning
-from kernels.plan import Operand
+from kernels import block_traffic
+from kernels.block_traffic import Operand
 
 LANES = 128
 NODES = 256  # of a step, at most
@@ -101,12 +101,12 @@ class Plan:
     def vmem(self) -> int:
         """Bytes of vector memory: blocks in flight, and what a step makes of them."""
         fixed = sum(o.vmem for o in self.inputs() + self.outputs())
-        made = 6 * planning.vmem_bytes((self.nodes, self.block), jnp.float32)
-        return fixed + made + planning.MIB // 2
+        made = 6 * block_traffic.vmem_bytes((self.nodes, self.block), jnp.float32)
+        return fixed + made + block_traffic.MIB // 2
 
     def traffic(self) -> dict[str, int]:
         """Bytes moved, by array."""
-        return planning.traffic(self.grid, self.inputs() + self.outputs())
+        return block_traffic.traffic(self.grid, self.inputs() + self.outputs())
 
     @functools.cached_property
     def cost(self) -> pl.CostEstimate:
@@ -156,8 +156,8 @@ class SearchPlan(Plan):
     @property
     def vmem(self) -> int:
         fixed = sum(o.vmem for o in self.inputs() + self.outputs())
-        made = 8 * planning.vmem_bytes((self.nodes, CHUNK), jnp.float32)
-        return fixed + made + planning.MIB // 2
+        made = 8 * block_traffic.vmem_bytes((self.nodes, CHUNK), jnp.float32)
+        return fixed + made + block_traffic.MIB // 2
 
     @functools.cached_property
     def cost(self) -> pl.CostEstimate:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from kernels import nibbles, quantized_kv
+from kernels import int4_packing, quantized_kv
 from models import base
 from models.cache_layouts.kv_cache import KVCache
 from models.errors import ConfigError
@@ -134,7 +134,7 @@ class QuantizedLayer:
         k_codes, k_scale = quantized_kv.keys(k, channel, old.k.dtype)
         v_codes, v_scale = quantized_kv.values(v, old.v.dtype)
         slots = jnp.where(wanted[:, None], slots, self.size + index)
-        per = nibbles.slots(old.k.dtype)
+        per = int4_packing.slots(old.k.dtype)
         rows = group[:, None] * (GROUP // per) + index[: GROUP // per]
         rows = jnp.where(wanted[:, None], rows, self.size + index[: GROUP // per])
         put: dict[str, Any] = {"mode": "drop", "unique_indices": True}
@@ -170,7 +170,7 @@ def int4(window: int = 128) -> Callable[..., KVCache]:
     `window` tokens at least are as they were (KIVI's residual length: 128), and a
     block's tree, or chunk of the prompt, has at most `window` nodes.
     """
-    return _maker(jnp.dtype(nibbles.DTYPE), window)
+    return _maker(jnp.dtype(int4_packing.DTYPE), window)
 
 
 def _maker(codes: Any, window: int) -> Callable[..., KVCache]:
@@ -185,7 +185,7 @@ def _maker(codes: Any, window: int) -> Callable[..., KVCache]:
         rows = 2 * window + GROUP
 
         def layer() -> QuantizedLayer:
-            held = (batch, groups, size // nibbles.slots(codes), head_dim)
+            held = (batch, groups, size // int4_packing.slots(codes), head_dim)
             new = jnp.zeros
             return QuantizedLayer(
                 quantized_kv.Old(

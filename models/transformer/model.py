@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kernels.forms import KERNELS
+from kernels.dispatch import KERNELS
 from models import base
 from models.cache_layouts import kv_cache
 from models.distributed import sharding

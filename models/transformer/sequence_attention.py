@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kernels import plan as planning
+from kernels import block_traffic
 
 NEGATIVE = -1e30
 CHUNK, LARGE = 128, 512
@@ -26,7 +26,7 @@ def attend(
     `[B, T, H d]`.
     """
     length = q.shape[1]
-    size = CHUNK if planning.platform() == "cpu" else LARGE
+    size = CHUNK if block_traffic.platform() == "cpu" else LARGE
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
     outs = []
     for start in range(0, length, size):

@@ -10,8 +10,7 @@ import pytest
 from configs.studies import kernels
 from experiments.run_folder import Store
 from experiments.studies.kernels import gpu_timing
-from kernels import plan as planning
-from kernels import verify
+from kernels import block_traffic, verify
 
 pytestmark = pytest.mark.kernels
 
@@ -57,13 +56,13 @@ def test_every_table_is_filled(tmp_path):
 def test_a_row_says_what_was_run(monkeypatch):
     """A kernel that was asked for and did not take the call; planted: fp32 logits of
     too few tokens on a Hopper, and a GPU that is none."""
-    monkeypatch.setattr(planning, "platform", lambda: "hopper")
+    monkeypatch.setattr(block_traffic, "platform", lambda: "hopper")
     taken = functools.partial(gpu_timing._taken, "pallas", verify.choose)
     shape = verify.Shape(1, 1, 4096, jnp.dtype(jnp.float32))
     assert taken(shape) == "pallas"
     assert taken(dataclasses.replace(shape, vocab=300)) == "pallas: xla"
     assert gpu_timing._taken("xla", verify.choose, shape) == "xla"
-    monkeypatch.setattr(planning, "platform", lambda: "gpu")
+    monkeypatch.setattr(block_traffic, "platform", lambda: "gpu")
     assert taken(shape) == "pallas: xla"
 
 

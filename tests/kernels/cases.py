@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kernels import nibbles
+from kernels import int4_packing
 from models.base import pack_bits
 from tests.models.blocks import path_of, random_tree
 
@@ -78,11 +78,11 @@ def make(case: Case) -> dict[str, Any]:
     for name in ("k", "v"):
         values = rng.normal(size=shape)
         if case.scaled:
-            most = 7 if nibbles.packed(dtype) else 100
+            most = 7 if int4_packing.packed(dtype) else 100
             scale = np.abs(values).max(-1) / most
             arguments[f"{name}_scale"] = scale
             values = values / scale[..., None]
-            whole = dtype in (jnp.int8, nibbles.DTYPE)
+            whole = dtype in (jnp.int8, int4_packing.DTYPE)
             values = np.round(values) if whole else values
         arguments[name] = values
     unseen = ~visible(case, arguments).any(1)
@@ -90,7 +90,7 @@ def make(case: Case) -> dict[str, Any]:
         for name in ("k", "v"):
             if case.scaled:
                 arguments[f"{name}_scale"][b][:, unseen[b]] = np.nan
-            if dtype not in (jnp.int8, nibbles.DTYPE):
+            if dtype not in (jnp.int8, int4_packing.DTYPE):
                 arguments[name][b][:, unseen[b]] = np.nan
     return arguments
 
@@ -101,7 +101,11 @@ def device(case: Case, arguments: dict[str, Any]) -> dict[str, Any]:
 
     def stored(name: str) -> jax.Array:
         values = jnp.asarray(arguments[name], jnp.float32)
-        return nibbles.pack(values) if nibbles.packed(dtype) else values.astype(dtype)
+        return (
+            int4_packing.pack(values)
+            if int4_packing.packed(dtype)
+            else values.astype(dtype)
+        )
 
     given: dict[str, Any] = {
         "q": jnp.asarray(arguments["q"], case.dtype),
@@ -139,8 +143,8 @@ def visible(case: Case, arguments: dict[str, Any]) -> np.ndarray:
 def oracle(case: Case, arguments: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Output and log-sum-exp in float64, from what the call was really given."""
     given = device(case, arguments)
-    if nibbles.packed(given["k"].dtype):
-        given |= {n: nibbles.unpack(given[n]) for n in "kv"}
+    if int4_packing.packed(given["k"].dtype):
+        given |= {n: int4_packing.unpack(given[n]) for n in "kv"}
     q, k, v = (np.asarray(given[n].astype(jnp.float32), np.float64) for n in "qkv")
     if case.scaled:
         k = k * arguments["k_scale"].astype(np.float32)[..., None]

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from kernels import paged_tree_attention
-from kernels import plan as planning
+from kernels import block_traffic, paged_tree_attention
 from kernels.tree_attention import layout, pallas_gpu
 from tests.kernels.cases import Case, device, distance, make, oracle, settings
 from tests.kernels.test_paged_tree_attention import pooled
@@ -41,7 +40,7 @@ def test_lowers_for_cuda(nodes, changes):
 
 def test_a_paged_call_lowers_for_cuda(monkeypatch):
     """Through the entry, as on a Hopper; "auto" takes XLA there."""
-    monkeypatch.setattr(planning, "platform", lambda: "hopper")
+    monkeypatch.setattr(block_traffic, "platform", lambda: "hopper")
     shape = shape_of("8B", 2, 4096, 64, window=1024)
     q, k, _, lengths, ancestors = abstract(shape)
     pool = jax.ShapeDtypeStruct((40, shape.groups, 256, shape.dim), k.dtype)

@@ -10,7 +10,7 @@ import pytest
 
 import decoding
 import models
-from kernels import plan as planning
+from kernels import block_traffic
 from kernels.paged_tree_attention import api, reference
 from kernels.tree_attention import pallas_tpu
 from models import base, transformer
@@ -83,7 +83,7 @@ def test_a_wrong_page_is_caught(kernel, page):
 def test_pages_are_read_as_a_dense_cache_is():
     """The same bytes as of a cache in one piece, and once where rows follow on."""
     shape = shape_of("8B", 8, 8192, 64, page=256, pages=300)
-    cut = pallas_tpu.plan(shape, planning.budget("v5e"))
+    cut = pallas_tpu.plan(shape, block_traffic.budget("v5e"))
     lengths = np.array([0, 100, 256, 1000, 2000, 4000, 8000, 8128])
     bounds = cut.bounds_at(lengths)
     moved = cut.traffic(bounds)

@@ -10,7 +10,7 @@ import pytest
 
 import decoding
 import models
-from kernels import nibbles
+from kernels import int4_packing
 from kernels.quantized_kv import api, codes, reference
 from models import base, transformer
 from models.cache_layouts import kv_cache, quantized
@@ -97,7 +97,7 @@ def oracle(kind, window, softcap=0.0):
     _, q, _, own, positions, near = case(kind)
     near = np.asarray(near)
     k, v = (np.asarray(x, np.float64).transpose(0, 2, 1, 3) for x in texts())
-    dtype = jnp.int8 if kind == "int8" else nibbles.DTYPE
+    dtype = jnp.int8 if kind == "int8" else int4_packing.DTYPE
     k32, v32 = (x.swapaxes(1, 2) for x in texts())
     channel = codes.channels(k32[:, :, : codes.GROUP])
     coded = codes.widen(*codes.keys(k32, channel, dtype)) * channel[:, :, None]
@@ -217,7 +217,7 @@ def test_a_store_does_not_know_what_brought_a_token(kind):
 
 @pytest.mark.parametrize(("kind", "most"), [("int8", 127), ("int4", 7)])
 def test_codes_are_within_half_a_step(kind, most):
-    dtype = jnp.int8 if kind == "int8" else nibbles.DTYPE
+    dtype = jnp.int8 if kind == "int8" else int4_packing.DTYPE
     k, v = (x.swapaxes(1, 2)[..., :128, :] for x in texts())
     channel = codes.channels(k)
     assert (np.log2(np.asarray(channel)) % 1 == 0).all()

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels import plan as planning
+from kernels import block_traffic
 from kernels.shared_prefix_attention import Level, api, reference
 from kernels.tree_attention import pallas_tpu
 from models.base import pack_bits
@@ -75,9 +75,9 @@ def test_a_wrong_row_is_caught():
 def test_a_prefix_is_read_once_for_the_batch(size):
     """256 rows: the bytes of one cache, where rows apart would read 256."""
     together = shape_of("8B", 1, size, 256)
-    cut = pallas_tpu.plan(together, planning.budget("v5e"))
+    cut = pallas_tpu.plan(together, block_traffic.budget("v5e"))
     moved = cut.traffic(cut.bounds_at([size], nodes=0))
     assert moved["k"] == 8 * size * 128 * 2
-    apart = pallas_tpu.plan(shape_of("8B", 256, size, 1), planning.budget("v5e"))
+    apart = pallas_tpu.plan(shape_of("8B", 256, size, 1), block_traffic.budget("v5e"))
     alone = apart.traffic(apart.bounds_at(np.full(256, size), nodes=0))
     assert alone["k"] == 256 * moved["k"]

@@ -12,8 +12,7 @@ import pytest
 
 pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
-from kernels import aot
-from kernels import plan as planning
+from kernels import aot, block_traffic
 from kernels.tree_attention import pallas_tpu
 from models import base, transformer
 from models.cache_layouts import kv_cache, paged, quantized, shared_prefix
@@ -48,7 +47,7 @@ def test_compiles_within_the_chips_memory(name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("chip", planning.VMEM)
+@pytest.mark.parametrize("chip", block_traffic.VMEM)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -88,9 +87,9 @@ def test_a_decoding_loop_copies_no_cache(layout, monkeypatch):
 
     A shared prefix has 512 nodes: more memory than a program gets that asks for none.
     """
-    monkeypatch.setattr(planning, "platform", lambda: "tpu")
-    budget = planning.budget("v5e")
-    monkeypatch.setattr(planning, "vmem_here", lambda interpret: budget)
+    monkeypatch.setattr(block_traffic, "platform", lambda: "tpu")
+    budget = block_traffic.budget("v5e")
+    monkeypatch.setattr(block_traffic, "vmem_here", lambda interpret: budget)
     config = transformer.Config(
         vocab_size=1024,
         d_model=512,

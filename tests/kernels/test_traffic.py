@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-from kernels import plan as planning
+from kernels import block_traffic
 from kernels.tree_attention import pallas_tpu
 
 pytestmark = pytest.mark.kernels
@@ -87,7 +87,7 @@ def moved(seen, bounds):
 )
 def test_declared_cost_is_what_the_index_maps_fetch(nodes, changes, monkeypatch):
     shape = shape_of("8B", 2, 1000, nodes)
-    cut = pallas_tpu.plan(shape, planning.budget("v5e"))
+    cut = pallas_tpu.plan(shape, block_traffic.budget("v5e"))
     if not changes:
         seen = captured(cut, monkeypatch)
         full = cut.bounds_at([1000, 1000])
@@ -96,7 +96,7 @@ def test_declared_cost_is_what_the_index_maps_fetch(nodes, changes, monkeypatch)
     for lengths in ([1000, 1000], [0, 512], [77, 640]):
         bounds = cut.bounds_at(lengths)
         operands = cut.inputs() + cut.outputs()
-        counted = planning.traffic(cut.grid, operands, bounds)
+        counted = block_traffic.traffic(cut.grid, operands, bounds)
         assert sum(counted.values()) == by_hand(cut.grid, operands, bounds)
 
 
@@ -124,7 +124,7 @@ def needed(shape, lengths):
 
 GRID = [
     (chip, model, size, nodes, batch)
-    for chip in planning.VMEM
+    for chip in block_traffic.VMEM
     for model in MODELS
     for size in (8192, 32768)
     for nodes in (1, 64, 256, 1024)
@@ -132,7 +132,7 @@ GRID = [
 ]
 
 
-@pytest.mark.parametrize("chip", planning.VMEM)
+@pytest.mark.parametrize("chip", block_traffic.VMEM)
 def test_a_call_moves_little_more_than_it_needs(chip):
     """Full caches, and ragged ones from an eighth of the cache on: at most 1.1 times.
 
@@ -141,8 +141,8 @@ def test_a_call_moves_little_more_than_it_needs(chip):
     worst = 0.0
     for _, model, size, nodes, batch in (g for g in GRID if g[0] == chip):
         shape = shape_of(model, batch, size, nodes)
-        cut = pallas_tpu.plan(shape, planning.budget(chip))
-        assert cut.vmem <= planning.budget(chip) and cut.passes == 1
+        cut = pallas_tpu.plan(shape, block_traffic.budget(chip))
+        assert cut.vmem <= block_traffic.budget(chip) and cut.passes == 1
         rng = np.random.default_rng(batch)
         ragged = rng.integers(size // 8, size - nodes, batch)
         for lengths in (np.full(batch, size - nodes), ragged):
@@ -155,7 +155,7 @@ def test_a_call_moves_little_more_than_it_needs(chip):
 
 def test_a_window_is_all_that_is_read():
     shape = shape_of("8B", 4, 8192, 64, window=1024)
-    cut = pallas_tpu.plan(shape, planning.budget("v5e"))
+    cut = pallas_tpu.plan(shape, block_traffic.budget("v5e"))
     lengths = np.full(4, 8000)
     bounds = np.stack([lengths, lengths - 1024, lengths + 64]).astype(np.int32)
     counted = cut.traffic(bounds)

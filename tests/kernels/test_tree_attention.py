@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels import lse, nibbles, plan
+from kernels import block_traffic, int4_packing, merge_softmax
 from kernels.tree_attention import api, layout, pallas_tpu, reference, xla
 from tests.kernels.cases import Case, device, distance, make, oracle, settings
 
@@ -26,7 +26,7 @@ CASES = {
     "window": Case(nodes=40, heads=1, window=37),
     "bfloat16": Case(nodes=33, heads=2, dim=128, dtype=jnp.bfloat16),
     "int8": Case(nodes=12, cache=jnp.int8),
-    "int4": Case(nodes=12, cache=nibbles.DTYPE, size=384, window=37),
+    "int4": Case(nodes=12, cache=int4_packing.DTYPE, size=384, window=37),
     "fp8": Case(nodes=17, dim=256, dtype=jnp.bfloat16, cache=jnp.float8_e4m3fn),
     "chunk": Case(nodes=270, groups=1, heads=2, causal=True, window=150),
 }
@@ -53,7 +53,7 @@ def program(case, given, **changes):
         case.scaled,
         **settings(case),
     )
-    cut = pallas_tpu.plan(shape, plan.budget("v4"))
+    cut = pallas_tpu.plan(shape, block_traffic.budget("v4"))
     cut = dataclasses.replace(cut, **changes)
 
     def call(given):
@@ -63,7 +63,7 @@ def program(case, given, **changes):
 
 
 def run(form, case):
-    stretch = 128 if case.cache == nibbles.DTYPE else 96
+    stretch = 128 if case.cache == int4_packing.DTYPE else 96
     function = {
         "reference": reference.tree_attention,
         "xla": functools.partial(xla.tree_attention, stretch=stretch),
@@ -148,7 +148,7 @@ def test_two_halves_merge_to_the_whole():
     assert long.sum() == 4
     call = functools.partial(api.tree_attention, **settings(case), kernel="xla")
     parts = [jax.jit(call)(**half) for half in (first, second)]
-    merge = jax.jit(lse.merge)
+    merge = jax.jit(merge_softmax.merge)
     out, total = merge(parts)
     got = out[long], total[long]
     expected = tuple(x[long] for x in truth(case))
@@ -216,12 +216,12 @@ def test_nibbles_keep_their_slots(monkeypatch):
     """Every number at every slot, and twice the slots a byte. Planted: halves in turn,
     and bits without their sign."""
     values = np.random.default_rng(0).integers(-8, 8, (2, 384, 5))
-    stored = nibbles.pack(jnp.asarray(values))
+    stored = int4_packing.pack(jnp.asarray(values))
     assert stored.shape == (2, 192, 5) and stored.dtype == jnp.uint8
-    np.testing.assert_array_equal(nibbles.unpack(stored), values)
+    np.testing.assert_array_equal(int4_packing.unpack(stored), values)
     turned = stored << 4 | stored >> 4
-    assert (np.asarray(nibbles.unpack(turned)) != values).any()
+    assert (np.asarray(int4_packing.unpack(turned)) != values).any()
     case = CASES["int4"]
-    unpack = nibbles.unpack
-    monkeypatch.setattr(nibbles, "unpack", lambda x: unpack(x) & 15)
+    unpack = int4_packing.unpack
+    monkeypatch.setattr(int4_packing, "unpack", lambda x: unpack(x) & 15)
     assert distance(planned(case), truth(case)) > 100 * case.tolerance

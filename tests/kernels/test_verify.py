@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from decoding import noise, vocab
-from kernels import plan as planning
-from kernels import verify
-from kernels.verify import facts, pallas_tpu, reference, tiling
+from kernels import block_traffic, verify
+from kernels.verify import law_statistics, pallas_tpu, reference, tiling
 
 pytestmark = pytest.mark.kernels
 
@@ -245,11 +244,14 @@ def test_parts_of_a_vocabulary_merge():
         return verify.verify(there, heat, tokens, noise, depth, offset=offset)
 
     parts = [part(start, end, start) for start, end in cuts]
-    stacked = facts.Facts(*map(jnp.stack, zip(*parts)))
+    stacked = law_statistics.Facts(*map(jnp.stack, zip(*parts)))
     check(verify.merge(stacked), dense(*given))
     local = [part(start, end, 0) for start, end in cuts]
     with pytest.raises(AssertionError):
-        check(verify.merge(facts.Facts(*map(jnp.stack, zip(*local)))), dense(*given))
+        check(
+            verify.merge(law_statistics.Facts(*map(jnp.stack, zip(*local)))),
+            dense(*given),
+        )
     plain = verify.merge(stacked)._replace(lse=stacked.lse.max(0))
     with pytest.raises(AssertionError):
         check(plain, dense(*given))
@@ -327,16 +329,16 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("chip", planning.VMEM)
+@pytest.mark.parametrize("chip", block_traffic.VMEM)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_pass_moves_the_logits_once(shape, chip):
     """At most 1.1 times logits and noise, within the chip's memory."""
-    cut = tiling.plan(shape, planning.budget(chip))
-    assert cut.vmem <= planning.budget(chip)
+    cut = tiling.plan(shape, block_traffic.budget(chip))
+    assert cut.vmem <= block_traffic.budget(chip)
     assert cut.cost.bytes_accessed == sum(cut.traffic().values())
     assert cut.cost.bytes_accessed <= 1.1 * shape.least_bytes
-    search = tiling.plan_search(shape, planning.budget(chip))
-    assert search.vmem <= planning.budget(chip)
+    search = tiling.plan_search(shape, block_traffic.budget(chip))
+    assert search.vmem <= block_traffic.budget(chip)
     assert search.traffic()["logits"] == shape.least_bytes - (
         4 * shape.batch * shape.noises * shape.vocab
     )

@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
-from kernels import aot
-from kernels import plan as planning
+from kernels import aot, block_traffic
 from kernels.verify import tiling
 from tests.kernels.test_verify import SHAPES
 
@@ -18,7 +17,7 @@ pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
 OPERATIONS = ("verify", "residual", "thresholds")
 GRID = [
     (chip, operation, shape)
-    for chip in planning.VMEM
+    for chip in block_traffic.VMEM
     for operation in OPERATIONS
     for shape in SHAPES
 ]
@@ -33,7 +32,7 @@ CASES = [
 
 def check(chip, operation, shape):
     cut, compiled = aot.over_vocabulary(chip, operation, shape)
-    assert cut.vmem <= planning.budget(chip)
+    assert cut.vmem <= block_traffic.budget(chip)
     text = compiled.as_text()
     assert "tpu_custom_call" in text
     # Nothing of the logits' size is made on the way into the kernel.
@@ -61,7 +60,7 @@ def test_the_full_grid_compiles(case):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("chip", planning.VMEM)
+@pytest.mark.parametrize("chip", block_traffic.VMEM)
 def test_a_vocabulary_of_odd_size_compiles(chip):
     odd = dataclasses.replace(SHAPES[1], vocab=50257, dtype=jnp.dtype(jnp.float32))
     for operation in OPERATIONS:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from decoding import vocab
-from kernels import plan as planning
-from kernels import verify
+from kernels import block_traffic, verify
 from kernels.verify import pallas_gpu, reference, tiling
 from tests.kernels.test_verify import HEAT, SIZE, block, check, dense
 
@@ -100,7 +99,7 @@ def test_the_entry_gives_it_what_it_takes(monkeypatch):
     first node's noise for all."""
     small(monkeypatch)
     params = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.params")
-    monkeypatch.setattr(planning, "platform", lambda: "hopper")
+    monkeypatch.setattr(block_traffic, "platform", lambda: "hopper")
     inner, changes = pallas_gpu.verify, {}
 
     def interpreted(shape, logits, heat, tokens, noise, depth):

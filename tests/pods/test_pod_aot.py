@@ -17,8 +17,7 @@ pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 from decoding import tree
 from experiments.preflight import command, programs
 from experiments.recipes import settings
-from kernels import hlo
-from kernels import plan as planning
+from kernels import block_traffic, hlo
 from models.distributed import sharding
 
 pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
@@ -49,7 +48,7 @@ def text_of(name: str, layers: int, drafter: str = "drafters/prompt_lookup") -> 
     config = recipe(name, layers, drafter)
     flight = command.Preflight(config, SLICES[name.rpartition("_")[2]])
     found = [p for p in flight.programs(config) if p.name.startswith("decode")]
-    with planning.compiling_for(flight.chip.name):
+    with block_traffic.compiling_for(flight.chip.name):
         return found[0].compile().as_text()
 
 

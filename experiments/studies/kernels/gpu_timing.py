@@ -16,8 +16,14 @@ import jax.numpy as jnp
 
 from experiments.reporting.report import table
 from experiments.run_folder import Store
-from kernels import aot, forms, paged_tree_attention, tree_attention, verify
-from kernels import plan as planning
+from kernels import (
+    aot,
+    block_traffic,
+    dispatch,
+    paged_tree_attention,
+    tree_attention,
+    verify,
+)
 from kernels.paged_tree_attention import api as paged
 from kernels.tree_attention import api as dense
 from models import base, transformer
@@ -238,8 +244,8 @@ def _step(lm: Any, params: Any, cache: Any, nodes: int, settings: Any) -> float:
 
 def _taken(form: str, choose: Callable, shape: Any) -> str:
     """The form asked for, and what was run where a kernel did not take the call."""
-    found = choose(form, planning.platform(), shape).form
-    return form if found in (form, forms.GPU) else f"{form}: {found}"
+    found = choose(form, block_traffic.platform(), shape).form
+    return form if found in (form, dispatch.GPU) else f"{form}: {found}"
 
 
 def _over(form: str, spent: float, logits: Any, arrays: Any, gb_s: float):

@@ -15,8 +15,7 @@ from experiments.reporting.report import table
 from experiments.run_folder import Store, text, write
 from experiments.studies import evaluate
 from experiments.studies.kernels import gpu_timing
-from kernels import aot
-from kernels import plan as planning
+from kernels import aot, block_traffic
 from kernels.tree_attention import runs_kernel, tree_attention
 from models.base import pack_bits
 from models.errors import ConfigError
@@ -122,7 +121,7 @@ def compile_one(
         "block": cut.block,
         "passes": cut.passes,
         "vmem": cut.vmem,
-        "budget": planning.VMEM[chip],
+        "budget": block_traffic.VMEM[chip],
         "moved": sum(cut.traffic(full).values()),
         "least": shape.least_bytes,
         "copies": len(aot.copies_of_the_cache(compiled.as_text(), shape)),
