@@ -44,7 +44,7 @@ PROMPTS = (
 )
 SMALL_TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
 
-# The toy model's greedy texts (tests/methods/drafters/test_rest.py makes them again).
+# The toy model's greedy texts (tests/decoding/drafters/test_rest.py makes them again).
 DATASTORE = str(pathlib.Path(__file__).parent.parent / "golden" / "datastore")
 
 # Arguments where the defaults are absent or larger than a test needs.
@@ -179,7 +179,7 @@ RARE = (
     "model-rsd_s",
     "rapid-eagle2",
     "rasd-eagle2",
-    "self-static",
+    "oracle-static",
 )
 # Static trees by another name: their laws are tested, and their shapes.
 SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")

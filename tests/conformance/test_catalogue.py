@@ -13,15 +13,7 @@ import pytest
 from decoding import Card, Spec, base, catalogue, compose
 from tests.conformance import kit
 
-TESTS = pathlib.Path(__file__).parent.parent / "methods"
-
-# Files of a method folder that hold no method, but what its methods share.
-HELPERS = {
-    "constraints/automaton",
-    "constraints/characters",
-    "constraints/stop",
-    "constraints/utf8",
-}
+TESTS = pathlib.Path(__file__).parent.parent / "decoding"
 
 
 def files() -> list[str]:
@@ -30,7 +22,7 @@ def files() -> list[str]:
     for folder in catalogue.FACTORIES:
         package = importlib.import_module(f"decoding.{folder}")
         found += [f"{folder}/{m.name}" for m in pkgutil.iter_modules(package.__path__)]
-    return sorted(set(found) - HELPERS)
+    return sorted(found)
 
 
 def faults(name: str, module) -> list[str]:
@@ -54,9 +46,9 @@ def faults(name: str, module) -> list[str]:
         wrong.append("its docstring does not say what it costs")
     test = TESTS / folder / f"test_{short}.py"
     if not test.exists():
-        wrong.append(f"no test tests/methods/{folder}/test_{short}.py")
+        wrong.append(f"no test tests/decoding/{folder}/test_{short}.py")
     elif not re.search("(?i)fault|planted|catches|caught", test.read_text()):
-        wrong.append(f"no planted fault in tests/methods/{folder}/test_{short}.py")
+        wrong.append(f"no planted fault in tests/decoding/{folder}/test_{short}.py")
     return wrong
 
 

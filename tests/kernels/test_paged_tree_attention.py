@@ -19,7 +19,8 @@ from models.errors import ConfigError, PromptError
 from tests.conformance import kit
 from tests.kernels.cases import Case, device, distance, make, oracle, settings
 from tests.kernels.test_traffic import shape_of
-from tests.models import blocks, small, test_transformer
+from tests.models import blocks, small
+from tests.models.transformer import test_model
 
 pytestmark = pytest.mark.kernels
 
@@ -246,7 +247,7 @@ def test_a_commit_copies_the_accepted_tokens_alone():
 
 def test_no_copy_of_the_pool_in_the_loop(monkeypatch):
     lm = transformer.transformer(small.CONFIG, cache=paged.pages(64))
-    monkeypatch.setattr(test_transformer, "LM", lm)
-    text = test_transformer.loop_text()
+    monkeypatch.setattr(test_model, "LM", lm)
+    text = test_model.loop_text()
     elements = 2 * small.CONFIG.n_kv_heads * 512 * small.CONFIG.head_dim
-    assert test_transformer.cache_copies(text, elements) == []
+    assert test_model.cache_copies(text, elements) == []

@@ -17,7 +17,8 @@ from models.cache_layouts import kv_cache, quantized
 from models.errors import ConfigError
 from tests.conformance import kit
 from tests.kernels.cases import distance
-from tests.models import blocks, small, test_transformer
+from tests.models import blocks, small
+from tests.models.transformer import test_model
 
 pytestmark = pytest.mark.kernels
 
@@ -346,7 +347,7 @@ def test_what_does_not_fit_is_refused():
 
 def test_no_copy_of_the_codes_in_the_loop(monkeypatch):
     lm = transformer.transformer(small.CONFIG, cache=quantized.int8(32))
-    monkeypatch.setattr(test_transformer, "LM", lm)
-    text = test_transformer.loop_text().replace("s8[", "f32[")
+    monkeypatch.setattr(test_model, "LM", lm)
+    text = test_model.loop_text().replace("s8[", "f32[")
     elements = 2 * small.CONFIG.n_kv_heads * 512 * small.CONFIG.head_dim
-    assert test_transformer.cache_copies(text, elements) == []
+    assert test_model.cache_copies(text, elements) == []

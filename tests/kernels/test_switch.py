@@ -14,7 +14,8 @@ from models import base, transformer
 from models.errors import ConfigError
 from models.transformer import cached_attention
 from tests.conformance import kit
-from tests.models import blocks, small, test_transformer
+from tests.models import blocks, small
+from tests.models.transformer import test_model
 
 pytestmark = pytest.mark.kernels
 
@@ -76,9 +77,9 @@ def test_a_long_cache_is_read_piece_by_piece(plain, monkeypatch):
     assert texts("xla", TREE) == plain
     # The loop over the cache makes no copy of it.
     elements = 2 * small.CONFIG.n_kv_heads * 512 * small.CONFIG.head_dim
-    text = test_transformer.loop_text()
+    text = test_model.loop_text()
     assert text.count(" while(") > 1
-    assert test_transformer.cache_copies(text, elements) == []
+    assert test_model.cache_copies(text, elements) == []
 
 
 def test_no_mask_of_every_slot_in_memory(monkeypatch):

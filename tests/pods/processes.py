@@ -27,7 +27,7 @@ from models import io
 from models.distributed import processes, sharding
 from models.errors import ConfigError
 from tests.pods import meshes
-from tests.training import killed_run
+from tests.training.loop import killed_run
 from training.data import text_corpus
 from training.loop import fit
 from training.teacher import sources

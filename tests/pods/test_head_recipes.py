@@ -10,7 +10,9 @@ from experiments.trainings import draft_heads
 from models.errors import ConfigError
 
 HEADS = pathlib.Path(__file__).parents[2] / "configs" / "heads"
-NAMES = sorted({p.stem for p in HEADS.glob("*.py")} - {"__init__", "shared", "compare"})
+NAMES = sorted(
+    {p.stem for p in HEADS.glob("*.py")} - {"__init__", "compare", "eagle_gap"}
+)
 D, V, F, GROUPS, DIM = 4096, 128256, 14336, 8, 128
 ATTENTION = D * (32 + 2 * GROUPS) * DIM + 32 * DIM * D
 LAYER = ATTENTION + 3 * D * F + D  # without its first norm

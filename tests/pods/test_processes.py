@@ -18,7 +18,7 @@ from experiments import run
 from experiments.launch import join, local_processes
 from models.errors import ConfigError
 from tests.pods import drafted, meshes, processes
-from tests.training import killed_run
+from tests.training.loop import killed_run
 from training.data import text_corpus
 from training.teacher import sources
 

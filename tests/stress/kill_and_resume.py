@@ -60,7 +60,7 @@ def sitting(
 
     Its status, and how long it worked.
     """
-    root = str(pathlib.Path(__file__).parents[1])
+    root = str(pathlib.Path(__file__).parents[2])
     command = [sys.executable, "-m", "tests.stress.small_runs", kind, str(folder)]
     told = {"PYTHONPATH": root, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(

@@ -45,7 +45,7 @@ KILLED = (
 REFILLED = ("rows are", "requests", "rounds", "occupancy", "tokens/s", "resident MiB")
 FUZZED = ("what is random", "cases", "refused", "accepted", "found")
 FUZZ = ("overrides", "recipes", "methods", "sweeps", "jsonl", "checkpoints")
-TESTS = pathlib.Path(__file__).parents[1] / "tests" / "fuzz"
+TESTS = pathlib.Path(__file__).parent / "fuzz"
 
 
 def signals(given: argparse.Namespace, place: run_folder.Store) -> list[list[str]]:
@@ -138,7 +138,7 @@ def refilled(given: argparse.Namespace, place: run_folder.Store) -> list[list[st
 
 
 def fuzzed(given: argparse.Namespace, place: run_folder.Store) -> list[list[str]]:
-    """The long runs of tests/fuzz, which note what they counted."""
+    """The long runs of tests/stress/fuzz, which note what they counted."""
     if not TESTS.exists():
         raise ConfigError(f"--fuzz needs a checkout with {TESTS}")
     lines = []
@@ -149,11 +149,12 @@ def fuzzed(given: argparse.Namespace, place: run_folder.Store) -> list[list[str]
             file.unlink(missing_ok=True)
             command = [sys.executable, "-m", "pytest", "-q", "-m", "long", "-k", name]
             told = {**os.environ, "DECODAX_FUZZ_SUMMARY": str(file)}
-            root = TESTS.parents[1]
+            root = TESTS.parents[2]
             status = subprocess.run([*command, str(TESTS)], env=told, cwd=root)
             if status.returncode:
                 raise ConfigError(
-                    f"tests/fuzz -k {name} ended with {status.returncode}: see above"
+                    f"tests/stress/fuzz -k {name} ended with {status.returncode}: "
+                    "see above"
                 )
             return json.loads(file.read_text())
 
@@ -196,7 +197,7 @@ def write(given: argparse.Namespace, arguments: Sequence[str]) -> str:
     if given.fuzz:
         parts += [
             "## Nonsense\n",
-            "`pytest -m long tests/fuzz`. Found would be: an error that is not "
+            "`pytest -m long tests/stress/fuzz`. Found would be: an error that is not "
             "the project's own, or an answer that differs from the sound input's.\n",
             report.table(FUZZED, fuzzed(given, place)),
         ]

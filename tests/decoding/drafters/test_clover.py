@@ -1,0 +1,99 @@
+"""Clover-2's augmenting layers and cell in the loop."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding.tree_building import draft_head
+from models.errors import ConfigError
+from models.heads import clover as heads
+from models.heads.modules import decoder_layer
+from tests.decoding.drafters import agreement
+from training.objectives.heads import clover
+
+KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@functools.cache
+def params():
+    lm = agreement.target()
+    return agreement.stirred(heads.init(KEY, lm.config, lm.params))
+
+
+@functools.cache
+def loop():
+    return agreement.Loop("drafters/clover", clover, params(), 4)
+
+
+def test_drafts_in_the_loop_are_those_over_the_text():
+    """Both layers' caches, the state before the norm, and the cell along a chain."""
+    assert loop().agrees()
+
+
+def test_fault_layers_that_skip(monkeypatch):
+    """Planted: the augmenting layers read the last committed token only."""
+    run = loop()
+
+    def pairs(outcome, cache):
+        block = sound(outcome, cache)
+        last = outcome.verdict.count[:, None] == jnp.arange(block.tokens.shape[1])
+        return block.replace(slots=jnp.where(last, block.slots, cache.size))
+
+    sound = draft_head.pairs
+    monkeypatch.setattr(draft_head, "pairs", pairs)
+    assert not run.agrees()
+
+
+def test_fault_the_normed_state(monkeypatch):
+    """Planted: the loop hands over h after the target's norm."""
+    run = loop()
+    sound, lm = draft_head.states, agreement.target()
+
+    def normed(outcome, tap):
+        return lm.model.norm(lm.params, sound(outcome, tap))
+
+    monkeypatch.setattr(draft_head, "states", normed)
+    assert not run.agrees()
+
+
+def test_the_cell():
+    """By hand for one head; V = 0 passes s; the order of two tokens matters."""
+    lm = agreement.target()
+    eps = decoder_layer.geometry(lm.config).norm_eps
+    own = params()["cell_1"]
+    dim = lm.config.d_model
+    s, e, other = jax.random.normal(KEY, (3, dim))
+    read = heads.cell(own, s, e, eps)
+    normed = s / np.sqrt((s * s).mean() + eps) * own["norm"]
+    by_hand = np.array(s)
+    for h in range(own["query"].shape[1]):
+        q = normed @ own["query"][:, h] + own["query_bias"][h]
+        k = e @ own["key"][:, h] + own["key_bias"][h]
+        v = e @ own["value"][:, h] + own["value_bias"][h]
+        cosine = q @ k / np.linalg.norm(q) / np.linalg.norm(k)
+        by_hand[h * len(v) : (h + 1) * len(v)] += v * cosine
+    np.testing.assert_allclose(read, by_hand, atol=1e-5)
+    deaf = {**own, "value": jnp.zeros_like(own["value"])}
+    deaf["value_bias"] = jnp.zeros_like(own["value_bias"])
+    np.testing.assert_array_equal(heads.cell(deaf, s, e, eps), s)
+    assert np.abs(read - s).max() > 0.01  # planted: a cell that hears
+    forth = heads.cell(own, read, other, eps)
+    back = heads.cell(own, heads.cell(own, s, other, eps), e, eps)
+    assert np.abs(forth - back).max() > 1e-3
+
+
+def test_the_layers_begin_as_the_target_s_last():
+    lm = agreement.target()
+    fresh = heads.init(KEY, lm.config, lm.params)
+    last = lm.params["layer_1"]
+    np.testing.assert_array_equal(fresh["layer_1"]["qkv"], last["attention"]["qkv"])
+    np.testing.assert_array_equal(fresh["layer_0"]["down"], last["mlp"]["down"])
+    random = heads.init(KEY, lm.config)
+    assert np.abs(random["layer_1"]["qkv"] - fresh["layer_1"]["qkv"]).max() > 0.1
+    assert jax.tree.structure(random) == jax.tree.structure(fresh)
+    with pytest.raises(ConfigError, match="steps=0"):
+        clover.objective(lm.model, steps=0)

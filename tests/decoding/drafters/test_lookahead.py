@@ -1,0 +1,133 @@
+"""Lookahead decoding: its window, its pool, and that both come from the model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding import Method, Spec, tree
+from decoding.drafters import lookahead
+from models.errors import MethodError
+from models.synthetic import toy
+from tests.conformance import kit as conformance
+from tests.decoding.drafters import kit
+
+SMALL = {"ngram": 3, "window": 3, "guesses": 3}
+METHOD = Method(Spec("drafters/lookahead", **SMALL))
+
+
+def test_worked_example():
+    """N = 4, W = 3: window nodes 0 .. 8 by level; two n-grams share their start."""
+    drafter = lookahead.drafter(10, (), ngram=4, window=3, guesses=3)
+    ctx = kit.context([[5, 5, 1]])
+    state = drafter.init(ctx)
+    pool = state.shared.pool.at[1, 1:].set(jnp.array([[2, 3, 4], [2, 3, 6]]))
+    nodes, state = kit.jitted(drafter)(
+        [[5, 5, 1]], state.replace(shared=lookahead.Shared(pool))
+    )
+    assert nodes.parents[0, :9].tolist() == [-1, 0, 1, 0, 1, 2, 3, 4, 5]
+    assert tree.depths(nodes)[0, :9].tolist() == [0, 1, 2, 1, 2, 3, 2, 3, 4]
+    # Level 1 is not filled yet; its nodes and those above are padding.
+    assert nodes.kind[0, :9].tolist() == [1, 2, 2, 0, 0, 0, 0, 0, 0]
+    assert kit.paths(nodes) == [(2,), (2, 3), (2, 3, 4), (2, 3, 6)]
+    assert set(state.row.window.ravel().tolist()) <= {5, 1}  # tokens of the text
+    assert int(state.row.window[0, 0, 0]) == 1
+
+
+def test_the_pool_forgets_the_oldest():
+    """Three entries of a key: one said again becomes the newest, a fourth replaces."""
+    pool = jnp.full((4, 3, 2), -1, jnp.int32)
+    grams = [[1, 1], [2, 2], [3, 3], [2, 2], [1, 0], [3, 0]]
+    keys = jnp.array([0, 0, 0, 0, 0, 3])
+    valid = jnp.array([True] * 5 + [False])
+    pool = jax.jit(lookahead.insert)(pool, keys, jnp.array(grams), valid)
+    assert pool[0].tolist() == [[3, 3], [2, 2], [1, 0]]
+    assert (pool[1:] == -1).all()
+
+
+def moved(levels: int, accepted: int) -> list:
+    """A window of N = 4, W = 3 (tokens 10 l + c) after a round; 90 .. 92 are new."""
+    window = 10 * jnp.arange(3)[:, None] + jnp.arange(3)
+    row = lookahead.Row(window[None], jnp.array([levels]))
+    row = lookahead._move(row, jnp.array([[90, 91, 92]]), jnp.array([accepted]))
+    assert row.levels.tolist() == [min(levels + 1, 3)]
+    return row.window[0].tolist()
+
+
+def test_the_window_moves_with_the_text():
+    """A full one loses a level; one being filled, a column; drafts move columns."""
+    assert moved(3, 0) == [[10, 11, 12], [20, 21, 22], [90, 91, 92]]
+    assert moved(3, 2) == [[12, -1, -1], [22, -1, -1], [92, -1, -1]]
+    assert moved(2, 0) == [[1, 2, -1], [11, 12, -1], [91, 92, -1]]
+    assert moved(3, 5) == [[-1] * 3] * 3
+
+
+def predicted(shared, params) -> list[bool]:
+    """Of every n-gram x .. y z in the pool: whether z is the model's own after x y.
+
+    The toy model looks at two tokens, and with N = 3 these are the n-gram's others.
+    """
+    pool = np.asarray(shared.pool)
+    return [
+        int(toy.logits(params, [key, int(y)]).argmax()) == z
+        for key in range(len(pool))
+        for y, z in pool[key]
+        if y >= 0
+    ]
+
+
+def test_the_pool_is_the_model_s():
+    """All n-grams are steps of the model, also at temperature 0.8; they are used."""
+    params = conformance.TARGET.params
+    for temperature in (0.0, 0.8):
+        out = conformance.generate(METHOD, temperature)
+        right = predicted(out.memory, params)
+        assert len(right) > 8 and all(right)
+    greedy = conformance.generate(METHOD)
+    again = conformance.generate(METHOD, memory=greedy.memory)
+    assert again.tokens == greedy.tokens
+    assert greedy.stats.tokens_per_call > 1
+    assert again.stats.target_calls.sum() < greedy.stats.target_calls.sum()
+
+
+def test_fault_the_neighbour_s_logits():
+    """Planted: the window reads the logits of the node before; the pool is not it."""
+    run = conformance.Run(METHOD)
+    sound = run.parts.program.drafter
+
+    def observe(ctx, state, outcome):
+        if outcome.warped is None:
+            return sound.observe(ctx, state, outcome)
+        target = outcome.target
+        target = target.replace(logits=jnp.roll(target.logits, 1, 1))
+        return sound.observe(ctx, state, outcome.replace(target=target))
+
+    run.alter(drafter=sound._replace(observe=observe))
+    state = run.advance(run.start())
+    assert not all(predicted(state.drafter.shared, conformance.TARGET.params))
+
+
+def test_prompts_fill_the_pool_where_asked():
+    """Of the prompt's n-grams the pool holds the last three of each token."""
+    prompt = [1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 5, 1, 6, 2]
+    expected: dict[int, list] = {}
+    for key, *gram in zip(prompt, prompt[1:], prompt[2:]):
+        entry = expected.setdefault(key, [])
+        if gram in entry:
+            entry.remove(gram)
+        expected[key] = [*entry, gram][-3:]
+    method = Method(Spec("drafters/lookahead", pool_from_prompt=True, **SMALL))
+    state = conformance.Run(method).start([prompt] * 4)
+    pool = np.asarray(state.drafter.shared.pool)
+    for key in range(conformance.VOCAB):
+        there = pool[key][pool[key, :, 0] >= 0].tolist()
+        assert there == expected.get(key, [])
+    state = conformance.Run(METHOD).start([prompt] * 4)
+    assert (np.asarray(state.drafter.shared.pool) == -1).all()
+
+
+def test_bad_arguments():
+    with pytest.raises(MethodError, match="ngram=2"):
+        lookahead.drafter(10, ngram=2)
+    with pytest.raises(MethodError, match="guesses=0"):
+        lookahead.drafter(10, guesses=0)

@@ -1,0 +1,140 @@
+"""Transform chains: order, domains, what `advance` receives, and parity with HF."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding import base, transform_chain, tree, vocab
+from decoding.transforms import (
+    frequency_penalty,
+    repetition_penalty,
+    temperature,
+    top_k,
+    top_p,
+)
+from models.errors import MethodError
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "transforms.npz"
+
+
+def _recorder(scale, **fields):
+    """Scales its logits and remembers those that `advance` received."""
+
+    def init(tokens, length):
+        return base.State(jnp.zeros((4,)))
+
+    return base.LogitsTransform(
+        init,
+        lambda state, logits, aux: logits * scale,
+        lambda state, token, logits: base.State(logits, state.shared),
+        **fields,
+    )
+
+
+def _begin(made):
+    return made.init(jnp.zeros(2, jnp.int32), jnp.int32(2))
+
+
+def test_order_and_what_advance_receives():
+    made = transform_chain.chain(
+        _recorder(2.0), temperature.transform(4.0), _recorder(3.0)
+    )
+    logits = jnp.array([1.0, 2.0, 3.0, 4.0])
+    state = _begin(made)
+    np.testing.assert_allclose(made.apply(state, logits, {}), logits * 2 / 4 * 3)
+    moved = made.advance(state, jnp.int32(1), logits)
+    np.testing.assert_allclose(moved.row[0], logits)
+    np.testing.assert_allclose(moved.row[2], logits / 2)  # not the raw logits
+    np.testing.assert_array_equal(state.row[0], jnp.zeros(4))  # apply wrote nothing
+
+
+def test_logprobs_are_made_once_where_they_are_asked_for():
+    logits = jnp.array([1.0, 2.0, 3.0, 4.0])
+    logp = vocab.log_softmax(logits)
+    asked = _recorder(1.0, domain="logprobs")
+    made = transform_chain.chain(asked, _recorder(2.0), asked)
+    moved = made.advance(_begin(made), jnp.int32(1), logits)
+    np.testing.assert_allclose(moved.row[0], logp, rtol=1e-6)
+    np.testing.assert_allclose(moved.row[1], logp, rtol=1e-6)
+    np.testing.assert_allclose(moved.row[2], vocab.log_softmax(2 * logp), rtol=1e-6)
+    raw = transform_chain.chain(_recorder(1.0))
+    assert (raw.advance(_begin(raw), jnp.int32(1), logits).row[0] == logits).all()
+    assert made.domain == "logits"
+
+
+def test_memory_streams_and_place():
+    plain, hot = temperature.transform(0.5), top_k.transform(3)
+    assert transform_chain.chain(plain, hot).advance is None
+    assert transform_chain.chain(plain, _recorder(1.0)).advance is not None
+    assert transform_chain.chain(plain, hot).warper
+    assert not transform_chain.chain(_recorder(1.0), hot).warper
+    parts = [_recorder(1.0, streams=s) for s in (("a",), ("b", "a"))]
+    assert transform_chain.chain(*parts).streams == ("a", "b")
+
+
+def test_no_parts_is_the_identity():
+    made = transform_chain.chain()
+    assert (made.apply(_begin(made), jnp.arange(4.0), {}) == jnp.arange(4.0)).all()
+    assert made.advance is None
+
+
+def test_chains_nest():
+    parts = repetition_penalty.transform(1.3, 4), temperature.transform(0.8)
+    flat = transform_chain.chain(*parts, top_p.transform(0.9))
+    nested = transform_chain.chain(transform_chain.chain(*parts), top_p.transform(0.9))
+    logits = jnp.array([1.0, -2.0, 3.0, 0.5])
+    out = []
+    for made in (flat, nested):
+        state = made.advance(_begin(made), jnp.int32(2), logits)
+        out.append(made.apply(state, logits, {}))
+    np.testing.assert_array_equal(*out)
+
+
+def test_equals_hf():
+    with np.load(GOLDEN) as golden:
+        tokens, logits, want = golden["tokens"], golden["logits"], golden["chain"]
+    parts = [
+        repetition_penalty.transform(1.3, 101),
+        temperature.transform(0.8),
+        top_k.transform(50),
+        top_p.transform(0.9),
+    ]
+
+    def run(parts):
+        made = transform_chain.chain(*parts)
+        state = jax.vmap(made.init, out_axes=base.ROWS)(
+            jnp.asarray(tokens, jnp.int32), jnp.full(len(tokens), tokens.shape[1])
+        )
+        read = lambda state, logits: made.apply(state, logits, {})
+        return np.asarray(jax.vmap(read, in_axes=(base.ROWS, 0))(state, logits))
+
+    np.testing.assert_array_equal(np.isneginf(run(parts)), np.isneginf(want))
+    live = ~np.isneginf(want)
+    np.testing.assert_allclose(run(parts)[live], want[live], rtol=1e-5, atol=1e-6)
+    turned = run(parts[::-1])  # the planted fault: order matters
+    assert (np.isneginf(turned) != np.isneginf(want)).any()
+
+
+def test_node_states_of_a_chain():
+    made = transform_chain.chain(
+        repetition_penalty.transform(1.3, 8), frequency_penalty.transform(0.5, 8)
+    )
+    grown = tree.Shape([(0,), (1,), (1, 0)]).tree(jnp.array([[0, 5, 6, 7]]), base.POINT)
+    start = jax.vmap(made.init, out_axes=base.ROWS)(
+        jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32)
+    )
+    states = tree.node_states(made, start, grown, jnp.zeros((1, 4, 8)))
+    counts = states.row[1].counts[0]
+    want = np.eye(8)[[5, 6, 7]]
+    np.testing.assert_array_equal(counts[1], want[0])
+    np.testing.assert_array_equal(counts[3], want[1] + want[2])
+    seen = vocab.members(states.row[0].seen[0, 3], 8)
+    np.testing.assert_array_equal(np.flatnonzero(seen), [0, 6, 7])
+
+
+def test_refuses_an_unknown_domain():
+    with pytest.raises(MethodError, match="odds"):
+        transform_chain.chain(_recorder(1.0, domain="odds"))

@@ -1,0 +1,176 @@
+"""Packed documents kept apart: every head learns what separate batches teach it."""
+
+import dataclasses
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models import transformer
+from models.heads import eagle as eagle_layer
+from tests.decoding.drafters import agreement
+from tests.training.runs import test_draft_head_run
+from training.data import text_corpus
+from training.objectives.heads import eagle
+from training.objectives.predictors import specee
+from training.runs import draft_head_run
+from training.teacher import outputs, sources
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+corpus, small = test_draft_head_run.corpus, test_draft_head_run.small  # fixtures
+
+KEY = jax.random.key(0)
+LENGTH, DEPTH, FIRST = 13, 3, 6
+# Every part of a head that looks along a text, and nothing drawn by a batch's shape.
+CASES: dict[str, tuple[dict, dict]] = {
+    "chimera": ({"heads": DEPTH}, {}),
+    "clover": ({}, {"steps": DEPTH}),
+    "eagle": ({}, {"noise": 0.0}),
+    "eagle3": ({}, {"steps": DEPTH}),
+    "falcon": ({}, {"noise": 0.0, "glance": 0.0, "least": 0.0, "hard": 0.0}),
+    "fspad": ({}, {"noise": 0.0}),
+    "hidden_transfer": ({}, {"points": 0, "feature": 1.0}),
+    "hydra": ({"heads": DEPTH, "prefix": True}, {"soft": 1.0}),
+    "lud": ({}, {"points": 0, "alpha": 0.0}),
+    "medusa": ({"heads": DEPTH}, {}),
+    "medusa2": ({"heads": DEPTH}, {}),
+    "ppd": ({}, {"points": 0}),
+}
+ALONE = ("medusa",)  # it reads one state of the target, and no text
+
+
+def target() -> types.SimpleNamespace:
+    """A random transformer with learned positions: all it says shows who is where."""
+    config = dataclasses.replace(
+        agreement.target().config, position="learned", ropes=()
+    )
+    model = transformer.transformer(config)
+    params = jax.jit(model.init)(jax.random.key(3))
+    return types.SimpleNamespace(model=model, params=agreement.stirred(params))
+
+
+def texts(packed: bool, first: int = 0) -> dict:
+    """Two documents side by side, or as two rows; none of their `first` may be
+    predicted."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, agreement.VOCAB, (2, LENGTH)).astype(np.int32)
+    mask = np.broadcast_to(np.arange(LENGTH) >= first, tokens.shape)
+    batch = {"tokens": tokens, "loss_mask": mask}
+    if packed:
+        batch = {name: x.reshape(1, -1) for name, x in batch.items()}
+        batch["segments"] = np.repeat(np.int32([[0, 1]]), LENGTH, 1)
+    # The second batch of a stream: Falcon's blocks begin elsewhere than in the first.
+    rows = len(batch["tokens"])
+    return {**batch, "row": np.arange(rows, 2 * rows, dtype=np.int32)}
+
+
+def test_every_head_has_a_case():
+    assert set(CASES) == set(draft_head_run.HEADS)
+
+
+@pytest.mark.parametrize("name", draft_head_run.HEADS)
+def test_packing_equals_separate_batches(name):
+    """The loss, its gradient, and the laws along a text, to rounding.
+
+    Planted: a head that overlooks `segments`, where masks and target do not. It is
+    graded where a mask of tokens alone says the same as the documents do.
+    """
+    lm, (init, fields) = target(), CASES[name]
+    kind = draft_head_run.module(name)
+    own = kind.objective(lm.model, **fields)
+    first = kind.init(KEY, lm.model, lm.params, **init)
+    params = agreement.stirred(first, 0.1)
+    read = jax.jit(outputs.teacher(lm.model, own.taps))
+
+    @jax.jit
+    def learned(params, batch, teacher):
+        grade = jax.value_and_grad(lambda p: own.loss(p, batch, teacher)[0])
+        its = params["heads"] if name == "medusa2" else params
+        found = kind.guesses(its, lm.model, batch, teacher, DEPTH)
+        # Where something is guessed that exists, and of the same document.
+        laws = [
+            jnp.where(outputs.predicted(batch, 2 + i)[..., None] > 0, draft(x), 0.0)
+            for i, (x, draft) in enumerate(found)
+        ]
+        return grade(params), [law.reshape(2, LENGTH, -1) for law in laws]
+
+    def close(one, other, rate=1e-4) -> bool:
+        each = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+        return all(np.allclose(a, b, rate, 1e-5) for a, b in each)
+
+    separate, packed = texts(packed=False), texts(packed=True)
+    wanted = learned(params, separate, read(lm.params, separate))
+    found = learned(params, packed, read(lm.params, packed))
+    assert close(found, wanted)
+
+    masked = texts(packed=True, first=FIRST)
+    teacher = read(lm.params, masked)
+    overlooked = {n: x for n, x in masked.items() if n != "segments"}
+    planted = learned(params, overlooked, teacher)
+    expected = learned(params, masked, teacher)
+    assert close(planted[0], expected[0]) == (name in ALONE)
+
+
+def test_exits_know_the_document(monkeypatch):
+    """What SpecEE's predictors learn from, where it counts, to rounding."""
+    lm = target()
+    frozen = {"target": lm.params, "heads": eagle.init(KEY, lm.model, lm.params)}
+
+    def answers(batch: dict) -> list:
+        found = jax.jit(specee.answers(lm.model))(frozen, batch)
+        parts = (found.features, found.candidates, found.right, found.expected)
+        there = np.asarray(found.weights).reshape(2, LENGTH) > 0
+        flat = [np.asarray(x).reshape(2, LENGTH, -1)[there] for x in parts]
+        return [there, *flat]
+
+    wanted, found = answers(texts(packed=False)), answers(texts(packed=True))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    own = eagle_layer.sequence
+    overlooks = lambda *fields: own(*fields[:4])  # planted: a layer that sees all
+    monkeypatch.setattr(eagle_layer, "sequence", overlooks)
+    planted = answers(texts(packed=True))
+    assert not np.allclose(planted[1], wanted[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_knows_the_documents(tmp_path):
+    """What an offline teacher says of packed documents is what the target says."""
+    lm, taps = agreement.target(), (1,)
+    rng = np.random.default_rng(0)
+    documents = [rng.integers(1, agreement.VOCAB, 9) for _ in range(20)]
+    stages = (text_corpus.Stage(steps=3, batch=4, window=12),)
+    stream = text_corpus.Stream(text_corpus.Corpus(documents, 0), stages, segments=True)
+    settings = sources.Settings(dtype="float32")
+    rows = text_corpus.DataIterator(stream)
+    lesson = sources.Lesson(lm, rows, taps, settings, tmp_path)
+    cached, told = sources.source(sources.OFFLINE, lesson)
+    read = jax.jit(outputs.teacher(lm.model, taps))
+    for _ in range(stream.steps):
+        batch = next(cached)
+        teacher, online = told(lm.params, batch), read(lm.params, batch)
+        np.testing.assert_array_equal(teacher.segments, batch["segments"])
+        for tap in (1, outputs.NORM):
+            np.testing.assert_allclose(
+                teacher.hidden[tap], online.hidden[tap], rtol=1e-5, atol=1e-6
+            )
+        planted = read(lm.params, {"tokens": batch["tokens"]})  # documents together
+        assert np.abs(planted.hidden[1] - online.hidden[1]).max() > 0.1
+
+
+def test_a_recipe_keeps_documents_apart(small, corpus, tmp_path):
+    """`config.data.segments` numbers the documents; without it nothing is said."""
+    found = {}
+    for segments in (False, True):
+        c = test_draft_head_run.recipe("eagle", corpus)
+        c.data.segments = segments
+        stream = draft_head_run.Training(c, tmp_path, small).stream
+        found[segments] = [stream.batch(i) for i in range(stream.steps)]
+    for plain, packed in zip(found[False], found[True], strict=True):
+        numbers = packed.pop("segments")
+        ended = packed["tokens"][:, :-1] == small.config.eos[0]
+        np.testing.assert_array_equal(np.diff(numbers, axis=1), ended)
+        assert set(plain) == set(packed) and "segments" not in plain
+        for name in plain:
+            np.testing.assert_array_equal(plain[name], packed[name])

@@ -1,0 +1,188 @@
+"""Medusa-2: the target's own bytes stay, and the changed model is decoded exactly."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import decoding
+import models
+from configs.heads import medusa as medusa_config
+from configs.heads import medusa2 as config
+from decoding import Method, Spec
+from models.errors import ConfigError
+from models.surgery import lora
+from tests.decoding.drafters import agreement
+from training.loop import fit
+from training.objectives.heads import medusa, medusa2
+from training.runs import draft_head_run
+from training.teacher import outputs
+
+KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def loaded():
+    lm = agreement.target()
+    return models.Loaded(lm.model, lm.params)
+
+
+def batch(row: int = 0) -> dict:
+    start = np.random.default_rng(0).integers(0, agreement.VOCAB, (4, 1))
+    tokens = (start + np.arange(16)) % agreement.VOCAB
+    return {"tokens": jnp.asarray(tokens, jnp.int32), "row": jnp.arange(row, row + 4)}
+
+
+@functools.cache
+def trained(steps: int, warm: int = 0):
+    """Before and after steps on texts that count: params, and the losses of each."""
+    lm = loaded()
+    own = medusa2.objective(lm.model, warm=warm)
+    params = medusa2.init(KEY, lm.model, lm.params, heads=2, rank=4)
+    optimizer = optax.adam(0.01)
+    target = outputs.teacher(lm.model)
+    step = jax.jit(fit.make_step(own, optimizer, target=target))
+    state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
+    found, terms = [params], []
+    for i in range(steps):
+        state, metrics = step(state, batch(4 * i), lm.params)
+        found.append(state.params)
+        terms.append(float(metrics["lm"]))
+    return found, terms
+
+
+def test_it_begins_as_the_target_with_medusa_s_heads():
+    """B = 0: the changed model is the target, bit for bit, and the second term is
+    Medusa-1's."""
+    lm = loaded()
+    params = medusa2.init(KEY, lm.model, lm.params, heads=2, rank=4)
+    changed = lora.merged(lm.params, params["lora"])
+    same = jax.tree.map(lambda a, b: bool((a == b).all()), changed, lm.params)
+    assert all(jax.tree.leaves(same))
+
+    @jax.jit
+    def losses(params):
+        teacher = outputs.teacher(lm.model)(lm.params, batch())
+        joint = medusa2.objective(lm.model).loss(params, batch(), teacher)
+        alike = medusa2.objective(lm.model, distil=True).loss(params, batch(), teacher)
+        own = medusa.objective(lm.model).loss(params["heads"], batch(), teacher)
+        return joint, alike[0], own[0]
+
+    (joint, metrics), alike, own = losses(params)
+    np.testing.assert_allclose(joint, metrics["lm"] + 0.2 * own, rtol=1e-5)
+    np.testing.assert_allclose(alike, 0.2 * own, rtol=1e-4)  # KL(p || p) = 0
+
+
+def test_both_learn_and_the_target_keeps_its_bytes():
+    lm = loaded()
+    before = jax.tree.map(lambda x: np.asarray(x).tobytes(), lm.params)
+    (fresh, *_, after), terms = trained(20)
+    assert terms[-1] < terms[0] - 0.1
+    for name in ("lora", "heads"):
+        pairs = zip(jax.tree.leaves(fresh[name]), jax.tree.leaves(after[name]))
+        assert any((a != b).any() for a, b in pairs)
+    assert before == jax.tree.map(lambda x: np.asarray(x).tobytes(), lm.params)
+
+
+def test_the_first_stage_is_the_heads_alone():
+    (fresh, _, warmed, after), _ = trained(3, warm=8)  # two steps of four rows
+    assert (fresh["heads"]["res"] != warmed["heads"]["res"]).any()
+
+    def same(params) -> bool:
+        pairs = zip(jax.tree.leaves(fresh["lora"]), jax.tree.leaves(params["lora"]))
+        return all((a == b).all() for a, b in pairs)
+
+    assert same(warmed)
+    assert not same(after)  # planted: a step past the stage
+
+
+def test_the_coefficient_rises_after_the_first_stage():
+    """Of 8 rows, over 4 more: 0, sin(pi/4), 1 of it; planted: a ramp with no stage."""
+    lm = loaded()
+    params = medusa2.init(KEY, lm.model, lm.params, heads=2, rank=4)
+    target = outputs.teacher(lm.model)
+
+    def weights(warm: int) -> list[float]:
+        ramped = medusa2.objective(lm.model, warm=warm, ramp=4)
+
+        @jax.jit
+        def term(row):
+            given = {**batch(), "row": row[None]}
+            teacher = target(lm.params, given)
+            loss, metrics = ramped.loss(params, given, teacher)
+            plain, _ = medusa.objective(lm.model).loss(params["heads"], given, teacher)
+            return (loss - metrics["lm"]) / plain
+
+        return [float(term(jnp.int32(row))) for row in (0, 8, 10, 12, 99)]
+
+    wanted = [0.2, 0.0, 0.2 * 0.5**0.5, 0.2, 0.2]
+    np.testing.assert_allclose(weights(8), wanted, atol=1e-5)
+    assert abs(weights(0)[0] - wanted[0]) > 0.1
+    with pytest.raises(ConfigError, match="ramp=-1"):
+        medusa2.objective(lm.model, ramp=-1)
+
+
+def test_the_changes_learn_at_a_quarter_of_the_rate():
+    """Adam's first step is its rate. Planted: a rate for all, as other heads have."""
+    recipe = config.get_config()
+    params = {"heads": {"head": jnp.ones((2, 3))}, "lora": {"a": jnp.ones((3, 2))}}
+
+    def steps(train) -> dict[str, float]:
+        own = draft_head_run.optimizer(train, 400)
+
+        @jax.jit
+        def first(params):
+            grads = jax.tree.map(jnp.ones_like, params)
+            return own.update(grads, own.init(params), params)[0]
+
+        moved = first(params)
+        return {name: float(-jax.tree.leaves(x)[0][0, 0]) for name, x in moved.items()}
+
+    start = recipe.train.rate / (recipe.train.warmup + 1)
+    found = steps(recipe.train)
+    assert found == pytest.approx({"heads": start, "lora": start / 4}, rel=1e-4)
+    alike = steps(medusa_config.get_config().train)
+    assert alike["lora"] == pytest.approx(alike["heads"])
+    recipe.train.factors.heads_ = 2.0
+    with pytest.raises(ConfigError, match=r"given for \['heads_'\]"):
+        steps(recipe.train)
+
+
+def test_the_changed_model_has_a_text_of_its_own():
+    """With the heads its text is its own plain one, not the target's."""
+    lm, params = loaded(), trained(20)[0][-1]
+    changed, own = lora.model(lm, params)
+    tree = Spec("topologies/static", choices=((0,), (1,), (0, 0)))
+    fields = {"max_new_tokens": 16, "temperature": 1.0}
+    prompts = [list(p) for p in agreement.PROMPTS]
+    plain = decoding.generate(changed, prompts, **fields).tokens
+    method = Method(Spec("drafters/medusa"), topology=tree)
+    drafts = {"heads": own}
+    out = decoding.generate(changed, prompts, method, drafts=drafts, **fields)
+    assert out.tokens == plain
+    # Planted: beside the unchanged target it would not be lossless.
+    assert plain != decoding.generate(lm, prompts, **fields).tokens
+    bare = lora.model(lm, own)
+    assert bare[0].params is lm.params and bare[1] is own
+
+
+def test_a_product_by_hand():
+    target = {"layer_0": {"attention": {"qkv": jnp.ones((3, 2, 2)), "out": SQUARE}}}
+    target["layer_0"]["mlp"] = {"up": jnp.ones((3, 2, 4)), "down": jnp.ones((4, 3))}
+    own = lora.init(KEY, target, 2)
+    own["layer_0"]["mlp_up"]["b"] = jnp.ones((2, 2, 4))
+    found = lora.merged(target, own)["layer_0"]
+    a = own["layer_0"]["mlp_up"]["a"]
+    wanted = 1 + lora.ALPHA / 2 * a.sum(1)[:, None, None] * np.ones((3, 2, 4))
+    np.testing.assert_allclose(found["mlp"]["up"], wanted, rtol=1e-6)
+    np.testing.assert_array_equal(found["mlp"]["down"], 1.0)
+    with pytest.raises(ConfigError, match="rank=0"):
+        lora.init(KEY, target, 0)
+    with pytest.raises(ConfigError, match="no layers"):
+        lora.init(KEY, {"table": SQUARE})
+
+
+SQUARE = jnp.ones((4, 3))

@@ -1,0 +1,500 @@
+"""Training draft heads: shifts, masks, the frozen target, resume, the whole stage."""
+
+import functools
+import importlib
+import inspect
+import json
+import pathlib
+import shutil
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import configs.heads
+import models
+from experiments.measurement import machine
+from experiments.recipes import defaults, settings
+from experiments.reporting import report
+from experiments.run_folder import Store
+from experiments.studies import evaluate
+from experiments.trainings import draft_heads
+from models import transformer
+from models.errors import CheckpointError, ConfigError
+from models.heads.formats import native
+from tests.decoding.drafters import agreement
+from training import losses
+from training.data import text_corpus
+from training.loop import fit
+from training.objectives.heads import eagle, eagle3, hydra, medusa
+from training.runs import draft_head_run
+from training.teacher import outputs
+
+KEY = jax.random.key(0)
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def counting(rows: int = 8, length: int = 24) -> dict:
+    """Texts that count: token t + 1 is token t plus one, modulo the vocabulary."""
+    start = np.random.default_rng(0).integers(0, agreement.VOCAB, (rows, 1))
+    tokens = (start + np.arange(length)) % agreement.VOCAB
+    return {"tokens": tokens.astype(np.int32)}
+
+
+@pytest.mark.parametrize("objective", [medusa, hydra], ids=["medusa", "hydra"])
+def test_head_i_learns_the_token_at_its_distance(objective):
+    """Head i must come to guess x_t + 2 + i; a label one off would give 0 hits."""
+    lm = agreement.target()
+    own = objective.objective(lm.model)
+    params = objective.init(KEY, lm.model, lm.params, heads=3)
+    optimizer = optax.adam(0.01)
+    target = outputs.teacher(lm.model)
+    step = jax.jit(fit.make_step(own, optimizer, target=target))
+    state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
+    batch = counting()
+    for _ in range(60):
+        state, _ = step(state, batch, lm.params)
+
+    @jax.jit
+    def guesses(params):
+        teacher = target(lm.params, batch)
+        found = objective.guesses(params, lm.model, batch, teacher, 3)
+        return [draft(states).argmax(-1) for states, draft in found]
+
+    for i, found in enumerate(guesses(state.params)):
+        guess = np.asarray(found)[:, : -2 - i]
+        wanted = batch["tokens"][:, 2 + i :]
+        assert (guess == wanted).mean() > 0.9
+        assert (guess == wanted - 1).mean() < 0.1  # planted: the shift of head i - 1
+
+
+def test_predicted_masks():
+    """A position counts where the token it predicts exists, may be, and is its own."""
+    tokens = np.zeros((1, 6), np.int32)
+    batch = {
+        "tokens": tokens,
+        "loss_mask": np.array([[1, 1, 1, 0, 1, 1]], bool),
+        "segments": np.array([[0, 0, 0, 0, 0, 1]]),
+    }
+    found = outputs.predicted(batch, 2)
+    np.testing.assert_array_equal(found, [[1, 0, 1, 0, 0, 0]])
+    # Planted: the mask of the input token instead of the predicted one.
+    assert not np.array_equal(found[0, :4], batch["loss_mask"][0, :4])
+
+
+def test_labels_outside_the_mask_do_not_matter():
+    lm = agreement.target()
+    own = hydra.objective(lm.model)
+    params = hydra.init(KEY, lm.model, lm.params, heads=2)
+    target = outputs.teacher(lm.model)
+    batch = counting()
+    mask = np.ones(batch["tokens"].shape, bool)
+    mask[:, -1] = False
+    other = {"tokens": batch["tokens"].copy()}
+    other["tokens"][:, -1] = 0
+
+    @jax.jit
+    def run(params, frozen, batch, mask):
+        batch = {**batch, "loss_mask": mask}
+        return own.loss(params, batch, target(frozen, batch))[0]
+
+    # As arguments: jaxlib 0.10.2 for CPUs reads garbage for a product with a matrix of
+    # one number that the program holds as a constant, and W of a fresh head is zero.
+    loss = functools.partial(run, params, lm.params)
+    assert loss(batch, mask) == loss(other, mask)
+    every = np.ones_like(mask)
+    assert loss(batch, every) != loss(other, every)  # planted: no mask
+
+
+def test_parts_of_the_logits_change_nothing():
+    """Values and gradients, to rounding; the parts do not divide the batch."""
+    lm = agreement.target()
+    params = hydra.init(KEY, lm.model, lm.params, heads=2)
+    batch = counting(3)
+
+    def loss(params, part):
+        own = hydra.objective(lm.model, soft=0.5, part=part)
+        teacher = outputs.teacher(lm.model)(lm.params, batch)
+        return own.loss(params, batch, teacher)[0]
+
+    both = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    whole, parts = both(params, 0), both(params, 7)
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts)):
+        np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-4)
+
+
+def test_one_step_of_the_training_time_test_is_plain_training():
+    """The first of the steps is the layer over true states; decay weighs the others."""
+    lm = agreement.target()
+    params = eagle3.init(KEY, lm.model, lm.params)
+    batch = counting(2)
+    one, two = (eagle3.objective(lm.model, steps=n, decay=0.5) for n in (1, 2))
+
+    @jax.jit
+    def run(params):
+        teacher = outputs.teacher(lm.model, one.taps)(lm.params, batch)
+        states, draft = eagle3.guesses(params, lm.model, batch, teacher, 1)[0]
+        weights = outputs.predicted(batch, 2)
+        p = teacher.head(outputs.ahead(teacher.hidden[outputs.NORM], 1))
+        by_hand = outputs.mean(losses.soft_ce(p, draft(states)), weights)
+        graded = (own.loss(params, batch, teacher) for own in (one, two))
+        return *graded, by_hand
+
+    (first, metrics), (both, more), by_hand = run(params)
+    np.testing.assert_allclose(first, by_hand, rtol=1e-5)
+    np.testing.assert_allclose(metrics["alpha_0"], more["alpha_0"], rtol=1e-5)
+    assert both > first * 1.2  # a second step was graded
+
+
+def test_kept_activations_change_no_gradient():
+    """EAGLE-3's steps made again in the backward pass, and kept."""
+    lm, batch = agreement.target(), counting()
+    params = eagle3.init(KEY, lm.model, lm.params)
+    teacher = outputs.teacher(lm.model, eagle3.objective(lm.model).taps)
+    out = teacher(lm.params, batch)
+
+    def gradient(**fields):
+        own = eagle3.objective(lm.model, steps=3, **fields)
+        return jax.jit(jax.grad(lambda p: own.loss(p, batch, out)[0]))(params)
+
+    again, kept = gradient(), gradient(remat=False)
+    for one, other in zip(jax.tree.leaves(again), jax.tree.leaves(kept), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    planted = gradient(remat=False, decay=0.7)
+    assert not np.allclose(again["head"], planted["head"], rtol=1e-4, atol=1e-6)
+
+
+def test_the_regression_by_its_weight():
+    """EAGLE's loss is linear in it; with none the law alone teaches."""
+    lm, batch = agreement.target(), counting(2)
+    params = eagle.init(KEY, lm.model, lm.params)
+    out = outputs.teacher(lm.model)(lm.params, batch)
+    found, metrics = zip(
+        *(
+            eagle.objective(lm.model, noise=0.0, regression=weight).loss(
+                params, batch, out
+            )
+            for weight in (0.0, 1.0, 3.0)
+        )
+    )
+    assert metrics[0]["feature"] == metrics[2]["feature"] > 0
+    each = found[0] + jnp.asarray([0.0, 1.0, 3.0]) * metrics[0]["feature"]
+    np.testing.assert_allclose(found, each, rtol=1e-5)
+    own = eagle.objective(lm.model, noise=0.0, regression=0.0, soft=1.0)
+    law = own.loss(params, batch, out)
+    np.testing.assert_allclose(found[0], 0.1 * law[0], rtol=1e-5)
+
+
+def test_the_regression_does_not_reach_the_target():
+    """EAGLE reads the target's embedding, states and head; none has a gradient."""
+    lm = agreement.target()
+    own = eagle.objective(lm.model, noise=0.0)
+    params = eagle.init(KEY, lm.model, lm.params)
+    batch = counting(2)
+
+    def loss(frozen):
+        return own.loss(params, batch, outputs.teacher(lm.model)(frozen, batch))[0]
+
+    slopes = jax.jit(jax.grad(loss))(lm.params)
+    assert all((g == 0).all() for g in jax.tree.leaves(slopes))
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A small target with `tiny`'s tokenizer."""
+    return small_target(1)
+
+
+def small_target(layers: int) -> models.Loaded:
+    tokenizer = models.load("tiny").tokenizer
+    config = transformer.Config(
+        vocab_size=4096,
+        d_model=16,
+        n_layers=layers,
+        n_heads=2,
+        n_kv_heads=1,
+        head_dim=8,
+        d_ff=32,
+        max_positions=512,
+        ropes=(transformer.rope(8, 10000.0),),
+        eos=(0,),
+    )
+    model = transformer.transformer(config)
+    return models.Loaded(model, jax.jit(model.init)(jax.random.key(1)), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder with a split each."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for split in ("train", "validation"):
+        (folder / split).mkdir()
+        for i in range(3):
+            text = "".join(f"def f{j}(x):\n    return x + {i}\n" for j in range(60))
+            (folder / split / f"{i}.py").write_text(text)
+    return str(folder)
+
+
+def recipe(name: str, corpus: str):
+    """A recipe of configs/heads that takes seconds."""
+    c = importlib.import_module(f"configs.heads.{name}").get_config()
+    c.data.update(source=corpus, tokens=256, batch=2, window=16)
+    c.train.update(evaluate_every=4, save_every=4, warmup=1)
+    c.evaluate.update(tokens=64, window=32, depth=2, prompts=2, prompt_tokens=8)
+    c.evaluate.update(new_tokens=6, nodes=4, ranks=4)
+    return c
+
+
+def test_training_resumes_and_leaves_the_target_alone(small, corpus, tmp_path):
+    """Stopped at step 4 of 8 and begun again: the same weights, bit for bit."""
+    c = recipe("eagle3", corpus)
+    c.draft_vocab, c.objective.steps, c.train.evaluate_every = 64, 1, 0
+    before = jax.tree.map(lambda x: np.asarray(x).tobytes(), small.params)
+    whole = draft_head_run.Training(c, tmp_path / "whole", small)
+    done = whole.fit()
+    part = draft_head_run.Training(c, tmp_path / "part", small)
+
+    class Killed(Exception):
+        pass
+
+    class Ending(type(whole.stream)):
+        def batch(self, step, process=0, processes=1):
+            if step == 4:
+                raise Killed
+            return super().batch(step, process, processes)
+
+    fields = (part.stream.corpus, part.stream.stages, c.seed)
+    part.stream = Ending(*fields, numbered=True)
+    with pytest.raises(Killed):
+        part.fit()
+    again = draft_head_run.Training(c, tmp_path / "part", small).fit()
+    assert done.step == again.step == 8
+    for a, b in zip(jax.tree.leaves(done.params), jax.tree.leaves(again.params)):
+        np.testing.assert_array_equal(a, b)
+    fresh = jax.tree.leaves(whole.params)
+    moved = [not np.array_equal(a, b) for a, b in zip(fresh, jax.tree.leaves(done))]
+    assert any(moved)  # planted: a run that trains nothing would resume as well
+    after = jax.tree.map(lambda x: np.asarray(x).tobytes(), small.params)
+    assert before == after
+    shutil.rmtree(tmp_path / "part")
+
+
+RECIPES = sorted(
+    path.stem
+    for path in pathlib.Path(configs.heads.__file__).parent.glob("*.py")
+    if path.stem not in ("__init__", "compare", "eagle_gap")
+)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_head_trains_in_mixed_precision(name, small, corpus, tmp_path):
+    """The program is built with bfloat16 inside, and changes the heads as they are."""
+    c = recipe(name, corpus)
+    c.train.compute_dtype = "bfloat16"
+    training = draft_head_run.Training(c, tmp_path, small)
+    optimizer = draft_head_run.optimizer(c.train, training.stream.steps)
+    target = outputs.teacher(small.model, training.objective.taps)
+    step = fit.make_step(
+        training.objective, optimizer, target=target, compute_dtype="bfloat16"
+    )
+    state = fit.first_state(training.params, optimizer, False)
+    batch = next(text_corpus.DataIterator(training.stream))
+    shapes = jax.eval_shape(step, state, batch, small.params)[0]
+    before = jax.tree.map(lambda x: (x.shape, x.dtype), state)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), shapes) == before
+    assert jnp.bfloat16 not in {x.dtype for x in jax.tree.leaves(shapes.params)}
+
+
+def test_losses_in_mixed_precision_are_nearly_those_in_float32(small, corpus, tmp_path):
+    """To 1 %: bfloat16 rounds to 0.4 %, and a mean over positions averages it.
+
+    Losses that are equal would show that nothing was rounded.
+    """
+    training = draft_head_run.Training(recipe("eagle3", corpus), tmp_path, small)
+    optimizer = draft_head_run.optimizer(training.config.train, training.stream.steps)
+    target = outputs.teacher(small.model, training.objective.taps)
+    state = fit.first_state(training.params, optimizer, False)
+    batch, found = next(text_corpus.DataIterator(training.stream)), {}
+    for dtype in ("", "bfloat16"):
+        step = fit.make_step(
+            training.objective, optimizer, target=target, compute_dtype=dtype
+        )
+        metrics = jax.jit(step)(state, batch, small.params)[1]
+        found[dtype] = float(metrics["loss"])
+    assert found["bfloat16"] == pytest.approx(found[""], rel=0.01)
+    assert found["bfloat16"] != found[""]
+
+
+def test_the_recipe_names_the_dtype(small, corpus, tmp_path):
+    c = recipe("medusa", corpus)
+    c.train.compute_dtype = "float8"
+    with pytest.raises(ConfigError, match="compute_dtype='float8'"):
+        draft_head_run.Training(c, tmp_path, small).fit()
+
+
+def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypatch):
+    """A recipe beside plain decoding; the second sitting repeats nothing."""
+    c = recipe("compare", corpus)
+    c.recipes = ("hydra",)
+    c.update(temperatures=(0.8,), prompts=1, prompt_tokens=16, max_new_tokens=8)
+    c.repeats, c.tasks = 1, ("text",)
+    c.directions = (("hydra", "plain"),)
+    load = settings.load
+
+    def loaded(path):
+        one = load(path)
+        one.init.heads, one.tree_nodes = 2, 4
+        one.method.topology = {"name": "topologies/chain", "length": 2}
+        return one
+
+    monkeypatch.setattr(settings, "load", loaded)
+    monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)  # small arrays
+    store = Store(tmp_path)
+    found = draft_heads.run(c, store, small)
+    assert [h["recipe"] for h in found["heads"]] == ["hydra"]
+    assert found["heads"][0]["draft_flops"] > 0
+    named = {row["method"]: row for row in found["rows"]}
+    assert set(named) == {"plain", "hydra"}
+    assert named["hydra"]["identical_to_plain"]
+    report.write(store, settings.plain(c), found)
+    text = (tmp_path / "report.md").read_text()
+    assert "## Training" in text and "| hydra ≥ plain | 0.8 | " in text
+    drawn = {path.stem for path in (tmp_path / "figures").glob("*.png")}
+    assert {"training", "loss", "pace", "mfu", "first_guess", "after"} <= drawn
+    assert 0 < found["heads"][0]["mfu"] and found["heads"][0]["tokens_per_s"] > 0
+    monkeypatch.setattr(
+        draft_head_run, "run", None
+    )  # planted: training again would fail
+    assert draft_heads.run(c, store, small)["heads"] == found["heads"]
+    about = native.describe(tmp_path / "heads" / "hydra-s0" / "export")
+    assert about["head"] == "hydra" and len(about["hits"]) == 2
+    figures = json.loads((tmp_path / "heads" / "hydra-s0" / "figures.json").read_text())
+    assert figures["steps"] == 8
+    assert [row["step"] for row in figures["curve"]] == [4, 8]
+    for measured in (figures["untrained"], figures["trained"], *figures["curve"]):
+        for depth in range(2):
+            kinds = [k for k in draft_head_run.TOPS if k <= c.evaluate.ranks]
+            tops = [measured[f"top{k}_{depth}"] for k in kinds]
+            assert len(tops) > 1 and [0.0, *tops, 1.0] == sorted([0.0, *tops, 1.0])
+        taken = [measured["after_0"], measured["after_0"] * measured["after_1"]]
+        assert measured["tau"] <= 1 + sum(taken) + 1e-6  # less what a limit cut off
+    card = (tmp_path / "heads" / "hydra-s0" / "export" / "README.md").read_text()
+    assert f"{figures['parameters']:,} parameters" in card and "seed 0" in card
+
+    # The export says how it is decoded with: any evaluation takes it by its folder.
+    again = defaults.get_config()
+    again.update({n: c[n] for n in ("temperatures", "prompts", "repeats", "tasks")})
+    again.update({n: c[n] for n in ("prompt_tokens", "max_new_tokens")})
+    with again.unlocked():
+        again.trained = {"mine": str(tmp_path / "heads" / "hydra-s0" / "export")}
+    again.methods, again.curve = ("plain", "mine"), False
+    rows = evaluate.run(again, Store(tmp_path / "again"), small)["rows"]
+    mine = {row["method"]: row for row in rows}["mine"]
+    assert mine["identical_to_plain"]
+    for same in ("tokens_per_call", "nodes", "accepted_by_depth"):
+        assert mine[same] == named["hydra"][same]
+
+
+def test_the_full_comparison():
+    """Every head once, the six with three seeds, what depends on the data following."""
+    c = importlib.import_module("configs.heads.compare").get_config()
+    assert [name for _, name, _ in draft_heads.plan(c)] == list(c.recipes)
+    c.full, c.train.rate = True, 0.002
+    listed = draft_heads.plan(c)
+    every = {name: recipe for _, name, recipe in listed}
+    kinds = {"eagle2": "eagle", "hydra_pp": "hydra"}  # other recipes of one objective
+    assert {kinds.get(name, name) for name in every} == set(draft_head_run.HEADS)
+    assert len(listed) == len(every) + 2 * len(c.recipes)
+    assert all(recipe.data.tokens == 2_000_000 for recipe in every.values())
+    rows = 2_000_000 // 256  # planted: 500,000 tokens' would be what the file computes
+    assert every["falcon"].objective.rows == rows
+    assert every["medusa2"].objective.warm == rows // 5
+    assert every["ppd"].train.rate == 0.02 and every["medusa"].train.rate == 0.002
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("medusa", "blocks", 2),
+        ("medusa2", "blocks", 2),
+        ("hydra", "blocks", 3),
+        ("falcon", "k", 3),
+        ("hidden_transfer", "layer", 1),
+        ("eagle3", "taps", (0, 2, 3)),
+    ],
+)
+def test_measured_and_decoded_as_trained(name, field, value):
+    """What an objective is given its guesses and its drafter are given, too.
+
+    Planted: a field of the loss alone, which a drafter does not have.
+    """
+    c = importlib.import_module(f"configs.heads.{name}").get_config()
+    assert field not in draft_head_run.untrained(c).drafter.arguments
+    c.objective[field] = value
+    c.objective.part = 7
+    assert draft_head_run.agreed(c) == {field: value}
+    found = draft_head_run.untrained(c).drafter
+    known = inspect.signature(found.module.drafter).parameters
+    assert dict(found.arguments)[field] == value
+    assert field in known and "part" not in known
+
+
+def test_a_middle_layer_is_measured_where_it_is(corpus, tmp_path):
+    """Hidden Transfer from another layer; planted: measured at the default one."""
+    c = recipe("hidden_transfer", corpus)
+    c.objective.layer = 3
+    own = draft_head_run.Training(c, tmp_path, small_target(4))
+    found = own.hits(own.params, 0.0)
+    with own.config.unlocked():
+        own.config.objective = {}
+    own._measures.clear()
+    with pytest.raises(KeyError):
+        own.hits(own.params, 0.0)
+    assert np.shape(found) == (2, 4)
+
+
+def test_variants_are_recipes_but_for_their_fields():
+    """Same data, schedule and tree; weights of their own, the fields that are named."""
+    c = importlib.import_module("configs.heads.eagle_gap").get_config()
+    found = {name: recipe.to_dict() for _, name, recipe in draft_heads.plan(c)}
+    assert list(found) == list(c.recipes)
+    for name, fields in c.variants.to_dict().items():
+        own, base = found[name], dict(found[fields.pop("recipe")])
+        assert own["name"] == own["weights"] == name
+        base.update(name=name, weights=name)
+        for part, changed in fields.items():
+            assert own[part] == {**base[part], **changed} != base[part]
+            base[part] = own[part]
+        assert own == base
+
+
+def test_heads_of_another_target_are_refused(small, tmp_path):
+    params = {"a": {"b": jnp.ones((2, 3))}, "kept": jnp.arange(3)}
+    print_ = native.fingerprint(small.params)
+    native.save(tmp_path, params, {"target": "tiny", "fingerprint": print_})
+    back = native.load(tmp_path, small)
+    assert jax.tree.structure(back) == jax.tree.structure(params)
+    assert back["kept"].dtype == jnp.int32
+    other = types.SimpleNamespace(params=jax.tree.map(lambda x: x + 1, small.params))
+    with pytest.raises(CheckpointError, match="train heads for it"):
+        native.load(tmp_path, other)
+    with pytest.raises(CheckpointError, match=r"holds no heads\.safetensors"):
+        native.load(tmp_path / "none", small)
+    with pytest.raises(CheckpointError, match="names no method"):
+        native.method(tmp_path)
+
+
+def test_bad_configs(small, corpus, tmp_path):
+    c = recipe("medusa", corpus)
+    c.head = "medsa"
+    with pytest.raises(ConfigError, match=r"config\.head='medsa'"):
+        draft_head_run.Training(c, tmp_path, small)
+    with pytest.raises(ConfigError, match="steps=0"):
+        eagle3.objective(small.model, steps=0)
+    with pytest.raises(ConfigError, match="dropout=1"):
+        hydra.objective(small.model, dropout=1.0)
+    with pytest.raises(ConfigError, match="one of them must be positive"):
+        hydra.objective(small.model, label=0.0, soft=0.0)
