@@ -28,7 +28,9 @@ def some_stops() -> list[str]:
     return sorted({text[i : i + 2] for text in texts for i in (3, 10)})[:4]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
+)
 @pytest.mark.parametrize("method", [Method(), SELF], ids=["plain", "self"])
 def test_a_stop_string_ends_a_text_where_it_begins(method, temperature):
     """Wherever it falls inside an accepted path, and in each row by itself."""

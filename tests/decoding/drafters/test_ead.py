@@ -59,7 +59,9 @@ def test_equals_the_simulation(length):
     assert any(any(by_hand(p)[1]) for p in kit.PROMPTS)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
+)
 def test_the_extremes_are_one_model(temperature):
     small = kit.generate(method(threshold=99.0), temperature)
     assert small.tokens == kit.plain(Method(), temperature, lm=kit.DRAFT)

@@ -48,7 +48,9 @@ def test_equals_the_simulation(length):
     assert any(not all(by_hand(p)[1][4:]) for p in kit.PROMPTS)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
+)
 def test_the_extremes_are_one_model(temperature):
     weak = kit.generate(method(0.0), temperature)
     assert weak.tokens == kit.plain(Method(), temperature, lm=kit.DRAFT)

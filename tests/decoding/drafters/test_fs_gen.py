@@ -46,7 +46,9 @@ def test_equals_the_simulation(router, length):
     assert 0 < np.mean(shares) < 1
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
+)
 def test_always_is_the_large_model_and_never_the_small(temperature):
     for router, lm in (("always", kit.TARGET), ("never", kit.DRAFT)):
         out = kit.generate(method(router), temperature)

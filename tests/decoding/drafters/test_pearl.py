@@ -56,7 +56,9 @@ def test_rounds_are_the_papers():
     assert {1, 2, GAMMA} <= {n for row in made for n in row}
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
+)
 def test_a_perfect_draft_is_pre_verified_once(temperature):
     """One token, then gamma a round: the draft's length is unbounded."""
     run = kit.Run(METHOD, temperature, draft=kit.TARGET)

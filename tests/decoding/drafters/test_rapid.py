@@ -55,7 +55,9 @@ def accepted(run) -> set[int]:
     return {c for _, count, room in kit.rounds(run, LONG) for c in count[room].tolist()}
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
+)
 def test_the_tail_is_enough_for_the_toy(temperature):
     """The toy looks at two tokens: with the target's weights all drafts are accepted,
     though half of the prompt was left out; so noise and places are the text's."""

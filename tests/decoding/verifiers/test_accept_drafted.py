@@ -37,7 +37,9 @@ def test_a_full_block_is_drafts_alone():
     assert made.path.tolist() == [1, 2, 0]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
+)
 def test_what_is_drafted_is_the_text(temperature):
     """A draft model that never hands over writes what it writes alone, and the figures
     count no token as the target's."""

@@ -59,7 +59,9 @@ def perturbed(lm, size):
     return lm._replace(model=model)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
+)
 def test_planted_fault_turns_a_row_false(lm, temperature):
     bench = Bench(lm, {}, 40, 210, batch=40)
     prompts = [lm.tokenizer.encode(f"{i} prompts of text") for i in range(40)]

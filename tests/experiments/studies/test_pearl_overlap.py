@@ -34,7 +34,11 @@ def walked(origin: list[int], length: int) -> int:
     return begun
 
 
-@pytest.mark.parametrize("right", [True, False], ids=["its own draft", "another"])
+@pytest.mark.parametrize(
+    "right",
+    [pytest.param(True, marks=pytest.mark.long), False],
+    ids=["its own draft", "another"],
+)
 def test_runs(right):
     """A draft that is always right has one run; another's are counted by hand."""
     lm = kit.model(0, vocab=4)

@@ -70,7 +70,18 @@ def test_every_head_has_a_case():
     assert set(CASES) == set(draft_head_run.HEADS)
 
 
-@pytest.mark.parametrize("name", draft_head_run.HEADS)
+# One of each way to look along a text: layers of its own, a prefix, nodes in the
+# target's block, and no look at all. The others run with -m long.
+USUAL = ("eagle", "hydra", "medusa", "ppd")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in USUAL else pytest.mark.long)
+        for name in CASES
+    ],
+)
 def test_packing_equals_separate_batches(name):
     """The loss, its gradient, and the laws along a text, to rounding.
 

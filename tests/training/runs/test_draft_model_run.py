@@ -184,6 +184,7 @@ def test_targets_of_one_name_are_refused(tmp_path):
         draft_models.run(c, Store(tmp_path))
 
 
+@pytest.mark.long  # minutes: three trainings and their decoding
 def test_one_sorted_draft_serves_two_targets(
     request, tmp_path, monkeypatch, quick_bandwidth, quick_compilation
 ):
