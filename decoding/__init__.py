@@ -3,6 +3,6 @@
 from decoding.api import Output, generate
 from decoding.base import Stream
 from decoding.catalogue import Card, Spec
-from decoding.compose import Method
+from decoding.method import Method
 
 __all__ = ["Card", "Method", "Output", "Spec", "Stream", "generate"]

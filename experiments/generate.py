@@ -17,7 +17,7 @@ from rich.text import Text
 
 import decoding
 import models
-from decoding import compose
+from decoding import Method, recipes
 from experiments import console
 from models.errors import DecodaxError, PromptError
 from models.heads.formats import native
@@ -71,13 +71,13 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
     if values.prompt is None:
         raise PromptError('no prompt: give one, e.g. --prompt="def main("')
     if values.heads and not values.method:
-        method = compose.from_config(native.method(values.heads))
+        method = Method.from_config(native.method(values.heads))
     else:
-        method = compose.recipe(values.method or "plain")
+        method = recipes.method(values.method or "plain")
     needs = method.drafter.card.needs
     drafts: dict[str, Any] = {}
     if "draft" in needs:
-        recipe = compose.recipe_config(values.method)
+        recipe = recipes.config(values.method)
         own = recipe.get("drafts", {}).get("draft", "tiny-draft")
         drafts["draft"] = models.load(values.draft or own)
     lm = models.load(values.model, mesh=values.mesh)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding import base, compose, state_sharding, stats
+from decoding import Method, base, compose, state_sharding, stats
 from decoding.loops import decode, engines
 from models.distributed import sharding
 from models.errors import ConfigError
@@ -30,7 +30,7 @@ class Model(NamedTuple):
 class Case:
     """A method under one law: what a compiled program and its numbers depend on."""
 
-    method: compose.Method
+    method: Method
     temperature: float = 0.0
     constant: bool = False  # the target's call replaced by a constant
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from decoding import compose, state_sharding
+from decoding import Method, compose, state_sharding
 from decoding.loops import decode, engines
 from experiments.studies import evaluate
 from models import checkpoints, io, transformer
@@ -153,7 +153,7 @@ def head_shapes(config: Any, lm: Any, dtype: Any = None) -> tuple[Any, Any]:
     return shapes, given
 
 
-def method_of(config: Any) -> compose.Method:
+def method_of(config: Any) -> Method:
     """A recipe's method before its heads are trained: hits are made up."""
     counts = [config.init.get(name) for name in ("heads", "steps", "prompts")]
     deep = min(filter(None, [*counts, config.evaluate.depth]))
@@ -164,7 +164,7 @@ def method_of(config: Any) -> compose.Method:
 
 def decoding(
     name: str,
-    method: compose.Method,
+    method: Method,
     lm: Any,
     given: dict[str, Any],
     config: Any,
