@@ -56,7 +56,7 @@ def generate(
     Args:
         lm: what `models.load` returns.
         prompts: texts, or token lists of any lengths.
-        method: a recipe of configs/ or a `Method`.
+        method: a name or path that `recipes.config` resolves, or a `Method`.
         temperature: 0 decodes greedily.
         transforms: applied after the method's own, warpers after the temperature.
         n: samples per prompt; sample 0 is the text of `n=1`.

@@ -7,7 +7,7 @@ arguments of its factory, and a folder names its factory and interface.
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,11 +75,23 @@ class Spec:
     def card(self) -> Card:
         return self.module.CARD
 
+    @property
+    def factory(self) -> Callable:
+        """The function of the file that makes the component."""
+        return getattr(self.module, FACTORIES[self.name.split("/")[0]])
+
+    @property
+    def required(self) -> list[str]:
+        """Arguments that have no default, are not given, and are not filled in."""
+        parameters = inspect.signature(self.factory).parameters
+        given = {*self.arguments, *self.card.needs}
+        return [
+            n for n, p in parameters.items() if p.default is p.empty and n not in given
+        ]
+
     def build(self, available: Mapping[str, Any]) -> Any:
         """Call the factory. Parameters named in `CARD.needs` come from `available`."""
-        folder = self.name.split("/")[0]
-        factory = getattr(self.module, FACTORIES[folder])
-        known = inspect.signature(factory).parameters
+        known = inspect.signature(self.factory).parameters
         for name in self.arguments:
             if name not in known:
                 mine = [p for p in known if p not in self.card.needs]
@@ -95,7 +107,7 @@ class Spec:
             elif known[name].default is inspect.Parameter.empty:
                 raise MethodError(f"{self.name} needs {name!r}: {_remedy(name)}")
         try:
-            return factory(**{**filled, **self.arguments})
+            return self.factory(**{**filled, **self.arguments})
         except DecodaxError:
             raise
         except (TypeError, ValueError) as error:

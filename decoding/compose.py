@@ -10,7 +10,7 @@ from decoding import base, transform_chain
 from decoding.automata import stop_strings
 from decoding.catalogue import Spec
 from decoding.loops.decode import Program
-from decoding.method import Method
+from decoding.method import PLAIN, Method
 from models.errors import MethodError
 from models.text import hf_tokenizer
 
@@ -83,13 +83,14 @@ def compose(
             "or a verifier that samples"
         )
     available["draw"] = verifier.draws[0]
+    drafter_spec = method.drafter or PLAIN
     if method.topology is not None:
-        if "topology" not in method.drafter.card.needs:
+        if "topology" not in drafter_spec.card.needs:
             raise MethodError(
-                f"{method.drafter.name} has no use for topology={method.topology.name}"
+                f"{drafter_spec.name} has no use for topology={method.topology.name}"
             )
         available["topology"] = topology(method.topology, verifier, available)
-    drafter = method.drafter.build(available)
+    drafter = drafter_spec.build(available)
     specs, transform = _transforms(method.transforms, temperature, available)
     missing = [s for s in transform.streams if s not in streams]
     if missing:
@@ -114,7 +115,7 @@ def compose(
         streams,
         bool(stop),
     )
-    parts = (method.drafter, method.policy, *specs)
+    parts = (drafter_spec, method.policy, *specs)
     if method.topology is not None:
         parts = (*parts, method.topology)
     models = tuple(_identity(d) for d in drafts.values())

@@ -13,17 +13,21 @@ ROLES = {  # and the folder that each is chosen from
     "topology": "topologies",
     "policy": "caches",
 }
+KNOWN = (*ROLES, "transforms")  # the fields of a method
+
+PLAIN = Spec("drafters/plain")
 
 
 @dataclass(frozen=True)
 class Method:
     """A composed decoding method.
 
-    `verifier` None is the default: greedy at temperature 0, Gumbel-coupled above it,
-    where the text is a function of seed, request and target alone.
+    `drafter` None is plain decoding: one token a call. `verifier` None is the default:
+    greedy at temperature 0, Gumbel-coupled above it, where the text is a function of
+    seed, request and target alone.
     """
 
-    drafter: Spec = field(default_factory=lambda: Spec("drafters/plain"))
+    drafter: Spec | None = None
     verifier: Spec | None = None
     topology: Spec | None = None
     transforms: tuple[Spec, ...] = ()
@@ -48,11 +52,12 @@ class Method:
             return Spec(**fields)
 
         given = _fields(config)
-        unknown = set(given) - {*ROLES, "transforms"}
+        if not given:
+            raise MethodError(f"a method names at least one part of {KNOWN}")
+        unknown = set(given) - {*KNOWN}
         if unknown:
-            known = (*ROLES, "transforms")
             raise MethodError(
-                f"a method has no {sorted(unknown, key=str)}; it has {known}"
+                f"a method has no {sorted(unknown, key=str)}; it has {KNOWN}"
             )
         parts = {r: spec(given[r], f) for r, f in ROLES.items() if given.get(r)}
         listed = given.get("transforms", ())
@@ -60,6 +65,17 @@ class Method:
             raise MethodError(f"transforms={listed!r}: write a list")
         transforms = tuple(spec(v, "transforms", "constraints") for v in listed)
         return cls(transforms=transforms, **parts)
+
+    @property
+    def parts(self) -> tuple[Spec, ...]:
+        """The parts that the method names."""
+        roles = [getattr(self, role) for role in ROLES]
+        return (*(spec for spec in roles if spec is not None), *self.transforms)
+
+    @property
+    def needs(self) -> set[str]:
+        """Everything that the parts are handed; see `Card.needs`."""
+        return {need for spec in self.parts for need in spec.card.needs}
 
     def to_config(self) -> dict[str, Any]:
         """The dict that `from_config` reads the method from; JSON holds it."""
@@ -73,7 +89,7 @@ class Method:
 
     def with_drafter(self, **arguments: Any) -> "Method":
         """The same method with other arguments for its drafter."""
-        spec = self.drafter
+        spec = self.drafter or PLAIN
         given = {**spec.arguments, **arguments}
         return replace(self, drafter=Spec(spec.name, **given))
 

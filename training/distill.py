@@ -61,7 +61,7 @@ def distill(
     parts = compose.compose(chosen, lm, settings.temperature, drafts)
     if parts.guarantee == "LOSSY":
         raise DataError(
-            f"{chosen.drafter.name} does not write the target's own text here: use a "
+            f"{chosen.drafter} does not write the target's own text here: use a "
             "lossless method"
         )
     params = {"target": lm.params}

@@ -241,7 +241,7 @@ def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]])
     for prompt, text, calls in zip(prompts, run.tokens, run.calls, strict=True):
         total += int(calls * (len(prompt) + len(text) / 2) * cache_bytes(lm))
     if run.draft_rounds:
-        needs = case.method.drafter.card.needs
+        needs = case.method.needs
         if "heads" in needs:
             own = sum(x.nbytes for x in jax.tree.leaves(bench.drafts["heads"]))
         else:

@@ -289,7 +289,7 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
         return found + decoding(config.name, method, lm, given, config)
     for name, method in evaluate.methods(config).items():
         given = {}
-        if "heads" in method.drafter.card.needs:
+        if "heads" in method.needs:
             if name not in config.trained:
                 raise ConfigError(
                     f"{name} needs heads: name their folder in config.trained, or look "
@@ -298,7 +298,7 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
             stored = native.load(config.trained[name], dtype=dtype)
             _, own = jax.eval_shape(lora.applied, lm.params, stored)
             given["heads"] = laid(own, plan.params(own))
-        if "draft" in method.drafter.card.needs:
+        if "draft" in method.needs:
             shape = shape_at(config.drafts["draft"])
             given["draft"] = abstract(shape, dtype, plan)
         found += decoding(name, method, lm, given, config)

@@ -112,17 +112,21 @@ def methods(config: Any) -> dict[str, Method]:
     """The methods to measure by name, plain decoding first."""
     found = {PLAIN: recipes.method(PLAIN)}
     variants, trained = config.get("variants", {}), config.get("trained", {})
+    own = None
+    if "method" in config:
+        # The recipe's own field wins over its file, so that it can be overridden, and
+        # needs no file of configs/.
+        own = next((n for n in config.methods if n != PLAIN), PLAIN)
+        found[own] = Method.from_config(config.method.to_dict())
     for name in config.methods:
+        if name == own:
+            continue
         if name in variants:
             found[name] = Method.from_config(variants[name])
         elif name in trained:
             found[name] = Method.from_config(native.method(trained[name]))
         elif name not in found:
             found[name] = recipes.method(name)
-    if "method" in config:
-        # The recipe's own field wins over its file, so that it can be overridden.
-        own = next((n for n in config.methods if n != PLAIN), PLAIN)
-        found[own] = Method.from_config(config.method.to_dict())
     return found
 
 
@@ -182,7 +186,7 @@ def _spec(value: Any) -> Spec:
 
 def load(config: Any, named: dict[str, Method]) -> tuple[Any, dict[str, Any]]:
     """The target, and those of config.drafts that a method needs."""
-    needs = {n for m in named.values() for n in m.drafter.card.needs}
+    needs = {n for m in named.values() for n in m.needs}
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
     return models.load(config.model, mesh=config.mesh, rules=config.rules), drafts
 

@@ -50,7 +50,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     check(config)
     method = recipes.method(config.recipe)
     evaluate.provenance(store)
-    needs = method.drafter.card.needs
+    needs = method.needs
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)

@@ -166,7 +166,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
     """Replay what is missing and return everything for the report."""
     named = evaluate.methods(config)
     for name, method in named.items():
-        needs = {"draft", "heads"} & set(method.drafter.card.needs)
+        needs = {"draft", "heads"} & method.needs
         if needs:
             raise ConfigError(
                 f"{name} drafts with a model ({sorted(needs)}), which a record has "
