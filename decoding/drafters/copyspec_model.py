@@ -32,6 +32,7 @@ from decoding.tree_building import grow
 CARD = Card(
     paper="CopySpec, arXiv 2502.08923",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "topology"),
     trained=True,
 )

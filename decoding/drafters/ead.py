@@ -34,6 +34,8 @@ from models.errors import MethodError
 CARD = Card(
     paper="Entropy adaptive decoding, arXiv 2502.06833",
     guarantee=base.LAW,
+    family="switching",
+    data=("threshold",),
     needs=("draft", "draw"),
     trained=True,
 )

@@ -40,6 +40,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="EasySpec, arXiv 2502.02493",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "topology"),
     trained=True,
 )

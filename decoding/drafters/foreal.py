@@ -35,6 +35,8 @@ from models.errors import MethodError
 CARD = Card(
     paper="FoReaL-Decoding, arXiv 2506.06998",
     guarantee=base.LAW,
+    family="switching",
+    data=("gate", "terminators"),
     needs=("draft", "draw", "tokenizer", "vocab_size"),
     trained=True,
 )

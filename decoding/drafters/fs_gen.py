@@ -33,6 +33,8 @@ from models.errors import MethodError
 CARD = Card(
     paper="Fast and Slow Generating, arXiv 2406.12295",
     guarantee=base.LAW,
+    family="switching",
+    data=("threshold",),
     needs=("draft", "draw"),
     trained=True,
 )

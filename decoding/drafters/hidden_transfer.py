@@ -30,6 +30,7 @@ from models.heads import hidden_transfer
 CARD = Card(
     paper="Hidden Transfer, arXiv 2404.12022",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )

@@ -36,6 +36,7 @@ from models.heads import ppd
 CARD = Card(
     paper="Lexical unit decoding, arXiv 2405.15208",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model"),
     trained=True,
 )

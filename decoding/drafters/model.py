@@ -27,6 +27,7 @@ from decoding.tree_building import grow
 CARD = Card(
     paper="Speculative decoding, arXiv 2211.17192",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "topology"),
     trained=True,
 )

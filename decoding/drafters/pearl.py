@@ -41,6 +41,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="PEARL, arXiv 2408.11850",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "draw"),
     trained=True,
 )

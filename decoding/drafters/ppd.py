@@ -33,6 +33,7 @@ from models.heads import ppd
 CARD = Card(
     paper="PPD, arXiv 2405.18628",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )

@@ -43,6 +43,8 @@ from models.errors import MethodError
 CARD = Card(
     paper="RAPID, arXiv 2502.20330",
     guarantee=base.LAW,
+    family="draft model",
+    data=("threshold",),
     needs=("draft", "topology"),
     trained=True,
 )

@@ -38,6 +38,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="RASD, arXiv 2503.03434",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "topology"),
     trained=True,
 )

@@ -12,7 +12,10 @@ from decoding.topologies import static
 from models.errors import MethodError
 
 CARD = Card(
-    paper="Speculative decoding, arXiv 2211.17192", guarantee=base.LAW, needs=("draw",)
+    paper="Speculative decoding, arXiv 2211.17192",
+    guarantee=base.LAW,
+    family="chain",
+    needs=("draw",),
 )
 
 

@@ -24,6 +24,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="Recursive speculative decoding (RSD-C), arXiv 2402.14160",
     guarantee=base.LAW,
+    family="static tree",
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
 )

@@ -24,6 +24,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="SpecInfer, arXiv 2305.09781",
     guarantee=base.LAW,
+    family="static tree",
     needs=("draw",),
     draws=(base.IID, base.POINT, base.COUPLED),
 )

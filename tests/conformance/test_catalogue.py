@@ -40,7 +40,8 @@ def faults(name: str, module) -> list[str]:
     elif not card.paper or card.guarantee not in base.GUARANTEES:
         wrong.append("its card names no paper or no guarantee")
     elif factory is not None:
-        missing = set(card.needs) - set(inspect.signature(factory).parameters)
+        wrong += ["its card names no family"] if not card.family else []
+        missing = {*card.needs, *card.data} - {*inspect.signature(factory).parameters}
         wrong += [f"its factory has no parameter {need!r}" for need in missing]
     if "Cost" not in (module.__doc__ or "") and folder not in ("caches",):
         wrong.append("its docstring does not say what it costs")
@@ -86,6 +87,9 @@ def test_fault_a_bare_file():
     )
     wrong = faults("drafters/plain", stranger)
     assert len(wrong) == 2 and "guarantee" in wrong[1]
+    stranger.CARD = Card(paper="A", guarantee=base.LAW, data=("p",))
+    wrong = faults("drafters/plain", stranger)
+    assert [w.split()[-1] for w in wrong[1:]] == ["family", "'p'"]
 
 
 def test_examples_are_of_methods():

@@ -1,9 +1,12 @@
 """Methods by name: recipes, method files and paths; what a method is written as."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import decoding
-from decoding import Method, Spec, recipes
+from decoding import Method, Spec, base, recipes
+from decoding.loops import engines
 from models.errors import MethodError
 from tests.conformance import kit
 
@@ -121,7 +124,6 @@ def test_no_drafter_is_plain_decoding():
     """The same program as the drafter that drafts nothing; planted: one that drafts."""
     absent, named = Method(), Method(Spec("drafters/plain"))
     assert recipes.method("plain") == absent
-    key = lambda method: decoding.compose.compose(method, kit.TARGET).key
     assert key(absent) == key(named)
     assert key(absent) != key(Method(kit.spec("drafters/prompt_lookup")))
     assert absent.parts == (Spec("caches/dense"),) and not absent.needs
@@ -132,3 +134,106 @@ def test_a_topology_without_a_drafter_is_refused():
     method = Method(topology=kit.spec("topologies/chain"))
     with pytest.raises(MethodError, match="drafters/plain has no use for topology"):
         decoding.compose.compose(method, kit.TARGET)
+
+
+# Another value of every argument that a transform's card calls data.
+OTHER = {
+    "alpha": 0.3,
+    "beta": 0.2,
+    "bias": ((3, 1.0), (4, 2.0)),
+    "count": 2,
+    "k": 2,
+    "mass": 0.5,
+    "p": 0.5,
+    "pattern": "(b|a|d[a-e]|c+|e|f)*",  # as many states and classes
+    "penalty": 0.7,
+    "temperature": 0.5,
+}
+
+
+def program(transform) -> tuple[str, list]:
+    """What is compiled of a transform, and the shapes of its state."""
+    state = transform.init(jnp.zeros((8,), jnp.int32), jnp.int32(2))
+    logits = jnp.zeros((kit.VOCAB,))
+    aux = dict.fromkeys(transform.streams, logits)
+    text = str(jax.make_jaxpr(transform.apply)(state, logits, aux))
+    if transform.advance is not None:
+        text += str(jax.make_jaxpr(transform.advance)(state, jnp.int32(1), logits))
+    return text, [(x.shape, x.dtype) for x in jax.tree.leaves(state)]
+
+
+def same_program(factory, first: dict, second: dict) -> bool:
+    return program(factory(**first)) == program(factory(**second))
+
+
+@pytest.mark.parametrize("spec", kit.transforms(), ids=lambda spec: spec.name)
+def test_data_of_a_transform_only_fills_arrays(spec):
+    for name in spec.card.data:
+        other = Spec(spec.name, **{**spec.arguments, name: OTHER[name]})
+        built = (lambda s: s.build(kit.PARTS)), {"s": spec}, {"s": other}
+        assert other != spec and same_program(*built), name
+
+
+def test_fault_a_number_in_the_program():
+    """Planted: a factory whose number is a constant of what is compiled."""
+
+    def factory(p):
+        init = lambda tokens, length: base.State()
+        return base.LogitsTransform(init, lambda state, logits, aux: logits * p)
+
+    assert not same_program(factory, {"p": 2.0}, {"p": 3.0})
+
+
+def key(method: Method, temperature: float = 0.8):
+    return decoding.compose.compose(method, kit.TARGET, temperature).key
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("top_p", [{"p": 1}, {"p": 1.0}, {"p": 0.5}]),
+        ("top_k", [{"k": 3}, {"k": 5}]),
+        ("repetition_penalty", [{"penalty": 1}, {"penalty": 1.5}]),
+        ("logit_bias", [{"bias": ((1, 0.5),)}, {"bias": ((2, 1),)}]),
+        ("temperature", [{"temperature": 1}, {"temperature": 0.5}]),
+    ],
+)
+def test_data_shares_a_program(name, values, monkeypatch):
+    """The type of a number does not matter; planted: floats alone are data."""
+    methods = [Method(transforms=(Spec(f"transforms/{name}", **v),)) for v in values]
+    heat = 0.0 if name == "temperature" else 0.8
+    assert len({key(method, heat) for method in methods}) == 1
+    by_type = lambda spec: tuple(
+        x for x in spec.arguments.items() if type(x[1]) is not float
+    )
+    monkeypatch.setattr(Spec, "static", property(by_type))
+    assert len({key(method, heat) for method in methods}) > 1
+
+
+def test_all_other_arguments_shape_the_program():
+    short, long = (kit.spec("drafters/copyspec", copy=n) for n in (2, 3))
+    assert key(Method(short)) != key(Method(long))
+    names = {"amateur": "a"}, {"amateur": "b"}
+    one, two = (Spec("transforms/contrastive", **x).static for x in names)
+    assert one != two
+    ban = lambda *bans: Spec("transforms/ban_tokens", bans=bans).static
+    assert ban(1) != ban((1, 2))
+
+
+def test_a_number_written_as_an_integer_compiles_nothing():
+    """Through the compiler: p = 1 and 0.5 in one program, other lengths in two."""
+
+    def compiled() -> int:
+        return sum(len(d._compiled) for d in engines._DECODERS.values())
+
+    def run(spec: Spec, drafter: Spec | None = None) -> None:
+        method = Method(drafter, transforms=(spec,))
+        decoding.generate(kit.TARGET, [[1, 2]], method, 4, 0.8)
+
+    run(Spec("transforms/top_p", p=0.5))
+    before = compiled()
+    run(Spec("transforms/top_p", p=1))
+    run(Spec("transforms/top_p", p=1.0))
+    assert compiled() == before
+    run(Spec("transforms/top_p", p=1), kit.spec("drafters/copyspec", copy=2))
+    assert compiled() > before
