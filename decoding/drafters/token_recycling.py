@@ -31,8 +31,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, tree, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.tree_design import tree_shape
 from models.errors import MethodError
 
 CARD = Card(
@@ -99,7 +100,7 @@ def drafter(
     `learn_prompt` fills the matrix from prompts too; their logits must then be
     computed.
     """
-    shape = tree.Shape(choices)
+    shape = tree_shape.Shape(choices)
     if not 1 <= shape.width <= k:
         raise MethodError(
             f"the tree has {shape.width} siblings and k={k}: k candidates are kept a "

@@ -17,7 +17,7 @@ from absl import logging
 import decoding
 import models
 from decoding import Method
-from decoding.tree_design import ppd_sparse_trees, tree_code
+from decoding.tree_design import greedy_search, ppd_sparse_trees
 from models.distributed import processes, sharding
 from models.errors import ConfigError
 from models.heads import eagle3
@@ -80,7 +80,7 @@ def method(config: Any, hits: Sequence[Sequence[float]]) -> Method:
         return dataclasses.replace(given, topology=topology)
     if not config.tree_nodes:
         return given
-    choices, _ = tree_code.by_accuracy(hits, config.tree_nodes - 1)
+    choices, _ = greedy_search.by_accuracy(hits, config.tree_nodes - 1)
     topology = decoding.Spec("topologies/static", choices=choices)
     return dataclasses.replace(given, topology=topology)
 
@@ -264,7 +264,7 @@ class Training:
             for k in TOPS
             if k <= len(row)
         }
-        _, found["predicted_tau"] = tree_code.by_accuracy(hits, c.nodes - 1)
+        _, found["predicted_tau"] = greedy_search.by_accuracy(hits, c.nodes - 1)
         lm, heads = lora.model(self.lm, self.heads(params))
         out = decoding.generate(
             lm,
