@@ -197,7 +197,7 @@ def test_fault_transform_state_of_the_root(monkeypatch):
 
     sound = tree.node_states
     monkeypatch.setattr(decode.tree, "node_states", root_states)
-    method = CASES["self-chain"]
+    method = CASES["oracle-chain"]
     assert kit.Run(method, 0.8).alter().texts() != kit.plain(method, 0.8)
 
 
