@@ -265,16 +265,7 @@ def _advance(program, state, at_nodes, outcome):
     before = base.State(row, at_nodes.shared)
     logits = tree.pick(outcome.target.logits, node)
     moved = tree.over_rows(transform.advance, 2)(before, outcome.verdict.token, logits)
-    return masked(outcome.active, moved, state.transform)
-
-
-def masked(active: Array, new: base.State, old: base.State) -> base.State:
-    """`new` in active rows, `old` in the others."""
-
-    def pick(a: Array, b: Array) -> Array:
-        return jnp.where(active.reshape(-1, *[1] * (a.ndim - 1)), a, b)
-
-    return base.State(jax.tree.map(pick, new.row, old.row), new.shared)
+    return tree.masked(outcome.active, moved, state.transform)
 
 
 def _count(counters, outcome, new, drafts):
