@@ -221,15 +221,15 @@ def test_thresholds_are_those_of_the_dense_form(nodes, form, monkeypatch):
     for share in (mass, jnp.ones((3, 1))):
         call = jax.jit(functools.partial(verify.thresholds, kernel=form))
         first, second = call(logits, k, share)
-        expected = jax.vmap(vocab.top_k_threshold)(logits, k[:, 0])
-        np.testing.assert_array_equal(first, expected)
-        kept = jnp.where(logits >= expected[..., None], logits, -jnp.inf)
-        nucleus = jax.vmap(vocab.top_p_threshold)(kept, share[:, 0])
-        np.testing.assert_array_equal(second, nucleus)
+        best = jax.vmap(vocab.top_k_mask)(logits, k[:, 0])
+        np.testing.assert_array_equal(logits >= first[..., None], best)
+        kept = jnp.where(best, logits, -jnp.inf)
+        nucleus = jax.vmap(vocab.top_p_mask)(kept, share[:, 0])
+        np.testing.assert_array_equal(kept >= second[..., None], nucleus)
         # Planted: the nucleus of everything, as if k had kept it all.
-        other = jax.vmap(vocab.top_p_threshold)(logits, share[:, 0])
+        other = best & jax.vmap(vocab.top_p_mask)(logits, share[:, 0])
         if share is mass:
-            assert (np.asarray(second) != np.asarray(other)).any()
+            assert (np.asarray(nucleus) != np.asarray(other)).any()
 
 
 def test_parts_of_a_vocabulary_merge():
