@@ -1,4 +1,4 @@
-"""Everything over the vocabulary: reductions, thresholds, noise and draws.
+"""Everything over the vocabulary: reductions, masks, noise and draws.
 
 This is the dense form: plain arrays whose *last* axis is `V`. Methods call these and
 never sort, reduce or gather over `V` themselves, so that a sharded form and a kernel
@@ -8,11 +8,13 @@ Logits are float32[..., V], not necessarily normalised; a forbidden token is `-i
 Every function assumes that one token at least is finite, and keeps it so.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from kernels import block_traffic
+from kernels import block_traffic, one_buffer
 from models.base import pack_bits
 from models.distributed import sharding
 
@@ -25,15 +27,8 @@ def maximum(logits: Array) -> Array:
 
 
 def argmax(logits: Array) -> Array:
-    """int32[...]: the best token; among equals, the one of lowest id.
-
-    Two plain reductions: the compiler's own arg-max carries pairs, which keeps it from
-    vector instructions on CPU (3.1 against 0.46 ms for 81 x 8192 on two cores).
-    """
-    size = logits.shape[-1]
-    best = logits == maximum(logits)[..., None]
-    index = jnp.where(best, jnp.arange(size, dtype=jnp.int32), size)
-    return jnp.minimum(index.min(-1), size - 1)  # a row of NaN has no best token
+    """int32[...]: the best token; among equals, the one of lowest id."""
+    return one_buffer.argmax(logits)
 
 
 def logsumexp(logits: Array) -> Array:
@@ -108,7 +103,14 @@ def _sorted_best(values: Array, k: int) -> tuple[Array, Array]:
 
 
 def few_best(values: Array, k: int) -> tuple[Array, Array]:
-    """What `lax.top_k` gives, by `k` arg-maxes: the TPU compiler is slow at sorts."""
+    """What `lax.top_k` gives, by `k` arg-maxes: the TPU compiler is slow at sorts.
+
+    The scan reads `values` from one buffer, so that each maximum is attained. A scan of
+    one turn is no loop to the compiler, which may evaluate `values` twice.
+    """
+    if k == 1:
+        token = argmax(values)[..., None]
+        return gather(values, token), token
     size = values.shape[-1]
     index = jnp.arange(size, dtype=jnp.int32)
 
@@ -141,57 +143,64 @@ def _image(values: Array) -> Array:
     return jnp.where(bits >= top, ~bits, bits | top)
 
 
-def _threshold(values: Array, holds) -> Array:
-    """The greatest float `t` for which `holds(values >= t)`; `-inf` if there is none.
+def _best_set(values: Array, holds: Callable[[Array], Array]) -> Array:
+    """bool[..., V]: the smallest set `values >= t` that `holds`; all if none does.
 
     `holds` maps bool[..., V] to bool[...] and must be monotone: true of a set, true of
-    its supersets. One bit of the integer image is settled a step, so that 32 steps are
-    exact: the answer is one of `values`.
+    its supersets. One bit of the integer image of `t` is settled a step, so that 32
+    steps are exact: `t` is one of `values`.
     """
-    image = _image(values)
 
-    def settle(i: Array, t: Array) -> Array:
-        probe = t | (jnp.uint32(1) << (31 - i).astype(jnp.uint32))
-        return jnp.where(holds(image >= probe[..., None]), probe, t)
+    def threshold(image: Array) -> Array:
+        def settle(i: Array, t: Array) -> Array:
+            probe = t | (jnp.uint32(1) << (31 - i).astype(jnp.uint32))
+            return jnp.where(holds(image >= probe[..., None]), probe, t)
 
-    t = lax.fori_loop(0, 32, settle, jnp.zeros(image.shape[:-1], jnp.uint32))
-    top = jnp.uint32(1 << 31)
-    value = lax.bitcast_convert_type(jnp.where(t >= top, t ^ top, ~t), jnp.float32)
-    return jnp.where(t == 0, -jnp.inf, value)
+        return lax.fori_loop(0, 32, settle, jnp.zeros_like(image[..., 0]))
+
+    return one_buffer.two_passes(
+        _image(values), threshold, lambda image, t: image >= t[..., None]
+    )[1]
 
 
-def top_k_threshold(logits: Array, k: Array | int) -> Array:
-    """float32[...]: the k-th greatest value; `k` may be traced.
+def top_k_mask(logits: Array, k: Array | int) -> Array:
+    """bool[..., V]: the `k` best tokens and every token tied with the k-th.
 
-    `logits >= threshold` keeps k tokens, and every token tied with the k-th.
+    `k` may be traced; k beyond the vocabulary is everything.
     """
     k = jnp.minimum(k, logits.shape[-1])
-    return _threshold(logits, lambda kept: kept.sum(-1) >= k)
+    return _best_set(logits, lambda kept: kept.sum(-1) >= k)
 
 
-def mass_threshold(values: Array, weights: Array, mass: Array | float) -> Array:
-    """float32[...]: the greatest `t` with `sum(weights[values >= t]) >= mass`.
+def mass_mask(values: Array, weights: Array, mass: Array | float) -> Array:
+    """bool[..., V]: the smallest set of best `values` whose `weights` sum to `mass`.
 
-    `values >= t` is the smallest set of best values that weighs `mass` (and all ties of
-    its least member). A sum in a fixed order of rounded additions is monotone in each
-    term, so the bisection is exact for the sums as computed. `mass` >= 1, or a total
-    that rounding left short of it, gives `-inf`: everything is kept.
+    All ties of its least member are in it. A sum in a fixed order of rounded additions
+    is monotone in each term, so the bisection is exact for the sums as computed. `mass`
+    >= 1, or a total that rounding left short of it, gives everything.
     """
     weights = weights.astype(jnp.float32)
     # A mass that float32 rounds to 0 must still ask for one token.
     asked = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)
-    found = _threshold(
+    found = _best_set(
         values, lambda kept: jnp.where(kept, weights, 0.0).sum(-1) >= asked
     )
-    return jnp.where(jnp.asarray(mass) < 1, found, -jnp.inf)
+    return found | (jnp.asarray(mass)[..., None] >= 1)
 
 
-def top_p_threshold(logits: Array, p: Array | float) -> Array:
-    """float32[...]: `logits >= threshold` is the nucleus of mass `p`, ties included.
+def top_p_mask(logits: Array, p: Array | float) -> Array:
+    """bool[..., V]: the nucleus of mass `p`, ties included.
 
     A token is kept when the tokens strictly above it weigh less than `p`.
     """
-    return mass_threshold(logits, softmax(logits), p)
+    return mass_mask(logits, softmax(logits), p)
+
+
+def near_best_mask(values: Array, bar: Callable[[Array], Array]) -> Array:
+    """bool[..., V]: `values` >= `bar(best)`, where `best` [...] is the greatest."""
+    return one_buffer.two_passes(
+        values, maximum, lambda values, best: values >= bar(best)[..., None]
+    )[1]
 
 
 def gumbel(key: Array, shape: tuple[int, ...]) -> Array:

@@ -91,6 +91,8 @@ def conditioned(top: Array, noisy: Array) -> Array:
     The stable form of Kool et al., appendix B.3; order within V is kept.
     """
     best = vocab.maximum(noisy)[..., None]
-    gap = jnp.where(noisy > -jnp.inf, noisy - best, -jnp.inf)
+    # `best` may be rounded otherwise than `noisy`, and the gap is then above 0.
+    gap = jnp.minimum(noisy - best, 0.0)
+    gap = jnp.where(noisy > -jnp.inf, gap, -jnp.inf)
     v = top - noisy + jnp.log1p(-jnp.exp(gap))
     return top - jnp.maximum(v, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(v)))

@@ -58,7 +58,7 @@ def transform(
             return logits
         small, row = aux[amateur], state.row
         mixed = small + row.beta * (logits - small)
-        bar = vocab.maximum(logits) + jnp.log(row.alpha)
-        return vocab.keep(mixed, logits >= bar)
+        gap = jnp.log(row.alpha)
+        return vocab.keep(mixed, vocab.near_best_mask(logits, lambda best: best + gap))
 
     return base.LogitsTransform(init, apply, streams=(amateur,))

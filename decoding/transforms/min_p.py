@@ -43,7 +43,7 @@ def transform(p: float) -> base.LogitsTransform:
         return base.State(Row(jnp.float32(p)))
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
-        bar = vocab.maximum(logits) + jnp.log(state.row.p)
-        return vocab.keep(logits, logits >= bar)
+        gap = jnp.log(state.row.p)
+        return vocab.keep(logits, vocab.near_best_mask(logits, lambda best: best + gap))
 
     return base.LogitsTransform(init, apply, warper=True)

@@ -41,7 +41,6 @@ def transform(k: int) -> base.LogitsTransform:
         return base.State(Row(jnp.int32(min(k, 2**31 - 1))))
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
-        bar = vocab.top_k_threshold(logits, state.row.k)
-        return vocab.keep(logits, logits >= bar)
+        return vocab.keep(logits, vocab.top_k_mask(logits, state.row.k))
 
     return base.LogitsTransform(init, apply, warper=True)

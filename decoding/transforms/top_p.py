@@ -44,7 +44,6 @@ def transform(p: float) -> base.LogitsTransform:
         return base.State(Row(jnp.float32(p)))
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
-        bar = vocab.top_p_threshold(logits, state.row.p)
-        return vocab.keep(logits, logits >= bar)
+        return vocab.keep(logits, vocab.top_p_mask(logits, state.row.p))
 
     return base.LogitsTransform(init, apply, warper=True)

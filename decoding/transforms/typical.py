@@ -46,7 +46,7 @@ def transform(mass: float) -> base.LogitsTransform:
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         logp = vocab.log_softmax(logits)
         nearness = -jnp.abs(logp + vocab.entropy(logits)[..., None])
-        bar = vocab.mass_threshold(nearness, jnp.exp(logp), state.row.mass)
-        return vocab.keep(logits, nearness >= bar)
+        typical = vocab.mass_mask(nearness, jnp.exp(logp), state.row.mass)
+        return vocab.keep(logits, typical)
 
     return base.LogitsTransform(init, apply, warper=True)

@@ -52,7 +52,7 @@ def leaning(p_logits: Array, q_logits: Array, row: Row) -> Array:
     """log p' float32[..., V] of the target's and the draft's logits."""
     logp = vocab.log_softmax(p_logits)
     q = vocab.softmax(q_logits)
-    likely = q >= row.alpha * vocab.maximum(q)[..., None]
+    likely = vocab.near_best_mask(q, lambda best: row.alpha * best)
     lean = jnp.where(likely, jnp.exp(logp) - q, 0.0)
     return vocab.log_softmax(logp - row.eta * lean)
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from kernels import one_buffer
+
 
 class Facts(NamedTuple):
     """One pass over logits [B, N, V]."""
@@ -63,6 +65,9 @@ def merge_rest(parts: Rest) -> Rest:
 
 def _winner(values: Array, tokens: Array) -> tuple[Array, Array]:
     """The greatest value and its token; among equals, the lowest token."""
-    top = values.max(0)
-    first = jnp.where(values == top, tokens, jnp.iinfo(jnp.int32).max).min(0)
-    return top, first
+    last = jnp.iinfo(jnp.int32).max
+    return one_buffer.two_passes(
+        values,
+        lambda values: values.max(0),
+        lambda values, top: jnp.where(values == top, tokens, last).min(0),
+    )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kernels import one_buffer
 from kernels.verify.law_statistics import Facts, Rest
 
 
@@ -53,8 +54,13 @@ def thresholds(logits: Array, k: Array, mass: Array) -> tuple[Array, Array]:
     logits = logits.astype(jnp.float32)
     image = ordered(logits)
     k = jnp.clip(k, 1, logits.shape[-1])
-    first = settle(lambda t: (image >= t[..., None]).sum(-1) >= k, k.shape)
-    alive = image >= first[..., None]
+
+    def kth(image: Array) -> Array:
+        return settle(lambda t: (image >= t[..., None]).sum(-1) >= k, k.shape)
+
+    first, alive = one_buffer.two_passes(
+        image, kth, lambda image, t: image >= t[..., None]
+    )
     weights = jnp.exp(logits - logits.max(-1, keepdims=True))
     weights = jnp.where(alive, weights, 0.0)
     asked = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny) * weights.sum(-1)
@@ -96,8 +102,4 @@ def settle(holds, shape: tuple[int, ...]) -> Array:
 
 def _best(values: Array) -> tuple[Array, Array]:
     """The first of the greatest values, and its value."""
-    top = values.max(-1)
-    size = values.shape[-1]
-    index = jnp.arange(size, dtype=jnp.int32)
-    first = jnp.where(values == top[..., None], index, size).min(-1)
-    return jnp.minimum(first, size - 1), top
+    return one_buffer.argmax(values), values.max(-1)

@@ -1,8 +1,9 @@
 """Every verifier: the law of the first tokens, against exact enumeration.
 
 A draft model with other weights drafts for an exact table model of 4 tokens; the joint
-law of the first 3 tokens (64 cells), at temperature 0.9 and under top-k 3 or top-p
-0.95, is enumerated in float64 and held against `N` texts by a chi-square test. Level:
+law of the first 3 tokens (64 cells), at temperature 0.9 alone and under top-k 3 or
+top-p 0.95, is enumerated in float64 and held against `N` texts by a chi-square test.
+Level:
 10^-3 over all the cases under top-k (Bonferroni), seeds 0 .. `CALLS` - 1. A token that
 cannot be fails at once. The planted faults must be rejected at 10^-6 with as many
 texts.
@@ -13,13 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, base, catalogue, compose, noise
+from decoding import Method, Spec, base, catalogue, compose, noise, vocab
 from decoding.loops import decode, engines
 from decoding.tree_building import child_sampling
 from models.errors import MethodError
 from models.synthetic import toy
-from tests import oracles
+from tests import default_compiler, oracles
 from tests.conformance import kit
+from tests.decoding.test_vocab import two_kernels
 
 ROWS, CALLS, LENGTH = 4096, 6, 3
 N = ROWS * CALLS
@@ -40,7 +42,10 @@ TOP_K, TOP_P = Spec("transforms/top_k", k=TOP), Spec("transforms/top_p", p=NUCLE
 
 
 def method(
-    verifier: str, draw: str, topology: str | None = None, under: Spec = TOP_K
+    verifier: str,
+    draw: str,
+    topology: str | None = None,
+    under: tuple[Spec, ...] = (TOP_K,),
 ) -> Method:
     """Model drafts through `verifier`; by default a tree where it takes one."""
     first = "topologies/chain" if verifier in CHAINS else "topologies/static"
@@ -50,7 +55,7 @@ def method(
         Spec("drafters/model"),
         verifier=Spec(verifier),
         topology=Spec(name, **own.get(name, kit.EXAMPLES.get(name, {})), draw=draw),
-        transforms=(under,),
+        transforms=under,
     )
 
 
@@ -62,7 +67,11 @@ GROWN = [
     for t in catalogue.names("topologies")
     if t not in BASIC
 ] + [("verifiers/spectr", base.IID, "topologies/specinfer")]
-LEVEL = 1e-3 / len(EVERY + GROWN)
+LEVEL = 1e-3 / len(EVERY + GROWN + EVERY)
+
+
+def warm(logits: np.ndarray, context: list[int]) -> np.ndarray:
+    return logits / TEMPERATURE
 
 
 def top_k(logits: np.ndarray, context: list[int]) -> np.ndarray:
@@ -77,8 +86,9 @@ def top_p(logits: np.ndarray, context: list[int]) -> np.ndarray:
     return np.where(above < NUCLEUS, logits, -np.inf)
 
 
-LAW, UNDER_TOP_P = (
-    toy.sequence_law(TARGET.params, PROMPT, LENGTH, warp) for warp in (top_k, top_p)
+LAW, UNDER_TOP_P, WARM = (
+    toy.sequence_law(TARGET.params, PROMPT, LENGTH, warp)
+    for warp in (top_k, top_p, warm)
 )
 
 
@@ -92,7 +102,7 @@ def sample(run: kit.Run, calls: int = CALLS) -> np.ndarray:
     return counts
 
 
-def a_run(name: str, draw: str, topology=None, under=TOP_K, /, **changes) -> kit.Run:
+def a_run(name: str, draw: str, topology=None, under=(TOP_K,), /, **changes) -> kit.Run:
     """A run whose prefill is narrow, as suits 4096 rows and prompts of 2 tokens."""
     chosen = method(name, draw, topology, under)
     run = kit.Run(chosen, TEMPERATURE, lm=TARGET, draft=DRAFT)
@@ -105,6 +115,26 @@ def test_law_of_the_first_tokens(verifier, draw, topology):
     assert oracles.chi_square(sample(run), LAW) > LEVEL
     if topology is None and draw == run.parts.program.verifier.draws[0] != base.POINT:
         perfect(run)
+
+
+@pytest.mark.parametrize(("verifier", "draw"), [case[:2] for case in EVERY])
+def test_law_without_transforms(verifier, draw):
+    assert oracles.chi_square(sample(a_run(verifier, draw, None, ())), WARM) > LEVEL
+
+
+def rounded_fits() -> dict[str, float]:
+    """P-values of independent drafts, with our arg-max and with one in two kernels."""
+    case = ("verifiers/recursive_rejection", base.IID, None, ())
+    found = {"ours": oracles.chi_square(sample(a_run(*case)), WARM)}
+    vocab.argmax = two_kernels
+    return {**found, "planted": oracles.chi_square(sample(a_run(*case)), WARM)}
+
+
+def test_law_however_it_is_rounded():
+    """Planted: the maximum and the comparison with it in kernels of their own."""
+    module = "tests.conformance.test_verifiers"
+    found = default_compiler.result(module, "rounded_fits")
+    assert found["ours"] > LEVEL and found["planted"] < 1e-6
 
 
 def perfect(run: kit.Run) -> None:
@@ -131,7 +161,7 @@ def test_law_of_two_million_texts(verifier, draw, topology, law_table):
 def test_law_of_two_million_texts_under_top_p(verifier, law_table):
     """As many, with the verifier's first draw; planted: held against top-k's law."""
     draw = Spec(verifier).build({}).draws[0]
-    counts = sample(a_run(verifier, draw, None, TOP_P), 490)
+    counts = sample(a_run(verifier, draw, None, (TOP_P,)), 490)
     grown = method(verifier, draw).topology.name.split("/")[1]
     parts = (verifier, draw, f"{grown}, top-p")
     assert law_table(parts, counts, UNDER_TOP_P, f"> {LEVEL:.1g}") > LEVEL

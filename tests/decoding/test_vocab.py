@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from decoding import vocab
+from tests import default_compiler
 
 
 def _logits(seed, shape, scale=3.0):
@@ -13,59 +14,125 @@ def _logits(seed, shape, scale=3.0):
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 64, 1000])
-def test_top_k_threshold_is_the_kth_value(k):
+def test_top_k_mask_is_the_k_best(k):
     logits = _logits(0, (5, 64))
     logits[0, :9] = -np.inf
-    want = np.sort(logits, -1)[:, ::-1][:, min(k, 64) - 1]
-    got = jax.jit(vocab.top_k_threshold)(logits, jnp.int32(k))
-    np.testing.assert_array_equal(got, want)
+    bar = np.sort(logits, -1)[:, ::-1][:, min(k, 64) - 1]
+    got = jax.jit(vocab.top_k_mask)(logits, jnp.int32(k))
+    np.testing.assert_array_equal(got, logits >= bar[:, None])
 
 
-def test_threshold_orders_every_kind_of_float():
+def test_masks_order_every_kind_of_float():
     tiny, huge = np.float32(1e-37), np.finfo(np.float32).max
     values = np.array([-np.inf, -huge, -1.0, -tiny, -0.0, 0.0, tiny, 1.0, huge])
-    got = [float(vocab.top_k_threshold(jnp.float32(values), k)) for k in range(1, 10)]
-    assert got == np.float32(values)[::-1].tolist()
+    sizes = [int(vocab.top_k_mask(jnp.float32(values), k).sum()) for k in range(1, 10)]
+    assert sizes == [1, 2, 3, 5, 5, 6, 7, 8, 9]  # zeros are equal
     image = np.asarray(vocab._image(jnp.float32(values)))
     assert image[4] == image[5] and (np.diff(image.astype(np.int64)) >= 0).all()
 
 
 @pytest.mark.parametrize("p", [1e-6, 0.1, 0.5, 0.9, 0.999])
-def test_top_p_threshold_against_a_sort(p):
+def test_top_p_mask_against_a_sort(p):
     logits = _logits(1, (20, 97), 2.0)
-    bar = np.asarray(jax.jit(vocab.top_p_threshold)(logits, jnp.float32(p)))
+    masks = np.asarray(jax.jit(vocab.top_p_mask)(logits, jnp.float32(p)))
     mass = np.exp(np.float64(logits))
     mass /= mass.sum(-1, keepdims=True)
-    for row, m, t in zip(logits, mass, bar):
-        inside, strictly = m[row >= t].sum(), m[row > t].sum()
-        assert inside >= p - 1e-6 and strictly < p + 1e-6
-        assert t in row
+    for row, m, kept in zip(logits, mass, masks):
+        least = row[kept].min()
+        assert (kept == (row >= least)).all()
+        assert m[kept].sum() >= p - 1e-6 and m[row > least].sum() < p + 1e-6
 
 
-def test_top_p_check_catches_a_threshold_one_step_off():
+def test_top_p_check_catches_a_mask_one_token_off():
     logits = _logits(1, (97,), 2.0)
-    bar = float(vocab.top_p_threshold(logits, 0.9))
+    kept = np.asarray(vocab.top_p_mask(logits, 0.9))
     mass = np.asarray(vocab.softmax(logits), np.float64)
-    lower = logits[logits < bar].max()  # one token too many
+    lower = logits[~kept].max()  # one token too many
     assert mass[logits > lower].sum() >= 0.9
-    upper = logits[logits > bar].min()  # one too few
+    upper = np.sort(logits[kept])[1]  # one too few
     assert mass[logits >= upper].sum() < 0.9
 
 
-def test_thresholds_keep_ties_and_everything():
+def test_masks_keep_ties_and_everything():
     tied = jnp.array([1.0, 2.0, 2.0, 0.0, 2.0])
-    assert vocab.top_k_threshold(tied, 1) == 2.0
-    assert vocab.top_p_threshold(tied, 0.1) == 2.0
-    assert vocab.top_p_threshold(tied, 1.0) == -jnp.inf
+    best = [False, True, True, False, True]
+    assert vocab.top_k_mask(tied, 1).tolist() == best
+    assert vocab.top_p_mask(tied, 0.1).tolist() == best
+    assert vocab.top_p_mask(tied, 1.0).all()
     # A total that rounding leaves short of the mass asked for keeps everything.
-    assert vocab.mass_threshold(tied, jnp.full(5, 0.1), 0.9) == -jnp.inf
-    assert vocab.mass_threshold(tied, jnp.full(5, 0.2), 0.0) == 2.0
+    assert vocab.mass_mask(tied, jnp.full(5, 0.1), 0.9).all()
+    assert vocab.mass_mask(tied, jnp.full(5, 0.2), 0.0).tolist() == best
+    assert vocab.near_best_mask(tied, lambda top: top).tolist() == best
+    near = vocab.near_best_mask(tied, lambda top: top - 1)
+    assert near.tolist() == [True, True, True, False, True]
 
 
 def test_no_sort_over_the_vocabulary():
-    text = jax.jit(vocab.top_p_threshold).lower(jnp.zeros(64), 0.9).as_text()
+    text = jax.jit(vocab.top_p_mask).lower(jnp.zeros(64), 0.9).as_text()
     assert "sort" not in text
     assert "sort" in jax.jit(jnp.sort).lower(jnp.zeros(64)).as_text()
+
+
+def rounded_twice(find, rows: int = 256) -> tuple[np.ndarray, np.ndarray]:
+    """`find` of [rows, 2, 2, 4] whose producer XLA on CPU may round in two ways.
+
+    `raw * c + noise` is one fused multiply-add or two operations; the reader of a few
+    of the results pulls it into its own kernel. Returns what `find` gave of the first
+    siblings, and their values float64[rows, 2, 4].
+    """
+    raw, noise = _logits(8, (rows, 2, 1, 4)), _logits(9, (rows, 2, 2, 4))
+    found = jax.jit(lambda raw, noise: find(raw / 0.9 + noise)[:, :, 0])(raw, noise)
+    return np.asarray(found), (np.float64(raw) / 0.9 + noise)[:, :, 0]
+
+
+def shortfalls(argmax) -> int:
+    """Rows of which `argmax` gives a token that is not the best."""
+    tokens, values = rounded_twice(argmax)
+    found = np.take_along_axis(values, tokens[..., None], -1)[..., 0]
+    return int((found < values.max(-1) - 1e-5).sum())
+
+
+def two_kernels(logits):
+    """An arg-max that compares `logits` with a maximum found in another kernel."""
+    size = logits.shape[-1]
+    best = logits == logits.max(-1)[..., None]
+    index = jnp.where(best, jnp.arange(size, dtype=jnp.int32), size)
+    return jnp.minimum(index.min(-1), size - 1)
+
+
+def misses(mask) -> int:
+    """Rows of which `mask` does not hold the best token and it alone."""
+    masks, values = rounded_twice(mask)
+    return int((masks != (values == values.max(-1, keepdims=True))).any(-1).sum())
+
+
+def faults_of_rounding() -> dict[str, int]:
+    """Rows that an arg-max or a mask gets wrong, with two that are planted."""
+    return {
+        "argmax": shortfalls(vocab.argmax),
+        "top_k": misses(lambda x: vocab.top_k_mask(x, 1)),
+        "top_p": misses(lambda x: vocab.top_p_mask(x, 1e-6)),
+        "near_best": misses(lambda x: vocab.near_best_mask(x, lambda best: best)),
+        "argmax in two kernels": shortfalls(two_kernels),
+        "mask in two kernels": misses(lambda x: x >= x.max(-1, keepdims=True)),
+    }
+
+
+def test_the_best_token_is_found_however_its_value_is_rounded():
+    """Planted: the maximum and the comparison with it in kernels of their own."""
+    rows = default_compiler.result("tests.decoding.test_vocab", "faults_of_rounding")
+    planted = [rows.pop(f"{name} in two kernels") for name in ("argmax", "mask")]
+    assert set(rows.values()) == {0} and min(planted) > 10
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_argmax_of_ties_and_of_nothing(platform, monkeypatch):
+    monkeypatch.setattr(vocab.block_traffic, "platform", lambda: platform)
+    rows = [[0.0, 2.0, 2.0], [-np.inf] * 3, [-np.inf, -np.inf, 1.0], [np.nan] * 3]
+    for kind in (jnp.float32, jnp.bfloat16):
+        found = vocab.argmax(jnp.array(rows, kind))
+        assert found.dtype == jnp.int32 and found[:3].tolist() == [1, 0, 2]
+        assert 0 <= found[3] < 3
 
 
 def test_reductions():

@@ -5,7 +5,7 @@ import numpy as np
 
 from decoding import Method, base, tree
 from decoding.drafters import copyspec_model
-from decoding.tree_building import grow
+from decoding.tree_building import draft_model
 from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
@@ -38,7 +38,7 @@ def test_fault_the_model_does_not_read_copies(monkeypatch):
     def forget(model, params, cache, ctx, size):
         return cache.replace(length=ctx.length - 1), jnp.int32(0)
 
-    monkeypatch.setattr(grow, "catch_up", forget)
+    monkeypatch.setattr(draft_model, "catch_up", forget)
     run = conformance.Run(CHAIN, 0.8, draft=conformance.TARGET).alter()
     own, _ = accepted(run)
     assert min(own) < 3

@@ -7,7 +7,7 @@ import pytest
 from decoding import Method, Spec, base
 from decoding.drafters import rasd
 from decoding.topologies import static
-from decoding.tree_building import grow
+from decoding.tree_building import draft_model
 from models.errors import MethodError
 from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
@@ -88,7 +88,7 @@ def test_fault_retrieved_tokens_are_not_read(monkeypatch):
     def forget(model, params, cache, ctx, size):
         return cache.replace(length=ctx.length - 1), jnp.int32(0)
 
-    monkeypatch.setattr(grow, "catch_up", forget)
+    monkeypatch.setattr(draft_model, "catch_up", forget)
     run = conformance.Run(CHAIN, 0.0, draft=conformance.TARGET).alter()
     assert min(accepted(run)) < 3
 

@@ -1,8 +1,9 @@
 """A tree grown and verified without a loop, `N` rows at once, on a table of laws.
 
 The next token's law depends on the last token alone: `P[x]` is the target's after token
-x and `Q[x]` the draft's, the root being token 0. `texts` gives the first `LENGTH`
-tokens of every row, whose law is enumerated in `LAW`.
+x and `Q[x]` the draft's, the root being token 0. Both are laws at temperature `T`: the
+draft's raw logits are `T` log Q. `texts` gives the first `LENGTH` tokens of every row,
+whose law is enumerated in `LAW`.
 """
 
 import functools
@@ -14,12 +15,12 @@ import numpy as np
 from flax import struct
 
 from decoding import base, tree
+from decoding.transforms import temperature
 from decoding.tree_building import grow
 from models.base import ModelOutput
 from tests import oracles
-from tests.decoding.drafters.kit import IDENTITY
 
-V, LENGTH = 4, 3
+V, LENGTH, T = 4, 3, 0.9
 N = 20_000  # rows of a law test; seed 0
 LEVEL, FAULT = 1e-4, 1e-6  # p-values: a sound build fails 1 time in 10^4
 
@@ -43,41 +44,58 @@ class Cache:
 
 
 def model(params, cache, block, taps=()):
-    """The draft: a look-up in `params`; a node's state is its token, one-hot."""
+    """The draft: raw logits from `params`; a node's state is its token, one-hot."""
     hidden = {tap: jax.nn.one_hot(block.tokens, V) for tap in taps}
-    return ModelOutput(jnp.log(params)[block.tokens], hidden), cache
+    return ModelOutput(params[block.tokens], hidden), cache
+
+
+def grown(topology: base.Topology, rows: int, q, seed, params=None) -> base.TokenTree:
+    """Trees that the draft `q` [V, V] grows after token 0; `params` for a `watch`."""
+    return grown_from(topology, rows, raw(q), seed, params)
+
+
+def raw(q: np.ndarray) -> jax.Array:
+    """float32: logits that temperature `T` makes those of the laws `q` [..., V]."""
+    with np.errstate(divide="ignore"):
+        return jnp.asarray(T * np.log(q), jnp.float32)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def grown(topology: base.Topology, rows: int, q, seed, params=None) -> base.TokenTree:
-    """Trees that the draft `q` [V, V] grows after token 0; `params` for a `watch`."""
-    keys = jax.random.split(jax.random.key(seed), rows + 1)
-    gumbel = jax.random.gumbel(keys[0], (topology.depth + 1, rows, V))
+def grown_from(topology, rows, logits, seed, params=None) -> base.TokenTree:
+    """`grown` by raw logits [V, V], and so in one program for all drafts."""
+    keys, gumbel = noise(topology, rows, seed)
     length = jnp.ones((rows,), jnp.int32)
+    tokens = jnp.zeros((rows, 4), jnp.int32)
+    law = temperature.transform(T)
     ctx = base.Context(
         params=params or {},
-        tokens=jnp.zeros((rows, 4), jnp.int32),
+        tokens=tokens,
         length=length,
         cache=None,
-        law=IDENTITY,
-        transform=base.State(),
+        law=law,
+        transform=jax.vmap(law.init)(tokens, length),
         noise=lambda position: gumbel[position[0] - 1],
         active=length > 0,
     )
-    q = jnp.asarray(q, jnp.float32)
-    root = jnp.broadcast_to(jnp.log(q[0]), (rows, V))
+    root = jnp.broadcast_to(logits[0], (rows, V))
     state = topology.init(rows)
     own = (
         () if topology.watch is None else jnp.broadcast_to(jnp.eye(1, V), (rows, 1, V))
     )
-    args = (model, q, Cache(length - 1), ctx, topology, keys[1:], state, root, own)
+    args = (model, logits, Cache(length - 1), ctx, topology, keys, state, root, own)
     return grow.grow(*args)[0]
 
 
+def noise(topology: base.Topology, rows: int, seed: int) -> tuple[jax.Array, jax.Array]:
+    """The drafts' keys [rows], and the positions' noise float32[depth + 1, rows, V]."""
+    keys = jax.random.split(jax.random.key(seed), rows + 1)
+    return keys[1:], jax.random.gumbel(keys[0], (topology.depth + 1, rows, V))
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _texts(topology, verifier, p, q, seed, params=None):
-    nodes = grown(topology, N, q, seed, params)
-    logits = jnp.log(jnp.asarray(p, jnp.float32))
+def _texts(topology, verifier, p, logits, seed, params=None):
+    nodes = grown_from(topology, N, logits, seed, params)
+    logits = jnp.log(jnp.asarray(p, jnp.float32))  # warped
     keys = jax.random.split(jax.random.key(seed + 1), N)
 
     def one(key, nodes):
@@ -100,7 +118,7 @@ def _texts(topology, verifier, p, q, seed, params=None):
 
 def accepted_and_fit(topology, verifier, p=P, q=Q, params=None) -> tuple[float, float]:
     """Drafts accepted a round, and the p-value of the texts' law."""
-    tokens, count = _texts(topology, verifier, p, q, 0, params)
+    tokens, count = _texts(topology, verifier, p, raw(q), 0, params)
     counts = np.zeros((V,) * LENGTH, np.int64)
     np.add.at(counts, tuple(np.asarray(tokens).T), 1)
     return float(count.mean()), oracles.chi_square(counts, LAW)

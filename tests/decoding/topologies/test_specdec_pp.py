@@ -34,7 +34,7 @@ ROWS = 2000
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _grown(length, least, free, draw, params, q, threshold):
+def _grown(length, least, free, draw, params, logits, threshold):
     """One program for all heads, laws and thresholds."""
     sound = specdec_pp.topology(
         length=length, least=least, blocks=0, free=free, draw=draw
@@ -45,14 +45,14 @@ def _grown(length, least, free, draw, params, q, threshold):
         return base.State(row.replace(threshold=jnp.full((batch,), threshold)))
 
     topology = sound._replace(init=init)
-    return kit.grown.__wrapped__(topology, ROWS, q, 0, params)
+    return kit.grown_from.__wrapped__(topology, ROWS, logits, 0, params)
 
 
 def grown(
     params, threshold, q=kit.Q, length=6, least=1, free=True, draw=base.POINT
 ) -> base.TokenTree:
     """Chains of all rows; drawn ones differ."""
-    return _grown(length, least, free, draw, params, jnp.asarray(q), threshold)
+    return _grown(length, least, free, draw, params, kit.raw(q), threshold)
 
 
 def lengths(nodes: base.TokenTree) -> list[int]:
