@@ -157,7 +157,7 @@ def _best_set(values: Array, holds: Callable[[Array], Array]) -> Array:
             probe = t | (jnp.uint32(1) << (31 - i).astype(jnp.uint32))
             return jnp.where(holds(image >= probe[..., None]), probe, t)
 
-        return lax.fori_loop(0, 32, settle, jnp.zeros(image.shape[:-1], jnp.uint32))
+        return lax.fori_loop(0, 32, settle, jnp.zeros_like(image[..., 0]))
 
     return one_buffer.two_passes(
         _image(values), threshold, lambda image, t: image >= t[..., None]

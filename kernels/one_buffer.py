@@ -38,7 +38,7 @@ def two_passes(
             lambda: (found, second(values, found)),
         )
 
-    start = tuple(jnp.zeros(x.shape, x.dtype) for x in (statistic, result))
+    start = jax.tree.map(jnp.zeros_like, (statistic, result))
     return lax.fori_loop(0, 2, turn, start)
 
 

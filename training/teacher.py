@@ -72,7 +72,7 @@ class Teacher:
             p = lax.stop_gradient(self.head(law))
             inside = jnp.ones(p.shape[:-1], bool)
             if kept is not None:
-                inside = vocab.maximum(p[..., kept]) >= vocab.maximum(p)
+                inside = vocab.near_best_mask(p, lambda best: best)[..., kept].any(-1)
                 p = p[..., kept]
             return p, draft, vocab.argmax(draft) == vocab.argmax(p), inside
         if kept is not None:
