@@ -91,10 +91,10 @@ class Verdict:
 class Outcome:
     """One round as a drafter may learn from it.
 
-    A chunk of the prompt comes in the same form: a chain whose nodes are all accepted
-    and whose extra token is the next of the prompt; logits are None there unless the
-    drafter sets `prompt_logits`, and `warped` is None, which tells a chunk from a
-    round. Rows with `active` false commit nothing.
+    A chunk of the prompt (`is_prompt`) comes in the same form: a chain whose nodes are
+    all accepted and whose extra token is the next of the prompt. Its logits are None
+    unless the drafter sets `prompt_logits`; `warped` is None. Rows with `active` false
+    commit nothing.
     """
 
     tree: TokenTree
@@ -102,6 +102,7 @@ class Outcome:
     target: ModelOutput  # raw
     warped: Array | None  # float32[B, N, V]: after the transform
     active: Array  # bool[B]
+    is_prompt: bool = struct.field(pytree_node=False, default=False)
 
 
 @dataclass(frozen=True)

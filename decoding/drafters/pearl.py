@@ -100,7 +100,7 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, tail = state.row
-        if outcome.warped is None:
+        if outcome.is_prompt:
             cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, tail))
         verdict = outcome.verdict

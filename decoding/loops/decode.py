@@ -321,7 +321,7 @@ def prefill(
         token = jnp.take_along_axis(carry.tokens, at, 1)[:, 0]
         path = jnp.broadcast_to(nodes.parents[:, 1:] + 1, (count.shape[0], nodes.depth))
         verdict = base.Verdict(path, count - 1, token)
-        outcome = base.Outcome(nodes, verdict, out, None, count > 0)
+        outcome = base.Outcome(nodes, verdict, out, None, count > 0, is_prompt=True)
         cache, policy = program.policy.retain(carry.policy, cache, out, nodes, verdict)
         after = replace(
             carry,

@@ -211,7 +211,7 @@ def test_fault_draft_cache_keeps_one_too_many():
     sound = run.parts.program.drafter
 
     def observe(ctx, state, outcome):
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return sound.observe(ctx, state, outcome)
         cache, row = sound.observe(ctx, state, outcome).row
         full = outcome.active & (outcome.verdict.count == sound.depth)
