@@ -245,7 +245,7 @@ class _Piece:
     def flops(self) -> float:
         """Operations of one round's draft, by the compiler's count."""
         parts = self.bench.compose(Case(self.method, max(self.config.temperatures)))
-        engine, params = engines.decoder(parts), self.bench.params(self.bench.lm)
+        engine, params = engines.engine(parts), self.bench.params(self.bench.lm)
         keys = engines.request_keys(self.seed, 1, 1)
         limits = [len(self.first) + self.bench.new_tokens]
         state = engine.start(

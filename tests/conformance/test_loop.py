@@ -23,7 +23,7 @@ RECYCLING = CASES["token_recycling"]
 
 def compiled() -> int:
     """Programs compiled so far in this process."""
-    return sum(len(d._compiled) for d in engines._DECODERS.values())
+    return sum(len(d._compiled) for d in engines._ENGINES.values())
 
 
 def halfway(run: kit.Run, rounds: int = 3, **fields) -> decode.DecodeState:
