@@ -127,9 +127,9 @@ def _after_tail(ctx: base.Context, tail: Tail, vocab_size: int) -> base.Context:
         # The logits of a tail that was drafted a round ago are gone: a transform that
         # remembers logits takes zeros for them, here and in no committed state.
         none = jnp.zeros((batch, vocab_size), jnp.float32)
-        advance = tree.over_rows(ctx.law.advance, 2)
+        advance = tree.over_rows(ctx.law.advance, 3)
         for i in range(size):
-            moved = advance(state, tail.tail[:, i], none)
+            moved = advance(state, tail.tail[:, i], none, {})
             state = adaptive_chain.select(i < tail.count, moved, state)
     return replace(
         ctx,

@@ -123,13 +123,13 @@ def round_(
     logits: Any = out.logits
     aux, caches = _streams(program, params, state, block, draft)
 
-    at_nodes = tree.node_states(program.transform, state.transform, draft, logits)
+    at_nodes = tree.node_states(program.transform, state.transform, draft, logits, aux)
     apply = jax.vmap(program.transform.apply, in_axes=(base.ROWS, 0, 0))
     warped = jax.vmap(apply, in_axes=(base.ROWS, 0, 0))(at_nodes, logits, aux)
     verdict = _verify(program, state, draft, out, warped)
 
     tokens, count = tree.committed(draft, verdict)
-    new, stop, ended = _cut(program, state, tokens, count)
+    new, stop, ended = _cut(program, state, cache, tokens, count)
     new = jnp.where(active, new, 0)
     # A draft that ends a text is a draft still.
     drafts = jnp.minimum(new, tree.drafted(verdict))
@@ -137,7 +137,7 @@ def round_(
     verdict = base.Verdict(verdict.path, new - 1, token, verdict.drafted)
     outcome = base.Outcome(draft, verdict, out, warped, active)
 
-    cache, policy = program.policy.retain(state.policy, cache, out, draft, verdict)
+    cache, policy = program.policy.retain(state.policy, cache, outcome)
     caches[TARGET] = cache
     for name in program.streams:
         caches[name] = caches[name].commit(verdict.path, verdict.count, draft.linear)
@@ -147,7 +147,7 @@ def round_(
         roots={name: jnp.where(active, token, r) for name, r in state.roots.items()},
         caches=caches,
         drafter=drafter,
-        transform=_advance(program, state, at_nodes, outcome),
+        transform=_advance(program, state, at_nodes, aux, outcome),
         policy=policy,
         stop=stop,
         counters=_count(state.counters, outcome, new, drafts),
@@ -214,8 +214,11 @@ def _verify(program, state, draft, out, warped):
     )
 
 
-def _cut(program, state, tokens, count):
-    """How many of the committed tokens hold: up to EOS, a stop string or the limit."""
+def _cut(program, state, cache, tokens, count):
+    """How many of the committed tokens hold: up to EOS, a stop string or the limit.
+
+    The policy's room cuts too, and such a row goes on.
+    """
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     ends = jnp.isin(tokens, jnp.asarray(program.eos, jnp.int32))
     stop, reached = state.stop, [state.stop.row]
@@ -225,9 +228,11 @@ def _cut(program, state, tokens, count):
         ends = ends | stop_strings.matched(stop.shared, jnp.stack(reached[1:], 1))
     ends = ends & (index < count[:, None])
     first = jnp.where(ends.any(1), jnp.argmax(ends, 1).astype(jnp.int32) + 1, count)
-    room = state.limit - state.length
-    new = jnp.minimum(first, room)
-    ended = (ends.any(1) & (first <= room)) | (new >= room)
+    limit = state.limit - state.length
+    new = jnp.minimum(first, limit)
+    if program.policy.room is not None:
+        new = jnp.minimum(new, program.policy.room(state.policy, cache, tokens))
+    ended = (ends.any(1) & (first <= new)) | (new >= limit)
     if program.stop:
         at = jnp.where(state.done, 0, new)[:, None]
         kept = jnp.take_along_axis(jnp.stack(reached, 1), at, 1)[:, 0]
@@ -255,7 +260,7 @@ def _write(state, outcome, tokens, new, drafts):
     )
 
 
-def _advance(program, state, at_nodes, outcome):
+def _advance(program, state, at_nodes, aux, outcome):
     """The transform's state after the last committed token."""
     transform = program.transform
     if transform.advance is None:
@@ -263,8 +268,11 @@ def _advance(program, state, at_nodes, outcome):
     node = tree.last_node(outcome.verdict)
     row = jax.tree.map(lambda x: tree.pick(x, node), at_nodes.row)
     before = base.State(row, at_nodes.shared)
-    logits = tree.pick(outcome.target.logits, node)
-    moved = tree.over_rows(transform.advance, 2)(before, outcome.verdict.token, logits)
+    logits, aux = jax.tree.map(
+        lambda x: tree.pick(x, node), (outcome.target.logits, aux)
+    )
+    step = tree.over_rows(transform.advance, 3)
+    moved = step(before, outcome.verdict.token, logits, aux)
     return masked(outcome.active, moved, state.transform)
 
 

@@ -33,7 +33,16 @@ def prefill(
     def body(carry: DecodeState) -> DecodeState:
         cache = carry.caches[TARGET]
         block, nodes, count = _chunk(carry.tokens, carry.length, cache, program.chunk)
-        block = replace(block, logits_at=wants)
+        if program.policy.room is not None:
+            ahead = _chunk(carry.tokens[:, 1:], carry.length, cache, program.chunk)[0]
+            room = program.policy.room(carry.policy, cache, ahead.tokens)
+            count = jnp.minimum(count, room)
+            nodes = tree.chain(block.tokens[:, 0], block.tokens[:, 1:], count - 1)
+        slots, visibility = program.policy.place(carry.policy, cache, nodes)
+        # What is past a row's chunk is written nowhere: it has no place in a page.
+        index = jnp.arange(program.chunk, dtype=jnp.int32)
+        slots = jnp.where(index < count[:, None], slots, cache.size + index)
+        block = replace(block, slots=slots, visibility=visibility, logits_at=wants)
         weights = program.drafter.weights(params, carry.drafter)
         out, cache = program.model(weights, cache, block, program.taps)
         start = carry.caches[TARGET].length
@@ -42,7 +51,7 @@ def prefill(
         path = jnp.broadcast_to(nodes.parents[:, 1:] + 1, (count.shape[0], nodes.depth))
         verdict = base.Verdict(path, count - 1, token)
         outcome = base.Outcome(nodes, verdict, out, None, count > 0, is_prompt=True)
-        cache, policy = program.policy.retain(carry.policy, cache, out, nodes, verdict)
+        cache, policy = program.policy.retain(carry.policy, cache, outcome)
         after = replace(
             carry,
             caches={**carry.caches, TARGET: cache},

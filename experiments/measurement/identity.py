@@ -125,7 +125,7 @@ def _warped(
         state = lax.fori_loop(
             0,
             said,
-            lambda j, s: advance(s, tokens[length + j], raw[length - 1 + j]),
+            lambda j, s: advance(s, tokens[length + j], raw[length - 1 + j], {}),
             state,
         )
     return transform.apply(state, raw[length + said - 1], {})
