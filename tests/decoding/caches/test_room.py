@@ -1,5 +1,7 @@
 """A policy's room: rounds and prompt chunks end where it says, and the text stays."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -38,8 +40,8 @@ def lengths(one: kit.Run) -> tuple[list, list]:
 
 def crossed(seen: list) -> int:
     """Rounds in which a row passed a multiple of EVERY without stopping at it."""
-    pairs = zip(seen, seen[1:])
-    return sum((b - 1) // EVERY > a // EVERY for x, y in pairs for a, b in zip(x, y))
+    moves = [move for x, y in itertools.pairwise(seen) for move in zip(x, y)]
+    return sum((after - 1) // EVERY > before // EVERY for before, after in moves)
 
 
 @pytest.mark.parametrize("chunk", [3, 16])
@@ -62,9 +64,8 @@ def test_prompt_chunks_are_cut():
         def retain(state, cache, outcome, sound=sound, met=met):
             after, state = sound.retain(state, cache, outcome)
             if outcome.is_prompt:
-                jax.debug.callback(
-                    lambda n, met=met: met.update(n.tolist()), after.length
-                )
+                note = lambda n, met=met: met.update(n.tolist())
+                jax.debug.callback(note, after.length)
             return after, state
 
         one.alter(policy=sound._replace(retain=retain)).start(PROMPTS)
