@@ -1,5 +1,7 @@
 """Packaging of decodax; tool settings live in pyproject.toml."""
 
+import runpy
+
 from setuptools import find_packages, setup
 
 FOLDERS = ("configs", "decoding", "experiments", "kernels", "models", "training")
@@ -48,7 +50,7 @@ EXTRAS = {
 
 setup(
     name="decodax",
-    version="0.1.0",
+    version=runpy.run_path("decoding/version.py")["__version__"],
     description="Language-model decoding research in JAX: trees, drafts, kernels.",
     license="Apache-2.0",
     python_requires=">=3.11",

@@ -3,6 +3,18 @@
 from decoding.api import Output, generate
 from decoding.base import Stream
 from decoding.catalogue import Card, Spec
-from decoding.compose import Method
+from decoding.listing import cite, methods
+from decoding.method import Method
+from decoding.version import __version__
 
-__all__ = ["Card", "Method", "Output", "Spec", "Stream", "generate"]
+__all__ = [
+    "Card",
+    "Method",
+    "Output",
+    "Spec",
+    "Stream",
+    "__version__",
+    "cite",
+    "generate",
+    "methods",
+]

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from decoding import base, compose, state_sharding, stats
+from decoding import base, compose, recipes, state_sharding, stats
 from decoding.automata import stop_strings
 from decoding.catalogue import Spec
-from decoding.compose import Method
 from decoding.loops import engines, initial_state
+from decoding.method import Method
 from models.distributed import sharding
 from models.errors import PromptError
 
@@ -56,7 +56,7 @@ def generate(
     Args:
         lm: what `models.load` returns.
         prompts: texts, or token lists of any lengths.
-        method: a recipe of configs/ or a `Method`.
+        method: a name or path that `recipes.config` resolves, or a `Method`.
         temperature: 0 decodes greedily.
         transforms: applied after the method's own, warpers after the temperature.
         n: samples per prompt; sample 0 is the text of `n=1`.
@@ -73,7 +73,7 @@ def generate(
             cannot be served (a paged cache's pool is too small for it).
         MethodError: an unknown method, or parts that do not fit together.
     """
-    chosen: Any = compose.recipe(method) if type(method) is str else method
+    chosen: Any = recipes.method(method) if type(method) is str else method
     if transforms:
         every = (*chosen.transforms, *transforms)
         chosen = replace(chosen, transforms=every)

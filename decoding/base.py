@@ -69,7 +69,7 @@ class TokenTree:
     kind: Array  # int32[B, N]: PAD | CANDIDATE | AUX; the root counts as CANDIDATE
     logits: Array | None = None  # float32[B, N, V]
     calls: Array | int = 0  # int32[B] or int: model calls that made the draft
-    slots: Array | None = None  # int32[B, N]: see `grow.commit`; None: node i in i
+    slots: Array | None = None  # int32[B, N]: see `draft_model.commit`; None: i in i
     draw: str = struct.field(pytree_node=False, default=POINT)
     depth: int = struct.field(pytree_node=False, default=0)  # bound on node depth
     linear: bool = struct.field(pytree_node=False, default=False)  # parents[i] == i - 1

@@ -7,8 +7,8 @@ arguments of its factory, and a folder names its factory and interface.
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from decoding import base
@@ -31,16 +31,24 @@ FACTORIES = {
 class Card:
     """What a method is: its source, its guarantee, and what its factory is handed.
 
+    `family` groups the methods of a folder, such as "training-free" or "truncation".
     `needs` are the factory's parameters that the catalogue fills in (see `Spec.build`).
-    `trained` says that it wants weights of its own. `cite` is BibTeX. `draws` are those
-    that a topology offers; it is handed the verifier's favourite among them.
+    `data` are the arguments that only fill arrays of the state (numbers, tables,
+    sources): compositions that differ in them share one compiled program. All other
+    arguments shape it. `trained` says that the method wants weights of its own. `cite`
+    is BibTeX. `examples` are arguments for the test suite, where the factory's defaults
+    are absent or larger than a test needs. `draws` are those that a topology offers; it
+    is handed the verifier's favourite among them.
     """
 
     paper: str
     guarantee: str
+    family: str = ""
     needs: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
     trained: bool = False
     cite: str = ""
+    examples: Mapping[str, Any] = field(default_factory=dict)
     draws: tuple[str, ...] = base.DRAWS
 
 
@@ -63,9 +71,9 @@ class Spec:
 
     @property
     def static(self) -> tuple:
-        """What a compiled program depends on: floats live in the state instead."""
-        kept = {k: v for k, v in self.arguments.items() if type(v) is not float}
-        return (self.name, *kept.items())
+        """The arguments that shape a compiled program: all but those of `Card.data`."""
+        data = self.card.data
+        return (self.name, *(x for x in self.arguments.items() if x[0] not in data))
 
     @property
     def module(self) -> Any:
@@ -75,11 +83,23 @@ class Spec:
     def card(self) -> Card:
         return self.module.CARD
 
+    @property
+    def factory(self) -> Callable:
+        """The function of the file that makes the component."""
+        return getattr(self.module, FACTORIES[self.name.split("/")[0]])
+
+    @property
+    def required(self) -> list[str]:
+        """Arguments that have no default, are not given, and are not filled in."""
+        parameters = inspect.signature(self.factory).parameters
+        given = {*self.arguments, *self.card.needs}
+        return [
+            n for n, p in parameters.items() if p.default is p.empty and n not in given
+        ]
+
     def build(self, available: Mapping[str, Any]) -> Any:
         """Call the factory. Parameters named in `CARD.needs` come from `available`."""
-        folder = self.name.split("/")[0]
-        factory = getattr(self.module, FACTORIES[folder])
-        known = inspect.signature(factory).parameters
+        known = inspect.signature(self.factory).parameters
         for name in self.arguments:
             if name not in known:
                 mine = [p for p in known if p not in self.card.needs]
@@ -95,7 +115,7 @@ class Spec:
             elif known[name].default is inspect.Parameter.empty:
                 raise MethodError(f"{self.name} needs {name!r}: {_remedy(name)}")
         try:
-            return factory(**{**filled, **self.arguments})
+            return self.factory(**{**filled, **self.arguments})
         except DecodaxError:
             raise
         except (TypeError, ValueError) as error:

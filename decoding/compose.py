@@ -1,141 +1,18 @@
-"""From names to a program: a `Method` is resolved, checked and put together here."""
+"""From a method to a program: every part is built, and what cannot work is refused."""
 
-import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from decoding import base, catalogue, transform_chain
+from decoding import base, transform_chain
 from decoding.automata import stop_strings
 from decoding.catalogue import Spec
 from decoding.loops.decode import Program
+from decoding.method import PLAIN, Method
 from models.errors import MethodError
 from models.text import hf_tokenizer
-
-ROLES = {  # and the folder that each is chosen from
-    "drafter": "drafters",
-    "verifier": "verifiers",
-    "topology": "topologies",
-    "policy": "caches",
-}
-
-# Folders of configs/ whose recipes may name a method, in the order of the search.
-RECIPES = ("methods", "heads")
-
-
-@dataclass(frozen=True)
-class Method:
-    """A composed decoding method.
-
-    `verifier` None is the default: greedy at temperature 0, Gumbel-coupled above it,
-    where the text is a function of seed, request and target alone.
-    """
-
-    drafter: Spec = field(default_factory=lambda: Spec("drafters/plain"))
-    verifier: Spec | None = None
-    topology: Spec | None = None
-    transforms: tuple[Spec, ...] = ()
-    policy: Spec = field(default_factory=lambda: Spec("caches/dense"))
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "transforms", tuple(self.transforms))
-
-
-def recipe_config(name: str) -> Any:
-    """The `ConfigDict` of `configs/methods/<name>.py` or `configs/heads/<name>.py`.
-
-    `heads/<name>` names the second where both exist.
-
-    Raises:
-        MethodError: there is no such recipe, or it names no part of a method.
-    """
-    folder, _, stem = name.rpartition("/")
-    for package in [folder] if folder else RECIPES:
-        if package in RECIPES and stem in _stems(package):
-            config = _config(package, stem)
-            if _names_a_part(config):
-                return config
-            raise MethodError(
-                f"the recipe configs/{package}/{stem}.py names no method, so that "
-                f"nothing can be decoded with it; recipes that do: {recipes()}"
-            )
-    raise MethodError(f"no recipe {name!r} in configs/; there are {recipes()}")
-
-
-def recipe(name: str) -> Method:
-    """The method of a recipe; see `recipe_config`."""
-    return from_config(recipe_config(name).method)
-
-
-def recipes() -> list[str]:
-    """Names of the recipes that name one method."""
-    found = {
-        stem
-        for package in RECIPES
-        for stem in _stems(package)
-        if _names_a_part(_config(package, stem))
-    }
-    return sorted(found)
-
-
-def _stems(package: str) -> list[str]:
-    folder = importlib.import_module(f"configs.{package}").__path__
-    return [info.name for info in catalogue.pkgutil.iter_modules(folder)]
-
-
-def _config(package: str, stem: str) -> Any:
-    return importlib.import_module(f"configs.{package}.{stem}").get_config()
-
-
-def _names_a_part(config: Any) -> bool:
-    return bool(set(config.get("method", ())) & {*ROLES, "transforms"})
-
-
-def from_config(config: Mapping[str, Any]) -> Method:
-    """A method from strings: `{"drafter": "drafters/x"}`, or a dict for the spec."""
-
-    def spec(value: Any, *folders: str) -> Spec:
-        fields = {"name": value} if type(value) is str else _fields(value)
-        named = fields.get("name")
-        if type(named) is not str or named.partition("/")[0] not in folders:
-            raise MethodError(
-                f"{value!r}: write {folders[0]}/file, or a dict with it as the name"
-            )
-        if not all(type(field) is str for field in fields):
-            raise MethodError(f"{value!r}: arguments have names")
-        return Spec(**fields)
-
-    given = _fields(config)
-    unknown = set(given) - {*ROLES, "transforms"}
-    if unknown:
-        known = (*ROLES, "transforms")
-        raise MethodError(f"a method has no {sorted(unknown, key=str)}; it has {known}")
-    parts = {r: spec(given[r], f) for r, f in ROLES.items() if given.get(r)}
-    listed = given.get("transforms", ())
-    if type(listed) not in (list, tuple):
-        raise MethodError(f"transforms={listed!r}: write a list")
-    transforms = tuple(spec(v, "transforms", "constraints") for v in listed)
-    return Method(transforms=transforms, **parts)
-
-
-def to_config(method: Method) -> dict[str, Any]:
-    """The dict that `from_config` reads `method` from; JSON holds it."""
-
-    def written(spec: Spec) -> dict[str, Any]:
-        return {"name": spec.name, **spec.arguments}
-
-    parts = {role: getattr(method, role) for role in ROLES}
-    found: dict[str, Any] = {r: written(s) for r, s in parts.items() if s is not None}
-    return found | {"transforms": [written(s) for s in method.transforms]}
-
-
-def _fields(value: Any) -> dict[Any, Any]:
-    """A mapping of any kind, a `ConfigDict` for one, as a dict."""
-    if not callable(getattr(value, "keys", None)):
-        raise MethodError(f"{value!r}: write a dict")
-    return dict(value)
 
 
 @dataclass(frozen=True)
@@ -206,13 +83,14 @@ def compose(
             "or a verifier that samples"
         )
     available["draw"] = verifier.draws[0]
+    drafter_spec = method.drafter or PLAIN
     if method.topology is not None:
-        if "topology" not in method.drafter.card.needs:
+        if "topology" not in drafter_spec.card.needs:
             raise MethodError(
-                f"{method.drafter.name} has no use for topology={method.topology.name}"
+                f"{drafter_spec.name} has no use for topology={method.topology.name}"
             )
         available["topology"] = topology(method.topology, verifier, available)
-    drafter = method.drafter.build(available)
+    drafter = drafter_spec.build(available)
     specs, transform = _transforms(method.transforms, temperature, available)
     missing = [s for s in transform.streams if s not in streams]
     if missing:
@@ -237,7 +115,7 @@ def compose(
         streams,
         bool(stop),
     )
-    parts = (method.drafter, method.policy, *specs)
+    parts = (drafter_spec, method.policy, *specs)
     if method.topology is not None:
         parts = (*parts, method.topology)
     models = tuple(_identity(d) for d in drafts.values())
@@ -293,9 +171,3 @@ def _transforms(
         specs = (*specs[:at], spec, *specs[at:])
         built.insert(at, spec.build(available))
     return specs, transform_chain.chain(*built)
-
-
-def with_drafter(method: Method, **arguments: Any) -> Method:
-    """The same method with other arguments for its drafter."""
-    spec = method.drafter
-    return replace(method, drafter=Spec(spec.name, **{**spec.arguments, **arguments}))

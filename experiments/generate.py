@@ -17,7 +17,7 @@ from rich.text import Text
 
 import decoding
 import models
-from decoding import compose
+from decoding import Method, recipes
 from experiments import console
 from models.errors import DecodaxError, PromptError
 from models.heads.formats import native
@@ -30,7 +30,11 @@ def define(values: flags.FlagValues) -> None:
     """The flags of the command."""
     for name, default, said in (
         ("model", "tiny", "a shipped model, or a directory in HF layout"),
-        ("method", None, "a recipe of configs/; by default the heads' own, or plain"),
+        (
+            "method",
+            None,
+            "a recipe, by name or path; by default the heads' own, or plain",
+        ),
         ("prompt", None, "the text to go on with"),
         ("mesh", "auto", 'devices as in "data=2,tensor=4"; auto: by the model\'s size'),
         ("draft", None, "draft model; by default the method's own"),
@@ -70,14 +74,15 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
     """Load, decode and stream; `out` is a rich console."""
     if values.prompt is None:
         raise PromptError('no prompt: give one, e.g. --prompt="def main("')
+    recipe: Any = {}
     if values.heads and not values.method:
-        method = compose.from_config(native.method(values.heads))
+        method = Method.from_config(native.method(values.heads))
     else:
-        method = compose.recipe(values.method or "plain")
-    needs = method.drafter.card.needs
+        recipe = recipes.config(values.method or "plain")
+        method = Method.from_config(recipe["method"])
+    needs = method.needs
     drafts: dict[str, Any] = {}
     if "draft" in needs:
-        recipe = compose.recipe_config(values.method)
         own = recipe.get("drafts", {}).get("draft", "tiny-draft")
         drafts["draft"] = models.load(values.draft or own)
     lm = models.load(values.model, mesh=values.mesh)

@@ -1,10 +1,11 @@
-"""Which method for which workload, from the figures kept in experiments/reports.
+"""Write the README's tables: methods by family, and which suits which workload.
 
 python -m experiments.readme_tables --add=runs/quickstart/report.json --name=quickstart
 python -m experiments.readme_tables --readme=README.md
 
-The first keeps a report's figures in experiments/reports/<name>.json; the second writes
-the README's table from all that were kept, which a test compares.
+The first keeps a report's figures in experiments/reports/<name>.json. The second writes
+the table of workloads from all that were kept and the table of methods from their
+cards; a test compares both.
 """
 
 import argparse
@@ -14,12 +15,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import decoding
 from experiments import console, run_folder
 from experiments.measurement import measured_row
 from models.errors import ConfigError, DecodaxError
 
 REPORTS = pathlib.Path(__file__).parent / "reports"
-BEGIN, END = "<!-- workloads: begin -->", "<!-- workloads: end -->"
+WORKLOADS = "<!-- workloads: begin -->", "<!-- workloads: end -->"
+METHODS = "<!-- methods: begin -->", "<!-- methods: end -->"
 PLAIN = "plain"
 HEADS = ("workload", "T", "fastest", "most tokens a call", "next", "report")
 
@@ -105,13 +108,31 @@ def _tokens(row: dict[str, Any]) -> str:
     return f"`{row['method']}` {row['tokens_per_call']:.2f} ({low:.2f}–{high:.2f})"
 
 
+def method_table() -> str:
+    """One Markdown row per method file, grouped by folder and family."""
+    lines = ["| family | method | guarantee | source |", "|---|---|---|---|"]
+    group = None
+    for name, family, guarantee, paper in decoding.methods():
+        here = (name.split("/")[0], family)
+        shown = family if here != group else ""
+        link = f"[`{name}`](decoding/{name}.py)"
+        lines.append(f"| {shown} | {link} | {guarantee} | {paper} |")
+        group = here
+    return "\n".join(lines)
+
+
 def fill(text: str, reports: Sequence[dict[str, Any]]) -> str:
-    """`text` with the table between its markers."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    """`text` with both tables between their markers."""
+    text = _between(text, WORKLOADS, table(reports))
+    return _between(text, METHODS, method_table())
+
+
+def _between(text: str, markers: tuple[str, str], table: str) -> str:
+    before, begin, rest = text.partition(markers[0])
+    _, end, after = rest.partition(markers[1])
     if not begin or not end:
-        raise ConfigError(f"the file has no {BEGIN} and {END} to write between")
-    return f"{before}{BEGIN}\n{table(reports)}\n{END}{after}"
+        raise ConfigError(f"the file has no {' and '.join(markers)} to write between")
+    return f"{before}{begin}\n{table}\n{end}{after}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--add", type=pathlib.Path, help="a report.json to keep")
     parser.add_argument("--name", help="of its report in experiments/reports")
     parser.add_argument("--workload", default="", help="what a replay's records are")
-    parser.add_argument("--readme", type=pathlib.Path, help="rewrite its table")
+    parser.add_argument("--readme", type=pathlib.Path, help="rewrite its tables")
     parser.add_argument("--reports", type=pathlib.Path, default=REPORTS)
     given = parser.parse_args(argv)
     try:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import models
-from decoding import compose
+from decoding import Method, compose, recipes
 from decoding.serving import prompt_set
 from models.distributed import sharding
 from models.errors import DataError, DecodaxError
@@ -41,7 +41,7 @@ def distill(
     path: str | pathlib.Path,
     settings: Settings = Settings(),  # noqa: B008 (immutable)
     batch: int = 8,
-    method: compose.Method | None = None,
+    method: Method | None = None,
     drafts: Mapping[str, Any] | None = None,
     most: Sequence[int] | None = None,
 ) -> int:
@@ -57,11 +57,11 @@ def distill(
     given = [[int(t) for t in prompt] for prompt in prompts]
     lengths = most or [settings.max_new_tokens] * len(given)
     rows = [prompt_set.Prompt(row, new) for row, new in zip(given, lengths)]
-    chosen = method or compose.recipe("plain")
+    chosen = method or recipes.method("plain")
     parts = compose.compose(chosen, lm, settings.temperature, drafts)
     if parts.guarantee == "LOSSY":
         raise DataError(
-            f"{chosen.drafter.name} does not write the target's own text here: use a "
+            f"{chosen.drafter} does not write the target's own text here: use a "
             "lossless method"
         )
     params = {"target": lm.params}
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.out,
             settings,
             given.batch,
-            compose.recipe(given.method),
+            recipes.method(given.method),
             drafts,
             [p.new for p in requests],
         )

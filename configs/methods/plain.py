@@ -9,5 +9,5 @@ import ml_collections
 
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
-    config.method = {"drafter": "drafters/plain"}
+    config.method = {"drafter": None}
     return config

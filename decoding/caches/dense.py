@@ -5,7 +5,9 @@ import jax.numpy as jnp
 from decoding import base, tree
 from decoding.catalogue import Card
 
-CARD = Card(paper="baseline: full key-value cache", guarantee=base.LAW)
+CARD = Card(
+    paper="baseline: full key-value cache", guarantee=base.LAW, family="full cache"
+)
 
 
 def policy() -> base.CachePolicy:

@@ -37,6 +37,8 @@ from models.errors import ConstraintError
 CARD = Card(
     paper="Efficient guided generation, arXiv 2307.09702",
     guarantee=base.LAW,
+    family="grammar",
+    data=("pattern",),
     needs=("tokenizer", "eos", "vocab_size"),
 )
 

@@ -52,7 +52,12 @@ from decoding.catalogue import Card
 from decoding.text_lookup import suffix_array, suffix_match
 from models.errors import MethodError
 
-CARD = Card(paper="ADED, arXiv 2407.12021", guarantee=base.LAW)
+CARD = Card(
+    paper="ADED, arXiv 2407.12021",
+    guarantee=base.LAW,
+    family="training-free",
+    data=("boost", "cap", "c1", "c2", "datastore"),
+)
 
 PROBES = 8
 

@@ -37,6 +37,7 @@ from models.heads.modules import decoder_layer
 CARD = Card(
     paper="Chimera, arXiv 2402.15758",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )

@@ -34,6 +34,7 @@ from models.heads.modules import decoder_layer
 CARD = Card(
     paper="Clover-2, arXiv 2408.00264 (Clover, arXiv 2405.00263)",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )

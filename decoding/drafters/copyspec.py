@@ -25,7 +25,9 @@ from decoding.catalogue import Card
 from decoding.text_lookup import suffix_match
 from models.errors import MethodError
 
-CARD = Card(paper="CopySpec, arXiv 2502.08923", guarantee=base.LAW)
+CARD = Card(
+    paper="CopySpec, arXiv 2502.08923", guarantee=base.LAW, family="training-free"
+)
 
 
 def drafter(gamma: int = 3, copy: int = 10) -> base.Drafter:

@@ -27,11 +27,12 @@ from jax import Array
 from decoding import base
 from decoding.catalogue import Card
 from decoding.drafters import copyspec, model
-from decoding.tree_building import grow
+from decoding.tree_building import draft_model
 
 CARD = Card(
     paper="CopySpec, arXiv 2502.08923",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "topology"),
     trained=True,
 )
@@ -72,7 +73,7 @@ def drafter(
             count = outcome.verdict.count
             own = jnp.where(row.copied, jnp.minimum(count, 0), count)
             active = outcome.active & ~row.copied
-            seen = grow.part(outcome, topology, own, active)
+            seen = draft_model.part(outcome, topology, own, active)
         inner = writer.observe(ctx, base.State(row.written, state.shared), seen)
         return base.State(replace(row, written=inner.row), inner.shared)
 

@@ -38,7 +38,13 @@ from decoding.catalogue import Card
 from decoding.tree_building import adaptive_chain
 from models.errors import MethodError
 
-CARD = Card(paper="DEL, arXiv 2504.05598", guarantee=base.LAW, needs=("model", "draw"))
+CARD = Card(
+    paper="DEL, arXiv 2504.05598",
+    guarantee=base.LAW,
+    family="self-speculative",
+    data=("decay",),
+    needs=("model", "draw"),
+)
 
 
 @struct.dataclass

@@ -28,12 +28,14 @@ from jax import Array
 
 from decoding import base, tree, vocab
 from decoding.catalogue import Card
-from decoding.tree_building import adaptive_chain, grow
+from decoding.tree_building import adaptive_chain, draft_model
 from models.errors import MethodError
 
 CARD = Card(
     paper="Entropy adaptive decoding, arXiv 2502.06833",
     guarantee=base.LAW,
+    family="switching",
+    data=("threshold",),
     needs=("draft", "draw"),
     trained=True,
 )
@@ -87,7 +89,7 @@ def drafter(
 
     def rule(switch: Switch, step: adaptive_chain.Step):
         small = ~switch.large  # only the first draft may find it false
-        after = adaptive_chain.select(
+        after = tree.masked(
             small, base.State(note(switch, step.raw)), base.State(switch)
         )
         return after.row, small, ~after.row.large
@@ -95,7 +97,7 @@ def drafter(
     def propose(keys, ctx: base.Context, state: base.State):
         cache, switch = state.row
         params = ctx.params["draft"]
-        logits, cache = grow.root_logits(model, params, cache, ctx)
+        logits, cache = draft_model.root_logits(model, params, cache, ctx)
         call = adaptive_chain.caller(model, params)
         chain = adaptive_chain.drafted(
             call, cache, ctx, keys, draw, logits, length, rule, switch
@@ -106,7 +108,7 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, switch = state.row
         if outcome.is_prompt:
-            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, switch))
         cache = adaptive_chain.keep(cache, outcome)
         rows = jnp.arange(cache.length.shape[0])
@@ -114,9 +116,7 @@ def drafter(
         assert raw is not None, "a round has logits"
         logits = raw[rows, tree.last_node(outcome.verdict)]
         spoke = outcome.active & tree.chosen(outcome.verdict)
-        after = adaptive_chain.select(
-            spoke, base.State(note(switch, logits)), base.State(switch)
-        )
+        after = tree.masked(spoke, base.State(note(switch, logits)), base.State(switch))
         return base.State((cache, after.row))
 
     return base.Drafter(init, propose, observe, length + 1, length)

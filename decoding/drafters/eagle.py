@@ -27,6 +27,7 @@ from models.heads import eagle
 CARD = Card(
     paper="EAGLE, arXiv 2401.15077",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )

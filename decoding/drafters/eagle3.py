@@ -31,6 +31,7 @@ from models.heads.modules import decoder_layer
 CARD = Card(
     paper="EAGLE-3, arXiv 2503.01840",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )

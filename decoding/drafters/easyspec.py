@@ -33,13 +33,14 @@ from jax import Array
 
 from decoding import base
 from decoding.catalogue import Card
-from decoding.tree_building import adaptive_chain, grow
+from decoding.tree_building import adaptive_chain, draft_model, grow
 from models.base import Block, Hidden, LanguageModel, ModelOutput, Tap
 from models.errors import MethodError
 
 CARD = Card(
     paper="EasySpec, arXiv 2502.02493",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "topology"),
     trained=True,
 )
@@ -67,8 +68,8 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
         params = ctx.params["draft"]
         # A row that committed nothing reads its root again.
         cache = replace(cache, length=jnp.minimum(cache.length, ctx.length - 1))
-        wanted = grow.taps(topology)
-        logits, own, cache = grow.root(model, params, cache, ctx, wanted, width)
+        wanted = draft_model.taps(topology)
+        logits, own, cache = draft_model.root(model, params, cache, ctx, wanted, width)
         nodes, grown, cache = grow.grow(
             fuzzy,
             params,
@@ -87,7 +88,7 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
         if outcome.is_prompt:
-            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
         grown = topology.adapt(base.State(row, state.shared), outcome)
         return base.State((cache, grown.row), grown.shared)

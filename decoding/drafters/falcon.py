@@ -42,6 +42,7 @@ from models.heads.modules import decoder_layer
 CARD = Card(
     paper="Falcon, arXiv 2412.12639",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )

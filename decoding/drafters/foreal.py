@@ -29,12 +29,14 @@ from jax import Array
 
 from decoding import base, tree
 from decoding.catalogue import Card
-from decoding.tree_building import adaptive_chain, grow
+from decoding.tree_building import adaptive_chain, draft_model
 from models.errors import MethodError
 
 CARD = Card(
     paper="FoReaL-Decoding, arXiv 2506.06998",
     guarantee=base.LAW,
+    family="switching",
+    data=("gate", "terminators"),
     needs=("draft", "draw", "tokenizer", "vocab_size"),
     trained=True,
 )
@@ -90,7 +92,7 @@ def drafter(
             begins = small & state.shared[step.token]
             return Row(begins, left, row.gate), small, small
 
-        logits, cache = grow.root_logits(model, params, cache, ctx)
+        logits, cache = draft_model.root_logits(model, params, cache, ctx)
         call = adaptive_chain.caller(model, params)
         chain = adaptive_chain.drafted(
             call, cache, ctx, keys, draw, logits, length, rule, row
@@ -102,14 +104,14 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
         if outcome.is_prompt:
-            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
         cache = adaptive_chain.keep(cache, outcome)
         end = state.shared[outcome.verdict.token]
         left = jnp.where(end, 0, jnp.maximum(row.left - 1, 0))
         spoke = outcome.active & tree.chosen(outcome.verdict)
         said = base.State(Row(end, left, row.gate))
-        row = adaptive_chain.select(spoke, said, base.State(row)).row
+        row = tree.masked(spoke, said, base.State(row)).row
         return base.State((cache, row), state.shared)
 
     return base.Drafter(init, propose, observe, length + 1, length)

@@ -27,12 +27,14 @@ from jax import Array
 
 from decoding import base, vocab
 from decoding.catalogue import Card
-from decoding.tree_building import adaptive_chain, grow
+from decoding.tree_building import adaptive_chain, draft_model
 from models.errors import MethodError
 
 CARD = Card(
     paper="Fast and Slow Generating, arXiv 2406.12295",
     guarantee=base.LAW,
+    family="switching",
+    data=("threshold",),
     needs=("draft", "draw"),
     trained=True,
 )
@@ -76,7 +78,7 @@ def drafter(
     def propose(keys, ctx: base.Context, state: base.State):
         cache, row = state.row
         params = ctx.params["draft"]
-        logits, cache = grow.root_logits(model, params, cache, ctx)
+        logits, cache = draft_model.root_logits(model, params, cache, ctx)
         call = adaptive_chain.caller(model, params)
         chain = adaptive_chain.drafted(
             call, cache, ctx, keys, draw, logits, length, rule, row
@@ -86,7 +88,7 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
         if outcome.is_prompt:
-            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
         else:
             cache = adaptive_chain.keep(cache, outcome)
         return base.State((cache, row))

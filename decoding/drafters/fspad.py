@@ -28,6 +28,7 @@ from models.heads import fspad
 CARD = Card(
     paper="FSPAD, arXiv 2408.15562",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )

@@ -30,6 +30,7 @@ from models.heads import hidden_transfer
 CARD = Card(
     paper="Hidden Transfer, arXiv 2404.12022",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )
@@ -49,5 +50,5 @@ def drafter(heads, model, topology: base.Topology, layer: int = -1) -> base.Draf
     def weights(params: dict[str, Any], state: Any) -> Any:
         return hidden_transfer.weights(params["target"], params["heads"])
 
-    behind = aux_nodes.Riders(topology.nodes, steps, 1, vocab)
+    behind = aux_nodes.AuxNodes(topology.nodes, steps, 1, vocab)
     return aux_nodes.drafter(topology, behind, wrap, weights)

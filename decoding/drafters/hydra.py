@@ -33,6 +33,7 @@ from models.heads.modules import decoder_layer
 CARD = Card(
     paper="Hydra, arXiv 2402.05109",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )

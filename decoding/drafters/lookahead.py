@@ -47,6 +47,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="Lookahead decoding, arXiv 2402.02057",
     guarantee=base.LAW,
+    family="training-free",
     needs=("vocab_size", "eos"),
 )
 

@@ -36,6 +36,7 @@ from models.heads import ppd
 CARD = Card(
     paper="Lexical unit decoding, arXiv 2405.15208",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model"),
     trained=True,
 )
@@ -46,7 +47,7 @@ def drafter(heads, model) -> base.Drafter:
     ppd.check(heads, model.config)
     slots, copies = ppd.counts(heads)
     vocab_size = model.config.vocab_size
-    behind = aux_nodes.Riders(slots + 1, slots, copies, vocab_size)
+    behind = aux_nodes.AuxNodes(slots + 1, slots, copies, vocab_size)
 
     def init(ctx: base.Context) -> base.State:
         return base.State(behind.nothing(ctx))

@@ -30,6 +30,7 @@ from models.heads import medusa
 CARD = Card(
     paper="Medusa, arXiv 2401.10774",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )

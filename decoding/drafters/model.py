@@ -22,11 +22,12 @@ from jax import lax
 
 from decoding import base
 from decoding.catalogue import Card
-from decoding.tree_building import grow
+from decoding.tree_building import draft_model, grow
 
 CARD = Card(
     paper="Speculative decoding, arXiv 2211.17192",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "topology"),
     trained=True,
 )
@@ -51,9 +52,9 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
         if outcome.is_prompt:
-            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
-        cache = grow.commit(cache, topology, outcome)
+        cache = draft_model.commit(cache, topology, outcome)
         grown = topology.adapt(base.State(row, state.shared), outcome)
         return base.State((cache, grown.row), grown.shared)
 
@@ -72,14 +73,14 @@ def propose(
 ) -> tuple:
     """One round's tree by `model`; `state.row` is its cache and the topology's row."""
     cache, row = state.row
-    params, wanted = ctx.params["draft"], grow.taps(topology)
+    params, wanted = ctx.params["draft"], draft_model.taps(topology)
 
     def root(cache):
-        return grow.root(model, params, cache, ctx, wanted)
+        return draft_model.root(model, params, cache, ctx, wanted)
 
     def after_a_pause(cache):
         """The same where rounds without a draft have left the cache behind."""
-        cache, late = grow.catch_up(model, params, cache, ctx, CHUNK)
+        cache, late = draft_model.catch_up(model, params, cache, ctx, CHUNK)
         logits, own, cache = root(cache)
         return logits, own, late, cache
 

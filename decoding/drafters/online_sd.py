@@ -40,6 +40,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="Online speculative decoding, arXiv 2310.07177",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "topology"),
     trained=True,
 )

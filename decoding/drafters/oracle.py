@@ -19,6 +19,7 @@ from models.base import ALL, causal_block
 CARD = Card(
     paper="baseline: the target as its own draft",
     guarantee=base.LAW,
+    family="baseline",
     needs=("model", "topology"),
 )
 

@@ -35,12 +35,13 @@ from jax import Array
 
 from decoding import base, tree
 from decoding.catalogue import Card
-from decoding.tree_building import adaptive_chain, grow
+from decoding.tree_building import adaptive_chain, draft_model
 from models.errors import MethodError
 
 CARD = Card(
     paper="PEARL, arXiv 2408.11850",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "draw"),
     trained=True,
 )
@@ -84,7 +85,7 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
         cache, tail = state.row
         params = ctx.params["draft"]
         ahead = _after_tail(ctx, tail, model.config.vocab_size)
-        logits, cache = grow.root_logits(model, params, cache, ahead)
+        logits, cache = draft_model.root_logits(model, params, cache, ahead)
         call = adaptive_chain.caller(model, params)
         chain = adaptive_chain.drafted(
             call, cache, ahead, keys, draw, logits, gamma, on, ()
@@ -101,7 +102,7 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, tail = state.row
         if outcome.is_prompt:
-            cache = grow.read_prompt(model, ctx.params["draft"], cache, outcome)
+            cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, tail))
         verdict = outcome.verdict
         whole = (verdict.count == tail.count) & (verdict.token == tail.next[:, 0])
@@ -130,7 +131,7 @@ def _after_tail(ctx: base.Context, tail: Tail, vocab_size: int) -> base.Context:
         advance = tree.over_rows(ctx.law.advance, 3)
         for i in range(size):
             moved = advance(state, tail.tail[:, i], none, {})
-            state = adaptive_chain.select(i < tail.count, moved, state)
+            state = tree.masked(i < tail.count, moved, state)
     return replace(
         ctx,
         tokens=ctx.tokens.at[rows, at].set(tail.tail, mode="drop"),

@@ -6,7 +6,9 @@ Cost per call: one target call of one node a token.
 from decoding import base, tree
 from decoding.catalogue import Card
 
-CARD = Card(paper="baseline: autoregressive decoding", guarantee=base.LAW)
+CARD = Card(
+    paper="baseline: autoregressive decoding", guarantee=base.LAW, family="baseline"
+)
 
 
 def drafter() -> base.Drafter:

@@ -33,6 +33,7 @@ from models.heads import ppd
 CARD = Card(
     paper="PPD, arXiv 2405.18628",
     guarantee=base.LAW,
+    family="head",
     needs=("heads", "model", "topology"),
     trained=True,
 )
@@ -43,8 +44,8 @@ def drafter(
 ) -> base.Drafter:
     """Draft with `params["heads"]`.
 
-    `plan` is as in `aux_nodes.Riders`, by the tree's nodes. It is for static trees: it
-    names their nodes.
+    `plan` is as in `aux_nodes.AuxNodes`, by the tree's nodes. It is for static trees:
+    it names their nodes.
     """
     ppd.check(heads, model.config)
     prompts, copies = ppd.counts(heads)
@@ -54,5 +55,5 @@ def drafter(
     def weights(params: dict[str, Any], state: Any) -> Any:
         return ppd.weights(params["target"], params["heads"])
 
-    behind = aux_nodes.Riders(topology.nodes, prompts, copies, vocab, plan)
+    behind = aux_nodes.AuxNodes(topology.nodes, prompts, copies, vocab, plan)
     return aux_nodes.drafter(topology, behind, ppd.wrapped, weights)

@@ -30,6 +30,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="Prompt lookup decoding, github.com/apoorvumang/prompt-lookup-decoding",
     guarantee=base.LAW,
+    family="training-free",
 )
 
 

@@ -37,12 +37,14 @@ from jax import Array
 from decoding import base
 from decoding.catalogue import Card
 from decoding.drafters import model
-from decoding.tree_building import grow
+from decoding.tree_building import draft_model
 from models.errors import MethodError
 
 CARD = Card(
     paper="RAPID, arXiv 2502.20330",
     guarantee=base.LAW,
+    family="draft model",
+    data=("threshold",),
     needs=("draft", "topology"),
     trained=True,
 )
@@ -88,7 +90,7 @@ def drafter(
         row = state.row
         view = _view(ctx, row)
         cache, *rest = row.written
-        cache, calls = grow.catch_up(
+        cache, calls = draft_model.catch_up(
             draft, ctx.params["draft"], cache, view, max(chunk, 2)
         )
         inner = base.State((cache, *rest), state.shared)

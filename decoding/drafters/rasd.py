@@ -32,12 +32,13 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from decoding.drafters import model
 from decoding.text_lookup import suffix_match
-from decoding.tree_building import grow
+from decoding.tree_building import draft_model, grow
 from models.errors import MethodError
 
 CARD = Card(
     paper="RASD, arXiv 2503.03434",
     guarantee=base.LAW,
+    family="draft model",
     needs=("draft", "topology"),
     trained=True,
 )
@@ -78,9 +79,9 @@ def drafter(
     def draft_tree(keys, ctx: base.Context, state: base.State):
         cache, row = state.row
         params = ctx.params["draft"]
-        cache, calls = grow.catch_up(draft, params, cache, ctx, length + 2)
-        wanted = grow.taps(topology)
-        logits, own, cache = grow.root(draft, params, cache, ctx, wanted)
+        cache, calls = draft_model.catch_up(draft, params, cache, ctx, length + 2)
+        wanted = draft_model.taps(topology)
+        logits, own, cache = draft_model.root(draft, params, cache, ctx, wanted)
         nodes, grown, cache = grow.grow(
             draft,
             params,
@@ -110,7 +111,7 @@ def drafter(
             grown = (verdict.path < topology.nodes) & (index < verdict.count[:, None])
             own = jnp.cumprod(grown, 1).sum(1).astype(jnp.int32)
             own = jnp.where(verdict.count < 0, -1, own)
-            seen = grow.part(outcome, topology, own, outcome.active)
+            seen = draft_model.part(outcome, topology, own, outcome.active)
         return writer.observe(ctx, state, seen)
 
     size = topology.nodes + branches * length

@@ -39,7 +39,12 @@ from decoding.catalogue import Card
 from decoding.text_lookup import suffix_array, suffix_match
 from models.errors import MethodError
 
-CARD = Card(paper="REST, arXiv 2311.08252", guarantee=base.LAW)
+CARD = Card(
+    paper="REST, arXiv 2311.08252",
+    guarantee=base.LAW,
+    family="training-free",
+    data=("datastore",),
+)
 
 FEW = 256
 

@@ -36,6 +36,8 @@ from models.errors import MethodError
 CARD = Card(
     paper="S2D, arXiv 2407.01955",
     guarantee=base.LAW,
+    family="draft model",
+    data=("threshold",),
     needs=("draft", "topology"),
     trained=True,
 )

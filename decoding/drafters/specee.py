@@ -49,6 +49,8 @@ from models.predictors import exit_predictor
 CARD = Card(
     paper="SpecEE, arXiv 2504.08850",
     guarantee=base.LOSSY,
+    family="early exit",
+    data=("threshold",),
     needs=("heads", "exits", "model"),
     trained=True,
 )

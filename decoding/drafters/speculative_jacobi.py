@@ -39,6 +39,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="Speculative Jacobi decoding, arXiv 2410.01699",
     guarantee=base.LAW,
+    family="training-free",
     needs=("draw", "vocab_size"),
 )
 

@@ -45,7 +45,12 @@ from decoding.catalogue import Card
 from decoding.text_lookup import suffix_match
 from models.errors import MethodError
 
-CARD = Card(paper="SuffixDecoding, arXiv 2411.04975", guarantee=base.LAW)
+CARD = Card(
+    paper="SuffixDecoding, arXiv 2411.04975",
+    guarantee=base.LAW,
+    family="training-free",
+    data=("alpha", "offset", "least"),
+)
 
 
 @struct.dataclass

@@ -45,7 +45,11 @@ from models.base import ALL, causal_block
 from models.errors import MethodError
 
 CARD = Card(
-    paper="SWIFT, arXiv 2410.06916", guarantee=base.LAW, needs=("model", "draw")
+    paper="SWIFT, arXiv 2410.06916",
+    guarantee=base.LAW,
+    family="self-speculative",
+    data=("ratio", "stop", "enough"),
+    needs=("model", "draw"),
 )
 
 SURE = (0.95, 0.8, 0.5)

@@ -31,14 +31,31 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base, tree, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.tree_design import tree_shape
 from models.errors import MethodError
 
 CARD = Card(
     paper="Token Recycling, arXiv 2408.08696",
     guarantee=base.LAW,
+    family="training-free",
     needs=("vocab_size",),
+    cite="""
+@inproceedings{luo-etal-2025-turning,
+  title = {Turning Trash into Treasure: Accelerating Inference of Large Language Models
+           with Token Recycling},
+  author = {Luo, Xianzhen and Wang, Yixuan and Zhu, Qingfu and Zhang, Zhiming and
+            Zhang, Xuanyu and Yang, Qing and Xu, Dongliang},
+  booktitle = {Proceedings of the 63rd Annual Meeting of the Association for
+               Computational Linguistics (Volume 1: Long Papers)},
+  pages = {6816--6831},
+  year = {2025},
+  url = {https://aclanthology.org/2025.acl-long.338/},
+  eprint = {2408.08696},
+  archivePrefix = {arXiv},
+}
+""",
 )
 
 # The paper's tree (figure 3; "2.2.2" of the official code): the number of children
@@ -83,7 +100,7 @@ def drafter(
     `learn_prompt` fills the matrix from prompts too; their logits must then be
     computed.
     """
-    shape = tree.Shape(choices)
+    shape = tree_shape.Shape(choices)
     if not 1 <= shape.width <= k:
         raise MethodError(
             f"the tree has {shape.width} siblings and k={k}: k candidates are kept a "

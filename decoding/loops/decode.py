@@ -273,16 +273,7 @@ def _advance(program, state, at_nodes, aux, outcome):
     )
     step = tree.over_rows(transform.advance, 3)
     moved = step(before, outcome.verdict.token, logits, aux)
-    return masked(outcome.active, moved, state.transform)
-
-
-def masked(active: Array, new: base.State, old: base.State) -> base.State:
-    """`new` in active rows, `old` in the others."""
-
-    def pick(a: Array, b: Array) -> Array:
-        return jnp.where(active.reshape(-1, *[1] * (a.ndim - 1)), a, b)
-
-    return base.State(jax.tree.map(pick, new.row, old.row), new.shared)
+    return tree.masked(outcome.active, moved, state.transform)
 
 
 def _count(counters, outcome, new, drafts):

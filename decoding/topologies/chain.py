@@ -6,13 +6,17 @@ Leviathan, Kalman, Matias, *Fast Inference from Transformers via Speculative Dec
 Cost per level: one arg-max or sample over V.
 """
 
-from decoding import base, tree
+from decoding import base
 from decoding.catalogue import Card
 from decoding.topologies import static
+from decoding.tree_design import tree_shape
 from models.errors import MethodError
 
 CARD = Card(
-    paper="Speculative decoding, arXiv 2211.17192", guarantee=base.LAW, needs=("draw",)
+    paper="Speculative decoding, arXiv 2211.17192",
+    guarantee=base.LAW,
+    family="chain",
+    needs=("draw",),
 )
 
 
@@ -20,4 +24,4 @@ def topology(length: int = 5, draw: str = base.POINT) -> base.Topology:
     """`length` drafts, each the first candidate after the one before."""
     if length < 1:
         raise MethodError(f"length={length}: a chain needs at least one draft")
-    return static.topology(tree.path_choices(length), draw)
+    return static.topology(tree_shape.path_choices(length), draw)

@@ -29,6 +29,8 @@ from models.errors import MethodError
 CARD = Card(
     paper="Draft & Verify's exit, arXiv 2309.08168",
     guarantee=base.LAW,
+    family="adaptive chain",
+    data=("threshold",),
     needs=("draw",),
 )
 

@@ -37,6 +37,8 @@ from models.errors import MethodError
 CARD = Card(
     paper="DySpec, arXiv 2410.11744",
     guarantee=base.LAW,
+    family="dynamic tree",
+    data=("threshold",),
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
 )

@@ -29,6 +29,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="EAGLE-2, arXiv 2406.16858",
     guarantee=base.LAW,
+    family="dynamic tree",
     needs=("draw",),
     draws=(base.POINT, base.COUPLED),
 )

@@ -39,6 +39,8 @@ from models.errors import MethodError
 CARD = Card(
     paper="Sequoia's optimizer, arXiv 2402.12374",
     guarantee=base.LAW,
+    family="dynamic tree",
+    data=("draft_ms", "forget"),
     needs=("draw",),
 )
 

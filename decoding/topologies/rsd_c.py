@@ -15,15 +15,17 @@ coupled verifier it is the position's.
 Cost per level: one top-k over V a node.
 """
 
-from decoding import base, tree
+from decoding import base
 from decoding.catalogue import Card
 from decoding.topologies import static
 from decoding.tree_building import child_sampling
+from decoding.tree_design import tree_shape
 from models.errors import MethodError
 
 CARD = Card(
     paper="Recursive speculative decoding (RSD-C), arXiv 2402.14160",
     guarantee=base.LAW,
+    family="static tree",
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
 )
@@ -39,4 +41,4 @@ def topology(
             "least 1"
         )
     child_sampling.check(draw, CARD.draws)
-    return static.topology(tree.full_choices(branching), draw)
+    return static.topology(tree_shape.full_choices(branching), draw)

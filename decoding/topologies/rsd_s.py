@@ -33,6 +33,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="Recursive speculative decoding (RSD-S), arXiv 2402.14160",
     guarantee=base.LAW,
+    family="dynamic tree",
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
 )

@@ -30,6 +30,7 @@ from models.errors import MethodError
 CARD = Card(
     paper="Sequoia, arXiv 2402.12374",
     guarantee=base.LAW,
+    family="static tree",
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
 )

@@ -41,6 +41,8 @@ from models.predictors import acceptance_predictor
 CARD = Card(
     paper="SpecDec++, arXiv 2405.19715",
     guarantee=base.LAW,
+    family="adaptive chain",
+    data=("threshold",),
     needs=("draw", "acceptance"),
     trained=True,
 )

@@ -15,15 +15,17 @@ Deviations from the paper: one draft model; the paper merges the trees of severa
 Cost per level: k_i samples over V a node.
 """
 
-from decoding import base, tree
+from decoding import base
 from decoding.catalogue import Card
 from decoding.topologies import static
 from decoding.tree_building import child_sampling
+from decoding.tree_design import tree_shape
 from models.errors import MethodError
 
 CARD = Card(
     paper="SpecInfer, arXiv 2305.09781",
     guarantee=base.LAW,
+    family="static tree",
     needs=("draw",),
     draws=(base.IID, base.POINT, base.COUPLED),
 )
@@ -39,4 +41,4 @@ def topology(
             "least 1"
         )
     child_sampling.check(draw, CARD.draws)
-    return static.topology(tree.full_choices(expansion), draw)
+    return static.topology(tree_shape.full_choices(expansion), draw)

@@ -18,7 +18,10 @@ from decoding.tree_building import child_sampling
 from decoding.tree_design import tree_code
 
 CARD = Card(
-    paper="Medusa's static trees, arXiv 2401.10774", guarantee=base.LAW, needs=("draw",)
+    paper="Medusa's static trees, arXiv 2401.10774",
+    guarantee=base.LAW,
+    family="static tree",
+    needs=("draw",),
 )
 
 # 16 nodes and the root; wide where a small draft errs, deep along its first choice.

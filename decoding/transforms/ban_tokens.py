@@ -23,7 +23,7 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="baseline", guarantee=base.LAW, needs=("vocab_size",))
+CARD = Card(paper="baseline", guarantee=base.LAW, family="bias", needs=("vocab_size",))
 
 _ANY, _NONE = -1, -2  # in a prefix: matches anything; in the text: before its start
 

@@ -24,7 +24,12 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="Fast and Slow Generating, arXiv 2406.12295", guarantee=base.LAW)
+CARD = Card(
+    paper="Fast and Slow Generating, arXiv 2406.12295",
+    guarantee=base.LAW,
+    family="contrast",
+    data=("alpha", "beta"),
+)
 
 
 @struct.dataclass

@@ -19,7 +19,13 @@ from decoding import base
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="baseline", guarantee=base.LAW, needs=("vocab_size",))
+CARD = Card(
+    paper="baseline",
+    guarantee=base.LAW,
+    family="bias",
+    data=("bias",),
+    needs=("vocab_size",),
+)
 
 
 @struct.dataclass

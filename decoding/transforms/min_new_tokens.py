@@ -19,7 +19,9 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="baseline", guarantee=base.LAW, needs=("eos",))
+CARD = Card(
+    paper="baseline", guarantee=base.LAW, family="bias", data=("count",), needs=("eos",)
+)
 
 
 @struct.dataclass

@@ -18,7 +18,12 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="Min-p sampling, arXiv 2407.01082", guarantee=base.LAW)
+CARD = Card(
+    paper="Min-p sampling, arXiv 2407.01082",
+    guarantee=base.LAW,
+    family="truncation",
+    data=("p",),
+)
 
 
 @struct.dataclass

@@ -18,7 +18,13 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="baseline", guarantee=base.LAW, needs=("vocab_size",))
+CARD = Card(
+    paper="baseline",
+    guarantee=base.LAW,
+    family="penalty",
+    data=("penalty",),
+    needs=("vocab_size",),
+)
 
 
 @struct.dataclass

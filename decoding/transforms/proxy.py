@@ -22,7 +22,12 @@ from decoding import base
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="Fast and Slow Generating, arXiv 2406.12295", guarantee=base.LAW)
+CARD = Card(
+    paper="Fast and Slow Generating, arXiv 2406.12295",
+    guarantee=base.LAW,
+    family="contrast",
+    data=("alpha",),
+)
 
 
 @struct.dataclass

@@ -22,7 +22,13 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="CTRL, arXiv 1909.05858", guarantee=base.LAW, needs=("vocab_size",))
+CARD = Card(
+    paper="CTRL, arXiv 1909.05858",
+    guarantee=base.LAW,
+    family="penalty",
+    data=("penalty",),
+    needs=("vocab_size",),
+)
 
 
 @struct.dataclass

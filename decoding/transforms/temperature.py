@@ -19,7 +19,9 @@ from decoding import base
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="baseline", guarantee=base.LAW)
+CARD = Card(
+    paper="baseline", guarantee=base.LAW, family="scaling", data=("temperature",)
+)
 
 
 @struct.dataclass

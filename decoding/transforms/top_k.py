@@ -17,7 +17,12 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="Top-k sampling, arXiv 1805.04833", guarantee=base.LAW)
+CARD = Card(
+    paper="Top-k sampling, arXiv 1805.04833",
+    guarantee=base.LAW,
+    family="truncation",
+    data=("k",),
+)
 
 
 @struct.dataclass

@@ -19,7 +19,12 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="Nucleus sampling, arXiv 1904.09751", guarantee=base.LAW)
+CARD = Card(
+    paper="Nucleus sampling, arXiv 1904.09751",
+    guarantee=base.LAW,
+    family="truncation",
+    data=("p",),
+)
 
 
 @struct.dataclass

@@ -19,7 +19,12 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="Locally typical sampling, arXiv 2202.00666", guarantee=base.LAW)
+CARD = Card(
+    paper="Locally typical sampling, arXiv 2202.00666",
+    guarantee=base.LAW,
+    family="truncation",
+    data=("mass",),
+)
 
 
 @struct.dataclass

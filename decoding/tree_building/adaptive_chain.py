@@ -98,7 +98,7 @@ def drafted(
             drawn=chain.drawn.at[:, level].set(found),
             count=chain.count + emit,
             laws=None if chain.laws is None else chain.laws.at[:, level].set(law),
-            memory=select(live, *row).row,
+            memory=tree.masked(live, *row).row,
         )
         return chain, emit & go
 
@@ -121,15 +121,6 @@ def drafted(
     first, live = propose(jnp.int32(0), logits, ctx.transform, chain, live)
     start = (jnp.int32(1), ctx.transform, logits, live, first)
     return lax.while_loop(more, body, start)[4]
-
-
-def select(rows: Array, new: base.State, old: base.State) -> base.State:
-    """`new` in `rows` bool[B], `old` in the others."""
-
-    def pick(a: Array, b: Array) -> Array:
-        return jnp.where(rows.reshape(-1, *[1] * (a.ndim - 1)), a, b)
-
-    return base.State(jax.tree.map(pick, new.row, old.row), new.shared)
 
 
 def one(cache: Any, token: Array, level: Array, live: Array) -> Block:

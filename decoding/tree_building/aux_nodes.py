@@ -1,14 +1,14 @@
-"""Chains of AUX nodes that ride on the nodes of a tree and guess what follows them.
+"""Chains of AUX nodes that hang on the nodes of a tree and guess what follows them.
 
 PPD's prompt tokens and Hidden Transfer's pseudo states are forwarded in the very call
-that verifies a tree: `copies` chains of `length` nodes hang on every candidate. Rider j
-(from 0) of a node at position p stands at p + 1 + j, sees the path to its node and the
-riders before it, and its logits are a guess of token p + 2 + j. Of the node that turns
-out to be the last accepted one they are the laws of the next round's drafts. Nothing
-sees a rider but riders, so the text does not depend on them.
+that verifies a tree: `copies` chains of `length` nodes hang on every candidate. AUX
+node j (from 0) of a node at position p stands at p + 1 + j, sees the path to its node
+and the AUX nodes before it, and its logits are a guess of token p + 2 + j. Of the node
+that turns out to be the last accepted one they are the laws of the next round's drafts.
+Only AUX nodes see AUX nodes, so the text does not depend on them.
 
-A *plan* (PPD's dynamic tree) says how many riders every node carries, for each number
-of riders that the last accepted node had: the less is known, the smaller the tree.
+A *plan* (PPD's dynamic tree) gives the number of AUX nodes that every node carries, for
+each number that the last accepted node had: the less is known, the smaller the tree.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,20 +21,20 @@ from flax import struct
 from jax import Array
 
 from decoding import base, tree
-from decoding.tree_building import draft_head, grow
+from decoding.tree_building import draft_head, draft_model, grow
 from models.errors import MethodError
 
 Plan = Sequence[Sequence[int]]
 
 
-class Riders:
-    """Where the riders of a tree of `size` nodes stand in the block.
+class AuxNodes:
+    """Where the AUX nodes of a tree of `size` nodes stand in the block.
 
-    The tree's nodes come first, then rider by rider, chain by chain, node by node.
-    Rider j of copy c bears the id `vocab + j * copies + c`.
+    The tree's nodes come first; their AUX nodes follow, node by node, chain by chain.
+    AUX node j of copy c bears the id `vocab + j * copies + c`.
 
-    `plan[s - 1][i]`: how many riders node i carries when s are known, -1 if it is not
-    there at all; node 0 always carries all.
+    `plan[s - 1][i]`: how many AUX nodes node i carries when s are known, -1 if it is
+    not there at all; node 0 always carries all.
     """
 
     def __init__(
@@ -62,22 +62,22 @@ class Riders:
             if len(counts) != self.size or wrong or counts[0] != self.length:
                 raise MethodError(
                     f"plan[{s - 1}]={tuple(counts)}: give each of the {self.size} "
-                    f"nodes -1 to {self.length} riders, and node 0 all of them"
+                    f"nodes -1 to {self.length} AUX nodes, and node 0 all of them"
                 )
         if len(plan) != self.length:
             raise MethodError(
-                f"a plan of {len(plan)} states for {self.length} riders: give one for "
-                "each number of riders that may be known, 1 and up"
+                f"a plan of {len(plan)} states for {self.length} AUX nodes: give one "
+                "for each number of them that may be known, 1 and up"
             )
 
     def _select(self, plan: Plan) -> None:
-        """For every state: the nodes kept, and where each node's riders are then."""
+        """For every state: the nodes kept, and where each node's AUX nodes are then."""
         chosen = []
         for counts in plan:
             there = np.asarray(counts)[:, None, None] > np.arange(self.length)
-            riders = self.index[np.broadcast_to(there, self.index.shape)]
+            aux = self.index[np.broadcast_to(there, self.index.shape)]
             nodes = np.flatnonzero(np.asarray(counts) >= 0)
-            chosen.append(np.concatenate([nodes, riders]))
+            chosen.append(np.concatenate([nodes, aux]))
         everything, self.nodes = self.nodes, max(map(len, chosen))
         kept = np.full((len(plan), self.nodes), -1, np.int32)
         place = np.full((len(plan), everything), -1, np.int32)
@@ -87,7 +87,7 @@ class Riders:
         self.kept, self.place = jnp.asarray(kept), jnp.asarray(place)
 
     def attach(self, drawn: base.TokenTree, known: Array) -> base.TokenTree:
-        """The tree and its riders; `known` int32[B]: levels whose laws are known.
+        """The tree and its AUX nodes; `known` int32[B]: levels whose laws are known.
 
         What was drawn below them is padding.
         """
@@ -97,8 +97,8 @@ class Riders:
         carried = jnp.where(kind == base.CANDIDATE, base.AUX, base.PAD)
         carried = jnp.repeat(carried, self.copies * self.length, 1)
 
-        def join(own: Array, riders: np.ndarray) -> Array:
-            flat = jnp.asarray(riders.reshape(-1), jnp.int32)
+        def join(own: Array, aux: np.ndarray) -> Array:
+            flat = jnp.asarray(aux.reshape(-1), jnp.int32)
             return jnp.concatenate([own, jnp.broadcast_to(flat, (batch, flat.size))], 1)
 
         logits = drawn.logits
@@ -125,7 +125,7 @@ class Riders:
     def read(
         self, outcome: base.Outcome, laws: Array, known: Array
     ) -> tuple[Array, Array]:
-        """What the last accepted node's riders say: laws [B, length, V], their number.
+        """The laws [B, length, V] of the last accepted node's AUX nodes; their number.
 
         `laws` and `known` are those of the round before, kept in idle rows. The laws of
         the copies are averaged as logits.
@@ -151,34 +151,36 @@ class Riders:
         """The topology's state after a round; under a plan it learns nothing."""
         if self.planned:
             return own
-        seen = grow.part(outcome, topology, outcome.verdict.count, outcome.active)
+        seen = draft_model.part(
+            outcome, topology, outcome.verdict.count, outcome.active
+        )
         return topology.adapt(own, seen)
 
 
 @struct.dataclass
 class Row:
-    """One row's state of a drafter whose laws come from riders."""
+    """One row's state of a drafter whose laws come from AUX nodes."""
 
-    laws: Array  # float32[B, length, V]: raw logits, of the last node's riders
-    known: Array  # int32[B]: how many of those riders there were
+    laws: Array  # float32[B, length, V]: raw logits, of the last node's AUX nodes
+    known: Array  # int32[B]: how many of them there were
     grown: Any  # the topology's
 
 
 def drafter(
     topology: base.Topology,
-    riders: Riders,
+    aux: AuxNodes,
     wrap: Callable[[Any], Any],
     weights: Callable[[dict[str, Any], base.State], Any],
 ) -> base.Drafter:
-    """What the riders of the last accepted node said drafts the next tree.
+    """Draft the next tree from the guesses of the last accepted node's AUX nodes.
 
     `wrap` gives the target that embeds them, and `weights` its params. The prompt's
-    chunks carry no riders, so that nothing is drafted in the first round.
+    chunks carry none, so that nothing is drafted in the first round.
     """
 
     def init(ctx: base.Context) -> base.State:
         grown = topology.init(ctx.tokens.shape[0])
-        return base.State(riders.nothing(ctx, grown.row), grown.shared)
+        return base.State(aux.nothing(ctx, grown.row), grown.shared)
 
     def draft(keys, ctx: base.Context, state: base.State):
         row = state.row
@@ -187,23 +189,23 @@ def drafter(
         nodes, grown, _ = grow.sprout(
             call, (), at, ctx, topology, keys, own, row.laws[:, 0]
         )
-        nodes = riders.attach(nodes, row.known)
+        nodes = aux.attach(nodes, row.known)
         return nodes, base.State(row.replace(grown=grown.row), grown.shared), ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         if outcome.is_prompt:
             return state
         row = state.row
-        own = riders.learn(topology, base.State(row.grown, state.shared), outcome)
-        laws, known = riders.read(outcome, row.laws, row.known)
+        own = aux.learn(topology, base.State(row.grown, state.shared), outcome)
+        laws, known = aux.read(outcome, row.laws, row.known)
         return base.State(Row(laws, known, own.row), own.shared)
 
     return base.Drafter(
         init,
         draft,
         observe,
-        riders.nodes,
-        topology.depth + riders.length,
+        aux.nodes,
+        topology.depth + aux.length,
         wrap=wrap,
         weights=weights,
     )

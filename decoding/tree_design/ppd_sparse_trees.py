@@ -28,8 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding import tree
-from decoding.tree_design import tree_code
+from decoding.tree_design import greedy_search, tree_code, tree_shape
 from models.errors import MethodError
 
 Hits = Sequence[Sequence[float]]
@@ -99,7 +98,9 @@ def ends(v: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
 
 def _build(hits: Hits, budget: int, sizes: Sequence[int], official: bool) -> Sparse:
     m = len(hits)
-    grown = [tree_code.by_accuracy(hits[: s + 1], n)[0] for s, n in enumerate(sizes)]
+    grown = [
+        greedy_search.by_accuracy(hits[: s + 1], n)[0] for s, n in enumerate(sizes)
+    ]
     v = [values(hits, choices) for choices in grown]
     worth = [0.0, *(sum(each.values()) for each in v)]
     w = [ends(each) for each in v]
@@ -114,7 +115,7 @@ def _build(hits: Hits, budget: int, sizes: Sequence[int], official: bool) -> Spa
         moves[m, m - 1] = 1.0
     shares = stationary(moves)
     union = tuple({c for choices in grown for c in choices})
-    shape = tree.Shape(union)
+    shape = tree_shape.Shape(union)
     plan = tuple((m, *(own.get(c, -1) for c in shape.choices)) for own in carried)
     expected = float(shares[:m] @ np.asarray(worth[1:]))
     return Sparse(shape.choices, plan, 1 + expected, tuple(shares.tolist()))

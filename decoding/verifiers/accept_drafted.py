@@ -27,6 +27,7 @@ from decoding.catalogue import Card
 CARD = Card(
     paper="Entropy adaptive decoding, arXiv 2502.06833",
     guarantee=base.LOSSY,
+    family="relaxed",
     needs=("greedy",),
 )
 

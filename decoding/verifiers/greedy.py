@@ -12,7 +12,9 @@ from decoding import base, tree, vocab
 from decoding.catalogue import Card
 
 CARD = Card(
-    paper="Blockwise parallel decoding, arXiv 1811.03115", guarantee=base.ARGMAX
+    paper="Blockwise parallel decoding, arXiv 1811.03115",
+    guarantee=base.ARGMAX,
+    family="matching",
 )
 
 

@@ -20,6 +20,7 @@ from decoding.catalogue import Card
 CARD = Card(
     paper="Drafter-invariant speculative decoding, arXiv 2408.07978",
     guarantee=base.LAW,
+    family="matching",
 )
 
 

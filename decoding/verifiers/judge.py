@@ -39,6 +39,8 @@ from models.predictors import judge_predictor
 CARD = Card(
     paper="Judge decoding, arXiv 2501.19309",
     guarantee=base.LOSSY,
+    family="relaxed",
+    data=("threshold",),
     needs=("greedy", "judge"),
     trained=True,
 )

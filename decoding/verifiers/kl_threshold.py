@@ -27,7 +27,13 @@ from decoding.catalogue import Card
 from decoding.verifiers import judge
 from models.errors import MethodError
 
-CARD = Card(paper="KL judge, arXiv 2601.04766", guarantee=base.LOSSY, needs=("greedy",))
+CARD = Card(
+    paper="KL judge, arXiv 2601.04766",
+    guarantee=base.LOSSY,
+    family="relaxed",
+    data=("threshold",),
+    needs=("greedy",),
+)
 
 
 def verifier(threshold: float = 0.1, greedy: bool = True) -> base.Verifier:

@@ -30,6 +30,8 @@ from models.errors import MethodError
 CARD = Card(
     paper="Lexical unit decoding, arXiv 2405.15208",
     guarantee=base.LOSSY,
+    family="relaxed",
+    data=("threshold",),
     needs=("greedy",),
 )
 

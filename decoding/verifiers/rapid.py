@@ -32,7 +32,12 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="RAPID, arXiv 2502.20330", guarantee=base.LOSSY)
+CARD = Card(
+    paper="RAPID, arXiv 2502.20330",
+    guarantee=base.LOSSY,
+    family="relaxed",
+    data=("eta", "alpha"),
+)
 
 
 @struct.dataclass

@@ -35,7 +35,9 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 
 CARD = Card(
-    paper="Recursive speculative decoding, arXiv 2402.14160", guarantee=base.LAW
+    paper="Recursive speculative decoding, arXiv 2402.14160",
+    guarantee=base.LAW,
+    family="rejection",
 )
 
 

@@ -28,7 +28,11 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="Speculative sampling, arXiv 2211.17192", guarantee=base.LAW)
+CARD = Card(
+    paper="Speculative sampling, arXiv 2211.17192",
+    guarantee=base.LAW,
+    family="rejection",
+)
 
 
 def verifier() -> base.Verifier:

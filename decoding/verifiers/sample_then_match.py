@@ -24,7 +24,7 @@ import jax
 from decoding import base, tree, vocab
 from decoding.catalogue import Card
 
-CARD = Card(paper="REST, arXiv 2311.08252", guarantee=base.LAW)
+CARD = Card(paper="REST, arXiv 2311.08252", guarantee=base.LAW, family="matching")
 
 
 def verifier() -> base.Verifier:

@@ -24,6 +24,8 @@ from models.errors import MethodError
 CARD = Card(
     paper="Expected speed of speculative decoding, arXiv 2211.17192",
     guarantee=base.LOSSY,
+    family="simulation",
+    data=("rate",),
 )
 
 

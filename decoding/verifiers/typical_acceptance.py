@@ -29,7 +29,12 @@ from decoding import base, tree, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="Medusa, arXiv 2401.10774", guarantee=base.LOSSY)
+CARD = Card(
+    paper="Medusa, arXiv 2401.10774",
+    guarantee=base.LOSSY,
+    family="relaxed",
+    data=("epsilon", "delta"),
+)
 
 
 @struct.dataclass

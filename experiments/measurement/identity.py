@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from decoding import base, compose, noise
+from decoding import Method, base, compose, noise
 from decoding.loops import initial_state
 from models.base import ALL, causal_block
 from models.distributed import sharding
@@ -145,7 +145,7 @@ def _causal(model: Any, size: int) -> Callable[..., jax.Array]:
     return call
 
 
-def claim(method: compose.Method, guarantee: str, temperature: float) -> str | None:
+def claim(method: Method, guarantee: str, temperature: float) -> str | None:
     """None where the text must be plain decoding's; else why it need not be.
 
     Under a verifier of its own a method promises plain decoding's law, not its text.

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from decoding import compose
+from decoding import Method
 from decoding.loops import engines
 from experiments.measurement import identity, workbench
 from experiments.measurement.workbench import Bench, Case, Run
@@ -21,7 +21,7 @@ class Cell:
     """Where a row stands in the table."""
 
     name: str
-    method: compose.Method
+    method: Method
     task: str
     temperature: float
     seed: int
@@ -36,7 +36,7 @@ class Cell:
 def row(
     bench: Bench,
     cell: Cell,
-    plain: compose.Method,
+    plain: Method,
     prompts: Sequence[list[int]],
     repeats: int,
     bandwidth: float,

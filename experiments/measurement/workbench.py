@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding import base, compose, state_sharding, stats
+from decoding import Method, base, compose, state_sharding, stats
 from decoding.loops import decode, engines, initial_state
 from models.distributed import sharding
 from models.errors import ConfigError
@@ -30,7 +30,7 @@ class Model(NamedTuple):
 class Case:
     """A method under one law: what a compiled program and its numbers depend on."""
 
-    method: compose.Method
+    method: Method
     temperature: float = 0.0
     constant: bool = False  # the target's call replaced by a constant
 
@@ -241,7 +241,7 @@ def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]])
     for prompt, text, calls in zip(prompts, run.tokens, run.calls, strict=True):
         total += int(calls * (len(prompt) + len(text) / 2) * cache_bytes(lm))
     if run.draft_rounds:
-        needs = case.method.drafter.card.needs
+        needs = case.method.needs
         if "heads" in needs:
             own = sum(x.nbytes for x in jax.tree.leaves(bench.drafts["heads"]))
         else:

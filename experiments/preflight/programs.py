@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from decoding import compose, state_sharding
+from decoding import Method, compose, state_sharding
 from decoding.loops import decode, engines, initial_state, prefill
 from experiments.studies import evaluate
 from models import checkpoints, io, transformer
@@ -153,7 +153,7 @@ def head_shapes(config: Any, lm: Any, dtype: Any = None) -> tuple[Any, Any]:
     return shapes, given
 
 
-def method_of(config: Any) -> compose.Method:
+def method_of(config: Any) -> Method:
     """A recipe's method before its heads are trained: hits are made up."""
     counts = [config.init.get(name) for name in ("heads", "steps", "prompts")]
     deep = min(filter(None, [*counts, config.evaluate.depth]))
@@ -164,7 +164,7 @@ def method_of(config: Any) -> compose.Method:
 
 def decoding(
     name: str,
-    method: compose.Method,
+    method: Method,
     lm: Any,
     given: dict[str, Any],
     config: Any,
@@ -291,7 +291,7 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
         return found + decoding(config.name, method, lm, given, config)
     for name, method in evaluate.methods(config).items():
         given = {}
-        if "heads" in method.drafter.card.needs:
+        if "heads" in method.needs:
             if name not in config.trained:
                 raise ConfigError(
                     f"{name} needs heads: name their folder in config.trained, or look "
@@ -300,7 +300,7 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
             stored = native.load(config.trained[name], dtype=dtype)
             _, own = jax.eval_shape(lora.applied, lm.params, stored)
             given["heads"] = laid(own, plan.params(own))
-        if "draft" in method.drafter.card.needs:
+        if "draft" in method.needs:
             shape = shape_at(config.drafts["draft"])
             given["draft"] = abstract(shape, dtype, plan)
         found += decoding(name, method, lm, given, config)

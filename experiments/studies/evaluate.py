@@ -1,11 +1,12 @@
 """The stage `evaluate`: methods on tasks beside plain decoding, row by row."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
 
 import models
-from decoding import compose
+from decoding import Method, recipes
 from decoding.catalogue import Spec
 from decoding.loops import engines
 from experiments import console
@@ -59,7 +60,7 @@ def run(
             bar.doing(cell.key)
             plain = with_task(named[PLAIN], config, cell.task)
 
-            def compute(cell: Cell = cell, plain: compose.Method = plain) -> Any:
+            def compute(cell: Cell = cell, plain: Method = plain) -> Any:
                 rate, repeats = measured["gb_s"], config.repeats
                 beside, asked = own.get(cell.name, bench), prompts[cell.task]
                 return measured_row.row(beside, cell, plain, asked, repeats, rate)
@@ -107,25 +108,29 @@ def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
     return builtin_tasks.build(lm, config.tasks, count, size)
 
 
-def methods(config: Any) -> dict[str, compose.Method]:
+def methods(config: Any) -> dict[str, Method]:
     """The methods to measure by name, plain decoding first."""
-    found = {PLAIN: compose.recipe(PLAIN)}
+    found = {PLAIN: recipes.method(PLAIN)}
     variants, trained = config.get("variants", {}), config.get("trained", {})
-    for name in config.methods:
-        if name in variants:
-            found[name] = compose.from_config(variants[name])
-        elif name in trained:
-            found[name] = compose.from_config(native.method(trained[name]))
-        elif name not in found:
-            found[name] = compose.recipe(name)
+    own = None
     if "method" in config:
-        # The recipe's own field wins over its file, so that it can be overridden.
+        # The recipe's own field wins over its file, so that it can be overridden, and
+        # needs no file of configs/.
         own = next((n for n in config.methods if n != PLAIN), PLAIN)
-        found[own] = compose.from_config(config.method.to_dict())
+        found[own] = Method.from_config(config.method.to_dict())
+    for name in config.methods:
+        if name == own:
+            continue
+        if name in variants:
+            found[name] = Method.from_config(variants[name])
+        elif name in trained:
+            found[name] = Method.from_config(native.method(trained[name]))
+        elif name not in found:
+            found[name] = recipes.method(name)
     return found
 
 
-def check(config: Any, named: dict[str, compose.Method]) -> None:
+def check(config: Any, named: dict[str, Method]) -> None:
     """Refuse what cannot be run before anything is loaded."""
     for name in ("prompts", "prompt_tokens", "max_new_tokens", "batch", "repeats"):
         if config[name] < 1:
@@ -149,7 +154,7 @@ def check(config: Any, named: dict[str, compose.Method]) -> None:
             raise ConfigError(f"config.trees has {name!r}; methods are {tuple(named)}")
 
 
-def table(config: Any, named: dict[str, compose.Method]) -> list[Cell]:
+def table(config: Any, named: dict[str, Method]) -> list[Cell]:
     """All rows in the order of the report."""
     cells = []
     for task in config.tasks:
@@ -164,12 +169,12 @@ def table(config: Any, named: dict[str, compose.Method]) -> list[Cell]:
     return cells
 
 
-def with_task(method: compose.Method, config: Any, task: str) -> compose.Method:
+def with_task(method: Method, config: Any, task: str) -> Method:
     """The method with the transforms of a task."""
     extra = [_spec(t) for t in config.transforms.get(task, ())]
     if not extra:
         return method
-    return compose.replace(method, transforms=(*method.transforms, *extra))
+    return dataclasses.replace(method, transforms=(*method.transforms, *extra))
 
 
 def _spec(value: Any) -> Spec:
@@ -179,9 +184,9 @@ def _spec(value: Any) -> Spec:
     return Spec(fields.pop("name"), **fields)
 
 
-def load(config: Any, named: dict[str, compose.Method]) -> tuple[Any, dict[str, Any]]:
+def load(config: Any, named: dict[str, Method]) -> tuple[Any, dict[str, Any]]:
     """The target, and those of config.drafts that a method needs."""
-    needs = {n for m in named.values() for n in m.drafter.card.needs}
+    needs = {n for m in named.values() for n in m.needs}
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
     return models.load(config.model, mesh=config.mesh, rules=config.rules), drafts
 

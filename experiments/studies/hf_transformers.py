@@ -12,7 +12,7 @@ import numpy as np
 
 import decoding
 import models
-from decoding import compose
+from decoding import Method, recipes
 from decoding.catalogue import Spec
 from experiments import console
 from experiments.measurement import block_width_cost, machine, measured_row
@@ -26,16 +26,16 @@ from models.errors import ConfigError
 LOOKUP, DRAFTED = 10, 5  # tokens that prompt lookup and a draft model propose
 
 # Ours, and the arguments of HF's `generate` that ask for the same.
-PAIRS: dict[str, tuple[compose.Method, dict[str, Any]]] = {
-    "plain": (compose.Method(), {}),
+PAIRS: dict[str, tuple[Method, dict[str, Any]]] = {
+    "plain": (Method(), {}),
     "model_chain": (
-        compose.Method(
+        Method(
             Spec("drafters/model"), topology=Spec("topologies/chain", length=DRAFTED)
         ),
         {"assistant_model": None},  # filled in
     ),
     "prompt_lookup": (
-        compose.Method(Spec("drafters/prompt_lookup", k=LOOKUP)),
+        Method(Spec("drafters/prompt_lookup", k=LOOKUP)),
         {"prompt_lookup_num_tokens": LOOKUP},
     ),
 }
@@ -150,7 +150,7 @@ class _Size:
             if "assistant_model" in arguments:
                 arguments = {"assistant_model": theirs["draft"]}
 
-            def ours(method: compose.Method = method) -> list[int]:
+            def ours(method: Method = method) -> list[int]:
                 drafts = {"draft": draft} if method.topology is not None else None
                 out = decoding.generate(
                     lm, [prompt], method, max_new_tokens=new, drafts=drafts
@@ -208,8 +208,8 @@ class _Size:
     def rows(self, rate: float) -> list[dict[str, Any]]:
         """Report rows of plain decoding and the drafters at this size."""
         config = self.config
-        named = {"plain": compose.Method()}
-        named |= {name: compose.recipe(name) for name in config.methods}
+        named = {"plain": Method()}
+        named |= {name: recipes.method(name) for name in config.methods}
         found = []
         for name, method in named.items():
             cell = Cell(name, method, f"random@{self.size}", 0.0, config.seed, 1)

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 import models
-from decoding import compose
+from decoding import Method
 from experiments import console
 from experiments.measurement import workbench
 from experiments.run_folder import Store
@@ -104,7 +104,7 @@ def _served(
     config: Any, lm: Any, draft: Any, streams: Sequence, say: Any
 ) -> dict[str, dict[str, Served]]:
     """Arm -> "first" and "second" -> calls."""
-    method = compose.from_config(config.method.to_dict())
+    method = Method.from_config(config.method.to_dict())
     own = Online(lm, draft, method, optax.adam(config.rate), config.every, config.steps)
     never = Online(lm, draft, method, every=config.every, steps=0)
     begun = serve(own, streams[0], config, 0, say)

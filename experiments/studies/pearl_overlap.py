@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import models
-from decoding import compose
+from decoding import Method
 from decoding.drafters import pearl
 from experiments import console
 from experiments.measurement import block_width_cost, measured_row, workbench
@@ -30,14 +30,14 @@ from models.errors import ConfigError
 CHAIN, PEARL = "chain", "pearl"
 
 
-def method(name: str, gamma: int) -> compose.Method:
+def method(name: str, gamma: int) -> Method:
     """Both under the coupled verifier, so that every text is plain decoding's."""
     if name == PEARL:
-        return compose.from_config(
+        return Method.from_config(
             {"drafter": {"name": "drafters/pearl", "gamma": gamma}}
         )
     chain = {"name": "topologies/chain", "length": gamma}
-    return compose.from_config({"drafter": "drafters/model", "topology": chain})
+    return Method.from_config({"drafter": "drafters/model", "topology": chain})
 
 
 def runs(name: str, run: Run) -> list[int]:
@@ -61,7 +61,7 @@ def row(
     bench: Bench, name: str, gamma: int, task: str, t: float, prompts: Any, seed: int
 ) -> dict[str, Any]:
     """Tokens, calls and runs of every prompt are kept for pairing."""
-    case, reference = Case(method(name, gamma), t), Case(compose.Method(), t)
+    case, reference = Case(method(name, gamma), t), Case(Method(), t)
     run, plain = (bench.once(c, prompts, seed) for c in (case, reference))
     cell = Cell(f"{name}-{gamma}", case.method, task, t, seed, bench.batch)
     same = measured_row.identical(bench, cell, reference, run, plain, prompts)

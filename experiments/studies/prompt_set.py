@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import models
-from decoding import compose
+from decoding import compose, recipes
 from decoding.loops import engines
 from decoding.serving import continuous_batching, prompt_set
 from experiments import console
@@ -48,9 +48,9 @@ NOTES = (
 def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     """Write what is missing, measure what is missing, and return everything."""
     check(config)
-    method = compose.recipe(config.recipe)
+    method = recipes.method(config.recipe)
     evaluate.provenance(store)
-    needs = method.drafter.card.needs
+    needs = method.needs
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from decoding import compose
+from decoding import Method, compose
 from decoding.loops import decode, engines, initial_state
 from experiments import console
 from experiments.measurement import paired_difference, workbench
@@ -115,7 +115,7 @@ def _tokens(value: Any, tokenizer: Any, where: str) -> list[int]:
 
 
 def replay(
-    method: compose.Method, records: Sequence[Record], tokenizer: Any, times: int = 1
+    method: Method, records: Sequence[Record], tokenizer: Any, times: int = 1
 ) -> dict[str, Any]:
     """One method on all records in order, `times` over; a row of the last time."""
     lm = Model(recorded.language_model(tokenizer.vocab_size), None, tokenizer)
@@ -166,7 +166,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
     """Replay what is missing and return everything for the report."""
     named = evaluate.methods(config)
     for name, method in named.items():
-        needs = {"draft", "heads"} & set(method.drafter.card.needs)
+        needs = {"draft", "heads"} & method.needs
         if needs:
             raise ConfigError(
                 f"{name} drafts with a model ({sorted(needs)}), which a record has "

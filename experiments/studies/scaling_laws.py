@@ -15,7 +15,7 @@ import ml_collections
 import numpy as np
 
 import models
-from decoding import compose
+from decoding import Method
 from experiments import console
 from experiments.measurement import machine
 from experiments.measurement.workbench import Bench, Case, Run
@@ -27,7 +27,7 @@ from training.runs import draft_model_run
 
 # Fields that choose points; finished ones are kept.
 SELECTION = ("tokens", "sizes", "seeds", "temperatures", "batches", "mesh", "rules")
-PLAIN = compose.Method()
+PLAIN = Method()
 
 
 class Point(NamedTuple):

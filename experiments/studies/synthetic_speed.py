@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from decoding import compose
+from decoding import recipes
 from experiments import console
 from experiments.measurement import machine, measured_row
 from experiments.measurement.measured_row import Cell
@@ -168,7 +168,7 @@ class Target:
         own, params = lora.model(self.lm, params)
         sizes = (c.prompt_tokens, c.max_new_tokens, 1)
         bench = Bench(own, {"heads": params}, *sizes)
-        plain = compose.recipe("plain")
+        plain = recipes.method("plain")
         method = plain if name == "plain" else programs.method_of(self.recipe(recipe))
         label = f"{name}-{self.name}"
         cell = Cell(label, method, "random", float(c.temperature), c.seed, 1)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import models
-from decoding import compose
+from decoding import Method
 from experiments import console
 from experiments.measurement import identity, measured_row, paired_difference, workbench
 from experiments.measurement.measured_row import Cell
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
     name: str
     budget: int
-    method: compose.Method
+    method: Method
 
 
 def entries(config: Any) -> list[Entry]:
@@ -38,7 +38,7 @@ def entries(config: Any) -> list[Entry]:
     for name, budget, topology in config.trees:
         if config.budgets and budget not in config.budgets:
             continue
-        method = compose.from_config(
+        method = Method.from_config(
             {
                 "drafter": "drafters/model",
                 "topology": topology,
@@ -67,7 +67,7 @@ def row(
     new, calls = [len(text) for text in run.tokens], run.calls
     same = None  # of another verifier only the law is plain decoding's
     if identity.claim(entry.method, parts.guarantee, temperature) is None:
-        reference = Case(compose.Method(), temperature)
+        reference = Case(Method(), temperature)
         plain = bench.once(reference, prompts, seed)
         name = f"{entry.name}-{entry.budget}"
         cell = Cell(name, entry.method, task, temperature, seed, bench.batch)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 import models
-from decoding import compose
+from decoding import Method
 from experiments import console
 from experiments.measurement import workbench
 from experiments.measurement.workbench import Bench
@@ -50,7 +50,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
     )
     bench = Bench(lm, {}, config.prompt_tokens, config.max_new_tokens, config.batch)
     chain = {"name": "topologies/chain", "length": config.length}
-    method = compose.from_config({"drafter": "drafters/model", "topology": chain})
+    method = Method.from_config({"drafter": "drafters/model", "topology": chain})
     cells = [(WHOLE, vocab), *((name, n) for name in counts for n in sizes)]
     points = [(task, float(t)) for t in config.temperatures for task in config.tasks]
     found = []

@@ -16,7 +16,7 @@ import numpy as np
 
 import models
 from configs.base import training
-from decoding import compose, noise
+from decoding import noise, recipes
 from decoding.loops import decode, engines
 from experiments import console
 from experiments.measurement import machine, measured_row, paired_difference
@@ -215,7 +215,7 @@ class _Piece:
 
         found = self.store.make("budgets", f"{self.name}-s{self.seed}", compute)
         self.method = ppd_tree_budgets.method(self.recipe, hits, found["budget"])
-        own = compose.to_config(self.method)
+        own = self.method.to_config()
         processes.written(lambda: native.decode_with(self.recipe.export, own), "method")
         return found
 
@@ -223,7 +223,7 @@ class _Piece:
         """A row and its texts for plain decoding and the head, on every task."""
         c = self.config
         self.first = prompts[c.tasks[0]][0]
-        plain = compose.recipe("plain")
+        plain = recipes.method("plain")
         found = []
         for task in c.tasks:
             for temperature in c.temperatures:

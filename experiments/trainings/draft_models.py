@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 import models
-from decoding import compose
+from decoding import recipes
 from experiments import console
 from experiments.measurement import machine, measured_row, paired_difference
 from experiments.measurement.measured_row import Cell
@@ -105,8 +105,8 @@ def _rows(
     """
     sizes = (config.prompt_tokens, config.max_new_tokens, config.batch)
     bench = Bench(lm, {"draft": draft}, *sizes)
-    plain = compose.recipe("plain")
-    own = compose.with_drafter(draft_model_run.method(config), **fields)
+    plain = recipes.method("plain")
+    own = draft_model_run.method(config).with_drafter(**fields)
     rows = []
     for task in config.tasks:
         for temperature in config.temperatures:

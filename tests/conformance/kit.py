@@ -280,8 +280,8 @@ def exit_predictors():
 
 def drafts(method: Method, lm=None) -> dict | None:
     """The draft model and the heads, where the method needs them."""
-    needs, found = method.drafter.card.needs, {}
-    if "heads" in needs:
+    needs, found = method.needs, {}
+    if method.drafter is not None and "heads" in needs:
         found["heads"] = heads(method.drafter.name)
     if "exits" in needs:
         found["exits"] = exit_predictors()

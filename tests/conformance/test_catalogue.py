@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from decoding import Card, Spec, base, catalogue, compose
+from decoding import Card, Method, Spec, base, catalogue
 from tests.conformance import kit
 
 TESTS = pathlib.Path(__file__).parent.parent / "decoding"
@@ -40,7 +40,8 @@ def faults(name: str, module) -> list[str]:
     elif not card.paper or card.guarantee not in base.GUARANTEES:
         wrong.append("its card names no paper or no guarantee")
     elif factory is not None:
-        missing = set(card.needs) - set(inspect.signature(factory).parameters)
+        wrong += ["its card names no family"] if not card.family else []
+        missing = {*card.needs, *card.data} - {*inspect.signature(factory).parameters}
         wrong += [f"its factory has no parameter {need!r}" for need in missing]
     if "Cost" not in (module.__doc__ or "") and folder not in ("caches",):
         wrong.append("its docstring does not say what it costs")
@@ -86,6 +87,9 @@ def test_fault_a_bare_file():
     )
     wrong = faults("drafters/plain", stranger)
     assert len(wrong) == 2 and "guarantee" in wrong[1]
+    stranger.CARD = Card(paper="A", guarantee=base.LAW, data=("p",))
+    wrong = faults("drafters/plain", stranger)
+    assert [w.split()[-1] for w in wrong[1:]] == ["family", "'p'"]
 
 
 def test_examples_are_of_methods():
@@ -111,7 +115,7 @@ def test_transforms_have_examples(name):
 def test_a_method_is_written_and_read():
     """Through JSON; planted: a method that lost its transforms is another one."""
     for method in kit.cases().values():
-        said = json.loads(json.dumps(compose.to_config(method)))
-        assert compose.from_config(said) == method
+        said = json.loads(json.dumps(method.to_config()))
+        assert Method.from_config(said) == method
         del said["transforms"]
-        assert compose.from_config(said) != method
+        assert Method.from_config(said) != method

@@ -5,7 +5,7 @@ import pytest
 
 from decoding import Method, base, catalogue, tree
 from decoding.loops import decode
-from decoding.tree_building import grow
+from decoding.tree_building import draft_model
 from models.errors import MethodError
 from tests.conformance import kit
 
@@ -119,13 +119,13 @@ def test_fault_another_draft():
 def test_fault_slots_by_node(monkeypatch):
     """The draft's keys are looked for in the slot of the node's index in the tree that
     is verified, not where they were written. The text stays right, acceptance drops."""
-    sound = grow.commit
+    sound = draft_model.commit
 
     def commit(cache, topology, outcome):
         bare = outcome.replace(tree=outcome.tree.replace(slots=None))
         return sound(cache, topology, bare)
 
-    monkeypatch.setattr(grow, "commit", commit)
+    monkeypatch.setattr(draft_model, "commit", commit)
     run = kit.Run(CASES["model-eagle2"], 0.0, draft=kit.TARGET)
     assert not ends_at_a_leaf(run.alter(), 6)
 
@@ -198,7 +198,7 @@ def test_fault_transform_state_of_the_root(monkeypatch):
 
     sound = tree.node_states
     monkeypatch.setattr(decode.tree, "node_states", root_states)
-    method = CASES["self-chain"]
+    method = CASES["oracle-chain"]
     assert kit.Run(method, 0.8).alter().texts() != kit.plain(method, 0.8)
 
 

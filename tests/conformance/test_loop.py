@@ -13,7 +13,7 @@ CASES = kit.cases()
 EACH = kit.each(CASES)
 # Without jit every operation is compiled by itself, and a batch of one has programs of
 # its own, some ten seconds a case: these run always, the others with `-m long`.
-EAGER = ("plain", "self-chain")
+EAGER = ("plain", "oracle-chain")
 EACH_EAGER = [
     pytest.param(method, id=name, marks=() if name in EAGER else (pytest.mark.long,))
     for name, method in CASES.items()
@@ -201,7 +201,7 @@ def test_eos_cuts_at_every_offset(method):
 
 def test_fault_eos_inside_a_path():
     """Planted: only the last token of a round is looked at."""
-    method = CASES["self-chain"]
+    method = CASES["oracle-chain"]
     lm = kit.model(ENDINGS[0], 1.0)
     run = kit.Run(method, lm=lm)
     assert run.alter(eos=()).texts() != kit.plain(method, 0.0, lm=lm)

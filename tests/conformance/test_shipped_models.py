@@ -27,7 +27,7 @@ LENGTHS = (1, 5, 9, 17, 24, 31, 40, 48)  # of the prompts, ragged
 OWN = {"drafters/foreal": {"length": 3, "lead": 2, "gate": 0.5, "terminators": "\n"}}
 
 # Drafters without a state for each node, which topologies that watch states refuse.
-STATELESS = ("chimera", "falcon", "hidden_transfer", "hydra", "medusa", "ppd", "self")
+STATELESS = ("chimera", "falcon", "hidden_transfer", "hydra", "medusa", "ppd", "oracle")
 WIDER = {"drafters/fspad": 2}  # a node's feature beside its token's embedding
 
 

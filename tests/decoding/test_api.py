@@ -153,7 +153,7 @@ def expected(method: Method) -> tuple[list[int], list[list[int]]]:
     return together[1][:4], texts
 
 
-@pytest.mark.parametrize("name", ["plain", "self-chain", "token_recycling"])
+@pytest.mark.parametrize("name", ["plain", "oracle-chain", "token_recycling"])
 def test_a_request_admitted_late_gets_its_own_text(name):
     """Penalties, draft tables and noise are the request's; other rows go on unmoved."""
     method = kit.cases()[name]

@@ -15,6 +15,7 @@ from decoding.transforms import (
     top_k,
     top_p,
 )
+from decoding.tree_design import tree_shape
 from models.errors import MethodError
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "transforms.npz"
@@ -122,7 +123,8 @@ def test_node_states_of_a_chain():
     made = transform_chain.chain(
         repetition_penalty.transform(1.3, 8), frequency_penalty.transform(0.5, 8)
     )
-    grown = tree.Shape([(0,), (1,), (1, 0)]).tree(jnp.array([[0, 5, 6, 7]]), base.POINT)
+    shape = tree_shape.Shape([(0,), (1,), (1, 0)])
+    grown = shape.tree(jnp.array([[0, 5, 6, 7]]), base.POINT)
     start = jax.vmap(made.init, out_axes=base.ROWS)(
         jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32)
     )

@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from absl import flags
 
-from decoding import compose
+from decoding import compose, recipes
 from decoding.serving import prompt_set
 from experiments.launch import join
 from models import io
@@ -64,7 +64,7 @@ def train(workdir, steps: int, plan, iterator) -> fit.Result:
 def write(lm, path: pathlib.Path) -> None:
     """A set of prompts, more than there are rows."""
     rows = [prompt_set.Prompt(p, 4 + i) for i, p in enumerate(meshes.prompts())]
-    parts = compose.compose(compose.recipe("plain"), lm, 0.8)
+    parts = compose.compose(recipes.method("plain"), lm, 0.8)
     params = {"target": lm.params}
     prompt_set.write(lm, rows, path, parts, params, about={}, batch=4)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from decoding import compose
+from decoding import compose, recipes
 from decoding.loops import engines
 from decoding.serving import continuous_batching
 from experiments import console, run_folder
@@ -85,7 +85,7 @@ def ragged(count: int, free: int) -> dict[str, Any]:
     lengths = np.clip(rng.lognormal(3, 1, count), 1, 200).astype(int)
     prompts = [rng.integers(0, 8, n).tolist() for n in rng.integers(1, 12, count)]
     limits = [len(p) + int(n) for p, n in zip(prompts, lengths)]
-    parts = compose.compose(compose.recipe("plain"), lm, 0.8)
+    parts = compose.compose(recipes.method("plain"), lm, 0.8)
     keys, usage, resident = (
         engines.request_keys(0, count, 1),
         continuous_batching.Usage(),

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from decoding import compose
+from decoding import compose, recipes
 from decoding.loops import engines
 from decoding.serving import continuous_batching, prompt_set
 from models.synthetic import toy
@@ -88,7 +88,7 @@ def prompts(folder: pathlib.Path) -> None:
             np.clip(rng.lognormal(2.5, 0.8, REQUESTS), 1, 60),
         )
     ]
-    parts = compose.compose(compose.recipe("plain"), lm, 0.8)
+    parts = compose.compose(recipes.method("plain"), lm, 0.8)
     # Everything is compiled before the work begins.
     texts = [p.tokens for p in rows]
     limits = [len(p.tokens) + p.new for p in rows]

@@ -14,7 +14,7 @@ import numpy as np
 
 import decoding
 import models
-from decoding import compose
+from decoding import Method
 from models.distributed import processes, sharding
 from models.errors import ConfigError
 from models.heads.formats import native
@@ -132,7 +132,7 @@ class Training:
     def calls(self, params: Any, topology: decoding.Spec) -> dict[str, list[int]]:
         """New tokens of each prompt, and calls of both models, of the decode loop."""
         c = self.config.evaluate
-        method = compose.Method(
+        method = Method(
             decoding.Spec("drafters/model"),
             decoding.Spec("verifiers/rejection"),
             topology,

@@ -1,5 +1,6 @@
 """From a config to trained, measured and exported draft heads of a target."""
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -15,8 +16,8 @@ from absl import logging
 
 import decoding
 import models
-from decoding import compose
-from decoding.tree_design import ppd_sparse_trees, tree_code
+from decoding import Method
+from decoding.tree_design import greedy_search, ppd_sparse_trees
 from models.distributed import processes, sharding
 from models.errors import ConfigError
 from models.heads import eagle3
@@ -63,25 +64,25 @@ def agreed(config: Any) -> dict[str, Any]:
     return {n: x for n, x in config.objective.to_dict().items() if n in names}
 
 
-def untrained(config: Any) -> compose.Method:
+def untrained(config: Any) -> Method:
     """The config's method, whose tree knows nothing of hits."""
-    given = compose.from_config(config.method.to_dict())
-    return compose.with_drafter(given, **agreed(config))
+    given = Method.from_config(config.method.to_dict())
+    return given.with_drafter(**agreed(config))
 
 
-def method(config: Any, hits: Sequence[Sequence[float]]) -> compose.Method:
+def method(config: Any, hits: Sequence[Sequence[float]]) -> Method:
     """The config's method; its tree made from measured hits, where it says so."""
     given = untrained(config)
     if config.tree_budget:
         found = ppd_sparse_trees.sparse(hits, config.tree_budget)
         topology = decoding.Spec("topologies/static", choices=found.choices)
-        given = compose.with_drafter(given, plan=found.plan)
-        return compose.replace(given, topology=topology)
+        given = given.with_drafter(plan=found.plan)
+        return dataclasses.replace(given, topology=topology)
     if not config.tree_nodes:
         return given
-    choices, _ = tree_code.by_accuracy(hits, config.tree_nodes - 1)
+    choices, _ = greedy_search.by_accuracy(hits, config.tree_nodes - 1)
     topology = decoding.Spec("topologies/static", choices=choices)
-    return compose.replace(given, topology=topology)
+    return dataclasses.replace(given, topology=topology)
 
 
 def optimizer(train: Any, steps: int) -> Any:
@@ -263,7 +264,7 @@ class Training:
             for k in TOPS
             if k <= len(row)
         }
-        _, found["predicted_tau"] = tree_code.by_accuracy(hits, c.nodes - 1)
+        _, found["predicted_tau"] = greedy_search.by_accuracy(hits, c.nodes - 1)
         lm, heads = lora.model(self.lm, self.heads(params))
         out = decoding.generate(
             lm,
@@ -310,7 +311,7 @@ def run(
         "head": config.head,
         "target": config.model,
         "fingerprint": native.fingerprint(training.lm.params),
-        "method": compose.to_config(method(config, hits)),
+        "method": method(config, hits).to_config(),
         "hits": hits,
         "temperature": temperature,
     }

@@ -18,7 +18,7 @@ from absl import logging
 
 import decoding
 import models
-from decoding import compose
+from decoding import Method
 from models import io, transformer
 from models.distributed import processes, sharding
 from models.errors import ConfigError
@@ -269,10 +269,10 @@ def write(
     return Written(*found)
 
 
-def method(config: Any) -> compose.Method:
+def method(config: Any) -> Method:
     """Chains of the draft's tokens, by the config's drafter."""
     chain = {"name": "topologies/chain", "length": config.evaluate.length}
-    return compose.from_config({"drafter": config.drafter.to_dict(), "topology": chain})
+    return Method.from_config({"drafter": config.drafter.to_dict(), "topology": chain})
 
 
 def run(

@@ -6,12 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base, tree
+from decoding import base
 from decoding.caches import dense
+from decoding.tree_design import tree_shape
 from models.base import dense_mask
 from models.cache_layouts import kv_cache
 
-SHAPE = tree.Shape(((0,), (1,), (0, 0), (1, 0)))  # nodes 1 2 | 3 under 1, 4 under 2
+SHAPE = tree_shape.Shape(
+    ((0,), (1,), (0, 0), (1, 0))
+)  # nodes 1 2 | 3 under 1, 4 under 2
 
 
 def filled(lengths: list[int], size: int = 12) -> kv_cache.KVCache:

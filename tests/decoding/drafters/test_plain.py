@@ -15,6 +15,6 @@ def test_one_token_a_call():
     assert out.stats.tokens_per_call == 1.0
     assert out.stats.target_calls.tolist() == [len(t) for t in out.tokens]
     # Planted: a drafter that drafts would need fewer calls.
-    drafted = conformance.generate(conformance.cases()["self-chain"])
+    drafted = conformance.generate(conformance.cases()["oracle-chain"])
     assert drafted.stats.tokens_per_call > 1.0
     assert {depth for row in out.origin for depth in row} == {0}

@@ -48,13 +48,13 @@ def test_fault_the_prompts_of_another_node(monkeypatch):
 
 def test_fault_copies_that_see_one_another(monkeypatch):
     """Planted: the chain of a copy begins behind another copy's."""
-    sound = aux_nodes.Riders.__init__
+    sound = aux_nodes.AuxNodes.__init__
 
     def init(self, *arguments):
         sound(self, *arguments)
         self.parents[:, 1, 0] = self.index[:, 0, -1]
 
-    monkeypatch.setattr(aux_nodes.Riders, "__init__", init)
+    monkeypatch.setattr(aux_nodes.AuxNodes, "__init__", init)
     assert not loop.__wrapped__().agrees()
 
 
@@ -76,7 +76,7 @@ def rounds(prompts, plan, count: int):
 
 def test_a_plan_decides_who_carries_what():
     """Each row's block is that of its state: kinds, parents, and what is known next."""
-    full = aux_nodes.Riders(4, 3, 2, agreement.VOCAB).nodes
+    full = aux_nodes.AuxNodes(4, 3, 2, agreement.VOCAB).nodes
     states, widths = set(), set()
     for known, outcome, after in rounds(params(), PLAN, 6):
         nodes = outcome.tree
@@ -113,10 +113,10 @@ def test_bad_plans():
     for plan, message in (
         (((3, 0, 0, 0),), "a plan of 1 states"),
         (((2, 0, 0, 0),) * 3, "node 0 all of them"),
-        (((3, 0, 0, 4),) * 3, "-1 to 3 riders"),
+        (((3, 0, 0, 4),) * 3, "-1 to 3 AUX nodes"),
     ):
         with pytest.raises(MethodError, match=message):
-            aux_nodes.Riders(4, 3, 1, 10, plan)
+            aux_nodes.AuxNodes(4, 3, 1, 10, plan)
 
 
 def test_equal_copies_are_one():

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, base, tree
+from decoding import Method, Spec, base
 from decoding.drafters import token_recycling
+from decoding.tree_design import tree_shape
 from models.errors import MethodError
 from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
@@ -15,7 +16,7 @@ METHOD = Method(Spec("drafters/token_recycling"))
 
 def test_the_paper_s_tree():
     """80 nodes: 8, 21, 25, 15, 8, 3 a level; the best first candidates go deepest."""
-    shape = tree.Shape(token_recycling.CHOICES)
+    shape = tree_shape.Shape(token_recycling.CHOICES)
     assert [len(level) for level in shape.levels] == [1, 8, 21, 25, 15, 8, 3]
     assert shape.nodes == 81 and shape.width == 8
     deepest = [c for c in shape.choices if len(c) == 6]
@@ -51,7 +52,7 @@ def learn(tokens, kind, logits, active, vocab=8, k=2):
     """The matrix after one round from an empty one."""
     drafter = token_recycling.drafter(vocab, k=k, choices=((0,), (1,), (0, 0)))
     tokens = jnp.asarray(tokens, jnp.int32)
-    shape = tree.Shape(((0,), (1,), (0, 0)))
+    shape = tree_shape.Shape(((0,), (1,), (0, 0)))
     nodes = shape.tree(tokens, base.POINT)
     nodes = base.TokenTree(
         nodes.tokens, nodes.parents, jnp.asarray(kind), draw=base.POINT, depth=2
@@ -99,7 +100,7 @@ def test_small_vocabularies_are_padded():
     assert state.shared.successors[1].tolist() == [0, 1, 2] + [-1] * 5
     nodes, _, _ = drafter.draft(kit.keys(1), ctx, state)
     there = np.flatnonzero(nodes.kind[0] == base.CANDIDATE).tolist()
-    order = ((), *tree.Shape(token_recycling.CHOICES).choices)
+    order = ((), *tree_shape.Shape(token_recycling.CHOICES).choices)
     known = [(), (0,), (1,), (2,), (1, 0), (1, 1), (1, 2), (1, 1, 0)]  # 1 follows 1
     assert [order[i] for i in there] == known
 

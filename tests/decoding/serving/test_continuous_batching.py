@@ -32,7 +32,7 @@ RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(0, 7, n).tolist() for n in RNG.integers(1, 12, 16)]
 NEW = [int(n) for n in np.clip(RNG.lognormal(2, 1, 16), 1, 40)]
 LIMITS = [len(p) + n for p, n in zip(PROMPTS, NEW)]
-CASES = ("plain", "self-chain", "token_recycling")
+CASES = ("plain", "oracle-chain", "token_recycling")
 
 
 def refilled(method, batch=3, lm=LM, temperature=0.8, keys=None, **fields):

@@ -10,7 +10,7 @@ import pytest
 from decoding import Method, Spec, base, tree
 from decoding.loops import decode
 from decoding.topologies import hardware_aware
-from decoding.tree_building import grow
+from decoding.tree_building import draft_model
 from decoding.verifiers import recursive_rejection
 from models.base import Block, ModelOutput, Visibility
 from models.errors import MethodError
@@ -158,7 +158,7 @@ def test_it_catches_up_after_a_rest():
 
 def test_fault_a_rest_is_forgotten(monkeypatch):
     """Planted: the root counts as run when it was not; drafts are no longer perfect."""
-    sound = grow.commit
+    sound = draft_model.commit
 
     def commit(cache, topology, outcome):
         slots = jnp.maximum(outcome.tree.slots, 0)
@@ -166,8 +166,8 @@ def test_fault_a_rest_is_forgotten(monkeypatch):
             cache, topology, outcome.replace(tree=outcome.tree.replace(slots=slots))
         )
 
-    monkeypatch.setattr(grow, "commit", commit)
-    monkeypatch.setattr(programs.engines, "_ENGINES", {})  # nothing compiled before
+    monkeypatch.setattr(draft_model, "commit", commit)
+    monkeypatch.setattr(programs.engines, "_DECODERS", {})  # nothing compiled before
     run, state = resting([0, 1, 3], 20)
     _, outcome = run.engine.step(run.params, state)
     assert outcome.verdict.count.tolist() != [2] * len(programs.PROMPTS)

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from decoding import base, tree
+from decoding import base
 from decoding.topologies import sequoia
+from decoding.tree_design import tree_shape
 from decoding.verifiers import recursive_rejection
 from models.errors import MethodError
 from tests.decoding.topologies import kit
@@ -26,7 +27,7 @@ def every_tree(size: int, depth: int):
     ]
     for choices in itertools.combinations(paths, size):
         try:
-            tree.Shape(choices)
+            tree_shape.Shape(choices)
         except MethodError:
             continue
         yield choices

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from decoding import tree
-from decoding.tree_design import ppd_sparse_trees
+from decoding.tree_design import ppd_sparse_trees, tree_shape
 from models.errors import MethodError
 
 # Hits by rank of Vicuna-7B's three prompts, which the published trees were made of.
@@ -20,7 +19,7 @@ HITS = (
 def test_the_published_trees_for_sixty():
     """10, 20, 20 candidates with 30, 40, 40 prompts; how many at each depth."""
     found = ppd_sparse_trees.sparse(HITS, 60, (10, 20, 20))
-    depths = tree.Shape(found.choices).depths
+    depths = tree_shape.Shape(found.choices).depths
     histogram = {1: (10,), 2: (8, 12), 3: (8, 10, 2)}
     for s, prompts in ((1, 30), (2, 40), (3, 40)):
         own = np.asarray(found.plan[s - 1])
@@ -36,7 +35,7 @@ def test_the_published_trees_for_sixty():
 def simulated(found: ppd_sparse_trees.Sparse, rounds: int, seed: int) -> float:
     """Tokens a round of texts whose hits at every depth are independent."""
     rng = np.random.default_rng(seed)
-    shape = tree.Shape(found.choices)
+    shape = tree_shape.Shape(found.choices)
     index = {c: i + 1 for i, c in enumerate(shape.choices)}
     ranks = [np.append(np.cumsum(h), 1.0) for h in HITS]
     state, accepted = 3, 0

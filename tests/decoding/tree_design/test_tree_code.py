@@ -1,14 +1,10 @@
-"""Trees as text: the published ones, and the search by accuracies."""
+"""Trees as text: the published ones."""
 
-import itertools
-
-import numpy as np
 import pytest
 
 from configs.trees import eagle, falcon, medusa
-from decoding import tree
 from decoding.topologies import static
-from decoding.tree_design import tree_code
+from decoding.tree_design import tree_code, tree_shape
 from models.errors import MethodError
 
 # Name -> leaves and nodes a level, as counted in the repositories.
@@ -28,15 +24,6 @@ PUBLISHED = {
 }
 EVERY = {**medusa.TREES, **eagle.TREES, **falcon.TREES}
 
-# Rank accuracies measured for prompt tokens on a 7B model; depth 3 is not monotone.
-HITS = (
-    (0.48335, 0.14342, 0.0736, 0.0454, 0.03087)
-    + (0.02155, 0.01658, 0.01323, 0.00932, 0.00845),
-    (0.26256, 0.14561, 0.08114, 0.0576, 0.04283)
-    + (0.0323, 0.0257, 0.02152, 0.01903, 0.0155),
-    (0.1641, 0.1176, 0.0809, 0.0578, 0.0459) + (0.0367, 0.0313, 0.0232, 0.0237, 0.0179),
-)
-
 
 def test_by_hand():
     choices = ((0,), (1,), (0, 0), (0, 1), (1, 0))
@@ -50,7 +37,7 @@ def test_published_trees(name):
     leaves, levels = PUBLISHED[name]
     topology = static.topology(EVERY[name])
     assert topology.widths == (1, *levels)
-    shape = tree.Shape(tree_code.decode(EVERY[name]))
+    shape = tree_shape.Shape(tree_code.decode(EVERY[name]))
     assert len(set(range(shape.nodes)) - set(shape.parents.tolist())) == leaves
     code = tree_code.encode(shape.choices)
     assert code == " | ".join(p.strip() for p in EVERY[name].split("|"))
@@ -63,40 +50,8 @@ def test_fault_a_count_moved():
     assert tree_code.decode(moved) != tree_code.decode(EVERY["eagle"])
 
 
-@pytest.mark.parametrize(
-    ("drafts", "code", "value"),
-    [
-        (8, "4 | 3,1", 1.01993),
-        (25, "8 | 8,3,2,1 | 2,1", 1.31092),
-        (
-            63,
-            "10 | 10,7,5,3,2,2,1,1 | 7,5,3,2,1,0,0,0,0,0,2,1,0,0,0,0,0,1",
-            1.51698,
-        ),
-    ],
-)
-def test_search_by_accuracy(drafts, code, value):
-    choices, tokens = tree_code.by_accuracy(HITS, drafts)
-    assert tree_code.encode(choices) == code
-    assert abs(tokens - 1 - value) < 1e-5
-    ranks = [range(10)] * 3
-    every = [
-        np.prod([HITS[d][r] for d, r in enumerate(path)])
-        for depth in (1, 2, 3)
-        for path in itertools.product(*ranks[:depth])
-    ]
-    assert abs(sum(sorted(every)[-drafts:]) - value) < 1e-5
-
-
-def test_search_ends_with_the_candidates():
-    choices, _ = tree_code.by_accuracy(((0.5, 0.2), (0.4,)), 50)
-    assert choices == ((0,), (1,), (0, 0), (1, 0))
-
-
 def test_bad_codes():
     with pytest.raises(MethodError, match="no list of numbers"):
         tree_code.decode("2 | x")
     with pytest.raises(MethodError, match="names 3 nodes"):
         tree_code.decode("2 | 1,1,1")
-    with pytest.raises(MethodError, match="drafts=0"):
-        tree_code.by_accuracy(HITS, 0)

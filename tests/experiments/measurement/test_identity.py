@@ -1,10 +1,12 @@
 """What counts as plain decoding's text."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
-from decoding import compose
+from decoding import Method
 from decoding.catalogue import Spec
 from decoding.loops import engines
 from experiments.measurement import identity, measured_row
@@ -12,8 +14,8 @@ from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case
 
 EPS = float(np.finfo(np.float32).eps)
-PLAIN = compose.Method()
-LOOKUP = compose.Method(Spec("drafters/prompt_lookup"))
+PLAIN = Method()
+LOOKUP = Method(Spec("drafters/prompt_lookup"))
 
 
 def scores(gap, scale=10.0):
@@ -89,11 +91,11 @@ def test_planted_fault_turns_a_row_false(lm, temperature):
 
 
 def with_(method, transforms):
-    return compose.replace(method, transforms=transforms)
+    return dataclasses.replace(method, transforms=transforms)
 
 
 def test_rejection_claims_its_law_only():
-    method = compose.Method(verifier=Spec("verifiers/rejection"))
+    method = Method(verifier=Spec("verifiers/rejection"))
     assert "rejection" in identity.claim(method, "LAW", 0.8)
     assert identity.claim(method, "LAW", 0.0) is None
     assert identity.claim(PLAIN, "LAW", 0.8) is None

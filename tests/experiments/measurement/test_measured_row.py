@@ -4,13 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import compose, stats
+from decoding import Method, stats
 from decoding.catalogue import Spec
 from experiments.measurement import block_width_cost, machine, workbench
 from experiments.measurement.workbench import Bench, Case
 from models.errors import ConfigError
 
-LOOKUP = compose.Method(Spec("drafters/prompt_lookup"))
+LOOKUP = Method(Spec("drafters/prompt_lookup"))
 
 
 def test_loop_share():
@@ -36,7 +36,7 @@ def test_interval_holds_the_ratio_and_narrows():
 
 def test_text_does_not_depend_on_the_batch(lm):
     prompts = [lm.tokenizer.encode(t) for t in ("one", "two", "three!", "four")]
-    case = Case(compose.Method(), 0.8)
+    case = Case(Method(), 0.8)
     alone = Bench(lm, {}, 32, 24, batch=1).once(case, prompts, 1)
     pairs = Bench(lm, {}, 32, 24, batch=2).once(case, prompts, 1)
     assert alone.tokens == pairs.tokens and alone.calls == pairs.calls
@@ -68,16 +68,14 @@ def test_constant_model_costs_no_layers_and_writes_no_text_end(lm):
     assert not set(run.tokens[0]) & set(lm.model.config.eos)
     # Row i of the table is what node i says: plain decoding always reads row 0.
     plain = workbench.Run()
-    bench.decode(Case(compose.Method(), 0.0, constant=True), part, keys, plain)
+    bench.decode(Case(Method(), 0.0, constant=True), part, keys, plain)
     table = np.asarray(bench.stub.params["table"])
     assert set(plain.tokens[0]) == {int(table[0].argmax())}
 
 
 def test_bytes_read(lm, draft):
     bench = Bench(lm, {"draft": draft}, 32, 24)
-    method = compose.Method(
-        Spec("drafters/model"), topology=Spec("topologies/chain", length=1)
-    )
+    method = Method(Spec("drafters/model"), topology=Spec("topologies/chain", length=1))
     prompts = [[1, 2, 3, 4]]
     case = Case(method)
     run = bench.once(case, prompts, 0)

@@ -12,7 +12,7 @@ from experiments import run
 from experiments.prompts import builtin_tasks
 from experiments.recipes import settings
 from experiments.studies import evaluate
-from models.errors import ConfigError
+from models.errors import ConfigError, MethodError
 
 RECIPES = sorted(
     str(path.relative_to(pathlib.Path(configs.__file__).parent))
@@ -140,6 +140,25 @@ def test_single_method_recipe_is_evaluated_against_plain():
     config = settings.load("configs/methods/token_recycling.py")
     assert config.methods == ("plain", "token_recycling")
     assert config.stage == "evaluate"
+
+
+def test_a_method_recipe_outside_configs_is_evaluated(tmp_path):
+    """Planted: looked up by its name, there is no such recipe."""
+    file = tmp_path / "mine.py"
+    methods = 'config.methods = ("plain", "copyspec")'
+    method = 'config.method = {"drafter": "drafters/foreal"}'
+    assert methods in RECIPE
+    file.write_text(RECIPE.replace(methods, method))
+    config = settings.load(file)
+    named = evaluate.methods(config)
+    assert [*named] == ["plain", "mine"] and named["plain"].drafter is None
+    assert named["mine"].drafter == Spec("drafters/foreal")
+    config = settings.override(config, ["--config.method.drafter=drafters/copyspec"])
+    assert evaluate.methods(config)["mine"].drafter == Spec("drafters/copyspec")
+    with config.unlocked():
+        del config.method
+    with pytest.raises(MethodError, match="no recipe 'mine'"):
+        evaluate.methods(config)
 
 
 def test_shipped_recipes_load():

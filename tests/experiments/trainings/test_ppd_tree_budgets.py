@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from decoding import compose
+from decoding import Method
 from decoding.tree_design import ppd_sparse_trees
 from experiments.measurement import workbench
 from experiments.recipes import settings
@@ -34,7 +34,7 @@ def piece(lm, folder):
     """Heads of `lm` as the stage takes them from a finished training."""
     c = recipe(folder)
     params = ppd.init(jax.random.key(0), lm.model, lm.params, 2)
-    given = compose.to_config(ppd_tree_budgets.method(c, HITS, 6))
+    given = ppd_tree_budgets.method(c, HITS, 6).to_config()
     native.save(c.export, params, {"head": "ppd", "method": given})
     return draft_heads._Piece(c, Store(folder), lm, "ppd", c, {"hits": HITS})
 
@@ -72,10 +72,10 @@ def test_the_export_names_what_was_taken(lm, tmp_path, monkeypatch, large, budge
     found = head.fastest(HITS, TASKS)
     assert found["budget"] == budget
     wanted = ppd_tree_budgets.method(head.recipe, HITS, budget)
-    named = compose.from_config(native.method(tmp_path / "export"))
+    named = Method.from_config(native.method(tmp_path / "export"))
     assert head.method == wanted == named
     # Planted: what the training wrote is another method where another was taken.
-    assert (compose.from_config(first) == named) == (budget == 6)
+    assert (Method.from_config(first) == named) == (budget == 6)
     assert native.describe(tmp_path / "export")["head"] == "ppd"
     monkeypatch.setattr(workbench.Bench, "interleaved", None)  # planted: measured again
     again = piece(lm, tmp_path)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from decoding import compose
+from decoding import Method, compose
 from experiments.launch import command
 from experiments.recipes import settings
 from models.errors import ConfigError
@@ -170,7 +170,7 @@ VALUES = st.recursive(
 @cases(60, 15_000)
 def test_methods_of_a_config(count):
     def attempt(value) -> None:
-        method = compose.from_config(value)
+        method = Method.from_config(value)
         compose.compose(method, kit.TARGET, 0.8)
 
     survey("methods", count, VALUES, attempt)

@@ -44,7 +44,7 @@ def test_they_draft_for_tiny_without_changing_its_text(name: str) -> None:
     same heads with their weights zeroed are the planted fault.
     """
     lm = tiny()
-    method = decoding.compose.from_config(native.method(name))
+    method = decoding.Method.from_config(native.method(name))
     run = functools.partial(
         decoding.generate, lm, PROMPTS, max_new_tokens=NEW, temperature=0.8, seed=3
     )

@@ -1,0 +1,94 @@
+"""List the methods of the project and cite their papers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from decoding import catalogue, recipes
+from decoding.catalogue import Spec
+from decoding.method import Method
+from models.errors import MethodError
+
+BASELINE = "baseline"  # how a card's paper begins where there is none
+
+
+class Entry(NamedTuple):
+    """One method file: its spec name and what its card says."""
+
+    name: str
+    family: str
+    guarantee: str
+    paper: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Entries in the order of their folders, families and names; prints as a table."""
+
+    entries: tuple[Entry, ...]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> Entry:
+        return self.entries[index]
+
+    def __repr__(self) -> str:
+        rows = [Entry._fields, *self.entries]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join(lines)
+
+
+def methods() -> Listing:
+    """Every method file, grouped by folder and family."""
+    folders = [*catalogue.FACTORIES]
+    entries = [
+        Entry(name, card.family, card.guarantee, card.paper)
+        for name, card in catalogue.catalogue().items()
+    ]
+    place = lambda e: (folders.index(e.name.split("/")[0]), e.family, e.name)
+    return Listing(tuple(sorted(entries, key=place)))
+
+
+def cite(method: str | Method | Spec) -> str:
+    """The BibTeX of a method's papers.
+
+    Args:
+        method: a `Method`, a `Spec`, a name that `generate` takes, or the name of any
+            method file, such as "verifiers/rejection".
+
+    Returns:
+        One entry a paper. Parts whose card has no BibTeX yet are named in a comment
+        at the end; a part without a paper (a baseline) is left out.
+
+    Raises:
+        MethodError: no part has an entry, or the name means nothing.
+    """
+    parts = _parts(method)
+    entries = dict.fromkeys(s.card.cite.strip() for s in parts if s.card.cite)
+    missing = [
+        f"{s.name} ({s.card.paper})"
+        for s in parts
+        if not s.card.cite and not s.card.paper.startswith(BASELINE)
+    ]
+    if not entries:
+        names = ", ".join(missing) or "nothing: it is a baseline without a paper"
+        raise MethodError(
+            f"no BibTeX to cite {method!r} with; parts without Card.cite: {names}"
+        )
+    lines = [f"% no BibTeX yet for {name}" for name in missing]
+    return "\n\n".join([*entries, *lines])
+
+
+def _parts(method: Any) -> tuple[Spec, ...]:
+    if type(method) is Spec:
+        return (method,)
+    if type(method) is Method:
+        return method.parts
+    if method.split("/")[0] in catalogue.FACTORIES:
+        return (Spec(method),)
+    return recipes.method(method).parts
