@@ -158,7 +158,7 @@ def program(transform) -> tuple[str, list]:
     aux = dict.fromkeys(transform.streams, logits)
     text = str(jax.make_jaxpr(transform.apply)(state, logits, aux))
     if transform.advance is not None:
-        text += str(jax.make_jaxpr(transform.advance)(state, jnp.int32(1), logits))
+        text += str(jax.make_jaxpr(transform.advance)(state, jnp.int32(1), logits, {}))
     return text, [(x.shape, x.dtype) for x in jax.tree.leaves(state)]
 
 
