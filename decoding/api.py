@@ -11,7 +11,7 @@ import numpy as np
 from decoding import base, compose, recipes, state_sharding, stats
 from decoding.automata import stop_strings
 from decoding.catalogue import Spec
-from decoding.loops import engines
+from decoding.loops import engines, initial_state
 from decoding.method import Method
 from models.distributed import sharding
 from models.errors import PromptError
@@ -95,9 +95,9 @@ def generate(
                 f"drafts={{{stream.params!r}: ...}}"
             )
     params = sharding.placed(lm.model.plan, params)
-    engine = engines.decoder(parts)
+    engine = engines.engine(parts)
     compiled, begun = engine.compile_seconds, time.perf_counter()
-    size = engines.bucket(max(limits))
+    size = initial_state.bucket(max(limits))
     state = engine.start(params, parts, rows, limits, keys, size, memory, share=True)
     if loop is None:
         state = engine.advance(params, state)

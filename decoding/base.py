@@ -91,10 +91,10 @@ class Verdict:
 class Outcome:
     """One round as a drafter may learn from it.
 
-    A chunk of the prompt comes in the same form: a chain whose nodes are all accepted
-    and whose extra token is the next of the prompt; logits are None there unless the
-    drafter sets `prompt_logits`, and `warped` is None, which tells a chunk from a
-    round. Rows with `active` false commit nothing.
+    A chunk of the prompt (`is_prompt`) comes in the same form: a chain whose nodes are
+    all accepted and whose extra token is the next of the prompt. Its logits are None
+    unless the drafter sets `prompt_logits`; `warped` is None. Rows with `active` false
+    commit nothing.
     """
 
     tree: TokenTree
@@ -102,6 +102,7 @@ class Outcome:
     target: ModelOutput  # raw
     warped: Array | None  # float32[B, N, V]: after the transform
     active: Array  # bool[B]
+    is_prompt: bool = struct.field(pytree_node=False, default=False)
 
 
 @dataclass(frozen=True)
@@ -228,29 +229,43 @@ class LogitsTransform(NamedTuple):
     """Alters a law by what was said so far. ★ throughout.
 
     `init(tokens[T], length) -> State` after the whole prompt; `apply(state, logits[V],
-    aux) -> logits[V]` only reads; `advance(state, token, logits) -> State` writes, and
-    is None where nothing is remembered. `aux` maps the names in `streams` to the logits
-    of those models at the same node; a draft has none, and `apply` then leaves the
-    logits as they are. `domain` says what `apply` receives and returns: "logits" need
-    not be normalised, "logprobs" are. `warper` marks a transform that belongs after the
-    temperature (top-k, top-p, ...), as against one that belongs before it (penalties,
-    bans, constraints).
+    aux) -> logits[V]` only reads; `advance(state, token, logits, aux) -> State` writes,
+    and is None where nothing is remembered. It receives the logits and the `aux` that
+    `apply` received where `token` was chosen. `aux` maps the names in `streams` to the
+    logits of those models at the same node; a draft has none, and `apply` then leaves
+    the logits as they are. `domain` is that of what `apply` receives and returns:
+    "logits" need not be normalised, "logprobs" are. `warper` marks a transform that
+    belongs after the temperature (top-k, top-p, ...), as against one that belongs
+    before it (penalties, bans, constraints).
     """
 
     init: Callable[[Array, Array], State]
     apply: Callable[[State, Array, dict[str, Array]], Array]
-    advance: Callable[[State, Array, Array], State] | None = None
+    advance: Callable[[State, Array, Array, dict[str, Array]], State] | None = None
     domain: str = "logits"
     warper: bool = False
     streams: tuple[str, ...] = ()
 
 
 class CachePolicy(NamedTuple):
-    """Which slots live. `path_pure`: what a node sees depends on its path alone."""
+    """Which slots live. Rounds and prompt chunks pass through it alike.
+
+    `place` and `retain` see logical slots: a tree's node i lies at `cache.length + i`,
+    whatever was evicted before. `retain` commits the outcome's path and may then evict.
+    `room` bounds what a round or a chunk commits: how many of `tokens` int32[B, M] (the
+    root's successors) may be committed before what nodes see changes, at least 1 a row.
+    A row that it cuts goes on in the next round. None: there is no bound.
+    `path_pure`: what a node sees depends on its path alone; the text of a speculative
+    method is then plain decoding's under the same policy.
+    """
 
     init: Callable[[Any], Any]  # (cache) -> state
-    place: Callable  # (state, cache, tree) -> slots[B, N], visibility
-    retain: Callable  # (state, cache, out, tree, verdict) -> cache, state
+    place: Callable[[Any, Any, TokenTree], tuple[Array, Any]]
+    """(state, cache, tree) -> slots int32[B, N], visibility"""
+    retain: Callable[[Any, Any, "Outcome"], tuple[Any, Any]]
+    """(state, cache, outcome) -> cache, state"""
+    room: Callable[[Any, Any, Array], Array] | None = None
+    """(state, cache, tokens int32[B, M]) -> int32[B]"""
     path_pure: bool = True
 
 

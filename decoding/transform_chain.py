@@ -13,9 +13,7 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
 
     A transform that declares the domain "logprobs" receives normalised values whatever
     comes before it; the chain itself takes logits. Each `advance` receives the logits
-    that its own `apply` received. `advance` has no `aux`, so there a transform of other
-    streams leaves its logits as they are, as it does in a draft: what follows one and
-    remembers logits must not depend on it.
+    that its own `apply` received, and the `aux` of that node.
 
     The state is a tuple of the parts' states; the chain is a warper when all parts are,
     remembers nothing when no part does, and its streams are the union.
@@ -47,12 +45,14 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         return stages(state, logits, aux)[-1]
 
-    def advance(state: base.State, token: Array, logits: Array) -> base.State:
+    def advance(
+        state: base.State, token: Array, logits: Array, aux: dict[str, Array]
+    ) -> base.State:
         # Where a part's advance ignores its logits, XLA drops their recomputation.
         moved = [
-            own if part.advance is None else part.advance(own, token, received)
+            own if part.advance is None else part.advance(own, token, received, aux)
             for part, own, received in zip(
-                transforms, split(state), stages(state, logits, {})
+                transforms, split(state), stages(state, logits, aux)
             )
         ]
         return base.State(tuple(own.row for own in moved), state.shared)

@@ -98,11 +98,12 @@ def node_states(
     state: base.State,
     tree: base.TokenTree,
     logits: Array,
+    aux: dict[str, Array],
 ) -> base.State:
     """The transform's state at every node: `row` leaves become `[B, N, ...]`.
 
-    The state at a node is its parent's, advanced by the node's token and the logits
-    that the parent's `apply` received. Computed level by level.
+    The state at a node is its parent's, advanced by the node's token and by the logits
+    and the `aux` that the parent's `apply` received. Computed level by level.
     """
     batch, nodes = tree.tokens.shape
 
@@ -114,14 +115,14 @@ def node_states(
         return states
     level = depths(tree)
     up = jnp.maximum(tree.parents, 0)
-    before = pick(logits, up)
-    advance = over_nodes(transform.advance, 2)
+    before = jax.tree.map(lambda x: pick(x, up), (logits, aux))
+    advance = over_nodes(transform.advance, 3)
 
     def body(carry: tuple) -> tuple:
         d, states = carry
         above = jax.tree.map(lambda x: pick(x, up), states.row)
         parent = base.State(above, state.shared)
-        moved = advance(parent, tree.tokens, before)
+        moved = advance(parent, tree.tokens, *before)
 
         def here(new: Array, old: Array) -> Array:
             at = (level == d).reshape(batch, nodes, *[1] * (new.ndim - 2))

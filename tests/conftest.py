@@ -78,7 +78,7 @@ def few_programs():
     if next(_turns) % 8:
         return
     if engines.mappings() > MOST_MAPPINGS or resident() > MOST_BYTES:
-        engines._DECODERS.clear()
+        engines._ENGINES.clear()
         jax.clear_caches()
         gc.collect()
         ctypes.CDLL("libc.so.6").malloc_trim(0)  # glibc keeps what was freed otherwise

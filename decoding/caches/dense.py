@@ -18,7 +18,8 @@ def policy() -> base.CachePolicy:
         slots = cache.length[:, None] + index
         return slots, tree.visibility(nodes, cache.length)
 
-    def retain(state, cache, out, nodes, verdict):
-        return cache.commit(verdict.path, verdict.count, nodes.linear), state
+    def retain(state, cache, outcome: base.Outcome):
+        verdict, linear = outcome.verdict, outcome.tree.linear
+        return cache.commit(verdict.path, verdict.count, linear), state
 
     return base.CachePolicy(lambda cache: (), place, retain)

@@ -124,7 +124,9 @@ def transform(
         masked = jnp.where(vocab.maximum(kept) > -jnp.inf, kept, forced)
         return jnp.where(at >= 0, masked, logits)
 
-    def advance(state: base.State, token: Array, logits: Array) -> base.State:
+    def advance(
+        state: base.State, token: Array, logits: Array, aux: dict[str, Array]
+    ) -> base.State:
         at, tables = state.row.state, state.shared
         after = tables.next[jnp.maximum(at, 0), tables.classes[token]]
         moved = jnp.where(at >= 0, after, token_dfa.DEAD).astype(jnp.int32)

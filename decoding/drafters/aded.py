@@ -150,7 +150,7 @@ def drafter(
         return nodes, state, ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return state
         last = suffix_match.last_tokens(ctx.tokens, ctx.length, recent)[:, ::-1]
         parts = (last[:, :-2], last[:, 1:-1], last[:, 2:])

@@ -69,7 +69,7 @@ def drafter(
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         row, seen = state.row, outcome
-        if outcome.warped is not None:
+        if not outcome.is_prompt:
             count = outcome.verdict.count
             own = jnp.where(row.copied, jnp.minimum(count, 0), count)
             active = outcome.active & ~row.copied

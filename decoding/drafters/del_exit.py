@@ -108,7 +108,7 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         verdict, hidden = outcome.verdict, outcome.target.hidden
         batch = verdict.count.shape[0]
-        if outcome.warped is None:
+        if outcome.is_prompt:
             index = jnp.arange(prompt, dtype=jnp.int32)
             at = verdict.count[:, None] - index
             position = ctx.length[:, None] - 2 - index

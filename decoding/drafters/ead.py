@@ -107,7 +107,7 @@ def drafter(
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, switch = state.row
-        if outcome.warped is None:
+        if outcome.is_prompt:
             cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, switch))
         cache = adaptive_chain.keep(cache, outcome)

@@ -87,7 +87,7 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
-        if outcome.warped is None:
+        if outcome.is_prompt:
             cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
         grown = topology.adapt(base.State(row, state.shared), outcome)

@@ -87,7 +87,7 @@ def drafter(
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
-        if outcome.warped is None:
+        if outcome.is_prompt:
             cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
         else:
             cache = adaptive_chain.keep(cache, outcome)

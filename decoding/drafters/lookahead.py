@@ -116,7 +116,7 @@ def drafter(
         return nodes, replace(state, row=replace(row, window=filled)), ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        if outcome.warped is None:
+        if outcome.is_prompt:
             if not pool_from_prompt:
                 return state
             keys, grams, valid = _prompt_grams(ctx, outcome, ngram)

@@ -61,7 +61,7 @@ def drafter(heads, model) -> base.Drafter:
         return behind.attach(nodes, row.known), state, ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return state
         row: aux_nodes.Row = state.row
         laws, known = behind.read(outcome, row.laws, row.known)

@@ -51,7 +51,7 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, row = state.row
-        if outcome.warped is None:
+        if outcome.is_prompt:
             cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
         cache = draft_model.commit(cache, topology, outcome)

@@ -105,7 +105,7 @@ def drafter(
         own = base.State(state.row, state.shared.grown)
         own = inner.observe(ctx, own, outcome)
         buffer = state.shared.buffer
-        if outcome.warped is not None:
+        if not outcome.is_prompt:
             buffer = record(buffer, ctx, outcome, keep)
         return base.State(own.row, Shared(own.shared, buffer))
 

@@ -48,7 +48,7 @@ def drafter(model, topology: base.Topology) -> base.Drafter:
         return replace(nodes, calls=nodes.calls + 1), state, cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        return state if outcome.warped is None else topology.adapt(state, outcome)
+        return state if outcome.is_prompt else topology.adapt(state, outcome)
 
     return base.Drafter(
         init,

@@ -101,7 +101,7 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         cache, tail = state.row
-        if outcome.warped is None:
+        if outcome.is_prompt:
             cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, tail))
         verdict = outcome.verdict
@@ -128,9 +128,9 @@ def _after_tail(ctx: base.Context, tail: Tail, vocab_size: int) -> base.Context:
         # The logits of a tail that was drafted a round ago are gone: a transform that
         # remembers logits takes zeros for them, here and in no committed state.
         none = jnp.zeros((batch, vocab_size), jnp.float32)
-        advance = tree.over_rows(ctx.law.advance, 2)
+        advance = tree.over_rows(ctx.law.advance, 3)
         for i in range(size):
-            moved = advance(state, tail.tail[:, i], none)
+            moved = advance(state, tail.tail[:, i], none, {})
             state = tree.masked(i < tail.count, moved, state)
     return replace(
         ctx,

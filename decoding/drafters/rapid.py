@@ -100,7 +100,7 @@ def drafter(
         return nodes, base.State(row, inner.shared), ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return state  # the draft model reads the short prompt when it first drafts
         inner = base.State(state.row.written, state.shared)
         inner = writer.observe(ctx, inner, outcome)

@@ -105,7 +105,7 @@ def drafter(
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         seen = outcome
-        if outcome.warped is not None:
+        if not outcome.is_prompt:
             verdict = outcome.verdict
             index = jnp.arange(verdict.path.shape[1], dtype=jnp.int32)
             grown = (verdict.path < topology.nodes) & (index < verdict.count[:, None])

@@ -153,7 +153,7 @@ def drafter(
         row, shared = state.row, state.shared
         own = inner.observe(ctx, base.State(row.inner, shared.inner), outcome)
         row, shared = replace(row, inner=own.row), replace(shared, inner=own.shared)
-        if outcome.warped is not None:
+        if not outcome.is_prompt:
             rows = jnp.arange(row.seen.shape[0])
             taken = outcome.target.hidden[EXIT][:, 0, 0].astype(jnp.int32)
             counts = shared.taken.at[taken - 1].add(outcome.active)

@@ -107,10 +107,11 @@ def drafter(
         return vocab.gumbel_argmax(laws, noise)
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return state
         # Node i's law is that of the position after it; the token there is committed.
         after = outcome.verdict.count[:, None] + 1 + index
+        assert outcome.warped is not None  # of a round
         laws = jnp.take_along_axis(outcome.warped, after[..., None], 1, mode="clip")
         laws = jnp.where(outcome.active[:, None, None], laws, state.row.laws)
         known = window - outcome.verdict.count

@@ -134,7 +134,7 @@ def drafter(
         return _nodes_of(ctx, count, tokens, parents, tree), state, ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        if outcome.warped is None or not pages:
+        if outcome.is_prompt or not pages:
             return state  # a prompt is no output
         return _store(state, outcome)
 

@@ -193,7 +193,7 @@ def drafter(
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         row, found = state.row, state.shared
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return state
         if genes:
             found = learned(row, found, outcome.active)

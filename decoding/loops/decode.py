@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from decoding import base, noise, state_sharding, stats, tree
 from decoding.automata import stop_strings
-from models.base import ALL, NONE, Block, LanguageModel, causal_block
+from models.base import ALL, Block, LanguageModel
 from models.cache_layouts.kv_cache import by_rows
 from models.errors import MethodError
 
@@ -123,13 +123,13 @@ def round_(
     logits: Any = out.logits
     aux, caches = _streams(program, params, state, block, draft)
 
-    at_nodes = tree.node_states(program.transform, state.transform, draft, logits)
+    at_nodes = tree.node_states(program.transform, state.transform, draft, logits, aux)
     apply = jax.vmap(program.transform.apply, in_axes=(base.ROWS, 0, 0))
     warped = jax.vmap(apply, in_axes=(base.ROWS, 0, 0))(at_nodes, logits, aux)
     verdict = _verify(program, state, draft, out, warped)
 
     tokens, count = tree.committed(draft, verdict)
-    new, stop, ended = _cut(program, state, tokens, count)
+    new, stop, ended = _cut(program, state, cache, tokens, count)
     new = jnp.where(active, new, 0)
     # A draft that ends a text is a draft still.
     drafts = jnp.minimum(new, tree.drafted(verdict))
@@ -137,7 +137,7 @@ def round_(
     verdict = base.Verdict(verdict.path, new - 1, token, verdict.drafted)
     outcome = base.Outcome(draft, verdict, out, warped, active)
 
-    cache, policy = program.policy.retain(state.policy, cache, out, draft, verdict)
+    cache, policy = program.policy.retain(state.policy, cache, outcome)
     caches[TARGET] = cache
     for name in program.streams:
         caches[name] = caches[name].commit(verdict.path, verdict.count, draft.linear)
@@ -147,7 +147,7 @@ def round_(
         roots={name: jnp.where(active, token, r) for name, r in state.roots.items()},
         caches=caches,
         drafter=drafter,
-        transform=_advance(program, state, at_nodes, outcome),
+        transform=_advance(program, state, at_nodes, aux, outcome),
         policy=policy,
         stop=stop,
         counters=_count(state.counters, outcome, new, drafts),
@@ -214,8 +214,11 @@ def _verify(program, state, draft, out, warped):
     )
 
 
-def _cut(program, state, tokens, count):
-    """How many of the committed tokens hold: up to EOS, a stop string or the limit."""
+def _cut(program, state, cache, tokens, count):
+    """How many of the committed tokens hold: up to EOS, a stop string or the limit.
+
+    The policy's room cuts too, and such a row goes on.
+    """
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     ends = jnp.isin(tokens, jnp.asarray(program.eos, jnp.int32))
     stop, reached = state.stop, [state.stop.row]
@@ -225,9 +228,11 @@ def _cut(program, state, tokens, count):
         ends = ends | stop_strings.matched(stop.shared, jnp.stack(reached[1:], 1))
     ends = ends & (index < count[:, None])
     first = jnp.where(ends.any(1), jnp.argmax(ends, 1).astype(jnp.int32) + 1, count)
-    room = state.limit - state.length
-    new = jnp.minimum(first, room)
-    ended = (ends.any(1) & (first <= room)) | (new >= room)
+    limit = state.limit - state.length
+    new = jnp.minimum(first, limit)
+    if program.policy.room is not None:
+        new = jnp.minimum(new, program.policy.room(state.policy, cache, tokens))
+    ended = (ends.any(1) & (first <= new)) | (new >= limit)
     if program.stop:
         at = jnp.where(state.done, 0, new)[:, None]
         kept = jnp.take_along_axis(jnp.stack(reached, 1), at, 1)[:, 0]
@@ -255,7 +260,7 @@ def _write(state, outcome, tokens, new, drafts):
     )
 
 
-def _advance(program, state, at_nodes, outcome):
+def _advance(program, state, at_nodes, aux, outcome):
     """The transform's state after the last committed token."""
     transform = program.transform
     if transform.advance is None:
@@ -263,8 +268,11 @@ def _advance(program, state, at_nodes, outcome):
     node = tree.last_node(outcome.verdict)
     row = jax.tree.map(lambda x: tree.pick(x, node), at_nodes.row)
     before = base.State(row, at_nodes.shared)
-    logits = tree.pick(outcome.target.logits, node)
-    moved = tree.over_rows(transform.advance, 2)(before, outcome.verdict.token, logits)
+    logits, aux = jax.tree.map(
+        lambda x: tree.pick(x, node), (outcome.target.logits, aux)
+    )
+    step = tree.over_rows(transform.advance, 3)
+    moved = step(before, outcome.verdict.token, logits, aux)
     return tree.masked(outcome.active, moved, state.transform)
 
 
@@ -283,75 +291,6 @@ def _count(counters, outcome, new, drafts):
         counters.candidates + jnp.where(active, candidates, 0),
         counters.ranked + tree.ranks(draft, outcome.verdict.path, drafts, stats.RANKS),
     )
-
-
-def prefill(
-    program: Program, params: dict, state: DecodeState, prompts: dict
-) -> DecodeState:
-    """Fill the caches with every prompt's tokens but the last, chunk by chunk.
-
-    `prompts` maps a stream to its own `(tokens int32[B, P], length int32[B])`.
-    """
-    caches, roots = dict(state.caches), dict(state.roots)
-    for name, stream in program.streams.items():
-        tokens, length = prompts[name]
-        model = (stream.model, params[stream.params])
-        caches[name] = _fill_stream(model, caches[name], tokens, length, program.chunk)
-        roots[name] = jnp.take_along_axis(tokens, (length - 1)[:, None], 1)[:, 0]
-    state = replace(state, caches=caches, roots=roots)
-    wants = ALL if program.drafter.prompt_logits else NONE
-
-    def body(carry: DecodeState) -> DecodeState:
-        cache = carry.caches[TARGET]
-        block, nodes, count = _chunk(carry.tokens, carry.length, cache, program.chunk)
-        block = replace(block, logits_at=wants)
-        weights = program.drafter.weights(params, carry.drafter)
-        out, cache = program.model(weights, cache, block, program.taps)
-        start = carry.caches[TARGET].length
-        at = jnp.minimum(start + count, carry.tokens.shape[1] - 1)[:, None]
-        token = jnp.take_along_axis(carry.tokens, at, 1)[:, 0]
-        path = jnp.broadcast_to(nodes.parents[:, 1:] + 1, (count.shape[0], nodes.depth))
-        verdict = base.Verdict(path, count - 1, token)
-        outcome = base.Outcome(nodes, verdict, out, None, count > 0)
-        cache, policy = program.policy.retain(carry.policy, cache, out, nodes, verdict)
-        after = replace(
-            carry,
-            caches={**carry.caches, TARGET: cache},
-            policy=policy,
-            length=jnp.minimum(start + count + 1, carry.length),
-        )
-        ctx = context(program, params, after)
-        drafter = program.drafter.observe(ctx, carry.drafter, outcome)
-        return state_sharding.pinned(
-            replace(after, drafter=drafter, length=carry.length)
-        )
-
-    def more(carry: DecodeState) -> Array:
-        return (carry.caches[TARGET].length < carry.length - 1).any()
-
-    return lax.while_loop(more, body, state)
-
-
-def _chunk(tokens, length, cache, size):
-    """The next `size` prompt tokens of every row: a block, its chain, how many hold."""
-    start = cache.length
-    count = jnp.clip(length - 1 - start, 0, size)
-    at = start[:, None] + jnp.arange(size, dtype=jnp.int32)
-    part = jnp.take_along_axis(tokens, at, 1, mode="clip")
-    block = causal_block(part, start, count, cache.size)
-    return block, tree.chain(part[:, 0], part[:, 1:], count - 1), count
-
-
-def _fill_stream(model, cache, tokens, length, size):
-    lm, params = model
-
-    def body(cache: Any) -> Any:
-        block, _, count = _chunk(tokens, length, cache, size)
-        _, cache = lm(params, cache, block)
-        none = jnp.zeros((count.shape[0], 0), jnp.int32)
-        return cache.commit(none, count - 1, linear=True)
-
-    return lax.while_loop(lambda c: (c.length < length - 1).any(), body, cache)
 
 
 def advance(

@@ -27,8 +27,7 @@ import numpy as np
 from jax import Array
 
 from decoding import base, compose
-from decoding.loops import decode as loop
-from decoding.loops import engines
+from decoding.loops import decode, engines, initial_state
 from models.distributed import sharding
 from models.errors import PromptError
 
@@ -61,7 +60,7 @@ class Usage:
         return self.used / max(self.rounds * self.rows, 1)
 
 
-def decode(
+def decode_requests(
     parts: compose.Composition,
     params: dict[str, Any],
     prompts: Sequence[Sequence[int]],
@@ -90,7 +89,7 @@ def decode(
         if stream.prompts is not None:
             raise PromptError(f"stream {name!r} has prompts of its own: use generate")
     usage = Usage() if usage is None else usage
-    engine, size = engines.decoder(parts), engines.bucket(max(limits))
+    engine, size = engines.engine(parts), initial_state.bucket(max(limits))
     begun, compiled = time.perf_counter(), engine.compile_seconds
 
     def clock() -> float:
@@ -98,7 +97,7 @@ def decode(
         usage.seconds = time.perf_counter() - begun - usage.compile_seconds
         return usage.seconds
 
-    def start(own: Sequence[int], rows: int, memory: Any) -> loop.DecodeState:
+    def start(own: Sequence[int], rows: int, memory: Any) -> decode.DecodeState:
         """The requests in `own`; rows past them hold one token, and no request."""
         none = rows - len(own)
         texts = [*(prompts[i] for i in own), *[[0]] * none]
@@ -159,8 +158,8 @@ def decode(
 
 
 def _handed_over(
-    state: loop.DecodeState, fresh: loop.DecodeState
-) -> tuple[loop.DecodeState, loop.DecodeState]:
+    state: decode.DecodeState, fresh: decode.DecodeState
+) -> tuple[decode.DecodeState, decode.DecodeState]:
     """What the drafter learned from the prompts of `fresh` is `state`'s from now on.
 
     `state` is donated round by round, so `fresh` keeps no second name of it.

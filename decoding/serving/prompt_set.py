@@ -136,7 +136,7 @@ def write(
             )
         if done == len(prompts):
             return 0
-        texts = continuous_batching.decode(
+        texts = continuous_batching.decode_requests(
             parts,
             params,
             [p.tokens for p in prompts],

@@ -76,7 +76,9 @@ def transform(
         allowed = jnp.ones(logits.shape, bool).at[state.shared.final].min(~hit)
         return vocab.keep(logits, allowed)
 
-    def advance(state: base.State, token: Array, logits: Array) -> base.State:
+    def advance(
+        state: base.State, token: Array, logits: Array, aux: dict[str, Array]
+    ) -> base.State:
         last = jnp.concatenate([state.row.last[1:], token[None].astype(jnp.int32)])
         return base.State(Row(last), state.shared)
 

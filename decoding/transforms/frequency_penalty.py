@@ -47,7 +47,9 @@ def transform(penalty: float, vocab_size: int) -> base.LogitsTransform:
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         return logits - state.row.penalty * state.row.counts
 
-    def advance(state: base.State, token: Array, logits: Array) -> base.State:
+    def advance(
+        state: base.State, token: Array, logits: Array, aux: dict[str, Array]
+    ) -> base.State:
         row = state.row
         counts = row.counts.at[token].add(1, mode="drop")
         return base.State(Row(row.penalty, counts), state.shared)

@@ -43,7 +43,9 @@ def transform(count: int, eos: tuple[int, ...]) -> base.LogitsTransform:
         ends = jnp.zeros(logits.shape, bool).at[jnp.asarray(eos, jnp.int32)].set(True)
         return vocab.keep(logits, ~ends | (state.row.left <= 0))
 
-    def advance(state: base.State, token: Array, logits: Array) -> base.State:
+    def advance(
+        state: base.State, token: Array, logits: Array, aux: dict[str, Array]
+    ) -> base.State:
         return base.State(Row(jnp.maximum(state.row.left - 1, 0)), state.shared)
 
     return base.LogitsTransform(init, apply, advance)

@@ -50,7 +50,9 @@ def transform(penalty: float, vocab_size: int) -> base.LogitsTransform:
         seen = vocab.members(state.row.seen, logits.shape[-1])
         return logits - state.row.penalty * seen
 
-    def advance(state: base.State, token: Array, logits: Array) -> base.State:
+    def advance(
+        state: base.State, token: Array, logits: Array, aux: dict[str, Array]
+    ) -> base.State:
         row = state.row
         seen = vocab.insert(row.seen, token)
         return base.State(Row(row.penalty, seen), state.shared)

@@ -57,7 +57,9 @@ def transform(penalty: float, vocab_size: int) -> base.LogitsTransform:
             seen, jnp.where(logits < 0, logits * theta, logits / theta), logits
         )
 
-    def advance(state: base.State, token: Array, logits: Array) -> base.State:
+    def advance(
+        state: base.State, token: Array, logits: Array, aux: dict[str, Array]
+    ) -> base.State:
         row = state.row
         seen = vocab.insert(row.seen, token)
         return base.State(Row(row.penalty, seen), state.shared)

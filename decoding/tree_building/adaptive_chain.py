@@ -109,7 +109,7 @@ def drafted(
         level, at, raw, live, chain = carry
         token = lax.dynamic_index_in_dim(chain.tokens, level - 1, 1, keepdims=False)
         if ctx.law.advance is not None:
-            at = tree.over_rows(ctx.law.advance, 2)(at, token, raw)
+            at = tree.over_rows(ctx.law.advance, 3)(at, token, raw, {})
         raw, cache = call(chain.cache, token, level, live)
         chain = replace(chain, cache=cache, calls=chain.calls + live)
         chain, live = propose(level, raw, at, chain, live)

@@ -193,7 +193,7 @@ def drafter(
         return nodes, base.State(row.replace(grown=grown.row), grown.shared), ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return state
         row = state.row
         own = aux.learn(topology, base.State(row.grown, state.shared), outcome)

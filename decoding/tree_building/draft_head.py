@@ -81,7 +81,7 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         row = state.row
         grown = base.State(row.grown, state.shared)
-        if outcome.warped is not None:
+        if not outcome.is_prompt:
             grown = topology.adapt(grown, outcome)
         own, cache = read(ctx, row.own, row.cache, outcome)
         return base.State(Row(own, cache, grown.row), grown.shared)

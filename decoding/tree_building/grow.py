@@ -227,4 +227,4 @@ def _follow(ctx, at, local, tokens, raw) -> base.State:
     if ctx.law.advance is None:
         return parent
     before = tree.pick(raw, local)
-    return tree.over_nodes(ctx.law.advance, 2)(parent, tokens, before)
+    return tree.over_nodes(ctx.law.advance, 3)(parent, tokens, before, {})

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from decoding import Method, base, compose, noise
-from decoding.loops import engines
+from decoding.loops import initial_state
 from models.base import ALL, causal_block
 from models.distributed import sharding
 
@@ -106,7 +106,7 @@ def logits(lm: Any, tokens: list[int]) -> jax.Array:
 
 
 def _padded(tokens: list[int]) -> jax.Array:
-    buffer = np.zeros((engines.bucket(len(tokens)),), np.int32)
+    buffer = np.zeros((initial_state.bucket(len(tokens)),), np.int32)
     buffer[: len(tokens)] = tokens
     return jnp.asarray(buffer)
 
@@ -125,7 +125,7 @@ def _warped(
         state = lax.fori_loop(
             0,
             said,
-            lambda j, s: advance(s, tokens[length + j], raw[length - 1 + j]),
+            lambda j, s: advance(s, tokens[length + j], raw[length - 1 + j], {}),
             state,
         )
     return transform.apply(state, raw[length + said - 1], {})

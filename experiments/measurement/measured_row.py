@@ -182,7 +182,7 @@ def rounds(
 ) -> list[dict[str, Any]]:
     """The trees of the first `count` rounds, and the path that was accepted."""
     parts = bench.compose(case)
-    engine, params = engines.decoder(parts), bench.params(bench.lm)
+    engine, params = engines.engine(parts), bench.params(bench.lm)
     limits = [len(prompt) + bench.new_tokens]
     state = engine.start(params, parts, [prompt], limits, key, bench.size, memory)
     found: list[dict[str, Any]] = []

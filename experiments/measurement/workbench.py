@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding import Method, base, compose, state_sharding, stats
-from decoding.loops import decode, engines
+from decoding.loops import decode, engines, initial_state
 from models.distributed import sharding
 from models.errors import ConfigError
 
@@ -79,7 +79,7 @@ class Bench:
     ):
         self.lm, self.drafts = lm, dict(drafts)
         self.new_tokens, self.batch = new_tokens, batch
-        self.size = engines.bucket(prompt_tokens + new_tokens)
+        self.size = initial_state.bucket(prompt_tokens + new_tokens)
         self.stub = constant(lm)
 
     def beside(self, lm: Any, **drafts: Any) -> "Bench":
@@ -122,7 +122,7 @@ class Bench:
         """Decode one batch, add it to `run`, and return what the drafter remembers."""
         lm = (self.stub if case.constant else self.lm) if lm is None else lm
         parts = self.compose(case, lm)
-        engine, params = engines.decoder(parts), self.params(lm)
+        engine, params = engines.engine(parts), self.params(lm)
         compiled = engine.compile_seconds
         limits = [len(p) + self.new_tokens for p in prompts]
         begun = time.perf_counter()

@@ -17,7 +17,7 @@ import numpy as np
 
 import models
 from decoding import Method, compose, state_sharding
-from decoding.loops import decode, engines
+from decoding.loops import decode, engines, initial_state, prefill
 from experiments.studies import evaluate
 from models import checkpoints, io, transformer
 from models.checkpoints import tensors
@@ -173,7 +173,7 @@ def decoding(
     plan = lm.model.plan
     temperature = float(max(config.temperatures))
     parts = compose.compose(method, lm, temperature, given)
-    engine = engines.Decoder(parts.program)
+    engine = engines.Engine(parts.program)
     params = {decode.TARGET: lm.params}
     for role, draft in given.items():
         own = getattr(draft, "params", draft)
@@ -184,8 +184,10 @@ def decoding(
     keys = engines.request_keys(0, config.batch, 1)
 
     def make(params: Any) -> Any:
-        sizes = (prompts, limits, keys, engines.bucket(longest))
-        return engines.blank(parts.program, params, parts, *sizes, None, False, None)
+        sizes = (prompts, limits, keys, initial_state.bucket(longest))
+        return initial_state.initial_state(
+            parts.program, params, parts, *sizes, None, False, None
+        )
 
     state, own = jax.eval_shape(make, params)
     state = laid(state, state_sharding.shardings(plan, state))
@@ -198,7 +200,7 @@ def decoding(
         "rest of the state": size(state) - caches,
     }
     fill = functools.partial(
-        engine.lower, "prefill", decode.prefill, (1,), params, state, own
+        engine.lower, "prefill", prefill.prefill, (1,), params, state, own
     )
     run = functools.partial(
         engine.lower, "advance", decode.advance, (1,), params, state, bound, bound

@@ -167,7 +167,7 @@ def _compared(config, store, parts, params, prompts) -> list[list[str]]:
             limits = [len(p.tokens) + p.new for p in prompts]
             keys = engines.request_keys(config.seed, len(prompts), 1)
             tokens = [p.tokens for p in prompts]
-            texts = continuous_batching.decode(
+            texts = continuous_batching.decode_requests(
                 parts,
                 params,
                 tokens,

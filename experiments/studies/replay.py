@@ -19,7 +19,7 @@ import numpy as np
 
 import models
 from decoding import Method, compose
-from decoding.loops import decode, engines
+from decoding.loops import decode, engines, initial_state
 from experiments import console
 from experiments.measurement import paired_difference, workbench
 from experiments.measurement.workbench import Model
@@ -120,13 +120,13 @@ def replay(
     """One method on all records in order, `times` over; a row of the last time."""
     lm = Model(recorded.language_model(tokenizer.vocab_size), None, tokenizer)
     parts = compose.compose(method, lm)
-    engine = engines.decoder(parts)
+    engine = engines.engine(parts)
     new, calls, accepted, offered, candidates = [], [], [], [], 0
     memory = None
     keys = engines.request_keys(0, 1, 1)
     earlier = len(records) * (times - 1)
     # One size for all records, hence one program: compiling takes the longest.
-    size = engines.bucket(max(len(r.prompt) + len(r.response) for r in records))
+    size = initial_state.bucket(max(len(r.prompt) + len(r.response) for r in records))
     for i, record in enumerate([*records] * times):
         text = [*record.prompt, *record.response]
         told = jnp.asarray([text + [0] * (size - len(text))], jnp.int32)

@@ -140,13 +140,13 @@ def plan(config: Any) -> list[tuple[int, str, Any]]:
         return [(seed, config.name, config) for seed in seeds]
     if config.full:
         more, seeds = tuple(config.full_recipes), tuple(config.full_seeds)
-    recipes = {name: _recipe(config, name) for name in (*names, *more)}
-    for recipe in recipes.values():
+    each_recipe = {name: _recipe(config, name) for name in (*names, *more)}
+    for recipe in each_recipe.values():
         ppd_tree_budgets.check(recipe)
     return [
-        (seed, name, recipes[name])
+        (seed, name, each_recipe[name])
         for i, seed in enumerate(seeds)
-        for name in (names if i else recipes)
+        for name in (names if i else each_recipe)
     ]
 
 
@@ -245,7 +245,7 @@ class _Piece:
     def flops(self) -> float:
         """Operations of one round's draft, by the compiler's count."""
         parts = self.bench.compose(Case(self.method, max(self.config.temperatures)))
-        engine, params = engines.decoder(parts), self.bench.params(self.bench.lm)
+        engine, params = engines.engine(parts), self.bench.params(self.bench.lm)
         keys = engines.request_keys(self.seed, 1, 1)
         limits = [len(self.first) + self.bench.new_tokens]
         state = engine.start(

@@ -91,11 +91,17 @@ class DenseLayer:
 
 @struct.dataclass
 class KVCache:
-    """A cache of any layout. Slots past `length` are scratch and hold no promise."""
+    """A cache of any layout. Slots past `length` are scratch and hold no promise.
+
+    `length` counts tokens seen. It never shrinks, also where a policy evicts: prefill's
+    progress, positions and the loop's conditions use it. Slots are logical: a layer
+    that holds fewer than it has seen translates them itself. In the dense, paged and
+    quantised layouts slot and token number are the same.
+    """
 
     layers: tuple[Any, ...]
     pos: Array  # int32[B, S]: position of the token in a slot, -1 when empty
-    length: Array  # int32[B]: committed slots
+    length: Array  # int32[B]: tokens seen and committed
 
     @property
     def size(self) -> int:

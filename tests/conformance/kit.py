@@ -335,13 +335,13 @@ class Run:
         self.params = {"target": lm.params}
         for name, given in beside.items():
             self.params[name] = getattr(given, "params", given)
-        self.engine = engines.decoder(self.parts)
+        self.engine = engines.engine(self.parts)
 
     def alter(self, **changes) -> "Run":
         """Another program (a planted fault, say), compiled apart from the sound one."""
         program = dataclasses.replace(self.parts.program, **changes)
         self.parts = dataclasses.replace(self.parts, program=program)
-        self.engine = engines.Decoder(program)
+        self.engine = engines.Engine(program)
         return self
 
     def start(self, prompts=PROMPTS, new=NEW, seed=0, size=SIZE, n=1, memory=None):

@@ -136,9 +136,9 @@ def test_fault_slots_by_node(monkeypatch):
 def keeps_one_too_many(run: kit.Run) -> dict:
     sound = run.parts.program.policy
 
-    def retain(state, cache, out, nodes, verdict):
-        cache, state = sound.retain(state, cache, out, nodes, verdict)
-        more = (verdict.count >= 0).astype(jnp.int32)
+    def retain(state, cache, outcome):
+        cache, state = sound.retain(state, cache, outcome)
+        more = (outcome.verdict.count >= 0).astype(jnp.int32)
         return cache.replace(length=cache.length + more), state
 
     return {"policy": sound._replace(retain=retain)}
@@ -147,10 +147,11 @@ def keeps_one_too_many(run: kit.Run) -> dict:
 def keeps_the_wrong_nodes(run: kit.Run) -> dict:
     sound = run.parts.program.policy
 
-    def retain(state, cache, out, nodes, verdict):
-        path = jnp.arange(1, nodes.depth + 1, dtype=jnp.int32)
+    def retain(state, cache, outcome):
+        verdict = outcome.verdict
+        path = jnp.arange(1, outcome.tree.depth + 1, dtype=jnp.int32)
         verdict = verdict.replace(path=jnp.broadcast_to(path, verdict.path.shape))
-        return sound.retain(state, cache, out, nodes, verdict)
+        return sound.retain(state, cache, outcome.replace(verdict=verdict))
 
     return {"policy": sound._replace(retain=retain)}
 
@@ -211,7 +212,7 @@ def test_fault_draft_cache_keeps_one_too_many():
     sound = run.parts.program.drafter
 
     def observe(ctx, state, outcome):
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return sound.observe(ctx, state, outcome)
         cache, row = sound.observe(ctx, state, outcome).row
         full = outcome.active & (outcome.verdict.count == sound.depth)

@@ -23,7 +23,7 @@ RECYCLING = CASES["token_recycling"]
 
 def compiled() -> int:
     """Programs compiled so far in this process."""
-    return sum(len(d._compiled) for d in engines._DECODERS.values())
+    return sum(len(d._compiled) for d in engines._ENGINES.values())
 
 
 def halfway(run: kit.Run, rounds: int = 3, **fields) -> decode.DecodeState:
@@ -238,9 +238,11 @@ def test_fault_rollback_off_by_one(more):
     run = kit.Run(RECYCLING, 0.8)
     sound = run.parts.program.policy
 
-    def retain(state, cache, out, nodes, verdict):
-        cache, state = sound.retain(state, cache, out, nodes, verdict)
-        wrong = 0 if nodes.linear else more  # not in prefill, which would never end
+    def retain(state, cache, outcome):
+        cache, state = sound.retain(state, cache, outcome)
+        wrong = (
+            0 if outcome.tree.linear else more
+        )  # not in prefill, which would never end
         return cache.replace(length=cache.length + wrong), state
 
     state = halfway(run.alter(policy=sound._replace(retain=retain)), 2)

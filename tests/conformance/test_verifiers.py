@@ -199,7 +199,7 @@ def test_draws_and_topologies(verifier, draw, topology):
         params = run.params
 
         def round_(params):
-            engine = engines.Decoder(program)
+            engine = engines.Engine(program)
             engine._call = lambda name, function, donate, params, state, *own: state
             limits = [LENGTH + 2]
             state = engine.start(params, run.parts, [PROMPT], limits, keys, 16)

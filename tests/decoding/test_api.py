@@ -67,20 +67,20 @@ def test_fault_a_stop_string_sought_within_one_token(monkeypatch):
     stops = some_stops()
     good = [kit.generate(Method(), 0.8, stop=s).tokens for s in stops]
     monkeypatch.setattr(decode, "_cut", forgetful)
-    monkeypatch.setattr(engines, "_DECODERS", {})
+    monkeypatch.setattr(engines, "_ENGINES", {})
     assert good != [kit.generate(Method(), 0.8, stop=s).tokens for s in stops]
 
 
 def test_programs_are_let_go_before_there_are_too_many(monkeypatch):
     """Of five compositions, where mappings run out, the three asked for last stay."""
-    monkeypatch.setattr(engines, "_DECODERS", {})
+    monkeypatch.setattr(engines, "_ENGINES", {})
     parts = [types.SimpleNamespace(key=i, program=None) for i in range(5)]
-    made = [engines.decoder(one) for one in parts[:4]]
-    assert engines.decoder(parts[0]) is made[0]  # the latest now
+    made = [engines.engine(one) for one in parts[:4]]
+    assert engines.engine(parts[0]) is made[0]  # the latest now
     monkeypatch.setattr(engines, "mappings", lambda: engines.MOST + 1)
-    engines.decoder(parts[4])
-    assert list(engines._DECODERS) == [3, 0, 4]
-    assert engines.decoder(parts[3]) is made[3]  # there: nothing more is let go
+    engines.engine(parts[4])
+    assert list(engines._ENGINES) == [3, 0, 4]
+    assert engines.engine(parts[3]) is made[3]  # there: nothing more is let go
 
 
 @pytest.mark.parametrize("method", [Method(), SELF], ids=["plain", "self"])
@@ -296,7 +296,7 @@ def test_bad_input_is_refused_before_compilation(fields, error, words, monkeypat
     def compiled(*_):
         raise AssertionError("something was compiled")
 
-    monkeypatch.setattr(engines.Decoder, "_call", compiled)
+    monkeypatch.setattr(engines.Engine, "_call", compiled)
     given = {"lm": kit.TARGET, "prompts": kit.PROMPTS, "temperature": 0.8, **fields}
     with pytest.raises(error, match=words) as caught:
         decoding.generate(**given)
@@ -325,6 +325,6 @@ def test_fault_a_check_that_comes_too_late(monkeypatch):
     def compiled(*_):
         raise AssertionError("something was compiled")
 
-    monkeypatch.setattr(engines.Decoder, "_call", compiled)
+    monkeypatch.setattr(engines.Engine, "_call", compiled)
     with pytest.raises(AssertionError, match="compiled"):
         decoding.generate(kit.TARGET, kit.PROMPTS)

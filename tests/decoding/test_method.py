@@ -158,7 +158,7 @@ def program(transform) -> tuple[str, list]:
     aux = dict.fromkeys(transform.streams, logits)
     text = str(jax.make_jaxpr(transform.apply)(state, logits, aux))
     if transform.advance is not None:
-        text += str(jax.make_jaxpr(transform.advance)(state, jnp.int32(1), logits))
+        text += str(jax.make_jaxpr(transform.advance)(state, jnp.int32(1), logits, {}))
     return text, [(x.shape, x.dtype) for x in jax.tree.leaves(state)]
 
 
@@ -224,7 +224,7 @@ def test_a_number_written_as_an_integer_compiles_nothing():
     """Through the compiler: p = 1 and 0.5 in one program, other lengths in two."""
 
     def compiled() -> int:
-        return sum(len(d._compiled) for d in engines._DECODERS.values())
+        return sum(len(d._compiled) for d in engines._ENGINES.values())
 
     def run(spec: Spec, drafter: Spec | None = None) -> None:
         method = Method(drafter, transforms=(spec,))

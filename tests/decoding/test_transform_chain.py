@@ -30,7 +30,7 @@ def _recorder(scale, **fields):
     return base.LogitsTransform(
         init,
         lambda state, logits, aux: logits * scale,
-        lambda state, token, logits: base.State(logits, state.shared),
+        lambda state, token, logits, aux: base.State(logits, state.shared),
         **fields,
     )
 
@@ -46,7 +46,7 @@ def test_order_and_what_advance_receives():
     logits = jnp.array([1.0, 2.0, 3.0, 4.0])
     state = _begin(made)
     np.testing.assert_allclose(made.apply(state, logits, {}), logits * 2 / 4 * 3)
-    moved = made.advance(state, jnp.int32(1), logits)
+    moved = made.advance(state, jnp.int32(1), logits, {})
     np.testing.assert_allclose(moved.row[0], logits)
     np.testing.assert_allclose(moved.row[2], logits / 2)  # not the raw logits
     np.testing.assert_array_equal(state.row[0], jnp.zeros(4))  # apply wrote nothing
@@ -57,12 +57,12 @@ def test_logprobs_are_made_once_where_they_are_asked_for():
     logp = vocab.log_softmax(logits)
     asked = _recorder(1.0, domain="logprobs")
     made = transform_chain.chain(asked, _recorder(2.0), asked)
-    moved = made.advance(_begin(made), jnp.int32(1), logits)
+    moved = made.advance(_begin(made), jnp.int32(1), logits, {})
     np.testing.assert_allclose(moved.row[0], logp, rtol=1e-6)
     np.testing.assert_allclose(moved.row[1], logp, rtol=1e-6)
     np.testing.assert_allclose(moved.row[2], vocab.log_softmax(2 * logp), rtol=1e-6)
     raw = transform_chain.chain(_recorder(1.0))
-    assert (raw.advance(_begin(raw), jnp.int32(1), logits).row[0] == logits).all()
+    assert (raw.advance(_begin(raw), jnp.int32(1), logits, {}).row[0] == logits).all()
     assert made.domain == "logits"
 
 
@@ -89,7 +89,7 @@ def test_chains_nest():
     logits = jnp.array([1.0, -2.0, 3.0, 0.5])
     out = []
     for made in (flat, nested):
-        state = made.advance(_begin(made), jnp.int32(2), logits)
+        state = made.advance(_begin(made), jnp.int32(2), logits, {})
         out.append(made.apply(state, logits, {}))
     np.testing.assert_array_equal(*out)
 
@@ -128,7 +128,7 @@ def test_node_states_of_a_chain():
     start = jax.vmap(made.init, out_axes=base.ROWS)(
         jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32)
     )
-    states = tree.node_states(made, start, grown, jnp.zeros((1, 4, 8)))
+    states = tree.node_states(made, start, grown, jnp.zeros((1, 4, 8)), {})
     counts = states.row[1].counts[0]
     want = np.eye(8)[[5, 6, 7]]
     np.testing.assert_array_equal(counts[1], want[0])

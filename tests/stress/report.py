@@ -92,7 +92,7 @@ def ragged(count: int, free: int) -> dict[str, Any]:
         [],
     )
     tokens = 0
-    texts = continuous_batching.decode(
+    texts = continuous_batching.decode_requests(
         parts, {"target": params}, prompts, limits, keys, ROWS, free=free, usage=usage
     )
     for i, text in enumerate(texts):

@@ -94,7 +94,7 @@ def prompts(folder: pathlib.Path) -> None:
     limits = [len(p.tokens) + p.new for p in rows]
     keys = engines.request_keys(0, REQUESTS, 1)
     given = {"target": params}
-    for _ in continuous_batching.decode(
+    for _ in continuous_batching.decode_requests(
         parts, given, texts, limits, keys, 4, wanted=range(4)
     ):
         pass

@@ -42,7 +42,7 @@ def test_texts_are_the_target_s_in_order(whole):
 def test_a_killed_run_goes_on_with_the_same_bytes(whole, tmp_path, monkeypatch):
     """Killed when some texts are there, and in the middle of a line."""
     path = tmp_path / "text.jsonl"
-    sound = engines.Decoder.advance
+    sound = engines.Engine.advance
     calls = []
 
     def advance(self, *arguments, **fields):
@@ -51,10 +51,10 @@ def test_a_killed_run_goes_on_with_the_same_bytes(whole, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return sound(self, *arguments, **fields)
 
-    monkeypatch.setattr(engines.Decoder, "advance", advance)
+    monkeypatch.setattr(engines.Engine, "advance", advance)
     with pytest.raises(KeyboardInterrupt):
         write(path)
-    monkeypatch.setattr(engines.Decoder, "advance", sound)
+    monkeypatch.setattr(engines.Engine, "advance", sound)
     done = len(path.read_bytes().splitlines())
     assert path.read_bytes() == b"".join(whole.splitlines(True)[:done])
     assert 0 < done < len(PROMPTS) - 1

@@ -1,5 +1,7 @@
 """The full cache: nodes follow the prefix, and the accepted path is kept in order."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -44,7 +46,9 @@ def kept(path: list[int], count: int, shift: int = 0) -> tuple[list, int]:
     verdict = base.Verdict(
         jnp.array([path, [0, 0]]) + shift, jnp.array([count, -1]), jnp.zeros(2)
     )
-    cache, _ = policy.retain((), cache, None, nodes(2), verdict)
+    out: Any = None
+    outcome = base.Outcome(nodes(2), verdict, out, None, jnp.array([True, False]))
+    cache, _ = policy.retain((), cache, outcome)
     assert int(cache.length[1]) == 6  # a count of -1 keeps nothing
     assert cache.layers[0].k[1, 0, :, 0].tolist() == list(range(100, 112))
     length = int(cache.length[0])

@@ -222,7 +222,7 @@ def test_random_walks_match(tokenizer):
         read = lambda state, logits: made.apply(state, logits, {})
         masked = jax.vmap(read, in_axes=(base.ROWS, 0))(state, logits)
         token = masked.argmax(-1).astype(jnp.int32)
-        return tree.over_rows(made.advance, 2)(state, token, logits), token
+        return tree.over_rows(made.advance, 3)(state, token, logits, {}), token
 
     keys = jax.random.split(jax.random.key(0), steps)
     _, tokens = jax.jit(lambda s: jax.lax.scan(step, s, keys))(_begin(made, rows))
@@ -248,7 +248,7 @@ def test_state_at_a_node_is_the_replayed_state(tokenizer):
     grown = base.TokenTree(
         jnp.asarray(tokens), jnp.tile(parents, (4, 1)), jnp.ones((4, 14)), depth=13
     )
-    states = jax.jit(lambda *a: tree.node_states(made, *a))(
+    states = jax.jit(lambda *a: tree.node_states(made, *a, {}))(
         _begin(made, 4), grown, jnp.zeros((4, 14, VOCAB))
     )
     found = regex.compile_tables("(ab|ba){1,2}", TOKENS, EOS, VOCAB)

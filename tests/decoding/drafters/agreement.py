@@ -73,13 +73,13 @@ class Loop:
         self.params = {"target": lm.params, "heads": heads}
         limits = [len(p) + NEW for p in PROMPTS]
         keys = engines.request_keys(0, len(PROMPTS), 1)
-        self.begun = engines.Decoder(self.parts.program).start(
+        self.begun = engines.Engine(self.parts.program).start(
             self.params, self.parts, list(PROMPTS), limits, keys, SIZE
         )
 
     def rounds(self, count: int) -> Iterator[tuple[list[list[int]], base.Outcome, Any]]:
         """Of each round the texts before it, its outcome, and the state after it."""
-        engine = engines.Decoder(self.parts.program)
+        engine = engines.Engine(self.parts.program)
         state = jax.tree.map(jnp.copy, self.begun)
         for _ in range(count):
             rows = zip(np.asarray(state.tokens), np.asarray(state.length))

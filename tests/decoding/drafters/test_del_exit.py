@@ -84,7 +84,7 @@ def test_fault_rejected_positions_count():
     sound = run.parts.program.drafter
 
     def observe(ctx, state, outcome):
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return sound.observe(ctx, state, outcome)
         path = jnp.broadcast_to(jnp.arange(1, LENGTH + 1), outcome.verdict.path.shape)
         every = outcome.verdict.replace(path=path, count=outcome.active * LENGTH)

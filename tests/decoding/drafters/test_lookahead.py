@@ -96,7 +96,7 @@ def test_fault_the_neighbour_s_logits():
     sound = run.parts.program.drafter
 
     def observe(ctx, state, outcome):
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return sound.observe(ctx, state, outcome)
         target = outcome.target
         target = target.replace(logits=jnp.roll(target.logits, 1, 1))

@@ -74,7 +74,7 @@ def test_fault_draft_cache_keeps_one_too_many():
 
     def observe(ctx, state, outcome):
         after = sound.observe(ctx, state, outcome)
-        if outcome.warped is None:
+        if outcome.is_prompt:
             return after
         cache, tail = after.row
         more = (tail.count > 0).astype(int)

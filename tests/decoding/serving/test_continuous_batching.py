@@ -12,6 +12,7 @@ from decoding import Method, compose
 from decoding.loops import decode, engines
 from decoding.serving import continuous_batching
 from models import transformer
+from models.base import causal_block
 from models.cache_layouts import paged
 from models.errors import PromptError
 from tests.conformance import kit
@@ -41,7 +42,7 @@ def refilled(method, batch=3, lm=LM, temperature=0.8, keys=None, **fields):
     keys = engines.request_keys(0, len(PROMPTS), 1) if keys is None else keys
     usage = continuous_batching.Usage()
     found = list(
-        continuous_batching.decode(
+        continuous_batching.decode_requests(
             parts,
             {"target": lm.params},
             fields.pop("prompts", PROMPTS),
@@ -104,7 +105,7 @@ def test_fault_noise_of_the_row(monkeypatch):
     method = kit.cases()["plain"]
     wanted = alone(method)
     monkeypatch.setattr(decode, "admit", admit)
-    monkeypatch.setattr(engines, "_DECODERS", {})
+    monkeypatch.setattr(engines, "_ENGINES", {})
     assert refilled(method)[0] != wanted
 
 
@@ -126,7 +127,7 @@ def test_what_a_drafter_learned_outlives_its_request():
     forgetful = {"target": LM.params}
     single = [
         next(
-            continuous_batching.decode(
+            continuous_batching.decode_requests(
                 compose.compose(method, LM, 0.8),
                 forgetful,
                 PROMPTS,
@@ -177,15 +178,14 @@ def test_memory_is_flat():
     parts = compose.compose(Method(), LM, 0.8)
     keys = engines.request_keys(0, len(PROMPTS), 1)
     keep, seen = [], []
-    for _ in continuous_batching.decode(
+    for _ in continuous_batching.decode_requests(
         parts, {"target": LM.params}, PROMPTS, LIMITS, keys, 2, together=1
     ):
         seen.append(live())
     assert max(seen[8:]) <= max(seen[:8])
-    for text in (
-        continuous_batching.decode(  # planted: the caller keeps something on the device
-            parts, {"target": LM.params}, PROMPTS, LIMITS, keys, 2, together=1
-        )
+    # Planted: the caller keeps something on the device.
+    for text in continuous_batching.decode_requests(
+        parts, {"target": LM.params}, PROMPTS, LIMITS, keys, 2, together=1
     ):
         keep.append(jnp.zeros(len(text.tokens) + 1000))
         seen.append(live())
@@ -230,7 +230,7 @@ def test_memory_is_flat_over_ten_thousand_requests():
     parts = compose.compose(Method(), kit.TARGET, 0.8)
     keys = engines.request_keys(0, count, 1)
     arrays, resident = [], []
-    texts = continuous_batching.decode(
+    texts = continuous_batching.decode_requests(
         parts, {"target": LM.params}, prompts, limits, keys, 32
     )
     for i, _ in enumerate(texts):
@@ -273,7 +273,7 @@ def test_a_row_s_pages_are_put():
     fresh = model.init_cache(1, 32, jnp.float32)
     tokens = jnp.arange(20)[None] % 8
     params = jax.jit(model.init)(jax.random.key(0))
-    block = decode.causal_block(tokens, jnp.zeros(1, int), jnp.array([20]), fresh.size)
+    block = causal_block(tokens, jnp.zeros(1, int), jnp.array([20]), fresh.size)
     call = jax.jit(
         lambda c: model(params, c, block)[1].commit(
             jnp.zeros((1, 0), int), jnp.array([19]), linear=True
@@ -302,4 +302,4 @@ def test_sizes_are_checked():
     given = dict.fromkeys(kit.streams(method), named)
     parts = compose.compose(method, LM, 0.8, None, given)
     with pytest.raises(PromptError, match="prompts of its own"):
-        next(continuous_batching.decode(parts, {}, PROMPTS, LIMITS, None, 2))
+        next(continuous_batching.decode_requests(parts, {}, PROMPTS, LIMITS, None, 2))

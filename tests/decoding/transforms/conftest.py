@@ -44,9 +44,10 @@ def run(golden) -> Callable:
         buffer = np.where(np.arange(tokens.shape[1]) < prompt, tokens, 77)
         state = begin(transform, buffer, [prompt] * rows)
         if transform.advance is not None:
-            advance = jax.jit(tree.over_rows(transform.advance, 2))
+            advance = jax.jit(tree.over_rows(transform.advance, 3))
             for column in tokens[:, prompt:].T:
-                state = advance(state, jnp.asarray(column, jnp.int32), golden["logits"])
+                at = jnp.asarray(column, jnp.int32)
+                state = advance(state, at, golden["logits"], {})
         return np.asarray(apply_rows(transform, state, golden["logits"]))
 
     return go
@@ -95,8 +96,10 @@ def tree_equals_replay() -> Callable:
             jnp.full(tokens.shape, base.CANDIDATE),
             depth=nodes - 1,
         )
-        states = jax.jit(lambda *a: node_states(transform, *a))(start, grown, logits)
-        step = jax.jit(transform.advance or (lambda state, token, logits: state))
+        states = jax.jit(lambda *a: node_states(transform, *a, {}))(
+            start, grown, logits
+        )
+        step = jax.jit(transform.advance or (lambda state, token, logits, aux: state))
         read = jax.jit(lambda state, logits: transform.apply(state, logits, {}))
 
         def at(state: base.State, *index: int) -> base.State:
@@ -106,7 +109,7 @@ def tree_equals_replay() -> Callable:
         for b, node in np.ndindex(batch, nodes):
             replayed, found = at(start, b), at(states, b, node)
             for n in _path(parents, node):
-                replayed = step(replayed, tokens[b, n], logits[b, parents[n]])
+                replayed = step(replayed, tokens[b, n], logits[b, parents[n]], {})
             leaves = zip(jax.tree.leaves(found.row), jax.tree.leaves(replayed.row))
             same &= all(bool((x == y).all()) for x, y in leaves)
             got = read(found, logits[b, node])
@@ -121,11 +124,11 @@ def tree_equals_replay() -> Callable:
 def along_a_chain() -> Callable:
     """A faulty `node_states` that takes the node before for the parent."""
 
-    def faulty(transform, state, grown, logits) -> base.State:
+    def faulty(transform, state, grown, logits, aux) -> base.State:
         before = jnp.arange(-1, grown.parents.shape[1] - 1)
         parents = jnp.broadcast_to(before, grown.parents.shape)
         wrong = grown.replace(parents=parents)
-        return tree.node_states(transform, state, wrong, logits)
+        return tree.node_states(transform, state, wrong, logits, aux)
 
     return faulty
 
@@ -142,7 +145,7 @@ def one_program() -> Callable:
 
         def program(made, state: base.State) -> jax.Array:
             if made.advance is not None:
-                state = made.advance(state, jnp.int32(5), logits)
+                state = made.advance(state, jnp.int32(5), logits, {})
             return made.apply(state, logits, {})
 
         first = make(values[0])

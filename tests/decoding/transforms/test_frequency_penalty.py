@@ -12,7 +12,7 @@ def test_by_hand():
     made = frequency_penalty.transform(0.5, 12)
     state = made.init(jnp.array([3, 4, 0], jnp.int32), jnp.int32(2))
     for token in (5, 11, 5):
-        state = made.advance(state, jnp.int32(token), jnp.zeros(12))
+        state = made.advance(state, jnp.int32(token), jnp.zeros(12), {})
     want = np.zeros(12)
     want[[5, 11]] = -1.0, -0.5
     np.testing.assert_array_equal(made.apply(state, jnp.zeros(12), {}), want)
@@ -39,7 +39,7 @@ def test_a_second_time_counts():
     for one in made:
         state = one.init(jnp.zeros(1, jnp.int32), jnp.int32(1))
         for _ in range(2):
-            state = one.advance(state, jnp.int32(2), jnp.zeros(4))
+            state = one.advance(state, jnp.int32(2), jnp.zeros(4), {})
         found.append(float(one.apply(state, jnp.zeros(4), {})[2]))
     assert found == [-1.0, -0.5]
 

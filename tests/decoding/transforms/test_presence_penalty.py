@@ -11,7 +11,7 @@ from models.errors import MethodError
 def _after(made, generated, vocab=12):
     state = made.init(jnp.array([3, 4, 0], jnp.int32), jnp.int32(2))
     for token in generated:
-        state = made.advance(state, jnp.int32(token), jnp.zeros(vocab))
+        state = made.advance(state, jnp.int32(token), jnp.zeros(vocab), {})
     return np.asarray(made.apply(state, jnp.zeros(vocab), {}))
 
 

@@ -45,8 +45,8 @@ def test_replay_check_catches_memory_in_the_shared_part(tree_equals_replay):
     def init(tokens, length):
         return base.State((), good.init(tokens[:0], jnp.int32(0)).row)
 
-    def advance(state, token, logits):
-        moved = good.advance(base.State(state.shared), token, logits)
+    def advance(state, token, logits, aux):
+        moved = good.advance(base.State(state.shared), token, logits, aux)
         return base.State((), moved.row)
 
     def apply(state, logits, aux):
@@ -59,7 +59,7 @@ def test_replay_check_catches_memory_in_the_shared_part(tree_equals_replay):
 def test_by_hand():
     made = repetition_penalty.transform(2.0, 40)
     state = made.init(jnp.array([33, 1, 7], jnp.int32), jnp.int32(2))
-    state = made.advance(state, jnp.int32(39), jnp.zeros(40))
+    state = made.advance(state, jnp.int32(39), jnp.zeros(40), {})
     out = np.asarray(made.apply(state, jnp.where(jnp.arange(40) < 20, -4.0, 4.0), {}))
     want = np.where(np.arange(40) < 20, -4.0, 4.0)
     want[[1, 33, 39]] = -8.0, 2.0, 2.0  # 7 lies past the prompt's length

@@ -88,7 +88,7 @@ def test_stopped_and_started_again(config, tmp_path, lm, monkeypatch):
 def test_fault_lines_as_they_come(config, tmp_path, lm, monkeypatch):
     """Planted: a text is written when it is done, so that the order is lost."""
     execute(config, tmp_path / "whole", lm)
-    sound = continuous_batching.decode
+    sound = continuous_batching.decode_requests
 
     def numbered(*arguments, **fields):
         for i, text in enumerate(sound(*arguments, **fields)):

@@ -10,7 +10,7 @@ import pytest
 import decoding
 import models
 from decoding import compose
-from decoding.loops import engines
+from decoding.loops import engines, initial_state
 from models import base, transformer
 from models.cache_layouts import shared_prefix
 from models.errors import ConfigError
@@ -38,7 +38,7 @@ def texts(prompts=PROMPTS, temperature=0.0):
 
 def cache_of(prompts):
     parts = compose.compose(decoding.Method(), LOADED)
-    return engines._cache(parts.program, prompts, 512, jnp.float32, True, None)
+    return initial_state._cache(parts.program, prompts, 512, jnp.float32, True, None)
 
 
 def test_texts_are_those_of_rows_apart(monkeypatch):
@@ -67,7 +67,7 @@ def test_a_prefix_is_held_once(monkeypatch):
     # A caller who admits requests later keeps rows apart.
     monkeypatch.setattr(engines, "SHARED", 1)
     parts = compose.compose(decoding.Method(), LOADED)
-    found = engines._cache(parts.program, PROMPTS, 512, jnp.float32, False, None)
+    found = initial_state._cache(parts.program, PROMPTS, 512, jnp.float32, False, None)
     assert count(found) == count(dense)
 
 
@@ -78,12 +78,12 @@ def test_a_prefix_is_held_once(monkeypatch):
 def test_what_prompts_share(lengths, expected):
     """Whole chunks of tokens that every row's cache holds before it decodes."""
     prompts = [COMMON[:length] for length in lengths]
-    assert engines.common_prefix(prompts, 128) == expected
+    assert initial_state.common_prefix(prompts, 128) == expected
     changed = [*prompts, [*COMMON[:130], -1, *COMMON[131:]]]
-    assert engines.common_prefix(changed, 128) == min(expected, 128)
-    assert engines.common_prefix([[1], [2]], 128) == 0
+    assert initial_state.common_prefix(changed, 128) == min(expected, 128)
+    assert initial_state.common_prefix([[1], [2]], 128) == 0
     # Of 9,000 tokens the sizes are whole 1,024s.
-    assert engines.common_prefix(2 * [9000 * [3]], 128) == 8 * 1024
+    assert initial_state.common_prefix(2 * [9000 * [3]], 128) == 8 * 1024
 
 
 def test_layers_with_windows_stay_dense(monkeypatch):
@@ -91,7 +91,7 @@ def test_layers_with_windows_stay_dense(monkeypatch):
     config = dataclasses.replace(CONFIG, windows=(0, 5))
     lm = transformer.transformer(config)
     parts = compose.compose(decoding.Method(), models.Loaded(lm, LOADED.params))
-    found = engines._cache(parts.program, PROMPTS, 512, jnp.float32, True, None)
+    found = initial_state._cache(parts.program, PROMPTS, 512, jnp.float32, True, None)
     assert found.shares
     like = jax.eval_shape(lambda: lm.init_cache(3, 512))
     block = base.causal_block(

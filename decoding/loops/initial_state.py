@@ -1,0 +1,153 @@
+"""The state of a decode loop before its prompts are read."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from decoding import base, compose, state_sharding, stats
+from decoding.loops import decode
+from models.cache_layouts.shared_prefix import must_be_dense, shared
+from models.distributed import sharding
+from models.errors import PromptError
+
+SHARED = 2**14  # slots of a cache from which it pays not to hold them
+
+
+def bucket(size: int) -> int:
+    """The buffer that holds `size` tokens: few sizes, so that few programs compile."""
+    step = 64
+    while step * 8 < size:
+        step *= 2
+    return -(-size // step) * step
+
+
+def initial_state(
+    program: decode.Program,
+    params: dict,
+    parts: compose.Composition,
+    prompts: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    keys: Array,
+    size: int,
+    memory: Any,
+    share: bool,
+    plan: Any,
+) -> tuple[decode.DecodeState, dict]:
+    """The state before its prompts are read, and the prompts of the streams."""
+    fresh = parts.program
+    batch = len(prompts)
+    tokens, length = _pad(prompts, size)
+    dtype = _dtype(params[decode.TARGET])
+    room = max(program.drafter.nodes, program.drafter.scratch)
+    slots = -(-(size + room) // 16) * 16
+    caches = {decode.TARGET: _cache(program, prompts, slots, dtype, share, plan)}
+    own = {}
+    for name, stream in program.streams.items():
+        given = fresh.streams[name].prompts
+        own[name] = (
+            _pad(given, bucket(max(map(len, given))))
+            if given
+            else (jnp.array(tokens), jnp.array(length))
+        )
+        extra, kind = own[name][0].shape[1], _dtype(params[stream.params])
+        make = functools.partial(stream.model.init_cache, batch, slots + extra, kind)
+        caches[name] = state_sharding.made(plan, make)
+    transform = jax.vmap(fresh.transform.init, out_axes=base.ROWS)(tokens, length)
+    verifier = fresh.verifier.init(params)
+    stop = base.State()
+    if parts.stop is not None:
+        stop = base.State(jnp.full((batch,), parts.stop.start), parts.stop)
+    state = decode.DecodeState(
+        tokens=tokens,
+        origin=jnp.zeros((batch, size), jnp.int8),
+        logprobs=jnp.zeros((batch, size), jnp.float32),
+        length=length,
+        limit=jnp.asarray(limits, jnp.int32),
+        done=jnp.zeros((batch,), bool),
+        key=keys,
+        roots={name: jnp.zeros((batch,), jnp.int32) for name in program.streams},
+        caches=caches,
+        drafter=base.State(),
+        verifier=base.State(_repeat(verifier.row, batch), verifier.shared),
+        transform=transform,
+        policy=program.policy.init(caches[decode.TARGET]),
+        stop=stop,
+        counters=stats.zeros(batch, program.drafter.depth),
+    )
+    drafter = fresh.drafter.init(decode.context(fresh, params, state))
+    if memory is not None:
+        drafter = _remember(drafter, memory)
+    # Every buffer is donated, so none may stand in two places of the state.
+    state = jax.tree.map(jnp.array, replace(state, drafter=drafter))
+    if plan is not None:
+        state = sharding.put(state, state_sharding.shardings(plan, state))
+        own = sharding.put(own, plan.rows(own))
+    return state, own
+
+
+def _pad(prompts: Sequence[Sequence[int]], size: int) -> tuple[Array, Array]:
+    tokens = np.zeros((len(prompts), size), np.int32)
+    for i, prompt in enumerate(prompts):
+        tokens[i, : len(prompt)] = prompt
+    length = np.array([len(p) for p in prompts], np.int32)
+    return jnp.asarray(tokens), jnp.asarray(length)
+
+
+def _dtype(params: Any) -> Any:
+    return jax.tree.leaves(params)[0].dtype
+
+
+def _cache(
+    program: decode.Program,
+    prompts: Sequence,
+    slots: int,
+    dtype: Any,
+    share: bool,
+    plan: Any,
+) -> Any:
+    """The target's cache; a long common beginning is kept once where rows `share`."""
+
+    def make() -> Any:
+        return program.model.init_cache(len(prompts), slots, dtype)
+
+    like = jax.eval_shape(make)
+    if share and like.shares and not must_be_dense(program.model.config):
+        prefix = common_prefix(prompts, program.chunk)
+        if prefix * (len(prompts) - 1) >= SHARED:
+            return state_sharding.made(plan, lambda: shared(like, prefix))
+    return state_sharding.made(plan, make)
+
+
+def common_prefix(prompts: Sequence[Sequence[int]], chunk: int) -> int:
+    """How many tokens all prompts begin with that a cache holds, whole chunks.
+
+    Rounded down to few sizes, so that few programs compile.
+    """
+    first, last = min(map(list, prompts)), max(map(list, prompts))
+    ends = min(map(len, prompts)) - 1  # of each prompt one token is not in the cache
+    alike = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), ends)
+    held, step = min(alike, ends), chunk
+    while step * 16 < held:
+        step *= 2
+    return held // step * step
+
+
+def _repeat(row: Any, batch: int) -> Any:
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x))), row)
+
+
+def _remember(drafter: base.State, memory: Any) -> base.State:
+    """The drafter's state with what an earlier call left in `out.memory`."""
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (drafter.shared, memory)]
+    if shapes[0] != shapes[1]:
+        raise PromptError(
+            "memory is not of this method and model: pass out.memory of an earlier "
+            "generate with the same method, or None"
+        )
+    return base.State(drafter.row, memory)
