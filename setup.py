@@ -56,7 +56,7 @@ setup(
     package_data={
         "models": ["packaged/*/*"],
         "configs": ["trees/*"],
-        "experiments": ["reporting/page.css", "prompts/*"],
+        "experiments": ["reporting/page*", "prompts/*"],
     },
     install_requires=INSTALL,
     extras_require=EXTRAS,
