@@ -11,7 +11,6 @@ from importlib import resources
 from typing import Any
 
 import jinja2
-import markupsafe
 
 from experiments.measurement import measured_row
 from experiments.reporting import page_charts, tables, token_tree_svg
@@ -35,7 +34,7 @@ def html(report: dict[str, Any], beside: dict[str, Any], notes: Sequence[str]) -
     style = resources.files("experiments").joinpath("reporting", "page.css").read_text()
     return TEMPLATES.get_template("page.html.j2").render(
         title=tables.title(report),
-        style=markupsafe.Markup(style),
+        style=style,
         place=_place(report),
         cards=_cards(report["rows"]),
         results=_results(report["rows"]),
@@ -152,7 +151,7 @@ def _figure(
     named = [
         (name, hue % len(page_charts.HUES)) for name, hue in (legend or {}).items()
     ]
-    return {"title": title, "drawing": markupsafe.Markup(drawing), "legend": named}
+    return {"title": title, "drawing": drawing, "legend": named}
 
 
 def _lines(
