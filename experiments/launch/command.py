@@ -28,7 +28,7 @@ BACKENDS = ("local", *schedulers.JOBS)
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and the overrides `--config.field=value`."""
+    """Split a command line into flags and overrides `--config.field=value`."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.launch",
         description=__doc__,
@@ -58,28 +58,29 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--runtime", default="", help="gcloud: the TPU VM's software version")
     add("--directory", default="decodax", help="gcloud: the checkout on the hosts")
     overrides = [a for a in arguments if a.startswith("--config.")]
-    given = parser.parse_args([a for a in arguments if a not in overrides])
+    flags = parser.parse_args([a for a in arguments if a not in overrides])
     for name in ("num_processes", "nodes", "tasks_per_node", "slices"):
-        if getattr(given, name) < 1:
-            raise ConfigError(f"--{name}={getattr(given, name)}: use at least 1")
-    if given.devices_per_process < 0:
-        raise ConfigError(f"--devices_per_process={given.devices_per_process}: below 0")
-    recipe = Path(given.config).stem
-    given.workdir = given.workdir or f"runs/{recipe}"
-    given.name = given.name or recipe.replace("_", "-")
-    return given, overrides
+        if getattr(flags, name) < 1:
+            raise ConfigError(f"--{name}={getattr(flags, name)}: use at least 1")
+    if flags.devices_per_process < 0:
+        raise ConfigError(f"--devices_per_process={flags.devices_per_process}: below 0")
+    recipe = Path(flags.config).stem
+    flags.workdir = flags.workdir or f"runs/{recipe}"
+    flags.name = flags.name or recipe.replace("_", "-")
+    return flags, overrides
 
 
 def launch(arguments: Sequence[str]) -> int:
-    given, overrides = parse(arguments)
+    """Start, write or merge the runs of a command line; return its exit status."""
+    flags, overrides = parse(arguments)
     out = console.terminal()
-    runs = sweep.points(given.config, given.workdir, overrides, given.sweep)
-    if given.merge:
-        sweep_report.write(given.workdir, [(p.name, p.workdir) for p in runs])
+    runs = sweep.points(flags.config, flags.workdir, overrides, flags.sweep)
+    if flags.merge:
+        sweep_report.write(flags.workdir, [(p.name, p.workdir) for p in runs])
         return 0
-    if given.backend == "local":
-        sizes = given.num_processes, given.devices_per_process
-        if given.dry_run:
+    if flags.backend == "local":
+        sizes = flags.num_processes, flags.devices_per_process
+        if flags.dry_run:
             for point in runs:
                 for line in local_processes.described(point.arguments, *sizes):
                     out.print(line, markup=False, soft_wrap=True, highlight=False)
@@ -88,28 +89,28 @@ def launch(arguments: Sequence[str]) -> int:
             status = local_processes.run(point.arguments, *sizes)
             if status:
                 return status
-        if given.sweep:
-            sweep_report.write(given.workdir, [(p.name, p.workdir) for p in runs])
+        if flags.sweep:
+            sweep_report.write(flags.workdir, [(p.name, p.workdir) for p in runs])
         return 0
-    job = schedulers.JOBS[given.backend](runs, given)
+    job = schedulers.JOBS[flags.backend](runs, flags)
     script = "\n".join(["#!/bin/bash", *job.script, ""])
     for name, text in {**job.files, "submit.sh": script}.items():
-        run_folder.text(Path(given.workdir) / name, text)
-        out.print(f"# {given.workdir}/{name}", markup=False, soft_wrap=True)
+        run_folder.text(Path(flags.workdir) / name, text)
+        out.print(f"# {flags.workdir}/{name}", markup=False, soft_wrap=True)
         out.print(text, markup=False, soft_wrap=True, highlight=False)
-    if given.dry_run:
+    if flags.dry_run:
         return 0
-    program = {"slurm": "sbatch"}.get(given.backend, given.backend)
+    program = {"slurm": "sbatch"}.get(flags.backend, flags.backend)
     if shutil.which(program) is None:
         raise ConfigError(
-            f"{program} is not installed here: run {given.workdir}/submit.sh "
+            f"{program} is not installed here: run {flags.workdir}/submit.sh "
             "where it is"
         )
-    return subprocess.run(["bash", f"{given.workdir}/submit.sh"]).returncode
+    return subprocess.run(["bash", f"{flags.workdir}/submit.sh"]).returncode
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; a mistake in it is explained in one message."""
+    """Run the command line; one message explains a mistake in it."""
     try:
         return launch(list(sys.argv[1:] if arguments is None else arguments))
     except DecodaxError as error:

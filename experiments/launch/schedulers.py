@@ -14,25 +14,25 @@ GRACE = 120  # seconds between SIGTERM and SIGKILL
 
 
 class Job(NamedTuple):
-    """What is handed to a scheduler: files of the workdir, and lines of bash."""
+    """A scheduler's input: files of the workdir, and lines of bash."""
 
     files: dict[str, str]
     script: list[str]
 
 
-def slurm(runs: Sequence[sweep.Point], given: argparse.Namespace) -> Job:
-    """One array job; jax finds its processes from SLURM's own variables."""
+def slurm(runs: Sequence[sweep.Point], flags: argparse.Namespace) -> Job:
+    """Write one array job; jax finds its processes from SLURM's variables."""
     lines = [
         "#!/bin/bash",
-        f"#SBATCH --job-name={given.name}",
+        f"#SBATCH --job-name={flags.name}",
         f"#SBATCH --array=0-{len(runs) - 1}",
-        f"#SBATCH --nodes={given.nodes}",
-        f"#SBATCH --ntasks-per-node={given.tasks_per_node}",
+        f"#SBATCH --nodes={flags.nodes}",
+        f"#SBATCH --ntasks-per-node={flags.tasks_per_node}",
         f"#SBATCH --signal=TERM@{GRACE}",
         "#SBATCH --requeue",
         "#SBATCH --open-mode=append",
-        f"#SBATCH --output={given.workdir}/slurm-%A_%a.log",
-        *(f"#SBATCH {extra}" for extra in given.extra),
+        f"#SBATCH --output={flags.workdir}/slurm-%A_%a.log",
+        *(f"#SBATCH {extra}" for extra in flags.extra),
         "",
         "# SIGTERM saves; status 75 asks to be started again.",
         "points=(",
@@ -46,55 +46,55 @@ def slurm(runs: Sequence[sweep.Point], given: argparse.Namespace) -> Job:
         "fi",
         "exit $status",
     ]
-    file = f"{given.workdir}/job.sbatch"
+    file = f"{flags.workdir}/job.sbatch"
     return Job({"job.sbatch": "\n".join(lines) + "\n"}, [shlex.join(["sbatch", file])])
 
 
-def gcluster(runs: Sequence[sweep.Point], given: argparse.Namespace) -> Job:
-    """One workload a point, submitted by Cluster Toolkit to a GKE cluster."""
-    _needs(given, "image", "cluster", "location", "accelerator")
+def gcluster(runs: Sequence[sweep.Point], flags: argparse.Namespace) -> Job:
+    """Submit one workload a point to a GKE cluster, by Cluster Toolkit."""
+    _needs(flags, "image", "cluster", "location", "accelerator")
     script = []
     for i, point in enumerate(runs):
         command = [
             "gcluster",
             "job",
             "submit",
-            f"--name={_numbered(given.name, i, runs)}",
+            f"--name={_numbered(flags.name, i, runs)}",
         ]
-        command += [f"--cluster={given.cluster}", f"--location={given.location}"]
-        command += [f"--project={given.project}"] if given.project else []
-        command += [f"--compute-type={given.accelerator}"]
-        command += [f"--topology={given.topology}"] if given.topology else []
-        command += [f"--num-slices={given.slices}", f"--image={given.image}"]
+        command += [f"--cluster={flags.cluster}", f"--location={flags.location}"]
+        command += [f"--project={flags.project}"] if flags.project else []
+        command += [f"--compute-type={flags.accelerator}"]
+        command += [f"--topology={flags.topology}"] if flags.topology else []
+        command += [f"--num-slices={flags.slices}", f"--image={flags.image}"]
         command += [f"--restarts={RESTARTS}", f"--restart-on-exit-codes={REQUEUE}"]
-        command += [f"--grace-period={GRACE}s", *given.extra]
+        command += [f"--grace-period={GRACE}s", *flags.extra]
         command += [f"--command={shlex.join(point.command)}"]
         script.append(shlex.join(command))
     return Job({}, script)
 
 
-def gcloud(runs: Sequence[sweep.Point], given: argparse.Namespace) -> Job:
-    """A TPU slice from the queue for every point, and the command on all its hosts."""
-    _needs(given, "location", "accelerator", "runtime")
-    if "7x" in given.accelerator:
+def gcloud(runs: Sequence[sweep.Point], flags: argparse.Namespace) -> Job:
+    """Queue a TPU slice for every point; run its command on all hosts."""
+    _needs(flags, "location", "accelerator", "runtime")
+    if "7x" in flags.accelerator:
         raise ConfigError(
-            f"--accelerator={given.accelerator}: gcloud's tpu-vm does not offer TPU7x; "
+            f"--accelerator={flags.accelerator}: gcloud's tpu-vm does not offer TPU7x; "
             "use --backend=gcluster"
         )
-    where = [f"--zone={given.location}"]
-    where += [f"--project={given.project}"] if given.project else []
-    kind = f"--accelerator-type={given.accelerator}"
+    where = [f"--zone={flags.location}"]
+    where += [f"--project={flags.project}"] if flags.project else []
+    kind = f"--accelerator-type={flags.accelerator}"
     tpu = ["gcloud", "compute", "tpus"]
     script = ["set -e"]
     for i, point in enumerate(runs):
-        name = _numbered(given.name, i, runs)
+        name = _numbered(flags.name, i, runs)
         queued = [*tpu, "queued-resources"]
         describe = shlex.join([*queued, "describe", name, *where])
         create = [*queued, "create", name, f"--node-id={name}", *where, kind]
-        create += [f"--runtime-version={given.runtime}", *given.extra]
+        create += [f"--runtime-version={flags.runtime}", *flags.extra]
         once = shlex.join(point.command)
         again = f"until {once}; do [ $? -eq {REQUEUE} ] || exit 1; done"
-        inside = f"cd {shlex.quote(given.directory)} && {again}"
+        inside = f"cd {shlex.quote(flags.directory)} && {again}"
         ssh = [*tpu, "tpu-vm", "ssh", name, *where, "--worker=all"]
         script += [
             "(",
@@ -114,10 +114,10 @@ def _numbered(name: str, i: int, runs: Sequence[sweep.Point]) -> str:
     return name if len(runs) == 1 else f"{name}-{i}"
 
 
-def _needs(given: argparse.Namespace, *names: str) -> None:
-    missing = [f"--{name}" for name in names if not getattr(given, name)]
+def _needs(flags: argparse.Namespace, *names: str) -> None:
+    missing = [f"--{name}" for name in names if not getattr(flags, name)]
     if missing:
-        raise ConfigError(f"--backend={given.backend} needs {', '.join(missing)}")
+        raise ConfigError(f"--backend={flags.backend} needs {', '.join(missing)}")
 
 
 JOBS = {"slurm": slurm, "gcluster": gcluster, "gcloud": gcloud}

@@ -20,10 +20,10 @@ class Point(NamedTuple):
         return ["python", "-m", "experiments.run", *self.arguments]
 
 
-def split(values: str) -> list[str]:
-    """`values` at the commas that are not inside brackets or quotes."""
+def split(text: str) -> list[str]:
+    """Split a text at the commas that are not inside brackets or quotes."""
     parts, depth, quote = [""], 0, ""
-    for c in values:
+    for c in text:
         if quote or c in "\"'":
             quote = "" if c == quote else quote or c
         elif c in "([{":
@@ -40,30 +40,30 @@ def split(values: str) -> list[str]:
 def points(
     config: str, workdir: str, overrides: Sequence[str], sweeps: Sequence[str]
 ) -> list[Point]:
-    """The runs of a command line, each checked against the recipe."""
+    """Resolve the runs of a command line, each checked against the recipe."""
     axes = []
-    for text in sweeps:
-        name = text.removeprefix("--").removeprefix("config.")
-        field, sep, values = name.partition("=")
-        found = split(values)
-        if not sep or not field or not all(found):
-            raise ConfigError(f"--sweep {text}: write --sweep FIELD=VALUE,VALUE")
-        if len(set(found)) < len(found):
-            raise ConfigError(f"--sweep {text}: a value stands there twice")
-        axes.append([(field, value) for value in found])
+    for sweep in sweeps:
+        name = sweep.removeprefix("--").removeprefix("config.")
+        field, sep, text = name.partition("=")
+        values = split(text)
+        if not sep or not field or not all(values):
+            raise ConfigError(f"--sweep {sweep}: write --sweep FIELD=VALUE,VALUE")
+        if len(set(values)) < len(values):
+            raise ConfigError(f"--sweep {sweep}: a value stands there twice")
+        axes.append([(field, value) for value in values])
     names = [axis[0][0] for axis in axes]
     if len(set(names)) < len(names):
         raise ConfigError(f"--sweep: a field is there twice in {names}")
-    made = []
+    runs = []
     for chosen in itertools.product(*axes):
         name = ",".join(f"{f}={v}" for f, v in chosen)
         safe = "".join(c if c.isalnum() or c in "=.,_-" else "_" for c in name)
-        own = [*overrides, *(f"--config.{f}={v}" for f, v in chosen)]
-        settings.resolve([f"--config={config}", *own])
+        fields = [*overrides, *(f"--config.{f}={v}" for f, v in chosen)]
+        settings.resolve([f"--config={config}", *fields])
         folder = f"{workdir.rstrip('/')}/{safe}" if safe else workdir
-        given = (f"--config={config}", f"--workdir={folder}", *own)
-        made.append(Point(safe, folder, given))
-    folders = [p.workdir for p in made]
+        arguments = (f"--config={config}", f"--workdir={folder}", *fields)
+        runs.append(Point(safe, folder, arguments))
+    folders = [p.workdir for p in runs]
     if len(set(folders)) < len(folders):
         raise ConfigError(f"--sweep: two points share a folder in {folders}")
-    return made
+    return runs

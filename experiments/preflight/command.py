@@ -40,7 +40,7 @@ USAGE = (
 
 
 def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
-    """Compile one program, and what it says of itself. Bytes are of one device."""
+    """Compile one program and return its costs. Bytes are of one device."""
     with block_traffic.compiling_for("" if chip.name == "cpu" else chip.name):
         compiled = program.compile()
     memory: Any = compiled.memory_analysis()
@@ -68,7 +68,7 @@ def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
 def ceilings(
     program: programs.Program, chip: Chip, row: dict[str, Any]
 ) -> dict[str, Any]:
-    """Bounds on decoding, from the bytes that one call cannot avoid.
+    """Compute bounds on decoding, from the bytes that one call cannot avoid.
 
     plain: a text alone, a token a call, which reads the weights. free: the nodes of a
     block that cost no more than one. roofline: the least time of this very program;
@@ -235,7 +235,7 @@ def run(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; a mistake in it is explained in one message."""
+    """Run the command line; one message explains a mistake in it."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in arguments:
         console.terminal().print(f"{__doc__}\n{USAGE}", markup=False)

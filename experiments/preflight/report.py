@@ -9,7 +9,7 @@ from kernels.chips import GIB
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The rows as a Markdown table, GiB and per device."""
+    """Format the rows as a Markdown table; GiB are of one device."""
     out = [
         "| program | rows | params | optimiser | frozen, drafts | cache | "
         "temporaries | all / HBM, GiB | Tops | GB moved | compiler's ms | "
@@ -46,7 +46,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def bounds(rows: Sequence[dict[str, Any]]) -> str:
-    """The ceilings in a sentence; "" where the chip's rates are not known."""
+    """Put the ceilings into a sentence; "" where the chip's rates are unknown."""
     for row in rows:
         if "plain" in row and row["program"].startswith("decode"):
             return (
@@ -73,13 +73,13 @@ a scatter touches, and a kernel's bytes are what its author declared.
 def write(report: Path, entry: dict[str, Any]) -> None:
     """Put `entry` among those of the report's JSON file, and write the report."""
     store = report.with_suffix(".json")
-    kept = json.loads(store.read_text()) if store.exists() else []
+    entries = json.loads(store.read_text()) if store.exists() else []
     names = ("config", "topology", "command")
-    kept = [e for e in kept if any(e[n] != entry[n] for n in names)] + [entry]
-    kept.sort(key=lambda e: [e[n] for n in names])
-    store.write_text(json.dumps(kept, indent=1) + "\n")
+    entries = [e for e in entries if any(e[n] != entry[n] for n in names)] + [entry]
+    entries.sort(key=lambda e: [e[n] for n in names])
+    store.write_text(json.dumps(entries, indent=1) + "\n")
     text = [INTRODUCTION]
-    for e in kept:
+    for e in entries:
         text += [f"## {e['config']} on {e['topology']}", "", f"`{e['command']}`", ""]
         text += [f"{e['devices']} devices, mesh {e['mesh']}.", "", *lines(e["rows"])]
         text += ["", bounds(e["rows"]), "", e["verdict"], ""]

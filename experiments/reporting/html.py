@@ -65,8 +65,8 @@ def _cards(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """The figures at the page's head."""
     cards = []
 
-    def add(value: str, said: str, kind: str = "") -> None:
-        cards.append({"value": value, "said": said, "kind": kind})
+    def add(value: str, text: str, kind: str = "") -> None:
+        cards.append({"value": value, "text": text, "kind": kind})
 
     drafting = [r for r in rows if r["method"] != "plain"]
     if drafting:
@@ -89,8 +89,8 @@ def _cards(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     plain = [r for r in rows if r["method"] == "plain"]
     if plain:
         used = statistics.median(r["mbu"] for r in plain)
-        said = "of the read bandwidth used by plain decoding (median row)"
-        add(f"{100 * used:.0f} %", said)
+        text = "of the read bandwidth used by plain decoding (median row)"
+        add(f"{100 * used:.0f} %", text)
     return cards
 
 
@@ -199,8 +199,8 @@ def _charts(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         ("Acceptance by depth", "P(depth committed | depth offered)", depth),
     )
     return [
-        {"heading": heading, "said": said, "figures": figures}
-        for heading, said, figures in sections
+        {"heading": heading, "text": text, "figures": figures}
+        for heading, text, figures in sections
         if figures
     ]
 
@@ -323,7 +323,7 @@ def _trees(trees: dict[str, Any]) -> list[dict[str, Any]]:
         figures = []
         for i, entry in enumerate(rounds):
             drafts = sum(k > 0 for k in entry["kind"]) - 1
-            said = f"round {i + 1}: {drafts} drafts, {len(entry['path'])} accepted"
-            figures.append(_figure(said, token_tree_svg.token_tree(entry)))
+            text = f"round {i + 1}: {drafts} drafts, {len(entry['path'])} accepted"
+            figures.append(_figure(text, token_tree_svg.token_tree(entry)))
         drawn.append({"name": name, "figures": figures})
     return drawn
