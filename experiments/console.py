@@ -16,16 +16,16 @@ COLUMNS = (
 
 
 def terminal() -> console.Console:
-    """A console that says nothing except on process 0.
+    """Make a console that prints on process 0 alone.
 
-    It may be asked for before the processes have met: no device is looked for.
+    Works before the processes have joined: it looks for no device.
     """
     follows = jax.distributed.is_initialized() and jax.process_index() != 0
     return console.Console(quiet=follows)
 
 
 class Bar:
-    """One bar; its description is what is being worked on."""
+    """One bar; its description names the piece in work."""
 
     def __init__(self, shown: progress.Progress, task: Any):
         self.shown, self.task = shown, task
@@ -45,13 +45,13 @@ class Bar:
 
 @contextlib.contextmanager
 def bar(total: int, what: str) -> Iterator[Bar]:
-    """A progress bar of `total` pieces."""
+    """Show a progress bar of `total` pieces."""
     with progress.Progress(*COLUMNS, console=terminal(), transient=True) as shown:
         yield Bar(shown, shown.add_task(what, total=total))
 
 
 def complain(error: Exception) -> None:
-    """An error of the project's own: its name and message, without a traceback."""
+    """Print the name and message of one of the project's errors, no traceback."""
     out = console.Console(stderr=True)
     out.print(f"[bold red]{type(error).__name__}[/]", end=": ")
     out.print(str(error), markup=False, highlight=False)

@@ -1,13 +1,13 @@
 """Several processes as one machine: how they meet.
 
 A slice of several hosts, a SLURM or a Kubernetes job is recognised by JAX itself.
-Elsewhere every process is told by flags or by the environment:
+Elsewhere flags or the environment give every process its place:
 
     --coordinator=host:port  --num_processes=4  --process_id=0
     JAX_COORDINATOR_ADDRESS  JAX_NUM_PROCESSES  JAX_PROCESS_ID
 
-All of them run the same command. The coordinator hears from each every few seconds:
-when one has died, the runtime ends the others with a message that says so.
+All of them run the same command. Each sends the coordinator a sign of life every few
+seconds: when one has died, the runtime ends the others with a message about it.
 """
 
 import os
@@ -27,39 +27,39 @@ NAMES = {
 
 
 def define(values: flags.FlagValues) -> None:
-    """The flags, beside those of a command."""
+    """Define the flags, beside those of a command."""
     for name, variable in NAMES.items():
-        told = f"of several processes; by default ${variable}"
-        flags.DEFINE_string(name, "", told, flag_values=values)
+        text = f"of several processes; by default ${variable}"
+        flags.DEFINE_string(name, "", text, flag_values=values)
 
 
 def start(values: flags.FlagValues) -> None:
     """Join the other processes, if there are any; before any computation."""
-    given = {n: values[n].value or os.environ.get(v, "") for n, v in NAMES.items()}
-    if not any(given.values()):
+    place = {n: values[n].value or os.environ.get(v, "") for n, v in NAMES.items()}
+    if not any(place.values()):
         if managed():
             jax.distributed.initialize(heartbeat_timeout_seconds=SILENCE)
         return
-    missing = [f"--{n} or {NAMES[n]}" for n, value in given.items() if not value]
+    missing = [f"--{n} or {NAMES[n]}" for n, value in place.items() if not value]
     try:
-        count, own = int(given["num_processes"]), int(given["process_id"])
+        count, index = int(place["num_processes"]), int(place["process_id"])
     except ValueError:
-        count = own = -1
-    if missing or not 0 <= own < count:
+        count = index = -1
+    if missing or not 0 <= index < count:
         raise ConfigError(
             f"several processes need {missing or 'a process_id below num_processes'}: "
-            f"got {given}"
+            f"got {place}"
         )
     if count == 1:
         return
     try:
         jax.distributed.initialize(
-            given["coordinator"], count, own, heartbeat_timeout_seconds=SILENCE
+            place["coordinator"], count, index, heartbeat_timeout_seconds=SILENCE
         )
     except RuntimeError as error:
         raise ConfigError(
-            f"process {own} of {count} did not meet the others at "
-            f"{given['coordinator']}: {error}"
+            f"process {index} of {count} did not meet the others at "
+            f"{place['coordinator']}: {error}"
         ) from error
 
 

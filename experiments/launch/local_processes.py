@@ -18,21 +18,21 @@ PATIENCE = 30.0  # seconds that the others have once one has failed
 def environment(
     process: int, processes: int, devices: int, port: int
 ) -> dict[str, str]:
-    """What a process is told beside its arguments.
+    """Build the environment variables of a process.
 
     With `devices` each has so many virtual CPU devices, and processes talk by gloo.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if devices:
-        found |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+        variables |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
     if processes > 1:
-        found |= {
+        variables |= {
             "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
             "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
             "JAX_NUM_PROCESSES": str(processes),
             "JAX_PROCESS_ID": str(process),
         }
-    return found
+    return variables
 
 
 def described(arguments: Sequence[str], processes: int, devices: int) -> list[str]:
@@ -40,8 +40,8 @@ def described(arguments: Sequence[str], processes: int, devices: int) -> list[st
     command = ["python", "-m", "experiments.run", *arguments]
     lines = []
     for i in range(processes):
-        told = environment(i, processes, devices, 0)
-        words = [f"{n}={v}".replace(":0", ":PORT") for n, v in told.items()]
+        variables = environment(i, processes, devices, 0)
+        words = [f"{n}={v}".replace(":0", ":PORT") for n, v in variables.items()]
         lines.append(" ".join([*words, shlex.join(command)]))
     return lines
 

@@ -14,7 +14,6 @@ compiled. --only takes the programs whose names begin so (train, prefill, decode
 
 import contextlib
 import functools
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from ml_collections import ConfigDict
 
 from experiments import console
 from experiments.measurement import machine
-from experiments.preflight import programs, topologies
+from experiments.preflight import programs, report, topologies
 from experiments.recipes import settings
 from kernels import block_traffic, hlo
 from kernels.chips import GIB, Chip
@@ -41,7 +40,7 @@ USAGE = (
 
 
 def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
-    """Compile one program, and what it says of itself. Bytes are of one device."""
+    """Compile one program and return its costs. Bytes are of one device."""
     with block_traffic.compiling_for("" if chip.name == "cpu" else chip.name):
         compiled = program.compile()
     memory: Any = compiled.memory_analysis()
@@ -69,7 +68,7 @@ def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
 def ceilings(
     program: programs.Program, chip: Chip, row: dict[str, Any]
 ) -> dict[str, Any]:
-    """Bounds on decoding, from the bytes that one call cannot avoid.
+    """Compute bounds on decoding, from the bytes that one call cannot avoid.
 
     plain: a text alone, a token a call, which reads the weights. free: the nodes of a
     block that cost no more than one. roofline: the least time of this very program;
@@ -187,89 +186,11 @@ class Preflight:
                 yield [f"--config.mesh={sizes}"]
 
 
-def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The rows as a Markdown table, GiB and per device."""
-    out = [
-        "| program | rows | params | optimiser | frozen, drafts | cache | "
-        "temporaries | all / HBM, GiB | Tops | GB moved | compiler's ms | "
-        "collectives (MB) | MBU |",
-        "|---|" + "---|" * 12,
-    ]
-    for row in rows:
-        parts = row["parts"]
-        beside = parts.get("frozen target", 0) + parts.get("drafts", 0)
-        gib = [
-            parts["params"],
-            parts.get("optimiser", 0),
-            beside,
-            parts.get("cache", 0),
-            row["temporaries"],
-        ]
-        said = ", ".join(
-            f"{c['count']} {kind} ({c['bytes'] / 1e6:.1f})"
-            for kind, c in sorted(row["collectives"].items())
-        )
-        cells = [
-            row["program"],
-            f"{row['rows']}",
-            *(f"{n / GIB:.2f}" for n in gib),
-            f"{row['need'] / GIB:.2f} / {row['hbm'] / GIB:.0f}",
-            f"{row['flops'] / 1e12:.3f}",
-            f"{row['bytes'] / 1e9:.2f}",
-            f"{row['seconds'] * 1e3:.2f}" if row["seconds"] else "—",
-            said or "none",
-            f"{row['mbu']:.2f}" if "mbu" in row else "—",
-        ]
-        out.append("| " + " | ".join(cells) + " |")
-    return out
-
-
-def bounds(rows: Sequence[dict[str, Any]]) -> str:
-    """The ceilings in a sentence; "" where the chip's rates are not known."""
-    for row in rows:
-        if "plain" in row and row["program"].startswith("decode"):
-            return (
-                f"A text alone, a token a call: at most {row['plain']:.0f} tokens/s "
-                f"from each copy of the weights; a block of {row['free']} tokens costs "
-                f"no more, {row['at_free']:.0f} tokens/s if all of them held."
-            )
-    return ""
-
-
-INTRODUCTION = """# Preflight
-
-What recipes need on slices that were not there: every row is a program that the real
-compiler made for the real target, and nothing was run. Figures are of one device.
-`compiler's ms` is the compiler's estimate of a step, where it gives one (of a loop,
-one round); `collectives` counts instructions once, with the bytes of their results.
-`MBU` is what a step must read (weights, full caches) over what the bandwidth allows in
-the longest of the compiler's estimate and the roofline of its own operations and
-bytes. It is a lower bound: the compiler counts the whole of an array that a gather or
-a scatter touches, and a kernel's bytes are what its author declared.
-"""
-
-
-def write(report: Path, entry: dict[str, Any]) -> None:
-    """Put `entry` among those of the report's JSON file, and write the report."""
-    store = report.with_suffix(".json")
-    kept = json.loads(store.read_text()) if store.exists() else []
-    names = ("config", "topology", "command")
-    kept = [e for e in kept if any(e[n] != entry[n] for n in names)] + [entry]
-    kept.sort(key=lambda e: [e[n] for n in names])
-    store.write_text(json.dumps(kept, indent=1) + "\n")
-    text = [INTRODUCTION]
-    for e in kept:
-        text += [f"## {e['config']} on {e['topology']}", "", f"`{e['command']}`", ""]
-        text += [f"{e['devices']} devices, mesh {e['mesh']}.", "", *lines(e["rows"])]
-        text += ["", bounds(e["rows"]), "", e["verdict"], ""]
-    report.write_text("\n".join(text).rstrip() + "\n")
-
-
 def run(
     config: ConfigDict,
     topology: str,
     command: Sequence[str] = (),
-    report: str = "",
+    report_file: str = "",
     only: str = "",
 ) -> dict[str, Any]:
     """Compile, print, write; ConfigError where the config does not fit."""
@@ -281,11 +202,11 @@ def run(
         out.print(bill, markup=False, highlight=False, soft_wrap=True)
     for row in flight.rows(only):
         rows.append(row)
-        for line in lines([row])[2:] if len(rows) > 1 else lines([row]):
+        for line in report.lines([row])[2 if len(rows) > 1 else 0 :]:
             out.print(line, markup=False, highlight=False, soft_wrap=True)
         if not fits(row):
             refused.append(row)
-    out.print(bounds(rows), markup=False, highlight=False)
+    out.print(report.bounds(rows), markup=False, highlight=False)
     verdict = "It fits."
     if refused:
         worst = max(refused, key=lambda row: row["need"])
@@ -305,8 +226,8 @@ def run(
         "rows": rows,
         "verdict": verdict,
     }
-    if report:
-        write(Path(report), entry)
+    if report_file:
+        report.write(Path(report_file), entry)
     if refused:
         raise ConfigError(verdict)
     out.print(verdict)
@@ -314,7 +235,7 @@ def run(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; a mistake in it is explained in one message."""
+    """Run the command line; one message explains a mistake in it."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in arguments:
         console.terminal().print(f"{__doc__}\n{USAGE}", markup=False)
@@ -337,8 +258,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with contextlib.suppress(RuntimeError):  # devices are there already
                 jax.config.update("jax_num_cpu_devices", int(count))
         command = ["python -m experiments.preflight", *arguments]
-        report, only = values["report"].value or "", values["only"].value or ""
-        run(config, topology, command, report, only)
+        report_file, only = values["report"].value or "", values["only"].value or ""
+        run(config, topology, command, report_file, only)
     except DecodaxError as error:
         console.complain(error)
         return 2

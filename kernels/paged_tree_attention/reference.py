@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import jax.numpy as jnp
+import einops
 from jax import Array
 
 from kernels.tree_attention import reference
@@ -10,10 +10,8 @@ from kernels.tree_attention import reference
 
 def written_out(pool: Array, table: Array) -> Array:
     """[B, G, S, d] of a pool [P, G, page, d]."""
-    batch, columns = table.shape
-    _, groups, page, dim = pool.shape
     rows = pool.at[table].get(mode="clip")
-    return jnp.moveaxis(rows, 2, 1).reshape(batch, groups, columns * page, dim)
+    return einops.rearrange(rows, "b pages g s d -> b g (pages s) d")
 
 
 def paged_tree_attention(

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import einops
 import jax.numpy as jnp
 from jax import Array
 
@@ -50,7 +51,7 @@ def shared_prefix_attention(
     that ends inside a suffix has no use for the prefix, and any other reads part of it
     for each row.
     """
-    batch, nodes, heads, dim = q.shape
+    batch, nodes = q.shape[:2]
     attend = functools.partial(
         tree_attention, softcap=softcap, scale=scale, kernel=kernel
     )
@@ -63,10 +64,17 @@ def shared_prefix_attention(
                 "shared by the same number of rows"
             )
         side = batch // shared * nodes
-        queries = q.reshape(shared, side, heads, dim)
+        queries = einops.rearrange(q, "(p rows) n h d -> p (rows n) h d", p=shared)
         bits = jnp.zeros((shared, side, 1), jnp.uint32)
         if level.ancestors is not None:  # blocks of the prefix itself
-            bits = level.ancestors.reshape(shared, side, -1)
+            bits = einops.rearrange(
+                level.ancestors, "(p rows) n w -> p (rows n) w", p=shared
+            )
         out, total = attend(queries, level.k, level.v, level.lengths, bits)
-        parts.append((out.reshape(q.shape), total.reshape(batch, nodes, heads)))
+        parts.append(
+            (
+                einops.rearrange(out, "p (rows n) h d -> (p rows) n h d", n=nodes),
+                einops.rearrange(total, "p (rows n) h -> (p rows) n h", n=nodes),
+            )
+        )
     return merge_softmax.merge(parts)

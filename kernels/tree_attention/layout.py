@@ -11,6 +11,7 @@ is of tile `c % tiles`. Few nodes are laid out as `width = N * R` rows of their 
 
 import dataclasses
 
+import einops
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -59,36 +60,32 @@ def rows(nodes: int, heads: int) -> Rows:
 
 def fold(at: Rows, q: Array, groups: int) -> Array:
     """q `[B, N, H, d]` as `[B, G, chunks, rows, d]`; padding rows are zeros."""
-    batch, nodes, _, dim = q.shape
-    q = q.reshape(batch, nodes, groups, at.heads, dim)
     if at.folded:
-        q = q.transpose(0, 2, 1, 3, 4).reshape(batch, groups, -1, dim)
-        return _pad(q, 2, at.tiles * at.width).reshape(
-            batch, groups, at.chunks, at.rows, dim
-        )
-    q = _pad(q.transpose(0, 2, 3, 1, 4), 3, at.tiles * at.width)
-    q = q.reshape(
-        batch, groups, at.heads // at.copies, at.copies, at.tiles, at.width, dim
+        q = einops.rearrange(q, "b n (g r) d -> b g (n r) d", g=groups)
+        q = _pad(q, 2, at.tiles * at.width)
+        return einops.rearrange(q, "b g (c rows) d -> b g c rows d", c=at.chunks)
+    q = einops.rearrange(q, "b n (g r) d -> b g r n d", g=groups)
+    return einops.rearrange(
+        _pad(q, 3, at.tiles * at.width),
+        "b g (r copies) (t w) d -> b g (r t) (copies w) d",
+        copies=at.copies,
+        w=at.width,
     )
-    q = q.transpose(0, 1, 2, 4, 3, 5, 6)
-    return q.reshape(batch, groups, at.chunks, at.rows, dim)
 
 
 def unfold(at: Rows, x: Array) -> Array:
     """The inverse of `fold`, for any trailing axes: `[B, N, H, ...]`."""
-    batch, groups = x.shape[:2]
-    rest = x.shape[4:]
     if at.folded:
-        x = x.reshape(batch, groups, -1, *rest)[:, :, : at.nodes * at.heads]
-        x = x.reshape(batch, groups, at.nodes, at.heads, *rest)
-        x = jnp.moveaxis(x, 1, 2)
-    else:
-        outer = at.heads // at.copies
-        x = x.reshape(batch, groups, outer, at.tiles, at.copies, at.width, *rest)
-        x = jnp.moveaxis(x, 3, 4)
-        x = x.reshape(batch, groups, at.heads, -1, *rest)[:, :, :, : at.nodes]
-        x = jnp.moveaxis(x, 3, 1)
-    return x.reshape(batch, at.nodes, groups * at.heads, *rest)
+        x = einops.rearrange(x, "b g c rows ... -> b g (c rows) ...")
+        x = x[:, :, : at.nodes * at.heads]
+        return einops.rearrange(x, "b g (n r) ... -> b n (g r) ...", n=at.nodes)
+    x = einops.rearrange(
+        x,
+        "b g (r t) (copies w) ... -> b g (r copies) (t w) ...",
+        t=at.tiles,
+        w=at.width,
+    )
+    return einops.rearrange(x[:, :, :, : at.nodes], "b g r n ... -> b n (g r) ...")
 
 
 def spread(at: Rows, x: Array) -> Array:

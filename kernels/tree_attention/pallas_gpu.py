@@ -17,6 +17,7 @@ import functools
 import inspect
 from typing import Any
 
+import einops
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,11 +91,10 @@ def tree_attention(
         """What belongs to a node, `[B, N, w]`, as int32[B, tiles, w, ROWS]."""
         x = jnp.repeat(x, s.heads, 1)
         x = jnp.pad(x, ((0, 0), (0, tiles * ROWS - count), (0, 0)))
-        x = x.reshape(s.batch, tiles, ROWS, -1).swapaxes(2, 3)
+        x = einops.rearrange(x, "b (t rows) w -> b t w rows", rows=ROWS)
         return lax.bitcast_convert_type(x, jnp.int32)
 
-    given = q.reshape(s.batch, s.nodes, s.groups, s.heads, s.dim)
-    given = given.transpose(0, 2, 1, 3, 4).reshape(s.batch, s.groups, count, s.dim)
+    given = einops.rearrange(q, "b n (g r) d -> b g (n r) d", g=s.groups)
     given = jnp.pad(given, ((0, 0), (0, 0), (0, tiles * ROWS - count), (0, 0)))
     arrays = [given, k, v, bounds, rows(ancestors)]
     arrays.append(lax.bitcast_convert_type(union, jnp.int32))
@@ -128,8 +128,9 @@ def tree_attention(
     out, total = call(*arrays)
     out, total = merge_softmax.merge([(out[i], total[i]) for i in range(runs)])
     joined = jnp.concatenate([out.astype(jnp.float32), total[..., None]], -1)
-    joined = joined[:, :, :count].reshape(s.batch, s.groups, s.nodes, s.heads, -1)
-    joined = jnp.moveaxis(joined, 1, 2).reshape(s.batch, s.nodes, -1, s.dim + 1)
+    joined = einops.rearrange(
+        joined[:, :, :count], "b g (n r) d -> b n (g r) d", n=s.nodes
+    )
     return joined[..., : s.dim].astype(q.dtype), joined[..., s.dim]
 
 

@@ -11,6 +11,7 @@ nothing has output 0 and `lse` -inf. What lies in a slot that no node sees is ne
 looked at.
 """
 
+import einops
 import jax.numpy as jnp
 from jax import Array
 
@@ -73,7 +74,6 @@ def attend(
     v_scale: Array | None = None,
 ) -> tuple[Array, Array]:
     """Attention under a mask bool[B, N, S]."""
-    batch, nodes, heads, dim = q.shape
     groups = k.shape[1]
     used = seen.any(1)[:, None, :, None]
     k = jnp.where(used, k.astype(jnp.float32), 0)
@@ -82,7 +82,7 @@ def attend(
         k = k * jnp.where(used[..., 0], k_scale, 0)[..., None]
     if v_scale is not None:
         v = v * jnp.where(used[..., 0], v_scale, 0)[..., None]
-    q5 = q.astype(jnp.float32).reshape(batch, nodes, groups, heads // groups, dim)
+    q5 = einops.rearrange(q.astype(jnp.float32), "b n (g r) d -> b n g r d", g=groups)
     s = jnp.einsum("bngrd,bgsd->bngrs", q5, k, precision="highest") * scale
     if softcap:
         s = jnp.tanh(s / softcap) * softcap
@@ -94,4 +94,5 @@ def attend(
     out = jnp.einsum("bngrs,bgsd->bngrd", p, v, precision="highest")
     out = out / jnp.where(total == 0, 1.0, total)
     lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(total))[..., 0]
-    return out.reshape(q.shape).astype(q.dtype), lse.reshape(batch, nodes, heads)
+    out = einops.rearrange(out, "b n g r d -> b n (g r) d").astype(q.dtype)
+    return out, einops.rearrange(lse, "b n g r -> b n (g r)")

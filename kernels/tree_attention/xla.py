@@ -6,6 +6,7 @@ longest row are not read: the memory needed does not grow with the cache.
 
 from typing import Any
 
+import einops
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -41,8 +42,7 @@ def tree_attention(
     stretch = min(stretch, size)
     copies = heads // groups
     dtype = jnp.promote_types(q.dtype, jnp.bfloat16)
-    folded = q.reshape(batch, nodes, groups, copies, dim).transpose(0, 2, 1, 3, 4)
-    folded = folded.reshape(batch, groups, nodes * copies, dim).astype(dtype)
+    folded = einops.rearrange(q, "b n (g r) d -> b g (n r) d", g=groups).astype(dtype)
     union, end = layout.reach(ancestors)
     bounds = layout.bounds(size, lengths, end, positions, key_positions, window)
     length, first, last = (x[:, None] for x in bounds)
@@ -86,9 +86,9 @@ def tree_attention(
             s = s * scale
         if softcap:
             s = jnp.tanh(s / softcap) * softcap
-        s = s.reshape(batch, groups, nodes, copies, stretch)
+        s = einops.rearrange(s, "b g (n r) s -> b g n r s", n=nodes)
         s = jnp.where(seen[:, None, :, None], s, UNSEEN)
-        s = s.reshape(batch, groups, nodes * copies, stretch)
+        s = einops.rearrange(s, "b g n r s -> b g (n r) s")
         high = jnp.maximum(top, s.max(-1, keepdims=True))
         p, shrink = jnp.exp(s - high), jnp.exp(top - high)
         total = total * shrink + p.sum(-1, keepdims=True)
@@ -115,8 +115,7 @@ def tree_attention(
     kept = jnp.where(total == 0, 1.0, total)
     lse = jnp.where(total == 0, -jnp.inf, top + jnp.log(kept))
     out = jnp.concatenate([acc / kept, lse], -1)
-    out = out.reshape(batch, groups, nodes, copies, dim + 1).swapaxes(1, 2)
-    out = out.reshape(batch, nodes, heads, dim + 1)
+    out = einops.rearrange(out, "b g (n r) d -> b n (g r) d", n=nodes)
     return out[..., :dim].astype(q.dtype), out[..., dim]
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import einops
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array, lax
@@ -117,26 +118,25 @@ def attend(
     `mask` bool[B, N, S]; `bias` float32[G, R, B, N, S] or None. A node that sees
     nothing gets the mean of all values: finite, and never read.
     """
-    batch, nodes, groups, heads, dim = q.shape
-    rows = nodes * heads
-    q = q.transpose(0, 2, 1, 3, 4).reshape(batch, groups, rows, dim)
+    nodes = q.shape[1]
+    q = einops.rearrange(q, "b n g r d -> b g (n r) d")
     s = lax.dot_general(
         q, k, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
     )
-    s = s.reshape(batch, groups, nodes, heads, -1)
+    s = einops.rearrange(s, "b g (n r) s -> b g n r s", n=nodes)
     if config.attention_softcap:
         s = jnp.tanh(s / config.attention_softcap) * config.attention_softcap
     if bias is not None:
-        s = s + bias.transpose(2, 0, 3, 1, 4)
+        s = s + einops.rearrange(bias, "g r b n s -> b g n r s")
     s = jnp.where(mask[:, None, :, None], s, NEGATIVE)
     p = jnp.exp(s - s.max(-1, keepdims=True))
-    total = p.sum(-1, keepdims=True).reshape(batch, groups, rows, 1)
-    p = p.reshape(batch, groups, rows, -1).astype(v.dtype)
+    total = einops.rearrange(p.sum(-1, keepdims=True), "b g n r x -> b g (n r) x")
+    p = einops.rearrange(p, "b g n r s -> b g (n r) s").astype(v.dtype)
     out = lax.dot_general(
         p, v, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
     )
-    out = (out / total).astype(v.dtype).reshape(batch, groups, nodes, heads, dim)
-    return out.transpose(0, 2, 1, 3, 4).reshape(batch, nodes, -1)
+    out = (out / total).astype(v.dtype)
+    return einops.rearrange(out, "b g (n r) d -> b n (g r d)", n=nodes)
 
 
 class MLP(nn.Module):

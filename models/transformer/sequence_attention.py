@@ -8,6 +8,7 @@ larger chunks: every one is a piece of the program, in each of many layers.
 
 from typing import Any
 
+import einops
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -43,22 +44,22 @@ def _chunk(
     config: Any, q: Array, k: Array, v: Array, mask: Array, bias: Array | None
 ) -> Array:
     """One chunk of queries `[B, N, G, R, d]` over keys `[B, G, S, d]`."""
-    batch, nodes, groups, heads, dim = q.shape
-    q = q.transpose(0, 2, 3, 1, 4).reshape(batch, groups, heads * nodes, dim)
+    nodes = q.shape[1]
+    q = einops.rearrange(q, "b n g r d -> b g (r n) d")
     s = lax.dot_general(
         q, k, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
     )
-    s = s.reshape(batch, groups, heads, nodes, -1)
+    s = einops.rearrange(s, "b g (r n) s -> b g r n s", n=nodes)
     if config.attention_softcap:
         s = jnp.tanh(s / config.attention_softcap) * config.attention_softcap
     if bias is not None:
-        s = s + bias.transpose(2, 0, 1, 3, 4)
+        s = s + einops.rearrange(bias, "g r b n s -> b g r n s")
     s = s + jnp.where(mask, 0.0, NEGATIVE)[:, None, None]
     p = jnp.exp(s - lax.stop_gradient(s.max(-1, keepdims=True)))
-    total = p.sum(-1).reshape(batch, groups, heads * nodes, 1)
-    p = p.reshape(batch, groups, heads * nodes, -1).astype(v.dtype)
+    total = einops.rearrange(p.sum(-1), "b g r n -> b g (r n) 1")
+    p = einops.rearrange(p, "b g r n s -> b g (r n) s").astype(v.dtype)
     out = lax.dot_general(
         p, v, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
     )
-    out = (out / total).astype(v.dtype).reshape(batch, groups, heads, nodes, dim)
-    return out.transpose(0, 3, 1, 2, 4).reshape(batch, nodes, -1)
+    out = (out / total).astype(v.dtype)
+    return einops.rearrange(out, "b g (r n) d -> b n (g r d)", n=nodes)

@@ -1,6 +1,7 @@
 """A whole run: resume, the report's schema, the page."""
 
 import json
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from experiments import run_folder
 from experiments.measurement import measured_row
 from experiments.recipes import defaults, settings
-from experiments.reporting import html, report, svg
+from experiments.reporting import html, page_charts, report, token_tree_svg
 from experiments.studies import evaluate
 from models.errors import ConfigError
 
@@ -86,10 +87,26 @@ def test_tree_of_a_round():
         "path": [2, 4],
         "token": ":\n",
     }
-    drawing = svg.tree(entry)
+    drawing = token_tree_svg.token_tree(entry)
     assert drawing.count('class="edge on"') == 2 and drawing.count('class="edge"') == 2
     assert drawing.count('class="node on"') == 2 and "node own" in drawing
     assert "&lt;&amp;&gt;" in drawing and ":⏎" in drawing and "pad" not in drawing
+
+
+def test_charts_take_their_colours_from_the_page():
+    """Names and values are text; planted: a colour that page.css does not set."""
+    rows = [("a<b>", 2.5, 2.25, 3.0), ("c", 1.25, 0.0, 0.0)]
+    colours = {"a<b>": 0, "c": 8}
+    drawing = page_charts.bars(rows, "x & y", colours, 3.0)
+    for said in (">a&lt;b&gt;<", ">2.50<", ">1.25<", 'aria-label="x &amp; y"'):
+        assert said in drawing
+    assert drawing.count("fill: var(--c0)") == drawing.count("fill: var(--c1)") == 1
+    curve = [("c", (1, 4, 16), (0.1, 0.2, 0.3))]
+    drawn = page_charts.lines(curve, "x", "nodes", colours, log=True)
+    assert all(f">{x}<" in drawn for x in ("1", "4", "16", "0.3", "nodes"))
+    fixed = re.compile("(fill|stroke): *#")
+    assert not fixed.search(drawing) and not fixed.search(drawn)
+    assert fixed.search(drawing.replace("var(--c0)", "#2563eb"))
 
 
 def test_text_is_coloured_by_origin():
@@ -100,7 +117,8 @@ def test_text_is_coloured_by_origin():
         "calls": 1,
         "loop_share": 0.5,
     }
-    made = html.sample(sample)
+    macros = html.TEMPLATES.get_template("page_macros.html.j2").module
+    made = macros.coloured(html.sample(sample))
     assert 'class="o1" title="depth 1">&lt;y&gt;<' in made
     assert 'class="o6" title="depth 9">z<' in made and "a &lt;b&gt;" in made
     assert ">x<" in made and "2 of them drafted; 50 % is one exact" in made

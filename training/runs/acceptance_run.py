@@ -20,14 +20,11 @@ from models.errors import ConfigError
 from models.heads.formats import native
 from models.predictors import acceptance_predictor
 from models.text import hf_tokenizer
+from training.data import documents, text_corpus
 from training.evaluation import calibration
-from training.data import text_corpus
-from training.data import documents
-from training.runs import draft_model_run
-from training.loop import fit
-from training.loop import step_health
-from training.loop import optimizers
+from training.loop import fit, optimizers, step_health
 from training.objectives.predictors import specdec_pp
+from training.runs import draft_model_run
 
 
 class Training:

@@ -23,16 +23,11 @@ from models.errors import ConfigError
 from models.heads import eagle3
 from models.heads.formats import native
 from models.surgery import lora
-from training.runs import model_cards
-from training.data import text_corpus
-from training.data import documents
-from training.teacher import sources
-from training.loop import fit
 from training import draft_metrics
-from training.loop import step_health
-from training.loop import metrics_writer
-from training.loop import optimizers
-from training.teacher import outputs
+from training.data import documents, text_corpus
+from training.loop import fit, metrics_writer, optimizers, step_health
+from training.runs import model_cards
+from training.teacher import outputs, sources
 
 HEADS = (
     "chimera",

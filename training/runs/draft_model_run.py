@@ -24,16 +24,10 @@ from models.distributed import processes, sharding
 from models.errors import ConfigError
 from models.text import hf_tokenizer
 from training import distill
-from training.data import text_corpus
-from training.data import documents
-from training.teacher import sources
-from training.loop import fit
-from training.loop import step_health
-from training.loop import metrics_writer
-from training.loop import optimizers
-from training.teacher import outputs
-from training.objectives.language_models import draft_model
-from training.objectives.language_models import next_token
+from training.data import documents, text_corpus
+from training.loop import fit, metrics_writer, optimizers, step_health
+from training.objectives.language_models import draft_model, next_token
+from training.teacher import outputs, sources
 
 
 class Written(NamedTuple):

@@ -20,15 +20,11 @@ import models
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.predictors import exit_predictor
-from training.evaluation import calibration
-from training.data import text_corpus
-from training.data import documents
-from training.loop import fit
-from training.runs import draft_head_run
-from training.loop import step_health
-from training.evaluation import lossy_quality
-from training.loop import optimizers
+from training.data import documents, text_corpus
+from training.evaluation import calibration, lossy_quality
+from training.loop import fit, optimizers, step_health
 from training.objectives.predictors import specee
+from training.runs import draft_head_run
 
 
 class Training:

@@ -26,10 +26,8 @@ from models.errors import DataError
 from models.heads.formats import native
 from models.predictors import judge_predictor
 from models.text import hf_tokenizer
-from training.evaluation import calibration
-from training.data import documents
-from training.evaluation import lossy_quality
-from training.data import sources
+from training.data import documents, sources
+from training.evaluation import calibration, lossy_quality
 from training.teacher.outputs import NORM
 
 

@@ -18,17 +18,17 @@ from models.checkpoints import rope
 from models.distributed import processes, sharding
 from models.errors import ConfigError
 from models.text import hf_tokenizer
-from training.runs import model_cards
-from training.data import text_corpus
+from training.data import (
+    copy_augmentation,
+    file_groups,
+    sources,
+    text_corpus,
+    train_bpe,
+)
 from training.evaluation import language_model
-from training.loop import fit
-from training.loop import step_health
-from training.loop import optimizers
-from training.data import file_groups
-from training.data import copy_augmentation
-from training.data import sources
-from training.data import train_bpe
+from training.loop import fit, optimizers, step_health
 from training.objectives.language_models import next_token
+from training.runs import model_cards
 
 
 def model_config(config: Any) -> transformer.Config:
@@ -134,7 +134,9 @@ def optimizer(config: Any, steps: int) -> Any:
     return optimizers.muon(muon, adam, weight_decay=t.weight_decay)
 
 
-def train(config: Any, workdir: pathlib.Path, batches: text_corpus.Stream) -> fit.Result:
+def train(
+    config: Any, workdir: pathlib.Path, batches: text_corpus.Stream
+) -> fit.Result:
     """Run (or resume) `fit` for the config's model on `batches`."""
     shape = model_config(config)
     t = config.train

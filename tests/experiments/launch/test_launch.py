@@ -12,9 +12,8 @@ import time
 import pytest
 
 from experiments import run_folder
-from experiments.launch import command as launch
-from experiments.launch import local_processes
-from experiments.reporting import sweep
+from experiments.launch import command, local_processes, sweep
+from experiments.reporting import sweep_report
 from models.errors import ConfigError
 from tests.golden import make_launch
 
@@ -57,20 +56,20 @@ def test_dry_runs_are_shell(name, tmp_path):
 
 def test_points():
     """A product of values, each in a folder of its own; commas in brackets are kept."""
-    runs = launch.points(QUICK, "w/", ["--config.repeats=1"], ["seed=1,2", "prompts=3"])
+    runs = sweep.points(QUICK, "w/", ["--config.repeats=1"], ["seed=1,2", "prompts=3"])
     assert [r.workdir for r in runs] == ["w/seed=1,prompts=3", "w/seed=2,prompts=3"]
     assert runs[1].arguments[-3:] == (
         "--config.repeats=1",
         "--config.seed=2",
         "--config.prompts=3",
     )
-    assert launch.split("(1, 2),'a,b',3") == ["(1, 2)", "'a,b'", "3"]
-    assert [r.workdir for r in launch.points(QUICK, "w", [], [])] == ["w"]
-    assert launch.parse([f"--config={QUICK}"])[0].workdir == "runs/quickstart"
+    assert sweep.split("(1, 2),'a,b',3") == ["(1, 2)", "'a,b'", "3"]
+    assert [r.workdir for r in sweep.points(QUICK, "w", [], [])] == ["w"]
+    assert command.parse([f"--config={QUICK}"])[0].workdir == "runs/quickstart"
 
 
 @pytest.mark.parametrize(
-    ("sweep", "said"),
+    ("fields", "said"),
     [
         (["prompts"], "FIELD=VALUE"),
         (["prompts=1,1"], "twice"),
@@ -80,9 +79,9 @@ def test_points():
         (["drafts.draft=a/b,a b"], "share a folder"),
     ],
 )
-def test_sweeps_are_checked(sweep, said):
+def test_sweeps_are_checked(fields, said):
     with pytest.raises(ConfigError, match=said):
-        launch.points(QUICK, "w", [], sweep)
+        sweep.points(QUICK, "w", [], fields)
 
 
 def test_backends_say_what_they_need(capsys):
@@ -92,10 +91,10 @@ def test_backends_say_what_they_need(capsys):
         (["--backend=gcloud", "--location=x"], "--accelerator, --runtime"),
         (["--num_processes=0"], "num_processes=0"),
     ):
-        assert launch.main([*base, *flags]) == 2
+        assert command.main([*base, *flags]) == 2
         assert said in capsys.readouterr().err.replace("\n", " ")
     tpu7x = ["--location=x", "--accelerator=tpu7x-16", "--runtime=r"]
-    assert launch.main([*base, "--backend=gcloud", *tpu7x]) == 2
+    assert command.main([*base, "--backend=gcloud", *tpu7x]) == 2
     assert "gcluster" in capsys.readouterr().err
 
 
@@ -157,7 +156,7 @@ def test_one_report_over_all_points(tmp_path):
         pointed(tmp_path, "x=2", [["3", "4"]]),
     ]
     points.append(("x=3", str(tmp_path / "absent")))
-    sweep.write(tmp_path, points)
+    sweep_report.write(tmp_path, points)
     text = (tmp_path / "report.md").read_text()
     assert "| x=1 | 1 | 2 |\n| x=2 | 3 | 4 |" in text and text.count("said") == 1
     assert "Without a report so far: x=3" in text
@@ -165,7 +164,7 @@ def test_one_report_over_all_points(tmp_path):
     assert list(kept["points"]) == ["x=1", "x=2"] and kept["missing"] == ["x=3"]
     (tmp_path / "x=1" / "report.json").write_text("{")
     with pytest.raises(ConfigError, match="run its point again"):
-        sweep.write(tmp_path, points)
+        sweep_report.write(tmp_path, points)
 
 
 def test_a_sweep_runs_and_resumes(tmp_path, monkeypatch):
@@ -182,10 +181,10 @@ def test_a_sweep_runs_and_resumes(tmp_path, monkeypatch):
         return 0
 
     monkeypatch.setattr(local_processes, "run", run)
-    command = [f"--config={QUICK}", f"--workdir={tmp_path}", "--sweep=seed=1,2"]
-    assert launch.main(command) == 75
+    arguments = [f"--config={QUICK}", f"--workdir={tmp_path}", "--sweep=seed=1,2"]
+    assert command.main(arguments) == 75
     assert not (tmp_path / "report.md").exists()
-    assert launch.main(command) == 0
+    assert command.main(arguments) == 0
     assert made == ["seed=1", "seed=2", "seed=1", "seed=2"]
     assert "| seed=2 | 2 | x |" in (tmp_path / "report.md").read_text()
 

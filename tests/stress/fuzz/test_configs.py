@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from decoding import Method, compose
-from experiments.launch import command
+from experiments.launch import sweep
 from experiments.recipes import settings
 from models.errors import ConfigError
 from tests.conformance import kit
@@ -180,7 +180,7 @@ def test_methods_of_a_config(count):
 def test_sweeps(count):
     """Points are as many as the product of the values, each in a folder of its own."""
     value = st.one_of(st.integers(-9, 9).map(str), st.text("12,('a)[]", max_size=6))
-    sweep = st.builds(
+    field = st.builds(
         "{}={}".format,
         st.sampled_from(["seed", "prompts", "tasks", "drafts.draft", "absent", ""]),
         st.lists(value, max_size=3).map(",".join),
@@ -188,12 +188,12 @@ def test_sweeps(count):
 
     def attempt(sweeps) -> None:
         with contextlib.redirect_stderr(io.StringIO()):
-            runs = command.points(str(ROOT / "configs/quickstart.py"), "w", [], sweeps)
-        sizes = [len(command.split(s.partition("=")[2])) for s in sweeps]
+            runs = sweep.points(str(ROOT / "configs/quickstart.py"), "w", [], sweeps)
+        sizes = [len(sweep.split(s.partition("=")[2])) for s in sweeps]
         assert len(runs) == np.prod(sizes, dtype=int)
         assert len({r.workdir for r in runs}) == len(runs)
 
-    survey("sweeps", count, st.lists(sweep, max_size=2), attempt)
+    survey("sweeps", count, st.lists(field, max_size=2), attempt)
 
 
 def test_a_recipe_s_own_failure_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""`language_model_run.run`: a small config from texts to a measured, loadable export."""
+"""`language_model_run`: a small config from texts to a measured, loadable export."""
 
 import pathlib
 

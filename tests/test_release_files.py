@@ -1,0 +1,64 @@
+"""Files beside the code that must agree with it: version, citation, package data."""
+
+import pathlib
+import re
+import runpy
+
+import pytest
+import setuptools
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def packaging():
+    """The arguments that setup.py gives to setuptools."""
+    given = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setuptools, "setup", lambda **arguments: given.update(arguments))
+        patch.chdir(ROOT)
+        runpy.run_path(str(ROOT / "setup.py"))
+    return given
+
+
+def released(changelog: str) -> str:
+    """The newest version with a date."""
+    return re.findall(r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", changelog, re.M)[0]
+
+
+def test_one_version(packaging):
+    """Planted: a release that the changelog alone has."""
+    lines = (ROOT / "CITATION.cff").read_text().splitlines()
+    citation = dict(line.split(": ", 1) for line in lines if ": " in line)
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert packaging["version"] == citation["version"] == released(changelog)
+    assert packaging["license"] == citation["license"]
+    planted = changelog.replace("## [0.1.0]", "## [0.2.0] - 2027-01-01\n\n## [0.1.0]")
+    assert released(planted) != packaging["version"]
+
+
+def test_package_data_is_complete(packaging):
+    """Every file in a package that is not Python is installed, or is a document.
+
+    Planted: a pattern that is left out.
+    """
+
+    def missing(data):
+        found = []
+        packages = {name.split(".")[0] for name in packaging["packages"]}
+        for package in sorted(packages):
+            folder = ROOT / package
+            kept = {file for p in data.get(package, ()) for file in folder.glob(p)}
+            found += [
+                str(file.relative_to(ROOT))
+                for file in folder.rglob("*")
+                if file.is_file()
+                and file not in kept
+                and file.suffix not in (".py", ".pyc", ".md")
+                and not file.is_relative_to(ROOT / "experiments" / "reports")
+            ]
+        return found
+
+    assert not missing(packaging["package_data"])
+    without = {**packaging["package_data"], "experiments": ["py.typed", "prompts/*"]}
+    assert len(missing(without)) == 3  # the page's two templates and its style
