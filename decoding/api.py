@@ -24,7 +24,8 @@ class Output:
     The prompt is not repeated; an EOS that ended a text is its last token. `texts` is
     None without a tokenizer; a stop string and what follows it are cut from it.
     `origin` holds, per token, the depth of the accepted draft it was, 0 for the
-    target's own tokens. `memory` is what the drafter may be given in the next call.
+    target's own tokens. `memory` is what the drafter may be given in the next call, and
+    `exits` what the exit counted (of SpecEE the tokens by the layers that they took).
     """
 
     tokens: list
@@ -32,6 +33,7 @@ class Output:
     logprobs: list  # log-probability of each token under the raw target
     origin: list
     memory: Any
+    exits: Any
     stats: stats.Stats
     guarantee: str
 
@@ -197,6 +199,7 @@ def _output(lm, state, rows, n, stops, figures, guarantee) -> Output:
         group(logprobs),
         group(origin),
         state.drafter.shared,
+        state.exit.shared,
         figures,
         guarantee,
     )

@@ -269,6 +269,35 @@ class CachePolicy(NamedTuple):
     path_pure: bool = True
 
 
+class ExitPolicy(NamedTuple):
+    """Stops the target early, or leaves out some of its layers.
+
+    `plan(keys, ctx, state) -> state, cache, calls` runs before the target's block, on
+    the cache `ctx.cache`, and returns it. `wrap` makes the model that the loop calls,
+    and `weights(weights, params, state)` what it is called with: `weights` are the
+    drafter's, `params` all. `observe` learns from a round or a prompt chunk.
+    `path_pure`: which layers a node gets depends on its path alone. One that is not
+    pure serves blocks of one node, and drafters of wider ones are refused.
+    """
+
+    init: Callable[[Context], State]
+    plan: Callable[[Array, Context, State], tuple[State, Any, Any]]
+    observe: Callable[[Context, State, Outcome], State]
+    wrap: Callable[[Any], Any]
+    weights: Callable[[Any, dict[str, Any], State], Any]
+    taps: tuple = ()
+    path_pure: bool = True
+
+
+WHOLE = ExitPolicy(  # every layer, for every token
+    init=lambda ctx: State(),
+    plan=lambda keys, ctx, state: (state, ctx.cache, 0),
+    observe=lambda ctx, state, outcome: state,
+    wrap=lambda model: model,
+    weights=lambda weights, params, state: weights,
+)
+
+
 class Stream(NamedTuple):
     """Another model run beside the target on the same committed tokens."""
 

@@ -22,6 +22,7 @@ FACTORIES = {
     "transforms": "transform",
     "constraints": "transform",
     "caches": "policy",
+    "exits": "exit_policy",
     "search": "select",
     "diffusion": "scheduler",
 }

@@ -104,20 +104,25 @@ def compose(
             raise MethodError(f"stop={list(stop)} needs a tokenizer: {lm} has none")
         stopper = stop_strings.stopper(stop, lm.tokenizer, target.vocab_size)
     policy = method.policy.build(available)
-    model = drafter.wrap(lm.model)
+    exits = base.WHOLE if method.exit is None else method.exit.build(available)
+    if drafter.nodes > 1 and not exits.path_pure:
+        raise MethodError(
+            f"{drafter_spec.name} drafts blocks of {drafter.nodes} nodes and "
+            f"{method.exit} stops blocks of one alone: leave one of them out"
+        )
     program = Program(
-        model,
+        exits.wrap(drafter.wrap(lm.model)),
         drafter,
         verifier,
         transform,
         policy,
+        exits,
         tuple(target.eos),
         streams,
         bool(stop),
     )
-    parts = (drafter_spec, method.policy, *specs)
-    if method.topology is not None:
-        parts = (*parts, method.topology)
+    optional = (method.topology, method.exit)
+    parts = (drafter_spec, method.policy, *specs, *filter(None, optional))
     models = tuple(_identity(d) for d in drafts.values())
     beside = tuple((n, s.model, s.params) for n, s in streams.items())
     statics = tuple(p.static for p in (*parts, verifier_spec))

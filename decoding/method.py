@@ -12,6 +12,7 @@ ROLES = {  # and the folder that each is chosen from
     "verifier": "verifiers",
     "topology": "topologies",
     "policy": "caches",
+    "exit": "exits",
 }
 KNOWN = (*ROLES, "transforms")  # the fields of a method
 
@@ -24,7 +25,7 @@ class Method:
 
     `drafter` None is plain decoding: one token a call. `verifier` None is the default:
     greedy at temperature 0, Gumbel-coupled above it, where the text is a function of
-    seed, request and target alone.
+    seed, request and target alone. `exit` None runs all layers of the target.
     """
 
     drafter: Spec | None = None
@@ -32,6 +33,7 @@ class Method:
     topology: Spec | None = None
     transforms: tuple[Spec, ...] = ()
     policy: Spec = field(default_factory=lambda: Spec("caches/dense"))
+    exit: Spec | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "transforms", tuple(self.transforms))

@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 ROLE, SAMPLE = 1 << 31, 1 << 30
-DRAFT, VERIFY = ROLE, ROLE + 1
+DRAFT, VERIFY, EXIT = ROLE, ROLE + 1, ROLE + 2
 
 
 def request_keys(seed: ArrayLike, requests: Array, samples: Array) -> Array:

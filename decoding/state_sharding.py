@@ -24,7 +24,7 @@ def component(state: base.State) -> base.State:
     return base.State(rows(state.row), jax.tree.map(lambda x: "", state.shared))
 
 
-COMPONENTS = ("drafter", "verifier", "transform", "stop")
+COMPONENTS = ("drafter", "verifier", "transform", "exit", "stop")
 
 
 def axes(state: Any) -> Any:

@@ -39,6 +39,7 @@ class DecodeState:
     verifier: base.State
     transform: base.State
     policy: Any
+    exit: base.State
     stop: base.State  # row: int32[B], state of the stop automaton `shared`
     counters: stats.Counters
 
@@ -47,11 +48,12 @@ class DecodeState:
 class Program:
     """A composed method: what the compiled functions close over."""
 
-    model: LanguageModel  # already wrapped by the drafter
+    model: LanguageModel  # already wrapped by the drafter and the exit
     drafter: base.Drafter
     verifier: base.Verifier
     transform: base.LogitsTransform
     policy: base.CachePolicy
+    exit: base.ExitPolicy = base.WHOLE
     eos: tuple[int, ...] = ()
     streams: dict[str, base.Stream] = field(default_factory=dict)
     stop: bool = False  # whether the state carries a stop automaton
@@ -63,7 +65,12 @@ class Program:
 
     @property
     def taps(self) -> tuple:
-        return tuple(dict.fromkeys(self.drafter.taps + self.verifier.taps))
+        taps = self.drafter.taps + self.verifier.taps + self.exit.taps
+        return tuple(dict.fromkeys(taps))
+
+    def weights(self, params: dict, drafter: base.State, exits: base.State) -> Any:
+        """What the model is called with."""
+        return self.exit.weights(self.drafter.weights(params, drafter), params, exits)
 
 
 def context(program: Program, params: dict, state: DecodeState) -> base.Context:
@@ -112,13 +119,14 @@ def round_(
     ctx = context(program, params, state)
     keys = noise.for_role(state.key, noise.DRAFT, state.length)
     draft, drafter, cache = program.drafter.draft(keys, ctx, state.drafter)
-    draft = replace(
-        draft, calls=jnp.broadcast_to(jnp.asarray(draft.calls, jnp.int32), active.shape)
-    )
+    keys = noise.for_role(state.key, noise.EXIT, state.length)
+    exits, cache, calls = program.exit.plan(keys, replace(ctx, cache=cache), state.exit)
+    calls = jnp.asarray(draft.calls + calls, jnp.int32)
+    draft = replace(draft, calls=jnp.broadcast_to(calls, active.shape))
     slots, visibility = program.policy.place(state.policy, cache, draft)
     positions = state.length[:, None] - 1 + tree.depths(draft)
     block = Block(draft.tokens, positions, slots, visibility, logits_at=ALL)
-    weights = program.drafter.weights(params, drafter)
+    weights = program.weights(params, drafter, exits)
     out, cache = forward(program, weights, cache, block, draft)
     logits: Any = out.logits
     aux, caches = _streams(program, params, state, block, draft)
@@ -152,8 +160,13 @@ def round_(
         stop=stop,
         counters=_count(state.counters, outcome, new, drafts),
     )
-    learned = program.drafter.observe(context(program, params, after), drafter, outcome)
-    return state_sharding.pinned(replace(after, drafter=learned)), outcome
+    ctx = context(program, params, after)
+    learned = replace(
+        after,
+        drafter=program.drafter.observe(ctx, drafter, outcome),
+        exit=program.exit.observe(ctx, exits, outcome),
+    )
+    return state_sharding.pinned(learned), outcome
 
 
 def forward(program, params, cache, block, draft):

@@ -77,14 +77,16 @@ def initial_state(
         verifier=base.State(_repeat(verifier.row, batch), verifier.shared),
         transform=transform,
         policy=program.policy.init(caches[decode.TARGET]),
+        exit=base.State(),
         stop=stop,
         counters=stats.zeros(batch, program.drafter.depth),
     )
-    drafter = fresh.drafter.init(decode.context(fresh, params, state))
+    ctx = decode.context(fresh, params, state)
+    drafter, exits = fresh.drafter.init(ctx), fresh.exit.init(ctx)
     if memory is not None:
         drafter = _remember(drafter, memory)
     # Every buffer is donated, so none may stand in two places of the state.
-    state = jax.tree.map(jnp.array, replace(state, drafter=drafter))
+    state = jax.tree.map(jnp.array, replace(state, drafter=drafter, exit=exits))
     if plan is not None:
         state = sharding.put(state, state_sharding.shardings(plan, state))
         own = sharding.put(own, plan.rows(own))

@@ -43,7 +43,7 @@ def prefill(
         index = jnp.arange(program.chunk, dtype=jnp.int32)
         slots = jnp.where(index < count[:, None], slots, cache.size + index)
         block = replace(block, slots=slots, visibility=visibility, logits_at=wants)
-        weights = program.drafter.weights(params, carry.drafter)
+        weights = program.weights(params, carry.drafter, carry.exit)
         out, cache = program.model(weights, cache, block, program.taps)
         start = carry.caches[TARGET].length
         at = jnp.minimum(start + count, carry.tokens.shape[1] - 1)[:, None]
@@ -59,10 +59,13 @@ def prefill(
             length=jnp.minimum(start + count + 1, carry.length),
         )
         ctx = context(program, params, after)
-        drafter = program.drafter.observe(ctx, carry.drafter, outcome)
-        return state_sharding.pinned(
-            replace(after, drafter=drafter, length=carry.length)
+        learned = replace(
+            after,
+            drafter=program.drafter.observe(ctx, carry.drafter, outcome),
+            exit=program.exit.observe(ctx, carry.exit, outcome),
+            length=carry.length,
         )
+        return state_sharding.pinned(learned)
 
     def more(carry: DecodeState) -> Array:
         return (carry.caches[TARGET].length < carry.length - 1).any()

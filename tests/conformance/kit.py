@@ -85,7 +85,7 @@ EXAMPLES = {
     "drafters/online_sd": {"places": 32, "window": 8, "best": 4},
     "drafters/s2d": {"exits": (1,), "threshold": 0.5},
     # At 1 the target is run as a whole, and the text is plain decoding's.
-    "drafters/specee": {"static": (0,), "threshold": 1.0},
+    "exits/specee": {"static": (0,), "threshold": 1.0},
     "drafters/speculative_jacobi": {"window": 4},
     "drafters/del_exit": {"length": 4},
     "drafters/swift": {"length": 4, "siblings": (1, 2, 2, 3), "nodes": 9, "context": 6},
@@ -186,7 +186,7 @@ SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")
 
 
 def cases() -> dict[str, Method]:
-    """A name and a method for every drafter, under `COMMON`.
+    """A name and a method for every drafter and every exit, under `COMMON`.
 
     The draft model meets every topology but the `SHAPES`, the target as its own draft
     the `KINDS`, and drafters that join other drafts to the draft model's two of them.
@@ -202,6 +202,8 @@ def cases() -> dict[str, Method]:
         for grown in met.get(name, BUILT_ON_MODEL):
             method = Method(spec(name), topology=spec(grown), transforms=COMMON)
             found[f"{short}-{grown.split('/')[1]}"] = method
+    for name in catalogue.names("exits"):
+        found[name.split("/")[1]] = Method(exit=spec(name), transforms=COMMON)
     return found
 
 
@@ -243,7 +245,7 @@ def heads_of(name: str, lm):
         "drafters/lud": lambda: ppd.init(key, lm.model, lm.params),
         "drafters/ppd": lambda: ppd.init(key, lm.model, lm.params),
         "drafters/hidden_transfer": lambda: hidden_transfer.init(key, config),
-        "drafters/specee": lambda: eagle.init(key, config),
+        "exits/specee": lambda: eagle.init(key, config),
     }[name]
     params = jax.tree.map(np.asarray, jax.jit(make)())
     kept = {"kept": params.pop("kept")} if "kept" in params else {}
@@ -281,8 +283,9 @@ def exit_predictors():
 def drafts(method: Method, lm=None) -> dict | None:
     """The draft model and the heads, where the method needs them."""
     needs, found = method.needs, {}
-    if method.drafter is not None and "heads" in needs:
-        found["heads"] = heads(method.drafter.name)
+    for part in method.parts:
+        if "heads" in part.card.needs:
+            found["heads"] = heads(part.name)
     if "exits" in needs:
         found["exits"] = exit_predictors()
     if "draft" in needs:

@@ -46,6 +46,8 @@ def pairs() -> dict[str, Method]:
         for grown in catalogue.names("topologies"):
             method = Method(spec(name), topology=spec(grown))
             found[f"{short}-{grown.split('/')[1]}"] = method
+    for name in catalogue.names("exits"):
+        found[name.split("/")[1]] = Method(exit=spec(name))
     return found
 
 
@@ -65,26 +67,25 @@ def prompts() -> list[list[int]]:
 
 
 @functools.cache
-def beside(need: str, drafter: str):
+def beside(need: str, part: str):
     """A model that a method needs: the shipped draft, or random heads."""
-    lm, drafts = bench(8).lm, "draft" in Spec(drafter).card.needs
+    lm, drafts = bench(8).lm, "draft" in Spec(part).card.needs
     if need == "draft":
         return models.load("tiny-draft")
     if need == "heads":
-        return kit.heads_of(drafter, lm)
+        return kit.heads_of(part, lm)
     if need == "exits":
         return exit_predictor.init(kit.jax.random.key(9), lm.config.n_layers, 3, 8)
     watched = models.load("tiny-draft") if drafts else lm  # whose states it reads
-    width = watched.config.d_model * WIDER.get(drafter, 1)
+    width = watched.config.d_model * WIDER.get(part, 1)
     return acceptance_predictor.init(kit.jax.random.key(8), width)
 
 
 def needed(method: Method) -> dict:
     """Every model beside the target that the method needs."""
-    needs = [n for n in method.drafter.card.needs if n in ("draft", "heads", "exits")]
-    if method.topology is not None:
-        needs += [n for n in method.topology.card.needs if n == "acceptance"]
-    return {need: beside(need, method.drafter.name) for need in needs}
+    own = method.exit or method.drafter
+    needs = [n for n in method.needs if n in ("draft", "heads", "exits", "acceptance")]
+    return {need: beside(need, own.name) for need in needs}
 
 
 @functools.cache
@@ -118,7 +119,7 @@ def test_text_is_plain_on_tiny(name):
         with pytest.raises(MethodError, match="watches the states"):
             identical(method, 1)
         return
-    promised = method.drafter.card.guarantee != "LOSSY"
+    promised = all(part.card.guarantee != "LOSSY" for part in method.parts)
     for batch in (1, 8):
         assert identical(method, batch) is (True if promised else None), batch
 

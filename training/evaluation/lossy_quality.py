@@ -49,7 +49,7 @@ def compared(
 
     A method comes with its drafts. Prompts are decoded one by one: `each` holds the
     counts of every prompt (`new` tokens, target `calls`, `nats`, tokens `shared` of
-    those `due`), and `memories` what the drafter left, for the caller to read.
+    those `due`), and `exits` what the exit counted, for the caller to read.
     """
     found: dict[str, dict[str, Any]] = {}
     plain: list = []
@@ -86,7 +86,7 @@ def compared(
             "same": float(np.mean([a == b for a, b in zip(texts, plain)])),
             "shared": sums["shared"] / max(sums["due"], 1),
             "each": each,
-            "memories": [out.memory for out in outs],
+            "exits": [out.exits for out in outs],
         }
     return found
 

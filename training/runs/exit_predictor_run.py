@@ -147,17 +147,17 @@ class Training:
         for name, layers in (("two levels", static), ("every layer", every)):
             for threshold in c.thresholds:
                 own = decoding.Spec(
-                    "drafters/specee", static=layers, threshold=float(threshold)
+                    "exits/specee", static=layers, threshold=float(threshold)
                 )
-                methods[f"{name}, {threshold:g}"] = (decoding.Method(own), params)
+                methods[f"{name}, {threshold:g}"] = (decoding.Method(exit=own), params)
         rules = {f"layer {i + 1}": exit_predictor.after(depth, size, i) for i in every}
         for share in c.confidences:
             rules[f"confidence {share:g}"] = exit_predictor.sure(
                 depth, size, float(share)
             )
         for name, rule in rules.items():
-            own = decoding.Spec("drafters/specee", static=every, threshold=0.5)
-            methods[name] = (decoding.Method(own), rule)
+            own = decoding.Spec("exits/specee", static=every, threshold=0.5)
+            methods[name] = (decoding.Method(exit=own), rule)
         kept = lossy_quality.compared(
             self.lm,
             self.prompts,
@@ -169,10 +169,10 @@ class Training:
             c.temperature,
         )
         for name, row in kept.items():
-            memories, each = row.pop("memories"), row["each"]
+            exits, each = row.pop("exits"), row["each"]
             each["layers"] = [float(depth * n) for n in each["calls"]]
             if name != "plain":
-                taken = [np.asarray(memory.taken) for memory in memories]
+                taken = [np.asarray(shared.taken) for shared in exits]
                 each["layers"] = [float(n @ np.arange(1, depth + 1)) for n in taken]
             row["layers"] = sum(each["layers"]) / sum(each["calls"])
         return kept

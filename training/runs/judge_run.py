@@ -223,7 +223,7 @@ def run(
         "guess": max(share, 1 - share),
         "calibration": calibration.bins(said, good[1])._asdict(),
         "decoding": {
-            name: {k: v for k, v in row.items() if k != "memories"}
+            name: {k: v for k, v in row.items() if k != "exits"}
             for name, row in kept.items()
         },
     }

@@ -52,7 +52,7 @@ METHODS = (
     Method(Spec("drafters/del_exit", length=3)),
     Method(Spec("drafters/easyspec", group=2), topology=CHAIN),
     Method(Spec("drafters/copyspec_model", gamma=2, copy=4), topology=CHAIN),
-    Method(Spec("drafters/specee", static=(0, 2))),
+    Method(exit=Spec("exits/specee", static=(0, 2))),
     Method(Spec("drafters/s2d", exits=(1,)), topology=CHAIN),
     Method(
         Spec("drafters/model"), topology=Spec("topologies/confidence_stop", length=3)
@@ -63,7 +63,7 @@ MADE = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|transpose|concatenate|pad)\(")
 
 def copies(method: Method, disturb=lambda drafter: drafter) -> list[str]:
     """The instructions that make a new array as large as a layer of either cache."""
-    beside = SPECEE if "exits" in method.drafter.card.needs else {}
+    beside = SPECEE if "exits" in method.needs else {}
     run = kit.Run(method, 0.8, lm=TARGET, draft=DRAFT, beside=beside)
     run.alter(drafter=disturb(run.parts.program.drafter), chunk=16)
     state = run.start([[1, 2, 3], [4]], new=40, size=SIZE)

@@ -72,13 +72,13 @@ def test_candidates_are_those_of_the_loop():
         "heads": heads(),
         "exits": exit_predictor.init(jax.random.key(1), 4, K, 8),
     }
-    method = Method(Spec("drafters/specee", static=(0,), threshold=1.0))
+    method = Method(exit=Spec("exits/specee", static=(0,), threshold=1.0))
     run = kit.Run(method, lm=lm, beside=beside).alter(chunk=4)
     prompts, rounds = [[3, 9, 4, 7, 1, 2], [5, 6]], 5
     state, asked = run.start(prompts, 20), []
     for _ in range(rounds):
         state, _ = run.engine.step(run.params, state)
-        asked.append(np.asarray(state.drafter.row.candidates))
+        asked.append(np.asarray(state.exit.row.candidates))
     texts = np.zeros((2, 12), np.int32)
     for i, tokens in enumerate(np.asarray(state.tokens)):
         texts[i] = tokens[:12]

@@ -1,6 +1,7 @@
 """A target that stops early, against the table of the toy model, layer by layer."""
 
 import types
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base
-from decoding.drafters import specee
+from decoding.exits import specee
 from models.base import Block, Visibility, pack_bits
 from models.errors import ConfigError, MethodError
 from models.heads import eagle
@@ -38,7 +39,8 @@ HEADS = eagle.init(jax.random.key(1), LM.config)
 EXITS = exit_predictor.init(jax.random.key(2), LAYERS, K, 16)
 # What has changed since the last layer that was asked counts most.
 EXITS["in"]["weight"] = EXITS["in"]["weight"].at[:, 2 * K :].multiply(8.0)
-METHOD = Method(Spec("drafters/specee", static=STATIC, last=LAST, threshold=0.5))
+BESIDE = {"heads": HEADS, "exits": EXITS}
+METHOD = Method(exit=Spec("exits/specee", static=STATIC, last=LAST, threshold=0.5))
 
 
 def by_hand(text, candidates, past) -> tuple[int, int]:
@@ -82,7 +84,7 @@ def agrees(lm=LM, prompts=PROMPTS) -> tuple[bool, list[int]]:
         state, outcome = run.engine.step(run.params, state)
         taken = np.asarray(outcome.target.hidden[specee.EXIT])[:, 0, 0].astype(int)
         said = np.asarray(outcome.verdict.token)
-        candidates = np.asarray(state.drafter.row.candidates)
+        candidates = np.asarray(state.exit.row.candidates)
         for i, text in enumerate(texts):
             wanted = by_hand(text, candidates[i], past[i])
             same &= wanted == (taken[i], said[i])
@@ -123,7 +125,7 @@ def test_fault_s_of_the_layer_before(monkeypatch):
 
 
 def generate(threshold: float):
-    method = Method(Spec("drafters/specee", static=STATIC, threshold=threshold))
+    method = Method(exit=Spec("exits/specee", static=STATIC, threshold=threshold))
     drafts = {"heads": HEADS, "exits": EXITS}
     return kit.decoding.generate(
         LM, kit.PROMPTS, method, max_new_tokens=NEW, drafts=drafts
@@ -137,8 +139,8 @@ def test_the_ends_of_the_threshold():
     assert whole.tokens == plain and whole.guarantee == base.LOSSY
     early = generate(0.0)
     assert early.tokens != plain and early.stats.compile_seconds == 0
-    assert whole.memory.taken.tolist() == [0] * (LAYERS - 1) + [NEW * 4]
-    assert early.memory.taken.sum() == NEW * 4 > early.memory.taken[-1]
+    assert whole.exits.taken.tolist() == [0] * (LAYERS - 1) + [NEW * 4]
+    assert early.exits.taken.sum() == NEW * 4 > early.exits.taken[-1]
 
 
 def test_the_schedule():
@@ -201,12 +203,23 @@ def test_the_predictors_are_the_paper_s():
 
 def test_bad_arguments():
     with pytest.raises(MethodError, match="of a target of 5 layers"):
-        specee.drafter(HEADS, EXITS, LM.model)
+        specee.exit_policy(HEADS, EXITS, LM.model)
     with pytest.raises(MethodError, match="last=0"):
-        specee.drafter(HEADS, EXITS, LM.model, (1,), 0)
+        specee.exit_policy(HEADS, EXITS, LM.model, (1,), 0)
     with pytest.raises(MethodError, match="threshold=2"):
-        specee.drafter(HEADS, EXITS, LM.model, (1,), 5, 2.0)
+        specee.exit_policy(HEADS, EXITS, LM.model, (1,), 5, 2.0)
     with pytest.raises(ConfigError, match="it needs 4"):
-        specee.drafter(HEADS, exit_predictor.init(jax.random.key(0), 4), LM.model, (1,))
+        specee.exit_policy(
+            HEADS, exit_predictor.init(jax.random.key(0), 4), LM.model, (1,)
+        )
     with pytest.raises(ConfigError, match="have the params"):
-        specee.drafter(HEADS, HEADS, LM.model, (1,))
+        specee.exit_policy(HEADS, HEADS, LM.model, (1,))
+
+
+def test_wider_blocks_are_refused():
+    """They would never stop, and a user would take the figures for SpecEE's."""
+    drafter = Spec("drafters/prompt_lookup", k=4)
+    with pytest.raises(MethodError, match="blocks of 5 nodes"):
+        kit.Run(replace(METHOD, drafter=drafter), lm=LM, beside=BESIDE)
+    beside = kit.Run(METHOD, lm=LM, beside=BESIDE).parts
+    assert beside.guarantee == base.LOSSY

@@ -17,9 +17,9 @@ tau → `threshold`; k → the predictors' own number; N → `last`; layers coun
 a token that used them all stopped at the last. Predictors are `params["exits"]`,
 trained by training/objectives/predictors/specee.py, EAGLE's layer is `params["heads"]`.
 
-It drafts nothing: one token a round, of a target that is not always run as a whole. So
-the text does not follow the target's law. Above temperature 0 the token is drawn from
-the law of the layer.
+The target is not always run as a whole, so the text does not follow its law. Above
+temperature 0 the token is drawn from the law of the layer. Blocks of one node stop:
+which layers are asked depends on the tokens committed last.
 
 Deviations from the paper: layers that a token leaves out get the keys and values of the
 state that it stopped with. Rows stop where each of them would alone, and the rest of a
@@ -38,7 +38,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, tree, vocab
+from decoding import base, vocab
 from decoding.catalogue import Card
 from decoding.drafters import eagle
 from decoding.topologies import static as trees
@@ -82,23 +82,23 @@ class Row:
 
 @struct.dataclass
 class Shared:
-    """What outlives a request."""
+    """What rows share; `out.exits` of `generate`."""
 
     inner: Any  # EAGLE's
     taken: Array  # int32[L]: tokens that took 1, 2, .. L layers
 
 
-def drafter(
+def exit_policy(
     heads,
     exits,
     model,
     static: tuple[int, ...] = (15, 16, 17, 19, 21, 24, 26, 28),
     last: int = 5,
     threshold: float = 0.5,
-) -> base.Drafter:
+) -> base.ExitPolicy:
     """`static` layers, from 0; the paper's are those of a model of 32 layers.
 
-    At `threshold` 1 nothing stops, and the text is plain decoding's. `out.memory.taken`
+    At `threshold` 1 nothing stops, and the text is plain decoding's. `out.exits.taken`
     counts tokens by the layers that they took.
     """
     depth = model.config.n_layers
@@ -130,16 +130,16 @@ def drafter(
         )
         return base.State(row, Shared(own.shared, jnp.zeros((depth,), jnp.int32)))
 
-    def draft(keys, ctx: base.Context, state: base.State):
+    def plan(keys, ctx: base.Context, state: base.State):
         row, shared = state.row, state.shared
         own = base.State(row.inner, shared.inner)
         nodes, own, cache = inner.draft(keys, ctx, own)
         candidates = nodes.tokens[:, 1:]
         row = replace(row, inner=own.row, candidates=candidates, live=ctx.active)
         state = base.State(row, replace(shared, inner=own.shared))
-        return replace(tree.root_only(ctx.root), calls=nodes.calls), state, cache
+        return state, cache, nodes.calls
 
-    def weights(params: dict[str, Any], state: base.State) -> Any:
+    def weights(given: Any, params: dict[str, Any], state: base.State) -> Any:
         row = state.row
         asked = Asked(
             row.candidates,
@@ -147,7 +147,7 @@ def drafter(
             row.live,
             row.threshold,
         )
-        return {**params["target"], "exits": params["exits"], "asked": asked}
+        return {**given, "exits": params["exits"], "asked": asked}
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         row, shared = state.row, state.shared
@@ -167,16 +167,8 @@ def drafter(
             )
         return base.State(row, shared)
 
-    return base.Drafter(
-        init,
-        draft,
-        observe,
-        nodes=1,
-        depth=0,
-        taps=(*inner.taps, EXIT),
-        wrap=exiting,
-        weights=weights,
-    )
+    taps = (*inner.taps, EXIT)
+    return base.ExitPolicy(init, plan, observe, exiting, weights, taps, path_pure=False)
 
 
 def schedule(exits: Array, static: tuple[int, ...], depth: int) -> Array:
