@@ -86,10 +86,10 @@ USUAL = ("drafters/pearl", "drafters/del_exit", "drafters/model")
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(m, marks=() if m.drafter.name in USUAL else pytest.mark.long)
+        pytest.param(m, marks=() if m.parts[0].name in USUAL else pytest.mark.long)
         for m in METHODS
     ],
-    ids=lambda m: m.drafter.name.split("/")[1],
+    ids=lambda m: (m.exit or m.drafter).name.split("/")[1],
 )
 def test_no_round_copies_a_cache(method):
     assert copies(method) == []
