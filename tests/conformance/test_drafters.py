@@ -196,8 +196,8 @@ def test_fault_changes_the_text(fault):
 def test_fault_transform_state_of_the_root(monkeypatch):
     """The transform's state is not carried along the path of a draft."""
 
-    def root_states(transform, state, nodes, logits):
-        return sound(transform._replace(advance=None), state, nodes, logits)
+    def root_states(transform, state, nodes, logits, aux):
+        return sound(transform._replace(advance=None), state, nodes, logits, aux)
 
     sound = tree.node_states
     monkeypatch.setattr(decode.tree, "node_states", root_states)
