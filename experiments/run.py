@@ -15,12 +15,11 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments import console
+from experiments import console, stage
 from experiments.launch import join
-from experiments.recipes import defaults, settings
+from experiments.recipes import settings
 from experiments.reporting import report
 from experiments.run_folder import Store
-from experiments.studies import evaluate
 from models.errors import ConfigError, DecodaxError
 from training.loop import preemption
 
@@ -33,99 +32,16 @@ USAGE = (
 def run(
     config: ConfigDict, workdir: str, command: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run the stage that `config` names; its report, {} where it has another form."""
-    stage = config.get("stage", "evaluate")
+    """Run the stage that `config` names; its report, {} where it has none."""
+    chosen = stage.find(config.get("stage", "evaluate"))
     store = Store(workdir)
-    # Imported here: a stage loads nothing that another one needs.
-    if stage == "train_lm":
-        from training.runs import language_model_run
-
-        store.claim(config)
-        language_model_run.run(config, str(store.path))
+    store.claim(config, chosen.resumable_fields)
+    found = chosen.run(config, store)
+    if not found:
         return {}
-    if stage == "kernels":
-        from experiments.studies.kernels import tpu_compilation
-
-        store.claim(config)
-        return tpu_compilation.run(config, store, list(command))
-    if stage == "cache_features":
-        from experiments.trainings import draft_heads
-
-        store.claim(config, draft_heads.SELECTION)
-        draft_heads.cache(config, store)
-        return {}
-    found = _found(stage, config, store)
     found["commands"] = [" ".join(command)] if command else []
-    return report.write(store, settings.plain(config), found)
-
-
-def _found(stage: str, config: ConfigDict, store: Store) -> dict[str, Any]:
-    """What a stage measured, for the report."""
-    if stage == "train_acceptance":
-        from experiments.trainings import acceptance_head
-
-        store.claim(config)
-        return acceptance_head.run(config, store)
-    if stage in ("train_exits", "train_judge"):
-        from experiments.trainings import judge
-
-        store.claim(config)
-        return (judge.judge if stage == "train_judge" else judge.early)(config, store)
-    if stage == "train_drafts":
-        from experiments.trainings import draft_models
-
-        store.claim(config, draft_models.SELECTION)
-        return draft_models.run(config, store)
-    if stage == "train_heads":
-        from experiments.trainings import draft_heads
-
-        store.claim(config, draft_heads.SELECTION)
-        return draft_heads.run(config, store)
-    if stage == "scaling_laws":
-        from experiments.studies import scaling_laws
-
-        store.claim(config, scaling_laws.SELECTION)
-        return scaling_laws.run(config, store)
-    if stage == "speed":
-        from experiments.studies import synthetic_speed
-
-        store.claim(config, synthetic_speed.SELECTION)
-        return synthetic_speed.run(config, store)
-    if stage == "prompt_set":
-        from experiments.studies import prompt_set
-
-        store.claim(config, prompt_set.SELECTION)
-        return prompt_set.run(config, store)
-    store.claim(config, defaults.SELECTION)
-    if stage == "peers":
-        from experiments.studies import hf_transformers
-
-        return hf_transformers.run(config, store)
-    if stage == "replay":
-        from experiments.studies import replay
-
-        return replay.run(config, store)
-    if stage == "budget":
-        from experiments.studies import tree_budget
-
-        return tree_budget.run(config, store)
-    if stage == "trim_vocabulary":
-        from experiments.studies import vocab_trim
-
-        return vocab_trim.run(config, store)
-    if stage == "online":
-        from experiments.studies import online_draft
-
-        return online_draft.run(config, store)
-    if stage == "parallel":
-        from experiments.studies import pearl_overlap
-
-        return pearl_overlap.run(config, store)
-    if stage == "laws":
-        from experiments.studies import verifier_acceptance
-
-        return verifier_acceptance.run(config, store)
-    return evaluate.run(config, store)
+    write = chosen.write or report.write
+    return write(store, settings.plain(config), found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

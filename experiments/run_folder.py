@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from experiments import stage
 from experiments.recipes import settings
 from models.distributed import processes
 from models.errors import CheckpointError, ConfigError
@@ -27,7 +28,7 @@ class Store:
         new = settings.plain(config)
         file = self.path / "config.json"
         if file.exists():
-            lines = settings.diff(_read(file), new, free)
+            lines = settings.diff(stage.current(_read(file)), new, free)
             if lines:
                 raise ConfigError(
                     f"{self.path} holds a run with another configuration:\n  "

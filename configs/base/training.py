@@ -107,13 +107,13 @@ def get_config(
     weight_decay: float = 0.0,
     clip: float = 0.5,
 ) -> ml_collections.ConfigDict:
-    """The fields of the stage `train_heads`.
+    """The fields of the stage `draft_heads`.
 
     The numbers are a paper's, `window` without the last token of a row, and hold at
     scale alone.
     """
     c = ml_collections.ConfigDict()
-    c.stage = "train_heads"
+    c.stage = "draft_heads"
     c.name = ""
     c.seed = 0
     c.seeds = ()  # several seeds: one training and one row each; (): `seed` alone

@@ -16,9 +16,9 @@ from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `train_drafts`."""
+    """The fields of the stage `draft_models`."""
     c = ml_collections.ConfigDict()
-    c.stage = "train_drafts"
+    c.stage = "draft_models"
     c.name = "direct_alignment"
     c.seed = 0
     c.model = "tiny"

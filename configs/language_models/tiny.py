@@ -11,7 +11,7 @@ import ml_collections
 def get_config() -> ml_collections.ConfigDict:
     """Sizes, data, and a warm-up/stable/decay schedule tied to the steps."""
     c = ml_collections.ConfigDict()
-    c.stage = "train_lm"
+    c.stage = "language_model"
     c.name = "tiny"
     c.seed = 0
     c.mesh = "auto"  # "data=2,fsdp=4": see experiments/recipes/defaults.py

@@ -17,9 +17,9 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `train_judge`."""
+    """The fields of the stage `judge`."""
     c = ml_collections.ConfigDict()
-    c.stage = "train_judge"
+    c.stage = "judge"
     c.name = "judge"
     c.seed = 0
     c.model = "tiny"

@@ -16,9 +16,9 @@ from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `train_acceptance`."""
+    """The fields of the stage `acceptance_head`."""
     c = ml_collections.ConfigDict()
-    c.stage = "train_acceptance"
+    c.stage = "acceptance_head"
     c.name = "specdec_pp"
     c.seed = 0
     c.model = "tiny"

@@ -18,9 +18,9 @@ from configs.heads import eagle
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `train_exits`."""
+    """The fields of the stage `exit_predictors`."""
     c = ml_collections.ConfigDict()
-    c.stage = "train_exits"
+    c.stage = "exit_predictors"
     c.name = "specee"
     c.seed = 0
     c.model = "tiny"

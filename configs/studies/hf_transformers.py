@@ -32,7 +32,7 @@ def shape(
 
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
-    config.stage = "peers"
+    config.stage = "hf_transformers"
     config.sizes = {
         "4M": shape(256, 4, 8, 2, 704, 4096),
         "29M": shape(512, 8, 8, 4, 1408, 10240),

@@ -22,7 +22,7 @@ import ml_collections
 
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
-    config.stage = "kernels"
+    config.stage = "tpu_compilation"
     config.chips = ("v4", "v5e", "v5p", "v6e")
     config.models = ("8B", "70B")
     config.sizes = (8192, 32768)

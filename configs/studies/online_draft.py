@@ -17,9 +17,9 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `online`."""
+    """The fields of the stage `online_draft`."""
     c = ml_collections.ConfigDict()
-    c.stage = "online"
+    c.stage = "online_draft"
     c.seed = 0
     c.model = "tiny"
     c.draft = "tiny-draft"

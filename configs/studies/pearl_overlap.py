@@ -16,9 +16,9 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `parallel`."""
+    """The fields of the stage `pearl_overlap`."""
     c = ml_collections.ConfigDict()
-    c.stage = "parallel"
+    c.stage = "pearl_overlap"
     c.seed = 0
     c.model = "tiny"
     c.draft = "tiny-draft"

@@ -36,9 +36,9 @@ TARGETS = {
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `speed`."""
+    """The fields of the stage `synthetic_speed`."""
     c = ml_collections.ConfigDict()
-    c.stage = "speed"
+    c.stage = "synthetic_speed"
     c.name = "speed"
     c.seed = 0
     c.targets = ("1B", "8B")

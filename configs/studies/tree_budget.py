@@ -108,7 +108,7 @@ def trees() -> tuple[tuple, ...]:
 
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
-    config.stage = "budget"
+    config.stage = "tree_budget"
     config.model = "tiny"
     config.draft = "tiny-draft"
     config.seed = 0

@@ -13,7 +13,7 @@ import ml_collections
 
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
-    config.stage = "laws"
+    config.stage = "verifier_acceptance"
     config.model = "tiny"
     config.draft = "tiny-draft"
     config.seed = 0

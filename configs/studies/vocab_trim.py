@@ -18,9 +18,9 @@ from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `trim_vocabulary`."""
+    """The fields of the stage `vocab_trim`."""
     c = ml_collections.ConfigDict()
-    c.stage = "trim_vocabulary"
+    c.stage = "vocab_trim"
     c.seed = 0
     c.model = "tiny"
     c.draft = "tiny-draft"

@@ -102,7 +102,7 @@ class Preflight:
     def mesh(self, config: ConfigDict) -> Any:
         sizes = config.get("mesh", sharding.AUTO)
         if sizes in ("", sharding.AUTO):
-            kind = "train" if config.stage == "train_lm" else "decode"
+            kind = "train" if config.stage == "language_model" else "decode"
             shape = programs.target(config)
             found = sharding.preset(
                 kind, sharding.weights(shape), shape.n_kv_heads, len(self.devices)

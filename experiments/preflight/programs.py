@@ -76,7 +76,7 @@ def shape_of(config: Any) -> transformer.Config:
 
 def target(config: Any) -> transformer.Config:
     """The Config of the model whose size chooses the mesh."""
-    if config.get("stage") == "train_lm":
+    if config.get("stage") == "language_model":
         return language_model_run.model_config(config)
     return shape_of(config)
 
@@ -264,17 +264,17 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
     """Every program of a config on a mesh."""
     stage = config.get("stage", "evaluate")
     rules = config.get("rules", "")
-    if stage == "train_lm":
+    if stage == "language_model":
         return [_train_lm(config, sharding.on(mesh, "train", rules))]
-    if stage not in ("train_heads", "train_drafts", "evaluate"):
+    if stage not in ("draft_heads", "draft_models", "evaluate"):
         raise ConfigError(
             f"stage={stage!r} has no program of its own to look at: use a recipe of "
-            "train_heads, train_drafts, train_lm or evaluate"
+            "draft_heads, draft_models, language_model or evaluate"
         )
     plan = sharding.on(mesh, "decode", rules)
     assert plan is not None
     lm = abstract(shape_of(config), dtype, plan)
-    if stage == "train_heads":
+    if stage == "draft_heads":
         shapes, _ = head_shapes(config, lm, dtype)
         # A target that is changed with its heads keeps its shapes.
         _, own = jax.eval_shape(lora.applied, lm.params, shapes)
@@ -283,7 +283,7 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
         given = {"heads": laid(own, plan.params(own))}
         return [trained, *decoding(config.name, method, lm, given, config)]
     found = []
-    if stage == "train_drafts":
+    if stage == "draft_models":
         shape = draft_shape(config, lm.config)
         found = _train_drafts(config, lm, shape, sharding.on(mesh, "train", rules))
         given = {"draft": abstract(shape, dtype, plan)}

@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     """The complete configuration of an evaluation against plain decoding."""
     config = ConfigDict()
-    # What is run: one of STAGES in experiments/recipes/settings.py.
+    # What is run: the name of a file in experiments/studies/ or trainings/.
     config.stage = "evaluate"
     config.seed = 0
     config.seeds = ()  # several seeds: one row each; (): `seed` alone
@@ -49,27 +49,3 @@ def get_config() -> ConfigDict:
     config.tree_rounds = 4
     config.profile = False  # a jax profiler trace of one text of every method
     return config
-
-
-# Fields that choose rows. A run may be repeated with others: finished rows are kept.
-SELECTION = (
-    "methods",
-    "variants",
-    "trained",
-    "tasks",
-    "temperatures",
-    "seeds",
-    "task_methods",
-    "trees",
-    "expected",
-    "tolerance",
-    "curve",
-    "profile",
-    "mesh",
-    "rules",
-    "budgets",
-    "directions",
-    "verifiers",
-    "drafts_a_node",
-    "sizes",
-)

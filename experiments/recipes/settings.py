@@ -10,30 +10,9 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from experiments import stage
 from experiments.recipes import defaults
 from models.errors import ConfigError
-
-STAGES = (
-    "budget",
-    "cache_features",
-    "evaluate",
-    "kernels",
-    "laws",
-    "online",
-    "parallel",
-    "peers",
-    "prompt_set",
-    "replay",
-    "scaling_laws",
-    "speed",
-    "train_acceptance",
-    "train_drafts",
-    "train_exits",
-    "train_heads",
-    "train_judge",
-    "train_lm",
-    "trim_vocabulary",
-)
 
 
 def head(name: str, target: str) -> ConfigDict:
@@ -71,10 +50,12 @@ def load(path: str | Path) -> ConfigDict:
         raise ConfigError(
             f"{path}: get_config gives a {type(own).__name__}, not a ConfigDict"
         )
-    stage = own.get("stage", "evaluate")
-    if stage not in STAGES:
-        raise ConfigError(f"{path}: stage={stage!r}; use one of {STAGES}")
-    if stage != "evaluate":
+    name = own.get("stage", "evaluate")
+    try:
+        stage.check(name)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if name != "evaluate":
         return own
     config = defaults.get_config()
     with config.unlocked():

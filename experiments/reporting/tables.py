@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from experiments import stage
+
 HEADS = (
     "method",
     "task",
@@ -99,25 +101,10 @@ def figure_cells(figure: dict[str, Any]) -> list[str]:
     return [figure["what"], f"{figure['value']:.2f}", aim, met]
 
 
-TITLES = {
-    "peers": "decodax and HF transformers on the same weights",
-    "replay": "Drafting on recorded texts",
-    "train_heads": "Draft heads trained for {}",
-    "budget": "Trees of equal size, verified by {}",
-    "prompt_set": "A set of prompts decoded with {}",
-    "laws": "Acceptance of {}'s verifiers and its closed forms",
-    "scaling_laws": "Acceptance by {} against size and training of its draft",
-    "speed": "Training and decoding by shape alone",
-    "train_acceptance": "Drafts for {} that end where a head says",
-    "train_judge": "A judge of drafts for {}",
-    "train_exits": "Exit predictors for {}",
-}
-
-
 def title(report: dict[str, Any]) -> str:
     config = report["config"]
-    said = TITLES.get(config.get("stage", ""), "Decoding with {}")
-    return said.format(config.get("model", ""))
+    heading = stage.find(config.get("stage", "evaluate")).title
+    return heading.format(config.get("model", ""))
 
 
 def provenance(report: dict[str, Any]) -> list[str]:

@@ -20,6 +20,7 @@ from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case, Run
 from experiments.prompts import builtin_tasks, question_files
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.surgery import lora
@@ -293,3 +294,26 @@ def _suggest(times: Sequence[Any], rows: Sequence[dict[str, Any]]) -> list[dict]
         )
         found.append({"key": row["key"], "nodes": row["nodes"], **best})
     return found
+
+
+STAGE = Stage(
+    run,
+    "Decoding with {}",
+    (
+        "methods",
+        "variants",
+        "trained",
+        "tasks",
+        "temperatures",
+        "seeds",
+        "task_methods",
+        "trees",
+        "expected",
+        "tolerance",
+        "curve",
+        "profile",
+        "mesh",
+        "rules",
+        "directions",
+    ),
+)

@@ -1,4 +1,4 @@
-"""The stage `peers`: the same weights through decodax and through HF transformers."""
+"""The same weights through decodax and through HF transformers."""
 
 import dataclasses
 import os
@@ -19,6 +19,7 @@ from experiments.measurement import block_width_cost, machine, measured_row
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from models import transformer
 from models.errors import ConfigError
@@ -48,7 +49,7 @@ def libraries() -> tuple[Any, Any]:
         import transformers
     except ImportError as error:
         raise ConfigError(
-            f"the stage 'peers' needs the extra `peers` ({error}): "
+            f"the stage 'hf_transformers' needs the extra `peers` ({error}): "
             'pip install "decodax[peers]"'
         ) from error
     return torch, transformers
@@ -274,3 +275,8 @@ def figures(config: Any, found: dict[str, Any]) -> list[dict[str, Any]]:
             value = rows[size, name]["draft_share"]
             every.append(Figure(what, value, aims["draft_share"][size], False))
     return [{**dataclasses.asdict(f), "met": f.met} for f in every]
+
+
+STAGE = Stage(
+    run, "decodax and HF transformers on the same weights", ("methods", "sizes")
+)

@@ -1,4 +1,4 @@
-"""The stage `online`: a draft that learns while it serves, and a change of its text.
+"""A draft that learns while it serves, and a change of its text.
 
 The question of Liu et al. (Online Speculative Decoding, 2024, arXiv 2310.07177, section
 5.3): requests change from one domain to another, and the target accepts less; how much
@@ -23,6 +23,7 @@ from decoding import Method
 from experiments import console
 from experiments.measurement import workbench
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from models.errors import ConfigError
 from training.data import documents, sources
@@ -230,3 +231,6 @@ def plot(served: Any, settled: int) -> dict[str, Any]:
         "x": "calls served",
         "series": series,
     }
+
+
+STAGE = Stage(run, "Decoding with {}")

@@ -1,4 +1,4 @@
-"""The stage `parallel`: PEARL beside a chain of the same draft and the same length.
+"""PEARL beside a chain of the same draft and the same length.
 
 Two claims of Liu et al. (PEARL, 2024, arXiv 2408.11850): more drafts are accepted
 before one is rejected, since a chain stops at `gamma` of them and PEARL does not
@@ -24,6 +24,7 @@ from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case, Run
 from experiments.prompts import builtin_tasks
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate, tree_budget
 from models.errors import ConfigError
 
@@ -172,3 +173,6 @@ def table(rows: list[dict], t: float, costs: Any, draft: float) -> dict[str, Any
         *tree_budget.identical(mine),
     ]
     return {"title": f"T = {t:g}", "heads": heads, "lines": lines, "notes": notes}
+
+
+STAGE = Stage(run, "Decoding with {}", ("tasks", "temperatures"))

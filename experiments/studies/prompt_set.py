@@ -19,12 +19,11 @@ from experiments import console
 from experiments.measurement import machine
 from experiments.prompts import builtin_tasks
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from models.distributed import sharding
 from models.errors import ConfigError
 
-# Fields that may change between sittings: no text depends on them.
-SELECTION = ("batch", "compare", "mesh", "rules")
 SHOWN = (50, 90, 99)  # percentiles of latency
 HEADS = (
     "rows are",
@@ -215,3 +214,11 @@ def _cells(
         f"{100 * occupancy:.1f} %",
         *(f"{x:.3g}" for x in latency),
     ]
+
+
+# No text depends on these fields.
+STAGE = Stage(
+    run,
+    "A set of prompts decoded with {}",
+    ("batch", "compare", "mesh", "rules"),
+)

@@ -24,6 +24,7 @@ from experiments import console
 from experiments.measurement import paired_difference, workbench
 from experiments.measurement.workbench import Model
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from models.errors import ConfigError, DataError
 from models.synthetic import recorded
@@ -189,3 +190,6 @@ def run(config: Any, store: Store) -> dict[str, Any]:
     if config.directions:
         tables.append(paired_difference.table(rows, config.directions, by={}))
     return evaluate.study(store, replay=rows, tables=tables)
+
+
+STAGE = Stage(run, "Drafting on recorded texts", ("methods", "variants", "directions"))

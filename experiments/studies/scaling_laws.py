@@ -21,12 +21,11 @@ from experiments.measurement import machine
 from experiments.measurement.workbench import Bench, Case, Run
 from experiments.prompts import builtin_tasks
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate, scaling_laws_report
 from models.errors import ConfigError
 from training.runs import draft_model_run
 
-# Fields that choose points; finished ones are kept.
-SELECTION = ("tokens", "sizes", "seeds", "temperatures", "batches", "mesh", "rules")
 PLAIN = Method()
 
 
@@ -208,3 +207,10 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             bar.done()
     found = {"points": rows, "batches": timed}
     return evaluate.study(store, **scaling_laws_report.made(found))
+
+
+STAGE = Stage(
+    run,
+    "Acceptance by {} against size and training of its draft",
+    ("tokens", "sizes", "seeds", "temperatures", "batches", "mesh", "rules"),
+)

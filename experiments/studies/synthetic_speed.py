@@ -1,4 +1,4 @@
-"""The stage `speed`: training steps and decoding rounds on the clock, by shape alone.
+"""Training steps and decoding rounds on the clock, by shape alone.
 
 Weights are random, texts too. A step is the one that `training.loop.fit` runs, a round
 the one that `experiments.measurement.measured_row` times, beside plain decoding in
@@ -23,6 +23,7 @@ from experiments.measurement.workbench import Bench
 from experiments.preflight import programs
 from experiments.recipes import settings
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from models import checkpoints, transformer
 from models.errors import ConfigError
@@ -30,9 +31,6 @@ from models.surgery import lora
 from training.loop import fit, throughput
 from training.runs import draft_head_run
 from training.teacher import outputs
-
-# Fields that choose what is measured; finished pieces are kept.
-SELECTION = ("targets", "recipes")
 
 
 def run(config: Any, store: Store) -> dict[str, Any]:
@@ -240,3 +238,6 @@ def _rounds(rows: list[dict[str, Any]]) -> dict[str, Any]:
     )
     names = ("method", "nodes", "ms a round", "MBU", "draft share", "tokens/call")
     return {"title": "Decoding rounds", "heads": names, "lines": lines, "notes": notes}
+
+
+STAGE = Stage(run, "Training and decoding by shape alone", ("targets", "recipes"))

@@ -1,4 +1,4 @@
-"""The stage `budget`: trees of the same number of drafts, on the same texts.
+"""The stage `tree_budget`: trees of the same number of drafts, on the same texts.
 
 The question of Jeon et al. (RSD, 2024, arXiv 2402.14160): if the target verifies a
 fixed number of drafts a call, which tree gives the most tokens a call? No times are
@@ -20,6 +20,7 @@ from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case
 from experiments.prompts import question_files
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from models.errors import ConfigError
 
@@ -196,3 +197,10 @@ def _plot(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
         "x": "drafts verified a call",
         "series": series,
     }
+
+
+STAGE = Stage(
+    run,
+    "Trees of equal size, verified by {}",
+    ("tasks", "temperatures", "trees", "budgets", "directions"),
+)

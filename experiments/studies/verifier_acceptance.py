@@ -1,4 +1,4 @@
-"""The stage `laws`: what verifiers accept on a real pair of models, and should.
+"""What verifiers accept on a real pair of models, and should.
 
 Pairs of laws (p of the target, q of the draft model) are taken at places of real texts.
 At every pair each lossless verifier tests `k` drafts `samples` times, drawn in each way
@@ -25,6 +25,7 @@ from experiments import console
 from experiments.measurement import identity
 from experiments.prompts import builtin_tasks
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from models.errors import ConfigError
 
@@ -351,3 +352,10 @@ def _plots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+STAGE = Stage(
+    run,
+    "Acceptance of {}'s verifiers and its closed forms",
+    ("tasks", "temperatures", "verifiers", "drafts_a_node"),
+)

@@ -1,4 +1,4 @@
-"""The stage `trim_vocabulary`: draft models that can say fewer tokens.
+"""The stage `vocab_trim`: draft models that can say fewer tokens.
 
 The papers' figures, by how many tokens are kept: the share of the target's own text
 that they cover, tokens a call, and the memory-bound speed-up (VocabTrim, arXiv
@@ -19,6 +19,7 @@ from experiments.measurement import workbench
 from experiments.measurement.workbench import Bench
 from experiments.prompts import builtin_tasks
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate, tree_budget
 from models.errors import ConfigError
 from models.surgery import vocab_trim
@@ -129,3 +130,6 @@ def table(rows: list[dict[str, Any]], t: float, length: int) -> dict[str, Any]:
     notes += tree_budget.identical(mine)
     heads = ["counts", "tokens kept", "covered", "r", "tokens/call", *columns, "MBSU"]
     return {"title": f"T = {t:g}", "heads": heads, "lines": lines, "notes": notes}
+
+
+STAGE = Stage(run, "Decoding with {}", ("tasks", "temperatures", "sizes"))

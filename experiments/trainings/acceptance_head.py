@@ -1,4 +1,4 @@
-"""The stage `train_acceptance`: an acceptance head, its calibration and its price."""
+"""The stage `acceptance_head`: an acceptance head, its calibration and its price."""
 
 import json
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from experiments import console
 from experiments.measurement import draft_call_cost
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from models.distributed import processes
 from training.evaluation import calibration
@@ -62,3 +63,6 @@ def _about(found: dict[str, Any]) -> dict[str, Any]:
             "than the chance of acceptance; solved for it."
         ],
     }
+
+
+STAGE = Stage(run, "Drafts for {} that end where a head says")

@@ -1,10 +1,9 @@
-"""The stage `train_heads`: draft heads trained, then decoded with, side by side.
+"""The stage `draft_heads`: draft heads trained, then decoded with, side by side.
 
 Every recipe of a comparison sees the same data for as many tokens under the same
 schedule, and decodes the same prompts beside plain decoding.
 """
 
-import functools
 import json
 import pathlib
 from collections.abc import Sequence
@@ -26,26 +25,13 @@ from experiments.prompts import builtin_tasks
 from experiments.recipes import settings
 from experiments.reporting import training_curves
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from experiments.trainings import ppd_tree_budgets
 from models.distributed import processes
 from models.heads.formats import native
 from models.surgery import lora
 from training.runs import draft_head_run
-from training.teacher import sources
-
-# Fields that choose what is measured or written; finished pieces are kept.
-SELECTION = (
-    "stage",
-    "recipes",
-    "seeds",
-    "full",
-    "tasks",
-    "temperatures",
-    "directions",
-    "mesh",
-    "rules",
-)
 
 
 def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
@@ -65,7 +51,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         trainings, timed = [], []
         for seed, name, recipe in listed:
             bar.doing(f"training {name}, seed {seed}")
-            one, folder = _one(config, store, name, recipe, seed)
+            one, folder = one_training(config, store, name, recipe, seed)
             trained = folder / "figures.json"
             if not processes.agreed(trained.exists()):
                 draft_head_run.run(one, folder, lm, bar.say)
@@ -102,7 +88,7 @@ def _trained(name: str, figures: dict[str, Any]) -> training_curves.Trained:
     return training_curves.Trained(name, figures, tokens, *measured)
 
 
-def _one(
+def one_training(
     config: Any, store: Store, name: str, recipe: Any, seed: int
 ) -> tuple[Any, pathlib.Path]:
     """The config of one training, and its folder."""
@@ -112,19 +98,6 @@ def _one(
     one.export = str(folder / "export")
     one.data.directory = config.data.directory or str(store.path / "data")
     return one, folder
-
-
-def cache(config: Any, store: Store, lm: Any = None) -> None:
-    """The stage `cache_features`: what `teacher=offline` would make, and no training.
-
-    Shards that are there are read through, and made anew where they are damaged.
-    """
-    if lm is None:
-        lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
-    say = functools.partial(console.terminal().print, markup=False, soft_wrap=True)
-    for seed, name, recipe in plan(config):
-        one, folder = _one(config, store, name, recipe, seed)
-        sources.made(draft_head_run.Training(one, folder, lm).lesson(say))
 
 
 def plan(config: Any) -> list[tuple[int, str, Any]]:
@@ -339,3 +312,20 @@ def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "`config.evaluate`. τ: tokens per call there, of the real decode loop.",
     )
     return {"title": "Training", "heads": names, "lines": lines, "notes": notes}
+
+
+STAGE = Stage(
+    run,
+    "Draft heads trained for {}",
+    (
+        "stage",
+        "recipes",
+        "seeds",
+        "full",
+        "tasks",
+        "temperatures",
+        "directions",
+        "mesh",
+        "rules",
+    ),
+)

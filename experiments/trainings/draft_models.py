@@ -1,4 +1,4 @@
-"""The stage `train_drafts`: draft models aligned with a target, then decoded with.
+"""The stage `draft_models`: draft models aligned with a target, then decoded with.
 
 Every variant starts from the same weights and sees the same text of the target; all
 decode the same prompts beside plain decoding and beside the draft before alignment.
@@ -20,13 +20,12 @@ from experiments.measurement.workbench import Bench
 from experiments.prompts import builtin_tasks
 from experiments.reporting import training_curves
 from experiments.run_folder import Store
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from models.distributed import processes
 from models.errors import ConfigError
 from training.runs import draft_model_run
 
-# Fields that choose what is measured; finished pieces are kept.
-SELECTION = ("tasks", "temperatures", "targets", "directions", "mesh", "rules")
 BEFORE = "before"
 
 
@@ -164,3 +163,10 @@ def _table(figures: dict[str, Any]) -> dict[str, Any]:
         "target's likeliest token. τ: tokens per call of the real decode loop.",
     )
     return {"title": "Alignment", "heads": heads, "lines": cells, "notes": notes}
+
+
+STAGE = Stage(
+    run,
+    "Decoding with {}",
+    ("tasks", "temperatures", "targets", "directions", "mesh", "rules"),
+)

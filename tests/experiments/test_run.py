@@ -8,7 +8,7 @@ import pytest
 
 from experiments import run_folder
 from experiments.measurement import measured_row
-from experiments.recipes import defaults, settings
+from experiments.recipes import settings
 from experiments.reporting import html, page_charts, report, token_tree_svg
 from experiments.studies import evaluate
 from models.errors import ConfigError
@@ -23,7 +23,7 @@ SCHEMA = (
 
 def execute(config, folder, lm, drafts=None):
     place = run_folder.Store(folder)
-    place.claim(config, defaults.SELECTION)
+    place.claim(config, evaluate.STAGE.resumable_fields)
     found = evaluate.run(config, place, lm, drafts)
     found["commands"] = ["python -m experiments.run"]
     return report.write(place, settings.plain(config), found)
@@ -151,14 +151,14 @@ def test_resume_repeats_nothing(config, tmp_path, lm, monkeypatch):
 
 
 def test_conflicting_config_is_refused(config, tmp_path):
-    run_folder.Store(tmp_path).claim(config, defaults.SELECTION)
+    run_folder.Store(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
     with config.unlocked():
         config.methods = ("plain",)  # chooses rows
-    run_folder.Store(tmp_path).claim(config, defaults.SELECTION)
+    run_folder.Store(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
     with config.unlocked():
         config.max_new_tokens = 25
     with pytest.raises(ConfigError, match="max_new_tokens: 24 -> 25"):
-        run_folder.Store(tmp_path).claim(config, defaults.SELECTION)
+        run_folder.Store(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
 
 
 def test_another_machine_is_refused(config, tmp_path):

@@ -35,7 +35,7 @@ def recipe(name: str, layers: int = 0, drafter: str = ""):
     config = settings.load(PODS / f"{name}.py")
     if layers:
         config.architecture.num_hidden_layers = layers
-    if layers and config.stage == "train_drafts":
+    if layers and config.stage == "draft_models":
         config.draft.n_layers = 1
     elif drafter:
         config.method.drafter = drafter

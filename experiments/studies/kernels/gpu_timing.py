@@ -1,4 +1,4 @@
-"""The stage `kernels` on a GPU: every ratio that the kernels are held to, in one run.
+"""On a GPU: every ratio that the kernels are held to, in one run.
 
 Each cell is a median of repeated calls, beside XLA and the bandwidth of a copy that is
 measured in the same run. `dry` settings run it anywhere, to see that it runs.

@@ -1,4 +1,4 @@
-"""The stage `kernels`: what compiles for which TPU, and times where a kernel runs."""
+"""What compiles for which TPU, and times where a kernel runs."""
 
 import functools
 import itertools
@@ -13,6 +13,7 @@ import numpy as np
 from experiments import console
 from experiments.reporting.report import table
 from experiments.run_folder import Store, text, write
+from experiments.stage import Stage
 from experiments.studies import evaluate
 from experiments.studies.kernels import gpu_timing
 from kernels import aot, block_traffic
@@ -37,18 +38,18 @@ HEADS = (
 TIME_HEADS = ("form", "N", "ms", "cache GB/s", "÷ one node")
 
 
-def run(config: Any, store: Store, command: list[str]) -> dict[str, Any]:
-    """Compile what is missing; write report.json and report.md.
+def run(config: Any, store: Store) -> dict[str, Any]:
+    """Compile what is missing, and return everything.
 
     On a GPU nothing is compiled for TPUs: its own tables are measured.
     """
     if jax.default_backend() == "gpu":
-        return on_gpu(config, store, command)
+        return on_gpu(config, store)
     try:
         import libtpu
     except ImportError as error:
         raise ConfigError(
-            f"the stage 'kernels' needs the extra `tpu` ({error}): "
+            f"the stage 'tpu_compilation' needs the extra `tpu` ({error}): "
             'pip install "decodax[tpu]"'
         ) from error
     hardware, versions = evaluate.provenance(store)
@@ -69,37 +70,47 @@ def run(config: Any, store: Store, command: list[str]) -> dict[str, Any]:
         bar.doing("times")
         times = store.make("parts", "times", lambda: measure(config))
         bar.done()
-    report = {
+    return {
         "hardware": hardware,
         "versions": versions,
-        "command": " ".join(command),
         "compiled": compiled,
         "times": times,
     }
-    write(store.path / "report.json", report)
-    text(store.path / "report.md", markdown(report))
-    console.terminal().print(f"\nreport: {store.path}/report.md", markup=False)
-    return {}
 
 
-def on_gpu(config: Any, store: Store, command: list[str]) -> dict[str, Any]:
-    """The GPU's tables; report.md is what experiments/reports/kernels_gpu.md holds."""
+def on_gpu(config: Any, store: Store) -> dict[str, Any]:
+    """The GPU's tables."""
     hardware, versions = evaluate.provenance(store)
-    found = gpu_timing.measure(config.gpu, store)
-    report = {"hardware": hardware, "versions": versions, "measured": found}
-    write(store.path / "report.json", {**report, "command": " ".join(command)})
+    measured = gpu_timing.measure(config.gpu, store)
+    return {"hardware": hardware, "versions": versions, "measured": measured}
+
+
+def write_report(store: Store, config: Any, found: dict[str, Any]) -> dict[str, Any]:
+    """Write report.json and report.md, of TPUs or of a GPU.
+
+    The GPU's report.md is what experiments/reports/kernels_gpu.md holds.
+    """
+    parts = {name: part for name, part in found.items() if name != "commands"}
+    report = {**parts, "command": "".join(found["commands"])}
+    write(store.path / "report.json", report)
+    page = gpu_markdown(report) if "measured" in report else markdown(report)
+    text(store.path / "report.md", page)
+    return report
+
+
+def gpu_markdown(report: dict[str, Any]) -> str:
+    """The GPU's report as text."""
+    hardware, versions = report["hardware"], report["versions"]
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     head = [
         "# `configs/studies/kernels.py` on a GPU",
         "",
         f"- machine: {hardware['devices']} × {hardware['device']}",
         f"- versions: {named}",
-        f"- command: `{' '.join(command)}`",
+        f"- command: `{report['command']}`",
         "",
     ]
-    text(store.path / "report.md", "\n".join(head) + gpu_timing.markdown(found))
-    console.terminal().print(f"\nreport: {store.path}/report.md", markup=False)
-    return {}
+    return "\n".join(head) + gpu_timing.markdown(report["measured"])
 
 
 def compile_one(
@@ -222,3 +233,6 @@ def markdown(report: dict[str, Any]) -> str:
             table(TIME_HEADS, times),
         ]
     )
+
+
+STAGE = Stage(run, "Kernels", write=write_report)

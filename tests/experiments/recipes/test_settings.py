@@ -132,7 +132,7 @@ def test_missing_file_and_flag(tmp_path):
 def test_wrong_stage(tmp_path):
     file = tmp_path / "odd.py"
     file.write_text(RECIPE.replace("config.prompts = 3", "config.stage = 'bake'"))
-    with pytest.raises(ConfigError, match="bake"):
+    with pytest.raises(ConfigError, match=r"odd.py: stage='bake'.*'evaluate'"):
         settings.load(file)
 
 
@@ -163,7 +163,9 @@ def test_a_method_recipe_outside_configs_is_evaluated(tmp_path):
 
 def test_shipped_recipes_load():
     assert "token_recycling" in settings.load("configs/quickstart.py").methods
-    assert settings.load("configs/studies/hf_transformers.py").stage == "peers"
+    assert (
+        settings.load("configs/studies/hf_transformers.py").stage == "hf_transformers"
+    )
 
 
 def test_command_line_explains_itself(recipe, capsys):

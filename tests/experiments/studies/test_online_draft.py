@@ -1,4 +1,4 @@
-"""The stage `online`: what a draft that learns recovers, against ones that do not."""
+"""What a draft that learns recovers, against ones that do not."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""The stage `parallel`: runs of accepted drafts, and the times of two devices."""
+"""The stage `pearl_overlap`: runs of accepted drafts, and the times of two devices."""
 
 import numpy as np
 import pytest

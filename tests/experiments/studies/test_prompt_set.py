@@ -31,7 +31,7 @@ def config(tmp_path):
 
 def execute(config, folder, lm):
     place = run_folder.Store(folder)
-    place.claim(config, prompt_set.SELECTION)
+    place.claim(config, prompt_set.STAGE.resumable_fields)
     found = prompt_set.run(config, place, lm)
     return report.write(place, settings.plain(config), found)
 
@@ -94,7 +94,7 @@ def test_fault_lines_as_they_come(config, tmp_path, lm, monkeypatch):
         for i, text in enumerate(sound(*arguments, **fields)):
             yield text._replace(request=i)
 
-    monkeypatch.setattr(continuous_batching, "decode", numbered)
+    monkeypatch.setattr(continuous_batching, "decode_requests", numbered)
     execute(config, tmp_path / "w", lm)
     texts = [(tmp_path / w / "texts.jsonl").read_bytes() for w in ("whole", "w")]
     assert texts[0] != texts[1]

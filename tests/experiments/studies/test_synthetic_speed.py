@@ -1,4 +1,4 @@
-"""The stage `speed`: steps and rounds of shapes alone, kept, and read by hand."""
+"""Steps and rounds of shapes alone, kept, and read by hand."""
 
 import jax
 import numpy as np

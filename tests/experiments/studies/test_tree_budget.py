@@ -1,4 +1,4 @@
-"""The stage `budget`: equal budgets, the same prompts, differences by the prompt."""
+"""Equal budgets, the same prompts, differences by the prompt."""
 
 import numpy as np
 import pytest

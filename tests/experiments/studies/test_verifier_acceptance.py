@@ -1,4 +1,4 @@
-"""The stage `laws`: forms for every verifier, rows that hold, and rows that must not.
+"""Forms for every verifier, rows that hold, and rows that must not.
 
 Random models of 257 tokens, 3 pairs of laws, 512 verifications of each; a row is within
 4 standard errors (5 rows at T = 1: a chance below 10^-3 that one is not), seed 0.

@@ -1,4 +1,4 @@
-"""The stage `trim_vocabulary`: smaller draft vocabularies, and the draft as it is."""
+"""The stage `vocab_trim`: smaller draft vocabularies, and the draft as it is."""
 
 import pytest
 

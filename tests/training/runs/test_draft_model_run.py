@@ -12,12 +12,12 @@ import tokenizers
 import models
 from configs.draft_models import direct_alignment, fastdraft, s2d
 from configs.predictors import judge, specdec_pp, specee
+from experiments import stage
 from experiments.measurement import machine
 from experiments.recipes import settings
 from experiments.reporting import report
 from experiments.run_folder import Store
-from experiments.trainings import acceptance_head, draft_models
-from experiments.trainings import judge as stages
+from experiments.trainings import acceptance_head, draft_models, exit_predictors
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.predictors import acceptance_predictor, exit_predictor, judge_predictor
@@ -247,7 +247,7 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa
     c.evaluate.update(prompts=3, new_tokens=8, thresholds=(0.5, 2.0))
     c.evaluate.update(divergences=(-1.0, 0.3), length=2)
     draft = models.Loaded(small.model, small.model.init(jax.random.key(9)))
-    made = stages.judge(c, Store(tmp_path), small, draft)
+    made = stage.find("judge").run(c, Store(tmp_path), small, draft)
     found = made["trained"]
     rows = found["decoding"]
     assert rows["exact"]["same"] == rows["judge 2"]["same"] == 1.0
@@ -279,7 +279,7 @@ def test_exit_predictors(corpus, tmp_path, quick_bandwidth):  # noqa: F811
     c.train.update(save_every=4, warmup=1)
     c.evaluate.update(tokens=64, window=16, prompts=2, prompt_tokens=8, new_tokens=6)
     c.evaluate.update(thresholds=(0.0, 1.0), confidences=(1.0,))
-    made = stages.early(c, Store(tmp_path), target)
+    made = exit_predictors.run(c, Store(tmp_path), target)
     found = made["trained"]
     rows, depth = found["decoding"], target.config.n_layers
     assert rows["two levels, 1"]["layers"] == depth == rows["plain"]["layers"]

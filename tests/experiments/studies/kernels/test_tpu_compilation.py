@@ -1,11 +1,13 @@
-"""The stage `kernels`: its table, and what it says without libtpu."""
+"""The stage `tpu_compilation`: its table, and what it says without libtpu."""
 
+import json
 import sys
 
 import pytest
 
 from experiments import run
 from experiments.recipes import settings
+from experiments.run_folder import Store
 from experiments.studies.kernels import tpu_compilation
 from models.errors import ConfigError
 
@@ -45,10 +47,22 @@ def test_report_by_hand():
     assert "libtpu 0.0.42" in text and report["command"] in text
 
 
+def test_the_command_stands_in_the_report(tmp_path):
+    hardware = {"processor": "P", "cores": 2, "devices": 1, "device": "cpu"}
+    found = {"hardware": hardware, "versions": {}, "compiled": [ROW], "times": []}
+    for commands in (["the command"], []):
+        given = {**found, "commands": commands}
+        tpu_compilation.write_report(Store(tmp_path), {}, given)
+        report = json.loads((tmp_path / "report.json").read_text())
+        assert report == {**found, "command": "".join(commands)}
+        text = (tmp_path / "report.md").read_text()
+        assert f"- command: `{''.join(commands)}`" in text
+
+
 def test_without_libtpu_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "libtpu", None)
     config = settings.load("configs/studies/kernels.py")
-    assert config.stage == "kernels"
+    assert config.stage == "tpu_compilation"
     with pytest.raises(ConfigError, match=r"decodax\[tpu\]"):
         run.run(config, str(tmp_path))
 

@@ -1,0 +1,97 @@
+"""Stages: what a recipe's field `stage` names, each one file found by its name.
+
+A stage is experiments/studies/<stage>.py or experiments/trainings/<stage>.py, or a file
+of a package in them, with `STAGE` at its end. No list names them: a new file is a new
+stage. Nothing is imported before a stage is run, so that none needs another's extras.
+"""
+
+import difflib
+import functools
+import importlib
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from models.errors import ConfigError
+
+HERE = pathlib.Path(__file__).parent
+FOLDERS = ("studies", "trainings")
+MARK = "\nSTAGE = "  # how a stage's file says that it is one
+
+# Names that recipes and run folders of version 0.1.0 have.
+RENAMED = {
+    "budget": "tree_budget",
+    "kernels": "tpu_compilation",
+    "laws": "verifier_acceptance",
+    "online": "online_draft",
+    "parallel": "pearl_overlap",
+    "peers": "hf_transformers",
+    "speed": "synthetic_speed",
+    "train_acceptance": "acceptance_head",
+    "train_drafts": "draft_models",
+    "train_exits": "exit_predictors",
+    "train_heads": "draft_heads",
+    "train_judge": "judge",
+    "train_lm": "language_model",
+    "trim_vocabulary": "vocab_trim",
+}
+
+
+class Stage(NamedTuple):
+    """What `experiments.run` needs of a stage.
+
+    Attributes:
+        run: (config, run folder) -> measurements for the report, each piece kept in
+            the folder; nothing where the stage has no report.
+        title: heading of the report; {} is the config's model.
+        resumable_fields: fields that may change when a folder is gone on with, since
+            no finished piece depends on them.
+        write: (run folder, config as JSON holds it, measurements) -> report, where
+            the stage has a form of its own; else `experiments.reporting.report.write`.
+    """
+
+    run: Callable[..., dict[str, Any] | None]
+    title: str
+    resumable_fields: tuple[str, ...] = ()
+    write: Callable[[Any, Any, dict[str, Any]], dict[str, Any]] | None = None
+
+
+@functools.cache
+def modules() -> dict[str, str]:
+    """Return the module of every stage, by the stage's name."""
+    found = {}
+    for folder in FOLDERS:
+        for path in sorted((HERE / folder).rglob("*.py")):
+            if MARK in path.read_text():
+                parts = path.relative_to(HERE.parent).with_suffix("").parts
+                found[path.stem] = ".".join(parts)
+    return found
+
+
+def check(name: Any) -> None:
+    """Raise ConfigError unless `name` is a stage; imports nothing."""
+    names = sorted(modules())
+    if name in names:
+        return
+    if isinstance(name, str) and name in RENAMED:
+        raise ConfigError(
+            f"stage={name!r} is now stage={RENAMED[name]!r}: write that in the recipe"
+        )
+    close = difflib.get_close_matches(str(name), names, 1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise ConfigError(f"stage={name!r} is no stage{hint}; use one of {names}")
+
+
+def find(name: Any) -> Stage:
+    """Return `STAGE` of the file that has the stage's name."""
+    check(name)
+    stage: Stage = importlib.import_module(modules()[name]).STAGE
+    return stage
+
+
+def current(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a kept config with the name that its stage has now."""
+    name = config.get("stage")
+    if isinstance(name, str) and name in RENAMED:
+        return {**config, "stage": RENAMED[name]}
+    return config

@@ -1,0 +1,31 @@
+"""The stage `cache_features`: a teacher's features written, and nothing trained.
+
+They are those that `draft_heads` reads with `teacher=offline`, from the same folder.
+"""
+
+import functools
+from typing import Any
+
+import models
+from experiments import console
+from experiments.run_folder import Store
+from experiments.stage import Stage
+from experiments.trainings import draft_heads
+from training.runs import draft_head_run
+from training.teacher import sources
+
+
+def run(config: Any, store: Store, lm: Any = None) -> None:
+    """Write the shards that are missing.
+
+    Shards that are there are read through, and made anew where they are damaged.
+    """
+    if lm is None:
+        lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
+    say = functools.partial(console.terminal().print, markup=False, soft_wrap=True)
+    for seed, name, recipe in draft_heads.plan(config):
+        one, folder = draft_heads.one_training(config, store, name, recipe, seed)
+        sources.made(draft_head_run.Training(one, folder, lm).lesson(say))
+
+
+STAGE = Stage(run, "A teacher's features by {}", draft_heads.STAGE.resumable_fields)

@@ -1,0 +1,69 @@
+"""The stage `exit_predictors`: predictors that end a forward early, what they gain, how
+far their text is from the target's, and whether rules that need no training gain as
+much at the same distance."""
+
+from typing import Any
+
+from experiments.run_folder import Store
+from experiments.stage import Stage
+from experiments.trainings import lossy_quality_tables
+from training.evaluation import calibration
+from training.runs import exit_predictor_run
+
+
+def run(config: Any, folder: Store, lm: Any = None) -> dict:
+    """Exit predictors, two schedules, and two rules; returns everything."""
+    if not (folder.path / "figures.json").exists():
+        exit_predictor_run.run(config, folder.path, lm)
+    trained = lossy_quality_tables.read(folder)
+    held = trained["held_out"]
+    stops = " ".join(f"{100 * x:.1f}" for x in held["stops"])
+    about = {
+        "title": "Training",
+        "heads": [
+            "parameters",
+            "tokens",
+            "seconds",
+            "layers right",
+            "predictors right",
+            "stopped early",
+            "of these right",
+            "layers taken, from 1",
+            "first level",
+        ],
+        "lines": [
+            [
+                f"{trained['parameters']}",
+                f"{trained['seen_tokens']}",
+                f"{trained['seconds']:.0f}",
+                *(
+                    f"{100 * held[key]:.1f} %"
+                    for key in ("right", "hit", "stopped", "kept")
+                ),
+                f"{stops} %",
+                f"{trained['static']}",
+            ]
+        ],
+        "notes": [
+            "On held-out text, every layer asked; a layer is right where its answer is "
+            "the target's."
+        ],
+    }
+    rows, bins = trained["decoding"], calibration.Bins(**held["calibration"])
+    depth = rows["plain"]["layers"]
+    passes = lambda each: ([depth * n for n in each["calls"]], each["layers"])
+    unit = "tokens a whole pass"
+    tables = [about, lossy_quality_tables.table(rows, "layers")]
+    for own in ("two levels", "every layer"):
+        for base in ("layer", "confidence"):
+            tables += lossy_quality_tables.matched(
+                rows, own, ("plain", base), passes, unit
+            )
+    what = "a layer's being right"
+    tables.append(calibration.table({"exits": bins}, what))
+    return lossy_quality_tables.study(
+        folder, trained, tables, [calibration.plot("exits", bins, what)]
+    )
+
+
+STAGE = Stage(run, "Exit predictors for {}")
