@@ -40,6 +40,7 @@ CARD = Card(
     family="grammar",
     data=("pattern",),
     needs=("tokenizer", "eos", "vocab_size"),
+    examples={"pattern": "(a|b|c[a-e]|d+|e|f)*"},
 )
 
 

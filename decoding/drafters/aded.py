@@ -57,6 +57,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="training-free",
     data=("boost", "cap", "c1", "c2", "datastore"),
+    examples={"iterations": 12, "depth": 3, "kept": 6, "successors": 4, "size": 64},
 )
 
 PROBES = 8

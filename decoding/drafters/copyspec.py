@@ -26,7 +26,10 @@ from decoding.text_lookup import suffix_match
 from models.errors import MethodError
 
 CARD = Card(
-    paper="CopySpec, arXiv 2502.08923", guarantee=base.LAW, family="training-free"
+    paper="CopySpec, arXiv 2502.08923",
+    guarantee=base.LAW,
+    family="training-free",
+    examples={"gamma": 2, "copy": 4},
 )
 
 

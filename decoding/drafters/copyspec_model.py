@@ -35,6 +35,7 @@ CARD = Card(
     family="draft model",
     needs=("draft", "topology"),
     trained=True,
+    examples={"gamma": 2, "copy": 4},
 )
 
 

@@ -44,6 +44,7 @@ CARD = Card(
     family="self-speculative",
     data=("decay",),
     needs=("model", "draw"),
+    examples={"length": 4},
 )
 
 

@@ -38,6 +38,7 @@ CARD = Card(
     data=("threshold",),
     needs=("draft", "draw"),
     trained=True,
+    examples={"length": 3, "window": 2, "threshold": 2.0, "dwell": 2},
 )
 
 

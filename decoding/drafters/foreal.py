@@ -39,6 +39,7 @@ CARD = Card(
     data=("gate", "terminators"),
     needs=("draft", "draw", "tokenizer", "vocab_size"),
     trained=True,
+    examples={"length": 3, "lead": 2, "gate": 0.5, "terminators": "ce"},
 )
 
 

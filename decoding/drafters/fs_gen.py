@@ -37,6 +37,7 @@ CARD = Card(
     data=("threshold",),
     needs=("draft", "draw"),
     trained=True,
+    examples={"length": 3, "threshold": 0.4},
 )
 
 ROUTERS = ("confidence", "margin", "always", "never")

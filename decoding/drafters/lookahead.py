@@ -49,6 +49,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="training-free",
     needs=("vocab_size", "eos"),
+    examples={"ngram": 3, "window": 3, "guesses": 3},
 )
 
 

@@ -43,6 +43,7 @@ CARD = Card(
     family="draft model",
     needs=("draft", "topology"),
     trained=True,
+    examples={"places": 32, "window": 8, "best": 4},
 )
 REFUSED, FIRST = KEEP = ("refused", "first")
 

@@ -44,6 +44,7 @@ CARD = Card(
     family="draft model",
     needs=("draft", "draw"),
     trained=True,
+    examples={"gamma": 3},
 )
 
 

@@ -31,6 +31,7 @@ CARD = Card(
     paper="Prompt lookup decoding, github.com/apoorvumang/prompt-lookup-decoding",
     guarantee=base.LAW,
     family="training-free",
+    examples={"k": 4},
 )
 
 

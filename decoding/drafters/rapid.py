@@ -47,6 +47,7 @@ CARD = Card(
     data=("threshold",),
     needs=("draft", "topology"),
     trained=True,
+    examples={"chunk": 4, "kept": 12},
 )
 
 FEATURES = 1024

@@ -41,6 +41,7 @@ CARD = Card(
     family="draft model",
     needs=("draft", "topology"),
     trained=True,
+    examples={"branches": 2, "length": 4, "places": 4},
 )
 
 

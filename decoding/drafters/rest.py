@@ -44,6 +44,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="training-free",
     data=("datastore",),
+    examples={"choices": 8, "hits": 20, "length": 4},
 )
 
 FEW = 256

@@ -40,6 +40,7 @@ CARD = Card(
     data=("threshold",),
     needs=("draft", "topology"),
     trained=True,
+    examples={"exits": (1,), "threshold": 0.5},
 )
 DEPTH = "depth"  # tap: layers that each node went through, float[B, N, 1]
 

@@ -41,6 +41,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="training-free",
     needs=("draw", "vocab_size"),
+    examples={"window": 4},
 )
 
 INITS = ("random", "repeat", "sample")

@@ -50,6 +50,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="training-free",
     data=("alpha", "offset", "least"),
+    examples={"most": 4, "tree": True, "pages": 8, "span": 16},
 )
 
 

@@ -50,6 +50,7 @@ CARD = Card(
     family="self-speculative",
     data=("ratio", "stop", "enough"),
     needs=("model", "draw"),
+    examples={"length": 4, "siblings": (1, 2, 2, 3), "nodes": 9, "context": 6},
 )
 
 SURE = (0.95, 0.8, 0.5)

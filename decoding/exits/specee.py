@@ -53,6 +53,7 @@ CARD = Card(
     data=("threshold",),
     needs=("heads", "exits", "model"),
     trained=True,
+    examples={"static": (0,), "threshold": 1.0},
 )
 EXIT = "exit"  # tap: layers that each node went through, float[B, N, 1]
 AROUND = (-2, 0, 2)

@@ -17,6 +17,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="chain",
     needs=("draw",),
+    examples={"length": 3},
 )
 
 

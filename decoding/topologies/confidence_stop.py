@@ -32,6 +32,7 @@ CARD = Card(
     family="adaptive chain",
     data=("threshold",),
     needs=("draw",),
+    examples={"length": 3, "threshold": 0.5},
 )
 
 

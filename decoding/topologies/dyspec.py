@@ -41,6 +41,7 @@ CARD = Card(
     data=("threshold",),
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
+    examples={"nodes": 6, "depth": 3, "width": 3, "threshold": 0.05},
 )
 
 

@@ -32,6 +32,7 @@ CARD = Card(
     family="dynamic tree",
     needs=("draw",),
     draws=(base.POINT, base.COUPLED),
+    examples={"nodes": 7, "depth": 3, "top_k": 2},
 )
 
 

@@ -42,6 +42,10 @@ CARD = Card(
     family="dynamic tree",
     data=("draft_ms", "forget"),
     needs=("draw",),
+    examples={
+        "times": ((1, 1.0), (3, 1.1), (5, 1.5), (7, 1.6)),
+        "choices": ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)),
+    },
 )
 
 

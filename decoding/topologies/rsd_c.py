@@ -28,6 +28,7 @@ CARD = Card(
     family="static tree",
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
+    examples={"branching": (2, 1, 2)},
 )
 
 

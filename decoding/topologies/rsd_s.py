@@ -36,6 +36,7 @@ CARD = Card(
     family="dynamic tree",
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
+    examples={"width": 3, "depth": 3},
 )
 
 

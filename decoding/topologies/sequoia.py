@@ -33,6 +33,7 @@ CARD = Card(
     family="static tree",
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
+    examples={"acceptance": (0.5, 0.2, 0.1), "budget": 7, "depth": 3},
 )
 
 

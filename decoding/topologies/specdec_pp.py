@@ -45,6 +45,7 @@ CARD = Card(
     data=("threshold",),
     needs=("draw", "acceptance"),
     trained=True,
+    examples={"length": 3, "least": 1, "blocks": 1, "threshold": 0.5},
 )
 
 

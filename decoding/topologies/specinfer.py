@@ -28,6 +28,7 @@ CARD = Card(
     family="static tree",
     needs=("draw",),
     draws=(base.IID, base.POINT, base.COUPLED),
+    examples={"expansion": (2, 1, 1)},
 )
 
 

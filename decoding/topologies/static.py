@@ -22,6 +22,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="static tree",
     needs=("draw",),
+    examples={"choices": ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))},
 )
 
 # 16 nodes and the root; wide where a small draft errs, deep along its first choice.

@@ -23,7 +23,13 @@ from decoding import base, vocab
 from decoding.catalogue import Card
 from models.errors import MethodError
 
-CARD = Card(paper="baseline", guarantee=base.LAW, family="bias", needs=("vocab_size",))
+CARD = Card(
+    paper="baseline",
+    guarantee=base.LAW,
+    family="bias",
+    needs=("vocab_size",),
+    examples={"bans": ((3, 4), (6,))},
+)
 
 _ANY, _NONE = -1, -2  # in a prefix: matches anything; in the text: before its start
 

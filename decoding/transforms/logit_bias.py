@@ -25,6 +25,7 @@ CARD = Card(
     family="bias",
     data=("bias",),
     needs=("vocab_size",),
+    examples={"bias": ((1, 0.5), (2, -0.5))},
 )
 
 

@@ -20,7 +20,12 @@ from decoding.catalogue import Card
 from models.errors import MethodError
 
 CARD = Card(
-    paper="baseline", guarantee=base.LAW, family="bias", data=("count",), needs=("eos",)
+    paper="baseline",
+    guarantee=base.LAW,
+    family="bias",
+    data=("count",),
+    needs=("eos",),
+    examples={"count": 5},
 )
 
 

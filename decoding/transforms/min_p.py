@@ -23,6 +23,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="truncation",
     data=("p",),
+    examples={"p": 0.02},
 )
 
 

@@ -24,6 +24,7 @@ CARD = Card(
     family="penalty",
     data=("penalty",),
     needs=("vocab_size",),
+    examples={"penalty": 0.3},
 )
 
 

@@ -28,6 +28,7 @@ CARD = Card(
     family="penalty",
     data=("penalty",),
     needs=("vocab_size",),
+    examples={"penalty": 1.2},
 )
 
 

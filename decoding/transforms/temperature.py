@@ -20,7 +20,11 @@ from decoding.catalogue import Card
 from models.errors import MethodError
 
 CARD = Card(
-    paper="baseline", guarantee=base.LAW, family="scaling", data=("temperature",)
+    paper="baseline",
+    guarantee=base.LAW,
+    family="scaling",
+    data=("temperature",),
+    examples={"temperature": 0.9},
 )
 
 

@@ -22,6 +22,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="truncation",
     data=("k",),
+    examples={"k": 6},
 )
 
 

@@ -24,6 +24,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="truncation",
     data=("mass",),
+    examples={"mass": 0.95},
 )
 
 

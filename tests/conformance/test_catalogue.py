@@ -11,7 +11,7 @@ import types
 import pytest
 
 from decoding import Card, Method, Spec, base, catalogue
-from tests.conformance import kit
+from decoding.conformance import kit
 
 TESTS = pathlib.Path(__file__).parent.parent / "decoding"
 
@@ -92,24 +92,12 @@ def test_fault_a_bare_file():
     assert [w.split()[-1] for w in wrong[1:]] == ["family", "'p'"]
 
 
-def test_examples_are_of_methods():
-    """An entry of `EXAMPLES` that names no method is an old one: remove it."""
-    assert set(kit.EXAMPLES) <= set(catalogue.catalogue())
-
-
-@pytest.mark.parametrize(
-    "name", [n for n in files() if n.split("/")[0] == "transforms"]
-)
-def test_transforms_have_examples(name):
-    """The suite runs every transform, with the arguments of `kit.EXAMPLES`."""
-    module = Spec(name).module
-    parameters = inspect.signature(module.transform).parameters.values()
-    asked = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.name not in module.CARD.needs
-    ]
-    assert set(asked) <= set(kit.EXAMPLES.get(name, {})), "add it to kit.EXAMPLES"
+@pytest.mark.parametrize("name", files())
+def test_cards_have_examples(name):
+    """The suite runs every method, with the arguments of its card's examples."""
+    known = inspect.signature(Spec(name).factory).parameters
+    assert set(Spec(name).card.examples) <= set(known)
+    assert kit.spec(name).required == [], "add it to CARD.examples"
 
 
 def test_a_method_is_written_and_read():

@@ -12,13 +12,13 @@ import pytest
 
 import models
 from decoding import Method, Spec, catalogue
+from decoding.conformance import kit
 from experiments.measurement import measured_row
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case
 from experiments.prompts import builtin_tasks
 from models.errors import MethodError
 from models.predictors import acceptance_predictor, exit_predictor
-from tests.conformance import kit
 
 TEMPERATURE, SEED, NEW = 0.8, 5, 24
 LENGTHS = (1, 5, 9, 17, 24, 31, 40, 48)  # of the prompts, ragged
@@ -32,7 +32,7 @@ WIDER = {"drafters/fspad": 2}  # a node's feature beside its token's embedding
 
 
 def spec(name: str) -> Spec:
-    return Spec(name, **OWN.get(name, kit.EXAMPLES.get(name, {})))
+    return kit.spec(name, **OWN.get(name, {}))
 
 
 def pairs() -> dict[str, Method]:

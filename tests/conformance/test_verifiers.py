@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base, catalogue, compose, noise, vocab
+from decoding.conformance import kit
 from decoding.loops import decode, engines
 from decoding.tree_building import child_sampling
 from models.errors import MethodError
 from models.synthetic import toy
 from tests import default_compiler, oracles
-from tests.conformance import kit
 from tests.decoding.test_vocab import two_kernels
 
 ROWS, CALLS, LENGTH = 4096, 6, 3
@@ -54,7 +54,7 @@ def method(
     return Method(
         Spec("drafters/model"),
         verifier=Spec(verifier),
-        topology=Spec(name, **own.get(name, kit.EXAMPLES.get(name, {})), draw=draw),
+        topology=kit.spec(name, **own.get(name, {}), draw=draw),
         transforms=under,
     )
 

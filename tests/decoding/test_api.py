@@ -10,10 +10,10 @@ import tokenizers
 
 import decoding
 from decoding import Method, Spec
+from decoding.conformance import kit
 from decoding.loops import decode, engines
 from models.errors import ConstraintError, DecodaxError, MethodError, PromptError
 from models.text import hf_tokenizer
-from tests.conformance import kit
 
 SELF = Method(Spec("drafters/oracle"), topology=kit.spec("topologies/chain"))
 

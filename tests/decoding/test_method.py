@@ -6,9 +6,9 @@ import pytest
 
 import decoding
 from decoding import Method, Spec, base, recipes
+from decoding.conformance import kit
 from decoding.loops import engines
 from models.errors import MethodError
-from tests.conformance import kit
 
 MINE = """
 import ml_collections

@@ -10,13 +10,13 @@ import pytest
 
 import decoding
 import models
+from decoding.conformance import kit
 from kernels import block_traffic
 from kernels.paged_tree_attention import api, reference
 from kernels.tree_attention import pallas_tpu
 from models import base, transformer
 from models.cache_layouts import kv_cache, paged
 from models.errors import ConfigError, PromptError
-from tests.conformance import kit
 from tests.kernels.cases import Case, device, distance, make, oracle, settings
 from tests.kernels.test_traffic import shape_of
 from tests.models import blocks, small

@@ -10,12 +10,12 @@ import pytest
 
 import decoding
 import models
+from decoding.conformance import kit
 from kernels import int4_packing
 from kernels.quantized_kv import api, codes, reference
 from models import base, transformer
 from models.cache_layouts import kv_cache, quantized
 from models.errors import ConfigError
-from tests.conformance import kit
 from tests.kernels.cases import distance
 from tests.models import blocks, small
 from tests.models.transformer import test_model

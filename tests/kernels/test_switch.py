@@ -9,11 +9,11 @@ import pytest
 
 import decoding
 import models
+from decoding.conformance import kit
 from kernels.tree_attention import layout
 from models import base, transformer
 from models.errors import ConfigError
 from models.transformer import cached_attention
-from tests.conformance import kit
 from tests.models import blocks, small
 from tests.models.transformer import test_model
 

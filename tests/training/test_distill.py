@@ -7,9 +7,9 @@ import pytest
 
 import decoding
 from decoding import Method
+from decoding.conformance import kit
 from decoding.loops import engines
 from models.errors import DataError
-from tests.conformance import kit
 from training import distill
 from training.data import text_corpus
 

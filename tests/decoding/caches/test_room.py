@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec
-from tests.conformance import kit
+from decoding.conformance import kit
 
 EVERY = 4
 SELF = Method(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base
+from decoding.conformance import kit as conformance
 from decoding.drafters import aded
 from decoding.text_lookup import suffix_array
 from models.errors import MethodError
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
 SMALL = {"iterations": 30, "depth": 3, "kept": 8, "successors": 3, "size": 64}

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding import Method, base, tree
+from decoding.conformance import kit as conformance
 from decoding.drafters import copyspec_model
 from decoding.tree_building import draft_model
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
 METHOD = conformance.cases()["copyspec_model-chain"]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from decoding import Method
+from decoding.conformance import kit
 from decoding.drafters import del_exit
 from models.errors import MethodError
 from models.synthetic import toy
-from tests.conformance import kit
 
 LAYERS, LENGTH = 4, 3
 FUNCTIONS, PARAMS = toy.model(kit.VOCAB, order=2, n_layers=LAYERS, eos=(kit.EOS,))

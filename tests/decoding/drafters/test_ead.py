@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, base
+from decoding.conformance import kit
 from decoding.drafters import ead
 from models.errors import MethodError
 from models.synthetic import toy
-from tests.conformance import kit
 
 WINDOW, TAU, DWELL = 3, 1.9, 4
 

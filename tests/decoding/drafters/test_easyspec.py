@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from decoding import Method
+from decoding.conformance import kit
 from decoding.drafters import easyspec
 from decoding.loops import decode
 from models import transformer
 from models.base import ALL, causal_block
 from models.errors import MethodError
-from tests.conformance import kit
 
 CONFIG = transformer.Config(
     vocab_size=kit.VOCAB,

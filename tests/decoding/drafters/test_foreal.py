@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, base
+from decoding.conformance import kit
 from decoding.drafters import foreal
 from models.errors import MethodError
 from models.synthetic import toy
-from tests.conformance import kit
 
 MARKS = "ce"
 ENDS = (2, 4)  # the tokens of those letters

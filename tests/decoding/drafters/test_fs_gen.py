@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, base
+from decoding.conformance import kit
 from decoding.drafters import fs_gen
 from models.errors import MethodError
 from models.synthetic import toy
-from tests.conformance import kit
 
 THRESHOLDS = {"confidence": 0.45, "margin": 0.1}
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, tree
+from decoding.conformance import kit as conformance
 from decoding.drafters import lookahead
 from models.errors import MethodError
 from models.synthetic import toy
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
 SMALL = {"ngram": 3, "window": 3, "guesses": 3}

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 
 from decoding import Method, base
+from decoding.conformance import kit
 from decoding.loops import decode
 from models.synthetic import toy
-from tests.conformance import kit
 
 METHOD = kit.cases()["model-static"]
 DRAFTER = kit.DRAFT  # whose law the drafts follow

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base, tree
+from decoding.conformance import kit as conformance
 from decoding.drafters import online_sd
 from decoding.topologies import chain
 from models.errors import MethodError
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
 V, W, K = 6, 3, 2

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 
 from decoding import Method, base
+from decoding.conformance import kit
 from decoding.loops import decode
 from models.synthetic import toy
-from tests.conformance import kit
 
 METHOD = kit.cases()["oracle-static"]
 DRAFTER = kit.TARGET  # whose law the drafts follow

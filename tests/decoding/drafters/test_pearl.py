@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from decoding import Method
+from decoding.conformance import kit
 from decoding.drafters import pearl
 from models.errors import MethodError
 from models.synthetic import toy
 from tests import oracles
-from tests.conformance import kit
 
 GAMMA = 3
 METHOD = Method(kit.spec("drafters/pearl", gamma=GAMMA), transforms=kit.COMMON)

@@ -1,8 +1,8 @@
 """Plain decoding: the root alone, one token a call."""
 
 from decoding import Method
+from decoding.conformance import kit as conformance
 from decoding.drafters import plain
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
 

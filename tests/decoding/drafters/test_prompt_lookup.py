@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec
+from decoding.conformance import kit as conformance
 from decoding.drafters import prompt_lookup
 from decoding.text_lookup import suffix_match
 from models.errors import MethodError
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from decoding import Method
+from decoding.conformance import kit as conformance
 from decoding.drafters import rapid
 from models.errors import MethodError
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
 CASE = conformance.cases()["rapid-chain"]

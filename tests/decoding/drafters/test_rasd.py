@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import pytest
 
 from decoding import Method, Spec, base
+from decoding.conformance import kit as conformance
 from decoding.drafters import rasd
 from decoding.topologies import static
 from decoding.tree_building import draft_model
 from models.errors import MethodError
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
 CASE = conformance.cases()["rasd-chain"]

@@ -1,6 +1,7 @@
 """REST: its suffix array, its search and its trie against Python's own sorting."""
 
 import collections
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +9,14 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec
+from decoding.conformance import kit as conformance
 from decoding.drafters import rest
 from decoding.text_lookup import suffix_array
 from experiments import datastore as command
 from models.errors import MethodError
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
-GOLDEN = conformance.EXAMPLES["drafters/rest"]["datastore"]
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "datastore"
 SMALL = {"choices": 6, "longest": 4, "hits": 40, "length": 3}
 # 3 texts of 4 letters, seed 0.
 TEXTS = np.random.default_rng(0).integers(0, 4, (3, 60)).tolist()
@@ -150,7 +151,7 @@ def test_the_golden_datastore_is_read_and_made_again(tmp_path):
     ]
     suffix_array.save(suffix_array.build(texts), tmp_path)
     for name in suffix_array.FILES:
-        golden = np.load(f"{GOLDEN}/{name}", allow_pickle=False)
+        golden = np.load(GOLDEN / name, allow_pickle=False)
         assert np.load(tmp_path / name).tolist() == golden.tolist()
 
 
@@ -191,4 +192,4 @@ def test_bad_arguments():
 
 
 def test_recipe_names_the_argument():
-    assert Spec("drafters/rest", datastore=GOLDEN).build({}).depth == 10
+    assert Spec("drafters/rest", datastore=str(GOLDEN)).build({}).depth == 10

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec
+from decoding.conformance import kit as conformance
 from decoding.drafters import s2d
 from decoding.topologies import chain
 from models import base, transformer
 from models.errors import MethodError
-from tests.conformance import kit as conformance
 
 V, TEXTS = 24, np.random.default_rng(0).integers(0, 24, (3, 9)).astype(np.int32)
 EXITS = (1, 3)

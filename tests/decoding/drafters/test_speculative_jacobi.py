@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from decoding import Method, base
+from decoding.conformance import kit
 from decoding.drafters import speculative_jacobi
 from models.errors import MethodError
 from models.synthetic import toy
 from tests import oracles
-from tests.conformance import kit
 from tests.decoding.drafters import kit as hands
 
 WINDOW = 4

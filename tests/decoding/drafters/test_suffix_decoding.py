@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base
+from decoding.conformance import kit as conformance
 from decoding.drafters import suffix_decoding
 from decoding.text_lookup import suffix_match
 from models.errors import MethodError
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
 SMALL = {"most": 5, "longest": 6, "pages": 0, "span": 8}

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from decoding import Method, base
+from decoding.conformance import kit
 from decoding.drafters import swift
 from decoding.tree_building import adaptive_chain
 from models.errors import MethodError
 from models.synthetic import toy
-from tests.conformance import kit
 
 LAYERS, CONTEXT = 6, 6
 FUNCTIONS, PARAMS = toy.model(kit.VOCAB, order=2, n_layers=LAYERS, eos=(kit.EOS,))

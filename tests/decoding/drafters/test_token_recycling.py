@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base
+from decoding.conformance import kit as conformance
 from decoding.drafters import token_recycling
 from decoding.tree_design import tree_shape
 from models.errors import MethodError
-from tests.conformance import kit as conformance
 from tests.decoding.drafters import kit
 
 METHOD = Method(Spec("drafters/token_recycling"))

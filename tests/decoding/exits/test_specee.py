@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base
+from decoding.conformance import kit
 from decoding.exits import specee
 from models.base import Block, Visibility, pack_bits
 from models.errors import ConfigError, MethodError
 from models.heads import eagle
 from models.predictors import exit_predictor
 from models.synthetic import toy
-from tests.conformance import kit
 
 V, LAYERS, K, STATIC, LAST, NEW = 8, 5, 6, (1,), 2, 20
 PROMPTS = [[1], [2, 3, 4], [5, 5, 0, 1, 6]]

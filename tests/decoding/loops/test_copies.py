@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec
+from decoding.conformance import kit
 from models import transformer
 from models.heads import eagle
 from models.predictors import exit_predictor
-from tests.conformance import kit
 
 SIZE = 512
 

@@ -10,9 +10,9 @@ import pytest
 
 import decoding
 from decoding import Method, base
+from decoding.conformance import kit
 from models.errors import PromptError
 from models.synthetic import toy
-from tests.conformance import kit
 
 AMATEUR, EXPERT = kit.model(2), kit.model(3)
 MODELS = {"amateur": AMATEUR, "expert": EXPERT}

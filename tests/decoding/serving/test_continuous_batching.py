@@ -9,13 +9,13 @@ import pytest
 
 import decoding
 from decoding import Method, compose
+from decoding.conformance import kit
 from decoding.loops import decode, engines
 from decoding.serving import continuous_batching
 from models import transformer
 from models.base import causal_block
 from models.cache_layouts import paged
 from models.errors import PromptError
-from tests.conformance import kit
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base, tree
+from decoding.conformance import kit as programs
 from decoding.loops import decode
 from decoding.topologies import hardware_aware
 from decoding.tree_building import draft_model
 from decoding.verifiers import recursive_rejection
 from models.base import Block, ModelOutput, Visibility
 from models.errors import MethodError
-from tests.conformance import kit as programs
 from tests.decoding.topologies import kit
 
 CHOICES = ((0,), (1,), (0, 0))  # prior values 1/2, 1/4, 1/4

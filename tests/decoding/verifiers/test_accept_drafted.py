@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from decoding import Method, base, tree
+from decoding.conformance import kit
 from decoding.verifiers import accept_drafted
-from tests.conformance import kit
 
 DRAFTS = jnp.array([[5, 6, 4]], jnp.int32)
 LOGITS = jax.nn.one_hot(jnp.array([0, 1, 2, 3]), 8)  # the best token at node i is i

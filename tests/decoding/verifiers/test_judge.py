@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base, tree
+from decoding.conformance import kit
 from decoding.verifiers import judge
 from models.errors import ConfigError, MethodError
 from models.predictors import judge_predictor
-from tests.conformance import kit
 
 V = 4
 # After node n the target says SAID[n]; states are one-hot in the node.

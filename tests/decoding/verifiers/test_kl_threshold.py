@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base, tree
+from decoding.conformance import kit
 from decoding.verifiers import kl_threshold
 from models.errors import MethodError
-from tests.conformance import kit
 
 P = np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]])
 Q = np.array([[0.4, 0.4, 0.2], [0.9, 0.05, 0.05], [0.1, 0.1, 0.8]])

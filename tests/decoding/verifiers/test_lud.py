@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base
+from decoding.conformance import kit
 from decoding.verifiers import lud
 from models.errors import MethodError
-from tests.conformance import kit
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

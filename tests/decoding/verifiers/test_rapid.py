@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, base, tree
+from decoding.conformance import kit
 from decoding.verifiers import rapid, rejection
 from models.errors import MethodError
 from tests import oracles
-from tests.conformance import kit
 
 # n = 10^5, seed 0; level 10^-4 a test, the planted faults are rejected at 10^-6.
 N = 100_000

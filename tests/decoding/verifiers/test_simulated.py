@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, tree
+from decoding.conformance import kit
 from decoding.verifiers import simulated
 from models.errors import MethodError
-from tests.conformance import kit
 
 GAMMA, ROWS, NEW, SIZE = 3, 1024, 40, 64
 

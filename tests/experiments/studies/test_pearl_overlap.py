@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from decoding.conformance import kit
 from experiments.measurement import machine
 from experiments.measurement.workbench import Bench, Case
 from experiments.recipes import settings
@@ -10,7 +11,6 @@ from experiments.reporting import report
 from experiments.run_folder import Store
 from experiments.studies import pearl_overlap
 from models.errors import ConfigError
-from tests.conformance import kit
 from tests.decoding.drafters.test_pearl import near
 from tests.training.runs.test_draft_head_run import corpus, small, small_target  # noqa: F401
 

@@ -10,11 +10,11 @@ import pytest
 import decoding
 import models
 from decoding import compose
+from decoding.conformance import kit
 from decoding.loops import engines, initial_state
 from models import base, transformer
 from models.cache_layouts import shared_prefix
 from models.errors import ConfigError
-from tests.conformance import kit
 from tests.models import blocks, small
 from tests.models.transformer import test_model
 

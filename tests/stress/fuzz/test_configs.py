@@ -14,10 +14,10 @@ import pytest
 from hypothesis import strategies as st
 
 from decoding import Method, compose
+from decoding.conformance import kit
 from experiments.launch import sweep
 from experiments.recipes import settings
 from models.errors import ConfigError
-from tests.conformance import kit
 from tests.stress.fuzz.survey import cases, survey
 
 ROOT = pathlib.Path(__file__).parents[3]

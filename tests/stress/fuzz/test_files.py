@@ -16,10 +16,10 @@ import pytest
 from flax import struct
 from hypothesis import strategies as st
 
+from decoding.conformance import kit
 from decoding.serving import prompt_set
 from experiments.prompts import question_files
 from models.errors import CheckpointError, DataError
-from tests.conformance import kit
 from tests.stress.fuzz.survey import cases, survey
 from training.data import conversations, documents, sources
 from training.loop import checkpoints

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec
+from decoding.conformance import kit
 from models import transformer
 from models.errors import ConfigError
 from models.heads import eagle
 from models.predictors import exit_predictor
-from tests.conformance import kit
 from tests.decoding.drafters import agreement
 from training.objectives.predictors import specee
 

@@ -1,25 +1,30 @@
-"""What the conformance tests share: toy models, examples of arguments, and runs.
+"""Toy models, the cases that contracts run on, and runs that can be looked into.
 
-`cases()` makes one method of every drafter (times every topology, where it takes one).
-A method file whose factory has required arguments gets an entry in `EXAMPLES`.
+`cases()` makes one method of every drafter (times every topology, where it takes one)
+and of every exit. Arguments are those of `CARD.examples`.
 
 Programs are few, because compiling them is what the suite costs: all models share one
 set of functions and differ in params, and all runs have 4 rows and the same buffers. Of
 every case there is one greedy program and one at temperature 0.8, both under `COMMON`.
 """
 
+import atexit
 import dataclasses
 import functools
-import pathlib
+import importlib
+import inspect
+import shutil
+import tempfile
 import types
+from collections.abc import Callable
 
 import jax
 import numpy as np
-import pytest
 
 import decoding
 from decoding import Method, Spec, base, catalogue, compose
 from decoding.loops import decode, engines
+from decoding.text_lookup import suffix_array
 from models.heads import (
     chimera,
     clover,
@@ -43,65 +48,6 @@ PROMPTS = (
     [int(t) for t in np.random.default_rng(0).integers(0, 7, 20)],
 )
 SMALL_TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
-
-# The toy model's greedy texts (tests/decoding/drafters/test_rest.py makes them again).
-DATASTORE = str(pathlib.Path(__file__).parent.parent / "golden" / "datastore")
-
-# Arguments where the defaults are absent or larger than a test needs.
-EXAMPLES = {
-    "topologies/chain": {"length": 3},
-    "topologies/static": {"choices": SMALL_TREE},
-    "topologies/specinfer": {"expansion": (2, 1, 1)},
-    "topologies/rsd_c": {"branching": (2, 1, 2)},
-    "topologies/rsd_s": {"width": 3, "depth": 3},
-    "topologies/sequoia": {"acceptance": (0.5, 0.2, 0.1), "budget": 7, "depth": 3},
-    "topologies/dyspec": {"nodes": 6, "depth": 3, "width": 3, "threshold": 0.05},
-    "topologies/eagle2": {"nodes": 7, "depth": 3, "top_k": 2},
-    "topologies/confidence_stop": {"length": 3, "threshold": 0.5},
-    "topologies/specdec_pp": {"length": 3, "least": 1, "blocks": 1, "threshold": 0.5},
-    "topologies/hardware_aware": {
-        "times": ((1, 1.0), (3, 1.1), (5, 1.5), (7, 1.6)),
-        "choices": SMALL_TREE,
-    },
-    "drafters/prompt_lookup": {"k": 4},
-    "drafters/copyspec": {"gamma": 2, "copy": 4},
-    "drafters/suffix_decoding": {"most": 4, "tree": True, "pages": 8, "span": 16},
-    "drafters/lookahead": {"ngram": 3, "window": 3, "guesses": 3},
-    "drafters/aded": {
-        "iterations": 12,
-        "depth": 3,
-        "kept": 6,
-        "successors": 4,
-        "size": 64,
-    },
-    "drafters/rest": {"datastore": DATASTORE, "choices": 8, "hits": 20, "length": 4},
-    "drafters/copyspec_model": {"gamma": 2, "copy": 4},
-    "drafters/rasd": {"branches": 2, "length": 4, "places": 4},
-    "drafters/rapid": {"chunk": 4, "kept": 12},
-    "drafters/ead": {"length": 3, "window": 2, "threshold": 2.0, "dwell": 2},
-    "drafters/foreal": {"length": 3, "lead": 2, "gate": 0.5, "terminators": "ce"},
-    "drafters/fs_gen": {"length": 3, "threshold": 0.4},
-    "drafters/pearl": {"gamma": 3},
-    "drafters/online_sd": {"places": 32, "window": 8, "best": 4},
-    "drafters/s2d": {"exits": (1,), "threshold": 0.5},
-    # At 1 the target is run as a whole, and the text is plain decoding's.
-    "exits/specee": {"static": (0,), "threshold": 1.0},
-    "drafters/speculative_jacobi": {"window": 4},
-    "drafters/del_exit": {"length": 4},
-    "drafters/swift": {"length": 4, "siblings": (1, 2, 2, 3), "nodes": 9, "context": 6},
-    "transforms/ban_tokens": {"bans": ((3, 4), (6,))},
-    "transforms/frequency_penalty": {"penalty": 0.5},
-    "transforms/logit_bias": {"bias": ((1, 0.5), (2, -0.5))},
-    "transforms/min_new_tokens": {"count": 5},
-    "transforms/min_p": {"p": 0.02},
-    "transforms/presence_penalty": {"penalty": 0.3},
-    "transforms/repetition_penalty": {"penalty": 1.2},
-    "transforms/temperature": {"temperature": 0.9},
-    "transforms/top_k": {"k": 6},
-    "transforms/top_p": {"p": 0.95},
-    "transforms/typical": {"mass": 0.95},
-    "constraints/regex": {"pattern": "(a|b|c[a-e]|d+|e|f)*"},
-}
 
 
 class Letters:
@@ -146,7 +92,21 @@ PARTS = {"vocab_size": VOCAB, "eos": (EOS,), "tokenizer": TARGET.tokenizer}
 
 
 def spec(name: str, **arguments) -> Spec:
-    return Spec(name, **{**EXAMPLES.get(name, {}), **arguments})
+    """A part with the arguments of its card's examples, and the toy's datastore."""
+    part = Spec(name)
+    known = inspect.signature(part.factory).parameters
+    files = {"datastore": datastore()} if "datastore" in known else {}
+    return Spec(name, **{**files, **part.card.examples, **arguments})
+
+
+@functools.cache
+def datastore() -> str:
+    """A datastore of the toy model's greedy texts, kept until the process ends."""
+    folder = tempfile.mkdtemp(prefix="decodax-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    texts = [[*p, *greedy_by_hand(TARGET.params, p, NEW)] for p in PROMPTS]
+    suffix_array.save(suffix_array.build(texts), folder)
+    return folder
 
 
 # What most programs run under: two transforms with a state, and one warper.
@@ -165,22 +125,8 @@ def transforms() -> tuple[Spec, ...]:
 KINDS = ("topologies/chain", "topologies/static", "topologies/eagle2")
 # Drafters that build on `model` meet the two that differ most.
 BUILT_ON_MODEL = ("topologies/chain", "topologies/eagle2")
-# Cases that differ from others in little (of heads, in arithmetic that their own tests
-# hold against whole texts): they run with `-m long`.
-RARE = (
-    "clover-static",
-    "copyspec_model-eagle2",
-    "easyspec-eagle2",
-    "fspad-eagle2",
-    "lud",
-    "model-confidence_stop",
-    "model-dyspec",
-    "model-hardware_aware",
-    "model-rsd_s",
-    "rapid-eagle2",
-    "rasd-eagle2",
-    "oracle-static",
-)
+# Heads meet the static tree, and these the tree that their papers grow.
+GROWING = ("drafters/eagle", "drafters/eagle3", "drafters/fspad")
 # Static trees by another name: their laws are tested, and their shapes.
 SHAPES = ("topologies/specinfer", "topologies/rsd_c", "topologies/sequoia")
 
@@ -192,34 +138,22 @@ def cases() -> dict[str, Method]:
     the `KINDS`, and drafters that join other drafts to the draft model's two of them.
     """
     every = tuple(t for t in catalogue.names("topologies") if t not in SHAPES)
-    met = {"drafters/model": every, "drafters/oracle": KINDS, **WITH_HEADS}
+    met = {"drafters/model": every, "drafters/oracle": KINDS}
+    met |= dict.fromkeys(GROWING, ("topologies/eagle2",))
     found = {}
     for name in catalogue.names("drafters"):
         short = name.split("/")[1]
         if "topology" not in Spec(name).card.needs:
             found[short] = Method(spec(name), transforms=COMMON)
             continue
-        for grown in met.get(name, BUILT_ON_MODEL):
+        is_head = Spec(name).card.family == "head"
+        usual = ("topologies/static",) if is_head else BUILT_ON_MODEL
+        for grown in met.get(name, usual):
             method = Method(spec(name), topology=spec(grown), transforms=COMMON)
             found[f"{short}-{grown.split('/')[1]}"] = method
     for name in catalogue.names("exits"):
         found[name.split("/")[1]] = Method(exit=spec(name), transforms=COMMON)
     return found
-
-
-# Drafters with heads meet one topology each: the tree that their paper has.
-WITH_HEADS = {
-    "drafters/medusa": ("topologies/static",),
-    "drafters/hydra": ("topologies/static",),
-    "drafters/eagle": ("topologies/eagle2",),
-    "drafters/eagle3": ("topologies/eagle2",),
-    "drafters/fspad": ("topologies/eagle2",),
-    "drafters/clover": ("topologies/static",),
-    "drafters/chimera": ("topologies/static",),
-    "drafters/falcon": ("topologies/static",),
-    "drafters/ppd": ("topologies/static",),
-    "drafters/hidden_transfer": ("topologies/static",),
-}
 
 
 @functools.cache
@@ -233,7 +167,8 @@ def heads_of(name: str, lm):
     key, config = jax.random.key(7), lm.config
     rows = jax.random.normal(key, (config.vocab_size, config.d_model))
     most = np.arange(1, config.vocab_size - 1)  # that EAGLE-3's draft can say
-    make = {
+    # Smaller than at their objectives' defaults, or used by a part of another name.
+    small: dict[str, Callable] = {
         "drafters/medusa": lambda: medusa.init(key, config, rows, 3),
         "drafters/hydra": lambda: hydra.init(key, config, rows, 3, True, True),
         "drafters/eagle": lambda: eagle.init(key, config),
@@ -246,26 +181,18 @@ def heads_of(name: str, lm):
         "drafters/ppd": lambda: ppd.init(key, lm.model, lm.params),
         "drafters/hidden_transfer": lambda: hidden_transfer.init(key, config),
         "exits/specee": lambda: eagle.init(key, config),
-    }[name]
-    params = jax.tree.map(np.asarray, jax.jit(make)())
+    }
+
+    def usual():
+        objective = importlib.import_module(f"training.objectives.heads.{short}")
+        return objective.init(key, lm.model, lm.params)
+
+    short = name.split("/")[1]
+    params = jax.tree.map(np.asarray, jax.jit(small.get(name, usual))())
     kept = {"kept": params.pop("kept")} if "kept" in params else {}
     rng = np.random.default_rng(7)
     stir = lambda x: np.float32(x + 0.3 * rng.normal(size=x.shape))
     return jax.tree.map(jax.numpy.asarray, {**jax.tree.map(stir, params), **kept})
-
-
-def each(cases: dict[str, Method]) -> list:
-    """The cases as parameters of a test; one worker runs all that are of one case."""
-    return [
-        pytest.param(
-            method,
-            id=name,
-            marks=(pytest.mark.xdist_group(name), pytest.mark.long)
-            if name in RARE
-            else pytest.mark.xdist_group(name),
-        )
-        for name, method in cases.items()
-    ]
 
 
 @functools.cache

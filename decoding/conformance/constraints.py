@@ -1,0 +1,48 @@
+"""What every constraint is held to, beside the contract of transforms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding import base
+from decoding.catalogue import Spec
+from decoding.conformance import kit, transforms
+from decoding.conformance.require import require
+
+TEXTS, STEPS = 8, 24
+
+
+def check(spec: Spec) -> None:
+    """Hold a constraint to all of this file.
+
+    Raises:
+        AssertionError: it breaks a property; the message names it.
+    """
+    constraint = kit.spec(spec.name, **spec.arguments).build(kit.PARTS)
+    transforms.walks(spec, constraint)
+    transforms.nodes_hold_replayed_states(spec, constraint)
+    never_strands(spec, constraint)
+
+
+def never_strands(spec: Spec, constraint: base.LogitsTransform) -> None:
+    """After every allowed text a token is allowed; logits do not change which."""
+    apply = jax.jit(constraint.apply)
+    step = None if constraint.advance is None else jax.jit(constraint.advance)
+    rng, forbids = np.random.default_rng(0), False
+    for text in range(TEXTS):
+        state = transforms.begin(constraint, text)
+        for i in range(STEPS):
+            masks = []
+            for seed in (i, i + STEPS):
+                logits, aux = transforms.inputs(constraint, seed)
+                masks.append(np.isfinite(apply(state, logits, aux)))
+            allowed = np.flatnonzero(masks[0])
+            require(len(allowed), spec, f"no token may follow after {i} allowed ones")
+            require((masks[0] == masks[1]).all(), spec, "logits change what is allowed")
+            forbids |= len(allowed) < kit.VOCAB
+            token = int(rng.choice(allowed))
+            if token == kit.EOS:
+                break
+            if step is not None:
+                state = step(state, jnp.int32(token), logits, aux)
+    require(forbids, spec, "it forbids nothing")

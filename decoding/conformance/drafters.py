@@ -1,0 +1,218 @@
+"""What every drafter, and every exit, owes the loop: the text, rows, ends and caches.
+
+A method that changes the text, such as a lossy exit, meets this with arguments under
+which it does not (`CARD.examples`).
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding.conformance import kit
+from decoding.conformance.require import require
+from decoding.loops import decode, engines
+from decoding.method import Method
+
+TEMPERATURES = (0.0, 0.8)
+SEEDS = (0, 5)
+ENDINGS = range(10, 22)  # seeds of toy models that end their texts
+
+
+def check(method: Method) -> None:
+    """Hold a method to all of this file.
+
+    Raises:
+        AssertionError: it breaks a property; the message names it.
+    """
+    for temperature in TEMPERATURES:
+        text_is_plain(method, temperature)
+    for contract in CONTRACT:
+        contract(method)
+
+
+def text_is_plain(method: Method, temperature: float) -> None:
+    """Greedily and coupled; `memory` changes the speed, never the text."""
+    for seed in SEEDS:
+        plain = kit.plain(method, temperature, seed=seed)
+        out = kit.generate(method, temperature, seed=seed)
+        require(out.tokens == plain, method, f"another text at T = {temperature}")
+        again = kit.generate(method, temperature, seed=seed, memory=out.memory)
+        require(again.tokens == plain, method, "memory changes the text")
+        require(again.stats.compile_seconds == 0, method, "memory compiles anew")
+
+
+def carry_is_a_fixed_point(method: Method) -> None:
+    """A round returns the state that it was given: structure, shapes, dtypes."""
+    run = kit.Run(method, 0.8)
+    state, program = run.start(), run.parts.program
+    one = lambda p, s: decode.round_(program, p, s)[0]
+    shapes = lambda s: jax.tree.map(lambda x: (x.shape, x.dtype), s)
+    before = shapes(jax.eval_shape(lambda s: s, state))
+    after = shapes(jax.eval_shape(one, run.params, state))
+    require(before == after, method, f"a round changes {before} to {after}")
+
+
+def compiled() -> int:
+    """Programs compiled so far in this process."""
+    return sum(len(d._compiled) for d in engines._ENGINES.values())
+
+
+def a_second_call_compiles_nothing(method: Method) -> None:
+    """Another temperature, seed, prompts and length are served by one program."""
+    kit.generate(method, 0.8)
+    before, prompts = compiled(), [[5, 4], [1, 1, 1], [2], [3] * 7]
+    out = kit.generate(method, 0.7, seed=3, prompts=prompts, max_new_tokens=9)
+    require(compiled() == before, method, "a second call compiles")
+    require(out.stats.compile_seconds == 0, method, "a second call compiles")
+
+
+def moved(run: kit.Run, order: list[int], keys) -> list[tuple[list, list]]:
+    """Text and log-probabilities of requests `order`, in the order of `PROMPTS`."""
+    prompts = [kit.PROMPTS[i] for i in order]
+    state = run.advance(replace(run.start(prompts), key=keys))
+    texts, logprobs = kit.texts(state, prompts), np.asarray(state.logprobs)
+    spans = zip(prompts, logprobs, texts)
+    rows = [row[len(p) : len(p) + len(text)].tolist() for p, row, text in spans]
+    return [(texts[order.index(i)], rows[order.index(i)]) for i in sorted(order)]
+
+
+def a_request_does_not_see_its_row(method: Method) -> None:
+    """Every request in the next row, among other neighbours: the same to the bit."""
+    together = kit.generate(method, 0.8)
+    keys, order = engines.request_keys(0, len(kit.PROMPTS), 1), [3, 0, 1, 2]
+    texts = moved(kit.Run(method, 0.8), order, keys[np.array(order)])
+    same = texts == list(zip(together.tokens, together.logprobs))
+    require(same, method, "a text depends on its row")
+
+
+def a_row_alone_is_the_row_in_a_batch(method: Method) -> None:
+    """The same in a program of one row."""
+    together = kit.generate(method, 0.8)
+    keys, run = engines.request_keys(0, len(kit.PROMPTS), 1), kit.Run(method, 0.8)
+    for i in range(len(kit.PROMPTS)):
+        (row,) = moved(run, [i], keys[i : i + 1])
+        same = row == (together.tokens[i], together.logprobs[i])
+        require(same, method, "a text depends on the size of its batch")
+
+
+def a_round_is_the_same_without_jit(method: Method) -> None:
+    """Tokens, lengths and counters of one round."""
+    run = kit.Run(method, 0.8)
+    state = run.advance(run.start(), 3)
+    slow = decode.round_(run.parts.program, run.params, kit.copy(state))[0]
+    fast = run.advance(state, 1)
+    for name in ("tokens", "length", "counters"):
+        same = kit.same(getattr(slow, name), getattr(fast, name))
+        require(same, method, f"jit changes {name}")
+
+
+def pause(run: kit.Run, state: decode.DecodeState) -> decode.DecodeState:
+    """Row 0 sits finished through two rounds, and then goes on."""
+    state = run.advance(replace(state, done=state.done.at[0].set(True)), 2)
+    return run.advance(replace(state, done=state.done.at[0].set(False)))
+
+
+def a_finished_row_is_inert(method: Method) -> None:
+    """Rounds change nothing of it, and it may go on where it stopped."""
+    run = kit.Run(method, 0.8)
+    state = run.advance(run.start(), 3)
+    still = kit.copy(state)
+    paused = kit.texts(pause(run, kit.copy(state)))
+    require(paused == kit.texts(run.advance(state)), method, "a pause changes a text")
+
+    def counted(s: decode.DecodeState) -> tuple:
+        counters = jax.tree.map(lambda x: x[0], s.counters)
+        return s.tokens[0], s.length[0], s.origin[0], counters
+
+    stopped = replace(still, done=still.done.at[0].set(True))
+    before = kit.copy(counted(stopped))
+    same = kit.same(counted(run.advance(stopped, 2)), before)
+    require(same, method, "a finished row is written to")
+
+
+def learned(run: kit.Run) -> bool:
+    """Whether a round in which every row is finished changes what is shared."""
+    state = run.start()
+    state = replace(state, done=jnp.ones_like(state.done))
+    before = jax.device_get(state.drafter.shared)
+    rows = len(kit.PROMPTS)
+    state = run.engine.advance(run.params, state, rounds=1, free=rows + 1)
+    return not kit.same(state.drafter.shared, before)
+
+
+def a_finished_row_teaches_nothing(method: Method) -> None:
+    """`observe` leaves `shared` alone where no row is active."""
+    require(not learned(kit.Run(method, 0.8)), method, "finished rows write to shared")
+
+
+def limits_cut_at_every_offset(method: Method) -> None:
+    """Greedy texts of 1 to 9 tokens are the beginnings of the long one."""
+    whole = kit.plain(method, 0.0)
+    for new in range(1, 10):
+        out = kit.generate(method, 0.0, max_new_tokens=new)
+        cut = out.tokens == [text[:new] for text in whole]
+        require(cut, method, f"a limit of {new} gives another text")
+        counts = out.stats.new_tokens.tolist()
+        require(counts == [new] * len(whole), method, f"{counts} tokens of {new}")
+
+
+def ends(method: Method, seed: int) -> tuple[list, list, list]:
+    """Texts, plain texts, and the depth of the draft that ended each text."""
+    lm = kit.model(seed, 1.0)
+    out = kit.generate(method, 0.0, lm=lm, draft=lm)
+    cut = [o[-1] for t, o in zip(out.tokens, out.origin) if t[-1] == kit.EOS]
+    return out.tokens, kit.plain(method, 0.0, lm=lm), cut
+
+
+def eos_cuts_at_every_offset(method: Method) -> None:
+    """Texts that end inside an accepted path are plain's, EOS included."""
+    met = set()
+    for seed in ENDINGS:
+        texts, plain, cut = ends(method, seed)
+        require(texts == plain, method, "a text that ends is another")
+        met |= set(cut)
+    if method.drafter == kit.spec("drafters/oracle"):
+        depth = kit.Run(method).parts.program.drafter.depth
+        require(met == set(range(depth + 1)), method, f"EOS at depths {met} alone")
+
+
+def committed(state: decode.DecodeState) -> list:
+    """The target's committed slots, row by row."""
+    cache = jax.device_get(state.caches["target"])
+    rows = []
+    for i, length in enumerate(cache.length):
+        layers = [(x.token[i, :length], x.pos[i, :length]) for x in cache.layers]
+        rows.append([int(length), cache.pos[i, :length].tolist()])
+        rows[-1] += [[t.tolist(), p.tolist()] for t, p in layers]
+    return rows
+
+
+def prefilled(run: kit.Run, state: decode.DecodeState) -> list:
+    """The cache of a fresh start from the committed tokens."""
+    tokens, length = np.asarray(state.tokens), np.asarray(state.length)
+    return committed(run.start([t[:n].tolist() for t, n in zip(tokens, length)]))
+
+
+def the_cache_is_that_of_a_fresh_prefill(method: Method) -> None:
+    """After four rounds: tokens, positions and length of every layer."""
+    run = kit.Run(method, 0.8)
+    state = run.advance(run.start(), 4)
+    same = committed(state) == prefilled(run, state)
+    require(same, method, "rounds leave another cache than a prefill")
+
+
+CONTRACT = (
+    carry_is_a_fixed_point,
+    a_second_call_compiles_nothing,
+    a_request_does_not_see_its_row,
+    a_finished_row_is_inert,
+    a_finished_row_teaches_nothing,
+    limits_cut_at_every_offset,
+    eos_cuts_at_every_offset,
+    the_cache_is_that_of_a_fresh_prefill,
+)
+# Without jit every operation is compiled by itself, and a batch of one has programs of
+# its own: some ten seconds a method.
+SLOW = (a_round_is_the_same_without_jit, a_row_alone_is_the_row_in_a_batch)

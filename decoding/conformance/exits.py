@@ -1,0 +1,37 @@
+"""What every exit is held to."""
+
+from decoding.catalogue import Spec
+from decoding.conformance import kit
+from decoding.conformance.require import require
+from decoding.method import Method
+from models.errors import MethodError
+
+
+def check(spec: Spec) -> None:
+    """Hold an exit to all of this file.
+
+    Raises:
+        AssertionError: it breaks a property; the message names it.
+    """
+    part = kit.spec(spec.name, **spec.arguments)
+    plain = kit.Run(Method(exit=part))
+    wide = Method(kit.spec("drafters/prompt_lookup"), exit=part)
+    if plain.parts.program.exit.path_pure:
+        drafts_keep_the_text(spec, kit.Run(wide), plain)
+    else:
+        wider_blocks_are_refused(spec, wide)
+
+
+def drafts_keep_the_text(spec: Spec, drafted: kit.Run, plain: kit.Run) -> None:
+    """A draft's text is plain decoding's under the same exit."""
+    same = drafted.texts() == plain.texts()
+    require(same, spec, "a draft changes the text, and it is path_pure")
+
+
+def wider_blocks_are_refused(spec: Spec, wide: Method) -> None:
+    """An exit that is not path_pure serves blocks of one node."""
+    try:
+        kit.Run(wide, beside=kit.models(wide))
+    except MethodError:
+        return
+    require(False, spec, "not path_pure, and a wider draft is taken")

@@ -1,0 +1,75 @@
+"""What every topology is held to: trees that the loop and the verifiers can trust."""
+
+import jax
+import numpy as np
+
+from decoding import base
+from decoding.catalogue import Spec
+from decoding.conformance import kit
+from decoding.conformance.require import require
+from decoding.loops import decode
+from decoding.method import Method
+
+TEMPERATURE = 0.9
+
+
+def check(spec: Spec) -> None:
+    """Hold a topology to all of this file, under the draw that its card names first.
+
+    Raises:
+        AssertionError: it breaks a property; the message names it.
+    """
+    drafter, nodes = grown(spec)
+    is_a_tree(spec, drafter, nodes)
+    siblings_differ(spec, nodes)
+
+
+def grown(spec: Spec) -> tuple[base.Drafter, base.TokenTree]:
+    """The trees of a round of the toy's draft model, a row a prompt."""
+    topology = kit.spec(spec.name, **spec.arguments)
+    run = kit.Run(Method(kit.spec("drafters/model"), topology=topology), TEMPERATURE)
+    program, state = run.parts.program, run.start()
+
+    @jax.jit
+    def draft(params, state):
+        ctx = decode.context(program, params, state)
+        return program.drafter.draft(state.key, ctx, state.drafter)[0]
+
+    return program.drafter, jax.device_get(draft(run.params, state))
+
+
+def is_a_tree(spec: Spec, drafter: base.Drafter, nodes: base.TokenTree) -> None:
+    """Sizes, kinds, parents before children, a depth within bounds, known tokens."""
+    rows, size = nodes.tokens.shape
+    require(size == drafter.nodes, spec, f"{size} nodes and {drafter.nodes} declared")
+    require(nodes.depth == drafter.depth, spec, f"its depth is not {drafter.depth}")
+    for row in range(rows):
+        parents, kind = nodes.parents[row], nodes.kind[row]
+        require(parents[0] == -1, spec, "node 0 has a parent: it is the root")
+        require(kind[0] == base.CANDIDATE, spec, "the root is no CANDIDATE")
+        require((kind[1:] == base.CANDIDATE).any(), spec, "it drafts nothing")
+        depth = np.zeros(size, int)
+        for i in range(1, size):
+            if kind[i] == base.PAD:
+                continue
+            parent = int(parents[i])
+            require(0 <= parent < i, spec, f"node {i} has the parent {parent}")
+            require(kind[parent] != base.PAD, spec, f"the parent of {i} is padding")
+            depth[i] = depth[parent] + 1
+            known = 0 <= nodes.tokens[row, i] < kit.VOCAB
+            require(known, spec, f"node {i} has the token {nodes.tokens[row, i]}")
+        require(depth.max() <= nodes.depth, spec, f"a node at depth {depth.max()}")
+        if nodes.linear:
+            line = parents == np.arange(size) - 1
+            require(line[kind != base.PAD].all(), spec, "linear, and it forks")
+
+
+def siblings_differ(spec: Spec, nodes: base.TokenTree) -> None:
+    """Siblings have different tokens, except those drawn with replacement."""
+    if nodes.draw == base.IID:
+        return
+    for row in range(len(nodes.tokens)):
+        live = nodes.kind[row] == base.CANDIDATE
+        pairs = np.stack([nodes.parents[row], nodes.tokens[row]], 1)[1:][live[1:]]
+        different = len(np.unique(pairs, axis=0)) == len(pairs)
+        require(different, spec, f"siblings repeat a token under {nodes.draw!r}")

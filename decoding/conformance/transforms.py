@@ -1,0 +1,121 @@
+"""What every logits transform is held to."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding import base, tree
+from decoding.catalogue import Spec
+from decoding.conformance import kit
+from decoding.conformance.require import require
+
+STEPS = 12  # tokens of a random text
+# Node i's parent: a trunk, siblings, cousins.
+PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5, 6)
+
+
+def check(spec: Spec) -> None:
+    """Hold a transform to all of this file.
+
+    Raises:
+        AssertionError: it breaks a property; the message names it.
+    """
+    transform = kit.spec(spec.name, **spec.arguments).build(kit.PARTS)
+    walks(spec, transform)
+    nodes_hold_replayed_states(spec, transform)
+    numbers_share_a_program(spec)
+
+
+def inputs(transform: base.LogitsTransform, seed: int, *shape: int):
+    """Random logits float32[*shape, V] and those of the streams that it reads."""
+    rng = np.random.default_rng(seed)
+    draw = lambda: jnp.asarray(rng.normal(size=(*shape, kit.VOCAB)) * 2, jnp.float32)
+    return draw(), {name: draw() for name in transform.streams}
+
+
+def begin(transform: base.LogitsTransform, seed: int = 0) -> base.State:
+    """The state of one row after a prompt of three tokens."""
+    prompt = np.random.default_rng(seed).integers(0, kit.EOS, 8)
+    return transform.init(jnp.asarray(prompt, jnp.int32), jnp.int32(3))
+
+
+def walks(spec: Spec, transform: base.LogitsTransform) -> None:
+    """Along random texts: shapes, dtypes, an allowed token at each step, jit as eager.
+
+    A token that is impossible already stays so, unless nothing else is left.
+    """
+    apply, advance = jax.jit(transform.apply), transform.advance
+    step = None if advance is None else jax.jit(advance)
+    rng, state = np.random.default_rng(1), begin(transform)
+    shapes = jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), state)
+    for i in range(STEPS):
+        logits, aux = inputs(transform, i)
+        new = apply(state, logits, aux)
+        require(
+            (new.shape, new.dtype) == (logits.shape, logits.dtype),
+            spec,
+            f"apply returns {new.dtype}{new.shape} of {logits.dtype}{logits.shape}",
+        )
+        eager = transform.apply(state, logits, aux)
+        require(np.allclose(new, eager, rtol=1e-5), spec, "jit changes apply")
+        require(not np.isnan(new).any(), spec, "apply returns NaN")
+        allowed = np.flatnonzero(np.asarray(new) > -np.inf)
+        require(len(allowed), spec, "apply forbids every token")
+        kept = int(allowed[0])
+        banned = jnp.full_like(logits, -jnp.inf).at[kept].set(logits[kept])
+        again = np.asarray(apply(state, banned, dict.fromkeys(aux, banned)))
+        require(np.isfinite(again[kept]), spec, "the one token left is forbidden")
+        back = np.isfinite(np.delete(again, kept)).any()
+        require(not back, spec, "an impossible token becomes possible")
+        if step is not None:
+            state = step(state, jnp.int32(rng.choice(allowed)), logits, aux)
+            after = jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), state)
+            require(after == shapes, spec, f"advance changes {shapes} to {after}")
+
+
+def nodes_hold_replayed_states(
+    spec: Spec, transform: base.LogitsTransform, node_states=tree.node_states
+) -> None:
+    """The state at a tree's node is that after its path, bit for bit.
+
+    `node_states` may be replaced, to plant a fault.
+    """
+    rng, size = np.random.default_rng(2), len(PARENTS)
+    tokens = jnp.asarray(rng.integers(0, kit.EOS, (1, size)), jnp.int32)
+    logits, aux = inputs(transform, 3, 1, size)
+    nodes = base.TokenTree(
+        tokens,
+        jnp.asarray(PARENTS, jnp.int32)[None],
+        jnp.full((1, size), base.CANDIDATE),
+        depth=size - 1,
+    )
+    start = begin(transform)
+    rows = base.State(jax.tree.map(lambda x: x[None], start.row), start.shared)
+    states = jax.jit(lambda *a: node_states(transform, *a))(rows, nodes, logits, aux)
+    if transform.advance is None:
+        return
+    step = jax.jit(transform.advance)
+    at = {0: start}
+    for node, parent in enumerate(PARENTS[1:], 1):
+        streams = {name: x[0, parent] for name, x in aux.items()}
+        at[node] = step(at[parent], tokens[0, node], logits[0, parent], streams)
+        row = jax.tree.map(lambda x, node=node: x[0, node], states.row)
+        require(kit.same(row, at[node].row), spec, f"node {node} has another state")
+
+
+def numbers_share_a_program(spec: Spec) -> None:
+    """Arguments in `CARD.data` are in the state alone: `apply` is traced the same."""
+    part = kit.spec(spec.name, **spec.arguments)
+    jaxprs = set()
+    for scale in (1.0, 0.5):
+        numbers = {
+            name: type(value)(value * scale)
+            for name, value in part.arguments.items()
+            if name in part.card.data and type(value) in (int, float)
+        }
+        transform = kit.spec(spec.name, **{**part.arguments, **numbers}).build(
+            kit.PARTS
+        )
+        logits, aux = inputs(transform, 4)
+        jaxprs.add(str(jax.make_jaxpr(transform.apply)(begin(transform), logits, aux)))
+    require(len(jaxprs) == 1, spec, f"a number of {part.card.data} shapes the program")
