@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import oracles
+from decoding.conformance import laws
 
 HEAD = (
     "| verifier | draws | topology, or planted fault | n | chi-square | df | p | due |"
@@ -27,7 +27,7 @@ def law_table(record_property):
     """`(parts, counts, law, due) -> p`: a chi-square test, and a row of the table."""
 
     def add(parts, counts, law, due: str) -> float:
-        statistic, freedom, p = oracles.held_against(counts, law)
+        statistic, freedom, p = laws.held_against(counts, law)
         names = [part.split("/")[-1] for part in parts]
         n, found = f"{int(counts.sum()):,}", [f"{statistic:.1f}", freedom, f"{p:.2g}"]
         cells = [*names, n, *found, due]

@@ -14,21 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, base, catalogue, compose, noise, vocab
-from decoding.conformance import kit
+from decoding import Spec, base, catalogue, compose, noise, vocab
+from decoding.conformance import kit, laws, verifiers
 from decoding.loops import decode, engines
 from decoding.tree_building import child_sampling
 from models.errors import MethodError
-from models.synthetic import toy
-from tests import default_compiler, oracles
+from tests import default_compiler
 from tests.decoding.test_vocab import two_kernels
-
-ROWS, CALLS, LENGTH = 4096, 6, 3
-N = ROWS * CALLS
-TEMPERATURE, TOP, NUCLEUS = 0.9, 3, 0.95
-PROMPT = [1, 2]
-TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0))
-TARGET, DRAFT = kit.model(0, vocab=4), kit.model(1, vocab=4)
 
 
 def lossless(name: str) -> bool:
@@ -38,28 +30,6 @@ def lossless(name: str) -> bool:
 VERIFIERS = [n for n in catalogue.names("verifiers") if lossless(n)]
 
 
-TOP_K, TOP_P = Spec("transforms/top_k", k=TOP), Spec("transforms/top_p", p=NUCLEUS)
-
-
-def method(
-    verifier: str,
-    draw: str,
-    topology: str | None = None,
-    under: tuple[Spec, ...] = (TOP_K,),
-) -> Method:
-    """Model drafts through `verifier`; by default a tree where it takes one."""
-    first = "topologies/chain" if verifier in CHAINS else "topologies/static"
-    name = topology or first
-    own = {"topologies/chain": {"length": 2}, "topologies/static": {"choices": TREE}}
-    return Method(
-        Spec("drafters/model"),
-        verifier=Spec(verifier),
-        topology=kit.spec(name, **own.get(name, {}), draw=draw),
-        transforms=under,
-    )
-
-
-CHAINS = ("verifiers/rejection", "verifiers/rapid")  # one draft a node
 BASIC = ("topologies/chain", "topologies/static")
 EVERY = [(v, d, None) for v in VERIFIERS for d in Spec(v).build({}).draws]
 GROWN = [
@@ -70,64 +40,39 @@ GROWN = [
 LEVEL = 1e-3 / len(EVERY + GROWN + EVERY)
 
 
-def warm(logits: np.ndarray, context: list[int]) -> np.ndarray:
-    return logits / TEMPERATURE
-
-
-def top_k(logits: np.ndarray, context: list[int]) -> np.ndarray:
-    logits = logits / TEMPERATURE
-    return np.where(logits >= np.sort(logits)[-TOP], logits, -np.inf)
-
-
-def top_p(logits: np.ndarray, context: list[int]) -> np.ndarray:
-    logits = logits / TEMPERATURE
-    p = np.exp(logits) / np.exp(logits).sum()
-    above = (p * (p > p[:, None])).sum(1)  # the mass of what is likelier
-    return np.where(above < NUCLEUS, logits, -np.inf)
-
-
-LAW, UNDER_TOP_P, WARM = (
-    toy.sequence_law(TARGET.params, PROMPT, LENGTH, warp)
-    for warp in (top_k, top_p, warm)
-)
-
-
-def sample(run: kit.Run, calls: int = CALLS) -> np.ndarray:
-    """Counts [V] * LENGTH of the first tokens of `calls` x ROWS texts."""
-    counts = np.zeros((4,) * LENGTH, np.int64)
-    for seed in range(calls):
-        state = run.start([PROMPT], new=LENGTH, n=ROWS, seed=seed, size=16)
-        tokens = np.asarray(run.advance(state).tokens)[:, len(PROMPT) :][:, :LENGTH]
-        np.add.at(counts, tuple(tokens.T), 1)
-    return counts
-
-
-def a_run(name: str, draw: str, topology=None, under=(TOP_K,), /, **changes) -> kit.Run:
-    """A run whose prefill is narrow, as suits 4096 rows and prompts of 2 tokens."""
-    chosen = method(name, draw, topology, under)
-    run = kit.Run(chosen, TEMPERATURE, lm=TARGET, draft=DRAFT)
-    return run.alter(chunk=2, **changes)
-
-
 @pytest.mark.parametrize(("verifier", "draw", "topology"), EVERY + GROWN)
 def test_law_of_the_first_tokens(verifier, draw, topology):
-    run = a_run(verifier, draw, topology)
-    assert oracles.chi_square(sample(run), LAW) > LEVEL
+    run = verifiers.a_run(verifier, draw, topology)
+    assert laws.chi_square(verifiers.sample(run), verifiers.LAW) > LEVEL
     if topology is None and draw == run.parts.program.verifier.draws[0] != base.POINT:
         perfect(run)
 
 
 @pytest.mark.parametrize(("verifier", "draw"), [case[:2] for case in EVERY])
 def test_law_without_transforms(verifier, draw):
-    assert oracles.chi_square(sample(a_run(verifier, draw, None, ())), WARM) > LEVEL
+    assert (
+        laws.chi_square(
+            verifiers.sample(verifiers.a_run(verifier, draw, None, ())), verifiers.WARM
+        )
+        > LEVEL
+    )
 
 
 def rounded_fits() -> dict[str, float]:
     """P-values of independent drafts, with our arg-max and with one in two kernels."""
     case = ("verifiers/recursive_rejection", base.IID, None, ())
-    found = {"ours": oracles.chi_square(sample(a_run(*case)), WARM)}
+    found = {
+        "ours": laws.chi_square(
+            verifiers.sample(verifiers.a_run(*case)), verifiers.WARM
+        )
+    }
     vocab.argmax = two_kernels
-    return {**found, "planted": oracles.chi_square(sample(a_run(*case)), WARM)}
+    return {
+        **found,
+        "planted": laws.chi_square(
+            verifiers.sample(verifiers.a_run(*case)), verifiers.WARM
+        ),
+    }
 
 
 def test_law_however_it_is_rounded():
@@ -139,9 +84,11 @@ def test_law_however_it_is_rounded():
 
 def perfect(run: kit.Run) -> None:
     """Drafts from the target's own law are all accepted (the same program serves)."""
-    run.params["draft"] = TARGET.params
+    run.params["draft"] = verifiers.TARGET.params
     depth = run.parts.program.drafter.depth
-    state = run.start([PROMPT], new=3 * (depth + 1), n=ROWS, size=16)
+    state = run.start(
+        [verifiers.PROMPT], new=3 * (depth + 1), n=verifiers.ROWS, size=16
+    )
     calls = np.asarray(run.advance(state).counters.target_calls)
     assert (calls == 3).all()
 
@@ -150,9 +97,9 @@ def perfect(run: kit.Run) -> None:
 @pytest.mark.parametrize(("verifier", "draw", "topology"), EVERY + GROWN)
 def test_law_of_two_million_texts(verifier, draw, topology, law_table):
     """n = 490 x 4096 > 2 x 10^6, seeds 0 .. 489, the same level."""
-    counts = sample(a_run(verifier, draw, topology), 490)
-    grown = topology or method(verifier, draw).topology.name
-    found = law_table((verifier, draw, grown), counts, LAW, f"> {LEVEL:.1g}")
+    counts = verifiers.sample(verifiers.a_run(verifier, draw, topology), 490)
+    grown = topology or verifiers.method(verifier, draw).topology.name
+    found = law_table((verifier, draw, grown), counts, verifiers.LAW, f"> {LEVEL:.1g}")
     assert found > LEVEL
 
 
@@ -161,18 +108,20 @@ def test_law_of_two_million_texts(verifier, draw, topology, law_table):
 def test_law_of_two_million_texts_under_top_p(verifier, law_table):
     """As many, with the verifier's first draw; planted: held against top-k's law."""
     draw = Spec(verifier).build({}).draws[0]
-    counts = sample(a_run(verifier, draw, None, (TOP_P,)), 490)
-    grown = method(verifier, draw).topology.name.split("/")[1]
+    counts = verifiers.sample(
+        verifiers.a_run(verifier, draw, None, (verifiers.TOP_P,)), 490
+    )
+    grown = verifiers.method(verifier, draw).topology.name.split("/")[1]
     parts = (verifier, draw, f"{grown}, top-p")
-    assert law_table(parts, counts, UNDER_TOP_P, f"> {LEVEL:.1g}") > LEVEL
-    assert oracles.chi_square(counts, LAW) < 1e-6
+    assert law_table(parts, counts, verifiers.UNDER_TOP_P, f"> {LEVEL:.1g}") > LEVEL
+    assert laws.chi_square(counts, verifiers.LAW) < 1e-6
 
 
 @pytest.mark.parametrize("topology", catalogue.names("topologies"))
 @pytest.mark.parametrize("verifier", catalogue.names("verifiers"))
 def test_a_topology_is_handed_a_draw_that_both_know(verifier, topology):
     """The verifier's favourite of those that the topology offers."""
-    bare = method(verifier, base.POINT, topology).topology
+    bare = verifiers.method(verifier, base.POINT, topology).topology
     spec = Spec(topology, **{k: v for k, v in bare.arguments.items() if k != "draw"})
     given, offered = Spec(verifier).build({}), spec.card.draws
     both = [draw for draw in given.draws if draw in offered]
@@ -189,9 +138,14 @@ def test_a_topology_is_handed_a_draw_that_both_know(verifier, topology):
 def test_draws_and_topologies(verifier, draw, topology):
     """A verifier takes the draws it names and refuses the others when it is traced."""
     accepts = Spec(verifier).build({}).draws
-    chosen = method(verifier, draw, topology)
+    chosen = verifiers.method(verifier, draw, topology)
     greedy = not lossless(verifier)
-    run = kit.Run(chosen, 0.0 if greedy else TEMPERATURE, lm=TARGET, draft=DRAFT)
+    run = kit.Run(
+        chosen,
+        0.0 if greedy else verifiers.TEMPERATURE,
+        lm=verifiers.TARGET,
+        draft=verifiers.DRAFT,
+    )
     program = run.parts.program
 
     def trace():
@@ -201,13 +155,17 @@ def test_draws_and_topologies(verifier, draw, topology):
         def round_(params):
             engine = engines.Engine(program)
             engine._call = lambda name, function, donate, params, state, *own: state
-            limits = [LENGTH + 2]
-            state = engine.start(params, run.parts, [PROMPT], limits, keys, 16)
+            limits = [verifiers.LENGTH + 2]
+            state = engine.start(
+                params, run.parts, [verifiers.PROMPT], limits, keys, 16
+            )
             return decode.round_(program, params, state)[0]
 
         return jax.eval_shape(round_, params)
 
-    if draw not in accepts or (verifier in CHAINS and topology != "topologies/chain"):
+    if draw not in accepts or (
+        verifier in verifiers.CHAINS and topology != "topologies/chain"
+    ):
         with pytest.raises(MethodError):
             trace()
     else:
@@ -252,7 +210,7 @@ def unwarped_bonus(monkeypatch, run):
     def verify(key, state, nodes, target):
         verdict = sound.verify(key, state, nodes, target)
         node = jnp.where(verdict.count > 0, verdict.path[verdict.count - 1], 0)
-        raw = target.logits[node] * TEMPERATURE * 0.5
+        raw = target.logits[node] * verifiers.TEMPERATURE * 0.5
         bonus = jax.random.categorical(jax.random.fold_in(key, 99), raw)
         full = verdict.count == nodes.depth
         return verdict.replace(
@@ -315,8 +273,13 @@ FAULTS = (
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
 def test_fault_bends_the_law(fault, monkeypatch, law_table):
     name = "verifiers/recursive_rejection"
-    sound = kit.Run(method(name, base.NO_REPLACE), TEMPERATURE, TARGET, DRAFT)
-    run = a_run(name, base.NO_REPLACE, **fault(monkeypatch, sound))
+    sound = kit.Run(
+        verifiers.method(name, base.NO_REPLACE),
+        verifiers.TEMPERATURE,
+        verifiers.TARGET,
+        verifiers.DRAFT,
+    )
+    run = verifiers.a_run(name, base.NO_REPLACE, **fault(monkeypatch, sound))
     planted = f"fault: {fault.__name__}"
     parts = (name, base.NO_REPLACE, planted)
-    assert law_table(parts, sample(run), LAW, "< 1e-6") < 1e-6
+    assert law_table(parts, verifiers.sample(run), verifiers.LAW, "< 1e-6") < 1e-6

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from decoding import Method
-from decoding.conformance import kit
+from decoding.conformance import kit, laws
 from decoding.drafters import pearl
 from models.errors import MethodError
 from models.synthetic import toy
-from tests import oracles
 
 GAMMA = 3
 METHOD = Method(kit.spec("drafters/pearl", gamma=GAMMA), transforms=kit.COMMON)
@@ -109,7 +108,7 @@ def counts(run: kit.Run) -> np.ndarray:
 
 
 def test_law_with_the_papers_coins():
-    assert oracles.chi_square(counts(sampled()), LAW) > 1e-3
+    assert laws.chi_square(counts(sampled()), LAW) > 1e-3
 
 
 def test_fault_laws_of_the_token_before():
@@ -123,7 +122,7 @@ def test_fault_laws_of_the_token_before():
         return after.replace(row=(cache, tail.replace(verified=tail.laws[:, :-1])))
 
     run.alter(drafter=sound._replace(observe=observe), chunk=2)
-    assert oracles.chi_square(counts(run), LAW) < 1e-6
+    assert laws.chi_square(counts(run), LAW) < 1e-6
 
 
 def test_critical_path():

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from decoding import Method, base
-from decoding.conformance import kit
+from decoding.conformance import kit, laws
 from decoding.drafters import speculative_jacobi
 from models.errors import MethodError
 from models.synthetic import toy
-from tests import oracles
 from tests.decoding.drafters import kit as hands
 
 WINDOW = 4
@@ -64,7 +63,7 @@ PAPER = {"verifier": kit.spec("verifiers/rejection")}
 def test_law_with_the_papers_coins(init):
     """Level 10^-3 over both cases (Bonferroni)."""
     run = kit.Run(method(init, **PAPER), 1.0, lm=TARGET).alter(chunk=2)
-    assert oracles.chi_square(counts(run), LAW) > 5e-4
+    assert laws.chi_square(counts(run), LAW) > 5e-4
 
 
 def test_fault_another_law_than_the_draw_s():
@@ -77,7 +76,7 @@ def test_fault_another_law_than_the_draw_s():
         return nodes.replace(logits=nodes.logits * 0), state, cache
 
     run.alter(chunk=2, drafter=sound._replace(draft=draft))
-    assert oracles.chi_square(counts(run), LAW) < 1e-6
+    assert laws.chi_square(counts(run), LAW) < 1e-6
 
 
 def test_fresh_positions_are_one_hot():

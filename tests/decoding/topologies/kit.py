@@ -15,10 +15,10 @@ import numpy as np
 from flax import struct
 
 from decoding import base, tree
+from decoding.conformance import laws
 from decoding.transforms import temperature
 from decoding.tree_building import grow
 from models.base import ModelOutput
-from tests import oracles
 
 V, LENGTH, T = 4, 3, 0.9
 N = 20_000  # rows of a law test; seed 0
@@ -121,7 +121,7 @@ def accepted_and_fit(topology, verifier, p=P, q=Q, params=None) -> tuple[float, 
     tokens, count = _texts(topology, verifier, p, raw(q), 0, params)
     counts = np.zeros((V,) * LENGTH, np.int64)
     np.add.at(counts, tuple(np.asarray(tokens).T), 1)
-    return float(count.mean()), oracles.chi_square(counts, LAW)
+    return float(count.mean()), laws.chi_square(counts, LAW)
 
 
 def paths(nodes: base.TokenTree, row: int = 0) -> list[tuple[int, ...]]:

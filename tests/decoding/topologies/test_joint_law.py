@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from decoding import Spec, base, catalogue, vocab
+from decoding.conformance import laws
 from decoding.tree_building import child_sampling, grow
 from models.predictors import acceptance_predictor
-from tests import default_compiler, oracles
+from tests import default_compiler
 from tests.decoding.test_vocab import two_kernels
 from tests.decoding.topologies import kit
 
@@ -64,7 +65,7 @@ def fit(name: str, draw: str) -> float:
 def law_of(token, children, there, draw: str) -> float:
     """The least p-value: of a node's token, and of each child given all before it."""
     counts = np.bincount(token, minlength=kit.V)
-    found = [oracles.chi_square(counts, kit.Q[0])]
+    found = [laws.chi_square(counts, kit.Q[0])]
     law = np.broadcast_to(kit.Q[:, None], (kit.V,) * 3).copy()
     if draw == base.NO_REPLACE:
         law[:, range(kit.V), range(kit.V)] = 0
@@ -76,7 +77,7 @@ def law_of(token, children, there, draw: str) -> float:
             counts = np.zeros(own.shape, np.int64)
             np.add.at(counts, path, 1)
             share = counts.sum(-1, keepdims=True) / counts.sum()
-            found.append(oracles.chi_square(counts, share * own))
+            found.append(laws.chi_square(counts, share * own))
     return min(found)
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from decoding import base
+from decoding.conformance import laws
 from decoding.topologies import rsd_s
 from decoding.verifiers import recursive_rejection
 from models.errors import MethodError
-from tests import oracles
 from tests.decoding.topologies import kit
 
 VERIFIER = recursive_rejection.verifier()
@@ -51,7 +51,7 @@ def test_the_sequences_are_a_sample_without_replacement():
     v = np.array([kit.value(p) for p in itertools.product(range(kit.V), repeat=2)])
     law = v[:, None] * v[None] / (1 - v[:, None])
     np.fill_diagonal(law, 0)
-    assert oracles.chi_square(pairs, law) > kit.LEVEL
+    assert laws.chi_square(pairs, law) > kit.LEVEL
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -97,7 +97,7 @@ def test_fault_independent_noise(monkeypatch):
     first = np.take_along_axis(tokens, parents[:, 3:4], 1)[:, 0]
     best = np.bincount(first * kit.V + tokens[:, 3], minlength=16)
     v = [kit.value(p) for p in itertools.product(range(kit.V), repeat=2)]
-    assert oracles.chi_square(best, np.array(v)) < kit.FAULT
+    assert laws.chi_square(best, np.array(v)) < kit.FAULT
 
 
 def test_bad_arguments():

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from decoding import base
+from decoding.conformance import laws
 from decoding.topologies import specinfer
 from decoding.verifiers import recursive_rejection, spectr
 from models.errors import MethodError
-from tests import oracles
 from tests.decoding.topologies import kit
 
 
@@ -24,7 +24,7 @@ def test_siblings_are_independent():
     pairs = np.zeros((kit.V, kit.V), np.int64)
     np.add.at(pairs, tuple(np.asarray(nodes.tokens[:, 1:]).T), 1)
     law = kit.Q[0][:, None] * kit.Q[0]
-    assert oracles.chi_square(pairs, law) > kit.LEVEL
+    assert laws.chi_square(pairs, law) > kit.LEVEL
 
 
 @pytest.mark.parametrize("verifier", [recursive_rejection, spectr])

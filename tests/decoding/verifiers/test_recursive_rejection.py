@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from decoding import base
+from decoding.conformance import laws
 from decoding.tree_building import child_sampling
 from decoding.verifiers import recursive_rejection
 from tests import oracles
@@ -30,7 +31,7 @@ def test_acceptance_of_every_sibling(draw):
     assert oracles.within(ranks.sum(), N, oracles.GOLDEN[draw][2])
     for count, chance in zip(ranks, expected):
         assert oracles.within(count, N, chance)
-    assert oracles.chi_square(tokens, oracles.P) > 1e-4
+    assert laws.chi_square(tokens, oracles.P) > 1e-4
 
 
 def test_point_siblings_are_accepted_with_their_mass():
@@ -38,7 +39,7 @@ def test_point_siblings_are_accepted_with_their_mass():
     verifier = recursive_rejection.verifier()
     tokens, ranks = oracles.simulate(verifier, base.POINT, 2, N)
     assert oracles.within(ranks[0], N, 0.05) and oracles.within(ranks[1], N, 0.15)
-    assert oracles.chi_square(tokens, oracles.P) > 1e-4
+    assert laws.chi_square(tokens, oracles.P) > 1e-4
 
 
 def test_it_stops_where_the_draft_has_no_more_tokens():
@@ -60,7 +61,7 @@ def test_it_stops_where_the_draft_has_no_more_tokens():
     keys = jax.random.split(jax.random.key(1), 20_000)
     tokens, node = jax.jit(jax.vmap(one))(keys)
     assert int(node.max()) <= 2
-    assert oracles.chi_square(np.bincount(tokens, minlength=4), p) > 1e-4
+    assert laws.chi_square(np.bincount(tokens, minlength=4), p) > 1e-4
 
 
 FAULTS = {
@@ -82,7 +83,7 @@ def test_fault_order_that_looks_at_the_token(name, monkeypatch):
     kept = 2 if name == "keep_the_best_of_three" else 3
     fresh = recursive_rejection.verifier()  # a new function: nothing is cached
     tokens, _ = oracles.simulate(fresh, base.NO_REPLACE, kept, N)
-    assert oracles.chi_square(tokens, oracles.P) < 1e-6
+    assert laws.chi_square(tokens, oracles.P) < 1e-6
 
 
 def test_fault_with_replacement_for_draws_without():
@@ -92,4 +93,4 @@ def test_fault_with_replacement_for_draws_without():
         return sound.verify(key, state, nodes.replace(draw=base.IID), target)
 
     tokens, _ = oracles.simulate(sound._replace(verify=verify), base.NO_REPLACE, 3, N)
-    assert oracles.chi_square(tokens, oracles.P) < 1e-6
+    assert laws.chi_square(tokens, oracles.P) < 1e-6

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from decoding import base, tree
+from decoding.conformance import laws
 from decoding.verifiers import rejection
 from models.errors import MethodError
 from tests import oracles
@@ -24,13 +25,13 @@ def test_closed_form_gives_the_golden_numbers():
 def test_acceptance_is_one_minus_the_distance(draw):
     tokens, ranks = oracles.simulate(rejection.verifier(), draw, 1, N)
     assert oracles.within(ranks.sum(), N, 0.5)
-    assert oracles.chi_square(tokens, oracles.P) > 1e-4
+    assert laws.chi_square(tokens, oracles.P) > 1e-4
 
 
 def test_a_point_draft_is_accepted_with_its_probability():
     tokens, ranks = oracles.simulate(rejection.verifier(), base.POINT, 1, N)
     assert oracles.within(ranks.sum(), N, 0.05)  # the arg-max of q is token 3
-    assert oracles.chi_square(tokens, oracles.P) > 1e-4
+    assert laws.chi_square(tokens, oracles.P) > 1e-4
 
 
 def test_the_draws_decide_by_hand():
@@ -75,4 +76,4 @@ def test_fault_resampling_from_p():
 
     faulty = sound._replace(verify=verify)
     tokens, _ = oracles.simulate(faulty, base.IID, 1, N)
-    assert oracles.chi_square(tokens, oracles.P) < 1e-6
+    assert laws.chi_square(tokens, oracles.P) < 1e-6

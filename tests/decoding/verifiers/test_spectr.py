@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from decoding import base
+from decoding.conformance import laws
 from decoding.theory import optimal_transport
 from decoding.verifiers import spectr
 from tests import oracles
@@ -28,7 +29,7 @@ def test_acceptance_and_law(k):
     assert (
         ranks.sum() / N <= optimal_transport.acceptance(oracles.P, oracles.Q, k) + 0.01
     )
-    assert oracles.chi_square(tokens, oracles.P) > 1e-4
+    assert laws.chi_square(tokens, oracles.P) > 1e-4
 
 
 SCALE = jax.jit(spectr.scale)
@@ -90,7 +91,7 @@ def test_padding_is_no_draft():
     verdict = run(keys)
     assert (verdict.count == 0).all()
     counts = np.bincount(verdict.token, minlength=4)
-    assert oracles.chi_square(counts, np.full(4, 0.25)) > 1e-4
+    assert laws.chi_square(counts, np.full(4, 0.25)) > 1e-4
 
 
 def faulty(monkeypatch, change):
@@ -102,13 +103,13 @@ def faulty(monkeypatch, change):
 def test_fault_no_lowering(monkeypatch):
     """Planted: each draft is accepted as if it were the only one (rho = 1)."""
     tokens, _ = faulty(monkeypatch, lambda rho, taken: (jnp.ones_like(rho), taken))
-    assert oracles.chi_square(tokens, oracles.P) < 1e-6
+    assert laws.chi_square(tokens, oracles.P) < 1e-6
 
 
 def test_fault_residual_of_one_draft(monkeypatch):
     """Planted: the residual takes away what one draft accepts, not what three do."""
     tokens, _ = faulty(monkeypatch, lambda rho, taken: (rho, jnp.ones_like(taken)))
-    assert oracles.chi_square(tokens, oracles.P) < 1e-6
+    assert laws.chi_square(tokens, oracles.P) < 1e-6
 
 
 def test_fault_duplicates_left_out():
@@ -122,4 +123,4 @@ def test_fault_duplicates_left_out():
         return sound.verify(key, state, nodes.replace(kind=kind), target)
 
     tokens, _ = oracles.simulate(sound._replace(verify=verify), base.IID, 3, N)
-    assert oracles.chi_square(tokens, oracles.P) < 1e-6
+    assert laws.chi_square(tokens, oracles.P) < 1e-6

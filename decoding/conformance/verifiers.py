@@ -1,0 +1,110 @@
+"""What every lossless verifier is held to: the law of the first tokens, enumerated.
+
+A draft model with other weights drafts for an exact table model of 4 tokens. The joint
+law of the first 3 tokens (64 cells) is enumerated in float64 and held against `N` texts
+by a chi-square test, at temperature 0.9 alone and under a transform, for every draw
+that the verifier lists. A token that cannot be fails at once.
+"""
+
+import numpy as np
+
+from decoding import base
+from decoding.catalogue import Spec
+from decoding.conformance import kit, laws
+from decoding.conformance.require import require
+from decoding.method import Method
+from models.synthetic import toy
+
+ROWS, CALLS, LENGTH = 4096, 6, 3
+N = ROWS * CALLS
+TEMPERATURE, TOP, NUCLEUS = 0.9, 3, 0.95
+PROMPT = [1, 2]
+TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0))
+TARGET, DRAFT = kit.model(0, vocab=4), kit.model(1, vocab=4)
+CHAINS = ("verifiers/rejection", "verifiers/rapid")  # one draft a node
+TOP_K, TOP_P = Spec("transforms/top_k", k=TOP), Spec("transforms/top_p", p=NUCLEUS)
+LEVEL = 1e-5  # a sound verifier of four draws fails once in ten thousand times
+
+
+def check(spec: Spec) -> None:
+    """Hold a verifier that declares `LAW` to the target's law, under all its draws.
+
+    Raises:
+        AssertionError: a law is another's; the message gives draw and p-value.
+    """
+    verifier = spec.build({})
+    if verifier.guarantee != base.LAW:
+        return
+    for draw in verifier.draws:
+        for under, law in ((TOP_K, LAW), (None, WARM)):
+            transforms = () if under is None else (under,)
+            counts = sample(a_run(spec.name, draw, None, transforms))
+            p = laws.chi_square(counts, law)
+            require(p > LEVEL, spec, f"another law of {draw} drafts, p = {p:.1e}")
+
+
+def method(
+    verifier: str,
+    draw: str,
+    topology: str | None = None,
+    under: tuple[Spec, ...] = (TOP_K,),
+) -> Method:
+    """Model drafts through `verifier`; by default a tree where it takes one."""
+    first = "topologies/chain" if verifier in CHAINS else "topologies/static"
+    name = topology or first
+    own: dict[str, dict] = {
+        "topologies/chain": {"length": 2},
+        "topologies/static": {"choices": TREE},
+    }
+    return Method(
+        Spec("drafters/model"),
+        verifier=Spec(verifier),
+        topology=kit.spec(name, **own.get(name, {}), draw=draw),
+        transforms=under,
+    )
+
+
+def warm(logits: np.ndarray, context: list[int]) -> np.ndarray:
+    return logits / TEMPERATURE
+
+
+def top_k(logits: np.ndarray, context: list[int]) -> np.ndarray:
+    logits = logits / TEMPERATURE
+    return np.where(logits >= np.sort(logits)[-TOP], logits, -np.inf)
+
+
+def top_p(logits: np.ndarray, context: list[int]) -> np.ndarray:
+    logits = logits / TEMPERATURE
+    p = np.exp(logits) / np.exp(logits).sum()
+    above = (p * (p > p[:, None])).sum(1)  # the mass of what is likelier
+    return np.where(above < NUCLEUS, logits, -np.inf)
+
+
+LAW, UNDER_TOP_P, WARM = (
+    toy.sequence_law(TARGET.params, PROMPT, LENGTH, warp)
+    for warp in (top_k, top_p, warm)
+)
+
+
+def sample(run: kit.Run, calls: int = CALLS) -> np.ndarray:
+    """Counts [V] * LENGTH of the first tokens of `calls` x ROWS texts."""
+    counts = np.zeros((4,) * LENGTH, np.int64)
+    for seed in range(calls):
+        state = run.start([PROMPT], new=LENGTH, n=ROWS, seed=seed, size=16)
+        tokens = np.asarray(run.advance(state).tokens)[:, len(PROMPT) :][:, :LENGTH]
+        np.add.at(counts, tuple(tokens.T), 1)
+    return counts
+
+
+def a_run(
+    name: str,
+    draw: str,
+    topology: str | None = None,
+    under: tuple[Spec, ...] = (TOP_K,),
+    /,
+    **changes,
+) -> kit.Run:
+    """A run whose prefill is narrow, as suits 4096 rows and prompts of 2 tokens."""
+    chosen = method(name, draw, topology, under)
+    run = kit.Run(chosen, TEMPERATURE, lm=TARGET, draft=DRAFT)
+    return run.alter(chunk=2, **changes)
