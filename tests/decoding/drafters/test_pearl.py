@@ -108,6 +108,7 @@ def counts(run: kit.Run) -> np.ndarray:
     return found
 
 
+@pytest.mark.long
 def test_law_with_the_papers_coins():
     assert oracles.chi_square(counts(sampled()), LAW) > 1e-3
 
