@@ -1,5 +1,6 @@
 """Compiled programs are kept between runs; long tests run when they are named."""
 
+import collections
 import ctypes
 import gc
 import itertools
@@ -55,6 +56,41 @@ def pytest_collection_modifyitems(config, items):
     long = [item for item in items if item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+_BEGUN = pytest.StashKey[float]()
+DEAREST = 20  # files that the summary names
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    item.stash[_BEGUN] = cpu_seconds()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Note what the test cost: processor time, which other work hardly changes."""
+    if call.when == "teardown":
+        spent = cpu_seconds() - item.stash.get(_BEGUN, cpu_seconds())
+        item.user_properties.append(("cpu", spent))
+    return (yield)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print the dearest files; CONTRIBUTING.md says what a method's tests may cost."""
+    files = collections.Counter()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if getattr(report, "when", None) == "teardown":
+            files[report.nodeid.split("::")[0]] += dict(report.user_properties)["cpu"]
+    terminalreporter.section("dearest files, in seconds of processor time")
+    terminalreporter.write_line(f"{sum(files.values()):8.1f}  all {len(files)} files")
+    for name, seconds in files.most_common(DEAREST):
+        terminalreporter.write_line(f"{seconds:8.1f}  {name}")
 
 
 MOST_MAPPINGS, MOST_BYTES = 30_000, 1.8 * 2**30

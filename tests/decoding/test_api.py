@@ -46,6 +46,7 @@ def test_a_stop_string_ends_a_text_where_it_begins(method, temperature):
     assert met >= 3
 
 
+@pytest.mark.long
 def test_of_several_stop_strings_the_first_to_end_counts():
     whole = [letters(t) for t in kit.generate(Method(), 0.8).tokens]
     stops = some_stops()[:3]
@@ -83,7 +84,11 @@ def test_programs_are_let_go_before_there_are_too_many(monkeypatch):
     assert engines.engine(parts[3]) is made[3]  # there: nothing more is let go
 
 
-@pytest.mark.parametrize("method", [Method(), SELF], ids=["plain", "self"])
+@pytest.mark.parametrize(
+    "method",
+    [Method(), pytest.param(SELF, marks=pytest.mark.long)],
+    ids=["plain", "self"],
+)
 def test_samples_of_a_prompt(method):
     """Sample 0 is the text of n = 1; a sample does not depend on how many there are."""
     one = kit.generate(method, 0.8)
@@ -153,7 +158,13 @@ def expected(method: Method) -> tuple[list[int], list[list[int]]]:
     return together[1][:4], texts
 
 
-@pytest.mark.parametrize("name", ["plain", "oracle-chain", "token_recycling"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *[pytest.param(n, marks=pytest.mark.long) for n in ("plain", "oracle-chain")],
+        "token_recycling",
+    ],
+)
 def test_a_request_admitted_late_gets_its_own_text(name):
     """Penalties, draft tables and noise are the request's; other rows go on unmoved."""
     method = kit.cases()[name]

@@ -81,7 +81,14 @@ LAYOUTS = {
 INT4 = pytest.param("int4", marks=pytest.mark.long)
 
 
-@pytest.mark.parametrize("layout", ["dense", "paged", "shared", INT4])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "dense",
+        *[pytest.param(x, marks=pytest.mark.long) for x in ("paged", "shared")],
+        INT4,
+    ],
+)
 def test_a_decoding_loop_copies_no_cache(layout, monkeypatch):
     """Two layers of 8B's attention, 64 nodes, 8k slots; every round commits a path.
 

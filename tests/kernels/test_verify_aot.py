@@ -45,6 +45,7 @@ def test_compiles_within_the_chips_memory(case):
     check(*case)
 
 
+@pytest.mark.long
 def test_too_much_memory_is_refused(monkeypatch):
     """Planted: steps of eight times as many logits as there is room for on a v4."""
     monkeypatch.setattr(tiling, "STEP", 2**21)

@@ -51,6 +51,7 @@ def check(curves: dict[str, list[float]]) -> None:
         assert (off < 1e-5) != mesh.startswith("fault"), (mesh, off)
 
 
+@pytest.mark.long
 def test_drafts_and_predictors_learn_the_same_on_a_mesh(tmp_path):
     """Raw text, the target's text and laws, and what it accepts; on all three axes."""
     found = ran("drafted.py", str(tmp_path))

@@ -90,7 +90,7 @@ def layer(name: str) -> dict[str, int]:
     "name",
     [
         "hydra_llama3_8b",
-        "eagle3_llama3_70b",
+        pytest.param("eagle3_llama3_70b", marks=pytest.mark.long),
         pytest.param("fastdraft_1b", marks=pytest.mark.long),
     ],
 )

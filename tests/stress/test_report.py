@@ -1,8 +1,11 @@
 """The report on reliability: its parts, what it keeps, and what it calls wrong."""
 
+import pytest
+
 from tests.stress import kill_and_resume, report
 
 
+@pytest.mark.long
 def test_report(tmp_path, monkeypatch):
     asked = []
 

@@ -65,6 +65,7 @@ def test_a_killed_run_goes_on_with_the_same_bytes(whole, tmp_path, monkeypatch):
     assert write(path) == 0
 
 
+@pytest.mark.long
 def test_bytes_depend_on_neither_batch_nor_method(whole, tmp_path):
     assert write(tmp_path / "a.jsonl", batch=4) == len(PROMPTS)
     assert (tmp_path / "a.jsonl").read_bytes() == whole

@@ -185,6 +185,7 @@ def test_repetition_raises_the_rank():
     assert max(weights(table, 1, 2), key=weights(table, 1, 2).get) == 6
 
 
+@pytest.mark.long
 def test_memory_lasts():
     """A text told again takes fewer calls; so does one after a corpus of it."""
     method = Method(Spec("drafters/aded", **SMALL))

@@ -47,6 +47,7 @@ def test_fault_states_one_late(monkeypatch):
     assert not run.agrees()
 
 
+@pytest.mark.long
 def test_fault_bigrams(monkeypatch):
     """Planted: in the loop the first of the three tokens is forgotten."""
     run = loop()

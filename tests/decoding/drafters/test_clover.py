@@ -34,6 +34,7 @@ def test_drafts_in_the_loop_are_those_over_the_text():
     assert loop().agrees()
 
 
+@pytest.mark.long
 def test_fault_layers_that_skip(monkeypatch):
     """Planted: the augmenting layers read the last committed token only."""
     run = loop()

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from decoding import Method, base, tree
 from decoding.conformance import kit as conformance
@@ -44,6 +45,7 @@ def test_fault_the_model_does_not_read_copies(monkeypatch):
     assert min(own) < 3
 
 
+@pytest.mark.long
 def test_copies_cost_no_draft_calls():
     """A batch in which every row copies does not run the model in that round."""
     out = conformance.generate(CHAIN, prompts=[[1, 2, 3] * 4], max_new_tokens=1)
@@ -77,6 +79,7 @@ def test_a_copy_is_certain():
     assert (fused.logits[1] == 0).all()
 
 
+@pytest.mark.long
 def test_rejection_takes_both():
     """Under rejection the target's own drafts are all accepted; copies sometimes."""
     method = Method(

@@ -78,6 +78,7 @@ def test_text_is_plain_and_statistics_are_the_table_s():
     assert int(state.counters.accepted.sum()) > 0
 
 
+@pytest.mark.long
 def test_fault_rejected_positions_count():
     """Planted: every node of the chain is counted, accepted or not."""
     run = kit.Run(METHOD, lm=LM)

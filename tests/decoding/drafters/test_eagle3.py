@@ -35,6 +35,7 @@ def test_drafts_in_the_loop_are_those_of_the_training_time_test():
     assert loop().agrees()
 
 
+@pytest.mark.long
 def test_so_are_those_of_heads_that_norm_elsewhere():
     """The norms of vLLM's speculators; planted: a draft hands on its raw output."""
     own = params(KEPT)
@@ -91,6 +92,7 @@ class OtherStates:
     guesses = staticmethod(functools.partial(eagle3.guesses, taps=(0, 1, 2)))
 
 
+@pytest.mark.long
 def test_other_states_are_read_where_they_were_trained_on():
     """Planted: a loop that reads the paper's states with a head of others."""
     arguments = (OtherStates, params(), 4)

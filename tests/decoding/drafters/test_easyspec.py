@@ -76,11 +76,13 @@ def after_rounds(run: kit.Run, rounds: int = 4) -> float:
     return max(float(abs(a - b).max() / abs(b).max()) for a, b in pairs)
 
 
+@pytest.mark.long
 def test_after_calibration_the_keys_are_exact():
     """As exact as blocks of other widths are in float32."""
     assert after_rounds(kit.Run(METHOD, draft=DRAFT)) < 1e-4
 
 
+@pytest.mark.long
 def test_fault_fuzzy_keys_are_kept():
     """Planted: accepted drafts keep the keys of the fuzzy calls."""
     run = kit.Run(METHOD, draft=DRAFT)

@@ -32,6 +32,7 @@ def test_drafts_in_the_loop_are_those_over_the_text():
     assert loop().agrees()
 
 
+@pytest.mark.long
 def test_fault_the_half_for_the_law_is_handed_on(monkeypatch):
     """Planted: drafts go on from a, which nothing holds to the features."""
     run = loop()

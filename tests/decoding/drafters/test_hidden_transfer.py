@@ -33,6 +33,7 @@ def test_drafts_in_the_loop_are_those_over_the_text():
     assert loop().agrees()
 
 
+@pytest.mark.long
 def test_fault_born_a_layer_early(monkeypatch):
     """Planted: the loop's pseudo states enter one layer before."""
     sound = heads.wrapped

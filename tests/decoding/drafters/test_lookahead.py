@@ -76,6 +76,7 @@ def predicted(shared, params) -> list[bool]:
     ]
 
 
+@pytest.mark.long
 def test_the_pool_is_the_model_s():
     """All n-grams are steps of the model, also at temperature 0.8; they are used."""
     params = conformance.TARGET.params

@@ -143,6 +143,7 @@ def begins(keep: str) -> bool:
     return accepted > 0
 
 
+@pytest.mark.long
 def test_the_first_place_of_every_round_may_be_kept():
     assert begins("first")
     assert not begins("refused")  # planted: where a draft was refused

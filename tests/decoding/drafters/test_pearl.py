@@ -107,6 +107,7 @@ def counts(run: kit.Run) -> np.ndarray:
     return found
 
 
+@pytest.mark.long
 def test_law_with_the_papers_coins():
     assert laws.chi_square(counts(sampled()), LAW) > 1e-3
 

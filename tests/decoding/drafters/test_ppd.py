@@ -74,6 +74,7 @@ def rounds(prompts, plan, count: int):
         before = row.known
 
 
+@pytest.mark.long
 def test_a_plan_decides_who_carries_what():
     """Each row's block is that of its state: kinds, parents, and what is known next."""
     full = aux_nodes.AuxNodes(4, 3, 2, agreement.VOCAB).nodes
@@ -96,6 +97,7 @@ def test_a_plan_decides_who_carries_what():
     assert len(states) > 2 and max(widths) < full  # planted: no plan, a full block
 
 
+@pytest.mark.long
 def test_under_a_plan_the_laws_are_the_same():
     """What is behind a node does not depend on what else the block holds."""
     own, moved = params(), 0
@@ -179,6 +181,7 @@ def test_of_a_target_of_7b_it_adds_next_to_nothing():
     assert share(1) <= 1e-5 < share(16)
 
 
+@pytest.mark.long
 def test_text_is_plain_at_a_temperature():
     """A tree of several branches on a real transformer, coupled."""
     lm = agreement.target()

@@ -108,6 +108,7 @@ def test_few_places_give_the_same_trie(directory, monkeypatch):
     assert any(kit.paths(thin, row) != kit.paths(whole, row) for row in rows)
 
 
+@pytest.mark.long
 def test_many_places_are_thinned_evenly(directory):
     """With 8 hits of some 60 the common continuations are still the common ones."""
     text = [1]

@@ -103,6 +103,7 @@ def test_an_exit_speaks_as_the_cut_model():
         )
 
 
+@pytest.mark.long
 def test_depth_rises_with_the_threshold():
     whole, params = model()
     last = 0.0

@@ -90,6 +90,7 @@ def test_text_is_plain_and_the_score_is_the_table_s():
     np.testing.assert_allclose(scores, expected, atol=1e-6)
 
 
+@pytest.mark.long
 def test_fault_the_window_is_a_token_late():
     """Planted: the trial begins after the text's first token."""
     run = kit.Run(method(), lm=LM)

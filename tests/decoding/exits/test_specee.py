@@ -100,6 +100,7 @@ def test_every_token_is_that_of_its_layer():
     assert len(set(taken)) >= 3 and LAYERS in taken
 
 
+@pytest.mark.long
 def test_fault_layers_that_are_not_filled():
     """Planted: the keys of the layers that were left out are missing. A row alone, so
     that nobody else's layers run."""
@@ -110,6 +111,7 @@ def test_fault_layers_that_are_not_filled():
     assert not agrees(lm, alone)[0]
 
 
+@pytest.mark.long
 def test_fault_another_neighbourhood(monkeypatch):
     monkeypatch.setattr(specee, "AROUND", (-1, 0, 1))
     assert not agrees()[0]

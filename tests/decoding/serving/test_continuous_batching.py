@@ -66,7 +66,13 @@ def alone(method: Method) -> list[list[int]]:
     return [t[:n] for t, n in zip(out.tokens, NEW)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n == "token_recycling" else pytest.mark.long)
+        for n in CASES
+    ],
+)
 def test_a_text_does_not_depend_on_its_admission(name):
     """Refilled at once or late, in another order, and, plain, in batches of 1 and
     prefilled one by one: the texts of one large batch of plain decoding."""

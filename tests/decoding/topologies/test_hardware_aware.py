@@ -142,6 +142,7 @@ def resting(plan: list[int], rounds: int) -> tuple[programs.Run, decode.DecodeSt
     return run, state.replace(drafter=state.drafter.replace(shared=shared))
 
 
+@pytest.mark.long
 def test_it_catches_up_after_a_rest():
     """After 20 rounds of one token the draft reads them in, and all is accepted."""
     run, state = resting([0, 1, 3], 20)

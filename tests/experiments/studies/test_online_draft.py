@@ -22,6 +22,7 @@ def recipe(**fields):
     return c
 
 
+@pytest.mark.long
 def test_a_switch_of_domain():
     """Two domains of a table model: most comes back to the draft that goes on."""
     c = recipe(before=14, after=20, settled=4, steps=8, rate=0.005, temperature=1.0)

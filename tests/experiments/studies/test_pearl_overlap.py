@@ -64,6 +64,7 @@ def test_modelled_times():
     assert pearl_overlap.modelled(pearl_overlap.PEARL, 3, 5, costs, 2.0) == 35.0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_study_and_its_report(small, tmp_path, monkeypatch):  # noqa: F811
     """The target drafts for itself: chains of 3 tokens a call, and runs without end."""

@@ -99,6 +99,7 @@ def test_from_the_command_line(tmp_path):
     assert "Recorded texts" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_repeated_requests():
     """The second time counts, and what was remembered of the first serves it."""
     method = Method(Spec("drafters/suffix_decoding"))

@@ -29,6 +29,7 @@ def recipe(source):
     return c
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: F811
     """Trained, decoded, fitted; a second sitting repeats nothing."""

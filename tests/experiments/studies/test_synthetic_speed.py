@@ -25,6 +25,7 @@ def recipe():
     return c
 
 
+@pytest.mark.long
 def test_a_step_and_a_round(tmp_path, monkeypatch):
     """The figures agree with one another; a second sitting makes no weights."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)

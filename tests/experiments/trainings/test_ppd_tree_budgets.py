@@ -39,6 +39,7 @@ def piece(lm, folder):
     return draft_heads._Piece(c, Store(folder), lm, "ppd", c, {"hits": HITS})
 
 
+@pytest.mark.long
 def test_every_budget_is_timed(lm, tmp_path):
     """Real rounds: the block of every budget, and the greatest rate is taken."""
     found = piece(lm, tmp_path).fastest(HITS, TASKS)

@@ -48,7 +48,7 @@ def test_counts_by_hand():
     assert vocab_trim.coverage(counts, np.array([1, 3])) == 5 / 6
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [pytest.param(True, marks=pytest.mark.long), False])
 def test_logits_are_those_of_the_kept_rows(tied):
     whole, trimmed = logits(loaded(tied)), logits(vocab_trim.trim(loaded(tied), IDS))
     np.testing.assert_allclose(trimmed[..., IDS], whole[..., IDS], atol=1e-5)

@@ -256,6 +256,7 @@ def test_windows_carry_their_masks(small, tmp_path):  # noqa: F811
         documents.windows(found, 15, 16)
 
 
+@pytest.mark.long
 def test_a_draft_learns_answers_to_questions(small, tmp_path):  # noqa: F811
     """The target answers the questions, and pre-training reads answers alone."""
     asked = set(questions(tmp_path / "a.jsonl"))

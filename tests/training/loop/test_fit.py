@@ -444,6 +444,7 @@ def test_disk_full(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> N
         fit_counter(tmp_path)
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_in_earnest(tmp_path: pathlib.Path) -> None:
     """The system refuses to write: an error of ours, and the way on is not lost."""
     script = str(pathlib.Path(killed_run.__file__))

@@ -149,6 +149,7 @@ def test_one_step_of_the_training_time_test_is_plain_training():
     assert both > first * 1.2  # a second step was graded
 
 
+@pytest.mark.long
 def test_kept_activations_change_no_gradient():
     """EAGLE-3's steps made again in the backward pass, and kept."""
     lm, batch = agreement.target(), counting()
@@ -167,6 +168,7 @@ def test_kept_activations_change_no_gradient():
     assert not np.allclose(again["head"], planted["head"], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_the_regression_by_its_weight():
     """EAGLE's loss is linear in it; with none the law alone teaches."""
     lm, batch = agreement.target(), counting(2)
@@ -289,7 +291,13 @@ RECIPES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if n in ("eagle3", "medusa2") else pytest.mark.long)
+        for n in RECIPES
+    ],
+)
 def test_every_head_trains_in_mixed_precision(name, small, corpus, tmp_path):
     """The program is built with bfloat16 inside, and changes the heads as they are."""
     c = recipe(name, corpus)
@@ -442,6 +450,7 @@ def test_measured_and_decoded_as_trained(name, field, value):
     assert field in known and "part" not in known
 
 
+@pytest.mark.long
 def test_a_middle_layer_is_measured_where_it_is(corpus, tmp_path):
     """Hidden Transfer from another layer; planted: measured at the default one."""
     c = recipe("hidden_transfer", corpus)

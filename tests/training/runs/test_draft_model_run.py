@@ -146,6 +146,7 @@ def reported(c, place, found) -> str:
     return (place.path / "report.md").read_text()
 
 
+@pytest.mark.long
 def test_an_acceptance_head(small, corpus, tmp_path, quick_bandwidth):  # noqa: F811
     """Trained for a pair, calibrated, priced and exported."""
     c = shrink(specdec_pp.get_config(), corpus)

@@ -21,6 +21,7 @@ def test_rejoining():
     )
 
 
+@pytest.mark.long
 def test_cases_are_the_draft_s_mismatches():
     lm = agreement.target()
     model, params = draft()

@@ -77,6 +77,7 @@ def served(
     return found
 
 
+@pytest.mark.long
 def test_a_domain_switch_is_recovered_from():
     """At least 80 % of what the switch cost comes back, with an update every 8
     requests; planted: without updates nothing does."""
@@ -126,6 +127,7 @@ def test_the_loss_is_the_cross_entropy_of_what_was_kept():
     assert abs(found(best, scaled) - coarse) > 1e-2
 
 
+@pytest.mark.long
 def test_a_bad_step_is_not_taken():
     own = online_draft_run.Online(target(), draft(), METHOD, optax.adam(1.0), every=8)
     served(own, 0, 1)

@@ -372,6 +372,7 @@ def test_bad_settings(tmp_path):
         sources.source("offline", lesson(tmp_path, FLOAT._replace(topk=4), taps=reads))
 
 
+@pytest.mark.long
 def test_the_likeliest_tokens_and_all_others(trainer, online, tmp_path):
     """All but one token: the law itself. Four: the mass of the others is one outcome.
 
@@ -468,6 +469,7 @@ def curve(workdir) -> np.ndarray:
     return np.array([json.loads(line)["loss"] for line in lines])
 
 
+@pytest.mark.long
 def test_a_recipe_trains_from_a_cache(small, corpus, tmp_path, capsys):
     """The stage makes what `heads.Training` reads; the losses are the online ones."""
     c = test_draft_head_run.recipe("eagle3", corpus)

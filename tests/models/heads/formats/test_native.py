@@ -22,7 +22,13 @@ def tiny() -> models.Loaded:
     return models.load("tiny")
 
 
-@pytest.mark.parametrize("name", packaged.HEADS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if "eagle3" in n else pytest.mark.long)
+        for n in packaged.HEADS
+    ],
+)
 def test_they_are_small_and_say_what_they_are(name: str) -> None:
     """At most 15 MB of bfloat16 with a card; only for the target they were made of."""
     folder = native.locate(name)

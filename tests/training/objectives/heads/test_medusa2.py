@@ -87,6 +87,7 @@ def test_both_learn_and_the_target_keeps_its_bytes():
     assert before == jax.tree.map(lambda x: np.asarray(x).tobytes(), lm.params)
 
 
+@pytest.mark.long
 def test_the_first_stage_is_the_heads_alone():
     (fresh, _, warmed, after), _ = trained(3, warm=8)  # two steps of four rows
     assert (fresh["heads"]["res"] != warmed["heads"]["res"]).any()
@@ -151,6 +152,7 @@ def test_the_changes_learn_at_a_quarter_of_the_rate():
         steps(recipe.train)
 
 
+@pytest.mark.long
 def test_the_changed_model_has_a_text_of_its_own():
     """With the heads its text is its own plain one, not the target's."""
     lm, params = loaded(), trained(20)[0][-1]

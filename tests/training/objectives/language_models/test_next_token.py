@@ -40,6 +40,7 @@ def test_cross_entropy_by_hand() -> None:
     np.testing.assert_allclose(nats, [math.log(4), -math.log(0.8)], rtol=1e-5)
 
 
+@pytest.mark.long
 def test_documents_of_a_window_are_apart(params: dict) -> None:
     """A packed batch's loss is the mean over its documents, each alone."""
     rng = np.random.default_rng(0)

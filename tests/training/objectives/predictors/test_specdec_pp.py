@@ -126,6 +126,7 @@ def test_the_least_loss_is_at_the_weighted_acceptance(reject):
     assert reject == 1 or abs(found - a) > 0.1
 
 
+@pytest.mark.long
 def test_a_head_learns_which_drafts_are_accepted():
     """The target is the draft with the output rows of half of the tokens turned round,
     which the draft's state tells. Held-out area under the ROC curve; planted: a head
