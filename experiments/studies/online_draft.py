@@ -233,4 +233,4 @@ def plot(served: Any, settled: int) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(run, "Decoding with {}")
+STAGE = Stage(run, "Decoding with {}", parts=("online",))

@@ -175,4 +175,4 @@ def table(rows: list[dict], t: float, costs: Any, draft: float) -> dict[str, Any
     return {"title": f"T = {t:g}", "heads": heads, "lines": lines, "notes": notes}
 
 
-STAGE = Stage(run, "Decoding with {}", ("tasks", "temperatures"))
+STAGE = Stage(run, "Decoding with {}", ("tasks", "temperatures"), parts=("parallel",))

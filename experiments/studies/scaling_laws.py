@@ -213,4 +213,5 @@ STAGE = Stage(
     run,
     "Acceptance by {} against size and training of its draft",
     ("tokens", "sizes", "seeds", "temperatures", "batches", "mesh", "rules"),
+    parts=("scaling",),
 )

@@ -358,4 +358,5 @@ STAGE = Stage(
     run,
     "Acceptance of {}'s verifiers and its closed forms",
     ("tasks", "temperatures", "verifiers", "drafts_a_node"),
+    parts=("laws",),
 )

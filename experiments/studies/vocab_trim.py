@@ -132,4 +132,6 @@ def table(rows: list[dict[str, Any]], t: float, length: int) -> dict[str, Any]:
     return {"title": f"T = {t:g}", "heads": heads, "lines": lines, "notes": notes}
 
 
-STAGE = Stage(run, "Decoding with {}", ("tasks", "temperatures", "sizes"))
+STAGE = Stage(
+    run, "Decoding with {}", ("tasks", "temperatures", "sizes"), parts=("trims",)
+)

@@ -65,4 +65,4 @@ def _about(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(run, "Drafts for {} that end where a head says")
+STAGE = Stage(run, "Drafts for {} that end where a head says", parts=("trained",))

@@ -328,4 +328,5 @@ STAGE = Stage(
         "mesh",
         "rules",
     ),
+    parts=("heads",),
 )

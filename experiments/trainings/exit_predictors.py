@@ -66,4 +66,4 @@ def run(config: Any, folder: Store, lm: Any = None) -> dict:
     )
 
 
-STAGE = Stage(run, "Exit predictors for {}")
+STAGE = Stage(run, "Exit predictors for {}", parts=("trained",))

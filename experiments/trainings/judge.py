@@ -48,4 +48,4 @@ def _calls(each: dict[str, Any]) -> tuple[list, list]:
     return each["new"], each["calls"]
 
 
-STAGE = Stage(run, "A judge of drafts for {}")
+STAGE = Stage(run, "A judge of drafts for {}", parts=("trained",))
