@@ -22,7 +22,7 @@ from experiments.measurement.workbench import Bench
 from experiments.reporting import plots
 from experiments.run_folder import Store
 from experiments.stage import Section, Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models import transformer
 from models.errors import ConfigError
 
@@ -63,7 +63,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    hardware, versions = evaluate.provenance(store)
+    hardware, versions = common.provenance(store)
     peers = {"torch": torch.__version__, "transformers": transformers.__version__}
     found: dict[str, Any] = {
         "hardware": hardware,

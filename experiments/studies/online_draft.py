@@ -24,7 +24,7 @@ from experiments import console
 from experiments.measurement import workbench
 from experiments.run_folder import Store
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.errors import ConfigError
 from training.data import documents, sources
 from training.runs.online_draft_run import Online
@@ -93,7 +93,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
 
         served = store.make("parts", "served", computed)
     found = summary(served, config.settled)
-    return evaluate.study(
+    return common.study(
         store,
         online=[{**found, "served": _short(served)}],
         tables=[table(served, found, config)],

@@ -25,7 +25,7 @@ from experiments.measurement.workbench import Bench, Case, Run
 from experiments.prompts import builtin_tasks
 from experiments.run_folder import Store
 from experiments.stage import Stage
-from experiments.studies import evaluate, tree_budget
+from experiments.studies import common, tree_budget
 from models.errors import ConfigError
 
 CHAIN, PEARL = "chain", "pearl"
@@ -120,7 +120,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
             rows.append(store.make("rows", key, work))
             bar.done(key)
     costs = {int(c["width"]): c["ms"] for c in target}
-    return evaluate.study(
+    return common.study(
         store,
         parallel=rows,
         tables=[table(rows, t, costs, own[0]["ms"]) for t in config.temperatures],

@@ -25,7 +25,7 @@ from experiments.measurement import paired_difference, workbench
 from experiments.measurement.workbench import Model
 from experiments.run_folder import Store
 from experiments.stage import Section, Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.errors import ConfigError, DataError
 from models.synthetic import recorded
 from models.text import hf_tokenizer
@@ -165,7 +165,7 @@ def replay(
 
 def run(config: Any, store: Store) -> dict[str, Any]:
     """Replay what is missing and return everything for the report."""
-    named = evaluate.methods(config)
+    named = common.methods(config)
     for name, method in named.items():
         needs = {"draft", "heads"} & method.needs
         if needs:
@@ -189,7 +189,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
     tables = []
     if config.directions:
         tables.append(paired_difference.table(rows, config.directions, by={}))
-    return evaluate.study(store, replay=rows, tables=tables)
+    return common.study(store, replay=rows, tables=tables)
 
 
 HEADS = (

@@ -22,7 +22,7 @@ from experiments.measurement.workbench import Bench, Case, Run
 from experiments.prompts import builtin_tasks
 from experiments.run_folder import Store
 from experiments.stage import Stage
-from experiments.studies import evaluate, scaling_laws_report
+from experiments.studies import common, scaling_laws_report
 from models.errors import ConfigError
 from training.runs import draft_model_run
 
@@ -181,7 +181,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     listed = points(config)
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
-    evaluate.provenance(store)
+    common.provenance(store)
     study, rows, timed = Study(config, store, lm), [], []
     batches: Sequence[int] = sorted({*config.batches})
     temperatures = [float(t) for t in config.temperatures]
@@ -206,7 +206,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             timed.append(store.make("batches", key, work))
             bar.done()
     found = {"points": rows, "batches": timed}
-    return evaluate.study(store, **scaling_laws_report.made(found))
+    return common.study(store, **scaling_laws_report.made(found))
 
 
 STAGE = Stage(

@@ -24,7 +24,7 @@ from experiments.preflight import programs
 from experiments.recipes import settings
 from experiments.run_folder import Store
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models import checkpoints, transformer
 from models.errors import ConfigError
 from models.surgery import lora
@@ -40,7 +40,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
             raise ConfigError(
                 f"config.targets has {name!r}; config.shapes has {list(config.shapes)}"
             )
-    evaluate.provenance(store)
+    common.provenance(store)
     steps, rounds = [], {}
     pieces = 1 + 2 * len(config.targets) * len(config.recipes)
     with console.bar(pieces, "read bandwidth") as bar:
@@ -61,7 +61,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
                     rounds[row["key"]] = row
                 bar.done()
     tables = [_table(steps), _rounds(list(rounds.values()))]
-    return evaluate.study(store, tables=tables)
+    return common.study(store, tables=tables)
 
 
 class Target:

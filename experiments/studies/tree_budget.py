@@ -21,7 +21,7 @@ from experiments.measurement.workbench import Bench, Case
 from experiments.prompts import question_files
 from experiments.run_folder import Store
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.errors import ConfigError
 
 
@@ -108,7 +108,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
         lm, draft = models.load(config.model), models.load(config.draft)
     size, new = config.prompt_tokens, config.max_new_tokens
     bench = Bench(lm, {"draft": draft}, size, new, config.batch)
-    prompts = evaluate.texts(config, lm)
+    prompts = common.texts(config, lm)
     rows = []
     cells = [
         (entry, float(t), task)
@@ -132,7 +132,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
         *(_table(rows, t) for t in config.temperatures),
         paired_difference.table(ordered, config.directions, by, "tree"),
     ]
-    return evaluate.study(
+    return common.study(
         store,
         budget=rows,
         tables=tables,

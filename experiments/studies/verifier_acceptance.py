@@ -26,7 +26,7 @@ from experiments.measurement import identity
 from experiments.prompts import builtin_tasks
 from experiments.run_folder import Store
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.errors import ConfigError
 
 LEAST = 16  # tokens before a place
@@ -251,7 +251,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
                 f"{row['expected']:.4f}"
             )
     tables = [_table(rows), _directions(rows)]
-    return evaluate.study(store, laws=rows, tables=tables, plots=_plots(rows))
+    return common.study(store, laws=rows, tables=tables, plots=_plots(rows))
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

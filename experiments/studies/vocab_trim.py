@@ -20,7 +20,7 @@ from experiments.measurement.workbench import Bench
 from experiments.prompts import builtin_tasks
 from experiments.run_folder import Store
 from experiments.stage import Stage
-from experiments.studies import evaluate, tree_budget
+from experiments.studies import common, tree_budget
 from models.errors import ConfigError
 from models.surgery import vocab_trim
 from training.data import documents
@@ -78,7 +78,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
                 found.append({**row, "size": size, "covered": covered, "read": share})
                 bar.done(f"{key:36} {row['tokens_per_call']:5.2f} tokens/call")
     tables = [table(found, t, config.length) for t in config.temperatures]
-    return evaluate.study(store, trims=found, tables=tables)
+    return common.study(store, trims=found, tables=tables)
 
 
 def counted(config: Any, store: Store, lm: Any) -> tuple[dict[str, Any], Any]:

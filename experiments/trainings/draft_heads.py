@@ -26,7 +26,7 @@ from experiments.recipes import settings
 from experiments.reporting import training_curves
 from experiments.run_folder import Store
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from experiments.trainings import ppd_tree_budgets
 from models.distributed import processes
 from models.heads.formats import native
@@ -39,7 +39,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     listed = plan(config)
-    hardware, versions = evaluate.provenance(store)
+    hardware, versions = common.provenance(store)
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
     prompts = builtin_tasks.build(
         lm, config.tasks, config.prompts, config.prompt_tokens
@@ -70,7 +70,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             flops = store.make("flops", f"{name}-s{seed}", piece.flops)
             found["heads"].append(_summary(name, seed, figures, own, flops))
             trainings.append(_trained(f"{name}, seed {seed}", figures))
-            bar.done("\n".join(evaluate.line(row) for row in own))
+            bar.done("\n".join(common.line(row) for row in own))
     found["tables"] = [_table(found["heads"])]
     if config.directions:
         found["tables"].append(

@@ -21,7 +21,7 @@ from experiments.prompts import builtin_tasks
 from experiments.reporting import training_curves
 from experiments.run_folder import Store
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.distributed import processes
 from models.errors import ConfigError
 from training.runs import draft_model_run
@@ -39,7 +39,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         )
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
-    hardware, versions = evaluate.provenance(store)
+    hardware, versions = common.provenance(store)
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
     targets: list[tuple[str, Any, dict[str, Any]]] = [("", lm, {})]
     for path, fields in config.get("targets", ()):

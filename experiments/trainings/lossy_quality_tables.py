@@ -9,7 +9,7 @@ from experiments import console
 from experiments.measurement import equal_quality
 from experiments.measurement.equal_quality import Counts
 from experiments.run_folder import Store
-from experiments.studies import evaluate
+from experiments.studies import common
 
 NOTE = (
     "nats: of the text's tokens under the whole target; it is no measure of use. "
@@ -24,12 +24,12 @@ def read(folder: Store) -> dict[str, Any]:
 
 
 def study(folder: Store, trained: Any, tables: list, plots: list) -> dict[str, Any]:
-    evaluate.provenance(folder)
+    common.provenance(folder)
     for made in tables:
         for cells in made["lines"] if "better" in made["heads"] else ():
             said = f"{made['title']}: {' | '.join(cells)}"
             console.terminal().print(said, markup=False)
-    return evaluate.study(folder, trained=trained, tables=tables, plots=plots)
+    return common.study(folder, trained=trained, tables=tables, plots=plots)
 
 
 def table(rows: Rows, gain: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from experiments import run_folder
 from experiments.measurement import measured_row
 from experiments.recipes import settings
 from experiments.reporting import html, page_charts, report, token_tree_svg
-from experiments.studies import evaluate
+from experiments.studies import common, evaluate
 from models.errors import ConfigError
 
 SCHEMA = (
@@ -163,13 +163,13 @@ def test_conflicting_config_is_refused(config, tmp_path):
 
 def test_another_machine_is_refused(config, tmp_path):
     place = run_folder.Store(tmp_path)
-    evaluate.provenance(place)
+    common.provenance(place)
     file = tmp_path / "parts" / "provenance.json"
     kept = json.loads(file.read_text())
     kept["hardware"]["processor"] = "another"
     run_folder.write(file, kept)
     with pytest.raises(ConfigError, match="processor: another"):
-        evaluate.provenance(place)
+        common.provenance(place)
 
 
 def test_broken_piece_names_itself(tmp_path):

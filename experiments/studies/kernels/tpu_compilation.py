@@ -14,7 +14,7 @@ from experiments import console
 from experiments.reporting.report import table
 from experiments.run_folder import Store, text, write
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from experiments.studies.kernels import gpu_timing
 from kernels import aot, block_traffic
 from kernels.tree_attention import runs_kernel, tree_attention
@@ -52,7 +52,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
             f"the stage 'tpu_compilation' needs the extra `tpu` ({error}): "
             'pip install "decodax[tpu]"'
         ) from error
-    hardware, versions = evaluate.provenance(store)
+    hardware, versions = common.provenance(store)
     versions = {**versions, "libtpu": libtpu.__version__}
     grid = list(
         itertools.product(
@@ -80,7 +80,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
 
 def on_gpu(config: Any, store: Store) -> dict[str, Any]:
     """The GPU's tables."""
-    hardware, versions = evaluate.provenance(store)
+    hardware, versions = common.provenance(store)
     measured = gpu_timing.measure(config.gpu, store)
     return {"hardware": hardware, "versions": versions, "measured": measured}
 
