@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments import run_folder, stage
 from experiments.reporting import html, plots, tables
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 
 # The fields of a row that every report has, in this order; more may follow.
 ROW = (
@@ -70,7 +70,7 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(
-    place: Store, config: dict[str, Any], found: dict[str, Any]
+    place: RunFolder, config: dict[str, Any], found: dict[str, Any]
 ) -> dict[str, Any]:
     """Write every form of the report into the run's folder."""
     report = build(config, found)

@@ -6,7 +6,7 @@ import models
 from decoding import Method, recipes
 from experiments.measurement import machine
 from experiments.prompts import builtin_tasks, question_files
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from models.errors import ConfigError
 from models.heads.formats import native
 
@@ -50,7 +50,7 @@ def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
     return builtin_tasks.build(lm, config.tasks, count, size)
 
 
-def provenance(store: Store) -> tuple[dict, dict]:
+def provenance(store: RunFolder) -> tuple[dict, dict]:
     """Provenance; rows of two machines or versions do not belong in one table."""
     now = {"hardware": machine.hardware(), "versions": machine.versions()}
     kept = store.make("parts", "provenance", lambda: now)
@@ -68,7 +68,7 @@ def provenance(store: Store) -> tuple[dict, dict]:
     return kept["hardware"], kept["versions"]
 
 
-def study(store: Store, **found: Any) -> dict[str, Any]:
+def study(store: RunFolder, **found: Any) -> dict[str, Any]:
     """What a stage without rows of methods returns: where it ran, and its own parts."""
     return {
         "hardware": machine.hardware(),

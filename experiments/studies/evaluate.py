@@ -18,7 +18,7 @@ from experiments.measurement import (
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case, Run
 from experiments.prompts import question_files
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
 from models.errors import ConfigError
@@ -27,7 +27,7 @@ from models.surgery import lora
 
 
 def run(
-    config: Any, store: Store, lm: Any = None, drafts: Any = None
+    config: Any, store: RunFolder, lm: Any = None, drafts: Any = None
 ) -> dict[str, Any]:
     """Measure what is missing and return everything; models are loaded unless given."""
     named = common.methods(config)

@@ -20,7 +20,7 @@ from experiments.measurement import block_width_cost, machine, measured_row
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench
 from experiments.reporting import plots
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Section, Stage
 from experiments.studies import common
 from models import transformer
@@ -57,7 +57,7 @@ def libraries() -> tuple[Any, Any]:
     return torch, transformers
 
 
-def run(config: Any, store: Store) -> dict[str, Any]:
+def run(config: Any, store: RunFolder) -> dict[str, Any]:
     """Measure what is missing, size by size, and return everything."""
     torch, transformers = libraries()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
@@ -122,7 +122,7 @@ def random_model(shape: Mapping[str, int], key: int, **changes: int) -> models.L
 class _Size:
     """One size: its models, made when they are first needed."""
 
-    def __init__(self, config: Any, store: Store, size: str, shape: Any):
+    def __init__(self, config: Any, store: RunFolder, size: str, shape: Any):
         self.config, self.store, self.size = config, store, size
         self.shape = dict(shape)
         self._made: tuple[Any, Any] | None = None

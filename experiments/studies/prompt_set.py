@@ -18,7 +18,7 @@ from decoding.serving import continuous_batching, prompt_set
 from experiments import console
 from experiments.measurement import machine
 from experiments.prompts import builtin_tasks
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
 from models.distributed import sharding
@@ -44,7 +44,7 @@ NOTES = (
 )
 
 
-def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     """Write what is missing, measure what is missing, and return everything."""
     check(config)
     method = recipes.method(config.recipe)
@@ -123,7 +123,7 @@ def requests(config: Any, lm: Any) -> list[prompt_set.Prompt]:
 class Journal:
     """workdir/timings.jsonl: how every text was made, sitting by sitting."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: RunFolder):
         self.store, self.usage = store, continuous_batching.Usage()
         self.sitting = 1 + max((t["sitting"] for t in self.lines()), default=-1)
 

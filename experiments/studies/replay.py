@@ -21,9 +21,9 @@ import models
 from decoding import Method, compose
 from decoding.loops import decode, engines, initial_state
 from experiments import console
-from experiments.measurement import paired_difference, workbench
+from experiments.measurement import bootstrap, paired_difference
 from experiments.measurement.workbench import Model
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Section, Stage
 from experiments.studies import common
 from models.errors import ConfigError, DataError
@@ -153,7 +153,7 @@ def replay(
         "new_tokens": sum(new),
         "target_calls": sum(calls),
         "tokens_per_call": sum(new) / sum(calls),
-        "ci95": workbench.tokens_per_call_interval(new, calls),
+        "ci95": bootstrap.tokens_per_call_interval(new, calls),
         "accepted_by_depth": (taken[tried > 0] / tried[tried > 0]).tolist(),
         "drafted_per_call": candidates / sum(calls),
         "tokens_per_node": sum(new) / (candidates + sum(calls)),
@@ -163,7 +163,7 @@ def replay(
     }
 
 
-def run(config: Any, store: Store) -> dict[str, Any]:
+def run(config: Any, store: RunFolder) -> dict[str, Any]:
     """Replay what is missing and return everything for the report."""
     named = common.methods(config)
     for name, method in named.items():

@@ -20,7 +20,7 @@ from experiments import console
 from experiments.measurement import machine
 from experiments.measurement.workbench import Bench, Case, Run
 from experiments.prompts import builtin_tasks
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common, scaling_laws_report
 from models.errors import ConfigError
@@ -73,7 +73,7 @@ def points(config: Any) -> list[Point]:
 class Study:
     """The points of a config on one target; models of a size share their programs."""
 
-    def __init__(self, config: Any, store: Store, lm: Any):
+    def __init__(self, config: Any, store: RunFolder, lm: Any):
         self.config, self.store, self.lm = config, store, lm
         self.method = draft_model_run.method(config)
         named = builtin_tasks.build(
@@ -176,7 +176,7 @@ def counts(run: Run) -> dict[str, Any]:
     }
 
 
-def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     """Train and measure what is missing, and return everything."""
     listed = points(config)
     if lm is None:

@@ -22,7 +22,7 @@ from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench
 from experiments.preflight import programs
 from experiments.recipes import settings
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
 from models import checkpoints, transformer
@@ -33,7 +33,7 @@ from training.runs import draft_head_run
 from training.teacher import outputs
 
 
-def run(config: Any, store: Store) -> dict[str, Any]:
+def run(config: Any, store: RunFolder) -> dict[str, Any]:
     """Measure what is missing, and return everything."""
     for name in config.targets:
         if name not in config.shapes:

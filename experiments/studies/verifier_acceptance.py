@@ -24,7 +24,7 @@ from decoding.tree_building import child_sampling
 from experiments import console
 from experiments.measurement import identity
 from experiments.prompts import builtin_tasks
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
 from models.errors import ConfigError
@@ -232,7 +232,9 @@ def bound(cell: Cell, laws: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | 
     return float(np.mean([optimal_transport.acceptance(*law, cell.k) for law in laws]))
 
 
-def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:
+def run(
+    config: Any, store: RunFolder, lm: Any = None, draft: Any = None
+) -> dict[str, Any]:
     """Measure what is missing and return everything; models are loaded unless given."""
     cells = table(config)
     if lm is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments import console
 from experiments.measurement import draft_call_cost
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
 from models.distributed import processes
@@ -20,7 +20,9 @@ SAID = {
 }
 
 
-def run(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict[str, Any]:
+def run(
+    config: Any, folder: RunFolder, lm: Any = None, own: Any = None
+) -> dict[str, Any]:
     """Train and measure what is missing, and return everything."""
     common.provenance(folder)
     file = folder.path / "figures.json"

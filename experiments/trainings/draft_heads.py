@@ -24,7 +24,7 @@ from experiments.measurement.workbench import Bench, Case
 from experiments.prompts import builtin_tasks
 from experiments.recipes import settings
 from experiments.reporting import training_curves
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
 from experiments.trainings import ppd_tree_budgets
@@ -34,7 +34,7 @@ from models.surgery import lora
 from training.runs import draft_head_run
 
 
-def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     """Train what is missing, measure what is missing, and return everything."""
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
@@ -89,7 +89,7 @@ def _trained(name: str, figures: dict[str, Any]) -> training_curves.Trained:
 
 
 def one_training(
-    config: Any, store: Store, name: str, recipe: Any, seed: int
+    config: Any, store: RunFolder, name: str, recipe: Any, seed: int
 ) -> tuple[Any, pathlib.Path]:
     """The config of one training, and its folder."""
     one = ml_collections.ConfigDict(recipe.to_dict())

@@ -19,7 +19,7 @@ from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench
 from experiments.prompts import builtin_tasks
 from experiments.reporting import training_curves
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
 from models.distributed import processes
@@ -29,7 +29,7 @@ from training.runs import draft_model_run
 BEFORE = "before"
 
 
-def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     """Train what is missing, measure what is missing, and return everything."""
     names = [_at(path) for path, _ in config.get("targets", ())]
     if len(names) > len(set(names)):

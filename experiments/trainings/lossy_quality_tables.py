@@ -8,7 +8,7 @@ from typing import Any
 from experiments import console
 from experiments.measurement import equal_quality
 from experiments.measurement.equal_quality import Counts
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.studies import common
 
 NOTE = (
@@ -18,12 +18,12 @@ NOTE = (
 Rows = Mapping[str, dict[str, Any]]
 
 
-def read(folder: Store) -> dict[str, Any]:
+def read(folder: RunFolder) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder.path / "figures.json").read_text())
     return found
 
 
-def study(folder: Store, trained: Any, tables: list, plots: list) -> dict[str, Any]:
+def study(folder: RunFolder, trained: Any, tables: list, plots: list) -> dict[str, Any]:
     common.provenance(folder)
     for made in tables:
         for cells in made["lines"] if "better" in made["heads"] else ():

@@ -31,7 +31,7 @@ def written(folder, name):
         "figures": [FIGURE],
     }
     config = {"stage": name, "model": "m"}
-    report.write(run_folder.Store(folder), config, found)
+    report.write(run_folder.RunFolder(folder), config, found)
     return [(folder / f"report.{form}").read_text() for form in ("json", "md", "html")]
 
 

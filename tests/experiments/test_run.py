@@ -22,7 +22,7 @@ SCHEMA = (
 
 
 def execute(config, folder, lm, drafts=None):
-    place = run_folder.Store(folder)
+    place = run_folder.RunFolder(folder)
     place.claim(config, evaluate.STAGE.resumable_fields)
     found = evaluate.run(config, place, lm, drafts)
     found["commands"] = ["python -m experiments.run"]
@@ -151,18 +151,18 @@ def test_resume_repeats_nothing(config, tmp_path, lm, monkeypatch):
 
 
 def test_conflicting_config_is_refused(config, tmp_path):
-    run_folder.Store(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
+    run_folder.RunFolder(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
     with config.unlocked():
         config.methods = ("plain",)  # chooses rows
-    run_folder.Store(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
+    run_folder.RunFolder(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
     with config.unlocked():
         config.max_new_tokens = 25
     with pytest.raises(ConfigError, match="max_new_tokens: 24 -> 25"):
-        run_folder.Store(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
+        run_folder.RunFolder(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
 
 
 def test_another_machine_is_refused(config, tmp_path):
-    place = run_folder.Store(tmp_path)
+    place = run_folder.RunFolder(tmp_path)
     common.provenance(place)
     file = tmp_path / "parts" / "provenance.json"
     kept = json.loads(file.read_text())
@@ -173,7 +173,7 @@ def test_another_machine_is_refused(config, tmp_path):
 
 
 def test_broken_piece_names_itself(tmp_path):
-    place = run_folder.Store(tmp_path)
+    place = run_folder.RunFolder(tmp_path)
     run_folder.text(tmp_path / "rows" / "x.json", "{")
     with pytest.raises(ConfigError, match=r"x.json.*delete"):
         place.get("rows", "x")
