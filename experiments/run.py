@@ -19,7 +19,7 @@ from experiments import console, stage
 from experiments.launch import join
 from experiments.recipes import settings
 from experiments.reporting import report
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from models.errors import ConfigError, DecodaxError
 from training.loop import preemption
 
@@ -34,7 +34,7 @@ def run(
 ) -> dict[str, Any]:
     """Run the stage that `config` names; its report, {} where it has none."""
     chosen = stage.find(config.get("stage", "evaluate"))
-    store = Store(workdir)
+    store = RunFolder(workdir)
     store.claim(config, chosen.resumable_fields)
     found = chosen.run(config, store)
     if not found:

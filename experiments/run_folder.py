@@ -14,7 +14,7 @@ from models.distributed import processes
 from models.errors import CheckpointError, ConfigError
 
 
-class Store:
+class RunFolder:
     """`workdir/config.json`, and `workdir/<kind>/<key>.json` for each piece."""
 
     def __init__(self, workdir: str | Path):

@@ -9,7 +9,7 @@ import difflib
 import functools
 import importlib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from models.errors import ConfigError
@@ -37,6 +37,35 @@ RENAMED = {
 }
 
 
+class Section(NamedTuple):
+    """A table of the report, in Markdown and on the page.
+
+    Attributes:
+        title: its heading.
+        heads: the text above each column.
+        lines: the text of each row's cells.
+        notes: sentences below it.
+        words: so many leading columns are words, the others numbers.
+        mark: (row, column) -> "good", "bad" or "": the colour of a cell on the page.
+    """
+
+    title: str
+    heads: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    words: int = 1
+    mark: Callable[[int, int], str] = lambda i, j: ""
+
+
+def no_sections(report: dict[str, Any]) -> Sequence[Section]:
+    """Add no table to a report."""
+    return ()
+
+
+def no_figures(report: dict[str, Any], folder: pathlib.Path) -> None:
+    """Add no figure to a report."""
+
+
 class Stage(NamedTuple):
     """What `experiments.run` needs of a stage.
 
@@ -48,12 +77,18 @@ class Stage(NamedTuple):
             no finished piece depends on them.
         write: (run folder, config as JSON holds it, measurements) -> report, where
             the stage has a form of its own; else `experiments.reporting.report.write`.
+        parts: measurements that report.json holds beside those of every stage.
+        sections: report -> its tables that are made from `parts`.
+        draw: (report, folder) -> PNG files of `parts`, written into the folder.
     """
 
     run: Callable[..., dict[str, Any] | None]
     title: str
     resumable_fields: tuple[str, ...] = ()
     write: Callable[[Any, Any, dict[str, Any]], dict[str, Any]] | None = None
+    parts: tuple[str, ...] = ()
+    sections: Callable[[dict[str, Any]], Sequence[Section]] = no_sections
+    draw: Callable[[dict[str, Any], pathlib.Path], None] = no_figures
 
 
 @functools.cache
@@ -87,6 +122,11 @@ def find(name: Any) -> Stage:
     check(name)
     stage: Stage = importlib.import_module(modules()[name]).STAGE
     return stage
+
+
+def of(report: dict[str, Any]) -> Stage:
+    """Return the stage that a report is of."""
+    return find(report["config"].get("stage", "evaluate"))
 
 
 def current(config: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from decoding import Method
 from decoding.loops import engines
-from experiments.measurement import identity, workbench
+from experiments.measurement import bootstrap, identity, workbench
 from experiments.measurement.workbench import Bench, Case, Run
 
 LOOPING = 0.3  # a text whose loop share is at least this repeats itself
@@ -81,7 +81,7 @@ def row(
         "new_tokens": sum(counts),
         "target_calls": sum(first.calls),
         "tokens_per_call": sum(counts) / max(sum(first.calls), 1),
-        "ci95": workbench.tokens_per_call_interval(counts, first.calls),
+        "ci95": bootstrap.tokens_per_call_interval(counts, first.calls),
         "accepted_by_depth": given,
         "committed_by_depth": committed,
         "accepted_by_rank": workbench.by_rank(first),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.measurement import workbench
+from experiments.measurement import bootstrap
 
 Row = dict[str, Any]
 
@@ -41,7 +41,7 @@ def table(
             first, second = (
                 _prompts([each[text] for text in both]) for each in (own, other)
             )
-            gap, error = workbench.difference(first, second)
+            gap, error = bootstrap.difference(first, second)
             verdict = "yes" if gap > 2 * error else "even"
             verdict = "no" if gap < -2 * error else verdict
             said = (f"{x:g}" if isinstance(x, float | int) else str(x) for x in point)

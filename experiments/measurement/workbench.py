@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from decoding import Method, base, compose, state_sharding, stats
 from decoding.loops import decode, engines, initial_state
 from models.distributed import sharding
 from models.errors import ConfigError
-
-CONSTANT_ROWS = 128  # a chunk of the prompt; wider trees see them again
+from models.synthetic import constant
 
 
 class Model(NamedTuple):
@@ -80,7 +78,8 @@ class Bench:
         self.lm, self.drafts = lm, dict(drafts)
         self.new_tokens, self.batch = new_tokens, batch
         self.size = initial_state.bucket(prompt_tokens + new_tokens)
-        self.stub = constant(lm)
+        model, params = constant.language_model(lm.model), constant.params(lm.model)
+        self.stub = Model(model, params, lm.tokenizer)
 
     def beside(self, lm: Any, **drafts: Any) -> "Bench":
         """The same sizes for another target or other drafts."""
@@ -177,44 +176,6 @@ def _record(run: Run, prompts: Sequence[list[int]], state: decode.DecodeState) -
     run.draft_rounds += int(drafts.max())
 
 
-def constant(lm: Any) -> Model:
-    """A model of the same shapes whose call costs nothing: its logits are a table.
-
-    Node `i` of a block gets row `i` of a fixed random table, from the first again past
-    the last, whatever its token, and keys and values are left as they are. The table is
-    an argument of the program, not a constant, so that arg-max and noise over the
-    vocabulary are still paid. Texts differ from the real model's, and acceptance with
-    them: compare times per round. What is left of a round is draft, transforms,
-    verification, commit and the loop itself.
-    """
-    config = lm.model.config
-    rng = np.random.default_rng(0)
-    table = rng.normal(size=(CONSTANT_ROWS, config.vocab_size)).astype(np.float32)
-    table[:, list(config.eos)] = -100.0  # the text must not end
-    width = getattr(config, "d_model", 1)
-
-    def embed(params, tokens, positions):
-        return jnp.zeros((*tokens.shape, width), params["table"].dtype)
-
-    def layers(params, cache, x, block, lo, hi, taps=()):
-        return x, cache, dict.fromkeys(taps, x)
-
-    def head(params, x):
-        nodes = x.shape[1]
-        rows = jnp.tile(params["table"], (-(-nodes // CONSTANT_ROWS), 1))[:nodes]
-        return jnp.broadcast_to(rows, (*x.shape[:2], table.shape[1]))
-
-    model = lm.model._replace(
-        embed=embed,
-        layers=layers,
-        fill=lambda params, cache, x, block, lo, hi: cache,
-        norm=lambda params, x: x,
-        head=head,
-        logits_of=lambda params, x, ids: jnp.take_along_axis(head(params, x), ids, -1),
-    )
-    return Model(model, {"table": jnp.asarray(table)}, lm.tokenizer)
-
-
 def weight_bytes(lm: Any) -> int:
     """Bytes of weights that one call reads; of a separate embedding only some rows."""
     total = sum(x.nbytes for x in jax.tree.leaves(lm.params))
@@ -248,36 +209,6 @@ def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]])
             own = weight_bytes(bench.drafts["draft"] if "draft" in needs else lm)
         total += run.draft_rounds * own
     return total
-
-
-def tokens_per_call_interval(
-    new: Sequence[int], calls: Sequence[int], level: float = 0.95, draws: int = 2000
-) -> list[float]:
-    """Bootstrap interval over prompts of the ratio of sums."""
-    rng = np.random.default_rng(0)
-    at = rng.integers(len(new), size=(draws, len(new)))
-    ratios = np.asarray(new)[at].sum(1) / np.maximum(np.asarray(calls)[at].sum(1), 1)
-    tail = (1 - level) / 2
-    return [float(x) for x in np.quantile(ratios, [tail, 1 - tail])]
-
-
-def pooled(rows: Sequence[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and calls of every prompt of all tasks."""
-    return (
-        np.concatenate([r["new"] for r in rows]),
-        np.concatenate([r["calls"] for r in rows]),
-    )
-
-
-def difference(
-    more: Sequence, less: Sequence, draws: int = 2000
-) -> tuple[float, float]:
-    """Of tokens a call, on the same prompts: the gap, and its bootstrap error."""
-    (new, calls), (other, used) = pooled(more), pooled(less)
-    at = np.random.default_rng(0).integers(len(new), size=(draws, len(new)))
-    gaps = new[at].sum(1) / calls[at].sum(1) - other[at].sum(1) / used[at].sum(1)
-    whole = new.sum() / calls.sum() - other.sum() / used.sum()
-    return float(whole), float(gaps.std())
 
 
 def repeated(tokens: list[int], n: int = 4) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 import models
 from decoding import Method, compose, state_sharding
 from decoding.loops import decode, engines, initial_state, prefill
-from experiments.studies import evaluate
+from experiments.studies import common
 from models import checkpoints, io, transformer
 from models.checkpoints import tensors
 from models.distributed import sharding
@@ -289,7 +289,7 @@ def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
         given = {"draft": abstract(shape, dtype, plan)}
         method = draft_model_run.method(config)
         return found + decoding(config.name, method, lm, given, config)
-    for name, method in evaluate.methods(config).items():
+    for name, method in common.methods(config).items():
         given = {}
         if "heads" in method.needs:
             if name not in config.trained:

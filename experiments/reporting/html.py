@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 
+from experiments import stage
 from experiments.measurement import measured_row
 from experiments.reporting import page_charts, tables, token_tree_svg
 
@@ -41,8 +42,7 @@ def html(report: dict[str, Any], beside: dict[str, Any], notes: Sequence[str]) -
         notes=notes,
         charts=_charts(report["rows"]),
         curve=_curve(report),
-        peers=_peers(report),
-        replay=_replay(report),
+        sections=_sections(report),
         tables=_tables(report),
         plots=_plots(report),
         deepest=DEEPEST,
@@ -220,12 +220,16 @@ def _curve(report: dict[str, Any]) -> dict[str, Any] | None:
     return {"chart": chart, "table": table, "advice": tables.advice(report)}
 
 
-def _replay(report: dict[str, Any]) -> dict[str, Any] | None:
-    if not report.get("replay"):
-        return None
-    lines = [tables.replay_cells(row) for row in report["replay"]]
-    table = _table(tables.REPLAY_HEADS, lines, names=1)
-    return {"table": table, "notes": [tables.REPLAYED]}
+def _sections(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tables that the report's stage makes from its own measurements."""
+    return [
+        {
+            "title": section.title,
+            "table": _table(section.heads, section.lines, section.mark, section.words),
+            "notes": section.notes,
+        }
+        for section in stage.of(report).sections(report)
+    ]
 
 
 def _tables(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -249,29 +253,6 @@ def _plots(report: dict[str, Any]) -> list[dict[str, Any]]:
         title, log = plot["title"], plot.get("log", False)
         figures.append(_lines(title, series, title, plot["x"], hues, log))
     return figures
-
-
-def _peers(report: dict[str, Any]) -> dict[str, Any] | None:
-    if not report.get("peers"):
-        return None
-    rows = report["peers"]
-
-    def mark(i: int, j: int) -> str:
-        if j == 6 and rows[i].get("aim"):
-            return "good" if rows[i]["ratio"] >= rows[i]["aim"] else "bad"
-        return ""
-
-    lines = [tables.peer_cells(r) for r in rows]
-    reached = report.get("figures", [])
-
-    def met(i: int, j: int) -> str:
-        return ("good" if reached[i]["met"] else "bad") if j == 3 else ""
-
-    aims = [tables.figure_cells(figure) for figure in reached]
-    return {
-        "table": _table(tables.PEER_HEADS, lines, mark, names=2),
-        "aims": _table(tables.FIGURE_HEADS, aims, met, names=1) if aims else None,
-    }
 
 
 def _texts(report: dict[str, Any], samples: dict[str, Any]) -> list[dict[str, Any]]:

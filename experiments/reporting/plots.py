@@ -9,6 +9,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+from experiments import stage
+
 STYLES, HATCHES = ("-", "--", ":", "-."), ("", "////", "....", "xxxx")
 COLOURS = ("#64748b", "#2563eb", "#0d9488", "#d97706", "#9333ea", "#dc2626", "#65a30d")
 
@@ -32,13 +34,13 @@ def draw(report: dict[str, Any], folder: Path) -> None:
             _acceptance(report, folder)
         if report.get("curve"):
             _curve(report, folder)
-        if report.get("peers"):
-            _peers(report, folder)
+        stage.of(report).draw(report, folder)
         for plot in report.get("plots", ()):
             _plot(plot, folder)
 
 
-def _save(figure: Any, folder: Path, name: str) -> None:
+def save(figure: Any, folder: Path, name: str) -> None:
+    """Write folder/<name>.png."""
     figure.savefig(folder / f"{name}.png")
     plt.close(figure)
 
@@ -85,7 +87,7 @@ def _bars(report: dict[str, Any], field: str, label: str, folder: Path) -> None:
         axes.set_ylabel(label, fontsize=8)
         axes.set_title(f"T = {t:g}", fontsize=9, loc="left")
     _legend(figure, every[0][0])
-    _save(figure, folder, field)
+    save(figure, folder, field)
 
 
 def _legend(figure: Any, axes: Any) -> None:
@@ -133,7 +135,7 @@ def _acceptance(report: dict[str, Any], folder: Path) -> None:
     for axes in every[:, 0]:
         axes.set_ylabel("P(committed | offered)", fontsize=8)
     _legend(figure, every[0][-1])
-    _save(figure, folder, "acceptance")
+    save(figure, folder, "acceptance")
 
 
 def _curve(report: dict[str, Any], folder: Path) -> None:
@@ -146,7 +148,7 @@ def _curve(report: dict[str, Any], folder: Path) -> None:
     axes.set_xlabel("nodes of the block")
     axes.set_ylabel("ms per call")
     axes.legend(fontsize=7)
-    _save(figure, folder, "call_time")
+    save(figure, folder, "call_time")
 
 
 def _plot(plot: dict[str, Any], folder: Path) -> None:
@@ -195,18 +197,4 @@ def _plot(plot: dict[str, Any], folder: Path) -> None:
     axes.set_title(plot["title"], fontsize=9)
     last.set_xlabel(plot["x"])
     axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
-    _save(figure, folder, plot["name"])
-
-
-def _peers(report: dict[str, Any], folder: Path) -> None:
-    rows = report["peers"]
-    figure, axes = plt.subplots(figsize=(5, 0.32 * len(rows) + 1))
-    names = [f"{r['size']} {r['method']}" for r in rows]
-    axes.barh(names, [r["ratio"] for r in rows], color=COLOURS[1])
-    for i, row in enumerate(rows):
-        if row.get("aim"):
-            axes.plot([row["aim"]] * 2, [i - 0.4, i + 0.4], color="#dc2626")
-    axes.axvline(1, color="#888", lw=0.8)
-    axes.invert_yaxis()
-    axes.set_xlabel("times HF transformers (red: aim)")
-    _save(figure, folder, "peers")
+    save(figure, folder, plot["name"])

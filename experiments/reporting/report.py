@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments import run_folder
+from experiments import run_folder, stage
 from experiments.reporting import html, plots, tables
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 
 # The fields of a row that every report has, in this order; more may follow.
 ROW = (
@@ -57,24 +57,8 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     rows = []
     for row in found["rows"]:
         rows.append({**{name: row[name] for name in ROW}, **row})
-    extra = (
-        "bandwidth",
-        "curve",
-        "suggested",
-        "peers",
-        "replay",
-        "heads",
-        "laws",
-        "trained",
-        "scaling",
-        "trims",
-        "parallel",
-        "online",
-        "tables",
-        "plots",
-        "figures",
-        "commands",
-    )
+    parts = stage.of({"config": config}).parts
+    extra = ("bandwidth", "curve", "suggested", *parts, "tables", "plots", "commands")
     return {
         "hardware": found["hardware"],
         "versions": found["versions"],
@@ -86,7 +70,7 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(
-    place: Store, config: dict[str, Any], found: dict[str, Any]
+    place: RunFolder, config: dict[str, Any], found: dict[str, Any]
 ) -> dict[str, Any]:
     """Write every form of the report into the run's folder."""
     report = build(config, found)
@@ -113,28 +97,17 @@ def markdown(report: dict[str, Any]) -> str:
         parts.append(table(tables.HEADS, [tables.cells(row) for row in report["rows"]]))
         parts.append("\n".join(f"- {note}" for note in NOTES) + "\n")
         parts.append("![tokens per call](figures/tokens_per_call.png)\n")
-    if "peers" in report:
-        parts.append("## Against HF transformers\n")
-        parts.append(
-            table(
-                tables.PEER_HEADS, [tables.peer_cells(row) for row in report["peers"]]
-            )
-        )
-    if "replay" in report:
-        parts.append("## Recorded texts\n")
-        lines = [tables.replay_cells(row) for row in report["replay"]]
-        parts.append(table(tables.REPLAY_HEADS, lines))
-        parts.append(f"- {tables.REPLAYED}\n")
+    for section in stage.of(report).sections(report):
+        parts.append(f"## {section.title}\n")
+        parts.append(table(section.heads, section.lines))
+        if section.notes:
+            parts.append("\n".join(f"- {note}" for note in section.notes) + "\n")
     for found in report.get("tables", ()):
         parts.append(f"## {found['title']}\n")
         parts.append(table(found["heads"], found["lines"]))
         parts.append("\n".join(f"- {note}" for note in found["notes"]) + "\n")
     for plot in report.get("plots", ()):
         parts.append(f"![{plot['title']}](figures/{plot['name']}.png)\n")
-    if "figures" in report:
-        parts.append("## Figures to reach\n")
-        lines = [tables.figure_cells(figure) for figure in report["figures"]]
-        parts.append(table(tables.FIGURE_HEADS, lines))
     if "curve" in report:
         parts.append("## Cost of a call by block width\n")
         for name, times in report["curve"].items():

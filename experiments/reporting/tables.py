@@ -20,8 +20,6 @@ HEADS = (
     "compile s",
 )
 
-PEER_HEADS = ("size", "method", "ours ms/token", "HF ms/token", "ratio", "aim", "met")
-
 
 def cells(row: dict[str, Any]) -> list[str]:
     """A row as text, in the order of HEADS."""
@@ -44,67 +42,9 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def peer_cells(row: dict[str, Any]) -> list[str]:
-    aim = row.get("aim")
-    return [
-        row["size"],
-        row["method"],
-        f"{row['ours_ms']:.2f}",
-        f"{row['theirs_ms']:.2f}",
-        f"{row['ratio']:.2f}×",
-        "–" if aim is None else f"{aim:g}×",
-        "–" if aim is None else "yes" if row["ratio"] >= aim else "no",
-    ]
-
-
-REPLAY_HEADS = (
-    "method",
-    "records",
-    "tokens",
-    "tokens/call",
-    "drafted/call",
-    "tokens/node",
-    "wasted",
-    "acceptance by depth",
-)
-
-REPLAYED = (
-    "The target says what the record says: tokens/call are those of greedy decoding by "
-    "the model that wrote it. *tokens/node*: tokens ÷ "
-    "verified nodes, the root counted. *wasted*: share of the drafts verified in "
-    "vain. Methods that read the target's runners-up see the text's own bigrams in "
-    "their place."
-)
-
-
-def replay_cells(row: dict[str, Any]) -> list[str]:
-    low, high = row["ci95"]
-    depths = " ".join(f"{100 * a:.0f}" for a in row["accepted_by_depth"][:8])
-    return [
-        row["method"],
-        f"{row['records']}",
-        f"{row['new_tokens']}",
-        f"{row['tokens_per_call']:.2f} ({low:.2f}–{high:.2f})",
-        f"{row['drafted_per_call']:.1f}",
-        f"{row['tokens_per_node']:.2f}",
-        f"{100 * row['wasted']:.0f} %",
-        f"{depths} %" if depths else "–",
-    ]
-
-
-FIGURE_HEADS = ("figure", "measured", "aim", "met")
-
-
-def figure_cells(figure: dict[str, Any]) -> list[str]:
-    aim = f"{'≥' if figure['least'] else '≤'} {figure['aim']:g}"
-    met = "yes" if figure["met"] else "no"
-    return [figure["what"], f"{figure['value']:.2f}", aim, met]
-
-
 def title(report: dict[str, Any]) -> str:
-    config = report["config"]
-    heading = stage.find(config.get("stage", "evaluate")).title
-    return heading.format(config.get("model", ""))
+    """The heading of a report."""
+    return stage.of(report).title.format(report["config"].get("model", ""))
 
 
 def provenance(report: dict[str, Any]) -> list[str]:

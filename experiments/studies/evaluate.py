@@ -5,8 +5,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import models
-from decoding import Method, recipes
+from decoding import Method
 from decoding.catalogue import Spec
 from decoding.loops import engines
 from experiments import console
@@ -18,35 +17,34 @@ from experiments.measurement import (
 )
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case, Run
-from experiments.prompts import builtin_tasks, question_files
-from experiments.run_folder import Store
+from experiments.prompts import question_files
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
+from experiments.studies import common
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.surgery import lora
 
-PLAIN = "plain"
-
 
 def run(
-    config: Any, store: Store, lm: Any = None, drafts: Any = None
+    config: Any, store: RunFolder, lm: Any = None, drafts: Any = None
 ) -> dict[str, Any]:
     """Measure what is missing and return everything; models are loaded unless given."""
-    named = methods(config)
+    named = common.methods(config)
     if config.data:
         config.tasks = question_files.choose(config.data, config.tasks)
     check(config, named)
-    hardware, versions = provenance(store)
+    hardware, versions = common.provenance(store)
     cells = table(config, named)
     if lm is None:
-        lm, drafts = load(config, named)
+        lm, drafts = common.load(config, named)
     bench = Bench(
         lm, drafts or {}, config.prompt_tokens, config.max_new_tokens, config.batch
     )
     own = _trained(config, bench)
     for cell in cells:  # refuse impossible combinations before anything is compiled
         own.get(cell.name, bench).compose(Case(cell.method, cell.temperature))
-    prompts = texts(config, lm)
+    prompts = common.texts(config, lm)
 
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
     trees = [name for name in config.trees if name in named]
@@ -59,7 +57,7 @@ def run(
         order = list(named)  # by method, so that its programs are not needed again
         for cell in sorted(cells, key=lambda cell: order.index(cell.name)):
             bar.doing(cell.key)
-            plain = with_task(named[PLAIN], config, cell.task)
+            plain = with_task(named[common.PLAIN], config, cell.task)
 
             def compute(cell: Cell = cell, plain: Method = plain) -> Any:
                 rate, repeats = measured["gb_s"], config.repeats
@@ -71,7 +69,7 @@ def run(
             row = _expect(piece["row"], config)
             if new:
                 store.log(kind="row", **_scalars(row))
-            bar.done(line(row) if new else "")
+            bar.done(common.line(row) if new else "")
             rows[cell.key] = row
             found["samples"][cell.key] = piece["samples"]
         found["rows"] = [rows[cell.key] for cell in cells]
@@ -98,36 +96,6 @@ def run(
                 measured_row.profile(
                     beside, case, prompts[config.tasks[0]], str(folder)
                 )
-    return found
-
-
-def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
-    """The token prompts of every task, of the project's own or of a file's."""
-    count, size, new = config.prompts, config.prompt_tokens, config.max_new_tokens
-    if config.data:
-        return question_files.build(lm, config.data, config.tasks, count, size, new)
-    return builtin_tasks.build(lm, config.tasks, count, size)
-
-
-def methods(config: Any) -> dict[str, Method]:
-    """The methods to measure by name, plain decoding first."""
-    found = {PLAIN: recipes.method(PLAIN)}
-    variants, trained = config.get("variants", {}), config.get("trained", {})
-    own = None
-    if "method" in config:
-        # The recipe's own field wins over its file, so that it can be overridden, and
-        # needs no file of configs/.
-        own = next((n for n in config.methods if n != PLAIN), PLAIN)
-        found[own] = Method.from_config(config.method.to_dict())
-    for name in config.methods:
-        if name == own:
-            continue
-        if name in variants:
-            found[name] = Method.from_config(variants[name])
-        elif name in trained:
-            found[name] = Method.from_config(native.method(trained[name]))
-        elif name not in found:
-            found[name] = recipes.method(name)
     return found
 
 
@@ -162,7 +130,7 @@ def table(config: Any, named: dict[str, Method]) -> list[Cell]:
         chosen = config.task_methods.get(task, tuple(named))
         for temperature in config.temperatures:
             for seed in config.seeds or (config.seed,):
-                for name in dict.fromkeys((PLAIN, *chosen)):
+                for name in dict.fromkeys((common.PLAIN, *chosen)):
                     method = with_task(named[name], config, task)
                     cells.append(
                         Cell(name, method, task, float(temperature), seed, config.batch)
@@ -185,13 +153,6 @@ def _spec(value: Any) -> Spec:
     return Spec(fields.pop("name"), **fields)
 
 
-def load(config: Any, named: dict[str, Method]) -> tuple[Any, dict[str, Any]]:
-    """The target, and those of config.drafts that a method needs."""
-    needs = {n for m in named.values() for n in m.needs}
-    drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
-    return models.load(config.model, mesh=config.mesh, rules=config.rules), drafts
-
-
 def _trained(config: Any, bench: Bench) -> dict[str, Bench]:
     """For each method of `config.trained` a bench whose `heads` are its own."""
     found = {}
@@ -201,35 +162,6 @@ def _trained(config: Any, bench: Bench) -> dict[str, Bench]:
             lm, params = lora.model(bench.lm, heads)
             found[name] = bench.beside(lm, heads=params)
     return found
-
-
-def provenance(store: Store) -> tuple[dict, dict]:
-    """Provenance; rows of two machines or versions do not belong in one table."""
-    now = {"hardware": machine.hardware(), "versions": machine.versions()}
-    kept = store.make("parts", "provenance", lambda: now)
-    for kind, fields in now.items():
-        lines = [f"{n}: {kept[kind].get(n)} -> {v}" for n, v in fields.items()]
-        lines = [
-            x for x, (n, v) in zip(lines, fields.items()) if kept[kind].get(n) != v
-        ]
-        if lines:
-            raise ConfigError(
-                f"{store.path} was measured with other {kind}:\n  "
-                + "\n  ".join(lines)
-                + "\nUse another --workdir."
-            )
-    return kept["hardware"], kept["versions"]
-
-
-def study(store: Store, **found: Any) -> dict[str, Any]:
-    """What a stage without rows of methods returns: where it ran, and its own parts."""
-    return {
-        "hardware": machine.hardware(),
-        "versions": machine.versions(),
-        "bandwidth": store.make("parts", "bandwidth", machine.bandwidth),
-        "rows": [],
-        **found,
-    }
 
 
 def _expect(row: dict[str, Any], config: Any) -> dict[str, Any]:
@@ -245,17 +177,6 @@ def _expect(row: dict[str, Any], config: Any) -> dict[str, Any]:
 
 def _scalars(row: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in row.items() if not isinstance(v, dict | list)}
-
-
-def line(row: dict[str, Any]) -> str:
-    """A finished row in the terminal."""
-    same = {True: "identical", False: "DIFFERENT", None: "law"}[
-        row["identical_to_plain"]
-    ]
-    return (
-        f"{row['key']:36} {row['tokens_per_call']:5.2f} tokens/call "
-        f"{row['speedup']:5.2f}x {row['tokens_per_s']:7.0f} tokens/s  {same}"
-    )
 
 
 def _trees(bench: Bench, named: Any, config: Any, prompts: Any, name: str) -> list:
@@ -287,7 +208,7 @@ def _suggest(times: Sequence[Any], rows: Sequence[dict[str, Any]]) -> list[dict]
     found = []
     for row in rows:
         chain = row["nodes"] == len(row["committed_by_depth"]) + 1
-        if row["method"] == PLAIN or row["draft_calls"] or not chain:
+        if row["method"] == common.PLAIN or row["draft_calls"] or not chain:
             continue
         best = block_width_cost.suggest(
             times, row["committed_by_depth"], row["draft_share"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -18,9 +19,10 @@ from experiments import console
 from experiments.measurement import block_width_cost, machine, measured_row
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench
-from experiments.run_folder import Store
-from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.reporting import plots
+from experiments.run_folder import RunFolder
+from experiments.stage import Section, Stage
+from experiments.studies import common
 from models import transformer
 from models.errors import ConfigError
 
@@ -55,13 +57,13 @@ def libraries() -> tuple[Any, Any]:
     return torch, transformers
 
 
-def run(config: Any, store: Store) -> dict[str, Any]:
+def run(config: Any, store: RunFolder) -> dict[str, Any]:
     """Measure what is missing, size by size, and return everything."""
     torch, transformers = libraries()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    hardware, versions = evaluate.provenance(store)
+    hardware, versions = common.provenance(store)
     peers = {"torch": torch.__version__, "transformers": transformers.__version__}
     found: dict[str, Any] = {
         "hardware": hardware,
@@ -120,7 +122,7 @@ def random_model(shape: Mapping[str, int], key: int, **changes: int) -> models.L
 class _Size:
     """One size: its models, made when they are first needed."""
 
-    def __init__(self, config: Any, store: Store, size: str, shape: Any):
+    def __init__(self, config: Any, store: RunFolder, size: str, shape: Any):
         self.config, self.store, self.size = config, store, size
         self.shape = dict(shape)
         self._made: tuple[Any, Any] | None = None
@@ -277,6 +279,73 @@ def figures(config: Any, found: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**dataclasses.asdict(f), "met": f.met} for f in every]
 
 
+HEADS = ("size", "method", "ours ms/token", "HF ms/token", "ratio", "aim", "met")
+FIGURE_HEADS = ("figure", "measured", "aim", "met")
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """A row as text, in the order of HEADS."""
+    aim = row.get("aim")
+    return [
+        row["size"],
+        row["method"],
+        f"{row['ours_ms']:.2f}",
+        f"{row['theirs_ms']:.2f}",
+        f"{row['ratio']:.2f}×",
+        "–" if aim is None else f"{aim:g}×",
+        "–" if aim is None else "yes" if row["ratio"] >= aim else "no",
+    ]
+
+
+def figure_cells(figure: dict[str, Any]) -> list[str]:
+    """A figure to reach as text, in the order of FIGURE_HEADS."""
+    aim = f"{'≥' if figure['least'] else '≤'} {figure['aim']:g}"
+    met = "yes" if figure["met"] else "no"
+    return [figure["what"], f"{figure['value']:.2f}", aim, met]
+
+
+def sections(report: dict[str, Any]) -> list[Section]:
+    """Each pair of runs, and the figures to reach."""
+    rows, figures = report["peers"], report["figures"]
+
+    def faster(i: int, j: int) -> str:
+        if HEADS[j] != "met" or not rows[i].get("aim"):
+            return ""
+        return "good" if rows[i]["ratio"] >= rows[i]["aim"] else "bad"
+
+    def met(i: int, j: int) -> str:
+        if FIGURE_HEADS[j] != "met":
+            return ""
+        return "good" if figures[i]["met"] else "bad"
+
+    pairs = [cells(row) for row in rows]
+    aims = [figure_cells(figure) for figure in figures]
+    return [
+        Section("Against HF transformers", HEADS, pairs, words=2, mark=faster),
+        Section("Figures to reach", FIGURE_HEADS, aims, mark=met),
+    ]
+
+
+def draw(report: dict[str, Any], folder: pathlib.Path) -> None:
+    """Draw how many times HF transformers' speed each method has."""
+    rows = report["peers"]
+    figure, axes = plots.plt.subplots(figsize=(5, 0.32 * len(rows) + 1))
+    names = [f"{r['size']} {r['method']}" for r in rows]
+    axes.barh(names, [r["ratio"] for r in rows], color=plots.COLOURS[1])
+    for i, row in enumerate(rows):
+        if row.get("aim"):
+            axes.plot([row["aim"]] * 2, [i - 0.4, i + 0.4], color="#dc2626")
+    axes.axvline(1, color="#888", lw=0.8)
+    axes.invert_yaxis()
+    axes.set_xlabel("times HF transformers (red: aim)")
+    plots.save(figure, folder, "peers")
+
+
 STAGE = Stage(
-    run, "decodax and HF transformers on the same weights", ("methods", "sizes")
+    run,
+    "decodax and HF transformers on the same weights",
+    ("methods", "sizes"),
+    parts=("peers", "figures"),
+    sections=sections,
+    draw=draw,
 )

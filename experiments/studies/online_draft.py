@@ -21,10 +21,10 @@ import optax
 import models
 from decoding import Method
 from experiments import console
-from experiments.measurement import workbench
-from experiments.run_folder import Store
+from experiments.measurement import bootstrap
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.errors import ConfigError
 from training.data import documents, sources
 from training.runs.online_draft_run import Online
@@ -56,7 +56,9 @@ def serve(own: Online, calls: Sequence, config: Any, first: int, say: Any) -> Se
     return found
 
 
-def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:
+def run(
+    config: Any, store: RunFolder, lm: Any = None, draft: Any = None
+) -> dict[str, Any]:
     """Serve what is missing and return everything; models are loaded unless given."""
     domains = {"first": config.first, "second": config.second}
     for name, source in domains.items():
@@ -93,7 +95,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
 
         served = store.make("parts", "served", computed)
     found = summary(served, config.settled)
-    return evaluate.study(
+    return common.study(
         store,
         online=[{**found, "served": _short(served)}],
         tables=[table(served, found, config)],
@@ -123,8 +125,8 @@ def _served(
 
 def summary(served: dict[str, dict[str, Served]], settled: int) -> dict[str, Any]:
     """Levels, what was lost and the share recovered, with 95 % over requests."""
-    before = workbench.pooled(served[LEARNING]["first"][-settled:])
-    after = {arm: workbench.pooled(served[arm]["second"][-settled:]) for arm in ARMS}
+    before = bootstrap.pooled(served[LEARNING]["first"][-settled:])
+    after = {arm: bootstrap.pooled(served[arm]["second"][-settled:]) for arm in ARMS}
     rng = np.random.default_rng(0)
     draws = []
     for draw in range(DRAWS + 1):  # the first is the sample itself
@@ -187,8 +189,8 @@ def table(served: Any, found: dict[str, Any], config: Any) -> dict[str, Any]:
     for arm in ARMS:
         cells = []
         for part in columns.values():
-            new, calls = workbench.pooled(part(arm))
-            low, high = workbench.tokens_per_call_interval(new.tolist(), calls.tolist())
+            new, calls = bootstrap.pooled(part(arm))
+            low, high = bootstrap.tokens_per_call_interval(new.tolist(), calls.tolist())
             cells.append(f"{_rate((new, calls)):.2f} ({low:.2f}–{high:.2f})")
         lines.append([arm, *cells])
     said = "no more than the draws of requests change"
@@ -216,8 +218,8 @@ def plot(served: Any, settled: int) -> dict[str, Any]:
         for domain in ("first", "second"):
             calls = served[arm][domain]
             for end in range(settled, len(calls) + 1, max(1, settled // 2)):
-                new, used = workbench.pooled(calls[end - settled : end])
-                low, high = workbench.tokens_per_call_interval(
+                new, used = bootstrap.pooled(calls[end - settled : end])
+                low, high = bootstrap.tokens_per_call_interval(
                     new.tolist(), used.tolist()
                 )
                 x.append(begun + end)
@@ -233,4 +235,4 @@ def plot(served: Any, settled: int) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(run, "Decoding with {}")
+STAGE = Stage(run, "Decoding with {}", parts=("online",))

@@ -19,13 +19,13 @@ import models
 from decoding import Method
 from decoding.drafters import pearl
 from experiments import console
-from experiments.measurement import block_width_cost, measured_row, workbench
+from experiments.measurement import block_width_cost, bootstrap, measured_row, workbench
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case, Run
 from experiments.prompts import builtin_tasks
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate, tree_budget
+from experiments.studies import common, tree_budget
 from models.errors import ConfigError
 
 CHAIN, PEARL = "chain", "pearl"
@@ -80,7 +80,9 @@ def row(
     }
 
 
-def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:
+def run(
+    config: Any, store: RunFolder, lm: Any = None, draft: Any = None
+) -> dict[str, Any]:
     """Measure what is missing and return everything; models are loaded unless given."""
     if config.prompts % config.batch:
         raise ConfigError(
@@ -120,7 +122,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
             rows.append(store.make("rows", key, work))
             bar.done(key)
     costs = {int(c["width"]): c["ms"] for c in target}
-    return evaluate.study(
+    return common.study(
         store,
         parallel=rows,
         tables=[table(rows, t, costs, own[0]["ms"]) for t in config.temperatures],
@@ -145,17 +147,17 @@ def table(rows: list[dict], t: float, costs: Any, draft: float) -> dict[str, Any
             counted = [{**r, "calls": r["runs"]} for r in own] if name == PEARL else own
             cells = []
             for pieces in (own, [{**r, "calls": r["runs"]} for r in own]):
-                tokens, parts = workbench.pooled(pieces)
-                low, high = workbench.tokens_per_call_interval(
+                tokens, parts = bootstrap.pooled(pieces)
+                low, high = bootstrap.tokens_per_call_interval(
                     tokens.tolist(), parts.tolist()
                 )
                 said = f"{tokens.sum() / parts.sum():.2f} ({low:.2f}–{high:.2f})"
                 cells.append(said)
-            tokens, calls = workbench.pooled(own)
+            tokens, calls = bootstrap.pooled(own)
             spent = modelled(name, gamma, int(calls.sum()), costs, draft)
             line = [name, f"{gamma}", *cells]
             if name == PEARL:
-                gap, error = workbench.difference(counted, base)
+                gap, error = bootstrap.difference(counted, base)
                 line.append(f"{gap:+.2f} ± {error:.2f}")
             else:
                 base = counted
@@ -175,4 +177,4 @@ def table(rows: list[dict], t: float, costs: Any, draft: float) -> dict[str, Any
     return {"title": f"T = {t:g}", "heads": heads, "lines": lines, "notes": notes}
 
 
-STAGE = Stage(run, "Decoding with {}", ("tasks", "temperatures"))
+STAGE = Stage(run, "Decoding with {}", ("tasks", "temperatures"), parts=("parallel",))

@@ -18,9 +18,9 @@ from decoding.serving import continuous_batching, prompt_set
 from experiments import console
 from experiments.measurement import machine
 from experiments.prompts import builtin_tasks
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.distributed import sharding
 from models.errors import ConfigError
 
@@ -44,11 +44,11 @@ NOTES = (
 )
 
 
-def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     """Write what is missing, measure what is missing, and return everything."""
     check(config)
     method = recipes.method(config.recipe)
-    evaluate.provenance(store)
+    common.provenance(store)
     needs = method.needs
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
     if lm is None:
@@ -86,7 +86,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         if config.compare:
             rows += _compared(config, store, parts, params, prompts)
     table = {"title": "Rows", "heads": HEADS, "lines": rows, "notes": NOTES}
-    return evaluate.study(store, tables=[table], written=written)
+    return common.study(store, tables=[table], written=written)
 
 
 def check(config: Any) -> None:
@@ -123,7 +123,7 @@ def requests(config: Any, lm: Any) -> list[prompt_set.Prompt]:
 class Journal:
     """workdir/timings.jsonl: how every text was made, sitting by sitting."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: RunFolder):
         self.store, self.usage = store, continuous_batching.Usage()
         self.sitting = 1 + max((t["sitting"] for t in self.lines()), default=-1)
 

@@ -20,9 +20,9 @@ from experiments import console
 from experiments.measurement import machine
 from experiments.measurement.workbench import Bench, Case, Run
 from experiments.prompts import builtin_tasks
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate, scaling_laws_report
+from experiments.studies import common, scaling_laws_report
 from models.errors import ConfigError
 from training.runs import draft_model_run
 
@@ -73,7 +73,7 @@ def points(config: Any) -> list[Point]:
 class Study:
     """The points of a config on one target; models of a size share their programs."""
 
-    def __init__(self, config: Any, store: Store, lm: Any):
+    def __init__(self, config: Any, store: RunFolder, lm: Any):
         self.config, self.store, self.lm = config, store, lm
         self.method = draft_model_run.method(config)
         named = builtin_tasks.build(
@@ -176,12 +176,12 @@ def counts(run: Run) -> dict[str, Any]:
     }
 
 
-def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     """Train and measure what is missing, and return everything."""
     listed = points(config)
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
-    evaluate.provenance(store)
+    common.provenance(store)
     study, rows, timed = Study(config, store, lm), [], []
     batches: Sequence[int] = sorted({*config.batches})
     temperatures = [float(t) for t in config.temperatures]
@@ -206,11 +206,12 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             timed.append(store.make("batches", key, work))
             bar.done()
     found = {"points": rows, "batches": timed}
-    return evaluate.study(store, **scaling_laws_report.made(found))
+    return common.study(store, **scaling_laws_report.made(found))
 
 
 STAGE = Stage(
     run,
     "Acceptance by {} against size and training of its draft",
     ("tokens", "sizes", "seeds", "temperatures", "batches", "mesh", "rules"),
+    parts=("scaling",),
 )

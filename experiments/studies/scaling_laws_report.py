@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from experiments.measurement import log_linear_fit
-from experiments.measurement.workbench import tokens_per_call_interval
+from experiments.measurement.bootstrap import tokens_per_call_interval
 
 Rows = Sequence[dict[str, Any]]
 AXES = ("training tokens", "parameters")

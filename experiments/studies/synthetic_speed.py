@@ -22,9 +22,9 @@ from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench
 from experiments.preflight import programs
 from experiments.recipes import settings
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models import checkpoints, transformer
 from models.errors import ConfigError
 from models.surgery import lora
@@ -33,14 +33,14 @@ from training.runs import draft_head_run
 from training.teacher import outputs
 
 
-def run(config: Any, store: Store) -> dict[str, Any]:
+def run(config: Any, store: RunFolder) -> dict[str, Any]:
     """Measure what is missing, and return everything."""
     for name in config.targets:
         if name not in config.shapes:
             raise ConfigError(
                 f"config.targets has {name!r}; config.shapes has {list(config.shapes)}"
             )
-    evaluate.provenance(store)
+    common.provenance(store)
     steps, rounds = [], {}
     pieces = 1 + 2 * len(config.targets) * len(config.recipes)
     with console.bar(pieces, "read bandwidth") as bar:
@@ -61,7 +61,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
                     rounds[row["key"]] = row
                 bar.done()
     tables = [_table(steps), _rounds(list(rounds.values()))]
-    return evaluate.study(store, tables=tables)
+    return common.study(store, tables=tables)
 
 
 class Target:

@@ -15,13 +15,19 @@ import numpy as np
 import models
 from decoding import Method
 from experiments import console
-from experiments.measurement import identity, measured_row, paired_difference, workbench
+from experiments.measurement import (
+    bootstrap,
+    identity,
+    measured_row,
+    paired_difference,
+    workbench,
+)
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case
 from experiments.prompts import question_files
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.errors import ConfigError
 
 
@@ -84,7 +90,7 @@ def row(
         "new": new,
         "calls": calls,
         "tokens_per_call": sum(new) / sum(calls),
-        "ci95": workbench.tokens_per_call_interval(new, calls),
+        "ci95": bootstrap.tokens_per_call_interval(new, calls),
         "drafted_per_call": run.candidates / sum(calls),
         "draft_calls_per_call": run.draft_calls / sum(calls),
         "accepted_by_depth": given,
@@ -94,7 +100,9 @@ def row(
     }
 
 
-def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:
+def run(
+    config: Any, store: RunFolder, lm: Any = None, draft: Any = None
+) -> dict[str, Any]:
     """Measure what is missing and return everything; models are loaded unless given."""
     listed = entries(config)
     if config.prompts % config.batch:
@@ -108,7 +116,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
         lm, draft = models.load(config.model), models.load(config.draft)
     size, new = config.prompt_tokens, config.max_new_tokens
     bench = Bench(lm, {"draft": draft}, size, new, config.batch)
-    prompts = evaluate.texts(config, lm)
+    prompts = common.texts(config, lm)
     rows = []
     cells = [
         (entry, float(t), task)
@@ -132,7 +140,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
         *(_table(rows, t) for t in config.temperatures),
         paired_difference.table(ordered, config.directions, by, "tree"),
     ]
-    return evaluate.study(
+    return common.study(
         store,
         budget=rows,
         tables=tables,
@@ -160,8 +168,8 @@ def _table(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
             if not mine:
                 cells.append("–")
                 continue
-            new, calls = workbench.pooled(mine)
-            low, high = workbench.tokens_per_call_interval(new.tolist(), calls.tolist())
+            new, calls = bootstrap.pooled(mine)
+            low, high = bootstrap.tokens_per_call_interval(new.tolist(), calls.tolist())
             cells.append(f"{new.sum() / calls.sum():.2f} ({low:.2f}–{high:.2f})")
         lines.append([tree, *cells])
     notes = ["tokens a target call, over all tasks; in brackets 95 % over prompts."]
@@ -184,10 +192,10 @@ def _plot(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
     series = []
     for tree in trees:
         known = [b for b in budgets if _of(rows, tree, b, t)]
-        at = [workbench.pooled(_of(rows, tree, b, t)) for b in known]
+        at = [bootstrap.pooled(_of(rows, tree, b, t)) for b in known]
         values = [float(new.sum() / calls.sum()) for new, calls in at]
         ends = [
-            workbench.tokens_per_call_interval(n.tolist(), c.tolist()) for n, c in at
+            bootstrap.tokens_per_call_interval(n.tolist(), c.tolist()) for n, c in at
         ]
         errors = [(high - low) / 3.92 for low, high in ends]
         series.append({"name": tree, "x": known, "y": values, "error": errors})

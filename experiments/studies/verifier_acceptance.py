@@ -24,9 +24,9 @@ from decoding.tree_building import child_sampling
 from experiments import console
 from experiments.measurement import identity
 from experiments.prompts import builtin_tasks
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.errors import ConfigError
 
 LEAST = 16  # tokens before a place
@@ -232,7 +232,9 @@ def bound(cell: Cell, laws: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | 
     return float(np.mean([optimal_transport.acceptance(*law, cell.k) for law in laws]))
 
 
-def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:
+def run(
+    config: Any, store: RunFolder, lm: Any = None, draft: Any = None
+) -> dict[str, Any]:
     """Measure what is missing and return everything; models are loaded unless given."""
     cells = table(config)
     if lm is None:
@@ -251,7 +253,7 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
                 f"{row['expected']:.4f}"
             )
     tables = [_table(rows), _directions(rows)]
-    return evaluate.study(store, laws=rows, tables=tables, plots=_plots(rows))
+    return common.study(store, laws=rows, tables=tables, plots=_plots(rows))
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -358,4 +360,5 @@ STAGE = Stage(
     run,
     "Acceptance of {}'s verifiers and its closed forms",
     ("tasks", "temperatures", "verifiers", "drafts_a_node"),
+    parts=("laws",),
 )

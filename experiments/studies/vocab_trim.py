@@ -15,12 +15,12 @@ import jax
 import models
 from decoding import Method
 from experiments import console
-from experiments.measurement import workbench
+from experiments.measurement import bootstrap, workbench
 from experiments.measurement.workbench import Bench
 from experiments.prompts import builtin_tasks
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate, tree_budget
+from experiments.studies import common, tree_budget
 from models.errors import ConfigError
 from models.surgery import vocab_trim
 from training.data import documents
@@ -29,7 +29,9 @@ from training.runs import draft_model_run
 WHOLE = "whole"
 
 
-def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[str, Any]:
+def run(
+    config: Any, store: RunFolder, lm: Any = None, draft: Any = None
+) -> dict[str, Any]:
     """Measure what is missing and return everything; models are loaded unless given."""
     if lm is None:
         lm, draft = models.load(config.model), models.load(config.draft)
@@ -78,10 +80,10 @@ def run(config: Any, store: Store, lm: Any = None, draft: Any = None) -> dict[st
                 found.append({**row, "size": size, "covered": covered, "read": share})
                 bar.done(f"{key:36} {row['tokens_per_call']:5.2f} tokens/call")
     tables = [table(found, t, config.length) for t in config.temperatures]
-    return evaluate.study(store, trims=found, tables=tables)
+    return common.study(store, trims=found, tables=tables)
 
 
-def counted(config: Any, store: Store, lm: Any) -> tuple[dict[str, Any], Any]:
+def counted(config: Any, store: RunFolder, lm: Any) -> tuple[dict[str, Any], Any]:
     """Counts to choose by, of the target's text and the corpus's; and to be covered."""
     folder = config.data.directory or store.path / "data"
     given = documents.both(lm, config.data, folder, store.path)
@@ -112,8 +114,8 @@ def table(rows: list[dict[str, Any]], t: float, length: int) -> dict[str, Any]:
     mine = [row for row in rows if row["temperature"] == t]
     for name, size in dict.fromkeys((row["tree"], row["size"]) for row in mine):
         own = [row for row in mine if (row["tree"], row["size"]) == (name, size)]
-        new, calls = workbench.pooled(own)
-        low, high = workbench.tokens_per_call_interval(new.tolist(), calls.tolist())
+        new, calls = bootstrap.pooled(own)
+        low, high = bootstrap.tokens_per_call_interval(new.tolist(), calls.tolist())
         rate = new.sum() / calls.sum()
         share = own[0]["read"]
         line = [name, f"{size}", f"{100 * own[0]['covered']:.1f} %", f"{share:.3f}"]
@@ -132,4 +134,6 @@ def table(rows: list[dict[str, Any]], t: float, length: int) -> dict[str, Any]:
     return {"title": f"T = {t:g}", "heads": heads, "lines": lines, "notes": notes}
 
 
-STAGE = Stage(run, "Decoding with {}", ("tasks", "temperatures", "sizes"))
+STAGE = Stage(
+    run, "Decoding with {}", ("tasks", "temperatures", "sizes"), parts=("trims",)
+)

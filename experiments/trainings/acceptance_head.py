@@ -5,9 +5,9 @@ from typing import Any
 
 from experiments import console
 from experiments.measurement import draft_call_cost
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.distributed import processes
 from training.evaluation import calibration
 from training.runs import acceptance_run
@@ -20,9 +20,11 @@ SAID = {
 }
 
 
-def run(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict[str, Any]:
+def run(
+    config: Any, folder: RunFolder, lm: Any = None, own: Any = None
+) -> dict[str, Any]:
     """Train and measure what is missing, and return everything."""
-    evaluate.provenance(folder)
+    common.provenance(folder)
     file = folder.path / "figures.json"
     if not processes.agreed(file.exists()):
         acceptance_run.run(config, folder.path, lm, own)
@@ -38,7 +40,7 @@ def run(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict[str
     priced = draft_call_cost.table(rows, OWN, SAID)
     console.terminal().print("\n".join(priced["notes"]), markup=False)
     drawn = [calibration.plot(name, found) for name, found in bins.items()]
-    return evaluate.study(
+    return common.study(
         folder,
         trained=trained,
         tables=[_about(trained), priced, calibration.table(bins)],
@@ -65,4 +67,4 @@ def _about(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(run, "Drafts for {} that end where a head says")
+STAGE = Stage(run, "Drafts for {} that end where a head says", parts=("trained",))

@@ -8,14 +8,14 @@ from typing import Any
 
 import models
 from experiments import console
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.trainings import draft_heads
 from training.runs import draft_head_run
 from training.teacher import sources
 
 
-def run(config: Any, store: Store, lm: Any = None) -> None:
+def run(config: Any, store: RunFolder, lm: Any = None) -> None:
     """Write the shards that are missing.
 
     Shards that are there are read through, and made anew where they are damaged.

@@ -24,9 +24,9 @@ from experiments.measurement.workbench import Bench, Case
 from experiments.prompts import builtin_tasks
 from experiments.recipes import settings
 from experiments.reporting import training_curves
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from experiments.trainings import ppd_tree_budgets
 from models.distributed import processes
 from models.heads.formats import native
@@ -34,12 +34,12 @@ from models.surgery import lora
 from training.runs import draft_head_run
 
 
-def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     """Train what is missing, measure what is missing, and return everything."""
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     listed = plan(config)
-    hardware, versions = evaluate.provenance(store)
+    hardware, versions = common.provenance(store)
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
     prompts = builtin_tasks.build(
         lm, config.tasks, config.prompts, config.prompt_tokens
@@ -70,7 +70,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
             flops = store.make("flops", f"{name}-s{seed}", piece.flops)
             found["heads"].append(_summary(name, seed, figures, own, flops))
             trainings.append(_trained(f"{name}, seed {seed}", figures))
-            bar.done("\n".join(evaluate.line(row) for row in own))
+            bar.done("\n".join(common.line(row) for row in own))
     found["tables"] = [_table(found["heads"])]
     if config.directions:
         found["tables"].append(
@@ -89,7 +89,7 @@ def _trained(name: str, figures: dict[str, Any]) -> training_curves.Trained:
 
 
 def one_training(
-    config: Any, store: Store, name: str, recipe: Any, seed: int
+    config: Any, store: RunFolder, name: str, recipe: Any, seed: int
 ) -> tuple[Any, pathlib.Path]:
     """The config of one training, and its folder."""
     one = ml_collections.ConfigDict(recipe.to_dict())
@@ -328,4 +328,5 @@ STAGE = Stage(
         "mesh",
         "rules",
     ),
+    parts=("heads",),
 )

@@ -19,9 +19,9 @@ from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench
 from experiments.prompts import builtin_tasks
 from experiments.reporting import training_curves
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from models.distributed import processes
 from models.errors import ConfigError
 from training.runs import draft_model_run
@@ -29,7 +29,7 @@ from training.runs import draft_model_run
 BEFORE = "before"
 
 
-def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
+def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     """Train what is missing, measure what is missing, and return everything."""
     names = [_at(path) for path, _ in config.get("targets", ())]
     if len(names) > len(set(names)):
@@ -39,7 +39,7 @@ def run(config: Any, store: Store, lm: Any = None) -> dict[str, Any]:
         )
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
-    hardware, versions = evaluate.provenance(store)
+    hardware, versions = common.provenance(store)
     found: dict[str, Any] = {"hardware": hardware, "versions": versions}
     targets: list[tuple[str, Any, dict[str, Any]]] = [("", lm, {})]
     for path, fields in config.get("targets", ()):

@@ -4,14 +4,14 @@ much at the same distance."""
 
 from typing import Any
 
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.trainings import lossy_quality_tables
 from training.evaluation import calibration
 from training.runs import exit_predictor_run
 
 
-def run(config: Any, folder: Store, lm: Any = None) -> dict:
+def run(config: Any, folder: RunFolder, lm: Any = None) -> dict:
     """Exit predictors, two schedules, and two rules; returns everything."""
     if not (folder.path / "figures.json").exists():
         exit_predictor_run.run(config, folder.path, lm)
@@ -66,4 +66,4 @@ def run(config: Any, folder: Store, lm: Any = None) -> dict:
     )
 
 
-STAGE = Stage(run, "Exit predictors for {}")
+STAGE = Stage(run, "Exit predictors for {}", parts=("trained",))

@@ -4,14 +4,14 @@ target's, and whether a rule that needs no training gains as much at the same di
 
 from typing import Any
 
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.trainings import lossy_quality_tables
 from training.evaluation import calibration
 from training.runs import judge_run
 
 
-def run(config: Any, folder: Store, lm: Any = None, own: Any = None) -> dict:
+def run(config: Any, folder: RunFolder, lm: Any = None, own: Any = None) -> dict:
     """A judge and the training-free rule; returns everything."""
     if not (folder.path / "figures.json").exists():
         judge_run.run(config, folder.path, lm, own)
@@ -48,4 +48,4 @@ def _calls(each: dict[str, Any]) -> tuple[list, list]:
     return each["new"], each["calls"]
 
 
-STAGE = Stage(run, "A judge of drafts for {}")
+STAGE = Stage(run, "A judge of drafts for {}", parts=("trained",))

@@ -8,8 +8,8 @@ from typing import Any
 from experiments import console
 from experiments.measurement import equal_quality
 from experiments.measurement.equal_quality import Counts
-from experiments.run_folder import Store
-from experiments.studies import evaluate
+from experiments.run_folder import RunFolder
+from experiments.studies import common
 
 NOTE = (
     "nats: of the text's tokens under the whole target; it is no measure of use. "
@@ -18,18 +18,18 @@ NOTE = (
 Rows = Mapping[str, dict[str, Any]]
 
 
-def read(folder: Store) -> dict[str, Any]:
+def read(folder: RunFolder) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder.path / "figures.json").read_text())
     return found
 
 
-def study(folder: Store, trained: Any, tables: list, plots: list) -> dict[str, Any]:
-    evaluate.provenance(folder)
+def study(folder: RunFolder, trained: Any, tables: list, plots: list) -> dict[str, Any]:
+    common.provenance(folder)
     for made in tables:
         for cells in made["lines"] if "better" in made["heads"] else ():
             said = f"{made['title']}: {' | '.join(cells)}"
             console.terminal().print(said, markup=False)
-    return evaluate.study(folder, trained=trained, tables=tables, plots=plots)
+    return common.study(folder, trained=trained, tables=tables, plots=plots)
 
 
 def table(rows: Rows, gain: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from experiments import run_folder
 from experiments.measurement import measured_row
 from experiments.recipes import settings
 from experiments.reporting import html, page_charts, report, token_tree_svg
-from experiments.studies import evaluate
+from experiments.studies import common, evaluate
 from models.errors import ConfigError
 
 SCHEMA = (
@@ -22,7 +22,7 @@ SCHEMA = (
 
 
 def execute(config, folder, lm, drafts=None):
-    place = run_folder.Store(folder)
+    place = run_folder.RunFolder(folder)
     place.claim(config, evaluate.STAGE.resumable_fields)
     found = evaluate.run(config, place, lm, drafts)
     found["commands"] = ["python -m experiments.run"]
@@ -151,29 +151,29 @@ def test_resume_repeats_nothing(config, tmp_path, lm, monkeypatch):
 
 
 def test_conflicting_config_is_refused(config, tmp_path):
-    run_folder.Store(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
+    run_folder.RunFolder(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
     with config.unlocked():
         config.methods = ("plain",)  # chooses rows
-    run_folder.Store(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
+    run_folder.RunFolder(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
     with config.unlocked():
         config.max_new_tokens = 25
     with pytest.raises(ConfigError, match="max_new_tokens: 24 -> 25"):
-        run_folder.Store(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
+        run_folder.RunFolder(tmp_path).claim(config, evaluate.STAGE.resumable_fields)
 
 
 def test_another_machine_is_refused(config, tmp_path):
-    place = run_folder.Store(tmp_path)
-    evaluate.provenance(place)
+    place = run_folder.RunFolder(tmp_path)
+    common.provenance(place)
     file = tmp_path / "parts" / "provenance.json"
     kept = json.loads(file.read_text())
     kept["hardware"]["processor"] = "another"
     run_folder.write(file, kept)
     with pytest.raises(ConfigError, match="processor: another"):
-        evaluate.provenance(place)
+        common.provenance(place)
 
 
 def test_broken_piece_names_itself(tmp_path):
-    place = run_folder.Store(tmp_path)
+    place = run_folder.RunFolder(tmp_path)
     run_folder.text(tmp_path / "rows" / "x.json", "{")
     with pytest.raises(ConfigError, match=r"x.json.*delete"):
         place.get("rows", "x")

@@ -66,7 +66,7 @@ def test_an_old_run_folder_is_gone_on_with(tmp_path):
     """Its config.json has the old name; planted: another stage's folder."""
     config = ConfigDict({"stage": "verifier_acceptance", "seed": 0})
     for old, right in (("laws", True), ("budget", False)):
-        folder = run_folder.Store(tmp_path / old)
+        folder = run_folder.RunFolder(tmp_path / old)
         kept = {**settings.plain(config), "stage": old}
         run_folder.write(folder.path / "config.json", kept)
         if not right:

@@ -48,7 +48,7 @@ FUZZ = ("overrides", "recipes", "methods", "sweeps", "jsonl", "checkpoints")
 TESTS = pathlib.Path(__file__).parent / "fuzz"
 
 
-def signals(given: argparse.Namespace, place: run_folder.Store) -> list[list[str]]:
+def signals(given: argparse.Namespace, place: run_folder.RunFolder) -> list[list[str]]:
     """Rounds of `KILLS` and `TERMS` signals, the kinds of run taking turns."""
     lines = []
     for turn, kind in enumerate(kill_and_resume.KINDS):
@@ -113,7 +113,7 @@ def _resident() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def refilled(given: argparse.Namespace, place: run_folder.Store) -> list[list[str]]:
+def refilled(given: argparse.Namespace, place: run_folder.RunFolder) -> list[list[str]]:
     lines = []
     for name, free in (("refilled", 1), ("batch by batch", ROWS)):
         key = f"{name.replace(' ', '-')}-{given.requests}"
@@ -137,7 +137,7 @@ def refilled(given: argparse.Namespace, place: run_folder.Store) -> list[list[st
     return lines
 
 
-def fuzzed(given: argparse.Namespace, place: run_folder.Store) -> list[list[str]]:
+def fuzzed(given: argparse.Namespace, place: run_folder.RunFolder) -> list[list[str]]:
     """The long runs of tests/stress/fuzz, which note what they counted."""
     if not TESTS.exists():
         raise ConfigError(f"--fuzz needs a checkout with {TESTS}")
@@ -165,7 +165,7 @@ def fuzzed(given: argparse.Namespace, place: run_folder.Store) -> list[list[str]
 
 
 def write(given: argparse.Namespace, arguments: Sequence[str]) -> str:
-    place = run_folder.Store(given.workdir)
+    place = run_folder.RunFolder(given.workdir)
     own = [a for a in arguments if not a.startswith(("--workdir", "--out"))]
     told = " ".join(["python -m tests.stress.report --workdir=W", *own])
     parts = [

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.reporting.report import table
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from kernels import (
     aot,
     block_traffic,
@@ -49,7 +49,7 @@ def seconds(call: Callable, *arguments: Any, repeats: int) -> float:
     return statistics.median(spent)
 
 
-def measure(settings: Any, store: Store) -> dict[str, list]:
+def measure(settings: Any, store: RunFolder) -> dict[str, list]:
     """All pieces, each kept as it is done."""
     keep = functools.partial(store.make, "gpu")
     bandwidth = keep("bandwidth", lambda: copy_bandwidth(settings))

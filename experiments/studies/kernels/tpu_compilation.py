@@ -12,9 +12,9 @@ import numpy as np
 
 from experiments import console
 from experiments.reporting.report import table
-from experiments.run_folder import Store, text, write
+from experiments.run_folder import RunFolder, text, write
 from experiments.stage import Stage
-from experiments.studies import evaluate
+from experiments.studies import common
 from experiments.studies.kernels import gpu_timing
 from kernels import aot, block_traffic
 from kernels.tree_attention import runs_kernel, tree_attention
@@ -38,7 +38,7 @@ HEADS = (
 TIME_HEADS = ("form", "N", "ms", "cache GB/s", "÷ one node")
 
 
-def run(config: Any, store: Store) -> dict[str, Any]:
+def run(config: Any, store: RunFolder) -> dict[str, Any]:
     """Compile what is missing, and return everything.
 
     On a GPU nothing is compiled for TPUs: its own tables are measured.
@@ -52,7 +52,7 @@ def run(config: Any, store: Store) -> dict[str, Any]:
             f"the stage 'tpu_compilation' needs the extra `tpu` ({error}): "
             'pip install "decodax[tpu]"'
         ) from error
-    hardware, versions = evaluate.provenance(store)
+    hardware, versions = common.provenance(store)
     versions = {**versions, "libtpu": libtpu.__version__}
     grid = list(
         itertools.product(
@@ -78,14 +78,16 @@ def run(config: Any, store: Store) -> dict[str, Any]:
     }
 
 
-def on_gpu(config: Any, store: Store) -> dict[str, Any]:
+def on_gpu(config: Any, store: RunFolder) -> dict[str, Any]:
     """The GPU's tables."""
-    hardware, versions = evaluate.provenance(store)
+    hardware, versions = common.provenance(store)
     measured = gpu_timing.measure(config.gpu, store)
     return {"hardware": hardware, "versions": versions, "measured": measured}
 
 
-def write_report(store: Store, config: Any, found: dict[str, Any]) -> dict[str, Any]:
+def write_report(
+    store: RunFolder, config: Any, found: dict[str, Any]
+) -> dict[str, Any]:
     """Write report.json and report.md, of TPUs or of a GPU.
 
     The GPU's report.md is what experiments/reports/kernels_gpu.md holds.

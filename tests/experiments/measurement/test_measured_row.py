@@ -6,9 +6,10 @@ import pytest
 
 from decoding import Method, stats
 from decoding.catalogue import Spec
-from experiments.measurement import block_width_cost, machine, workbench
+from experiments.measurement import block_width_cost, bootstrap, machine, workbench
 from experiments.measurement.workbench import Bench, Case
 from models.errors import ConfigError
+from models.synthetic import constant
 
 LOOKUP = Method(Spec("drafters/prompt_lookup"))
 
@@ -29,9 +30,9 @@ def test_repeated_four_grams():
 
 def test_interval_holds_the_ratio_and_narrows():
     new, calls = [40, 50, 60, 70], [20, 40, 30, 50]
-    low, high = workbench.tokens_per_call_interval(new, calls)
+    low, high = bootstrap.tokens_per_call_interval(new, calls)
     assert low < sum(new) / sum(calls) < high
-    assert workbench.tokens_per_call_interval([40] * 4, [20] * 4) == [2.0, 2.0]
+    assert bootstrap.tokens_per_call_interval([40] * 4, [20] * 4) == [2.0, 2.0]
 
 
 def test_text_does_not_depend_on_the_batch(lm):
@@ -50,13 +51,13 @@ def test_batches_must_be_full(lm):
 
 def test_the_constant_model_reads_any_tree(lm):
     """One wider than its table too: rows come again in their order."""
-    table = workbench.constant(lm).params["table"]
-    wide = jnp.zeros((1, workbench.CONSTANT_ROWS + 3, 32))
-    found = workbench.constant(lm).model.head({"table": table}, wide)[0]
-    np.testing.assert_array_equal(found[: workbench.CONSTANT_ROWS], table)
-    np.testing.assert_array_equal(found[workbench.CONSTANT_ROWS :], table[:3])
+    table = constant.params(lm.model)["table"]
+    wide = jnp.zeros((1, constant.ROWS + 3, 32))
+    found = constant.language_model(lm.model).head({"table": table}, wide)[0]
+    np.testing.assert_array_equal(found[: constant.ROWS], table)
+    np.testing.assert_array_equal(found[constant.ROWS :], table[:3])
     # Planted: the last row for all that are wider, as an index past the end reads.
-    assert not np.array_equal(found[workbench.CONSTANT_ROWS :], [table[-1]] * 3)
+    assert not np.array_equal(found[constant.ROWS :], [table[-1]] * 3)
 
 
 def test_constant_model_costs_no_layers_and_writes_no_text_end(lm):

@@ -11,7 +11,7 @@ from decoding.catalogue import Spec
 from experiments import run
 from experiments.prompts import builtin_tasks
 from experiments.recipes import settings
-from experiments.studies import evaluate
+from experiments.studies import common, evaluate
 from models.errors import ConfigError, MethodError
 
 RECIPES = sorted(
@@ -88,7 +88,7 @@ def test_every_recipe_loads_and_names_methods_that_exist(name):
     config = settings.load(f"configs/{name}")
     if config.get("stage", "evaluate") != "evaluate":
         return
-    named = evaluate.methods(config)
+    named = common.methods(config)
     if config.tasks:  # else those of a file that is given
         evaluate.check(config, named)
     for method in named.values():
@@ -150,15 +150,15 @@ def test_a_method_recipe_outside_configs_is_evaluated(tmp_path):
     assert methods in RECIPE
     file.write_text(RECIPE.replace(methods, method))
     config = settings.load(file)
-    named = evaluate.methods(config)
+    named = common.methods(config)
     assert [*named] == ["plain", "mine"] and named["plain"].drafter is None
     assert named["mine"].drafter == Spec("drafters/foreal")
     config = settings.override(config, ["--config.method.drafter=drafters/copyspec"])
-    assert evaluate.methods(config)["mine"].drafter == Spec("drafters/copyspec")
+    assert common.methods(config)["mine"].drafter == Spec("drafters/copyspec")
     with config.unlocked():
         del config.method
     with pytest.raises(MethodError, match="no recipe 'mine'"):
-        evaluate.methods(config)
+        common.methods(config)
 
 
 def test_shipped_recipes_load():

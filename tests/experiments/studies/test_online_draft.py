@@ -8,7 +8,7 @@ import pytest
 from experiments.measurement import machine
 from experiments.recipes import settings
 from experiments.reporting import report
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.studies import online_draft
 from models.errors import ConfigError
 from tests.training.runs import test_online_draft_run
@@ -72,7 +72,7 @@ def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: 
     c = recipe(first=corpus, second=corpus, before=2, after=2, settled=1, every=2)
     c.update(prompt_tokens=8, max_new_tokens=6)
     c.method.drafter.update(places=8, window=8, best=4)
-    place = Store(tmp_path)
+    place = RunFolder(tmp_path)
     found = online_draft.run(c, place, small, small)
     assert found["online"][0]["texts"] == 8
     made = report.write(place, settings.plain(c), found)
@@ -86,6 +86,8 @@ def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: 
 def test_bad_settings(tmp_path):
     lm = types.SimpleNamespace()
     with pytest.raises(ConfigError, match=r"config\.second is empty"):
-        online_draft.run(recipe(), Store(tmp_path), lm, lm)
+        online_draft.run(recipe(), RunFolder(tmp_path), lm, lm)
     with pytest.raises(ConfigError, match=r"config\.settled=200"):
-        online_draft.run(recipe(second="x.jsonl", settled=200), Store(tmp_path), lm, lm)
+        online_draft.run(
+            recipe(second="x.jsonl", settled=200), RunFolder(tmp_path), lm, lm
+        )

@@ -8,7 +8,7 @@ from experiments.measurement import machine
 from experiments.measurement.workbench import Bench, Case
 from experiments.recipes import settings
 from experiments.reporting import report
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.studies import pearl_overlap
 from models.errors import ConfigError
 from tests.decoding.drafters.test_pearl import near
@@ -69,7 +69,7 @@ def test_modelled_times():
 def test_a_study_and_its_report(small, tmp_path, monkeypatch):  # noqa: F811
     """The target drafts for itself: chains of 3 tokens a call, and runs without end."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)
-    c, place = recipe(), Store(tmp_path)
+    c, place = recipe(), RunFolder(tmp_path)
     found = pearl_overlap.run(c, place, small, small)
     rows = found["parallel"]
     assert len(rows) == 4 and all(row["identical_to_plain"] for row in rows)
@@ -88,7 +88,7 @@ def test_bad_settings(small, tmp_path):  # noqa: F811
     c = recipe()
     c.gammas = (1, 2)
     with pytest.raises(ConfigError, match=r"config\.gammas=\(1, 2\)"):
-        pearl_overlap.run(c, Store(tmp_path), small, small)
+        pearl_overlap.run(c, RunFolder(tmp_path), small, small)
     c.gammas, c.batch = (2,), 3
     with pytest.raises(ConfigError, match=r"config\.prompts=2"):
-        pearl_overlap.run(c, Store(tmp_path), small, small)
+        pearl_overlap.run(c, RunFolder(tmp_path), small, small)

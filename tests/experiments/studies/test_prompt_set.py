@@ -30,7 +30,7 @@ def config(tmp_path):
 
 
 def execute(config, folder, lm):
-    place = run_folder.Store(folder)
+    place = run_folder.RunFolder(folder)
     place.claim(config, prompt_set.STAGE.resumable_fields)
     found = prompt_set.run(config, place, lm)
     return report.write(place, settings.plain(config), found)
@@ -81,7 +81,7 @@ def test_stopped_and_started_again(config, tmp_path, lm, monkeypatch):
     assert texts[0] == texts[1]
     (written,) = made["tables"][0]["lines"]
     assert written[1] == "10" and len(seen) >= 10
-    timings = run_folder.Store(tmp_path / "w").lines("timings")
+    timings = run_folder.RunFolder(tmp_path / "w").lines("timings")
     assert {t["sitting"] for t in timings} == {0, 1, 2}
 
 
@@ -117,12 +117,12 @@ def test_what_changed_is_shown(config, tmp_path, lm):
 def test_a_run_that_cannot_write(config, tmp_path, lm, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot be written.*--workdir"):
-        run_folder.Store(tmp_path / "file" / "run")
+        run_folder.RunFolder(tmp_path / "file" / "run")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    place = run_folder.Store(tmp_path / "w")
+    place = run_folder.RunFolder(tmp_path / "w")
     place.claim(config)
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(CheckpointError, match=r"x.json cannot be written.*No space"):
@@ -136,11 +136,11 @@ def test_a_run_that_cannot_write(config, tmp_path, lm, monkeypatch):
 
 
 def test_a_torn_line_of_a_log(tmp_path):
-    place = run_folder.Store(tmp_path)
+    place = run_folder.RunFolder(tmp_path)
     place.append("timings", a=1)
     with (tmp_path / "timings.jsonl").open("a") as file:
         file.write('{"a": 2')
-    again = run_folder.Store(tmp_path)
+    again = run_folder.RunFolder(tmp_path)
     again.append("timings", a=3)
     assert again.lines("timings") == [{"a": 1}, {"a": 3}]
 

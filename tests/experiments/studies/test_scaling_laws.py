@@ -6,7 +6,7 @@ import pytest
 from experiments.measurement import machine
 from experiments.recipes import settings
 from experiments.reporting import report
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.studies import scaling_laws, scaling_laws_report
 from models.errors import ConfigError
 from tests.training.runs.test_draft_head_run import corpus, small, small_target  # noqa: F401
@@ -34,7 +34,7 @@ def recipe(source):
 def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: F811
     """Trained, decoded, fitted; a second sitting repeats nothing."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)
-    c, place = recipe(corpus), Store(tmp_path)
+    c, place = recipe(corpus), RunFolder(tmp_path)
     found = scaling_laws.run(c, place, small)
     points = found["scaling"]["points"]
     assert len(points) == 4 and len({row["parameters"] for row in points}) == 2

@@ -7,7 +7,7 @@ import pytest
 from experiments.measurement import machine
 from experiments.recipes import settings
 from experiments.reporting import report
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.studies import synthetic_speed
 from models.errors import ConfigError
 
@@ -29,7 +29,7 @@ def recipe():
 def test_a_step_and_a_round(tmp_path, monkeypatch):
     """The figures agree with one another; a second sitting makes no weights."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)
-    c, place = recipe(), Store(tmp_path)
+    c, place = recipe(), RunFolder(tmp_path)
     found = synthetic_speed.run(c, place)
     step = place.get("steps", "small-eagle3")
     seconds = step["seconds_per_step"]
@@ -56,4 +56,4 @@ def test_a_target_without_a_shape_is_named(tmp_path):
     c = recipe()
     c.targets = ("2B",)
     with pytest.raises(ConfigError, match=r"'2B'; config\.shapes has"):
-        synthetic_speed.run(c, Store(tmp_path))
+        synthetic_speed.run(c, RunFolder(tmp_path))

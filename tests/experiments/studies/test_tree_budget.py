@@ -6,7 +6,7 @@ import pytest
 from decoding import catalogue
 from decoding.catalogue import Spec
 from experiments import run_folder
-from experiments.measurement import workbench
+from experiments.measurement import bootstrap
 from experiments.recipes import settings
 from experiments.reporting import report
 from experiments.studies import tree_budget
@@ -45,7 +45,7 @@ def test_no_tree_of_the_recipe_exceeds_its_budget():
 
 
 def test_a_run_and_its_report(config, tmp_path, lm, draft):
-    place = run_folder.Store(tmp_path)
+    place = run_folder.RunFolder(tmp_path)
     found = tree_budget.run(config, place, lm, draft)
     rows = found["budget"]
     assert len(rows) == 2 and all(r["drafts"] == 2 for r in rows)
@@ -67,12 +67,12 @@ def test_a_run_and_its_report(config, tmp_path, lm, draft):
 def test_difference_by_hand():
     """Two prompts: 6 / 3 + 6 / 2 against 6 / 6 + 6 / 4 calls; the same rows give 0."""
     more, less = ({"new": [6, 6], "calls": c} for c in ([3, 2], [6, 4]))
-    gap, error = workbench.difference([more], [less])
+    gap, error = bootstrap.difference([more], [less])
     assert gap == pytest.approx(12 / 5 - 12 / 10) and 0 < error < 0.5
-    assert workbench.difference([more], [more]) == (0.0, 0.0)
+    assert bootstrap.difference([more], [more]) == (0.0, 0.0)
     noise = np.random.default_rng(0).integers(2, 6, 200)
     first, second = ({"new": [6] * 100, "calls": c} for c in (noise[:100], noise[100:]))
-    gap, error = workbench.difference([first], [second])
+    gap, error = bootstrap.difference([first], [second])
     assert abs(gap) < 4 * error  # planted: the same law of calls is no difference
 
 
@@ -87,10 +87,10 @@ def test_a_line_on_identical_texts():
 def test_mistakes_are_named(config, lm, draft, tmp_path):
     config.trees = (("chain", 1, TREES[0][2]),)
     with pytest.raises(ConfigError, match="verifies 2 drafts"):
-        tree_budget.run(config, run_folder.Store(tmp_path), lm, draft)
+        tree_budget.run(config, run_folder.RunFolder(tmp_path), lm, draft)
     config.budgets = (5,)
     with pytest.raises(ConfigError, match="has none"):
         tree_budget.entries(config)
     config.budgets, config.batch = (), 3
     with pytest.raises(ConfigError, match="multiple"):
-        tree_budget.run(config, run_folder.Store(tmp_path / "b"), lm, draft)
+        tree_budget.run(config, run_folder.RunFolder(tmp_path / "b"), lm, draft)

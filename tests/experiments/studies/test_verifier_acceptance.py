@@ -32,7 +32,7 @@ def test_every_lossless_verifier_has_its_forms():
 
 def test_a_run_and_its_report(config, tmp_path, lm, draft):
     config.verifiers = ("verifiers/recursive_rejection",)
-    place = run_folder.Store(tmp_path)
+    place = run_folder.RunFolder(tmp_path)
     found = verifier_acceptance.run(config, place, lm, draft)
     rows = found["laws"]
     assert len(rows) == 3 and all(r["holds"] for r in rows)

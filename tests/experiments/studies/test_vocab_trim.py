@@ -5,7 +5,7 @@ import pytest
 from experiments.measurement import machine
 from experiments.recipes import settings
 from experiments.reporting import report
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.studies import vocab_trim
 from models.errors import ConfigError
 from tests.training.runs.test_draft_head_run import corpus, small, small_target  # noqa: F401
@@ -28,7 +28,7 @@ def recipe(source):
 def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: F811
     """The target drafts for itself: its whole vocabulary has every draft accepted."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)
-    c, place = recipe(corpus), Store(tmp_path)
+    c, place = recipe(corpus), RunFolder(tmp_path)
     found = vocab_trim.run(c, place, small, small)
     rows = {(r["tree"], r["size"]): r for r in found["trims"]}
     assert all(row["identical_to_plain"] for row in rows.values())
@@ -49,7 +49,7 @@ def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: 
 
 def test_only_the_targets_own_words_are_counted(small, corpus, tmp_path):  # noqa: F811
     """A prompt's tokens are not of the text that the target wrote."""
-    c, place = recipe(corpus), Store(tmp_path)
+    c, place = recipe(corpus), RunFolder(tmp_path)
     counts, held = vocab_trim.counted(c, place, small)
     texts = draft_model_run.distill.read(tmp_path / "written" / "0-0.jsonl")
     assert counts["target"].sum() == sum(text.mask.sum() for text in texts) == 24
@@ -62,7 +62,7 @@ def test_bad_sizes(small, tmp_path):  # noqa: F811
     for wrong in ((), (1,), (4096,)):
         c.sizes = wrong
         with pytest.raises(ConfigError, match=r"config\.sizes"):
-            vocab_trim.run(c, Store(tmp_path), small, small)
+            vocab_trim.run(c, RunFolder(tmp_path), small, small)
     c.sizes, c.batch = (8,), 3
     with pytest.raises(ConfigError, match=r"config\.prompts=2"):
-        vocab_trim.run(c, Store(tmp_path), small, small)
+        vocab_trim.run(c, RunFolder(tmp_path), small, small)

@@ -10,7 +10,7 @@ from decoding import Method
 from decoding.tree_design import ppd_sparse_trees
 from experiments.measurement import workbench
 from experiments.recipes import settings
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.trainings import draft_heads, ppd_tree_budgets
 from models.errors import ConfigError
 from models.heads import ppd
@@ -36,7 +36,7 @@ def piece(lm, folder):
     params = ppd.init(jax.random.key(0), lm.model, lm.params, 2)
     given = ppd_tree_budgets.method(c, HITS, 6).to_config()
     native.save(c.export, params, {"head": "ppd", "method": given})
-    return draft_heads._Piece(c, Store(folder), lm, "ppd", c, {"hits": HITS})
+    return draft_heads._Piece(c, RunFolder(folder), lm, "ppd", c, {"hits": HITS})
 
 
 @pytest.mark.long

@@ -38,7 +38,7 @@ def test_the_diagram_shows_counts(tmp_path, monkeypatch):
     about = 1.96 * np.sqrt(0.25 * 0.75 / 4)
     np.testing.assert_allclose(plot["series"][0]["error"], [about, 0])
     drawn = []
-    monkeypatch.setattr(plots, "_save", lambda figure, *rest: drawn.append(figure))
+    monkeypatch.setattr(plots, "save", lambda figure, *rest: drawn.append(figure))
     plots._plot(plot, tmp_path)
     plots._plot({k: v for k, v in plot.items() if k != "counts"}, tmp_path)
     with_counts, without = ([a.patches for a in f.axes] for f in drawn)

@@ -19,7 +19,7 @@ import models
 from experiments.measurement import machine
 from experiments.recipes import defaults, settings
 from experiments.reporting import report
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.studies import evaluate
 from experiments.trainings import draft_heads
 from models import transformer
@@ -360,7 +360,7 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
 
     monkeypatch.setattr(settings, "load", loaded)
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)  # small arrays
-    store = Store(tmp_path)
+    store = RunFolder(tmp_path)
     found = draft_heads.run(c, store, small)
     assert [h["recipe"] for h in found["heads"]] == ["hydra"]
     assert found["heads"][0]["draft_flops"] > 0
@@ -399,7 +399,7 @@ def test_the_stage_trains_decodes_and_reports(small, corpus, tmp_path, monkeypat
     with again.unlocked():
         again.trained = {"mine": str(tmp_path / "heads" / "hydra-s0" / "export")}
     again.methods, again.curve = ("plain", "mine"), False
-    rows = evaluate.run(again, Store(tmp_path / "again"), small)["rows"]
+    rows = evaluate.run(again, RunFolder(tmp_path / "again"), small)["rows"]
     mine = {row["method"]: row for row in rows}["mine"]
     assert mine["identical_to_plain"]
     for same in ("tokens_per_call", "nodes", "accepted_by_depth"):

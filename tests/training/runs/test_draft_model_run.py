@@ -16,7 +16,7 @@ from experiments import stage
 from experiments.measurement import machine
 from experiments.recipes import settings
 from experiments.reporting import report
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.trainings import acceptance_head, draft_models, exit_predictors
 from models.errors import ConfigError
 from models.heads.formats import native
@@ -153,13 +153,13 @@ def test_an_acceptance_head(small, corpus, tmp_path, quick_bandwidth):  # noqa: 
     c.evaluate.update(lengths=(1,), thresholds=(0.3, 0.9), most=2, costs=(0.1,))
     c.evaluate.confidences = (0.5,)
     draft = models.Loaded(small.model, small.model.init(jax.random.key(9)))
-    made = acceptance_head.run(c, Store(tmp_path), small, draft)
+    made = acceptance_head.run(c, RunFolder(tmp_path), small, draft)
     found = made["trained"]
     assert found["steps"] == 8 and 0 < found["accepted"] < 1
     assert set(found["calls"]) == {"fixed 1", "confidence 0.5", "h 0.3", "h 0.9"}
     one = found["calls"]["fixed 1"]
     assert one["draft"] == one["target"] and one["tokens"] == [6, 6]
-    text = reported(c, Store(tmp_path), made)
+    text = reported(c, RunFolder(tmp_path), made)
     assert "a confidence stop" in text and "calibration-as-trained.png" in text
     # Of two texts of 6 new tokens, the share that was drafted.
     assert 6 <= sum(found["calibration"]["raw"]["counts"]) <= 12
@@ -182,7 +182,7 @@ def test_targets_of_one_name_are_refused(tmp_path):
     c = s2d.get_config()
     c.targets = (("a/export", {}), ("b/export", {}))
     with pytest.raises(ConfigError, match="two are the same"):
-        draft_models.run(c, Store(tmp_path))
+        draft_models.run(c, RunFolder(tmp_path))
 
 
 @pytest.mark.long  # minutes: three trainings and their decoding
@@ -209,7 +209,7 @@ def test_one_sorted_draft_serves_two_targets(
         return sound(self, case, lm)
 
     monkeypatch.setattr(draft_models.Bench, "compose", compose)
-    place = Store(tmp_path / "run")
+    place = RunFolder(tmp_path / "run")
     found = draft_models.run(c, place, first)
     assert {(1, 0.0), (2, 1.0)} <= set(seen) and (2, 0.0) not in seen  # planted
     rows = {row["method"]: row for row in found["rows"]}
@@ -248,7 +248,7 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa
     c.evaluate.update(prompts=3, new_tokens=8, thresholds=(0.5, 2.0))
     c.evaluate.update(divergences=(-1.0, 0.3), length=2)
     draft = models.Loaded(small.model, small.model.init(jax.random.key(9)))
-    made = stage.find("judge").run(c, Store(tmp_path), small, draft)
+    made = stage.find("judge").run(c, RunFolder(tmp_path), small, draft)
     found = made["trained"]
     rows = found["decoding"]
     assert rows["exact"]["same"] == rows["judge 2"]["same"] == 1.0
@@ -259,7 +259,7 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa
     assert rows["judge 2"]["nats"] == pytest.approx(rows["plain"]["nats"])
     assert sum(found["cases"]) > 10 and 0 <= found["accuracy"] <= 1
     judge_predictor.check(native.load(tmp_path / "export", small))
-    text = reported(c, Store(tmp_path), made)
+    text = reported(c, RunFolder(tmp_path), made)
     assert "| judge 0.5 |" in text and "judge against kl_threshold" in text
     assert "judge against lot" in text
 
@@ -280,7 +280,7 @@ def test_exit_predictors(corpus, tmp_path, quick_bandwidth):  # noqa: F811
     c.train.update(save_every=4, warmup=1)
     c.evaluate.update(tokens=64, window=16, prompts=2, prompt_tokens=8, new_tokens=6)
     c.evaluate.update(thresholds=(0.0, 1.0), confidences=(1.0,))
-    made = exit_predictors.run(c, Store(tmp_path), target)
+    made = exit_predictors.run(c, RunFolder(tmp_path), target)
     found = made["trained"]
     rows, depth = found["decoding"], target.config.n_layers
     assert rows["two levels, 1"]["layers"] == depth == rows["plain"]["layers"]
@@ -292,5 +292,5 @@ def test_exit_predictors(corpus, tmp_path, quick_bandwidth):  # noqa: F811
     assert rows["confidence 1"]["same"] == 1.0
     assert sum(found["held_out"]["stops"]) == pytest.approx(1.0)
     exit_predictor.check(native.load(tmp_path / "export", target), depth)
-    text = reported(c, Store(tmp_path), made)
+    text = reported(c, RunFolder(tmp_path), made)
     assert "every layer, 0" in text and "two levels against layer" in text

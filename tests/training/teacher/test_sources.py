@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.trainings import cache_features
 from models.errors import ConfigError, DataError
 from models.heads import eagle3 as layer
@@ -478,7 +478,7 @@ def test_a_recipe_trains_from_a_cache(small, corpus, tmp_path, capsys):
     draft_head_run.Training(c, online, small).fit()
     assert not (online / "features").exists()
     c.teacher, c.features.dtype, c.features.shard_rows = "offline", "float32", 5
-    cache_features.run(c, Store(tmp_path), small)
+    cache_features.run(c, RunFolder(tmp_path), small)
     assert "16 windows of 17 tokens" in capsys.readouterr().out
     folder, told = tmp_path / "heads" / "eagle3-s0", []
     times = {p.name: p.stat().st_mtime_ns for p in (folder / "features").iterdir()}

@@ -8,7 +8,7 @@ import ml_collections
 import pytest
 
 from configs.studies import kernels
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.studies.kernels import gpu_timing
 from kernels import block_traffic, verify
 
@@ -37,7 +37,7 @@ SMALL = {
 
 def test_every_table_is_filled(tmp_path):
     settings = ml_collections.ConfigDict({**kernels.get_config().gpu, **SMALL})
-    found = gpu_timing.measure(settings, Store(tmp_path))
+    found = gpu_timing.measure(settings, RunFolder(tmp_path))
     count = {name: len(rows) for name, rows in found.items()}
     assert count == {
         "bandwidth": 1,
@@ -50,7 +50,7 @@ def test_every_table_is_filled(tmp_path):
     text = gpu_timing.markdown(found)
     assert "nan" not in text and "inf" not in text
     # A second reading is from the folder: nothing is measured again.
-    assert gpu_timing.measure(settings, Store(tmp_path)) == found
+    assert gpu_timing.measure(settings, RunFolder(tmp_path)) == found
 
 
 def test_a_row_says_what_was_run(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import run
 from experiments.recipes import settings
-from experiments.run_folder import Store
+from experiments.run_folder import RunFolder
 from experiments.studies.kernels import tpu_compilation
 from models.errors import ConfigError
 
@@ -52,7 +52,7 @@ def test_the_command_stands_in_the_report(tmp_path):
     found = {"hardware": hardware, "versions": {}, "compiled": [ROW], "times": []}
     for commands in (["the command"], []):
         given = {**found, "commands": commands}
-        tpu_compilation.write_report(Store(tmp_path), {}, given)
+        tpu_compilation.write_report(RunFolder(tmp_path), {}, given)
         report = json.loads((tmp_path / "report.json").read_text())
         assert report == {**found, "command": "".join(commands)}
         text = (tmp_path / "report.md").read_text()

@@ -1,0 +1,90 @@
+"""What stages share: methods and texts of a config, provenance, a report's form."""
+
+from typing import Any
+
+import models
+from decoding import Method, recipes
+from experiments.measurement import machine
+from experiments.prompts import builtin_tasks, question_files
+from experiments.run_folder import RunFolder
+from models.errors import ConfigError
+from models.heads.formats import native
+
+PLAIN = "plain"
+
+
+def methods(config: Any) -> dict[str, Method]:
+    """The methods to measure by name, plain decoding first."""
+    found = {PLAIN: recipes.method(PLAIN)}
+    variants, trained = config.get("variants", {}), config.get("trained", {})
+    own = None
+    if "method" in config:
+        # The recipe's own field wins over its file, so that it can be overridden, and
+        # needs no file of configs/.
+        own = next((n for n in config.methods if n != PLAIN), PLAIN)
+        found[own] = Method.from_config(config.method.to_dict())
+    for name in config.methods:
+        if name == own:
+            continue
+        if name in variants:
+            found[name] = Method.from_config(variants[name])
+        elif name in trained:
+            found[name] = Method.from_config(native.method(trained[name]))
+        elif name not in found:
+            found[name] = recipes.method(name)
+    return found
+
+
+def load(config: Any, named: dict[str, Method]) -> tuple[Any, dict[str, Any]]:
+    """The target, and those of config.drafts that a method needs."""
+    needs = {n for m in named.values() for n in m.needs}
+    drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
+    return models.load(config.model, mesh=config.mesh, rules=config.rules), drafts
+
+
+def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
+    """The token prompts of every task, of the project's own or of a file's."""
+    count, size, new = config.prompts, config.prompt_tokens, config.max_new_tokens
+    if config.data:
+        return question_files.build(lm, config.data, config.tasks, count, size, new)
+    return builtin_tasks.build(lm, config.tasks, count, size)
+
+
+def provenance(store: RunFolder) -> tuple[dict, dict]:
+    """Provenance; rows of two machines or versions do not belong in one table."""
+    now = {"hardware": machine.hardware(), "versions": machine.versions()}
+    kept = store.make("parts", "provenance", lambda: now)
+    for kind, fields in now.items():
+        lines = [f"{n}: {kept[kind].get(n)} -> {v}" for n, v in fields.items()]
+        lines = [
+            x for x, (n, v) in zip(lines, fields.items()) if kept[kind].get(n) != v
+        ]
+        if lines:
+            raise ConfigError(
+                f"{store.path} was measured with other {kind}:\n  "
+                + "\n  ".join(lines)
+                + "\nUse another --workdir."
+            )
+    return kept["hardware"], kept["versions"]
+
+
+def study(store: RunFolder, **found: Any) -> dict[str, Any]:
+    """What a stage without rows of methods returns: where it ran, and its own parts."""
+    return {
+        "hardware": machine.hardware(),
+        "versions": machine.versions(),
+        "bandwidth": store.make("parts", "bandwidth", machine.bandwidth),
+        "rows": [],
+        **found,
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    """A finished row in the terminal."""
+    same = {True: "identical", False: "DIFFERENT", None: "law"}[
+        row["identical_to_plain"]
+    ]
+    return (
+        f"{row['key']:36} {row['tokens_per_call']:5.2f} tokens/call "
+        f"{row['speedup']:5.2f}x {row['tokens_per_s']:7.0f} tokens/s  {same}"
+    )

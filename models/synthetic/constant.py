@@ -1,0 +1,50 @@
+"""A model whose call costs nothing: the rest of a round is what it costs.
+
+Node `i` of a block gets row `i` of a fixed random table as logits, from the first row
+again past the last, whatever its token; keys and values are left as they are. The table
+is a param of the program, not a constant, so that arg-max and noise over the vocabulary
+are still paid. Texts differ from the real model's, and acceptance with them: compare
+times per round. What is left is draft, transforms, verification, commit and the loop.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from models import base
+
+ROWS = 128  # a chunk of the prompt; wider trees see them again
+
+
+def params(like: base.LanguageModel) -> dict[str, Any]:
+    """Return {"table": float32[ROWS, V]}, random; no row's best token ends the text."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(ROWS, like.config.vocab_size)).astype(np.float32)
+    table[:, list(like.config.eos)] = -100.0
+    return {"table": jnp.asarray(table)}
+
+
+def language_model(like: base.LanguageModel) -> base.LanguageModel:
+    """Return the model with the shapes and the cache of `like`."""
+    width = getattr(like.config, "d_model", 1)
+
+    def embed(params, tokens, positions):
+        return jnp.zeros((*tokens.shape, width), params["table"].dtype)
+
+    def layers(params, cache, x, block, lo, hi, taps=()):
+        return x, cache, dict.fromkeys(taps, x)
+
+    def head(params, x):
+        nodes = x.shape[1]
+        rows = jnp.tile(params["table"], (-(-nodes // ROWS), 1))[:nodes]
+        return jnp.broadcast_to(rows, (*x.shape[:2], rows.shape[1]))
+
+    return like._replace(
+        embed=embed,
+        layers=layers,
+        fill=lambda params, cache, x, block, lo, hi: cache,
+        norm=lambda params, x: x,
+        head=head,
+        logits_of=lambda params, x, ids: jnp.take_along_axis(head(params, x), ids, -1),
+    )
