@@ -131,11 +131,12 @@ def read_bytes(lm: Any) -> int:
 
 def head_shapes(config: Any, lm: Any, dtype: Any = None) -> tuple[Any, Any]:
     """The shapes of a recipe's heads, and the draft vocabulary that they have."""
-    kept, given = None, {}
+    given = {}
     if config.draft_vocab:
         vocab = lm.config.vocab_size  # any tokens, but no range: data in a real run
-        kept = np.arange(config.draft_vocab) * vocab // config.draft_vocab
-        given = {"kept": kept.astype(np.int32)}
+        tokens = np.arange(config.draft_vocab) * vocab // config.draft_vocab
+        vocabulary = draft_head_run.hook(config, "draft_vocabulary", "draft_vocab")
+        given = vocabulary(tokens.astype(np.int32), vocab, config.draft_vocab)
     make = functools.partial(
         draft_head_run.module(config.head).init,
         model=lm.model,
@@ -146,7 +147,7 @@ def head_shapes(config: Any, lm: Any, dtype: Any = None) -> tuple[Any, Any]:
     if dtype is not None:
         shapes = {
             n: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), x)
-            if n != "kept"
+            if n not in given
             else x
             for n, x in shapes.items()
         }
@@ -317,7 +318,7 @@ def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
     if c.get("segments", False):
         batch["segments"] = batch["tokens"]
     target, told = _teacher(config, lm, objective.taps, False)
-    params = {n: x for n, x in shapes.items() if n != "kept"}
+    params = {n: x for n, x in shapes.items() if n not in given}
     optimizer = draft_head_run.optimizer(config.train, steps)
     learned = (objective, optimizer, params, batch)
     weights = count(lm.params)

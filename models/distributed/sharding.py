@@ -55,11 +55,23 @@ PARAMS: dict[str, tuple[str, ...]] = {
     "up_bias": ("mlp", "- mlp"),
     "down": ("mlp embed",),
     "skip": ("- embed draft",),
-    "mix": ("- embed draft",),
+    "mix": ("- embed draft", "- -"),
     "fuse": ("- embed draft",),
     "res": ("embed draft",),
     "head_bias": ("vocab",),
 }
+# Params of draft heads that lie whole on every device: norms, biases, and matrices that
+# are small beside the rows of a vocabulary.
+WHOLE = frozenset(
+    {
+        *("norm", "input_norm", "final_norm", "head_norm"),
+        *("embedding_norm", "feature_norm"),
+        *("bias", "mix_bias", "skip_bias", "first_bias", "other_bias"),
+        *("key", "key_bias", "query", "query_bias", "value", "value_bias"),
+        *("first", "other", "input", "state", "gate", "transfer", "prompts"),
+        *("a", "b"),  # LoRA's
+    }
+)
 
 # Chips that share one copy of the weights in decoding, by parameters: two bytes each
 # leave half of a 16 GiB chip to caches and activations.
@@ -165,7 +177,11 @@ def _name(path: tuple) -> str:
 
 
 def param_axes(name: str, dims: int) -> str:
-    """The axes of a param; "" where it lies whole on every device."""
+    """The axes of a param; "" where it lies whole on every device.
+
+    A name that is neither in `PARAMS` nor in `WHOLE` lies whole as well; for draft
+    heads a test demands that every name is in one of them.
+    """
     for axes in PARAMS.get(name, ()):
         if len(axes.split()) == dims:
             return axes

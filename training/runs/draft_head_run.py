@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import pathlib
+import pkgutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,40 +18,47 @@ from absl import logging
 import decoding
 import models
 from decoding import Method
-from decoding.tree_design import greedy_search, ppd_sparse_trees
+from decoding.tree_design import greedy_search
 from models.distributed import processes, sharding
 from models.errors import ConfigError
-from models.heads import eagle3
 from models.heads.formats import native
 from models.surgery import lora
 from training import draft_metrics
 from training.data import documents, text_corpus
 from training.loop import fit, metrics_writer, optimizers, step_health
+from training.objectives import heads
 from training.runs import model_cards
 from training.teacher import outputs, sources
 
-HEADS = (
-    "chimera",
-    "clover",
-    "eagle",
-    "eagle3",
-    "falcon",
-    "fspad",
-    "hidden_transfer",
-    "hydra",
-    "lud",
-    "medusa",
-    "medusa2",
-    "ppd",
-)
 TOPS = (1, 2, 4, 8)  # guesses of a depth, of which one is to be right
 
 
+def names() -> list[str]:
+    """Every head that has an objective, by the name of its file."""
+    return sorted(info.name for info in pkgutil.iter_modules(heads.__path__))
+
+
 def module(name: str) -> Any:
-    """The objective's module: `init`, `objective`, `guesses`."""
-    if name not in HEADS:
-        raise ConfigError(f"config.head={name!r}: use one of {HEADS}")
+    """The objective's module: `init`, `objective`, `guesses`, and hooks.
+
+    Hooks are functions that only some objectives have. `draft_vocabulary(tokens,
+    vocab_size, count)` gives, as keyword arguments of `init` and `objective`, the
+    tokens that the head drafts; `tree(method, hits, budget)` a tree of its own kind.
+    """
+    if name not in names():
+        raise ConfigError(f"config.head={name!r}: use one of {names()}")
     return importlib.import_module(f"training.objectives.heads.{name}")
+
+
+def hook(config: Any, name: str, field: str) -> Any:
+    """The objective's hook `name`, which `field` of the config calls for."""
+    found = vars(module(config.head)).get(name)
+    if found is None:
+        raise ConfigError(
+            f"config.{field}={config[field]}: the head {config.head!r} has no "
+            f"{name}(); set it to 0"
+        )
+    return found
 
 
 def agreed(config: Any) -> dict[str, Any]:
@@ -69,10 +77,7 @@ def method(config: Any, hits: Sequence[Sequence[float]]) -> Method:
     """The config's method; its tree made from measured hits, where it says so."""
     given = untrained(config)
     if config.tree_budget:
-        found = ppd_sparse_trees.sparse(hits, config.tree_budget)
-        topology = decoding.Spec("topologies/static", choices=found.choices)
-        given = given.with_drafter(plan=found.plan)
-        return dataclasses.replace(given, topology=topology)
+        return hook(config, "tree", "tree_budget")(given, hits, config.tree_budget)
     if not config.tree_nodes:
         return given
     choices, _ = greedy_search.by_accuracy(hits, config.tree_nodes - 1)
@@ -127,13 +132,12 @@ class Training:
             numbered=True,
             recut=c.get("recut", True),
         )
-        self.kept = None
+        given: dict[str, Any] = {}
         if config.draft_vocab:
             learned = corpus.flat if corpus.mask is None else corpus.flat[corpus.mask]
-            self.kept = eagle3.most_frequent(
-                learned, self.lm.config.vocab_size, config.draft_vocab
-            )
-        given = {} if self.kept is None else {"kept": self.kept}
+            vocabulary = hook(config, "draft_vocabulary", "draft_vocab")
+            size = self.lm.config.vocab_size
+            given = vocabulary(learned, size, config.draft_vocab)
         self.objective = self.kind.objective(
             self.lm.model, **config.objective.to_dict(), **given
         )
@@ -144,8 +148,8 @@ class Training:
             )
         )(key, self.lm.params)
         # The draft vocabulary is data: no optimiser sees it.
-        self.constants = {n: x for n, x in whole.items() if n == "kept"}
-        self.params = {n: x for n, x in whole.items() if n != "kept"}
+        self.constants = {n: x for n, x in whole.items() if n in given}
+        self.params = {n: x for n, x in whole.items() if n not in given}
 
     def _separator(self) -> int:
         eos = self.lm.config.eos

@@ -23,21 +23,6 @@ corpus, small = test_draft_head_run.corpus, test_draft_head_run.small  # fixture
 
 KEY = jax.random.key(0)
 LENGTH, DEPTH, FIRST = 13, 3, 6
-# Every part of a head that looks along a text, and nothing drawn by a batch's shape.
-CASES: dict[str, tuple[dict, dict]] = {
-    "chimera": ({"heads": DEPTH}, {}),
-    "clover": ({}, {"steps": DEPTH}),
-    "eagle": ({}, {"noise": 0.0}),
-    "eagle3": ({}, {"steps": DEPTH}),
-    "falcon": ({}, {"noise": 0.0, "glance": 0.0, "least": 0.0, "hard": 0.0}),
-    "fspad": ({}, {"noise": 0.0}),
-    "hidden_transfer": ({}, {"points": 0, "feature": 1.0}),
-    "hydra": ({"heads": DEPTH, "prefix": True}, {"soft": 1.0}),
-    "lud": ({}, {"points": 0, "alpha": 0.0}),
-    "medusa": ({"heads": DEPTH}, {}),
-    "medusa2": ({"heads": DEPTH}, {}),
-    "ppd": ({}, {"points": 0}),
-}
 ALONE = ("medusa",)  # it reads one state of the target, and no text
 
 
@@ -66,10 +51,6 @@ def texts(packed: bool, first: int = 0) -> dict:
     return {**batch, "row": np.arange(rows, 2 * rows, dtype=np.int32)}
 
 
-def test_every_head_has_a_case():
-    assert set(CASES) == set(draft_head_run.HEADS)
-
-
 # One of each way to look along a text: layers of its own, a prefix, nodes in the
 # target's block, and no look at all. The others run with -m long.
 USUAL = ("eagle", "hydra", "medusa", "ppd")
@@ -79,7 +60,7 @@ USUAL = ("eagle", "hydra", "medusa", "ppd")
     "name",
     [
         pytest.param(name, marks=() if name in USUAL else pytest.mark.long)
-        for name in CASES
+        for name in draft_head_run.names()
     ],
 )
 def test_packing_equals_separate_batches(name):
@@ -88,17 +69,16 @@ def test_packing_equals_separate_batches(name):
     Planted: a head that overlooks `segments`, where masks and target do not. It is
     graded where a mask of tokens alone says the same as the documents do.
     """
-    lm, (init, fields) = target(), CASES[name]
-    kind = draft_head_run.module(name)
-    own = kind.objective(lm.model, **fields)
-    first = kind.init(KEY, lm.model, lm.params, **init)
+    lm, kind = target(), draft_head_run.module(name)
+    own = kind.objective(lm.model, **kind.EXAMPLE["objective"])
+    first = kind.init(KEY, lm.model, lm.params, **kind.EXAMPLE["init"])
     params = agreement.stirred(first, 0.1)
     read = jax.jit(outputs.teacher(lm.model, own.taps))
 
     @jax.jit
     def learned(params, batch, teacher):
         grade = jax.value_and_grad(lambda p: own.loss(p, batch, teacher)[0])
-        its = params["heads"] if name == "medusa2" else params
+        its = params.get("heads", params)
         found = kind.guesses(its, lm.model, batch, teacher, DEPTH)
         # Where something is guessed that exists, and of the same document.
         laws = [

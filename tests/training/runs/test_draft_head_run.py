@@ -414,7 +414,7 @@ def test_the_full_comparison():
     listed = draft_heads.plan(c)
     every = {name: recipe for _, name, recipe in listed}
     kinds = {"eagle2": "eagle", "hydra_pp": "hydra"}  # other recipes of one objective
-    assert {kinds.get(name, name) for name in every} == set(draft_head_run.HEADS)
+    assert {kinds.get(name, name) for name in every} == set(draft_head_run.names())
     assert len(listed) == len(every) + 2 * len(c.recipes)
     assert all(recipe.data.tokens == 2_000_000 for recipe in every.values())
     rows = 2_000_000 // 256  # planted: 500,000 tokens' would be what the file computes

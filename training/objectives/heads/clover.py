@@ -26,6 +26,9 @@ from training import draft_metrics, losses
 from training.loop.fit import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, mean, predicted
 
+# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+EXAMPLE: dict = {"init": {}, "objective": {"steps": 3}}
+
 
 def init(key: Array, model: Any, target: Any, depth: int = 2) -> Any:
     """Params whose `depth` layers begin as the target's last."""

@@ -20,6 +20,9 @@ from training import draft_metrics, losses
 from training.loop.fit import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, mean, predicted
 
+# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+EXAMPLE: dict = {"init": {}, "objective": {"noise": 0.0}}
+
 
 def init(key: Array, model: Any, target: Any, bias: bool = True) -> Any:
     """Random params of a layer of the target's size."""

@@ -24,10 +24,18 @@ from training import draft_metrics, losses
 from training.loop.fit import Objective
 from training.teacher.outputs import Teacher, ahead, predicted
 
+# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+EXAMPLE: dict = {"init": {}, "objective": {"steps": 3}}
+
 
 def init(key: Array, model: Any, target: Any, kept: np.ndarray | None = None) -> Any:
     """Random params of a layer of the target's size; `kept`: the draft vocabulary."""
     return eagle3.init(key, model.config, decoder_layer.output_rows(target), kept)
+
+
+def draft_vocabulary(tokens: Any, vocab_size: int, count: int) -> dict[str, Any]:
+    """The `count` most frequent of `tokens`, as `init` and `objective` take them."""
+    return {"kept": eagle3.most_frequent(tokens, vocab_size, count)}
 
 
 def objective(

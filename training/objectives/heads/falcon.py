@@ -33,6 +33,12 @@ from training.loop.fit import Objective
 from training.objectives.heads import eagle
 from training.teacher.outputs import NORM, Teacher, ahead, by_part, mean, predicted
 
+# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+EXAMPLE: dict = {
+    "init": {},
+    "objective": {"noise": 0.0, "glance": 0.0, "least": 0.0, "hard": 0.0},
+}
+
 
 def init(key: Array, model: Any, target: Any) -> Any:
     """Random params of an LSTM and a layer of the target's size."""

@@ -28,6 +28,9 @@ from training import draft_metrics, losses
 from training.loop.fit import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, mean, predicted
 
+# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+EXAMPLE: dict = {"init": {}, "objective": {"points": 0, "feature": 1.0}}
+
 
 def init(key: Array, model: Any, target: Any, steps: int = 3) -> Any:
     """Maps for `steps` pseudo states."""

@@ -25,6 +25,9 @@ from training import draft_metrics, losses
 from training.loop.fit import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, predicted
 
+# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+EXAMPLE: dict = {"init": {"heads": 3, "prefix": True}, "objective": {"soft": 1.0}}
+
 
 def init(
     key: Array,

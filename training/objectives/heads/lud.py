@@ -30,6 +30,9 @@ from training.loop.fit import Objective
 from training.objectives.heads import ppd
 from training.teacher.outputs import NORM, Teacher, ahead, by_part, predicted
 
+# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+EXAMPLE: dict = {"init": {}, "objective": {"points": 0, "alpha": 0.0}}
+
 
 def init(key: Array, model: Any, target: Any, slots: int = 3) -> Any:
     """`slots` placeholders."""

@@ -17,6 +17,9 @@ from training import draft_metrics
 from training.loop.fit import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, predicted
 
+# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+EXAMPLE: dict = {"init": {"heads": 3}, "objective": {}}
+
 
 def init(key: Array, model: Any, target: Any, heads: int = 5, own: bool = True) -> Any:
     """Params of `heads` heads for the target's params.

@@ -31,6 +31,9 @@ from training.loop.fit import Objective
 from training.objectives.heads import medusa
 from training.teacher.outputs import NORM, Teacher, ahead, predicted
 
+# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+EXAMPLE: dict = {"init": {"heads": 3}, "objective": {}}
+
 
 def init(key: Array, model: Any, target: Any, heads: int = 5, rank: int = 32) -> Any:
     """Medusa's heads, and changes of `rank` to the target's layers, zero at first."""

@@ -15,11 +15,15 @@ embeddings of random tokens, not of a phrase.
 Metrics: `hit_i` and `alpha_i` by depth from 0.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 
+from decoding import Method, Spec
+from decoding.tree_design import ppd_sparse_trees
 from models.errors import ConfigError
 from models.heads import ppd
 from models.heads.modules import aux_chains
@@ -27,10 +31,20 @@ from training import draft_metrics, losses
 from training.loop.fit import Objective
 from training.teacher.outputs import Teacher, ahead, predicted
 
+# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+EXAMPLE: dict = {"init": {}, "objective": {"points": 0}}
+
 
 def init(key: Array, model: Any, target: Any, prompts: int = 3, copies: int = 1) -> Any:
     """`prompts` prompt tokens, `copies` of each."""
     return ppd.init(key, model, target, prompts, copies)
+
+
+def tree(method: Method, hits: Sequence[Sequence[float]], budget: int) -> Method:
+    """The method with the sparse trees of `budget` tokens that the hits make."""
+    found = ppd_sparse_trees.sparse(hits, budget)
+    topology = Spec("topologies/static", choices=found.choices)
+    return replace(method.with_drafter(plan=found.plan), topology=topology)
 
 
 def objective(
