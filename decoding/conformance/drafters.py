@@ -1,7 +1,8 @@
 """What every drafter, and every exit, owes the loop: the text, rows, ends and caches.
 
-A method that changes the text, such as a lossy exit, meets this with arguments under
-which it does not (`CARD.examples`).
+The text is that of plain decoding under the same transforms, cache policy and exit. A
+drafter that changes it meets this with arguments under which it does not
+(`CARD.examples`).
 """
 
 from dataclasses import replace

@@ -249,8 +249,8 @@ def models(method: Method, draft=None) -> dict:
 
 
 def plain(method: Method, temperature: float, **fields) -> list[list[int]]:
-    """Plain decoding's text under the transforms of `method`."""
-    bare = Method(transforms=method.transforms)
+    """Plain decoding's text under the transforms, policy and exit of `method`."""
+    bare = dataclasses.replace(method, drafter=None, verifier=None, topology=None)
     return generate(bare, temperature, **fields).tokens
 
 

@@ -44,7 +44,8 @@ LEVEL = kit.LEVEL / len(CASES)
 
 def fit(name: str, draw: str) -> float:
     """The p-value of a draw's law; 1 or 0 where the children follow from the noise."""
-    topology = Spec(name, **ARGUMENTS[name], draw=draw).build({})
+    given = ARGUMENTS.get(name, Spec(name).card.examples)
+    topology = Spec(name, **given, draw=draw).build({})
     params = {"acceptance": acceptance_predictor.init(jax.random.key(8), kit.V)}
     nodes = kit.grown(topology, kit.N, kit.Q, 0, params)
     tokens, there = np.asarray(nodes.tokens), np.asarray(nodes.kind) == base.CANDIDATE
