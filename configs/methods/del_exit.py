@@ -6,6 +6,11 @@ models were trained to exit early (LayerSkip); others draft badly.
 
 python -m experiments.generate --model=tiny --method=del_exit \\
     --prompt="def main("
+
+Paper:   2.16 to 2.50x on models trained to exit early.
+Here:    1.12 tokens a call, mean of six categories of Spec-Bench, T = 0.8, on a model
+         that was not.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

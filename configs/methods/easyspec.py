@@ -6,6 +6,11 @@ draft; the time of a layer-parallel call needs as many devices as a group has la
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=easyspec \\
     --prompt="def main("
+
+Paper:   up to 4.17x, with several devices for the draft.
+Here:    2.23 tokens a call, mean of six categories of Spec-Bench, T = 0.8: those of the
+         chain.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

@@ -8,6 +8,9 @@ python -m experiments.generate --model=tiny --draft=tiny-draft \\
     --method=hardware_aware --prompt="def main("
 
 Expected: plain decoding's texts, whatever the temperature. Hardware: any.
+
+Paper:   no figure of the optimizer alone.
+Here:    not measured in a report.
 """
 
 import ml_collections

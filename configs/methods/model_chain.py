@@ -6,6 +6,10 @@ Leviathan, Kalman, Matias, Fast Inference from Transformers via Speculative Deco
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=model_chain \\
     --prompt="def main("
+
+Paper:   2 to 3x; 2.28 tokens a call, 68M for 7B, Spec-Bench, greedy.
+Here:    2.23 tokens a call, mean of six categories of Spec-Bench, T = 0.8.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

@@ -6,6 +6,10 @@ et al., 2024, arXiv 2401.10774). The verifier is the default one; the paper's is
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=model_tree \\
     --prompt="def main("
+
+Paper:   none for a fixed tree of this shape.
+Here:    2.81 tokens a call, mean of six categories of Spec-Bench, T = 0.8.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

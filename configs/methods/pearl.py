@@ -5,6 +5,11 @@ Length, 2024, arXiv 2408.11850, section 4.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=pearl \\
     --prompt="def main("
+
+Paper:   3.79x, and 1.52x of speculative decoding, on two devices.
+Here:    1.50 tokens a call, mean of six categories of Spec-Bench, T = 0.8; the chain
+         2.23.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

@@ -6,6 +6,9 @@ with the target's own weights (`--draft=tiny`).
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=rapid \\
     --prompt="def main("
+
+Paper:   over 2x beyond 32K tokens of prompt.
+Here:    not measured in a report.
 """
 
 import ml_collections

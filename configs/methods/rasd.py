@@ -5,6 +5,10 @@ arXiv 2503.03434; pruning and budgets are reconstructed.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=rasd \\
     --prompt="def main("
+
+Paper:   no figure that could be confirmed.
+Here:    3.13 tokens a call, mean of six categories of Spec-Bench, T = 0.8.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

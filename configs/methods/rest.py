@@ -7,6 +7,10 @@ python -m experiments.datastore --model=tiny --text=DIRECTORY --out=runs/datasto
 
 python -m experiments.generate --model=tiny --method=rest \\
     --prompt="def main("
+
+Paper:   1.63 to 1.82 tokens a call, Spec-Bench, greedy.
+Here:    1.25 (1.17–1.33) tokens a call, code, T = 0.8.
+Report:  experiments/reports/retrieval.md
 """
 
 import ml_collections

@@ -9,6 +9,10 @@ python -m experiments.generate --model=tiny --draft=tiny-draft \\
 
 Expected: 4.57 tokens a call (95 %: 4.34 to 4.83) on held-out code at T = 0.8, 4 prompts
 of 64 new tokens; two cores.
+
+Paper:   above RSD-C and i.i.d. trees at equal budget.
+Here:    3.80 (3.48–4.16) tokens a call, 30 drafts, code, T = 0.8.
+Report:  experiments/reports/budget.md
 """
 
 import ml_collections

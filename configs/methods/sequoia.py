@@ -9,6 +9,11 @@ python -m experiments.generate --model=tiny --draft=tiny-draft \\
     --method=sequoia --prompt="def main("
 
 Expected: plain decoding's texts, whatever the temperature. Hardware: any.
+
+Paper:   4.99 tokens a call, 68M drafts for 7B, 64 nodes, C4, greedy
+         (as DySpec measured it).
+Here:    4.28 (3.89–4.73) tokens a call, 64 drafts, code, T = 0.8.
+Report:  experiments/reports/budget.md
 """
 
 import ml_collections

@@ -5,6 +5,10 @@ Generation with Training-free Speculative Jacobi Decoding, 2024, arXiv 2410.0169
 
 python -m experiments.generate --model=tiny --method=speculative_jacobi \\
     --prompt="def main("
+
+Paper:   its figures are of images.
+Here:    1.10 tokens a call, mean of six categories of Spec-Bench, T = 0.8: of text.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

@@ -5,6 +5,10 @@ authors' code (the paper's trees: `tree` True).
 
 python -m experiments.generate --model=tiny --method=suffix_decoding \\
     --prompt="def main("
+
+Paper:   up to 5.3x on agents' tasks, whose texts repeat.
+Here:    1.50 tokens a call, mean of six categories of Spec-Bench, T = 0.8.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

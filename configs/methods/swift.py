@@ -5,6 +5,10 @@ Acceleration, 2024, arXiv 2410.06916, section 4.
 
 python -m experiments.generate --model=tiny --method=swift \\
     --prompt="def main("
+
+Paper:   1.3 to 1.6x.
+Here:    2.36 tokens a call, mean of six categories of Spec-Bench, T = 0.8.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

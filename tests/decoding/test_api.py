@@ -61,8 +61,8 @@ def test_fault_a_stop_string_sought_within_one_token(monkeypatch):
     """Planted: the automaton starts anew at every round."""
     sound = decode._cut
 
-    def forgetful(program, state, tokens, count):
-        new, _, ended = sound(program, state, tokens, count)
+    def forgetful(program, state, cache, tokens, count):
+        new, _, ended = sound(program, state, cache, tokens, count)
         return new, state.stop, ended
 
     stops = some_stops()

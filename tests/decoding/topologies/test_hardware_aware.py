@@ -168,7 +168,7 @@ def test_fault_a_rest_is_forgotten(monkeypatch):
         )
 
     monkeypatch.setattr(draft_model, "commit", commit)
-    monkeypatch.setattr(programs.engines, "_DECODERS", {})  # nothing compiled before
+    monkeypatch.setattr(programs.engines, "_ENGINES", {})  # nothing compiled before
     run, state = resting([0, 1, 3], 20)
     _, outcome = run.engine.step(run.params, state)
     assert outcome.verdict.count.tolist() != [2] * len(programs.PROMPTS)
