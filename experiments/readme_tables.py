@@ -4,13 +4,15 @@ python -m experiments.readme_tables --add=runs/quickstart/report.json --name=qui
 python -m experiments.readme_tables --readme=README.md
 
 The first keeps a report's figures in experiments/reports/<name>.json. The second writes
-the table of workloads from all that were kept and the table of methods from their
-cards; a test compares both.
+the README's two tables: workloads, in short, from all figures that were kept, and
+methods, from their cards. It writes every row of workloads to `workloads.md` beside the
+figures. A test compares all three.
 """
 
 import argparse
 import json
 import pathlib
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,6 +27,17 @@ WORKLOADS = "<!-- workloads: begin -->", "<!-- workloads: end -->"
 METHODS = "<!-- methods: begin -->", "<!-- methods: end -->"
 PLAIN = "plain"
 HEADS = ("workload", "T", "fastest", "most tokens a call", "next", "report")
+SHORT = ("workload", "fastest", "most tokens a call", "report")
+USUAL = (0.8, None)  # temperatures of the short table; None: recorded texts
+FEW = 4  # tasks of a report that the short table names one by one
+WHOLE = """# Which method for which workload: every row
+
+`python -m experiments.readme_tables --readme=README.md` writes this page from the
+figures that the reports keep. *Fastest* is judged by the clock against plain decoding,
+lossless methods only. Greedy text of small models often loops, which every drafter
+copies: the share is beside the workload.
+
+"""
 
 # What is kept of a row; what a replay has not is None.
 FIELDS = (
@@ -75,8 +88,44 @@ def table(reports: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _workloads(report: dict[str, Any]) -> Iterator[list[str]]:
-    link = f"[{report['name']}](experiments/reports/{report['name']}.md)"
+def short(reports: Sequence[dict[str, Any]]) -> str:
+    """The README's rows: at temperature 0.8 or recorded; many tasks as their mean."""
+    lines = ["| " + " | ".join(SHORT) + " |", "|" + "---|" * len(SHORT)]
+    for report in reports:
+        tasks = dict.fromkeys(row["task"] for row in report["rows"])
+        rows = [row for row in report["rows"] if row["temperature"] in USUAL]
+        if len(tasks) > FEW:
+            rows = _means(rows, f"{report['name']}, mean of {len(tasks)} tasks")
+        folder = "experiments/reports/"
+        for name, _, fast, most, _, link in _workloads(
+            {**report, "rows": rows}, folder
+        ):
+            lines.append("| " + " | ".join((name, fast, most, link)) + " |")
+    return "\n".join(lines)
+
+
+def _means(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """One row a method: the mean over tasks, without an interval."""
+    found = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        mine = [row for row in rows if row["method"] == method]
+        mean = lambda field, mine=mine: statistics.mean(row[field] for row in mine)
+        found.append(
+            {
+                **mine[0],
+                "task": name,
+                "tokens_per_call": mean("tokens_per_call"),
+                "ci95": None,
+                "speedup": mean("speedup"),
+                "loop_share": mean("loop_share"),
+                "identical_to_plain": all(r["identical_to_plain"] for r in mine),
+            }
+        )
+    return found
+
+
+def _workloads(report: dict[str, Any], folder: str = "") -> Iterator[list[str]]:
+    link = f"[{report['name']}]({folder}{report['name']}.md)"
     law = lambda row: (row["task"], row["temperature"])
     for task, t in dict.fromkeys(map(law, report["rows"])):
         rows = [r for r in report["rows"] if law(r) == (task, t)]
@@ -104,8 +153,8 @@ def _fastest(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _tokens(row: dict[str, Any]) -> str:
-    low, high = row["ci95"]
-    return f"`{row['method']}` {row['tokens_per_call']:.2f} ({low:.2f}–{high:.2f})"
+    interval = "" if row["ci95"] is None else " ({:.2f}–{:.2f})".format(*row["ci95"])
+    return f"`{row['method']}` {row['tokens_per_call']:.2f}{interval}"
 
 
 def method_table() -> str:
@@ -123,7 +172,7 @@ def method_table() -> str:
 
 def fill(text: str, reports: Sequence[dict[str, Any]]) -> str:
     """`text` with both tables between their markers."""
-    text = _between(text, WORKLOADS, table(reports))
+    text = _between(text, WORKLOADS, short(reports))
     return _between(text, METHODS, method_table())
 
 
@@ -154,6 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.readme:
             text = fill(given.readme.read_text(), kept(given.reports))
             run_folder.text(given.readme, text)
+            whole = WHOLE + table(kept(given.reports)) + "\n"
+            run_folder.text(given.reports / "workloads.md", whole)
         if not given.add and not given.readme:
             console.terminal().print(table(kept(given.reports)), markup=False)
     except DecodaxError as error:

@@ -30,6 +30,10 @@ def test_the_readme_is_generated():
     """Run `python -m experiments.readme_tables --readme=README.md` where this fails."""
     text = (ROOT / "README.md").read_text()
     assert readme_tables.fill(text, readme_tables.kept()) == text
+    whole = (readme_tables.REPORTS / "workloads.md").read_text()
+    assert (
+        whole == f"{readme_tables.WHOLE}{readme_tables.table(readme_tables.kept())}\n"
+    )
     for kept in readme_tables.kept():
         assert (readme_tables.REPORTS / f"{kept['name']}.md").exists()
 
@@ -75,6 +79,21 @@ def test_who_is_named():
         2
     ]
     assert "plain decoding (`quick` 0.90×)" in line and "50 % of it loops" in line
+
+
+def test_the_short_table():
+    """At T = 0.8 alone, and many tasks as one mean; planted: one of other texts."""
+    few = [row("a", 2.0, 0.5), row("b", 1.0, 0.4), row("a", 9.0, 9.0, temperature=0.0)]
+    many = [
+        row(method, tokens + i, 0.5, task=f"task{i}")
+        for method, tokens in (("a", 2.0), ("b", 1.0), ("c", 7.0))
+        for i in range(5)
+    ]
+    many[-1]["identical_to_plain"] = False
+    reports = [readme_tables.keep(report(x), n) for x, n in ((few, "few"), (many, "m"))]
+    one, mean = readme_tables.short(reports).splitlines()[2:]
+    assert one.startswith("| code | plain decoding (`a` 0.50×) | `a` 2.00 (2.00–2.00)")
+    assert mean.startswith("| m, mean of 5 tasks | plain") and "`a` 4.00 |" in mean
 
 
 def test_recorded_texts():
