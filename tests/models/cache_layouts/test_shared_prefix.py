@@ -11,7 +11,7 @@ import decoding
 import models
 from decoding import compose
 from decoding.conformance import kit
-from decoding.loops import engines, initial_state
+from decoding.loops import initial_state
 from models import base, transformer
 from models.cache_layouts import shared_prefix
 from models.errors import ConfigError
@@ -45,11 +45,11 @@ def test_texts_are_those_of_rows_apart(monkeypatch):
     """Planted: prompts taken to begin alike of which one differs in its first chunk."""
     other = [*PROMPTS[:2], [*COMMON[:100], 49 - COMMON[100], *PROMPTS[2][101:]]]
     apart = [texts(), texts(temperature=0.8), texts(other)]
-    monkeypatch.setattr(engines, "SHARED", 1)
+    monkeypatch.setattr(initial_state, "SHARED", 1)
     assert cache_of(PROMPTS).layers[0].start == 256
     assert [texts(), texts(temperature=0.8)] == apart[:2]
     assert cache_of(other).shares
-    monkeypatch.setattr(engines, "common_prefix", lambda prompts, chunk: 256)
+    monkeypatch.setattr(initial_state, "common_prefix", lambda prompts, chunk: 256)
     wrong = texts(other)
     assert wrong[:2] == apart[2][:2] and wrong[2] != apart[2][2]
 
@@ -57,15 +57,15 @@ def test_texts_are_those_of_rows_apart(monkeypatch):
 def test_a_prefix_is_held_once(monkeypatch):
     """256 slots once and 256 for each of three rows, where 512 for each were."""
     dense = cache_of(PROMPTS)
-    monkeypatch.setattr(engines, "SHARED", 2 * 256)
+    monkeypatch.setattr(initial_state, "SHARED", 2 * 256)
     found = cache_of(PROMPTS)
     count = lambda cache: sum(x.size for x in jax.tree.leaves(cache.layers))
     assert count(dense) / count(found) == 3 * 512 / (256 + 3 * 256)
     assert found.size == dense.size == 512
-    monkeypatch.setattr(engines, "SHARED", 2 * 256 + 1)
+    monkeypatch.setattr(initial_state, "SHARED", 2 * 256 + 1)
     assert count(cache_of(PROMPTS)) == count(dense)
     # A caller who admits requests later keeps rows apart.
-    monkeypatch.setattr(engines, "SHARED", 1)
+    monkeypatch.setattr(initial_state, "SHARED", 1)
     parts = compose.compose(decoding.Method(), LOADED)
     found = initial_state._cache(parts.program, PROMPTS, 512, jnp.float32, False, None)
     assert count(found) == count(dense)
@@ -87,7 +87,7 @@ def test_what_prompts_share(lengths, expected):
 
 
 def test_layers_with_windows_stay_dense(monkeypatch):
-    monkeypatch.setattr(engines, "SHARED", 1)
+    monkeypatch.setattr(initial_state, "SHARED", 1)
     config = dataclasses.replace(CONFIG, windows=(0, 5))
     lm = transformer.transformer(config)
     parts = compose.compose(decoding.Method(), models.Loaded(lm, LOADED.params))
