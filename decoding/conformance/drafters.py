@@ -16,7 +16,8 @@ from decoding.conformance.require import require
 from decoding.loops import decode, engines
 from decoding.method import Method
 
-TEMPERATURES = (0.0, 0.8)
+TEMPERATURE = 0.8  # coupled: the text is a function of seed and request, as greedy is
+TEMPERATURES = (0.0, TEMPERATURE)
 SEEDS = (0, 5)
 ENDINGS = range(10, 22)  # seeds of toy models that end their texts
 
@@ -46,7 +47,7 @@ def text_is_plain(method: Method, temperature: float) -> None:
 
 def carry_is_a_fixed_point(method: Method) -> None:
     """A round returns the state that it was given: structure, shapes, dtypes."""
-    run = kit.Run(method, 0.8)
+    run = kit.Run(method, TEMPERATURE)
     state, program = run.start(), run.parts.program
     one = lambda p, s: decode.round_(program, p, s)[0]
     shapes = lambda s: jax.tree.map(lambda x: (x.shape, x.dtype), s)
@@ -62,7 +63,7 @@ def compiled() -> int:
 
 def a_second_call_compiles_nothing(method: Method) -> None:
     """Another temperature, seed, prompts and length are served by one program."""
-    kit.generate(method, 0.8)
+    kit.generate(method, TEMPERATURE)
     before, prompts = compiled(), [[5, 4], [1, 1, 1], [2], [3] * 7]
     out = kit.generate(method, 0.7, seed=3, prompts=prompts, max_new_tokens=9)
     require(compiled() == before, method, "a second call compiles")
@@ -81,17 +82,20 @@ def moved(run: kit.Run, order: list[int], keys) -> list[tuple[list, list]]:
 
 def a_request_does_not_see_its_row(method: Method) -> None:
     """Every request in the next row, among other neighbours: the same to the bit."""
-    together = kit.generate(method, 0.8)
+    together = kit.generate(method, TEMPERATURE)
     keys, order = engines.request_keys(0, len(kit.PROMPTS), 1), [3, 0, 1, 2]
-    texts = moved(kit.Run(method, 0.8), order, keys[np.array(order)])
+    texts = moved(kit.Run(method, TEMPERATURE), order, keys[np.array(order)])
     same = texts == list(zip(together.tokens, together.logprobs))
     require(same, method, "a text depends on its row")
 
 
 def a_row_alone_is_the_row_in_a_batch(method: Method) -> None:
     """The same in a program of one row."""
-    together = kit.generate(method, 0.8)
-    keys, run = engines.request_keys(0, len(kit.PROMPTS), 1), kit.Run(method, 0.8)
+    together = kit.generate(method, TEMPERATURE)
+    keys, run = (
+        engines.request_keys(0, len(kit.PROMPTS), 1),
+        kit.Run(method, TEMPERATURE),
+    )
     for i in range(len(kit.PROMPTS)):
         (row,) = moved(run, [i], keys[i : i + 1])
         same = row == (together.tokens[i], together.logprobs[i])
@@ -100,7 +104,7 @@ def a_row_alone_is_the_row_in_a_batch(method: Method) -> None:
 
 def a_round_is_the_same_without_jit(method: Method) -> None:
     """Tokens, lengths and counters of one round."""
-    run = kit.Run(method, 0.8)
+    run = kit.Run(method, TEMPERATURE)
     state = run.advance(run.start(), 3)
     slow = decode.round_(run.parts.program, run.params, kit.copy(state))[0]
     fast = run.advance(state, 1)
@@ -117,7 +121,7 @@ def pause(run: kit.Run, state: decode.DecodeState) -> decode.DecodeState:
 
 def a_finished_row_is_inert(method: Method) -> None:
     """Rounds change nothing of it, and it may go on where it stopped."""
-    run = kit.Run(method, 0.8)
+    run = kit.Run(method, TEMPERATURE)
     state = run.advance(run.start(), 3)
     still = kit.copy(state)
     paused = kit.texts(pause(run, kit.copy(state)))
@@ -145,14 +149,18 @@ def learned(run: kit.Run) -> bool:
 
 def a_finished_row_teaches_nothing(method: Method) -> None:
     """`observe` leaves `shared` alone where no row is active."""
-    require(not learned(kit.Run(method, 0.8)), method, "finished rows write to shared")
+    require(
+        not learned(kit.Run(method, TEMPERATURE)),
+        method,
+        "finished rows write to shared",
+    )
 
 
 def limits_cut_at_every_offset(method: Method) -> None:
-    """Greedy texts of 1 to 9 tokens are the beginnings of the long one."""
-    whole = kit.plain(method, 0.0)
+    """Texts of 1 to 9 tokens are the beginnings of the long one."""
+    whole = kit.plain(method, TEMPERATURE)
     for new in range(1, 10):
-        out = kit.generate(method, 0.0, max_new_tokens=new)
+        out = kit.generate(method, TEMPERATURE, max_new_tokens=new)
         cut = out.tokens == [text[:new] for text in whole]
         require(cut, method, f"a limit of {new} gives another text")
         counts = out.stats.new_tokens.tolist()
@@ -162,9 +170,9 @@ def limits_cut_at_every_offset(method: Method) -> None:
 def ends(method: Method, seed: int) -> tuple[list, list, list]:
     """Texts, plain texts, and the depth of the draft that ended each text."""
     lm = kit.model(seed, 1.0)
-    out = kit.generate(method, 0.0, lm=lm, draft=lm)
+    out = kit.generate(method, TEMPERATURE, lm=lm, draft=lm)
     cut = [o[-1] for t, o in zip(out.tokens, out.origin) if t[-1] == kit.EOS]
-    return out.tokens, kit.plain(method, 0.0, lm=lm), cut
+    return out.tokens, kit.plain(method, TEMPERATURE, lm=lm), cut
 
 
 def eos_cuts_at_every_offset(method: Method) -> None:
@@ -198,7 +206,7 @@ def prefilled(run: kit.Run, state: decode.DecodeState) -> list:
 
 def the_cache_is_that_of_a_fresh_prefill(method: Method) -> None:
     """After four rounds: tokens, positions and length of every layer."""
-    run = kit.Run(method, 0.8)
+    run = kit.Run(method, TEMPERATURE)
     state = run.advance(run.start(), 4)
     same = committed(state) == prefilled(run, state)
     require(same, method, "rounds leave another cache than a prefill")

@@ -40,7 +40,20 @@ GROWN = [
 LEVEL = 1e-3 / len(EVERY + GROWN + EVERY)
 
 
-@pytest.mark.parametrize(("verifier", "draw", "topology"), EVERY + GROWN)
+def first(verifier: str, draw: str) -> bool:
+    """Whether it is the draw that the verifier likes best."""
+    return draw == Spec(verifier).build({}).draws[0]
+
+
+@pytest.mark.parametrize(
+    ("verifier", "draw", "topology"),
+    # Every draw has its law without transforms, below.
+    [
+        pytest.param(*case, marks=() if first(*case[:2]) else pytest.mark.long)
+        for case in EVERY
+    ]
+    + GROWN,
+)
 def test_law_of_the_first_tokens(verifier, draw, topology):
     run = verifiers.a_run(verifier, draw, topology)
     assert laws.chi_square(verifiers.sample(run), verifiers.LAW) > LEVEL

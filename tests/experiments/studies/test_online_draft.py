@@ -66,6 +66,7 @@ def test_summary_by_hand():
     assert online_draft.summary(served, 1)["recovered"] is None  # nothing was lost
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick_compilation")
 def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)

@@ -34,6 +34,7 @@ def walked(origin: list[int], length: int) -> int:
     return begun
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "right",
     [pytest.param(True, marks=pytest.mark.long), False],

@@ -102,6 +102,7 @@ def test_lines_are_held_out_by_themselves(tmp_path):
     assert sources.texts(str(tmp_path / "a.txt"), sources.EVERY, "") == ["one text"]
 
 
+@pytest.mark.long
 def test_heads_learn_answers_alone(small, tmp_path):  # noqa: F811
     """The stage on text of the target's own; planted: the questions learned, too."""
     rng = np.random.default_rng(0)

@@ -42,7 +42,13 @@ def test_they_are_small_and_say_what_they_are(name: str) -> None:
         native.load(name, models.load("tiny-draft"))
 
 
-@pytest.mark.parametrize("name", packaged.HEADS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=() if "eagle3" in n else pytest.mark.long)
+        for n in packaged.HEADS
+    ],
+)
 def test_they_draft_for_tiny_without_changing_its_text(name: str) -> None:
     """Plain decoding's text at T = 0.8, two ragged rows, in fewer target calls.
 

@@ -41,6 +41,7 @@ def cut(layers: int) -> np.ndarray:
     return np.asarray(run(lm.params))
 
 
+@pytest.mark.long
 def test_labels_and_features_by_hand():
     """Against the target cut after each layer."""
     own, full = found(), cut(4)
