@@ -25,7 +25,7 @@ from models.distributed import sharding
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.surgery import lora
-from training.loop import fit
+from training.loop import train_step
 from training.objectives.language_models import draft_model, next_token
 from training.runs import draft_head_run, draft_model_run, language_model_run
 from training.teacher import outputs, sources
@@ -218,7 +218,7 @@ def training(
     name: str,
     config: Any,
     plan: sharding.Plan,
-    objective: fit.Objective,
+    objective: train_step.Objective,
     optimizer: Any,
     params: Any,
     batch: dict[str, tuple],
@@ -230,7 +230,7 @@ def training(
     """One update at the config's batch; `told`: shapes of what a cache adds to it."""
     t = config.train
     state = jax.eval_shape(
-        lambda params: fit.first_state(params, optimizer, False), params
+        lambda params: train_step.first_state(params, optimizer, False), params
     )
     places = plan.params(state)
     state = laid(state, places)
@@ -238,7 +238,7 @@ def training(
     shapes = {n: jax.ShapeDtypeStruct(s, kinds[n]) for n, s in batch.items()}
     shapes |= told or {}
     shapes = laid(shapes, plan.rows(shapes))
-    step = fit.make_step(
+    step = train_step.make_step(
         *(objective, optimizer, t.rows_at_once, t.clip, 0.0, target),
         compute_dtype=t.get("compute_dtype", ""),
     )

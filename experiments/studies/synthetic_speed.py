@@ -28,7 +28,7 @@ from experiments.studies import common
 from models import checkpoints, transformer
 from models.errors import ConfigError
 from models.surgery import lora
-from training.loop import fit, throughput
+from training.loop import throughput, train_step
 from training.runs import draft_head_run
 from training.teacher import outputs
 
@@ -116,10 +116,10 @@ class Target:
         optimizer = draft_head_run.optimizer(own.train, 1000)
         rules = (c.rows_at_once, own.train.clip, 0.0)
         read = outputs.teacher(self.lm.model, objective.taps)
-        step = fit.make_step(
+        step = train_step.make_step(
             *(objective, optimizer, *rules, read), compute_dtype=c.compute_dtype
         )
-        state = fit.first_state(params, optimizer, False)
+        state = train_step.first_state(params, optimizer, False)
         drawn = np.random.default_rng(c.seed).integers(
             self.shape.vocab_size, size=(c.batch, c.window + 1)
         )

@@ -18,7 +18,7 @@ from models import io, transformer
 from models.distributed import sharding
 from models.heads import hydra
 from models.transformer import cached_attention
-from training.loop import fit, optimizers
+from training.loop import optimizers, train_step
 from training.objectives.language_models import next_token
 
 MESHES = {
@@ -120,9 +120,9 @@ def losses(shape: tuple[int, ...] | None, same_rows: bool = False) -> list[float
         optimizers.warmup_stable_decay(0.01, 6, 1, 1), weight_decay=0.1
     )
     params = jax.jit(transformer.transformer(CONFIG).init)(jax.random.key(0))
-    state = fit.first_state(params, optimizer, False, plan)
+    state = train_step.first_state(params, optimizer, False, plan)
     step = jax.jit(
-        fit.make_step(next_token.objective(CONFIG), optimizer, 0, 1.0),
+        train_step.make_step(next_token.objective(CONFIG), optimizer, 0, 1.0),
         donate_argnums=0,
     )
     rng, found = np.random.default_rng(1), []

@@ -51,13 +51,11 @@ def train(workdir, steps: int, plan, iterator) -> fit.Result:
         killed_run.objective(),
         optax.adam(0.1),
         iterator,
-        steps=steps,
-        workdir=workdir,
-        clip=1.0,
+        workdir,
+        fit.FitConfig(
+            steps=steps, clip=1.0, save_every=STEPS // 2, log_every=1, progress=False
+        ),
         plan=plan,
-        save_every=STEPS // 2,
-        log_every=1,
-        progress=False,
     )
 
 

@@ -22,7 +22,7 @@ from decoding.loops import engines
 from decoding.serving import continuous_batching, prompt_set
 from models.synthetic import toy
 from training.data import text_corpus
-from training.loop import fit, preemption
+from training.loop import fit, preemption, train_step
 
 READY = "ready"
 STEPS, SAVE_EVERY = 120, 4
@@ -62,16 +62,18 @@ def train(folder: pathlib.Path) -> None:
 
     fit.fit(
         {"table": jax.random.normal(jax.random.key(0), (VOCAB, VOCAB))},
-        fit.Objective(loss),
+        train_step.Objective(loss),
         optax.adam(optax.linear_schedule(0.1, 0.0, STEPS)),
         Slow(stream),
-        steps=STEPS,
-        workdir=folder,
-        ema=0.9,
-        save_every=SAVE_EVERY,
-        keep=2,
-        log_every=3,
-        progress=False,
+        folder,
+        fit.FitConfig(
+            steps=STEPS,
+            ema=0.9,
+            save_every=SAVE_EVERY,
+            keep=2,
+            log_every=3,
+            progress=False,
+        ),
     )
 
 

@@ -22,7 +22,7 @@ from models.predictors import acceptance_predictor
 from models.text import hf_tokenizer
 from training.data import documents, text_corpus
 from training.evaluation import calibration
-from training.loop import fit, optimizers, step_health
+from training.loop import fit, optimizers
 from training.objectives.predictors import specdec_pp
 from training.runs import draft_model_run
 
@@ -81,18 +81,11 @@ class Training:
             specdec_pp.objective(o.reject, o.blocks),
             optimizers.adamw(schedule, weight_decay=t.weight_decay),
             text_corpus.DataIterator(stream, *sharding.share(self.plan)),
-            steps=steps,
-            workdir=self.workdir,
+            self.workdir,
+            fit.FitConfig.from_recipe(t, steps),
             plan=self.plan,
-            rows_at_once=t.rows_at_once,
-            clip=t.clip,
             target=self.labels,
             frozen=self.frozen,
-            save_every=t.save_every,
-            keep=t.keep,
-            log_every=t.log_every,
-            bad_steps=step_health.from_config(t),
-            compute_dtype=t.get("compute_dtype", ""),
         )
 
     def judged(self, params: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -25,7 +25,7 @@ from models.heads.formats import native
 from models.surgery import lora
 from training import draft_metrics
 from training.data import documents, text_corpus
-from training.loop import fit, metrics_writer, optimizers, step_health
+from training.loop import fit, metrics_writer, optimizers
 from training.objectives import heads
 from training.runs import model_cards
 from training.teacher import outputs, sources
@@ -180,20 +180,12 @@ class Training:
             self.objective,
             optimizer(c, steps),
             rows,
-            steps=steps,
-            workdir=self.workdir,
-            rows_at_once=c.rows_at_once,
-            clip=c.clip,
+            self.workdir,
+            fit.FitConfig.from_recipe(c, steps),
             target=target,
             frozen=self.lm.params,
             plan=self.plan,
             evaluate=self.measured,
-            evaluate_every=c.evaluate_every,
-            save_every=c.save_every,
-            keep=c.keep,
-            log_every=c.log_every,
-            bad_steps=step_health.from_config(c),
-            compute_dtype=c.get("compute_dtype", ""),
         )
 
     def prompts(self, count: int, size: int) -> list[list[int]]:

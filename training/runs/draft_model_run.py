@@ -25,7 +25,7 @@ from models.errors import ConfigError
 from models.text import hf_tokenizer
 from training import distill
 from training.data import documents, text_corpus
-from training.loop import fit, metrics_writer, optimizers, step_health
+from training.loop import fit, metrics_writer, optimizers, train_step
 from training.objectives.language_models import draft_model, next_token
 from training.teacher import outputs, sources
 
@@ -99,7 +99,9 @@ class Training:
             return found
         return shape(d, own)
 
-    def _fit(self, name: str, params: Any, own: fit.Objective, corpus, tokens, **more):
+    def _fit(
+        self, name: str, params: Any, own: train_step.Objective, corpus, tokens, **more
+    ):
         """One training; every one has the config's schedule over its own steps.
 
         Beside a `frozen` target it learns from that: all variants from the same cache,
@@ -130,16 +132,9 @@ class Training:
             own,
             optimizers.adamw(schedule, weight_decay=t.weight_decay),
             batches,
-            steps=steps,
-            workdir=self.workdir / name,
+            self.workdir / name,
+            fit.FitConfig.from_recipe(t, steps),
             plan=self.plan,
-            rows_at_once=t.rows_at_once,
-            clip=t.clip,
-            save_every=t.save_every,
-            keep=t.keep,
-            log_every=t.log_every,
-            bad_steps=step_health.from_config(t),
-            compute_dtype=t.get("compute_dtype", ""),
             **more,
         )
 

@@ -22,7 +22,7 @@ from models.heads.formats import native
 from models.predictors import exit_predictor
 from training.data import documents, text_corpus
 from training.evaluation import calibration, lossy_quality
-from training.loop import fit, optimizers, step_health
+from training.loop import fit, optimizers
 from training.objectives.predictors import specee
 from training.runs import draft_head_run
 
@@ -84,17 +84,10 @@ class Training:
             specee.objective(),
             optimizers.adamw(schedule, weight_decay=t.weight_decay),
             text_corpus.DataIterator(stream),
-            steps=steps,
-            workdir=self.workdir,
-            rows_at_once=t.rows_at_once,
-            clip=t.clip,
+            self.workdir,
+            fit.FitConfig.from_recipe(t, steps),
             target=self.answers(o.asked),
             frozen=self.frozen,
-            save_every=t.save_every,
-            keep=t.keep,
-            log_every=t.log_every,
-            bad_steps=step_health.from_config(t),
-            compute_dtype=t.get("compute_dtype", ""),
         )
 
     def held_out(self, params: Any) -> dict[str, Any]:

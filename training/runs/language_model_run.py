@@ -26,7 +26,7 @@ from training.data import (
     train_bpe,
 )
 from training.evaluation import language_model
-from training.loop import fit, optimizers, step_health
+from training.loop import fit, optimizers
 from training.objectives.language_models import next_token
 from training.runs import model_cards
 
@@ -149,16 +149,9 @@ def train(
         next_token.objective(shape),
         optimizer(config, batches.steps),
         text_corpus.DataIterator(batches, *sharding.share(plan)),
+        workdir,
+        fit.FitConfig.from_recipe(t, batches.steps),
         plan=plan,
-        steps=batches.steps,
-        workdir=workdir,
-        rows_at_once=t.rows_at_once,
-        clip=t.clip,
-        save_every=t.save_every,
-        keep=t.keep,
-        log_every=t.log_every,
-        bad_steps=step_health.from_config(t),
-        compute_dtype=t.get("compute_dtype", ""),
     )
 
 

@@ -17,7 +17,7 @@ from tests.training.runs import test_draft_model_run
 from tests.training.runs.test_draft_head_run import corpus, recipe, small, small_target  # noqa: F401
 from training import distill
 from training.data import conversations, documents, sources
-from training.loop import fit
+from training.loop import train_step
 from training.runs import draft_head_run, draft_model_run, exit_predictor_run, judge_run
 from training.teacher import outputs
 
@@ -163,10 +163,12 @@ def test_a_batch_of_questions_alone_teaches_nothing():
         count = jnp.maximum(batch["mask"].sum(), 1)
         return (params["w"] * batch["mask"]).sum() / count, {}
 
-    own = fit.Objective(loss, lambda batch: batch["mask"].sum())
-    step = fit.make_step(own, optax.sgd(0.1), 1)
+    own = train_step.Objective(loss, lambda batch: batch["mask"].sum())
+    step = train_step.make_step(own, optax.sgd(0.1), 1)
     params = {"w": jnp.float32(1.0)}
-    state = fit.TrainState(jnp.int32(0), params, optax.sgd(0.1).init(params), None)
+    state = train_step.TrainState(
+        jnp.int32(0), params, optax.sgd(0.1).init(params), None
+    )
     for mask, moved in ((jnp.zeros((2, 3)), False), (jnp.ones((2, 3)), True)):
         after, metrics = step(state, {"mask": mask})
         assert jnp.isfinite(metrics["loss"]) and metrics["grad_norm"] >= 0

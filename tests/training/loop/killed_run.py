@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from training.data import text_corpus
-from training.loop import checkpoints, fit
+from training.loop import checkpoints, fit, train_step
 
 STEPS = 12
 
@@ -30,7 +30,7 @@ def stream() -> text_corpus.Stream:
     )
 
 
-def objective() -> fit.Objective:
+def objective() -> train_step.Objective:
     """A bigram model: enough for a curve that depends on every batch."""
 
     def loss(params, batch, target_out):
@@ -39,7 +39,7 @@ def objective() -> fit.Objective:
         picked = jnp.take_along_axis(logp, tokens[:, 1:, None], -1)
         return -picked.mean(), {}
 
-    return fit.Objective(loss)
+    return train_step.Objective(loss)
 
 
 def run(workdir: str, iterator: text_corpus.DataIterator) -> fit.Result:
@@ -49,15 +49,17 @@ def run(workdir: str, iterator: text_corpus.DataIterator) -> fit.Result:
         objective(),
         optax.adam(optax.linear_schedule(0.1, 0.0, STEPS)),
         iterator,
-        steps=STEPS,
-        workdir=workdir,
-        rows_at_once=2,
-        clip=1.0,
-        ema=0.9,
-        save_every=3,
-        keep=2,
-        log_every=2,
-        progress=False,
+        workdir,
+        fit.FitConfig(
+            steps=STEPS,
+            rows_at_once=2,
+            clip=1.0,
+            ema=0.9,
+            save_every=3,
+            keep=2,
+            log_every=2,
+            progress=False,
+        ),
     )
 
 

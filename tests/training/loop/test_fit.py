@@ -25,10 +25,11 @@ from training.loop import (
     optimizers,
     preemption,
     step_health,
+    train_step,
 )
 
 
-def quadratic() -> fit.Objective:
+def quadratic() -> train_step.Objective:
     """Mean over rows of (w x - y)^2 with a weight a row."""
 
     def loss(params, batch, target_out):
@@ -36,7 +37,7 @@ def quadratic() -> fit.Objective:
         total = batch["weight"].sum()
         return (batch["weight"] * error**2).sum() / total, {"error": error.mean()}
 
-    return fit.Objective(loss, weight=lambda batch: batch["weight"].sum())
+    return train_step.Objective(loss, weight=lambda batch: batch["weight"].sum())
 
 
 def rows(seed: int, count: int = 8) -> dict[str, np.ndarray]:
@@ -51,12 +52,12 @@ def rows(seed: int, count: int = 8) -> dict[str, np.ndarray]:
 def first_state(optimizer: optax.GradientTransformation, ema: bool = False):
     params = {"w": jnp.asarray([0.3, -0.2, 0.9])}
     average = params if ema else None
-    return fit.TrainState(jnp.int32(0), params, optimizer.init(params), average)
+    return train_step.TrainState(jnp.int32(0), params, optimizer.init(params), average)
 
 
-def weights_after(objective: fit.Objective, rows_at_once: int) -> np.ndarray:
+def weights_after(objective: train_step.Objective, rows_at_once: int) -> np.ndarray:
     optimizer = optax.sgd(0.1)
-    step = jax.jit(fit.make_step(objective, optimizer, rows_at_once))
+    step = jax.jit(train_step.make_step(objective, optimizer, rows_at_once))
     state = first_state(optimizer)
     for seed in range(5):
         state, _ = step(state, rows(seed))
@@ -74,14 +75,14 @@ def test_accumulation_is_the_large_batch() -> None:
 
 
 def test_rows_at_once_must_divide_the_batch() -> None:
-    step = fit.make_step(quadratic(), optax.sgd(0.1), 3)
+    step = train_step.make_step(quadratic(), optax.sgd(0.1), 3)
     with pytest.raises(ConfigError, match="rows_at_once=3"):
         step(first_state(optax.sgd(0.1)), rows(0))
 
 
 def test_clip_and_average() -> None:
     optimizer = optax.sgd(1.0)
-    step = fit.make_step(quadratic(), optimizer, clip=0.01, ema=0.75)
+    step = train_step.make_step(quadratic(), optimizer, clip=0.01, ema=0.75)
     before = first_state(optimizer, ema=True)
     after, metrics = step(before, rows(0))
     moved = after.params["w"] - before.params["w"]
@@ -107,9 +108,11 @@ def test_mixed_precision_keeps_small_updates() -> None:
     def moved(dtype, compute_dtype):
         params, optimizer = {"w": jnp.ones(3, dtype)}, optax.sgd(0.001)
         frozen = {"v": jnp.ones(3), "n": jnp.arange(3)}
-        state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
-        step = fit.make_step(
-            fit.Objective(loss),
+        state = train_step.TrainState(
+            jnp.int32(0), params, optimizer.init(params), None
+        )
+        step = train_step.make_step(
+            train_step.Objective(loss),
             optimizer,
             1,
             target=lambda frozen, batch: frozen,
@@ -126,7 +129,7 @@ def test_mixed_precision_keeps_small_updates() -> None:
     assert kinds == {("bfloat16", "bfloat16", "int32")}
     assert not moved(jnp.bfloat16, "").any()  # planted: no float32 copy
     with pytest.raises(ConfigError, match="compute_dtype='float8'"):
-        fit.make_step(quadratic(), optax.sgd(0.1), compute_dtype="float8")
+        train_step.make_step(quadratic(), optax.sgd(0.1), compute_dtype="float8")
 
 
 def test_schedule_by_hand() -> None:
@@ -219,12 +222,12 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: pathlib.Path) -> None:
         killed_run.run(tmp_path, text_corpus.DataIterator(other))
 
 
-def explode_at(step: int) -> fit.Objective:
+def explode_at(step: int) -> train_step.Objective:
     def loss(params, batch, target_out):
         bad = jnp.where(batch["x"].sum() > step, jnp.nan, 0.0)
         return (params["w"] ** 2).sum() + bad, {}
 
-    return fit.Objective(loss)
+    return train_step.Objective(loss)
 
 
 class Counter:
@@ -245,13 +248,14 @@ class Counter:
 
 
 def fit_counter(workdir: pathlib.Path, **settings) -> fit.Result:
-    defaults = {"steps": 9, "workdir": workdir, "save_every": 2, "progress": False}
+    defaults = {"steps": 9, "save_every": 2, "progress": False}
     return fit.fit(
         {"w": jnp.ones(3)},
         explode_at(5),
         optax.sgd(0.1),
         Counter(),
-        **{**defaults, **settings},
+        workdir,
+        fit.FitConfig(**{**defaults, **settings}),
     )
 
 
@@ -267,7 +271,7 @@ def rows_of(workdir: pathlib.Path) -> list[dict]:
     return [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
 
 
-def spike(*at: int) -> fit.Objective:
+def spike(*at: int) -> train_step.Objective:
     """A pull to 1 whose gradient is not finite, or 1000 times larger, at some steps."""
 
     def loss(params, batch, target_out):
@@ -276,7 +280,7 @@ def spike(*at: int) -> fit.Objective:
         large = jnp.where(jnp.isin(x, jnp.asarray(at[1::2])), 1000.0, 1.0)
         return large * (x / 10 - params["w"]).sum() ** 2 + bad, {}
 
-    return fit.Objective(loss)
+    return train_step.Objective(loss)
 
 
 def steered(workdir: pathlib.Path, policy: step_health.Policy, *at: int, **settings):
@@ -286,10 +290,8 @@ def steered(workdir: pathlib.Path, policy: step_health.Policy, *at: int, **setti
         spike(*at),
         optax.sgd(0.02),
         Counter(),
-        workdir=workdir,
-        ema=0.5,
-        bad_steps=policy,
-        **{**defaults, **settings},
+        workdir,
+        fit.FitConfig(ema=0.5, bad_steps=policy, **{**defaults, **settings}),
     )
 
 
@@ -374,7 +376,7 @@ def test_altered_words_of_a_checkpoint(tmp_path: pathlib.Path) -> None:
     with pytest.MonkeyPatch.context() as patch:  # planted: no seal
         patch.setattr(checkpoints, "seal", lambda extra: text and _sealed(path))
         store = checkpoints.Store(tmp_path, 3)
-        like = fit.TrainState(
+        like = train_step.TrainState(
             jnp.int32(0),
             {"w": jnp.ones(3)},
             optax.sgd(0.1).init({"w": jnp.ones(3)}),

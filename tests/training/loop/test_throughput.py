@@ -85,13 +85,15 @@ def test_the_clock_leaves_evaluations_out(tmp_path, monkeypatch):
             killed_run.objective(),
             optax.sgd(0.1),
             Slow(killed_run.stream()),
-            steps=killed_run.STEPS,
-            workdir=folder,
+            folder,
+            fit.FitConfig(
+                steps=killed_run.STEPS,
+                evaluate_every=3,
+                log_every=2,
+                save_every=6,
+                progress=False,
+            ),
             evaluate=evaluate,
-            evaluate_every=3,
-            log_every=2,
-            save_every=6,
-            progress=False,
         )
         return [json.loads(x) for x in (folder / "throughput.jsonl").open()]
 

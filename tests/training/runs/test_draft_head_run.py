@@ -28,7 +28,7 @@ from models.heads.formats import native
 from tests.decoding.drafters import agreement
 from training import losses
 from training.data import text_corpus
-from training.loop import fit
+from training.loop import train_step
 from training.objectives.heads import eagle, eagle3, hydra, medusa
 from training.runs import draft_head_run
 from training.teacher import outputs
@@ -52,8 +52,8 @@ def test_head_i_learns_the_token_at_its_distance(objective):
     params = objective.init(KEY, lm.model, lm.params, heads=3)
     optimizer = optax.adam(0.01)
     target = outputs.teacher(lm.model)
-    step = jax.jit(fit.make_step(own, optimizer, target=target))
-    state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
+    step = jax.jit(train_step.make_step(own, optimizer, target=target))
+    state = train_step.TrainState(jnp.int32(0), params, optimizer.init(params), None)
     batch = counting()
     for _ in range(60):
         state, _ = step(state, batch, lm.params)
@@ -305,10 +305,10 @@ def test_every_head_trains_in_mixed_precision(name, small, corpus, tmp_path):
     training = draft_head_run.Training(c, tmp_path, small)
     optimizer = draft_head_run.optimizer(c.train, training.stream.steps)
     target = outputs.teacher(small.model, training.objective.taps)
-    step = fit.make_step(
+    step = train_step.make_step(
         training.objective, optimizer, target=target, compute_dtype="bfloat16"
     )
-    state = fit.first_state(training.params, optimizer, False)
+    state = train_step.first_state(training.params, optimizer, False)
     batch = next(text_corpus.DataIterator(training.stream))
     shapes = jax.eval_shape(step, state, batch, small.params)[0]
     before = jax.tree.map(lambda x: (x.shape, x.dtype), state)
@@ -324,10 +324,10 @@ def test_losses_in_mixed_precision_are_nearly_those_in_float32(small, corpus, tm
     training = draft_head_run.Training(recipe("eagle3", corpus), tmp_path, small)
     optimizer = draft_head_run.optimizer(training.config.train, training.stream.steps)
     target = outputs.teacher(small.model, training.objective.taps)
-    state = fit.first_state(training.params, optimizer, False)
+    state = train_step.first_state(training.params, optimizer, False)
     batch, found = next(text_corpus.DataIterator(training.stream)), {}
     for dtype in ("", "bfloat16"):
-        step = fit.make_step(
+        step = train_step.make_step(
             training.objective, optimizer, target=target, compute_dtype=dtype
         )
         metrics = jax.jit(step)(state, batch, small.params)[1]

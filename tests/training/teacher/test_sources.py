@@ -21,7 +21,7 @@ from tests.decoding.drafters import agreement
 from tests.training.runs import test_draft_head_run
 from training import losses
 from training.data import text_corpus
-from training.loop import fit
+from training.loop import train_step
 from training.objectives.heads import eagle3, medusa
 from training.objectives.language_models import draft_model
 from training.runs import draft_head_run
@@ -77,9 +77,9 @@ def trainer():
         rows, target = sources.source(kind, lesson)
         key = (kind == sources.ONLINE, lesson.settings.topk)
         if key not in programs:
-            step = fit.make_step(own, optimizer, AT_ONCE, target=target)
+            step = train_step.make_step(own, optimizer, AT_ONCE, target=target)
             programs[key] = jax.jit(step)
-        state = fit.TrainState(jnp.int32(0), first, optimizer.init(first), None)
+        state = train_step.TrainState(jnp.int32(0), first, optimizer.init(first), None)
         found = []
         for _ in range(STEPS):
             state, metrics = programs[key](state, next(rows), frozen or lm.params)

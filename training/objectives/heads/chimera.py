@@ -20,7 +20,7 @@ from decoding import vocab
 from models.heads import chimera
 from models.heads.modules import decoder_layer
 from training import draft_metrics
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, by_part, predicted
 
 # Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.

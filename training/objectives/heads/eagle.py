@@ -17,7 +17,7 @@ from jax import Array
 
 from models.heads import eagle
 from training import draft_metrics, losses
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, mean, predicted
 
 # Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.

@@ -21,7 +21,7 @@ from models.errors import ConfigError
 from models.heads import eagle3
 from models.heads.modules import decoder_layer
 from training import draft_metrics, losses
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.teacher.outputs import Teacher, ahead, predicted
 
 # Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.

@@ -29,7 +29,7 @@ from decoding import vocab
 from models.errors import ConfigError
 from models.heads import falcon
 from training import draft_metrics, losses
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.objectives.heads import eagle
 from training.teacher.outputs import NORM, Teacher, ahead, by_part, mean, predicted
 

@@ -18,7 +18,7 @@ from typing import Any
 from jax import Array
 
 from models.heads import fspad
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.objectives.heads import eagle
 from training.teacher.outputs import NORM, Teacher, ahead, predicted
 

@@ -26,7 +26,7 @@ from models.errors import ConfigError
 from models.heads import ppd as heads
 from models.heads.modules import aux_chains
 from training import draft_metrics
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.objectives.heads import ppd
 from training.teacher.outputs import NORM, Teacher, ahead, by_part, predicted
 

@@ -14,7 +14,7 @@ from jax import Array
 from models.heads import medusa
 from models.heads.modules import decoder_layer
 from training import draft_metrics
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, predicted
 
 # Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.

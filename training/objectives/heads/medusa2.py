@@ -27,7 +27,7 @@ from models import transformer
 from models.errors import ConfigError
 from models.surgery import lora
 from training import draft_metrics, losses
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.objectives.heads import medusa
 from training.teacher.outputs import NORM, Teacher, ahead, predicted
 

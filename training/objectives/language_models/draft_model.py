@@ -32,7 +32,7 @@ from decoding import vocab
 from models import transformer
 from models.errors import ConfigError
 from training import losses
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, in_parts, predicted
 
 Graded = Callable[[Array, Array, Array], Array]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array, nn
 
 from models import transformer
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 
 
 def cross_entropy(logits: Array | None, targets: Array) -> Array:

@@ -35,7 +35,7 @@ from decoding import vocab
 from models import transformer
 from models.errors import ConfigError
 from models.predictors import acceptance_predictor
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, by_part, predicted
 
 

@@ -34,7 +34,7 @@ from models.errors import ConfigError
 from models.heads import eagle
 from models.predictors import exit_predictor
 from models.transformer import sequence_forward
-from training.loop.fit import Objective
+from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, ahead, by_part, mean, predicted
 
 

@@ -16,7 +16,7 @@ from decoding import Method, Spec
 from models.errors import ConfigError
 from models.surgery import lora
 from tests.decoding.drafters import agreement
-from training.loop import fit
+from training.loop import train_step
 from training.objectives.heads import medusa, medusa2
 from training.runs import draft_head_run
 from training.teacher import outputs
@@ -44,8 +44,8 @@ def trained(steps: int, warm: int = 0):
     params = medusa2.init(KEY, lm.model, lm.params, heads=2, rank=4)
     optimizer = optax.adam(0.01)
     target = outputs.teacher(lm.model)
-    step = jax.jit(fit.make_step(own, optimizer, target=target))
-    state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
+    step = jax.jit(train_step.make_step(own, optimizer, target=target))
+    state = train_step.TrainState(jnp.int32(0), params, optimizer.init(params), None)
     found, terms = [params], []
     for i in range(steps):
         state, metrics = step(state, batch(4 * i), lm.params)

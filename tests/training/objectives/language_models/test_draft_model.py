@@ -13,7 +13,7 @@ from models import transformer
 from models.errors import ConfigError
 from tests.decoding.drafters import agreement
 from training import losses
-from training.loop import fit
+from training.loop import train_step
 from training.objectives.language_models import draft_model, next_token
 from training.teacher import outputs
 
@@ -134,9 +134,9 @@ def test_alignment_raises_acceptance_on_new_text(fields):
     target = outputs.teacher(lm.model)
     own = draft_model.objective(model, **fields)
     optimizer = optax.adam(0.02)
-    step = jax.jit(fit.make_step(own, optimizer, target=target))
+    step = jax.jit(train_step.make_step(own, optimizer, target=target))
     sample = jax.jit(functools.partial(written, lm))
-    state = fit.TrainState(jnp.int32(0), params, optimizer.init(params), None)
+    state = train_step.TrainState(jnp.int32(0), params, optimizer.init(params), None)
     before = jax.tree.map(np.asarray, lm.params)
     seen = []
     for i in range(60):

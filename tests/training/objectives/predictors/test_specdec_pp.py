@@ -19,7 +19,7 @@ from tests.training.objectives.language_models.test_draft_model import (
     texts,
 )
 from training.evaluation import calibration
-from training.loop import fit
+from training.loop import train_step
 from training.objectives.predictors import specdec_pp
 from training.runs import acceptance_run
 
@@ -147,9 +147,9 @@ def test_a_head_learns_which_drafts_are_accepted():
 
     areas = []
     for given in (labels, shuffled):
-        step = jax.jit(fit.make_step(graded, optimizer, target=given))
+        step = jax.jit(train_step.make_step(graded, optimizer, target=given))
         start = acceptance_predictor.init(jax.random.key(0), model.config.d_model)
-        state = fit.TrainState(jnp.int32(0), start, optimizer.init(start), None)
+        state = train_step.TrainState(jnp.int32(0), start, optimizer.init(start), None)
         for i in range(120):
             state, _ = step(state, sample(i), frozen)
         held = jax.jit(labels)(frozen, sample(1000))

@@ -1,0 +1,162 @@
+"""One update of a training run: gradients, accumulation, clipping, average."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jax import Array
+
+from models.distributed import sharding
+from models.errors import ConfigError
+from training.loop import step_health
+
+Batch = dict[str, Any]
+COMPUTE_DTYPES = ("", "bfloat16", "float32")  # the first: the params' own
+
+
+class Objective(NamedTuple):
+    """What is minimised: the whole of a draft-head paper's training side.
+
+    `loss(params, batch, target_out) -> scalar mean, metrics` is given what the frozen
+    target says of the batch (`outputs.Teacher`; None without a target); `weight(batch)`
+    is the number of elements that the mean is over, so that accumulation weighs parts
+    correctly. `taps` are the target's states that the loss reads.
+    """
+
+    loss: Callable[[Any, Batch, Any], tuple[Array, dict[str, Array]]]
+    weight: Callable[[Batch], Any] = lambda batch: 1.0
+    taps: tuple = ()
+
+
+@struct.dataclass
+class TrainState:
+    """All that a step changes."""
+
+    step: Array  # int32[]: steps done
+    params: Any
+    opt_state: Any
+    ema: Any  # the running average of params, or None
+
+
+def make_step(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    rows_at_once: int = 0,
+    clip: float = 0.0,
+    ema: float = 0.0,
+    target: Callable[[Any, Batch], Any] | None = None,
+    policy: step_health.Policy = step_health.Policy(),  # noqa: B008 (immutable)
+    compute_dtype: str = "",
+) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Array]]]:
+    """One update `(state, batch, frozen) -> state, metrics`, to be jitted.
+
+    `target(frozen, batch)` is what the frozen model says of a batch; its params are an
+    argument of their own, which no optimiser sees.
+
+    `rows_at_once` accumulates gradients over parts of that many rows (0: the batch in
+    one part), averaged by `objective.weight`; `clip` bounds the global norm (0: no
+    bound); `ema` is the decay of the average of the weights (0: none). Under a `policy`
+    that skips, a bad step changes nothing but the count of steps.
+
+    With a `compute_dtype` ("bfloat16") losses and gradients are computed with params,
+    frozen ones too, rounded to it. Params, gradients, their sums, optimiser and average
+    stay as they are: mixed precision (Micikevicius et al., 2018, arXiv 1710.03740,
+    section 3.1), whose scaling of the loss bfloat16 does without.
+    """
+    if compute_dtype not in COMPUTE_DTYPES:
+        raise ConfigError(f"compute_dtype={compute_dtype!r}: use {COMPUTE_DTYPES}")
+
+    def rounded(params: Any) -> Any:
+        def one(x: Array) -> Array:
+            real = jnp.issubdtype(x.dtype, jnp.floating)
+            return x.astype(compute_dtype) if real else x
+
+        return jax.tree.map(one, params) if compute_dtype else params
+
+    def graded(params: Any, batch: Batch, out: Any) -> tuple[Array, dict[str, Array]]:
+        return objective.loss(rounded(params), batch, out)
+
+    def part(
+        params: Any, batch: Batch, frozen: Any
+    ) -> tuple[Any, dict[str, Array], Array]:
+        out = target(frozen, batch) if target else None
+        value = jax.value_and_grad(graded, has_aux=True)
+        (loss, metrics), grads = value(params, batch, out)
+        return grads, {**metrics, "loss": loss}, jnp.float32(objective.weight(batch))
+
+    def whole(params: Any, batch: Batch, frozen: Any) -> tuple[Any, dict[str, Array]]:
+        rows = jax.tree.leaves(batch)[0].shape[0]
+        at_once = rows_at_once or rows
+        if rows % at_once:
+            raise ConfigError(
+                f"rows_at_once={at_once} does not divide a batch of {rows} rows"
+            )
+        if rows == at_once:
+            grads, metrics, _ = part(params, batch, frozen)
+            return grads, metrics
+        parts = jax.tree.map(lambda x: x.reshape(-1, at_once, *x.shape[1:]), batch)
+        parts = jax.tree.map(lambda x: sharding.constrain(x, "- batch"), parts)
+        first = jax.tree.map(lambda x: x[0], parts)
+        shapes = jax.eval_shape(part, params, first, frozen)
+
+        def zero(x: Any) -> Array:  # sums of bfloat16 gradients are float32
+            return jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32))
+
+        zeros = jax.tree.map(zero, shapes)
+
+        def add(total: tuple, piece: Batch) -> tuple[tuple, None]:
+            grads, metrics, weight = part(params, piece, frozen)
+            scaled = jax.tree.map(lambda x: x * weight, (grads, metrics))
+            return jax.tree.map(jnp.add, total, (*scaled, weight)), None
+
+        (grads, metrics, weight), _ = jax.lax.scan(add, zeros, parts)
+        # Nothing of the batch may be predicted: the sums are zero, and so the means.
+        weight = jnp.where(weight > 0, weight, 1.0)
+        return jax.tree.map(lambda x: x / weight, (grads, metrics))
+
+    def step(
+        state: TrainState, batch: Batch, frozen: Any = None
+    ) -> tuple[TrainState, dict[str, Array]]:
+        grads, metrics = whole(state.params, batch, rounded(frozen))
+        norm = optax.tree.norm(grads)
+        if clip:
+            scale = jnp.minimum(1.0, clip / (norm + 1e-12))
+            grads = jax.tree.map(lambda g: g * scale, grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        average = state.ema
+        if ema:
+            average = jax.tree.map(
+                lambda a, p: ema * a + (1 - ema) * p, state.ema, params
+            )
+        metrics = {**metrics, "grad_norm": norm}
+        new = TrainState(state.step + 1, params, opt_state, average)
+        if policy.action == step_health.SKIP:
+            good = policy.good(metrics["loss"], norm)
+            kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, state)
+            new = replace(kept, step=new.step)
+            metrics["skipped"] = 1.0 - good
+        return new, metrics
+
+    return step
+
+
+def first_state(
+    params: Any, optimizer: optax.GradientTransformation, ema: bool, plan: Any = None
+) -> TrainState:
+    """The state before the first step, on the plan's mesh where there is one."""
+
+    def make(params: Any) -> TrainState:
+        own = jax.tree.map(jnp.array, params)
+        average = jax.tree.map(jnp.array, params) if ema else None
+        return TrainState(jnp.int32(0), own, optimizer.init(params), average)
+
+    if plan is None:
+        return make(params)
+    params = sharding.put(params, plan.params(params))
+    places = plan.params(jax.eval_shape(make, params))
+    return jax.jit(make, out_shardings=places)(params)
