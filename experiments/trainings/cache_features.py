@@ -25,7 +25,7 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> None:
     say = functools.partial(console.terminal().print, markup=False, soft_wrap=True)
     for seed, name, recipe in draft_heads.plan(config):
         one, folder = draft_heads.one_training(config, store, name, recipe, seed)
-        sources.made(draft_head_run.Training(one, folder, lm).lesson(say))
+        sources.build(draft_head_run.Training(one, folder, lm).lesson(say))
 
 
 STAGE = Stage(run, "A teacher's features by {}", draft_heads.STAGE.resumable_fields)

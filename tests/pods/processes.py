@@ -67,7 +67,7 @@ def write(lm, path: pathlib.Path) -> None:
     prompt_set.write(lm, rows, path, parts, params, about={}, batch=4)
 
 
-def lesson(folder: pathlib.Path, plan=None) -> sources.Lesson:
+def lesson(folder: pathlib.Path, plan=None) -> sources.TeacherRequest:
     """A stream read by this process's share, in shards that batches do not divide.
 
     The target's weights are numpy's: a cache is refused to a target that differs in a
@@ -80,7 +80,7 @@ def lesson(folder: pathlib.Path, plan=None) -> sources.Lesson:
     lm = dataclasses.replace(lm, params=drawn)
     rows = text_corpus.DataIterator(killed_run.stream(), *sharding.share(plan))
     settings = sources.Settings(dtype="float32", shard_rows=5)
-    return sources.Lesson(lm, rows, (1,), settings, folder, plan)
+    return sources.TeacherRequest(lm, rows, (1,), settings, folder, plan)
 
 
 def refusal(plan) -> str:
@@ -110,7 +110,7 @@ def main() -> None:
     train(workdir / "fault", STEPS, plan, first)
     folder = workdir / "features"
     next(sources.source("hybrid", lesson(folder, plan))[0])
-    sources.made(lesson(folder, plan))
+    sources.build(lesson(folder, plan))
     lm = io.placed(meshes.model(), sharding.on("data=-1,tensor=2"))
     texts = meshes.texts(lm, "plain", None)
     write(lm, workdir / "texts.jsonl")

@@ -91,9 +91,9 @@ def agree(count: int, devices: int, tmp_path: pathlib.Path) -> None:
 
 def same_features(tmp_path: pathlib.Path) -> None:
     """What all processes wrote is what one writes."""
-    sources.made(processes.lesson(tmp_path / "alone"))
+    sources.build(processes.lesson(tmp_path / "alone"))
     folders = (tmp_path / "features", tmp_path / "alone")
-    theirs, own = (sources.opened(processes.lesson(f)) for f in folders)
+    theirs, own = (sources.open_cache(processes.lesson(f)) for f in folders)
     assert theirs.there.all() and theirs.about == own.about
     for number in range(theirs.rows):
         tokens = killed_run.stream().windows([number])["tokens"][0]

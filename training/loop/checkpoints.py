@@ -29,14 +29,14 @@ def digest(tree: Any) -> str:
     return total.hexdigest()
 
 
-def seal(extra: dict[str, Any]) -> str:
-    """SHA-256 of what a checkpoint says beside its arrays."""
+def checksum(extra: dict[str, Any]) -> str:
+    """Return the SHA-256 of a checkpoint's fields beside its arrays."""
     text = json.dumps(extra, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_extra(folder: pathlib.Path) -> dict[str, Any]:
-    """What a checkpoint says beside its arrays: `data`, `seconds` and `digest`."""
+    """Return a checkpoint's fields beside its arrays: `data`, `seconds`, `digest`."""
     try:
         text = (folder / "extra" / "metadata").read_text(encoding="utf-8")
         return json.loads(text)
@@ -100,7 +100,7 @@ class Store:
         tree = _tree(state)
         if self.checked:
             extra = {**extra, "digest": digest(tree)}
-        extra = {**extra, "seal": seal(extra)}
+        extra = {**extra, "seal": checksum(extra)}
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(tree), extra=ocp.args.JsonSave(extra)
         )
@@ -142,7 +142,7 @@ class Store:
             try:
                 found = self.manager.restore(step, args=items)
                 extra = dict(found["extra"])
-                if extra.pop("seal", None) != seal(extra):
+                if extra.pop("seal", None) != checksum(extra):
                     raise ValueError("what it says beside its arrays was altered")
                 # Of several processes none sees all of the arrays: no digest then.
                 told = extra.get("digest") if self.checked else None

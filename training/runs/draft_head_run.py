@@ -163,7 +163,7 @@ class Training:
         """What decoding takes, from the trained part."""
         return {**params, **self.constants}
 
-    def lesson(self, say: sources.Say) -> sources.Lesson:
+    def lesson(self, say: sources.Say) -> sources.TeacherRequest:
         """The batches, and what the target says of them by the config."""
         rows = text_corpus.DataIterator(self.stream, *sharding.share(self.plan))
         own = (self.lm, rows, self.objective.taps)

@@ -182,7 +182,7 @@ def _program(model: Any, kept: Layout, rows_at_once: int, plan: Any) -> Any:
     return jax.jit(said(model, kept, rows_at_once))
 
 
-class Lesson(NamedTuple):
+class TeacherRequest(NamedTuple):
     """Who learns what: all that a teacher of any kind is made from."""
 
     lm: Any  # the target
@@ -204,18 +204,18 @@ def lesson(
     workdir: pathlib.Path,
     plan: sharding.Plan | None,
     say: Say = logging.info,
-) -> Lesson:
+) -> TeacherRequest:
     """The lesson of a recipe: its `features`, and how its `train` runs the target."""
     chosen = Settings(**config.get("features", {}))
     folder = chosen.directory or workdir / "features"
     at_once, remat = config.train.rows_at_once, config.train.get("remat", False)
-    return Lesson(lm, rows, taps, chosen, folder, plan, at_once, remat, say)
+    return TeacherRequest(lm, rows, taps, chosen, folder, plan, at_once, remat, say)
 
 
-class Maker:
+class FeatureWriter:
     """Runs the target over windows of a stream, and fills a cache with what it says."""
 
-    def __init__(self, lesson: Lesson, cache: Cache):
+    def __init__(self, lesson: TeacherRequest, cache: Cache):
         rows, self.plan, self.cache = lesson.rows, lesson.plan, cache
         self.stream = rows.stream
         self.process, self.processes = rows.process, rows.processes
@@ -278,7 +278,7 @@ def _own(x: jax.Array) -> np.ndarray:
     return np.concatenate([np.asarray(parts[i]) for i in sorted(parts)])
 
 
-class Taught:
+class CachedBatches:
     """The batches of a `data.DataIterator` with what the target says of them.
 
     Its state is theirs. `maker` makes what the cache lacks, and keeps it if `kept`.
@@ -289,7 +289,7 @@ class Taught:
         rows: text_corpus.DataIterator,
         cache: Cache,
         names: Sequence[str],
-        maker: Maker | None = None,
+        maker: FeatureWriter | None = None,
         kept: bool = True,
     ):
         self.rows, self.cache, self.names = rows, cache, names
@@ -328,7 +328,7 @@ class Taught:
         self.rows.restore(state)
 
 
-def opened(lesson: Lesson) -> Cache:
+def open_cache(lesson: TeacherRequest) -> Cache:
     """The cache of a lesson's windows, as far as it is there; nothing is written.
 
     Raises `ConfigError` for settings that do not fit, and `DataError` where the folder
@@ -346,7 +346,7 @@ def opened(lesson: Lesson) -> Cache:
     return Cache(lesson.folder, told, kept, stream.distinct, settings.shard_rows)
 
 
-def announce(cache: Cache, say: Say) -> list[int]:
+def report_size(cache: Cache, say: Say) -> list[int]:
     """Say what the cache takes, and return the shards that are to be written.
 
     Raises `DataError` where the disk has not so much free.
@@ -363,21 +363,21 @@ def announce(cache: Cache, say: Say) -> list[int]:
     return missing
 
 
-def made(lesson: Lesson) -> Cache:
+def build(lesson: TeacherRequest) -> Cache:
     """A whole cache, whose finished shards were read through first.
 
     Killed, it goes on with the shard that it was at.
     """
-    cache = opened(lesson)
+    cache = open_cache(lesson)
     damaged = cache.check()
     if damaged:
         lesson.say(f"{cache.folder}: damaged, and made anew: shards {damaged}")
-    Maker(lesson, cache).fill(announce(cache, lesson.say))
+    FeatureWriter(lesson, cache).fill(report_size(cache, lesson.say))
     return cache
 
 
 def source(
-    kind: str, lesson: Lesson
+    kind: str, lesson: TeacherRequest
 ) -> tuple[fit.Data, Callable[[Any, dict[str, Array]], outputs.Teacher]]:
     """`fit`'s `data` and `target` for a teacher of this `kind`, one of `TEACHERS`."""
     taps, settings, rows = lesson.taps, lesson.settings, lesson.rows
@@ -385,13 +385,13 @@ def source(
         raise ConfigError(f"teacher={kind!r}: use one of {TEACHERS}")
     if kind == ONLINE:
         return rows, outputs.teacher(lesson.lm.model, tuple(taps), lesson.remat)
-    cache = opened(lesson)
+    cache = open_cache(lesson)
     kept = kind == OFFLINE or settings.keep == CACHE
-    missing = announce(cache, lesson.say) if kept else []
-    maker = Maker(lesson, cache)
+    missing = report_size(cache, lesson.say) if kept else []
+    maker = FeatureWriter(lesson, cache)
     if kind == OFFLINE:
         maker.fill(missing)
     step = cache.layout._replace(taps=needed(taps, settings.topk))
     told = outputs.given(lesson.lm.model, step.taps, bool(settings.topk))
     more = None if kind == OFFLINE else maker
-    return Taught(rows, cache, tuple(step.said), more, kept), told
+    return CachedBatches(rows, cache, tuple(step.said), more, kept), told

@@ -218,7 +218,7 @@ def test_fault_no_digest(pristine, monkeypatch):
     path = folder / "checkpoints" / "2" / "extra" / "metadata"
     told = json.loads(path.read_text())
     path.write_text(json.dumps({**told, "seconds": 2.5}))
-    monkeypatch.setattr(checkpoints, "seal", lambda extra: told["seal"])
+    monkeypatch.setattr(checkpoints, "checksum", lambda extra: told["seal"])
     with pytest.raises(AssertionError):
         restored(folder)
 

@@ -135,7 +135,7 @@ def test_a_cache_knows_the_documents(tmp_path):
     stream = text_corpus.Stream(text_corpus.Corpus(documents, 0), stages, segments=True)
     settings = sources.Settings(dtype="float32")
     rows = text_corpus.DataIterator(stream)
-    lesson = sources.Lesson(lm, rows, taps, settings, tmp_path)
+    lesson = sources.TeacherRequest(lm, rows, taps, settings, tmp_path)
     cached, told = sources.source(sources.OFFLINE, lesson)
     read = jax.jit(outputs.teacher(lm.model, taps))
     for _ in range(stream.steps):

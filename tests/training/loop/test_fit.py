@@ -374,7 +374,7 @@ def test_altered_words_of_a_checkpoint(tmp_path: pathlib.Path) -> None:
         text.replace('"step": 4', '"step": 3').replace('"step":4', '"step":3')
     )
     with pytest.MonkeyPatch.context() as patch:  # planted: no seal
-        patch.setattr(checkpoints, "seal", lambda extra: text and _sealed(path))
+        patch.setattr(checkpoints, "checksum", lambda extra: text and _sealed(path))
         store = checkpoints.Store(tmp_path, 3)
         like = train_step.TrainState(
             jnp.int32(0),

@@ -58,7 +58,9 @@ def lesson(folder, settings=FLOAT, text=None, lm=None, taps=None, **more):
     lm = lm or agreement.target()
     taps = layer.taps(lm.config) if taps is None else taps
     rows = text_corpus.DataIterator(text or stream())
-    return sources.Lesson(lm, rows, taps, settings, folder, None, AT_ONCE, **more)
+    return sources.TeacherRequest(
+        lm, rows, taps, settings, folder, None, AT_ONCE, **more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +100,7 @@ def online(trainer):
 def built(tmp_path_factory):
     """A whole float32 cache; tests that change it take a copy."""
     folder = tmp_path_factory.mktemp("features") / "cache"
-    sources.made(lesson(folder))
+    sources.build(lesson(folder))
     return folder
 
 
@@ -123,7 +125,7 @@ def test_offline_and_hybrid_losses_are_the_online_ones(
     names = [p.name for p in sorted(built.iterdir())]
     assert names == [p.name for p in sorted(kept.iterdir())]
     # What one hybrid run kept is there for the next, and whole for an offline one.
-    assert sources.opened(lesson(kept)).there.all()
+    assert sources.open_cache(lesson(kept)).there.all()
     half = copied(built, tmp_path)
     (half / "000001.array_record").unlink()
     np.testing.assert_allclose(trainer("hybrid", lesson(half, other)), online, 1e-6)
@@ -136,7 +138,7 @@ def test_offline_and_hybrid_losses_are_the_online_ones(
 
 def altered(built, tmp_path, change):
     """The cache with every state changed, as a wrong writer would have left it."""
-    whole = sources.opened(lesson(built))
+    whole = sources.open_cache(lesson(built))
     other = tmp_path / "altered"
     cache = feature_cache.Cache(other, whole.about, whole.layout, whole.rows, 3)
     for shard in range(whole.shards):
@@ -164,7 +166,7 @@ def test_the_comparison_sees_states_that_are_not_these(
     near = types.SimpleNamespace(**vars(near))
     near.params = agreement.stirred(near.params, 0.01)
     other = tmp_path / "other"
-    sources.made(lesson(other, lm=near))
+    sources.build(lesson(other, lm=near))
     told = json.loads((built / "manifest.json").read_text())
     (other / "manifest.json").write_text(json.dumps(told))  # past the fingerprint
     off = np.abs(trainer("offline", lesson(other)) / online - 1)
@@ -207,7 +209,7 @@ def test_a_killed_build_goes_on(built, tmp_path, monkeypatch):
     """Ended within the third shard: those before are kept, the rest has the bytes of a
     build that went through."""
     folder = tmp_path / "cut"
-    whole, calls = sources.Maker.read, []
+    whole, calls = sources.FeatureWriter.read, []
 
     def read(self, numbers):
         calls.append(numbers)
@@ -215,19 +217,19 @@ def test_a_killed_build_goes_on(built, tmp_path, monkeypatch):
             raise Killed
         return whole(self, numbers)
 
-    monkeypatch.setattr(sources.Maker, "read", read)
+    monkeypatch.setattr(sources.FeatureWriter, "read", read)
     with pytest.raises(Killed):
-        sources.made(lesson(folder))
+        sources.build(lesson(folder))
     first = (folder / "000000.array_record").stat()
     shards = sorted(p.name for p in folder.glob("*.array_record"))
     assert shards == ["000000.array_record", "000001.array_record"]
     (folder / ".000002.array_record.1").write_bytes(b"what SIGKILL leaves")
-    sources.made(lesson(folder))
+    sources.build(lesson(folder))
     assert (folder / "000000.array_record").stat().st_mtime_ns == first.st_mtime_ns
     for path in built.iterdir():
         assert (folder / path.name).read_bytes() == path.read_bytes()
     assert len(list(folder.iterdir())) == len(list(built.iterdir()))
-    assert sources.opened(lesson(folder)).layout.size == 13 * (4 + 1 + 3 * 32 * 4)
+    assert sources.open_cache(lesson(folder)).layout.size == 13 * (4 + 1 + 3 * 32 * 4)
 
 
 @pytest.mark.long
@@ -236,22 +238,23 @@ def test_sigkill(built, tmp_path):
     code = f"""
 import os, signal, jax
 jax.config.update("jax_disable_most_optimizations", True)
-from tests.training import test_features as t
-whole, calls = t.features.Maker.read, []
+from tests.training.teacher import test_sources as t
+whole, calls = t.sources.FeatureWriter.read, []
 def read(self, numbers):
     calls.append(numbers)
     if len(calls) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return whole(self, numbers)
-t.features.Maker.read = read
-t.features.made(t.lesson({str(tmp_path)!r}))
+t.sources.FeatureWriter.read = read
+t.sources.build(t.lesson({str(tmp_path)!r}))
 """
     ended = subprocess.run([sys.executable, "-c", code], check=False)
     assert ended.returncode == -signal.SIGKILL
     assert (
-        sorted(sources.opened(lesson(tmp_path)).missing()) == [False] * 3 + [True] * 3
+        sorted(sources.open_cache(lesson(tmp_path)).missing())
+        == [False] * 3 + [True] * 3
     )
-    sources.made(lesson(tmp_path))
+    sources.build(lesson(tmp_path))
     for path in built.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
@@ -262,35 +265,35 @@ def test_damaged_shards_are_found(built, tmp_path):
     cut, turned = (folder / f"00000{i}.array_record" for i in (1, 2))
     good = cut.read_bytes(), turned.read_bytes()
     cut.write_bytes(good[0][: len(good[0]) // 2])
-    cache = sources.opened(lesson(folder))
+    cache = sources.open_cache(lesson(folder))
     assert cache.missing().tolist() == [i == 1 for i in range(cache.shards)]
     wrong = bytearray(good[1])
     wrong[5000] ^= 1
     turned.write_bytes(wrong)
-    numbers = sources.opened(lesson(folder)).numbers(2)
+    numbers = sources.open_cache(lesson(folder)).numbers(2)
     with pytest.raises(DataError, match=r"000002\.array_record is damaged"):
         for number in numbers:
             tokens = stream().windows([number])["tokens"][0]
-            sources.opened(lesson(folder)).read(number, tokens)
+            sources.open_cache(lesson(folder)).read(number, tokens)
     told = []
-    sources.made(lesson(folder, say=told.append))
+    sources.build(lesson(folder, say=told.append))
     assert "made anew: shards [2]" in told[0]
     assert (cut.read_bytes(), turned.read_bytes()) == good
     with pytest.raises(DataError, match="another text than window 0"):
-        sources.opened(lesson(folder)).read(0, np.zeros(WINDOW + 1, np.int32))
+        sources.open_cache(lesson(folder)).read(0, np.zeros(WINDOW + 1, np.int32))
 
 
 def test_the_size_is_said_first_and_refused(tmp_path, monkeypatch):
     told = []
     folder = tmp_path / "there"
-    cache = sources.made(lesson(folder, say=told.append))
+    cache = sources.build(lesson(folder, say=told.append))
     written = sum(p.stat().st_size for p in folder.glob("*.array_record"))
     assert written <= cache.bytes(range(cache.shards)) < 2 * written
     assert "16 windows of 13 tokens, 389 bytes a token" in told[0]
     assert feature_cache.gb(cache.bytes(range(cache.shards))) in told[0]
     full = types.SimpleNamespace(free=1000)
     monkeypatch.setattr(feature_cache.shutil, "disk_usage", lambda path: full)
-    sources.made(lesson(folder, say=told.append))  # nothing to write
+    sources.build(lesson(folder, say=told.append))  # nothing to write
     for kind in ("offline", "hybrid"):
         with pytest.raises(DataError, match=r"more, and its disk has 1 kB free: use"):
             sources.source(kind, lesson(tmp_path / "none", say=told.append))
@@ -340,18 +343,18 @@ def test_another_cache_is_refused(built, tmp_path):
         ),
     ):
         with pytest.raises(DataError, match=match):
-            sources.opened(wrong)
-    fewer = sources.opened(lesson(built, taps=()))
+            sources.open_cache(wrong)
+    fewer = sources.open_cache(lesson(built, taps=()))
     assert fewer.there.all()
     rows, _ = sources.source("offline", lesson(built, taps=()))
     assert [n for n in next(rows) if "/" in n] == ["hidden/norm"]
     folder = copied(built, tmp_path)
     (folder / "manifest.json").write_text("{")
     with pytest.raises(DataError, match="is no manifest"):
-        sources.opened(lesson(folder))
+        sources.open_cache(lesson(folder))
     (folder / "manifest.json").unlink()
     with pytest.raises(DataError, match=r"has shards and no manifest\.json"):
-        sources.opened(lesson(folder))
+        sources.open_cache(lesson(folder))
 
 
 def test_bad_settings(tmp_path):
@@ -381,7 +384,7 @@ def test_the_likeliest_tokens_and_all_others(trainer, online, tmp_path):
     most = FLOAT._replace(topk=agreement.VOCAB - 1)
     found = trainer("offline", lesson(tmp_path / "most", most))
     np.testing.assert_allclose(found, online, rtol=1e-5)
-    assert sources.opened(lesson(tmp_path / "most", most)).layout.taps == tuple(
+    assert sources.open_cache(lesson(tmp_path / "most", most)).layout.taps == tuple(
         sorted(set(layer.taps(agreement.target().config)), key=str)
     )
     few = FLOAT._replace(topk=4)
@@ -440,7 +443,7 @@ def test_windows_shown_again_are_kept_once(tmp_path):
         np.concatenate([text.batch(0)["tokens"], text.batch(1)["tokens"]])[:count],
         np.concatenate([cut.batch(0)["tokens"], cut.batch(1)["tokens"]])[:count],
     )
-    cache = sources.opened(lesson(tmp_path, text=text))
+    cache = sources.open_cache(lesson(tmp_path, text=text))
     assert cache.rows == count
 
 
