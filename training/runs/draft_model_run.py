@@ -167,7 +167,6 @@ class Training:
         more = {
             "frozen": self.lm.params,
             "evaluate": lambda params: self.measured(params, written.held),
-            "evaluate_every": self.config.train.evaluate_every,
         }
         tokens = self.config.data.tokens
         return self._fit(name, start, own, corpus, tokens, **more)

@@ -153,7 +153,7 @@ def test_a_vocabulary_of_what_is_learned(small, tmp_path):  # noqa: F811
     c = recipe("eagle3", str(tmp_path / "a.jsonl"))
     c.draft_vocab = 3
     own = draft_head_run.Training(c, tmp_path / "run", small)
-    assert own.kept.tolist() == [11, 12, 13]
+    assert own.constants["kept"].tolist() == [11, 12, 13]
 
 
 def test_a_batch_of_questions_alone_teaches_nothing():
