@@ -45,34 +45,10 @@ def test_plain_text_is_the_table_s(ending):
         assert text == kit.greedy_by_hand(lm.params, kit.PROMPTS[i], kit.NEW)
 
 
+@pytest.mark.parametrize("temperature", drafters.TEMPERATURES)
 @pytest.mark.parametrize("method", EACH)
-def test_text_is_plain(method):
-    drafters.text_is_plain(method, drafters.TEMPERATURE)
-
-
-# One of each kind: drafts that look texts up, models, heads, trees of each kind. A
-# greedy program is another one, and each drafter's own tests have it: others are long.
-GREEDY = (
-    "plain",
-    "oracle-chain",
-    "model-chain",
-    "model-static",
-    "model-eagle2",
-    "token_recycling",
-    "hydra-static",
-    "specee",
-)
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(method, id=name, marks=() if name in GREEDY else pytest.mark.long)
-        for name, method in CASES.items()
-    ],
-)
-def test_greedy_text_is_plain(method):
-    drafters.text_is_plain(method, 0.0)
+def test_text_is_plain(method, temperature):
+    drafters.text_is_plain(method, temperature)
 
 
 @pytest.mark.parametrize("transform", kit.transforms(), ids=lambda s: s.name)
