@@ -9,7 +9,8 @@ python -m experiments.generate --model=tiny --draft=tiny-draft \\
 Expected: plain decoding's texts, whatever the temperature. Hardware: any.
 
 Paper:   3.71 tokens a call, 68M drafts for 7B, 64 nodes, C4, T = 0.6.
-Here:    4.06 (3.59–4.61) tokens a call, 64 drafts, code, T = 0.8.
+Here:    4.06 (3.59–4.61) tokens a call, 64 drafts, code, T = 0.8, recursive
+         rejection.
 Report:  experiments/reports/budget.md
 """
 

@@ -9,7 +9,8 @@ python -m experiments.generate --model=tiny --draft=tiny-draft \\
 Expected: plain decoding's texts, whatever the temperature. Hardware: any.
 
 Paper:   its figures are of a head; see configs/heads/eagle2.py.
-Here:    3.78 (3.47–4.17) tokens a call, 64 drafts, code, T = 0.8.
+Here:    3.78 (3.47–4.17) tokens a call, 64 drafts, code, T = 0.8, recursive
+         rejection.
 Report:  experiments/reports/budget.md
 """
 

@@ -11,7 +11,8 @@ Expected: 3.61 tokens a call (95 %: 3.32 to 3.88) on held-out code at T = 0.8, 4
 of 64 new tokens; two cores.
 
 Paper:   above i.i.d. trees at equal budget, below RSD-S.
-Here:    3.17 (2.89–3.47) tokens a call, 30 drafts, code, T = 0.8.
+Here:    3.17 (2.89–3.47) tokens a call, 30 drafts, code, T = 0.8, recursive
+         rejection.
 Report:  experiments/reports/budget.md
 """
 

@@ -11,7 +11,8 @@ Expected: 4.57 tokens a call (95 %: 4.34 to 4.83) on held-out code at T = 0.8, 4
 of 64 new tokens; two cores.
 
 Paper:   above RSD-C and i.i.d. trees at equal budget.
-Here:    3.80 (3.48–4.16) tokens a call, 30 drafts, code, T = 0.8.
+Here:    3.80 (3.48–4.16) tokens a call, 30 drafts, code, T = 0.8, recursive
+         rejection.
 Report:  experiments/reports/budget.md
 """
 

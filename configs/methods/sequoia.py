@@ -12,7 +12,8 @@ Expected: plain decoding's texts, whatever the temperature. Hardware: any.
 
 Paper:   4.99 tokens a call, 68M drafts for 7B, 64 nodes, C4, greedy
          (as DySpec measured it).
-Here:    4.28 (3.89–4.73) tokens a call, 64 drafts, code, T = 0.8.
+Here:    4.28 (3.89–4.73) tokens a call, 64 drafts, code, T = 0.8, recursive
+         rejection.
 Report:  experiments/reports/budget.md
 """
 

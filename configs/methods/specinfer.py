@@ -12,7 +12,8 @@ of 64 new tokens; two cores.
 
 Paper:   3.32 tokens a call, 68M drafts for 7B, 64 nodes, C4, greedy
          (as DySpec measured it).
-Here:    3.04 (2.80–3.29) tokens a call, 30 drafts, code, T = 0.8.
+Here:    3.04 (2.80–3.29) tokens a call, 30 drafts, code, T = 0.8, recursive
+         rejection.
 Report:  experiments/reports/budget.md
 """
 

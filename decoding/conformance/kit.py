@@ -27,12 +27,8 @@ from decoding.loops import decode, engines
 from decoding.text_lookup import suffix_array
 from models.heads import (
     chimera,
-    clover,
     eagle,
     eagle3,
-    falcon,
-    fspad,
-    hidden_transfer,
     hydra,
     medusa,
     ppd,
@@ -152,8 +148,21 @@ def cases() -> dict[str, Method]:
             method = Method(spec(name), topology=spec(grown), transforms=COMMON)
             found[f"{short}-{grown.split('/')[1]}"] = method
     for name in catalogue.names("exits"):
-        found[name.split("/")[1]] = Method(exit=spec(name), transforms=COMMON)
+        found[name.split("/")[1]] = exiting(name)
     return found
+
+
+@functools.cache
+def exiting(name: str) -> Method:
+    """An exit under a drafter where it takes one, so that the text can differ.
+
+    One that is not path_pure stands alone: its examples leave plain decoding's text.
+    """
+    alone = Method(exit=spec(name), transforms=COMMON)
+    beside = {"model": TARGET.model, **models(alone)}
+    if spec(name).build({**PARTS, **beside}).path_pure:
+        return dataclasses.replace(alone, drafter=spec("drafters/prompt_lookup"))
+    return alone
 
 
 @functools.cache
@@ -167,27 +176,21 @@ def heads_of(name: str, lm):
     key, config = jax.random.key(7), lm.config
     rows = jax.random.normal(key, (config.vocab_size, config.d_model))
     most = np.arange(1, config.vocab_size - 1)  # that EAGLE-3's draft can say
-    # Smaller than at their objectives' defaults, or used by a part of another name.
+    # Those whose `init` takes more than a key and a config, or has another's name.
     small: dict[str, Callable] = {
         "drafters/medusa": lambda: medusa.init(key, config, rows, 3),
         "drafters/hydra": lambda: hydra.init(key, config, rows, 3, True, True),
-        "drafters/eagle": lambda: eagle.init(key, config),
         "drafters/eagle3": lambda: eagle3.init(key, config, rows, most),
-        "drafters/fspad": lambda: fspad.init(key, config),
-        "drafters/clover": lambda: clover.init(key, config),
         "drafters/chimera": lambda: chimera.init(key, config, rows, 3),
-        "drafters/falcon": lambda: falcon.init(key, config),
         "drafters/lud": lambda: ppd.init(key, lm.model, lm.params),
         "drafters/ppd": lambda: ppd.init(key, lm.model, lm.params),
-        "drafters/hidden_transfer": lambda: hidden_transfer.init(key, config),
         "exits/specee": lambda: eagle.init(key, config),
     }
 
     def usual():
-        objective = importlib.import_module(f"training.objectives.heads.{short}")
-        return objective.init(key, lm.model, lm.params)
+        head = importlib.import_module(f"models.heads.{name.split('/')[1]}")
+        return head.init(key, config)
 
-    short = name.split("/")[1]
     params = jax.tree.map(np.asarray, jax.jit(small.get(name, usual))())
     kept = {"kept": params.pop("kept")} if "kept" in params else {}
     rng = np.random.default_rng(7)
@@ -249,8 +252,13 @@ def models(method: Method, draft=None) -> dict:
 
 
 def plain(method: Method, temperature: float, **fields) -> list[list[int]]:
-    """Plain decoding's text under the transforms, policy and exit of `method`."""
+    """Plain decoding's text under the transforms, policy and exit of `method`.
+
+    An exit alone is held against the whole target.
+    """
     bare = dataclasses.replace(method, drafter=None, verifier=None, topology=None)
+    if method.drafter is None:
+        bare = dataclasses.replace(bare, exit=None)
     return generate(bare, temperature, **fields).tokens
 
 

@@ -32,10 +32,10 @@ def counts_tokens_seen(spec: Spec, run: kit.Run) -> None:
         length = np.asarray(state.caches["target"].length)
         due = [len(prompt) - 1 for prompt in kit.PROMPTS]
         require(length.tolist() == due, spec, f"after prompts {length}, and not {due}")
-        state = run.advance(state, 3)
-        length = np.asarray(state.caches["target"].length)
-        due = (np.asarray(state.length) - 1).tolist()
-        require(length.tolist() == due, spec, f"after rounds {length}, and not {due}")
+    state = run.advance(state, 3)
+    length = np.asarray(state.caches["target"].length)
+    due = (np.asarray(state.length) - 1).tolist()
+    require(length.tolist() == due, spec, f"after rounds {length}, and not {due}")
 
 
 def drafts_keep_the_text(spec: Spec, drafted: kit.Run, plain: kit.Run) -> None:

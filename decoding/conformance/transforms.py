@@ -1,5 +1,7 @@
 """What every logits transform is held to."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,19 +105,30 @@ def nodes_hold_replayed_states(
         require(kit.same(row, at[node].row), spec, f"node {node} has another state")
 
 
+def program(transform: base.LogitsTransform) -> tuple[str, list]:
+    """What is compiled of a transform, and the shapes and dtypes of its state."""
+    state = begin(transform)
+    logits, aux = inputs(transform, 4)
+    text = str(jax.make_jaxpr(transform.apply)(state, logits, aux))
+    if transform.advance is not None:
+        token = jnp.int32(1)
+        text += str(jax.make_jaxpr(transform.advance)(state, token, logits, aux))
+    leaves = jax.tree.leaves(state)
+    return text, [(jnp.shape(x), jnp.result_type(x)) for x in leaves]
+
+
 def numbers_share_a_program(spec: Spec) -> None:
-    """Arguments in `CARD.data` are in the state alone: `apply` is traced the same."""
-    part = kit.spec(spec.name, **spec.arguments)
-    jaxprs = set()
+    """Numbers in `CARD.data` are in the state alone: another value, one program."""
+    part, programs = kit.spec(spec.name, **spec.arguments), []
+    known = inspect.signature(part.factory).parameters
+    values = {n: part.arguments.get(n, known[n].default) for n in part.card.data}
     for scale in (1.0, 0.5):
         numbers = {
             name: type(value)(value * scale)
-            for name, value in part.arguments.items()
-            if name in part.card.data and type(value) in (int, float)
+            for name, value in values.items()
+            if type(value) in (int, float)
         }
-        transform = kit.spec(spec.name, **{**part.arguments, **numbers}).build(
-            kit.PARTS
-        )
-        logits, aux = inputs(transform, 4)
-        jaxprs.add(str(jax.make_jaxpr(transform.apply)(begin(transform), logits, aux)))
-    require(len(jaxprs) == 1, spec, f"a number of {part.card.data} shapes the program")
+        scaled = kit.spec(spec.name, **{**part.arguments, **numbers})
+        programs.append(program(scaled.build(kit.PARTS)))
+    same = programs[0] == programs[1]
+    require(same, spec, f"a number of {part.card.data} shapes the program")

@@ -61,7 +61,6 @@ def perturbed(lm, size):
     return lm._replace(model=model)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
 )

@@ -66,7 +66,6 @@ def test_preempted(whole: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert curve(tmp_path) == curve(whole) and final(tmp_path) == final(whole)
 
 
-@pytest.mark.long
 def test_the_comparison_catches_lost_data_state(
     whole: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
