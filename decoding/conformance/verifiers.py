@@ -23,7 +23,7 @@ TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0))
 TARGET, DRAFT = kit.model(0, vocab=4), kit.model(1, vocab=4)
 CHAINS = ("verifiers/rejection", "verifiers/rapid")  # one draft a node
 TOP_K, TOP_P = Spec("transforms/top_k", k=TOP), Spec("transforms/top_p", p=NUCLEUS)
-LEVEL = 1e-5  # a sound verifier of four draws fails once in ten thousand times
+LEVEL = 2.5e-5  # 10^-3 over the 40 cases that the suite holds
 
 
 def check(spec: Spec) -> None:
@@ -36,11 +36,18 @@ def check(spec: Spec) -> None:
     if verifier.guarantee != base.LAW:
         return
     for draw in verifier.draws:
-        for under, law in ((TOP_K, LAW), (None, WARM)):
-            transforms = () if under is None else (under,)
-            counts = sample(a_run(spec.name, draw, None, transforms))
-            p = laws.chi_square(counts, law)
-            require(p > LEVEL, spec, f"another law of {draw} drafts, p = {p:.1e}")
+        for under in ((TOP_K,), ()):
+            keeps_the_law(spec, draw, None, under)
+
+
+def keeps_the_law(
+    spec: Spec, draw: str, topology: str | None, under: tuple[Spec, ...]
+) -> kit.Run:
+    """One draw, under `(TOP_K,)` or no transform. Returns the run, to be used again."""
+    run = a_run(spec.name, draw, topology, under)
+    p = laws.chi_square(sample(run), LAW if under else WARM)
+    require(p > LEVEL, spec, f"another law of {draw} drafts, p = {p:.1e}")
+    return run
 
 
 def method(

@@ -28,7 +28,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="bias",
     needs=("vocab_size",),
-    examples={"bans": ((3, 4), (6,))},
+    examples={"bans": ((3, 4), (6,), (0, 1), (1, 2), (2, 5), (5, 5, 3))},
 )
 
 _ANY, _NONE = -1, -2  # in a prefix: matches anything; in the text: before its start

@@ -89,7 +89,7 @@ def layer(name: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     "name",
     [
-        "hydra_llama3_8b",
+        pytest.param("hydra_llama3_8b", marks=pytest.mark.long),
         pytest.param("eagle3_llama3_70b", marks=pytest.mark.long),
         pytest.param("fastdraft_1b", marks=pytest.mark.long),
     ],

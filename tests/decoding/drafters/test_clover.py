@@ -15,7 +15,6 @@ from tests.decoding.drafters import agreement
 from training.objectives.heads import clover
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @functools.cache

@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from decoding.tree_building import draft_head
 from models.heads import eagle as heads
@@ -14,7 +13,6 @@ from training.objectives.heads import eagle
 from training.teacher import outputs
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @functools.cache

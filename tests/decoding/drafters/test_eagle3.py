@@ -15,7 +15,6 @@ from tests.decoding.drafters import agreement
 from training.objectives.heads import eagle3
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEPT = np.arange(0, agreement.VOCAB, 2)
 
 

@@ -16,7 +16,6 @@ from training.objectives.heads import falcon
 from training.teacher import outputs
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @functools.cache

@@ -15,7 +15,6 @@ from training.objectives.heads import hidden_transfer
 from training.teacher import outputs
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @functools.cache

@@ -17,16 +17,6 @@ from models.base import causal_block
 from models.cache_layouts import paged
 from models.errors import PromptError
 
-
-@pytest.fixture(autouse=True)
-def quick_compilation():
-    """Many small programs, each run a few times: XLA's costly passes are left out."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 LM = kit.model(0, -1.0)  # whose texts end now and then
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(0, 7, n).tolist() for n in RNG.integers(1, 12, 16)]

@@ -12,8 +12,6 @@ from decoding.conformance import kit
 from decoding.verifiers import lud
 from models.errors import MethodError
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 LAWS = [[0.05, 0.85, 0.1], [0.1, 0.05, 0.85], [0.4, 0.3, 0.3], [1 / 3] * 3]
 TARGET = [[0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]
 TOKENS = [0, 1, 2, 0]

@@ -62,31 +62,39 @@ def perturbed(lm, size):
 
 
 @pytest.mark.parametrize(
-    "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
+    ("temperature", "rows", "new", "size"),
+    [
+        (0.8, 12, 100, 1e-2),
+        pytest.param(0.0, 40, 210, 1e-3, marks=pytest.mark.long),
+        pytest.param(0.8, 40, 210, 1e-3, marks=pytest.mark.long),
+    ],
 )
-def test_planted_fault_turns_a_row_false(lm, temperature):
-    bench = Bench(lm, {}, 40, 210, batch=40)
-    prompts = [lm.tokenizer.encode(f"{i} prompts of text") for i in range(40)]
+def test_planted_fault_turns_a_row_false(lm, temperature, rows, new, size):
+    bench = Bench(lm, {}, rows, new, batch=rows)
+    prompts = [lm.tokenizer.encode(f"{i} prompts of text") for i in range(rows)]
     # Greedy text of random weights is a loop of few decisions; the penalty varies it.
     varied = (Spec("transforms/frequency_penalty", penalty=0.3),)
-    cell = Cell("prompt_lookup", with_(LOOKUP, varied), "text", temperature, 0, 40)
+    cell = Cell("prompt_lookup", with_(LOOKUP, varied), "text", temperature, 0, rows)
     case, plain = (Case(with_(m, varied), temperature) for m in (LOOKUP, PLAIN))
     expected = bench.once(plain, prompts, 0)
     same = bench.once(case, prompts, 0)
     found = measured_row.identical(bench, cell, plain, same, expected, prompts)
-    assert found["identical_to_plain"] is True and found["compared_tokens"] > 8000
-    bad = bench.once(case, prompts, 0, perturbed(lm, 1e-3))
+    assert (
+        found["identical_to_plain"] is True
+        and found["compared_tokens"] > 0.95 * rows * new
+    )
+    bad = bench.once(case, prompts, 0, perturbed(lm, size))
     found = measured_row.identical(bench, cell, plain, bad, expected, prompts)
     assert found["identical_to_plain"] is False
     assert any(not d["tie"] for d in found["differences"])
 
     # The recomputed scores name the tokens that plain decoding chose.
-    keys = engines.request_keys(0, 40, 1)
+    keys = engines.request_keys(0, rows, 1)
     parts = bench.compose(plain)
     scores = identity.Recomputed(
         lm, parts, prompts, expected.tokens, keys, noisy=temperature > 0
     )
-    for i, k in ((0, 0), (1, 200), (39, 64)):
+    for i, k in ((0, 0), (1, new - 10), (rows - 1, 64)):
         assert np.argmax(scores(i, k)[0]) == expected.tokens[i][k]
 
 
