@@ -102,17 +102,17 @@ class Preflight:
     def mesh(self, config: ConfigDict) -> Any:
         sizes = config.get("mesh", sharding.AUTO)
         if sizes in ("", sharding.AUTO):
-            kind = "train" if config.stage == "language_model" else "decode"
-            shape = programs.target(config)
-            found = sharding.preset(
-                kind, sharding.weights(shape), shape.n_kv_heads, len(self.devices)
-            )
+            own = programs.of(config)
+            shape = own.target(config)
+            size, groups = sharding.weights(shape), shape.n_kv_heads
+            found = sharding.preset(own.preset, size, groups, len(self.devices))
         else:
             found = sharding.parse(sizes)
         return sharding.mesh_of(found, self.devices)
 
     def programs(self, config: ConfigDict) -> list[programs.Program]:
-        return programs.of(config, self.mesh(config), self.dtype)
+        own = programs.of(config)
+        return list(own.programs(config, self.mesh(config), self.dtype))
 
     @functools.cached_property
     def own(self) -> list[Any]:

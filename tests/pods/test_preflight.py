@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from experiments import stage
 from experiments.preflight import command
 from experiments.recipes import settings
 from kernels import hlo
@@ -134,6 +135,31 @@ def test_programs_of_trained_heads(path, tmp_path):
         flight.programs(config)
 
 
+def test_a_stage_brings_its_programs(path, monkeypatch):
+    """A new one needs no line of the preflight; planted: a stage that has none."""
+    config = settings.load(path)
+    found = {}
+
+    def programs(config, mesh, dtype):
+        found["mesh"] = mesh.axis_names
+        return [config.name]
+
+    def preset(kind, *sizes):
+        found["preset"] = kind
+        return {"fsdp": 1}
+
+    shape = command.programs.shape_of
+    own = stage.Stage(print, "", preflight=stage.Preflight(programs, shape, "train"))
+    monkeypatch.setattr(stage, "find", lambda name: own)
+    monkeypatch.setattr(sharding, "preset", preset)
+    flight = command.Preflight(config, "cpu:1", 2**40)
+    assert flight.own == [config.name]
+    assert found == {"mesh": sharding.MESH_AXES, "preset": "train"}
+    monkeypatch.setattr(stage, "find", lambda name: own._replace(preflight=None))
+    with pytest.raises(ConfigError, match="no program of its own"):
+        command.Preflight(config, "cpu:1", 2**40).programs(config)
+
+
 def test_topologies_and_meshes_are_checked(path):
     config = settings.load(path)
     for wrong in ("v5e", "v9:2x2", "cpu:512"):
@@ -146,7 +172,7 @@ def test_topologies_and_meshes_are_checked(path):
     with pytest.raises(ConfigError, match="vocabulary"):
         sharding.on("data=1", rules="vocabulary=tensor")
     with pytest.raises(ConfigError, match="no program of its own"):
-        command.programs.of(settings.load("configs/studies/kernels.py"), None, None)
+        command.programs.of(settings.load("configs/studies/kernels.py"))
 
 
 TEXT = """

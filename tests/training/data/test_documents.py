@@ -328,7 +328,7 @@ def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):  # noqa: F81
     assert {tuple(row) for row in seen["asked"]} <= asked
     c = judge.get_config()
     c.data.source = str(tmp_path / "a.jsonl")
-    monkeypatch.setattr(judge_run, "cases", caught("judged", 2))
+    monkeypatch.setattr(judge_run.judge, "cases", caught("judged", 2))
     with pytest.raises(InterruptedError):
         judge_run.run(c, tmp_path / "judge", small, small)
     assert {tuple(row) for row in seen["judged"]} <= asked

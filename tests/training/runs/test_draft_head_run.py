@@ -30,7 +30,7 @@ from training import losses
 from training.data import text_corpus
 from training.loop import train_step
 from training.objectives.heads import eagle, eagle3, hydra, medusa
-from training.runs import draft_head_run
+from training.runs import draft_head_run, scaffold
 from training.teacher import outputs
 
 KEY = jax.random.key(0)
@@ -303,7 +303,7 @@ def test_every_head_trains_in_mixed_precision(name, small, corpus, tmp_path):
     c = recipe(name, corpus)
     c.train.compute_dtype = "bfloat16"
     training = draft_head_run.Training(c, tmp_path, small)
-    optimizer = draft_head_run.optimizer(c.train, training.stream.steps)
+    optimizer = scaffold.optimizer(c.train, training.stream.steps)
     target = outputs.teacher(small.model, training.objective.taps)
     step = train_step.make_step(
         training.objective, optimizer, target=target, compute_dtype="bfloat16"
@@ -322,7 +322,7 @@ def test_losses_in_mixed_precision_are_nearly_those_in_float32(small, corpus, tm
     Losses that are equal would show that nothing was rounded.
     """
     training = draft_head_run.Training(recipe("eagle3", corpus), tmp_path, small)
-    optimizer = draft_head_run.optimizer(training.config.train, training.stream.steps)
+    optimizer = scaffold.optimizer(training.config.train, training.stream.steps)
     target = outputs.teacher(small.model, training.objective.taps)
     state = train_step.first_state(training.params, optimizer, False)
     batch, found = next(text_corpus.DataIterator(training.stream)), {}

@@ -113,7 +113,7 @@ def test_a_draft_of_other_tokens_is_refused(small, corpus, tmp_path, monkeypatch
     def runs(*_, **__):
         raise AssertionError("the target ran")
 
-    for module in (draft_model_run, judge_run):
+    for module in (draft_model_run, judge_run.judge):
         monkeypatch.setattr(module.decoding, "generate", runs)
     monkeypatch.setattr(draft_model_run, "write", runs)
     c = recipe(direct_alignment, corpus)
@@ -233,15 +233,17 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa
     What a random target writes finds back to nothing: labels are by lot.
     """
     lot = np.random.default_rng(0)
-    by_lot = functools.partial(judge_run.cases, same=lambda a, b: lot.random() < 0.5)
-    monkeypatch.setattr(judge_run, "cases", by_lot)
-    sound, labels = judge_run.fit, []
+    by_lot = functools.partial(
+        judge_run.judge.cases, same=lambda a, b: lot.random() < 0.5
+    )
+    monkeypatch.setattr(judge_run.judge, "cases", by_lot)
+    sound, labels = judge_run.judge.fit, []
 
     def fit(given, good, *more):
         labels.append(good)
         return sound(given, good, *more)
 
-    monkeypatch.setattr(judge_run, "fit", fit)
+    monkeypatch.setattr(judge_run.judge, "fit", fit)
     c = judge.get_config()
     c.data.update(source=corpus, prompts=6, held=4, prompt_tokens=8, new_tokens=12)
     c.data.update(horizon=4, most=3, batch=4)
