@@ -142,7 +142,7 @@ def test_a_stage_brings_its_programs(path, monkeypatch):
 
     def programs(config, mesh, dtype):
         found["mesh"] = mesh.axis_names
-        return [config.name]
+        return [config.batch]
 
     def preset(kind, *sizes):
         found["preset"] = kind
@@ -153,7 +153,7 @@ def test_a_stage_brings_its_programs(path, monkeypatch):
     monkeypatch.setattr(stage, "find", lambda name: own)
     monkeypatch.setattr(sharding, "preset", preset)
     flight = command.Preflight(config, "cpu:1", 2**40)
-    assert flight.own == [config.name]
+    assert flight.own == [8]
     assert found == {"mesh": sharding.MESH_AXES, "preset": "train"}
     monkeypatch.setattr(stage, "find", lambda name: own._replace(preflight=None))
     with pytest.raises(ConfigError, match="no program of its own"):
