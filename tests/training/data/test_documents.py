@@ -14,7 +14,7 @@ from models.errors import ConfigError, DataError
 from tests.training.data import test_conversations
 from tests.training.data.test_conversations import lm  # noqa: F401
 from tests.training.runs import test_draft_model_run
-from tests.training.runs.test_draft_head_run import corpus, recipe, small, small_target  # noqa: F401
+from tests.training.small_trainings import recipe, small_target
 from training import distill
 from training.data import conversations, documents, sources
 from training.loop import train_step
@@ -103,7 +103,7 @@ def test_lines_are_held_out_by_themselves(tmp_path):
 
 
 @pytest.mark.long
-def test_heads_learn_answers_alone(small, tmp_path):  # noqa: F811
+def test_heads_learn_answers_alone(small, tmp_path):
     """The stage on text of the target's own; planted: the questions learned, too."""
     rng = np.random.default_rng(0)
 
@@ -145,7 +145,7 @@ def test_heads_learn_answers_alone(small, tmp_path):  # noqa: F811
     assert loss({**every, "tokens": other}) != loss(every)
 
 
-def test_a_vocabulary_of_what_is_learned(small, tmp_path):  # noqa: F811
+def test_a_vocabulary_of_what_is_learned(small, tmp_path):
     """EAGLE-3's draft vocabulary has the answers' tokens; others are commoner."""
     lines = [answer([7] * 30, [11, 12, 13], False) for _ in range(20)]
     lines = [{**line, "index": i} for i, line in enumerate(lines)]
@@ -209,7 +209,7 @@ def questions(path) -> dict[tuple, list]:
     return {tuple(row["tokens"][: row["prompt_tokens"]]): row for row in rows}
 
 
-def test_what_a_target_is_asked(small, tmp_path):  # noqa: F811
+def test_what_a_target_is_asked(small, tmp_path):
     """Questions whole, each once before any again; of raw text pieces of one size."""
     asked = set(questions(tmp_path / "a.jsonl"))
     found = read(small, tmp_path / "a.jsonl")
@@ -245,7 +245,7 @@ def test_what_a_target_is_asked(small, tmp_path):  # noqa: F811
         documents.prompts(small, raw, 1, 504, 8)
 
 
-def test_windows_carry_their_masks(small, tmp_path):  # noqa: F811
+def test_windows_carry_their_masks(small, tmp_path):
     questions(tmp_path / "a.jsonl")
     found = read(small, tmp_path / "a.jsonl")
     batches = documents.windows(found, 200, 16)
@@ -260,7 +260,7 @@ def test_windows_carry_their_masks(small, tmp_path):  # noqa: F811
 
 
 @pytest.mark.long
-def test_a_draft_learns_answers_to_questions(small, tmp_path):  # noqa: F811
+def test_a_draft_learns_answers_to_questions(small, tmp_path):
     """The target answers the questions, and pre-training reads answers alone."""
     asked = set(questions(tmp_path / "a.jsonl"))
     c = test_draft_model_run.recipe(fastdraft, str(tmp_path / "a.jsonl"))
@@ -296,7 +296,7 @@ def test_a_draft_learns_answers_to_questions(small, tmp_path):  # noqa: F811
     assert not (tmp_path / "few" / "pretraining").exists()
 
 
-def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):  # noqa: F811
+def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):
     """Exits are learned where something was said, mismatches sought after questions."""
     asked = set(questions(tmp_path / "a.jsonl"))
     seen = {}

@@ -22,7 +22,7 @@ from models.errors import ConfigError
 from models.heads.formats import native
 from models.predictors import acceptance_predictor, exit_predictor, judge_predictor
 from models.text import hf_tokenizer
-from tests.training.runs.test_draft_head_run import corpus, small, small_target  # noqa: F401
+from tests.training.small_trainings import small_target
 from training.runs import acceptance_run, draft_model_run, judge_run
 
 
@@ -49,7 +49,7 @@ def recipe(module, source):
     return c
 
 
-def test_a_draft_from_nothing(small, corpus, tmp_path):  # noqa: F811
+def test_a_draft_from_nothing(small, corpus, tmp_path):
     """Pre-trained, aligned, measured, exported; a second run repeats nothing.
 
     Both variants learn from one cache of the target's likeliest tokens.
@@ -75,7 +75,7 @@ def test_a_draft_from_nothing(small, corpus, tmp_path):  # noqa: F811
     assert before == after  # planted: an optimiser that holds the target, too
 
 
-def test_another_tokenizer_is_refused(small, corpus, tmp_path):  # noqa: F811
+def test_another_tokenizer_is_refused(small, corpus, tmp_path):
     c = recipe(direct_alignment, corpus)
     assert list(c.variants) == ["tvdpp", "kl", "tv", "ce"] or set(c.variants) == {
         "tvdpp",
@@ -107,7 +107,7 @@ def reordered(lm):
     )
 
 
-def test_a_draft_of_other_tokens_is_refused(small, corpus, tmp_path, monkeypatch):  # noqa: F811
+def test_a_draft_of_other_tokens_is_refused(small, corpus, tmp_path, monkeypatch):
     """Though there are as many, and before the target writes or runs."""
 
     def runs(*_, **__):
@@ -147,7 +147,7 @@ def reported(c, place, found) -> str:
 
 
 @pytest.mark.long
-def test_an_acceptance_head(small, corpus, tmp_path, quick_bandwidth):  # noqa: F811
+def test_an_acceptance_head(small, corpus, tmp_path, quick_bandwidth):
     """Trained for a pair, calibrated, priced and exported."""
     c = shrink(specdec_pp.get_config(), corpus)
     c.evaluate.update(lengths=(1,), thresholds=(0.3, 0.9), most=2, costs=(0.1,))
@@ -227,7 +227,7 @@ def test_one_sorted_draft_serves_two_targets(
 
 
 @pytest.mark.long
-def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa: F811
+def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):
     """Labelled, fitted, decoded with beside the divergence rule, and exported.
 
     What a random target writes finds back to nothing: labels are by lot.
@@ -267,7 +267,7 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa
 
 
 @pytest.mark.long
-def test_exit_predictors(corpus, tmp_path, quick_bandwidth):  # noqa: F811
+def test_exit_predictors(corpus, tmp_path, quick_bandwidth):
     """Trained behind an EAGLE layer that is trained first; decoded and exported."""
     target = small_target(3)
     c = specee.get_config()
