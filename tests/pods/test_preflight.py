@@ -10,7 +10,7 @@ from experiments import stage
 from experiments.preflight import command
 from experiments.recipes import settings
 from kernels import hlo
-from models.distributed import sharding
+from models.distributed import device_mesh, sharding
 from models.errors import ConfigError
 from models.heads import medusa
 from models.heads.formats import native
@@ -151,10 +151,10 @@ def test_a_stage_brings_its_programs(path, monkeypatch):
     shape = command.programs.shape_of
     own = stage.Stage(print, "", preflight=stage.Preflight(programs, shape, "train"))
     monkeypatch.setattr(stage, "find", lambda name: own)
-    monkeypatch.setattr(sharding, "preset", preset)
+    monkeypatch.setattr(device_mesh, "preset", preset)
     flight = command.Preflight(config, "cpu:1", 2**40)
     assert flight.own == [8]
-    assert found == {"mesh": sharding.MESH_AXES, "preset": "train"}
+    assert found == {"mesh": device_mesh.MESH_AXES, "preset": "train"}
     monkeypatch.setattr(stage, "find", lambda name: own._replace(preflight=None))
     with pytest.raises(ConfigError, match="no program of its own"):
         command.Preflight(config, "cpu:1", 2**40).programs(config)
@@ -166,9 +166,9 @@ def test_topologies_and_meshes_are_checked(path):
         with pytest.raises(ConfigError, match="topology"):
             command.Preflight(config, wrong)
     with pytest.raises(ConfigError, match="whose product is 1"):
-        sharding.mesh_of({"data": 3})
+        device_mesh.mesh_of({"data": 3})
     with pytest.raises(ConfigError, match="'data=2,tensor=8'"):
-        sharding.parse("data2")
+        device_mesh.parse("data2")
     with pytest.raises(ConfigError, match="vocabulary"):
         sharding.on("data=1", rules="vocabulary=tensor")
     with pytest.raises(ConfigError, match="no program of its own"):
