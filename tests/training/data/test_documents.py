@@ -16,7 +16,7 @@ from tests.training.data.test_conversations import lm  # noqa: F401
 from tests.training.runs import test_draft_model_run
 from tests.training.small_trainings import recipe, small_target
 from training import distill
-from training.data import conversations, documents, sources
+from training.data import conversations, documents, sources, text_corpus
 from training.loop import train_step
 from training.runs import draft_head_run, draft_model_run, exit_predictor_run, judge_run
 from training.teacher import outputs
@@ -271,9 +271,9 @@ def test_a_draft_learns_answers_to_questions(small, tmp_path):
     seen = []
 
     class Training(draft_model_run.Training):
-        def _fit(self, name, params, own, text, tokens, **more):
-            seen.append(text)
-            return super()._fit(name, params, own, text, tokens, **more)
+        def _fit(self, name, params, own, train, tokens, **more):
+            seen.append(text_corpus.Corpus(train.tokens, 0, train.masks))
+            return super()._fit(name, params, own, train, tokens, **more)
 
     own = Training(c, tmp_path / "run", small)
     written = draft_model_run.write(

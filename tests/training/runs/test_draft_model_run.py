@@ -204,8 +204,9 @@ def test_one_sorted_draft_serves_two_targets(
     sound = draft_models.Bench.compose
 
     def compose(self, case, lm=None):
-        arguments = case.method.drafter.arguments
-        seen.append((self.lm.config.n_layers, dict(arguments).get("threshold")))
+        drafter = case.method.drafter
+        arguments = dict(drafter.arguments) if drafter else {}
+        seen.append((self.lm.config.n_layers, arguments.get("threshold")))
         return sound(self, case, lm)
 
     monkeypatch.setattr(draft_models.Bench, "compose", compose)
