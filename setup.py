@@ -58,6 +58,7 @@ setup(
         "models": ["py.typed", "packaged/*/*"],
         "configs": ["py.typed", "trees/*"],
         "experiments": ["py.typed", "reporting/page*", "prompts/*"],
+        "training": ["py.typed", "runs/*.j2"],
     },
     install_requires=INSTALL,
     extras_require=EXTRAS,

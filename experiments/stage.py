@@ -66,8 +66,22 @@ def no_figures(report: dict[str, Any], folder: pathlib.Path) -> None:
     """Add no figure to a report."""
 
 
+class Preflight(NamedTuple):
+    """What `experiments.preflight` compiles of a stage.
+
+    Attributes:
+        programs: (config, mesh, dtype) -> the programs, `preflight.programs.Program`.
+        target: config -> the Config of the model whose size chooses an "auto" mesh.
+        preset: whose mesh that is: "decode" or "train".
+    """
+
+    programs: Callable[[Any, Any, Any], Sequence[Any]]
+    target: Callable[[Any], Any]
+    preset: str = "decode"
+
+
 class Stage(NamedTuple):
-    """What `experiments.run` needs of a stage.
+    """What `experiments.run` and `experiments.preflight` need of a stage.
 
     Attributes:
         run: (config, run folder) -> measurements for the report, each piece kept in
@@ -80,6 +94,7 @@ class Stage(NamedTuple):
         parts: measurements that report.json holds beside those of every stage.
         sections: report -> its tables that are made from `parts`.
         draw: (report, folder) -> PNG files of `parts`, written into the folder.
+        preflight: its programs, where it has some that can be compiled from shapes.
     """
 
     run: Callable[..., dict[str, Any] | None]
@@ -89,6 +104,7 @@ class Stage(NamedTuple):
     parts: tuple[str, ...] = ()
     sections: Callable[[dict[str, Any]], Sequence[Section]] = no_sections
     draw: Callable[[dict[str, Any], pathlib.Path], None] = no_figures
+    preflight: Preflight | None = None
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import numpy as np
 from models import base, checkpoints, packaged, transformer
 from models.cache_layouts import kv_cache
 from models.checkpoints import fields, hf, tensors
-from models.distributed import sharding
+from models.distributed import axis_rules, sharding
 from models.errors import CheckpointError, ConfigError, PromptError
 from models.text import hf_tokenizer
 
@@ -64,7 +64,7 @@ def load(
     `dtype` is that of the params: by default float32 on CPU, where bfloat16 products
     are slow, and bfloat16 elsewhere. With a `mesh`, whose axes are some of `data`,
     `fsdp` and `tensor` (or its sizes as text, or "auto"), params lie where
-    `models.distributed.sharding` says, `rules` ("vocab=,batch=data+fsdp") replacing
+    `models.distributed.axis_rules` says, `rules` ("vocab=,batch=data+fsdp") replacing
     some of its table, and everything that is decoded with the model lies there. Weights
     are read tensor by tensor. `kernel` ("auto", "pallas", "xla") says how attention
     reads its cache, and `cache` makes it: dense, or a layout of
@@ -126,7 +126,7 @@ def placer(plan: sharding.Plan | None) -> Callable[[str, np.ndarray], jax.Array]
         return lambda path, array: jnp.asarray(array)
 
     def place(path: str, array: np.ndarray) -> jax.Array:
-        axes = sharding.param_axes(path.rpartition("/")[2], array.ndim)
+        axes = axis_rules.param_axes(path.rpartition("/")[2], array.ndim)
         where = plan.of(array.shape, axes)
         return jax.make_array_from_callback(array.shape, where, array.__getitem__)
 

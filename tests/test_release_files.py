@@ -37,6 +37,20 @@ def test_one_version(packaging):
     assert released(planted) != packaging["version"]
 
 
+def test_every_package_is_installed(packaging):
+    """Each folder with Python files; planted: a folder that has no __init__.py."""
+
+    def missing(names):
+        tops = {name.split(".")[0] for name in names}
+        files = [file for top in tops for file in (ROOT / top).rglob("*.py")]
+        folders = {file.parent.relative_to(ROOT).parts for file in files}
+        return {".".join(parts) for parts in folders} - set(names)
+
+    assert not missing(packaging["packages"])
+    without = [name for name in packaging["packages"] if name != "training.runs"]
+    assert missing(without) == {"training.runs"}
+
+
 def test_package_data_is_complete(packaging):
     """Every file in a package that is not Python is installed, or is a document.
 

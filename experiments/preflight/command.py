@@ -30,7 +30,7 @@ from experiments.preflight import programs, report, topologies
 from experiments.recipes import settings
 from kernels import block_traffic, hlo
 from kernels.chips import GIB, Chip
-from models.distributed import sharding
+from models.distributed import device_mesh
 from models.errors import ConfigError, DecodaxError
 
 USAGE = (
@@ -100,19 +100,19 @@ class Preflight:
         self.dtype = jnp.float32 if self.chip.name == "cpu" else jnp.bfloat16
 
     def mesh(self, config: ConfigDict) -> Any:
-        sizes = config.get("mesh", sharding.AUTO)
-        if sizes in ("", sharding.AUTO):
-            kind = "train" if config.stage == "language_model" else "decode"
-            shape = programs.target(config)
-            found = sharding.preset(
-                kind, sharding.weights(shape), shape.n_kv_heads, len(self.devices)
-            )
+        sizes = config.get("mesh", device_mesh.AUTO)
+        if sizes in ("", device_mesh.AUTO):
+            own = programs.of(config)
+            shape = own.target(config)
+            size, groups = device_mesh.weights(shape), shape.n_kv_heads
+            found = device_mesh.preset(own.preset, size, groups, len(self.devices))
         else:
-            found = sharding.parse(sizes)
-        return sharding.mesh_of(found, self.devices)
+            found = device_mesh.parse(sizes)
+        return device_mesh.mesh_of(found, self.devices)
 
     def programs(self, config: ConfigDict) -> list[programs.Program]:
-        return programs.of(config, self.mesh(config), self.dtype)
+        own = programs.of(config)
+        return list(own.programs(config, self.mesh(config), self.dtype))
 
     @functools.cached_property
     def own(self) -> list[Any]:

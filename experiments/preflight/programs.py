@@ -18,16 +18,13 @@ import numpy as np
 import models
 from decoding import Method, compose, state_sharding
 from decoding.loops import decode, engines, initial_state, prefill
-from experiments.studies import common
+from experiments import stage
 from models import checkpoints, io, transformer
 from models.checkpoints import tensors
 from models.distributed import sharding
 from models.errors import ConfigError
-from models.heads.formats import native
-from models.surgery import lora
 from training.loop import train_step
-from training.objectives.language_models import draft_model, next_token
-from training.runs import draft_head_run, draft_model_run, language_model_run
+from training.runs import draft_head_run
 from training.teacher import outputs, sources
 
 KEY = jax.random.key
@@ -72,13 +69,6 @@ def shape_of(config: Any) -> transformer.Config:
         data = config.architecture.to_dict()
         return checkpoints.read_config(data, "config.architecture")[1]
     return shape_at(config.model)
-
-
-def target(config: Any) -> transformer.Config:
-    """The Config of the model whose size chooses the mesh."""
-    if config.get("stage") == "language_model":
-        return language_model_run.model_config(config)
-    return shape_of(config)
 
 
 def context(config: Any) -> int:
@@ -261,75 +251,21 @@ def training(
     return Program(name, lower, taken, rows, length, bill=bill)
 
 
-def of(config: Any, mesh: Any, dtype: Any) -> list[Program]:
-    """Every program of a config on a mesh."""
-    stage = config.get("stage", "evaluate")
-    rules = config.get("rules", "")
-    if stage == "language_model":
-        return [_train_lm(config, sharding.on(mesh, "train", rules))]
-    if stage not in ("draft_heads", "draft_models", "evaluate"):
+def of(config: Any) -> stage.Preflight:
+    """What the config's stage has compiled; ConfigError where that is nothing."""
+    name = config.get("stage", "evaluate")
+    own = stage.find(name).preflight
+    if own is None:
+        names = [other for other in stage.modules() if stage.find(other).preflight]
         raise ConfigError(
-            f"stage={stage!r} has no program of its own to look at: use a recipe of "
-            "draft_heads, draft_models, language_model or evaluate"
+            f"stage={name!r} has no program of its own to look at: use a recipe of one "
+            f"of {sorted(names)}"
         )
-    plan = sharding.on(mesh, "decode", rules)
-    assert plan is not None
-    lm = abstract(shape_of(config), dtype, plan)
-    if stage == "draft_heads":
-        shapes, _ = head_shapes(config, lm, dtype)
-        # A target that is changed with its heads keeps its shapes.
-        _, own = jax.eval_shape(lora.applied, lm.params, shapes)
-        method = method_of(config)
-        trained = _train_heads(config, lm, sharding.on(mesh, "train", rules))
-        given = {"heads": laid(own, plan.params(own))}
-        return [trained, *decoding(config.name, method, lm, given, config)]
-    found = []
-    if stage == "draft_models":
-        shape = draft_shape(config, lm.config)
-        found = _train_drafts(config, lm, shape, sharding.on(mesh, "train", rules))
-        given = {"draft": abstract(shape, dtype, plan)}
-        method = draft_model_run.method(config)
-        return found + decoding(config.name, method, lm, given, config)
-    for name, method in common.methods(config).items():
-        given = {}
-        if "heads" in method.needs:
-            if name not in config.trained:
-                raise ConfigError(
-                    f"{name} needs heads: name their folder in config.trained, or look "
-                    "at the recipe that trains them"
-                )
-            stored = native.load(config.trained[name], dtype=dtype)
-            _, own = jax.eval_shape(lora.applied, lm.params, stored)
-            given["heads"] = laid(own, plan.params(own))
-        if "draft" in method.needs:
-            shape = shape_at(config.drafts["draft"])
-            given["draft"] = abstract(shape, dtype, plan)
-        found += decoding(name, method, lm, given, config)
-    return found
+    return own
 
 
-def _train_heads(config: Any, lm: Any, plan: Any) -> Program:
-    shapes, given = head_shapes(config, lm)
-    kind = draft_head_run.module(config.head)
-    objective = kind.objective(lm.model, **config.objective.to_dict(), **given)
-    c = config.data
-    steps = -(-c.tokens // (c.batch * c.window))
-    batch = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
-    if c.get("segments", False):
-        batch["segments"] = batch["tokens"]
-    target, told = _teacher(config, lm, objective.taps, False)
-    params = {n: x for n, x in shapes.items() if n not in given}
-    optimizer = draft_head_run.optimizer(config.train, steps)
-    learned = (objective, optimizer, params, batch)
-    weights = count(lm.params)
-    if not lm.config.tied:
-        weights -= count(lm.params["embedding"]["tokens"])
-    bill = Bill(count(params), weights, c.batch * c.window, steps)
-    return training("train", config, plan, *learned, target, lm.params, told, bill)
-
-
-def _teacher(config: Any, lm: Any, reads: tuple, masked: bool) -> tuple[Any, dict]:
-    """What the target says in the step, and the shapes of what a cache says there."""
+def teacher(config: Any, lm: Any, reads: tuple, masked: bool) -> tuple[Any, dict]:
+    """Return the target's outputs in the step, and the shapes of what a cache gives."""
     if config.get("teacher", sources.ONLINE) == sources.ONLINE:
         return outputs.teacher(lm.model, reads, config.train.get("remat", False)), {}
     c, chosen = config.data, sources.Settings(**config.features)
@@ -341,49 +277,3 @@ def _teacher(config: Any, lm: Any, reads: tuple, masked: bool) -> tuple[Any, dic
         for name, x in said.items()
     }
     return outputs.given(lm.model, taps, bool(chosen.topk)), told
-
-
-def draft_shape(config: Any, own: transformer.Config) -> transformer.Config:
-    """The Config of the drafts of a target with the Config `own`."""
-    start = config.draft.start
-    return shape_at(start) if start else draft_model_run.shape(config.draft, own)
-
-
-def _train_drafts(config: Any, lm: Any, shape: Any, plan: Any) -> list[Program]:
-    """Training on raw text, where there is some, and of every variant.
-
-    The text is written by plain decoding, a smaller program than the draft's own loop.
-    """
-    model = transformer.transformer(shape)
-    params = jax.eval_shape(model.init, KEY(0))
-    c = config.data
-    target, told = _teacher(config, lm, (), True)
-    raw: dict[str, tuple] = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
-    written = {**raw, "loss_mask": raw["tokens"]}
-
-    def one(name: str, own: Any, tokens: int, batch: Any, *frozen: Any) -> Program:
-        steps = -(-tokens // (c.batch * c.window))
-        optimizer = draft_head_run.optimizer(config.train, steps)
-        name = f"train, {name}"
-        return training(name, config, plan, own, optimizer, params, batch, *frozen)
-
-    found = []
-    if c.pretraining_tokens:
-        own = next_token.objective(shape)
-        found.append(one("raw text", own, c.pretraining_tokens, raw))
-    for name, fields in config.variants.items():
-        own = draft_model.objective(model, part=config.train.part, **fields.to_dict())
-        found.append(one(name, own, c.tokens, written, target, lm.params, told))
-    return found
-
-
-def _train_lm(config: Any, plan: Any) -> Program:
-    shape = language_model_run.model_config(config)
-    params = jax.eval_shape(transformer.transformer(shape).init, KEY(0))
-    stages = config.data.stages
-    steps = sum(stage[0] for stage in stages)
-    _, rows, window = max(stages, key=lambda stage: stage[1] * stage[2])
-    objective = next_token.objective(shape)
-    optimizer = language_model_run.optimizer(config, steps)
-    batch = {"tokens": (rows, window + 1)}
-    return training("train", config, plan, objective, optimizer, params, batch)

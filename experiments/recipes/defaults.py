@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
     config.max_new_tokens = 128
     config.batch = 1  # prompts decoded together
     # "data=2,tensor=4": the devices as a mesh; "auto": by the model's size. Rules, as
-    # in "vocab=,batch=data+fsdp", replace some of models/distributed/sharding.py.
+    # in "vocab=,batch=data+fsdp", replace some of models/distributed/axis_rules.py.
     config.mesh = "auto"
     config.rules = ""
     config.repeats = 3  # each beside a repeat of plain decoding

@@ -5,6 +5,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from decoding import Method
 from decoding.catalogue import Spec
 from decoding.loops import engines
@@ -17,10 +19,12 @@ from experiments.measurement import (
 )
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case, Run
+from experiments.preflight import programs
 from experiments.prompts import question_files
 from experiments.run_folder import RunFolder
-from experiments.stage import Stage
+from experiments.stage import Preflight, Stage
 from experiments.studies import common
+from models.distributed import sharding
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.surgery import lora
@@ -217,6 +221,30 @@ def _suggest(times: Sequence[Any], rows: Sequence[dict[str, Any]]) -> list[dict]
     return found
 
 
+def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
+    """Return prefill and loop of every method."""
+    plan = sharding.on(mesh, "decode", config.get("rules", ""))
+    assert plan is not None
+    lm = programs.abstract(programs.shape_of(config), dtype, plan)
+    found = []
+    for name, method in common.methods(config).items():
+        given = {}
+        if "heads" in method.needs:
+            if name not in config.trained:
+                raise ConfigError(
+                    f"{name} needs heads: name their folder in config.trained, or look "
+                    "at the recipe that trains them"
+                )
+            stored = native.load(config.trained[name], dtype=dtype)
+            _, own = jax.eval_shape(lora.applied, lm.params, stored)
+            given["heads"] = programs.laid(own, plan.params(own))
+        if "draft" in method.needs:
+            shape = programs.shape_at(config.drafts["draft"])
+            given["draft"] = programs.abstract(shape, dtype, plan)
+        found += programs.decoding(name, method, lm, given, config)
+    return found
+
+
 STAGE = Stage(
     run,
     "Decoding with {}",
@@ -237,4 +265,5 @@ STAGE = Stage(
         "rules",
         "directions",
     ),
+    preflight=Preflight(programs_of, programs.shape_of),
 )

@@ -29,7 +29,7 @@ from models import checkpoints, transformer
 from models.errors import ConfigError
 from models.surgery import lora
 from training.loop import throughput, train_step
-from training.runs import draft_head_run
+from training.runs import draft_head_run, scaffold
 from training.teacher import outputs
 
 
@@ -113,7 +113,7 @@ class Target:
             self.lm.model, **own.objective.to_dict(), **given
         )
         params = {n: x for n, x in params.items() if n != "kept"}
-        optimizer = draft_head_run.optimizer(own.train, 1000)
+        optimizer = scaffold.optimizer(own.train, 1000)
         rules = (c.rows_at_once, own.train.clip, 0.0)
         read = outputs.teacher(self.lm.model, objective.taps)
         step = train_step.make_step(

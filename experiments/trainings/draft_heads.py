@@ -21,17 +21,18 @@ from experiments import console
 from experiments.measurement import machine, measured_row, paired_difference
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case
+from experiments.preflight import programs
 from experiments.prompts import builtin_tasks
 from experiments.recipes import settings
 from experiments.reporting import training_curves
 from experiments.run_folder import RunFolder
-from experiments.stage import Stage
+from experiments.stage import Preflight, Stage
 from experiments.studies import common
 from experiments.trainings import ppd_tree_budgets
-from models.distributed import processes
+from models.distributed import processes, sharding
 from models.heads.formats import native
 from models.surgery import lora
-from training.runs import draft_head_run
+from training.runs import draft_head_run, scaffold
 
 
 def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
@@ -314,6 +315,41 @@ def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"title": "Training", "heads": names, "lines": lines, "notes": notes}
 
 
+def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
+    """Return the training of a recipe's heads, and the loop with them."""
+    rules = config.get("rules", "")
+    plan = sharding.on(mesh, "decode", rules)
+    assert plan is not None
+    lm = programs.abstract(programs.shape_of(config), dtype, plan)
+    shapes, _ = programs.head_shapes(config, lm, dtype)
+    # A target that is changed with its heads keeps its shapes.
+    _, own = jax.eval_shape(lora.applied, lm.params, shapes)
+    method = programs.method_of(config)
+    trained = _train_program(config, lm, sharding.on(mesh, "train", rules))
+    given = {"heads": programs.laid(own, plan.params(own))}
+    return [trained, *programs.decoding(config.name, method, lm, given, config)]
+
+
+def _train_program(config: Any, lm: Any, plan: Any) -> programs.Program:
+    shapes, given = programs.head_shapes(config, lm)
+    kind = draft_head_run.module(config.head)
+    objective = kind.objective(lm.model, **config.objective.to_dict(), **given)
+    c = config.data
+    steps = scaffold.num_steps(c, c.tokens)
+    batch = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
+    if c.get("segments", False):
+        batch["segments"] = batch["tokens"]
+    target, told = programs.teacher(config, lm, objective.taps, False)
+    params = {n: x for n, x in shapes.items() if n not in given}
+    optimizer = scaffold.optimizer(config.train, steps)
+    weights = programs.count(lm.params)
+    if not lm.config.tied:
+        weights -= programs.count(lm.params["embedding"]["tokens"])
+    bill = programs.Bill(programs.count(params), weights, c.batch * c.window, steps)
+    learned = (objective, optimizer, params, batch, target, lm.params, told, bill)
+    return programs.training("train", config, plan, *learned)
+
+
 STAGE = Stage(
     run,
     "Draft heads trained for {}",
@@ -329,4 +365,5 @@ STAGE = Stage(
         "rules",
     ),
     parts=("heads",),
+    preflight=Preflight(programs_of, programs.shape_of),
 )

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 import models
@@ -17,14 +18,17 @@ from experiments import console
 from experiments.measurement import machine, measured_row, paired_difference
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench
+from experiments.preflight import programs
 from experiments.prompts import builtin_tasks
 from experiments.reporting import training_curves
 from experiments.run_folder import RunFolder
-from experiments.stage import Stage
+from experiments.stage import Preflight, Stage
 from experiments.studies import common
-from models.distributed import processes
+from models import transformer
+from models.distributed import processes, sharding
 from models.errors import ConfigError
-from training.runs import draft_model_run
+from training.objectives.language_models import draft_model, next_token
+from training.runs import draft_model_run, scaffold
 
 BEFORE = "before"
 
@@ -165,8 +169,54 @@ def _table(figures: dict[str, Any]) -> dict[str, Any]:
     return {"title": "Alignment", "heads": heads, "lines": cells, "notes": notes}
 
 
+def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
+    """Return every training of a draft, and the loop with one."""
+    plan = sharding.on(mesh, "decode", config.get("rules", ""))
+    assert plan is not None
+    lm = programs.abstract(programs.shape_of(config), dtype, plan)
+    if config.draft.start:
+        shape = programs.shape_at(config.draft.start)
+    else:
+        shape = draft_model_run.shape(config.draft, lm.config)
+    train = sharding.on(mesh, "train", config.get("rules", ""))
+    trained = _train_programs(config, lm, shape, train)
+    given = {"draft": programs.abstract(shape, dtype, plan)}
+    method = draft_model_run.method(config)
+    return trained + programs.decoding(config.name, method, lm, given, config)
+
+
+def _train_programs(
+    config: Any, lm: Any, shape: Any, plan: Any
+) -> list[programs.Program]:
+    """Training on raw text, where there is some, and of every variant.
+
+    The text is written by plain decoding, a smaller program than the draft's own loop.
+    """
+    model = transformer.transformer(shape)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    c = config.data
+    target, told = programs.teacher(config, lm, (), True)
+    raw: dict[str, tuple] = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
+    written = {**raw, "loss_mask": raw["tokens"]}
+
+    def one(name: str, own: Any, tokens: int, batch: Any, *frozen: Any) -> Any:
+        optimizer = scaffold.optimizer(config.train, scaffold.num_steps(c, tokens))
+        learned = (own, optimizer, params, batch, *frozen)
+        return programs.training(f"train, {name}", config, plan, *learned)
+
+    found = []
+    if c.pretraining_tokens:
+        own = next_token.objective(shape)
+        found.append(one("raw text", own, c.pretraining_tokens, raw))
+    for name, fields in config.variants.items():
+        own = draft_model.objective(model, part=config.train.part, **fields.to_dict())
+        found.append(one(name, own, c.tokens, written, target, lm.params, told))
+    return found
+
+
 STAGE = Stage(
     run,
     "Decoding with {}",
     ("tasks", "temperatures", "targets", "directions", "mesh", "rules"),
+    preflight=Preflight(programs_of, programs.shape_of),
 )

@@ -2,8 +2,14 @@
 
 from typing import Any
 
+import jax
+
+from experiments.preflight import programs
 from experiments.run_folder import RunFolder
-from experiments.stage import Stage
+from experiments.stage import Preflight, Stage
+from models import transformer
+from models.distributed import sharding
+from training.objectives.language_models import next_token
 from training.runs import language_model_run
 
 
@@ -12,4 +18,23 @@ def run(config: Any, store: RunFolder) -> None:
     language_model_run.run(config, str(store.path))
 
 
-STAGE = Stage(run, "A language model trained on text")
+def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
+    """Return the training, at the largest batch of its stages."""
+    plan = sharding.on(mesh, "train", config.get("rules", ""))
+    assert plan is not None
+    shape = language_model_run.model_config(config)
+    params = jax.eval_shape(transformer.transformer(shape).init, jax.random.key(0))
+    stages = config.data.stages
+    steps = sum(stage[0] for stage in stages)
+    _, rows, window = max(stages, key=lambda stage: stage[1] * stage[2])
+    objective = next_token.objective(shape)
+    optimizer = language_model_run.optimizer(config, steps)
+    learned = (objective, optimizer, params, {"tokens": (rows, window + 1)})
+    return [programs.training("train", config, plan, *learned)]
+
+
+STAGE = Stage(
+    run,
+    "A language model trained on text",
+    preflight=Preflight(programs_of, language_model_run.model_config, "train"),
+)

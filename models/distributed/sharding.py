@@ -3,8 +3,9 @@
 A mesh has up to three axes: `data` (copies of the weights), `fsdp` (weights cut up and
 fetched layer by layer) and `tensor` (products cut up, two sums a layer). Every array
 names its own axes in a string, `"embed kv_heads - -"`: `-` is on no axis, `*` is left
-to the compiler. `RULES` says over which mesh axes a logical axis is spread; a dimension
-that they do not divide stays whole, so that every plan is legal for every shape.
+to the compiler. `axis_rules.RULES` says over which mesh axes a logical axis is spread;
+a dimension that they do not divide stays whole, so that every plan is legal for every
+shape.
 
 While a plan is in `use`, `constrain` pins what is traced; without one it does nothing,
 and a program for one device is what it was.
@@ -14,68 +15,16 @@ import contextlib
 import contextvars
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import mesh_utils, multihost_utils
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from models.distributed import axis_rules, device_mesh
 from models.errors import ConfigError
-
-MESH_AXES = ("data", "fsdp", "tensor")
-AUTO = "auto"
-
-# Logical axis -> mesh axes. In training the width of weights is cut as well; decoding
-# would fetch it again for every few tokens, and takes `fsdp` for rows alone.
-DECODE: dict[str, tuple[str, ...]] = {
-    "batch": ("data", "fsdp"),
-    "sequence": (),
-    "heads": ("tensor",),
-    "kv_heads": ("tensor",),
-    "mlp": ("tensor",),
-    "vocab": ("tensor",),
-    "embed": (),
-    "layers": (),
-    "draft": ("tensor",),  # the inner width of draft heads; () keeps them whole
-}
-RULES = {"decode": DECODE, "train": {**DECODE, "embed": ("fsdp",)}}
-
-# The axes of a param by the last name of its path, for every number of dimensions that
-# it comes in. One dimension more is a stack of layers or of heads.
-PARAMS: dict[str, tuple[str, ...]] = {
-    "tokens": ("vocab embed",),
-    "head": ("vocab embed",),
-    "positions": ("- embed",),
-    "qkv": ("embed kv_heads - -",),
-    "qkv_bias": ("kv_heads - -",),
-    "out": ("heads embed",),
-    "up": ("embed mlp", "embed - mlp"),
-    "up_bias": ("mlp", "- mlp"),
-    "down": ("mlp embed",),
-    "skip": ("- embed draft",),
-    "mix": ("- embed draft", "- -"),
-    "fuse": ("- embed draft",),
-    "res": ("embed draft",),
-    "head_bias": ("vocab",),
-}
-# Params of draft heads that lie whole on every device: norms, biases, and matrices that
-# are small beside the rows of a vocabulary.
-WHOLE = frozenset(
-    {
-        *("norm", "input_norm", "final_norm", "head_norm"),
-        *("embedding_norm", "feature_norm"),
-        *("bias", "mix_bias", "skip_bias", "first_bias", "other_bias"),
-        *("key", "key_bias", "query", "query_bias", "value", "value_bias"),
-        *("first", "other", "input", "state", "gate", "transfer", "prompts"),
-        *("a", "b"),  # LoRA's
-    }
-)
-
-# Chips that share one copy of the weights in decoding, by parameters: two bytes each
-# leave half of a 16 GiB chip to caches and activations.
-SIZES = ((3e9, 1), (6e9, 2), (12e9, 4), (24e9, 8), (math.inf, 16))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +66,8 @@ class Plan:
         """Shardings of params, of gradients, or of an optimiser's state of them."""
 
         def one(path: tuple, x: Any) -> NamedSharding:
-            return self.of(x.shape, param_axes(_name(path), len(x.shape)))
+            axes = axis_rules.param_axes(axis_rules.param_name(path), len(x.shape))
+            return self.of(x.shape, axes)
 
         return jax.tree_util.tree_map_with_path(one, tree)
 
@@ -171,26 +121,6 @@ def share(plan: Plan | None) -> tuple[int, int]:
     return (0, 1) if plan is None else plan.share()
 
 
-def _name(path: tuple) -> str:
-    last = path[-1] if path else ""
-    return str(getattr(last, "key", getattr(last, "name", "")))
-
-
-def param_axes(name: str, dims: int) -> str:
-    """The axes of a param; "" where it lies whole on every device.
-
-    A name that is neither in `PARAMS` nor in `WHOLE` lies whole as well; for draft
-    heads a test demands that every name is in one of them.
-    """
-    for axes in PARAMS.get(name, ()):
-        if len(axes.split()) == dims:
-            return axes
-    for axes in PARAMS.get(name, ()):
-        if len(axes.split()) == dims - 1:
-            return f"layers {axes}"
-    return ""
-
-
 def put(tree: Any, shardings: Any) -> Any:
     """Arrays that every process holds alike, placed on a mesh."""
 
@@ -240,13 +170,14 @@ def on(
     `rules` reads like `"vocab=,embed=fsdp,batch=data+fsdp"`.
     """
     if type(mesh) is str:
-        mesh = _from_text(mesh, kind, config)
+        mesh = device_mesh.from_text(mesh, kind, config)
     if mesh is None:
         return None
-    unknown = [axis for axis in mesh.axis_names if axis not in MESH_AXES]
+    known = device_mesh.MESH_AXES
+    unknown = [axis for axis in mesh.axis_names if axis not in known]
     if unknown:
-        raise ConfigError(f"the mesh has axes {unknown}: use some of {MESH_AXES}")
-    table = {**RULES[kind], **_replaced(rules)}
+        raise ConfigError(f"the mesh has axes {unknown}: use some of {known}")
+    table = {**axis_rules.RULES[kind], **axis_rules.replaced(rules)}
     auto = (AxisType.Auto,) * len(mesh.axis_names)
     plain = Mesh(mesh.devices, mesh.axis_names, axis_types=auto)
     return Plan(plain, tuple(sorted(table.items())))
@@ -255,75 +186,6 @@ def on(
 def training(plan: Plan | None, rules: str = "") -> Plan | None:
     """The plan of what is trained beside a target that lies by `plan`."""
     return on(None if plan is None else plan.mesh, "train", rules)
-
-
-def _from_text(text: str, kind: str, config: Any) -> Mesh | None:
-    if text and text != AUTO:
-        return mesh_of(parse(text))
-    if jax.device_count() == 1 or not text:
-        return None
-    sizes = preset(kind, weights(config), config.n_kv_heads, jax.device_count())
-    return mesh_of(sizes)
-
-
-def weights(config: Any) -> int:
-    """About how many params a transformer of this config has."""
-    c = config
-    heads = (c.n_heads + 2 * c.n_kv_heads + c.n_heads) * c.head_dim
-    layer = c.d_model * (heads + (3 if c.gated else 2) * c.d_ff)
-    return c.n_layers * layer + (1 if c.tied else 2) * c.vocab_size * c.d_model
-
-
-def _replaced(rules: str) -> dict[str, tuple[str, ...]]:
-    found = {}
-    for item in filter(None, rules.replace(" ", "").split(",")):
-        name, sep, value = item.partition("=")
-        axes = tuple(filter(None, value.split("+")))
-        if not sep or name not in DECODE or not set(axes) <= set(MESH_AXES):
-            raise ConfigError(
-                f"rules={rules!r}: write axis=mesh axes, as in 'vocab=,batch=data+fsdp'"
-                f"; the axes are {sorted(DECODE)}, those of a mesh {MESH_AXES}"
-            )
-        found[name] = axes
-    return found
-
-
-def mesh_of(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh of these sizes (1 where absent); one size may be -1: what is left."""
-    devices = list(jax.devices() if devices is None else devices)
-    unknown = set(sizes) - set(MESH_AXES)
-    shape = [int(sizes.get(axis, 1)) for axis in MESH_AXES]
-    rest = math.prod(n for n in shape if n > 0)
-    if -1 in shape and len(devices) % rest == 0:
-        shape[shape.index(-1)] = len(devices) // rest
-    if unknown or min(shape) < 1 or math.prod(shape) != len(devices):
-        raise ConfigError(
-            f"mesh={dict(sizes)} on {len(devices)} devices: give sizes of {MESH_AXES} "
-            f"whose product is {len(devices)}; one may be -1"
-        )
-    auto = (AxisType.Auto,) * 3
-    make = mesh_utils.create_device_mesh
-    grid = make(shape, devices, allow_split_physical_axes=True)
-    return Mesh(grid, MESH_AXES, axis_types=auto)
-
-
-def parse(text: str) -> dict[str, int]:
-    """`"data=2,tensor=8"` as sizes."""
-    try:
-        pairs = [item.split("=") for item in filter(None, text.split(","))]
-        return {name.strip(): int(size) for name, size in pairs}
-    except ValueError:
-        raise ConfigError(
-            f"mesh={text!r}: write sizes of {MESH_AXES}, as in 'data=2,tensor=8'"
-        ) from None
-
-
-def preset(kind: str, parameters: float, groups: int, devices: int) -> dict[str, int]:
-    """The mesh for a model of this size: `tensor` by memory, at most its KV heads."""
-    wanted = next(ways for most, ways in SIZES if parameters <= most)
-    tensor = math.gcd(math.gcd(wanted, groups), devices)
-    rest = "fsdp" if kind == "train" else "data"
-    return {rest: devices // tensor, "tensor": tensor}
 
 
 _PLAN: contextvars.ContextVar[Plan | None] = contextvars.ContextVar("plan")

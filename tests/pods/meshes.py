@@ -15,7 +15,7 @@ import decoding
 import models
 from decoding import Method, Spec
 from models import io, transformer
-from models.distributed import sharding
+from models.distributed import device_mesh, sharding
 from models.heads import hydra
 from models.transformer import cached_attention
 from training.loop import optimizers, train_step
@@ -62,8 +62,8 @@ def prompts() -> list[list[int]]:
 def plan_of(shape: tuple[int, ...] | None, kind: str = "decode"):
     if shape is None:
         return None
-    sizes = dict(zip(sharding.MESH_AXES, shape, strict=True))
-    return sharding.on(sharding.mesh_of(sizes), kind)
+    sizes = dict(zip(device_mesh.MESH_AXES, shape, strict=True))
+    return sharding.on(device_mesh.mesh_of(sizes), kind)
 
 
 def model() -> models.Loaded:

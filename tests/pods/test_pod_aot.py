@@ -18,7 +18,7 @@ from decoding import tree
 from experiments.preflight import command, programs
 from experiments.recipes import settings
 from kernels import block_traffic, hlo
-from models.distributed import sharding
+from models.distributed import device_mesh, sharding
 
 pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
 
@@ -57,7 +57,7 @@ compiled = functools.cache(text_of)
 
 def rows_of(config) -> int:
     """Rows of the batch on a device."""
-    mesh = sharding.parse(config.mesh)
+    mesh = device_mesh.parse(config.mesh)
     return config.batch // math.prod(mesh.get(axis, 1) for axis in ("data", "fsdp"))
 
 

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from experiments import stage
 from experiments.preflight import command
 from experiments.recipes import settings
 from kernels import hlo
-from models.distributed import sharding
+from models.distributed import device_mesh, sharding
 from models.errors import ConfigError
 from models.heads import medusa
 from models.heads.formats import native
@@ -134,19 +135,44 @@ def test_programs_of_trained_heads(path, tmp_path):
         flight.programs(config)
 
 
+def test_a_stage_brings_its_programs(path, monkeypatch):
+    """A new one needs no line of the preflight; planted: a stage that has none."""
+    config = settings.load(path)
+    found = {}
+
+    def programs(config, mesh, dtype):
+        found["mesh"] = mesh.axis_names
+        return [config.batch]
+
+    def preset(kind, *sizes):
+        found["preset"] = kind
+        return {"fsdp": 1}
+
+    shape = command.programs.shape_of
+    own = stage.Stage(print, "", preflight=stage.Preflight(programs, shape, "train"))
+    monkeypatch.setattr(stage, "find", lambda name: own)
+    monkeypatch.setattr(device_mesh, "preset", preset)
+    flight = command.Preflight(config, "cpu:1", 2**40)
+    assert flight.own == [8]
+    assert found == {"mesh": device_mesh.MESH_AXES, "preset": "train"}
+    monkeypatch.setattr(stage, "find", lambda name: own._replace(preflight=None))
+    with pytest.raises(ConfigError, match="no program of its own"):
+        command.Preflight(config, "cpu:1", 2**40).programs(config)
+
+
 def test_topologies_and_meshes_are_checked(path):
     config = settings.load(path)
     for wrong in ("v5e", "v9:2x2", "cpu:512"):
         with pytest.raises(ConfigError, match="topology"):
             command.Preflight(config, wrong)
     with pytest.raises(ConfigError, match="whose product is 1"):
-        sharding.mesh_of({"data": 3})
+        device_mesh.mesh_of({"data": 3})
     with pytest.raises(ConfigError, match="'data=2,tensor=8'"):
-        sharding.parse("data2")
+        device_mesh.parse("data2")
     with pytest.raises(ConfigError, match="vocabulary"):
         sharding.on("data=1", rules="vocabulary=tensor")
     with pytest.raises(ConfigError, match="no program of its own"):
-        command.programs.of(settings.load("configs/studies/kernels.py"), None, None)
+        command.programs.of(settings.load("configs/studies/kernels.py"))
 
 
 TEXT = """

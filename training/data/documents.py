@@ -20,9 +20,7 @@ import numpy as np
 
 from models.errors import ConfigError, DataError, PromptError
 from training import distill
-from training.data import conversations, sources
-from training.evaluation import language_model
-from training.runs import language_model_run
+from training.data import conversations, sources, token_cache
 
 
 class Documents(NamedTuple):
@@ -43,7 +41,7 @@ def read(
     inner = lm.tokenizer.inner
     if not any(_answers(row) for _, row in rows(source, split)):
         texts = sources.texts(source, split, folder)
-        return Documents(language_model_run.encoded(inner, texts, keep), None)
+        return Documents(token_cache.encoded(inner, texts, keep), None)
     tokens, masks = [], []
     for where, row in rows(source, split):
         try:
@@ -72,6 +70,22 @@ def both(
         for split in sources.SPLITS
     )
     return train, held
+
+
+def of_texts(texts: Sequence[distill.Text]) -> Documents:
+    """Return texts that the target wrote, of which its answers are learned."""
+    return Documents([text.tokens for text in texts], [text.mask for text in texts])
+
+
+def padded(texts: Sequence[distill.Text]) -> Iterator[dict[str, np.ndarray]]:
+    """Yield a batch of one row for each text, all as long as the longest."""
+    size = max(len(text.tokens) for text in texts)
+    for text in texts:
+        short = size - len(text.tokens)
+        yield {
+            "tokens": np.pad(text.tokens, (0, short))[None],
+            "loss_mask": np.pad(text.mask[:-1], (0, short))[None],
+        }
 
 
 def prompts(
@@ -110,7 +124,7 @@ def requests(
     room for `new` tokens never. `DataError` where there are none.
     """
     if found.masks is None:
-        picked = language_model.copying_cases(found.tokens, count, size, seed)
+        picked = random_passages(found.tokens, count, size, seed)
         return [row.tolist() for row in picked]
     usable, what = _asked(lm, found, new)
     if not usable:
@@ -119,6 +133,25 @@ def requests(
     rounds = -(-count // len(usable))
     order = np.concatenate([rng.permutation(len(usable)) for _ in range(rounds)])
     return [usable[i] for i in order[:count]]
+
+
+def random_passages(
+    documents: Sequence[np.ndarray],
+    count: int,
+    passage: int,
+    seed: int | Sequence[int],
+) -> list[np.ndarray]:
+    """Passages int32[passage] from random places of random documents."""
+    rng = np.random.default_rng(seed)
+    long = [d for d in documents if len(d) >= passage]
+    if not long:
+        raise DataError(f"no document has {passage} tokens: use fewer, or longer text")
+    picked = []
+    for _ in range(count):
+        document = long[rng.integers(len(long))]
+        start = rng.integers(len(document) - passage + 1)
+        picked.append(document[start : start + passage])
+    return picked
 
 
 def _asked(lm: Any, found: Documents, new: int) -> tuple[list[list[int]], str]:

@@ -11,6 +11,7 @@ import numpy as np
 import decoding
 from models import transformer
 from models.errors import DataError
+from training.data import documents
 from training.objectives.language_models import next_token
 
 
@@ -93,28 +94,9 @@ class Copying(NamedTuple):
     of: int
 
 
-def copying_cases(
-    documents: Sequence[np.ndarray],
-    cases: int,
-    passage: int,
-    seed: int | Sequence[int],
-) -> list[np.ndarray]:
-    """Passages int32[passage] from random places of random documents."""
-    rng = np.random.default_rng(seed)
-    long = [d for d in documents if len(d) >= passage]
-    if not long:
-        raise DataError(f"no document has {passage} tokens: use fewer, or longer text")
-    picked = []
-    for _ in range(cases):
-        document = long[rng.integers(len(long))]
-        start = rng.integers(len(document) - passage + 1)
-        picked.append(document[start : start + passage])
-    return picked
-
-
 def copying(
     lm: Any,
-    documents: Sequence[np.ndarray],
+    held_out: Sequence[np.ndarray],
     marker: Sequence[int],
     cases: int = 64,
     passage: int = 80,
@@ -123,7 +105,7 @@ def copying(
     seed: int = 0,
 ) -> Copying:
     """Give `passage` tokens, `marker`, the first `given` again; decode `new` more."""
-    passages = copying_cases(documents, cases, passage, seed)
+    passages = documents.random_passages(held_out, cases, passage, seed)
     prompts = [[*p.tolist(), *marker, *p[:given].tolist()] for p in passages]
     out = decoding.generate(lm, prompts, method="plain", max_new_tokens=new)
     matched, prefix = [], []

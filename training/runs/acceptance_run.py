@@ -5,7 +5,6 @@ are decoded from the same prompts, and the calls of both models counted. The ver
 `verifiers/rejection`, whose acceptance the head learns.
 """
 
-import json
 import pathlib
 from typing import Any
 
@@ -15,16 +14,15 @@ import numpy as np
 import decoding
 import models
 from decoding import Method
-from models.distributed import processes, sharding
-from models.errors import ConfigError
+from models.distributed import sharding
 from models.heads.formats import native
 from models.predictors import acceptance_predictor
 from models.text import hf_tokenizer
 from training.data import documents, text_corpus
 from training.evaluation import calibration
-from training.loop import fit, optimizers
+from training.loop import fit
 from training.objectives.predictors import specdec_pp
-from training.runs import draft_model_run
+from training.runs import draft_model_run, scaffold
 
 
 class Training:
@@ -34,22 +32,13 @@ class Training:
         self, config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
     ):
         self.config, self.workdir = config, pathlib.Path(workdir)
-        if lm is None:
-            lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
-        self.lm = lm
+        self.lm = lm = scaffold.target(config, lm)
         self.plan = sharding.training(lm.model.plan, config.rules)
         self.draft = models.load(config.draft) if own is None else own
-        if self.lm.tokenizer is None or not self.lm.config.eos:
-            raise ConfigError(
-                f"config.model={config.model!r} needs a tokenizer.json and an EOS"
-            )
         hf_tokenizer.check_same(
             f"config.draft={config.draft!r}", self.draft.tokenizer, self.lm.tokenizer
         )
-        self.workdir.mkdir(parents=True, exist_ok=True)
-        c = config.data
-        folder = c.directory or self.workdir / "data"
-        self.documents = documents.both(self.lm, c, folder, self.workdir)
+        self.documents = scaffold.both_splits(config, lm, self.workdir)
         self.written = draft_model_run.write(
             self.lm, self.documents, config.distill, self.workdir / "written", 0
         )
@@ -63,26 +52,16 @@ class Training:
     def fit(self) -> fit.Result:
         """Train, or resume; checkpoints hold the head alone."""
         c, t, o = self.config.data, self.config.train, self.config.objective
-        texts = self.written.train
-        corpus = text_corpus.Corpus(
-            [text.tokens for text in texts],
-            self.lm.config.eos[0],
-            [text.mask for text in texts],
-        )
-        steps = -(-c.tokens // (c.batch * c.window))
-        stage = text_corpus.Stage(steps, c.batch, c.window)
-        stream = text_corpus.Stream(corpus, (stage,), self.config.seed, numbered=True)
-        schedule = optimizers.warmup_stable_decay(
-            t.rate, steps, min(t.warmup, steps // 4), steps // 4
-        )
+        train = documents.of_texts(self.written.train)
+        stream = scaffold.stream(self.config, self.lm, train, c.tokens)
         key = jax.random.key(self.config.seed)
         return fit.fit(
             acceptance_predictor.init(key, self.draft.config.d_model),
             specdec_pp.objective(o.reject, o.blocks),
-            optimizers.adamw(schedule, weight_decay=t.weight_decay),
+            scaffold.optimizer(t, stream.steps),
             text_corpus.DataIterator(stream, *sharding.share(self.plan)),
             self.workdir,
-            fit.FitConfig.from_recipe(t, steps),
+            fit.FitConfig.from_recipe(t, stream.steps),
             plan=self.plan,
             target=self.labels,
             frozen=self.frozen,
@@ -91,8 +70,6 @@ class Training:
     def judged(self, params: Any) -> tuple[np.ndarray, np.ndarray]:
         """What the head says of drafts on held-out text, and their acceptance."""
         o = self.config.objective
-        texts = self.written.held
-        size = max(len(text.tokens) for text in texts)
 
         @jax.jit
         def one(params: Any, frozen: Any, batch: Any) -> Any:
@@ -101,13 +78,8 @@ class Training:
             return said, found.accepted, found.weights
 
         kept: list[list[np.ndarray]] = [[], []]
-        for number, text in enumerate(texts):
-            short = size - len(text.tokens)
-            batch = {
-                "tokens": np.pad(text.tokens, (0, short))[None],
-                "loss_mask": np.pad(text.mask[:-1], (0, short))[None],
-                "row": np.asarray([-1 - number], np.int32),  # rows of no training
-            }
+        for number, batch in enumerate(documents.padded(self.written.held)):
+            batch["row"] = np.asarray([-1 - number], np.int32)  # rows of no training
             said, came, weight = sharding.fetch(one(params, self.frozen, batch))
             kept[0].append(said[weight > 0])
             kept[1].append(came[weight > 0])
@@ -115,9 +87,7 @@ class Training:
 
     def prompts(self) -> list[list[int]]:
         """The beginnings of held-out documents."""
-        c = self.config.evaluate
-        sizes = (c.prompts, c.prompt_tokens, c.new_tokens)
-        return documents.prompts(self.lm, self.documents[1], *sizes)
+        return scaffold.held_out_prompts(self.config, self.lm, self.documents[1])
 
     def calls(self, params: Any, topology: decoding.Spec) -> dict[str, list[int]]:
         """New tokens of each prompt, and calls of both models, of the decode loop."""
@@ -188,15 +158,12 @@ def run(
     raw = calibration.bins(said, came)
     true = calibration.bins(unweighted(said, reject), came)
     figures: dict[str, Any] = {
-        "parameters": int(sum(x.size for x in jax.tree.leaves(params))),
-        "steps": result.step,
-        "seen_tokens": result.step * config.data.batch * config.data.window,
-        "seconds": result.seconds,
+        "parameters": scaffold.num_params(params),
+        **scaffold.effort(config, result),
         "accepted": float(came.mean()),
         "calibration": {"raw": raw._asdict(), "unweighted": true._asdict()},
         "calls": training.priced(params),
     }
-    folder = pathlib.Path(config.export or training.workdir / "export")
     about = {
         "head": "acceptance",
         "target": config.model,
@@ -206,8 +173,7 @@ def run(
         "reject": reject,
         "auc": raw.auc,
     }
-    processes.written(lambda: native.save(folder, params, about), "export")
-    path = training.workdir / "figures.json"
-    text = json.dumps(figures, indent=2) + "\n"
-    processes.written(lambda: path.write_text(text), "figures")
+    save = lambda folder: native.save(folder, params, about)
+    scaffold.write_export(config, training.workdir, save)
+    scaffold.write_figures(training.workdir, figures)
     return figures

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import json
 import pathlib
 import pkgutil
 from collections.abc import Sequence
@@ -16,18 +15,17 @@ import numpy as np
 from absl import logging
 
 import decoding
-import models
 from decoding import Method
 from decoding.tree_design import greedy_search
-from models.distributed import processes, sharding
+from models.distributed import sharding
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.surgery import lora
 from training import draft_metrics
 from training.data import documents, text_corpus
-from training.loop import fit, metrics_writer, optimizers
+from training.loop import fit, metrics_writer
 from training.objectives import heads
-from training.runs import model_cards
+from training.runs import model_cards, scaffold
 from training.teacher import outputs, sources
 
 TOPS = (1, 2, 4, 8)  # guesses of a depth, of which one is to be right
@@ -85,23 +83,6 @@ def method(config: Any, hits: Sequence[Sequence[float]]) -> Method:
     return dataclasses.replace(given, topology=topology)
 
 
-def optimizer(train: Any, steps: int) -> Any:
-    """AdamW with the schedule that all heads share.
-
-    `train.factors` multiply the rate of the parts of the params that they name.
-    """
-    warmup, decay = min(train.warmup, steps // 4), steps // 4
-
-    def make(factor: float) -> Any:
-        schedule = optimizers.warmup_stable_decay(
-            factor * train.rate, steps, warmup, decay
-        )
-        return optimizers.adamw(schedule, weight_decay=train.weight_decay)
-
-    factors = dict(train.get("factors", {}))
-    return optimizers.by_part(make, factors) if factors else make(1.0)
-
-
 class Training:
     """One head on one target: what a config says, resolved."""
 
@@ -109,31 +90,13 @@ class Training:
         self.config, self.workdir = config, pathlib.Path(workdir)
         self.kind = module(config.head)
         self._measures: dict[float, Any] = {}
-        if lm is None:
-            lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
-        self.lm = lm
-        self.plan = sharding.training(lm.model.plan, config.get("rules", ""))
-        if self.lm.tokenizer is None:
-            raise ConfigError(
-                f"config.model={config.model!r} has no tokenizer.json to read text with"
-            )
-        c = config.data
-        folder = c.directory or self.workdir / "data"
-        self.workdir.mkdir(parents=True, exist_ok=True)
-        own, self.held = documents.both(self.lm, c, folder, self.workdir)
-        steps = -(-c.tokens // (c.batch * c.window))
-        stage = text_corpus.Stage(steps, c.batch, c.window)
-        corpus = text_corpus.Corpus(own.tokens, self._separator(), own.masks)
-        self.stream = text_corpus.Stream(
-            corpus,
-            (stage,),
-            config.seed,
-            segments=c.get("segments", False),
-            numbered=True,
-            recut=c.get("recut", True),
-        )
+        self.lm = scaffold.target(config, lm)
+        self.plan = sharding.training(self.lm.model.plan, config.get("rules", ""))
+        own, self.held = scaffold.both_splits(config, self.lm, self.workdir)
+        self.stream = scaffold.stream(config, self.lm, own, config.data.tokens)
         given: dict[str, Any] = {}
         if config.draft_vocab:
+            corpus = self.stream.corpus
             learned = corpus.flat if corpus.mask is None else corpus.flat[corpus.mask]
             vocabulary = hook(config, "draft_vocabulary", "draft_vocab")
             size = self.lm.config.vocab_size
@@ -150,14 +113,6 @@ class Training:
         # The draft vocabulary is data: no optimiser sees it.
         self.constants = {n: x for n, x in whole.items() if n in given}
         self.params = {n: x for n, x in whole.items() if n not in given}
-
-    def _separator(self) -> int:
-        eos = self.lm.config.eos
-        if not eos:
-            raise ConfigError(
-                f"config.model={self.config.model!r} has no EOS to separate documents"
-            )
-        return eos[0]
 
     def heads(self, params: Any) -> Any:
         """What decoding takes, from the trained part."""
@@ -178,7 +133,7 @@ class Training:
         return fit.fit(
             self.params,
             self.objective,
-            optimizer(c, steps),
+            scaffold.optimizer(c, steps),
             rows,
             self.workdir,
             fit.FitConfig.from_recipe(c, steps),
@@ -285,14 +240,13 @@ def run(
     `workdir/figures.json` the figures. `say` is told what a cache takes.
     """
     training = Training(config, workdir, lm)
-    count = sum(x.size for x in jax.tree.leaves(training.params))
+    count = scaffold.num_params(training.params)
     logging.info(
         "%s: %d parameters, %d steps", config.head, count, training.stream.steps
     )
     result = training.fit(say)
     if training.plan is not None:
         result = result._replace(params=sharding.fetch(result.params))
-    folder = pathlib.Path(config.export or training.workdir / "export")
     temperature = config.evaluate.temperature
     # What is measured is what is written: rounded first.
     written = _rounded(result.params, config.export_dtype)
@@ -306,23 +260,19 @@ def run(
         "hits": hits,
         "temperature": temperature,
     }
-    seen = training.stream.steps * config.data.batch * config.data.window
     figures = {
         "head": config.head,
-        "parameters": int(count),
-        "steps": result.step,
-        "seen_tokens": seen,
-        "seconds": result.seconds,
+        "parameters": count,
+        **scaffold.effort(config, result),
         "hits": hits,
         "untrained": training.measured(training.params),
         "trained": training.measured(params),
         **metrics_writer.figures(training.workdir),
     }
-    path = training.workdir / "figures.json"
-    said = json.dumps(figures, indent=2) + "\n"
     whole, text = training.heads(written), model_cards.heads(config, figures)
-    processes.written(lambda: native.save(folder, whole, about, text), "export")
-    processes.written(lambda: path.write_text(said), "figures")
+    save = lambda folder: native.save(folder, whole, about, text)
+    scaffold.write_export(config, training.workdir, save)
+    scaffold.write_figures(training.workdir, figures)
     return figures
 
 

@@ -6,14 +6,12 @@ starts from the same weights, on the same text, under the same schedule.
 """
 
 import functools
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import logging
 
 import decoding
@@ -25,8 +23,9 @@ from models.errors import ConfigError
 from models.text import hf_tokenizer
 from training import distill
 from training.data import documents, text_corpus
-from training.loop import fit, metrics_writer, optimizers, train_step
+from training.loop import fit, metrics_writer, train_step
 from training.objectives.language_models import draft_model, next_token
+from training.runs import scaffold
 from training.teacher import outputs, sources
 
 
@@ -69,18 +68,9 @@ class Training:
         say: sources.Say = logging.info,
     ):
         self.config, self.workdir, self.say = config, pathlib.Path(workdir), say
-        if lm is None:
-            lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
-        self.lm = lm
-        self.plan = sharding.training(lm.model.plan, config.rules)
-        if self.lm.tokenizer is None or not self.lm.config.eos:
-            raise ConfigError(
-                f"config.model={config.model!r} needs a tokenizer.json and an EOS"
-            )
-        self.workdir.mkdir(parents=True, exist_ok=True)
-        c = config.data
-        folder = c.directory or self.workdir / "data"
-        self.documents = documents.both(self.lm, c, folder, self.workdir)
+        self.lm = scaffold.target(config, lm)
+        self.plan = sharding.training(self.lm.model.plan, config.rules)
+        self.documents = scaffold.both_splits(config, self.lm, self.workdir)
         self.model = transformer.transformer(self._shape())
         self._one = jax.jit(self._metrics())
 
@@ -100,20 +90,15 @@ class Training:
         return shape(d, own)
 
     def _fit(
-        self, name: str, params: Any, own: train_step.Objective, corpus, tokens, **more
+        self, name: str, params: Any, own: train_step.Objective, train, tokens, **more
     ):
         """One training; every one has the config's schedule over its own steps.
 
         Beside a `frozen` target it learns from that: all variants from the same cache,
         where the config asks for one.
         """
-        c, t = self.config.data, self.config.train
-        steps = -(-tokens // (c.batch * c.window))
-        stage = text_corpus.Stage(steps, c.batch, c.window)
-        recut = c.get("recut", True)
-        stream = text_corpus.Stream(
-            corpus, (stage,), self.config.seed, numbered=True, recut=recut
-        )
+        t = self.config.train
+        stream = scaffold.stream(self.config, self.lm, train, tokens)
         rows = text_corpus.DataIterator(stream, *sharding.share(self.plan))
         batches: fit.Data = rows
         if "frozen" in more:
@@ -121,19 +106,14 @@ class Training:
             kind = self.config.get("teacher", sources.ONLINE)
             lesson = sources.lesson(*given, self.say)
             batches, more["target"] = sources.source(kind, lesson)
-        schedule = optimizers.warmup_stable_decay(
-            t.rate if "frozen" in more else t.pretraining_rate,
-            steps,
-            min(t.warmup, steps // 4),
-            steps // 4,
-        )
+        peak = t.rate if "frozen" in more else t.pretraining_rate
         return fit.fit(
             params,
             own,
-            optimizers.adamw(schedule, weight_decay=t.weight_decay),
+            scaffold.optimizer(t, stream.steps, peak),
             batches,
             self.workdir / name,
-            fit.FitConfig.from_recipe(t, steps),
+            fit.FitConfig.from_recipe(t, stream.steps),
             plan=self.plan,
             **more,
         )
@@ -149,27 +129,21 @@ class Training:
             params = models.load(c.draft.start, dtype=jnp.float32).params
         if not c.data.pretraining_tokens:
             return params
-        train = self.documents[0]
-        corpus = text_corpus.Corpus(train.tokens, self.lm.config.eos[0], train.masks)
         own = next_token.objective(self.model.config)
         tokens = c.data.pretraining_tokens
-        return self._fit(name, params, own, corpus, tokens).params
+        return self._fit(name, params, own, self.documents[0], tokens).params
 
     def aligned(self, name: str, start: Any, written: Written) -> Any:
         """The result of one variant, from `start`."""
         fields = self.config.variants[name].to_dict()
         own = draft_model.objective(self.model, part=self.config.train.part, **fields)
-        corpus = text_corpus.Corpus(
-            [text.tokens for text in written.train],
-            self.lm.config.eos[0],
-            [text.mask for text in written.train],
-        )
+        train = documents.of_texts(written.train)
         more = {
             "frozen": self.lm.params,
             "evaluate": lambda params: self.measured(params, written.held),
         }
         tokens = self.config.data.tokens
-        return self._fit(name, start, own, corpus, tokens, **more)
+        return self._fit(name, start, own, train, tokens, **more)
 
     def _metrics(self) -> Any:
         own = draft_model.objective(self.model, "kl")
@@ -183,9 +157,7 @@ class Training:
 
     def prompts(self) -> list[list[int]]:
         """Of held-out documents, for the decode loop."""
-        c = self.config.evaluate
-        sizes = (c.prompts, c.prompt_tokens, c.new_tokens)
-        return documents.prompts(self.lm, self.documents[1], *sizes)
+        return scaffold.held_out_prompts(self.config, self.lm, self.documents[1])
 
     def measured(self, params: Any, held: list[distill.Text]) -> dict[str, float]:
         """On the target's held-out text: nats, acceptance, and the decode loop's tau.
@@ -193,14 +165,8 @@ class Training:
         Perplexity and acceptance need not agree, so both are there.
         """
         c = self.config.evaluate
-        size = max(len(text.tokens) for text in held)
         sums: dict[str, float] = {}
-        for text in held:
-            short = size - len(text.tokens)
-            batch = {
-                "tokens": np.pad(text.tokens, (0, short))[None],
-                "loss_mask": np.pad(text.mask[:-1], (0, short))[None],
-            }
+        for batch in documents.padded(held):
             one = self._one(params, self.lm.params, batch)
             found = {k: float(v) for k, v in one.items()}
             for k, v in found.items():
@@ -278,7 +244,6 @@ def run(
     training = Training(config, workdir, lm, say)
     training.prompts()  # too few are an error before anything is trained
     start = training.pretrained()
-    count = int(sum(x.size for x in jax.tree.leaves(start)))
     written = write(
         training.lm,
         training.documents,
@@ -287,10 +252,8 @@ def run(
         config.seed,
     )
     figures: dict[str, Any] = {
-        "parameters": count,
-        "target_parameters": int(
-            sum(x.size for x in jax.tree.leaves(training.lm.params))
-        ),
+        "parameters": scaffold.num_params(start),
+        "target_parameters": scaffold.num_params(training.lm.params),
         "written_tokens": int(sum(text.mask.sum() for text in written.train)),
         "pretraining_tokens": config.data.pretraining_tokens,
         "before": training.measured(start, written.held),
@@ -304,14 +267,10 @@ def run(
         export = functools.partial(models.save, draft, folder / "export")
         processes.written(export, f"export of {name}")
         figures["variants"][name] = {
-            "steps": result.step,
-            "seen_tokens": result.step * config.data.batch * config.data.window,
-            "seconds": result.seconds,
+            **scaffold.effort(config, result),
             "after": training.measured(result.params, written.held),
             **metrics_writer.figures(folder),
         }
         logging.info("%s: %s", name, figures["variants"][name]["after"])
-    path = training.workdir / "figures.json"
-    said = json.dumps(figures, indent=2) + "\n"
-    processes.written(lambda: path.write_text(said), "figures")
+    scaffold.write_figures(training.workdir, figures)
     return figures

@@ -6,7 +6,6 @@ the predictors two rules stop that were not trained: after a fixed layer, and wh
 candidates' law is sure.
 """
 
-import json
 import pathlib
 from typing import Any
 
@@ -16,15 +15,14 @@ import numpy as np
 from absl import logging
 
 import decoding
-import models
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.predictors import exit_predictor
 from training.data import documents, text_corpus
 from training.evaluation import calibration, lossy_quality
-from training.loop import fit, optimizers
+from training.loop import fit
 from training.objectives.predictors import specee
-from training.runs import draft_head_run
+from training.runs import draft_head_run, scaffold
 
 
 class Training:
@@ -32,15 +30,8 @@ class Training:
 
     def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
         self.config, self.workdir = config, pathlib.Path(workdir)
-        self.lm = models.load(config.model) if lm is None else lm
-        if self.lm.tokenizer is None or not self.lm.config.eos:
-            raise ConfigError(
-                f"config.model={config.model!r} needs a tokenizer.json and an EOS"
-            )
-        self.workdir.mkdir(parents=True, exist_ok=True)
-        c = config.data
-        self.folder = pathlib.Path(c.directory or self.workdir / "data")
-        self.documents = documents.both(self.lm, c, self.folder, self.workdir)
+        self.lm = scaffold.target(config, lm)
+        self.documents = scaffold.both_splits(config, self.lm, self.workdir)
         held, e = self.documents[1], config.evaluate
         sizes = (e.prompts, e.prompt_tokens, e.new_tokens)
         self.prompts = documents.requests(self.lm, held, *sizes, config.seed)
@@ -55,7 +46,7 @@ class Training:
         if not (folder / "figures.json").exists():
             own = self.config.eagle.copy_and_resolve_references()
             own.model, own.data.source = self.config.model, self.config.data.source
-            own.data.directory = str(self.folder)
+            own.data.directory = str(scaffold.data_folder(self.config, self.workdir))
             draft_head_run.run(own, folder, self.lm)
         return folder / "export"
 
@@ -69,23 +60,16 @@ class Training:
     def fit(self) -> fit.Result:
         """Train, or resume; checkpoints hold the predictors alone."""
         c, t, o = self.config.data, self.config.train, self.config.objective
-        train = self.documents[0]
-        corpus = text_corpus.Corpus(train.tokens, self.lm.config.eos[0], train.masks)
-        steps = -(-c.tokens // (c.batch * c.window))
-        stage = text_corpus.Stage(steps, c.batch, c.window)
-        stream = text_corpus.Stream(corpus, (stage,), self.config.seed, numbered=True)
-        schedule = optimizers.warmup_stable_decay(
-            t.rate, steps, min(t.warmup, steps // 4), steps // 4
-        )
+        stream = scaffold.stream(self.config, self.lm, self.documents[0], c.tokens)
         key = jax.random.key(self.config.seed)
         depth = self.lm.config.n_layers
         return fit.fit(
             exit_predictor.init(key, depth, o.candidates, o.width),
             specee.objective(),
-            optimizers.adamw(schedule, weight_decay=t.weight_decay),
+            scaffold.optimizer(t, stream.steps),
             text_corpus.DataIterator(stream),
             self.workdir,
-            fit.FitConfig.from_recipe(t, steps),
+            fit.FitConfig.from_recipe(t, stream.steps),
             target=self.answers(o.asked),
             frozen=self.frozen,
         )
@@ -191,10 +175,8 @@ def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, A
     held = training.held_out(params)
     static = frequent(held["stops"], config.static)
     figures: dict[str, Any] = {
-        "parameters": int(sum(x.size for x in jax.tree.leaves(params))),
-        "steps": result.step,
-        "seen_tokens": result.step * config.data.batch * config.data.window,
-        "seconds": result.seconds,
+        "parameters": scaffold.num_params(params),
+        **scaffold.effort(config, result),
         "held_out": held,
         "static": list(static),
         "decoding": training.decoded(params, static),
@@ -206,9 +188,8 @@ def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, A
         "static": list(static),
         "stops": held["stops"],
     }
-    folder = pathlib.Path(config.export or training.workdir / "export")
-    native.save(folder, params, about)
-    path = training.workdir / "figures.json"
-    path.write_text(json.dumps(figures, indent=2) + "\n")
+    save = lambda folder: native.save(folder, params, about)
+    scaffold.write_export(config, training.workdir, save)
+    scaffold.write_figures(training.workdir, figures)
     logging.info("held out: %s", held)
     return figures

@@ -1,14 +1,10 @@
 """From a config to a trained, measured and exported language model."""
 
-import hashlib
-import json
-import os
 import pathlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import tokenizers
 from absl import logging
 
@@ -23,12 +19,13 @@ from training.data import (
     file_groups,
     sources,
     text_corpus,
+    token_cache,
     train_bpe,
 )
 from training.evaluation import language_model
 from training.loop import fit, optimizers
 from training.objectives.language_models import next_token
-from training.runs import model_cards
+from training.runs import model_cards, scaffold
 
 
 def model_config(config: Any) -> transformer.Config:
@@ -80,25 +77,6 @@ def read_data(
     return tokenizer, splits[0], splits[1]
 
 
-def encoded(
-    tokenizer: tokenizers.Tokenizer, texts: list[str], folder: pathlib.Path
-) -> list[np.ndarray]:
-    """The texts as tokens, kept in `folder` under a hash of tokenizer and texts."""
-    digest = hashlib.sha256(tokenizer.to_str().encode())
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    path = folder / f"tokens-{digest.hexdigest()[:16]}.npz"
-    if path.exists():
-        with np.load(path) as kept:
-            return np.split(kept["flat"], kept["ends"][:-1])
-    documents = list(train_bpe.encode(tokenizer, texts))
-    ends = np.cumsum([len(d) for d in documents])
-    other = path.with_suffix(f".{os.getpid()}.npz")
-    np.savez(other, flat=np.concatenate(documents), ends=ends)
-    other.replace(path)
-    return documents
-
-
 def stream(
     config: Any,
     tokenizer: tokenizers.Tokenizer,
@@ -110,7 +88,9 @@ def stream(
     def ids(text: str) -> tuple[int, ...]:
         return tuple(tokenizer.encode(text).ids)
 
-    corpus = text_corpus.Corpus(encoded(tokenizer, texts, folder), separator=0)
+    corpus = text_corpus.Corpus(
+        token_cache.encoded(tokenizer, texts, folder), separator=0
+    )
     how = copy_augmentation.Repeats(
         share=config.data.repeat_share,
         markers=tuple(ids(text) for text in config.data.markers),
@@ -141,8 +121,7 @@ def train(
     shape = model_config(config)
     t = config.train
     params = transformer.transformer(shape).init(jax.random.key(config.seed))
-    count = sum(int(np.size(x)) for x in jax.tree.leaves(params))
-    logging.info("%d parameters", count)
+    logging.info("%d parameters", scaffold.num_params(params))
     plan = sharding.on(config.get("mesh", ""), "train", config.get("rules", ""), shape)
     return fit.fit(
         params,
@@ -212,12 +191,12 @@ def run(config: Any, workdir: str | pathlib.Path) -> dict[str, Any]:
     tokenizer, texts, held_out = read_data(config, workdir)
     batches = stream(config, tokenizer, texts, workdir)
     result = train(config, workdir, batches)
-    folder = pathlib.Path(config.export or workdir / "export")
     shipped = rounded(config, sharding.fetch(result.params), tokenizer)
-    processes.written(lambda: models.save(shipped, folder), "export")
+    save = lambda folder: models.save(shipped, folder)
+    folder = scaffold.write_export(config, workdir, save)
     seen = sum(s.steps * s.batch * s.window for s in batches.stages)
     figures = {
-        "parameters": sum(x.size for x in jax.tree.leaves(result.params)),
+        "parameters": scaffold.num_params(result.params),
         "embedding": result.params["embedding"]["tokens"].size,
         "train_files": len(texts),
         "held_files": len(held_out),
@@ -228,10 +207,7 @@ def run(config: Any, workdir: str | pathlib.Path) -> dict[str, Any]:
         "hours": result.seconds / 3600,
         **measure(config, models.load(folder), tokenizer, held_out),
     }
-    text = model_cards.render(config, figures)
-    said = json.dumps(figures, indent=2) + "\n"
-    if processes.leads():
-        (workdir / "figures.json").write_text(said)
-        (folder / "README.md").write_text(text, encoding="utf-8")
-    processes.meet("figures")
+    scaffold.write_figures(workdir, figures)
+    text, card = model_cards.language_model(config, figures), folder / "README.md"
+    processes.written(lambda: card.write_text(text, encoding="utf-8"), "model card")
     return figures

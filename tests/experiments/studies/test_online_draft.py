@@ -12,7 +12,7 @@ from experiments.run_folder import RunFolder
 from experiments.studies import online_draft
 from models.errors import ConfigError
 from tests.training.runs import test_online_draft_run
-from tests.training.runs.test_draft_head_run import corpus, small, small_target  # noqa: F401
+from tests.training.small_trainings import corpus, small, small_target  # noqa: F401
 from training.data import documents
 
 

@@ -12,7 +12,7 @@ from experiments.run_folder import RunFolder
 from experiments.studies import pearl_overlap
 from models.errors import ConfigError
 from tests.decoding.drafters.test_pearl import near
-from tests.training.runs.test_draft_head_run import corpus, small, small_target  # noqa: F401
+from tests.training.small_trainings import corpus, small, small_target  # noqa: F401
 
 PROMPTS = [[1, 2], [3, 1, 2], [2]]
 

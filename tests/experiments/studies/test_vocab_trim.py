@@ -8,7 +8,7 @@ from experiments.reporting import report
 from experiments.run_folder import RunFolder
 from experiments.studies import vocab_trim
 from models.errors import ConfigError
-from tests.training.runs.test_draft_head_run import corpus, small, small_target  # noqa: F401
+from tests.training.small_trainings import corpus, small, small_target  # noqa: F401
 from training.runs import draft_model_run
 
 SIZES = (2, 4000)

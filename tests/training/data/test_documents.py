@@ -14,9 +14,9 @@ from models.errors import ConfigError, DataError
 from tests.training.data import test_conversations
 from tests.training.data.test_conversations import lm  # noqa: F401
 from tests.training.runs import test_draft_model_run
-from tests.training.runs.test_draft_head_run import corpus, recipe, small, small_target  # noqa: F401
+from tests.training.small_trainings import recipe, small_target
 from training import distill
-from training.data import conversations, documents, sources
+from training.data import conversations, documents, sources, text_corpus
 from training.loop import train_step
 from training.runs import draft_head_run, draft_model_run, exit_predictor_run, judge_run
 from training.teacher import outputs
@@ -103,7 +103,7 @@ def test_lines_are_held_out_by_themselves(tmp_path):
 
 
 @pytest.mark.long
-def test_heads_learn_answers_alone(small, tmp_path):  # noqa: F811
+def test_heads_learn_answers_alone(small, tmp_path):
     """The stage on text of the target's own; planted: the questions learned, too."""
     rng = np.random.default_rng(0)
 
@@ -145,7 +145,7 @@ def test_heads_learn_answers_alone(small, tmp_path):  # noqa: F811
     assert loss({**every, "tokens": other}) != loss(every)
 
 
-def test_a_vocabulary_of_what_is_learned(small, tmp_path):  # noqa: F811
+def test_a_vocabulary_of_what_is_learned(small, tmp_path):
     """EAGLE-3's draft vocabulary has the answers' tokens; others are commoner."""
     lines = [answer([7] * 30, [11, 12, 13], False) for _ in range(20)]
     lines = [{**line, "index": i} for i, line in enumerate(lines)]
@@ -209,7 +209,7 @@ def questions(path) -> dict[tuple, list]:
     return {tuple(row["tokens"][: row["prompt_tokens"]]): row for row in rows}
 
 
-def test_what_a_target_is_asked(small, tmp_path):  # noqa: F811
+def test_what_a_target_is_asked(small, tmp_path):
     """Questions whole, each once before any again; of raw text pieces of one size."""
     asked = set(questions(tmp_path / "a.jsonl"))
     found = read(small, tmp_path / "a.jsonl")
@@ -245,7 +245,7 @@ def test_what_a_target_is_asked(small, tmp_path):  # noqa: F811
         documents.prompts(small, raw, 1, 504, 8)
 
 
-def test_windows_carry_their_masks(small, tmp_path):  # noqa: F811
+def test_windows_carry_their_masks(small, tmp_path):
     questions(tmp_path / "a.jsonl")
     found = read(small, tmp_path / "a.jsonl")
     batches = documents.windows(found, 200, 16)
@@ -260,7 +260,7 @@ def test_windows_carry_their_masks(small, tmp_path):  # noqa: F811
 
 
 @pytest.mark.long
-def test_a_draft_learns_answers_to_questions(small, tmp_path):  # noqa: F811
+def test_a_draft_learns_answers_to_questions(small, tmp_path):
     """The target answers the questions, and pre-training reads answers alone."""
     asked = set(questions(tmp_path / "a.jsonl"))
     c = test_draft_model_run.recipe(fastdraft, str(tmp_path / "a.jsonl"))
@@ -271,9 +271,9 @@ def test_a_draft_learns_answers_to_questions(small, tmp_path):  # noqa: F811
     seen = []
 
     class Training(draft_model_run.Training):
-        def _fit(self, name, params, own, text, tokens, **more):
-            seen.append(text)
-            return super()._fit(name, params, own, text, tokens, **more)
+        def _fit(self, name, params, own, train, tokens, **more):
+            seen.append(text_corpus.Corpus(train.tokens, 0, train.masks))
+            return super()._fit(name, params, own, train, tokens, **more)
 
     own = Training(c, tmp_path / "run", small)
     written = draft_model_run.write(
@@ -296,7 +296,7 @@ def test_a_draft_learns_answers_to_questions(small, tmp_path):  # noqa: F811
     assert not (tmp_path / "few" / "pretraining").exists()
 
 
-def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):  # noqa: F811
+def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):
     """Exits are learned where something was said, mismatches sought after questions."""
     asked = set(questions(tmp_path / "a.jsonl"))
     seen = {}
@@ -328,7 +328,7 @@ def test_predictors_learn_of_answers(small, tmp_path, monkeypatch):  # noqa: F81
     assert {tuple(row) for row in seen["asked"]} <= asked
     c = judge.get_config()
     c.data.source = str(tmp_path / "a.jsonl")
-    monkeypatch.setattr(judge_run, "cases", caught("judged", 2))
+    monkeypatch.setattr(judge_run.judge, "cases", caught("judged", 2))
     with pytest.raises(InterruptedError):
         judge_run.run(c, tmp_path / "judge", small, small)
     assert {tuple(row) for row in seen["judged"]} <= asked

@@ -11,7 +11,7 @@ import pytest
 from models import transformer
 from models.heads import eagle as eagle_layer
 from tests.decoding.drafters import agreement
-from tests.training.runs import test_draft_head_run
+from tests.training import small_trainings
 from training.data import text_corpus
 from training.objectives.heads import eagle
 from training.objectives.predictors import specee
@@ -19,7 +19,6 @@ from training.runs import draft_head_run
 from training.teacher import outputs, sources
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-corpus, small = test_draft_head_run.corpus, test_draft_head_run.small  # fixtures
 
 KEY = jax.random.key(0)
 LENGTH, DEPTH, FIRST = 13, 3, 6
@@ -154,7 +153,7 @@ def test_a_recipe_keeps_documents_apart(small, corpus, tmp_path):
     """`config.data.segments` numbers the documents; without it nothing is said."""
     found = {}
     for segments in (False, True):
-        c = test_draft_head_run.recipe("eagle", corpus)
+        c = small_trainings.recipe("eagle", corpus)
         c.data.segments = segments
         stream = draft_head_run.Training(c, tmp_path, small).stream
         found[segments] = [stream.batch(i) for i in range(stream.steps)]

@@ -1,14 +1,11 @@
-"""`fit`: accumulation, clipping, averages, schedules, and what happens on failures."""
+"""`fit`: damaged checkpoints, bad steps, full disks, and settings."""
 
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
-import threading
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -22,153 +19,9 @@ from training.loop import (
     checkpoints,
     fit,
     metrics_writer,
-    optimizers,
-    preemption,
     step_health,
     train_step,
 )
-
-
-def quadratic() -> train_step.Objective:
-    """Mean over rows of (w x - y)^2 with a weight a row."""
-
-    def loss(params, batch, target_out):
-        error = (params["w"] * batch["x"] - batch["y"]).sum(1)
-        total = batch["weight"].sum()
-        return (batch["weight"] * error**2).sum() / total, {"error": error.mean()}
-
-    return train_step.Objective(loss, weight=lambda batch: batch["weight"].sum())
-
-
-def rows(seed: int, count: int = 8) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return {
-        "x": rng.normal(size=(count, 3)).astype(np.float32),
-        "y": rng.normal(size=(count, 3)).astype(np.float32),
-        "weight": rng.uniform(0.1, 3.0, count).astype(np.float32),
-    }
-
-
-def first_state(optimizer: optax.GradientTransformation, ema: bool = False):
-    params = {"w": jnp.asarray([0.3, -0.2, 0.9])}
-    average = params if ema else None
-    return train_step.TrainState(jnp.int32(0), params, optimizer.init(params), average)
-
-
-def weights_after(objective: train_step.Objective, rows_at_once: int) -> np.ndarray:
-    optimizer = optax.sgd(0.1)
-    step = jax.jit(train_step.make_step(objective, optimizer, rows_at_once))
-    state = first_state(optimizer)
-    for seed in range(5):
-        state, _ = step(state, rows(seed))
-    return np.asarray(state.params["w"])
-
-
-def test_accumulation_is_the_large_batch() -> None:
-    """To 2e-6: float32 sums of 8 rows of order 1 in another order, over 5 steps."""
-    whole = weights_after(quadratic(), 0)
-    for rows_at_once in (1, 2, 4):
-        parts = weights_after(quadratic(), rows_at_once)
-        np.testing.assert_allclose(parts, whole, atol=2e-6)
-    unweighted = quadratic()._replace(weight=lambda batch: 1.0)  # planted fault
-    assert np.abs(weights_after(unweighted, 2) - whole).max() > 1e-3
-
-
-def test_rows_at_once_must_divide_the_batch() -> None:
-    step = train_step.make_step(quadratic(), optax.sgd(0.1), 3)
-    with pytest.raises(ConfigError, match="rows_at_once=3"):
-        step(first_state(optax.sgd(0.1)), rows(0))
-
-
-def test_clip_and_average() -> None:
-    optimizer = optax.sgd(1.0)
-    step = train_step.make_step(quadratic(), optimizer, clip=0.01, ema=0.75)
-    before = first_state(optimizer, ema=True)
-    after, metrics = step(before, rows(0))
-    moved = after.params["w"] - before.params["w"]
-    assert metrics["grad_norm"] > 0.01
-    np.testing.assert_allclose(jnp.linalg.norm(moved), 0.01, rtol=1e-5)
-    wanted = 0.75 * before.params["w"] + 0.25 * after.params["w"]
-    np.testing.assert_allclose(after.ema["w"], wanted, rtol=1e-6)
-    assert np.abs(after.params["w"] - wanted).max() > 1e-4  # a copy would be caught
-
-
-def test_mixed_precision_keeps_small_updates() -> None:
-    """The loss sees rounded params, frozen ones too; what is learned is not rounded.
-
-    A step of 0.001 is a quarter of bfloat16's spacing below 1: ten of them in float32
-    are 0.01 to 2e-6 (ten roundings), in bfloat16 none at all, which is the fault.
-    """
-    seen = []
-
-    def loss(params, batch, frozen):
-        seen.append((params["w"].dtype, frozen["v"].dtype, frozen["n"].dtype))
-        return (params["w"] * frozen["v"] * batch["x"]).sum(), {}
-
-    def moved(dtype, compute_dtype):
-        params, optimizer = {"w": jnp.ones(3, dtype)}, optax.sgd(0.001)
-        frozen = {"v": jnp.ones(3), "n": jnp.arange(3)}
-        state = train_step.TrainState(
-            jnp.int32(0), params, optimizer.init(params), None
-        )
-        step = train_step.make_step(
-            train_step.Objective(loss),
-            optimizer,
-            1,
-            target=lambda frozen, batch: frozen,
-            compute_dtype=compute_dtype,
-        )
-        for _ in range(10):
-            state, metrics = jax.jit(step)(state, {"x": jnp.ones((2, 3))}, frozen)
-        assert metrics["grad_norm"].dtype == jnp.float32
-        assert state.params["w"].dtype == dtype
-        return np.asarray(1 - state.params["w"], np.float32)
-
-    np.testing.assert_allclose(moved(jnp.float32, "bfloat16"), 0.01, atol=2e-6)
-    kinds = {tuple(str(x) for x in found) for found in seen}
-    assert kinds == {("bfloat16", "bfloat16", "int32")}
-    assert not moved(jnp.bfloat16, "").any()  # planted: no float32 copy
-    with pytest.raises(ConfigError, match="compute_dtype='float8'"):
-        train_step.make_step(quadratic(), optax.sgd(0.1), compute_dtype="float8")
-
-
-def test_schedule_by_hand() -> None:
-    """Peak 8, warm-up 3, decay 4 of 12 steps; longer runs agree until the decay."""
-    schedule = optimizers.warmup_stable_decay(8.0, 12, 3, 4)
-    rates = [float(schedule(i)) for i in range(13)]
-    assert rates == [2.0, 4.0, 6.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 6.0, 4.0, 2.0, 0.0]
-    longer = optimizers.warmup_stable_decay(8.0, 20, 3, 4)
-    assert [float(longer(i)) for i in range(9)] == rates[:9]
-    with pytest.raises(ConfigError, match="exceed steps=6"):
-        optimizers.warmup_stable_decay(8.0, 6, 3, 4)
-
-
-def muon_moves(up: jax.Array) -> np.ndarray:
-    """The first update of a gate-up weight, without Muon's sqrt(fan-out / fan-in)."""
-    params = {"layer_0": {"up": up}, "embedding": {"tokens": jnp.ones((16, 8))}}
-    muon = optimizers.muon(optax.constant_schedule(1.0), optax.constant_schedule(0.1))
-    updates, _ = jax.jit(muon.update)(params, muon.init(params), params)
-    adam = np.asarray(updates["embedding"]["tokens"])
-    first = 0.9 * 0.1 / (1 - 0.9**2) + 1  # Nesterov, bias-corrected
-    np.testing.assert_allclose(adam, -0.1 * first, rtol=1e-3)
-    return np.asarray(updates["layer_0"]["up"]) / np.sqrt(3)
-
-
-def test_muon_orthogonalises_gate_and_up_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Singular values near 1 in both halves, though one gradient is 50 times larger."""
-    up = jax.random.normal(jax.random.key(0), (8, 2, 24))
-    up = up * jnp.asarray([1.0, 50.0])[:, None]
-
-    def least(moved: np.ndarray) -> float:
-        halves = [np.linalg.svd(moved[:, i], compute_uv=False) for i in range(2)]
-        return min(values.min() for values in halves)
-
-    assert least(muon_moves(up)) > 0.6
-    together = optimizers.Dims(reduction_axis=0, output_axis=(1, 2))  # planted fault
-    monkeypatch.setitem(optimizers.MATRICES, "up", together)
-    assert least(muon_moves(up)) < 0.6
 
 
 def spoil(workdir: pathlib.Path, step: int, how: str) -> None:
@@ -389,46 +242,6 @@ def test_altered_words_of_a_checkpoint(tmp_path: pathlib.Path) -> None:
 
 def _sealed(path: pathlib.Path) -> str:
     return json.loads(path.read_text())["seal"]
-
-
-def test_sigterm_is_noted_and_then_raised() -> None:
-    """In a loop it waits; elsewhere it ends the process with the code for again."""
-    with preemption.watch(), pytest.raises(preemption.Preempted) as caught:
-        with preemption.Notice() as notice:
-            assert not notice.reached(1)
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert notice.reached(1)
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-        except Exception as error:  # planted: whoever passes over a bad file
-            raise AssertionError("was taken for an error") from error
-    assert caught.value.code == preemption.REQUEUE == 75
-
-
-def test_a_signal_where_exceptions_are_ignored_is_not_lost():
-    """As in JAX's callback of the garbage collector; planted: a plain exception is."""
-
-    class Collected:
-        def __del__(self):
-            signal.raise_signal(signal.SIGTERM)
-            for _ in range(100):  # the handler runs in here
-                pass
-
-    with preemption.watch(), pytest.raises(preemption.Preempted):
-        del_me = Collected()
-        del del_me
-        threading.Event().wait(10)
-
-    def lost(number, frame):
-        raise KeyError("lost")
-
-    ignored = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "unraisablehook", ignored.append)
-        with preemption._handling(lost):
-            del_me = Collected()
-            del del_me
-    assert [type(found.exc_value) for found in ignored] == [KeyError]
 
 
 def test_unwritable_workdir(tmp_path: pathlib.Path) -> None:

@@ -22,7 +22,7 @@ from models.errors import ConfigError
 from models.heads.formats import native
 from models.predictors import acceptance_predictor, exit_predictor, judge_predictor
 from models.text import hf_tokenizer
-from tests.training.runs.test_draft_head_run import corpus, small, small_target  # noqa: F401
+from tests.training.small_trainings import small_target
 from training.runs import acceptance_run, draft_model_run, judge_run
 
 
@@ -49,7 +49,7 @@ def recipe(module, source):
     return c
 
 
-def test_a_draft_from_nothing(small, corpus, tmp_path):  # noqa: F811
+def test_a_draft_from_nothing(small, corpus, tmp_path):
     """Pre-trained, aligned, measured, exported; a second run repeats nothing.
 
     Both variants learn from one cache of the target's likeliest tokens.
@@ -75,7 +75,7 @@ def test_a_draft_from_nothing(small, corpus, tmp_path):  # noqa: F811
     assert before == after  # planted: an optimiser that holds the target, too
 
 
-def test_another_tokenizer_is_refused(small, corpus, tmp_path):  # noqa: F811
+def test_another_tokenizer_is_refused(small, corpus, tmp_path):
     c = recipe(direct_alignment, corpus)
     assert list(c.variants) == ["tvdpp", "kl", "tv", "ce"] or set(c.variants) == {
         "tvdpp",
@@ -107,13 +107,13 @@ def reordered(lm):
     )
 
 
-def test_a_draft_of_other_tokens_is_refused(small, corpus, tmp_path, monkeypatch):  # noqa: F811
+def test_a_draft_of_other_tokens_is_refused(small, corpus, tmp_path, monkeypatch):
     """Though there are as many, and before the target writes or runs."""
 
     def runs(*_, **__):
         raise AssertionError("the target ran")
 
-    for module in (draft_model_run, judge_run):
+    for module in (draft_model_run, judge_run.judge):
         monkeypatch.setattr(module.decoding, "generate", runs)
     monkeypatch.setattr(draft_model_run, "write", runs)
     c = recipe(direct_alignment, corpus)
@@ -147,7 +147,7 @@ def reported(c, place, found) -> str:
 
 
 @pytest.mark.long
-def test_an_acceptance_head(small, corpus, tmp_path, quick_bandwidth):  # noqa: F811
+def test_an_acceptance_head(small, corpus, tmp_path, quick_bandwidth):
     """Trained for a pair, calibrated, priced and exported."""
     c = shrink(specdec_pp.get_config(), corpus)
     c.evaluate.update(lengths=(1,), thresholds=(0.3, 0.9), most=2, costs=(0.1,))
@@ -204,8 +204,9 @@ def test_one_sorted_draft_serves_two_targets(
     sound = draft_models.Bench.compose
 
     def compose(self, case, lm=None):
-        arguments = case.method.drafter.arguments
-        seen.append((self.lm.config.n_layers, dict(arguments).get("threshold")))
+        drafter = case.method.drafter
+        arguments = dict(drafter.arguments) if drafter else {}
+        seen.append((self.lm.config.n_layers, arguments.get("threshold")))
         return sound(self, case, lm)
 
     monkeypatch.setattr(draft_models.Bench, "compose", compose)
@@ -227,21 +228,23 @@ def test_one_sorted_draft_serves_two_targets(
 
 
 @pytest.mark.long
-def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa: F811
+def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):
     """Labelled, fitted, decoded with beside the divergence rule, and exported.
 
     What a random target writes finds back to nothing: labels are by lot.
     """
     lot = np.random.default_rng(0)
-    by_lot = functools.partial(judge_run.cases, same=lambda a, b: lot.random() < 0.5)
-    monkeypatch.setattr(judge_run, "cases", by_lot)
-    sound, labels = judge_run.fit, []
+    by_lot = functools.partial(
+        judge_run.judge.cases, same=lambda a, b: lot.random() < 0.5
+    )
+    monkeypatch.setattr(judge_run.judge, "cases", by_lot)
+    sound, labels = judge_run.judge.fit, []
 
     def fit(given, good, *more):
         labels.append(good)
         return sound(given, good, *more)
 
-    monkeypatch.setattr(judge_run, "fit", fit)
+    monkeypatch.setattr(judge_run.judge, "fit", fit)
     c = judge.get_config()
     c.data.update(source=corpus, prompts=6, held=4, prompt_tokens=8, new_tokens=12)
     c.data.update(horizon=4, most=3, batch=4)
@@ -265,7 +268,7 @@ def test_a_judge(small, corpus, tmp_path, monkeypatch, quick_bandwidth):  # noqa
 
 
 @pytest.mark.long
-def test_exit_predictors(corpus, tmp_path, quick_bandwidth):  # noqa: F811
+def test_exit_predictors(corpus, tmp_path, quick_bandwidth):
     """Trained behind an EAGLE layer that is trained first; decoded and exported."""
     target = small_target(3)
     c = specee.get_config()

@@ -13,54 +13,24 @@ import numpy as np
 import optax
 import pytest
 
-from experiments.run_folder import RunFolder
-from experiments.trainings import cache_features
 from models.errors import ConfigError, DataError
 from models.heads import eagle3 as layer
 from tests.decoding.drafters import agreement
-from tests.training.runs import test_draft_head_run
+from tests.training.teacher.small_cache import (
+    AT_ONCE,
+    BATCH,
+    FLOAT,
+    STEPS,
+    WINDOW,
+    lesson,
+    stream,
+)
 from training import losses
 from training.data import text_corpus
 from training.loop import train_step
-from training.objectives.heads import eagle3, medusa
+from training.objectives.heads import eagle3
 from training.objectives.language_models import draft_model
-from training.runs import draft_head_run
 from training.teacher import feature_cache, outputs, sources
-
-corpus, small = test_draft_head_run.corpus, test_draft_head_run.small  # fixtures
-STEPS, BATCH, WINDOW, AT_ONCE = 4, 4, 12, 2
-FLOAT = sources.Settings(dtype="float32", shard_rows=3)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-    """For the fixtures of this module as for its tests: XLA's costly passes are left
-    out of both, since they round otherwise."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-def stream(seed: int = 0, epochs: int = 1, recut: bool = True) -> text_corpus.Stream:
-    """`STEPS` batches of three documents, or of one that is read several times."""
-    rng = np.random.default_rng(seed)
-    size = STEPS * BATCH * WINDOW // epochs - 8
-    count = 3 if epochs == 1 else 1
-    documents = [rng.integers(1, agreement.VOCAB, size) for _ in range(count)]
-    masks = [np.arange(len(d) + 1) % 5 > 0 for d in documents]
-    stages = (text_corpus.Stage(STEPS, BATCH, WINDOW),)
-    text = text_corpus.Corpus(documents, 0, masks)
-    return text_corpus.Stream(text, stages, seed, numbered=True, recut=recut)
-
-
-def lesson(folder, settings=FLOAT, text=None, lm=None, taps=None, **more):
-    lm = lm or agreement.target()
-    taps = layer.taps(lm.config) if taps is None else taps
-    rows = text_corpus.DataIterator(text or stream())
-    return sources.TeacherRequest(
-        lm, rows, taps, settings, folder, None, AT_ONCE, **more
-    )
 
 
 @pytest.fixture(scope="module")
@@ -238,15 +208,16 @@ def test_sigkill(built, tmp_path):
     code = f"""
 import os, signal, jax
 jax.config.update("jax_disable_most_optimizations", True)
-from tests.training.teacher import test_sources as t
-whole, calls = t.sources.FeatureWriter.read, []
+from tests.training.teacher.small_cache import lesson
+from training.teacher import sources
+whole, calls = sources.FeatureWriter.read, []
 def read(self, numbers):
     calls.append(numbers)
     if len(calls) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return whole(self, numbers)
-t.sources.FeatureWriter.read = read
-t.sources.build(t.lesson({str(tmp_path)!r}))
+sources.FeatureWriter.read = read
+sources.build(lesson({str(tmp_path)!r}))
 """
     ended = subprocess.run([sys.executable, "-c", code], check=False)
     assert ended.returncode == -signal.SIGKILL
@@ -281,43 +252,6 @@ def test_damaged_shards_are_found(built, tmp_path):
     assert (cut.read_bytes(), turned.read_bytes()) == good
     with pytest.raises(DataError, match="another text than window 0"):
         sources.open_cache(lesson(folder)).read(0, np.zeros(WINDOW + 1, np.int32))
-
-
-def test_the_size_is_said_first_and_refused(tmp_path, monkeypatch):
-    told = []
-    folder = tmp_path / "there"
-    cache = sources.build(lesson(folder, say=told.append))
-    written = sum(p.stat().st_size for p in folder.glob("*.array_record"))
-    assert written <= cache.bytes(range(cache.shards)) < 2 * written
-    assert "16 windows of 13 tokens, 389 bytes a token" in told[0]
-    assert feature_cache.gb(cache.bytes(range(cache.shards))) in told[0]
-    full = types.SimpleNamespace(free=1000)
-    monkeypatch.setattr(feature_cache.shutil, "disk_usage", lambda path: full)
-    sources.build(lesson(folder, say=told.append))  # nothing to write
-    for kind in ("offline", "hybrid"):
-        with pytest.raises(DataError, match=r"more, and its disk has 1 kB free: use"):
-            sources.source(kind, lesson(tmp_path / "none", say=told.append))
-    assert told[-1].startswith(str(tmp_path / "none"))
-    assert not (tmp_path / "none").exists()
-    sources.source("hybrid", lesson(tmp_path / "x", FLOAT._replace(keep="delete")))
-
-
-def test_bytes_a_token():
-    """The table of the docstring, at the width of Llama-3-8B."""
-    config = types.SimpleNamespace(vocab_size=128_256, d_model=4096, n_layers=32)
-
-    def size(taps, **settings):
-        chosen = sources.Settings(**settings)
-        kept = sources.layout(config, 2047, False, taps, chosen)
-        return kept.size / 2048 - 4
-
-    three = (2, 16, 29)
-    assert size(("norm",)) == 8192
-    assert size(three) == 32_768
-    assert size(three, dtype="float32") == 65_536
-    assert size(three, topk=64) == 25_096
-    assert size((), topk=64) == 520
-    assert size(tuple(range(32))) == 270_336
 
 
 def test_another_cache_is_refused(built, tmp_path):
@@ -355,24 +289,6 @@ def test_another_cache_is_refused(built, tmp_path):
     (folder / "manifest.json").unlink()
     with pytest.raises(DataError, match=r"has shards and no manifest\.json"):
         sources.open_cache(lesson(folder))
-
-
-def test_bad_settings(tmp_path):
-    for settings, match in (
-        (FLOAT._replace(dtype="float16"), "dtype='float16'"),
-        (FLOAT._replace(keep="all"), "keep='all'"),
-        (FLOAT._replace(topk=agreement.VOCAB), "topk=48"),
-        (FLOAT._replace(taps=("mid",)), r"taps names \['mid'\]"),
-        (FLOAT._replace(shard_rows=-1), "shard_rows=-1"),
-    ):
-        with pytest.raises(ConfigError, match=match):
-            sources.source("offline", lesson(tmp_path, settings))
-    with pytest.raises(ConfigError, match="teacher='disk'"):
-        sources.source("disk", lesson(tmp_path))
-    lm = agreement.target()
-    reads = medusa.objective(lm.model).taps
-    with pytest.raises(ConfigError, match="the head makes every logit"):
-        sources.source("offline", lesson(tmp_path, FLOAT._replace(topk=4), taps=reads))
 
 
 @pytest.mark.long
@@ -424,29 +340,6 @@ def test_the_likeliest_tokens_and_all_others(trainer, online, tmp_path):
     assert abs(float(value)) < 1e-5  # a draft that is its target
 
 
-def test_windows_shown_again_are_kept_once(tmp_path):
-    """Four epochs of a text: its windows are those of the first, in other orders."""
-    text = stream(epochs=4, recut=False)
-    count = text.distinct
-    assert count < STEPS * BATCH / 3
-    seen = [text.numbers(step) for step in range(STEPS)]
-    shown = [n for numbers in seen for n in numbers]
-    assert sorted(set(shown)) == list(range(count)) == shown[:count]
-    assert shown[count : 2 * count] != shown[:count]
-    for step, numbers in enumerate(seen):
-        batch, again = text.batch(step), text.windows(numbers)
-        np.testing.assert_array_equal(batch["tokens"], again["tokens"])
-        np.testing.assert_array_equal(batch["loss_mask"], again["loss_mask"])
-    cut = stream(epochs=4)
-    assert cut.distinct == STEPS * BATCH and cut.fingerprint != text.fingerprint
-    np.testing.assert_array_equal(
-        np.concatenate([text.batch(0)["tokens"], text.batch(1)["tokens"]])[:count],
-        np.concatenate([cut.batch(0)["tokens"], cut.batch(1)["tokens"]])[:count],
-    )
-    cache = sources.open_cache(lesson(tmp_path, text=text))
-    assert cache.rows == count
-
-
 def test_every_process_reads_its_rows(built):
     """Two shares of a batch side by side are the batch, in states as in tokens."""
     whole, _ = sources.source("offline", lesson(built))
@@ -465,30 +358,3 @@ def test_every_process_reads_its_rows(built):
     again.restore(whole.state())
     a, b = next(again), next(whole)
     assert all(np.array_equal(a[name], b[name]) for name in b)
-
-
-def curve(workdir) -> np.ndarray:
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return np.array([json.loads(line)["loss"] for line in lines])
-
-
-@pytest.mark.long
-def test_a_recipe_trains_from_a_cache(small, corpus, tmp_path, capsys):
-    """The stage makes what `heads.Training` reads; the losses are the online ones."""
-    c = test_draft_head_run.recipe("eagle3", corpus)
-    c.draft_vocab, c.objective.steps, c.train.evaluate_every = 64, 1, 0
-    online = tmp_path / "online"
-    draft_head_run.Training(c, online, small).fit()
-    assert not (online / "features").exists()
-    c.teacher, c.features.dtype, c.features.shard_rows = "offline", "float32", 5
-    cache_features.run(c, RunFolder(tmp_path), small)
-    assert "16 windows of 17 tokens" in capsys.readouterr().out
-    folder, told = tmp_path / "heads" / "eagle3-s0", []
-    times = {p.name: p.stat().st_mtime_ns for p in (folder / "features").iterdir()}
-    assert len(times) == 1 + 4
-    draft_head_run.Training(c, folder, small).fit(told.append)
-    assert "; 0 B to be written" in told[0]
-    for path in (folder / "features").iterdir():
-        assert path.stat().st_mtime_ns == times[path.name]
-    assert len(curve(online)) == 8
-    np.testing.assert_allclose(curve(folder), curve(online), rtol=1e-6)

@@ -18,7 +18,7 @@ from models.surgery import lora
 from tests.decoding.drafters import agreement
 from training.loop import train_step
 from training.objectives.heads import medusa, medusa2
-from training.runs import draft_head_run
+from training.runs import scaffold
 from training.teacher import outputs
 
 KEY = jax.random.key(0)
@@ -132,7 +132,7 @@ def test_the_changes_learn_at_a_quarter_of_the_rate():
     params = {"heads": {"head": jnp.ones((2, 3))}, "lora": {"a": jnp.ones((3, 2))}}
 
     def steps(train) -> dict[str, float]:
-        own = draft_head_run.optimizer(train, 400)
+        own = scaffold.optimizer(train, 400)
 
         @jax.jit
         def first(params):

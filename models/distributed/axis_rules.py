@@ -1,0 +1,86 @@
+"""Tables of what lies where: a param's logical axes, and the mesh axes of each."""
+
+from models.distributed import device_mesh
+from models.errors import ConfigError
+
+# Logical axis -> mesh axes. In training the width of weights is cut as well; decoding
+# would fetch it again for every few tokens, and takes `fsdp` for rows alone.
+DECODE: dict[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "sequence": (),
+    "heads": ("tensor",),
+    "kv_heads": ("tensor",),
+    "mlp": ("tensor",),
+    "vocab": ("tensor",),
+    "embed": (),
+    "layers": (),
+    "draft": ("tensor",),  # the inner width of draft heads; () keeps them whole
+}
+RULES = {"decode": DECODE, "train": {**DECODE, "embed": ("fsdp",)}}
+
+# The axes of a param by the last name of its path, for every number of dimensions that
+# it comes in. One dimension more is a stack of layers or of heads.
+PARAMS: dict[str, tuple[str, ...]] = {
+    "tokens": ("vocab embed",),
+    "head": ("vocab embed",),
+    "positions": ("- embed",),
+    "qkv": ("embed kv_heads - -",),
+    "qkv_bias": ("kv_heads - -",),
+    "out": ("heads embed",),
+    "up": ("embed mlp", "embed - mlp"),
+    "up_bias": ("mlp", "- mlp"),
+    "down": ("mlp embed",),
+    "skip": ("- embed draft",),
+    "mix": ("- embed draft", "- -"),
+    "fuse": ("- embed draft",),
+    "res": ("embed draft",),
+    "head_bias": ("vocab",),
+}
+# Params of draft heads that lie whole on every device: norms, biases, and matrices that
+# are small beside the rows of a vocabulary.
+WHOLE = frozenset(
+    {
+        *("norm", "input_norm", "final_norm", "head_norm"),
+        *("embedding_norm", "feature_norm"),
+        *("bias", "mix_bias", "skip_bias", "first_bias", "other_bias"),
+        *("key", "key_bias", "query", "query_bias", "value", "value_bias"),
+        *("first", "other", "input", "state", "gate", "transfer", "prompts"),
+        *("a", "b"),  # LoRA's
+    }
+)
+
+
+def param_name(path: tuple) -> str:
+    """Return the last name of a path in a tree."""
+    last = path[-1] if path else ""
+    return str(getattr(last, "key", getattr(last, "name", "")))
+
+
+def param_axes(name: str, dims: int) -> str:
+    """The axes of a param; "" where it lies whole on every device.
+
+    A name that is neither in `PARAMS` nor in `WHOLE` lies whole as well; for draft
+    heads a test demands that every name is in one of them.
+    """
+    for axes in PARAMS.get(name, ()):
+        if len(axes.split()) == dims:
+            return axes
+    for axes in PARAMS.get(name, ()):
+        if len(axes.split()) == dims - 1:
+            return f"layers {axes}"
+    return ""
+
+
+def replaced(rules: str) -> dict[str, tuple[str, ...]]:
+    """Read the lines of the table that a text like "vocab=,batch=data+fsdp" names."""
+    found, known = {}, device_mesh.MESH_AXES
+    for item in filter(None, rules.replace(" ", "").split(",")):
+        name, sep, value = item.partition("=")
+        axes = tuple(filter(None, value.split("+")))
+        if not sep or name not in DECODE or not set(axes) <= set(known):
+            raise ConfigError(
+                f"rules={rules!r}: write axis=mesh axes, as in 'vocab=,batch=data+fsdp'"
+                f"; the axes are {sorted(DECODE)}, those of a mesh {known}"
+            )
+        found[name] = axes
+    return found

@@ -1,0 +1,74 @@
+"""Meshes of devices: their axes, their sizes as text, and presets by a model's size."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
+
+from models.errors import ConfigError
+
+MESH_AXES = ("data", "fsdp", "tensor")
+AUTO = "auto"
+
+# Chips that share one copy of the weights in decoding, by parameters: two bytes each
+# leave half of a 16 GiB chip to caches and activations.
+SIZES = ((3e9, 1), (6e9, 2), (12e9, 4), (24e9, 8), (math.inf, 16))
+
+
+def from_text(text: str, kind: str, config: Any) -> Mesh | None:
+    """Return the mesh of sizes as text, or of "auto"; None on a single device."""
+    if text and text != AUTO:
+        return mesh_of(parse(text))
+    if jax.device_count() == 1 or not text:
+        return None
+    sizes = preset(kind, weights(config), config.n_kv_heads, jax.device_count())
+    return mesh_of(sizes)
+
+
+def weights(config: Any) -> int:
+    """About how many params a transformer of this config has."""
+    c = config
+    heads = (c.n_heads + 2 * c.n_kv_heads + c.n_heads) * c.head_dim
+    layer = c.d_model * (heads + (3 if c.gated else 2) * c.d_ff)
+    return c.n_layers * layer + (1 if c.tied else 2) * c.vocab_size * c.d_model
+
+
+def mesh_of(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
+    """A mesh of these sizes (1 where absent); one size may be -1: what is left."""
+    devices = list(jax.devices() if devices is None else devices)
+    unknown = set(sizes) - set(MESH_AXES)
+    shape = [int(sizes.get(axis, 1)) for axis in MESH_AXES]
+    rest = math.prod(n for n in shape if n > 0)
+    if -1 in shape and len(devices) % rest == 0:
+        shape[shape.index(-1)] = len(devices) // rest
+    if unknown or min(shape) < 1 or math.prod(shape) != len(devices):
+        raise ConfigError(
+            f"mesh={dict(sizes)} on {len(devices)} devices: give sizes of {MESH_AXES} "
+            f"whose product is {len(devices)}; one may be -1"
+        )
+    auto = (AxisType.Auto,) * 3
+    make = mesh_utils.create_device_mesh
+    grid = make(shape, devices, allow_split_physical_axes=True)
+    return Mesh(grid, MESH_AXES, axis_types=auto)
+
+
+def parse(text: str) -> dict[str, int]:
+    """`"data=2,tensor=8"` as sizes."""
+    try:
+        pairs = [item.split("=") for item in filter(None, text.split(","))]
+        return {name.strip(): int(size) for name, size in pairs}
+    except ValueError:
+        raise ConfigError(
+            f"mesh={text!r}: write sizes of {MESH_AXES}, as in 'data=2,tensor=8'"
+        ) from None
+
+
+def preset(kind: str, parameters: float, groups: int, devices: int) -> dict[str, int]:
+    """The mesh for a model of this size: `tensor` by memory, at most its KV heads."""
+    wanted = next(ways for most, ways in SIZES if parameters <= most)
+    tensor = math.gcd(math.gcd(wanted, groups), devices)
+    rest = "fsdp" if kind == "train" else "data"
+    return {rest: devices // tensor, "tensor": tensor}

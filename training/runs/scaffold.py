@@ -1,0 +1,116 @@
+"""What the runs share: a config's target, documents, batches, schedule and files."""
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+import models
+from models.distributed import processes
+from models.errors import ConfigError
+from training.data import documents, text_corpus
+from training.loop import fit, optimizers
+
+
+def target(config: Any, lm: Any = None) -> Any:
+    """Return `lm`, or load `config.model` onto the config's mesh.
+
+    Raises ConfigError where it has no tokenizer, or no EOS to separate documents.
+    """
+    if lm is None:
+        mesh, rules = config.get("mesh"), config.get("rules", "")
+        lm = models.load(config.model, mesh=mesh, rules=rules)
+    if lm.tokenizer is None or not lm.config.eos:
+        raise ConfigError(
+            f"config.model={config.model!r} needs a tokenizer.json and an EOS"
+        )
+    return lm
+
+
+def data_folder(config: Any, workdir: pathlib.Path) -> pathlib.Path:
+    """Return where TFDS keeps the config's data."""
+    return pathlib.Path(config.data.directory or workdir / "data")
+
+
+def both_splits(
+    config: Any, lm: Any, workdir: pathlib.Path
+) -> tuple[documents.Documents, documents.Documents]:
+    """Make `workdir`, and read the documents to learn from and the held-out ones."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    return documents.both(lm, config.data, data_folder(config, workdir), workdir)
+
+
+def held_out_prompts(
+    config: Any, lm: Any, held: documents.Documents
+) -> list[list[int]]:
+    """Return beginnings of held-out documents, as `config.evaluate` sizes them."""
+    c = config.evaluate
+    sizes = (c.prompts, c.prompt_tokens, c.new_tokens)
+    return documents.prompts(lm, held, *sizes)
+
+
+def num_steps(data: Any, tokens: int) -> int:
+    """Count the batches of `config.data` that hold so many tokens."""
+    return -(-tokens // (data.batch * data.window))
+
+
+def stream(
+    config: Any, lm: Any, train: documents.Documents, tokens: int
+) -> text_corpus.Stream:
+    """Cut so many tokens of the documents into numbered windows."""
+    c = config.data
+    return text_corpus.Stream(
+        text_corpus.Corpus(train.tokens, lm.config.eos[0], train.masks),
+        (text_corpus.Stage(num_steps(c, tokens), c.batch, c.window),),
+        config.seed,
+        segments=c.get("segments", False),
+        numbered=True,
+        recut=c.get("recut", True),
+    )
+
+
+def optimizer(train: Any, steps: int, peak: float | None = None) -> Any:
+    """Make AdamW, its rate warming up to `peak` (else `train.rate`), flat, decaying.
+
+    `train.factors` multiply the rate of the parts of the params that they name.
+    """
+    rate = train.rate if peak is None else peak
+    warmup, decay = min(train.warmup, steps // 4), steps // 4
+
+    def make(factor: float) -> Any:
+        schedule = optimizers.warmup_stable_decay(factor * rate, steps, warmup, decay)
+        return optimizers.adamw(schedule, weight_decay=train.weight_decay)
+
+    factors = dict(train.get("factors", {}))
+    return optimizers.by_part(make, factors) if factors else make(1.0)
+
+
+def num_params(params: Any) -> int:
+    """Count the numbers in a tree of arrays."""
+    return int(sum(x.size for x in jax.tree.leaves(params)))
+
+
+def effort(config: Any, result: fit.Result) -> dict[str, Any]:
+    """Return the figures of a fit's length."""
+    return {
+        "steps": result.step,
+        "seen_tokens": result.step * config.data.batch * config.data.window,
+        "seconds": result.seconds,
+    }
+
+
+def write_export(
+    config: Any, workdir: pathlib.Path, save: Callable[[pathlib.Path], object]
+) -> pathlib.Path:
+    """Let process 0 save to `config.export`, by default `workdir/export`."""
+    folder = pathlib.Path(config.export or workdir / "export")
+    processes.written(lambda: save(folder), "export")
+    return folder
+
+
+def write_figures(workdir: pathlib.Path, figures: dict[str, Any]) -> None:
+    """Let process 0 write `workdir/figures.json`."""
+    text = json.dumps(figures, indent=2) + "\n"
+    processes.written(lambda: (workdir / "figures.json").write_text(text), "figures")
