@@ -78,31 +78,37 @@ def walks(spec: Spec, transform: base.LogitsTransform) -> None:
 def nodes_hold_replayed_states(
     spec: Spec, transform: base.LogitsTransform, node_states=tree.node_states
 ) -> None:
-    """The state at a tree's node is that after its path, bit for bit.
+    """The state at a tree's node is that after its path, bit for bit, in either row.
 
     `node_states` may be replaced, to plant a fault.
     """
-    rng, size = np.random.default_rng(2), len(PARENTS)
-    tokens = jnp.asarray(rng.integers(0, kit.EOS, (1, size)), jnp.int32)
-    logits, aux = inputs(transform, 3, 1, size)
+    rng, size, starts = np.random.default_rng(2), len(PARENTS), (0, 1)
+    tokens = jnp.asarray(rng.integers(0, kit.EOS, (2, size)), jnp.int32)
+    logits, aux = inputs(transform, 3, 2, size)
     nodes = base.TokenTree(
         tokens,
-        jnp.asarray(PARENTS, jnp.int32)[None],
-        jnp.full((1, size), base.CANDIDATE),
+        jnp.broadcast_to(jnp.asarray(PARENTS, jnp.int32), tokens.shape),
+        jnp.full(tokens.shape, base.CANDIDATE),
         depth=size - 1,
     )
-    start = begin(transform)
-    rows = base.State(jax.tree.map(lambda x: x[None], start.row), start.shared)
+    single = [begin(transform, seed) for seed in starts]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *[state.row for state in single])
+    rows = base.State(stacked, single[0].shared)
     states = jax.jit(lambda *a: node_states(transform, *a))(rows, nodes, logits, aux)
     if transform.advance is None:
         return
     step = jax.jit(transform.advance)
-    at = {0: start}
-    for node, parent in enumerate(PARENTS[1:], 1):
-        streams = {name: x[0, parent] for name, x in aux.items()}
-        at[node] = step(at[parent], tokens[0, node], logits[0, parent], streams)
-        row = jax.tree.map(lambda x, node=node: x[0, node], states.row)
-        require(kit.same(row, at[node].row), spec, f"node {node} has another state")
+    for row, start in enumerate(single):
+        at = {0: start}
+        for node, parent in enumerate(PARENTS[1:], 1):
+            streams = {name: x[row, parent] for name, x in aux.items()}
+            given = (tokens[row, node], logits[row, parent], streams)
+            at[node] = step(at[parent], *given)
+            found = jax.tree.map(lambda x, at=(row, node): x[at], states.row)
+            same = kit.same(found, at[node].row)
+            require(same, spec, f"node {node} has another state")
+            still = kit.same(at[node].shared, start.shared)
+            require(still, spec, "advance changes what rows share")
 
 
 def program(transform: base.LogitsTransform) -> tuple[str, list]:

@@ -86,6 +86,24 @@ def test_fault_states_along_a_chain():
         transforms.nodes_hold_replayed_states(PENALTY, part(PENALTY), along)
 
 
+def test_fault_memory_in_the_shared_part():
+    sound = part(PENALTY)
+
+    def init(tokens, length):
+        return base.State((), sound.init(tokens, length).row)
+
+    def advance(state, token, logits, aux):
+        moved = sound.advance(base.State(state.shared), token, logits, aux)
+        return base.State((), moved.row)
+
+    def apply(state, logits, aux):
+        return sound.apply(base.State(state.shared), logits, aux)
+
+    wrong = base.LogitsTransform(init, apply, advance)
+    with pytest.raises((AssertionError, ValueError), match=r"share|out_axes"):
+        transforms.nodes_hold_replayed_states(PENALTY, wrong)
+
+
 def test_fault_a_number_that_shapes_the_program(monkeypatch):
     """Planted: `p` is a constant of the program, and the card lists it as data."""
     module = Spec("transforms/top_p").module

@@ -30,17 +30,6 @@ def test_a_prefix_in_the_prompt_counts_and_padding_does_not():
         np.testing.assert_array_equal(np.flatnonzero(np.isneginf(out)), banned)
 
 
-@pytest.mark.parametrize("bans", [[(1, 2)], [0, (1, 2, 3), (2, 2), (4, 0)]])
-def test_state_at_a_node_is_the_replayed_state(tree_equals_replay, bans):
-    assert tree_equals_replay(ban_tokens.transform(bans, 5), 5)
-
-
-def test_replay_check_catches_states_along_a_chain(tree_equals_replay, along_a_chain):
-    assert not tree_equals_replay(
-        ban_tokens.transform([(1, 2, 3)], 5), 5, along_a_chain
-    )
-
-
 def test_single_bans_need_no_memory():
     assert ban_tokens.transform([3, 4], 12).advance is None
 

@@ -44,16 +44,6 @@ def test_a_second_time_counts():
     assert found == [-1.0, -0.5]
 
 
-def test_sweep_is_one_program(one_program):
-    assert one_program(
-        lambda p: frequency_penalty.transform(p, vocab_size=31), (0.0, 0.5, -1.0)
-    )
-
-
-def test_state_at_a_node_is_the_replayed_state(tree_equals_replay):
-    assert tree_equals_replay(frequency_penalty.transform(0.6, 9), 9)
-
-
 @pytest.mark.parametrize("penalty", [float("nan"), float("inf"), 1e9])
 def test_refuses(penalty):
     with pytest.raises(MethodError, match="usual values"):

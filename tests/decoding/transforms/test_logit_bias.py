@@ -18,10 +18,6 @@ def test_parity_catches_a_shifted_id(parity):
         parity("logit_bias/", logit_bias.transform({5: 2.5, 90: -7.0}, 101))
 
 
-def test_sweep_is_one_program(one_program):
-    assert one_program(lambda b: logit_bias.transform({3: b}, 31), (0.0, 1.0, -2.0))
-
-
 def test_no_bias_is_the_identity():
     made = logit_bias.transform({}, 5)
     state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))

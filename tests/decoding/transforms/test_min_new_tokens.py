@@ -18,14 +18,6 @@ def test_parity_catches_an_off_by_one(parity):
         parity("min_new_tokens/6", min_new_tokens.transform(5, (2, 17)))
 
 
-def test_sweep_is_one_program(one_program):
-    assert one_program(lambda n: min_new_tokens.transform(n, (2,)), (0, 1, 2))
-
-
-def test_state_at_a_node_is_the_replayed_state(tree_equals_replay):
-    assert tree_equals_replay(min_new_tokens.transform(3, (2, 4)), 9)
-
-
 def test_a_finished_constraint_may_end():
     made = min_new_tokens.transform(3, (1,))
     state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))

@@ -24,10 +24,6 @@ def test_parity_catches_a_fraction_of_the_whole(parity):
         parity("min_p/0.3", good._replace(apply=absolute))
 
 
-def test_sweep_is_one_program(one_program):
-    assert one_program(min_p.transform, (0.0, 0.1, 0.5, 1.0))
-
-
 def test_by_hand():
     made = min_p.transform(0.4)
     state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))

@@ -35,16 +35,6 @@ def test_equals_the_definition(run, golden):
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
-def test_sweep_is_one_program(one_program):
-    assert one_program(
-        lambda p: presence_penalty.transform(p, vocab_size=31), (0.0, 0.5, -1.0)
-    )
-
-
-def test_state_at_a_node_is_the_replayed_state(tree_equals_replay):
-    assert tree_equals_replay(presence_penalty.transform(0.6, 45), 45)
-
-
 @pytest.mark.parametrize("penalty", [float("nan"), float("inf"), -1e9])
 def test_refuses(penalty):
     with pytest.raises(MethodError, match="usual values"):

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base
 from decoding.transforms import presence_penalty, repetition_penalty
 from models.errors import MethodError
 
@@ -22,38 +21,6 @@ def test_parity_catches_a_penalty_blind_to_the_prompt(parity):
     blind = presence_penalty.transform(1.3, 101)
     with pytest.raises(AssertionError):
         parity("repetition_penalty/1.3", make(1.3)._replace(init=blind.init))
-
-
-def test_sweep_is_one_program(one_program):
-    assert one_program(
-        lambda p: repetition_penalty.transform(p, vocab_size=31), (1.0, 1.2, 2.0)
-    )
-
-
-@pytest.mark.parametrize("vocab", [31, 64])
-def test_state_at_a_node_is_the_replayed_state(tree_equals_replay, vocab):
-    assert tree_equals_replay(repetition_penalty.transform(1.5, vocab), vocab)
-
-
-def test_replay_check_catches_states_along_a_chain(tree_equals_replay, along_a_chain):
-    assert not tree_equals_replay(make(1.5), 101, along_a_chain)
-
-
-def test_replay_check_catches_memory_in_the_shared_part(tree_equals_replay):
-    good = make(1.5)
-
-    def init(tokens, length):
-        return base.State((), good.init(tokens[:0], jnp.int32(0)).row)
-
-    def advance(state, token, logits, aux):
-        moved = good.advance(base.State(state.shared), token, logits, aux)
-        return base.State((), moved.row)
-
-    def apply(state, logits, aux):
-        return good.apply(base.State(state.shared), logits, aux)
-
-    with pytest.raises(ValueError, match="out_axes"):
-        tree_equals_replay(base.LogitsTransform(init, apply, advance), 101)
 
 
 def test_by_hand():

@@ -13,18 +13,6 @@ def test_equals_hf(parity, value):
     parity(f"temperature/{value}", temperature.transform(value))
 
 
-def test_sweep_is_one_program(one_program):
-    assert one_program(temperature.transform, (0.5, 1.0, 2.0))
-
-
-def test_sweep_check_catches_a_knob_in_a_closure(one_program):
-    def broken(value):
-        good = temperature.transform(value)
-        return good._replace(apply=lambda state, logits, aux: logits / value)
-
-    assert not one_program(broken, (0.5, 1.0, 2.0))
-
-
 def test_lowest_temperature_stays_finite():
     made = temperature.transform(1e-6)
     state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))

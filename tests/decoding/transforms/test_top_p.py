@@ -25,10 +25,6 @@ def test_parity_catches_a_nucleus_short_of_its_last_token(parity, golden):
         parity("top_p/0.9", good._replace(apply=short))
 
 
-def test_sweep_is_one_program(one_program):
-    assert one_program(top_p.transform, (0.3, 0.7, 0.95, 1.0))
-
-
 def _kept(p, probabilities):
     made = top_p.transform(p)
     state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))

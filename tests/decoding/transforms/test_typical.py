@@ -18,10 +18,6 @@ def test_parity_catches_the_nucleus(parity):
         parity("typical/0.5", top_p.transform(0.5))
 
 
-def test_sweep_is_one_program(one_program):
-    assert one_program(typical.transform, (0.2, 0.6, 1.0))
-
-
 def test_by_hand():
     # H = 1.2130 nats; the surprises are 0.693, 1.386, 2.079, 2.079, so that the second
     # token is nearest to H, the first next: the best token goes when tau <= 0.25.
