@@ -43,14 +43,7 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def pytest_collection_modifyitems(config, items):
-    """Keep the tests of a file in one worker, and leave long ones out.
-
-    Tests of a file share programs (user time of four files: 116 s apart, 107 s
-    together). Long tests run where `-m` names them, also of `-m kernels`.
-    """
-    for item in items:
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    """Leave long tests out, also of `-m kernels`, unless `-m` names them."""
     if "long" in config.option.markexpr:
         return
     long = [item for item in items if item.get_closest_marker("long")]
@@ -104,8 +97,10 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def group(item) -> str:
-    return item.get_closest_marker("xdist_group").args[0]
+def group(item) -> tuple:
+    """What tests have in common that share programs: their file, and their method."""
+    chosen = getattr(item, "callspec", None)
+    return item.path, chosen and chosen.params.get("method")
 
 
 @pytest.hookimpl(wrapper=True)

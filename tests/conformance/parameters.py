@@ -23,14 +23,8 @@ RARE = (
 
 
 def each(cases: dict[str, Method]) -> list:
-    """The cases as parameters of a test; one worker runs all that are of one case."""
+    """The cases as parameters of a test."""
     return [
-        pytest.param(
-            method,
-            id=name,
-            marks=(pytest.mark.xdist_group(name), pytest.mark.long)
-            if name in RARE
-            else pytest.mark.xdist_group(name),
-        )
+        pytest.param(method, id=name, marks=[pytest.mark.long] * (name in RARE))
         for name, method in cases.items()
     ]

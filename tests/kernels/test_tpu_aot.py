@@ -18,7 +18,7 @@ from models import base, transformer
 from models.cache_layouts import kv_cache, paged, quantized, shared_prefix
 from tests.kernels.test_traffic import GRID, abstract
 
-pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
+pytestmark = pytest.mark.tpu_aot
 
 # A call of every kind, on one chip or another; the loops below have the rest.
 CODES = {"cache_dtype": jnp.dtype(jnp.uint8), "scaled": True}

@@ -12,7 +12,7 @@ from kernels import aot, block_traffic
 from kernels.verify import tiling
 from tests.kernels.test_verify import SHAPES
 
-pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
+pytestmark = pytest.mark.tpu_aot
 
 OPERATIONS = ("verify", "residual", "thresholds")
 GRID = [

@@ -20,7 +20,7 @@ from experiments.recipes import settings
 from kernels import block_traffic, hlo
 from models.distributed import device_mesh, sharding
 
-pytestmark = [pytest.mark.tpu_aot, pytest.mark.xdist_group("tpu_aot")]
+pytestmark = pytest.mark.tpu_aot
 
 PODS = pathlib.Path(__file__).parent.parent.parent / "configs" / "pods"
 SLICES = {"8b": "v5e:4x4", "70b": "v5p:2x4x4", "1b": "v5e:16x16"}
