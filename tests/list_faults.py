@@ -25,7 +25,8 @@ class Fault(NamedTuple):
 def faults(path: pathlib.Path) -> Iterator[Fault]:
     """Yield the planted faults of a test file, in its order."""
     source = path.read_text()
-    module, file = ast.parse(source), path.relative_to(HERE.parent).as_posix()
+    module, lines = ast.parse(source), source.splitlines()
+    file = path.relative_to(HERE.parent).as_posix()
     listed = {
         element.id
         for node in module.body
@@ -38,7 +39,7 @@ def faults(path: pathlib.Path) -> Iterator[Fault]:
     for node in module.body:
         if not isinstance(node, ast.FunctionDef):
             continue
-        body = ast.get_source_segment(source, node) or ""
+        body = "\n".join(lines[node.lineno - 1 : node.end_lineno])  # with its comments
         planted = re.search(r"(?i)\bplanted\b:?\s*(.*)", body)
         named = node.name.startswith("test_fault_") or node.name in listed
         if named or (planted and node.name.startswith("test_")):

@@ -9,7 +9,7 @@ children of a node at depth i, whose path bears the drafts x_{t+2} .. x_{t+1+i},
 
 g = h, or in Hydra++ the output of the prefix layer over the h of all committed tokens,
 which has a cache of its own. g and that cache are what is kept; the heads are
-`models/heads/hydra.py`. Params with a `prefix` are Hydra++'s.
+`models/heads/hydra.py`. Heads whose config has a `prefix` are Hydra++'s.
 
 Deviations from the paper: none in the law. Every node that is run is embedded, not only
 those that the code's order takes to have children. A text whose prompt is one token
@@ -46,7 +46,7 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Draf
     """
     hydra.check(heads, model.config)
     draft_head.check_depth("Hydra", topology, hydra.count(heads))
-    prefix = "prefix" in heads
+    prefix = hydra.config_of(heads).prefix
 
     def init(ctx: base.Context) -> tuple:
         batch, size = ctx.tokens.shape

@@ -12,12 +12,29 @@ it: f^ takes the place of the *normed* feature. fc → `fuse` [2, D, D], the emb
 half first, and `bias` [D]; the target's embedding and head stay frozen.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models.heads.modules import decoder_layer
+from models.heads.modules import decoder_layer, head_config
 from models.heads.modules.decoder_layer import Params
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+    bias: bool = True  # of fc
+
+
+def by_keys(params: Params) -> HeadConfig:
+    """The form of params that carry no config."""
+    return HeadConfig("bias" in params)
+
+
+def config_of(params: Params) -> HeadConfig:
+    return head_config.of(params, by_keys)
 
 
 def init(key: Array, config, bias: bool = True) -> Params:
@@ -28,6 +45,7 @@ def init(key: Array, config, bias: bool = True) -> Params:
     params: Params = {
         "fuse": decoder_layer.normal(keys[0], (2, dim, dim), 2 * dim),
         "layer": decoder_layer.init_layer(keys[1], c),
+        head_config.CONFIG: HeadConfig(bias),
     }
     if bias:
         params["bias"] = jnp.zeros(dim)
@@ -35,9 +53,9 @@ def init(key: Array, config, bias: bool = True) -> Params:
 
 
 def fuse(params: Params, embedded: Array, feature: Array) -> Array:
-    """fc [e ; f], [..., D]."""
+    """fc [e ; f], [..., D]; the config may be of a head that has EAGLE's fc."""
     u = embedded @ params["fuse"][0] + feature @ params["fuse"][1]
-    return u + params["bias"] if "bias" in params else u
+    return u + params["bias"] if config_of(params).bias else u
 
 
 def sequence(

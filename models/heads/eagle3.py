@@ -13,12 +13,13 @@ fc → `fuse` [3, D, D]; norm_e, norm_g → `embedding_norm`, `feature_norm`; W 
 [V', D]; the draft vocabulary is `kept` int32[V'], rising, absent where it is the
 target's. `kept` is no weight.
 
-Later heads (vLLM's speculators) norm elsewhere too. What their params are called says
-so: `fuse_norm` norms l, m and h before fc, each by its own row [3, D] or as one vector
-[3 D]; `residual_norm` in place of `feature_norm`: r = norm_g(g); `output_norm` in place
+Later heads (vLLM's speculators) norm elsewhere too, as their config says: `fuse_norm`
+norms l, m and h before fc, each by its own row [3, D] or as one vector [3 D];
+`residual_norm` stands in place of `feature_norm`: r = norm_g(g); `output_norm` in place
 of `norm`: the next step is given norm(a).
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,8 +29,33 @@ import numpy as np
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads.modules import decoder_layer
+from models.heads.modules import decoder_layer, head_config
 from models.heads.modules.decoder_layer import Params
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+    draft_vocabulary: bool = False  # whether there is `kept`
+    fuse_norm: str = ""  # none, "rows" (one a state) or "whole"
+    residual_norm: bool = False
+    output_norm: bool = False
+
+
+def by_keys(params: Params) -> HeadConfig:
+    """The form of params that carry no config."""
+    return HeadConfig(
+        draft_vocabulary="kept" in params,
+        fuse_norm={1: "whole", 2: "rows"}[params["fuse_norm"].ndim]
+        if "fuse_norm" in params
+        else "",
+        residual_norm="residual_norm" in params,
+        output_norm="output_norm" in params,
+    )
+
+
+def config_of(params: Params) -> HeadConfig:
+    return head_config.of(params, by_keys)
 
 
 def taps(config: Any, own: Sequence[int] = ()) -> tuple[int, int, int]:
@@ -62,6 +88,7 @@ def init(key: Array, config, output: Array, kept: np.ndarray | None = None) -> P
         "layer": decoder_layer.init_layer(keys[1], c, 2 * dim),
         "norm": jnp.ones(dim),
         "head": rows.astype(jnp.float32),
+        head_config.CONFIG: HeadConfig(draft_vocabulary=kept is not None),
     }
     if kept is not None:
         params["kept"] = jnp.asarray(kept, jnp.int32)
@@ -71,7 +98,7 @@ def init(key: Array, config, output: Array, kept: np.ndarray | None = None) -> P
 def features(params: Params, hidden: Array, eps: float) -> Array:
     """g [..., D] of the three states [..., 3, D]."""
     flat = hidden.reshape(*hidden.shape[:-2], -1)
-    if "fuse_norm" in params:
+    if config_of(params).fuse_norm:
         scale = params["fuse_norm"]
         parts = flat.reshape(*flat.shape[:-1], *scale.shape)
         flat = decoder_layer.rms(parts, scale, eps).reshape(flat.shape)
@@ -81,7 +108,7 @@ def features(params: Params, hidden: Array, eps: float) -> Array:
 def inputs(params: Params, embedded: Array, g: Array, eps: float) -> tuple:
     """c [..., 2 D] and r [..., D]."""
     e = decoder_layer.rms(embedded, params["embedding_norm"], eps)
-    if "residual_norm" in params:
+    if config_of(params).residual_norm:
         r = normed = decoder_layer.rms(g, params["residual_norm"], eps)
     else:
         r, normed = g, decoder_layer.rms(g, params["feature_norm"], eps)
@@ -92,20 +119,21 @@ def handed(params: Params, a: Array, eps: float) -> Array:
     """What the head and the next step are given of the layer's outputs [..., D]."""
     return (
         decoder_layer.rms(a, params["output_norm"], eps)
-        if "output_norm" in params
+        if config_of(params).output_norm
         else a
     )
 
 
 def logits(params: Params, a: Array, eps: float) -> Array:
     """float32[..., V'] over the draft vocabulary, of what is `handed` on."""
-    x = a if "output_norm" in params else decoder_layer.rms(a, params["norm"], eps)
+    done = config_of(params).output_norm
+    x = a if done else decoder_layer.rms(a, params["norm"], eps)
     return (x @ params["head"].T).astype(jnp.float32)
 
 
 def spread(params: Params, found: Array, vocab: int) -> Array:
     """float32[..., V] of logits over the draft vocabulary: -inf elsewhere."""
-    if "kept" not in params:
+    if not config_of(params).draft_vocabulary:
         return found
     whole = jnp.full((*found.shape[:-1], vocab), -jnp.inf, found.dtype)
     return whole.at[..., params["kept"]].set(found)
@@ -130,7 +158,8 @@ def most_frequent(tokens: np.ndarray, vocab: int, size: int) -> np.ndarray:
 
 
 def check(params: Params, target) -> None:
-    own = params["head"].shape[0] if "kept" not in params else None
+    small = config_of(params).draft_vocabulary
+    own = None if small else params["head"].shape[0]
     decoder_layer.check("EAGLE-3", target, params["fuse"].shape[-1], own)
 
 

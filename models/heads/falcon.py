@@ -12,10 +12,11 @@ embedding, pairs (x_{t+1}, f_t) and blocks of k pairs,
 So the block that ends at t gives f^_{t+1} .. f^_{t+k}, and these and the tokens drafted
 from them are the next block. The layer is one, so that keys do not depend on where
 blocks begin: a draft's first block is the last k committed pairs. LSTM → `lstm`, gates
-in the order i, f, g, o. Params with EAGLE's `fuse` in its place draft without it: with
-k = 1 that is EAGLE.
+in the order i, f, g, o. Heads whose config has no `lstm` have EAGLE's `fuse` in its
+place: with k = 1 that is EAGLE.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -26,12 +27,28 @@ from jax.typing import ArrayLike
 from models import base
 from models.errors import ConfigError
 from models.heads import eagle
-from models.heads.modules import decoder_layer
+from models.heads.modules import decoder_layer, head_config
 from models.heads.modules.decoder_layer import Params
 from models.transformer import sequence_forward
 from models.transformer.modules import NEGATIVE, attend, product
 
 DEEP = 2  # layers of the LSTM
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+    lstm: bool = True  # or EAGLE's fc in its place,
+    bias: bool = False  # and whether that has one
+
+
+def by_keys(params: Params) -> HeadConfig:
+    """The form of params that carry no config."""
+    return HeadConfig("lstm" in params, "bias" in params)
+
+
+def config_of(params: Params) -> HeadConfig:
+    return head_config.of(params, by_keys)
 
 
 def init(key: Array, config) -> Params:
@@ -49,7 +66,8 @@ def init(key: Array, config) -> Params:
         }
 
     lstm = {f"layer_{i}": cell(i) for i in range(DEEP)}
-    return {"layer": decoder_layer.init_layer(keys[0], c), "lstm": lstm}
+    layer = decoder_layer.init_layer(keys[0], c)
+    return {"layer": layer, "lstm": lstm, head_config.CONFIG: HeadConfig()}
 
 
 def memory(params: Params) -> int:
@@ -59,7 +77,7 @@ def memory(params: Params) -> int:
 
 def fused(params: Params, embedded: Array, feature: Array, state: Array) -> tuple:
     """u [..., D] of one pair after `state` [..., memory], and the state after it."""
-    if "fuse" in params:
+    if not config_of(params).lstm:
         return eagle.fuse(params, embedded, feature), state
     x = jnp.concatenate([embedded, feature], -1)
     parts = jnp.split(state, 2 * DEEP, -1)

@@ -14,14 +14,31 @@ R, W → `skip`, `mix` [i + 2, D, D], one matrix an input, so that nothing is
 concatenated; A → `res` [D, D], the same in all L - 1 blocks.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models.heads.modules import decoder_layer
+from models.heads.modules import decoder_layer, head_config
 from models.heads.modules.decoder_layer import Params
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+    prefix: bool = False  # Hydra++'s layer
+    deep: bool = False  # whether heads have weights of further blocks
+
+
+def by_keys(params: Params) -> HeadConfig:
+    """The form of params that carry no config."""
+    return HeadConfig("prefix" in params, "res" in params["head_0"])
+
+
+def config_of(params: Params) -> HeadConfig:
+    return head_config.of(params, by_keys)
 
 
 def init(
@@ -38,7 +55,7 @@ def init(
     """
     dim = config.d_model
     keys = jax.random.split(key, heads + 1)
-    params: Params = {}
+    params: Params = {head_config.CONFIG: HeadConfig(prefix, deep)}
     for i in range(heads):
         inputs = i + 2
         # The state passes at first, as through Medusa's head.
@@ -84,7 +101,7 @@ def logits(params: Params, i: int, u: Array, blocks: int = 4, drop=None) -> Arra
     drop = drop or (lambda x: x)
     skip, mix = inputs(params, i, drop(u))
     z = skip + head["skip_bias"] + jax.nn.silu(mix + head["mix_bias"])
-    if "res" in head:
+    if config_of(params).deep:
         for _ in range(blocks - 1):
             z = drop(z)
             z = z + jax.nn.silu(z @ head["res"] + head["res_bias"])

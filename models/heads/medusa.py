@@ -7,18 +7,34 @@ normed state h_t, predicts token t + 2 + i:
     z = h + SiLU(W_i h + b_i)    L times with the same weights;    logits = z U_i
 
 W → `res` [K, D, D], zero at first; b → `bias` [K, D]; U → `head` [K, V, D], copies of
-the target's own head at first. Params without `head`, as of the first checkpoints, are
-of heads whose z goes through the target's own.
+the target's own head at first. Heads without output rows, as the first checkpoints,
+have no `head`: their z goes through the target's own.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from models.heads.modules import decoder_layer
+from models.heads.modules import decoder_layer, head_config
 from models.heads.modules.decoder_layer import Params
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+    output_rows: bool = True  # or all use the target's head
+
+
+def by_keys(params: Params) -> HeadConfig:
+    """The form of params that carry no config."""
+    return HeadConfig("head" in params)
+
+
+def config_of(params: Params) -> HeadConfig:
+    return head_config.of(params, by_keys)
 
 
 def init(key: Array, config, output: Array | None, heads: int = 5) -> Params:
@@ -31,6 +47,7 @@ def init(key: Array, config, output: Array | None, heads: int = 5) -> Params:
     params: Params = {
         "res": jnp.zeros((heads, dim, dim)),
         "bias": jax.random.uniform(key, (heads, dim), minval=-1.0) * dim**-0.5,
+        head_config.CONFIG: HeadConfig(output is not None),
     }
     if output is not None:
         rows = output.astype(jnp.float32)
@@ -65,7 +82,7 @@ def logits(
     `output` is the target's own head, for heads without output layers.
     """
     z = states(params, hidden, blocks)
-    if "head" in params:
+    if config_of(params).output_rows:
         found = jax.vmap(lambda z, u: z @ u.T)(z, params["head"])
     else:
         assert output is not None, "these heads have no output layers of their own"
@@ -74,5 +91,6 @@ def logits(
 
 
 def check(params: Params, target) -> None:
-    vocab = params["head"].shape[1] if "head" in params else None
+    own = config_of(params).output_rows
+    vocab = params["head"].shape[1] if own else None
     decoder_layer.check("Medusa", target, params["res"].shape[-1], vocab)

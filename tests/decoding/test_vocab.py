@@ -43,7 +43,7 @@ def test_top_p_mask_against_a_sort(p):
         assert m[kept].sum() >= p - 1e-6 and m[row > least].sum() < p + 1e-6
 
 
-def test_top_p_check_catches_a_mask_one_token_off():
+def test_fault_a_mask_one_token_off():
     logits = _logits(1, (97,), 2.0)
     kept = np.asarray(vocab.top_p_mask(logits, 0.9))
     mass = np.asarray(vocab.softmax(logits), np.float64)
@@ -270,7 +270,7 @@ def test_top_k_is_a_stable_sort(size, platform, monkeypatch):
     assert top_k_differences(barren, 3) == 0
 
 
-def test_top_k_check_catches_groups_out_of_order(monkeypatch):
+def test_fault_groups_out_of_order(monkeypatch):
     """Planted: groups in the order of their maxima; the later of two equals wins."""
     logits = np.zeros((1, 3000), np.float32)
     logits[0, [200, 210, 10]] = 9, 5, 5

@@ -20,6 +20,7 @@ from decoding.tree_design import greedy_search
 from models.distributed import sharding
 from models.errors import ConfigError
 from models.heads.formats import native
+from models.heads.modules import head_config
 from models.surgery import lora
 from training import draft_metrics
 from training.data import documents, text_corpus
@@ -111,12 +112,19 @@ class Training:
             )
         )(key, self.lm.params)
         # The draft vocabulary is data: no optimiser sees it.
+        whole, configs = head_config.split(whole)
+        self.configs, loss = configs, self.objective.loss
+        self.objective = self.objective._replace(
+            loss=lambda params, *given: loss(
+                head_config.joined(params, configs), *given
+            )
+        )
         self.constants = {n: x for n, x in whole.items() if n in given}
         self.params = {n: x for n, x in whole.items() if n not in given}
 
     def heads(self, params: Any) -> Any:
         """What decoding takes, from the trained part."""
-        return {**params, **self.constants}
+        return head_config.joined({**params, **self.constants}, self.configs)
 
     def lesson(self, say: sources.Say) -> sources.TeacherRequest:
         """The batches, and what the target says of them by the config."""

@@ -13,6 +13,7 @@ from models import packaged
 from models.checkpoints import hf, tensors
 from models.distributed import sharding
 from models.errors import CheckpointError
+from models.heads.modules import head_config
 
 WEIGHTS, CONFIG = "heads.safetensors", "heads.json"
 
@@ -44,18 +45,21 @@ def fingerprint(params: Any) -> str:
 def save(
     folder: str | pathlib.Path, params: Any, about: dict[str, Any], card: str = ""
 ) -> None:
-    """Write the params in their dtypes; `about` and the model card beside them."""
+    """Write the params in their dtypes; their configs, `about` and the card beside."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    params, configs = head_config.split(params)
     flat = {name: jnp.asarray(x) for name, x in hf.flatten(params).items()}
     save_file(flat, str(folder / WEIGHTS))
+    if configs:
+        about = {**about, "configs": head_config.to_json(configs)}
     tensors.write_json(folder / CONFIG, about)
     if card:
         (folder / "README.md").write_text(card)
 
 
 def load(folder: str | pathlib.Path, target: Any = None, dtype: Any = None) -> Any:
-    """The params of `folder`, nested as they were; floating ones in `dtype`.
+    """The params of `folder`, nested as they were, configs too; floats in `dtype`.
 
     `folder` may be the name of packaged heads. With `target`, a loaded model, heads of
     another target are refused.
@@ -75,7 +79,10 @@ def load(folder: str | pathlib.Path, target: Any = None, dtype: Any = None) -> A
         name: x.astype(dtype) if dtype and jnp.issubdtype(x.dtype, jnp.floating) else x
         for name, x in load_file(str(folder / WEIGHTS)).items()
     }
-    return hf.unflatten(flat)
+    params = hf.unflatten(flat)
+    stored = about.get("configs", {})
+    configs = head_config.from_json(stored, params, folder / CONFIG)
+    return head_config.joined(params, configs)
 
 
 def describe(folder: str | pathlib.Path) -> dict[str, Any]:

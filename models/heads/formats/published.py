@@ -25,7 +25,7 @@ from models.checkpoints import hf
 from models.checkpoints.tensors import read_json
 from models.errors import CheckpointError, ConfigError
 from models.heads import eagle, eagle3, hydra, medusa
-from models.heads.modules import decoder_layer
+from models.heads.modules import decoder_layer, head_config
 
 KINDS = ("eagle", "eagle3", "hydra", "medusa")
 # Copies of the target's embedding.
@@ -205,7 +205,8 @@ def read(
             f"{sorted(unknown)[:8]}"
         )
     kept = _draft_vocabulary(theirs, target) if kind == "eagle3" else None
-    expected = hf.flatten(_expected(kind, found, target, kept))
+    bare, configs = head_config.split(_expected(kind, found, target, kept))
+    expected = hf.flatten(bare)
     flat: dict[str, Any] = {}
     config = decoder_layer.geometry(target)
     for item in plan:
@@ -237,23 +238,25 @@ def read(
     if wrong:
         raise CheckpointError(f"heads of another target: {wrong[:4]}")
     params = jax.tree.map(jnp.asarray, hf.unflatten(flat))
-    return params, _arguments(kind, found)
+    return head_config.joined(params, configs), _arguments(kind, found)
 
 
 def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any]:
     """The tensors of a published checkpoint; `blocks` of Medusa's or Hydra's heads."""
     _check_kind(kind)
-    flat = dict(hf.flatten(params))
+    flat = dict(hf.flatten(head_config.split(params)[0]))
     if kind == "medusa":
         heads = medusa.count(params)
         for name in {"res", "bias", "head"} & set(params):
             stacked = flat.pop(name)
             flat.update({f"{name}/{i}": stacked[i] for i in range(heads)})
-        plan = list(_medusa(heads, blocks, "head" in params))
+        plan = list(_medusa(heads, blocks, medusa.config_of(params).output_rows))
     elif kind == "hydra":
-        plan = list(_hydra(hydra.count(params), blocks, "prefix" in params))
+        plan = list(_hydra(hydra.count(params), blocks, hydra.config_of(params).prefix))
     else:
-        plan = list(_eagle("bias" in params) if kind == "eagle" else _eagle3())
+        plan = list(
+            _eagle(eagle.config_of(params).bias) if kind == "eagle" else _eagle3()
+        )
     other = sorted(set(flat) - {item.ours for item in plan} - {"kept"})
     if other:
         raise CheckpointError(
@@ -265,7 +268,7 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
         parts = item.layout.split(config, flat[item.ours])
         out.update(dict(zip(item.theirs, parts, strict=True)))
         out.update(dict.fromkeys(item.same, parts[0]))
-    if "kept" in params:
+    if kind == "eagle3" and eagle3.config_of(params).draft_vocabulary:
         kept = np.asarray(params["kept"], np.int64)
         out["d2t"] = kept - np.arange(len(kept))
         out["t2d"] = np.isin(np.arange(target.vocab_size), kept)
@@ -391,7 +394,7 @@ def _arguments(kind: str, found: dict[str, int]) -> dict[str, int]:
 def _shown(kind: str, params: Any, arguments: dict[str, int]) -> dict[str, Any]:
     """What the tensors say, under the names that a config.json has for it."""
     if kind == "eagle":
-        return {"bias": "bias" in params}
+        return {"bias": eagle.config_of(params).bias}
     if kind == "eagle3":
         return {"draft_vocab_size": params["head"].shape[0]}
     heads = (medusa if kind == "medusa" else hydra).count(params)

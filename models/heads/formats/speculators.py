@@ -21,9 +21,10 @@ import jax.numpy as jnp
 from models.checkpoints import fields, tensors
 from models.checkpoints.families import llama
 from models.errors import CheckpointError, ConfigError
-from models.heads import eagle3
+from models.heads import eagle, eagle3
 from models.heads.formats import published
 from models.heads.modules import decoder_layer
+from models.heads.modules.head_config import CONFIG
 
 KINDS = ("eagle", "eagle3")
 ARCHITECTURES = {"eagle": "EagleSpeculator", "eagle3": "Eagle3Speculator"}
@@ -87,7 +88,7 @@ def read(
     norms = [jnp.asarray(theirs.pop(name)) for name in used]
     params = published.read(kind, theirs, target, embedding)[0]
     if kind == "eagle":
-        if ("bias" in params) != flags["fusion_bias"]:
+        if eagle.config_of(params).bias != flags["fusion_bias"]:
             raise CheckpointError(
                 f"fusion_bias={flags['fusion_bias']} in config.json, and the tensors "
                 "say otherwise: one of the two belongs to another head"
@@ -109,7 +110,12 @@ def read(
                 "belong to another target"
             )
         params["fuse_norm"] = jnp.stack(norms) if flags["fc_norm"] else norms[0]
-    return kind, params
+    form = replace(
+        eagle3.config_of(params),
+        fuse_norm=("rows" if flags["fc_norm"] else "whole") if norms else "",
+        **{moved: bool(flags[flag]) for flag, (moved, _) in MOVED.items()},
+    )
+    return kind, {**params, CONFIG: form}
 
 
 def write(
@@ -128,7 +134,7 @@ def write(
     """
     _check_kind(kind)
     _check_target(target)
-    own = dict(params)
+    own = {n: x for n, x in params.items() if n != CONFIG}
     layer = replace(
         decoder_layer.of(own["layer"], target),
         activation="silu",
@@ -157,22 +163,23 @@ def write(
     if kind == "eagle":
         config["transformer_layer_architecture"] = "LlamaDecoderLayer"
         config["architectures"].append("LlamaDecoderLayer")
-        config["layernorms"], config["fusion_bias"] = False, "bias" in own
+        config["layernorms"] = False
+        config["fusion_bias"] = eagle.config_of(params).bias
     else:
         config["draft_vocab_size"] = own["head"].shape[0]
         config["target_hidden_size"] = None
         config["eagle_aux_hidden_state_layer_ids"] = list(eagle3.taps(target, taps))
         config["embed_requires_grad"] = False
+        form = eagle3.config_of(params)
         for flag, (moved, plain) in MOVED.items():
-            config[flag] = moved in own
+            config[flag] = getattr(form, moved)
             if config[flag]:
                 own[plain] = own.pop(moved)
-        norm = own.pop("fuse_norm", None)
-        config["fc_norm"] = norm is not None and norm.ndim == 2
-        config["norm_before_fc"] = norm is not None and norm.ndim == 1
-        if norm is not None:
+        config["fc_norm"] = form.fuse_norm == "rows"
+        config["norm_before_fc"] = form.fuse_norm == "whole"
+        if form.fuse_norm:
             flag = "fc_norm" if config["fc_norm"] else "norm_before_fc"
-            parts = norm.reshape(len(FUSED[flag]), -1)
+            parts = own.pop("fuse_norm").reshape(len(FUSED[flag]), -1)
             added = dict(zip(FUSED[flag], parts, strict=True))
     theirs = published.write(kind, own, target)
     return config, {_original(kind, n): x for n, x in theirs.items()} | added

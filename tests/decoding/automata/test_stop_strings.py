@@ -45,13 +45,13 @@ def test_matched_when_the_text_holds_a_string(tokenizer, strings):
     assert _disagreements(strings, made) == 0
 
 
-def test_search_catches_a_match_that_is_forgotten(tokenizer):
+def test_fault_a_match_that_is_forgotten(tokenizer):
     made = stop_strings.stopper(["ab"], tokenizer(TOKENS), VOCAB)
     forgetful = made.next.at[jnp.flatnonzero(made.accept)[0]].set(0)
     assert _disagreements(["ab"], made._replace(next=forgetful)) > 0
 
 
-def test_search_catches_missing_suffix_links(tokenizer, monkeypatch):
+def test_fault_missing_suffix_links(tokenizer, monkeypatch):
     good = stop_strings._aho_corasick
 
     def no_links(words):

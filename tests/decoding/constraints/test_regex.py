@@ -93,7 +93,7 @@ STRANDED = [("ab|a[1c]2|acc", 3), ("[ab]c{2}|b", 3)]
 
 
 @pytest.mark.parametrize(("pattern", "longest"), STRANDED)
-def test_brute_force_catches_no_pruning(monkeypatch, pattern, longest):
+def test_fault_no_pruning(monkeypatch, pattern, longest):
     found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
     assert _disagreements(found, pattern, longest) == 0
     monkeypatch.setattr(token_dfa, "prune", lambda lifted: lifted)
@@ -101,7 +101,7 @@ def test_brute_force_catches_no_pruning(monkeypatch, pattern, longest):
     assert _disagreements(found, pattern, longest) > 0
 
 
-def test_brute_force_catches_merged_classes():
+def test_fault_merged_classes():
     found = regex.compile_tables("[ab]1", TOKENS, EOS, VOCAB)
     assert _disagreements(found, "[ab]1", 2) == 0
     classes = found.classes.copy()
@@ -165,7 +165,7 @@ def test_byte_automata_equal_re_on_random_patterns():
     assert _byte_disagreements(60) == 0
 
 
-def test_random_patterns_catch_states_merged_too_early(monkeypatch):
+def test_fault_states_merged_too_early(monkeypatch):
     def careless(dfa):
         step, accept, start = token_dfa.trim(dfa.next, dfa.accept, dfa.start)
         _, first, block = np.unique(accept, return_index=True, return_inverse=True)

@@ -70,12 +70,14 @@ def text():
 def test_without_the_lstm_and_blocks_of_one_it_is_eagle():
     lm, embedded, features = text()
     plain = agreement.stirred(eagle.init(KEY, lm.config))
+    form = heads.HeadConfig(lstm=False, bias=True)
 
     @jax.jit
     def run(plain):
-        fields = (plain, lm.config, embedded, features, 3)
-        wanted = eagle.unroll(*fields, lambda s, x: x)
-        return wanted, heads.unroll(*fields, 1), heads.unroll(*fields, 2)
+        texts, blocks = (lm.config, embedded, features, 3), {**plain, "config": form}
+        wanted = eagle.unroll(plain, *texts, lambda s, x: x)
+        found = (heads.unroll(blocks, *texts, size) for size in (1, 2))
+        return wanted, *found
 
     wanted, found, two = run(plain)
     np.testing.assert_allclose(jnp.stack(found), wanted, atol=1e-4)

@@ -16,7 +16,7 @@ def test_equals_hf(parity, golden):
     parity("ban_tokens/", ban_tokens.transform(_bans(golden), 101))
 
 
-def test_parity_catches_a_text_that_is_not_followed(parity, golden):
+def test_fault_a_text_that_is_not_followed(parity, golden):
     good = ban_tokens.transform(_bans(golden), 101)
     with pytest.raises(AssertionError):
         parity("ban_tokens/", good._replace(advance=None))

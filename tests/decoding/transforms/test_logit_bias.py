@@ -13,7 +13,7 @@ def test_equals_hf(parity, bias):
     parity("logit_bias/", logit_bias.transform(bias, 101))
 
 
-def test_parity_catches_a_shifted_id(parity):
+def test_fault_a_shifted_id(parity):
     with pytest.raises(AssertionError):
         parity("logit_bias/", logit_bias.transform({5: 2.5, 90: -7.0}, 101))
 

@@ -13,7 +13,7 @@ def test_equals_hf(parity, count):
     parity(f"min_new_tokens/{count}", min_new_tokens.transform(count, (2, 17)))
 
 
-def test_parity_catches_an_off_by_one(parity):
+def test_fault_an_off_by_one(parity):
     with pytest.raises(AssertionError):
         parity("min_new_tokens/6", min_new_tokens.transform(5, (2, 17)))
 

@@ -13,7 +13,7 @@ def test_equals_hf(parity, p):
     parity(f"min_p/{p}", min_p.transform(p))
 
 
-def test_parity_catches_a_fraction_of_the_whole(parity):
+def test_fault_a_fraction_of_the_whole(parity):
     good = min_p.transform(0.3)
 
     def absolute(state, logits, aux):

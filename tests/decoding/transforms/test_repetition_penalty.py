@@ -17,7 +17,7 @@ def test_equals_hf(parity, penalty):
     parity(f"repetition_penalty/{penalty}", make(penalty))
 
 
-def test_parity_catches_a_penalty_blind_to_the_prompt(parity):
+def test_fault_a_penalty_blind_to_the_prompt(parity):
     blind = presence_penalty.transform(1.3, 101)
     with pytest.raises(AssertionError):
         parity("repetition_penalty/1.3", make(1.3)._replace(init=blind.init))

@@ -13,6 +13,11 @@ def test_equals_hf(parity, value):
     parity(f"temperature/{value}", temperature.transform(value))
 
 
+def test_fault_the_inverse(parity):
+    with pytest.raises(AssertionError):
+        parity("temperature/0.8", temperature.transform(1 / 0.8))
+
+
 def test_lowest_temperature_stays_finite():
     made = temperature.transform(1e-6)
     state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))

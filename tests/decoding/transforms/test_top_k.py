@@ -13,7 +13,7 @@ def test_equals_hf(parity, k):
     parity(f"top_k/{k}", top_k.transform(k))
 
 
-def test_parity_catches_an_off_by_one(parity):
+def test_fault_an_off_by_one(parity):
     with pytest.raises(AssertionError):
         parity("top_k/5", top_k.transform(6))
 

@@ -13,7 +13,7 @@ def test_equals_hf(parity, p):
     parity(f"top_p/{p}", top_p.transform(p))
 
 
-def test_parity_catches_a_nucleus_short_of_its_last_token(parity, golden):
+def test_fault_a_nucleus_short_of_its_last_token(parity, golden):
     good = top_p.transform(0.9)
 
     def short(state, logits, aux):

@@ -13,7 +13,7 @@ def test_equals_hf(parity, mass):
     parity(f"typical/{mass}", typical.transform(mass))
 
 
-def test_parity_catches_the_nucleus(parity):
+def test_fault_the_nucleus(parity):
     with pytest.raises(AssertionError):
         parity("typical/0.5", top_p.transform(0.5))
 

@@ -121,7 +121,7 @@ def _damaged(params, kind):
         "norms swapped",
     ],
 )
-def test_the_comparison_catches_misplaced_weights(kind):
+def test_fault_misplaced_weights(kind):
     lm, want = loaded("llama3"), golden("llama3")
     params = _damaged(lm.params, kind)
     if kind == "norms swapped":

@@ -66,9 +66,7 @@ def test_preempted(whole: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert curve(tmp_path) == curve(whole) and final(tmp_path) == final(whole)
 
 
-def test_the_comparison_catches_lost_data_state(
-    whole: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_fault_lost_data_state(whole: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Planted fault: weights are restored, the place in the data is not."""
     assert start(tmp_path, "step:8") == -signal.SIGKILL
     assert start(tmp_path, "none", "--forget") == 0

@@ -101,7 +101,7 @@ def guesses(
     embeddings, which are the frozen target's, would be given gradients.
     """
     g = teacher.hidden[NORM]
-    if "prefix" in params:
+    if hydra.config_of(params).prefix:
         g = hydra.prefix_sequence(params, model.config, g, batch.get("segments"))
     embedded = teacher.embed(batch["tokens"])
     each = [g]

@@ -60,6 +60,6 @@ def guesses(
     """Per depth i: states [B, T, D] and the function that makes logits of them."""
     z = medusa.states(params, teacher.hidden[NORM], blocks)
     count = min(depth, medusa.count(params))
-    if "head" not in params:
+    if not medusa.config_of(params).output_rows:
         return [(z[i], teacher.head) for i in range(count)]
     return [(z[i], lambda z, i=i: z @ params["head"][i].T) for i in range(count)]

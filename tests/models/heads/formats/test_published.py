@@ -221,7 +221,8 @@ def test_heads_of_the_first_checkpoints_have_no_output_layers():
     """All or none: one that is missing among others is named."""
     theirs = medusa_file(own=False)
     params, _ = published.read("medusa", theirs, TARGET)
-    assert set(params) == {"res", "bias"}
+    assert set(params) == {"res", "bias", "config"}
+    assert not params["config"].output_rows
     assert set(published.write("medusa", params, TARGET, L)) == set(theirs)
     medusa.check(params, TARGET)
     some = {**medusa_file()}
