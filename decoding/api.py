@@ -13,7 +13,6 @@ from decoding.automata import stop_strings
 from decoding.catalogue import Spec
 from decoding.loops import engines, initial_state
 from decoding.method import Method
-from models.distributed import sharding
 from models.errors import PromptError
 
 
@@ -87,16 +86,7 @@ def generate(
     parts = compose.compose(chosen, lm, temperature, drafts, streams, stops)
     limits = [len(p) + max_new_tokens for p in rows]
     keys = engines.request_keys(seed, len(ids), n)
-    params = {"target": lm.params}
-    for name, draft in (drafts or {}).items():
-        params[name] = getattr(draft, "params", draft)
-    for name, stream in streams.items():
-        if stream.params not in params:
-            raise PromptError(
-                f"stream {name!r} reads params {stream.params!r}: pass "
-                f"drafts={{{stream.params!r}: ...}}"
-            )
-    params = sharding.placed(lm.model.plan, params)
+    params = compose.params(lm, drafts, streams)
     engine = engines.engine(parts)
     compiled, begun = engine.compile_seconds, time.perf_counter()
     size = initial_state.bucket(max(limits))

@@ -13,7 +13,7 @@ that is meant to save work and no `pallas_call`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Required, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,26 @@ class State:
 
 
 ROWS = State(0, None)  # type: ignore[arg-type]  # in_axes and out_axes of a State
+
+
+class Params(TypedDict, total=False):
+    """The weights that a program is called with, by the part that reads them.
+
+    `generate(drafts=…)` fills in all but the target's. A stream (`Stream.params`) may
+    read one of these or add a name of its own.
+    """
+
+    target: Required[Any]  # the decoded model's
+    draft: Any  # a draft model's
+    heads: Any  # a draft head's
+    exits: Any  # predictors of where the target may stop
+    judge: Any  # of which mismatches pass
+    acceptance: Any  # of which drafts the target accepts
+
+
+def read(params: Params, name: str) -> Any:
+    """Look up weights by a name that a stream gives, which may be its own."""
+    return dict(params)[name]
 
 
 @struct.dataclass
@@ -109,7 +129,7 @@ class Outcome:
 class Context:
     """What every component may read; made anew each round, never carried."""
 
-    params: dict[str, Any]
+    params: Params
     tokens: Array  # int32[B, T]
     length: Array  # int32[B]: committed tokens, prompt included
     cache: Any  # the target's cache; a drafter that runs the target returns its own
@@ -150,9 +170,7 @@ class Drafter(NamedTuple):
     depth: int
     taps: tuple = ()
     wrap: Callable[[Any], Any] = lambda lm: lm
-    weights: Callable[[dict[str, Any], State], Any] = lambda params, state: params[
-        "target"
-    ]
+    weights: Callable[[Params, State], Any] = lambda params, state: params["target"]
     """Of all params and the drafter's state, what the wrapped model is called with."""
     prompt_logits: bool = False  # ask for logits of the prompt's chunks
     scratch: int = 0  # slots of the target's cache that drafting itself takes
@@ -198,7 +216,7 @@ class Topology(NamedTuple):
     prune: Callable[[State, TokenTree], Array] | None = None
     kept: int = 0  # nodes that `prune` keeps
     blocks: tuple[int, ...] = ()
-    watch: Callable[[dict[str, Any], State, Any, int], State] | None = None
+    watch: Callable[[Params, State, Any, int], State] | None = None
 
     @property
     def nodes(self) -> int:
@@ -284,7 +302,7 @@ class ExitPolicy(NamedTuple):
     plan: Callable[[Array, Context, State], tuple[State, Any, Any]]
     observe: Callable[[Context, State, Outcome], State]
     wrap: Callable[[Any], Any]
-    weights: Callable[[Any, dict[str, Any], State], Any]
+    weights: Callable[[Any, Params, State], Any]
     taps: tuple = ()
     path_pure: bool = True
 

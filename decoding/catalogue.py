@@ -134,13 +134,12 @@ def _frozen(value: Any) -> Any:
 
 def _remedy(name: str) -> str:
     hints = {
-        "draft": 'pass drafts={"draft": models.load(...)} to generate',
-        "heads": 'pass drafts={"heads": params} to generate',
         "tokenizer": "the model directory has no tokenizer.json; add one",
         "topology": "give the method a topology=Spec(...)",
-        "judge": 'pass drafts={"judge": params} to generate',
-        "acceptance": 'pass drafts={"acceptance": params} to generate',
     }
+    if name in base.Params.__annotations__:
+        value = "models.load(...)" if name == "draft" else "params"
+        return f'pass drafts={{"{name}": {value}}} to generate'
     return hints.get(name, "give it as an argument of the Spec")
 
 

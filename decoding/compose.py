@@ -1,8 +1,9 @@
 """From a method to a program: every part is built, and what cannot work is refused."""
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -11,6 +12,7 @@ from decoding.automata import stop_strings
 from decoding.catalogue import Spec
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
+from models.distributed import sharding
 from models.errors import MethodError
 from models.text import hf_tokenizer
 
@@ -132,6 +134,41 @@ def compose(
     if temperature > 0 and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
     return Composition(program, key, guarantee, stopper)
+
+
+def params(
+    lm: Any,
+    drafts: Mapping[str, Any] | None = None,
+    streams: Mapping[str, base.Stream] | None = None,
+) -> base.Params:
+    """Collect the weights of the target and of `drafts`, laid out by the target's plan.
+
+    Args:
+        drafts: loaded models or params, by a name of `base.Params` or the name of the
+            params that a stream reads.
+
+    Raises:
+        MethodError: a name that nothing reads, or a stream whose params are missing.
+    """
+    drafts, streams = drafts or {}, streams or {}
+    roles = [name for name in base.Params.__annotations__ if name != "target"]
+    names = [*roles, *(stream.params for stream in streams.values())]
+    for name in drafts:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1) or names
+            raise MethodError(
+                f"drafts[{name!r}] is read by no part and no stream: write "
+                f"{' or '.join(map(repr, close))}"
+            )
+    weights = {"target": lm.params}
+    weights |= {name: getattr(d, "params", d) for name, d in drafts.items()}
+    for name, stream in streams.items():
+        if stream.params not in weights:
+            raise MethodError(
+                f"stream {name!r} reads params {stream.params!r}: pass "
+                f"drafts={{{stream.params!r}: ...}}"
+            )
+    return cast(base.Params, sharding.placed(lm.model.plan, weights))
 
 
 def _identity(draft: Any) -> Any:

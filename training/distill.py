@@ -22,7 +22,6 @@ import numpy as np
 import models
 from decoding import Method, compose, recipes
 from decoding.serving import prompt_set
-from models.distributed import sharding
 from models.errors import DataError, DecodaxError
 from training.data import conversations
 
@@ -64,10 +63,7 @@ def distill(
             f"{chosen.drafter} does not write the target's own text here: use a "
             "lossless method"
         )
-    params = {"target": lm.params}
-    for name, draft in (drafts or {}).items():
-        params[name] = getattr(draft, "params", draft)
-    params = sharding.placed(lm.model.plan, params)
+    params = compose.params(lm, drafts)
     about = settings._asdict()
     seed = about.pop("seed")
     return prompt_set.write(

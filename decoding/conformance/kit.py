@@ -269,9 +269,7 @@ class Run:
     ):
         beside = dict(beside) or models(method, draft)
         self.parts = compose.compose(method, lm, temperature, beside, streams(method))
-        self.params = {"target": lm.params}
-        for name, given in beside.items():
-            self.params[name] = getattr(given, "params", given)
+        self.params = compose.params(lm, beside, streams(method))
         self.engine = engines.engine(self.parts)
 
     def alter(self, **changes) -> "Run":

@@ -47,7 +47,7 @@ def drafter(heads, model, topology: base.Topology, layer: int = -1) -> base.Draf
     def wrap(lm: Any) -> Any:
         return hidden_transfer.wrapped(lm, layer, topology.nodes)
 
-    def weights(params: dict[str, Any], state: Any) -> Any:
+    def weights(params: base.Params, state: Any) -> Any:
         return hidden_transfer.weights(params["target"], params["heads"])
 
     behind = aux_nodes.AuxNodes(topology.nodes, steps, 1, vocab)

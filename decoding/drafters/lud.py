@@ -67,7 +67,7 @@ def drafter(heads, model) -> base.Drafter:
         laws, known = behind.read(outcome, row.laws, row.known)
         return base.State(replace(row, laws=laws, known=known))
 
-    def weights(params: dict[str, Any], state: Any) -> Any:
+    def weights(params: base.Params, state: Any) -> Any:
         return ppd.weights(params["target"], params["heads"])
 
     return base.Drafter(

@@ -52,7 +52,7 @@ def drafter(
     draft_head.check_depth("PPD", topology, prompts)
     vocab = model.config.vocab_size
 
-    def weights(params: dict[str, Any], state: Any) -> Any:
+    def weights(params: base.Params, state: Any) -> Any:
         return ppd.weights(params["target"], params["heads"])
 
     behind = aux_nodes.AuxNodes(topology.nodes, prompts, copies, vocab, plan)

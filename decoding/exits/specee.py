@@ -140,7 +140,7 @@ def exit_policy(
         state = base.State(row, replace(shared, inner=own.shared))
         return state, cache, nodes.calls
 
-    def weights(given: Any, params: dict[str, Any], state: base.State) -> Any:
+    def weights(given: Any, params: base.Params, state: base.State) -> Any:
         row = state.row
         asked = Asked(
             row.candidates,

@@ -68,12 +68,14 @@ class Program:
         taps = self.drafter.taps + self.verifier.taps + self.exit.taps
         return tuple(dict.fromkeys(taps))
 
-    def weights(self, params: dict, drafter: base.State, exits: base.State) -> Any:
+    def weights(
+        self, params: base.Params, drafter: base.State, exits: base.State
+    ) -> Any:
         """What the model is called with."""
         return self.exit.weights(self.drafter.weights(params, drafter), params, exits)
 
 
-def context(program: Program, params: dict, state: DecodeState) -> base.Context:
+def context(program: Program, params: base.Params, state: DecodeState) -> base.Context:
     """The view of `state` that components get."""
 
     def noise_at(position: Array) -> Array:
@@ -106,13 +108,14 @@ def _streams(program, params, state, block, nodes):
             cache.length[:, None] + index,
             tree.visibility(nodes, cache.length),
         )
-        out, caches[name] = stream.model(params[stream.params], cache, beside)
+        weights = base.read(params, stream.params)
+        out, caches[name] = stream.model(weights, cache, beside)
         aux[name] = out.logits
     return aux, caches
 
 
 def round_(
-    program: Program, params: dict, state: DecodeState
+    program: Program, params: base.Params, state: DecodeState
 ) -> tuple[DecodeState, base.Outcome]:
     """One round for every row that is not done."""
     active = ~state.done
@@ -307,7 +310,11 @@ def _count(counters, outcome, new, drafts):
 
 
 def advance(
-    program: Program, params: dict, state: DecodeState, rounds: Array, free: Array
+    program: Program,
+    params: base.Params,
+    state: DecodeState,
+    rounds: Array,
+    free: Array,
 ) -> DecodeState:
     """Rounds on the device until `free` rows are done or `rounds` have passed."""
 

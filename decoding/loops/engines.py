@@ -33,7 +33,7 @@ class Engine:
 
     def start(
         self,
-        params: dict,
+        params: base.Params,
         parts: compose.Composition,
         prompts: Sequence[Sequence[int]],
         limits: Sequence[int],
@@ -56,7 +56,7 @@ class Engine:
 
     def advance(
         self,
-        params: dict,
+        params: base.Params,
         state: decode.DecodeState,
         rounds: int | None = None,
         free: int | None = None,
@@ -68,7 +68,7 @@ class Engine:
         return self._call("advance", decode.advance, (1,), params, state, *bounds)
 
     def step(
-        self, params: dict, state: decode.DecodeState
+        self, params: base.Params, state: decode.DecodeState
     ) -> tuple[decode.DecodeState, base.Outcome]:
         """One round, with its outcome, for host loops that show or record it."""
         return self._call("step", decode.round_, (1,), params, state)

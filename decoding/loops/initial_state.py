@@ -29,7 +29,7 @@ def bucket(size: int) -> int:
 
 def initial_state(
     program: decode.Program,
-    params: dict,
+    params: base.Params,
     parts: compose.Composition,
     prompts: Sequence[Sequence[int]],
     limits: Sequence[int],
@@ -43,7 +43,7 @@ def initial_state(
     fresh = parts.program
     batch = len(prompts)
     tokens, length = _pad(prompts, size)
-    dtype = _dtype(params[decode.TARGET])
+    dtype = _dtype(params["target"])
     room = max(program.drafter.nodes, program.drafter.scratch)
     slots = -(-(size + room) // 16) * 16
     caches = {decode.TARGET: _cache(program, prompts, slots, dtype, share, plan)}
@@ -55,7 +55,7 @@ def initial_state(
             if given
             else (jnp.array(tokens), jnp.array(length))
         )
-        extra, kind = own[name][0].shape[1], _dtype(params[stream.params])
+        extra, kind = own[name][0].shape[1], _dtype(base.read(params, stream.params))
         make = functools.partial(stream.model.init_cache, batch, slots + extra, kind)
         caches[name] = state_sharding.made(plan, make)
     transform = jax.vmap(fresh.transform.init, out_axes=base.ROWS)(tokens, length)

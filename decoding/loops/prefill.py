@@ -15,7 +15,7 @@ from models.base import ALL, NONE, causal_block
 
 
 def prefill(
-    program: Program, params: dict, state: DecodeState, prompts: dict
+    program: Program, params: base.Params, state: DecodeState, prompts: dict
 ) -> DecodeState:
     """Fill the caches with every prompt's tokens but the last, chunk by chunk.
 
@@ -24,7 +24,7 @@ def prefill(
     caches, roots = dict(state.caches), dict(state.roots)
     for name, stream in program.streams.items():
         tokens, length = prompts[name]
-        model = (stream.model, params[stream.params])
+        model = (stream.model, base.read(params, stream.params))
         caches[name] = _fill_stream(model, caches[name], tokens, length, program.chunk)
         roots[name] = jnp.take_along_axis(tokens, (length - 1)[:, None], 1)[:, 0]
     state = replace(state, caches=caches, roots=roots)

@@ -62,7 +62,7 @@ class Usage:
 
 def decode_requests(
     parts: compose.Composition,
-    params: dict[str, Any],
+    params: base.Params,
     prompts: Sequence[Sequence[int]],
     limits: Sequence[int],
     keys: Array,

@@ -19,7 +19,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from decoding import compose
+from decoding import base, compose
 from decoding.loops import engines
 from decoding.serving import continuous_batching
 from models.distributed import processes
@@ -108,7 +108,7 @@ def write(
     prompts: Sequence[Prompt],
     path: str | pathlib.Path,
     parts: compose.Composition,
-    params: dict[str, Any],
+    params: base.Params,
     *,
     about: dict[str, Any],
     seed: int = 0,

@@ -170,7 +170,7 @@ def drafter(
     topology: base.Topology,
     aux: AuxNodes,
     wrap: Callable[[Any], Any],
-    weights: Callable[[dict[str, Any], base.State], Any],
+    weights: Callable[[base.Params, base.State], Any],
 ) -> base.Drafter:
     """Draft the next tree from the guesses of the last accepted node's AUX nodes.
 

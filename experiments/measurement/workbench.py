@@ -11,7 +11,6 @@ import numpy as np
 
 from decoding import Method, base, compose, state_sharding, stats
 from decoding.loops import decode, engines, initial_state
-from models.distributed import sharding
 from models.errors import ConfigError
 from models.synthetic import constant
 
@@ -91,10 +90,8 @@ class Bench:
         lm = (self.stub if case.constant else self.lm) if lm is None else lm
         return compose.compose(case.method, lm, case.temperature, self.drafts)
 
-    def params(self, lm: Any) -> dict[str, Any]:
-        drafts = {n: getattr(d, "params", d) for n, d in self.drafts.items()}
-        params = {decode.TARGET: lm.params, **drafts}
-        return sharding.placed(lm.model.plan, params)
+    def params(self, lm: Any) -> base.Params:
+        return compose.params(lm, self.drafts)
 
     def batches(
         self, prompts: Sequence[list[int]], seed: int

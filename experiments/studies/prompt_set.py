@@ -21,7 +21,6 @@ from experiments.prompts import builtin_tasks
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
-from models.distributed import sharding
 from models.errors import ConfigError
 
 SHOWN = (50, 90, 99)  # percentiles of latency
@@ -54,9 +53,7 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     parts = compose.compose(method, lm, float(config.temperature), drafts)
-    params = {"target": lm.params}
-    params |= {n: getattr(d, "params", d) for n, d in drafts.items()}
-    params = sharding.placed(lm.model.plan, params)
+    params = compose.params(lm, drafts)
     prompts = requests(config, lm)
     prompt_set.check(lm, prompts, config.batch)
     with console.bar(len(prompts) + 1, "read bandwidth") as bar:

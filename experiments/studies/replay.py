@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from decoding import Method, compose
-from decoding.loops import decode, engines, initial_state
+from decoding import Method, base, compose
+from decoding.loops import engines, initial_state
 from experiments import console
 from experiments.measurement import bootstrap, paired_difference
 from experiments.measurement.workbench import Model
@@ -131,7 +131,7 @@ def replay(
     for i, record in enumerate([*records] * times):
         text = [*record.prompt, *record.response]
         told = jnp.asarray([text + [0] * (size - len(text))], jnp.int32)
-        params = {decode.TARGET: {"text": told}}
+        params = base.Params(target={"text": told})
         state = engine.start(
             params, parts, [record.prompt], [len(text)], keys, size, memory
         )

@@ -296,9 +296,10 @@ BAD = [
     ({"lm": MUTE, "stop": "ab"}, MethodError, "needs a tokenizer"),
     (
         {"streams": {"amateur": decoding.Stream(kit.TARGET.model, "small")}},
-        PromptError,
+        MethodError,
         "reads params 'small'",
     ),
+    ({"drafts": {"draught": kit.DRAFT}}, MethodError, "no part .* write 'draft'"),
 ]
 
 
