@@ -3,7 +3,7 @@
 import numpy as np
 
 from decoding.catalogue import Spec
-from decoding.conformance import kit
+from decoding.conformance import drafters, kit
 from decoding.conformance.require import require
 from decoding.method import Method
 
@@ -18,6 +18,7 @@ def check(spec: Spec) -> None:
     """
     part = kit.spec(spec.name, **spec.arguments)
     counts_tokens_seen(spec, kit.Run(Method(policy=part)))
+    chunks_leave_one_cache(spec, kit.Run(Method(policy=part)))
     tree = Method(kit.spec("drafters/model"), topology=kit.spec(TREE), policy=part)
     drafts_keep_the_text(spec, kit.Run(tree), kit.Run(Method(policy=part)))
 
@@ -36,6 +37,12 @@ def counts_tokens_seen(spec: Spec, run: kit.Run) -> None:
     length = np.asarray(state.caches["target"].length)
     due = (np.asarray(state.length) - 1).tolist()
     require(length.tolist() == due, spec, f"after rounds {length}, and not {due}")
+
+
+def chunks_leave_one_cache(spec: Spec, run: kit.Run) -> None:
+    """Prompts in chunks of 4 and of 128 tokens leave the same committed slots."""
+    caches = [drafters.committed(run.alter(chunk=chunk).start()) for chunk in (4, 128)]
+    require(caches[0] == caches[1], spec, "the cache depends on the prompt's chunks")
 
 
 def drafts_keep_the_text(spec: Spec, drafted: kit.Run, plain: kit.Run) -> None:

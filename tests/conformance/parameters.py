@@ -4,14 +4,10 @@ import pytest
 
 from decoding import Method
 
-# Cases that differ from others in little (of heads, in arithmetic that their own tests
-# hold against whole texts): they run with `-m long`.
+# Further topologies of drafters that meet another one in every run.
 RARE = (
-    "clover-static",
     "copyspec_model-eagle2",
     "easyspec-eagle2",
-    "fspad-eagle2",
-    "lud",
     "model-confidence_stop",
     "model-dyspec",
     "model-hardware_aware",

@@ -209,6 +209,23 @@ def test_fault_a_length_that_counts_slots():
         policies.counts_tokens_seen("caches/dense", run)
 
 
+def test_fault_a_chunk_that_loses_its_last_token():
+    """Planted: the last slot of every chunk is written over."""
+    run = kit.Run(Method())
+    sound = run.parts.program.policy
+
+    def retain(state, cache, outcome):
+        cache, state = sound.retain(state, cache, outcome)
+        rows, last = jnp.arange(len(cache.length)), cache.length - 1
+        blank = lambda x: x.at[rows, last].set(0)
+        layers = tuple(x.replace(token=blank(x.token)) for x in cache.layers)
+        return cache.replace(layers=layers), state
+
+    run.alter(policy=sound._replace(retain=retain))
+    with pytest.raises(AssertionError, match="depends on the prompt's chunks"):
+        policies.chunks_leave_one_cache("caches/dense", run)
+
+
 def test_fault_a_policy_that_sees_the_block():
     """Planted: a node sees its siblings, and the policy is declared path_pure."""
     plain, tree = Method(), kit.cases()["model-static"]
