@@ -1,5 +1,5 @@
-"""ADED: a table of trigrams stands for the model, and a tree search over it finds the
-drafts worth verifying.
+"""ADED: a table of trigrams replaces the draft model, and a tree search over it finds
+the drafts worth verifying.
 
 Liu, Huang, Cai et al., *Adaptive Draft-Verification for Efficient Large Language Model
 Decoding*, 2024, arXiv 2407.12021, sections 3.1 to 3.3. After tokens a, b the table
@@ -19,8 +19,8 @@ each the token of greatest P.
 n and Q n → `Search.numbers`; P → `Shared.weights`; boost, cap, c1, c2 →
 `Row`; defaults are those of the authors' code (Adaptix). The initial weights are those
 of a corpus, P = count(a, b, w) / count(a, b): of `datastore`, a directory as REST has
-(python -m experiments.datastore), or of `table`, given as `memory`. Without, the table
-starts empty and knows what was written since.
+(python -m experiments.datastore), or of `table`, given as `memory`. Without either, the
+table starts empty and grows from generated text.
 
 The table is `Shared`, a hash of `size` pairs with linear probing; it outlives requests
 and takes 4 size (2 + 2 successors) bytes: 6.8 MB.
@@ -65,7 +65,7 @@ PROBES = 8
 
 @struct.dataclass
 class Row:
-    """The numbers of one request."""
+    """The constants of one request."""
 
     boost: Array  # float32[B]
     cap: Array  # float32[B]
@@ -75,7 +75,7 @@ class Row:
 
 @struct.dataclass
 class Shared:
-    """The table: an entry is a pair of tokens and what may follow it."""
+    """The table: an entry is a pair of tokens and its likeliest successors."""
 
     keys: Array  # int32[H, 2]; -1: no entry
     successors: Array  # int32[H, K]; -1: none
@@ -107,8 +107,9 @@ def drafter(
 ) -> base.Drafter:
     """Search `depth` tokens deep and draft `kept` nodes, each with one more token.
 
-    `recent` tokens are learned from a round; `size` pairs of tokens are kept, at first
-    those of `datastore` where one is named.
+    `boost`, `cap`, `c1` and `c2` are those of the formulas above. A round updates the
+    table from the `recent` last tokens. The table holds `size` pairs of tokens with
+    `successors` each, at first those of `datastore` where one is named.
     """
     for name, value in (
         ("iterations", iterations),
@@ -136,7 +137,7 @@ def drafter(
             jnp.full((size, successors), -1, jnp.int32),
             jnp.zeros((size, successors), jnp.float32),
         )
-        shared = jax.tree.map(jnp.array, shared)  # its own: states are updated in place
+        shared = jax.tree.map(jnp.array, shared)  # copied: states are updated in place
         return base.State(Row(*map(number, (boost, cap, c1, c2))), shared)
 
     def draft(keys, ctx: base.Context, state: base.State):
@@ -167,13 +168,13 @@ def drafter(
 def table(
     texts: Iterable[Sequence[int]], size: int = 65536, successors: int = 12
 ) -> Shared:
-    """The weights of a corpus of token lists, for `memory`; the most frequent pairs."""
+    """Count a corpus of token lists into a table for `memory`; frequent pairs first."""
     counts: dict[tuple[int, int], Counter[int]] = {}
     for text in texts:
         for a, b, w in zip(text, text[1:], text[2:]):
             counts.setdefault((int(a), int(b)), Counter())[int(w)] += 1
     keys = np.full((size, 2), -1, np.int32)
-    found = np.full((size, successors), -1, np.int32)
+    followers = np.full((size, successors), -1, np.int32)
     weights = np.zeros((size, successors), np.float32)
     order = sorted(counts, key=lambda pair: -counts[pair].total())
     pairs = jnp.asarray(np.array(order, np.int32).reshape(-1, 2))
@@ -184,22 +185,22 @@ def table(
             total = counts[pair].total()
             best = counts[pair].most_common(successors)
             keys[free[0]] = pair
-            found[free[0], : len(best)] = [w for w, _ in best]
+            followers[free[0], : len(best)] = [w for w, _ in best]
             weights[free[0], : len(best)] = [n / total for _, n in best]
-    return Shared(jnp.asarray(keys), jnp.asarray(found), jnp.asarray(weights))
+    return Shared(jnp.asarray(keys), jnp.asarray(followers), jnp.asarray(weights))
 
 
 @functools.cache
 def _of_datastore(directory: str, size: int, successors: int) -> Shared:
-    """The weights of a datastore's texts, as numpy holds them."""
+    """Count a datastore's texts into a table of numpy arrays."""
     tokens = np.asarray(suffix_array.load(directory).tokens)
     texts = np.split(tokens, np.flatnonzero(tokens == suffix_array.END))
-    found = table((t[t != suffix_array.END] for t in texts), size, successors)
-    return jax.tree.map(np.asarray, found)
+    counted = table((t[t != suffix_array.END] for t in texts), size, successors)
+    return jax.tree.map(np.asarray, counted)
 
 
 def _places(a: Array, b: Array, size: int) -> Array:
-    """int32[..., PROBES]: where the pair may stand."""
+    """Return the places int32[..., PROBES] where a pair may be stored."""
     a, b = jnp.asarray(a, jnp.uint32), jnp.asarray(b, jnp.uint32)
     mixed = (a * jnp.uint32(2654435761)) ^ (b * jnp.uint32(2246822519))
     mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(3266489917)
@@ -209,14 +210,14 @@ def _places(a: Array, b: Array, size: int) -> Array:
 
 
 def _place(shared: Shared, a: Array, b: Array) -> Array:
-    """★ int32[]: where the pair a, b stands in the table; -1: nowhere."""
+    """★ Return the place int32[] of the pair a, b in the table; -1: none."""
     places = _places(a, b, shared.keys.shape[0])
     hit = (shared.keys[places, 0] == a) & (shared.keys[places, 1] == b) & (a >= 0)
     return jnp.where(hit, places, -1).max()
 
 
 def after(shared: Shared, a: Array, b: Array) -> tuple[Array, Array]:
-    """★ Tokens int32[K] (-1: none) and weights float32[K] after the pair a, b."""
+    """★ Look up tokens int32[K] (-1: none) and weights float32[K] after a, b."""
     place = _place(shared, a, b)
     tokens = jnp.where(place >= 0, shared.successors[place], -1)
     return tokens, jnp.where(tokens >= 0, shared.weights[place], 0.0)
@@ -224,12 +225,12 @@ def after(shared: Shared, a: Array, b: Array) -> tuple[Array, Array]:
 
 @jax.jit
 def _learn_all(shared: Shared, items: list[Array]) -> Shared:
-    """The trigrams of all rows, one after another."""
+    """Add the trigrams of all rows to the table, one after another."""
     return lax.scan(lambda table, x: (_learn(table, *x), None), shared, items)[0]
 
 
 def _learn(shared: Shared, a, b, w, valid, boost, cap) -> Shared:
-    """★ One trigram more."""
+    """★ Add one trigram to the table."""
     size = shared.keys.shape[0]
     places = _places(a, b, size)
     pair = jnp.stack([a, b])
@@ -255,9 +256,9 @@ def _learn(shared: Shared, a, b, w, valid, boost, cap) -> Shared:
 def search(
     shared: Shared, before: Array, root: Array, c1: Array, c2: Array, noise: Array
 ) -> Search:
-    """★ The tree after as many iterations as `noise` [I, depth, K] has, from a pair."""
+    """★ Search from the pair before, root for I iterations; `noise` [I, depth, K]."""
     iterations, depth, width = noise.shape
-    # a loop of few, wide operations: what its steps take is starting them
+    # a loop of few, wide operations: its cost is the launch of each
     trials = jnp.arange(iterations + 1, dtype=jnp.float32)
     wishes = (c1 + jnp.log((trials + c2 + 1) / c2)) * jnp.sqrt(trials)
     race = jnp.exp(noise)  # the greatest P race is a token drawn in proportion to P
@@ -299,9 +300,9 @@ def search(
 def _descend(
     tree: Search, wishes: Array, depth: int, width: int
 ) -> tuple[Array, Array, Array]:
-    """The leaf, its level, and the path int32[depth + 1] to it, M where it has ended.
+    """Descend to a leaf; return it, its level, and the path int32[depth + 1] to it.
 
-    Unvisited children are wanted most.
+    The path is M past its end. Unvisited children come first.
     """
 
     def goes(carry: tuple) -> Array:
@@ -326,7 +327,7 @@ def _descend(
 
 
 def _roll(shared: Shared, pair: Array, race: Array, steps: Array) -> Array:
-    """float32[]: the summed weights of at most `steps` tokens drawn after the pair."""
+    """Draw at most `steps` tokens after the pair; return their summed weight."""
 
     def goes(carry: tuple) -> Array:
         step, (_, b), _ = carry
@@ -344,26 +345,26 @@ def _roll(shared: Shared, pair: Array, race: Array, steps: Array) -> Array:
     return lax.while_loop(goes, draw, start)[2]
 
 
-def _write(kept: Array, rows: Array, first: Array) -> Array:
-    """`kept` with `rows` from `first` on, as a slice: CPUs scatter row by row."""
-    return lax.dynamic_update_slice_in_dim(kept, rows, first, 0)
+def _write(array: Array, rows: Array, first: Array) -> Array:
+    """Write `rows` from `first` on, as a slice: CPUs scatter row by row."""
+    return lax.dynamic_update_slice_in_dim(array, rows, first, 0)
 
 
 @functools.partial(jax.jit, static_argnums=4)
 def _drafts(
     shared: Shared, last: Array, row: Row, noise: Array, kept: int
 ) -> tuple[Array, ...]:
-    """Every row's draft, from its last two tokens (the very last first)."""
+    """Draft for every row, from its last two tokens (the very last first)."""
 
     def one(last: Array, row: Row, noise: Array) -> tuple[Array, ...]:
-        found = search(shared, last[1], last[0], row.c1, row.c2, noise)
-        return _choose(shared, found, kept)
+        tree = search(shared, last[1], last[0], row.c1, row.c2, noise)
+        return _choose(shared, tree, kept)
 
     return jax.vmap(one)(last, row, noise)
 
 
 def _choose(shared: Shared, tree: Search, kept: int) -> tuple[Array, Array, Array]:
-    """★ Tokens, parents and presence [2 kept + 1] of the draft.
+    """★ Choose the draft: its tokens, parents and presence [2 kept + 1].
 
     A node is visited no less often than its children and has a lower number, so the
     most visited are closed under parents, and in order.
@@ -374,14 +375,14 @@ def _choose(shared: Shared, tree: Search, kept: int) -> tuple[Array, Array, Arra
     above = best[:, None] == tree.parents[best][None]  # [parent, child]
     parents = jnp.where(above.any(0), 1 + jnp.argmax(above, 0), 0)
     tokens = tree.pairs[best, 1]
-    found, weights = jax.vmap(lambda pair: after(shared, *pair))(tree.pairs[best])
-    more = jnp.take_along_axis(found, jnp.argmax(weights, 1)[:, None], 1)[:, 0]
+    successors, weights = jax.vmap(lambda pair: after(shared, *pair))(tree.pairs[best])
+    more = jnp.take_along_axis(successors, jnp.argmax(weights, 1)[:, None], 1)[:, 0]
     again = (above & there[None] & (tokens[None] == more[:, None])).any(1)
-    own = 1 + jnp.arange(kept)
+    extended = 1 + jnp.arange(kept)
     return (
         jnp.concatenate(
             [tree.pairs[:1, 1], jnp.maximum(tokens, 0), jnp.maximum(more, 0)]
         ),
-        jnp.concatenate([jnp.full((1,), -1), parents, own]).astype(jnp.int32),
+        jnp.concatenate([jnp.full((1,), -1), parents, extended]).astype(jnp.int32),
         jnp.concatenate([jnp.ones((1,), bool), there, there & (more >= 0) & ~again]),
     )

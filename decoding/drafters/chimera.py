@@ -51,12 +51,12 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
     dim = target.d_model
 
     def embed(ctx: base.Context, positions: Array) -> Array:
-        """Of the text's own tokens at `positions` [B, ...]; 0 before it begins."""
+        """Embed the text's tokens at `positions` [B, ...]; 0 before the text."""
         flat = positions.reshape(positions.shape[0], -1)
         tokens = jnp.take_along_axis(ctx.tokens, jnp.maximum(flat, 0), 1, mode="clip")
-        found = model.embed(ctx.params["target"], tokens, jnp.maximum(flat, 0))
-        found = jnp.where(flat[..., None] >= 0, found, 0.0)
-        return found.reshape(*positions.shape, dim)
+        embedded = model.embed(ctx.params["target"], tokens, jnp.maximum(flat, 0))
+        embedded = jnp.where(flat[..., None] >= 0, embedded, 0.0)
+        return embedded.reshape(*positions.shape, dim)
 
     def init(ctx: base.Context) -> tuple:
         batch, size = ctx.tokens.shape
@@ -68,12 +68,12 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         hidden, output = state[:, None, :dim], state[:, None, dim:]
 
         def call(cache, above, block, level: int):
-            own = model.embed(ctx.params["target"], block.tokens, block.positions)
-            three = jnp.concatenate([above, own[..., None, :]], -2)
+            embedded = model.embed(ctx.params["target"], block.tokens, block.positions)
+            three = jnp.concatenate([above, embedded[..., None, :]], -2)
             g = chimera.trigram(params, three)
-            found, cache = chimera.block(params, target, cache, g, block)
-            beside = jnp.broadcast_to(hidden, found.shape)
-            laws = chimera.logits(params, level, beside, found)
+            outputs, cache = chimera.block(params, target, cache, g, block)
+            beside = jnp.broadcast_to(hidden, outputs.shape)
+            laws = chimera.logits(params, level, beside, outputs)
             return laws, three[..., 1:, :], cache
 
         last = (ctx.length - 2)[:, None, None] + jnp.arange(2, dtype=jnp.int32)
@@ -95,8 +95,8 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         three = at[:, 1::2, None] + jnp.arange(-2, 1, dtype=jnp.int32)
         g = chimera.trigram(params, embed(ctx, three)).astype(hidden.dtype)
         both = jnp.stack([hidden, g], 2).reshape(batch, 2 * size, dim)
-        found, after = chimera.block(params, target, cache, both, block)
-        pair = jnp.concatenate([hidden, found[:, 1::2]], -1)
+        outputs, after = chimera.block(params, target, cache, both, block)
+        pair = jnp.concatenate([hidden, outputs[:, 1::2]], -1)
         last, _ = draft_head.settle(outcome, pair, state, cache)
         return last, after.commit(none[:, :0], 2 * count - 1, linear=True)
 

@@ -8,11 +8,11 @@ which the target chose the root x_{t+1}, and nodes at depth i that bear x_{t+1+i
     s_0 = Augment(h_t, e(x_{t+1})),      s of a node = cell(s of its parent, e(x))
     q = softmax(W_lm head(s, e(x)))      for the children of that node
 
-s_0 is kept, and the keys of the augmenting layers, which read the pairs of all
+The state is s_0 and the keys of the augmenting layers, which read the pairs of all
 committed tokens. The heads are `models/heads/clover.py`.
 
-Deviations from the paper: Clover's own attention decoder is not told precisely enough
-to be rebuilt, so that Clover-2's cell, which is public, stands for it in both. A token
+Deviations from the paper: Clover's own attention decoder is not described precisely
+enough to be rebuilt, so Clover-2's cell, which is public, replaces it in both. A token
 is read through the target's embedding; the official code reads the row of its LM head.
 The paper's candidates, filtered by top-p and by a share of the best token, are the
 topology's business (`transforms/top_p` warps drafts as well). A text whose prompt is
@@ -56,24 +56,30 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
         return jnp.zeros((batch, target.d_model), heads["first"].dtype), caches
 
     def start(ctx: base.Context, state: Array, caches: tuple) -> draft_head.Start:
-        params, own = ctx.params["heads"], ctx.params["target"]
+        params, target_params = ctx.params["heads"], ctx.params["target"]
 
         def call(cache, above, block, level: int):
-            embedded = model.embed(own, block.tokens, block.positions)
+            embedded = model.embed(target_params, block.tokens, block.positions)
             s = clover.cell(params["cell_1"], above, embedded, eps)
-            return model.head(own, clover.other(params, s, embedded, eps)), s, cache
+            return (
+                model.head(target_params, clover.other(params, s, embedded, eps)),
+                s,
+                cache,
+            )
 
         root = state[:, None]
-        logits = model.head(own, clover.first(params, root, eps))[:, 0]
+        logits = model.head(target_params, clover.first(params, root, eps))[:, 0]
         return draft_head.Start(call, logits, root)
 
     def read(ctx: base.Context, state: Array, caches: tuple, outcome: base.Outcome):
         pairs, embedded = draft_head.read_pairs(model, ctx, caches[0], outcome)
         hidden = draft_head.states(outcome, tap)
-        found, caches = clover.block(
+        outputs, caches = clover.block(
             ctx.params["heads"], target, caches, embedded, hidden, pairs
         )
-        settled = [draft_head.settle(outcome, found, state, cache) for cache in caches]
+        settled = [
+            draft_head.settle(outcome, outputs, state, cache) for cache in caches
+        ]
         return settled[0][0], tuple(cache for _, cache in settled)
 
     return draft_head.drafter(topology, init, start, read, (tap,))

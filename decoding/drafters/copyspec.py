@@ -1,9 +1,9 @@
-"""CopySpec: where the last gamma tokens stood before, copy the block that followed.
+"""CopySpec: copy the block that followed an earlier match of the last gamma tokens.
 
 Dumitru, Sharma, Zhu, Alvarez, *CopySpec: Accelerating LLMs with Speculative
 Copy-and-Paste*, 2025, arXiv 2502.08923, section 3. With the text t_1 .. t_n,
 
-    j      = where the first occurrence of t_{n-gamma+1} .. t_n before the end ends
+    j      = the end of the first earlier occurrence of t_{n-gamma+1} .. t_n
     draft  = t_{j+1} .. t_{min(j+copy, n)};  nothing if there is no such j
 
 n → `ctx.length`; gamma → `gamma`, the command line's default of the official code (its

@@ -10,9 +10,9 @@ decoding): a round without a match is left to a draft model.
 gamma, copy → `drafters/copyspec`, the chain → `drafters/model` and its topology.
 
 Deviations from the paper: rows of a batch choose for themselves, and the model runs
-unless all of them copy. A copied block is a draft of which nobody is in doubt (q is
-one-hot), so that rejection schemes accept its tokens with p; the official code accepts
-them at temperature > 0 only where p is 1.
+unless all of them copy. A copied block has one-hot laws q, so that rejection schemes
+accept its tokens with probability p; the official code accepts them at temperature > 0
+only where p is 1.
 
 Cost per call: that of CopySpec; where a row finds no match also that of the draft
 model, which first reads what was copied since it last ran, 16 tokens a call.
@@ -50,7 +50,7 @@ class Row:
 def drafter(
     draft, topology: base.Topology, gamma: int = 3, copy: int = 10
 ) -> base.Drafter:
-    """CopySpec with `gamma` and `copy`; else `draft` with `topology`."""
+    """Draft by CopySpec with `gamma` and `copy`, else by `draft` with `topology`."""
     copier = copyspec.drafter(gamma, copy)
     writer = model.drafter(draft, _unless_copied(topology))
     nodes, depth = max(copier.nodes, writer.nodes), max(copier.depth, writer.depth)
@@ -82,9 +82,9 @@ def drafter(
 
 
 def _unless_copied(topology: base.Topology) -> base.Topology:
-    """The topology in rows that do not copy; its row is followed by their `copied`.
+    """Grow `topology` only in rows that do not copy.
 
-    Where all rows copy nothing grows, and so the model is not called.
+    Its row state is followed by `copied`. If all rows copy, the model is not called.
     """
 
     def init(batch: int) -> base.State:
@@ -94,12 +94,12 @@ def _unless_copied(topology: base.Topology) -> base.Topology:
     def inner(state: base.State) -> base.State:
         return base.State(state.row[0], state.shared)
 
-    def outer(found: base.State, state: base.State) -> base.State:
-        return base.State((found.row, state.row[1]), found.shared)
+    def outer(changed: base.State, state: base.State) -> base.State:
+        return base.State((changed.row, state.row[1]), changed.shared)
 
-    def expand(keys, state: base.State, *given):
-        nodes, found = topology.expand(keys, inner(state), *given)
-        return nodes, outer(found, state)
+    def expand(keys, state: base.State, *args):
+        nodes, changed = topology.expand(keys, inner(state), *args)
+        return nodes, outer(changed, state)
 
     def adapt(state: base.State, outcome: base.Outcome):
         return outer(topology.adapt(inner(state), outcome), state)
@@ -108,9 +108,9 @@ def _unless_copied(topology: base.Topology) -> base.Topology:
         free = ~state.row[1]
         return free if grows is None else free & grows(inner(state), level)
 
-    def watched(params, state: base.State, *given):
+    def watched(params, state: base.State, *args):
         assert watch is not None
-        return outer(watch(params, inner(state), *given), state)
+        return outer(watch(params, inner(state), *args), state)
 
     def pruned(state: base.State, nodes: base.TokenTree):
         assert prune is not None
@@ -128,7 +128,7 @@ def _unless_copied(topology: base.Topology) -> base.Topology:
 
 
 def _wider(nodes: base.TokenTree, size: int) -> base.TokenTree:
-    """The tree with padding up to `size` nodes, as a chain goes on."""
+    """Pad the tree to `size` nodes, as a chain after its last node."""
     batch, width = nodes.tokens.shape
     more = ((0, 0), (0, size - width))
     index = jnp.arange(width - 1, size - 1, dtype=jnp.int32)
@@ -147,7 +147,7 @@ def _wider(nodes: base.TokenTree, size: int) -> base.TokenTree:
 def _either(
     copied: Array, copies: base.TokenTree, grown: base.TokenTree, depth: int
 ) -> base.TokenTree:
-    """The copy in the rows that copied, with one-hot laws where there are laws."""
+    """Choose the copy in rows that copied, with one-hot laws where laws are needed."""
 
     def pick(a: Array, b: Array) -> Array:
         return jnp.where(copied.reshape(-1, *[1] * (a.ndim - 1)), a, b)

@@ -50,7 +50,7 @@ CARD = Card(
 
 @struct.dataclass
 class Statistics:
-    """Of the live rows together."""
+    """Matches of every exit, pooled over the live rows."""
 
     counts: Array  # float32[E, 2]: C, mismatches and matches of every exit
     sums: Array  # float32[E, 2]: F, their confidences
@@ -65,9 +65,17 @@ def drafter(
     prompt: int = 32,
     draw: str = base.POINT,
 ) -> base.Drafter:
-    """`exits`: numbers of layers to choose from; none: 1 to all but one.
+    """Draft with the target's first layers, as many as pay best.
 
     State of a row: the length of its prompt, int32[].
+
+    Args:
+        model: the target.
+        length: most drafts of a round.
+        exits: numbers of layers to choose from; none: 1 to all but one.
+        decay: omega.
+        prompt: last positions of a prompt that count.
+        draw: one of `base.DRAWS`.
     """
     depth = model.config.n_layers
     layers = tuple(exits) or tuple(range(1, depth))
@@ -135,27 +143,34 @@ def drafter(
             counts.append(each.sum((0, 1)))
             sums.append((each * confidence(logits)[..., None]).sum((0, 1)))
         seen = state.shared
-        kept = jnp.where(
+        weight = jnp.where(
             valid.any(), seen.decay, 1.0
         )  # nothing seen, nothing forgotten
-        learned = Statistics(
-            kept * seen.counts + jnp.stack(counts),
-            kept * seen.sums + jnp.stack(sums),
+        updated = Statistics(
+            weight * seen.counts + jnp.stack(counts),
+            weight * seen.sums + jnp.stack(sums),
             seen.decay,
         )
-        return base.State(state.row, learned)
+        return base.State(state.row, updated)
 
     taps = (*layers, depth)
     return base.Drafter(init, draft, observe, length + 1, length, taps=taps)
 
 
 def confidence(logits: Array) -> Array:
-    """float32[...]: the probability of the best token."""
+    """Return the probability float32[...] of the best token."""
     return jnp.exp(vocab.maximum(logits) - vocab.logsumexp(logits))
 
 
 def choose(seen: Statistics, table: Array, depth: int, length: int) -> tuple:
-    """The exit's index, how many drafts pay best there, and its threshold tau."""
+    """Return the exit's index, how many drafts pay best there, and its threshold tau.
+
+    Args:
+        seen: the statistics.
+        table: int32[E], layers of each exit.
+        depth: L, layers of the target.
+        length: most drafts.
+    """
     total = seen.counts.sum(-1)
     alpha = jnp.where(total > 0, seen.counts[:, 1] / jnp.maximum(total, 1e-9), 0.5)
     drafts = jnp.arange(length + 1)

@@ -1,12 +1,12 @@
-"""Entropy adaptive decoding: the large model speaks while the text is uncertain.
+"""Entropy adaptive decoding: the large model writes while the text is uncertain.
 
 Simonds, *Entropy Adaptive Decoding: Dynamic Model Switching for Efficient Inference*,
-2025, arXiv 2502.06833, equations 1 to 4. With p_t the law of the model that speaks, and
+2025, arXiv 2502.06833, equations 1 to 4. With p_t the law of the model that writes, and
 c the tokens since the last switch,
 
     H_t = - sum over v of p_t(v) log2 p_t(v)
     mean_t = mean of the last w of H
-    if c >= d_min:  the large model speaks next where mean_t > tau, else the small one
+    if c >= d_min:  the large model writes next where mean_t > tau, else the small one
 
 H → `entropies`; w → `window`; tau → `threshold`; d_min → `dwell`; c → `since`. The
 small model is the draft model and leads; use it with `verifiers/accept_drafted`, whose
@@ -19,7 +19,7 @@ is, and the rule decides on token t + 1; the small model begins; before w tokens
 written the mean is that of those there are; H is of the raw law, before temperature.
 
 Cost per call: one small call a token, two tokens wide in the first of a round; while
-the large model speaks, one small call a token still, which keeps its cache.
+the large model writes, one small call a token still, which fills its cache.
 """
 
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ CARD = Card(
 
 @struct.dataclass
 class Switch:
-    """Who speaks, and why."""
+    """The model that writes, and the statistics behind it."""
 
     entropies: Array  # float32[B, w]: bits, of the last tokens, in no order
     seen: Array  # int32[B]: entropies noted so far; the next goes to `seen % w`
@@ -61,7 +61,16 @@ def drafter(
     dwell: int = 10,
     draw: str = base.POINT,
 ) -> base.Drafter:
-    """`length` drafts a round at most; it does not change the text."""
+    """Draft with the small model until mean entropy calls for the large one.
+
+    Args:
+        draft: the small model, whose params are `params["draft"]`.
+        length: most drafts of a round; it does not change the text.
+        window: w, tokens that the mean covers.
+        threshold: tau, in bits.
+        dwell: d_min, least tokens between switches.
+        draw: one of `base.DRAWS`.
+    """
     model = draft
     if min(length, window) < 1 or dwell < 0:
         raise MethodError(
@@ -78,7 +87,7 @@ def drafter(
         return base.State((cache, switch))
 
     def note(switch: Switch, logits: Array) -> Switch:
-        """After a token whose law had the raw `logits` float32[B, V]."""
+        """Note a token whose law had the raw `logits` float32[B, V]."""
         rows = jnp.arange(logits.shape[0])
         bits = vocab.entropy(logits) / jnp.log(2.0)
         entropies = switch.entropies.at[rows, switch.seen % window].set(bits)
@@ -116,8 +125,8 @@ def drafter(
         raw = outcome.target.logits
         assert raw is not None, "a round has logits"
         logits = raw[rows, tree.last_node(outcome.verdict)]
-        spoke = outcome.active & tree.chosen(outcome.verdict)
-        after = tree.masked(spoke, base.State(note(switch, logits)), base.State(switch))
+        wrote = outcome.active & tree.chosen(outcome.verdict)
+        after = tree.masked(wrote, base.State(note(switch, logits)), base.State(switch))
         return base.State((cache, after.row))
 
     return base.Drafter(init, propose, observe, length + 1, length)

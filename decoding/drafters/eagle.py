@@ -7,8 +7,8 @@ is this drafter with `topologies/eagle2`. The draft layer reads pairs (x_{t+1}, 
     f^_{t+1} = Layer(fc [e(x_{t+1}) ; f_t]),    q(x_{t+2}) = softmax(W_lm f^_{t+1})
 
 with f_t the target's normed state for committed tokens, and the parent's own output f^
-for drafts. f^ at the root and the layer's keys are what is kept: after a round the pair
-of every committed token, made from true features.
+for drafts. The state is f^ at the root and the layer's keys. After a round the keys are
+those of every committed token's pair, made from true features.
 
 Deviations from the paper: none. A text whose prompt is one token has no feature yet;
 its first round drafts from f^ = 0.

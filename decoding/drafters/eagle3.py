@@ -8,7 +8,7 @@ Models via Training-Time Test*, 2025, arXiv 2503.01840, section 3.1. Pairs are
     a = Layer(x_{t+1}, g_t),    q(x_{t+2}) = softmax(W norm(a)), on the draft vocabulary
 
 l, m, h: the states that enter the target's layers 2, L // 2, L - 3. a at the root and
-the layer's keys are what is kept. The paper's tree is `topologies/eagle2`.
+the layer's keys are the state. The paper's tree is `topologies/eagle2`.
 
 Deviations from the paper: none. A text whose prompt is one token has no state yet; its
 first round drafts from a = 0.
@@ -42,7 +42,7 @@ def drafter(
 ) -> base.Drafter:
     """Draft with `params["heads"]`, of `models/heads/eagle3.py`.
 
-    `taps` are the states that they were trained on, where they are not the paper's.
+    `taps` are the states that the heads were trained on, if other than the paper's.
     """
     eagle3.check(heads, model.config)
     target = model.config
@@ -52,8 +52,8 @@ def drafter(
         return eagle3.block(params["heads"], target, cache, embedded, g, nodes)
 
     def laws(params, output: Array) -> Array:
-        found = eagle3.logits(params["heads"], output, eps)
-        return eagle3.spread(params["heads"], found, target.vocab_size)
+        logits = eagle3.logits(params["heads"], output, eps)
+        return eagle3.spread(params["heads"], logits, target.vocab_size)
 
     def features(params, outcome: base.Outcome) -> Array:
         three = jnp.stack([draft_head.states(outcome, tap) for tap in read], -2)

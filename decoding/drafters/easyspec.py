@@ -12,13 +12,13 @@ so that N attention layers need not wait for each other. The keys of such a call
 the draft model's own. After verification they are dropped, and one ordinary call over
 what was committed rebuilds them ("bonus calibration"); its last logits begin the draft.
 
-N → `group`; h → `x`; a → `added`. The law that a token was drawn from is that of the
-fuzzy call, which a verifier gets to see, so that every verifier stays exact.
+N → `group`; h → `x`; a → `added`. Tokens are drawn from the law of the fuzzy
+call, and verifiers receive that law, so that every verifier stays exact.
 
 Deviations from the paper (weak evidence: no official code, and the order of the
 residual additions within a group is reconstructed): on one device the attentions of a
-group run one after the other, and what is modelled is the draft; calibration is the
-first call of the next round rather than the last of this one.
+group run one after the other, so the drafts are the paper's and the speed is not;
+calibration is the first call of the next round rather than the last of this one.
 
 Cost per call: as many draft calls as levels, the first of depth + 1 nodes. On enough
 devices a fuzzy call takes the time of about 2 + (L - 2) / N attention layers.
@@ -47,7 +47,7 @@ CARD = Card(
 
 
 def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
-    """Groups of `group` layers; 1 is `drafters/model` with a calibrated cache.
+    """Draft in groups of `group` layers; 1 is `drafters/model` with a calibrated cache.
 
     State: the draft model's cache, exact for the text at the beginning of the round,
     and the topology's state.
@@ -68,8 +68,8 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
         params = ctx.params["draft"]
         # A row that committed nothing reads its root again.
         cache = replace(cache, length=jnp.minimum(cache.length, ctx.length - 1))
-        wanted = draft_model.taps(topology)
-        logits, own, cache = draft_model.root(model, params, cache, ctx, wanted, width)
+        taps = draft_model.taps(topology)
+        logits, states, cache = draft_model.root(model, params, cache, ctx, taps, width)
         nodes, grown, cache = grow.grow(
             fuzzy,
             params,
@@ -79,7 +79,7 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
             keys,
             base.State(row, state.shared),
             logits,
-            own,
+            states,
         )
         cache = replace(cache, length=ctx.length)  # the root's keys are exact, too
         nodes = replace(nodes, calls=jnp.maximum(nodes.calls, 0) + 1)
@@ -104,8 +104,10 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
 
 
 def parallel(model: LanguageModel, group: int):
-    """A call of `model` whose attention layers run in groups; of its states it shows
-    the last, normed."""
+    """Make a call of `model` whose attention layers run in groups.
+
+    Of the states, the call returns only the last, normed.
+    """
     last = model.config.n_layers - 1
     spans = [(i, min(i + group, last)) for i in range(1, last, group)]
     attention = np.zeros((last + 1, 2), bool)
@@ -116,8 +118,8 @@ def parallel(model: LanguageModel, group: int):
     ) -> tuple[ModelOutput, Any]:
         def part(x: Array, cache: Any, i: int, run: np.ndarray | None):
             mask = None if run is None else jnp.asarray(run)
-            own = replace(block, run=mask)
-            x, cache, _ = model.layers(params, cache, x, own, i, i + 1)
+            masked_block = replace(block, run=mask)
+            x, cache, _ = model.layers(params, cache, x, masked_block, i, i + 1)
             return x, cache
 
         cache = cache.open(block)

@@ -11,7 +11,7 @@ normed state before it, for drafts the draft's own f^,
 
 The block that ends with the root gives the laws of depths 0 .. k - 1, which are the
 same for all nodes of a depth; a node at depth k closes the next block on its path, and
-so on. What the LSTM remembers at the root → `Own.memory`; u of the last k committed
+so on. The LSTM's state at the root → `Own.memory`; u of the last k committed
 pairs → `Own.recent`; the keys of all are kept too. Params are those of
 `models/heads/falcon.py`.
 
@@ -50,9 +50,9 @@ CARD = Card(
 
 @struct.dataclass
 class Own:
-    """What is kept of one row's text."""
+    """The head's state of one row's text."""
 
-    memory: Array  # float[B, M]: the LSTM's, which has read the root
+    memory: Array  # float[B, M]: the LSTM's state after the root
     recent: Array  # float[B, k, D]: u of the last committed pairs, 0 before the first
 
 
@@ -68,12 +68,12 @@ def drafter(heads, model, topology: base.Topology, k: int = 2) -> base.Drafter:
         recent = jnp.zeros((batch, k, target.d_model), dtype)
         return Own(falcon.start(heads, batch, dtype), recent), cache
 
-    def start(ctx: base.Context, kept: Own, cache: Any) -> draft_head.Start:
-        params, own = ctx.params["heads"], ctx.params["target"]
+    def start(ctx: base.Context, state: Own, cache: Any) -> draft_head.Start:
+        params, target_params = ctx.params["heads"], ctx.params["target"]
 
         def call(cache, above, block, level: int):
             memory, recent, drafted = above
-            embedded = model.embed(own, block.tokens, block.positions)
+            embedded = model.embed(target_params, block.tokens, block.positions)
             feature = drafted[:, :, (level - 1) % k]
             u, memory = falcon.fused(params, embedded, feature, memory)
             recent = jnp.concatenate([recent[:, :, 1:], u[:, :, None]], 2)
@@ -83,29 +83,29 @@ def drafter(heads, model, topology: base.Topology, k: int = 2) -> base.Drafter:
                 drafted = falcon.block(
                     params, target, cache, recent, block.positions, block.visibility
                 )
-            laws = model.head(own, drafted[:, :, level % k])
+            laws = model.head(target_params, drafted[:, :, level % k])
             return laws, (memory, recent, drafted), cache
 
-        recent = kept.recent[:, None]
+        recent = state.recent[:, None]
         nothing = jnp.zeros((recent.shape[0], 1, 1), jnp.uint32)
         last = (cache.length - 1)[:, None]
         everything = Visibility(cache.length, nothing)
         drafted = falcon.block(params, target, cache, recent, last, everything)
-        logits = model.head(own, drafted[:, :, 0])[:, 0]
-        handed = (kept.memory[:, None], recent, drafted)
+        logits = model.head(target_params, drafted[:, :, 0])[:, 0]
+        handed = (state.memory[:, None], recent, drafted)
         # The root's pair is the last that is committed.
         return draft_head.Start(call, logits, handed, cache.length - 1)
 
-    def read(ctx: base.Context, kept: Own, cache: Any, outcome: base.Outcome):
+    def read(ctx: base.Context, state: Own, cache: Any, outcome: base.Outcome):
         params = ctx.params["heads"]
         pairs, embedded = draft_head.read_pairs(model, ctx, cache, outcome)
         features = draft_head.states(outcome, "norm")
-        u, memories = falcon.along(params, embedded, features, kept.memory)
+        u, memories = falcon.along(params, embedded, features, state.memory)
         cache = falcon.note(params, target, cache, u, pairs)
-        memory, cache = draft_head.settle(outcome, memories, kept.memory, cache)
+        memory, cache = draft_head.settle(outcome, memories, state.memory, cache)
         count = jnp.where(outcome.active, outcome.verdict.count, -1)
         at = (count + 1)[:, None] + jnp.arange(k, dtype=jnp.int32)
-        joined = jnp.concatenate([kept.recent, u.astype(kept.recent.dtype)], 1)
+        joined = jnp.concatenate([state.recent, u.astype(state.recent.dtype)], 1)
         recent = jnp.take_along_axis(joined, at[..., None], 1)
         return Own(memory, recent), cache
 

@@ -17,7 +17,7 @@ reviews is not known and left out): the first token after the prompt begins a se
 the detector is a table over token ids.
 
 Cost per call: one small call a token of the small model, two tokens wide in the first
-of a round; while the large model speaks, one small call a token still, which keeps its
+of a round; while the large model writes, one small call a token still, which fills its
 cache.
 """
 
@@ -45,10 +45,10 @@ CARD = Card(
 
 @struct.dataclass
 class Row:
-    begins: (
-        Array  # bool[B]: the next token begins a sentence, and its gate is not drawn
-    )
-    left: Array  # int32[B]: tokens that the large model is to write still
+    """The place of one request in its sentence."""
+
+    begins: Array  # bool[B]: the next token begins a sentence; its gate is not drawn
+    left: Array  # int32[B]: tokens that the large model must still write
     gate: Array  # float32[B]: p
 
 
@@ -62,16 +62,28 @@ def drafter(
     length: int = 8,
     draw: str = base.POINT,
 ) -> base.Drafter:
-    """`length` drafts a round at most; with `gate` 0 or 1 the text is the same."""
+    """Draft with the small model wherever it is its turn to write.
+
+    Args:
+        draft: the small model, whose params are `params["draft"]`.
+        tokenizer: spells the tokens.
+        vocab_size: V.
+        lead: n, tokens that the large model writes first.
+        gate: p, a probability.
+        terminators: characters that end a sentence.
+        length: most drafts of a round; with `gate` 0 or 1 it does not change the text.
+        draw: one of `base.DRAWS`.
+    """
     model = draft
     if lead < 0 or length < 1:
         raise MethodError(f"lead={lead}, length={length}: use at least 0 and 1")
     if not 0 <= gate <= 1:
-        raise MethodError(f"gate={gate} is no probability: use 0 to 1")
+        raise MethodError(f"gate={gate}: use a probability, 0 to 1")
     table = ends(tokenizer, terminators, vocab_size)
     if not table.any():
         raise MethodError(
-            f"no token has one of terminators={terminators!r}: no sentence would end"
+            f"no token has one of terminators={terminators!r}, so no sentence would "
+            "end: name characters that the tokenizer has"
         )
 
     def init(ctx: base.Context) -> base.State:
@@ -110,17 +122,17 @@ def drafter(
         cache = adaptive_chain.keep(cache, outcome)
         end = state.shared[outcome.verdict.token]
         left = jnp.where(end, 0, jnp.maximum(row.left - 1, 0))
-        spoke = outcome.active & tree.chosen(outcome.verdict)
-        said = base.State(Row(end, left, row.gate))
-        row = tree.masked(spoke, said, base.State(row)).row
+        wrote = outcome.active & tree.chosen(outcome.verdict)
+        updated = base.State(Row(end, left, row.gate))
+        row = tree.masked(wrote, updated, base.State(row)).row
         return base.State((cache, row), state.shared)
 
     return base.Drafter(init, propose, observe, length + 1, length)
 
 
 def ends(tokenizer, terminators: str, vocab_size: int) -> np.ndarray:
-    """bool[V]: the tokens that have one of the characters `terminators`."""
+    """Mark the tokens bool[V] that have one of the characters `terminators`."""
     marks = [mark.encode("utf-8") for mark in terminators]
     spellings = tokenizer.token_bytes()[:vocab_size]
-    found = [any(mark in (bytes_ or b"") for mark in marks) for bytes_ in spellings]
-    return np.array(found + [False] * (vocab_size - len(found)))
+    marked = [any(mark in (bytes_ or b"") for mark in marks) for bytes_ in spellings]
+    return np.array(marked + [False] * (vocab_size - len(marked)))

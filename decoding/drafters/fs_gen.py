@@ -1,16 +1,16 @@
-"""FS-GEN's router: the large model is asked where the small one is unsure.
+"""FS-GEN's router: the large model writes where the small one is unsure.
 
 Zhang, Wang, Li, Ao, He, *Fast and Slow Generating: An Empirical Study on Large and
 Small Language Models Collaborative Decoding*, 2024, arXiv 2406.12295, section 3. With
 the small model's law p at a position, its best probabilities p_1 >= p_2, and t,
 
-    confidence   ask the large model where p_1 < t
-    margin       ask it where (p_1 - p_2) / 2 < t
+    confidence   call the large model where p_1 < t
+    margin       call it where (p_1 - p_2) / 2 < t
     always, never
 
 and let the small model write the token elsewhere. t → `threshold`; the small model is
 the draft model. With `verifiers/accept_drafted` this is the paper's decoding with the
-oracle combiner: the large model's token stands where it was asked. Under
+oracle combiner: the large model's token stands where it was called. Under
 `transforms/contrastive` or `transforms/proxy` the token there is the combined one. With
 a lossless verifier it is the paper's speculative form, whose drafts end where the small
 model is unsure.
@@ -55,7 +55,15 @@ def drafter(
     length: int = 5,
     draw: str = base.POINT,
 ) -> base.Drafter:
-    """`length` drafts a round at most; it does not change the text."""
+    """Draft with the small model up to the first token that the large one must write.
+
+    Args:
+        draft: the small model, whose params are `params["draft"]`.
+        router: one of `ROUTERS`.
+        threshold: t.
+        length: most drafts of a round; it does not change the text.
+        draw: one of `base.DRAWS`.
+    """
     model = draft
     if router not in ROUTERS:
         raise MethodError(f"router={router!r}: use one of {ROUTERS}")

@@ -8,7 +8,7 @@ layer reads pairs (x_{t+1}, f_t),
     q(x_{t+2}) = softmax(W_lm a)
 
 with f_t the target's normed state for committed tokens and the parent's f^ for drafts;
-a is for the law alone. [a ; f^] at the root and the layer's keys are what is kept. The
+a is for the law alone. [a ; f^] at the root and the layer's keys are the state. The
 paper's tree is `topologies/eagle2`.
 
 Deviations from the paper: none. A text whose prompt is one token has no feature yet;

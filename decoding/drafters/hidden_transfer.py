@@ -8,13 +8,13 @@ with a the last accepted node of a round, which chose the next root,
     q_j = softmax(target from layer l on(text .. a, T_1 h_a, .., T_j h_a)),  j = 1 .. k
 
 is the law of the children of every node at depth j - 1 of the next round's tree.
-Everything from round to round is `decoding/tree_building/aux_nodes.py`; T is in
+`decoding/tree_building/aux_nodes.py` carries the laws from round to round; T is in
 `models/heads/hidden_transfer.py`. The tree of candidates is the topology's.
 
 Deviations from the paper: a reconstruction from the abstract; one layer for all j,
 where the paper's may differ. Nothing is drafted in the first round, since the prompt's
-chunks carry no pseudo states. Below layer l the AUX nodes run as tokens that nobody
-sees, since a block has one width.
+chunks carry no pseudo states. Below layer l the AUX nodes run as tokens that no
+node sees, since a block has one width.
 
 Cost per call: no model call; the target's block is (1 + k) times as wide, and k
 products [D, D] a node.

@@ -1,4 +1,4 @@
-"""Hydra: Medusa's heads, told which tokens were drafted before theirs.
+"""Hydra: Medusa's heads, conditioned on the tokens drafted before theirs.
 
 Ankner, Parthasarathy, Nrusimha, Rinard, Ragan-Kelley, Brandon, *Hydra: Sequentially-
 Dependent Draft Heads for Medusa Decoding*, 2024, arXiv 2402.05109, sections 3 and 4.
@@ -8,7 +8,7 @@ children of a node at depth i, whose path bears the drafts x_{t+2} .. x_{t+1+i},
     q_i = softmax(head_i([g_t ; e(x_{t+1}) ; ... ; e(x_{t+1+i})]))
 
 g = h, or in Hydra++ the output of the prefix layer over the h of all committed tokens,
-which has a cache of its own. g and that cache are what is kept; the heads are
+which has a cache of its own. g and that cache are the state; the heads are
 `models/heads/hydra.py`. Heads whose config has a `prefix` are Hydra++'s.
 
 Deviations from the paper: none in the law. Every node that is run is embedded, not only
@@ -42,7 +42,7 @@ CARD = Card(
 def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Drafter:
     """Draft with `params["heads"]`; `blocks` counts the residual blocks of a head.
 
-    It is read only where the params have weights of further blocks.
+    `blocks` matters only where the params have weights of further blocks.
     """
     hydra.check(heads, model.config)
     draft_head.check_depth("Hydra", topology, hydra.count(heads))
@@ -61,10 +61,10 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Draf
             return model.embed(ctx.params["target"], tokens, positions)
 
         def call(cache, above, block, level: int):
-            own = jnp.concatenate(
+            embedded = jnp.concatenate(
                 [above, embed(block.tokens, block.positions)[..., None, :]], -2
             )
-            return hydra.logits(params, level, own, blocks), own, cache
+            return hydra.logits(params, level, embedded, blocks), embedded, cache
 
         at = (ctx.length - 1)[:, None]
         first = jnp.stack([g[:, None], embed(ctx.root[:, None], at)], -2)
@@ -76,9 +76,9 @@ def drafter(heads, model, topology: base.Topology, blocks: int = 4) -> base.Draf
             return draft_head.last_state(outcome, "norm", g), ()
         pairs = draft_head.pairs(outcome, cache)
         hidden = draft_head.states(outcome, "norm")
-        found, cache = hydra.prefix_block(
+        outputs, cache = hydra.prefix_block(
             ctx.params["heads"], model.config, cache, hidden, pairs
         )
-        return draft_head.settle(outcome, found, g, cache)
+        return draft_head.settle(outcome, outputs, g, cache)
 
     return draft_head.drafter(topology, init, start, read, ("norm",))

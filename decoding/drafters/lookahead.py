@@ -11,9 +11,9 @@ the iteration) and columns c = 0 .. W - 1; w[0, 0] = x. A round computes
     w[l, c]   = w[l+1, c];   k further accepted tokens move the columns k to the left
     draft     = the N-grams of pool[x]
 
-N → `ngram`; W → `window`; G → `guesses`; w → `Row.window`; p → the raw target. What a
-window token sees is a path of the tree: along level 0 to its column, then up the
-levels. So the window is AUX nodes, the N-grams are CANDIDATE chains (equal beginnings
+N → `ngram`; W → `window`; G → `guesses`; w → `Row.window`; p → the raw target. A window
+token sees a path of the tree: along level 0 to its column, then up the levels. So the
+window is AUX nodes, the N-grams are CANDIDATE chains (equal beginnings
 share their nodes), and both go through one call. The arg-max is taken at temperature >
 0 too, as in the paper.
 
@@ -63,7 +63,7 @@ class Row:
 
 @struct.dataclass
 class Shared:
-    """What follows a token; of its G entries the last is the newest."""
+    """The pool: a token's G continuations, the newest last."""
 
     pool: Array  # int32[V, G, N - 1]; -1: empty
 
@@ -76,9 +76,15 @@ def drafter(
     guesses: int = 7,
     pool_from_prompt: bool = False,
 ) -> base.Drafter:
-    """N-grams of `ngram` tokens, `window` columns, at most `guesses` drafts.
+    """Draft at most `guesses` n-grams from the pool, and fill it by the window.
 
-    `pool_from_prompt` puts the prompt's own n-grams into the pool.
+    Args:
+        vocab_size: V.
+        eos: tokens that end a text; no n-gram holds them.
+        ngram: N, tokens of an n-gram.
+        window: W, columns.
+        guesses: G, n-grams kept and verified per first token.
+        pool_from_prompt: put the prompt's n-grams into the pool too.
     """
     if ngram < 3:
         raise MethodError(f"ngram={ngram}: a trajectory needs n-grams of 3 or more")
@@ -99,7 +105,7 @@ def drafter(
         grams = state.shared.pool[ctx.root]  # [B, G, N - 1]
         count = jnp.where(grams[..., 0] >= 0, top, 0)
         same = jax.vmap(suffix_match.shared_prefixes)(grams, count)
-        first = jnp.argmax(same, 1).astype(jnp.int32)  # [B, G, N - 1]: who bears it
+        first = jnp.argmax(same, 1).astype(jnp.int32)  # [B, G, N - 1]: its first n-gram
         fresh = first == jnp.arange(guesses)[:, None]
         there = (count > 0)[..., None] & fresh
         known = shape.level[:, None] < row.levels[:, None, None]
@@ -126,8 +132,8 @@ def drafter(
         row, logits = state.row, outcome.target.logits
         assert logits is not None
         rows = jnp.arange(row.levels.shape[0])[:, None]
-        asked = shape.index[row.levels - 1]  # [B, W]: the nodes of the top level
-        best = vocab.argmax(logits[rows, asked])
+        top_nodes = shape.index[row.levels - 1]  # [B, W]: the nodes of the top level
+        best = vocab.argmax(logits[rows, top_nodes])
         ended = jnp.isin(best, jnp.asarray(eos, jnp.int32))
         full = row.levels == top
         grams = jnp.concatenate([row.window[:, 1:], best[:, None]], 1)
@@ -139,20 +145,20 @@ def drafter(
             valid.reshape(-1),
         )
         moved = _move(row, jnp.where(ended, -1, best), outcome.verdict.count)
-        kept = jax.tree.map(
+        updated = jax.tree.map(
             lambda new, old: jnp.where(
                 outcome.active.reshape(-1, *[1] * (new.ndim - 1)), new, old
             ),
             moved,
             row,
         )
-        return base.State(kept, Shared(pool))
+        return base.State(updated, Shared(pool))
 
     return base.Drafter(init, draft, observe, shape.nodes, shape.depth)
 
 
 class _Layout:
-    """Where window and n-grams stand in the block: the window first, level by level."""
+    """Places of window and n-grams in the block: the window first, level by level."""
 
     def __init__(self, top: int, window: int, guesses: int):
         self.top, self.window, self.guesses = top, window, guesses
@@ -165,13 +171,14 @@ class _Layout:
         self.depth = max(window - 1 + top - 1, top)
 
     def chains(self, first: Array) -> Array:
-        """Parents int32[B, G, N - 1]: the node before, of the first to bear it."""
+        """Return parents int32[B, G, N - 1], each in the first n-gram that has it."""
         start = self.top * self.window
         level = jnp.arange(self.top - 1, dtype=jnp.int32)
         above = start + first[..., :-1] * self.top + level
         return jnp.pad(above, ((0, 0), (0, 0), (1, 0)))
 
     def flat(self, window: Array, grams: Array) -> Array:
+        """Concatenate values of window and n-grams, [B, nodes]."""
         batch = window.shape[0]
         parts = [window.reshape(batch, -1), grams.reshape(batch, -1)]
         return jnp.concatenate(parts, 1)
@@ -179,7 +186,7 @@ class _Layout:
 
 @jax.jit
 def _refill(keys: Array, tokens: Array, length: Array, window: Array) -> Array:
-    """Random tokens of the text where the window has none."""
+    """Fill the window's empty places with random tokens of the text."""
 
     def one(key: Array, text: Array, length: Array, window: Array) -> Array:
         at = jax.random.randint(key, window.shape, 0, length)
@@ -190,7 +197,7 @@ def _refill(keys: Array, tokens: Array, length: Array, window: Array) -> Array:
 
 @jax.jit
 def _move(row: Row, best: Array, accepted: Array) -> Row:
-    """The window after a round that committed `accepted` + 1 tokens.
+    """Move the window after a round that committed `accepted` + 1 tokens.
 
     A full window loses its lowest level, and thereby one position; else the new level
     is added, and the columns make up for the position.
@@ -210,7 +217,7 @@ def _move(row: Row, best: Array, accepted: Array) -> Row:
 
 
 def _prompt_grams(ctx, outcome, ngram: int) -> tuple[Array, Array, Array]:
-    """The n-grams of the prompt that end in this chunk, in the order of the text."""
+    """Collect the prompt's n-grams that end in this chunk, in the text's order."""
     size = outcome.tree.tokens.shape[1]
     count = outcome.verdict.count + 1
     ends = (ctx.length - count)[:, None] + jnp.arange(size, dtype=jnp.int32)
@@ -224,9 +231,10 @@ def _prompt_grams(ctx, outcome, ngram: int) -> tuple[Array, Array, Array]:
 
 @jax.jit
 def insert(pool: Array, keys: Array, grams: Array, valid: Array) -> Array:
-    """`pool` with `grams` int32[M, N - 1] under `keys` int32[M], one after another.
+    """Insert `grams` int32[M, N - 1] under `keys` int32[M], one after another.
 
-    An n-gram that is there already becomes the newest; else the oldest gives way.
+    Only where `valid` bool[M]. A known n-gram becomes the newest; a new one replaces
+    the oldest.
     """
     guesses = pool.shape[1]
     place = jnp.arange(guesses)

@@ -8,16 +8,15 @@ round, which chose the next root,
 
     q_i = softmax(target(text .. a, z_1 .. z_i)),    y_i = arg max q_i,    i = 1 .. k
 
-and y_1 .. y_k are the next round's chain. How far it is taken for text is the business
-of the verifier: `verifiers/lud` is the paper's, which asks q alone; any other may be
-put in its place, and the default one leaves the text the target's. The placeholders are
-PPD's prompt tokens (`models/heads/ppd.py`, trained by
-training/objectives/heads/lud.py), and what is kept from round to round is
-`decoding/tree_building/aux_nodes.py`'s.
+and y_1 .. y_k are the next round's chain. The verifier decides how many of them are
+committed. `verifiers/lud` is the paper's, which looks at q alone; any other may replace
+it, and the default one leaves the text the target's. The placeholders are PPD's prompt
+tokens (`models/heads/ppd.py`, trained by training/objectives/heads/lud.py), and
+`decoding/tree_building/aux_nodes.py` carries the laws from round to round.
 
-Deviations from the paper: a unit is said in the round after the one that guessed it,
-when its tokens are read in any case. Nothing is drafted in the first round. The target
-itself is not fine-tuned.
+Deviations from the paper: a unit is committed in the round after the one that guessed
+it, which must read its tokens in any case. Nothing is drafted in the first round. The
+target itself is not fine-tuned.
 
 Cost per call: no model call; the target's block has (1 + k)(1 + k copies) nodes.
 """

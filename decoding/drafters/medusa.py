@@ -2,9 +2,8 @@
 
 Cai, Li, Geng, Peng, Lee, Chen, Dao, *Medusa: Simple LLM Inference Acceleration
 Framework with Multiple Decoding Heads*, 2024, arXiv 2401.10774, sections 2.1 and 2.3.3.
-With h_t
-the normed state from which the target chose the root x_{t+1}, the law of the children
-of *every* node at depth i is that of head i,
+With h_t the normed state from which the target chose the root x_{t+1}, the law of the
+children of *every* node at depth i is that of head i,
 
     q_i = softmax(head_i(h_t)),    i = 0, 1, ..., K - 1
 
@@ -13,8 +12,8 @@ output layers of their own use the target's head), and the tree is the topology'
 paper's: a static one, `configs/trees/medusa.py`).
 
 Deviations from the paper: a text whose prompt is one token has no h yet; its first
-round drafts from h = 0. Which law children are drawn from, warped and perturbed, is the
-topology's and the verifier's business, here as for every drafter.
+round drafts from h = 0. As for every drafter, the topology and the verifier decide how
+a law is warped and perturbed before children are drawn.
 
 Cost per call: K residual blocks and K products [D, V] a row; no model call.
 """

@@ -7,9 +7,9 @@ law:
 
     x_i ~ q(. | prefix, x_<i),  i = 1 .. gamma      (gamma: the topology's depth)
 
-The draft's cache holds what it has seen of the committed text: all but the last token,
-or all but the last two where a leaf of the tree, which it did not run, was accepted.
-Each round begins with a block of two that catches up.
+The draft model's cache lacks the last token of the committed text, or the last two
+where the round accepted a leaf of the tree, which the model did not run. Each round
+begins with a block of two tokens that catches up.
 
 Cost per call: gamma draft calls, the first of two nodes; fewer if the topology stops.
 """
@@ -71,28 +71,28 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
 def propose(
     model, topology: base.Topology, keys, ctx: base.Context, state: base.State
 ) -> tuple:
-    """One round's tree by `model`; `state.row` is its cache and the topology's row."""
+    """Draft one tree with `model`; `state.row` is its cache and the topology's row."""
     cache, row = state.row
-    params, wanted = ctx.params["draft"], draft_model.taps(topology)
+    params, taps = ctx.params["draft"], draft_model.taps(topology)
 
     def root(cache):
-        return draft_model.root(model, params, cache, ctx, wanted)
+        return draft_model.root(model, params, cache, ctx, taps)
 
     def after_a_pause(cache):
-        """The same where rounds without a draft have left the cache behind."""
+        """Run the root after rounds without a draft, which left the cache behind."""
         cache, late = draft_model.catch_up(model, params, cache, ctx, CHUNK)
-        logits, own, cache = root(cache)
-        return logits, own, late, cache
+        logits, states, cache = root(cache)
+        return logits, states, late, cache
 
     if topology.more is None:
-        logits, own, cache = root(cache)
+        logits, states, cache = root(cache)
         late = jnp.int32(0)
     else:
         grows = grow.grows(topology, base.State(row, state.shared))
         shapes = jax.eval_shape(lambda c: after_a_pause(c)[:3], cache)
         none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         pause = lambda c: (*none, c)
-        logits, own, late, cache = lax.cond(grows, after_a_pause, pause, cache)
+        logits, states, late, cache = lax.cond(grows, after_a_pause, pause, cache)
     nodes, grown, cache = grow.grow(
         model,
         params,
@@ -102,7 +102,7 @@ def propose(
         keys,
         base.State(row, state.shared),
         logits,
-        own,
+        states,
     )
     nodes = replace(nodes, calls=nodes.calls + 1 + late)
     return nodes, base.State((cache, grown.row), grown.shared), ctx.cache

@@ -1,8 +1,8 @@
-"""A draft model that keeps what its target refused, to be trained on between requests.
+"""A draft model that records refused drafts, to be trained on between requests.
 
 Liu, Hu, Bailis, Stoica, Deng, Cheung, Zhang, *Online Speculative Decoding*, 2024, arXiv
-2310.07177, algorithm 2. Verification tells for nothing where the draft is wrong and
-what the target thinks there. Of every round that refused a draft the buffer Q gets
+2310.07177, algorithm 2. Verification shows at no cost where the draft is wrong, and the
+target's law there. Of every round that refused a draft the buffer Q gets
 
     Q <- (the text before the refused place, the target's law p of that place)
 
@@ -14,9 +14,9 @@ p is kept as its `best` likeliest tokens, the rest as one mass; of the text the 
 `window` tokens. Q is a ring of `places` places, which all rows write and which outlives
 requests as `out.memory`; it does not change the text.
 
-`keep="first"` takes the first place of every round instead, right or wrong: learning
-refused places alone harmed small drafts where they had been right, for a reason not yet
-shown (experiments/reports/online.md).
+`keep="first"` takes the first place of every round instead, right or wrong. Training on
+refused places alone harmed small drafts where they had been right; the reason is not
+known yet (experiments/reports/online.md).
 
 Deviations from the paper: it keeps whole requests with all of their wrong places and
 whole laws, here each place stands alone and its text begins at most `window` tokens
@@ -50,18 +50,18 @@ REFUSED, FIRST = KEEP = ("refused", "first")
 
 @struct.dataclass
 class Buffer:
-    """Places to learn from, of all rows."""
+    """Places to train on, from all rows."""
 
     context: Array  # int32[Q, W]: the text before; the first `size` hold, 0 past them
     size: Array  # int32[Q]; 0: no place
-    tokens: Array  # int32[Q, k]: the target's likeliest there
+    tokens: Array  # int32[Q, k]: the target's likeliest tokens there
     logp: Array  # float32[Q, k]: their log-probabilities, untransformed
     written: Array  # int32[]: places written so far; the next is `written` modulo Q
 
 
 @struct.dataclass
 class Shared:
-    """What outlives a request."""
+    """The state that outlives a request."""
 
     grown: Any  # the topology's
     buffer: Buffer
@@ -75,7 +75,16 @@ def drafter(
     best: int = 16,
     keep: str = REFUSED,
 ) -> base.Drafter:
-    """Draft with `draft`, a `LanguageModel` whose params are `params["draft"]`."""
+    """Draft as `drafters/model`, and record the target's laws in a buffer.
+
+    Args:
+        draft: a `LanguageModel` whose params are `params["draft"]`.
+        topology: of the trees.
+        places: Q, size of the buffer.
+        window: tokens of text stored before a place.
+        best: likeliest tokens of a law that are stored.
+        keep: one of `KEEP`.
+    """
     if keep not in KEEP:
         raise MethodError(f"keep={keep!r}: use one of {KEEP}")
     if min(places, window, best) < 1:
@@ -86,57 +95,57 @@ def drafter(
 
     def init(ctx: base.Context) -> base.State:
         state = inner.init(ctx)
-        kept = min(best, draft.config.vocab_size)
+        num_best = min(best, draft.config.vocab_size)
         buffer = Buffer(
             jnp.zeros((places, window), jnp.int32),
             jnp.zeros((places,), jnp.int32),
-            jnp.zeros((places, kept), jnp.int32),
-            jnp.zeros((places, kept), jnp.float32),
+            jnp.zeros((places, num_best), jnp.int32),
+            jnp.zeros((places, num_best), jnp.float32),
             jnp.int32(0),
         )
         return base.State(state.row, Shared(state.shared, buffer))
 
     def propose(keys, ctx: base.Context, state: base.State):
-        own = base.State(state.row, state.shared.grown)
-        nodes, own, cache = inner.draft(keys, ctx, own)
-        shared = replace(state.shared, grown=own.shared)
-        return nodes, base.State(own.row, shared), cache
+        inner_state = base.State(state.row, state.shared.grown)
+        nodes, inner_state, cache = inner.draft(keys, ctx, inner_state)
+        shared = replace(state.shared, grown=inner_state.shared)
+        return nodes, base.State(inner_state.row, shared), cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        own = base.State(state.row, state.shared.grown)
-        own = inner.observe(ctx, own, outcome)
+        inner_state = base.State(state.row, state.shared.grown)
+        inner_state = inner.observe(ctx, inner_state, outcome)
         buffer = state.shared.buffer
         if not outcome.is_prompt:
             buffer = record(buffer, ctx, outcome, keep)
-        return base.State(own.row, Shared(own.shared, buffer))
+        return base.State(inner_state.row, Shared(inner_state.shared, buffer))
 
     return inner._replace(init=init, draft=propose, observe=observe)
 
 
 def refused(outcome: base.Outcome) -> Array:
-    """bool[B]: rows where the target's token is none of the drafts for its place."""
+    """Find the rows bool[B] whose target token is none of the drafts for its place."""
     nodes, verdict = outcome.tree, outcome.verdict
     last = tree.last_node(verdict)
     children = (nodes.parents == last[:, None]) & (nodes.kind == base.CANDIDATE)
     taken = children & (nodes.tokens == verdict.token[:, None])
-    told = outcome.active & (verdict.count >= 0) & tree.chosen(verdict)
-    return children.any(1) & ~taken.any(1) & told
+    has_token = outcome.active & (verdict.count >= 0) & tree.chosen(verdict)
+    return children.any(1) & ~taken.any(1) & has_token
 
 
 def record(
     buffer: Buffer, ctx: base.Context, outcome: base.Outcome, keep: str = REFUSED
 ) -> Buffer:
-    """The buffer with this round's places; `ctx` is that after the round."""
+    """Write this round's places to the buffer; `ctx` is that after the round."""
     places, window = buffer.context.shape
     verdict = outcome.verdict
     if keep == REFUSED:
-        wanted, node = refused(outcome), tree.last_node(verdict)
+        recorded, node = refused(outcome), tree.last_node(verdict)
         end = ctx.length - 1  # where the target's own token stands
     else:
-        wanted = outcome.active & (verdict.count >= 0)
+        recorded = outcome.active & (verdict.count >= 0)
         node = jnp.zeros_like(verdict.count)
         end = ctx.length - 1 - verdict.count
-    rows = jnp.arange(wanted.shape[0])
+    rows = jnp.arange(recorded.shape[0])
     logits: Any = outcome.target.logits
     raw = logits[rows, node].astype(jnp.float32)
     values, tokens = vocab.top_k(raw, buffer.tokens.shape[1])
@@ -146,9 +155,9 @@ def record(
     at = (end - size)[:, None] + index
     text = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
     text = jnp.where(index < size[:, None], text, 0)
-    order, total = jnp.cumsum(wanted) - 1, wanted.sum(dtype=jnp.int32)
-    kept = wanted & (order >= total - places)  # of more than fit, the last
-    slot = jnp.where(kept, (buffer.written + order) % places, places + rows)
+    order, total = jnp.cumsum(recorded) - 1, recorded.sum(dtype=jnp.int32)
+    stored = recorded & (order >= total - places)  # of more than fit, the last
+    slot = jnp.where(stored, (buffer.written + order) % places, places + rows)
 
     def put(old: Array, new: Array) -> Array:
         return old.at[slot].set(new, mode="drop", unique_indices=True)

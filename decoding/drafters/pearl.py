@@ -50,17 +50,17 @@ CARD = Card(
 
 @struct.dataclass
 class Tail:
-    """What was drafted and not verified."""
+    """Drafts that are not verified yet."""
 
     next: Array  # int32[B, gamma]: x_1 .. x_gamma, drafted in this round
     tail: Array  # int32[B, gamma - 1]: the tree of the coming round
-    count: Array  # int32[B]: of them hold: gamma - 1 (post-verify) or 0 (pre-verify)
+    count: Array  # int32[B]: length of `tail`: gamma - 1 (post-verify) or 0 (pre)
     laws: Array | None  # float32[B, gamma, V]: of `next`, where the draw needs them
     verified: Array | None  # float32[B, gamma - 1, V]: of `tail`
 
 
 def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
-    """`gamma`: about the ratio of a target call's time to a draft call's."""
+    """Draft `gamma` tokens a round, about a target call's time ÷ a draft call's."""
     model = draft
     if gamma < 2:
         raise MethodError(
@@ -108,7 +108,7 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
         verdict = outcome.verdict
         whole = (verdict.count == tail.count) & (verdict.token == tail.next[:, 0])
         count = jnp.where(whole & outcome.active, gamma - 1, 0)
-        # What the draft model has read of tail and drafts stays where it holds.
+        # The draft model's keys of the committed text and the new tail stay.
         length = ctx.length - 1 + count
         rest = None if tail.laws is None else tail.laws[:, 1:]
         tail = Tail(tail.next, tail.next[:, 1:], count, tail.laws, rest)
@@ -118,7 +118,7 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
 
 
 def _after_tail(ctx: base.Context, tail: Tail, vocab_size: int) -> base.Context:
-    """The context as it will be if the whole tail is accepted."""
+    """Return the context as if the whole tail were accepted."""
     batch, size = tail.tail.shape
     rows = jnp.arange(batch)[:, None]
     index = jnp.arange(size, dtype=jnp.int32)
@@ -144,5 +144,12 @@ def _after_tail(ctx: base.Context, tail: Tail, vocab_size: int) -> base.Context:
 def critical_path(
     rounds: Sequence[int], gamma: int, t_draft: float, t_target: float
 ) -> list[float]:
-    """Modelled seconds of texts that took `rounds` target calls, models in parallel."""
+    """Model the seconds of texts if the two models ran in parallel.
+
+    Args:
+        rounds: target calls of each text.
+        gamma: draft calls of a round.
+        t_draft: seconds of a draft call.
+        t_target: seconds of a target call.
+    """
     return [n * max(gamma * t_draft, t_target) for n in rounds]

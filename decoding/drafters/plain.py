@@ -12,7 +12,7 @@ CARD = Card(
 
 
 def drafter() -> base.Drafter:
-    """Drafts nothing; one token a call."""
+    """Draft nothing; each call gives one token."""
 
     def init(ctx: base.Context) -> base.State:
         return base.State()

@@ -8,13 +8,13 @@ with a the last accepted node of a round, which chose the next root,
     q_i = softmax(mean over copies of target(text .. a, z_1 .. z_i)),   i = 1 .. m
 
 is the law of the children of *every* node at depth i - 1 of the next round's tree.
-Everything from round to round is `decoding/tree_building/aux_nodes.py`; the prompts'
+`decoding/tree_building/aux_nodes.py` carries the laws from round to round; the prompts'
 embeddings are `models/heads/ppd.py`. The tree of candidates is the topology's.
 
 With a `plan` (section 4.1, the dynamic sparse tree;
-`decoding/tree_design/ppd_sparse_trees.py` makes it) the nodes carry as many prompts as
-they deserve, and the tree is that of the state, which is the number of prompts that the
-last accepted node had.
+`decoding/tree_design/ppd_sparse_trees.py` makes it) the number of prompts varies by
+node. The tree of a round depends on its state, the number of prompts that the last
+accepted node had.
 
 Deviations from the paper: nothing is drafted in the first round, since the prompt's
 chunks carry no prompt tokens. Without a plan every node carries all m.
@@ -44,8 +44,8 @@ def drafter(
 ) -> base.Drafter:
     """Draft with `params["heads"]`.
 
-    `plan` is as in `aux_nodes.AuxNodes`, by the tree's nodes. It is for static trees:
-    it names their nodes.
+    `plan` is as in `aux_nodes.AuxNodes`. It numbers the tree's nodes, so it needs a
+    static tree.
     """
     ppd.check(heads, model.config)
     prompts, copies = ppd.counts(heads)

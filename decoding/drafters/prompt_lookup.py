@@ -1,18 +1,18 @@
-"""Prompt lookup: propose what followed the last tokens where they stood before.
+"""Prompt lookup: draft the tokens that followed an earlier match of the last tokens.
 
 Saxena, *Prompt Lookup Decoding*, 2023, github.com/apoorvumang/prompt-lookup-decoding;
 no paper; Spec-Bench (Xia et al., 2024, arXiv 2401.07851) measures it. With the text
 t_1 .. t_n,
 
-    m      = the greatest m <= n_max for which t_{n-m+1} .. t_n stands earlier
-    j      = where its first such occurrence ends
+    m      = the greatest m <= n_max for which t_{n-m+1} .. t_n occurs earlier
+    j      = the end of its first such occurrence
     draft  = t_{j+1} .. t_{min(j+k, n)}
 
 n → `ctx.length`; m, j → the maximum of `suffix_match.suffix_matches` and its place; k →
 `k`. The text is prompt and generated tokens alike; it is searched anew each round, on
 the device.
 
-Deviations from the original: it wants all k tokens of the continuation inside the text
+Deviations from the original: it needs all k tokens of the continuation inside the text
 and so loses matches near the end; here the continuation is clamped to the text. It
 searches one text; here every row of the batch. `latest` takes the last occurrence, as
 newer engines do.
@@ -36,7 +36,7 @@ CARD = Card(
 
 
 def drafter(n_max: int = 3, k: int = 10, latest: bool = False) -> base.Drafter:
-    """Look up at most `n_max` tokens and propose at most `k`; no state."""
+    """Look up at most `n_max` tokens and draft at most `k`; no state."""
     if n_max < 1:
         raise MethodError(f"n_max={n_max}: look up at least 1 token")
     if k < 1:
@@ -46,13 +46,13 @@ def drafter(n_max: int = 3, k: int = 10, latest: bool = False) -> base.Drafter:
         return base.State()
 
     def draft(keys, ctx: base.Context, state: base.State):
-        found = suffix_match.suffix_matches(ctx.tokens, ctx.length, n_max)
+        lengths = suffix_match.suffix_matches(ctx.tokens, ctx.length, n_max)
         if latest:
-            end = found.shape[1] - 1 - jnp.argmax(found[:, ::-1], 1)
+            end = lengths.shape[1] - 1 - jnp.argmax(lengths[:, ::-1], 1)
         else:
-            end = jnp.argmax(found, 1)  # the first of the longest
+            end = jnp.argmax(lengths, 1)  # the first of the longest
         tokens, count = suffix_match.continuation(ctx.tokens, ctx.length, end, k)
-        count = jnp.where(found.max(1) > 0, count, 0)
+        count = jnp.where(lengths.max(1) > 0, count, 0)
         return tree.chain(ctx.root, tokens, count), state, ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):

@@ -1,5 +1,5 @@
-"""RAPID: a draft model as able as the target, which reads only what bears on the end
-of a long prompt.
+"""RAPID: a draft model as able as the target, which reads only the chunks of a long
+prompt that resemble its end.
 
 Chen, Feng, Zhang et al., *RAPID: Long-Context Inference with Retrieval-Augmented
 Speculative Decoding*, 2025, arXiv 2502.20330, its RAG drafter. The prompt is cut into
@@ -57,7 +57,7 @@ FEATURES = 1024
 class Row:
     """The shortened prompt of one request, and the draft model's state."""
 
-    short: Array  # int32[B, P]; `size` of them hold
+    short: Array  # int32[B, P]; the first `size` are valid
     size: Array  # int32[B]
     left_out: Array  # int32[B]: tokens of the prompt that the draft does not read
     written: tuple  # the row state of `drafters/model`: its cache comes first
@@ -70,7 +70,15 @@ def drafter(
     kept: int = 4096,
     threshold: float = 0.1,
 ) -> base.Drafter:
-    """Shorten prompts to `kept` tokens in chunks of `chunk`."""
+    """Draft with `draft` on prompts shortened to `kept` tokens.
+
+    Args:
+        draft: a `LanguageModel` whose params are `params["draft"]`.
+        topology: of the trees.
+        chunk: tokens of a chunk.
+        kept: most tokens of a shortened prompt.
+        threshold: least cosine similarity of a chunk and the tail.
+    """
     if chunk < 1:
         raise MethodError(f"chunk={chunk}: use at least 1 token")
     if kept < 2 * chunk:
@@ -111,14 +119,14 @@ def drafter(
 
 
 def _view(ctx: base.Context, row: Row) -> base.Context:
-    """The context as the draft model reads it; the noise is that of the true place."""
+    """Return the draft model's context; its noise is that of the true position."""
     index = jnp.arange(ctx.tokens.shape[1], dtype=jnp.int32)
     at = index + row.left_out[:, None]
-    told = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
-    short = jnp.pad(row.short, ((0, 0), (0, told.shape[1] - row.short.shape[1])))
+    text = jnp.take_along_axis(ctx.tokens, at, 1, mode="clip")
+    short = jnp.pad(row.short, ((0, 0), (0, text.shape[1] - row.short.shape[1])))
     return replace(
         ctx,
-        tokens=jnp.where(index < row.size[:, None], short, told),
+        tokens=jnp.where(index < row.size[:, None], short, text),
         length=ctx.length - row.left_out,
         noise=lambda position: ctx.noise(position + row.left_out),
     )
@@ -127,15 +135,15 @@ def _view(ctx: base.Context, row: Row) -> base.Context:
 def _shorten(
     text: Array, length: Array, chunk: int, room: int, threshold: float
 ) -> tuple[Array, Array]:
-    """★ At most `room` tokens of a prompt, and how many."""
+    """★ Shorten a prompt to at most `room` tokens; return them and their number."""
     count = jnp.maximum(length // chunk - 1, 0)  # whole chunks before the tail
     start = count * chunk
     chunks = max(text.shape[0] // chunk, 1)
     numbers = jnp.arange(text.shape[0], dtype=jnp.int32)
-    mine = jnp.where(numbers < start, jnp.minimum(numbers // chunk, chunks), chunks)
+    chunk_of = jnp.where(numbers < start, jnp.minimum(numbers // chunk, chunks), chunks)
     valid = numbers < length
     bags = jnp.zeros((chunks + 1, FEATURES), jnp.float32)
-    bags = bags.at[jnp.where(valid, mine, chunks + 1), text % FEATURES].add(
+    bags = bags.at[jnp.where(valid, chunk_of, chunks + 1), text % FEATURES].add(
         1.0, mode="drop"
     )
     rarity = jnp.log((count + 2) / (1 + (bags > 0).sum(0)))
@@ -152,9 +160,9 @@ def _shorten(
     taken = (likeness >= threshold) & (rank < fits)
     taken = jnp.where(whole, index < count, taken)
     chosen = jnp.sort(jnp.where(taken, index, chunks))
-    kept = taken.sum(dtype=jnp.int32)
+    num_taken = taken.sum(dtype=jnp.int32)
     at = jnp.arange(room, dtype=jnp.int32)
     inside = chosen[jnp.minimum(at // chunk, chunks - 1)] * chunk + at % chunk
-    source = jnp.where(at < kept * chunk, inside, start + at - kept * chunk)
+    source = jnp.where(at < num_taken * chunk, inside, start + at - num_taken * chunk)
     short = text.at[source].get(mode="clip")
-    return short, kept * chunk + length - start
+    return short, num_taken * chunk + length - start

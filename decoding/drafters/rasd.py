@@ -1,4 +1,4 @@
-"""RASD: a draft model's tree joined with what stood in the text after equal endings.
+"""RASD: a draft model's tree joined with continuations of the text's earlier matches.
 
 Quan, Guo, Liu, Ye, Zhao, Li, *RASD: Retrieval-Augmented Speculative Decoding*, 2025,
 arXiv 2503.03434. With T_d the draft model's tree and R the retrieved continuations,
@@ -13,9 +13,9 @@ prompt lookup.
 Reconstructed, because no code was released and the abstract gives no formula:
 plausible means that the first token is one of the draft law's `width` best at the root;
 of these the `branches` of most probable first tokens are kept, the longer match first
-among equals; all numbers here are ours. Deviations: the text itself is what is
-searched, where the paper also keeps a datastore; nodes of T_d are never given up, so
-that T accepts no less than T_d. Sampled and retrieved siblings together follow no one
+among equals; all numbers here are ours. Deviations: only the text itself is searched,
+where the paper also keeps a datastore; nodes of T_d are never given up, so that T
+accepts no less than T_d. Sampled and retrieved siblings together follow no one
 law: draws that need one (`iid`, `no_replace`) are refused.
 
 Cost per call: that of the draft model, plus one reading of the retrieved tokens that
@@ -57,6 +57,15 @@ def drafter(
     """Join at most `branches` retrieved paths of `length` tokens to the tree.
 
     State: that of `drafters/model`.
+
+    Args:
+        draft: a `LanguageModel` whose params are `params["draft"]`.
+        topology: of T_d.
+        width: best tokens of the root's law that a retrieved path may begin with.
+        branches: most retrieved paths.
+        length: most tokens of a path.
+        longest: most tokens of a match.
+        places: matches that are looked at.
     """
     for name, value in (
         ("width", width),
@@ -81,8 +90,8 @@ def drafter(
         cache, row = state.row
         params = ctx.params["draft"]
         cache, calls = draft_model.catch_up(draft, params, cache, ctx, length + 2)
-        wanted = draft_model.taps(topology)
-        logits, own, cache = draft_model.root(draft, params, cache, ctx, wanted)
+        taps = draft_model.taps(topology)
+        logits, states, cache = draft_model.root(draft, params, cache, ctx, taps)
         nodes, grown, cache = grow.grow(
             draft,
             params,
@@ -92,12 +101,12 @@ def drafter(
             keys,
             base.State(row, state.shared),
             logits,
-            own,
+            states,
         )
         texts, ends = ctx.tokens[:, None], ctx.length[:, None]
         pattern = suffix_match.last_tokens(ctx.tokens, ctx.length, longest)
-        found = suffix_match.matches(texts, ends, pattern)
-        _, after, count = suffix_match.best_places(found, texts, ends, places, length)
+        lengths = suffix_match.matches(texts, ends, pattern)
+        _, after, count = suffix_match.best_places(lengths, texts, ends, places, length)
         prune = jax.vmap(_prune, in_axes=(0, 0, 0, None, None))
         after, count = prune(ctx.warp(logits), after, count, width, branches)
         nodes = join(nodes, after, count)
@@ -110,9 +119,9 @@ def drafter(
             verdict = outcome.verdict
             index = jnp.arange(verdict.path.shape[1], dtype=jnp.int32)
             grown = (verdict.path < topology.nodes) & (index < verdict.count[:, None])
-            own = jnp.cumprod(grown, 1).sum(1).astype(jnp.int32)
-            own = jnp.where(verdict.count < 0, -1, own)
-            seen = draft_model.part(outcome, topology, own, outcome.active)
+            states = jnp.cumprod(grown, 1).sum(1).astype(jnp.int32)
+            states = jnp.where(verdict.count < 0, -1, states)
+            seen = draft_model.part(outcome, topology, states, outcome.active)
         return writer.observe(ctx, state, seen)
 
     size = topology.nodes + branches * length
@@ -124,7 +133,10 @@ def drafter(
 def _prune(
     law: Array, after: Array, count: Array, width: int, branches: int
 ) -> tuple[Array, Array]:
-    """★ The continuations whose first tokens the draft law ranks best."""
+    """★ Keep the continuations whose first tokens are likeliest in the draft law.
+
+    `law` float32[V]; `after` int32[P, D], of which `count` int32[P] tokens are valid.
+    """
     best = vocab.top_k(law, min(width, law.shape[0]))[0][-1]
     score = law[after[:, 0]]
     score = jnp.where((count > 0) & (score >= best), score, -jnp.inf)
@@ -133,7 +145,7 @@ def _prune(
 
 
 def join(nodes: base.TokenTree, after: Array, count: Array) -> base.TokenTree:
-    """The tree with the paths `after` int32[B, K, D] of `count` int32[B, K] tokens."""
+    """Join paths `after` int32[B, K, D] of `count` int32[B, K] tokens to the tree."""
     tokens, parents, kind = jax.vmap(_join)(
         nodes.tokens, nodes.parents, nodes.kind, after, count
     )
@@ -151,17 +163,19 @@ def join(nodes: base.TokenTree, after: Array, count: Array) -> base.TokenTree:
 
 
 def _join(tokens, parents, kind, after, count) -> tuple[Array, Array, Array]:
-    """★ Node (k, d) of the paths goes to slot N + k D + d, unless it is there already:
-    in the tree, or as a node of a path before."""
+    """★ Append node (k, d) of the paths as node N + k D + d, unless it exists already.
+
+    It may exist in the tree, or as a node of an earlier path.
+    """
     size, (paths, length) = tokens.shape[0], after.shape
     slots = size + jnp.arange(paths * length, dtype=jnp.int32).reshape(after.shape)
     same = suffix_match.shared_prefixes(after, count)
-    first = jnp.argmax(same, 0)  # [K, D]: the path that bears the node
+    first = jnp.argmax(same, 0)  # [K, D]: the first path with the node
     place = slots[first, jnp.arange(length)]
     fresh = first == jnp.arange(paths)[:, None]
 
     def step(at: Array, token: Array) -> tuple[Array, Array]:
-        """`at` [K]: the tree's node that the paths have come to; -1: they left it."""
+        """Follow the paths one level; `at` [K]: their nodes in the tree, or -1."""
         child = (parents == at[:, None]) & (tokens == token[:, None])
         child &= (kind == base.CANDIDATE) & (at >= 0)[:, None]
         at = jnp.where(child.any(1), jnp.argmax(child, 1), -1).astype(jnp.int32)

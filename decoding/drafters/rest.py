@@ -1,4 +1,4 @@
-"""REST: what followed the last tokens in a collection of texts, as a weighted trie.
+"""REST: draft a weighted trie of the last tokens' continuations in stored texts.
 
 He, Zhong, Cai, Lee, He, *REST: Retrieval-Based Speculative Decoding*, 2023, arXiv
 2311.08252, section 3. For spans s = `longest`, .., `shortest` until one is found,
@@ -66,7 +66,11 @@ def drafter(
     hits: int = 5000,
     length: int = 10,
 ) -> base.Drafter:
-    """Draft `choices` nodes from the datastore in the directory `datastore`."""
+    """Draft `choices` nodes from the datastore in the directory `datastore`.
+
+    Spans of `longest` down to `shortest` tokens are searched, and `hits` places of the
+    first found are read, `length` tokens each.
+    """
     if not 1 <= shortest <= longest:
         raise MethodError(
             f"shortest={shortest}, longest={longest}: spans run from longest down to "
@@ -88,13 +92,13 @@ def drafter(
         return base.State((), Shared(*tables))
 
     def draft(keys, ctx: base.Context, state: base.State):
-        held = suffix_array.Datastore(state.shared.tokens, state.shared.order)
+        device_store = suffix_array.Datastore(state.shared.tokens, state.shared.order)
         last = suffix_match.last_tokens(ctx.tokens, ctx.length, longest)
 
         # most spans stand in few places, and a trie of those takes a tenth of the time
         few = min(hits, max(FEW, choices))
         sizes = (longest, shortest, few, hits, length, choices)
-        tokens, parents, there = _drafts(held, last[:, ::-1], sizes)
+        tokens, parents, there = _drafts(device_store, last[:, ::-1], sizes)
         tokens = jnp.concatenate([ctx.root[:, None], tokens], 1)
         roots = jnp.full_like(ctx.root, -1)[:, None]
         kind = jnp.pad(there, ((0, 0), (1, 0)), constant_values=True)
@@ -116,7 +120,7 @@ def drafter(
 def _drafts(
     store: suffix_array.Datastore, last: Array, sizes: tuple[int, ...]
 ) -> tuple[Array, ...]:
-    """Tokens, parents and presence of every row's nodes, the root left out."""
+    """Draft for every row: tokens, parents and presence of nodes, without the root."""
     longest, shortest, few, hits, length, choices = sizes
     low, high, span = jax.vmap(lambda x: _places(store, x, longest, shortest))(last)
 
@@ -131,7 +135,9 @@ def _drafts(
 
 
 def _places(store, last: Array, longest: int, shortest: int) -> tuple[Array, ...]:
-    """★ The range of `order` that begins with the longest known span, and that span.
+    """★ Find the longest known span, and the range of `order` that begins with it.
+
+    Returns the range's ends and the span.
 
     `last` int32[longest]: the last tokens in the order of the text, -1 before it.
     """
@@ -150,27 +156,27 @@ def _places(store, last: Array, longest: int, shortest: int) -> tuple[Array, ...
 
 
 def _continuations(store, low, high, span, hits: int, length: int):
-    """★ Tokens int32[hits, length] after the span at evenly spaced places, sorted."""
-    found = high - low
-    taken = jnp.minimum(found, hits)
+    """★ Read tokens int32[hits, length] after the span at evenly spaced hits, sorted."""
+    num_found = high - low
+    num_read = jnp.minimum(num_found, hits)
     index = jnp.arange(hits, dtype=jnp.int32)
     # floor(index found / hits) in int32, which the product could exceed
-    whole, rest = found // hits, found % hits
+    whole, rest = num_found // hits, num_found % hits
     step = index * whole + (index * rest) // hits
-    at = low + jnp.where(found > hits, step, index)
+    at = low + jnp.where(num_found > hits, step, index)
     begin = store.order[jnp.minimum(at, store.order.shape[0] - 1)] + span
     at = begin[:, None] + jnp.arange(length, dtype=jnp.int32)
     tokens = store.tokens.at[at].get(mode="fill", fill_value=suffix_array.END)
     count = jnp.cumprod(tokens != suffix_array.END, 1).sum(1)
-    return tokens, jnp.where(index < taken, count, 0)
+    return tokens, jnp.where(index < num_read, count, 0)
 
 
 def _trie(tokens: Array, count: Array, choices: int) -> tuple[Array, Array, Array]:
-    """★ The most frequent nodes of sorted continuations: tokens, parents, presence.
+    """★ Choose the most frequent nodes of sorted continuations.
 
-    The node (h, d) is that of hit h, d + 1 tokens deep, and stands for a run of hits
-    if h is the first of it. Numbered by depth first, a parent precedes its children
-    among equals.
+    Returns tokens, parents and presence. The node (h, d) is that of hit h, d + 1 tokens
+    deep; it represents a run of hits if h is the first of it. Numbered by depth first,
+    a parent precedes its children among equals.
     """
     hits, length = tokens.shape
     index = jnp.arange(hits, dtype=jnp.int32)

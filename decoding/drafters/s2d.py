@@ -2,7 +2,7 @@
 
 Kavehzadeh, Pourreza, Valipour, Zhu, Bai, Ghodsi, Chen, Rezagholizadeh, *S2D: Sorted
 Speculative Decoding For More Efficient Deployment of Nested Large Language Models*,
-2024, arXiv 2407.01955. The draft was trained to speak after each of the depths
+2024, arXiv 2407.01955. The draft was trained to predict after each of the depths
 e_1 < ... < e_n (training/objectives/language_models/draft_model.py with `exits`). With
 q_e its law after e layers and one head for all,
 
@@ -13,8 +13,8 @@ Layers that a token leaves out get keys and values of the state that it stopped 
 that later tokens may go deeper.
 
 Deviations from the paper: a reconstruction from the abstract; thresholds by target are
-the caller's. What a row drafts depends on its own tokens alone: layers run for the
-batch when any of its nodes wants them, and write for those nodes only.
+the caller's. A row's drafts depend on its own tokens alone: layers run for the batch
+when any node needs them, and write for those nodes only.
 
 Cost per call: as `drafters/model` with the layers of the deepest token of the batch,
 keys and values of the others, and one head for each depth that was reached.
@@ -42,11 +42,13 @@ CARD = Card(
     trained=True,
     examples={"exits": (1,), "threshold": 0.5},
 )
-DEPTH = "depth"  # tap: layers that each node went through, float[B, N, 1]
+DEPTH = "depth"  # tap: number of layers that ran for each node, float[B, N, 1]
 
 
 @struct.dataclass
 class Shared:
+    """The state that rows share."""
+
     grown: object  # the topology's
     threshold: Array  # float32[]: tau
 
@@ -54,7 +56,14 @@ class Shared:
 def drafter(
     draft, topology: base.Topology, exits: tuple[int, ...], threshold: float = 0.7
 ) -> base.Drafter:
-    """`exits`: numbers of layers of `draft` after which it may speak, besides all."""
+    """Draft with `draft`, which stops for each token as early as its law is sure.
+
+    Args:
+        draft: a `LanguageModel` whose params are `params["draft"]`.
+        topology: of the trees.
+        exits: numbers of layers of `draft` after which it may stop, besides all.
+        threshold: tau, a probability.
+    """
     depth = draft.config.n_layers
     if not exits or list(exits) != sorted(set(exits)) or not 0 < exits[0]:
         raise MethodError(f"exits={exits}: give numbers of layers in rising order")
@@ -72,15 +81,23 @@ def drafter(
 
     def propose(keys, ctx: base.Context, state: base.State):
         shared = state.shared
-        speaking = nested(draft, tuple(exits), shared.threshold)
-        own = base.State(state.row, shared.grown)
-        nodes, own, cache = models.propose(speaking, topology, keys, ctx, own)
-        return nodes, base.State(own.row, replace(shared, grown=own.shared)), cache
+        stopping = nested(draft, tuple(exits), shared.threshold)
+        inner_state = base.State(state.row, shared.grown)
+        nodes, inner_state, cache = models.propose(
+            stopping, topology, keys, ctx, inner_state
+        )
+        return (
+            nodes,
+            base.State(inner_state.row, replace(shared, grown=inner_state.shared)),
+            cache,
+        )
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        own = base.State(state.row, state.shared.grown)
-        own = inner.observe(ctx, own, outcome)
-        return base.State(own.row, replace(state.shared, grown=own.shared))
+        inner_state = base.State(state.row, state.shared.grown)
+        inner_state = inner.observe(ctx, inner_state, outcome)
+        return base.State(
+            inner_state.row, replace(state.shared, grown=inner_state.shared)
+        )
 
     return inner._replace(init=init, draft=propose, observe=observe)
 
@@ -88,29 +105,37 @@ def drafter(
 def nested(
     model: LanguageModel, exits: tuple[int, ...], threshold: Array | float
 ) -> LanguageModel:
-    """The model whose nodes stop at the first exit that is sure of its token."""
+    """Make each node of `model` stop at the first exit whose law is sure enough."""
     depths = (*exits, model.config.n_layers)
 
     def unsure(params, x: Array) -> Array:
         logits = model.head(params, model.norm(params, x))
         best = jnp.exp(vocab.maximum(logits) - vocab.logsumexp(logits))
-        # A law may round to certainty, and tau = 1 asks for all layers.
+        # tau = 1 needs all layers, even where a law rounds to certainty.
         return (best < threshold) | (jnp.asarray(threshold) >= 1)
 
     def layers(params, cache, x, block, lo, hi, taps=()):
         assert (lo, hi) == (0, depths[-1]), "a nested model runs as a whole"
-        left = block.slots < cache.size  # padding never asks for more
+        left = block.slots < cache.size  # padding never goes deeper
         reached = jnp.full(left.shape, depths[0], x.dtype)
         dropped = cache.size + jnp.arange(left.shape[1], dtype=jnp.int32)
         x, cache, _ = model.layers(params, cache, x, block, 0, depths[0])
         for lo, hi in itertools.pairwise(depths):
             left = left & unsure(params, x)
             cache = model.fill(params, cache, x, block, lo, hi)
-            own = replace(block, slots=jnp.where(left, block.slots, dropped))
+            deeper_block = replace(block, slots=jnp.where(left, block.slots, dropped))
 
-            def deeper(x, stores, left=left, own=own, lo=lo, hi=hi, cache=cache):
+            def deeper(
+                x,
+                stores,
+                left=left,
+                deeper_block=deeper_block,
+                lo=lo,
+                hi=hi,
+                cache=cache,
+            ):
                 cache = cache.put(lo, stores)
-                y, cache, _ = model.layers(params, cache, x, own, lo, hi)
+                y, cache, _ = model.layers(params, cache, x, deeper_block, lo, hi)
                 return jnp.where(left[..., None], y, x), cache.layers[lo:hi]
 
             stay = lambda x, stores: (x, stores)

@@ -49,22 +49,22 @@ INITS = ("random", "repeat", "sample")
 
 @struct.dataclass
 class Window:
-    """What the last round says of the positions after the text."""
+    """The last round's laws for the positions after the text."""
 
-    laws: Array  # float32[B, W, V]: warped; the first `known` of them hold
-    known: Array  # int32[B]; if 0, laws[:, 0] is the last token's; -1: none is there
+    laws: Array  # float32[B, W, V]: warped; the first `known` are valid
+    known: Array  # int32[B]; if 0, laws[:, 0] is the last token's; -1: no law
 
 
 def drafter(
     vocab_size: int, window: int = 16, init: str = "random", draw: str = base.POINT
 ) -> base.Drafter:
-    """`window` drafts a round; `init` says what a new position begins with."""
+    """Draft `window` tokens a round; `init` is one of `INITS`, for new positions."""
     fresh = init
     if window < 1:
         raise MethodError(f"window={window}: use at least 1, or drafters/plain")
     if fresh not in INITS:
         raise MethodError(f"init={fresh!r}: use one of {INITS}")
-    kept = draw in (base.IID, base.NO_REPLACE)
+    has_laws = draw in (base.IID, base.NO_REPLACE)
     index = jnp.arange(window, dtype=jnp.int32)
 
     def begin(ctx: base.Context) -> base.State:
@@ -90,7 +90,7 @@ def drafter(
             new = jnp.where(known > 0, left, ctx.root[:, None])
         tokens = jnp.where(there, tokens, new).astype(jnp.int32)
         logits = None
-        if kept:
+        if has_laws:
             ids = jnp.arange(vocab_size)
             point = jnp.where(ids == tokens[..., None], 0.0, -jnp.inf)
             laws = jnp.where(there[..., None], laws, point)
@@ -100,7 +100,7 @@ def drafter(
         return nodes, state, ctx.cache
 
     def drawn(keys, ctx: base.Context, laws: Array) -> Array:
-        """int32[B, W]: a token of each law, drawn as `draw` says."""
+        """Draw a token int32[B, W] from each law, by `draw`."""
         if draw != base.COUPLED:
             return child_sampling.candidates(draw, keys, laws, 1, laws[:, 0])[..., 0]
         positions = ctx.length[:, None] + index

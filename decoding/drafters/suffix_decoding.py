@@ -1,9 +1,9 @@
-"""SuffixDecoding: continue as texts with the longest equal ending went on, and farther
-the longer the ending.
+"""SuffixDecoding: draft as earlier texts with an equal ending continued, and more
+tokens for a longer equal ending.
 
 Oliaro, Jia, Campos, Qiao, *SuffixDecoding: Extreme Speculative Decoding for Emerging AI
 Applications*, 2024, arXiv 2411.04975, section 3. For every length p at which the last p
-tokens stand elsewhere, the suffix tree's subtree below them gives a speculation tree:
+tokens occur elsewhere, the suffix tree's subtree below them gives a speculation tree:
 
     C(N)     = COUNT(N) / sum of COUNT over N and its siblings
     D(N)     = D(parent of N) C(N);  D = 1 at the end of the match
@@ -56,12 +56,12 @@ CARD = Card(
 
 @struct.dataclass
 class Row:
-    """One request."""
+    """The constants of one request, and its page."""
 
     alpha: Array  # float32[B]: drafts per matched token
     offset: Array  # float32[B]
     least: Array  # float32[B]: no node of smaller D is drafted
-    ticket: Array  # int32[B]: number of the page being written; -1: none yet
+    ticket: Array  # int32[B]: ticket of the page being written; -1: none yet
 
 
 @struct.dataclass
@@ -69,7 +69,7 @@ class Shared:
     """The outputs of this and earlier requests. Page i was given to ticket `owner`."""
 
     pages: Array  # int32[P, C]
-    filled: Array  # int32[P]: tokens of a page that hold
+    filled: Array  # int32[P]: valid tokens of a page
     owner: Array  # int32[P]: the ticket of its writer; -1: never used
     tickets: Array  # int32[]: tickets given so far; ticket t writes page t mod P
 
@@ -87,8 +87,9 @@ def drafter(
 ) -> base.Drafter:
     """Draft alpha · match + offset tokens, at most `most`, as a path or a `tree`.
 
-    Matches are measured up to `longest` tokens; `pages` of `span` tokens are kept of
-    past outputs (0 keeps none).
+    Matches count up to `longest` tokens, and the `places` longest are read. Nodes of
+    smaller D than `least` are left out. Past outputs fill `pages` of `span` tokens (0
+    stores none).
     """
     for name, value in (("most", most), ("longest", longest), ("places", places)):
         if value < 1:
@@ -126,8 +127,8 @@ def drafter(
         speculate = _trees if tree else _paths
         best: tuple | None = None
         for texts, ends in sources:
-            found = suffix_match.matches(texts, ends, pattern)
-            seen = suffix_match.best_places(found, texts, ends, places, most)
+            lengths = suffix_match.matches(texts, ends, pattern)
+            seen = suffix_match.best_places(lengths, texts, ends, places, most)
             new = speculate(*seen, row.alpha, row.offset, row.least)
             best = new if best is None else _better(best, new)
         assert best is not None
@@ -143,7 +144,7 @@ def drafter(
 
 
 def _better(old: tuple, new: tuple) -> tuple:
-    """The draft of greater score; the old one among equals."""
+    """Choose the draft of greater score in each row; the old one among equals."""
     wins = new[0] > old[0]
 
     def pick(a: Array, b: Array) -> Array:
@@ -153,21 +154,22 @@ def _better(old: tuple, new: tuple) -> tuple:
 
 
 def _nodes_of(ctx, count, tokens, parents, branching: bool) -> base.TokenTree:
-    found = tree.chain(ctx.root, tokens, count)
+    """Make a chain of `tokens`, or a tree by `parents` where it is branching."""
+    path = tree.chain(ctx.root, tokens, count)
     if not branching:
-        return found
+        return path
     roots = jnp.full_like(parents[:, :1], -1)
-    return replace(found, parents=jnp.concatenate([roots, parents], 1), linear=False)
+    return replace(path, parents=jnp.concatenate([roots, parents], 1), linear=False)
 
 
 def _among(length: Array) -> Array:
-    """bool[K, K] (a, j): place j matches, and at least as long as place a does."""
+    """Compare matches, bool[K, K] (a, j): place j matches as long as a, or longer."""
     live = length > 0
     return (length[None] >= length[:, None]) & live[None] & live[:, None]
 
 
 def _bits(sets: Array) -> Array:
-    """uint32[..., W]: sets bool[..., K] with 32 members a word."""
+    """Pack sets bool[..., K] into words uint32[..., W] of 32 members."""
     members = sets.shape[-1]
     spare = [(0, 0)] * (sets.ndim - 1) + [(0, -members % 32)]
     words = jnp.pad(sets, spare).reshape(*sets.shape[:-1], -1, 32)
@@ -176,10 +178,10 @@ def _bits(sets: Array) -> Array:
 
 
 def _nodes(length: Array, after: Array, count: Array) -> tuple[Array, ...]:
-    """Which nodes are below a match, and their D, for every match length.
+    """Compute the nodes below a match, and their D, for every match length.
 
     Of the places 0 .. K - 1 those in `among[a]` match at least as long as place a; only
-    such lengths need be tried. The node (i, d) is what place i goes on with, d + 1
+    such lengths need be tried. The node (i, d) is the continuation of place i, d + 1
     tokens deep. Returns same [K, K, D], by places and depth, and prob [K, K, D], by
     (a, i, d).
     """
@@ -198,16 +200,19 @@ def _nodes(length: Array, after: Array, count: Array) -> tuple[Array, ...]:
 
 
 def _budget(length: Array, alpha: Array, offset: Array) -> Array:
-    """int32[K]: nodes that a match may draft; 1e-6 makes 3 of alpha 0.3 and p = 10."""
+    """Count the nodes int32[K] that a match may draft.
+
+    Adding 1e-6 gives 3 for alpha 0.3 and p = 10.
+    """
     return jnp.floor(alpha * length + offset + 1e-6).astype(jnp.int32)
 
 
 def _path(levels, length, after, count, alpha, offset, least) -> tuple[Array, ...]:
-    """★ Score, number, tokens [D] and parents [D] of the best path of a row.
+    """★ Return score, number, tokens [D] and parents [D] of the best path of a row.
 
     Level by level, `left[a]` are the places of match length a whose text is the path
-    so far: COUNT is how many of them go on as place i does. `levels` of them are
-    walked, the same for all rows.
+    so far: COUNT is how many of them continue as place i does. All rows walk `levels`
+    levels.
     """
     depth = jnp.arange(after.shape[1], dtype=jnp.int32)
 
@@ -235,7 +240,7 @@ def _path(levels, length, after, count, alpha, offset, least) -> tuple[Array, ..
 
 
 def _tree(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
-    """★ As `_path`, of the best tree.
+    """★ Return the same as `_path`, of the best tree.
 
     D never grows along a path, so the greatest are closed under parents; among equals
     the shallower comes first, and so a parent before its children.
@@ -254,7 +259,7 @@ def _tree(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
     above = level[:, None] + 1 == level[None]
     above &= same[place[:, None], place[None], level[:, None]]
     parents = jnp.where(level == 0, 0, 1 + jnp.argmax(above, 0))
-    parents = jnp.minimum(parents, jnp.arange(size))  # of nodes that do not hold
+    parents = jnp.minimum(parents, jnp.arange(size))  # of invalid nodes
     return score[best], keep[best].sum(), after[place, level], parents.astype(jnp.int32)
 
 
@@ -263,7 +268,7 @@ _trees = jax.jit(jax.vmap(_tree))
 
 @jax.jit
 def _paths(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
-    """The best path of every row; no level is walked that none may draft."""
+    """Return the best path of every row; levels that no row may draft are skipped."""
     budget = jax.vmap(_budget)(length, alpha, offset)
     levels = jnp.minimum(jnp.where(length > 0, budget, 0).max(), after.shape[-1])
     walk = jax.vmap(_path, in_axes=(None, *[0] * 6))
@@ -272,7 +277,7 @@ def _paths(length, after, count, alpha, offset, least) -> tuple[Array, ...]:
 
 @jax.jit
 def _store(state: base.State, outcome: base.Outcome) -> base.State:
-    """The round's tokens go to their rows' pages."""
+    """Write the round's tokens to their rows' pages."""
     row, shared = state.row, state.shared
     pages, span = shared.pages.shape
     tokens, count = tree.committed(outcome.tree, outcome.verdict)
@@ -284,13 +289,13 @@ def _store(state: base.State, outcome: base.Outcome) -> base.State:
     ticket = jnp.where(turns, shared.tickets - 1 + jnp.cumsum(turns), row.ticket)
     page = ticket % pages
     owner = shared.owner.at[jnp.where(turns, page, pages)].max(ticket, mode="drop")
-    mine = active & (owner[page] == ticket)  # of more rows than pages some write none
+    writes = active & (owner[page] == ticket)  # of more rows than pages some write none
     begin = jnp.where(turns, 0, shared.filled[page])
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    inside = mine[:, None] & (index < count[:, None])
+    inside = writes[:, None] & (index < count[:, None])
     at = jnp.where(inside, begin[:, None] + index, span)
-    put: Any = {"mode": "drop"}
-    stored = shared.pages.at[page[:, None], at].set(tokens, **put)
-    filled = shared.filled.at[jnp.where(mine, page, pages)].set(begin + count, **put)
-    kept = Shared(stored, filled, owner, shared.tickets + turns.sum(dtype=jnp.int32))
-    return base.State(replace(row, ticket=ticket), kept)
+    drop: Any = {"mode": "drop"}
+    stored = shared.pages.at[page[:, None], at].set(tokens, **drop)
+    filled = shared.filled.at[jnp.where(writes, page, pages)].set(begin + count, **drop)
+    updated = Shared(stored, filled, owner, shared.tickets + turns.sum(dtype=jnp.int32))
+    return base.State(replace(row, ticket=ticket), updated)

@@ -59,13 +59,13 @@ KEPT, TRIED = 32, 64  # trials the process remembers, sets a proposal chooses fr
 
 @struct.dataclass
 class Search:
-    """The search for a set, of all rows together."""
+    """The search for a set to skip, shared by all rows."""
 
     skip: Array  # bool[G]: the best set so far
-    size: Array  # int32[]: genes that a set has
+    size: Array  # int32[]: genes of a set
     score: Array  # float32[]: its matchness; -1 before the first trial
-    made: Array  # int32[]: trials
-    failed: Array  # int32[]: trials since the last that was better
+    made: Array  # int32[]: number of trials
+    failed: Array  # int32[]: trials since the last success
     sets: Array  # bool[KEPT, G]: the last trials; trial i stands at i % KEPT
     scores: Array  # float32[KEPT]
     stop: Array  # float32[]: drafts end below this confidence
@@ -74,11 +74,11 @@ class Search:
 
 @struct.dataclass
 class Row:
-    """Of one request; a trial is pooled after the round, when it is known who lives."""
+    """One request's part of a trial, pooled after the round over the live rows."""
 
     start: Array  # int32[B]: length of the prompt
     live: Array  # bool[B]: rows that were not done a round ago
-    hits: Array  # int32[B]: best tokens met in this round's trial; -1: not tried
+    hits: Array  # int32[B]: matches in this round's trial; -1: not tried
     trial: Array  # bool[B, G]: the set that was tried, the same in all rows
 
 
@@ -96,17 +96,35 @@ def drafter(
     bayes: int = 25,
     draw: str = base.POINT,
 ) -> base.Drafter:
-    """`nodes` of the tree are verified; what does not fit is cut from its end."""
+    """Draft with the target less a set of sublayers, and search for a better set.
+
+    Args:
+        model: the target.
+        ratio: r, share of the genes that a set skips.
+        length: most drafts of a chain.
+        siblings: children of a node, by falling certainty of its law.
+        nodes: size of the verified tree; nodes that do not fit are cut from its end.
+        stop: a chain ends below this top probability.
+        context: tokens of the text that score a set.
+        enough: score at which the search ends.
+        trials: most trials.
+        tolerance: failed trials in a row that end the search.
+        bayes: every `bayes`th trial is a Bayesian proposal.
+        draw: one of `base.DRAWS`.
+    """
     depth, width = model.config.n_layers, max(siblings, default=0)
     genes = 2 * max(depth - 2, 0)
     if not 0 <= ratio < 1:
         raise MethodError(f"ratio={ratio}: skip a share in [0, 1) of the sublayers")
     if len(siblings) != 4 or min(siblings) < 1 or width > model.config.vocab_size:
-        raise MethodError(f"siblings={siblings}: give 4 numbers from 1 to V")
+        raise MethodError(
+            f"siblings={siblings}: give 4 numbers from 1 to the vocabulary's size, "
+            f"{model.config.vocab_size}"
+        )
     if min(length, context, bayes) < 1 or nodes < 2:
         raise MethodError(
             f"length={length}, context={context}, bayes={bayes}, nodes={nodes}: use at "
-            "least 1, and 2 nodes"
+            "least 1 of each, and at least 2 nodes"
         )
 
     def init(ctx: base.Context) -> base.State:
@@ -117,24 +135,24 @@ def drafter(
         sets, scores = jnp.zeros((KEPT, genes), bool), jnp.zeros((KEPT,), jnp.float32)
         numbers = (jnp.float32(stop), jnp.float32(enough))
         none = jnp.float32(-1)
-        found = Search(skip, size, none, zero, zero, sets, scores, *numbers)
+        search = Search(skip, size, none, zero, zero, sets, scores, *numbers)
         live = jnp.ones(ctx.length.shape, bool)
         trial = jnp.zeros((*live.shape, genes), bool)
-        return base.State(Row(ctx.length, live, -live.astype(jnp.int32), trial), found)
+        return base.State(Row(ctx.length, live, -live.astype(jnp.int32), trial), search)
 
     def running(skip: Array) -> Array:
-        """bool[L, 2]: what runs without the set."""
+        """Mark the sublayers that run without the set, bool[L, 2]."""
         ends = jnp.ones((min(depth, 2), 2), bool)
         return jnp.concatenate([ends[:1], ~skip.reshape(-1, 2), ends[1:]])
 
-    def tried(key, ctx: base.Context, state: base.State, cache):
-        """One trial, if one is due: the rows with its hits, and the cache."""
-        found, row = state.shared, state.row
+    def try_set(key, ctx: base.Context, state: base.State, cache):
+        """Try a set, if a trial is due; return rows with its hits, and the cache."""
+        search, row = state.shared, state.row
         ready = row.live & (ctx.length >= row.start + context)
-        due = ready.any() & (found.score <= found.enough)
-        due = due & (found.made < trials) & (found.failed < tolerance)
-        guided = (found.made + 1) % bayes == 0
-        chosen = lax.cond(guided, _bayesian, _random_set, key, found)
+        due = ready.any() & (search.score <= search.enough)
+        due = due & (search.made < trials) & (search.failed < tolerance)
+        guided = (search.made + 1) % bayes == 0
+        chosen = lax.cond(guided, _bayesian, _random_set, key, search)
 
         def trial(cache):
             at = row.start[:, None] - 1 + jnp.arange(context, dtype=jnp.int32)
@@ -151,37 +169,37 @@ def drafter(
         hits = jnp.where(due & ready, hits, -1)
         return replace(row, hits=hits, trial=row.trial.at[:].set(chosen)), cache
 
-    def learned(row: Row, found: Search, active: Array) -> Search:
-        """The search after this round's trial in the `active` rows."""
+    def update_search(row: Row, search: Search, active: Array) -> Search:
+        """Update the search with this round's trial in the `active` rows."""
         counted = active & (row.hits >= 0)
         some = counted.any()
         share = jnp.where(counted, row.hits, 0).sum() / (counted.sum() * context)
         share = jnp.where(some, share, -1.0).astype(jnp.float32)
-        better, trial = share > found.score, row.trial[0]
-        at = jnp.where(some, found.made % KEPT, KEPT)
+        better, trial = share > search.score, row.trial[0]
+        at = jnp.where(some, search.made % KEPT, KEPT)
         return replace(
-            found,
-            skip=jnp.where(better, trial, found.skip),
-            score=jnp.where(better, share, found.score),
-            made=found.made + some,
-            failed=jnp.where(better, 0, found.failed + some),
-            sets=found.sets.at[at].set(trial, mode="drop"),
-            scores=found.scores.at[at].set(share, mode="drop"),
+            search,
+            skip=jnp.where(better, trial, search.skip),
+            score=jnp.where(better, share, search.score),
+            made=search.made + some,
+            failed=jnp.where(better, 0, search.failed + some),
+            sets=search.sets.at[at].set(trial, mode="drop"),
+            scores=search.scores.at[at].set(share, mode="drop"),
         )
 
     def draft(keys, ctx: base.Context, state: base.State):
-        params, found, cache = ctx.params["target"], state.shared, ctx.cache
+        params, search, cache = ctx.params["target"], state.shared, ctx.cache
         row, run = state.row, None
         if genes:
-            key = jax.random.fold_in(keys[0], found.made)
-            row, cache = tried(key, ctx, state, cache)
-            run = running(found.skip)
+            key = jax.random.fold_in(keys[0], search.made)
+            row, cache = try_set(key, ctx, state, cache)
+            run = running(search.skip)
 
         def rule(wide: Array, step: adaptive_chain.Step):
             best = vocab.maximum(step.raw) - vocab.logsumexp(step.raw)
             unsure = (best[:, None] <= jnp.log(jnp.array(SURE))).sum(1)
             wide = wide.at[:, step.level].set(jnp.array(siblings)[unsure])
-            return wide, step.live, jnp.exp(best) >= found.stop
+            return wide, step.live, jnp.exp(best) >= search.stop
 
         none = jnp.zeros((ctx.length.shape[0], length), jnp.int32)
         logits, cache = adaptive_chain.root_logits(model, params, cache, ctx.root, run)
@@ -190,15 +208,15 @@ def drafter(
             call, cache, ctx, keys, draw, logits, length, rule, none, width
         )
         grown = packed(ctx.root, chain, nodes, draw)
-        return grown, base.State(row, found), chain.cache
+        return grown, base.State(row, search), chain.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        row, found = state.row, state.shared
+        row, search = state.row, state.shared
         if outcome.is_prompt:
             return state
         if genes:
-            found = learned(row, found, outcome.active)
-        return base.State(replace(row, live=outcome.active), found)
+            search = update_search(row, search, outcome.active)
+        return base.State(replace(row, live=outcome.active), search)
 
     return base.Drafter(init, draft, observe, nodes, length, scratch=length)
 
@@ -206,7 +224,7 @@ def drafter(
 def packed(
     root: Array, chain: adaptive_chain.Chain, size: int, draw: str
 ) -> base.TokenTree:
-    """The chain and its siblings as a tree of `size` nodes, level by level.
+    """Pack the chain and its siblings into a tree of `size` nodes, level by level.
 
     `chain.memory` int32[B, M]: siblings of each level, the chain's own token included.
     """
@@ -215,7 +233,7 @@ def packed(
     there = (level < chain.count[:, None, None]) & (rank < chain.memory[..., None])
     flat = there.reshape(batch, -1)
     place = jnp.cumsum(flat, 1) * flat
-    node = jnp.where(flat, place, size)  # 1 ..; what does not fit is dropped
+    node = jnp.where(flat, place, size)  # 1 ..; nodes that do not fit are dropped
     first = node.reshape(there.shape)[:, :, 0]
     above = jnp.pad(first[:, :-1], ((0, 0), (1, 0)))  # level 0 hangs on the root
     parent = jnp.broadcast_to(above[..., None], there.shape).reshape(batch, -1)
@@ -237,26 +255,33 @@ def packed(
 
 
 def _first(order: Array, size: Array) -> Array:
-    """bool[G]: the `size` genes that `order` names first."""
+    """Set the first `size` genes of `order`, bool[G]."""
     return jnp.argsort(order) < size
 
 
-def _random_set(key: Array, found: Search) -> Array:
-    """bool[G]: as many genes as a set has, drawn uniformly."""
-    return _first(jax.random.permutation(key, found.skip.shape[0]), found.size)
+def _random_set(key: Array, search: Search) -> Array:
+    """Draw a set of `size` genes uniformly, bool[G]."""
+    return _first(jax.random.permutation(key, search.skip.shape[0]), search.size)
 
 
-def _bayesian(key: Array, found: Search) -> Array:
-    """bool[G]: of `TRIED` random sets the one of the greatest upper bound."""
+def _bayesian(key: Array, search: Search) -> Array:
+    """Choose the set bool[G] of greatest upper bound among `TRIED` random sets."""
     keys = jax.random.split(key, TRIED)
-    sets = jax.vmap(lambda k: _random_set(k, found))(keys)
-    known = jnp.arange(KEPT) < found.made
-    mean, variance = posterior(found.sets, found.scores, known, sets)
+    sets = jax.vmap(lambda k: _random_set(k, search))(keys)
+    known = jnp.arange(KEPT) < search.made
+    mean, variance = posterior(search.sets, search.scores, known, sets)
     return sets[jnp.argmax(mean + 2.5 * jnp.sqrt(variance))]
 
 
 def posterior(sets: Array, scores: Array, known: Array, at: Array) -> tuple:
-    """Mean and variance float32[M] at the sets `at` bool[M, G], given those `known`."""
+    """Return the Gaussian process's mean and variance float32[M] at the sets `at`.
+
+    Args:
+        sets: bool[N, G], tried sets.
+        scores: float32[N].
+        known: bool[N], which of them are valid.
+        at: bool[M, G].
+    """
 
     def kernel(a: Array, b: Array) -> Array:
         apart = (a[:, None] != b[None]).mean(-1)

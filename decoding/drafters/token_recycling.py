@@ -17,7 +17,7 @@ M is `State.shared`: all rows read and write it, and it outlives a request throu
 Deviations from the paper: rows of M start empty, and an empty row proposes nothing,
 where the official code starts from zeros and proposes token 0. Where nodes of a round
 bear the same token, the deepest wins, then that of the last row (there the order is
-undefined). Rounds cut by the end of a text teach M too. As in the official code,
+undefined). Rounds cut by the end of a text update M too. As in the official code,
 prompts do not, unless `learn_prompt`.
 
 Cost per call: one gather of [B, w] a level and a top-k of the [B, N, V] logits; no
@@ -71,12 +71,13 @@ CHILDREN = (
 
 
 def _choices() -> tuple[tuple[int, ...], ...]:
-    found: list[tuple[int, ...]] = []
+    """List the paths of the paper's tree, by ranks from the root."""
+    paths: list[tuple[int, ...]] = []
     level: list[tuple[int, ...]] = [()]
     for counts in CHILDREN:
         level = [(*path, r) for path, n in zip(level, counts) for r in range(n)]
-        found += level
-    return tuple(found)
+        paths += level
+    return tuple(paths)
 
 
 CHOICES = _choices()
@@ -84,7 +85,7 @@ CHOICES = _choices()
 
 @struct.dataclass
 class Shared:
-    """What all rows share, and what `memory` carries from request to request."""
+    """The matrix that all rows share, and that outlives a request as `memory`."""
 
     successors: Array  # int32[V, k]: candidates after a token, best first; -1: unknown
 
@@ -106,7 +107,7 @@ def drafter(
             f"the tree has {shape.width} siblings and k={k}: k candidates are kept a "
             "token, so give the tree 1 to k siblings"
         )
-    kept = min(k, vocab_size)
+    num_best = min(k, vocab_size)
 
     def init(ctx: base.Context) -> base.State:
         return base.State((), Shared(jnp.full((vocab_size, k), -1, jnp.int32)))
@@ -115,8 +116,8 @@ def drafter(
         levels = [ctx.root[:, None]]
         for above, level in zip(shape.levels, shape.levels[1:]):
             parent = levels[-1][:, shape.parents[level] - above[0]]
-            found = state.shared.successors[parent, shape.ranks[level]]
-            levels.append(jnp.where(parent < 0, -1, found))
+            following = state.shared.successors[parent, shape.ranks[level]]
+            levels.append(jnp.where(parent < 0, -1, following))
         tokens = jnp.concatenate(levels, 1)
         nodes = shape.tree(jnp.maximum(tokens, 0), base.POINT)
         kind = jnp.where(tokens < 0, base.PAD, base.CANDIDATE).astype(jnp.int32)
@@ -125,11 +126,11 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         if outcome.target.logits is None:
             return state
-        best = vocab.top_k(outcome.target.logits, kept)[1]
-        best = jnp.pad(best, ((0, 0), (0, 0), (0, k - kept)), constant_values=-1)
+        best = vocab.top_k(outcome.target.logits, num_best)[1]
+        best = jnp.pad(best, ((0, 0), (0, 0), (0, k - num_best)), constant_values=-1)
         valid = (outcome.tree.kind == base.CANDIDATE) & outcome.active[:, None]
-        learned = _write(state.shared.successors, outcome.tree.tokens, best, valid)
-        return base.State(state.row, Shared(learned))
+        updated = _write(state.shared.successors, outcome.tree.tokens, best, valid)
+        return base.State(state.row, Shared(updated))
 
     return base.Drafter(
         init, draft, observe, shape.nodes, shape.depth, prompt_logits=learn_prompt
@@ -137,7 +138,7 @@ def drafter(
 
 
 def _write(successors: Array, tokens: Array, best: Array, valid: Array) -> Array:
-    """Rows `tokens` [B, N] become `best` [B, N, k]; of equal tokens the last wins."""
+    """Set rows `tokens` [B, N] to `best` [B, N, k]; of equal tokens the last wins."""
     batch, size = tokens.shape
     order = jnp.arange(size)[None] * batch + jnp.arange(batch)[:, None]  # by node, row
     none = successors.shape[0]

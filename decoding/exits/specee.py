@@ -1,8 +1,8 @@
-"""SpecEE: the target stops at the layer whose answer a draft had expected.
+"""SpecEE: the target stops at a layer whose best token is among the drafts.
 
 Xu, Pan, Zhou, Chen, Lian, Dai, *SpecEE: Accelerating Large Language Model Inference
 with Speculative Early Exiting*, 2025, arXiv 2504.08850. EAGLE's layer proposes the k
-tokens x_1 .. x_k for the next place, and of each layer l that is scheduled
+tokens x_1 .. x_k for the next place. For each scheduled layer l
 
     c_l = predictor of l on the logits of x_1 .. x_k at l  (models/predictors)
     stop after l  if  c_l > tau  and  argmax of all logits at l is one of x_1 .. x_k
@@ -18,17 +18,17 @@ a token that used them all stopped at the last. Predictors are `params["exits"]`
 trained by training/objectives/predictors/specee.py, EAGLE's layer is `params["heads"]`.
 
 The target is not always run as a whole, so the text does not follow its law. Above
-temperature 0 the token is drawn from the law of the layer. Blocks of one node stop:
-which layers are asked depends on the tokens committed last.
+temperature 0 the token is drawn from the law of the layer. Only blocks of one node
+stop early, because the schedule depends on the tokens committed last.
 
 Deviations from the paper: layers that a token leaves out get the keys and values of the
-state that it stopped with. Rows stop where each of them would alone, and the rest of a
-layer's work is saved when all have. Its merging of predictors with a speculated tree is
-not here.
+state that it stopped with. Each row stops where it would alone; layers are skipped
+once all rows have stopped. The paper's merging of predictors with a speculated tree is
+left out.
 
 Cost per call: the layers up to the last row's exit, keys and values of the others; at a
-scheduled layer k rows of the head and 3k H products, the whole head where a predictor
-says stop, and once more at the end; one EAGLE layer and head.
+scheduled layer k rows of the head and 3k H products; the whole head where c_l > tau,
+and once more at the end; one EAGLE layer and head.
 """
 
 from dataclasses import replace
@@ -55,17 +55,17 @@ CARD = Card(
     trained=True,
     examples={"static": (0,), "threshold": 1.0},
 )
-EXIT = "exit"  # tap: layers that each node went through, float[B, N, 1]
+EXIT = "exit"  # tap: number of layers that ran for each node, float[B, N, 1]
 AROUND = (-2, 0, 2)
 
 
 @struct.dataclass
 class Asked:
-    """What the target is called with, beside its weights."""
+    """The target's inputs for early exit, beside its weights."""
 
-    candidates: Array  # int32[B, k]: in the order of the draft's law
-    schedule: Array  # bool[B, L - 1]: after which layers a predictor is asked
-    live: Array  # bool[B]: rows that are not done; the others hold nobody up
+    candidates: Array  # int32[B, k]: x_1 .. x_k, likeliest first
+    schedule: Array  # bool[B, L - 1]: layers that have a predictor to run
+    live: Array  # bool[B]: rows that are not done; only these delay an exit
     threshold: Array  # float32[B]: tau
 
 
@@ -75,7 +75,7 @@ class Row:
 
     inner: Any  # EAGLE's
     candidates: Array  # int32[B, k]
-    exits: Array  # int32[B, N]: layers that the last tokens took, in no order; 0: none
+    exits: Array  # int32[B, N]: layers of the last tokens, unordered; 0: none
     seen: Array  # int32[B]: tokens noted so far; the next goes to `seen % N`
     live: Array  # bool[B]
     threshold: Array  # float32[B]: tau
@@ -83,7 +83,7 @@ class Row:
 
 @struct.dataclass
 class Shared:
-    """What rows share; `out.exits` of `generate`."""
+    """The state that rows share: `out.exits` of `generate`."""
 
     inner: Any  # EAGLE's
     taken: Array  # int32[L]: tokens that took 1, 2, .. L layers
@@ -97,10 +97,18 @@ def exit_policy(
     last: int = 5,
     threshold: float = 0.5,
 ) -> base.ExitPolicy:
-    """`static` layers, from 0; the paper's are those of a model of 32 layers.
+    """Stop the target early where a predictor is sure that the best token is drafted.
 
-    At `threshold` 1 nothing stops, and the text is plain decoding's. `out.exits.taken`
-    counts tokens by the layers that they took.
+    `out.exits.taken` counts tokens by the layers that they took.
+
+    Args:
+        heads: params of the EAGLE layer.
+        exits: params of the predictors.
+        model: the target.
+        static: layers from 0 that are always scheduled; the default is the paper's for
+            a model of 32 layers.
+        last: N, recent tokens whose exits are scheduled.
+        threshold: tau; at 1 nothing stops, and the text is plain decoding's.
     """
     depth = model.config.n_layers
     exit_predictor.check(exits, depth)
@@ -119,28 +127,32 @@ def exit_policy(
     inner = eagle.drafter(heads, model, trees.topology(siblings, base.POINT))
 
     def init(ctx: base.Context) -> base.State:
-        own, batch = inner.init(ctx), ctx.length.shape[0]
+        inner_state, batch = inner.init(ctx), ctx.length.shape[0]
         none = jnp.zeros((batch,), jnp.int32)
         row = Row(
-            own.row,
+            inner_state.row,
             jnp.zeros((batch, width), jnp.int32),
             jnp.zeros((batch, last), jnp.int32),
             none,
             none > 0,
             jnp.full((batch,), threshold, jnp.float32),
         )
-        return base.State(row, Shared(own.shared, jnp.zeros((depth,), jnp.int32)))
+        return base.State(
+            row, Shared(inner_state.shared, jnp.zeros((depth,), jnp.int32))
+        )
 
     def plan(keys, ctx: base.Context, state: base.State):
         row, shared = state.row, state.shared
-        own = base.State(row.inner, shared.inner)
-        nodes, own, cache = inner.draft(keys, ctx, own)
+        inner_state = base.State(row.inner, shared.inner)
+        nodes, inner_state, cache = inner.draft(keys, ctx, inner_state)
         candidates = nodes.tokens[:, 1:]
-        row = replace(row, inner=own.row, candidates=candidates, live=ctx.active)
-        state = base.State(row, replace(shared, inner=own.shared))
+        row = replace(
+            row, inner=inner_state.row, candidates=candidates, live=ctx.active
+        )
+        state = base.State(row, replace(shared, inner=inner_state.shared))
         return state, cache, nodes.calls
 
-    def weights(given: Any, params: base.Params, state: base.State) -> Any:
+    def weights(target_weights: Any, params: base.Params, state: base.State) -> Any:
         row = state.row
         asked = Asked(
             row.candidates,
@@ -148,12 +160,15 @@ def exit_policy(
             row.live,
             row.threshold,
         )
-        return {**given, "exits": params["exits"], "asked": asked}
+        return {**target_weights, "exits": params["exits"], "asked": asked}
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         row, shared = state.row, state.shared
-        own = inner.observe(ctx, base.State(row.inner, shared.inner), outcome)
-        row, shared = replace(row, inner=own.row), replace(shared, inner=own.shared)
+        inner_state = inner.observe(ctx, base.State(row.inner, shared.inner), outcome)
+        row, shared = (
+            replace(row, inner=inner_state.row),
+            replace(shared, inner=inner_state.shared),
+        )
         if not outcome.is_prompt:
             rows = jnp.arange(row.seen.shape[0])
             taken = outcome.target.hidden[EXIT][:, 0, 0].astype(jnp.int32)
@@ -173,7 +188,7 @@ def exit_policy(
 
 
 def schedule(exits: Array, static: tuple[int, ...], depth: int) -> Array:
-    """bool[B, L - 1]: the layers to ask after; `exits` int32[B, N] as in `Row`."""
+    """Schedule layers, bool[B, L - 1]; `exits` int32[B, N] as in `Row`."""
     layers = jnp.arange(depth - 1, dtype=jnp.int32)
     always = jnp.isin(layers, jnp.asarray(static, jnp.int32))
     near = exits[:, :, None] - 1 + jnp.asarray(AROUND, jnp.int32)
@@ -183,16 +198,18 @@ def schedule(exits: Array, static: tuple[int, ...], depth: int) -> Array:
 
 
 def exiting(model: LanguageModel) -> LanguageModel:
-    """The model that stops early in blocks of one node; chunks of a prompt run whole.
+    """Make `model` stop early in blocks of one node; chunks of a prompt run whole.
 
     Its weights are those of `model` with "exits" and "asked".
     """
     depth = model.config.n_layers
 
     def layers(weights, cache, x, block, lo, hi, taps=()):
-        wanted = tuple(tap for tap in taps if tap != EXIT)
+        inner_taps = tuple(tap for tap in taps if tap != EXIT)
         if x.shape[1] > 1:
-            x, cache, hidden = model.layers(weights, cache, x, block, lo, hi, wanted)
+            x, cache, hidden = model.layers(
+                weights, cache, x, block, lo, hi, inner_taps
+            )
             return x, cache, _told(hidden, taps, jnp.full(x.shape[:2], hi))
         assert (lo, hi) == (0, depth), "a model that stops early runs as a whole"
         asked: Asked = weights["asked"]
@@ -200,22 +217,22 @@ def exiting(model: LanguageModel) -> LanguageModel:
         before = jnp.zeros(asked.candidates.shape, jnp.float32)
         reached = jnp.full(live.shape, depth, jnp.int32)
         for layer in range(depth):
-            if layer in wanted:
+            if layer in inner_taps:
                 hidden[layer] = x
 
             def run(x, store, live=live, layer=layer, cache=cache):
-                own = cache.put(layer, (store,))
-                y, own, _ = model.layers(weights, own, x, block, layer, layer + 1)
-                # What has stopped is written as it stopped, and goes no further.
-                return jnp.where(live[:, None, None], y, x), own.layers[layer]
+                stored = cache.put(layer, (store,))
+                y, stored, _ = model.layers(weights, stored, x, block, layer, layer + 1)
+                # Rows that have stopped are written with the state they stopped at.
+                return jnp.where(live[:, None, None], y, x), stored.layers[layer]
 
             def fill(carry, x=x, layer=layer, cache=cache):
-                own = cache.put(layer, (carry[1],))
-                own = model.fill(weights, own, x, block, layer, layer + 1)
-                return jnp.bool_(False), own.layers[layer]
+                stored = cache.put(layer, (carry[1],))
+                stored = model.fill(weights, stored, x, block, layer, layer + 1)
+                return jnp.bool_(False), stored.layers[layer]
 
-            # One or the other. What both branches of a choice write is copied by the
-            # compiler; a loop of one round or none writes in place.
+            # Run or fill. The compiler copies arrays that both branches of a `cond`
+            # write; a loop of one round or none writes in place.
             on, store = live.any(), cache.layers[layer]
             _, store = lax.while_loop(lambda carry: carry[0], fill, (~on, store))
             x, store = lax.cond(on, run, lambda *both: both, x, store)
@@ -233,7 +250,7 @@ def exiting(model: LanguageModel) -> LanguageModel:
             leave, before = lax.cond(due.any(), ask, rest, x, before)
             reached = jnp.where(leave, layer + 1, reached)
             live = live & ~leave
-        if depth in wanted:
+        if depth in inner_taps:
             hidden[depth] = x
         return x, cache, _told(hidden, taps, reached[:, None])
 
@@ -243,12 +260,26 @@ def exiting(model: LanguageModel) -> LanguageModel:
 def stops(
     model: LanguageModel, weights: Any, layer: int, x: Array, before: Array, due: Array
 ) -> tuple[Array, Array]:
-    """bool[B]: rows that are `due` and stop after `layer`; and s of those asked."""
+    """Decide which `due` rows stop after `layer`.
+
+    Args:
+        model: the target.
+        weights: with "exits" and "asked".
+        layer: from 0.
+        x: the state after `layer`.
+        before: the candidates' probabilities at the predictor before, float32[B, k].
+        due: bool[B], live rows in which `layer` is scheduled.
+
+    Returns:
+        bool[B], the rows that stop; and `before` for the next predictor.
+    """
     asked: Asked = weights["asked"]
     normed = model.norm(weights, x)
     z = model.logits_of(weights, normed, asked.candidates[:, None])[:, 0]
-    given, now = exit_predictor.features(z, before)
-    sure = exit_predictor.probability(weights["exits"], layer, given) > asked.threshold
+    features, now = exit_predictor.features(z, before)
+    sure = (
+        exit_predictor.probability(weights["exits"], layer, features) > asked.threshold
+    )
 
     def expected(normed: Array) -> Array:
         best = vocab.argmax(model.head(weights, normed)[:, 0])
@@ -262,7 +293,7 @@ def stops(
 
 
 def _told(hidden: dict, taps: tuple, reached: Array) -> dict:
-    """The tapped states, and the layers that were taken where they are asked for."""
+    """Add the number of layers that ran to the tapped states, where EXIT is tapped."""
     if EXIT not in taps:
         return hidden
     return {**hidden, EXIT: reached.astype(jnp.float32)[..., None]}

@@ -1,4 +1,4 @@
-"""Token texts with a suffix array, on disk and on the device: what REST searches.
+"""Token texts with a suffix array, on disk and on the device: REST's datastore.
 
 A datastore is a directory of `tokens.npy` (int32[M]: texts, each followed by -1) and
 `order.npy` (int32[M]: where the suffixes begin, in lexicographic order of their first
@@ -28,10 +28,12 @@ class Datastore(NamedTuple):
 
 
 def build(texts: Iterable[Sequence[int]]) -> Datastore:
-    """A datastore of token lists, by doubling the length that is sorted by."""
+    """Build a datastore of token lists by prefix doubling."""
     parts = [np.append(np.asarray(t, np.int32), np.int32(END)) for t in texts]
     if not any(len(part) > 1 for part in parts):
-        raise MethodError("the datastore would be empty: give it texts")
+        raise MethodError(
+            "the datastore would be empty: give it a text of at least one token"
+        )
     tokens = np.concatenate(parts)
     size = len(tokens)
     rank = np.unique(tokens, return_inverse=True)[1].astype(np.int64)
@@ -49,7 +51,7 @@ def build(texts: Iterable[Sequence[int]]) -> Datastore:
 
 
 def save(store: Datastore, directory: str | pathlib.Path) -> None:
-    """Write `store` to a directory, which is made."""
+    """Write `store` to a directory, created if missing."""
     path = pathlib.Path(directory)
     path.mkdir(parents=True, exist_ok=True)
     for name, array in zip(FILES, store):
@@ -60,7 +62,7 @@ def load(directory: str | pathlib.Path) -> Datastore:
     """Map a datastore into memory.
 
     Raises:
-        MethodError: a file is missing, or the two are not of one datastore.
+        MethodError: a file is missing or unreadable, or the two files do not match.
     """
     arrays = []
     for name in FILES:
@@ -73,18 +75,23 @@ def load(directory: str | pathlib.Path) -> Datastore:
         try:
             arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
         except ValueError as error:
-            raise MethodError(f"{path} is not an array file ({error})") from error
+            raise MethodError(
+                f"{path} is not an array file ({error}): build the datastore again"
+            ) from error
     store = Datastore(*arrays)
     for name, array in zip(FILES, store):
         if array.shape != store.tokens.shape or array.ndim != 1 or not array.size:
-            raise MethodError(f"{directory}: {name} has shape {array.shape}")
+            raise MethodError(
+                f"{directory}: {name} has shape {array.shape}, tokens.npy "
+                f"{store.tokens.shape}: build the datastore again"
+            )
         if array.dtype != np.int32:
             raise MethodError(f"{directory}: {name} has type {array.dtype}, not int32")
     return store
 
 
 def find(store: Datastore, query: Array, size: Array) -> tuple[Array, Array]:
-    """★ The range [low, high) of `order` whose suffixes begin with a query.
+    """★ Find the range [low, high) of `order` whose suffixes begin with a query.
 
     `query` int32[Q], of which the first `size` tokens count; at most DEPTH.
     """
@@ -92,7 +99,7 @@ def find(store: Datastore, query: Array, size: Array) -> tuple[Array, Array]:
     index = jnp.arange(query.shape[0], dtype=jnp.int32)
 
     def compare(at: Array) -> tuple[Array, Array]:
-        """Whether the suffix is below the query, or begins with it."""
+        """Return whether a suffix is below the query, and whether it begins with it."""
         start = store.order[at]
         text = store.tokens.at[start + index].get(mode="fill", fill_value=END - 1)
         differs = (text != query) & (index < size)
@@ -100,7 +107,7 @@ def find(store: Datastore, query: Array, size: Array) -> tuple[Array, Array]:
         return differs.any() & (text[first] < query[first]), ~differs.any()
 
     def bound(above: bool) -> Array:
-        """The first place whose suffix is not below (not below nor equal)."""
+        """Find the first suffix not below the query; with `above`, past those equal."""
 
         def halve(_, ends: tuple) -> tuple:
             low, high = ends

@@ -1,4 +1,4 @@
-"""Where the end of a text has stood before: what the copying drafters share."""
+"""Earlier occurrences of a text's end, for the drafters that copy."""
 
 import functools
 
@@ -8,45 +8,45 @@ from jax import Array, lax
 
 
 def suffix_matches(tokens: Array, length: Array, longest: int) -> Array:
-    """int32[B, T]: how many of the last tokens end, earlier in the text, at each place.
+    """Count, int32[B, T], how many of the last tokens also end at each earlier place.
 
     `tokens` int32[B, T], `length` int32[B]; counts up to `longest`. The text `a b c a
-    b` gives `0 2 0 0 0`: what stands at index 1 and before it equals the last two
-    tokens. The text's own end does not count, nor does anything at or past `length`.
+    b` gives `0 2 0 0 0`: the two tokens that end at index 1 equal the last two. The
+    text's own end does not count, nor does anything at or past `length`.
     """
     size = tokens.shape[1]
     index = jnp.arange(size, dtype=jnp.int32)
     same = index < (length - 1)[:, None]
-    found = jnp.zeros(tokens.shape, jnp.int32)
+    lengths = jnp.zeros(tokens.shape, jnp.int32)
     for back in range(longest):
         at = length - 1 - back
         last = jnp.take_along_axis(tokens, jnp.maximum(at, 0)[:, None], 1)
         shifted = jnp.pad(tokens, ((0, 0), (back, 0)))[:, :size]
         inside = (index >= back) & (at >= 0)[:, None]
         same = same & inside & (shifted == last)
-        found = found + same
-    return found
+        lengths = lengths + same
+    return lengths
 
 
 def continuation(
     tokens: Array, length: Array, end: Array, size: int
 ) -> tuple[Array, Array]:
-    """The `size` tokens after index `end` int32[B], and how many lie in the text."""
+    """Return the `size` tokens after index `end` int32[B], and how many are valid."""
     at = end[:, None] + 1 + jnp.arange(size, dtype=jnp.int32)
     count = jnp.clip(length - 1 - end, 0, size)
     return jnp.take_along_axis(tokens, at, 1, mode="clip"), count
 
 
 def last_tokens(tokens: Array, length: Array, size: int) -> Array:
-    """int32[B, size]: the last tokens, the very last first; -1 before the beginning."""
+    """Return the last tokens int32[B, size], latest first; -1 before the text."""
     at = length[:, None] - 1 - jnp.arange(size, dtype=jnp.int32)
-    found = jnp.take_along_axis(tokens, jnp.maximum(at, 0), 1)
-    return jnp.where(at >= 0, found, -1)
+    last = jnp.take_along_axis(tokens, jnp.maximum(at, 0), 1)
+    return jnp.where(at >= 0, last, -1)
 
 
 @jax.jit
 def matches(texts: Array, ends: Array, pattern: Array) -> Array:
-    """int32[B, R, C]: how many tokens of `pattern` end at each place of other texts.
+    """Count, int32[B, R, C], how many tokens of `pattern` end at each place of texts.
 
     `texts` int32[B or 1, R, C] are `R` texts of `ends` int32[B or 1, R] tokens;
     `pattern` int32[B, M] is read from its start, the last token first (`last_tokens`).
@@ -63,34 +63,42 @@ def matches(texts: Array, ends: Array, pattern: Array) -> Array:
         return (back < longest) & same.any()
 
     def body(carry: tuple) -> tuple:
-        back, same, found = carry
+        back, same, lengths = carry
         shifted = lax.dynamic_slice_in_dim(padded, longest - back, size, 2)
-        wanted = lax.dynamic_index_in_dim(pattern, back, 1)
-        same = same & (shifted == wanted[..., None])
-        return back + 1, same, found + same
+        token = lax.dynamic_index_in_dim(pattern, back, 1)
+        same = same & (shifted == token[..., None])
+        return back + 1, same, lengths + same
 
     start = (jnp.int32(0), jnp.broadcast_to(inside, shape), jnp.zeros(shape, jnp.int32))
     return lax.while_loop(more, body, start)[2]
 
 
 def greatest(counts: Array, k: int) -> tuple[Array, Array]:
-    """The `k` greatest of int32[..., N] below 2^24, and where; of equals the first.
+    """Return the `k` greatest of int32[..., N] below 2^24, and their places.
 
-    As floats, which hold them exactly: XLA for CPUs sorts integers, 20 times slower.
+    Of equals the first. Compared as floats, which hold such integers exactly: XLA for
+    CPUs sorts integers, 20 times slower.
     """
-    found, at = lax.top_k(counts.astype(jnp.float32), k)
-    return found.astype(jnp.int32), at
+    values, at = lax.top_k(counts.astype(jnp.float32), k)
+    return values.astype(jnp.int32), at
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def best_places(
     found: Array, texts: Array, ends: Array, places: int, size: int
 ) -> tuple[Array, Array, Array]:
-    """What followed the longest matches: `found` is what `matches` gave.
+    """Return the tokens that followed the longest matches.
 
-    The match lengths int32[B, K] of the `places` longest (of equals the latest; 0: no
-    match), the `size` tokens after each int32[B, K, size], and how many of them there
-    are int32[B, K].
+    Args:
+        found: int32[B, R, C], the match lengths that `matches` returned.
+        texts: as in `matches`.
+        ends: as in `matches`.
+        places: K, the most matches to return; of equals the latest.
+        size: tokens to return after a match.
+
+    Returns:
+        The match lengths int32[B, K] (0: no match), the tokens after each match
+        int32[B, K, size], and the number of valid ones int32[B, K].
     """
     batch, _, width = found.shape
     flat = found.reshape(batch, -1)
@@ -106,7 +114,7 @@ def best_places(
 
 
 def shared_prefixes(tokens: Array, count: Array) -> Array:
-    """bool[K, K, D]: whether two of `K` sequences agree in their first d + 1 tokens.
+    """Compare `K` sequences pairwise: do their first d + 1 tokens agree, bool[K, K, D].
 
     `tokens` int32[K, D], of which `count` int32[K] hold. A sequence does not agree with
     itself past its end.

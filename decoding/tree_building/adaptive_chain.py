@@ -1,4 +1,4 @@
-"""Chains whose length is decided as they grow: what such drafters share."""
+"""Chains whose length is decided draft by draft: the loop of adaptive drafters."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,33 +16,34 @@ from models.base import ALL, Block, LanguageModel, causal_block
 
 @struct.dataclass
 class Step:
-    """What a rule sees before draft `level` (0: the first) is written."""
+    """A rule's input before draft `level` (0: the first) is written."""
 
-    raw: Array  # float32[B, V]: the logits it comes from
-    law: Array  # float32[B, V]: the same, warped
+    raw: Array  # float32[B, V]: the logits of `token`, raw
+    law: Array  # float32[B, V]: the same logits, warped
     token: Array  # int32[B]
     level: Array  # int32[]
-    live: Array  # bool[B]: rows that draft still
-    keys: Array  # key[B]: for the rule's own coins
+    live: Array  # bool[B]: rows that still draft
+    keys: Array  # key[B]: for the rule's random numbers
 
 
 @struct.dataclass
 class Chain:
-    """Drafts of every row, and what the rule remembered."""
+    """The drafts of every row, and the rule's memory."""
 
-    drawn: Array  # int32[B, M, k]: candidates of each level, the chain's own first
-    count: Array  # int32[B]: of them hold
-    calls: Array  # int32[B]: model calls beside the one that gave the first logits
-    laws: Array | None  # float32[B, M, V]: what each was drawn from, where kept
+    drawn: Array  # int32[B, M, k]: candidates by level, the draft first
+    count: Array  # int32[B]: valid levels
+    calls: Array  # int32[B]: model calls after the root's
+    laws: Array | None  # float32[B, M, V]: laws of the drafts, if needed
     memory: Any
     cache: Any
 
     @property
     def tokens(self) -> Array:
-        """int32[B, M]: the chain's own."""
+        """The drafts int32[B, M], without their siblings."""
         return self.drawn[:, :, 0]
 
     def tree(self, root: Array, draw: str, calls: Array | int = 1) -> base.TokenTree:
+        """Return the chain as a tree; `calls` counts the root's model calls."""
         laws = self.laws
         if laws is not None:
             laws = jnp.pad(laws, ((0, 0), (0, 1), (0, 0)))
@@ -66,36 +67,45 @@ def drafted(
     memory: Any,
     width: int = 1,
 ) -> Chain:
-    """At most `length` drafts after the root, one model call each but the first.
+    """Draft at most `length` tokens after the root, until all rows have stopped.
 
-    `logits` float32[B, V] are the root's, raw. `call(cache, token, level, live) ->
-    logits, cache` forwards draft `level` (1: the first). `rule(memory, step) -> memory,
-    emit, go`: whether the row's draft is written, and whether the row goes on after it.
-    It may look at the token, but a token that was drawn and is not written must not be
-    judged by itself. `memory` leaves are [B, ...] and stay as they are in rows that
-    stopped. Ends when all rows have stopped. `width` candidates are drawn a level, the
-    first of which is the draft.
+    Each draft but the first takes one model call.
+
+    Args:
+        call: `call(cache, token, level, live) -> logits, cache` forwards draft `level`
+            (1: the first).
+        cache: the model's; it holds the root.
+        ctx: of this round.
+        keys: key[B].
+        draw: one of `base.DRAWS`.
+        logits: float32[B, V], the root's, raw.
+        length: M, the most drafts of a row.
+        rule: `rule(memory, step) -> memory, emit, go`: whether the row's draft is
+            written, and whether the row drafts on. Only `memory` and `go` may depend on
+            the token: refusing a token for what it is would change its law.
+        memory: the rule's; leaves [B, ...], unchanged in rows that stopped.
+        width: k, candidates drawn a level, the first of which is the draft.
     """
     batch, size = logits.shape
-    kept = draw in (base.IID, base.NO_REPLACE)
-    laws = jnp.zeros((batch, length, size), jnp.float32) if kept else None
-    none = jnp.zeros((batch,), jnp.int32)
+    has_laws = draw in (base.IID, base.NO_REPLACE)
+    laws = jnp.zeros((batch, length, size), jnp.float32) if has_laws else None
+    zeros = jnp.zeros((batch,), jnp.int32)
 
     def propose(level, raw, at, chain: Chain, live):
         law = ctx.warp(raw, at)
         folded = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, level)
         noise = ctx.noise(ctx.length + level) if draw == base.COUPLED else law
-        found = child_sampling.candidates(draw, folded, law[:, None], width, noise)[
+        tokens = child_sampling.candidates(draw, folded, law[:, None], width, noise)[
             :, 0
         ]
         coins = jax.vmap(jax.random.fold_in, in_axes=(0, None))(folded, 1)
-        step = Step(raw, law, found[:, 0], level, live, coins)
-        learned, emit, go = rule(chain.memory, step)
+        step = Step(raw, law, tokens[:, 0], level, live, coins)
+        updated, emit, go = rule(chain.memory, step)
         emit = emit & live
-        row = base.State(learned), base.State(chain.memory)
+        row = base.State(updated), base.State(chain.memory)
         chain = replace(
             chain,
-            drawn=chain.drawn.at[:, level].set(found),
+            drawn=chain.drawn.at[:, level].set(tokens),
             count=chain.count + emit,
             laws=None if chain.laws is None else chain.laws.at[:, level].set(law),
             memory=tree.masked(live, *row).row,
@@ -116,7 +126,7 @@ def drafted(
         return level + 1, at, raw, live, chain
 
     drawn = jnp.zeros((batch, length, width), jnp.int32)
-    chain = Chain(drawn, none, none, laws, memory, cache)
+    chain = Chain(drawn, zeros, zeros, laws, memory, cache)
     live = jnp.ones((batch,), bool)
     first, live = propose(jnp.int32(0), logits, ctx.transform, chain, live)
     start = (jnp.int32(1), ctx.transform, logits, live, first)
@@ -124,19 +134,19 @@ def drafted(
 
 
 def one(cache: Any, token: Array, level: Array, live: Array) -> Block:
-    """The block of draft `level` of a chain whose root stands at `cache.length`."""
+    """Return the block of draft `level` of a chain whose root is at `cache.length`."""
     start = cache.length + level
     count = live.astype(jnp.int32)
     return causal_block(token[:, None], start, count, cache.size, logits_at=ALL)
 
 
 def caller(model: LanguageModel, params: Any, run: Array | None = None) -> Callable:
-    """`call` for `drafted`; `run` bool[L, 2] are the parts of the model that run."""
+    """Return `call` for `drafted`; `run` bool[L, 2] are the sublayers that run."""
 
     def call(cache, token, level, live):
         block = replace(one(cache, token, level, live), run=run)
         out, cache = model(params, cache, block)
-        assert out.logits is not None, "asked for in `one`"
+        assert out.logits is not None, "`one` requests the logits of all nodes"
         return out.logits[:, 0], cache
 
     return call
@@ -145,7 +155,7 @@ def caller(model: LanguageModel, params: Any, run: Array | None = None) -> Calla
 def root_logits(
     model: LanguageModel, params: Any, cache: Any, root: Array, run: Array | None = None
 ) -> tuple[Array, Any]:
-    """The logits after the root, for drafters that run the target itself."""
+    """Run the target on the root, and return the logits after it and the cache."""
     live = jnp.ones(root.shape, bool)
     return caller(model, params, run)(cache, root, jnp.int32(0), live)
 
@@ -154,9 +164,10 @@ def root_logits(
 
 
 def keep(cache: Any, outcome: base.Outcome) -> Any:
-    """`cache` after a round. The draft model need not have read the deepest draft.
+    """Commit the accepted drafts that the draft model has read to its `cache`.
 
-    Of the round's calls the first caught up, and each of the others read one draft.
+    The deepest draft may be unread: the round's first call caught up with the text, and
+    each further call read one draft.
     """
     verdict = outcome.verdict
     seen = jnp.minimum(verdict.count, outcome.tree.calls - 1)
@@ -164,7 +175,7 @@ def keep(cache: Any, outcome: base.Outcome) -> Any:
 
 
 def beside(model: LanguageModel, ctx: base.Context, room: int) -> Any:
-    """An empty cache of the draft model, with `room` for the drafts of a round."""
+    """Return an empty cache of the draft model, with `room` for a round's drafts."""
     batch, size = ctx.tokens.shape
     dtype = jax.tree.leaves(ctx.params["draft"])[0].dtype
     return model.init_cache(batch, size + room, dtype)

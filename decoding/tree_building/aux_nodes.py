@@ -1,14 +1,14 @@
-"""Chains of AUX nodes that hang on the nodes of a tree and guess what follows them.
+"""Chains of AUX nodes behind every node of a tree, which guess the tokens after it.
 
 PPD's prompt tokens and Hidden Transfer's pseudo states are forwarded in the very call
 that verifies a tree: `copies` chains of `length` nodes hang on every candidate. AUX
-node j (from 0) of a node at position p stands at p + 1 + j, sees the path to its node
-and the AUX nodes before it, and its logits are a guess of token p + 2 + j. Of the node
-that turns out to be the last accepted one they are the laws of the next round's drafts.
-Only AUX nodes see AUX nodes, so the text does not depend on them.
+node j (from 0) of a node at position p stands at p + 1 + j. It sees the path to its
+node and the AUX nodes before it, and its logits guess token p + 2 + j. The logits
+behind the last accepted node are the laws of the next round's drafts. Only AUX nodes
+see AUX nodes, so the text does not depend on them.
 
 A *plan* (PPD's dynamic tree) gives the number of AUX nodes that every node carries, for
-each number that the last accepted node had: the less is known, the smaller the tree.
+each number that the last accepted node had: the fewer laws, the smaller the tree.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,13 +28,18 @@ Plan = Sequence[Sequence[int]]
 
 
 class AuxNodes:
-    """Where the AUX nodes of a tree of `size` nodes stand in the block.
+    """The places in the block of the AUX nodes of a tree of `size` nodes.
 
     The tree's nodes come first; their AUX nodes follow, node by node, chain by chain.
     AUX node j of copy c bears the id `vocab + j * copies + c`.
 
-    `plan[s - 1][i]`: how many AUX nodes node i carries when s are known, -1 if it is
-    not there at all; node 0 always carries all.
+    Args:
+        size: nodes of the tree.
+        length: AUX nodes of a chain.
+        copies: chains behind a node.
+        vocab: size of the vocabulary.
+        plan: `plan[s - 1][i]` is the number of AUX nodes behind node i when s laws are
+            known, -1 if node i is absent; node 0 always carries all.
     """
 
     def __init__(
@@ -67,29 +72,30 @@ class AuxNodes:
         if len(plan) != self.length:
             raise MethodError(
                 f"a plan of {len(plan)} states for {self.length} AUX nodes: give one "
-                "for each number of them that may be known, 1 and up"
+                f"state for each number of known laws, 1 to {self.length}"
             )
 
     def _select(self, plan: Plan) -> None:
-        """For every state: the nodes kept, and where each node's AUX nodes are then."""
+        """Tabulate, by state, the nodes present and the place of each."""
         chosen = []
         for counts in plan:
             there = np.asarray(counts)[:, None, None] > np.arange(self.length)
             aux = self.index[np.broadcast_to(there, self.index.shape)]
             nodes = np.flatnonzero(np.asarray(counts) >= 0)
             chosen.append(np.concatenate([nodes, aux]))
-        everything, self.nodes = self.nodes, max(map(len, chosen))
-        kept = np.full((len(plan), self.nodes), -1, np.int32)
-        place = np.full((len(plan), everything), -1, np.int32)
+        num_all, self.nodes = self.nodes, max(map(len, chosen))
+        present = np.full((len(plan), self.nodes), -1, np.int32)
+        place = np.full((len(plan), num_all), -1, np.int32)
         for s, nodes in enumerate(chosen):
-            kept[s, : len(nodes)] = nodes
+            present[s, : len(nodes)] = nodes
             place[s, nodes] = np.arange(len(nodes))
-        self.kept, self.place = jnp.asarray(kept), jnp.asarray(place)
+        self.kept, self.place = jnp.asarray(present), jnp.asarray(place)
 
     def attach(self, drawn: base.TokenTree, known: Array) -> base.TokenTree:
-        """The tree and its AUX nodes; `known` int32[B]: levels whose laws are known.
+        """Append the AUX nodes to a tree.
 
-        What was drawn below them is padding.
+        `known` int32[B] is the number of levels whose laws are known; deeper nodes
+        become padding.
         """
         batch = drawn.tokens.shape[0]
         deep = tree.depths(drawn) > known[:, None]
@@ -97,9 +103,11 @@ class AuxNodes:
         carried = jnp.where(kind == base.CANDIDATE, base.AUX, base.PAD)
         carried = jnp.repeat(carried, self.copies * self.length, 1)
 
-        def join(own: Array, aux: np.ndarray) -> Array:
+        def join(field: Array, aux: np.ndarray) -> Array:
             flat = jnp.asarray(aux.reshape(-1), jnp.int32)
-            return jnp.concatenate([own, jnp.broadcast_to(flat, (batch, flat.size))], 1)
+            return jnp.concatenate(
+                [field, jnp.broadcast_to(flat, (batch, flat.size))], 1
+            )
 
         logits = drawn.logits
         if logits is not None:
@@ -117,7 +125,7 @@ class AuxNodes:
         return tree.select(whole, self.kept[known]) if self.planned else whole
 
     def nothing(self, ctx: base.Context, grown: Any = ()) -> "Row":
-        """What is known before the first round."""
+        """Return the rows' state before the first round: no law is known."""
         batch = ctx.tokens.shape[0]
         laws = jnp.zeros((batch, self.length, self.vocab), jnp.float32)
         return Row(laws, jnp.zeros((batch,), jnp.int32), grown)
@@ -125,10 +133,10 @@ class AuxNodes:
     def read(
         self, outcome: base.Outcome, laws: Array, known: Array
     ) -> tuple[Array, Array]:
-        """The laws [B, length, V] of the last accepted node's AUX nodes; their number.
+        """Read the laws [B, length, V] behind the last accepted node, and their number.
 
-        `laws` and `known` are those of the round before, kept in idle rows. The laws of
-        the copies are averaged as logits.
+        `laws` and `known` are the previous round's, which idle rows keep. The logits of
+        the copies are averaged.
         """
         node = tree.last_node(outcome.verdict)[:, None]
         if self.planned:
@@ -139,16 +147,16 @@ class AuxNodes:
             at = jnp.take_along_axis(self.place[known], flat, 1).reshape(at.shape)
         raw: Any = outcome.target.logits
         rows = jnp.arange(at.shape[0])[:, None, None]
-        found = raw[rows, jnp.maximum(at, 0)].mean(1)
+        logits = raw[rows, jnp.maximum(at, 0)].mean(1)
         count = (at[:, 0] >= 0).sum(-1).astype(known.dtype)
         moved = outcome.active & (outcome.verdict.count >= 0)
-        found = jnp.where(moved[:, None, None], found.astype(laws.dtype), laws)
-        return found, jnp.where(moved, count, known)
+        logits = jnp.where(moved[:, None, None], logits.astype(laws.dtype), laws)
+        return logits, jnp.where(moved, count, known)
 
     def learn(
         self, topology: base.Topology, own: base.State, outcome: base.Outcome
     ) -> base.State:
-        """The topology's state after a round; under a plan it learns nothing."""
+        """Return the topology's state after a round; a plan leaves it unchanged."""
         if self.planned:
             return own
         seen = draft_model.part(
@@ -161,9 +169,9 @@ class AuxNodes:
 class Row:
     """One row's state of a drafter whose laws come from AUX nodes."""
 
-    laws: Array  # float32[B, length, V]: raw logits, of the last node's AUX nodes
-    known: Array  # int32[B]: how many of them there were
-    grown: Any  # the topology's
+    laws: Array  # float32[B, length, V]: raw logits behind the last node
+    known: Array  # int32[B]: number of valid laws
+    grown: Any  # the topology's row state
 
 
 def drafter(
@@ -174,8 +182,8 @@ def drafter(
 ) -> base.Drafter:
     """Draft the next tree from the guesses of the last accepted node's AUX nodes.
 
-    `wrap` gives the target that embeds them, and `weights` its params. The prompt's
-    chunks carry none, so that nothing is drafted in the first round.
+    `wrap` makes the target embed AUX nodes, and `weights` gives its params. The chunks
+    of a prompt carry no AUX nodes, so the first round drafts nothing.
     """
 
     def init(ctx: base.Context) -> base.State:
@@ -184,10 +192,10 @@ def drafter(
 
     def draft(keys, ctx: base.Context, state: base.State):
         row = state.row
-        own = base.State(row.grown, state.shared)
+        topology_state = base.State(row.grown, state.shared)
         call, at = draft_head.by_level(row.laws), ctx.length - 1
         nodes, grown, _ = grow.sprout(
-            call, (), at, ctx, topology, keys, own, row.laws[:, 0]
+            call, (), at, ctx, topology, keys, topology_state, row.laws[:, 0]
         )
         nodes = aux.attach(nodes, row.known)
         return nodes, base.State(row.replace(grown=grown.row), grown.shared), ctx.cache
@@ -196,9 +204,11 @@ def drafter(
         if outcome.is_prompt:
             return state
         row = state.row
-        own = aux.learn(topology, base.State(row.grown, state.shared), outcome)
+        topology_state = aux.learn(
+            topology, base.State(row.grown, state.shared), outcome
+        )
         laws, known = aux.read(outcome, row.laws, row.known)
-        return base.State(Row(laws, known, own.row), own.shared)
+        return base.State(Row(laws, known, topology_state.row), topology_state.shared)
 
     return base.Drafter(
         init,

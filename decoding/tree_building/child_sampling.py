@@ -1,4 +1,4 @@
-"""How the children of a node are drawn from its law."""
+"""Draws of a node's children from its law."""
 
 import jax
 from jax import Array
@@ -8,15 +8,20 @@ from models.errors import MethodError
 
 
 def check(draw: str, offered: tuple[str, ...] = base.DRAWS) -> None:
+    """Refuse a draw that is not among `offered`."""
     if draw not in offered:
         raise MethodError(f"draw={draw!r}: use one of {offered}")
 
 
 def candidates(draw: str, keys: Array, logits: Array, k: int, noise: Array) -> Array:
-    """`k` children int32[B, w, k] of each of `w` nodes, in draw order.
+    """Draw `k` children int32[B, w, k] of each of `w` nodes, in draw order.
 
-    `keys` [B]; `logits` float32[B, w, V], warped; `noise` float32[B, V] of the
-    children's position, used by COUPLED alone.
+    Args:
+        draw: one of `base.DRAWS`.
+        keys: key[B].
+        logits: float32[B, w, V], warped.
+        k: children of a node.
+        noise: float32[B, V] of the children's position, used by COUPLED alone.
     """
     if draw == base.POINT:
         return vocab.top_k(logits, k)[1]
@@ -30,11 +35,11 @@ def candidates(draw: str, keys: Array, logits: Array, k: int, noise: Array) -> A
 
 
 def perturbed(draw: str, keys: Array, logits: Array, noise: Array) -> Array:
-    """float32[B, w, V] whose best k are `k` children: what a beam compares.
+    """Return scores float32[B, w, V] for beams: a node's best k are `k` drawn children.
 
-    The logits for POINT; with fresh Gumbel noise for NO_REPLACE, which makes the best k
-    a sample without replacement (the Gumbel-top-k trick); with the noise of the
-    position for COUPLED. There is no such thing for IID.
+    POINT: the logits. NO_REPLACE: the logits and fresh Gumbel noise, so that the best k
+    are a sample without replacement (the Gumbel-top-k trick). COUPLED: the logits and
+    the position's noise. IID has no such scores.
     """
     if draw == base.POINT:
         return logits

@@ -1,8 +1,8 @@
-"""What drafters with heads of their own share: reading a round, and growing the next.
+"""Drafters with heads: they read each round and grow the next tree from it.
 
-A head is three functions, of which `drafter` makes a drafter: what it keeps of a text
-at first, what it keeps after a round, and what the next tree grows from. Of those that
-continue the target's states with one layer, `layered` makes one.
+`drafter` makes a drafter from three functions of a head: its state of an empty text,
+its state after a round, and the start of the next tree. `layered` makes one from a head
+that continues the target's states with one layer.
 """
 
 from collections.abc import Callable
@@ -26,17 +26,17 @@ Call = Callable[[Any, Any, Block, int], tuple[Array, Any, Any]]
 class Row:
     """One row's state of a drafter with heads."""
 
-    own: Any  # what the head keeps of the text
-    cache: Any  # its own layers'; () without any
-    grown: Any  # the topology's
+    own: Any  # the head's state of the text
+    cache: Any  # of the head's layers; () without any
+    grown: Any  # the topology's row state
 
 
 class Start(NamedTuple):
-    """What a tree grows from: see `grow.sprout`, which is called with it."""
+    """The start of a tree: arguments of `grow.sprout`."""
 
     call: Call
     logits: Array  # float32[B, V]: the root's, raw
-    own: Any = ()  # what the root hands to its children
+    own: Any = ()  # the root's values for its children
     prefix: Array | None = None  # int32[B]; None: `call` reads no slots
 
 
@@ -48,12 +48,17 @@ def drafter(
     taps: tuple,
     calls: int = 0,
 ) -> base.Drafter:
-    """A head that grows `topology`.
+    """Return the drafter of a head that grows `topology`.
 
-    `init(ctx) -> own, cache`; `start(ctx, own, cache)`; `read(ctx, own, cache, outcome)
-    -> own, cache` after a round or a chunk of the prompt. The cache passes through the
-    calls of the tree, which may write past what it has committed. `calls`: how often
-    the head runs a round beside the levels of its tree.
+    Args:
+        topology: of the trees.
+        init: `init(ctx) -> own, cache`, for an empty text.
+        start: `start(ctx, own, cache)`. The tree's calls may write to the cache past
+            its committed part.
+        read: `read(ctx, own, cache, outcome) -> own, cache`, after a round or a chunk
+            of the prompt.
+        taps: states of the target that `read` needs.
+        calls: runs of the head a round beside those of the tree's levels.
     """
 
     def begin(ctx: base.Context) -> base.State:
@@ -83,8 +88,8 @@ def drafter(
         grown = base.State(row.grown, state.shared)
         if not outcome.is_prompt:
             grown = topology.adapt(grown, outcome)
-        own, cache = read(ctx, row.own, row.cache, outcome)
-        return base.State(Row(own, cache, grown.row), grown.shared)
+        head_state, cache = read(ctx, row.own, row.cache, outcome)
+        return base.State(Row(head_state, cache, grown.row), grown.shared)
 
     return base.Drafter(
         begin,
@@ -108,14 +113,24 @@ def layered(
     handed: Callable[[Array], Array] = lambda output: output,
     taps: tuple = ("norm",),
 ) -> base.Drafter:
-    """A head of one `layer` over pairs (a token, the state before it): EAGLE and kin.
+    """Return the drafter of a one-layer head over pairs (token, the state before it).
 
-    `block(params, cache, embedded, feature, nodes) -> output[B, N, width], cache`;
-    `laws(params, output)` are an output's logits. The state before a committed token is
-    the target's, `features(params, outcome)` [B, D + 1, ..]; before a draft it is
-    `handed(output)` of its parent. What is kept is the output at the root; the layer's
-    cache holds, after a round, the pair of every committed token but the first, made
-    from the target's states. `params` are those of `generate`.
+    EAGLE and its kin. The head's state is the output at the root. After a round the
+    layer's cache holds the pair of every committed token but the first, made from the
+    target's states. The functions' `params` are those of `generate`.
+
+    Args:
+        model: the target.
+        topology: of the trees.
+        layer: the layer's params.
+        width: of the layer's output.
+        block: `block(params, cache, embedded, feature, nodes) -> output, cache`, with
+            output [B, N, width].
+        laws: `laws(params, output)`, the logits of an output.
+        features: `features(params, outcome)` [B, D + 1, ..], the states before the
+            committed tokens.
+        handed: `handed(output)` of its parent is the state before a draft.
+        taps: states of the target that `features` needs.
     """
 
     def init(ctx: base.Context) -> tuple:
@@ -127,8 +142,8 @@ def layered(
         def call(cache, above, nodes, level: int):
             embedded = model.embed(ctx.params["target"], nodes.tokens, nodes.positions)
             nodes = replace(nodes, positions=nodes.positions - 1)
-            own, cache = block(ctx.params, cache, embedded, handed(above), nodes)
-            return laws(ctx.params, own), own, cache
+            drafted, cache = block(ctx.params, cache, embedded, handed(above), nodes)
+            return laws(ctx.params, drafted), drafted, cache
 
         root = output[:, None]
         # The root's pair is the last that is committed.
@@ -136,17 +151,17 @@ def layered(
 
     def read(ctx: base.Context, output: Array, cache: Any, outcome: base.Outcome):
         nodes, embedded = read_pairs(model, ctx, cache, outcome)
-        given = features(ctx.params, outcome)
-        found, after = block(ctx.params, cache, embedded, given, nodes)
-        return settle(outcome, found, output, after)
+        hidden = features(ctx.params, outcome)
+        outputs, after = block(ctx.params, cache, embedded, hidden, nodes)
+        return settle(outcome, outputs, output, after)
 
     return drafter(topology, init, start, read, taps, calls=1)
 
 
 def by_level(laws: Array) -> Call:
-    """The `call` of heads whose laws [B, K, V] are those of a level, whatever it bears.
+    """Return the `call` of heads whose laws [B, K, V] depend on the level alone.
 
-    The first of them is the root's.
+    The first law is the root's.
     """
 
     def call(cache, above, block, level: int):
@@ -157,7 +172,7 @@ def by_level(laws: Array) -> Call:
 
 
 def check_depth(name: str, topology: base.Topology, heads: int) -> None:
-    """Refuse a tree that is deeper than there are heads."""
+    """Refuse a tree that has more levels than there are heads."""
     if topology.depth > heads:
         raise MethodError(
             f"the tree is {topology.depth} levels deep and there are {heads} {name} "
@@ -166,9 +181,9 @@ def check_depth(name: str, topology: base.Topology, heads: int) -> None:
 
 
 def states(outcome: base.Outcome, tap: Any) -> Array:
-    """The target's states [B, D + 1, width] at the root and along the accepted path.
+    """Gather the target's states [B, D + 1, width] at the root and the accepted path.
 
-    The `j`th is that from which the `j`th committed token was chosen.
+    The `j`th committed token was chosen from the `j`th state.
     """
     path = outcome.verdict.path
     nodes = jnp.concatenate([jnp.zeros((path.shape[0], 1), path.dtype), path], 1)
@@ -177,18 +192,18 @@ def states(outcome: base.Outcome, tap: Any) -> Array:
 
 
 def last_state(outcome: base.Outcome, tap: Any, old: Array) -> Array:
-    """The state [B, width] from which the extra token was chosen.
+    """Gather the state [B, width] from which the extra token was chosen.
 
-    `old` in rows that commit nothing.
+    Rows that commit nothing keep `old`.
     """
     node = tree.last_node(outcome.verdict)[:, None, None]
-    found = jnp.take_along_axis(outcome.target.hidden[tap], node, 1)[:, 0]
+    state = jnp.take_along_axis(outcome.target.hidden[tap], node, 1)[:, 0]
     moved = outcome.active & (outcome.verdict.count >= 0)
-    return jnp.where(moved[:, None], found.astype(old.dtype), old)
+    return jnp.where(moved[:, None], state.astype(old.dtype), old)
 
 
 def pairs(outcome: base.Outcome, cache: Any) -> Block:
-    """The committed tokens of a round as a causal block for a head's own layer.
+    """Return a round's committed tokens as a causal block for a head's layer.
 
     Its `j`th node is the `j`th token, at the position of the state that chose it. The
     cache holds one such pair for every committed token but the first.
@@ -201,16 +216,17 @@ def pairs(outcome: base.Outcome, cache: Any) -> Block:
 def read_pairs(
     model: LanguageModel, ctx: base.Context, cache: Any, outcome: base.Outcome
 ) -> tuple[Block, Array]:
-    """`pairs`, and the target's embeddings [B, D + 1, width] of their tokens."""
+    """Return `pairs`, and the target's embeddings [B, D + 1, width] of their tokens."""
     block = pairs(outcome, cache)
     params = ctx.params["target"]
     return block, model.embed(params, block.tokens, block.positions + 1)
 
 
 def settle(outcome: base.Outcome, found: Array, old: Array, cache: Any) -> tuple:
-    """The output at the last of the round's `pairs`, and the cache that holds them.
+    """Commit the round's `pairs`; return the last pair's output, and the cache.
 
-    `found` [B, D + 1, width] are the outputs, `old` [B, width] the last one before.
+    `found` [B, D + 1, width] are the outputs at the pairs, `old` [B, width] the last
+    output of the round before.
     """
     count = jnp.where(outcome.active, outcome.verdict.count, -1)
     at = jnp.maximum(count, 0)[:, None, None]

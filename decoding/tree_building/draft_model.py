@@ -14,10 +14,13 @@ from models.base import ALL, causal_block
 def catch_up(
     model: Any, params: Any, cache: Any, ctx: base.Context, size: int
 ) -> tuple[Any, Array]:
-    """The cache with all committed tokens but the last, or the last two; and the calls.
+    """Read committed tokens until the cache lacks only the last, or the last two.
 
-    For drafters that do not ask their model every round, or whose drafts are not all
-    their model's: it may be any number of tokens behind. `size` tokens are read a call.
+    For drafters that skip their model in some rounds, or whose drafts are not all their
+    model's: the cache may lack any number of tokens. A call reads `size` tokens.
+
+    Returns:
+        The cache, and the number of calls int32[].
     """
     none = jnp.zeros((ctx.length.shape[0], 0), jnp.int32)
 
@@ -39,9 +42,9 @@ def catch_up(
 def root_logits(
     model: Any, params: Any, cache: Any, ctx: base.Context, size: int = 2
 ) -> tuple[Array, Any]:
-    """The raw logits float32[B, V] of the root, whose keys the cache then holds.
+    """Return the root's raw logits float32[B, V], and the cache with the root's keys.
 
-    They lie in the slot after the cache's committed part, where `grow.grow` wants them.
+    The keys lie in the slot after the cache's committed part, as `grow.grow` requires.
     The cache may lack `size` tokens, the root among them.
     """
     logits, _, cache = root(model, params, cache, ctx, (), size)
@@ -49,7 +52,7 @@ def root_logits(
 
 
 def taps(topology: base.Topology) -> tuple[str, ...]:
-    """The states of a draft model that the topology watches."""
+    """Name the draft model's states that the topology watches."""
     return () if topology.watch is None else ("norm",)
 
 
@@ -61,9 +64,9 @@ def root(
     wanted: tuple[str, ...] = (),
     size: int = 2,
 ) -> tuple[Array, Any, Any]:
-    """`root_logits`, and between logits and cache the root's `own` (see `grow.sprout`).
+    """Return the root's logits, its `own` (see `grow.sprout`) and the cache.
 
-    `wanted`: `taps` of the topology; without any `own` is ().
+    As `root_logits`. `wanted` are the `taps` of the topology; without any, `own` is ().
     """
     pending = ctx.length - cache.length
     at = cache.length[:, None] + jnp.arange(size, dtype=jnp.int32)
@@ -72,18 +75,18 @@ def root(
     out, cache = model(params, cache, block, wanted)
     at = (pending - 1)[:, None, None]
     logits = jnp.take_along_axis(out.logits, at, 1, mode="clip")[:, 0]
-    own = states_of(out, wanted)
-    own = jax.tree.map(lambda x: jnp.take_along_axis(x, at, 1, mode="clip"), own)
-    return logits, own, replace(cache, length=ctx.length - 1)
+    states = states_of(out, wanted)
+    states = jax.tree.map(lambda x: jnp.take_along_axis(x, at, 1, mode="clip"), states)
+    return logits, states, replace(cache, length=ctx.length - 1)
 
 
 def states_of(out: Any, wanted: tuple[str, ...]) -> Any:
-    """What the nodes of a draft model hand on: a watched state, or nothing."""
+    """Return the watched state of a draft model's nodes, or () without one."""
     return out.hidden[wanted[0]] if wanted else ()
 
 
 def read_prompt(model: Any, params: Any, cache: Any, outcome: base.Outcome) -> Any:
-    """The draft model's cache after a chunk of the prompt."""
+    """Read a chunk of the prompt into the draft model's cache."""
     verdict = outcome.verdict
     count = verdict.count + 1
     block = causal_block(outcome.tree.tokens, cache.length, count, cache.size)
@@ -94,10 +97,14 @@ def read_prompt(model: Any, params: Any, cache: Any, outcome: base.Outcome) -> A
 def part(
     outcome: base.Outcome, topology: base.Topology, count: Array, active: Array
 ) -> base.Outcome:
-    """A round as the model sees it that grew only the first nodes of its tree.
+    """Cut a round down to the first nodes of its tree, those that `topology` grew.
 
-    `count` int32[B] accepted drafts lie in that part; -1 where its model did not run.
-    `active` bool[B]: rows from which the topology may learn.
+    Args:
+        outcome: the whole round.
+        topology: the draft model's.
+        count: int32[B], accepted drafts among those nodes; -1 where the draft model did
+            not run.
+        active: bool[B], rows that may change the topology's state.
     """
     nodes, deep = topology.nodes, topology.depth
     whole, verdict = outcome.tree, outcome.verdict
@@ -128,11 +135,11 @@ def part(
 
 
 def commit(cache: Any, topology: base.Topology, outcome: base.Outcome) -> Any:
-    """The draft model's cache, with what it has seen of the accepted path.
+    """Commit the nodes of the accepted path that the draft model has run to its cache.
 
-    It has run every node that has children, and so all of the path but its last node
-    perhaps: the next round catches up. Node `i` is in slot `tree.slots[i]` past the
-    cache's length, -1 if it was not run; without `slots` it is in slot `i`, and only
+    The model has run every node that has children, so at most the path's last node is
+    missing; the next round reads it. Node `i` is in slot `tree.slots[i]` past the
+    cache's length, -1 if it was not run. Without `slots` it is in slot `i`, and only
     the deepest level was not run.
     """
     nodes, verdict = outcome.tree, outcome.verdict

@@ -1,4 +1,4 @@
-"""Growing a tree with a language model: what the model-based drafters share."""
+"""Tree growth, level by level, with a language model or another source of laws."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,11 +14,11 @@ from decoding.tree_building import draft_model
 from models.base import ALL, Block, Visibility, pack_bits
 from models.errors import MethodError
 
-LAWS = (base.IID, base.NO_REPLACE)  # the draws whose laws a verifier must know
+LAWS = (base.IID, base.NO_REPLACE)  # draws whose verifiers need the laws
 
 
 def empty(ctx: base.Context, topology: base.Topology) -> base.TokenTree:
-    """The root, and room for the topology's nodes."""
+    """Return a tree of the root alone, with room for the topology's nodes."""
     batch, nodes = ctx.tokens.shape[0], sum(topology.widths)
     tokens = jnp.zeros((batch, nodes), jnp.int32).at[:, 0].set(ctx.root)
     kind = jnp.zeros((batch, nodes), jnp.int32).at[:, 0].set(base.CANDIDATE)
@@ -42,10 +42,16 @@ def put(
     there: Array,
     laws: Array,
 ) -> base.TokenTree:
-    """Write the level below `level`: its nodes' tokens, parents and existence, [B, w].
+    """Write the level below `level` to a tree.
 
-    `local` are the parents' places in `level`, whose `laws` are kept where the draw
-    needs them.
+    Args:
+        nodes: the tree.
+        widths: nodes of each level, the root's 1 first.
+        level: depth of the parents.
+        tokens: int32[B, w], of the new level.
+        local: int32[B, w], the parents' places in `level`.
+        there: bool[B, w], whether a node exists.
+        laws: float32[B, .., V] of the parents, stored where the draw needs them.
     """
     here = sum(widths[:level])
     below = here + widths[level]
@@ -74,10 +80,21 @@ def grow(
     logits: Array,
     own: Any = (),
 ) -> tuple[base.TokenTree, base.State, Any]:
-    """Expand level by level; one call of `model` a level, the last level's excepted.
+    """Grow a tree with one call of `model` for each level but the last.
 
-    `cache` is the model's, the root's keys in slot `cache.length`; `logits`
-    float32[B, V] are the root's, raw, and `own` what `root` gives.
+    Args:
+        model: the draft model.
+        params: its params.
+        cache: its cache, the root's keys in slot `cache.length`.
+        ctx: of this round.
+        topology: of the tree.
+        keys: key[B].
+        state: the topology's.
+        logits: float32[B, V], the root's, raw.
+        own: from `draft_model.root`.
+
+    Returns:
+        The tree, the topology's state, and the cache.
     """
     wanted = draft_model.taps(topology)
 
@@ -99,15 +116,27 @@ def sprout(
     logits: Array,
     own: Any = (),
 ) -> tuple[base.TokenTree, base.State, Any]:
-    """Expand level by level with whatever gives the laws of a level's nodes.
+    """Grow a tree level by level with any function that gives the laws of a level.
 
-    `call(cache, above, block, level) -> raw logits, own, cache` is made for the `w`
-    nodes of each level but the root's and the last: `own` [B, w, ...] is what those
-    nodes hand to their children, `above` what they were handed, first the root's `own`
-    [B, 1, ...]. `logits` float32[B, V] are the root's, raw. The block's slots are
-    `prefix` int32[B] and on, level by level, the root in the first; node `i` of those
-    that are run is bit `i` of its ancestors. `calls` counts the calls made, and so is
-    -1 where the root was not run either.
+    The tree's `calls` counts the calls made, and is -1 where the root was not run.
+
+    Args:
+        call: `call(cache, above, block, level) -> raw logits, own, cache`, made for the
+            `w` nodes of each level but the root's and the last. `own` [B, w, ...] are
+            the values that those nodes pass to their children, `above` the values
+            passed to them.
+        cache: of `call`.
+        prefix: int32[B], the block's first slot and the root's; the others follow level
+            by level. Node `i` of those that are run is bit `i` of its ancestors.
+        ctx: of this round.
+        topology: of the tree.
+        keys: key[B].
+        state: the topology's.
+        logits: float32[B, V], the root's, raw.
+        own: [B, 1, ...], the root's.
+
+    Returns:
+        The tree, the topology's state, and the cache.
     """
     nodes, run = empty(ctx, topology), topology.run
     eye = pack_bits(jnp.eye(sum(run), dtype=bool))
@@ -170,14 +199,14 @@ def sprout(
 
 
 def grows(topology: base.Topology, state: base.State) -> Array:
-    """bool[]: whether any row drafts this round; if none does, the root is not run."""
+    """Return whether any row drafts this round, bool[]; else the root is not run."""
     if topology.more is None:
         return jnp.bool_(True)
     return topology.more(state, 0).any()
 
 
 def _call(call, cache, above, block, level, live, topology):
-    """The laws of a level; the call is left out where no row grows on."""
+    """Call for the laws of a level, unless all rows have stopped."""
     if topology.more is None:
         return call(cache, above, block, level)
     raw, own, _ = jax.eval_shape(
@@ -197,22 +226,22 @@ def _call(call, cache, above, block, level, live, topology):
 
 
 def _check(own: Any) -> None:
-    """One vector a node, which is what a topology can watch."""
+    """Refuse `own` that is not one vector a node: a topology watches vectors."""
     if [x.ndim for x in jax.tree.leaves(own)] != [3]:
         raise MethodError(
-            "the topology watches the states of the draft, and this drafter shows none:"
-            " use drafters/model or a head with states of its own"
+            "the topology watches the states of the draft, and this drafter has "
+            "none: use drafters/model or a head that has states"
         )
 
 
 def _finish(topology, nodes, state, ran) -> base.TokenTree:
-    """The tree as it is verified, with the slots of its nodes where they differ."""
+    """Prune the tree for verification, and note its nodes' slots where they differ."""
     if topology.more is None and topology.prune is None and not topology.beam:
         return nodes
     slots, slot = [], 0
     for width, run, live in zip(topology.widths, topology.run, (*ran, ran[0])):
-        own = np.where(np.arange(width) < run, slot + np.arange(width), -1)
-        slots.append(jnp.where(live[:, None], jnp.asarray(own, jnp.int32), -1))
+        local = np.where(np.arange(width) < run, slot + np.arange(width), -1)
+        slots.append(jnp.where(live[:, None], jnp.asarray(local, jnp.int32), -1))
         slot += run
     nodes = replace(nodes, slots=jnp.concatenate(slots, 1))
     if topology.prune is None:
@@ -221,7 +250,7 @@ def _finish(topology, nodes, state, ran) -> base.TokenTree:
 
 
 def _follow(ctx, at, local, tokens, raw) -> base.State:
-    """The transform's states at the next level, from those of this one."""
+    """Advance the transform's states from one level to the next."""
     above = jax.tree.map(lambda x: tree.pick(x, local), at.row)
     parent = base.State(above, at.shared)
     if ctx.law.advance is None:
