@@ -18,13 +18,13 @@ from models.errors import PromptError
 
 @dataclass(frozen=True)
 class Output:
-    """One entry a prompt, or a list of `n` entries a prompt where `n > 1`.
+    """The generated texts: one entry per prompt, or a list of `n` entries if `n > 1`.
 
-    The prompt is not repeated; an EOS that ended a text is its last token. `texts` is
-    None without a tokenizer; a stop string and what follows it are cut from it.
-    `origin` holds, per token, the depth of the accepted draft it was, 0 for the
-    target's own tokens. `memory` is what the drafter may be given in the next call, and
-    `exits` what the exit counted (of SpecEE the tokens by the layers that they took).
+    Prompts are not repeated. An EOS that ended a text is its last token. `texts` is
+    None without a tokenizer; it is cut where a stop string begins. `origin` gives each
+    token's depth as an accepted draft, 0 for the target's own tokens. `memory` is the
+    drafter's state to pass to the next call. `exits` holds the exit's counts, such as
+    SpecEE's tokens by the layers that they ran.
     """
 
     tokens: list
@@ -55,9 +55,10 @@ def generate(
     """Decode every prompt in one batch.
 
     Args:
-        lm: what `models.load` returns.
+        lm: the model that `models.load` returns.
         prompts: texts, or token lists of any lengths.
         method: a name or path that `recipes.config` resolves, or a `Method`.
+        max_new_tokens: tokens per text at most.
         temperature: 0 decodes greedily.
         transforms: applied after the method's own, warpers after the temperature.
         n: samples per prompt; sample 0 is the text of `n=1`.
@@ -68,6 +69,9 @@ def generate(
         streams: other models run on the same tokens, for transforms that read them.
         loop: `loop(step, state) -> state` runs the rounds on the host, to stream or
             record them; `step(state) -> (state, outcome)`. None: on the device.
+
+    Returns:
+        The texts, their tokens and log-probabilities, and the run's statistics.
 
     Raises:
         PromptError: an empty, too long or out-of-range prompt, or a request that
@@ -109,20 +113,25 @@ def generate(
 
 
 def _own_prompts(name: str, stream: base.Stream, count: int, n: int) -> base.Stream:
-    """The stream with one prompt a row."""
+    """Repeat the stream's own prompts `n` times, one per row."""
     if stream.prompts is None:
         return stream
-    own = [[int(t) for t in prompt] for prompt in stream.prompts]
-    if len(own) != count or not all(own):
+    texts = [[int(t) for t in prompt] for prompt in stream.prompts]
+    if len(texts) != count or not all(texts):
         raise PromptError(
-            f"stream {name!r} has {len(own)} prompts beside {count}, of at least "
-            f"{min(map(len, own), default=0)} tokens: give it one each, none empty"
+            f"stream {name!r} has {len(texts)} prompts, the shortest of "
+            f"{min(map(len, texts), default=0)} tokens, beside {count} prompts of the "
+            "target: give the stream one non-empty prompt for each"
         )
-    return stream._replace(prompts=[p for p in own for _ in range(n)])
+    return stream._replace(prompts=[p for p in texts for _ in range(n)])
 
 
 def encode(lm: Any, prompts: Sequence) -> list[list[int]]:
-    """Prompts as token lists; texts need the model's tokenizer."""
+    """Encode prompts as token lists.
+
+    Raises:
+        PromptError: no prompts, or a text and a model without a tokenizer.
+    """
     if type(prompts) is str:
         raise PromptError(f"prompts={prompts[:40]!r} is one text: pass [text]")
     if not len(prompts):
@@ -170,10 +179,10 @@ def _output(lm, state, rows, n, stops, figures, guarantee) -> Output:
     ends = np.asarray(state.length)
     buffers = [np.asarray(x) for x in (state.tokens, state.logprobs, state.origin)]
     spans = [(len(p), e) for p, e in zip(rows, ends)]
-    cut = [
+    columns = [
         [list(b[i, s:e].tolist()) for i, (s, e) in enumerate(spans)] for b in buffers
     ]
-    tokens, logprobs, origin = cut
+    tokens, logprobs, origin = columns
     texts = None
     if lm.tokenizer is not None:
         texts = [text_of(lm, t, stops) for t in tokens]
@@ -196,7 +205,7 @@ def _output(lm, state, rows, n, stops, figures, guarantee) -> Output:
 
 
 def text_of(lm: Any, tokens: list[int], stops: Sequence[str] = ()) -> str:
-    """Decode a text, cut where its first stop string begins."""
+    """Decode `tokens` without EOS, and cut the text where its stop string begins."""
     text = lm.tokenizer.decode([t for t in tokens if t not in lm.model.config.eos])
     data = text.encode("utf-8")
     at = stop_strings.cut(stops, data)

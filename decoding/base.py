@@ -1,4 +1,4 @@
-"""The types and interfaces of decoding; every letter and sentinel is defined here.
+"""The types and interfaces of decoding, with every dimension letter and sentinel.
 
 `B` rows · `N` nodes of a block, root included · `D` deepest draft of a tree (its width
 in `path`) · `V` vocabulary · `S` cache slots · `T` token buffer · `L` layers ·
@@ -7,8 +7,8 @@ in `path`) · `V` vocabulary · `S` cache slots · `T` token buffer · `L` layer
 Node 0 of a tree is the root: the last committed token, which is the only committed
 token that the cache does not hold. A node's *depth* is its distance from the root.
 
-Functions marked ★ are written for ONE row; the loop vmaps them. They hold no `lax.cond`
-that is meant to save work and no `pallas_call`.
+Functions marked ★ are written for ONE row; the loop vmaps them. They hold no
+`pallas_call`, and no `lax.cond` to save work, because vmap turns it into a select.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,14 @@ ARGMAX = "ARGMAX"  # greedy output is plain decoding's
 LOSSY = "LOSSY"  # neither
 GUARANTEES = (LAW, ARGMAX, LOSSY)
 
-# Kinds of node.
+# Kinds of node; AUX nodes are forwarded and observed, never verified.
 PAD, CANDIDATE, AUX = 0, 1, 2
 
 # How the children of a node were drawn from the node's law q.
 IID = "iid"  # independent samples, duplicates possible
 NO_REPLACE = "no_replace"  # samples without replacement, in draw order
-POINT = "point"  # chosen by a rule that never looks at the target's randomness
-COUPLED = "coupled"  # the best of log q + noise(position), the verifier's own noise
+POINT = "point"  # chosen by a rule that is independent of the target's randomness
+COUPLED = "coupled"  # argmax of log q + noise(position), the verifier's own noise
 DRAWS = (IID, NO_REPLACE, POINT, COUPLED)
 
 
@@ -44,9 +44,9 @@ class State:
     """State of a component. `row` leaves have a leading `B`; `shared` leaves do not.
 
     Numbers that a sweep may change (a temperature, a penalty) live here, so that a
-    compiled loop serves every value. Large tables and what outlives a request are
-    shared. A ★ function sees one row's `row` and the whole `shared`, which it must
-    return as it is.
+    compiled loop serves every value. `shared` holds large tables and arrays that
+    outlive a request. A ★ function gets one row's `row` and the whole `shared`, and
+    must return `shared` unchanged.
     """
 
     row: Any = ()
@@ -109,12 +109,12 @@ class Verdict:
 
 @struct.dataclass
 class Outcome:
-    """One round as a drafter may learn from it.
+    """One round, as `observe` receives it.
 
-    A chunk of the prompt (`is_prompt`) comes in the same form: a chain whose nodes are
-    all accepted and whose extra token is the next of the prompt. Its logits are None
-    unless the drafter sets `prompt_logits`; `warped` is None. Rows with `active` false
-    commit nothing.
+    A chunk of the prompt (`is_prompt`) has the same form: a chain whose nodes are all
+    accepted and whose extra token is the prompt's next. Its logits are None unless the
+    drafter sets `prompt_logits`; `warped` is None. Rows with `active` false commit
+    nothing.
     """
 
     tree: TokenTree
@@ -127,17 +127,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Context:
-    """What every component may read; made anew each round, never carried."""
+    """The data that every component may read; built anew each round, never carried."""
 
     params: Params
     tokens: Array  # int32[B, T]
     length: Array  # int32[B]: committed tokens, prompt included
     cache: Any  # the target's cache; a drafter that runs the target returns its own
-    law: "LogitsTransform"  # the transform in force, and
-    transform: State  # its state after the last committed token
+    law: "LogitsTransform"  # the transform in force
+    transform: State  # the transform's state after the last committed token
     noise: Callable[[Array], Array]
     """position[B] -> float32[B, V]: the Gumbel noise of the token at an absolute
-    position, the same for every drafter and verifier; may be used again and again."""
+    position. It is the same for every drafter, verifier and call."""
     active: Array  # bool[B]: rows that are not done
 
     @property
@@ -149,8 +149,8 @@ class Context:
     def warp(self, logits: Array, at: State | None = None) -> Array:
         """Apply the transform to a draft's logits, [B, V] or [B, M, V].
 
-        `at` are the states of the `M` nodes (`row` leaves [B, M, ...]) where the
-        transform is stateful; None: the state after the last committed token.
+        A stateful transform takes `at`, the states of the `M` nodes (`row` leaves
+        [B, M, ...]); None: the state after the last committed token.
         """
         apply = lambda state, logits: self.law.apply(state, logits, {})
         state = self.transform if at is None else at
@@ -161,7 +161,7 @@ class Context:
 
 
 class Drafter(NamedTuple):
-    """Proposes a tree of `nodes` nodes (root included) and at most `depth` a round."""
+    """Proposes a tree a round: `nodes` nodes, root included, at most `depth` deep."""
 
     init: Callable[[Context], State]
     draft: Callable[[Array, Context, State], tuple[TokenTree, State, Any]]
@@ -171,9 +171,9 @@ class Drafter(NamedTuple):
     taps: tuple = ()
     wrap: Callable[[Any], Any] = lambda lm: lm
     weights: Callable[[Params, State], Any] = lambda params, state: params["target"]
-    """Of all params and the drafter's state, what the wrapped model is called with."""
-    prompt_logits: bool = False  # ask for logits of the prompt's chunks
-    scratch: int = 0  # slots of the target's cache that drafting itself takes
+    """(all params, drafter's state) -> weights argument of the wrapped model"""
+    prompt_logits: bool = False  # compute the logits of the prompt's chunks
+    scratch: int = 0  # slots of the target's cache that drafting itself occupies
     blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `decode.forward`
 
 
@@ -182,27 +182,31 @@ class Target(NamedTuple):
 
     logits: Array  # float32[N, V]: after the transform
     hidden: dict[Any, Array]  # tap -> [N, D]
-    noise: Callable[[Array], Array]  # depth -> float32[V]: of the token that follows
+    noise: Callable[[Array], Array]  # node depth -> float32[V]: the next token's noise
 
 
 class Topology(NamedTuple):
     """Which nodes a model-based drafter grows, level by level.
 
-    `expand(keys, state, tree, logits, noise, level) -> tree, state` gets the warped
-    laws `logits[B, w, V]` of the nodes of `level` that were run and writes the tokens,
-    parents and kinds of the next level (and, where the draw needs them, the laws into
-    `tree.logits`). `noise(level)` is the position noise of those children.
-    `adapt(state, outcome) -> state` learns from a round.
+    `expand(keys, state, tree, logits, noise, level) -> tree, state` gets `logits[B, w,
+    V]`, the warped laws of the nodes of `level` that the draft model ran. It writes the
+    tokens, parents and kinds of the next level. Where the draw needs laws, it writes
+    them into `tree.logits`. `noise(level)` is the position noise of those children.
+    `adapt(state, outcome) -> state` updates the state from a round.
 
-    Dynamic trees have more to say. `beam`: only the first nodes of a level are run, and
-    the others are leaves. `more(state, level) -> bool[B]` (or [1], for all): whether a
-    row grows below `level`; where none does, nothing is run. `prune(state, tree) ->
-    int32[B, kept]`: the nodes that are verified, in rising order, root first, parents
-    with their children, -1 past the last. `blocks`: widths that are worth a program of
-    their own; the target runs the narrowest that holds every row's nodes.
-    `watch(params, state, own, level) -> state` is shown, before `expand`, the params of
-    `generate` and what the nodes of `level` that were run hand to their children: of a
-    draft model its normed states [B, w, D], of EAGLE its features.
+    Dynamic trees set further fields:
+
+    - `beam`: the draft model runs only the first `beam` nodes of a level; the others
+      are leaves.
+    - `more(state, level) -> bool[B]` (or [1], for all): whether a row grows below
+      `level`. If no row does, the draft call is skipped.
+    - `prune(state, tree) -> int32[B, kept]`: indices of the nodes to verify, in rising
+      order, root first, parents with their children, padded with -1.
+    - `blocks`: widths that are worth a program of their own. The target runs the
+      narrowest that holds every row's nodes.
+    - `watch(params, state, own, level) -> state` runs before `expand`. `params` are
+      those of `generate`. `own` is the state that the nodes of `level` pass to their
+      children: a draft model's normed states [B, w, D], or EAGLE's features.
     """
 
     init: Callable[[int], State]  # (batch) -> state
@@ -211,7 +215,7 @@ class Topology(NamedTuple):
     widths: tuple[int, ...]  # nodes of each level, the root's 1 first
     draw: str
     linear: bool = False
-    beam: int = 0  # 0: all of a level are run
+    beam: int = 0  # 0: every node of a level is run
     more: Callable[[State, int], Array] | None = None
     prune: Callable[[State, TokenTree], Array] | None = None
     kept: int = 0  # nodes that `prune` keeps
@@ -220,12 +224,12 @@ class Topology(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """Nodes that are verified, root included."""
+        """Number of verified nodes, root included."""
         return self.kept if self.prune else sum(self.widths)
 
     @property
     def run(self) -> tuple[int, ...]:
-        """How many nodes of each level are run; of the last, none."""
+        """Number of nodes that the draft model runs in each level; 0 in the last."""
         return (*(min(w, self.beam or w) for w in self.widths[:-1]), 0)
 
     @property
@@ -234,7 +238,7 @@ class Topology(NamedTuple):
 
 
 class Verifier(NamedTuple):
-    """Accepts a path of a tree. `draws[0]` is the draw it likes best."""
+    """Accepts a path of a tree. `draws` lists its draws, the preferred one first."""
 
     init: Callable[[Any], State]  # (params) -> state of one row
     verify: Callable[[Array, State, TokenTree, Target], Verdict]  # ★ (key, state, ...)
@@ -244,17 +248,19 @@ class Verifier(NamedTuple):
 
 
 class LogitsTransform(NamedTuple):
-    """Alters a law by what was said so far. ★ throughout.
+    """Changes logits as a function of the text so far. All functions are ★.
 
-    `init(tokens[T], length) -> State` after the whole prompt; `apply(state, logits[V],
-    aux) -> logits[V]` only reads; `advance(state, token, logits, aux) -> State` writes,
-    and is None where nothing is remembered. It receives the logits and the `aux` that
-    `apply` received where `token` was chosen. `aux` maps the names in `streams` to the
-    logits of those models at the same node; a draft has none, and `apply` then leaves
-    the logits as they are. `domain` is that of what `apply` receives and returns:
-    "logits" need not be normalised, "logprobs" are. `warper` marks a transform that
-    belongs after the temperature (top-k, top-p, ...), as against one that belongs
-    before it (penalties, bans, constraints).
+    - `init(tokens[T], length) -> State`: the state after the whole prompt.
+    - `apply(state, logits[V], aux) -> logits[V]` reads the state. `aux` maps the names
+      in `streams` to the logits of those models at the same node. Drafts have no `aux`,
+      and `apply` then returns the logits unchanged.
+    - `advance(state, token, logits, aux) -> State` updates the state, and is None for a
+      stateless transform. `logits` and `aux` are those that `apply` received where
+      `token` was chosen.
+    - `domain`: "logits" (need not be normalised) or "logprobs" (are), for both the
+      input and the output of `apply`.
+    - `warper`: whether the transform belongs after the temperature (top-k, top-p, ...)
+      or before it (penalties, bans, constraints).
     """
 
     init: Callable[[Array, Array], State]
@@ -266,15 +272,15 @@ class LogitsTransform(NamedTuple):
 
 
 class CachePolicy(NamedTuple):
-    """Which slots live. Rounds and prompt chunks pass through it alike.
+    """Decides which cache slots stay, in rounds and in prompt chunks alike.
 
-    `place` and `retain` see logical slots: a tree's node i lies at `cache.length + i`,
+    `place` and `retain` use logical slots: a tree's node i lies at `cache.length + i`,
     whatever was evicted before. `retain` commits the outcome's path and may then evict.
-    `room` bounds what a round or a chunk commits: how many of `tokens` int32[B, M] (the
-    root's successors) may be committed before what nodes see changes, at least 1 a row.
-    A row that it cuts goes on in the next round. None: there is no bound.
-    `path_pure`: what a node sees depends on its path alone; the text of a speculative
-    method is then plain decoding's under the same policy.
+    `room` bounds the commits of a round or a chunk. Of `tokens` int32[B, M] (the root's
+    successors) it returns how many may be committed, at least 1 a row, before the
+    visible slots change. A row that it cuts continues in the next round. None: there is
+    no bound. `path_pure`: the slots that a node sees depend on its path alone. The text
+    of a speculative method is then plain decoding's under the same policy.
     """
 
     init: Callable[[Any], Any]  # (cache) -> state
@@ -288,14 +294,14 @@ class CachePolicy(NamedTuple):
 
 
 class ExitPolicy(NamedTuple):
-    """Stops the target early, or leaves out some of its layers.
+    """Stops the target early, or skips some of its layers.
 
-    `plan(keys, ctx, state) -> state, cache, calls` runs before the target's block, on
-    the cache `ctx.cache`, and returns it. `wrap` makes the model that the loop calls,
-    and `weights(weights, params, state)` what it is called with: `weights` are the
-    drafter's, `params` all. `observe` learns from a round or a prompt chunk.
-    `path_pure`: which layers a node gets depends on its path alone. One that is not
-    pure serves blocks of one node, and drafters of wider ones are refused.
+    `plan(keys, ctx, state) -> state, cache, calls` runs before the target's block, and
+    returns the cache `ctx.cache`, updated. `wrap` makes the model that the loop calls.
+    `weights(weights, params, state)` makes that model's weights argument, from the
+    drafter's weights and all params. `observe` updates the state after a round or a
+    prompt chunk. `path_pure`: a node's layers depend on its path alone. An exit that is
+    not path-pure serves blocks of one node; drafters of wider blocks are refused.
     """
 
     init: Callable[[Context], State]
@@ -317,7 +323,7 @@ WHOLE = ExitPolicy(  # every layer, for every token
 
 
 class Stream(NamedTuple):
-    """Another model run beside the target on the same committed tokens."""
+    """Another model, run beside the target on the same committed tokens."""
 
     model: Any  # LanguageModel
     params: str  # key in params
@@ -325,5 +331,5 @@ class Stream(NamedTuple):
 
 
 def weakest(*guarantees: str) -> str:
-    """The guarantee of a composition."""
+    """Return the weakest of the parts' guarantees, that of their composition."""
     return max(guarantees, key=GUARANTEES.index)

@@ -1,7 +1,7 @@
-"""Methods by name: cards, specs, and how a spec becomes a component.
+"""Methods by name: cards, specs, and the components built from specs.
 
-There is no registry: `Spec("drafters/copyspec", copy=10)` names the file and the
-arguments of its factory, and a folder names its factory and interface.
+There is no registry. `Spec("drafters/copyspec", copy=10)` names a file and the
+arguments of its factory. The file's folder determines the factory's name and interface.
 """
 
 import importlib
@@ -30,16 +30,20 @@ FACTORIES = {
 
 @dataclass(frozen=True)
 class Card:
-    """What a method is: its source, its guarantee, and what its factory is handed.
+    """A method's description: its source, its guarantee and its factory's parameters.
 
-    `family` groups the methods of a folder, such as "training-free" or "truncation".
-    `needs` are the factory's parameters that the catalogue fills in (see `Spec.build`).
-    `data` are the arguments that only fill arrays of the state (numbers, tables,
-    sources): compositions that differ in them share one compiled program. All other
-    arguments shape it. `trained` says that the method wants weights of its own. `cite`
-    is BibTeX. `examples` are arguments for the test suite, where the factory's defaults
-    are absent or larger than a test needs. `draws` are those that a topology offers; it
-    is handed the verifier's favourite among them.
+    - `family` groups the methods of a folder, such as "training-free" or "truncation".
+    - `needs` are the factory's parameters that the catalogue fills in (see
+      `Spec.build`).
+    - `data` are the arguments that only fill arrays of the state (numbers, tables,
+      sources). Compositions that differ in them share one compiled program. All other
+      arguments shape it.
+    - `trained`: whether the method has trained weights of its own.
+    - `cite` is BibTeX.
+    - `examples` are arguments for the test suite, where the factory's defaults are
+      absent or larger than a test needs.
+    - `draws` are the draws that a topology offers. Its factory receives the one that
+      the verifier prefers.
     """
 
     paper: str
@@ -72,7 +76,7 @@ class Spec:
 
     @property
     def static(self) -> tuple:
-        """The arguments that shape a compiled program: all but those of `Card.data`."""
+        """The name and the arguments that shape a program: all but `Card.data`."""
         data = self.card.data
         return (self.name, *(x for x in self.arguments.items() if x[0] not in data))
 
@@ -86,26 +90,32 @@ class Spec:
 
     @property
     def factory(self) -> Callable:
-        """The function of the file that makes the component."""
+        """The file's function that builds the component."""
         return getattr(self.module, FACTORIES[self.name.split("/")[0]])
 
     @property
     def required(self) -> list[str]:
-        """Arguments that have no default, are not given, and are not filled in."""
+        """Arguments without a default that neither the spec nor `needs` supplies."""
         parameters = inspect.signature(self.factory).parameters
-        given = {*self.arguments, *self.card.needs}
+        supplied = {*self.arguments, *self.card.needs}
         return [
-            n for n, p in parameters.items() if p.default is p.empty and n not in given
+            n
+            for n, p in parameters.items()
+            if p.default is p.empty and n not in supplied
         ]
 
     def build(self, available: Mapping[str, Any]) -> Any:
-        """Call the factory. Parameters named in `CARD.needs` come from `available`."""
+        """Build the component, with the parameters of `CARD.needs` from `available`.
+
+        Raises:
+            MethodError: an unknown argument, a missing need, or a refused value.
+        """
         known = inspect.signature(self.factory).parameters
         for name in self.arguments:
             if name not in known:
-                mine = [p for p in known if p not in self.card.needs]
+                takes = [p for p in known if p not in self.card.needs]
                 raise MethodError(
-                    f"{self.name} has no argument {name!r}; it takes {mine or 'none'}"
+                    f"{self.name} has no argument {name!r}; it takes {takes or 'none'}"
                 )
         filled = {}
         for name in self.card.needs:
@@ -124,7 +134,7 @@ class Spec:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists (of a config file, say) become tuples so that a spec can be hashed."""
+    """Convert lists and dicts, as config files have them, to hashable tuples."""
     if type(value) in (list, tuple):
         return tuple(_frozen(v) for v in value)
     if type(value) is dict:
@@ -144,30 +154,30 @@ def _remedy(name: str) -> str:
 
 
 def names(folder: str) -> list[str]:
-    """Every method file of a folder, as spec names."""
+    """List the spec names of a folder's method files."""
     package = importlib.import_module(f"decoding.{folder}")
-    found = []
+    specs = []
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"decoding.{folder}.{info.name}")
         if info.name[0] != "_" and FACTORIES[folder] in vars(module):
-            found.append(f"{folder}/{info.name}")
-    return sorted(found)
+            specs.append(f"{folder}/{info.name}")
+    return sorted(specs)
 
 
 def catalogue() -> dict[str, Card]:
-    """Every method of the project and its card."""
+    """Map the spec name of every method to its card."""
     every = [name for folder in FACTORIES for name in names(folder)]
     return {name: load(name).CARD for name in every}
 
 
 def load(name: str) -> Any:
-    """The module of a spec name such as "drafters/copyspec"."""
+    """Import the module of a spec name such as "drafters/copyspec"."""
     folder, _, file = name.partition("/")
     if folder not in FACTORIES or not file:
         raise MethodError(
-            f"{name!r} is no method: write folder/file with a folder of "
+            f"{name!r} is no method name: write folder/file, with a folder of "
             f"{sorted(FACTORIES)}"
         )
     if name not in names(folder):
-        raise MethodError(f"no method {name!r}; its siblings are {names(folder)}")
+        raise MethodError(f"no method {name!r}; use one of {names(folder)}")
     return importlib.import_module(f"decoding.{folder}.{file}")

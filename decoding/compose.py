@@ -1,4 +1,4 @@
-"""From a method to a program: every part is built, and what cannot work is refused."""
+"""Composition of a method into a program, or an error if its parts do not fit."""
 
 import difflib
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from models.text import hf_tokenizer
 
 @dataclass(frozen=True)
 class Composition:
-    """A program, what identifies its compiled form, and its guarantee."""
+    """A program, the key of its compiled form, and its guarantee."""
 
     program: Program
     key: tuple
@@ -35,7 +35,15 @@ def compose(
     streams: Mapping[str, base.Stream] | None = None,
     stop: tuple[str, ...] = (),
 ) -> Composition:
-    """Build every part and refuse what cannot work together.
+    """Build the parts of `method` and join them into a program for `lm`.
+
+    Args:
+        method: the method to compose.
+        lm: the target, as `models.load` returns it.
+        temperature: 0 decodes greedily.
+        drafts: draft models and params of heads, by name.
+        streams: other models run on the same tokens, by name.
+        stop: strings that end a text.
 
     Raises:
         MethodError: an unknown name or argument, parts that disagree, or a draft model
@@ -65,9 +73,9 @@ def compose(
                 f"one of {target.vocab_size}: use a draft with the target's tokenizer"
             )
         if config is not None:
-            words = getattr(draft, "tokenizer", None)
+            tokenizer = getattr(draft, "tokenizer", None)
             hf_tokenizer.check_same(
-                f"drafts[{name!r}]", words, lm.tokenizer, MethodError
+                f"drafts[{name!r}]", tokenizer, lm.tokenizer, MethodError
             )
             available[name] = draft.model
 
@@ -89,7 +97,8 @@ def compose(
     if method.topology is not None:
         if "topology" not in drafter_spec.card.needs:
             raise MethodError(
-                f"{drafter_spec.name} has no use for topology={method.topology.name}"
+                f"{drafter_spec.name} has no use for topology={method.topology.name}: "
+                "leave the topology out"
             )
         available["topology"] = topology(method.topology, verifier, available)
     drafter = drafter_spec.build(available)
@@ -100,17 +109,17 @@ def compose(
             f"the transforms {[s.name for s in specs]} read the streams {missing}: "
             "pass streams={name: Stream(model, params_key)}"
         )
-    stopper = None
+    automaton = None
     if stop:
         if lm.tokenizer is None:
             raise MethodError(f"stop={list(stop)} needs a tokenizer: {lm} has none")
-        stopper = stop_strings.stopper(stop, lm.tokenizer, target.vocab_size)
+        automaton = stop_strings.stopper(stop, lm.tokenizer, target.vocab_size)
     policy = method.policy.build(available)
     exits = base.WHOLE if method.exit is None else method.exit.build(available)
     if drafter.nodes > 1 and not exits.path_pure:
         raise MethodError(
             f"{drafter_spec.name} drafts blocks of {drafter.nodes} nodes and "
-            f"{method.exit} stops blocks of one alone: leave one of them out"
+            f"{method.exit} serves blocks of one node only: leave one of them out"
         )
     program = Program(
         exits.wrap(drafter.wrap(lm.model)),
@@ -126,14 +135,14 @@ def compose(
     optional = (method.topology, method.exit)
     parts = (drafter_spec, method.policy, *specs, *filter(None, optional))
     models = tuple(_identity(d) for d in drafts.values())
-    beside = tuple((n, s.model, s.params) for n, s in streams.items())
+    stream_ids = tuple((n, s.model, s.params) for n, s in streams.items())
     statics = tuple(p.static for p in (*parts, verifier_spec))
-    key = (lm.model, models, beside, statics, bool(stop))
-    # What a verifier promises may follow from its arguments, which its card lacks.
+    key = (lm.model, models, stream_ids, statics, bool(stop))
+    # A verifier's guarantee may depend on its arguments, so its card is not enough.
     guarantee = base.weakest(*(p.card.guarantee for p in parts), verifier.guarantee)
     if temperature > 0 and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
-    return Composition(program, key, guarantee, stopper)
+    return Composition(program, key, guarantee, automaton)
 
 
 def params(
@@ -172,7 +181,7 @@ def params(
 
 
 def _identity(draft: Any) -> Any:
-    """What a compiled program depends on: the model, or the shapes of heads' params."""
+    """Identify a draft in a program's key: by its model, or by its params' shapes."""
     model = getattr(draft, "model", None)
     if model is not None:
         return model
@@ -183,30 +192,31 @@ def _identity(draft: Any) -> Any:
 def topology(
     spec: Spec, verifier: base.Verifier, available: Mapping[str, Any]
 ) -> base.Topology:
-    """A topology, with the draw that the verifier likes best of those it offers.
+    """Build a topology with the offered draw that the verifier prefers.
 
     Raises:
-        MethodError: it offers none that the verifier takes.
+        MethodError: the verifier takes none of the topology's draws.
     """
     offered = spec.card.draws
-    both = [draw for draw in verifier.draws if draw in offered]
-    if not both:
+    draws = [draw for draw in verifier.draws if draw in offered]
+    if not draws:
         raise MethodError(
             f"{spec.name} draws {offered} and the verifier takes {verifier.draws}: "
             "choose another verifier, or leave it out"
         )
-    return spec.build({**available, "draw": both[0]})
+    return spec.build({**available, "draw": draws[0]})
 
 
 def _transforms(
     specs: tuple[Spec, ...], temperature: float, available: Mapping[str, Any]
 ) -> tuple[tuple[Spec, ...], base.LogitsTransform]:
-    """The chain, the temperature before the first warper."""
+    """Build the chain, with the temperature before the first warper."""
     built = [spec.build(available) for spec in specs]
     if temperature > 0:
         if any(spec.name == "transforms/temperature" for spec in specs):
             raise MethodError(
-                f"temperature={temperature} and a temperature transform: give one"
+                f"temperature={temperature} and a temperature transform: give one of "
+                "the two"
             )
         at = next((i for i, t in enumerate(built) if t.warper), len(built))
         spec = Spec("transforms/temperature", temperature=float(temperature))

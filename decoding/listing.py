@@ -9,11 +9,11 @@ from decoding.catalogue import Spec
 from decoding.method import Method
 from models.errors import MethodError
 
-BASELINE = "baseline"  # how a card's paper begins where there is none
+BASELINE = "baseline"  # first word of `Card.paper` for a method without a paper
 
 
 class Entry(NamedTuple):
-    """One method file: its spec name and what its card says."""
+    """One method file: its spec name, and its card's family, guarantee and paper."""
 
     name: str
     family: str
@@ -44,7 +44,7 @@ class Listing:
 
 
 def methods() -> Listing:
-    """Every method file, grouped by folder and family."""
+    """List every method file, grouped by folder and family."""
     folders = [*catalogue.FACTORIES]
     entries = [
         Entry(name, card.family, card.guarantee, card.paper)
@@ -55,7 +55,7 @@ def methods() -> Listing:
 
 
 def cite(method: str | Method | Spec) -> str:
-    """The BibTeX of a method's papers.
+    """Return the BibTeX of a method's papers.
 
     Args:
         method: a `Method`, a `Spec`, a name that `generate` takes, or the name of any
@@ -66,7 +66,7 @@ def cite(method: str | Method | Spec) -> str:
         at the end; a part without a paper (a baseline) is left out.
 
     Raises:
-        MethodError: no part has an entry, or the name means nothing.
+        MethodError: no part has an entry, or the name is unknown.
     """
     parts = _parts(method)
     entries = dict.fromkeys(s.card.cite.strip() for s in parts if s.card.cite)
@@ -77,9 +77,7 @@ def cite(method: str | Method | Spec) -> str:
     ]
     if not entries:
         names = ", ".join(missing) or "nothing: it is a baseline without a paper"
-        raise MethodError(
-            f"no BibTeX to cite {method!r} with; parts without Card.cite: {names}"
-        )
+        raise MethodError(f"no BibTeX for {method!r}; parts without Card.cite: {names}")
     lines = [f"% no BibTeX yet for {name}" for name in missing]
     return "\n\n".join([*entries, *lines])
 

@@ -1,4 +1,4 @@
-"""A decoding method: the parts it is composed of, and its form in a config."""
+"""A decoding method: its parts, and its form in a config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from typing import Any
 from decoding.catalogue import Spec
 from models.errors import MethodError
 
-ROLES = {  # and the folder that each is chosen from
+ROLES = {  # field of a method -> folder of its files
     "drafter": "drafters",
     "verifier": "verifiers",
     "topology": "topologies",
@@ -40,32 +40,39 @@ class Method:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Method":
-        """A method from strings: `{"drafter": "drafters/x"}`, or a dict for a spec."""
+        """Build a method from its config.
+
+        A part is a name, as in `{"drafter": "drafters/x"}`, or a dict of its name and
+        arguments.
+
+        Raises:
+            MethodError: an unknown field, a wrong folder, or no part at all.
+        """
 
         def spec(value: Any, *folders: str) -> Spec:
             fields = {"name": value} if type(value) is str else _fields(value)
-            named = fields.get("name")
-            if type(named) is not str or named.partition("/")[0] not in folders:
+            name = fields.get("name")
+            if type(name) is not str or name.partition("/")[0] not in folders:
                 raise MethodError(
-                    f"{value!r}: write {folders[0]}/file, or a dict with it as the name"
+                    f"{value!r}: write {folders[0]}/file, or a dict with that as `name`"
                 )
             if not all(type(field) is str for field in fields):
-                raise MethodError(f"{value!r}: arguments have names")
+                raise MethodError(f"{value!r}: name every argument with a string")
             return Spec(**fields)
 
-        given = _fields(config)
-        if not given:
-            raise MethodError(f"a method names at least one part of {KNOWN}")
-        unknown = set(given) - {*KNOWN}
+        entries = _fields(config)
+        if not entries:
+            raise MethodError(f"the method is empty: name at least one part of {KNOWN}")
+        unknown = set(entries) - {*KNOWN}
         if unknown:
             raise MethodError(
-                f"a method has no {sorted(unknown, key=str)}; it has {KNOWN}"
+                f"a method has no {sorted(unknown, key=str)}; use {KNOWN}"
             )
-        parts = {r: spec(given[r], f) for r, f in ROLES.items() if given.get(r)}
-        listed = given.get("transforms", ())
-        if type(listed) not in (list, tuple):
-            raise MethodError(f"transforms={listed!r}: write a list")
-        transforms = tuple(spec(v, "transforms", "constraints") for v in listed)
+        parts = {r: spec(entries[r], f) for r, f in ROLES.items() if entries.get(r)}
+        specs = entries.get("transforms", ())
+        if type(specs) not in (list, tuple):
+            raise MethodError(f"transforms={specs!r}: write a list")
+        transforms = tuple(spec(v, "transforms", "constraints") for v in specs)
         return cls(transforms=transforms, **parts)
 
     @property
@@ -76,28 +83,28 @@ class Method:
 
     @property
     def needs(self) -> set[str]:
-        """Everything that the parts are handed; see `Card.needs`."""
+        """The parameters that the parts' factories need filled in; see `Card.needs`."""
         return {need for spec in self.parts for need in spec.card.needs}
 
     def to_config(self) -> dict[str, Any]:
-        """The dict that `from_config` reads the method from; JSON holds it."""
+        """Write the method as the dict that `from_config` reads; JSON can hold it."""
 
         def written(spec: Spec) -> dict[str, Any]:
             return {"name": spec.name, **spec.arguments}
 
         parts = {role: getattr(self, role) for role in ROLES}
-        found = {r: written(s) for r, s in parts.items() if s is not None}
-        return found | {"transforms": [written(s) for s in self.transforms]}
+        entries = {r: written(s) for r, s in parts.items() if s is not None}
+        return entries | {"transforms": [written(s) for s in self.transforms]}
 
     def with_drafter(self, **arguments: Any) -> "Method":
-        """The same method with other arguments for its drafter."""
+        """Replace arguments of the method's drafter."""
         spec = self.drafter or PLAIN
-        given = {**spec.arguments, **arguments}
-        return replace(self, drafter=Spec(spec.name, **given))
+        merged = {**spec.arguments, **arguments}
+        return replace(self, drafter=Spec(spec.name, **merged))
 
 
 def _fields(value: Any) -> dict[Any, Any]:
-    """A mapping of any kind, a `ConfigDict` for one, as a dict."""
+    """Convert a mapping of any kind, such as a `ConfigDict`, to a dict."""
     if not callable(getattr(value, "keys", None)):
         raise MethodError(f"{value!r}: write a dict")
     return dict(value)

@@ -15,26 +15,26 @@ from models.errors import MethodError
 
 # Folders of configs/ whose recipes may name a method, in the order of the search.
 FOLDERS = ("methods", "heads")
-# Folders of decoding/ whose files are methods by themselves, searched after those.
+# Folders of decoding/ whose files are methods by themselves, searched after `FOLDERS`.
 FILES = ("drafters", "search", "diffusion", "caches", "exits", "transforms")
 
 
 def method(name: str) -> Method:
-    """The method that `name` means; see `config`."""
+    """Build the method that `name` resolves to; see `config`."""
     return Method.from_config(config(name).method)
 
 
 def config(name: str) -> ConfigDict:
-    """The recipe that `name` means.
+    """Load the recipe that `name` resolves to.
 
     Args:
         name: searched in this order: `configs/methods/<name>.py`,
             `configs/heads/<name>.py`, then a method file of `FILES` with its factory's
-            defaults. `heads/<name>` and `drafters/<name>` name the folder as well. A
+            defaults. `heads/<name>` and `drafters/<name>` search that folder only. A
             name that ends in .py is the path of any recipe.
 
     Raises:
-        MethodError: there is no such recipe or file, the recipe names no part of a
+        MethodError: no such recipe or file exists, the recipe names no part of a
             method, or the file's factory has arguments without a default.
     """
     if name.endswith(".py"):
@@ -47,20 +47,20 @@ def config(name: str) -> ConfigDict:
         if package in FILES and f"{package}/{stem}" in _files(package):
             return ConfigDict({"method": _alone(f"{package}/{stem}")})
     raise MethodError(
-        f"no recipe {name!r} in configs/; there are {names()}. A file of decoding/ in "
-        f"{FILES} goes by its name, a recipe outside configs/ by its path, with .py"
+        f"no recipe {name!r} in configs/; there are {names()}. Give the name of a file "
+        f"of decoding/ in {FILES}, or the path of another recipe, with .py"
     )
 
 
 def names() -> list[str]:
-    """Names of the recipes in `FOLDERS` that name a method."""
-    found = {
+    """List the recipes in `FOLDERS` that name a method."""
+    stems = {
         stem
         for package in FOLDERS
         for stem in _stems(package)
         if _names_a_part(_config(package, stem))
     }
-    return sorted(found)
+    return sorted(stems)
 
 
 def _stems(package: str) -> list[str]:
@@ -73,26 +73,26 @@ def _config(package: str, stem: str) -> Any:
 
 
 def _read(path: Path) -> Any:
-    """The config of a recipe anywhere."""
+    """Run the recipe at `path` and return its config."""
     if not path.is_file():
-        raise MethodError(f"no recipe {path}: there is no such file")
+        raise MethodError(f"no recipe {path}: no such file; check the path")
     try:
         make = runpy.run_path(str(path)).get("get_config")
-        found = make() if make else None
+        config = make() if make else None
     except (Exception, SystemExit) as error:  # a recipe is a program
         raise MethodError(f"{path}: {type(error).__name__}: {error}") from error
-    if type(found) is not ConfigDict:
+    if type(config) is not ConfigDict:
         raise MethodError(f"{path}: write a get_config() that returns a ConfigDict")
-    return found
+    return config
 
 
 def _checked(config: Any, where: str) -> Any:
-    """The config, which names a part of a method."""
+    """Return the config, if it names a part of a method."""
     if _names_a_part(config):
         return config
     raise MethodError(
-        f"the recipe {where} names no method, so that nothing can be decoded with it; "
-        f"recipes that do: {names()}"
+        f"the recipe {where} names no method, so it cannot decode; recipes with a "
+        f"method: {names()}"
     )
 
 
@@ -105,13 +105,13 @@ def _files(folder: str) -> list[str]:
 
 
 def _alone(name: str) -> dict[str, Any]:
-    """The method of one file at its factory's defaults, over plain decoding."""
+    """Build the config of one file at its factory's defaults, over plain decoding."""
     spec, folder = Spec(name), name.split("/")[0]
-    if asked := spec.required:
-        example = ", ".join(f"{argument}=..." for argument in asked)
+    if missing := spec.required:
+        example = ", ".join(f"{argument}=..." for argument in missing)
         raise MethodError(
-            f"{name} has no default for {asked}: put Spec({name!r}, {example}) into a "
-            "Method"
+            f"{name} has no default for {missing}: put Spec({name!r}, {example}) into "
+            "a Method"
         )
     if folder == "transforms":
         return {"drafter": None, "transforms": [name]}

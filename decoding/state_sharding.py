@@ -1,7 +1,7 @@
-"""The carry of the loop on a mesh: rows over the batch's axes, caches by their layout.
+"""The loop's carry on a mesh: rows over the batch's axes, caches by their layout.
 
-What outlives a request (`State.shared`: tables, matrices, draft vocabularies) lies
-whole on every device, because every row reads and writes it.
+`State.shared` (tables, matrices, draft vocabularies) outlives a request and is
+replicated on every device, because every row reads and writes it.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,12 @@ from models.distributed import sharding
 
 
 def rows(tree: Any) -> Any:
-    """The axes of leaves with a leading batch, caches among them."""
+    """Return the axes of leaves with a leading batch, including those of caches."""
     return by_rows(lambda cache: cache.axes(), lambda x: "batch", tree)
 
 
 def component(state: base.State) -> base.State:
+    """Return the axes of a component's state; `shared` leaves have none."""
     return base.State(rows(state.row), jax.tree.map(lambda x: "", state.shared))
 
 
@@ -28,7 +29,7 @@ COMPONENTS = ("drafter", "verifier", "transform", "exit", "stop")
 
 
 def axes(state: Any) -> Any:
-    """The axes of every leaf of a `decode.DecodeState`."""
+    """Return the axes of every leaf of a `decode.DecodeState`."""
     fields = {name: getattr(state, name) for name in state.__dataclass_fields__}
     return replace(
         state,
@@ -37,19 +38,19 @@ def axes(state: Any) -> Any:
 
 
 def shardings(plan: sharding.Plan | None, state: Any) -> Any:
-    """The shardings of a state or its shapes; None without a plan."""
+    """Return the shardings of a state or of its shapes; None without a plan."""
     return None if plan is None else plan.tree(state, axes(state))
 
 
 def pinned(state: Any) -> Any:
-    """The state where the plan in use wants it: the carry of every loop ends so."""
+    """Constrain a state to the shardings of the plan in use, as the loops' carries."""
     if sharding.active() is None:
         return state
     return jax.tree.map(sharding.constrain, state, axes(state))
 
 
 def made(plan: sharding.Plan | None, make: Callable[[], Any]) -> Any:
-    """A cache made where it belongs: whole it may not fit one device."""
+    """Make a cache directly in its sharding: whole, it may not fit one device."""
     if plan is None:
         return make()
     like = jax.eval_shape(make)
@@ -60,5 +61,5 @@ RESULTS = ("tokens", "origin", "logprobs", "length", "counters")
 
 
 def results(state: Any) -> dict[str, Any]:
-    """What a request's output is made of, on the host of every process."""
+    """Fetch the `RESULTS` fields, the sources of an output, to every process's host."""
     return {name: sharding.fetch(getattr(state, name)) for name in RESULTS}

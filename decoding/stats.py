@@ -1,4 +1,4 @@
-"""Counters of the loop, and the figures made of them. Definitions: ARCHITECTURE.md."""
+"""The loop's counters and figures computed from them; definitions: ARCHITECTURE.md."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ import numpy as np
 from flax import struct
 from jax import Array
 
-RANKS = 8  # sibling ranks that are told apart; the last one pools the rest
+RANKS = 8  # sibling ranks counted apart; the last one pools the higher ranks
 
 
 @struct.dataclass
 class Counters:
-    """Per row, in the carry of the loop; `D` is the deepest draft."""
+    """Counts per row, in the carry of the loop; `D` is the deepest draft."""
 
     target_calls: Array  # int32[B]: rounds, prefill not counted
     new_tokens: Array  # int32[B]
@@ -24,13 +24,14 @@ class Counters:
 
 
 def zeros(batch: int, depth: int) -> Counters:
+    """Make counters of `batch` rows for drafts of at most `depth`."""
     rows, deep = jnp.zeros((batch,), jnp.int32), jnp.zeros((batch, depth), jnp.int32)
     ranks = jnp.zeros((batch, RANKS), jnp.int32)
     return Counters(rows, rows, deep, deep, rows, rows, ranks)
 
 
 class Stats(NamedTuple):
-    """What `generate` reports, as NumPy arrays and floats."""
+    """Figures of a run, as NumPy arrays and floats."""
 
     target_calls: np.ndarray  # int32[B]
     new_tokens: np.ndarray  # int32[B]
@@ -47,7 +48,13 @@ class Stats(NamedTuple):
 
 
 def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Stats:
-    """Figures over all rows; `seconds` is the loop and prefill without compilation."""
+    """Compute figures over all rows.
+
+    Args:
+        counters: the loop's counters.
+        seconds: time of prefill and loop, without compilation.
+        compile_seconds: time of compilation.
+    """
     calls, new = np.asarray(counters.target_calls), np.asarray(counters.new_tokens)
     accepted = np.asarray(counters.accepted).sum(0)
     offered = np.asarray(counters.offered).sum(0)
@@ -70,10 +77,10 @@ def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Sta
 
 
 def loop_share(tokens: list[int], least: float = 0.3) -> float:
-    """The share of a text inside one exact repetition, if that fills `least` of it.
+    """Return the share of a text inside its longest exact repetition.
 
-    A repetition is a run `x[i] == x[i - period]` for some period; its share counts the
-    first period too. 0.0 where none is long enough.
+    A repetition is a run `x[i] == x[i - period]` for some period; its share includes
+    the first period. A share below `least` is returned as 0.0.
     """
     x = np.asarray(tokens)
     best = 0

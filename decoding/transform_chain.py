@@ -11,16 +11,19 @@ DOMAINS = ("logits", "logprobs")
 def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
     """Apply `transforms` from left to right; none at all is the identity.
 
-    A transform that declares the domain "logprobs" receives normalised values whatever
-    comes before it; the chain itself takes logits. Each `advance` receives the logits
-    that its own `apply` received, and the `aux` of that node.
+    A transform of the domain "logprobs" always receives normalised values; the chain
+    itself takes logits. Each `advance` receives the logits that its own `apply`
+    received, and the `aux` of that node.
 
-    The state is a tuple of the parts' states; the chain is a warper when all parts are,
-    remembers nothing when no part does, and its streams are the union.
+    The state is a tuple of the parts' states. The chain is a warper if all parts are,
+    and stateless if all parts are. Its streams are the union of the parts'.
+
+    Raises:
+        MethodError: a part has an unknown domain.
     """
     for part in transforms:
         if part.domain not in DOMAINS:
-            raise MethodError(f"domain {part.domain!r} is not one of {DOMAINS}")
+            raise MethodError(f"domain={part.domain!r}: use one of {DOMAINS}")
 
     def init(tokens: Array, length: Array) -> base.State:
         states = [part.init(tokens, length) for part in transforms]
@@ -33,13 +36,13 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         return [base.State(*pair) for pair in zip(state.row, state.shared)]
 
     def stages(state: base.State, logits: Array, aux: dict) -> list[Array]:
-        """What each part's `apply` receives, and last what the last one returns."""
+        """Return the input of each part's `apply`, then the last part's output."""
         received, domain = [], "logits"
-        for part, own in zip(transforms, split(state)):
+        for part, part_state in zip(transforms, split(state)):
             if part.domain == "logprobs" and domain != "logprobs":
                 logits = vocab.log_softmax(logits)
             received.append(logits)
-            logits, domain = part.apply(own, logits, aux), part.domain
+            logits, domain = part.apply(part_state, logits, aux), part.domain
         return received + [logits]
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
@@ -50,12 +53,14 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
     ) -> base.State:
         # Where a part's advance ignores its logits, XLA drops their recomputation.
         moved = [
-            own if part.advance is None else part.advance(own, token, received, aux)
-            for part, own, received in zip(
+            part_state
+            if part.advance is None
+            else part.advance(part_state, token, received, aux)
+            for part, part_state, received in zip(
                 transforms, split(state), stages(state, logits, aux)
             )
         ]
-        return base.State(tuple(own.row for own in moved), state.shared)
+        return base.State(tuple(part_state.row for part_state in moved), state.shared)
 
     return base.LogitsTransform(
         init,

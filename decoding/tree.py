@@ -12,7 +12,7 @@ from models.base import Visibility, pack_bits
 
 
 def root_only(token: Array) -> base.TokenTree:
-    """The one-node tree of plain decoding; `token` int32[B]."""
+    """Build the one-node tree of plain decoding from `token` int32[B]."""
     ones = jnp.ones((token.shape[0], 1), jnp.int32)
     return base.TokenTree(token[:, None], -ones, ones, linear=True)
 
@@ -20,7 +20,15 @@ def root_only(token: Array) -> base.TokenTree:
 def chain(
     root: Array, drafts: Array, count: Array, *, draw: str = base.POINT, **fields
 ) -> base.TokenTree:
-    """A chain: `root` int32[B], `drafts` int32[B, M]; `count` int32[B] of them hold."""
+    """Build a chain of drafts below the root.
+
+    Args:
+        root: int32[B], the last committed token.
+        drafts: int32[B, M].
+        count: int32[B], how many of `drafts` are candidates; the rest is padding.
+        draw: how the drafts were drawn, one of `base.DRAWS`.
+        **fields: further fields of the TokenTree (`logits`, `calls`, `slots`).
+    """
     batch, size = drafts.shape
     index = jnp.arange(size + 1, dtype=jnp.int32)
     kind = jnp.where(index <= count[:, None], base.CANDIDATE, base.PAD)
@@ -36,22 +44,22 @@ def chain(
 
 
 def select(tree: base.TokenTree, kept: Array) -> base.TokenTree:
-    """The nodes `kept` int32[B, M] of a tree, in rising order; -1 makes padding.
+    """Keep the nodes `kept` int32[B, M] of a tree, in rising order; -1 makes padding.
 
-    Every kept node's parent must be kept. `slots` goes along.
+    Every kept node's parent must be kept. `logits` and `slots` are kept with them.
     """
     rows = jnp.arange(kept.shape[0])[:, None]
-    there, at = kept >= 0, jnp.maximum(kept, 0)
+    live, at = kept >= 0, jnp.maximum(kept, 0)
     index = jnp.broadcast_to(jnp.arange(kept.shape[1], dtype=jnp.int32), kept.shape)
     size = tree.tokens.shape[1]
     new = jnp.zeros(tree.tokens.shape, jnp.int32)
-    new = new.at[rows, jnp.where(there, kept, size)].set(index, mode="drop")
+    new = new.at[rows, jnp.where(live, kept, size)].set(index, mode="drop")
     parents = new[rows, jnp.maximum(tree.parents[rows, at], 0)]
     return replace(
         tree,
         tokens=tree.tokens[rows, at],
-        parents=jnp.where(index == 0, -1, jnp.where(there, parents, 0)),
-        kind=jnp.where(there, tree.kind[rows, at], base.PAD),
+        parents=jnp.where(index == 0, -1, jnp.where(live, parents, 0)),
+        kind=jnp.where(live, tree.kind[rows, at], base.PAD),
         logits=None if tree.logits is None else tree.logits[rows, at],
         slots=None if tree.slots is None else tree.slots[rows, at],
         linear=False,
@@ -59,7 +67,10 @@ def select(tree: base.TokenTree, kept: Array) -> base.TokenTree:
 
 
 def _climb(tree: base.TokenTree) -> tuple[Array, Array]:
-    """Ancestor bits uint32[B, N, W] and depths int32[B, N], by pointer doubling."""
+    """Return ancestor bits uint32[B, N, W] and depths int32[B, N].
+
+    Pointer doubling takes log2(depth) steps.
+    """
     batch, nodes = tree.tokens.shape
     bits = jnp.broadcast_to(
         pack_bits(jnp.eye(nodes, dtype=bool)), (batch, nodes, -(-nodes // 32))
@@ -79,17 +90,17 @@ def _climb(tree: base.TokenTree) -> tuple[Array, Array]:
 
 
 def ancestors(tree: base.TokenTree) -> Array:
-    """Packed ancestor-or-self bits, uint32[B, N, W]."""
+    """Return packed ancestor-or-self bits, uint32[B, N, W]."""
     return _climb(tree)[0]
 
 
 def depths(tree: base.TokenTree) -> Array:
-    """Depth of every node, int32[B, N]."""
+    """Return the depth of every node, int32[B, N]."""
     return _climb(tree)[1]
 
 
 def visibility(tree: base.TokenTree, prefix: Array) -> Visibility:
-    """Every node sees the committed prefix and its ancestors."""
+    """Let every node see its ancestors and the first `prefix` int32[B] slots."""
     return Visibility(prefix, ancestors(tree))
 
 
@@ -100,10 +111,17 @@ def node_states(
     logits: Array,
     aux: dict[str, Array],
 ) -> base.State:
-    """The transform's state at every node: `row` leaves become `[B, N, ...]`.
+    """Return the transform's state at every node: `row` leaves become `[B, N, ...]`.
 
-    The state at a node is its parent's, advanced by the node's token and by the logits
-    and the `aux` that the parent's `apply` received. Computed level by level.
+    The state at a node is its parent's, advanced level by level.
+
+    Args:
+        transform: the transform in force.
+        state: its state at the root.
+        tree: the nodes; each advances its parent's state by its own token.
+        logits: float32[B, N, V], those that `apply` receives at each node. `advance`
+            gets the parent's.
+        aux: stream name -> logits float32[B, N, V], used likewise.
     """
     batch, nodes = tree.tokens.shape
 
@@ -137,26 +155,26 @@ def node_states(
 
 
 def pick(x: Array, index: Array) -> Array:
-    """`x[b, index[b]]` of every row: x [B, N, ...], index int32[B] or [B, M].
+    """Gather `x[b, index[b]]` of every row: x [B, N, ...], index int32[B] or [B, M].
 
-    Rows are not named by an array, as in `x[rows, index]`: the compiler would have to
-    suppose that a row's are another device's, and fetch them.
+    vmap keeps rows on their device. With `x[rows, index]` the compiler must assume that
+    a row's entries lie on another device, and gathers them.
     """
     return jax.vmap(lambda x, i: x[i])(x, index)
 
 
 def over_rows(function: Callable, arguments: int) -> Callable:
-    """vmap a ★ function `(State, *arguments)` over rows."""
+    """Vmap a ★ function of a State and `arguments` further arguments over rows."""
     return jax.vmap(function, in_axes=(base.ROWS, *[0] * arguments), out_axes=base.ROWS)
 
 
 def over_nodes(function: Callable, arguments: int) -> Callable:
-    """vmap a ★ function `(State, *arguments)` over rows and nodes."""
+    """Vmap a ★ function of a State and `arguments` further ones over rows and nodes."""
     return over_rows(over_rows(function, arguments), arguments)
 
 
 def masked(rows: Array, new: base.State, old: base.State) -> base.State:
-    """`new` in `rows` bool[B], `old` in the others."""
+    """Select the state `new` in `rows` bool[B] and `old` in the others."""
 
     def pick(a: Array, b: Array) -> Array:
         return jnp.where(rows.reshape(-1, *[1] * (a.ndim - 1)), a, b)
@@ -165,11 +183,11 @@ def masked(rows: Array, new: base.State, old: base.State) -> base.State:
 
 
 def walk(tree: base.TokenTree, pick: Callable[[Array, Array], Array]) -> base.Verdict:
-    """★ Descend while a child bears the token that `pick(node, depth)` names.
+    """★ Descend while a child has the token that `pick(node, depth)` returns.
 
-    The verdict's extra token is the first pick that no child bears. Exact for any tree
-    whenever `pick(node, ...)` follows the target's law at that node and does not look
-    at the tree.
+    The verdict's extra token is the first pick that no child has. The walk is exact for
+    any tree if `pick(node, ...)` follows the target's law at that node and is
+    independent of the tree.
     """
 
     def body(carry: tuple) -> tuple:
@@ -195,7 +213,10 @@ def walk(tree: base.TokenTree, pick: Callable[[Array, Array], Array]) -> base.Ve
 
 
 def lineage(tree: base.TokenTree, node: Array) -> tuple[Array, Array]:
-    """★ The path int32[D] from the root's child to `node` int32[], and its length."""
+    """★ Return the path int32[D] from the root to `node` int32[], and its length.
+
+    The path begins with the root's child and ends with `node`.
+    """
     climb = [node]
     for _ in range(tree.depth):
         climb.append(jnp.maximum(tree.parents[climb[-1]], 0))
@@ -207,21 +228,21 @@ def lineage(tree: base.TokenTree, node: Array) -> tuple[Array, Array]:
 
 
 def drafted(verdict: base.Verdict) -> Array:
-    """int32[B]: how many of a round's tokens are drafts."""
+    """Count a round's tokens that are drafts, int32[B]."""
     if verdict.drafted is None:
         return verdict.count
     return verdict.count + verdict.drafted
 
 
 def chosen(verdict: base.Verdict) -> Array:
-    """bool[B]: the extra token is the target's own."""
+    """Return whether the extra token is the target's own, bool[B]."""
     if verdict.drafted is None:
         return jnp.ones(verdict.count.shape, bool)
     return ~verdict.drafted
 
 
 def last_node(verdict: base.Verdict) -> Array:
-    """int32[B]: the node that the extra token follows (0 if none is accepted)."""
+    """Return the node that the extra token follows, int32[B]; 0 if none is accepted."""
     if verdict.path.shape[1] == 0:
         return jnp.zeros_like(verdict.count)
     at = jnp.maximum(verdict.count - 1, 0)[:, None]
@@ -230,7 +251,10 @@ def last_node(verdict: base.Verdict) -> Array:
 
 
 def committed(tree: base.TokenTree, verdict: base.Verdict) -> tuple[Array, Array]:
-    """Tokens int32[B, D + 1] (accepted drafts, then the extra one) and their number."""
+    """Return a round's tokens int32[B, D + 1] and their number int32[B].
+
+    The accepted drafts come first, then the extra token.
+    """
     accepted = jnp.take_along_axis(tree.tokens, verdict.path, 1)
     index = jnp.arange(accepted.shape[1] + 1, dtype=jnp.int32)
     padded = jnp.pad(accepted, ((0, 0), (0, 1)))
@@ -239,9 +263,15 @@ def committed(tree: base.TokenTree, verdict: base.Verdict) -> tuple[Array, Array
 
 
 def ranks(tree: base.TokenTree, path: Array, count: Array, size: int) -> Array:
-    """int32[B, size]: how many of `path[:count]` have each rank among their siblings.
+    """Count the nodes of `path[:count]` by their rank among siblings, int32[B, size].
 
     Rank 0 was drawn first; ranks of `size - 1` and more are pooled.
+
+    Args:
+        tree: the drafted tree.
+        path: int32[B, D], node indices.
+        count: int32[B], accepted nodes of the path.
+        size: number of ranks.
     """
     parent = jnp.take_along_axis(tree.parents, path, 1)
     index = jnp.arange(tree.parents.shape[1], dtype=jnp.int32)

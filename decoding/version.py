@@ -1,3 +1,3 @@
-"""Hold the version; setup.py runs this file, which therefore imports nothing."""
+"""The version. setup.py runs this file, so it imports nothing."""
 
 __version__ = "0.1.0"

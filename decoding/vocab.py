@@ -1,8 +1,8 @@
-"""Everything over the vocabulary: reductions, masks, noise and draws.
+"""Operations over the vocabulary: reductions, masks, noise and draws.
 
 This is the dense form: plain arrays whose *last* axis is `V`. Methods call these and
-never sort, reduce or gather over `V` themselves, so that a sharded form and a kernel
-form can take this module's place (a sort over a sharded vocabulary would gather it).
+never sort, reduce or gather over `V` themselves. So a sharded form or a kernel form can
+take this module's place (a sort over a sharded vocabulary would gather it).
 
 Logits are float32[..., V], not necessarily normalised; a forbidden token is `-inf`.
 Every function assumes that one token at least is finite, and keeps it so.
@@ -18,63 +18,63 @@ from kernels import block_traffic, one_buffer
 from models.base import pack_bits
 from models.distributed import sharding
 
-GROUP = 64  # tokens that `top_k` takes together, at most
+GROUP = 64  # tokens in a group of `top_k`, at most
 
 
 def maximum(logits: Array) -> Array:
-    """The greatest value, [...]."""
+    """Return the greatest value, [...]."""
     return logits.max(-1)
 
 
 def argmax(logits: Array) -> Array:
-    """int32[...]: the best token; among equals, the one of lowest id."""
+    """Return the best token, int32[...]; of equals, the one of lowest id."""
     return one_buffer.argmax(logits)
 
 
 def logsumexp(logits: Array) -> Array:
-    """float32[...]: the log of the normaliser."""
+    """Return the log of the normaliser, float32[...]."""
     return jax.nn.logsumexp(logits.astype(jnp.float32), -1)
 
 
 def log_softmax(logits: Array) -> Array:
-    """float32[..., V]: log-probabilities; `-inf` stays `-inf`."""
+    """Return log-probabilities float32[..., V]; `-inf` stays `-inf`."""
     return jax.nn.log_softmax(logits.astype(jnp.float32), -1)
 
 
 def softmax(logits: Array) -> Array:
-    """float32[..., V]: probabilities; 0 where the logit is `-inf`."""
+    """Return probabilities float32[..., V]; 0 where the logit is `-inf`."""
     return jax.nn.softmax(logits.astype(jnp.float32), -1)
 
 
 def at(values: Array, token: Array) -> Array:
-    """The entry of `token` int32[...] in `values` [..., V]."""
+    """Gather the entry of `token` int32[...] from `values` [..., V]."""
     return jnp.take_along_axis(values, token[..., None], -1)[..., 0]
 
 
 def gather(values: Array, tokens: Array) -> Array:
-    """The entries [..., M] of `tokens` int32[..., M] in `values` [..., V]."""
+    """Gather the entries [..., M] of `tokens` int32[..., M] from `values` [..., V]."""
     return jnp.take_along_axis(values, tokens, -1)
 
 
 def token_logprob(logits: Array, token: Array) -> Array:
-    """float32[...]: the log-probability of `token` int32[...]."""
+    """Return the log-probability float32[...] of `token` int32[...]."""
     return at(logits.astype(jnp.float32), token) - logsumexp(logits)
 
 
 def entropy(logits: Array) -> Array:
-    """float32[...]: the entropy in nats; forbidden tokens contribute 0."""
+    """Return the entropy in nats, float32[...]; forbidden tokens contribute 0."""
     logp = log_softmax(logits)
     p = jnp.exp(logp)
     return -jnp.where(p > 0, p * logp, 0.0).sum(-1)
 
 
 def top_k(logits: Array, k: int) -> tuple[Array, Array]:
-    """The `k` best values [..., k] and tokens int32[..., k]; ties by lowest id.
+    """Return the `k` best values [..., k] and tokens int32[..., k]; ties by lowest id.
 
-    The CPU compiler sorts the whole row for it. So only the `k` groups with the
-    greatest maxima are sorted: a token elsewhere comes after those of `k` other groups.
-    Of a sharded vocabulary, whose pieces are whole numbers of groups, the maxima and
-    the `k` groups are all that devices tell each other.
+    The CPU compiler sorts the whole row for `lax.top_k`. So only the `k` groups with
+    the greatest maxima are sorted: any other token ranks below the best of each of
+    these groups. The shards of a sharded vocabulary are whole numbers of groups.
+    Devices therefore exchange only the maxima and the `k` groups.
     """
     size = logits.shape[-1]
     best_of = few_best if block_traffic.platform() == "tpu" else _sorted_best
@@ -103,10 +103,11 @@ def _sorted_best(values: Array, k: int) -> tuple[Array, Array]:
 
 
 def few_best(values: Array, k: int) -> tuple[Array, Array]:
-    """What `lax.top_k` gives, by `k` arg-maxes: the TPU compiler is slow at sorts.
+    """Compute `lax.top_k` by `k` arg-maxes: the TPU compiler is slow at sorts.
 
-    The scan reads `values` from one buffer, so that each maximum is attained. A scan of
-    one turn is no loop to the compiler, which may evaluate `values` twice.
+    The scan reads `values` from one buffer, so that each maximum is attained. `k` = 1
+    takes another path: the compiler unrolls a scan of one step and may then evaluate
+    `values` twice.
     """
     if k == 1:
         token = argmax(values)[..., None]
@@ -128,15 +129,15 @@ def few_best(values: Array, k: int) -> tuple[Array, Array]:
 def keep(logits: Array, mask: Array) -> Array:
     """Forbid the tokens outside `mask` bool[..., V].
 
-    Where that would leave no finite token the row comes back as it was: a law needs a
-    support, and NaN later tells nobody why.
+    A row that would have no finite token left is returned unchanged: a law needs a
+    support, and NaN later hides the cause.
     """
-    kept = jnp.where(mask, logits, -jnp.inf)
-    return jnp.where(maximum(kept)[..., None] > -jnp.inf, kept, logits)
+    masked = jnp.where(mask, logits, -jnp.inf)
+    return jnp.where(maximum(masked)[..., None] > -jnp.inf, masked, logits)
 
 
 def _image(values: Array) -> Array:
-    """uint32 image of float32 that orders as the floats do; zeros are equal."""
+    """Map float32 to uint32 in the order of the floats; zeros are equal."""
     values = values.astype(jnp.float32)
     bits = lax.bitcast_convert_type(jnp.where(values == 0, 0.0, values), jnp.uint32)
     top = jnp.uint32(1 << 31)
@@ -144,11 +145,11 @@ def _image(values: Array) -> Array:
 
 
 def _best_set(values: Array, holds: Callable[[Array], Array]) -> Array:
-    """bool[..., V]: the smallest set `values >= t` that `holds`; all if none does.
+    """Return the smallest set `values >= t` that `holds`, bool[..., V].
 
-    `holds` maps bool[..., V] to bool[...] and must be monotone: true of a set, true of
-    its supersets. One bit of the integer image of `t` is settled a step, so that 32
-    steps are exact: `t` is one of `values`.
+    If none holds, every token is in it. `holds` maps bool[..., V] to bool[...] and must
+    be monotone: if it is true of a set, it is true of its supersets. Each step fixes
+    one bit of the integer image of `t`, so 32 steps are exact: `t` is one of `values`.
     """
 
     def threshold(image: Array) -> Array:
@@ -164,65 +165,66 @@ def _best_set(values: Array, holds: Callable[[Array], Array]) -> Array:
 
 
 def top_k_mask(logits: Array, k: Array | int) -> Array:
-    """bool[..., V]: the `k` best tokens and every token tied with the k-th.
+    """Return the `k` best tokens and every token tied with the k-th, bool[..., V].
 
-    `k` may be traced; k beyond the vocabulary is everything.
+    `k` may be traced; a `k` beyond the vocabulary gives every token.
     """
     k = jnp.minimum(k, logits.shape[-1])
-    return _best_set(logits, lambda kept: kept.sum(-1) >= k)
+    return _best_set(logits, lambda subset: subset.sum(-1) >= k)
 
 
 def mass_mask(values: Array, weights: Array, mass: Array | float) -> Array:
-    """bool[..., V]: the smallest set of best `values` whose `weights` sum to `mass`.
+    """Return the smallest set of best `values` whose `weights` sum to `mass`.
 
-    All ties of its least member are in it. A sum in a fixed order of rounded additions
-    is monotone in each term, so the bisection is exact for the sums as computed. `mass`
-    >= 1, or a total that rounding left short of it, gives everything.
+    The set is bool[..., V] and holds all ties of its least member. A sum in a fixed
+    order of rounded additions is monotone in each term, so the bisection is exact for
+    the sums as computed. `mass` >= 1, or a total that rounding left short of it, gives
+    every token.
     """
     weights = weights.astype(jnp.float32)
-    # A mass that float32 rounds to 0 must still ask for one token.
-    asked = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)
-    found = _best_set(
-        values, lambda kept: jnp.where(kept, weights, 0.0).sum(-1) >= asked
+    # A mass that float32 rounds to 0 must still keep one token.
+    least = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny)
+    chosen = _best_set(
+        values, lambda subset: jnp.where(subset, weights, 0.0).sum(-1) >= least
     )
-    return found | (jnp.asarray(mass)[..., None] >= 1)
+    return chosen | (jnp.asarray(mass)[..., None] >= 1)
 
 
 def top_p_mask(logits: Array, p: Array | float) -> Array:
-    """bool[..., V]: the nucleus of mass `p`, ties included.
+    """Return the nucleus of mass `p`, ties included, bool[..., V].
 
-    A token is kept when the tokens strictly above it weigh less than `p`.
+    A token is kept if the tokens strictly above it have a mass below `p`.
     """
     return mass_mask(logits, softmax(logits), p)
 
 
 def near_best_mask(values: Array, bar: Callable[[Array], Array]) -> Array:
-    """bool[..., V]: `values` >= `bar(best)`, where `best` [...] is the greatest."""
+    """Return `values` >= `bar(best)`, bool[..., V]; `best` [...] is the maximum."""
     return one_buffer.two_passes(
         values, maximum, lambda values, best: values >= bar(best)[..., None]
     )[1]
 
 
 def gumbel(key: Array, shape: tuple[int, ...]) -> Array:
-    """float32[shape]: standard Gumbel noise, finite everywhere."""
+    """Draw standard Gumbel noise float32[shape], finite everywhere."""
     return jax.random.gumbel(key, shape, jnp.float32)
 
 
 def gumbel_argmax(logits: Array, noise: Array) -> Array:
-    """int32[...]: a draw from softmax(logits), the function of `noise` [..., V]."""
+    """Draw from softmax(logits), int32[...], as a function of `noise` [..., V]."""
     return argmax(logits.astype(jnp.float32) + noise)
 
 
 def sample(key: Array, logits: Array) -> Array:
-    """int32[...]: a draw from softmax(logits)."""
+    """Draw from softmax(logits), int32[...]."""
     return gumbel_argmax(logits, gumbel(key, logits.shape))
 
 
 def residual(p_logits: Array, q_logits: Array) -> Array:
-    """float32[..., V]: log of norm((p - q)+), what is left of p after a rejected q.
+    """Return log norm((p - q)+), the residual of p after a rejected q, float32[..., V].
 
-    Where p <= q everywhere, that is p = q up to rounding, the rejection that led here
-    had probability 0 up to rounding, and the residual is p itself.
+    If p <= q everywhere, then p = q up to rounding. The rejection had probability 0 up
+    to rounding, and the residual is p itself.
     """
     p, q = softmax(p_logits), softmax(q_logits)
     rest = jnp.maximum(p - q, 0.0)
@@ -232,9 +234,9 @@ def residual(p_logits: Array, q_logits: Array) -> Array:
 
 
 def token_set(tokens: Array, mask: Array, vocab_size: int) -> Array:
-    """uint32[ceil(V / 32)]: the set of `tokens` int32[T] where `mask` bool[T].
+    """Pack the set of `tokens` int32[T] where `mask` bool[T] into uint32[ceil(V / 32)].
 
-    Packed, because a tree keeps one for each of its nodes: 32 times less to copy.
+    A tree keeps one set for each node; packed, there is 32 times less to copy.
     """
     seen = jnp.zeros((vocab_size,), bool)
     return pack_bits(
@@ -243,13 +245,13 @@ def token_set(tokens: Array, mask: Array, vocab_size: int) -> Array:
 
 
 def insert(bits: Array, token: Array) -> Array:
-    """`bits` uint32[W] with `token` int32[] added."""
+    """Add `token` int32[] to the packed set `bits` uint32[W]."""
     word = token >> 5
     bit = jnp.uint32(1) << (token & 31).astype(jnp.uint32)
     return bits.at[word].set(bits[word] | bit, mode="drop")
 
 
 def members(bits: Array, vocab_size: int) -> Array:
-    """bool[V]: the set that `bits` uint32[W] holds."""
+    """Unpack `bits` uint32[W] into the set bool[V]."""
     spread = (bits[:, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
     return spread.reshape(-1)[:vocab_size] == 1

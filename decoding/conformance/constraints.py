@@ -1,4 +1,4 @@
-"""What every constraint is held to, beside the contract of transforms."""
+"""The contract of constraints, beyond the contract of transforms."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ TEXTS, STEPS = 8, 24
 
 
 def check(spec: Spec) -> None:
-    """Hold a constraint to all of this file.
+    """Check a constraint against the contracts of this file and of transforms.
 
     Raises:
         AssertionError: it breaks a property; the message names it.
@@ -25,7 +25,7 @@ def check(spec: Spec) -> None:
 
 
 def never_strands(spec: Spec, constraint: base.LogitsTransform) -> None:
-    """After every allowed text a token is allowed; logits do not change which."""
+    """Require an allowed token after every allowed text, whatever the logits."""
     apply = jax.jit(constraint.apply)
     step = None if constraint.advance is None else jax.jit(constraint.advance)
     rng, forbids = np.random.default_rng(0), False

@@ -1,9 +1,9 @@
-"""What every drafter, and every exit, owes the loop: the text, rows, ends and caches.
+"""The contract of drafters and exits: texts, independent rows, ends and caches.
 
-The text is that of plain decoding under the same transforms, cache policy and exit. A
-drafter that changes it meets this with arguments under which it does not
-(`CARD.examples`). That a round returns the state as it was given, in structure, shapes
-and dtypes, `lax.while_loop` demands by itself.
+The text must be plain decoding's under the same transforms, cache policy and exit. A
+lossy drafter is checked with arguments under which it changes nothing
+(`CARD.examples`). `lax.while_loop` itself requires that a round keep the structure,
+shapes and dtypes of the state.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ ENDINGS = range(10, 22)  # seeds of toy models that end their texts
 
 
 def check(method: Method) -> None:
-    """Hold a method to all of this file.
+    """Check a method against every contract of `CONTRACT`.
 
     Raises:
         AssertionError: it breaks a property; the message names it.
@@ -33,31 +33,36 @@ def check(method: Method) -> None:
 
 
 def text_is_plain(method: Method, temperature: float) -> None:
-    """Greedily and coupled; `memory` changes the speed, never the text."""
+    """Require plain decoding's text, with and without `memory`.
+
+    `memory` may change the speed, never the text.
+    """
     for seed in SEEDS:
         plain = kit.plain(method, temperature, seed=seed)
         out = kit.generate(method, temperature, seed=seed)
-        require(out.tokens == plain, method, f"another text at T = {temperature}")
+        require(out.tokens == plain, method, f"not plain's text at T = {temperature}")
         again = kit.generate(method, temperature, seed=seed, memory=out.memory)
         require(again.tokens == plain, method, "memory changes the text")
-        require(again.stats.compile_seconds == 0, method, "memory compiles anew")
+        require(again.stats.compile_seconds == 0, method, "memory recompiles")
 
 
 def greedy_text_is_plain(method: Method) -> None:
+    """Require plain decoding's text at temperature 0."""
     text_is_plain(method, 0.0)
 
 
 def sampled_text_is_plain(method: Method) -> None:
+    """Require plain decoding's text at `TEMPERATURE`."""
     text_is_plain(method, TEMPERATURE)
 
 
 def compiled() -> int:
-    """Programs compiled so far in this process."""
+    """Count the programs compiled so far in this process."""
     return sum(len(d._compiled) for d in engines._ENGINES.values())
 
 
 def a_second_call_compiles_nothing(method: Method) -> None:
-    """Another temperature, seed, prompts and length are served by one program."""
+    """Require one program for other temperatures, seeds, prompts and lengths."""
     kit.generate(method, TEMPERATURE)
     before, prompts = compiled(), [[5, 4], [1, 1, 1], [2], [3] * 7]
     out = kit.generate(method, 0.7, seed=3, prompts=prompts, max_new_tokens=9)
@@ -66,7 +71,7 @@ def a_second_call_compiles_nothing(method: Method) -> None:
 
 
 def moved(run: kit.Run, order: list[int], keys) -> list[tuple[list, list]]:
-    """Text and log-probabilities of requests `order`, in the order of `PROMPTS`."""
+    """Run requests in rows of `order`; return text and logprobs in `PROMPTS`' order."""
     prompts = [kit.PROMPTS[i] for i in order]
     state = run.advance(replace(run.start(prompts), key=keys))
     texts, logprobs = kit.texts(state, prompts), np.asarray(state.logprobs)
@@ -76,7 +81,7 @@ def moved(run: kit.Run, order: list[int], keys) -> list[tuple[list, list]]:
 
 
 def a_request_does_not_see_its_row(method: Method) -> None:
-    """Every request in the next row, among other neighbours: the same to the bit."""
+    """Require the same bits from each request in another row, with other neighbours."""
     together = kit.generate(method, TEMPERATURE)
     keys, order = engines.request_keys(0, len(kit.PROMPTS), 1), [3, 0, 1, 2]
     texts = moved(kit.Run(method, TEMPERATURE), order, keys[np.array(order)])
@@ -85,7 +90,7 @@ def a_request_does_not_see_its_row(method: Method) -> None:
 
 
 def a_row_alone_is_the_row_in_a_batch(method: Method) -> None:
-    """The same in a program of one row."""
+    """Require the same bits from each request in a program of one row."""
     together = kit.generate(method, TEMPERATURE)
     keys, run = (
         engines.request_keys(0, len(kit.PROMPTS), 1),
@@ -98,7 +103,7 @@ def a_row_alone_is_the_row_in_a_batch(method: Method) -> None:
 
 
 def a_round_is_the_same_without_jit(method: Method) -> None:
-    """Tokens, lengths and counters of one round."""
+    """Require the same tokens, lengths and counters of one round without jit."""
     run = kit.Run(method, TEMPERATURE)
     state = run.advance(run.start(), 3)
     slow = decode.round_(run.parts.program, run.params, kit.copy(state))[0]
@@ -109,13 +114,13 @@ def a_round_is_the_same_without_jit(method: Method) -> None:
 
 
 def pause(run: kit.Run, state: decode.DecodeState) -> decode.DecodeState:
-    """Row 0 sits finished through two rounds, and then goes on."""
+    """Mark row 0 finished for two rounds, then let it continue."""
     state = run.advance(replace(state, done=state.done.at[0].set(True)), 2)
     return run.advance(replace(state, done=state.done.at[0].set(False)))
 
 
 def a_finished_row_is_inert(method: Method) -> None:
-    """Rounds change nothing of it, and it may go on where it stopped."""
+    """Require that rounds leave a finished row unchanged, able to continue."""
     run = kit.Run(method, TEMPERATURE)
     state = run.advance(run.start(), 3)
     still = kit.copy(state)
@@ -133,7 +138,7 @@ def a_finished_row_is_inert(method: Method) -> None:
 
 
 def learned(run: kit.Run) -> bool:
-    """Whether a round in which every row is finished changes what is shared."""
+    """Return whether a round of finished rows alone changes `shared` leaves."""
     state = run.start()
     state = replace(state, done=jnp.ones_like(state.done))
     before = jax.device_get(state.drafter.shared)
@@ -143,7 +148,7 @@ def learned(run: kit.Run) -> bool:
 
 
 def a_finished_row_teaches_nothing(method: Method) -> None:
-    """`observe` leaves `shared` alone where no row is active."""
+    """Require that `observe` leaves `shared` unchanged if no row is active."""
     require(
         not learned(kit.Run(method, TEMPERATURE)),
         method,
@@ -152,7 +157,7 @@ def a_finished_row_teaches_nothing(method: Method) -> None:
 
 
 def limits_cut_at_every_offset(method: Method) -> None:
-    """Greedy texts of 1 to 9 tokens are the beginnings of the long one."""
+    """Require that greedy texts of 1 to 9 tokens are prefixes of the long one."""
     whole = kit.plain(method, 0.0)
     for new in range(1, 10):
         out = kit.generate(method, 0.0, max_new_tokens=new)
@@ -163,7 +168,7 @@ def limits_cut_at_every_offset(method: Method) -> None:
 
 
 def ends(method: Method, seed: int) -> tuple[list, list, list]:
-    """Texts, plain texts, and the depth of the draft that ended each text."""
+    """Return texts, plain texts, and the depths of the drafts that ended texts."""
     lm = kit.model(seed, 1.0)
     out = kit.generate(method, 0.0, lm=lm, draft=lm)
     cut = [o[-1] for t, o in zip(out.tokens, out.origin) if t[-1] == kit.EOS]
@@ -171,19 +176,19 @@ def ends(method: Method, seed: int) -> tuple[list, list, list]:
 
 
 def eos_cuts_at_every_offset(method: Method) -> None:
-    """Texts that end inside an accepted path are plain's, EOS included."""
-    met = set()
+    """Require plain's text, EOS included, from texts that end inside a path."""
+    depths = set()
     for seed in ENDINGS:
         texts, plain, cut = ends(method, seed)
-        require(texts == plain, method, "a text that ends is another")
-        met |= set(cut)
+        require(texts == plain, method, "a text that ends is not plain's")
+        depths |= set(cut)
     if method.drafter == kit.spec("drafters/oracle"):
         depth = kit.Run(method).parts.program.drafter.depth
-        require(met == set(range(depth + 1)), method, f"EOS at depths {met} alone")
+        require(depths == set(range(depth + 1)), method, f"EOS at depths {depths} only")
 
 
 def committed(state: decode.DecodeState) -> list:
-    """The target's committed slots, row by row."""
+    """List the target's committed cache slots, row by row."""
     cache = jax.device_get(state.caches["target"])
     rows = []
     for i, length in enumerate(cache.length):
@@ -194,17 +199,17 @@ def committed(state: decode.DecodeState) -> list:
 
 
 def prefilled(run: kit.Run, state: decode.DecodeState) -> list:
-    """The cache of a fresh start from the committed tokens."""
+    """List the cache slots of a fresh start from the committed tokens."""
     tokens, length = np.asarray(state.tokens), np.asarray(state.length)
     return committed(run.start([t[:n].tolist() for t, n in zip(tokens, length)]))
 
 
 def the_cache_is_that_of_a_fresh_prefill(method: Method) -> None:
-    """After four rounds: tokens, positions and length of every layer."""
+    """Require, after four rounds, each layer's tokens, positions and length."""
     run = kit.Run(method, TEMPERATURE)
     state = run.advance(run.start(), 4)
     same = committed(state) == prefilled(run, state)
-    require(same, method, "rounds leave another cache than a prefill")
+    require(same, method, "the cache after rounds is not that of a prefill")
 
 
 CONTRACT = (
@@ -218,6 +223,6 @@ CONTRACT = (
     eos_cuts_at_every_offset,
     the_cache_is_that_of_a_fresh_prefill,
 )
-# Without jit every operation is compiled by itself, and a batch of one has programs of
-# its own: some ten seconds a method.
+# Without jit every operation compiles by itself, and a batch of one has its own
+# programs: some ten seconds a method.
 SLOW = (a_round_is_the_same_without_jit, a_row_alone_is_the_row_in_a_batch)

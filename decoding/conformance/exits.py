@@ -1,4 +1,4 @@
-"""What every exit is held to."""
+"""The contract of exits."""
 
 from decoding.catalogue import Spec
 from decoding.conformance import kit
@@ -8,7 +8,7 @@ from models.errors import MethodError
 
 
 def check(spec: Spec) -> None:
-    """Hold an exit to all of this file.
+    """Check an exit against every contract of this file.
 
     Raises:
         AssertionError: it breaks a property; the message names it.
@@ -23,15 +23,15 @@ def check(spec: Spec) -> None:
 
 
 def drafts_keep_the_text(spec: Spec, drafted: kit.Run, plain: kit.Run) -> None:
-    """A draft's text is plain decoding's under the same exit."""
+    """Require from drafts the text of plain decoding under the same exit."""
     same = drafted.texts() == plain.texts()
     require(same, spec, "a draft changes the text, and it is path_pure")
 
 
 def wider_blocks_are_refused(spec: Spec, wide: Method) -> None:
-    """An exit that is not path_pure serves blocks of one node."""
+    """Require that an exit that is not path_pure refuses blocks of several nodes."""
     try:
         kit.Run(wide, beside=kit.models(wide))
     except MethodError:
         return
-    require(False, spec, "not path_pure, and a wider draft is taken")
+    require(False, spec, "it is not path_pure, and a wider draft is taken")

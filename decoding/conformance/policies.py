@@ -1,4 +1,4 @@
-"""What every cache policy is held to."""
+"""The contract of cache policies."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ TREE = "topologies/static"
 
 
 def check(spec: Spec) -> None:
-    """Hold a cache policy to all of this file.
+    """Check a cache policy against every contract of this file.
 
     Raises:
         AssertionError: it breaks a property; the message names it.
@@ -24,19 +24,21 @@ def check(spec: Spec) -> None:
 
 
 def counts_tokens_seen(spec: Spec, run: kit.Run) -> None:
-    """`cache.length` is all tokens but the last, whatever was evicted, prompt included.
+    """Require that `cache.length` counts all tokens but the last, evicted ones too.
 
-    So in prompts of one chunk and of several, and after rounds.
+    Prompts of one chunk and of several are checked, and the state after rounds.
     """
     for chunk in (4, 128):
         state = run.alter(chunk=chunk).start()
         length = np.asarray(state.caches["target"].length)
         due = [len(prompt) - 1 for prompt in kit.PROMPTS]
-        require(length.tolist() == due, spec, f"after prompts {length}, and not {due}")
+        require(
+            length.tolist() == due, spec, f"lengths after prompts {length}, not {due}"
+        )
     state = run.advance(state, 3)
     length = np.asarray(state.caches["target"].length)
     due = (np.asarray(state.length) - 1).tolist()
-    require(length.tolist() == due, spec, f"after rounds {length}, and not {due}")
+    require(length.tolist() == due, spec, f"lengths after rounds {length}, not {due}")
 
 
 def chunks_leave_one_cache(spec: Spec, run: kit.Run) -> None:
@@ -46,7 +48,7 @@ def chunks_leave_one_cache(spec: Spec, run: kit.Run) -> None:
 
 
 def drafts_keep_the_text(spec: Spec, drafted: kit.Run, plain: kit.Run) -> None:
-    """Where it is `path_pure`, a draft's text is plain decoding's under the policy."""
+    """Require plain decoding's text from drafts, if the policy is `path_pure`."""
     if drafted.parts.program.policy.path_pure:
         same = drafted.texts() == plain.texts()
         require(same, spec, "a draft tree changes the text, and it is path_pure")

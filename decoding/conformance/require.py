@@ -1,4 +1,4 @@
-"""How a contract reports what it found."""
+"""The report of a broken contract."""
 
 from typing import Any
 

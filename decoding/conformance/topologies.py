@@ -1,4 +1,4 @@
-"""What every topology is held to: trees that the loop and the verifiers can trust."""
+"""The contract of topologies: well-formed trees for the loop and the verifiers."""
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ TEMPERATURE = 0.9
 
 
 def check(spec: Spec) -> None:
-    """Hold a topology to all of this file, under the draw that its card names first.
+    """Check a topology against every contract of this file, under its first draw.
 
     Raises:
         AssertionError: it breaks a property; the message names it.
@@ -25,7 +25,7 @@ def check(spec: Spec) -> None:
 
 
 def grown(spec: Spec) -> tuple[base.Drafter, base.TokenTree]:
-    """The trees of a round of the toy's draft model, a row a prompt."""
+    """Grow one round's trees with the toy's draft model, one row per prompt."""
     topology = kit.spec(spec.name, **spec.arguments)
     run = kit.Run(Method(kit.spec("drafters/model"), topology=topology), TEMPERATURE)
     program, state = run.parts.program, run.start()
@@ -39,14 +39,14 @@ def grown(spec: Spec) -> tuple[base.Drafter, base.TokenTree]:
 
 
 def is_a_tree(spec: Spec, drafter: base.Drafter, nodes: base.TokenTree) -> None:
-    """Sizes, kinds, parents before children, a depth within bounds, known tokens."""
+    """Check sizes, kinds, the order of parents, the depth bound and the tokens."""
     rows, size = nodes.tokens.shape
-    require(size == drafter.nodes, spec, f"{size} nodes and {drafter.nodes} declared")
+    require(size == drafter.nodes, spec, f"{size} nodes, {drafter.nodes} declared")
     require(nodes.depth == drafter.depth, spec, f"its depth is not {drafter.depth}")
     for row in range(rows):
         parents, kind = nodes.parents[row], nodes.kind[row]
         require(parents[0] == -1, spec, "node 0 has a parent: it is the root")
-        require(kind[0] == base.CANDIDATE, spec, "the root is no CANDIDATE")
+        require(kind[0] == base.CANDIDATE, spec, "the root is not a CANDIDATE")
         require((kind[1:] == base.CANDIDATE).any(), spec, "it drafts nothing")
         depth = np.zeros(size, int)
         for i in range(1, size):
@@ -65,7 +65,7 @@ def is_a_tree(spec: Spec, drafter: base.Drafter, nodes: base.TokenTree) -> None:
 
 
 def siblings_differ(spec: Spec, nodes: base.TokenTree) -> None:
-    """Siblings have different tokens, except those drawn with replacement."""
+    """Require different tokens of siblings, except those drawn with replacement."""
     if nodes.draw == base.IID:
         return
     for row in range(len(nodes.tokens)):

@@ -1,4 +1,4 @@
-"""What every logits transform is held to."""
+"""The contract of logits transforms."""
 
 import inspect
 
@@ -17,7 +17,7 @@ PARENTS = (-1, 0, 0, 1, 1, 2, 3, 5, 6)
 
 
 def check(spec: Spec) -> None:
-    """Hold a transform to all of this file.
+    """Check a transform against every contract of this file.
 
     Raises:
         AssertionError: it breaks a property; the message names it.
@@ -29,22 +29,23 @@ def check(spec: Spec) -> None:
 
 
 def inputs(transform: base.LogitsTransform, seed: int, *shape: int):
-    """Random logits float32[*shape, V] and those of the streams that it reads."""
+    """Draw logits float32[*shape, V] for the target and the transform's streams."""
     rng = np.random.default_rng(seed)
     draw = lambda: jnp.asarray(rng.normal(size=(*shape, kit.VOCAB)) * 2, jnp.float32)
     return draw(), {name: draw() for name in transform.streams}
 
 
 def begin(transform: base.LogitsTransform, seed: int = 0) -> base.State:
-    """The state of one row after a prompt of three tokens."""
+    """Return the state of one row after a prompt of three tokens."""
     prompt = np.random.default_rng(seed).integers(0, kit.EOS, 8)
     return transform.init(jnp.asarray(prompt, jnp.int32), jnp.int32(3))
 
 
 def walks(spec: Spec, transform: base.LogitsTransform) -> None:
-    """Along random texts: shapes, dtypes, an allowed token at each step, jit as eager.
+    """Check a transform along random texts.
 
-    A token that is impossible already stays so, unless nothing else is left.
+    Its shapes and dtypes must stay, jit must change no value, and every step must allow
+    a token. An impossible token must stay impossible, unless no other is left.
     """
     apply, advance = jax.jit(transform.apply), transform.advance
     step = None if advance is None else jax.jit(advance)
@@ -63,12 +64,12 @@ def walks(spec: Spec, transform: base.LogitsTransform) -> None:
         require(not np.isnan(new).any(), spec, "apply returns NaN")
         allowed = np.flatnonzero(np.asarray(new) > -np.inf)
         require(len(allowed), spec, "apply forbids every token")
-        kept = int(allowed[0])
-        banned = jnp.full_like(logits, -jnp.inf).at[kept].set(logits[kept])
-        again = np.asarray(apply(state, banned, dict.fromkeys(aux, banned)))
-        require(np.isfinite(again[kept]), spec, "the one token left is forbidden")
-        back = np.isfinite(np.delete(again, kept)).any()
-        require(not back, spec, "an impossible token becomes possible")
+        token = int(allowed[0])
+        banned = jnp.full_like(logits, -jnp.inf).at[token].set(logits[token])
+        remasked = np.asarray(apply(state, banned, dict.fromkeys(aux, banned)))
+        require(np.isfinite(remasked[token]), spec, "the one token left is forbidden")
+        revived = np.isfinite(np.delete(remasked, token)).any()
+        require(not revived, spec, "an impossible token becomes possible")
         if step is not None:
             state = step(state, jnp.int32(rng.choice(allowed)), logits, aux)
             after = jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), state)
@@ -78,9 +79,10 @@ def walks(spec: Spec, transform: base.LogitsTransform) -> None:
 def nodes_hold_replayed_states(
     spec: Spec, transform: base.LogitsTransform, node_states=tree.node_states
 ) -> None:
-    """The state at a tree's node is that after its path, bit for bit, in either row.
+    """Require at each tree node, bit for bit, the state replayed along its path.
 
-    `node_states` may be replaced, to plant a fault.
+    Two rows with different prompts are checked. Tests replace `node_states` to plant a
+    fault.
     """
     rng, size, starts = np.random.default_rng(2), len(PARENTS), (0, 1)
     tokens = jnp.asarray(rng.integers(0, kit.EOS, (2, size)), jnp.int32)
@@ -102,17 +104,17 @@ def nodes_hold_replayed_states(
         at = {0: start}
         for node, parent in enumerate(PARENTS[1:], 1):
             streams = {name: x[row, parent] for name, x in aux.items()}
-            given = (tokens[row, node], logits[row, parent], streams)
-            at[node] = step(at[parent], *given)
-            found = jax.tree.map(lambda x, at=(row, node): x[at], states.row)
-            same = kit.same(found, at[node].row)
+            step_inputs = (tokens[row, node], logits[row, parent], streams)
+            at[node] = step(at[parent], *step_inputs)
+            state_at_node = jax.tree.map(lambda x, at=(row, node): x[at], states.row)
+            same = kit.same(state_at_node, at[node].row)
             require(same, spec, f"node {node} has another state")
-            still = kit.same(at[node].shared, start.shared)
-            require(still, spec, "advance changes what rows share")
+            unchanged = kit.same(at[node].shared, start.shared)
+            require(unchanged, spec, "advance changes what rows share")
 
 
 def program(transform: base.LogitsTransform) -> tuple[str, list]:
-    """What is compiled of a transform, and the shapes and dtypes of its state."""
+    """Return a transform's jaxprs, and the shapes and dtypes of its state."""
     state = begin(transform)
     logits, aux = inputs(transform, 4)
     text = str(jax.make_jaxpr(transform.apply)(state, logits, aux))
@@ -124,7 +126,10 @@ def program(transform: base.LogitsTransform) -> tuple[str, list]:
 
 
 def numbers_share_a_program(spec: Spec) -> None:
-    """Numbers in `CARD.data` are in the state alone: another value, one program."""
+    """Require that another value of a number in `CARD.data` keeps the program.
+
+    Such a number may live in the state only.
+    """
     part, programs = kit.spec(spec.name, **spec.arguments), []
     known = inspect.signature(part.factory).parameters
     values = {n: part.arguments.get(n, known[n].default) for n in part.card.data}

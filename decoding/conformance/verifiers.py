@@ -1,9 +1,9 @@
-"""What every lossless verifier is held to: the law of the first tokens, enumerated.
+"""The contract of lossless verifiers: the law of the first tokens, enumerated.
 
 A draft model with other weights drafts for an exact table model of 4 tokens. The joint
-law of the first 3 tokens (64 cells) is enumerated in float64 and held against `N` texts
-by a chi-square test, at temperature 0.9 alone and under a transform, for every draw
-that the verifier lists. A token that cannot be fails at once.
+law of the first 3 tokens (64 cells) is enumerated in float64. A chi-square test
+compares it with `N` texts, at temperature 0.9 alone and under a transform, for every
+draw that the verifier lists. One impossible token fails the test.
 """
 
 import numpy as np
@@ -27,10 +27,10 @@ LEVEL = 2.5e-5  # 10^-3 over the 40 cases that the suite holds
 
 
 def check(spec: Spec) -> None:
-    """Hold a verifier that declares `LAW` to the target's law, under all its draws.
+    """Check a verifier that declares `LAW` against the target's law, for all its draws.
 
     Raises:
-        AssertionError: a law is another's; the message gives draw and p-value.
+        AssertionError: the texts have another law; the message gives draw and p-value.
     """
     verifier = spec.build({})
     if verifier.guarantee != base.LAW:
@@ -43,7 +43,7 @@ def check(spec: Spec) -> None:
 def keeps_the_law(
     spec: Spec, draw: str, topology: str | None, under: tuple[Spec, ...]
 ) -> kit.Run:
-    """One draw, under `(TOP_K,)` or no transform. Returns the run, to be used again."""
+    """Check one draw, under `(TOP_K,)` or no transform; return the run for reuse."""
     run = a_run(spec.name, draw, topology, under)
     p = laws.chi_square(sample(run), LAW if under else WARM)
     require(p > LEVEL, spec, f"another law of {draw} drafts, p = {p:.1e}")
@@ -56,34 +56,37 @@ def method(
     topology: str | None = None,
     under: tuple[Spec, ...] = (TOP_K,),
 ) -> Method:
-    """Model drafts through `verifier`; by default a tree where it takes one."""
-    first = "topologies/chain" if verifier in CHAINS else "topologies/static"
-    name = topology or first
-    own: dict[str, dict] = {
+    """Compose model drafts with `verifier`, by default in a tree if it takes trees."""
+    default = "topologies/chain" if verifier in CHAINS else "topologies/static"
+    name = topology or default
+    arguments: dict[str, dict] = {
         "topologies/chain": {"length": 2},
         "topologies/static": {"choices": TREE},
     }
     return Method(
         Spec("drafters/model"),
         verifier=Spec(verifier),
-        topology=kit.spec(name, **own.get(name, {}), draw=draw),
+        topology=kit.spec(name, **arguments.get(name, {}), draw=draw),
         transforms=under,
     )
 
 
 def warm(logits: np.ndarray, context: list[int]) -> np.ndarray:
+    """Apply the temperature."""
     return logits / TEMPERATURE
 
 
 def top_k(logits: np.ndarray, context: list[int]) -> np.ndarray:
+    """Apply the temperature, then top-k."""
     logits = logits / TEMPERATURE
     return np.where(logits >= np.sort(logits)[-TOP], logits, -np.inf)
 
 
 def top_p(logits: np.ndarray, context: list[int]) -> np.ndarray:
+    """Apply the temperature, then top-p."""
     logits = logits / TEMPERATURE
     p = np.exp(logits) / np.exp(logits).sum()
-    above = (p * (p > p[:, None])).sum(1)  # the mass of what is likelier
+    above = (p * (p > p[:, None])).sum(1)  # the mass of likelier tokens
     return np.where(above < NUCLEUS, logits, -np.inf)
 
 
@@ -94,7 +97,7 @@ LAW, UNDER_TOP_P, WARM = (
 
 
 def sample(run: kit.Run, calls: int = CALLS) -> np.ndarray:
-    """Counts [V] * LENGTH of the first tokens of `calls` x ROWS texts."""
+    """Count the first `LENGTH` tokens of `calls` x ROWS texts, int64[V] * LENGTH."""
     counts = np.zeros((4,) * LENGTH, np.int64)
     for seed in range(calls):
         state = run.start([PROMPT], new=LENGTH, n=ROWS, seed=seed, size=16)
@@ -111,7 +114,7 @@ def a_run(
     /,
     **changes,
 ) -> kit.Run:
-    """A run whose prefill is narrow, as suits 4096 rows and prompts of 2 tokens."""
+    """Make a run with a narrow prefill, for 4096 rows and prompts of 2 tokens."""
     chosen = method(name, draw, topology, under)
     run = kit.Run(chosen, TEMPERATURE, lm=TARGET, draft=DRAFT)
     return run.alter(chunk=2, **changes)

@@ -24,10 +24,10 @@ TARGET = "target"
 
 @struct.dataclass
 class DecodeState:
-    """The carry of the loop. Leaves have a leading `B`, except the `shared` ones."""
+    """The carry of the loop. All leaves but the `shared` ones have a leading `B`."""
 
     tokens: Array  # int32[B, T]: prompt and text
-    origin: Array  # int8[B, T]: depth of an accepted draft, 0 for the target's own
+    origin: Array  # int8[B, T]: depth of an accepted draft, 0 for a target's token
     logprobs: Array  # float32[B, T]: log-probability under the raw target
     length: Array  # int32[B]
     limit: Array  # int32[B]: length at which a row ends
@@ -46,7 +46,7 @@ class DecodeState:
 
 @dataclass(frozen=True)
 class Program:
-    """A composed method: what the compiled functions close over."""
+    """A composed method; the compiled functions close over it."""
 
     model: LanguageModel  # already wrapped by the drafter and the exit
     drafter: base.Drafter
@@ -71,12 +71,12 @@ class Program:
     def weights(
         self, params: base.Params, drafter: base.State, exits: base.State
     ) -> Any:
-        """What the model is called with."""
+        """Return the weights argument of the model call."""
         return self.exit.weights(self.drafter.weights(params, drafter), params, exits)
 
 
 def context(program: Program, params: base.Params, state: DecodeState) -> base.Context:
-    """The view of `state` that components get."""
+    """Build the context that components receive from `state`."""
 
     def noise_at(position: Array) -> Array:
         return jax.vmap(noise.at_position, in_axes=(0, 0, None))(
@@ -96,20 +96,20 @@ def context(program: Program, params: base.Params, state: DecodeState) -> base.C
 
 
 def _streams(program, params, state, block, nodes):
-    """Run the block through every stream; logits per stream, and its cache."""
+    """Run the block through every stream; return the streams' logits and all caches."""
     aux, caches = {}, dict(state.caches)
     depth = block.positions - block.positions[:, :1]
     for name, stream in program.streams.items():
         cache = caches[name]
         index = jnp.arange(block.tokens.shape[1], dtype=jnp.int32)
-        beside = Block(
+        stream_block = Block(
             block.tokens.at[:, 0].set(state.roots[name]),
             cache.length[:, None] + depth,
             cache.length[:, None] + index,
             tree.visibility(nodes, cache.length),
         )
         weights = base.read(params, stream.params)
-        out, caches[name] = stream.model(weights, cache, beside)
+        out, caches[name] = stream.model(weights, cache, stream_block)
         aux[name] = out.logits
     return aux, caches
 
@@ -117,7 +117,11 @@ def _streams(program, params, state, block, nodes):
 def round_(
     program: Program, params: base.Params, state: DecodeState
 ) -> tuple[DecodeState, base.Outcome]:
-    """One round for every row that is not done."""
+    """Run one round for every row that is not done.
+
+    Returns:
+        The new state, and the round's outcome.
+    """
     active = ~state.done
     ctx = context(program, params, state)
     keys = noise.for_role(state.key, noise.DRAFT, state.length)
@@ -142,7 +146,7 @@ def round_(
     tokens, count = tree.committed(draft, verdict)
     new, stop, ended = _cut(program, state, cache, tokens, count)
     new = jnp.where(active, new, 0)
-    # A draft that ends a text is a draft still.
+    # A draft that ends a text still counts as a draft.
     drafts = jnp.minimum(new, tree.drafted(verdict))
     token = jnp.take_along_axis(tokens, jnp.maximum(new - 1, 0)[:, None], 1)[:, 0]
     verdict = base.Verdict(verdict.path, new - 1, token, verdict.drafted)
@@ -164,34 +168,35 @@ def round_(
         counters=_count(state.counters, outcome, new, drafts),
     )
     ctx = context(program, params, after)
-    learned = replace(
+    observed = replace(
         after,
         drafter=program.drafter.observe(ctx, drafter, outcome),
         exit=program.exit.observe(ctx, exits, outcome),
     )
-    return state_sharding.pinned(learned), outcome
+    return state_sharding.pinned(observed), outcome
 
 
 def forward(program, params, cache, block, draft):
-    """The model call, on the narrowest of the drafter's blocks that holds every node.
+    """Call the model on the narrowest of the drafter's blocks that holds every node.
 
-    What is past it is padding in every row: its logits and states are zeros.
+    The nodes past that block are padding in every row; their logits and states are
+    zeros.
     """
     size = block.tokens.shape[1]
     widths = sorted(w for w in set(program.drafter.blocks) if w < size)
 
     def run(width: int) -> Any:
         def call(cache: Any) -> Any:
-            seen = block.visibility
-            mask = seen.slot_mask
+            visible = block.visibility
+            mask = visible.slot_mask
             part = replace(
                 block,
                 tokens=block.tokens[:, :width],
                 positions=block.positions[:, :width],
                 slots=block.slots[:, :width],
                 visibility=replace(
-                    seen,
-                    ancestors=seen.ancestors[:, :width],
+                    visible,
+                    ancestors=visible.ancestors[:, :width],
                     slot_mask=None if mask is None else mask[:, :width],
                 ),
             )
@@ -205,8 +210,8 @@ def forward(program, params, cache, block, draft):
         return program.model(params, cache, block, program.taps)
     index = jnp.arange(size, dtype=jnp.int32)
     last = jnp.where(draft.kind != base.PAD, index, 0).max()
-    which = (last >= jnp.array(widths)).sum()
-    return lax.switch(which, [*map(run, widths), run(size)], cache)
+    choice = (last >= jnp.array(widths)).sum()
+    return lax.switch(choice, [*map(run, widths), run(size)], cache)
 
 
 def _verify(program, state, draft, out, warped):
@@ -231,9 +236,11 @@ def _verify(program, state, draft, out, warped):
 
 
 def _cut(program, state, cache, tokens, count):
-    """How many of the committed tokens hold: up to EOS, a stop string or the limit.
+    """Cut the committed tokens at EOS, a stop string, the limit or the policy's room.
 
-    The policy's room cuts too, and such a row goes on.
+    Returns:
+        The number of new tokens int32[B], the stop automaton's state, and whether each
+        row ends, bool[B]. A row that only the room cuts continues.
     """
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     ends = jnp.isin(tokens, jnp.asarray(program.eos, jnp.int32))
@@ -251,33 +258,33 @@ def _cut(program, state, cache, tokens, count):
     ended = (ends.any(1) & (first <= new)) | (new >= limit)
     if program.stop:
         at = jnp.where(state.done, 0, new)[:, None]
-        kept = jnp.take_along_axis(jnp.stack(reached, 1), at, 1)[:, 0]
-        stop = base.State(kept, stop.shared)
+        rows = jnp.take_along_axis(jnp.stack(reached, 1), at, 1)[:, 0]
+        stop = base.State(rows, stop.shared)
     return new, stop, ended
 
 
 def _write(state, outcome, tokens, new, drafts):
-    """Tokens, their origin and log-probabilities into the buffers."""
+    """Write tokens, their origin and log-probabilities into the buffers."""
     rows = jnp.arange(tokens.shape[0])[:, None]
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     size = state.tokens.shape[1]
     at = jnp.where(index < new[:, None], state.length[:, None] + index, size + index)
     origin = jnp.where(index < drafts[:, None], index + 1, 0).astype(jnp.int8)
-    parents = jnp.pad(outcome.verdict.path, ((0, 0), (1, 0)))  # what each token follows
+    parents = jnp.pad(outcome.verdict.path, ((0, 0), (1, 0)))  # node before each token
     raw = tree.pick(outcome.target.logits, parents)
     chosen = jnp.take_along_axis(raw, tokens[..., None], 2)[..., 0]
-    given = chosen - jax.nn.logsumexp(raw, -1)
+    logprobs = chosen - jax.nn.logsumexp(raw, -1)
     put = {"mode": "drop", "unique_indices": True}
     return replace(
         state,
         tokens=state.tokens.at[rows, at].set(tokens, **put),
         origin=state.origin.at[rows, at].set(origin, **put),
-        logprobs=state.logprobs.at[rows, at].set(given, **put),
+        logprobs=state.logprobs.at[rows, at].set(logprobs, **put),
     )
 
 
 def _advance(program, state, at_nodes, aux, outcome):
-    """The transform's state after the last committed token."""
+    """Return the transform's state after the last committed token."""
     transform = program.transform
     if transform.advance is None:
         return state.transform
@@ -293,16 +300,17 @@ def _advance(program, state, at_nodes, aux, outcome):
 
 
 def _count(counters, outcome, new, drafts):
+    """Add a round's counts."""
     draft, active = outcome.tree, outcome.active
     deep = jnp.arange(draft.depth, dtype=jnp.int32)
     level = jnp.where(draft.kind == base.CANDIDATE, tree.depths(draft), 0)
-    there = (level[:, :, None] == deep + 1).any(1) & active[:, None]
+    offered = (level[:, :, None] == deep + 1).any(1) & active[:, None]
     candidates = (draft.kind == base.CANDIDATE).sum(1) - 1
     return stats.Counters(
         counters.target_calls + active,
         counters.new_tokens + new,
         counters.accepted + (deep < drafts[:, None]),
-        counters.offered + there,
+        counters.offered + offered,
         counters.draft_calls + jnp.where(active, draft.calls, 0),
         counters.candidates + jnp.where(active, candidates, 0),
         counters.ranked + tree.ranks(draft, outcome.verdict.path, drafts, stats.RANKS),
@@ -316,7 +324,7 @@ def advance(
     rounds: Array,
     free: Array,
 ) -> DecodeState:
-    """Rounds on the device until `free` rows are done or `rounds` have passed."""
+    """Run rounds on the device until `free` rows are done or `rounds` have passed."""
 
     def more(carry: tuple) -> Array:
         i, state = carry
@@ -332,9 +340,15 @@ def advance(
 def admit(
     state: DecodeState, row: Array, fresh: DecodeState, source: Array
 ) -> DecodeState:
-    """Put row `source` of `fresh`, a request of the same sizes, into `row` of `state`.
+    """Copy row `source` of `fresh` into `row` of `state`.
 
-    What rows share stays as `state` has it: it outlives a request.
+    `shared` leaves stay those of `state`, because they outlive a request.
+
+    Args:
+        state: the running rows.
+        row: int32[], a finished row of `state`.
+        fresh: a started state with buffers of the same sizes.
+        source: int32[], the request's row in `fresh`.
     """
 
     def puts(old: Any, new: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Compiled programs over requests: `start`, `advance`, `admit`, `step`."""
+"""Engines: the compiled functions of a composition, and the cache of engines."""
 
 import pathlib
 import time
@@ -20,11 +20,11 @@ Loop = Callable[[Callable, decode.DecodeState], decode.DecodeState]
 MAPS = pathlib.Path("/proc/self/maps")
 MOST = 50_000  # memory mappings; past the 65,530 that Linux grants, XLA crashes
 
-_ENGINES: dict[tuple, "Engine"] = {}  # the latest asked for last
+_ENGINES: dict[tuple, "Engine"] = {}  # the most recently used last
 
 
 class Engine:
-    """One composition and its compiled functions, by the shapes of their arguments."""
+    """One composition and its compiled functions, keyed by their arguments' shapes."""
 
     def __init__(self, program: decode.Program):
         self.program = program
@@ -42,17 +42,27 @@ class Engine:
         memory: Any = None,
         share: bool = False,
     ) -> decode.DecodeState:
-        """A state for `prompts`, caches filled; `size` is the token buffer's `T`.
+        """Make a state for `prompts` and prefill its caches.
 
-        `limits` are the lengths (prompt included) at which rows end. `parts` may hold
-        other numbers (temperature, ...) than the composition that was compiled. With
-        `share` a long common beginning is kept once; no request can be admitted then.
+        Args:
+            params: all params, by name.
+            parts: a composition of the same program. Its numbers (temperature, ...) may
+                differ from those of the composition that was compiled.
+            prompts: token lists, one per row.
+            limits: the lengths, prompt included, at which rows end.
+            keys: key[B], the requests' keys.
+            size: `T`, the token buffer's size.
+            memory: `out.memory` of an earlier call, or None.
+            share: store a long common beginning once. Such a state cannot admit
+                requests.
         """
-        given = (params, parts, prompts, limits, keys, size, memory, share)
-        state, own = initial_state.initial_state(
-            self.program, *given, self.program.model.plan
+        arguments = (params, parts, prompts, limits, keys, size, memory, share)
+        state, stream_prompts = initial_state.initial_state(
+            self.program, *arguments, self.program.model.plan
         )
-        return self._call("prefill", prefill.prefill, (1,), params, state, own)
+        return self._call(
+            "prefill", prefill.prefill, (1,), params, state, stream_prompts
+        )
 
     def advance(
         self,
@@ -70,7 +80,7 @@ class Engine:
     def step(
         self, params: base.Params, state: decode.DecodeState
     ) -> tuple[decode.DecodeState, base.Outcome]:
-        """One round, with its outcome, for host loops that show or record it."""
+        """Run one round and return its outcome too, for loops on the host."""
         return self._call("step", decode.round_, (1,), params, state)
 
     def admit(
@@ -80,7 +90,7 @@ class Engine:
         fresh: decode.DecodeState,
         source: int = 0,
     ) -> decode.DecodeState:
-        """Put request `source` of `fresh` (a `start` of the same `size`) in `row`."""
+        """Copy row `source` of `fresh` (a `start` of the same `size`) into `row`."""
 
         def put(program, state, row, fresh, source):
             return decode.admit(state, row, fresh, source)
@@ -99,7 +109,14 @@ class Engine:
         return self._compiled[key](*arguments)
 
     def lower(self, name: str, function: Callable, donate: tuple, *arguments: Any):
-        """The compiled `function(program, *arguments)`; shapes will do for arrays."""
+        """Compile `function(program, *arguments)`; arguments may be shapes.
+
+        Args:
+            name: the function's name; "step" returns an outcome beside the state.
+            function: the function of the loop to compile.
+            donate: index of the state among `arguments`, whose buffers are donated.
+            *arguments: arrays, or their shapes.
+        """
         plan = self.program.model.plan
 
         def call(*arguments):
@@ -116,23 +133,23 @@ class Engine:
 
 
 def engine(parts: compose.Composition) -> Engine:
-    """Return the engine of a composition; those that differ in numbers share it.
+    """Return the engine of a composition; compositions that differ in numbers share it.
 
-    Where compiled programs hold more than `MOST` memory mappings (some thousand each on
+    If the process holds more than `MOST` memory mappings (some thousand per program on
     CPU), the least recently used half of the engines is dropped.
     """
-    found = _ENGINES.pop(parts.key, None)
-    if found is None:
+    entry = _ENGINES.pop(parts.key, None)
+    if entry is None:
         if mappings() > MOST:
             for key in list(_ENGINES)[: (len(_ENGINES) + 1) // 2]:
                 del _ENGINES[key]
-        found = Engine(parts.program)
-    _ENGINES[parts.key] = found
-    return found
+        entry = Engine(parts.program)
+    _ENGINES[parts.key] = entry
+    return entry
 
 
 def mappings() -> int:
-    """How many memory mappings the process holds; 0 where the system does not say."""
+    """Count the process's memory mappings; 0 where the system has no such file."""
     if not MAPS.exists():
         return 0
     with open(MAPS, "rb") as lines:
@@ -140,7 +157,11 @@ def mappings() -> int:
 
 
 def request_keys(seed: int | Sequence[int], prompts: int, n: int) -> Array:
-    """Keys of `n` samples of every prompt, prompt by prompt."""
+    """Make keys [prompts * n] for `n` samples of every prompt, prompt by prompt.
+
+    Raises:
+        PromptError: `seed` is a sequence of another length than the prompts.
+    """
     requests = jnp.repeat(jnp.arange(prompts, dtype=jnp.int32), n)
     samples = jnp.tile(jnp.arange(n, dtype=jnp.int32), prompts)
     seeds = np.asarray(seed)

@@ -16,11 +16,11 @@ from models.cache_layouts.shared_prefix import must_be_dense, shared
 from models.distributed import sharding
 from models.errors import PromptError
 
-SHARED = 2**14  # slots of a cache from which it pays not to hold them
+SHARED = 2**14  # number of saved cache slots from which sharing a prefix pays
 
 
 def bucket(size: int) -> int:
-    """The buffer that holds `size` tokens: few sizes, so that few programs compile."""
+    """Round `size` tokens up to one of few buffer sizes, so few programs compile."""
     step = 64
     while step * 8 < size:
         step *= 2
@@ -39,7 +39,23 @@ def initial_state(
     share: bool,
     plan: Any,
 ) -> tuple[decode.DecodeState, dict]:
-    """The state before its prompts are read, and the prompts of the streams."""
+    """Make the state of a decode loop before its prompts are read.
+
+    Args:
+        program: the compiled composition's program.
+        params: all params, by name.
+        parts: the composition to run; its numbers may differ from the compiled one's.
+        prompts: token lists, one per row.
+        limits: the lengths, prompt included, at which rows end.
+        keys: key[B], the requests' keys.
+        size: `T`, the token buffer's size.
+        memory: the drafter's `shared` state of an earlier call, or None.
+        share: store a long common beginning of the prompts once.
+        plan: the sharding plan, or None.
+
+    Returns:
+        The state, and per stream its prompts: tokens int32[B, P] and lengths int32[B].
+    """
     fresh = parts.program
     batch = len(prompts)
     tokens, length = _pad(prompts, size)
@@ -47,16 +63,17 @@ def initial_state(
     room = max(program.drafter.nodes, program.drafter.scratch)
     slots = -(-(size + room) // 16) * 16
     caches = {decode.TARGET: _cache(program, prompts, slots, dtype, share, plan)}
-    own = {}
+    stream_prompts = {}
     for name, stream in program.streams.items():
-        given = fresh.streams[name].prompts
-        own[name] = (
-            _pad(given, bucket(max(map(len, given))))
-            if given
+        texts = fresh.streams[name].prompts
+        stream_prompts[name] = (
+            _pad(texts, bucket(max(map(len, texts))))
+            if texts
             else (jnp.array(tokens), jnp.array(length))
         )
-        extra, kind = own[name][0].shape[1], _dtype(base.read(params, stream.params))
-        make = functools.partial(stream.model.init_cache, batch, slots + extra, kind)
+        width = stream_prompts[name][0].shape[1]
+        kind = _dtype(base.read(params, stream.params))
+        make = functools.partial(stream.model.init_cache, batch, slots + width, kind)
         caches[name] = state_sharding.made(plan, make)
     transform = jax.vmap(fresh.transform.init, out_axes=base.ROWS)(tokens, length)
     verifier = fresh.verifier.init(params)
@@ -85,12 +102,12 @@ def initial_state(
     drafter, exits = fresh.drafter.init(ctx), fresh.exit.init(ctx)
     if memory is not None:
         drafter = _remember(drafter, memory)
-    # Every buffer is donated, so none may stand in two places of the state.
+    # Every buffer is donated, so none may occur twice in the state.
     state = jax.tree.map(jnp.array, replace(state, drafter=drafter, exit=exits))
     if plan is not None:
         state = sharding.put(state, state_sharding.shardings(plan, state))
-        own = sharding.put(own, plan.rows(own))
-    return state, own
+        stream_prompts = sharding.put(stream_prompts, plan.rows(stream_prompts))
+    return state, stream_prompts
 
 
 def _pad(prompts: Sequence[Sequence[int]], size: int) -> tuple[Array, Array]:
@@ -113,7 +130,7 @@ def _cache(
     share: bool,
     plan: Any,
 ) -> Any:
-    """The target's cache; a long common beginning is kept once where rows `share`."""
+    """Make the target's cache; with `share` a long common beginning is stored once."""
 
     def make() -> Any:
         return program.model.init_cache(len(prompts), slots, dtype)
@@ -127,17 +144,17 @@ def _cache(
 
 
 def common_prefix(prompts: Sequence[Sequence[int]], chunk: int) -> int:
-    """How many tokens all prompts begin with that a cache holds, whole chunks.
+    """Count the cached tokens that all prompts begin with, in whole chunks.
 
-    Rounded down to few sizes, so that few programs compile.
+    The count is rounded down to one of few sizes, so that few programs compile.
     """
     first, last = min(map(list, prompts)), max(map(list, prompts))
-    ends = min(map(len, prompts)) - 1  # of each prompt one token is not in the cache
+    ends = min(map(len, prompts)) - 1  # the cache lacks each prompt's last token
     alike = next((i for i, (a, b) in enumerate(zip(first, last)) if a != b), ends)
-    held, step = min(alike, ends), chunk
-    while step * 16 < held:
+    shared_length, step = min(alike, ends), chunk
+    while step * 16 < shared_length:
         step *= 2
-    return held // step * step
+    return shared_length // step * step
 
 
 def _repeat(row: Any, batch: int) -> Any:
@@ -145,11 +162,11 @@ def _repeat(row: Any, batch: int) -> Any:
 
 
 def _remember(drafter: base.State, memory: Any) -> base.State:
-    """The drafter's state with what an earlier call left in `out.memory`."""
+    """Put `out.memory` of an earlier call into the drafter's state."""
     shapes = [jax.tree.map(jnp.shape, tree) for tree in (drafter.shared, memory)]
     if shapes[0] != shapes[1]:
         raise PromptError(
-            "memory is not of this method and model: pass out.memory of an earlier "
+            "memory belongs to another method or model: pass out.memory of an earlier "
             "generate with the same method, or None"
         )
     return base.State(drafter.row, memory)

@@ -19,7 +19,7 @@ def prefill(
 ) -> DecodeState:
     """Fill the caches with every prompt's tokens but the last, chunk by chunk.
 
-    `prompts` maps a stream to its own `(tokens int32[B, P], length int32[B])`.
+    `prompts` maps each stream to its prompts, `(tokens int32[B, P], length int32[B])`.
     """
     caches, roots = dict(state.caches), dict(state.roots)
     for name, stream in program.streams.items():
@@ -28,7 +28,7 @@ def prefill(
         caches[name] = _fill_stream(model, caches[name], tokens, length, program.chunk)
         roots[name] = jnp.take_along_axis(tokens, (length - 1)[:, None], 1)[:, 0]
     state = replace(state, caches=caches, roots=roots)
-    wants = ALL if program.drafter.prompt_logits else NONE
+    logits_at = ALL if program.drafter.prompt_logits else NONE
 
     def body(carry: DecodeState) -> DecodeState:
         cache = carry.caches[TARGET]
@@ -39,10 +39,10 @@ def prefill(
             count = jnp.minimum(count, room)
             nodes = tree.chain(block.tokens[:, 0], block.tokens[:, 1:], count - 1)
         slots, visibility = program.policy.place(carry.policy, cache, nodes)
-        # What is past a row's chunk is written nowhere: it has no place in a page.
+        # Tokens past a row's chunk are written nowhere: no page has a slot for them.
         index = jnp.arange(program.chunk, dtype=jnp.int32)
         slots = jnp.where(index < count[:, None], slots, cache.size + index)
-        block = replace(block, slots=slots, visibility=visibility, logits_at=wants)
+        block = replace(block, slots=slots, visibility=visibility, logits_at=logits_at)
         weights = program.weights(params, carry.drafter, carry.exit)
         out, cache = program.model(weights, cache, block, program.taps)
         start = carry.caches[TARGET].length
@@ -59,13 +59,13 @@ def prefill(
             length=jnp.minimum(start + count + 1, carry.length),
         )
         ctx = context(program, params, after)
-        learned = replace(
+        observed = replace(
             after,
             drafter=program.drafter.observe(ctx, carry.drafter, outcome),
             exit=program.exit.observe(ctx, carry.exit, outcome),
             length=carry.length,
         )
-        return state_sharding.pinned(learned)
+        return state_sharding.pinned(observed)
 
     def more(carry: DecodeState) -> Array:
         return (carry.caches[TARGET].length < carry.length - 1).any()
@@ -74,7 +74,11 @@ def prefill(
 
 
 def _chunk(tokens, length, cache, size):
-    """The next `size` prompt tokens of every row: a block, its chain, how many hold."""
+    """Cut the next `size` prompt tokens of every row.
+
+    Returns:
+        A causal block, its chain, and the number of real tokens int32[B].
+    """
     start = cache.length
     count = jnp.clip(length - 1 - start, 0, size)
     at = start[:, None] + jnp.arange(size, dtype=jnp.int32)
@@ -84,6 +88,7 @@ def _chunk(tokens, length, cache, size):
 
 
 def _fill_stream(model, cache, tokens, length, size):
+    """Run a stream's prompts through its `(model, params)`; return the filled cache."""
     lm, params = model
 
     def body(cache: Any) -> Any:

@@ -1,15 +1,14 @@
-"""Many requests through the rows of one batch: who is done makes room for who waits.
+"""Continuous batching: waiting requests are admitted to the rows that are done.
 
 Yao et al., *Flover: A Temporal Fusion Framework for Efficient Autoregressive Model
 Parallel Inference*, 2023, arXiv 2305.13484, section 3: requests at different places of
 their texts share every model call, and a finished one is replaced at once.
 
-The loop stays on the device: `advance` returns when `free` rows are done, the host
-takes their texts and puts the next requests, whose prompts were prefilled `together`,
-into those rows. Shapes never change, so that nothing compiles after the first requests.
-A text depends on its request alone (see `decoding/noise.py`): neither the row, the
-batch, nor the time of admission is in it. What a drafter learns goes from request to
-request.
+The loop stays on the device, and `advance` returns when `free` rows are done. The host
+takes their texts and admits the next requests, whose prompts were prefilled `together`.
+Shapes never change, so nothing compiles after the first requests. A text depends on its
+request alone (see `decoding/noise.py`), and not on the row, the batch or the time of
+admission. The drafter's `shared` state passes from request to request.
 
 Deviations: the scheduler is this loop, not a thread; rows are masked, not moved side by
 side (Flover's memory shuffle), because all rows of a batch cost the same.
@@ -31,27 +30,27 @@ from decoding.loops import decode, engines, initial_state
 from models.distributed import sharding
 from models.errors import PromptError
 
-ROUNDS = 512  # after which the host is asked, whether a row is done or not
+ROUNDS = 512  # rounds per device call at most, whether a row is done or not
 
 
 class Finished(NamedTuple):
     """One request's text; times are seconds since `decode` began."""
 
-    request: int  # its place in `prompts`
-    tokens: list[int]  # the prompt is not repeated
+    request: int  # index in `prompts`
+    tokens: list[int]  # without the prompt
     logprobs: list[float]
-    calls: int  # rounds it took
+    calls: int  # number of rounds
     admitted: float
     done: float
 
 
 @dataclass
 class Usage:
-    """What `decode` notes as it goes on; times without compilation."""
+    """Counts that `decode_requests` updates; `seconds` exclude compilation."""
 
     rows: int = 0
     rounds: int = 0  # of the loop
-    used: int = 0  # of rounds × rows, those in which the row had a request
+    used: int = 0  # of rounds × rows, those whose row had a request
     seconds: float = 0.0
     compile_seconds: float = 0.0
 
@@ -74,20 +73,33 @@ def decode_requests(
     memory: Any = None,
     usage: Usage | None = None,
 ) -> Iterator[Finished]:
-    """Decode the prompts `wanted` (all) in `batch` rows; texts come as they end.
+    """Decode prompts in `batch` rows; yield each text as it ends.
 
-    `limits` and `keys` are those of all prompts, in their order: lengths, prompt
-    included, and `engines.request_keys`. A row that is done waits until `free` are;
-    `free=batch` is decoding batch by batch.
+    Args:
+        parts: the composition to decode with.
+        params: all params, by name.
+        prompts: token lists, of all requests.
+        limits: the lengths, prompt included, at which the texts of all prompts end.
+        keys: key[len(prompts)], from `engines.request_keys`.
+        batch: number of rows.
+        wanted: indices of the prompts to decode; None: all.
+        together: prompts per prefill.
+        free: rows that must be done before their texts are taken; with `batch`, prompts
+            are decoded batch by batch.
+        memory: `out.memory` of an earlier call, or None.
+        usage: counts to update.
 
-    Raises `PromptError` for sizes below 1, and where a stream has prompts of its own.
+    Raises:
+        PromptError: a size below 1, or a stream with prompts of its own.
     """
     for name, value in (("batch", batch), ("together", together), ("free", free)):
         if value < 1:
             raise PromptError(f"{name}={value}: use at least 1")
     for name, stream in parts.program.streams.items():
         if stream.prompts is not None:
-            raise PromptError(f"stream {name!r} has prompts of its own: use generate")
+            raise PromptError(
+                f"stream {name!r} has prompts of its own: use decoding.generate"
+            )
     usage = Usage() if usage is None else usage
     engine, size = engines.engine(parts), initial_state.bucket(max(limits))
     begun, compiled = time.perf_counter(), engine.compile_seconds
@@ -97,14 +109,14 @@ def decode_requests(
         usage.seconds = time.perf_counter() - begun - usage.compile_seconds
         return usage.seconds
 
-    def start(own: Sequence[int], rows: int, memory: Any) -> decode.DecodeState:
-        """The requests in `own`; rows past them hold one token, and no request."""
-        none = rows - len(own)
-        texts = [*(prompts[i] for i in own), *[[0]] * none]
-        ends = [*(limits[i] for i in own), *[1] * none]
-        which = np.asarray([*own, *[0] * none], np.int32)
+    def start(indices: Sequence[int], rows: int, memory: Any) -> decode.DecodeState:
+        """Prefill the requests `indices`; further rows hold one token, no request."""
+        none = rows - len(indices)
+        texts = [*(prompts[i] for i in indices), *[[0]] * none]
+        ends = [*(limits[i] for i in indices), *[1] * none]
+        key_rows = np.asarray([*indices, *[0] * none], np.int32)
         return engine.start(
-            params, parts, texts, ends, keys[which], size, memory, share=False
+            params, parts, texts, ends, keys[key_rows], size, memory, share=False
         )
 
     state = start((), batch, memory)
@@ -119,12 +131,12 @@ def decode_requests(
             if rows[row] is not None:
                 continue
             if not ready:
-                own = list(itertools.islice(waiting, together))
-                if not own:
+                indices = list(itertools.islice(waiting, together))
+                if not indices:
                     break
-                fresh = start(own, together, state.drafter.shared)
+                fresh = start(indices, together, state.drafter.shared)
                 state, fresh = _handed_over(state, fresh)
-                ready.extend((i, fresh, source) for source, i in enumerate(own))
+                ready.extend((i, fresh, source) for source, i in enumerate(indices))
             rows[row], fresh, source = ready.popleft()
             state = engine.admit(state, row, fresh, source)
             admitted[row], calls[row] = clock(), 0
@@ -160,12 +172,12 @@ def decode_requests(
 def _handed_over(
     state: decode.DecodeState, fresh: decode.DecodeState
 ) -> tuple[decode.DecodeState, decode.DecodeState]:
-    """What the drafter learned from the prompts of `fresh` is `state`'s from now on.
+    """Move the drafter's `shared` state from `fresh`, which updated it, to `state`.
 
-    `state` is donated round by round, so `fresh` keeps no second name of it.
+    `state` is donated every round, so `fresh` must not refer to the same buffers.
     """
-    learned = fresh.drafter.shared
+    shared = fresh.drafter.shared
     return (
-        replace(state, drafter=base.State(state.drafter.row, learned)),
+        replace(state, drafter=base.State(state.drafter.row, shared)),
         replace(fresh, drafter=base.State(fresh.drafter.row)),
     )

@@ -1,15 +1,15 @@
-"""A set of prompts decoded into a JSONL file: in order, every line exactly once.
+"""Prompt sets: a file of prompts, decoded into a JSONL file in the prompts' order.
 
-A line of the prompts' file is an object with `prompt` (a text), `tokens` (ids), or
-`messages` (a conversation, by the model's chat template), and where it wants fewer
-tokens than the others, `max_new_tokens`. A line of the output has `index`, `tokens`
-(the prompt's, then the new ones), `prompt_tokens`, `ended` (whether the text came to
-its end) and, with a tokenizer, `text`; `<out>.json` beside it says what it is of.
+A line of the prompts' file is an object with `prompt` (a text), `tokens` (ids) or
+`messages` (a conversation, for the model's chat template). `max_new_tokens` is
+optional. A line of the output has `index`, `tokens` (the prompt's, then the new ones),
+`prompt_tokens`, `ended` (whether the text ended by itself) and, with a tokenizer,
+`text`. `<out>.json` beside the output describes the target, the prompts and the seed.
 
-Texts come as rows are done (`decoding/serving/continuous_batching.py`) and wait for
-those before them. A run that was killed goes on after the last whole line and writes
-the same bytes: a text depends on seed and index alone, not on the batch or the time of
-its admission.
+Texts come as rows are done (`decoding/serving/continuous_batching.py`) and wait for the
+texts before them. Every run is resumable: after a kill, the same command resumes after
+the last whole line and writes the same bytes. A text depends on seed and index alone,
+not on the batch or the time of its admission.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from models.heads.formats import native
 
 
 class Prompt(NamedTuple):
-    """A request: token ids, and the most tokens that its text may have."""
+    """A request: its token ids, and the maximum number of new tokens."""
 
     tokens: list[int]
     new: int
@@ -40,31 +40,38 @@ def read(
     new: int,
     asked: Callable[[Any], Any] = lambda row: row,
 ) -> list[Prompt]:
-    """The requests of a file; `DataError` names a line that holds none.
+    """Read the requests of a file.
 
-    `asked` makes of a line's object, which may have any form, one of a request.
+    Args:
+        lm: the model, whose tokenizer and chat template encode the prompts.
+        path: a JSONL file; blank lines are skipped.
+        new: `max_new_tokens` of lines without their own.
+        asked: converts a line's object, of any form, to a request's object.
+
+    Raises:
+        DataError: an unreadable file, or a line without a request; names the line.
     """
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
-    found = []
+    prompts = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
-            found.append(_prompt(lm, asked(json.loads(line)), new))
+            prompts.append(_prompt(lm, asked(json.loads(line)), new))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
-                f"{path}, line {number}: no object with prompt, messages or tokens "
-                f"({type(error).__name__}: {error})"
+                f"{path}, line {number}: write an object with prompt, messages or "
+                f"tokens ({type(error).__name__}: {error})"
             ) from error
-    return found
+    return prompts
 
 
 def _prompt(lm: Any, row: Any, new: int) -> Prompt:
     if type(row) is not dict:
-        raise TypeError(f"{type(row).__name__} is no object")
+        raise TypeError(f"{type(row).__name__} is not an object")
     most = row.get("max_new_tokens", new)
     if type(most) is not int or most < 1:
         raise ValueError(f"max_new_tokens={most!r}: use an integer, at least 1")
@@ -74,17 +81,22 @@ def _prompt(lm: Any, row: Any, new: int) -> Prompt:
             raise TypeError(f"tokens {tokens!r}: a list of ids is needed")
         wrong = [t for t in tokens if type(t) is not int]
         if wrong:
-            raise TypeError(f"token {wrong[0]!r} is no integer")
+            raise TypeError(f"token {wrong[0]!r} is not an integer")
         return Prompt(tokens, most)
     if "messages" in row:
         return Prompt(list(lm.chat(row["messages"])), most)
     if type(row["prompt"]) is not str:
-        raise TypeError(f"prompt {row['prompt']!r} is no text")
+        raise TypeError(f"prompt {row['prompt']!r} is not a text")
     return Prompt(list(lm.tokenizer.encode(row["prompt"])), most)
 
 
 def check(lm: Any, prompts: Sequence[Prompt], batch: int) -> None:
-    """Refuse what cannot be decoded before anything is."""
+    """Check every prompt before any is decoded.
+
+    Raises:
+        DataError: no prompts, a size below 1, a token outside the vocabulary, or a
+            prompt that leaves too few positions.
+    """
     if not prompts or batch < 1:
         raise DataError(f"{len(prompts)} prompts, batch={batch}: use at least 1 each")
     config = lm.model.config
@@ -116,13 +128,26 @@ def write(
     usage: continuous_batching.Usage | None = None,
     observe: Callable[[continuous_batching.Finished], None] | None = None,
 ) -> int:
-    """Write the text of every prompt to `path`; how many were written now.
+    """Write the text of every prompt to `path`, or resume after its last line.
 
-    `about` is what the texts depend on beside prompts, target and seed; `batch` may
-    change between sittings. `observe` is shown every text as it is done.
+    Args:
+        lm: the target.
+        prompts: the requests.
+        path: the JSONL file to write.
+        parts: the composition to decode with.
+        params: all params, by name.
+        about: whatever else the texts depend on, beside prompts, target and seed.
+        seed: seed of all texts.
+        batch: number of rows; it may differ when a run is resumed.
+        usage: counts to update.
+        observe: called with every text as it is done.
 
-    Raises `DataError` where `path` holds other texts, where it cannot be written, or
-    where a prompt has no room.
+    Returns:
+        The number of lines that this call wrote.
+
+    Raises:
+        DataError: `path` holds other texts or cannot be written, or a prompt fails
+            `check`.
     """
     path = pathlib.Path(path)
     check(lm, prompts, batch)
@@ -132,7 +157,8 @@ def write(
         done = _finished(path)
         if done > len(prompts):
             raise DataError(
-                f"{path} has {done} lines for {len(prompts)} prompts: delete it"
+                f"{path} has {done} lines for {len(prompts)} prompts: delete it to "
+                "decode again"
             )
         if done == len(prompts):
             return 0
@@ -146,19 +172,19 @@ def write(
             wanted=range(done, len(prompts)),
             usage=usage,
         )
-        held: dict[int, str] = {}
+        waiting: dict[int, str] = {}
         at = done
         # Every process decodes, and process 0 writes.
-        to = path if processes.leads() else pathlib.Path(os.devnull)
-        with to.open("a", encoding="utf-8") as out:
+        target = path if processes.leads() else pathlib.Path(os.devnull)
+        with target.open("a", encoding="utf-8") as out:
             for text in texts:
-                own = prompts[text.request].tokens
-                held[text.request] = _line(lm, text, own)
+                prompt = prompts[text.request].tokens
+                waiting[text.request] = _line(lm, text, prompt)
                 if observe:
                     observe(text)
                 before = at
-                while at in held:
-                    out.write(held.pop(at) + "\n")
+                while at in waiting:
+                    out.write(waiting.pop(at) + "\n")
                     at += 1
                 if at > before:
                     out.flush()
@@ -167,14 +193,14 @@ def write(
         processes.meet(str(path))
     except OSError as error:
         raise DataError(
-            f"{path} cannot be written ({error}): what is there is kept; free space or "
-            "choose another place, and start again"
+            f"{path} cannot be written ({error}): its lines stay; free disk space or "
+            "choose another path, and run again"
         ) from error
     return at - done
 
 
 def described(lm: Any, prompts: Sequence[Prompt], seed: int) -> dict[str, Any]:
-    """What every text depends on."""
+    """Describe the texts' sources: prompts, their count, the target and the seed."""
     digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
     return {
         "prompts": digest,
@@ -198,24 +224,24 @@ def _line(lm: Any, text: continuous_batching.Finished, prompt: list[int]) -> str
 
 
 def _claim(path: pathlib.Path, about: dict[str, Any]) -> None:
-    """Say what the file is of, or check that it says the same."""
+    """Write `<path>.json`, or check that the existing one equals `about`."""
     beside = pathlib.Path(f"{path}.json")
     if beside.exists():
         try:
-            found = dict(json.loads(beside.read_text(encoding="utf-8")))
+            existing = dict(json.loads(beside.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise DataError(
-                f"{beside} is no JSON object ({error}): delete it and {path.name}"
+                f"{beside} is not a JSON object ({error}): delete it and {path.name}"
             ) from error
-        keys = [k for k in {**about, **found} if found.get(k) != about.get(k)]
+        keys = [k for k in {**about, **existing} if existing.get(k) != about.get(k)]
         if keys:
-            wrong = [f"{k}: {found.get(k)} there, {about.get(k)} here" for k in keys]
+            wrong = [f"{k}: {existing.get(k)} there, {about.get(k)} here" for k in keys]
             raise DataError(
-                f"{path} holds other text ({'; '.join(wrong)}): use another file"
+                f"{path} holds other texts ({'; '.join(wrong)}): use another file"
             )
         return
     if path.exists():
-        raise DataError(f"{path} is there without {beside.name}: use another file")
+        raise DataError(f"{path} exists without {beside.name}: use another file")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = beside.with_name(f".{beside.name}.{os.getpid()}")
     part.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
@@ -223,7 +249,7 @@ def _claim(path: pathlib.Path, about: dict[str, Any]) -> None:
 
 
 def _finished(path: pathlib.Path) -> int:
-    """How many whole lines the file has; what a kill left of one more is cut off."""
+    """Count the file's whole lines; truncate a partial last line, left by a kill."""
     if not path.exists():
         return 0
     data = path.read_bytes()
