@@ -55,7 +55,7 @@ class Fields:
         self.lacking: list[str] = []
 
     def take(self, name: str, default: Any = MISSING) -> Any:
-        """Read a field of any type; `complete` reports it if missing without default."""
+        """Read a field of any type; `complete` reports missing ones without default."""
         self.read.add(name)
         value = self.data.get(name)
         if value is None:
