@@ -1,9 +1,9 @@
 """Key-value caches: the dense layout, and the operations that every layout offers.
 
-Layout (how a layer's keys are stored) is apart from policy (which slots live and how
-they are read). A layout is a pytree with `append`, `read`, `attend`, `move`, `settle`,
-`gather` and `axes`; the cache adds one position per slot and the number of committed
-slots per row. Others are in `quantized`.
+Layout (how a layer's keys are stored) is independent of policy (which slots live and
+how they are read). A layout is a pytree with `append`, `read`, `attend`, `move`,
+`settle`, `gather` and `axes`; the cache adds one position per slot and the number of
+committed slots per row. `models/cache_layouts` has the other layouts.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ class DenseLayer:
     k: Array  # [B, G, S, d]
     v: Array  # [B, G, S, d]
 
-    streamed = False  # whether only `attend` says what a node sees
-    shares = True  # whether `models.cache_layouts.shared_prefix` may take its place
+    streamed = False  # True: the layer must be read by `attend`, not by `read`
+    shares = True  # whether `models.cache_layouts.shared_prefix` may replace it
 
     def append(self, slots: Array, k: Array, v: Array) -> "DenseLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""
@@ -45,13 +45,13 @@ class DenseLayer:
         )
 
     def read(self) -> tuple[Array, Array]:
-        """Keys and values `[B, G, S, d]` in the dtype of the products."""
+        """Return keys and values `[B, G, S, d]` in the dtype of the products."""
         return self.k, self.v
 
     def move(self, source: Array, target: Array) -> "DenseLayer":
         """Copy slots `source[B, M]` to `target[B, M]`; targets >= S are dropped."""
-        # Indexed as in `append`: the TPU compiler gives `take_along_axis` a layout of
-        # its own, and copies the whole layer into it and back.
+        # Indexed as in `append`: for `take_along_axis` the TPU compiler copies the
+        # whole layer into another memory layout and back.
         rows, groups = jnp.arange(self.k.shape[0]), jnp.arange(self.k.shape[1])
         at = (rows[:, None, None], groups[None, :, None], source[:, None, :])
         k, v = self.k.at[at].get(mode="clip"), self.v.at[at].get(mode="clip")
@@ -65,7 +65,15 @@ class DenseLayer:
         key_positions: Array,
         **settings: Any,
     ) -> tuple[Array, Array]:
-        """`(out, lse)` of q `[B, N, H, d]`; `settings` as in `tree_attention`."""
+        """Attend with q `[B, N, H, d]`; return `(out, lse)` as `tree_attention` does.
+
+        Args:
+            q: queries of a block of N nodes.
+            seen: the nodes' visibility.
+            positions: int32[B, N], of the nodes.
+            key_positions: int32[B, S], of the slots.
+            settings: further arguments of `tree_attention`.
+        """
         return tree_attention(
             q,
             self.k,
@@ -78,7 +86,7 @@ class DenseLayer:
         )
 
     def settle(self, before: Array, length: Array) -> "DenseLayer":
-        """What is to be done when `before` committed slots became `length`."""
+        """Update the layer after a commit of slots `before` to `length`, int32[B]."""
         return self
 
     def gather(self, rows: Array) -> "DenseLayer":
@@ -91,9 +99,9 @@ class DenseLayer:
 
 @struct.dataclass
 class KVCache:
-    """A cache of any layout. Slots past `length` are scratch and hold no promise.
+    """A cache of any layout. Slots past `length` are scratch, of undefined content.
 
-    `length` counts tokens seen. It never shrinks, also where a policy evicts: prefill's
+    `length` counts tokens seen. It never shrinks, even where a policy evicts: prefill's
     progress, positions and the loop's conditions use it. Slots are logical: a layer
     that holds fewer than it has seen translates them itself. In the dense, paged and
     quantised layouts slot and token number are the same.
@@ -113,11 +121,11 @@ class KVCache:
 
     @property
     def overrun(self) -> Any:
-        """Whether there was no place for a token, so that texts are wrong: bool[]."""
+        """Return bool[]: whether space ran out for a token, so that texts are wrong."""
         return False
 
     def open(self, block: base.Block) -> Self:
-        """Note the positions of the block's nodes; the layers append the keys."""
+        """Record the positions of the block's nodes; the layers append the keys."""
         rows = jnp.arange(self.pos.shape[0])[:, None]
         pos = self.pos.at[rows, block.slots].set(
             block.positions, mode="drop", unique_indices=True
@@ -125,21 +133,22 @@ class KVCache:
         return replace(self, pos=pos)
 
     def put(self, lo: int, stores: tuple[Any, ...]) -> Self:
-        """With `stores` for the layers `lo` and on.
+        """Replace the layers from `lo` on by `stores`.
 
-        A `lax.cond` that is handed the layers it writes, and not the cache, copies none
-        of the others.
+        A `lax.cond` that takes only the layers it writes, instead of the cache, copies
+        none of the others.
         """
         rest = self.layers[lo + len(stores) :]
         return replace(self, layers=(*self.layers[:lo], *stores, *rest))
 
     def commit(self, path: Array, count: Array, linear: bool = False) -> "KVCache":
-        """Keep the root and the accepted `path`, and make them the committed prefix.
+        """Commit the root and the accepted `path`; copy at most `M` slots a row.
 
-        `path` int32[B, M] holds tree-node indices (node `i` was written at slot
-        `length + i`), `count` int32[B] how many of them were accepted; a negative
-        count keeps nothing. `linear` says that node `i` is always `i`th on the path, so
-        that nothing moves. At most `M` slots a row are copied.
+        Args:
+            path: int32[B, M], tree-node indices; node `i` was written at slot
+                `length + i`.
+            count: int32[B], how many of them were accepted; -1 commits nothing.
+            linear: whether node `i` is always `i`th on the path, so that nothing moves.
         """
         cache = self
         if not linear and path.shape[1]:
@@ -162,12 +171,12 @@ class KVCache:
         return replace(cache, layers=layers, length=length)
 
     def admit(self, row: Array, other: Self, source: Array) -> Self:
-        """Row `row` becomes row `source` of `other`, a cache of the same sizes."""
+        """Replace row `row` by row `source` of `other`, a cache of the same sizes."""
         take = lambda old, new: old.at[row].set(new[source])
         return jax.tree.map(take, self, other)
 
     def gather(self, rows: Array) -> "KVCache":
-        """Row `i` of the result is row `rows[i]` (beam reordering)."""
+        """Reorder rows: row `i` of the result is row `rows[i]` (beam search)."""
         return KVCache(
             tuple(layer.gather(rows) for layer in self.layers),
             self.pos[rows],
@@ -175,7 +184,7 @@ class KVCache:
         )
 
     def axes(self) -> Any:
-        """The same tree with the name of every array's axes.
+        """Return the same tree with the axes of every array in place of the array.
 
         See `models.distributed.sharding`.
         """
@@ -187,7 +196,7 @@ class KVCache:
 def dense(
     n_layers: int, batch: int, size: int, groups: int, head_dim: int, dtype: Any
 ) -> KVCache:
-    """An empty dense cache."""
+    """Make an empty dense cache of `size` slots and `groups` KV heads."""
     shape = (batch, groups, size, head_dim)
     return KVCache(
         tuple(
@@ -200,8 +209,9 @@ def dense(
 
 
 def by_rows(cached: Callable, array: Callable, tree: Any, *more: Any) -> Any:
-    """`array` of the leaves of trees whose first axis is the batch, and `cached` of the
-    caches among them, whose layout knows which of its arrays have rows.
+    """Map trees whose first axis is the batch: caches by `cached`, leaves by `array`.
+
+    A cache has a function of its own because some of its arrays may have no rows.
     """
 
     def whole(x: Any) -> bool:

@@ -2,10 +2,10 @@
 
 `transformer(config, cache=paged.pages())`. Kwon et al., *Efficient Memory Management
 for Large Language Model Serving with PagedAttention*, 2023, arXiv 2309.06180, sections
-4.1 to 4.4. A page is taken when a block first writes to it and given back by `free`;
-rejected drafts leave pages that the row's next tokens take. A page that several rows
-share is full, and nobody writes to it: a row that is forked copies the one page that
-is not (the copy on write of section 4.4, at the only time it can be needed).
+4.1 to 4.4. A page is allocated when a block first writes to it and freed by `free`;
+pages of rejected drafts serve the row's next tokens. Shared pages are full and never
+written: a forked row copies its one partial page (the copy on write of section 4.4, at
+the only time it can be needed).
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ PAGE = 128
 
 @struct.dataclass
 class PagedLayer:
-    """One layer's pool of pages; all layers have the same table."""
+    """One layer's pool of P pages; all layers have the same table."""
 
     k: Array  # [P, G, page, d]
     v: Array  # [P, G, page, d]
@@ -39,7 +39,7 @@ class PagedLayer:
     def append(self, slots: Array, k: Array, v: Array) -> "PagedLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""
         at = self._at(slots)
-        put: dict[str, Any] = {"mode": "drop"}  # dropped slots meet in page P
+        put: dict[str, Any] = {"mode": "drop"}  # dropped slots share page P
         return replace(
             self,
             k=self.k.at[at].set(k.swapaxes(1, 2).astype(self.k.dtype), **put),
@@ -47,7 +47,7 @@ class PagedLayer:
         )
 
     def read(self) -> tuple[Array, Array]:
-        """Keys and values `[B, G, S, d]`, written out."""
+        """Copy keys and values into dense arrays `[B, G, S, d]`."""
         return written_out(self.k, self.table), written_out(self.v, self.table)
 
     def attend(
@@ -58,7 +58,7 @@ class PagedLayer:
         key_positions: Array,
         **settings: Any,
     ) -> tuple[Array, Array]:
-        """`(out, lse)` of q `[B, N, H, d]`; `settings` as in `tree_attention`."""
+        """Attend with q `[B, N, H, d]`; see `kv_cache.DenseLayer.attend`."""
         return paged_tree_attention(
             q,
             self.k,
@@ -81,7 +81,7 @@ class PagedLayer:
         return self
 
     def axes(self) -> Any:
-        """Any row may own any page."""
+        """Return the axes of the arrays; any row may own any page: no batch axis."""
         names: Any = "- kv_heads - -"
         table: Any = "batch -"
         return PagedLayer(names, names, table)
@@ -100,17 +100,17 @@ class PagedLayer:
     def _at(self, slots: Array) -> tuple:
         pages, groups, page, _ = self.k.shape
         rows = jnp.arange(slots.shape[0])[:, None]
-        own = self.table.at[rows, slots // page].get(mode="fill", fill_value=pages)
+        page_ids = self.table.at[rows, slots // page].get(mode="fill", fill_value=pages)
         at = jnp.arange(groups)[None, :, None]
-        return own[:, None], at, (slots % page)[:, None]
+        return page_ids[:, None], at, (slots % page)[:, None]
 
 
 @struct.dataclass
 class PagedCache(kv_cache.KVCache):
-    """A `KVCache` with the books of its pool."""
+    """A `KVCache` with the use counts of its pool of P pages."""
 
-    users: Array  # int32[P]: rows that name a page
-    exhausted: Array  # bool[]: a page was wanted and there was none: texts are wrong
+    users: Array  # int32[P]: number of rows whose table has the page
+    exhausted: Array  # bool[]: an allocation found no free page, so texts are wrong
 
     @property
     def table(self) -> Array:
@@ -126,10 +126,10 @@ class PagedCache(kv_cache.KVCache):
         return self.exhausted
 
     def open(self, block: base.Block) -> "PagedCache":
-        """Note the block's positions, and take the pages that it is first to write."""
+        """Record the block's positions, and allocate the pages it is first to write."""
         last = jnp.where(block.slots < self.size, block.slots, -1).max(1)
         nodes = block.slots.shape[1]
-        # A level of a tree is written behind levels that have their pages already.
+        # A level of a tree is written behind levels whose pages are allocated.
         count = min(self.table.shape[1], -(-nodes // self.page) + 1)
         first = jnp.where(block.slots < self.size, block.slots, self.size).min(1)
         column = first[:, None] // self.page + jnp.arange(count, dtype=jnp.int32)
@@ -137,7 +137,7 @@ class PagedCache(kv_cache.KVCache):
         return cache._take(column, column * self.page <= last[:, None])
 
     def free(self, rows: Array) -> "PagedCache":
-        """Give back the pages of the rows where `rows` bool[B], which become empty."""
+        """Free the pages of the rows where `rows` bool[B] holds; they become empty."""
         pages = jnp.where(rows[:, None], self.table, self.users.shape[0])
         users = self.users.at[pages].add(-1, mode="drop")
         none = jnp.where(rows[:, None], self.users.shape[0], self.table)
@@ -149,16 +149,13 @@ class PagedCache(kv_cache.KVCache):
         )
 
     def admit(self, row: Array, other: Any, source: Array) -> "PagedCache":
-        """Row `row` becomes row `source` of `other`, whose pages are copied.
-
-        The row's own pages are given back first.
-        """
+        """Free row `row`, then copy into it the pages of row `source` of `other`."""
         length = other.length[source]
         column = jnp.arange(self.table.shape[1], dtype=jnp.int32)
         used = column * self.page < length
-        mine = jnp.arange(self.length.shape[0]) == row
-        wanted = mine[:, None] & used
-        cache = self.free(mine)._take(jnp.broadcast_to(column, wanted.shape), wanted)
+        is_row = jnp.arange(self.length.shape[0]) == row
+        needed = is_row[:, None] & used
+        cache = self.free(is_row)._take(jnp.broadcast_to(column, needed.shape), needed)
         target = jnp.where(used, cache.table[row], self.users.shape[0])
         pairs = zip(cache.layers, other.layers)
         return replace(
@@ -170,50 +167,52 @@ class PagedCache(kv_cache.KVCache):
         )
 
     def axes(self) -> Any:
-        """Pages belong to no row: the pool is cut by KV heads alone."""
+        """Return the axes of the arrays; the pool is sharded by KV heads alone."""
         return replace(super().axes(), users="", exhausted="")
 
     def gather(self, rows: Array) -> "PagedCache":
-        """Row `i` of the result is row `rows[i]`: full pages are shared, and of each
-        row but the first of its name the page in which it goes on is copied.
+        """Reorder rows: row `i` of the result is row `rows[i]`.
 
-        Pages past a row's length are given back.
+        Full pages are shared. The first copy of a row keeps the partial page, the
+        others copy it. Pages past a row's length are freed.
         """
         size, page = self.users.shape[0], self.page
         index = jnp.arange(rows.shape[0], dtype=jnp.int32)
         columns = jnp.arange(self.table.shape[1], dtype=jnp.int32)
         length = self.length[rows]
-        named = self.table[rows]
-        # The first row of a name keeps the page itself.
+        table_of_rows = self.table[rows]
+        # The first copy of a row keeps the partial page.
         heir = jnp.where(rows[:, None] == rows, index, rows.shape[0]).min(1) == index
         partial = length % page != 0
-        mine = columns < (length // page + (partial & heir))[:, None]
-        table = jnp.where(mine, named, size)
+        keeps = columns < (length // page + (partial & heir))[:, None]
+        table = jnp.where(keeps, table_of_rows, size)
         users = jnp.zeros_like(self.users).at[table].add(1, mode="drop")
         cache = replace(self._with(table, users), length=length, pos=self.pos[rows])
         at = (length // page)[:, None]
         copied = partial & ~heir
         cache = cache._take(at, copied[:, None])
-        source = jnp.take_along_axis(named, at, 1, mode="clip")[:, 0]
+        source = jnp.take_along_axis(table_of_rows, at, 1, mode="clip")[:, 0]
         target = jnp.take_along_axis(cache.table, at, 1, mode="clip")[:, 0]
         target = jnp.where(copied, target, size)
         layers = tuple(x.copy_pages(x, source, target) for x in cache.layers)
         return replace(cache, layers=layers)
 
-    def _take(self, column: Array, wanted: Array) -> "PagedCache":
-        """Pages for `column[B, m]` of the table where `wanted` and not yet there."""
+    def _take(self, column: Array, needed: Array) -> "PagedCache":
+        """Allocate pages for `column[B, m]` of the table where `needed` and absent."""
         size = self.users.shape[0]
         held = self.table.at[jnp.arange(column.shape[0])[:, None], column]
-        wanted = wanted & (held.get(mode="fill", fill_value=0) >= size)
-        flat = wanted.reshape(-1)
+        needed = needed & (held.get(mode="fill", fill_value=0) >= size)
+        flat = needed.reshape(-1)
         (free,) = jnp.nonzero(self.users == 0, size=flat.size, fill_value=size)
         order = jnp.cumsum(flat) - 1
-        given = jnp.where(flat, free[jnp.maximum(order, 0)], size).astype(jnp.int32)
-        users = self.users.at[given].add(1, mode="drop")
-        to = jnp.where(wanted, column, self.table.shape[1])
+        allocated = jnp.where(flat, free[jnp.maximum(order, 0)], size).astype(jnp.int32)
+        users = self.users.at[allocated].add(1, mode="drop")
+        to = jnp.where(needed, column, self.table.shape[1])
         rows = jnp.arange(column.shape[0])[:, None]
-        table = self.table.at[rows, to].set(given.reshape(column.shape), mode="drop")
-        short = (flat & (given >= size)).any()
+        table = self.table.at[rows, to].set(
+            allocated.reshape(column.shape), mode="drop"
+        )
+        short = (flat & (allocated >= size)).any()
         cache = self._with(table, users)
         return replace(cache, exhausted=self.exhausted | short)
 
@@ -223,14 +222,19 @@ class PagedCache(kv_cache.KVCache):
 
 
 def pages(page: int = PAGE, pool: int = 0) -> Callable[..., PagedCache]:
-    """A maker of caches of `pool` pages (0: as many as the rows could fill)."""
+    """Return a maker of paged caches.
+
+    Args:
+        page: slots per page.
+        pool: the number of pages; 0: as many as the rows could fill.
+    """
     if page < 1 or pool < 0:
-        raise ConfigError(f"page={page}, pool={pool}: use positive numbers")
+        raise ConfigError(f"page={page}, pool={pool}: use page >= 1 and pool >= 0")
 
     def make(
         n_layers: int, batch: int, size: int, groups: int, head_dim: int, dtype: Any
     ) -> PagedCache:
-        """An empty cache; `size` is rounded up to whole pages."""
+        """Make an empty cache; `size` is rounded up to whole pages."""
         columns = -(-size // page)
         count = pool or batch * columns
         shape = (count, groups, page, head_dim)

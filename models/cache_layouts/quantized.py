@@ -1,8 +1,8 @@
-"""The quantised cache layouts: codes of old tokens, the last ones as they are.
+"""The quantised cache layouts: codes of old tokens, recent ones in full precision.
 
-`transformer(config, cache=quantized.int8())`, or `quantized.int4(...)`. Memory a token
-and KV head: d bytes for keys and values of 4 bits, 2 d of 8, and 8 bytes of scales,
-against 4 d in bfloat16; the recent window is of fixed size.
+`transformer(config, cache=quantized.int8())`, or `quantized.int4(...)`. Memory per
+token and KV head: d bytes for keys and values of 4 bits, 2 d of 8, and 8 bytes of
+scales, against 4 d in bfloat16; the recent window has a fixed size.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,18 @@ GROUP = quantized_kv.GROUP
 
 @struct.dataclass
 class QuantizedLayer:
-    """One layer. Slot `s` of row `b` is in row `s - base[b]` of the recent arrays; in
-    the codes, once its group of tokens is complete and committed."""
+    """One layer: codes of complete groups, and the recent arrays.
+
+    Slot `s` of row `b` is in row `s - base[b]` of the recent arrays. Its codes exist
+    once its group of tokens is complete and committed.
+    """
 
     old: quantized_kv.Old
     recent: quantized_kv.Recent
     size: int = struct.field(pytree_node=False)
     window: int = struct.field(pytree_node=False)
 
-    streamed = True  # what a node sees of a slot depends on its position
+    streamed = True  # a slot's precision for a node depends on the node's position
     shares = False
 
     def append(self, slots: Array, k: Array, v: Array) -> "QuantizedLayer":
@@ -48,7 +51,7 @@ class QuantizedLayer:
         return replace(self, recent=recent)
 
     def read(self) -> tuple[Array, Array]:
-        """Keys and values float32[B, G, S, d], exact from the boundary on."""
+        """Return keys and values float32[B, G, S, d], exact from the boundary on."""
         old, recent = self.old, self.recent
         k = quantized_kv.widen(old.k, old.k_scale) * old.channel[:, :, None]
         v = quantized_kv.widen(old.v, old.v_scale)
@@ -67,11 +70,11 @@ class QuantizedLayer:
         key_positions: Array,
         **settings: Any,
     ) -> tuple[Array, Array]:
-        """`(out, lse)` of q `[B, N, H, d]`; `settings` as in `tree_attention`."""
+        """Attend with q `[B, N, H, d]`; see `kv_cache.DenseLayer.attend`."""
         nodes = 32 * seen.ancestors.shape[2]
         if nodes > self.window:
             raise ConfigError(
-                f"a tree or a chunk of more than {nodes - 32} nodes, and the cache's "
+                f"a tree or a chunk has more than {nodes - 32} nodes, and the cache's "
                 f"window is {self.window}: use a window of {nodes} at least"
             )
         return quantized_kv.attention(
@@ -94,8 +97,11 @@ class QuantizedLayer:
         return self.append(target, k.swapaxes(1, 2), v.swapaxes(1, 2))
 
     def settle(self, before: Array, length: Array) -> "QuantizedLayer":
-        """Quantise the groups that `length` completes, and let go of what no node of
-        the next round sees exactly; rows of which nothing was committed stay."""
+        """Quantise the groups that `length` completes; evict their exact copies.
+
+        Exact keys stay while a node of the next round may read them. Rows without a
+        commit stay as they are.
+        """
         layer = self
         for i in range(-(-self.window // GROUP)):
             group = before // GROUP + i
@@ -122,21 +128,21 @@ class QuantizedLayer:
         old = quantized_kv.Old(heads, heads, heads, heads, heads)
         return replace(self, old=old, recent=quantized_kv.Recent(heads, heads, rows))
 
-    def _quantise(self, group: Array, wanted: Array) -> "QuantizedLayer":
-        """Codes of group `group[b]` in the rows where it is `wanted`."""
+    def _quantise(self, group: Array, complete: Array) -> "QuantizedLayer":
+        """Write the codes of group `group[b]` in the rows where it is `complete`."""
         old, recent = self.old, self.recent
         index = jnp.arange(GROUP, dtype=jnp.int32)
         slots = group[:, None] * GROUP + index
         at = self._at(recent.k, slots - recent.base[:, None])
         k, v = (x.at[at].get(mode="clip") for x in (recent.k, recent.v))
-        first = (wanted & (group == 0))[:, None, None]
+        first = (complete & (group == 0))[:, None, None]
         channel = jnp.where(first, quantized_kv.channels(k), old.channel)
         k_codes, k_scale = quantized_kv.keys(k, channel, old.k.dtype)
         v_codes, v_scale = quantized_kv.values(v, old.v.dtype)
-        slots = jnp.where(wanted[:, None], slots, self.size + index)
+        slots = jnp.where(complete[:, None], slots, self.size + index)
         per = int4_packing.slots(old.k.dtype)
         rows = group[:, None] * (GROUP // per) + index[: GROUP // per]
-        rows = jnp.where(wanted[:, None], rows, self.size + index[: GROUP // per])
+        rows = jnp.where(complete[:, None], rows, self.size + index[: GROUP // per])
         put: dict[str, Any] = {"mode": "drop", "unique_indices": True}
         to, scale_at = self._at(old.k, rows), self._at(old.k_scale, slots)
         old = quantized_kv.Old(
@@ -149,7 +155,7 @@ class QuantizedLayer:
         return replace(self, old=old)
 
     def _row(self, slots: Array) -> Array:
-        """The rows of the recent arrays; past their end for slots >= S."""
+        """Return the rows of slots in the recent arrays; past their end for >= S."""
         far = self.recent.k.shape[2] + slots - self.size
         return jnp.where(slots < self.size, slots - self.recent.base[:, None], far)
 
@@ -160,14 +166,14 @@ class QuantizedLayer:
 
 
 def int8(window: int = 128) -> Callable[..., KVCache]:
-    """A maker of caches of 8-bit codes; see `int4`."""
+    """Return a maker of caches of 8-bit codes; see `int4`."""
     return _maker(jnp.dtype(jnp.int8), window)
 
 
 def int4(window: int = 128) -> Callable[..., KVCache]:
-    """A maker of caches of 4-bit codes.
+    """Return a maker of caches of 4-bit codes.
 
-    `window` tokens at least are as they were (KIVI's residual length: 128), and a
+    At least `window` tokens keep full precision (KIVI's residual length: 128). A
     block's tree, or chunk of the prompt, has at most `window` nodes.
     """
     return _maker(jnp.dtype(int4_packing.DTYPE), window)
@@ -180,17 +186,17 @@ def _maker(codes: Any, window: int) -> Callable[..., KVCache]:
     def make(
         n_layers: int, batch: int, size: int, groups: int, head_dim: int, dtype: Any
     ) -> KVCache:
-        """An empty cache; `size` is rounded up to whole groups."""
+        """Make an empty cache; `size` is rounded up to whole groups."""
         size = -(-size // GROUP) * GROUP
         rows = 2 * window + GROUP
 
         def layer() -> QuantizedLayer:
-            held = (batch, groups, size // int4_packing.slots(codes), head_dim)
+            shape = (batch, groups, size // int4_packing.slots(codes), head_dim)
             new = jnp.zeros
             return QuantizedLayer(
                 quantized_kv.Old(
-                    new(held, codes),
-                    new(held, codes),
+                    new(shape, codes),
+                    new(shape, codes),
                     new((batch, groups, size), jnp.float32),
                     new((batch, groups, size), jnp.float32),
                     jnp.ones((batch, groups, head_dim), jnp.float32),

@@ -1,9 +1,9 @@
-"""The layout of rows that begin alike: their common prefix once, their rests apart.
+"""The shared-prefix layout: one copy of the common prefix, separate rests of the rows.
 
 The first slots of a cache, a whole number of the prompt's chunks, hold the same tokens
-in every row: they are one array, which attention reads once for the batch (Hydragen,
+in every row. They are one array, which attention reads once for the batch (Hydragen,
 `kernels/shared_prefix_attention`). A block lies wholly in the prefix, where rows are
-prefilled side by side, or wholly behind it.
+prefilled together, or wholly behind it.
 """
 
 from dataclasses import replace
@@ -31,13 +31,13 @@ class SharedLayer:
 
     @property
     def start(self) -> int:
-        """P"""
+        """The number of slots P in the prefix."""
         return self.prefix.k.shape[2]
 
     def append(self, slots: Array, k: Array, v: Array) -> "SharedLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped.
 
-        In the prefix rows agree, and the first one writes.
+        In the prefix all rows are equal, and the first one is written.
         """
         size = self.rest.k.shape[2]
         past = size + jnp.arange(slots.shape[1])
@@ -48,7 +48,7 @@ class SharedLayer:
         )
 
     def read(self) -> tuple[Array, Array]:
-        """Keys and values `[B, G, S, d]`, written out."""
+        """Copy keys and values into dense arrays `[B, G, S, d]`."""
         batch = self.rest.k.shape[0]
         pairs = zip(self.prefix.read(), self.rest.read())
         k, v = (jnp.concatenate([jnp.repeat(a, batch, 0), b], 2) for a, b in pairs)
@@ -64,11 +64,11 @@ class SharedLayer:
         window: int = 0,
         **settings: Any,
     ) -> tuple[Array, Array]:
-        """`(out, lse)` of q `[B, N, H, d]`; `settings` as in `tree_attention`."""
+        """Attend with q `[B, N, H, d]`; see `kv_cache.DenseLayer.attend`."""
         if window:
             raise ConfigError(
-                f"a layer with a window of {window} tokens and a shared prefix: use "
-                "the dense cache"
+                f"a layer has a window of {window} tokens, which a shared prefix does "
+                "not support: use the dense cache"
             )
         inside = seen.prefix[:1] < self.start
         none = jnp.zeros_like(seen.ancestors)
@@ -91,7 +91,7 @@ class SharedLayer:
     def move(self, source: Array, target: Array) -> "SharedLayer":
         """Copy slots `source[B, M]` to `target[B, M]`; targets >= S are dropped.
 
-        What moves lies behind the prefix: prompts are chains.
+        All slots that move lie behind the prefix: prompts are chains.
         """
         start = self.start
         return replace(self, rest=self.rest.move(source - start, target - start))
@@ -109,16 +109,16 @@ class SharedLayer:
 
 
 def shared(dense: kv_cache.KVCache, prefix: int) -> kv_cache.KVCache:
-    """An empty cache of the shapes of `dense` whose rows share `prefix` slots."""
+    """Make an empty cache of the shapes of `dense` whose rows share `prefix` slots."""
 
     def layer(like: kv_cache.DenseLayer) -> SharedLayer:
         def part(x: Array, batch: int, size: int) -> Array:
             return jnp.zeros((batch, x.shape[1], size, x.shape[3]), x.dtype)
 
         batch, size = like.k.shape[0], like.k.shape[2]
-        one = [part(x, 1, prefix) for x in (like.k, like.v)]
-        own = [part(x, batch, size - prefix) for x in (like.k, like.v)]
-        return SharedLayer(kv_cache.DenseLayer(*one), kv_cache.DenseLayer(*own))
+        common = [part(x, 1, prefix) for x in (like.k, like.v)]
+        rest = [part(x, batch, size - prefix) for x in (like.k, like.v)]
+        return SharedLayer(kv_cache.DenseLayer(*common), kv_cache.DenseLayer(*rest))
 
     return kv_cache.KVCache(
         tuple(map(layer, dense.layers)),
@@ -128,5 +128,5 @@ def shared(dense: kv_cache.KVCache, prefix: int) -> kv_cache.KVCache:
 
 
 def must_be_dense(config: Any) -> bool:
-    """Whether a transformer's layers read their cache in ways this layout has not."""
+    """Return whether a transformer's layers need ALiBi or windows, so a dense cache."""
     return config.position == "alibi" or any(config.windows)

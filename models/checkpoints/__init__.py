@@ -1,4 +1,4 @@
-"""Checkpoints in HF layout: a table per family, and how config.json finds its own."""
+"""Checkpoints in HF layout: the families, and the family of a config.json."""
 
 from models.checkpoints import fields, hf
 from models.checkpoints.families import (
@@ -22,25 +22,25 @@ ALIASES = {"gemma3": "gemma3_text"}
 
 
 def family(data: dict, where: str) -> hf.Family:
-    """The family of a config.json, by `model_type` and then by `architectures`."""
+    """Return the family of a config.json, by `model_type`, then by `architectures`."""
     kind = str(data.get("model_type", ""))
     names = data.get("architectures") or []
-    found = FAMILIES.get(ALIASES.get(kind, kind))
+    match = FAMILIES.get(ALIASES.get(kind, kind))
     if not kind:
-        found = next(
+        match = next(
             (f for f in FAMILIES.values() if set(f.architectures) & set(names)), None
         )
-    if found is None or (names and not set(found.architectures) & set(names)):
+    if match is None or (names and not set(match.architectures) & set(names)):
         known = {kind: f.architectures[0] for kind, f in FAMILIES.items()}
         raise ConfigError(
             f"{where}: model_type={kind!r} with architectures={names} is not "
-            f"supported: decodax reads {known}"
+            f"supported: use a model of one of {known}"
         )
-    return found
+    return match
 
 
 def read_config(data: dict, where: str) -> tuple[hf.Family, hf.Config]:
-    """The family and the Config of a config.json; `where` names it in errors."""
+    """Return the family and the Config of a config.json; errors name it by `where`."""
     chosen = family(data, where)
     reader = fields.Fields(data, where)
     config = chosen.read(reader)

@@ -1,4 +1,4 @@
-"""Reading config.json: typed fields, and an error for every field nobody read."""
+"""Reading config.json: typed fields, and an error for every unread field."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -44,7 +44,8 @@ ACTIVATIONS = {
 class Fields:
     """The fields of one config.json; reading marks them, `finish` refuses the rest.
 
-    A field that is null counts as absent, as in HF's own config classes.
+    A field that is null counts as absent, as in HF's own config classes. Reading
+    returns the value or `default`; ConfigError for a value of the wrong type.
     """
 
     def __init__(self, data: dict[str, Any], where: str) -> None:
@@ -54,12 +55,13 @@ class Fields:
         self.lacking: list[str] = []
 
     def take(self, name: str, default: Any = MISSING) -> Any:
+        """Read a field of any type; `complete` reports missing ones without default."""
         self.read.add(name)
         value = self.data.get(name)
         if value is None:
             if default is MISSING:
                 self.lacking.append(name)
-                return 1  # keeps reading, so that all missing fields are named at once
+                return 1  # reading goes on, so that one error names all missing fields
             return default
         return value
 
@@ -80,7 +82,7 @@ class Fields:
         return value
 
     def nullable(self, name: str, default: int) -> int:
-        """An integer whose null means 0 (off) and whose absence means `default`."""
+        """Read an integer; null means 0 (off), absence means `default`."""
         return self.integer(name, 0) if name in self.data else default
 
     def flag(self, name: str, default: bool) -> bool:
@@ -102,29 +104,30 @@ class Fields:
         return choices[value]
 
     def fixed(self, name: str, only: Any) -> None:
-        """The one value of a field that is implemented (also its default)."""
+        """Refuse any value of a field but `only`, which is also its default."""
         if self.take(name, only) != only:
-            raise self.wrong(name, f"{only!r} (nothing else is implemented)")
+            raise self.wrong(name, f"{only!r} (no other value is implemented)")
 
     def wrong(self, name: str, want: str) -> ConfigError:
+        """Make the error for a field's value; `want` describes the allowed ones."""
         return ConfigError(f"{self.where}: {name}={self.data[name]!r}: use {want}")
 
     def ids(self, name: str) -> tuple[int, ...]:
-        """A field that holds one token id, a list of them, or nothing."""
+        """Return the ids of a field that holds one token id, a list, or nothing."""
         value = self.data.get(name)
         if value is None:
             return ()
         return tuple(value) if isinstance(value, list) else (value,)
 
     def complete(self) -> None:
-        """ConfigError that names every missing field read so far."""
+        """Raise ConfigError with every missing field read so far."""
         if self.lacking:
             raise ConfigError(
                 f"{self.where}: missing {self.lacking}: add them to config.json"
             )
 
     def finish(self) -> None:
-        """ConfigError when a field is missing, or when one that is set was not read."""
+        """Raise ConfigError if a field is missing, or one that is set was not read."""
         self.complete()
         unknown = sorted(
             name
@@ -134,8 +137,8 @@ class Fields:
         )
         if unknown:
             raise ConfigError(
-                f"{self.where}: unknown fields {unknown}: decodax cannot tell whether "
-                "they change the forward pass; remove them from config.json if not"
+                f"{self.where}: unknown fields {unknown}: they may change the forward "
+                "pass; if they do not, remove them from config.json"
             )
 
 
@@ -144,7 +147,7 @@ FULL = "full_attention"
 
 
 def layer_types(f: Fields, n_layers: int, default: Sequence[str]) -> tuple[str, ...]:
-    """One of "full_attention" and "sliding_attention" per layer."""
+    """Read `layer_types`: "full_attention" or "sliding_attention" per layer."""
     value = f.take("layer_types", list(default))
     good = isinstance(value, list) and all(kind in (SLIDING, FULL) for kind in value)
     if not good or len(value) != n_layers:
@@ -153,11 +156,11 @@ def layer_types(f: Fields, n_layers: int, default: Sequence[str]) -> tuple[str, 
 
 
 def windows(kinds: Sequence[str], window: int | None) -> tuple[int, ...]:
-    """Window sizes per layer; () when no layer has one."""
+    """Convert layer types to window sizes per layer; () when no layer has one."""
     sizes = tuple((window or 0) if kind == SLIDING else 0 for kind in kinds)
     return sizes if any(sizes) else ()
 
 
 def kinds(sizes: Sequence[int], n_layers: int) -> list[str]:
-    """The inverse of `windows`: `layer_types` for config.json."""
+    """Convert window sizes to `layer_types` of config.json, inverting `windows`."""
     return [SLIDING if size else FULL for size in sizes or (0,) * n_layers]

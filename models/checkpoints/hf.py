@@ -1,8 +1,8 @@
-"""What the family tables share: layouts, and params <-> tensors from one table.
+"""Tables of checkpoint families: layouts of tensors, loading and saving by a table.
 
-A family is a table of tensor names and layouts plus a reader and a writer of
-config.json. Each layout is a pair of inverse functions, so that saving is the inverse
-of loading by construction; the shapes of the files' tensors follow from `split` too.
+A family is a table of tensor names and layouts, with a reader and a writer of
+config.json. A layout is a pair of inverse functions, so that saving is the inverse of
+loading by construction; `split` also gives the shapes of the files' tensors.
 """
 
 import fnmatch
@@ -30,7 +30,7 @@ class Layout(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One of our params and the tensors it is stored in; `{i}` is the layer."""
+    """One of our params and the names of its tensors; `{i}` is the layer."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -67,7 +67,7 @@ def _flip(layout: Layout) -> Layout:
 
 
 def _kernel(layout: Layout) -> Layout:
-    """Weights are `[out, in]` in the files; ours have the input axis first."""
+    """Move the input axis first: weights are `[out, in]` in the files."""
 
     def join(c: Config, theirs: Any) -> Any:
         x = layout.join(c, theirs)
@@ -99,19 +99,19 @@ TRANSPOSED_HEADS = _kernel(_flip(FUSED_HEADS))  # `[in, out]` in the files (GPT-
 
 
 def norm(ours: str, theirs: str, bias: bool = False) -> tuple[Entry, ...]:
-    """The entries of one norm."""
+    """Make the entries of one norm: the scale, and with `bias` the bias."""
     scale = Entry(f"{ours}/scale", (f"{theirs}.weight",), SAME)
     return (scale, Entry(f"{ours}/bias", (f"{theirs}.bias",), SAME))[: 1 + bias]
 
 
 @dataclass(frozen=True)
 class Family:
-    """How one HF `model_type` is read and written.
+    """The table of one HF `model_type`: its tensors, and its config.json.
 
-    Names in `entries` follow the first of `prefixes` that a checkpoint uses; a leading
-    "/" marks names without one. Entries whose param a config does not have (biases, the
-    head of a tied model) are skipped, so one table serves every config. Tensors that
-    match `ignored` carry no weights of the language model.
+    Tensor names begin with the first of `prefixes` that a checkpoint uses; a leading
+    "/" in `entries` marks names without a prefix. Entries whose param a config lacks
+    (biases, the head of a tied model) are skipped, so one table serves every config.
+    Tensors that match `ignored` hold no weights of the language model.
     """
 
     model_type: str
@@ -124,7 +124,7 @@ class Family:
 
 
 class Slot(NamedTuple):
-    """One param of a config, with the names and shapes it has in the files."""
+    """One param of a config, and the names and shapes of its tensors in the files."""
 
     path: str
     shape: tuple[int, ...]
@@ -134,7 +134,7 @@ class Slot(NamedTuple):
 
 
 def slots(family: Family, config: Config, prefix: str) -> list[Slot]:
-    """Every param of `config`, in the order of the table and of the layers."""
+    """List every param of `config`, in the order of the table and of the layers."""
     model = transformer.transformer(config)
     tree = jax.eval_shape(lambda: model.init(jax.random.key(0)))
     shapes = {path: x.shape for path, x in flatten(tree).items()}
@@ -170,7 +170,7 @@ def _name(name: str, prefix: str) -> str:
 
 
 def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
-    """Nested dicts -> {"a/b": leaf}."""
+    """Flatten nested dicts to {"a/b": leaf}."""
     out = {}
     for key, value in tree.items():
         if isinstance(value, dict):
@@ -181,7 +181,7 @@ def flatten(tree: dict, prefix: str = "") -> dict[str, Any]:
 
 
 def unflatten(flat: dict[str, Any]) -> dict:
-    """The inverse of `flatten`."""
+    """Nest {"a/b": leaf} again: the inverse of `flatten`."""
     tree: dict = {}
     for path, value in flat.items():
         *parents, leaf = path.split("/")
@@ -199,23 +199,31 @@ def load_params(
     dtype: Any,
     place: Callable[[str, np.ndarray], jax.Array],
 ) -> dict:
-    """The params in a directory, cast to `dtype` and handed to `place` with their path.
+    """Load the params of a directory, at most one at a time on the host.
 
-    At most one param is on the host at a time. CheckpointError lists *all* missing,
-    extra and mis-shaped tensors, before any is read.
+    Args:
+        family: the table of tensors.
+        config: the model's config.
+        directory: the folder of the safetensors files.
+        dtype: the dtype of the params.
+        place: called with a param's path and array; puts it on the devices.
+
+    Raises:
+        CheckpointError: tensors are missing, extra or mis-shaped. The message lists
+            *all* of them; none has been read.
     """
-    found = tensors.scan(directory)
-    prefix = _prefix(family, found)
-    wanted = slots(family, config, prefix)
-    shapes = {n: s for slot in wanted for n, s in zip(slot.names, slot.shapes)}
-    missing = sorted(set(shapes) - set(found))
-    extra = sorted(set(found) - set(shapes))
+    stored = tensors.scan(directory)
+    prefix = _prefix(family, stored)
+    specs = slots(family, config, prefix)
+    shapes = {n: s for slot in specs for n, s in zip(slot.names, slot.shapes)}
+    missing = sorted(set(shapes) - set(stored))
+    extra = sorted(set(stored) - set(shapes))
     skip = [*family.ignored, *(["*lm_head.weight"] if config.tied else [])]
     extra = [n for n in extra if not any(fnmatch.fnmatch(n, p) for p in skip)]
     wrong = [
-        f"{n}: {found[n].shape} in the file, {shape} by config.json"
+        f"{n}: {stored[n].shape} in the file, {shape} by config.json"
         for n, shape in shapes.items()
-        if n in found and found[n].shape != shape
+        if n in stored and stored[n].shape != shape
     ]
     faults = {"missing": missing, "extra": extra, "mis-shaped": wrong}
     if any(faults.values()):
@@ -225,20 +233,20 @@ def load_params(
             f"({family.model_type}): correct it, or copy the weights again"
         )
     flat = {}
-    for slot in wanted:
-        parts = [found[name].read() for name in slot.names]
+    for slot in specs:
+        parts = [stored[name].read() for name in slot.names]
         ours = slot.layout.join(config, parts)
         # Always a copy in memory: never an alias of the file, which may change.
         flat[slot.path] = place(slot.path, np.array(ours, dtype=dtype, order="C"))
     return unflatten(flat)
 
 
-def _prefix(family: Family, found: dict[str, tensors.Stored]) -> str:
+def _prefix(family: Family, stored: dict[str, tensors.Stored]) -> str:
     first = next(
         entry.theirs[0] for entry in family.entries if entry.ours == "embedding/tokens"
     )
     for prefix in family.prefixes:
-        if prefix + first in found:
+        if prefix + first in stored:
             return prefix
     return family.prefixes[0]
 
@@ -250,17 +258,18 @@ def save_params(
     directory: pathlib.Path,
     shard_bytes: int = tensors.SHARD_BYTES,
 ) -> None:
-    """Write `params` under the family's names, param by param."""
+    """Write `params` under the family's names, param by param.
+
+    Files hold about `shard_bytes` bytes each.
+    """
     flat = flatten(params)
-    wanted = slots(family, config, family.prefixes[0])
-    wrong = {s.path for s in wanted} ^ set(flat)
-    wrong |= {
-        s.path for s in wanted if s.path in flat and flat[s.path].shape != s.shape
-    }
+    specs = slots(family, config, family.prefixes[0])
+    wrong = {s.path for s in specs} ^ set(flat)
+    wrong |= {s.path for s in specs if s.path in flat and flat[s.path].shape != s.shape}
     if wrong:
         raise CheckpointError(
             f"params do not belong to this config: {sorted(wrong)} are missing, extra "
-            "or mis-shaped; unstack_layers gives the form that is saved"
+            "or mis-shaped; apply unstack_layers to stacked params first"
         )
 
     def group(slot: Slot) -> tensors.Group:
@@ -269,4 +278,4 @@ def save_params(
 
         return tensors.Group(slot.names, slot.shapes, flat[slot.path].dtype, make)
 
-    tensors.write(directory, [group(slot) for slot in wanted], shard_bytes)
+    tensors.write(directory, [group(slot) for slot in specs], shard_bytes)

@@ -1,8 +1,8 @@
 """Rotary parameters of config.json, in the spellings of transformers 4 and 5.
 
 Version 4 writes `rope_theta` and `rope_scaling` (with `type` or `rope_type`), version 5
-one dict `rope_parameters`, which some families nest by layer type. A `model.Rope`
-keeps the dict it came from in `parameters`, so that it can be written back.
+one dict `rope_parameters`, which some families nest by layer type. A `transformer.Rope`
+keeps its dict in `parameters`, so that it can be written back.
 """
 
 import math
@@ -27,7 +27,7 @@ OPTIONAL = {"longrope": ("factor", "attention_factor")}
 
 
 def parameters(f: fields.Fields, theta: float) -> dict[str, Any]:
-    """The rope dict of version 5, from either spelling; `theta` is the default."""
+    """Read the rope dict of version 5 from either spelling; `theta` is the default."""
     scaling = f.mapping("rope_scaling")
     flat = f.mapping("rope_parameters")
     merged: dict[str, Any] = {"rope_theta": f.number("rope_theta", theta)}
@@ -36,7 +36,7 @@ def parameters(f: fields.Fields, theta: float) -> dict[str, Any]:
 
 
 def normal(raw: dict[str, Any]) -> dict[str, Any]:
-    """`raw` with `type` renamed, and without what says nothing."""
+    """Rename `type` to `rope_type`; drop nulls and a rotary factor of 1."""
     out = {key: value for key, value in raw.items() if value is not None}
     old = out.pop("type", "default")
     out.setdefault("rope_type", old)
@@ -48,11 +48,17 @@ def normal(raw: dict[str, Any]) -> dict[str, Any]:
 def build(
     raw: dict[str, Any], head_dim: int, max_positions: int, where: str
 ) -> transformer.Rope:
-    """The frequencies that a rope dict stands for.
+    """Compute the frequencies of a rope dict.
 
     Linear: position interpolation (arXiv 2306.15595). llama3: the Llama 3.1 smoothing
     by wavelength. longrope: LongRoPE (arXiv 2402.13753), two factor lists of which the
     long one serves caches of more than the original context.
+
+    Args:
+        raw: a dict from `normal`.
+        head_dim: the dimensions of a head.
+        max_positions: the longest context of the model.
+        where: the file, for errors.
     """
     kind = raw["rope_type"]
     if kind not in KEYS:
@@ -62,7 +68,7 @@ def build(
     missing = [key for key in KEYS[kind] if key not in raw]
     known = {"rope_type", "rope_theta", "partial_rotary_factor", *KEYS[kind]}
     unknown = sorted(set(raw) - known - set(OPTIONAL.get(kind, ())))
-    # A file may carry the original context for any type; only two read it.
+    # A file may have the original context with any type; only two types use it.
     unknown = [key for key in unknown if key != "original_max_position_embeddings"]
     if missing or unknown:
         raise ConfigError(
@@ -86,8 +92,8 @@ def build(
     for key in ("short_factor", "long_factor"):
         if len(raw[key]) != len(plain):
             raise ConfigError(
-                f"{where}: {key} has {len(raw[key])} entries and {len(plain)} pairs "
-                "of dimensions rotate: give one factor per pair"
+                f"{where}: {key} has {len(raw[key])} entries for {len(plain)} pairs of "
+                "rotated dimensions: give one factor per pair"
             )
     factor = raw.get("factor", max_positions / original)
     scale = raw.get("attention_factor")
@@ -126,17 +132,17 @@ def _frozen(value: Any) -> Any:
 
 
 def written(rope: transformer.Rope) -> dict[str, Any]:
-    """The rope dict of version 5 for config.json."""
+    """Return the rope dict of version 5 for config.json."""
     if not rope.parameters:
         raise ConfigError(
-            "this Rope has no `parameters`, so config.json cannot describe it: build "
-            "it with transformer.rope(dim, theta)"
+            "this Rope has no `parameters` to write to config.json: build it with "
+            "transformer.rope(dim, theta)"
         )
     return {k: list(v) if isinstance(v, tuple) else v for k, v in rope.parameters}
 
 
 def spellings(rope: transformer.Rope) -> dict[str, Any]:
-    """The config.json fields of a model with one rope, for both versions."""
+    """Return the config.json fields of a model with one rope, for both versions."""
     new = written(rope)
     old = {k: v for k, v in new.items() if k not in ("rope_theta", "rope_type")}
     partial = old.pop("partial_rotary_factor", None)

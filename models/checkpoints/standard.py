@@ -51,7 +51,7 @@ BUFFERS = ("*rotary_emb.inv_freq",)
 
 
 def read(f: fields.Fields, theta: float = 10000.0, **changes: Any) -> hf.Config:
-    """A Config from the common fields; `changes` are the family's own."""
+    """Read a Config from the common fields; `changes` are the family's own."""
     out = {**shape(f), **changes}
     raw = rope.parameters(f, theta)
     spun = rope.build(raw, out["head_dim"], out["max_positions"], f.where)
@@ -59,7 +59,7 @@ def read(f: fields.Fields, theta: float = 10000.0, **changes: Any) -> hf.Config:
 
 
 def shape(f: fields.Fields, **defaults: Any) -> dict[str, Any]:
-    """The fields of every family but GPT-2 and OPT; ConfigError when some lack."""
+    """Read the fields of every family but GPT-2 and OPT; ConfigError if some lack."""
 
     def integer(name: str, default: Any = fields.MISSING) -> int:
         return f.integer(name, defaults.get(name, default))
@@ -84,11 +84,12 @@ def shape(f: fields.Fields, **defaults: Any) -> dict[str, Any]:
 
 
 def write(c: hf.Config, **fields_of_family: Any) -> dict[str, Any]:
-    """The common fields of config.json, in the spellings of both versions."""
+    """Return the common fields of config.json, in the spellings of both versions."""
     return {**dims(c), **rope.spellings(c.ropes[0]), **fields_of_family}
 
 
 def dims(c: hf.Config) -> dict[str, Any]:
+    """Return the fields of config.json that `shape` reads."""
     activations = {"gelu_tanh": "gelu_pytorch_tanh"}
     return {
         "vocab_size": c.vocab_size,

@@ -1,9 +1,9 @@
 """Safetensors on disk: lazy reads tensor by tensor, and streamed writes.
 
 The format is 8 bytes of header length, a JSON header (`name -> dtype, shape,
-data_offsets`) and the raw data. It is read through a memory map here, and not with the
-`safetensors` package, so that every name, shape and offset is checked against the file
-before the first weight is touched, and so that saving never holds more than one tensor.
+data_offsets`) and the raw data. This module reads it through a memory map instead of
+the `safetensors` package: every name, shape and offset is checked against the file
+before a weight is read, and saving never holds more than one tensor.
 """
 
 import json
@@ -32,7 +32,7 @@ SHARD_BYTES = 4 << 30
 
 
 class Stored(NamedTuple):
-    """One tensor in a file; `read` copies it out."""
+    """One tensor in a file."""
 
     file: pathlib.Path
     dtype: str
@@ -40,7 +40,7 @@ class Stored(NamedTuple):
     start: int  # byte offset in the file
 
     def read(self) -> np.ndarray:
-        """The tensor in its stored dtype, mapped (not yet read) from the file."""
+        """Map the tensor from the file in its stored dtype; pages are read on use."""
         dtype = DTYPES[self.dtype]
         if 0 in self.shape:
             return np.zeros(self.shape, dtype)
@@ -48,7 +48,7 @@ class Stored(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Tensors that one of our params becomes, made when they are written."""
+    """The tensors of one param; `make` builds them when they are written."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -57,7 +57,7 @@ class Group(NamedTuple):
 
 
 def read_json(path: pathlib.Path) -> dict:
-    """The object in a JSON file; CheckpointError when it is missing or broken."""
+    """Read the object in a JSON file; CheckpointError if it is missing or broken."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def read_json(path: pathlib.Path) -> dict:
 
 
 def scan(directory: pathlib.Path) -> dict[str, Stored]:
-    """Every tensor of a model directory by name; only headers are read."""
+    """List every tensor of a model directory by name; only headers are read."""
     if (directory / INDEX).exists() and not (directory / SINGLE).exists():
         weights = read_json(directory / INDEX).get("weight_map")
         if not isinstance(weights, dict):
@@ -88,15 +88,16 @@ def scan(directory: pathlib.Path) -> dict[str, Stored]:
             raise CheckpointError(
                 f"{directory} lacks shards that its index names: {absent}; copy them"
             )
-        found = {}
+        stored = {}
         for name in shards:
-            found.update(_header(directory / name))
-        lost = sorted(set(weights) - set(found))
+            stored.update(_header(directory / name))
+        lost = sorted(set(weights) - set(stored))
         if lost:
             raise CheckpointError(
-                f"{directory / INDEX} names tensors that no shard holds: {lost}"
+                f"{directory / INDEX} names tensors that no shard holds: {lost}; copy "
+                "the index and the shards again"
             )
-        return found
+        return stored
     if (directory / SINGLE).is_file():
         return _header(directory / SINGLE)
     pickled = sorted(p.name for p in directory.glob("*.bin"))
@@ -150,7 +151,9 @@ def _header(path: pathlib.Path) -> dict[str, Stored]:
             f"{path} is truncated: {size} bytes end before {short}; copy it again"
         )
     if wrong:
-        raise CheckpointError(f"{path}: offsets disagree with shapes of {wrong}")
+        raise CheckpointError(
+            f"{path}: offsets disagree with the shapes of {wrong}; copy it again"
+        )
     if alien:
         raise CheckpointError(
             f"{path}: tensors of unsupported types {alien}: use weights in one of "
@@ -222,5 +225,6 @@ def _write_file(path: pathlib.Path, groups: Sequence[Group]) -> int:
 
 
 def write_json(path: pathlib.Path, data: dict) -> None:
+    """Write an object as indented UTF-8 JSON."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     path.write_text(text, encoding="utf-8")

@@ -1,10 +1,10 @@
-"""Tables of what lies where: a param's logical axes, and the mesh axes of each."""
+"""Sharding tables: the logical axes of params, and the mesh axes of each."""
 
 from models.distributed import device_mesh
 from models.errors import ConfigError
 
-# Logical axis -> mesh axes. In training the width of weights is cut as well; decoding
-# would fetch it again for every few tokens, and takes `fsdp` for rows alone.
+# Logical axis -> mesh axes. In training the width of weights is sharded as well;
+# decoding would fetch it again for every few tokens, and uses `fsdp` for rows alone.
 DECODE: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "sequence": (),
@@ -14,12 +14,12 @@ DECODE: dict[str, tuple[str, ...]] = {
     "vocab": ("tensor",),
     "embed": (),
     "layers": (),
-    "draft": ("tensor",),  # the inner width of draft heads; () keeps them whole
+    "draft": ("tensor",),  # the inner width of draft heads; (): replicated
 }
 RULES = {"decode": DECODE, "train": {**DECODE, "embed": ("fsdp",)}}
 
-# The axes of a param by the last name of its path, for every number of dimensions that
-# it comes in. One dimension more is a stack of layers or of heads.
+# The axes of a param by the last name of its path, one entry per number of dimensions.
+# A param with one dimension more is a stack of layers or of heads.
 PARAMS: dict[str, tuple[str, ...]] = {
     "tokens": ("vocab embed",),
     "head": ("vocab embed",),
@@ -36,8 +36,8 @@ PARAMS: dict[str, tuple[str, ...]] = {
     "res": ("embed draft",),
     "head_bias": ("vocab",),
 }
-# Params of draft heads that lie whole on every device: norms, biases, and matrices that
-# are small beside the rows of a vocabulary.
+# Params of draft heads that are replicated on every device: norms, biases, and matrices
+# that are small beside the rows of a vocabulary.
 WHOLE = frozenset(
     {
         *("norm", "input_norm", "final_norm", "head_norm"),
@@ -57,9 +57,9 @@ def param_name(path: tuple) -> str:
 
 
 def param_axes(name: str, dims: int) -> str:
-    """The axes of a param; "" where it lies whole on every device.
+    """Return the axes of a param; "" where it is replicated on every device.
 
-    A name that is neither in `PARAMS` nor in `WHOLE` lies whole as well; for draft
+    A name that is neither in `PARAMS` nor in `WHOLE` is replicated as well; for draft
     heads a test demands that every name is in one of them.
     """
     for axes in PARAMS.get(name, ()):
@@ -72,15 +72,15 @@ def param_axes(name: str, dims: int) -> str:
 
 
 def replaced(rules: str) -> dict[str, tuple[str, ...]]:
-    """Read the lines of the table that a text like "vocab=,batch=data+fsdp" names."""
-    found, known = {}, device_mesh.MESH_AXES
+    """Parse replacements of rules from a text like "vocab=,batch=data+fsdp"."""
+    table, known = {}, device_mesh.MESH_AXES
     for item in filter(None, rules.replace(" ", "").split(",")):
         name, sep, value = item.partition("=")
         axes = tuple(filter(None, value.split("+")))
         if not sep or name not in DECODE or not set(axes) <= set(known):
             raise ConfigError(
                 f"rules={rules!r}: write axis=mesh axes, as in 'vocab=,batch=data+fsdp'"
-                f"; the axes are {sorted(DECODE)}, those of a mesh {known}"
+                f"; axes are {sorted(DECODE)}, mesh axes {known}"
             )
-        found[name] = axes
-    return found
+        table[name] = axes
+    return table

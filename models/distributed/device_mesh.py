@@ -13,13 +13,19 @@ from models.errors import ConfigError
 MESH_AXES = ("data", "fsdp", "tensor")
 AUTO = "auto"
 
-# Chips that share one copy of the weights in decoding, by parameters: two bytes each
-# leave half of a 16 GiB chip to caches and activations.
+# (at most this many parameters, chips that share one copy of the weights in decoding).
+# At two bytes each, half of a 16 GiB chip remains for caches and activations.
 SIZES = ((3e9, 1), (6e9, 2), (12e9, 4), (24e9, 8), (math.inf, 16))
 
 
 def from_text(text: str, kind: str, config: Any) -> Mesh | None:
-    """Return the mesh of sizes as text, or of "auto"; None on a single device."""
+    """Make a mesh from sizes as text, or from "auto"; None for "" or a single device.
+
+    Args:
+        text: "data=2,tensor=8", "auto" or "".
+        kind: "decode" or "train".
+        config: the transformer's config, for "auto".
+    """
     if text and text != AUTO:
         return mesh_of(parse(text))
     if jax.device_count() == 1 or not text:
@@ -29,7 +35,7 @@ def from_text(text: str, kind: str, config: Any) -> Mesh | None:
 
 
 def weights(config: Any) -> int:
-    """About how many params a transformer of this config has."""
+    """Estimate the number of params of a transformer with this config."""
     c = config
     heads = (c.n_heads + 2 * c.n_kv_heads + c.n_heads) * c.head_dim
     layer = c.d_model * (heads + (3 if c.gated else 2) * c.d_ff)
@@ -37,7 +43,7 @@ def weights(config: Any) -> int:
 
 
 def mesh_of(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
-    """A mesh of these sizes (1 where absent); one size may be -1: what is left."""
+    """Make a mesh of these sizes (1 where absent); a size of -1 takes the rest."""
     devices = list(jax.devices() if devices is None else devices)
     unknown = set(sizes) - set(MESH_AXES)
     shape = [int(sizes.get(axis, 1)) for axis in MESH_AXES]
@@ -56,7 +62,7 @@ def mesh_of(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> M
 
 
 def parse(text: str) -> dict[str, int]:
-    """`"data=2,tensor=8"` as sizes."""
+    """Parse sizes of mesh axes from a text like "data=2,tensor=8"."""
     try:
         pairs = [item.split("=") for item in filter(None, text.split(","))]
         return {name.strip(): int(size) for name, size in pairs}
@@ -67,8 +73,15 @@ def parse(text: str) -> dict[str, int]:
 
 
 def preset(kind: str, parameters: float, groups: int, devices: int) -> dict[str, int]:
-    """The mesh for a model of this size: `tensor` by memory, at most its KV heads."""
-    wanted = next(ways for most, ways in SIZES if parameters <= most)
-    tensor = math.gcd(math.gcd(wanted, groups), devices)
-    rest = "fsdp" if kind == "train" else "data"
-    return {rest: devices // tensor, "tensor": tensor}
+    """Choose mesh sizes for a model: `tensor` by memory, at most its KV heads.
+
+    Args:
+        kind: "decode" or "train".
+        parameters: the number of params.
+        groups: the number of KV heads.
+        devices: the number of devices.
+    """
+    chips = next(ways for most, ways in SIZES if parameters <= most)
+    tensor = math.gcd(math.gcd(chips, groups), devices)
+    other_axis = "fsdp" if kind == "train" else "data"
+    return {other_axis: devices // tensor, "tensor": tensor}

@@ -1,4 +1,4 @@
-"""Several processes that compute the same: which of them writes, what all agree on."""
+"""Several processes of one run: the one that writes, agreement and barriers."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,15 @@ from jax.experimental import multihost_utils
 
 
 def leads() -> bool:
-    """Whether this process writes: logs, bars, reports and files are of process 0."""
+    """Return whether this is process 0, which alone writes logs, bars and files."""
     return jax.process_index() == 0
 
 
 def agreed(value: bool) -> bool:
-    """What process 0 thinks: a file may be there for one process and not for another.
+    """Return process 0's value on every process.
 
-    Whatever is computed together must be computed by all of them, or by none.
+    A file may exist for one process and not for another, but all processes or none
+    must take part in a joint computation.
     """
     if jax.process_count() == 1:
         return value
@@ -23,20 +24,20 @@ def agreed(value: bool) -> bool:
 
 
 def either(flags: np.ndarray) -> np.ndarray:
-    """bool[n]: where any of the processes says so."""
+    """Combine `flags` bool[n] of all processes by a logical or."""
     if jax.process_count() == 1:
         return flags
     return np.asarray(multihost_utils.process_allgather(flags).any(0))
 
 
 def meet(name: str) -> None:
-    """Nobody goes on before all have come here."""
+    """Wait until every process has reached the barrier `name`."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
 def written(write: Callable[[], object], name: str) -> None:
-    """Process 0 writes; nobody goes on before it has."""
+    """Call `write` on process 0; the other processes wait for it at barrier `name`."""
     if leads():
         write()
     meet(name)

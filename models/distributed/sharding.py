@@ -1,14 +1,13 @@
-"""Where arrays lie on a mesh of devices: logical axes, mesh axes, one table between.
+"""Sharding of arrays over a mesh of devices, by logical axes and one table of rules.
 
-A mesh has up to three axes: `data` (copies of the weights), `fsdp` (weights cut up and
-fetched layer by layer) and `tensor` (products cut up, two sums a layer). Every array
-names its own axes in a string, `"embed kv_heads - -"`: `-` is on no axis, `*` is left
-to the compiler. `axis_rules.RULES` says over which mesh axes a logical axis is spread;
-a dimension that they do not divide stays whole, so that every plan is legal for every
-shape.
+A mesh has up to three axes: `data` (copies of the weights), `fsdp` (weights sharded and
+fetched layer by layer) and `tensor` (products sharded, two sums a layer). An array's
+logical axes are a string, `"embed kv_heads - -"`: `-` is on no axis, `*` is left to
+the compiler. `axis_rules.RULES` maps a logical axis to mesh axes. A dimension that they
+do not divide is not sharded, so every plan is legal for every shape.
 
-While a plan is in `use`, `constrain` pins what is traced; without one it does nothing,
-and a program for one device is what it was.
+While a plan is in `use`, `constrain` fixes the sharding of traced arrays; without a
+plan it does nothing.
 """
 
 import contextlib
@@ -29,13 +28,13 @@ from models.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A mesh and the rules in force on it; hashable, as a part of a program's name."""
+    """A mesh and its rules; hashable, so that it can be part of a program's key."""
 
     mesh: Mesh
     rules: tuple[tuple[str, tuple[str, ...]], ...]
 
     def spec(self, shape: Sequence[int], axes: str) -> PartitionSpec:
-        """The cut of an array of `shape` whose dimensions are `axes`."""
+        """Return the partition of an array of `shape` whose dimensions are `axes`."""
         rules, taken = dict(self.rules), set()
         parts: list[Any] = []
         for size, name in zip(shape, axes.split()):
@@ -56,14 +55,15 @@ class Plan:
         return PartitionSpec(*parts)
 
     def of(self, shape: Sequence[int], axes: str) -> NamedSharding:
+        """Return the sharding of an array of `shape` whose dimensions are `axes`."""
         return NamedSharding(self.mesh, self.spec(shape, axes))
 
     def tree(self, arrays: Any, axes: Any) -> Any:
-        """Shardings of a tree, given a tree of the same structure that names axes."""
+        """Return the shardings of a tree, from a tree of axes of the same structure."""
         return jax.tree.map(lambda x, a: self.of(x.shape, a), arrays, axes)
 
     def params(self, tree: Any) -> Any:
-        """Shardings of params, of gradients, or of an optimiser's state of them."""
+        """Return the shardings of params, their gradients or an optimiser's state."""
 
         def one(path: tuple, x: Any) -> NamedSharding:
             axes = axis_rules.param_axes(axis_rules.param_name(path), len(x.shape))
@@ -72,31 +72,31 @@ class Plan:
         return jax.tree_util.tree_map_with_path(one, tree)
 
     def rows(self, tree: Any) -> Any:
-        """Shardings of arrays whose first dimension is the batch."""
+        """Return the shardings of arrays whose first dimension is the batch."""
         return jax.tree.map(lambda x: self.of(x.shape, "batch"), tree)
 
     def parts(self, size: int, axis: str) -> int:
-        """Into how many pieces a dimension of `size` is cut."""
-        found = next(iter(self.spec((size,), axis)), None)
-        names = (found,) if type(found) is str else found or ()
+        """Return the number of shards of a dimension of `size`."""
+        entry = next(iter(self.spec((size,), axis)), None)
+        names = (entry,) if type(entry) is str else entry or ()
         return math.prod(self.mesh.shape[name] for name in names)
 
     def share(self) -> tuple[int, int]:
-        """(i, n): this process holds the i-th of n equal shares of a batch's rows."""
+        """Return (i, n): this process holds the i-th of n shares of a batch's rows."""
         ways = math.prod(self.mesh.shape.get(a, 1) for a in dict(self.rules)["batch"])
         rows = self.of((ways,), "batch")
-        where: Any = rows.addressable_devices_indices_map((ways,))
-        held = [at[0].indices(ways)[:2] for at in where.values()]
-        first, last = min(x for x, _ in held), max(x for _, x in held)
-        if first % (last - first) or len(set(held)) != last - first:
+        indices: Any = rows.addressable_devices_indices_map((ways,))
+        spans = [at[0].indices(ways)[:2] for at in indices.values()]
+        first, last = min(x for x, _ in spans), max(x for _, x in spans)
+        if first % (last - first) or len(set(spans)) != last - first:
             raise ConfigError(
-                f"a process of the mesh {dict(self.mesh.shape)} holds the rows {held} "
+                f"a process of the mesh {dict(self.mesh.shape)} holds the rows {spans} "
                 f"of {ways}: let `tensor` divide the devices of one process"
             )
         return first // (last - first), ways // (last - first)
 
     def batch(self, batch: Any) -> Any:
-        """A global batch from the share of its rows that this process has read."""
+        """Make a global batch from the share of its rows that this process has read."""
         if jax.process_count() == 1:
             return jax.device_put(batch, self.rows(batch))
         count = self.share()[1]
@@ -105,24 +105,24 @@ class Plan:
             shape = (x.shape[0] * count, *x.shape[1:])
             if self.parts(shape[0], "batch") % count:
                 raise ConfigError(
-                    f"{count} processes hold shares of a batch, and {shape[0]} rows do "
-                    f"not divide over the mesh {dict(self.mesh.shape)}: choose more "
-                    "rows a batch, or a smaller `data` axis"
+                    f"{shape[0]} rows, read by {count} processes, do not divide over "
+                    f"the mesh {dict(self.mesh.shape)}: choose more rows a batch, or a "
+                    "smaller `data` axis"
                 )
-            own = np.asarray(x)
+            local = np.asarray(x)
             rows = self.of(shape, "batch")
-            return jax.make_array_from_process_local_data(rows, own, shape)
+            return jax.make_array_from_process_local_data(rows, local, shape)
 
         return jax.tree.map(whole, batch)
 
 
 def share(plan: Plan | None) -> tuple[int, int]:
-    """`Plan.share`; without a plan a process reads every row."""
+    """Return `Plan.share`; without a plan a process reads every row: (0, 1)."""
     return (0, 1) if plan is None else plan.share()
 
 
 def put(tree: Any, shardings: Any) -> Any:
-    """Arrays that every process holds alike, placed on a mesh."""
+    """Place arrays on a mesh; every process must hold equal, whole arrays."""
 
     def one(x: Any, sharding: NamedSharding) -> jax.Array:
         x = jax.numpy.asarray(x)
@@ -137,7 +137,7 @@ def put(tree: Any, shardings: Any) -> Any:
 
 
 def placed(plan: Plan | None, params: Any) -> Any:
-    """All params on the plan's devices; what is there already stays as it lies."""
+    """Move params to the plan's devices; those already there keep their sharding."""
     if plan is None:
         return params
     devices = set(plan.mesh.devices.flat)
@@ -150,7 +150,7 @@ def placed(plan: Plan | None, params: Any) -> Any:
 
 
 def fetch(tree: Any) -> Any:
-    """Arrays of a mesh as NumPy arrays, whole on every process."""
+    """Gather arrays of a mesh as NumPy arrays, whole on every process."""
 
     def one(x: Any) -> np.ndarray:
         if x.is_fully_addressable or x.is_fully_replicated:
@@ -163,11 +163,14 @@ def fetch(tree: Any) -> Any:
 def on(
     mesh: Any, kind: str = "decode", rules: str = "", config: Any = None
 ) -> Plan | None:
-    """The plan of a mesh with the rules of `kind`, some replaced; None without one.
+    """Make the plan of a mesh; None without a mesh.
 
-    `mesh` is a `jax.sharding.Mesh`, sizes as text ("data=2,tensor=8"), or "auto": the
-    `preset` of the model of this `config` on all devices, and none on a single one.
-    `rules` reads like `"vocab=,embed=fsdp,batch=data+fsdp"`.
+    Args:
+        mesh: a `jax.sharding.Mesh`, sizes as text ("data=2,tensor=8"), or "auto": the
+            `device_mesh.preset` on all devices, no mesh on a single device.
+        kind: "decode" or "train", a key of `axis_rules.RULES`.
+        rules: replaced rules, like "vocab=,embed=fsdp,batch=data+fsdp".
+        config: the model's config, for "auto".
     """
     if type(mesh) is str:
         mesh = device_mesh.from_text(mesh, kind, config)
@@ -184,7 +187,7 @@ def on(
 
 
 def training(plan: Plan | None, rules: str = "") -> Plan | None:
-    """The plan of what is trained beside a target that lies by `plan`."""
+    """Make the plan for params trained beside a target that is sharded by `plan`."""
     return on(None if plan is None else plan.mesh, "train", rules)
 
 
@@ -193,7 +196,7 @@ _PLAN: contextvars.ContextVar[Plan | None] = contextvars.ContextVar("plan")
 
 @contextlib.contextmanager
 def use(plan: Plan | None) -> Iterator[None]:
-    """Trace under `plan`. Only around the outermost jit: inner ones are kept."""
+    """Trace under `plan`. Use it around the outermost jit: inner traces are cached."""
     token = _PLAN.set(plan)
     try:
         yield
@@ -206,7 +209,7 @@ def active() -> Plan | None:
 
 
 def constrain(x: jax.Array, axes: str) -> jax.Array:
-    """`x`, laid out by its axes where a plan is in use."""
+    """Constrain the sharding of `x` by its axes where a plan is in use."""
     plan = active()
     if plan is None:
         return x
@@ -214,16 +217,21 @@ def constrain(x: jax.Array, axes: str) -> jax.Array:
 
 
 def pieces(size: int, axis: str) -> int:
-    """Into how many pieces the plan in use cuts a dimension; 1 without a plan."""
+    """Return the number of shards of a dimension in the plan in use; 1 without one."""
     plan = active()
     return 1 if plan is None else plan.parts(size, axis)
 
 
 def by_shard(function: Callable, arrays: tuple, axes: tuple) -> jax.Array:
-    """`function(*arrays)` by every device on its own part, given the arrays' axes.
+    """Apply `function(*arrays)` on every device to its own shard (`jax.shard_map`).
 
-    The result has the shape and axes of the first array. For kernels, which the
-    compiler cannot cut: it would gather what they read.
+    The result has the shape and axes of the first array. Kernels need this: the
+    compiler cannot partition them and would gather their inputs.
+
+    Args:
+        function: maps the shards to the result's shard.
+        arrays: the arguments, arrays or trees.
+        axes: the axes of each, as a tree of the same structure.
     """
     plan = active()
     if plan is None or plan.mesh.size == 1:

@@ -1,4 +1,4 @@
-"""Chimera's draft: trigrams below, one layer over them and all of the target's states.
+"""Chimera's draft: one decoder layer over trigrams and all of the target's states.
 
 Zeng, Yu, Pang, Wang, Zhuang, Shao, Zou, *Chimera: A Lossless Decoding Method for
 Accelerating Large Language Models Inference by Fusing all Tokens*, 2024, arXiv
@@ -29,7 +29,7 @@ from models.transformer.modules import NEGATIVE, product
 
 
 def init(key: Array, config, output: Array, heads: int = 4) -> Params:
-    """Params of `heads` heads; `output` [V, D] is the target's head."""
+    """Initialise float32 params of `heads` heads; `output` [V, D] is the target's."""
     c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 2)
     dim = config.d_model
@@ -48,14 +48,14 @@ def count(params: Params) -> int:
 
 
 def trigram(params: Params, three: Array) -> Array:
-    """g [..., D] of the embeddings [..., 3, D] of three tokens in a row."""
+    """Compute g [..., D] from the embeddings [..., 3, D] of consecutive tokens."""
     u = three.reshape(*three.shape[:-2], -1)
     z = u + jax.nn.silu(u @ params["mix"] + params["mix_bias"])
     return z @ params["down"]
 
 
 def logits(params: Params, i: int, hidden: Array, output: Array) -> Array:
-    """float32[..., V] of head i, from h and o [..., D]."""
+    """Compute float32[..., V] of head i from h and o [..., D]."""
     u = jnp.concatenate([hidden, output], -1)
     return (u @ params["head"][i].T).astype(jnp.float32)
 
@@ -70,11 +70,17 @@ def unroll(
     detach: bool = False,
     segments: Array | None = None,
 ) -> list[Array]:
-    """o_0 .. o_{steps-1} [B, T, D] of whole texts, each as a chain of drafts sees it.
+    """Compute o_0 .. o_{steps-1} [B, T, D] of whole texts, as draft chains would.
 
-    `embedded[t]` is of token t. `choose(i, o_i)` gives the embeddings [B, T, D] of what
-    stands for token t + 2 + i. `detach`: no gradient through the keys of other steps.
-    `segments` int32[B, T] keep packed documents apart.
+    Args:
+        params: the head's params.
+        target: the target's config.
+        hidden: h [B, T, D].
+        embedded: [B, T, D]; at t, of token t.
+        steps: the number of steps.
+        choose: maps (i, o_i) to the embeddings [B, T, D] to use for token t + 2 + i.
+        detach: stop gradients through keys and values of other steps.
+        segments: int32[B, T], keeps packed documents apart.
     """
     layer = params["layer"]
     c = decoder_layer.of(layer, target)
@@ -91,8 +97,8 @@ def unroll(
     if segments is not None:
         before = jnp.where((at > 0)[..., None], before, 0)
     three = jnp.stack([before, embedded, jnp.roll(embedded, -1, 1)], 2)
-    own: list[tuple] = []  # keys and values of the steps 1, 2, ...
-    found: list[Array] = []
+    drafted: list[tuple] = []  # keys and values of the steps 1, 2, ...
+    outputs: list[Array] = []
     first: Any = None
     for i in range(steps):
         g = trigram(params, three)
@@ -100,29 +106,29 @@ def unroll(
         if i == 0:
             first = tuple(jnp.concatenate(pair, 1) for pair in zip(below, (k, v)))
         else:
-            own.append((k, v))
+            drafted.append((k, v))
         past = jnp.einsum("btgrd,bsgd->bgrts", q, first[0]).astype(jnp.float32)
         scores, values = [jnp.where(seen, past, NEGATIVE)], first[1]
-        for key, _ in own:
+        for key, _ in drafted:
             score = jnp.einsum("btgrd,btgd->bgrt", q, key).astype(jnp.float32)
             scores.append(score[..., None])
         p = jax.nn.softmax(jnp.concatenate(scores, -1), -1).astype(v.dtype)
         out = jnp.einsum("bgrts,bsgd->btgrd", p[..., : 2 * length], values)
-        for j, (_, value) in enumerate(own):
+        for j, (_, value) in enumerate(drafted):
             share = jnp.moveaxis(p[..., 2 * length + j], -1, 1)  # [B, T, G, R]
             out = out + share[..., None] * value[:, :, :, None]
         out = product(out.reshape(batch, length, -1), layer["out"])
-        found.append(decoder_layer.feed_forward(layer, c, g + out))
+        outputs.append(decoder_layer.feed_forward(layer, c, g + out))
         if detach:
-            first, own = lax.stop_gradient((first, own))
+            first, drafted = lax.stop_gradient((first, drafted))
         if i + 1 < steps:
-            following = choose(i, found[-1])[:, :, None]
+            following = choose(i, outputs[-1])[:, :, None]
             three = jnp.concatenate([three[:, :, 1:], following], 2)
-    return found
+    return outputs
 
 
 def block(params: Params, target, cache, x: Array, nodes) -> tuple:
-    """The layer over a block of h and g [B, N, D], whose keys go to the cache."""
+    """Run the layer over h and g, as x [B, N, D]; their keys go to the cache."""
     layer = params["layer"]
     c = decoder_layer.of(layer, target)
     inside = decoder_layer.rms(x, layer["input_norm"], c.norm_eps)

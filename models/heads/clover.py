@@ -1,4 +1,4 @@
-"""Clover-2's heads: a recurrent cell reads the drafted tokens, after two own layers.
+"""Clover-2's heads: two layers, then a recurrent cell that reads the drafted tokens.
 
 Xiao, Shi, Nie, Yang, Deng, Su, Chen, Cui, *Clover: Regressive Lightweight Speculative
 Decoding with Sequential Knowledge*, 2024, arXiv 2405.00263; Xiao, Gui, Su, Chen,
@@ -13,8 +13,8 @@ state *before* its norm and e its embedding,
     law of x_{t+2+i} = softmax(W_lm f_i)
 
 Cells, A and B are the same at every depth i >= 1, so that the draft may go deeper than
-it was trained. Q, K, V → `query`, `key`, `value` [D, H, D / H]; A, B → `first`
-[1, D, D], `other` [2, D, D]; the layers are → `layer_0`, `layer_1`.
+in training. Q, K, V → `query`, `key`, `value` [D, H, D / H]; A, B → `first`
+[1, D, D], `other` [2, D, D]; the layers → `layer_0`, `layer_1`.
 """
 
 from typing import Any
@@ -29,10 +29,10 @@ from models.transformer.modules import product
 
 
 def init(key: Array, config, target: Any = None, depth: int = 2) -> Params:
-    """Params near a head that repeats h; `depth` layers, as the target's last ones.
+    """Initialise params near a head that repeats h.
 
-    `target` are its params; without them, or where its layers have other parts than a
-    head's, the layers are random.
+    All `depth` layers begin as the target's last layer. They are random without the
+    target's params `target`, or where its layers have other parts than a head's.
     """
     c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 4 + depth)
@@ -61,7 +61,7 @@ def init(key: Array, config, target: Any = None, depth: int = 2) -> Params:
 
 
 def _cell(key: Array, c: Any) -> Params:
-    """A cell whose cosine compares the two as they are, and adds next to nothing."""
+    """Initialise a cell with Q = K = identity and a small V, which adds little."""
     dim = c.d_model
     heads = c.n_heads if dim % c.n_heads == 0 else 1
     shape = (dim, heads, dim // heads)
@@ -80,13 +80,13 @@ def _cell(key: Array, c: Any) -> Params:
 
 
 def _near_one(key: Array, inputs: int, dim: int) -> Array:
-    """[inputs, D, D]: the first input passes."""
+    """Initialise [inputs, D, D] near a map that passes the first input."""
     small = jax.random.uniform(key, (inputs, dim, dim), maxval=0.01)
     return small.at[0].add(jnp.eye(dim))
 
 
 def _last_layer(config: Any, target: Any) -> Params | None:
-    """The target's last layer as a head's, if it is a Llama layer."""
+    """Return the target's last layer as a head's, if it is a Llama layer."""
     name = f"layer_{config.n_layers - 1}"
     if target is None or name not in target:
         return None
@@ -100,7 +100,7 @@ def _last_layer(config: Any, target: Any) -> Params | None:
     if not plain:
         return None
     layer = target[name]
-    found = {
+    weights = {
         "qkv": layer["attention"]["qkv"],
         "out": layer["attention"]["out"],
         "norm": layer["mlp_norm"]["scale"] + config.norm_offset,
@@ -108,11 +108,11 @@ def _last_layer(config: Any, target: Any) -> Params | None:
         "down": layer["mlp"]["down"],
         "input_norm": layer["attention_norm"]["scale"] + config.norm_offset,
     }
-    return {name: jnp.asarray(x, jnp.float32) for name, x in found.items()}
+    return {name: jnp.asarray(x, jnp.float32) for name, x in weights.items()}
 
 
 def cell(params: Params, s: Array, embedded: Array, eps: float) -> Array:
-    """s [..., D] after it has read a token's embedding."""
+    """Update s [..., D] by a token's embedding [..., D]."""
     q = product(decoder_layer.rms(s, params["norm"], eps), params["query"])
     q, k = q + params["query_bias"], product(embedded, params["key"])
     k = k + params["key_bias"]
@@ -127,7 +127,7 @@ def cell(params: Params, s: Array, embedded: Array, eps: float) -> Array:
 
 
 def depth(params: Params) -> int:
-    """Layers of the augmenting block."""
+    """Count the layers of the augmenting block."""
     return sum(name.startswith("layer_") for name in params)
 
 
@@ -138,7 +138,10 @@ def sequence(
     hidden: Array,
     segments: Array | None = None,
 ) -> Array:
-    """s_0 [B, T, D]; `embedded[t]` is of token t + 1 and `hidden[t]` is h_t."""
+    """Compute s_0 [B, T, D]; `embedded[t]` is of token t + 1 and `hidden[t]` is h_t.
+
+    `segments` int32[B, T] keeps packed documents apart.
+    """
     c = decoder_layer.of(params["layer_0"], target)
     x = cell(params["cell_0"], hidden, embedded, c.norm_eps)
     for i in range(depth(params)):
@@ -149,7 +152,7 @@ def sequence(
 
 
 def block(params: Params, target, caches, embedded: Array, hidden: Array, nodes):
-    """The same for a block of pairs: s_0 [B, N, D], and the caches with their keys."""
+    """Compute s_0 [B, N, D] of a block of pairs, and the caches with their keys."""
     c = decoder_layer.of(params["layer_0"], target)
     x = cell(params["cell_0"], hidden, embedded, c.norm_eps)
     after = []
@@ -162,13 +165,13 @@ def block(params: Params, target, caches, embedded: Array, hidden: Array, nodes)
 
 
 def first(params: Params, s: Array, eps: float) -> Array:
-    """f_0 [..., D], which the target's head reads."""
+    """Compute f_0 [..., D], the input of the target's head."""
     f = s @ params["first"][0] + params["first_bias"]
     return decoder_layer.rms(f, params["head_norm"], eps)
 
 
 def other(params: Params, s: Array, embedded: Array, eps: float) -> Array:
-    """f_i [..., D] of depth i >= 1, from s_i and the token that it has just read."""
+    """Compute f_i [..., D] of depth i >= 1 from s_i and the embedding of x_{t+1+i}."""
     f = s @ params["other"][0] + embedded @ params["other"][1] + params["other_bias"]
     return decoder_layer.rms(f, params["head_norm"], eps)
 

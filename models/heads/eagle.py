@@ -6,10 +6,10 @@ state and e its embedding,
 
     f^_{t+1} = Layer(fc [e(x_{t+1}) ; f_t]),    law of x_{t+2} = softmax(W_lm f^_{t+1})
 
-The token is one step ahead of the feature, which settles which of the possible next
-features is meant. The layer has no norm before its attention, and its output none after
-it: f^ takes the place of the *normed* feature. fc → `fuse` [2, D, D], the embedding's
-half first, and `bias` [D]; the target's embedding and head stay frozen.
+The token is one step ahead of the feature, and so selects one of the possible next
+features. The layer has no norm before its attention and none after its output: f^ takes
+the place of the *normed* feature. fc → `fuse` [2, D, D], the embedding's half first,
+and `bias` [D]; the target's embedding and head stay frozen.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class HeadConfig:
 
 
 def by_keys(params: Params) -> HeadConfig:
-    """The form of params that carry no config."""
+    """Derive the config of params that carry none."""
     return HeadConfig("bias" in params)
 
 
@@ -38,7 +38,7 @@ def config_of(params: Params) -> HeadConfig:
 
 
 def init(key: Array, config, bias: bool = True) -> Params:
-    """Random params of the layer and fc."""
+    """Draw float32 params of the layer and fc."""
     c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 2)
     dim = config.d_model
@@ -53,7 +53,7 @@ def init(key: Array, config, bias: bool = True) -> Params:
 
 
 def fuse(params: Params, embedded: Array, feature: Array) -> Array:
-    """fc [e ; f], [..., D]; the config may be of a head that has EAGLE's fc."""
+    """Compute fc [e ; f] [..., D]; the params may be of another head with this fc."""
     u = embedded @ params["fuse"][0] + feature @ params["fuse"][1]
     return u + params["bias"] if config_of(params).bias else u
 
@@ -65,7 +65,10 @@ def sequence(
     features: Array,
     segments: Array | None = None,
 ) -> Array:
-    """f^ [B, T, D] where `embedded[t]` is of token t + 1 and `features[t]` is f_t."""
+    """Compute f^ [B, T, D]; `embedded[t]` is of token t + 1 and `features[t]` is f_t.
+
+    `segments` int32[B, T] keeps packed documents apart.
+    """
     layer = params["layer"]
     u = fuse(params, embedded, features)
     return decoder_layer.sequence(
@@ -82,7 +85,10 @@ def unroll(
     each,
     segments: Array | None = None,
 ):
-    """f^ of `steps` steps on the draft's own features: see `layers.unroll`."""
+    """Compute f^ of `steps` steps on the draft's own features.
+
+    Arguments and result are those of `decoder_layer.unroll`.
+    """
 
     def read(embedded: Array, features: Array) -> tuple[Array, Array]:
         u = fuse(params, embedded, features)
@@ -96,7 +102,7 @@ def unroll(
 
 
 def block(params: Params, target, cache, embedded: Array, features: Array, nodes):
-    """The same for a block of pairs, whose keys go to the cache: f^ [B, N, D], cache"""
+    """Compute f^ [B, N, D] of a block of pairs, and the cache with its keys."""
     layer = params["layer"]
     u = fuse(params, embedded, features)
     return decoder_layer.block(

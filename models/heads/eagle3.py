@@ -8,15 +8,15 @@ l, m, h the states that enter the target's layers 2, L // 2 and L - 3,
     c = [norm_e(e(x_{t+1})) ; norm_g(g_t)],   r = g_t + Attention(c),   a = r + MLP(r)
     law of x_{t+2} = softmax(W norm(a))  over the draft's own vocabulary
 
-and a takes the place of g in the next step: nothing asks it to resemble a feature.
+and a takes the place of g in the next step: no loss makes it resemble a feature.
 fc → `fuse` [3, D, D]; norm_e, norm_g → `embedding_norm`, `feature_norm`; W → `head`
 [V', D]; the draft vocabulary is `kept` int32[V'], rising, absent where it is the
-target's. `kept` is no weight.
+target's. `kept` is not trained.
 
-Later heads (vLLM's speculators) norm elsewhere too, as their config says: `fuse_norm`
-norms l, m and h before fc, each by its own row [3, D] or as one vector [3 D];
-`residual_norm` stands in place of `feature_norm`: r = norm_g(g); `output_norm` in place
-of `norm`: the next step is given norm(a).
+Later heads (vLLM's speculators) apply other norms, by their config. `fuse_norm` norms
+l, m and h before fc, each by its own row [3, D] or as one vector [3 D].
+`residual_norm` replaces `feature_norm`: r = norm_g(g). `output_norm` replaces `norm`:
+the next step reads norm(a).
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class HeadConfig:
 
 
 def by_keys(params: Params) -> HeadConfig:
-    """The form of params that carry no config."""
+    """Derive the config of params that carry none."""
     return HeadConfig(
         draft_vocabulary="kept" in params,
         fuse_norm={1: "whole", 2: "rows"}[params["fuse_norm"].ndim]
@@ -59,10 +59,10 @@ def config_of(params: Params) -> HeadConfig:
 
 
 def taps(config: Any, own: Sequence[int] = ()) -> tuple[int, int, int]:
-    """The states that are read: those that enter layers 2, L // 2 and L - 3.
+    """Return the states that the head reads: those entering layers 2, L // 2, L - 3.
 
-    Of a target with fewer than six layers the nearest that exist. `own` are others:
-    three, rising, of which L is the state that leaves the last layer.
+    A target with fewer than six layers gives the nearest that exist. `own` names three
+    others in rising order; L is the state that leaves the last layer.
     """
     deep = config.n_layers
     if own:
@@ -76,7 +76,10 @@ def taps(config: Any, own: Sequence[int] = ()) -> tuple[int, int, int]:
 
 
 def init(key: Array, config, output: Array, kept: np.ndarray | None = None) -> Params:
-    """Random params; the head begins as the target's rows `output` [V, D]."""
+    """Draw params; the head begins as the target's rows `output` [V, D], or its `kept`.
+
+    `kept` int32[V'] is the draft vocabulary, rising; None: the target's.
+    """
     c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 2)
     dim = config.d_model
@@ -96,7 +99,7 @@ def init(key: Array, config, output: Array, kept: np.ndarray | None = None) -> P
 
 
 def features(params: Params, hidden: Array, eps: float) -> Array:
-    """g [..., D] of the three states [..., 3, D]."""
+    """Compute g [..., D] from the three states [..., 3, D]."""
     flat = hidden.reshape(*hidden.shape[:-2], -1)
     if config_of(params).fuse_norm:
         scale = params["fuse_norm"]
@@ -106,7 +109,7 @@ def features(params: Params, hidden: Array, eps: float) -> Array:
 
 
 def inputs(params: Params, embedded: Array, g: Array, eps: float) -> tuple:
-    """c [..., 2 D] and r [..., D]."""
+    """Compute c [..., 2 D] and r [..., D] from an embedding and g [..., D]."""
     e = decoder_layer.rms(embedded, params["embedding_norm"], eps)
     if config_of(params).residual_norm:
         r = normed = decoder_layer.rms(g, params["residual_norm"], eps)
@@ -116,7 +119,7 @@ def inputs(params: Params, embedded: Array, g: Array, eps: float) -> tuple:
 
 
 def handed(params: Params, a: Array, eps: float) -> Array:
-    """What the head and the next step are given of the layer's outputs [..., D]."""
+    """Convert the layer's output a [..., D] to the input of head and next step."""
     return (
         decoder_layer.rms(a, params["output_norm"], eps)
         if config_of(params).output_norm
@@ -125,14 +128,14 @@ def handed(params: Params, a: Array, eps: float) -> Array:
 
 
 def logits(params: Params, a: Array, eps: float) -> Array:
-    """float32[..., V'] over the draft vocabulary, of what is `handed` on."""
+    """Compute float32[..., V'] over the draft vocabulary; `a` is a `handed` result."""
     done = config_of(params).output_norm
     x = a if done else decoder_layer.rms(a, params["norm"], eps)
     return (x @ params["head"].T).astype(jnp.float32)
 
 
 def spread(params: Params, found: Array, vocab: int) -> Array:
-    """float32[..., V] of logits over the draft vocabulary: -inf elsewhere."""
+    """Scatter logits `found` [..., V'] to float32[..., V], with -inf elsewhere."""
     if not config_of(params).draft_vocabulary:
         return found
     whole = jnp.full((*found.shape[:-1], vocab), -jnp.inf, found.dtype)
@@ -140,7 +143,7 @@ def spread(params: Params, found: Array, vocab: int) -> Array:
 
 
 def block(params: Params, target, cache, embedded: Array, g: Array, nodes):
-    """a [B, N, D] of a block of pairs, whose keys go to the cache; and the cache."""
+    """Compute a [B, N, D] of a block of pairs, and the cache with its keys."""
     layer = params["layer"]
     c = decoder_layer.of(layer, target)
     x, r = inputs(params, embedded, g, c.norm_eps)
@@ -149,7 +152,7 @@ def block(params: Params, target, cache, embedded: Array, g: Array, nodes):
 
 
 def most_frequent(tokens: np.ndarray, vocab: int, size: int) -> np.ndarray:
-    """The `size` commonest tokens of a text, as rising ids int32[size]."""
+    """Return the `size` commonest tokens of a text, as rising ids int32[size]."""
     if not 1 <= size <= vocab:
         raise ConfigError(f"draft_vocab={size}: use 1 to {vocab}")
     counts = np.bincount(tokens, minlength=vocab)
@@ -159,8 +162,8 @@ def most_frequent(tokens: np.ndarray, vocab: int, size: int) -> np.ndarray:
 
 def check(params: Params, target) -> None:
     small = config_of(params).draft_vocabulary
-    own = None if small else params["head"].shape[0]
-    decoder_layer.check("EAGLE-3", target, params["fuse"].shape[-1], own)
+    vocab = None if small else params["head"].shape[0]
+    decoder_layer.check("EAGLE-3", target, params["fuse"].shape[-1], vocab)
 
 
 def unroll(
@@ -173,7 +176,7 @@ def unroll(
     remat: bool = True,
     segments: Array | None = None,
 ) -> Any:
-    """The training-time test (figure 6): `layers.unroll` from g [B, T, D].
+    """Run the training-time test (figure 6): `decoder_layer.unroll` from g [B, T, D].
 
     `each(s, a)` is called in step s with its outputs a [B, T, D].
     """

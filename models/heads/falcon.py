@@ -9,11 +9,11 @@ embedding, pairs (x_{t+1}, f_t) and blocks of k pairs,
     f^_{s+k} = Layer(u_s)                    which sees all pairs of its own block too
     law of x_{s+k+1} = softmax(W_lm f^_{s+k})
 
-So the block that ends at t gives f^_{t+1} .. f^_{t+k}, and these and the tokens drafted
-from them are the next block. The layer is one, so that keys do not depend on where
-blocks begin: a draft's first block is the last k committed pairs. LSTM → `lstm`, gates
-in the order i, f, g, o. Heads whose config has no `lstm` have EAGLE's `fuse` in its
-place: with k = 1 that is EAGLE.
+So the block that ends at t gives f^_{t+1} .. f^_{t+k}. These and the tokens drafted
+from them are the next block. There is one layer, so keys do not depend on where blocks
+begin: a draft's first block is the last k committed pairs. LSTM → `lstm`, gates in the
+order i, f, g, o. Heads whose config has no `lstm` have EAGLE's `fuse` in its place:
+with k = 1 that is EAGLE.
 """
 
 import dataclasses
@@ -38,12 +38,12 @@ DEEP = 2  # layers of the LSTM
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-    lstm: bool = True  # or EAGLE's fc in its place,
-    bias: bool = False  # and whether that has one
+    lstm: bool = True  # False: EAGLE's fc in its place
+    bias: bool = False  # of fc
 
 
 def by_keys(params: Params) -> HeadConfig:
-    """The form of params that carry no config."""
+    """Derive the config of params that carry none."""
     return HeadConfig("lstm" in params, "bias" in params)
 
 
@@ -52,7 +52,7 @@ def config_of(params: Params) -> HeadConfig:
 
 
 def init(key: Array, config) -> Params:
-    """Random params of the layer and the LSTM."""
+    """Draw float32 params of the layer and the LSTM."""
     c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 1 + 2 * DEEP)
     dim = config.d_model
@@ -71,24 +71,26 @@ def init(key: Array, config) -> Params:
 
 
 def memory(params: Params) -> int:
-    """Numbers that the LSTM remembers: h and c of every layer."""
+    """Return the size of the LSTM's state: h and c of every layer."""
     return 2 * DEEP * params["layer"]["norm"].shape[-1]
 
 
 def fused(params: Params, embedded: Array, feature: Array, state: Array) -> tuple:
-    """u [..., D] of one pair after `state` [..., memory], and the state after it."""
+    """Compute u [..., D] of one pair from `state` [..., memory], and the next state."""
     if not config_of(params).lstm:
         return eagle.fuse(params, embedded, feature), state
     x = jnp.concatenate([embedded, feature], -1)
     parts = jnp.split(state, 2 * DEEP, -1)
     after: list[Array] = []
     for i in range(DEEP):
-        own = params["lstm"][f"layer_{i}"]
+        weights = params["lstm"][f"layer_{i}"]
         h, c = parts[2 * i], parts[2 * i + 1]
-        gates = x @ own["input"] + h @ own["state"] + own["bias"]
-        taken, kept, new, out = jnp.split(gates, 4, -1)
-        c = jax.nn.sigmoid(kept) * c + jax.nn.sigmoid(taken) * jnp.tanh(new)
-        x = jax.nn.sigmoid(out) * jnp.tanh(c)
+        gates = x @ weights["input"] + h @ weights["state"] + weights["bias"]
+        input_gate, forget_gate, update, output_gate = jnp.split(gates, 4, -1)
+        c = jax.nn.sigmoid(forget_gate) * c + jax.nn.sigmoid(input_gate) * jnp.tanh(
+            update
+        )
+        x = jax.nn.sigmoid(output_gate) * jnp.tanh(c)
         after += [x, c]
     return x, jnp.concatenate(after, -1).astype(state.dtype)
 
@@ -100,9 +102,10 @@ def along(
     state: Array,
     at: Array | None = None,
 ) -> tuple:
-    """u [B, T, D] of pairs in a row, and the state [B, T, memory] after each.
+    """Run the LSTM over pairs: u [B, T, D], and the state [B, T, memory] after each.
 
-    Of packed texts `at` int32[B, T] are the places: at 0 the LSTM remembers nothing.
+    `state` [B, memory] precedes the first pair. `at` int32[B, T] are the places in
+    packed texts: at place 0 the state is reset to zero.
     """
 
     def step(state: Array, pair: tuple[Array, ...]) -> tuple:
@@ -120,7 +123,7 @@ def along(
 
 
 def start(params: Params, batch: int, dtype: Any = jnp.float32) -> Array:
-    """What the LSTM remembers before a text: [B, memory]."""
+    """Return the LSTM's state before a text: zeros [B, memory]."""
     return jnp.zeros((batch, memory(params)), dtype)
 
 
@@ -133,10 +136,16 @@ def sequence(
     offset: ArrayLike = 0,
     segments: Array | None = None,
 ) -> Array:
-    """f^ [B, T, D], at s of token s + k + 1; blocks begin where k divides s + offset.
+    """Compute f^ [B, T, D] of whole texts; at s, for token s + k + 1.
 
-    `embedded[t]` is of token t + 1 and `features[t]` is f_t. `segments` int32[B, T]
-    keep packed documents apart, in each of which s counts from 0.
+    Args:
+        params: the head's params.
+        target: the target's config.
+        embedded: [B, T, D]; at t, of token t + 1.
+        features: [B, T, D]; at t, f_t.
+        k: the block size.
+        offset: blocks begin where k divides s + offset.
+        segments: int32[B, T], keeps packed documents apart; s restarts in each.
     """
     layer = params["layer"]
     c = decoder_layer.of(layer, target)
@@ -163,10 +172,10 @@ def unroll(
     k: int,
     segments: Array | None = None,
 ) -> list[Array]:
-    """f^ [B, T, D] of tokens t + 2 .. t + 1 + depth at t, on the draft's own features.
+    """Compute f^ [B, T, D] for tokens t + 2 .. t + 1 + depth, on the draft's features.
 
-    What a chain of drafts after token t + 1 gives, its tokens being the text's.
-    `segments` int32[B, T] keep packed documents apart.
+    The result at t is that of a draft chain after token t + 1 with the text's tokens.
+    Arguments are those of `sequence`; returns `depth` arrays.
     """
     layer = params["layer"]
     c = decoder_layer.of(layer, target)
@@ -177,22 +186,22 @@ def unroll(
     packed = None if segments is None else at
     u, state = along(params, embedded, features, first, packed)
     _, keys, values = decoder_layer.qkv(layer, c, u, at)
-    own: list[tuple] = []  # keys and values of the drafted pairs
+    drafted_kv: list[tuple] = []  # keys and values of the drafted pairs
 
     def block(recent: Array, last: Array) -> Array:
-        """f^ [B, T, k, D] of blocks `recent`, whose last pair is at `last` [B, T]."""
+        """Compute f^ [B, T, k, D] of blocks `recent` that end at `last` [B, T]."""
         positions = last[..., None] - (k - 1) + jnp.arange(k, dtype=jnp.int32)
         flat = recent.reshape(batch, length * k, -1)
         q, _, _ = decoder_layer.qkv(layer, c, flat, positions.reshape(batch, -1))
         q = q.reshape(batch, length, k, *q.shape[2:])
         past = jnp.einsum("btngrd,bsgd->bgrtns", q, keys).astype(jnp.float32)
         scores = [jnp.where(seen, past, NEGATIVE)]
-        for key, _ in own:
+        for key, _ in drafted_kv:
             score = jnp.einsum("btngrd,btgd->bgrtn", q, key).astype(jnp.float32)
             scores.append(score[..., None])
         p = jax.nn.softmax(jnp.concatenate(scores, -1), -1).astype(values.dtype)
         out = jnp.einsum("bgrtns,bsgd->btngrd", p[..., :length], values)
-        for j, (_, value) in enumerate(own):
+        for j, (_, value) in enumerate(drafted_kv):
             share = p[..., length + j].transpose(0, 3, 4, 1, 2)  # [B, T, k, G, R]
             out = out + share[..., None] * value[:, :, None, :, None]
         out = product(out.reshape(batch, length, k, -1), layer["out"])
@@ -204,21 +213,21 @@ def unroll(
         there = at[..., None] - (k - 1) + jnp.arange(k) >= 0
         recent = jnp.where(there[..., None], recent, 0)
     drafted = block(recent, at)
-    found = [drafted[:, :, 0]]
+    outputs = [drafted[:, :, 0]]
     for step in range(1, depth):
         token = jnp.roll(embedded, -step, 1)
         feature = drafted[:, :, (step - 1) % k]
         u, state = fused(params, token, feature, state)
-        own.append(decoder_layer.qkv(layer, c, u, at + step)[1:])
+        drafted_kv.append(decoder_layer.qkv(layer, c, u, at + step)[1:])
         recent = jnp.concatenate([recent[:, :, 1:], u[:, :, None]], 2)
         if step % k == 0:
             drafted = block(recent, at + step)
-        found.append(drafted[:, :, step % k])
-    return found
+        outputs.append(drafted[:, :, step % k])
+    return outputs
 
 
 def note(params: Params, target, cache, u: Array, nodes) -> Any:
-    """The cache with the keys of pairs u [B, N, D]."""
+    """Append the keys of pairs u [B, N, D] to the cache."""
     layer = params["layer"]
     c = decoder_layer.of(layer, target)
     cache = cache.open(nodes)
@@ -230,10 +239,10 @@ def note(params: Params, target, cache, u: Array, nodes) -> Any:
 def block(
     params: Params, target, cache, recent: Array, last: Array, seen: base.Visibility
 ) -> Array:
-    """f^ [B, N, k, D] of the blocks that end in N pairs; their keys are in the cache.
+    """Compute f^ [B, N, k, D] of the blocks that end in N pairs.
 
-    `recent` [B, N, k, D]: u of each block; `last` int32[B, N]: the position of its last
-    pair; `seen`: what that pair sees, itself included.
+    The pairs' keys are in the cache. `recent` [B, N, k, D] is u of each block, `last`
+    int32[B, N] the position of its last pair, `seen` that pair's visibility.
     """
     layer = params["layer"]
     c = decoder_layer.of(layer, target)
@@ -244,11 +253,11 @@ def block(
     mask = jnp.repeat(base.dense_mask(seen, cache.size), k, 1)
     keys, values = cache.layers[0].read()
     out = product(attend(c, q, keys, values, mask), layer["out"])
-    found = decoder_layer.feed_forward(layer, c, flat + out)
-    return found.reshape(recent.shape)
+    features = decoder_layer.feed_forward(layer, c, flat + out)
+    return features.reshape(recent.shape)
 
 
 def check(params: Params, target, k: int) -> None:
     decoder_layer.check("Falcon", target, params["layer"]["norm"].shape[-1])
     if k < 1:
-        raise ConfigError(f"k={k}: a block has at least one token")
+        raise ConfigError(f"k={k}: use at least 1, the tokens of a block")

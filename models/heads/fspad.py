@@ -9,8 +9,8 @@ the target's last normed state and e its embedding,
     r = u + Attention(u);    [a ; f^_{t+1}] = [r ; r] + MLP(r)       two halves of 2 D
     law of x_{t+2} = softmax(W_lm a),    f^ takes the place of f in the next step
 
-The token chooses among the next features that f leaves open: so it gates the feature,
-where EAGLE only adds it. f^ is held to the target's features, a to its laws. fc →
+The token selects among the next features that f leaves open, so it gates the feature,
+where EAGLE only adds it. f^ trains on the target's features, a on its laws. fc →
 `fuse`, `bias`; S → `sample`; the layer's `down` is [F, 2 D].
 """
 
@@ -24,7 +24,7 @@ from models.heads.modules.decoder_layer import Params
 
 
 def init(key: Array, config, bias: bool = True) -> Params:
-    """Random params; the sampling MLP is as wide as the target's."""
+    """Draw float32 params; the sampling MLP is as wide as the target's."""
     c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 5)
     dim, wide = c.d_model, c.d_ff
@@ -43,7 +43,7 @@ def init(key: Array, config, bias: bool = True) -> Params:
 
 
 def inputs(params: Params, embedded: Array, feature: Array, eps: float) -> Array:
-    """u [..., D]: the feature after the token has chosen."""
+    """Compute u [..., D], the sampled feature."""
     u, sample = eagle.fuse(params, embedded, feature), params["sample"]
     gate = jax.nn.silu(embedded @ sample["gate"])
     up = decoder_layer.rms(u, sample["norm"], eps) @ sample["up"]
@@ -51,13 +51,13 @@ def inputs(params: Params, embedded: Array, feature: Array, eps: float) -> Array
 
 
 def halves(output: Array) -> tuple[Array, Array]:
-    """a and f^, [..., D] each, of outputs [..., 2 D]."""
+    """Split outputs [..., 2 D] into a and f^, [..., D] each."""
     dim = output.shape[-1] // 2
     return output[..., :dim], output[..., dim:]
 
 
 def both(feature: Array) -> Array:
-    """[..., 2 D]: what stands for an output of which only the feature is known."""
+    """Repeat a feature [..., D] to [..., 2 D], in place of an output."""
     return jnp.concatenate([feature, feature], -1)
 
 
@@ -68,7 +68,10 @@ def sequence(
     features: Array,
     segments: Array | None = None,
 ) -> Array:
-    """Outputs [B, T, 2 D]; `embedded[t]` is of token t + 1 and `features[t]` is f_t."""
+    """Compute outputs [B, T, 2 D] from e(x_{t+1}) and f_t, both [B, T, D] at t.
+
+    `segments` int32[B, T] keeps packed documents apart.
+    """
     layer = params["layer"]
     c = decoder_layer.of(layer, target)
     u = inputs(params, embedded, features, c.norm_eps)
@@ -84,7 +87,10 @@ def unroll(
     each,
     segments: Array | None = None,
 ):
-    """Outputs of `steps` steps on the draft's own features: see `layers.unroll`."""
+    """Compute the outputs of `steps` steps on the draft's own features.
+
+    Arguments and result are those of `decoder_layer.unroll`.
+    """
     layer = params["layer"]
     c = decoder_layer.of(layer, target)
 
@@ -99,7 +105,7 @@ def unroll(
 
 
 def block(params: Params, target, cache, embedded: Array, features: Array, nodes):
-    """Outputs [B, N, 2 D] of a block of pairs, whose keys go to the cache; the cache"""
+    """Compute outputs [B, N, 2 D] of a block of pairs, and the cache with its keys."""
     layer = params["layer"]
     c = decoder_layer.of(layer, target)
     u = inputs(params, embedded, features, c.norm_eps)

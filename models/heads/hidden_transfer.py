@@ -1,4 +1,4 @@
-"""Hidden Transfer: pseudo states of later tokens, born in the middle of the target.
+"""Hidden Transfer: pseudo states of later tokens, made in the middle of the target.
 
 Wu, Liu, Gong, Wang, Li, Wang, Cai, Zhao, *Parallel Decoding via Hidden Transfer for
 Lossless Large Language Model Acceleration*, 2024, arXiv 2404.12022. A reconstruction:
@@ -6,10 +6,10 @@ the abstract is public, code is not. With h_t the state of token t that enters l
 
     s_j = T_j h_t  at position t + j,  j = 1 .. k     go on through layers l, l + 1, ..
 
-where each sees the text up to t and the pseudo states before it; the law behind s_j is
-the target's own head on what comes out: a guess of x_{t+1+j}. T → `transfer` [k, D, D],
-all that is trained. With l behind the last layer this is k linear Medusa heads that
-share the target's output rows.
+where each sees the text up to t and the pseudo states before it. The target's own head
+on the last state of s_j is the law of x_{t+1+j}. T → `transfer` [k, D, D], all that is
+trained. With l behind the last layer this is k linear Medusa heads that share the
+target's output rows.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from models.heads.modules.decoder_layer import Params
 
 
 def init(key: Array, config: Any, steps: int = 3) -> Params:
-    """Maps near one: a pseudo state begins as the state it comes from."""
+    """Draw maps near the identity: a pseudo state begins as the state it comes from."""
     dim = config.d_model
     small = decoder_layer.normal(key, (steps, dim, dim), dim)
     return {"transfer": jnp.eye(dim) + 0.1 * small}
@@ -35,21 +35,21 @@ def count(params: Params) -> int:
 
 
 def born(params: Params, hidden: Array) -> Array:
-    """s [..., k, D] of states [..., D]."""
-    found = jnp.einsum("...d,kde->...ke", hidden, params["transfer"])
-    return found.astype(hidden.dtype)
+    """Compute pseudo states s [..., k, D] from states [..., D]."""
+    states = jnp.einsum("...d,kde->...ke", hidden, params["transfer"])
+    return states.astype(hidden.dtype)
 
 
 def weights(target: Any, params: Params) -> Any:
-    """What the wrapped model takes for its params."""
+    """Join the target's params and the transfer maps: the wrapped model's params."""
     return {**target, "transfer": params["transfer"]}
 
 
 def wrapped(model: base.LanguageModel, layer: int, size: int) -> base.LanguageModel:
-    """The target, in whose blocks ids past the vocabulary are pseudo states.
+    """Wrap the target so that ids past the vocabulary are pseudo states.
 
-    A block of `size` nodes and `k` of these for each, in this order, is one; before
-    `layer` they are computed as any token, and nobody reads it.
+    Such a block has `size` nodes and then `k` pseudo states for each. Below `layer`
+    the pseudo states' ids run as ordinary tokens, and the results are dropped.
     """
     vocab = model.config.vocab_size
 
@@ -81,9 +81,18 @@ def sequence(
     segments: Array | None = None,
     remat: bool = False,
 ) -> Array:
-    """Normed states [B, P, k, D] of the pseudo states behind `points` of texts.
+    """Compute the final normed pseudo states [B, P, k, D] behind `points` of texts.
 
-    `hidden[i]` are the texts' states that enter layer i, from `layer` on.
+    Args:
+        params: the transfer maps.
+        model: the target.
+        target: the target's params.
+        hidden: the texts' states [B, T, D] that enter layer i, from `layer` on.
+        layer: the layer that pseudo states enter first.
+        points: int32[B, P], indices into the texts.
+        shape: the texts' [B, T].
+        segments: int32[B, T], keeps packed documents apart.
+        remat: whether the backward pass recomputes each layer.
     """
     steps = count(params)
     texts, positions, mask = aux_chains.after(points, 1, steps, shape, segments)
@@ -96,7 +105,7 @@ def sequence(
 
 
 def middle(config: Any, layer: int) -> int:
-    """The layer that is meant: `layer`, or half of them all for -1."""
+    """Return `layer`, or half the number of layers for -1."""
     if not -1 <= layer <= config.n_layers:
         raise ConfigError(
             f"layer={layer}: the target has {config.n_layers} layers; use 0 to "

@@ -1,4 +1,4 @@
-"""Hydra's heads: each also reads the tokens that were drafted before it.
+"""Hydra's heads: each also reads the tokens drafted before it.
 
 Ankner, Parthasarathy, Nrusimha, Rinard, Ragan-Kelley, Brandon, *Hydra: Sequentially-
 Dependent Draft Heads for Medusa Decoding*, 2024, arXiv 2402.05109, sections 3 and 4.
@@ -10,8 +10,8 @@ Head i (from 0) predicts token t + 2 + i from
 
 g is the target's last normed state h (Hydra), or the output of one decoder layer over
 the h of the whole text (Hydra++'s prefix attention). e is the target's embedding.
-R, W → `skip`, `mix` [i + 2, D, D], one matrix an input, so that nothing is
-concatenated; A → `res` [D, D], the same in all L - 1 blocks.
+R, W → `skip`, `mix` [i + 2, D, D], one matrix an input; A → `res` [D, D], the same in
+all L - 1 blocks.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class HeadConfig:
 
 
 def by_keys(params: Params) -> HeadConfig:
-    """The form of params that carry no config."""
+    """Derive the config of params that carry none."""
     return HeadConfig("prefix" in params, "res" in params["head_0"])
 
 
@@ -49,7 +49,7 @@ def init(
     prefix: bool = False,
     deep: bool = False,
 ) -> Params:
-    """Params; `output` [V, D] is the target's head.
+    """Initialise float32 params of `heads` heads; `output` [V, D]: the target's head.
 
     `prefix` adds the decoder layer, `deep` the weights of the further blocks.
     """
@@ -87,7 +87,7 @@ def count(params: Params) -> int:
 
 
 def inputs(params: Params, i: int, u: Array) -> tuple[Array, Array]:
-    """R u and W u of head i; `u` [..., i + 2, D]."""
+    """Compute R u and W u [..., D] of head i; `u` is [..., i + 2, D]."""
     head = params[f"head_{i}"]
     flat = u.reshape(*u.shape[:-2], -1)
     width = flat.shape[-1]
@@ -96,7 +96,10 @@ def inputs(params: Params, i: int, u: Array) -> tuple[Array, Array]:
 
 
 def logits(params: Params, i: int, u: Array, blocks: int = 4, drop=None) -> Array:
-    """float32[..., V] of head i; `u` [..., i + 2, D]. `drop` is training's dropout."""
+    """Compute float32[..., V] of head i from `u` [..., i + 2, D].
+
+    `blocks` is L; `drop` applies dropout in training.
+    """
     head: dict[str, Any] = params[f"head_{i}"]
     drop = drop or (lambda x: x)
     skip, mix = inputs(params, i, drop(u))
@@ -105,14 +108,17 @@ def logits(params: Params, i: int, u: Array, blocks: int = 4, drop=None) -> Arra
         for _ in range(blocks - 1):
             z = drop(z)
             z = z + jax.nn.silu(z @ head["res"] + head["res_bias"])
-    found = drop(z) @ head["head"].T + head["head_bias"]
-    return found.astype(jnp.float32)
+    scores = drop(z) @ head["head"].T + head["head_bias"]
+    return scores.astype(jnp.float32)
 
 
 def prefix_sequence(
     params: Params, target, hidden: Array, segments: Array | None = None
 ) -> Array:
-    """g [B, T, D] of the states of whole sequences."""
+    """Compute g [B, T, D] from the states h [B, T, D] of whole sequences.
+
+    `segments` int32[B, T] keeps packed documents apart.
+    """
     layer = params["prefix"]
     c = decoder_layer.of(layer, target)
     x = decoder_layer.rms(hidden, layer["input_norm"], c.norm_eps)
@@ -121,7 +127,7 @@ def prefix_sequence(
 
 
 def prefix_block(params: Params, target, cache, hidden: Array, nodes) -> tuple:
-    """g [B, N, D] of a causal block of states, whose keys go to the cache."""
+    """Compute g [B, N, D] of a causal block of states, and the cache with its keys."""
     layer = params["prefix"]
     c = decoder_layer.of(layer, target)
     x = decoder_layer.rms(hidden, layer["input_norm"], c.norm_eps)

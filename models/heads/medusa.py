@@ -7,8 +7,8 @@ normed state h_t, predicts token t + 2 + i:
     z = h + SiLU(W_i h + b_i)    L times with the same weights;    logits = z U_i
 
 W → `res` [K, D, D], zero at first; b → `bias` [K, D]; U → `head` [K, V, D], copies of
-the target's own head at first. Heads without output rows, as the first checkpoints,
-have no `head`: their z goes through the target's own.
+the target's own head at first. Heads without output rows, as in the first checkpoints,
+have no `head`: the target's own reads their z.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from models.heads.modules.decoder_layer import Params
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
-    output_rows: bool = True  # or all use the target's head
+    output_rows: bool = True  # False: all use the target's head
 
 
 def by_keys(params: Params) -> HeadConfig:
-    """The form of params that carry no config."""
+    """Derive the config of params that carry none."""
     return HeadConfig("head" in params)
 
 
@@ -38,10 +38,10 @@ def config_of(params: Params) -> HeadConfig:
 
 
 def init(key: Array, config, output: Array | None, heads: int = 5) -> Params:
-    """Params of `heads` heads; `output` [V, D] is the target's head.
+    """Initialise float32 params of `heads` heads; `output` [V, D]: the target's head.
 
     With `res` and `bias` zero every head gives the target's own logits. Without
-    `output` the heads have no output layers of their own.
+    `output` the heads have no output rows.
     """
     dim = config.d_model
     params: Params = {
@@ -60,7 +60,7 @@ def count(params: Params) -> int:
 
 
 def states(params: Params, hidden: Array, blocks: int = 1) -> Array:
-    """z [K, ..., D] of the target's states [..., D]."""
+    """Compute z [K, ..., D] from the target's states [..., D]; `blocks` is L."""
 
     def one(res: Array, bias: Array) -> Array:
         z = hidden
@@ -77,20 +77,20 @@ def logits(
     blocks: int = 1,
     output: Callable[[Array], Array] | None = None,
 ) -> Array:
-    """float32[K, ..., V] of the target's states [..., D].
+    """Compute float32[K, ..., V] from the target's states [..., D].
 
-    `output` is the target's own head, for heads without output layers.
+    `blocks` is L; `output` is the target's own head, for heads without output rows.
     """
     z = states(params, hidden, blocks)
     if config_of(params).output_rows:
-        found = jax.vmap(lambda z, u: z @ u.T)(z, params["head"])
+        scores = jax.vmap(lambda z, u: z @ u.T)(z, params["head"])
     else:
-        assert output is not None, "these heads have no output layers of their own"
-        found = jnp.moveaxis(output(jnp.moveaxis(z, 0, -2)), -2, 0)
-    return found.astype(jnp.float32)
+        assert output is not None, "heads without output rows need the target's output"
+        scores = jnp.moveaxis(output(jnp.moveaxis(z, 0, -2)), -2, 0)
+    return scores.astype(jnp.float32)
 
 
 def check(params: Params, target) -> None:
-    own = config_of(params).output_rows
-    vocab = params["head"].shape[1] if own else None
+    has_rows = config_of(params).output_rows
+    vocab = params["head"].shape[1] if has_rows else None
     decoder_layer.check("Medusa", target, params["res"].shape[-1], vocab)

@@ -1,4 +1,4 @@
-"""PPD's prompt tokens: trained embeddings with which the target itself guesses ahead.
+"""PPD's prompt tokens: trained embeddings from which the target drafts by itself.
 
 Chen, Luk, Yiu, Li, Mishchenko, Venieris, Fan, *Hardware-Aware Parallel Prompt Decoding
 for Memory-Efficient Acceleration of LLM Inference*, 2024, arXiv 2405.18628, section 3.
@@ -6,10 +6,10 @@ Behind token x_t the target reads m prompt tokens z_1 .. z_m instead of text,
 
     law of x_{t+1+i} = softmax(mean over copies of target(x_1 .. x_t, z_1 .. z_i)),
 
-i = 1 .. m. Of each there may be several copies (the paper's ensemble): copy c of z_i
+i = 1 .. m. There may be several copies of each (the paper's ensemble): copy c of z_i
 sees the text and copy c of the prompts before it. z → `prompts` [m, copies, D], all
-that is trained: m · copies · D numbers. In a block they bear ids past the vocabulary,
-V + (i - 1) copies + c, which the wrapped model embeds.
+that is trained: m · copies · D numbers. In a block their ids are past the vocabulary,
+V + (i - 1) copies + c, and the wrapped model embeds them.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def init(
     prompts: int = 3,
     copies: int = 1,
 ) -> Params:
-    """Prompts that begin as embeddings of random tokens."""
+    """Draw prompts float32[m, copies, D]: the embeddings of random tokens."""
     shape = (prompts, copies)
     tokens = jax.random.randint(key, shape, 0, model.config.vocab_size)
     rows = model.embed(target, tokens, jnp.zeros(shape, jnp.int32))
@@ -38,27 +38,28 @@ def init(
 
 
 def counts(params: Params) -> tuple[int, int]:
-    """m and the number of copies."""
+    """Return m and the number of copies."""
     return params["prompts"].shape[:2]
 
 
 def weights(target: Any, params: Params) -> Any:
-    """What the wrapped model takes for its params."""
+    """Join the target's params and the prompts: the params of the wrapped model."""
     return {**target, "prompts": params["prompts"]}
 
 
 def wrapped(model: base.LanguageModel) -> base.LanguageModel:
-    """The target, which now embeds the ids of prompts too; else it is what it was."""
+    """Wrap the target so that it also embeds the ids of prompts."""
     vocab = model.config.vocab_size
 
     def embed(params: Any, tokens: Array, positions: Array) -> Array:
         known = jnp.minimum(tokens, vocab - 1)
         x = model.embed(params, known, positions)
         rows = params["prompts"].reshape(-1, x.shape[-1]).astype(x.dtype)
-        own = rows[jnp.clip(tokens - vocab, 0, rows.shape[0] - 1)]
-        # A learned position, of which the rows hold that of place 0; else zero.
+        prompts = rows[jnp.clip(tokens - vocab, 0, rows.shape[0] - 1)]
+        # Learned positions: the prompts' rows include position 0, so add the
+        # difference. With other positions it is zero.
         place = x - model.embed(params, known, jnp.zeros_like(positions))
-        return jnp.where(tokens[..., None] >= vocab, own + place, x)
+        return jnp.where(tokens[..., None] >= vocab, prompts + place, x)
 
     return model._replace(embed=embed)
 
@@ -73,10 +74,19 @@ def sequence(
     segments: Array | None = None,
     remat: bool = False,
 ) -> Array:
-    """Normed states [B, P, copies, m, D] of the prompts behind `points` of texts.
+    """Compute the final normed states [B, P, copies, m, D] of prompts behind `points`.
 
-    `hidden[i]` are the texts' states that enter layer i, of all layers. The gradient
-    reaches the prompts through the target, and no other weight.
+    Gradients reach the prompts through the target, and no other weight.
+
+    Args:
+        params: the prompts.
+        model: the target.
+        target: the target's params.
+        hidden: the texts' states [B, T, D] that enter each layer i.
+        points: int32[B, P], indices into the texts.
+        shape: the texts' [B, T].
+        segments: int32[B, T], keeps packed documents apart.
+        remat: whether the backward pass recomputes each layer.
     """
     count, copies = counts(params)
     texts, positions, mask = aux_chains.after(points, copies, count, shape, segments)

@@ -17,7 +17,7 @@ DEFAULTS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
 
 
 def shape(f: fields.Fields, period: int, **defaults: Any) -> dict[str, Any]:
-    """The fields of Gemma 2 and 3; layer i is full where (i + 1) % period == 0."""
+    """Read the fields of Gemma 2 and 3; layer i is full where (i + 1) % period == 0."""
     out = standard.shape(f, **{"tied": True, **DEFAULTS, **defaults})
     f.fixed("use_bidirectional_attention", False)
     bias = f.flag("attention_bias", False)
@@ -42,7 +42,7 @@ def shape(f: fields.Fields, period: int, **defaults: Any) -> dict[str, Any]:
 
 
 def dims(c: hf.Config) -> dict[str, Any]:
-    """The inverse of `shape`."""
+    """Return the fields of config.json that `shape` reads."""
     out = standard.dims(c)
     out["hidden_activation"] = out["hidden_act"]
     scalar = round(c.attention_scale**-2, 6)
@@ -58,7 +58,7 @@ def dims(c: hf.Config) -> dict[str, Any]:
 
 
 def cap(f: fields.Fields, name: str, default: float) -> float:
-    """A soft cap: null switches it off, absence means the default."""
+    """Read a soft cap: null switches it off, absence means the default."""
     return f.number(name, 0.0) if name in f.data else default
 
 

@@ -21,7 +21,7 @@ VISION = ("*vision_tower.*", "*multi_modal_projector.*")
 
 
 def ropes(f: fields.Fields) -> list[dict[str, Any]]:
-    """Rope dicts of the full and of the sliding layers.
+    """Read the rope dicts of the full and of the sliding layers.
 
     Version 5 nests them by layer type; version 4 has `rope_theta` and `rope_scaling`
     for the full layers and `rope_local_base_freq` for the sliding ones.

@@ -46,10 +46,10 @@ def write(c: hf.Config) -> dict[str, Any]:
     original = c.ropes[0].original or c.max_positions
     out["original_max_position_embeddings"] = original
     if "rope_scaling" in out:
-        # Version 4 spells the type so, and takes the two factor lists and no more.
+        # Version 4 reads `type` and the two factor lists, and refuses other keys.
         scaling = out["rope_scaling"]
-        kept = {k: scaling[k] for k in ("short_factor", "long_factor")}
-        out["rope_scaling"] = {"type": "longrope", **kept}
+        factors = {k: scaling[k] for k in ("short_factor", "long_factor")}
+        out["rope_scaling"] = {"type": "longrope", **factors}
     return out
 
 

@@ -6,7 +6,7 @@ from models.checkpoints import fields, hf, standard
 
 
 def windows(f: fields.Fields) -> tuple[int, ...]:
-    """Window sizes: `layer_types`, or layers from `max_window_layers` on slide."""
+    """Read window sizes: by `layer_types`, or of layers from `max_window_layers` on."""
     count = f.integer("num_hidden_layers")
     size = f.nullable("sliding_window", 4096)
     first = f.integer("max_window_layers", 28, least=0)
@@ -17,7 +17,7 @@ def windows(f: fields.Fields) -> tuple[int, ...]:
 
 
 def written_windows(c: hf.Config) -> dict[str, Any]:
-    """The fields that `windows` reads."""
+    """Return the fields of config.json that `windows` reads."""
     return {
         "use_sliding_window": bool(c.windows),
         "sliding_window": max(c.windows) if c.windows else None,

@@ -16,8 +16,8 @@ def read(f: fields.Fields) -> hf.Config:
 
 
 def write(c: hf.Config) -> dict[str, Any]:
-    own = {"attention_bias": c.qkv_bias, **qwen2.written_windows(c)}
-    return standard.write(c, **own)
+    extra = {"attention_bias": c.qkv_bias, **qwen2.written_windows(c)}
+    return standard.write(c, **extra)
 
 
 FAMILY = hf.Family(

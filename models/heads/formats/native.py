@@ -1,4 +1,4 @@
-"""Draft heads on disk: safetensors, and a config.json that says what they are for."""
+"""Draft heads on disk: safetensors, and heads.json with target, form and method."""
 
 import hashlib
 import pathlib
@@ -19,7 +19,7 @@ WEIGHTS, CONFIG = "heads.safetensors", "heads.json"
 
 
 def locate(name: str | pathlib.Path) -> pathlib.Path:
-    """The folder of packaged or given heads."""
+    """Return the folder of packaged heads, or of heads at a path."""
     path = pathlib.Path(name)
     if str(name) in packaged.HEADS:
         path = packaged.folder(str(name))
@@ -32,7 +32,7 @@ def locate(name: str | pathlib.Path) -> pathlib.Path:
 
 
 def fingerprint(params: Any) -> str:
-    """Names a target: a hash of a sample of every one of its weights."""
+    """Hash a sample of every weight: the name of a target, 16 hex digits."""
     digest = hashlib.sha256()
     for path, x in jax.tree_util.tree_leaves_with_path(params):
         flat = sharding.fetch(jnp.asarray(x)).reshape(-1)
@@ -45,7 +45,10 @@ def fingerprint(params: Any) -> str:
 def save(
     folder: str | pathlib.Path, params: Any, about: dict[str, Any], card: str = ""
 ) -> None:
-    """Write the params in their dtypes; their configs, `about` and the card beside."""
+    """Write the params in their dtypes, and beside them heads.json and README.md.
+
+    heads.json holds `about` and the params' configs; README.md holds `card`.
+    """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     params, configs = head_config.split(params)
@@ -59,19 +62,19 @@ def save(
 
 
 def load(folder: str | pathlib.Path, target: Any = None, dtype: Any = None) -> Any:
-    """The params of `folder`, nested as they were, configs too; floats in `dtype`.
+    """Load the params of `folder` with their nesting and configs; floats in `dtype`.
 
     `folder` may be the name of packaged heads. With `target`, a loaded model, heads of
-    another target are refused.
+    another target are refused, and its dtype is the default.
     """
     folder = locate(folder)
     about = describe(folder)
     if target is not None and about.get("fingerprint"):
-        own = fingerprint(target.params)
-        if own != about["fingerprint"]:
+        actual = fingerprint(target.params)
+        if actual != about["fingerprint"]:
             raise CheckpointError(
-                f"{folder} holds heads of the target {about.get('target')!r} "
-                f"({about['fingerprint']}), this one is {own}: train heads for it"
+                f"{folder} holds heads for the target {about.get('target')!r} "
+                f"({about['fingerprint']}), this one is {actual}: train heads for it"
             )
     if dtype is None and target is not None:
         dtype = jax.tree.leaves(target.params)[0].dtype
@@ -86,22 +89,22 @@ def load(folder: str | pathlib.Path, target: Any = None, dtype: Any = None) -> A
 
 
 def describe(folder: str | pathlib.Path) -> dict[str, Any]:
-    """What heads.json says."""
+    """Read heads.json; {} where there is none."""
     path = pathlib.Path(folder) / CONFIG
     return tensors.read_json(path) if path.exists() else {}
 
 
 def method(name: str | pathlib.Path) -> dict[str, Any]:
-    """How the heads of a folder are decoded with: drafter, tree, verifier by name."""
-    found = describe(locate(name)).get("method")
-    if not found:
+    """Return the decoding method of a folder's heads: the names of its parts."""
+    spec = describe(locate(name)).get("method")
+    if not spec:
         raise CheckpointError(
-            f"{name}/{CONFIG} names no method: name the recipe that the heads are of"
+            f"{name}/{CONFIG} names no method: name the recipe that trained the heads"
         )
-    return found
+    return spec
 
 
 def decode_with(folder: str | pathlib.Path, method: dict[str, Any]) -> None:
-    """Let heads.json name another method."""
+    """Write another method into heads.json."""
     about = {**describe(folder), "method": method}
     tensors.write_json(pathlib.Path(folder) / CONFIG, about)

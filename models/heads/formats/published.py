@@ -1,10 +1,10 @@
-"""Draft heads in the layouts of their published checkpoints, to read and to write.
+"""Draft heads in the layouts of their published checkpoints: reading and writing.
 
 Medusa (`FasterDecoding/medusa-*`), Hydra (`ankner/hydra-*`), EAGLE-1/2 and EAGLE-3
-(`yuhuili/EAGLE*`, and the names that others give EAGLE-3's). Tensors are what decides:
-a config.json may say two heads where there are five, and `load` then warns. Files are
-safetensors; a pickle must be converted first. The folders of vLLM's speculators, whose
-config.json does decide, are for `models/heads/formats/speculators.py`.
+(`yuhuili/EAGLE*`, and the names that others give EAGLE-3's). The tensors decide. Where
+config.json differs, e.g. two heads for five, `load` warns. Files are safetensors;
+convert a pickle first. `models/heads/formats/speculators.py` reads the folders of
+vLLM's speculators, whose config.json does decide.
 """
 
 import fnmatch
@@ -30,7 +30,7 @@ from models.heads.modules import decoder_layer, head_config
 KINDS = ("eagle", "eagle3", "hydra", "medusa")
 # Copies of the target's embedding.
 COPIES = ("embed_tokens.weight", "input_embed_fn.weight")
-# What files hold beside the weights of the heads: copies, unused weights, buffers.
+# Tensors in the files that are no weights of heads: copies, unused weights, buffers.
 IGNORED = (
     *COPIES,
     "*rotary_emb.inv_freq",
@@ -53,7 +53,7 @@ INPUTS = hf.Layout(_join_inputs, _split_inputs)
 
 
 class Item(NamedTuple):
-    """One of our params, the tensors it is made of, and names that repeat the first."""
+    """One of our params, its tensors in the file, and tensors that repeat the first."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -62,7 +62,7 @@ class Item(NamedTuple):
 
 
 def _layer(ours: str, theirs: str) -> Iterator[Item]:
-    """A decoder layer without its first norm."""
+    """Yield the items of a decoder layer without its first norm."""
     attention, mlp = f"{theirs}.self_attn.", f"{theirs}.mlp."
     yield Item(
         f"{ours}/qkv",
@@ -76,20 +76,20 @@ def _layer(ours: str, theirs: str) -> Iterator[Item]:
     yield Item(f"{ours}/norm", (f"{theirs}.post_attention_layernorm.weight",))
 
 
-def _medusa(heads: int, blocks: int, own: bool) -> Iterator[Item]:
-    """Without `own` output layers the heads are of the first checkpoints."""
+def _medusa(heads: int, blocks: int, has_rows: bool) -> Iterator[Item]:
+    """Yield Medusa's items; the first checkpoints have no output rows."""
     for i in range(heads):
-        again = range(1, blocks)
-        weights = tuple(f"{i}.{j}.linear.weight" for j in again)
-        biases = tuple(f"{i}.{j}.linear.bias" for j in again)
+        repeated = range(1, blocks)
+        weights = tuple(f"{i}.{j}.linear.weight" for j in repeated)
+        biases = tuple(f"{i}.{j}.linear.bias" for j in repeated)
         yield Item(f"res/{i}", (f"{i}.0.linear.weight",), hf.KERNEL, weights)
         yield Item(f"bias/{i}", (f"{i}.0.linear.bias",), hf.SAME, biases)
-        if own:
+        if has_rows:
             yield Item(f"head/{i}", (f"{i}.{blocks}.weight",))
 
 
 def _hydra(heads: int, blocks: int, prefix: bool) -> Iterator[Item]:
-    """With a prefix layer every module stands behind a dropout of its own."""
+    """Yield Hydra's items; with a prefix layer, a dropout precedes every module."""
     first, step = (1, 2) if prefix else (0, 1)
     for i in range(heads):
         at, mlp = f"head_{i}", f"hydra_mlp.{i}"
@@ -131,19 +131,19 @@ def _eagle3() -> Iterator[Item]:
 
 
 def _highest(names: Any, pattern: str) -> int:
-    """The greatest number that the pattern finds in the names; -1 if none."""
-    found = [re.match(pattern, name) for name in names]
-    return max((int(m.group(1)) for m in found if m), default=-1)
+    """Return the greatest number that the pattern matches in the names; -1 if none."""
+    matches = [re.match(pattern, name) for name in names]
+    return max((int(m.group(1)) for m in matches if m), default=-1)
 
 
 def _read_plan(kind: str, names: set[str]) -> tuple[list[Item], dict[str, int]]:
-    """The items of a file, by the names in it, and what the shapes cannot say."""
+    """Derive a file's items, and the settings of its heads, from its tensors' names."""
     if kind == "medusa":
         heads = _highest(names, r"(\d+)\.0\.linear\.weight$") + 1
         blocks = _highest(names, r"0\.(\d+)\.linear\.weight$") + 1
-        own = _highest(names, rf"(\d+)\.{blocks}\.weight$") >= 0
-        plan = list(_medusa(heads, blocks, own))
-        return plan, {"heads": heads, "blocks": blocks, "own": own}
+        has_rows = _highest(names, rf"(\d+)\.{blocks}\.weight$") >= 0
+        plan = list(_medusa(heads, blocks, has_rows))
+        return plan, {"heads": heads, "blocks": blocks, "own": has_rows}
     if kind == "hydra":
         prefix = any(name.startswith("prefix_embeding_layer.") for name in names)
         heads = _highest(names, r"hydra_mlp\.(\d+)\.") + 1
@@ -156,15 +156,15 @@ def _read_plan(kind: str, names: set[str]) -> tuple[list[Item], dict[str, int]]:
     return list(_eagle3()), {}
 
 
-def _expected(kind: str, plan: dict[str, int], target: Any, kept: Any) -> Any:
-    """The shapes that heads of the target have."""
+def _expected(kind: str, plan: dict[str, int], target: Any, draft_ids: Any) -> Any:
+    """Return the shapes of heads for this target."""
     rows = jax.ShapeDtypeStruct((target.vocab_size, target.d_model), jnp.float32)
     key = jax.random.key(0)
 
     def init(rows: Any) -> Any:
         if kind == "medusa":
-            own = rows if plan["own"] else None
-            return medusa.init(key, target, own, plan["heads"])
+            output = rows if plan["own"] else None
+            return medusa.init(key, target, output, plan["heads"])
         if kind == "hydra":
             deep = plan["blocks"] > 1
             return hydra.init(
@@ -172,7 +172,7 @@ def _expected(kind: str, plan: dict[str, int], target: Any, kept: Any) -> Any:
             )
         if kind == "eagle":
             return eagle.init(key, target, bool(plan["bias"]))
-        return eagle3.init(key, target, rows, kept)
+        return eagle3.init(key, target, rows, draft_ids)
 
     return jax.eval_shape(init, rows)
 
@@ -180,12 +180,13 @@ def _expected(kind: str, plan: dict[str, int], target: Any, kept: Any) -> Any:
 def read(
     kind: str, tensors: Mapping[str, Any], target: Any, embedding: Any = None
 ) -> tuple[Any, dict]:
-    """Params of published tensors, and the arguments that the drafter then needs.
+    """Convert published tensors to params, and to the arguments of their drafter.
 
-    `target` is the target's config, `embedding` its rows [V, D]. Embeddings are the
-    target's: a file's copy is dropped, unchecked where no `embedding` is given.
-    CheckpointError names tensors that are missing, unknown, of other shapes, or that
-    should repeat one another or the embedding and do not.
+    `target` is the target's config. A copy of its embedding in the file is dropped,
+    after a comparison where `embedding` [V, D] is given.
+
+    Raises:
+        CheckpointError: tensors are missing, unknown, misshapen or unequal copies.
     """
     _check_kind(kind)
     theirs = {_plain(kind, name): x for name, x in tensors.items()}
@@ -196,16 +197,16 @@ def read(
         for name in theirs
         if not any(fnmatch.fnmatch(name, pattern) for pattern in IGNORED)
     }
-    plan, found = _read_plan(kind, names)
-    wanted = {n for item in plan for n in (*item.theirs, *item.same)}
-    missing, unknown = wanted - names, names - wanted - {"d2t"}
+    plan, settings = _read_plan(kind, names)
+    required = {n for item in plan for n in (*item.theirs, *item.same)}
+    missing, unknown = required - names, names - required - {"d2t"}
     if missing or unknown or not plan:
         raise CheckpointError(
-            f"these are no {kind} heads: missing {sorted(missing)[:8]}, unknown "
-            f"{sorted(unknown)[:8]}"
+            f"the file is not one of {kind} heads (missing {sorted(missing)[:8]}, "
+            f"unknown {sorted(unknown)[:8]}): check `kind` and the file"
         )
-    kept = _draft_vocabulary(theirs, target) if kind == "eagle3" else None
-    bare, configs = head_config.split(_expected(kind, found, target, kept))
+    draft_ids = _draft_vocabulary(theirs, target) if kind == "eagle3" else None
+    bare, configs = head_config.split(_expected(kind, settings, target, draft_ids))
     expected = hf.flatten(bare)
     flat: dict[str, Any] = {}
     config = decoder_layer.geometry(target)
@@ -226,23 +227,23 @@ def read(
             ) from error
     if kind == "medusa":
         for name in sorted({item.ours.partition("/")[0] for item in plan}):
-            parts = [flat.pop(f"{name}/{i}") for i in range(found["heads"])]
+            parts = [flat.pop(f"{name}/{i}") for i in range(settings["heads"])]
             flat[name] = jnp.stack(parts)
-    if kept is not None:
-        flat["kept"] = jnp.asarray(kept)
+    if draft_ids is not None:
+        flat["kept"] = jnp.asarray(draft_ids)
     wrong = [
         f"{name} {flat[name].shape}, expected {x.shape}"
         for name, x in expected.items()
         if flat[name].shape != x.shape
     ]
     if wrong:
-        raise CheckpointError(f"heads of another target: {wrong[:4]}")
+        raise CheckpointError(f"these heads are for another target: {wrong[:4]}")
     params = jax.tree.map(jnp.asarray, hf.unflatten(flat))
-    return head_config.joined(params, configs), _arguments(kind, found)
+    return head_config.joined(params, configs), _arguments(kind, settings)
 
 
 def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any]:
-    """The tensors of a published checkpoint; `blocks` of Medusa's or Hydra's heads."""
+    """Convert params to published tensors; `blocks` is Medusa's or Hydra's depth."""
     _check_kind(kind)
     flat = dict(hf.flatten(head_config.split(params)[0]))
     if kind == "medusa":
@@ -260,8 +261,8 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
     other = sorted(set(flat) - {item.ours for item in plan} - {"kept"})
     if other:
         raise CheckpointError(
-            f"published {kind} heads have no place for {other}: heads with such norms "
-            "go into the format of models/heads/formats/speculators.py"
+            f"published {kind} heads have no place for {other}: save heads with such "
+            "norms with models/heads/formats/speculators.py"
         )
     config, out = decoder_layer.geometry(target), {}
     for item in plan:
@@ -278,36 +279,35 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
 def load(
     kind: str, path: str | pathlib.Path, target: Any, embedding: Any = None
 ) -> tuple[Any, dict]:
-    """`read` of a safetensors file, or of the only one in a folder.
+    """Apply `read` to a safetensors file, or to the only one in a folder.
 
-    Where the folder's config.json says otherwise than the tensors, they are taken and a
-    warning names both.
+    Where config.json and the tensors differ, a warning names both values.
     """
     params, arguments = read(kind, stored(path), target, embedding)
     config = pathlib.Path(path) / "config.json"
     if config.exists():
-        said = read_json(config)
-        for name, shown in _shown(kind, params, arguments).items():
-            if said.get(name, shown) != shown:
-                told = f"{name}={said[name]!r}, and the tensors {shown!r}"
-                logging.warning("%s says %s: the tensors are taken", config, told)
+        claims = read_json(config)
+        for name, value in _shown(kind, params, arguments).items():
+            if claims.get(name, value) != value:
+                mismatch = f"{name}={claims[name]!r}, and the tensors {value!r}"
+                logging.warning("%s has %s: the tensors are used", config, mismatch)
     return params, arguments
 
 
 def stored(path: str | pathlib.Path) -> dict[str, Any]:
-    """The tensors of a safetensors file, or of the only one in a folder."""
+    """Read the tensors of a safetensors file, or of the only one in a folder."""
     path = pathlib.Path(path)
     if path.is_dir():
-        found = sorted(path.glob("*.safetensors"))
-        if len(found) != 1:
+        files = sorted(path.glob("*.safetensors"))
+        if len(files) != 1:
             raise CheckpointError(
-                f"{path} holds {len(found)} safetensors files: give the one of the "
-                "heads (a .bin or .pt file must be converted first)"
+                f"{path} holds {len(files)} safetensors files: give the path of the "
+                "heads' file (convert a .bin or .pt file first)"
             )
-        path = found[0]
+        path = files[0]
     if path.suffix != ".safetensors":
         raise CheckpointError(
-            f"{path}: only safetensors are read, a pickle can run any code; convert it"
+            f"{path} is no safetensors file: convert it (a pickle can run any code)"
         )
     try:
         return load_file(str(path))
@@ -318,12 +318,12 @@ def stored(path: str | pathlib.Path) -> dict[str, Any]:
 def save(
     kind: str, path: str | pathlib.Path, params: Any, target: Any, blocks: int = 1
 ) -> None:
-    """`write` to a safetensors file."""
+    """Write params to a safetensors file; see `write`."""
     store(path, write(kind, params, target, blocks))
 
 
 def store(path: str | pathlib.Path, tensors: Mapping[str, Any]) -> None:
-    """A safetensors file. By way of numpy: ids of 64 bits stay what they are."""
+    """Write a safetensors file. NumPy arrays keep ids of 64 bits, as JAX would not."""
     save_file({n: np.ascontiguousarray(x) for n, x in tensors.items()}, str(path))
 
 
@@ -333,7 +333,7 @@ def _check_kind(kind: str) -> None:
 
 
 def _plain(kind: str, name: str) -> str:
-    """A name without what merged checkpoints and other exporters add."""
+    """Strip from a name the prefixes of merged checkpoints and other exporters."""
     name = name.removeprefix("medusa_head.")
     if kind == "eagle3" and name.startswith("layers.0."):
         return "midlayer." + name.removeprefix("layers.0.")
@@ -341,29 +341,28 @@ def _plain(kind: str, name: str) -> str:
 
 
 def _check_copies(theirs: Mapping[str, Any], rows: np.ndarray) -> None:
-    """Refuse copies of another embedding. One of the two may be the other, rounded."""
+    """Refuse copies of another embedding; either may be the other, rounded."""
     for name in COPIES:
         if name not in theirs:
             continue
         copy = np.asarray(theirs[name])
-        said = f"has the shape {copy.shape}, not {rows.shape}"
+        fault = f"has the shape {copy.shape}, not {rows.shape}"
         if copy.shape == rows.shape:
             there = (copy != rows.astype(copy.dtype)).any(-1).sum()
             here = (copy.astype(rows.dtype) != rows).any(-1).sum()
-            said = f"differs in {min(there, here)} of {len(rows)} rows"
+            fault = f"differs in {min(there, here)} of {len(rows)} rows"
             if not min(there, here):
                 continue
         raise CheckpointError(
-            f"{name} is not the target's embedding (it {said}): the head was made for "
-            "another target, or trained with an embedding of its own"
+            f"{name} is not the target's embedding (it {fault}): the head is for "
+            "another target, or trained an embedding of its own"
         )
 
 
 def _draft_vocabulary(theirs: Mapping[str, Any], target: Any) -> np.ndarray | None:
-    """The kept ids of `d2t`, which holds offsets `id - i`, or the ids themselves.
+    """Return the draft's token ids; `d2t` holds them, or their offsets `id - i`.
 
-    `t2d`, the mask of the kept ids, decides where there is one; else ids are what rises
-    at every step.
+    The mask `t2d` decides which; without it, values that rise at every step are ids.
     """
     if "d2t" not in theirs:
         return None
@@ -374,28 +373,28 @@ def _draft_vocabulary(theirs: Mapping[str, Any], target: Any) -> np.ndarray | No
         forms = (stored, ids)
     if "t2d" in theirs:
         mask = np.flatnonzero(np.asarray(theirs["t2d"]))
-        forms = tuple(kept for kept in (ids, stored) if np.array_equal(kept, mask))
-    for kept in forms:
-        rising = (np.diff(kept) > 0).all() and kept[0] >= 0
-        if rising and kept[-1] < target.vocab_size:
-            return kept.astype(np.int32)
+        forms = tuple(form for form in (ids, stored) if np.array_equal(form, mask))
+    for form in forms:
+        rising = (np.diff(form) > 0).all() and form[0] >= 0
+        if rising and form[-1] < target.vocab_size:
+            return form.astype(np.int32)
     raise CheckpointError(
-        f"d2t is neither offsets nor rising ids below {target.vocab_size}, or t2d says "
-        "otherwise: it belongs to another target"
+        f"d2t holds neither offsets nor rising ids below {target.vocab_size}, or t2d "
+        "disagrees with it: the head is for another target"
     )
 
 
-def _arguments(kind: str, found: dict[str, int]) -> dict[str, int]:
+def _arguments(kind: str, settings: dict[str, int]) -> dict[str, int]:
     if kind in ("medusa", "hydra"):
-        return {"blocks": found["blocks"]}
+        return {"blocks": settings["blocks"]}
     return {}
 
 
-def _shown(kind: str, params: Any, arguments: dict[str, int]) -> dict[str, Any]:
-    """What the tensors say, under the names that a config.json has for it."""
+def _shown(kind: str, params: Any, settings: dict[str, int]) -> dict[str, Any]:
+    """Return the tensors' values of fields that a config.json may have."""
     if kind == "eagle":
         return {"bias": eagle.config_of(params).bias}
     if kind == "eagle3":
         return {"draft_vocab_size": params["head"].shape[0]}
     heads = (medusa if kind == "medusa" else hydra).count(params)
-    return {f"{kind}_num_heads": heads, f"{kind}_num_layers": arguments["blocks"]}
+    return {f"{kind}_num_heads": heads, f"{kind}_num_layers": settings["blocks"]}

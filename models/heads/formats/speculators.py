@@ -1,14 +1,14 @@
-"""Draft heads in the format of vLLM's speculators, to read and to write.
+"""Draft heads in the format of vLLM's speculators: reading and writing.
 
-A folder of model.safetensors and a config.json, whose flags say what the tensors do
-not (github.com/vllm-project/speculators, 0.7; EAGLE-1's form is that of earlier
+A folder holds model.safetensors and a config.json, whose flags give what the tensors
+do not show (github.com/vllm-project/speculators, 0.7; EAGLE-1's form is that of earlier
 versions). Tensors have the published names (`models/heads/formats/published.py`), but
 for EAGLE-1's `fusion_fc` and `transformer` and EAGLE-3's `layers.0`.
 
-norm_before_residual, norm_before_fc, fc_norm and norm_output are followed
-(`models/heads/eagle3.py` says how); other flags, layers and features are refused by
-their names, and so is every field that is not known here. Embeddings are the target's:
-a copy (`embed_tokens`) is dropped, or compared where the target's are given.
+norm_before_residual, norm_before_fc, fc_norm and norm_output are supported
+(`models/heads/eagle3.py`). Other flags, layers, features and unknown fields are refused
+by name. A copy of the target's embedding (`embed_tokens`) is dropped, after a
+comparison where the target's is given.
 """
 
 import pathlib
@@ -28,12 +28,12 @@ from models.heads.modules.head_config import CONFIG
 
 KINDS = ("eagle", "eagle3")
 ARCHITECTURES = {"eagle": "EagleSpeculator", "eagle3": "Eagle3Speculator"}
-# Theirs, and the published names.
+# Prefixes of tensor names: of speculators, and of the published files.
 PREFIXES = {
     "eagle": (("fusion_fc.", "fc."), ("transformer.", "layers.0.")),
     "eagle3": (("layers.0.", "midlayer."),),
 }
-# Flags that tell what a norm does: its name in our params when set, and when not.
+# Flags that move a norm: its name in our params when set, and when not.
 MOVED = {
     "norm_before_residual": ("residual_norm", "feature_norm"),
     "norm_output": ("output_norm", "norm"),
@@ -62,11 +62,18 @@ def read(
     embedding: Any = None,
     taps: Sequence[int] = (),
 ) -> tuple[str, Any]:
-    """What the head is called here ("eagle", "eagle3"), and its params.
+    """Convert a speculators checkpoint to params.
 
-    `config` is their config.json, `target` the target's config, `embedding` its rows;
-    `taps` the states that EAGLE-3's head reads, where they are not the paper's: those
-    that its drafter must be given, too.
+    Args:
+        config: the contents of config.json.
+        stored: the tensors by name.
+        target: the target's config.
+        embedding: the target's embedding [V, D], to compare a copy with.
+        taps: the states that EAGLE-3's head reads, if not the paper's; pass the same
+            to its drafter.
+
+    Returns:
+        The kind of the head ("eagle" or "eagle3"), and its params.
     """
     f = fields.Fields(config, "config.json")
     kind = f.take("speculators_model_type", "")
@@ -84,20 +91,23 @@ def read(
     used = [name for flag in FUSED if flags.get(flag) for name in FUSED[flag]]
     missing = [name for name in used if name not in theirs]
     if missing:
-        raise CheckpointError(f"config.json asks for norms, and {missing} are missing")
+        raise CheckpointError(
+            f"config.json sets norms before fc, and their tensors {missing} are "
+            "missing: the two belong to different heads"
+        )
     norms = [jnp.asarray(theirs.pop(name)) for name in used]
     params = published.read(kind, theirs, target, embedding)[0]
     if kind == "eagle":
         if eagle.config_of(params).bias != flags["fusion_bias"]:
             raise CheckpointError(
                 f"fusion_bias={flags['fusion_bias']} in config.json, and the tensors "
-                "say otherwise: one of the two belongs to another head"
+                "disagree: the two belong to different heads"
             )
         return kind, params
     if params["head"].shape[0] != flags["draft_vocab_size"]:
         raise CheckpointError(
             f"draft_vocab_size={flags['draft_vocab_size']} in config.json, and lm_head "
-            f"has {params['head'].shape[0]} rows"
+            f"has {params['head'].shape[0]} rows: the two belong to different heads"
         )
     for flag, (moved, plain) in MOVED.items():
         if flags[flag]:
@@ -127,16 +137,25 @@ def write(
     drafts: int = 5,
     taps: Sequence[int] = (),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json and the tensors.
+    """Convert params to a config.json and tensors.
 
-    `verifier` and `architectures` name the target as Hugging Face does; `drafts` are
-    proposed a round; `taps` as in `read`.
+    Args:
+        kind: one of `KINDS`.
+        params: the head's params.
+        target: the target's config.
+        verifier: the target's name on Hugging Face, or its path.
+        architectures: the target's `architectures` in config.json.
+        drafts: tokens proposed per round.
+        taps: as in `read`.
+
+    Returns:
+        The contents of config.json, and the tensors by name.
     """
     _check_kind(kind)
     _check_target(target)
-    own = {n: x for n, x in params.items() if n != CONFIG}
+    weights = {n: x for n, x in params.items() if n != CONFIG}
     layer = replace(
-        decoder_layer.of(own["layer"], target),
+        decoder_layer.of(weights["layer"], target),
         activation="silu",
         tied=False,
         embed_scale=1.0,
@@ -156,7 +175,7 @@ def write(
             },
         },
         "transformer_layer_config": {"model_type": "llama", **llama.write(layer)},
-        "torch_dtype": str(own["fuse"].dtype),
+        "torch_dtype": str(weights["fuse"].dtype),
         "tie_word_embeddings": False,
     }
     added: dict[str, Any] = {}
@@ -166,7 +185,7 @@ def write(
         config["layernorms"] = False
         config["fusion_bias"] = eagle.config_of(params).bias
     else:
-        config["draft_vocab_size"] = own["head"].shape[0]
+        config["draft_vocab_size"] = weights["head"].shape[0]
         config["target_hidden_size"] = None
         config["eagle_aux_hidden_state_layer_ids"] = list(eagle3.taps(target, taps))
         config["embed_requires_grad"] = False
@@ -174,14 +193,14 @@ def write(
         for flag, (moved, plain) in MOVED.items():
             config[flag] = getattr(form, moved)
             if config[flag]:
-                own[plain] = own.pop(moved)
+                weights[plain] = weights.pop(moved)
         config["fc_norm"] = form.fuse_norm == "rows"
         config["norm_before_fc"] = form.fuse_norm == "whole"
         if form.fuse_norm:
             flag = "fc_norm" if config["fc_norm"] else "norm_before_fc"
-            parts = own.pop("fuse_norm").reshape(len(FUSED[flag]), -1)
+            parts = weights.pop("fuse_norm").reshape(len(FUSED[flag]), -1)
             added = dict(zip(FUSED[flag], parts, strict=True))
-    theirs = published.write(kind, own, target)
+    theirs = published.write(kind, weights, target)
     return config, {_original(kind, n): x for n, x in theirs.items()} | added
 
 
@@ -191,7 +210,7 @@ def load(
     embedding: Any = None,
     taps: Sequence[int] = (),
 ) -> tuple[str, Any]:
-    """`read` of a folder."""
+    """Apply `read` to a folder."""
     folder = pathlib.Path(folder)
     config = tensors.read_json(folder / "config.json")
     return read(config, published.stored(folder), target, embedding, taps)
@@ -207,20 +226,20 @@ def save(
     drafts: int = 5,
     taps: Sequence[int] = (),
 ) -> None:
-    """`write` to a folder."""
+    """Write params to a folder; arguments as in `write`."""
     about = (verifier, architectures, drafts, taps)
-    config, found = write(kind, params, target, *about)
+    config, arrays = write(kind, params, target, *about)
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    published.store(folder / tensors.SINGLE, found)
+    published.store(folder / tensors.SINGLE, arrays)
     tensors.write_json(folder / "config.json", config)
 
 
 def _check_kind(kind: Any) -> None:
     if kind not in KINDS:
         raise ConfigError(
-            f"speculators_model_type={kind!r}: of the speculators {KINDS} have a "
-            "counterpart here"
+            f"speculators_model_type={kind!r} is not supported: use a head of one of "
+            f"{KINDS}"
         )
 
 
@@ -228,8 +247,8 @@ def _check_target(target: Any) -> None:
     scale = decoder_layer.geometry(target).embed_scale
     if scale != 1.0:
         raise ConfigError(
-            f"embed_scale={scale}: the speculators format has no scaled embeddings, "
-            "heads for such a target cannot be exchanged in it"
+            f"embed_scale={scale}: the speculators format has no scaled embeddings and "
+            "cannot hold heads for this target; use models/heads/formats/native.py"
         )
 
 
@@ -243,8 +262,8 @@ def _eagle(f: fields.Fields) -> dict[str, Any]:
 def _eagle3(f: fields.Fields, target: Any, taps: Sequence[int]) -> dict[str, Any]:
     if f.data.get("norm_before_residual") is None:
         raise ConfigError(
-            f"{f.where} does not say norm_before_residual, which is false by default "
-            "in speculators and true in vLLM: write down which it is"
+            f"{f.where} lacks norm_before_residual, which is false by default in "
+            "speculators and true in vLLM: set it"
         )
     f.fixed("embed_requires_grad", False)
     f.fixed("target_hidden_size", target.d_model)
@@ -252,13 +271,13 @@ def _eagle3(f: fields.Fields, target: Any, taps: Sequence[int]) -> dict[str, Any
     flags: dict[str, Any] = {name: f.flag(name, False) for name in (*MOVED, *FUSED)}
     flags["draft_vocab_size"] = f.integer("draft_vocab_size")
     if flags["norm_before_fc"] and flags["fc_norm"]:
-        raise ConfigError("norm_before_fc and fc_norm are both set: a head has one")
+        raise ConfigError("norm_before_fc and fc_norm are both set: set one at most")
     f.complete()
     return flags
 
 
 def _check_layer(raw: dict[str, Any], target: Any) -> None:
-    """Refuse a draft layer that would not run as the target's layers do."""
+    """Refuse a draft layer whose config differs from the target's layers."""
     _check_target(target)
     f = fields.Fields({**LAYER, **raw}, "transformer_layer_config")
     f.fixed("model_type", "llama")
@@ -266,22 +285,24 @@ def _check_layer(raw: dict[str, Any], target: Any) -> None:
     f.fixed("attention_bias", False)
     f.fixed("mlp_bias", False)
     f.fixed("hidden_act", "silu")
-    found, own = llama.read(f), decoder_layer.geometry(target)
+    layer, expected = llama.read(f), decoder_layer.geometry(target)
     f.finish()
-    ropes = [c.ropes[0] for c in (found, own)]
-    spun = [replace(rope, parameters=()) for rope in ropes]
-    turns = tuple(dict(rope.parameters) for rope in ropes)
+    ropes = [c.ropes[0] for c in (layer, expected)]
+    frequencies = [replace(rope, parameters=()) for rope in ropes]
+    parameters = tuple(dict(rope.parameters) for rope in ropes)
     pairs: dict[str, tuple] = {
-        "vocab_size": (found.vocab_size, own.vocab_size),
-        "hidden_size": (found.d_model, own.d_model),
-        "rms_norm_eps": (found.norm_eps, own.norm_eps),
-        "rope_theta or rope_scaling": ("", "") if spun[0] == spun[1] else turns,
+        "vocab_size": (layer.vocab_size, expected.vocab_size),
+        "hidden_size": (layer.d_model, expected.d_model),
+        "rms_norm_eps": (layer.norm_eps, expected.norm_eps),
+        "rope_theta or rope_scaling": ("", "")
+        if frequencies[0] == frequencies[1]
+        else parameters,
     }
     for name, (theirs, ours) in pairs.items():
         if theirs != ours:
             raise ConfigError(
                 f"transformer_layer_config: {name} is {theirs}, and the target's is "
-                f"{ours}: a head that runs otherwise than its target is not read"
+                f"{ours}: a head's layer must agree with its target's in this field"
             )
 
 

@@ -1,5 +1,6 @@
-"""Extra nodes in chains behind the positions of a text, for heads that live in the
-target's own block (PPD, Hidden Transfer): where they stand, and what they see.
+"""Chains of extra nodes behind the positions of a text: their positions and masks.
+
+For heads whose nodes are part of the target's own block (PPD, Hidden Transfer).
 """
 
 import jax
@@ -12,12 +13,21 @@ from models.transformer import sequence_forward
 def after(
     points: Array, copies: int, length: int, shape: tuple, segments: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Of `copies` chains of `length` nodes behind each of `points` int32[B, P].
+    """Place `copies` chains of `length` nodes behind each of `points`.
 
-    Returns the text's positions int32[B, T] (`shape` is [B, T]), the nodes' [B, E] and
-    what they see, bool[B, E, T + E]; E = P · copies · length in that order. Node j of a
-    chain behind t stands at t + 1 + j; it sees the text up to t, of its own segment,
-    and the nodes of its chain up to itself.
+    Node j of a chain behind t has position t + 1 + j. It sees the text of its segment
+    up to t, and the nodes of its chain up to itself.
+
+    Args:
+        points: int32[B, P], indices into the text.
+        copies: chains per point.
+        length: nodes per chain.
+        shape: the text's [B, T].
+        segments: int32[B, T], of packed documents.
+
+    Returns:
+        The text's positions int32[B, T], the nodes' int32[B, E] and their mask
+        bool[B, E, T + E]; E = P · copies · length in that order.
     """
     batch, size = shape
     each = copies * length
@@ -27,19 +37,20 @@ def after(
     positions = jnp.take_along_axis(texts, behind, 1) + 1 + step
     seen = jnp.arange(size) <= behind[..., None]
     if segments is not None:
-        own = jnp.take_along_axis(segments, behind, 1)
-        seen = seen & (segments[:, None] == own[..., None])
+        segment = jnp.take_along_axis(segments, behind, 1)
+        seen = seen & (segments[:, None] == segment[..., None])
     index = jnp.arange(behind.shape[1])
     chain = index // length
-    own = (chain[:, None] == chain) & (index[:, None] >= index)
-    own = jnp.broadcast_to(own, (batch, *own.shape))
-    return texts, positions, jnp.concatenate([seen, own], 2)
+    within = (chain[:, None] == chain) & (index[:, None] >= index)
+    within = jnp.broadcast_to(within, (batch, *within.shape))
+    return texts, positions, jnp.concatenate([seen, within], 2)
 
 
 def points(batch: dict[str, Array], count: int, seed: int, room: int) -> Array:
-    """`count` positions int32[B, count] of each text, `room` tokens before its end.
+    """Draw `count` positions int32[B, count] of each text, `room` before its end.
 
-    By the seed and the number of the batch's first row; 0 takes every position.
+    The draw depends on the seed and the number of the batch's first row. `count` 0
+    takes every position.
     """
     rows, size = batch["tokens"].shape
     if not count:

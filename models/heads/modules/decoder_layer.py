@@ -1,9 +1,8 @@
-"""What draft heads are built of: residual blocks, and one decoder layer.
+"""The decoder layer of draft heads, and what else several heads share.
 
-Params are plain dicts and their shapes say what the architecture is, so that a head is
-its params and nothing else. Weights are `[in, out]`. The layer has the shapes of the
-target's own layers by default (`geometry`); its inputs may be wider than its outputs
-(EAGLE-3).
+Params are plain dicts whose shapes determine the architecture. Weights are `[in, out]`.
+The layer has the shapes of the target's own layers by default (`geometry`); its inputs
+may be wider than its outputs (EAGLE-3).
 """
 
 from collections.abc import Callable
@@ -29,9 +28,9 @@ Params = dict[str, Any]
 
 
 def geometry(target: Any) -> config.Config:
-    """The config of a head's one layer: a Llama layer of the target's size.
+    """Return the config of a head's one layer: a Llama layer of the target's size.
 
-    Of a target that is no transformer only the width is known: one head then.
+    A target that is no transformer has only a width: the layer then has one head.
     """
     shared: dict[str, Any] = {
         "n_layers": 1,
@@ -68,7 +67,7 @@ def geometry(target: Any) -> config.Config:
 
 
 def of(layer: Params, target: Any) -> config.Config:
-    """`geometry`, with the heads and widths of an actual layer."""
+    """Return `geometry` with the heads and widths of an actual layer."""
     _, groups, heads, dim = layer["qkv"].shape
     base_ = geometry(target)
     ropes = base_.ropes if base_.head_dim == dim else (config.rope(dim, 10000.0),)
@@ -83,7 +82,7 @@ def of(layer: Params, target: Any) -> config.Config:
 
 
 def init_layer(key: Array, c: config.Config, inputs: int = 0) -> Params:
-    """float32 params of a layer without its first norm; `inputs` 0: `d_model`."""
+    """Draw float32 params of a layer without its first norm; `inputs` 0: `d_model`."""
     keys = jax.random.split(key, 4)
     width = inputs or c.d_model
     heads = (c.n_kv_heads, c.n_heads // c.n_kv_heads + 2, c.head_dim)
@@ -98,19 +97,22 @@ def init_layer(key: Array, c: config.Config, inputs: int = 0) -> Params:
 
 
 def normal(key: Array, shape: tuple[int, ...], fan: int) -> Array:
-    """Normal of variance 1 / fan."""
+    """Draw float32 normals of variance 1 / fan."""
     return jax.random.normal(key, shape, jnp.float32) * fan**-0.5
 
 
 def rms(x: Array, scale: Array, eps: float) -> Array:
-    """RMSNorm in float32, returned in the dtype of `x`."""
+    """Apply RMSNorm in float32; return the dtype of `x`."""
     y = x.astype(jnp.float32)
     y = y * lax.rsqrt((y * y).mean(-1, keepdims=True) + eps)
     return (y * scale.astype(jnp.float32)).astype(x.dtype)
 
 
 def qkv(layer: Params, c: config.Config, x: Array, positions: Array) -> tuple:
-    """q `[B, N, G, R, d]` scaled, k and v `[B, N, G, d]`, turned by their positions."""
+    """Project x [B, N, in] to q `[B, N, G, R, d]`, k and v `[B, N, G, d]`.
+
+    q is scaled; q and k are rotated by `positions` int32[B, N].
+    """
     both = product(x, layer["qkv"])
     q, k, v = both[..., :-2, :], both[..., -2, :], both[..., -1, :]
     cos, sin = rotations(c, positions, c.max_positions)[0]
@@ -120,7 +122,7 @@ def qkv(layer: Params, c: config.Config, x: Array, positions: Array) -> tuple:
 
 
 def feed_forward(layer: Params, c: config.Config, x: Array) -> Array:
-    """`x + MLP(norm(x))`; of an MLP twice as wide as x, `[x ; x] + MLP(norm(x))`."""
+    """Return `x + MLP(norm(x))`, or `[x ; x] + MLP(norm(x))` of a double-width MLP."""
     up = product(rms(x, layer["norm"], c.norm_eps), layer["up"])
     y = product(jax.nn.silu(up[..., 0, :]) * up[..., 1, :], layer["down"])
     return jnp.tile(x, y.shape[-1] // x.shape[-1]) + y
@@ -133,11 +135,17 @@ def sequence(
     residual: Array,
     segments: Array | None = None,
 ) -> Array:
-    """The layer over whole sequences, causally: x `[B, T, in]`, residual `[B, T, D]`.
+    """Run the layer over whole sequences, causally; return [B, T, D].
 
-    `residual` is what attention is added to; `segments` int32[B, T] keep packed
-    documents apart, as in `sequence_forward.forward`. Scores are made again in the
-    backward pass: kept, they are there beside all that the MLP's gradient needs.
+    Attention is rematerialised: otherwise the backward pass holds its scores together
+    with all that the MLP's gradient needs.
+
+    Args:
+        layer: the params.
+        c: the layer's config.
+        x: [B, T, in], the input of attention.
+        residual: [B, T, D], added to attention's output.
+        segments: int32[B, T], keeps packed documents apart.
     """
     length = x.shape[1]
     positions = sequence_forward.places(x.shape[:2], segments)
@@ -164,16 +172,26 @@ def unroll(
     remat: bool = True,
     segments: Array | None = None,
 ) -> Any:
-    """`steps` steps of the layer on its own outputs, at every position of a text.
+    """Run `steps` steps of the layer on its own outputs, at every position of a text.
 
-    `embedded` [B, T, D] is of token t + 1 at t, `first` [B, T, D] what stands for an
-    output there. `read(embedded, output)` gives the layer's input and residual. In step
-    s the pair at t is (token t + 1 + s, the output of step s - 1 at t); it sees the
-    pairs 0..t of step 0, which are made from `first`, and the pairs of the steps 1..s
-    at t: what a chain of drafts after t would see. `each(s, outputs)` is called in each
-    step, and its results come back stacked [steps, ...]; `finish` makes an output of
-    what the layer gives. With `remat` steps are recomputed in the backward pass.
-    `segments` int32[B, T] keep packed documents apart.
+    In step s the pair at t is (token t + 1 + s, the output of step s - 1 at t). It sees
+    the pairs 0..t of step 0, made from `first`, and the pairs of steps 1..s at t: what
+    a chain of drafts after t would see.
+
+    Args:
+        layer: the params.
+        c: the layer's config.
+        read: maps (embedded, output) to the layer's input and residual.
+        embedded: [B, T, D]; at t, of token t + 1.
+        first: [B, T, D], used in place of an output in step 0.
+        steps: the number of steps.
+        each: called as `each(s, outputs)` in every step.
+        finish: maps the layer's output to the step's output.
+        remat: whether the backward pass recomputes the steps.
+        segments: int32[B, T], keeps packed documents apart.
+
+    Returns:
+        The results of `each`, stacked [steps, ...].
     """
     batch, length = embedded.shape[:2]
     at = sequence_forward.places((batch, length), segments)
@@ -183,10 +201,10 @@ def unroll(
         q, k, v = qkv(layer, c, x, at + s)
         keys, values = keys.at[s].set(k), values.at[s].set(v)
         past = jnp.einsum("btgrd,bsgd->bgrts", q, keys[0]).astype(jnp.float32)
-        own = jnp.einsum("btgrd,jbtgd->bgrtj", q, keys[1:]).astype(jnp.float32)
+        drafted = jnp.einsum("btgrd,jbtgd->bgrtj", q, keys[1:]).astype(jnp.float32)
         past = jnp.where(seen, past, NEGATIVE)
-        own = jnp.where(jnp.arange(1, steps) <= s, own, NEGATIVE)
-        p = jax.nn.softmax(jnp.concatenate([past, own], -1), -1).astype(v.dtype)
+        drafted = jnp.where(jnp.arange(1, steps) <= s, drafted, NEGATIVE)
+        p = jax.nn.softmax(jnp.concatenate([past, drafted], -1), -1).astype(v.dtype)
         out = jnp.einsum("bgrts,bsgd->btgrd", p[..., :length], values[0])
         out = out + jnp.einsum("bgrtj,jbtgd->btgrd", p[..., length:], values[1:])
         return out.reshape(batch, length, -1), keys, values
@@ -195,8 +213,8 @@ def unroll(
         output, embedded, keys, values = carry
         x, residual = read(embedded, output)
         out, keys, values = attention(s, x, keys, values)
-        made = feed_forward(layer, c, residual + product(out, layer["out"]))
-        output = finish(made)
+        hidden = feed_forward(layer, c, residual + product(out, layer["out"]))
+        output = finish(hidden)
         following = jnp.roll(embedded, -1, 1)
         return (output, following, keys, values), each(s, output)
 
@@ -214,7 +232,19 @@ def block(
     residual: Array,
     nodes: base.Block,
 ) -> tuple[Array, kv_cache.KVCache]:
-    """The layer over a block of nodes: their keys go to `cache`; out `[B, N, D]`."""
+    """Run the layer over a block of nodes, whose keys are appended to `cache`.
+
+    Args:
+        layer: the params.
+        c: the layer's config.
+        cache: a cache of one layer.
+        x: [B, N, in], the input of attention.
+        residual: [B, N, D], added to attention's output.
+        nodes: the block's positions, slots and visibility.
+
+    Returns:
+        The output [B, N, D], and the cache.
+    """
     cache = cache.open(nodes)
     q, k, v = qkv(layer, c, x, nodes.positions)
     store = cache.layers[0].append(nodes.slots, k, v)
@@ -225,7 +255,7 @@ def block(
 
 
 def cache(layer: Params, batch: int, size: int) -> kv_cache.KVCache:
-    """An empty cache of one layer, in the dtype of its weights."""
+    """Make an empty cache of one layer, in the dtype of its weights."""
     _, groups, _, dim = layer["qkv"].shape
     return kv_cache.dense(1, batch, size, groups, dim, layer["qkv"].dtype)
 
@@ -245,6 +275,6 @@ def check(name: str, target: Any, width: int, vocab: int | None = None) -> None:
 
 
 def output_rows(params: Any) -> Array:
-    """The rows [V, D] with which a transformer's params make logits."""
+    """Return a transformer's output rows [V, D], tied or separate."""
     embedding = params["embedding"]
     return embedding["head"] if "head" in embedding else embedding["tokens"]

@@ -1,9 +1,9 @@
-"""The config of draft heads: which form their arithmetic has.
+"""The config of draft heads: the form of their arithmetic.
 
 The module of a head that has several forms defines a frozen `HeadConfig`; `init` puts
-one beside the params, under `CONFIG`. It is a static node of the pytree: no leaf that
-an optimiser or a checkpoint has, but part of what a program is compiled for. heads.json
-holds it. Params of before carry none: their keys give the same, by `by_keys`.
+one beside the params, under `CONFIG`. It is a static node of the pytree: optimisers and
+checkpoints see no leaf, and jit compiles a program per config. heads.json holds it.
+Older params carry none; `by_keys` derives it from their keys.
 """
 
 import importlib
@@ -18,12 +18,12 @@ CONFIG = "config"
 
 
 def of(params: Mapping[str, Any], by_keys: Callable[[Any], Any]) -> Any:
-    """The config beside the params, or what `by_keys` reads off params of before."""
+    """Return the config beside the params, or `by_keys(params)` where it is absent."""
     return params[CONFIG] if CONFIG in params else by_keys(params)
 
 
 def split(params: Any) -> tuple[Any, dict[str, Any]]:
-    """The params without configs, and each config by the path of what it is of."""
+    """Split configs off the params: return bare params, and the configs by path."""
     configs: dict[str, Any] = {}
 
     def bare(tree: Any, path: str) -> Any:
@@ -38,7 +38,7 @@ def split(params: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def joined(params: Any, configs: Mapping[str, Any]) -> Any:
-    """The params with each config where `split` found it."""
+    """Put each config back at its path in the params: the inverse of `split`."""
     for path, config in configs.items():
         params = _put(params, [n for n in path.split("/") if n], config)
     return params
@@ -51,7 +51,7 @@ def _put(params: Any, path: list[str], config: Any) -> Any:
 
 
 def to_json(configs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What heads.json holds: by path, the head's module and the fields."""
+    """Convert configs to JSON: by path, the head's module and the fields."""
     return {
         path: {"head": type(config).__module__.split(".")[-1], **vars(config)}
         for path, config in configs.items()
@@ -59,14 +59,18 @@ def to_json(configs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def from_json(stored: Mapping[str, Any], params: Any, where: Any) -> dict[str, Any]:
-    """The configs of `to_json`, held against the params that they are of.
+    """Rebuild the configs of `to_json`, and compare each with its params.
+
+    Args:
+        stored: the JSON of `to_json`.
+        params: the params, without configs.
+        where: the file, for errors.
 
     Raises:
-        CheckpointError: an unknown head or field, or the params have another form;
-            `where` names the file.
+        CheckpointError: a head or field is unknown, or the params have another form.
     """
     known = [info.name for info in pkgutil.iter_modules(models.heads.__path__)]
-    found = {}
+    configs = {}
     for path, fields in stored.items():
         fields = dict(fields)
         name = fields.pop("head", None)
@@ -77,18 +81,18 @@ def from_json(stored: Mapping[str, Any], params: Any, where: Any) -> dict[str, A
             config = module.HeadConfig(**fields)
         except (AttributeError, TypeError) as error:
             raise CheckpointError(
-                f"{where}: the config {fields} is none of {name} heads ({error}): "
+                f"{where}: the config {fields} does not fit {name} heads ({error}): "
                 "update decodax, or export the heads again"
             ) from error
-        own = params
+        subtree = params
         for part in filter(None, path.split("/")):
-            own = own.get(part, {})
-        said, shown = vars(config), vars(module.by_keys(own))
-        wrong = [n for n, value in said.items() if value != shown[n]]
+            subtree = subtree.get(part, {})
+        declared, derived = vars(config), vars(module.by_keys(subtree))
+        wrong = [n for n, value in declared.items() if value != derived[n]]
         if wrong:
             raise CheckpointError(
-                f"{where}: {wrong[0]}={said[wrong[0]]!r}, and the params have "
-                f"{shown[wrong[0]]!r}: the two are of different heads, export again"
+                f"{where}: {wrong[0]}={declared[wrong[0]]!r}, and the params have "
+                f"{derived[wrong[0]]!r}: they belong to different heads, export again"
             )
-        found[path] = config
-    return found
+        configs[path] = config
+    return configs

@@ -296,8 +296,8 @@ def test_offsets_and_ids():
     np.testing.assert_array_equal(
         published.read("eagle3", ids, TARGET)[0]["kept"], KEPT
     )
-    wrong = {**theirs, "d2t": theirs["d2t"] + 1}  # planted: t2d says otherwise
-    with pytest.raises(CheckpointError, match="t2d says"):
+    wrong = {**theirs, "d2t": theirs["d2t"] + 1}  # planted: t2d disagrees
+    with pytest.raises(CheckpointError, match="or t2d disagrees"):
         published.read("eagle3", wrong, TARGET)
 
 

@@ -87,7 +87,7 @@ def test_configs_below_others_come_back():
     ("change", "words"),
     [
         ({"head": "ouija"}, "head='ouija' is none of"),
-        ({"depth": 3}, "is none of eagle heads"),
+        ({"depth": 3}, "does not fit eagle heads"),
         ({"bias": True}, "bias=True, and the params have False"),  # planted
     ],
 )
