@@ -1,14 +1,14 @@
-"""What is learned from: raw text, conversations, or text that the target wrote.
+"""Training documents: raw text, conversations, or text that the target generated.
 
 A line of a `.jsonl` file is one of
 
-    {"text": ..}                              raw text, all of which is learned
-    {"messages": ..} or {"conversations": ..} a conversation: what the assistant said
+    {"text": ..}                              raw text, all of it in the loss
+    {"messages": ..} or {"conversations": ..} a conversation: the assistant's turns
     {"tokens": .., "prompt_tokens": ..}       a text of `training.distill`: the answer
 
-and every other file is one raw text. Raw text alone has no masks. What a target is to
-answer (`prompts`, `requests`) is what stands before a first answer, whole, or a piece
-of raw text.
+and every other file is one raw text. Raw text alone has no masks. Prompts for a target
+(`prompts`, `requests`) are the text before a first answer, whole, or a piece of raw
+text.
 """
 
 import json
@@ -27,16 +27,23 @@ class Documents(NamedTuple):
     """Documents for `data.Corpus`, whose separator is the target's EOS."""
 
     tokens: list[np.ndarray]  # int32[n] each
-    masks: list[np.ndarray] | None  # bool[n + 1] each: may be learned; None: all may
+    masks: list[np.ndarray] | None  # bool[n + 1] each: in the loss; None: all tokens
 
 
 def read(
     lm: Any, source: str, split: str, folder: pathlib.Path, keep: pathlib.Path
 ) -> Documents:
-    """The documents of a split of a source (`sources.texts`), as tokens of `lm`.
+    """Read and tokenise the documents of a split of a source (`sources.texts`).
 
-    `folder` is where TFDS keeps its data; raw text is kept in `keep` as tokens. Raises
-    `DataError` for a line that holds none of the three, and where nothing is learned.
+    Args:
+        lm: the model whose tokenizer and chat template are used.
+        source: `tfds:<name>`, a `.jsonl` file, or a folder.
+        split: one of `sources.SPLITS`.
+        folder: where TFDS keeps its data.
+        keep: where the tokens of raw text are cached.
+
+    Raises:
+        DataError: a line holds none of the three, or no token is in the loss.
     """
     inner = lm.tokenizer.inner
     if not any(_answers(row) for _, row in rows(source, split)):
@@ -45,18 +52,18 @@ def read(
     tokens, masks = [], []
     for where, row in rows(source, split):
         try:
-            one = _document(lm, row)
+            document = _document(lm, row)
         except (ValueError, TypeError, KeyError, PromptError) as error:
             raise DataError(
                 f"{where}: no object with text, messages, conversations, or tokens of "
-                f"training.distill ({type(error).__name__}: {error})"
+                f"training.distill: mend or delete it ({type(error).__name__}: {error})"
             ) from error
-        tokens.append(one.tokens)
-        masks.append(one.mask)
+        tokens.append(document.tokens)
+        masks.append(document.mask)
     if not any(mask.any() for mask in masks):
         raise DataError(
             f"{source}: the loss mask is zero everywhere in {split}: no line has an "
-            "answer; look at it with python -m training.data.inspect_conversations"
+            "answer; check it with python -m training.data.inspect_conversations"
         )
     return Documents(tokens, masks)
 
@@ -64,7 +71,10 @@ def read(
 def both(
     lm: Any, c: Any, folder: str | pathlib.Path, keep: pathlib.Path
 ) -> tuple[Documents, Documents]:
-    """To learn from, and held out: of `c.source`, where `folder` is TFDS's."""
+    """Read the training and the held-out documents of `c.source`.
+
+    `folder` is TFDS's; `keep` caches the tokens of raw text.
+    """
     train, held = (
         read(lm, c.source, split, pathlib.Path(folder), keep)
         for split in sources.SPLITS
@@ -73,7 +83,7 @@ def both(
 
 
 def of_texts(texts: Sequence[distill.Text]) -> Documents:
-    """Return texts that the target wrote, of which its answers are learned."""
+    """Convert generated texts to documents with the answers in the loss."""
     return Documents([text.tokens for text in texts], [text.mask for text in texts])
 
 
@@ -91,10 +101,18 @@ def padded(texts: Sequence[distill.Text]) -> Iterator[dict[str, np.ndarray]]:
 def prompts(
     lm: Any, found: Documents, count: int, size: int, new: int, start: int = 0
 ) -> list[list[int]]:
-    """The first `count`, in their order; of raw text `size` tokens from `start` on.
+    """Return prompts of the first `count` documents, in their order.
 
-    Those that leave no room for `new` tokens are not taken. `ConfigError` where there
-    are fewer.
+    Args:
+        lm: the model that is to answer them.
+        found: documents.
+        count: prompts.
+        size: tokens of a prompt from raw text.
+        new: tokens that are to be generated after it.
+        start: place of its first token in raw text.
+
+    Raises:
+        ConfigError: too few documents, or too few that leave room for `new` tokens.
     """
     if found.masks is not None:
         usable, what = _asked(lm, found, new)
@@ -118,17 +136,27 @@ def requests(
     new: int,
     seed: int | Sequence[int],
 ) -> list[list[int]]:
-    """`count` at random; of raw text `size` tokens from anywhere.
+    """Return prompts of `count` random documents.
 
-    Of conversations each is taken once before any is taken again; those that leave no
-    room for `new` tokens never. `DataError` where there are none.
+    Every conversation is taken once before any is taken again.
+
+    Args:
+        lm: the model that is to answer them.
+        found: documents.
+        count: prompts.
+        size: tokens of a prompt from raw text, from a random place.
+        new: tokens that are to be generated after it, for which a prompt leaves room.
+        seed: of the choice.
+
+    Raises:
+        DataError: no document can be used.
     """
     if found.masks is None:
         picked = random_passages(found.tokens, count, size, seed)
         return [row.tolist() for row in picked]
     usable, what = _asked(lm, found, new)
     if not usable:
-        raise DataError(f"no document has {what}")
+        raise DataError(f"no document has {what}: use other data or fewer new tokens")
     rng = np.random.default_rng(seed)
     rounds = -(-count // len(usable))
     order = np.concatenate([rng.permutation(len(usable)) for _ in range(rounds)])
@@ -141,7 +169,7 @@ def random_passages(
     passage: int,
     seed: int | Sequence[int],
 ) -> list[np.ndarray]:
-    """Passages int32[passage] from random places of random documents."""
+    """Draw passages int32[passage] from random places of random documents."""
     rng = np.random.default_rng(seed)
     long = [d for d in documents if len(d) >= passage]
     if not long:
@@ -155,7 +183,7 @@ def random_passages(
 
 
 def _asked(lm: Any, found: Documents, new: int) -> tuple[list[list[int]], str]:
-    """What stands before the first answers, where it leaves room; and in words."""
+    """Return the texts before first answers that leave room, and their description."""
     room = lm.config.max_positions - new
     begun = [int(mask.argmax()) if mask.any() else 0 for mask in found.masks or ()]
     usable = [
@@ -165,24 +193,30 @@ def _asked(lm: Any, found: Documents, new: int) -> tuple[list[list[int]], str]:
 
 
 def windows(found: Documents, count: int, size: int) -> list[dict[str, np.ndarray]]:
-    """Batches of one row: `count` tokens of the documents, one after another.
+    """Cut the documents' first `count` tokens into batches of one row of `size` tokens.
 
-    Each of `size` tokens; `ConfigError` where not one is full.
+    Raises `ConfigError` where not one row is full.
     """
-    given = {"tokens": found.tokens}
+    columns = {"tokens": found.tokens}
     if found.masks is not None:
-        given["loss_mask"] = [mask[:-1] for mask in found.masks]
+        columns["loss_mask"] = [mask[:-1] for mask in found.masks]
     cut = {}
-    for name, parts in given.items():
+    for name, parts in columns.items():
         flat = np.concatenate(parts)[:count]
         cut[name] = flat[: len(flat) // size * size].reshape(-1, 1, size)
     if not len(cut["tokens"]):
-        raise ConfigError(f"evaluate.tokens={count}: not a window of {size}")
+        raise ConfigError(
+            f"evaluate.tokens={count}: not a window of {size}: use more tokens, or a "
+            "smaller evaluate.window"
+        )
     return [dict(zip(cut, row)) for row in zip(*cut.values())]
 
 
 def rows(source: str, split: str) -> Iterator[tuple[str, Any]]:
-    """Where each line or file stands, and its object or text; nothing of TFDS."""
+    """Yield each line or file, its place first; yield nothing for TFDS.
+
+    A line comes as its JSON object, a file as its path.
+    """
     if source.startswith("tfds:"):
         return
     path = pathlib.Path(source)
@@ -196,11 +230,13 @@ def rows(source: str, split: str) -> Iterator[tuple[str, Any]]:
             try:
                 yield where, json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{where}: no JSON ({error})") from error
+                raise DataError(
+                    f"{where}: no JSON ({error}): mend or delete it"
+                ) from error
 
 
 def _answers(row: Any) -> bool:
-    """Whether only a part of it is learned."""
+    """Check whether only the answers of a row are in the loss."""
     kinds = ("messages", "conversations", "prompt_tokens")
     return isinstance(row, dict) and any(name in row for name in kinds)
 

@@ -1,7 +1,7 @@
 """Documents from files of several kinds under one folder, split by their own hash.
 
-No manifest and no split on disk is needed: a document is held out when a hash of its
-text says so, hence a training run and its evaluation agree on any copy of the data.
+No manifest and no split on disk is needed: a hash of its text assigns each document to
+a split, so that training and evaluation agree on any copy of the data.
 """
 
 import gzip
@@ -21,30 +21,32 @@ SHORTEST = 64  # characters of a document
 
 @dataclass(frozen=True)
 class Part:
-    """Some of a folder's files, and how they fall into documents."""
+    """A group of a folder's files, and how they are cut into documents."""
 
-    files: str  # a pattern under the folder; names in `.gz` are unpacked
+    files: str  # a glob pattern under the folder; `.gz` files are unpacked
     # Fields of a JSON or JSONL row, joined by blank lines where they are not empty; ()
     # for files of plain text.
     fields: tuple[str, ...] = ()
-    between: str = ""  # a regular expression at which a text falls into documents
+    between: str = ""  # a regular expression that separates a text's documents
 
 
 def texts(
     folder: str | pathlib.Path, parts: Sequence[Part], split: str, held: float
 ) -> list[str]:
-    """The documents of `split`; a share `held` of all documents is for validation.
+    """Return the documents of `split`; a share `held` of all is for validation.
 
-    Raises `DataError` where a part has no file, a row lacks a field, or nothing is
-    left. Documents are in the order of the parts and of the files' names; those with
-    under 64 characters, and repetitions of an earlier one, are left out.
+    Documents are in the order of the parts and of the files' names. Those with under 64
+    characters, and repetitions of an earlier one, are left out.
+
+    Raises:
+        DataError: a part has no file, a row lacks a field, or no document is left.
     """
     if split not in SPLITS:
         raise DataError(f"split={split!r}: use one of {SPLITS}")
     if not str(folder):
         raise DataError("data.source='': name the folder that holds the text")
     seen: set[bytes] = set()
-    found = []
+    chosen = []
     for part in parts:
         for text in documents(pathlib.Path(folder), part):
             digest = hashlib.sha256(text.encode()).digest()
@@ -53,14 +55,17 @@ def texts(
             seen.add(digest)
             out = int.from_bytes(digest[:8], "big") < held * 2**64
             if out == (split == "validation"):
-                found.append(text)
-    if not found:
-        raise DataError(f"{folder} gives no document for {split}: held={held}")
-    return found
+                chosen.append(text)
+    if not chosen:
+        raise DataError(
+            f"{folder} gives no document for {split}: use another share than "
+            f"held={held}, or more text"
+        )
+    return chosen
 
 
 def documents(folder: pathlib.Path, part: Part) -> Iterator[str]:
-    """The texts of one part, in the order of the files' names."""
+    """Yield the texts of one part, in the order of the files' names."""
     paths = sorted(p for p in folder.glob(part.files) if p.is_file())
     if not paths:
         raise DataError(f"{folder} has no file {part.files!r}: see config.data.parts")
@@ -79,7 +84,7 @@ def _read(path: pathlib.Path) -> str:
 
 
 def _rows(path: pathlib.Path, whole: str, fields: Sequence[str]) -> Iterator[str]:
-    """One text a row of a JSON list, or of a file with an object on each line."""
+    """Yield one text for each row of a JSON list or JSONL file."""
     try:
         if path.name.removesuffix(".gz").endswith(".jsonl"):
             # Not splitlines: JSON strings may hold U+2028 and its like.
@@ -89,8 +94,8 @@ def _rows(path: pathlib.Path, whole: str, fields: Sequence[str]) -> Iterator[str
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: not JSON ({error})") from error
     for number, row in enumerate(rows, 1):
-        said = [_field(row, name, f"{path}, row {number}") for name in fields]
-        yield "\n\n".join(text for text in said if text)
+        parts = [_field(row, name, f"{path}, row {number}") for name in fields]
+        yield "\n\n".join(text for text in parts if text)
 
 
 def _field(row: Any, name: str, where: str) -> str:

@@ -1,14 +1,14 @@
-"""What is wrong with a file of conversations, before a head is trained on it.
+"""Check a file of conversations before a head is trained on it.
 
 python -m training.data.inspect_conversations --model=tiny --data=sharegpt.jsonl
 [--sample=64]
 
-Prints how many lines can be used and why others cannot, how much of the text is
-learned from (mask coverage), whether the chat template keeps what was said, and on how
-many of the learned places the target's likeliest token is the label. Text that the
-target wrote itself has a high share there; text of others teaches a draft what its
-target does not say (write it anew with training.distill). Ends with status 1 where
-something is wrong.
+Prints how many lines can be used and why others cannot, the share of tokens in the loss
+(mask coverage), whether the chat template keeps the answers, and the agreement: how
+often the target's likeliest token is the label. Text that the target generated has a
+high agreement. Text of others trains a draft on tokens that its target would not
+generate (rewrite it with training.distill). Ends with status 1 where something is
+wrong.
 """
 
 import argparse
@@ -33,20 +33,20 @@ LEAST_COVERAGE, LEAST_AGREEMENT = 0.05, 0.3
 
 @dataclass
 class Findings:
-    """What the doctor saw; shares are of tokens unless they say otherwise."""
+    """The findings on a file; shares are of tokens where nothing else is noted."""
 
     lines: int = 0
     usable: int = 0
     refused: dict[str, int] = field(default_factory=dict)  # reason -> lines
     first_refused: str = ""
     tokens: int = 0
-    learned: int = 0
+    learned: int = 0  # tokens in the loss
     coverage: float = 0.0  # learned / tokens
     unlearned_lines: int = 0  # usable, with a mask of zeros
     turns_by_role: dict[str, int] = field(default_factory=dict)
     longest: int = 0
     too_long: int = 0  # lines past the model's positions
-    lost_answers: int = 0  # answers whose text the masked tokens do not give back
+    lost_answers: int = 0  # answers that the decoded masked tokens do not contain
     ended_answers: float = 0.0  # share of answers whose mask ends with an EOS
     agreement: float | None = None  # target's arg-max is the label, on learned places
     agreement_places: int = 0
@@ -56,50 +56,50 @@ class Findings:
 def examine(
     lm: Any, path: str | pathlib.Path, sample: int = 64, longest: int = 2048
 ) -> Findings:
-    """Read a file; the target is asked about `sample` usable lines (0: none).
+    """Read a file, and measure the target's agreement on `sample` usable lines.
 
-    Lines are cut to `longest` tokens for that.
+    Lines are cut to `longest` tokens for the agreement; `sample` 0 skips it.
     """
-    found = Findings()
+    findings = Findings()
     roles: Counter = Counter()
     reasons: Counter = Counter()
-    asked: list[conversations.Conversation] = []
+    sampled: list[conversations.Conversation] = []
     answers = ended = 0
     text = pathlib.Path(path).read_text(encoding="utf-8")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        found.lines += 1
+        findings.lines += 1
         try:
-            said = conversations.messages(json.loads(line))
-            one = conversations.render(lm, said)
+            messages = conversations.messages(json.loads(line))
+            one = conversations.render(lm, messages)
         except (json.JSONDecodeError, DataError, PromptError) as error:
             reasons[_reason(error)] += 1
-            found.first_refused = found.first_refused or f"line {number}: {error}"
+            findings.first_refused = findings.first_refused or f"line {number}: {error}"
             continue
-        found.usable += 1
-        roles.update(message["role"] for message in said)
-        found.tokens += len(one.tokens)
-        found.learned += int(one.mask.sum())
-        found.unlearned_lines += not one.mask.any()
-        found.longest = max(found.longest, len(one.tokens))
-        found.too_long += len(one.tokens) > lm.config.max_positions
-        wanted = [m["content"] for m in said if m["role"] == "assistant"]
+        findings.usable += 1
+        roles.update(message["role"] for message in messages)
+        findings.tokens += len(one.tokens)
+        findings.learned += int(one.mask.sum())
+        findings.unlearned_lines += not one.mask.any()
+        findings.longest = max(findings.longest, len(one.tokens))
+        findings.too_long += len(one.tokens) > lm.config.max_positions
+        texts = [m["content"] for m in messages if m["role"] == "assistant"]
         runs = masked_runs(one)
         answers += len(runs)
         ended += sum(int(run[-1]) in lm.config.eos for run in runs)
-        found.lost_answers += lost(lm, runs, wanted)
-        if len(asked) < sample and one.mask[:longest].any():
-            asked.append(
+        findings.lost_answers += lost(lm, runs, texts)
+        if len(sampled) < sample and one.mask[:longest].any():
+            sampled.append(
                 conversations.Conversation(one.tokens[:longest], one.mask[:longest])
             )
-    found.refused, found.turns_by_role = dict(reasons), dict(roles)
-    found.coverage = found.learned / max(found.tokens, 1)
-    found.ended_answers = ended / max(answers, 1)
-    if asked:
-        found.agreement, found.agreement_places = agreement(lm, asked)
-    found.troubles = troubles(found)
-    return found
+    findings.refused, findings.turns_by_role = dict(reasons), dict(roles)
+    findings.coverage = findings.learned / max(findings.tokens, 1)
+    findings.ended_answers = ended / max(answers, 1)
+    if sampled:
+        findings.agreement, findings.agreement_places = agreement(lm, sampled)
+    findings.troubles = troubles(findings)
+    return findings
 
 
 def _reason(error: Exception) -> str:
@@ -111,13 +111,13 @@ def _reason(error: Exception) -> str:
 
 
 def masked_runs(one: conversations.Conversation) -> list[np.ndarray]:
-    """The learned tokens, one array for each run of them."""
+    """Return the tokens in the loss, one array for each run of them."""
     edges = np.flatnonzero(np.diff(np.pad(one.mask.astype(int), 1)))
     return [one.tokens[a:b] for a, b in zip(edges[::2], edges[1::2])]
 
 
 def lost(lm: Any, runs: Sequence[np.ndarray], wanted: Sequence[str]) -> int:
-    """How many answers are not in the text of their learned tokens.
+    """Count the answers that are not in the text of their tokens in the loss.
 
     Templates may trim spaces, which is no loss.
     """
@@ -130,9 +130,9 @@ def lost(lm: Any, runs: Sequence[np.ndarray], wanted: Sequence[str]) -> int:
 def agreement(
     lm: Any, texts: Sequence[conversations.Conversation]
 ) -> tuple[float, int]:
-    """On which share of the learned places the target's likeliest token is the label.
+    """Return the share of labels that are the target's likeliest token, and the count.
 
-    The place of a token is that before it: token 0 has none.
+    A label is the token after a place: token 0 is none.
     """
 
     @jax.jit
@@ -155,42 +155,44 @@ def agreement(
 
 
 def troubles(found: Findings) -> list[str]:
-    """What should be seen to before training, most serious first."""
-    said = []
+    """List the troubles to mend before training, most serious first."""
+    messages = []
     if not found.usable:
-        said.append("no line can be used")
+        messages.append("no line can be used")
     elif not found.learned:
-        said.append("the loss mask is zero everywhere: no assistant's turn was found")
+        messages.append(
+            "the loss mask is zero everywhere: no assistant's turn was found"
+        )
     if found.refused:
         count = sum(found.refused.values())
-        said.append(
+        messages.append(
             f"{count} of {found.lines} lines are refused; {found.first_refused}"
         )
     if found.lost_answers:
-        said.append(
-            f"{found.lost_answers} answers are not in what is learned: the template "
-            "alters or drops them"
+        messages.append(
+            f"{found.lost_answers} answers are not in the tokens of the loss: the "
+            "template alters or drops them"
         )
     if found.learned and found.coverage < LEAST_COVERAGE:
-        said.append(
-            f"only {100 * found.coverage:.1f} % of the tokens are learned from: look "
-            "at the roles"
+        messages.append(
+            f"only {100 * found.coverage:.1f} % of the tokens are in the loss: check "
+            "the roles"
         )
     if found.learned and not found.ended_answers:
-        said.append("no answer's mask holds an EOS: a draft would not learn to end")
+        messages.append("no answer's mask holds an EOS: a draft would not learn to end")
     if found.too_long:
-        said.append(f"{found.too_long} lines are longer than the model's positions")
+        messages.append(f"{found.too_long} lines are longer than the model's positions")
     if found.agreement is not None and found.agreement < LEAST_AGREEMENT:
-        said.append(
-            f"the target would say {100 * found.agreement:.0f} % of the labels: "
-            "another template, another model's text, or a shift; write it anew with "
-            "training.distill"
+        messages.append(
+            f"the target's likeliest token is the label at only "
+            f"{100 * found.agreement:.0f} %: another template, another model's text, "
+            "or a shift; rewrite it with training.distill"
         )
-    return said
+    return messages
 
 
 def report(found: Findings) -> str:
-    """The findings for people."""
+    """Format the findings as lines of text."""
     lines = [
         f"lines         {found.lines}, usable {found.usable}",
         f"tokens        {found.tokens}, longest line {found.longest}",
@@ -211,21 +213,23 @@ def report(found: Findings) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: 0 for a healthy file, 1 with troubles, 2 for a wrong call."""
+    """Run the command line: 0 for a healthy file, 1 with troubles, 2 for bad calls."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True, help="the target")
     parser.add_argument("--data", required=True, help="a JSONL file")
-    parser.add_argument("--sample", type=int, default=64, help="lines asked about")
-    given = parser.parse_args(arguments)
+    parser.add_argument(
+        "--sample", type=int, default=64, help="lines for the agreement"
+    )
+    options = parser.parse_args(arguments)
     try:
-        found = examine(models.load(given.model), given.data, given.sample)
+        findings = examine(models.load(options.model), options.data, options.sample)
     except (DecodaxError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    sys.stdout.write(report(found))
-    return 1 if found.troubles else 0
+    sys.stdout.write(report(findings))
+    return 1 if findings.troubles else 0
 
 
 if __name__ == "__main__":

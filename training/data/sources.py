@@ -1,4 +1,4 @@
-"""Where documents come from: TFDS, JSONL files and folders, and what is held out."""
+"""Sources of documents: TFDS, JSONL files and folders, and their held-out share."""
 
 import hashlib
 import json
@@ -9,13 +9,13 @@ from models.errors import DataError
 from training.data.file_groups import SPLITS
 
 EVERY = "every"  # split: all documents
-HELD = 0.05  # of a file's lines, for validation
+HELD = 0.05  # share of a file's lines, for validation
 
 
 def tfds_texts(
     name: str, split: str, data_dir: str | pathlib.Path, key: str = "text"
 ) -> list[str]:
-    """The texts of a split of a TFDS data set, in the data set's order.
+    """Read the texts of a split of a TFDS data set, in the data set's order.
 
     `stdlib_code`, and its parts `stdlib_code/code` and `stdlib_code/docstrings`, are
     built here; any other name goes to `tfds.builder`. Data are stored as array_record
@@ -25,8 +25,8 @@ def tfds_texts(
     import tensorflow_datasets as tfds  # slow to import, and only needed here
 
     try:
-        own, _, part = name.partition("/")
-        if own == "stdlib_code":
+        base, _, part = name.partition("/")
+        if base == "stdlib_code":
             from training.data.stdlib_code import CONFIGS, WHOLE, StdlibCode
 
             if (part or WHOLE) not in CONFIGS:
@@ -57,11 +57,11 @@ def _text(value: Any) -> str:
 
 
 def lines(path: str | pathlib.Path, split: str = EVERY) -> list[tuple[int, str]]:
-    """The lines of a JSONL file that are of `split`, with their numbers.
+    """Return the lines of a JSONL file that are of `split`, with their numbers.
 
-    A line is held out, for "validation", where a hash of it says so: one in twenty of
-    many, at least one of few, and the same ones wherever the file lies. Raises
-    `DataError` for another split, and where nothing is left for it.
+    A hash of a line decides whether it is held out for "validation": one in twenty of
+    many, at least one of few, and the same lines in any copy of the file. Raises
+    `DataError` for another split, and where no line is left for it.
     """
     # Not splitlines: JSON strings may hold U+2028 and its like.
     numbered = [x for x in enumerate(file_text(path).split("\n"), 1) if x[1].strip()]
@@ -71,48 +71,52 @@ def lines(path: str | pathlib.Path, split: str = EVERY) -> list[tuple[int, str]]
         raise DataError(f"{path} has no split {split!r}: use one of {SPLITS}")
     digests = [hashlib.sha256(line.encode()).digest()[:8] for _, line in numbered]
     share = max([round(HELD * 2**64).to_bytes(8, "big"), *sorted(digests)[:1]])
-    found = [
+    chosen = [
         line
         for line, digest in zip(numbered, digests)
         if (digest <= share) == (split == "validation")
     ]
-    if not found:
+    if not chosen:
         raise DataError(
             f"{path}: of {len(numbered)} lines none is left for {split}: give more "
             "lines, or a folder with train/ and validation/"
         )
-    return found
+    return chosen
 
 
 def jsonl_texts(
     path: str | pathlib.Path, key: str = "text", split: str = EVERY
 ) -> list[str]:
-    """One document a line; raises `DataError` naming the line that has no text."""
+    """Read one document a line; raise `DataError` naming the line that has no text."""
     texts = []
     for number, line in lines(path, split):
         try:
             text = json.loads(line)[key]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
-                f"{path}, line {number}: no JSON object with {key!r} ({error})"
+                f"{path}, line {number}: no JSON object with {key!r} ({error}): mend "
+                "or delete it"
             ) from error
         if not isinstance(text, str):
-            raise DataError(f"{path}, line {number}: {key!r} is no string")
+            raise DataError(
+                f"{path}, line {number}: {key!r} is no string but "
+                f"{type(text).__name__}: mend or delete it"
+            )
         texts.append(text)
     return texts
 
 
 def files(folder: str | pathlib.Path, split: str) -> list[pathlib.Path]:
-    """The files of a split of a folder, sorted; of "every" split all of them."""
+    """List the files of a split of a folder, sorted; all files for "every"."""
     root = pathlib.Path(folder) / ("" if split == EVERY else split)
-    found = sorted(p for p in root.rglob("*") if p.is_file())
-    if not found:
-        raise DataError(f"{root}: no files")
-    return found
+    paths = sorted(p for p in root.rglob("*") if p.is_file())
+    if not paths:
+        raise DataError(f"{root}: no files: put some there, or name another source")
+    return paths
 
 
 def file_text(path: str | pathlib.Path) -> str:
-    """A file's text; `DataError` where it is none."""
+    """Read a UTF-8 file; raise `DataError` where it is not readable."""
     try:
         return pathlib.Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -120,11 +124,11 @@ def file_text(path: str | pathlib.Path) -> str:
 
 
 def texts(source: str, split: str, data_dir: str | pathlib.Path) -> list[str]:
-    """Documents of a source: `tfds:<name>`, a `.jsonl` file, or a folder.
+    """Read the documents of a source: `tfds:<name>`, a `.jsonl` file, or a folder.
 
     A folder `d` gives the files of `d/<split>`, sorted, and of those in `.jsonl` a
     document a line; a `.jsonl` file by itself is split by its lines (`lines`). The
-    split "every" takes all that there is, also of a single file of text.
+    split "every" takes all documents, also a single file of text.
     """
     if source.startswith("tfds:"):
         return tfds_texts(source.removeprefix("tfds:"), split, data_dir)
@@ -139,7 +143,7 @@ def texts(source: str, split: str, data_dir: str | pathlib.Path) -> list[str]:
                 "a folder with train/ and validation/"
             )
         return [text]
-    found = []
+    documents = []
     for file in files(path, split):
-        found += jsonl_texts(file) if file.suffix == ".jsonl" else [file_text(file)]
-    return found
+        documents += jsonl_texts(file) if file.suffix == ".jsonl" else [file_text(file)]
+    return documents

@@ -2,7 +2,7 @@
 
 A stream is a pure function of a step: batch `i` is computed from the corpus, the seed
 and `i` alone, by an index into a permutation per epoch. Hence the state of an iterator
-is one integer, every process can compute its own rows of the same global batch, and a
+is one integer, and every process can compute its own rows of the same global batch. A
 longer schedule leaves the batches of a shorter one as they were.
 """
 
@@ -23,9 +23,9 @@ Batch = dict[str, np.ndarray]
 class Corpus:
     """Tokenised documents in one flat array; document `i` is `flat[ends[i-1]:ends[i]]`.
 
-    Each document ends with the separator, so that every window of the concatenation is
-    as good as any other. `masks`, where given, say of each token of a document, and of
-    the separator after it, whether it may be predicted: bool[len(document) + 1] each.
+    Each document ends with the separator, so that any window of the concatenation can
+    be used. `masks` bool[len(document) + 1] mark the tokens of a document, and the
+    separator after it, that may be predicted.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Corpus:
         if masks is not None:
             if [len(m) for m in masks] != [len(d) + 1 for d in documents]:
                 raise DataError(
-                    "a mask has an entry for each token of its document and one for "
-                    "the separator: the sizes disagree"
+                    "masks and documents disagree in size: a mask needs an entry for "
+                    "each token of its document and one for the separator"
                 )
             self.mask = np.concatenate(list(masks)).astype(bool)
             if not self.mask.any():
@@ -65,7 +65,7 @@ class Corpus:
     def shuffled(
         self, rng: np.random.Generator, flat: np.ndarray | None = None
     ) -> np.ndarray:
-        """The documents in a random order, concatenated; or so cut parts of `flat`."""
+        """Concatenate the documents in a random order; or the same parts of `flat`."""
         flat = self.flat if flat is None else flat
         starts = np.concatenate([[0], self.ends[:-1]])
         order = rng.permutation(len(self.ends))
@@ -90,13 +90,17 @@ class Stage:
 class Stream:
     """Batches of packed windows, stage after stage; `batch(i)` is pure.
 
-    A batch holds `tokens` int32[rows, window + 1] and, where `segments` is set,
-    `segments` int32[rows, window + 1], which number the documents of each window; where
-    `numbered` is, `row` int32[rows], a row's number in the whole stream, for the noise
-    of an objective. A corpus with masks adds `loss_mask` bool[rows, window + 1].
+    A batch holds
 
-    Every epoch cuts the text anew. With `recut` off the windows of the first are shown
-    again in another order: so many are all that a cache of them needs.
+        tokens     int32[rows, window + 1]
+        segments   int32[rows, window + 1], where `segments` is set: the numbers of a
+                   window's documents
+        row        int32[rows], where `numbered` is set: a row's number in the whole
+                   stream, for the noise of an objective
+        loss_mask  bool[rows, window + 1], where the corpus has masks
+
+    Every epoch cuts the text at new places. With `recut` off, later epochs show the
+    first epoch's windows in another order, and a cache of those windows suffices.
     """
 
     corpus: Corpus
@@ -114,13 +118,13 @@ class Stream:
         longest = max(stage.window for stage in self.stages)
         if len(self.corpus) <= longest + 1:
             raise DataError(
-                f"the corpus has {len(self.corpus)} tokens, a window needs "
+                f"the corpus has {len(self.corpus)} tokens, but a window needs "
                 f"{longest + 2}: use shorter windows or more text"
             )
         if self.corpus.mask is not None and self.repeats is not None:
             raise DataError(
-                "repeats rewrite windows, whose masks would then be others': use one "
-                "of the two"
+                "repeats rewrite windows, so that masks no longer fit them: use "
+                "repeat_share=0 or text without masks"
             )
         cached = functools.lru_cache(maxsize=2)(self._epoch)
         object.__setattr__(self, "_epochs", cached)
@@ -135,7 +139,7 @@ class Stream:
 
     @property
     def fingerprint(self) -> str:
-        """Names what must not change between a run and its continuation."""
+        """Identify the data: resuming requires the same corpus, seed and options."""
         once = "" if self.recut else "/cut once"
         return (
             f"{self.corpus.digest}/seed={self.seed}/repeats={self.repeats_share}{once}"
@@ -146,7 +150,7 @@ class Stream:
         return self.repeats.share if self.repeats else 0.0
 
     def locate(self, step: int) -> tuple[int, int]:
-        """(stage, step within the stage) of a global step."""
+        """Return (stage, step within the stage) of a global step."""
         if not 0 <= step < self.steps:
             raise DataError(f"step {step} is outside the stream's {self.steps} steps")
         number = 0
@@ -156,7 +160,7 @@ class Stream:
         return number, step
 
     def batch(self, step: int, process: int = 0, processes: int = 1) -> Batch:
-        """Rows of batch `step` that belong to `process`: a contiguous slice."""
+        """Return the rows of batch `step` for `process`: a contiguous slice."""
         number, rows = self._rows(step, process, processes)
         batch = self.windows(self.numbers(step, process, processes), number)
         if self.numbered:
@@ -165,28 +169,28 @@ class Stream:
         return batch
 
     def numbers(self, step: int, process: int = 0, processes: int = 1) -> list[int]:
-        """Which of its stage's windows the rows of that batch show.
+        """Return the numbers of the windows in those rows of a batch.
 
-        A window is the same whenever its number is: there are `distinct` of them.
+        Equal numbers are equal windows: there are `distinct` of them.
         """
         number, rows = self._rows(step, process, processes)
         if self.recut:
             return list(rows)
-        found = []
+        chosen = []
         for row in rows:
             epoch, place = self._place(number, row)
-            found.append(int(self._orders(number, epoch)[place]) if epoch else row)
-        return found
+            chosen.append(int(self._orders(number, epoch)[place]) if epoch else row)
+        return chosen
 
     @property
     def distinct(self) -> int:
-        """How many windows the first stage shows."""
+        """Count the different windows of the first stage."""
         rows = self.stages[0].steps * self.stages[0].batch
         count = (len(self.corpus) - 1) // self.stages[0].window
         return rows if self.recut else min(rows, count)
 
     def windows(self, numbers: Sequence[int], stage: int = 0) -> Batch:
-        """The windows of these numbers, side by side."""
+        """Return the windows of these numbers, one a row."""
         batch = {"tokens": np.stack([self._window(stage, i) for i in numbers])}
         if self.segments:
             ended = batch["tokens"][:, :-1] == self.corpus.separator
@@ -197,22 +201,24 @@ class Stream:
         return batch
 
     def _rows(self, step: int, process: int, processes: int) -> tuple[int, range]:
-        """The stage of a batch, and the rows of that stage that `process` reads."""
+        """Return the stage of a batch, and the rows there that `process` reads."""
         number, local = self.locate(step)
         size = self.stages[number].batch
         if size % processes:
-            raise DataError(f"batch={size} is no multiple of {processes} processes")
+            raise DataError(
+                f"batch={size} is no multiple of {processes} processes: use a multiple"
+            )
         share = size // processes
         first = local * size + process * share
         return number, range(first, first + share)
 
     def _order(self, stage: int, epoch: int) -> np.ndarray:
-        """The windows of the first epoch in the order of a later one."""
+        """Return the order in which a later epoch shows the first epoch's windows."""
         count = (len(self.corpus) - 1) // self.stages[stage].window
         return np.random.default_rng([self.seed, stage, epoch]).permutation(count)
 
     def _epoch(self, stage: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Documents in this epoch's order, and the starts of its windows, shuffled."""
+        """Return the documents in an epoch's order, and its shuffled window starts."""
         rng = np.random.default_rng([self.seed, stage, epoch])
         flat = self.corpus.shuffled(rng)
         window = self.stages[stage].window
@@ -221,12 +227,12 @@ class Stream:
         return flat, offset + window * rng.permutation(count)
 
     def _mask(self, stage: int, epoch: int) -> np.ndarray:
-        """The masks of the documents in the order of `_epoch`."""
+        """Return the masks of the documents in the order of `_epoch`."""
         rng = np.random.default_rng([self.seed, stage, epoch])
         return self.corpus.shuffled(rng, self.corpus.mask)
 
     def _place(self, stage: int, index: int) -> tuple[int, int]:
-        """The epoch of a window, and its place there."""
+        """Return the epoch of a window, and its place there."""
         count = (len(self.corpus) - 1) // self.stages[stage].window
         return divmod(index, count)
 
@@ -250,7 +256,7 @@ class Stream:
 
 
 class DataIterator:
-    """Iterates over a stream; the state is the next step and the stream's name."""
+    """Iterate over a stream; the state is the next step and the stream's name."""
 
     def __init__(self, stream: Stream, process: int = 0, processes: int = 1):
         self.stream = stream
@@ -269,11 +275,11 @@ class DataIterator:
         return batch
 
     def state(self) -> dict[str, Any]:
-        """JSON-able, and the same on every process."""
+        """Return the state, JSON-able and the same on every process."""
         return {"step": self.step, "stream": self.stream.fingerprint}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go to a saved state; raises `DataError` when it is of another stream."""
+        """Go to a saved state; raise `DataError` for a state of another stream."""
         if state.get("stream") != self.stream.fingerprint:
             raise DataError(
                 f"the state is of stream {state.get('stream')!r}, this one is "

@@ -13,14 +13,17 @@ from training.data import train_bpe
 def encoded(
     tokenizer: tokenizers.Tokenizer, texts: list[str], folder: pathlib.Path
 ) -> list[np.ndarray]:
-    """The texts as tokens, kept in `folder` under a hash of tokenizer and texts."""
+    """Tokenise texts, or read their tokens from `folder`.
+
+    Returns int32[n] for each text.
+    """
     digest = hashlib.sha256(tokenizer.to_str().encode())
     for text in texts:
         digest.update(text.encode() + b"\0")
     path = folder / f"tokens-{digest.hexdigest()[:16]}.npz"
     if path.exists():
-        with np.load(path) as kept:
-            return np.split(kept["flat"], kept["ends"][:-1])
+        with np.load(path) as arrays:
+            return np.split(arrays["flat"], arrays["ends"][:-1])
     documents = list(train_bpe.encode(tokenizer, texts))
     ends = np.cumsum([len(d) for d in documents])
     other = path.with_suffix(f".{os.getpid()}.npz")

@@ -33,13 +33,13 @@ def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     if tokenizer.get_vocab_size() != vocab_size:
         raise DataError(
             f"the text gives {tokenizer.get_vocab_size()} tokens, not the "
-            f"{vocab_size} asked for: give more text or a smaller vocab_size"
+            f"{vocab_size} of vocab_size: use more text or a smaller vocab_size"
         )
     return tokenizer
 
 
 def load(path: str | pathlib.Path) -> tokenizers.Tokenizer:
-    """Read a tokenizer.json; raises `CheckpointError` where it cannot be used."""
+    """Read a tokenizer.json; raise `CheckpointError` where it cannot be used."""
     path = pathlib.Path(path)
     try:
         return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))

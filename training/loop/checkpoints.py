@@ -1,4 +1,4 @@
-"""Training states on disk: orbax, asynchronous, checked, and with a way back.
+"""Training states on disk: orbax, asynchronous, checked, several kept.
 
 Every checkpoint carries a digest of its arrays. A newest checkpoint that cannot be read
 or whose digest differs is moved aside with a warning, and the one before it is used.
@@ -17,12 +17,12 @@ from absl import logging
 
 from models.errors import CheckpointError
 
-# What a write that the system refuses comes as: files are written by two libraries.
+# Two libraries write the files; these are the exceptions of a failed write.
 FAILURES = (OSError, ValueError, RuntimeError)
 
 
 def digest(tree: Any) -> str:
-    """SHA-256 over the bytes of the arrays of a tree, in order."""
+    """Return the SHA-256 over the bytes of a tree's arrays, in order."""
     total = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
         total.update(np.ascontiguousarray(jax.device_get(leaf)).tobytes())
@@ -65,7 +65,7 @@ class Store:
                     max_to_keep=self.keep,
                     create=True,
                     enable_async_checkpointing=True,
-                    cleanup_tmp_directories=True,  # what a kill left half written
+                    cleanup_tmp_directories=True,  # a killed run's unfinished saves
                 ),
                 item_names=("state", "extra"),
             )
@@ -91,7 +91,7 @@ class Store:
             logging.warning("%s", self._failed(failure))
 
     def latest(self) -> pathlib.Path | None:
-        """The folder of the newest checkpoint, or None."""
+        """Return the folder of the newest checkpoint, or None."""
         step = self.manager.latest_step()
         return None if step is None else self.directory / str(step)
 
@@ -110,7 +110,7 @@ class Store:
             raise self._failed(error) from error
 
     def wait(self) -> None:
-        """Wait until every checkpoint is on disk; raises what a save ran into."""
+        """Wait until every checkpoint is on disk; raise the error of a failed save."""
         try:
             self.manager.wait_until_finished()
         except FAILURES as error:
@@ -119,14 +119,14 @@ class Store:
     def _failed(self, error: Exception) -> CheckpointError:
         return CheckpointError(
             f"{self.directory}: a checkpoint could not be written ({error}); the last "
-            f"good one is {self.latest() or 'none'}: free space and start again"
+            f"good one is {self.latest() or 'none'}: free disk space and start again"
         )
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """(state, extra) of the newest good checkpoint, or None where there is none.
+        """Restore (state, extra) of the newest good checkpoint, or return None.
 
-        `like` gives structure, shapes and dtypes. Raises `CheckpointError` when there
-        are checkpoints but none can be used.
+        `like` gives structure, shapes and dtypes. None: there is no checkpoint. Raises
+        `CheckpointError` when there are checkpoints but none can be used.
         """
         steps = sorted(self.manager.all_steps(), reverse=True)
         shapes = jax.tree.map(
@@ -140,15 +140,15 @@ class Store:
                 state=ocp.args.StandardRestore(shapes), extra=ocp.args.JsonRestore()
             )
             try:
-                found = self.manager.restore(step, args=items)
-                extra = dict(found["extra"])
+                restored = self.manager.restore(step, args=items)
+                extra = dict(restored["extra"])
                 if extra.pop("seal", None) != checksum(extra):
-                    raise ValueError("what it says beside its arrays was altered")
-                # Of several processes none sees all of the arrays: no digest then.
-                told = extra.get("digest") if self.checked else None
-                if told is not None and digest(found["state"]) != told:
+                    raise ValueError("the checksum of its fields differs")
+                # With several processes none holds all of the arrays: no digest then.
+                expected = extra.get("digest") if self.checked else None
+                if expected is not None and digest(restored["state"]) != expected:
                     raise ValueError(
-                        "its digest differs from the one it was saved with"
+                        "the digest of its arrays differs from the saved one"
                     )
             except Exception as error:  # orbax raises bare Exception for torn arrays
                 first = str(error).partition("\n")[0][:200]
@@ -159,7 +159,7 @@ class Store:
                 continue
             self._move_aside(bad)
             state = jax.tree.unflatten(
-                jax.tree.structure(like), jax.tree.leaves(found["state"])
+                jax.tree.structure(like), jax.tree.leaves(restored["state"])
             )
             return state, extra
         if reasons:
@@ -170,7 +170,7 @@ class Store:
         return None
 
     def _move_aside(self, steps: list[int]) -> None:
-        """Keep bad checkpoints out of the way of the ones that will replace them."""
+        """Move bad checkpoints aside, so that new ones can take their folders."""
         if not steps:
             return
         self.manager.close()
@@ -184,6 +184,6 @@ class Store:
 
 
 def _tree(state: Any) -> dict[str, Any]:
-    """A state as a dict that orbax stores by leaf number, whatever the optimiser."""
+    """Convert a state to a dict by leaf number, which suits any optimiser."""
     leaves = jax.tree.leaves(state)
     return {f"leaf_{i:05d}": leaf for i, leaf in enumerate(leaves)}

@@ -1,9 +1,9 @@
 """The training loop: one jitted step, checkpoints, metrics, and exact resume.
 
 A run is a function of its arguments. Killed at any point and started again with the
-same ones, it restores the last good checkpoint (weights, optimiser, average, and the
-data iterator's state), cuts the metrics back to that step, and goes on to the numbers
-that the uninterrupted run would have written. SIGTERM saves first.
+same ones, it resumes from the last good checkpoint: weights, optimiser, average, and
+the data iterator's state. It cuts the metrics back to that step, and its results equal
+an uninterrupted run's. SIGTERM saves first.
 """
 
 import pathlib
@@ -42,7 +42,7 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How `fit` trains.
+    """The settings of `fit`.
 
     Attributes:
         steps: updates in all.
@@ -53,9 +53,9 @@ class FitConfig:
         save_every: steps between checkpoints.
         keep: checkpoints that stay.
         log_every: steps whose metrics are fetched at a time.
-        bad_steps: what is done about a loss that is not finite.
+        bad_steps: the policy for a loss or gradient that is not finite or too large.
         compute_dtype: of losses and gradients, see `train_step.make_step`.
-        progress: whether a bar is drawn.
+        progress: whether a progress bar is drawn.
     """
 
     steps: int
@@ -72,7 +72,7 @@ class FitConfig:
 
     @classmethod
     def from_recipe(cls, train: Any, steps: int) -> "FitConfig":
-        """The settings of a recipe's `train` fields."""
+        """Read a recipe's `train` fields."""
         return cls(
             steps,
             rows_at_once=train.rows_at_once,
@@ -98,7 +98,7 @@ class FitConfig:
 
 
 class Result(NamedTuple):
-    """What `fit` returns; `seconds` counts all sittings, each up to its checkpoint."""
+    """The outcome of `fit`; `seconds` sums all sittings, each up to its checkpoint."""
 
     params: Any
     ema: Any
@@ -126,24 +126,24 @@ def fit(
     `workdir/tensorboard`. `params` is not modified, and not read on resume.
 
     Args:
-        params: what is trained.
+        params: the trained tree.
         objective: its loss.
         optimizer: an optax transformation.
         data: batches, with a state that a checkpoint holds.
         workdir: the folder of the run.
-        config: how long, how often, and what is done about bad steps.
+        config: steps, intervals, and the policy for bad steps.
         target: `target(frozen, batch)`, the frozen model's outputs for a batch,
             computed in the same program.
         frozen: params of `target`, which no optimiser sees.
-        plan: a mesh on which everything lies; `data` gives this process's share of the
-            rows (`plan.share`). A checkpoint may be of another mesh.
+        plan: the mesh of all arrays; `data` gives this process's share of the rows
+            (`plan.share`). A checkpoint may come from another mesh.
         evaluate: `evaluate(params)`, called every `evaluate_every` steps on the average
             where there is one.
 
     Raises:
-        ConfigError: settings that do not fit.
+        ConfigError: a setting is out of its range.
         CheckpointError: `workdir` cannot be written or read.
-        DataError: the checkpoint is of other data.
+        DataError: the checkpoint was saved with other data.
         TrainingError: `bad_steps` gives up; names the last good checkpoint.
         Preempted: after SIGTERM, with everything saved.
     """
@@ -156,27 +156,29 @@ def fit(
     places = None if plan is None else jax.tree.map(lambda x: x.sharding, state)
     frozen = sharding.placed(plan, frozen)
     store = checkpoints.Store(workdir, config.keep)
-    found = store.restore(state)
+    restored = store.restore(state)
     elapsed, bad = 0.0, 0  # bad steps in a row, or roll-backs since a good checkpoint
-    if found is not None:
-        state, extra = found
+    if restored is not None:
+        state, extra = restored
         data.restore(extra["data"])
         elapsed, bad = extra["seconds"], extra.get("bad", 0)
         logging.info("resuming %s at step %d", workdir, int(state.step))
     done = int(state.step)
     writer = metrics_writer.Writer(workdir, done, steps, config.progress)
-    laid: dict[str, Any] = {} if places is None else {"out_shardings": (places, None)}
+    options: dict[str, Any] = (
+        {} if places is None else {"out_shardings": (places, None)}
+    )
     rules = (config.rows_at_once, config.clip, ema, target, bad_steps, compute_dtype)
     update = jax.jit(
-        train_step.make_step(objective, optimizer, *rules), donate_argnums=0, **laid
+        train_step.make_step(objective, optimizer, *rules), donate_argnums=0, **options
     )
     began, first = time.monotonic(), done
     pending: list[tuple[int, dict[str, Array]]] = []
 
     def settle() -> bool:
-        """Fetch the metrics of the steps since last time, check them, write them.
+        """Fetch, check and write the metrics since the last call.
 
-        Whether there was a bad one that cannot be undone step by step.
+        Returns whether a bad step needs a roll-back.
         """
         nonlocal bad
         failed = False
@@ -209,18 +211,18 @@ def fit(
         return failed and bad_steps.action == step_health.ROLL_BACK
 
     def rolled_back() -> train_step.TrainState:
-        """The last good weights and what belongs to them, at the present step."""
+        """Return the last good state, with the present count of steps."""
         store.wait()
         good = store.restore(state)
         origin = store.latest() or "the first weights"
-        logging.warning("step %d goes on from %s", done, origin)
+        logging.warning("step %d: rolled back to %s", done, origin)
         first = lambda: train_step.first_state(params, optimizer, bool(ema), plan)
-        kept = first() if good is None else good[0]
-        step = jax.device_put(jnp.int32(done), kept.step.sharding)
-        return replace(kept, step=step)
+        good_state = first() if good is None else good[0]
+        step = jax.device_put(jnp.int32(done), good_state.step.sharding)
+        return replace(good_state, step=step)
 
     def timed(batch: train_step.Batch) -> throughput.Work:
-        """What the clock is read for."""
+        """Count a step's tokens and operations, for the throughput."""
         rows, length = batch["tokens"].shape if "tokens" in batch else (0, 1)
         leaves = jax.tree.leaves(state.params)
         real = (x.dtype for x in leaves if jnp.issubdtype(x.dtype, jnp.floating))
@@ -239,7 +241,8 @@ def fit(
             except StopIteration:
                 raise TrainingError(
                     f"the data ended after {done} of {steps} steps; the last good "
-                    f"checkpoint is {store.latest() or 'none'}"
+                    f"checkpoint is {store.latest() or 'none'}: use fewer steps or "
+                    "more data"
                 ) from None
             with sharding.use(plan):
                 batch = batch if plan is None else plan.batch(batch)
@@ -271,7 +274,7 @@ def fit(
             if stop and not last:
                 store.wait()
                 raise preemption.Preempted(
-                    f"SIGTERM: saved {store.latest()}; start again to go on"
+                    f"SIGTERM: saved {store.latest()}; start again to resume"
                 )
         store.wait()
     seconds = elapsed + time.monotonic() - began

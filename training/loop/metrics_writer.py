@@ -40,7 +40,7 @@ def truncate(path: pathlib.Path, step: int) -> None:
 
 
 def rows(workdir: pathlib.Path, name: str) -> list[dict[str, float]]:
-    """The rows of a run so far in one of its `FILES`."""
+    """Read a run's rows so far from one of its `FILES`."""
     path = workdir / f"{name}.jsonl"
     if not path.exists():
         return []
@@ -48,9 +48,10 @@ def rows(workdir: pathlib.Path, name: str) -> list[dict[str, float]]:
 
 
 def figures(workdir: pathlib.Path, points: int = 200) -> dict[str, Any]:
-    """A finished training as curves: evaluations, mean losses of `points`, the clock.
+    """Summarise a finished training: evaluations, loss curve of `points`, throughput.
 
-    `pace` is the median of the clock's lines, None where a step took all the training.
+    `pace` has the medians of the throughput's rows, None where there is no row: a
+    training of one step.
     """
     losses = [(row["step"], row["loss"]) for row in rows(workdir, "metrics")]
     parts = np.array_split(np.asarray(losses), min(points, len(losses)))
@@ -67,12 +68,12 @@ def figures(workdir: pathlib.Path, points: int = 200) -> dict[str, Any]:
 
 
 class Writer:
-    """Writes on process 0 only; use as a context manager.
+    """Write a run's metrics on process 0 only; use as a context manager.
 
-    `metrics.jsonl` holds one line a step and nothing that depends on the clock, so that
-    two runs can be compared byte for byte; evaluations go to `evaluations.jsonl`, and
-    what the clock says to `throughput.jsonl`: of the steps since the line before,
-    without compilation, evaluations and checkpoints.
+    `metrics.jsonl` holds one line a step and no times, so that two runs can be compared
+    byte for byte. Evaluations go to `evaluations.jsonl`. `throughput.jsonl` gets the
+    pace of the steps since its last line, without compilation, evaluations and
+    checkpoints.
     """
 
     def __init__(
@@ -127,13 +128,13 @@ class Writer:
             self.throughput.close()
             self.board.close()
         except OSError as failure:
-            said = f"{self.workdir}: metrics cannot be written ({failure})"
+            message = f"{self.workdir}: metrics cannot be written ({failure})"
             if kind is None:
-                raise CheckpointError(said) from failure
-            logging.warning("%s", said)
+                raise CheckpointError(message) from failure
+            logging.warning("%s", message)
 
     def add(self, step: int, row: dict[str, float]) -> None:
-        """Note one step's metrics; `flush` puts them on disk."""
+        """Buffer one step's metrics; `flush` puts them on disk."""
         if not self.active:
             return
         self._write(self.metrics, {"step": step, **row})
@@ -162,17 +163,18 @@ class Writer:
         self._write(self.throughput, {"step": step, **pace}, flush=True)
         for name, value in pace.items():
             self.board.add_scalar(f"train/{name}", value, step)
-        said = "step %d: loss %.4f, %.2f s a step, %.0f tokens/s, MFU %.2f"
+        message = "step %d: loss %.4f, %.2f s a step, %.0f tokens/s, MFU %.2f"
         logging.info(
-            said, step, row["loss"], seconds, pace["tokens_per_s"], pace["mfu"]
+            message, step, row["loss"], seconds, pace["tokens_per_s"], pace["mfu"]
         )
         self.resume(step)
 
     def resume(self, step: int) -> None:
-        """The clock goes on from here, `step` steps being done."""
+        """Restart the clock of the throughput at `step` finished steps."""
         self.last = (step, time.monotonic())
 
     def add_evaluation(self, step: int, row: dict[str, float]) -> None:
+        """Write one evaluation's figures to disk."""
         if not self.active:
             return
         self._write(self.evaluations, {"step": step, **row}, flush=True)

@@ -22,7 +22,7 @@ MATRICES = {
 
 
 def matrices(params: Any) -> Any:
-    """Muon's dimension numbers of a param tree; None where AdamW is used instead."""
+    """Return Muon's dimension numbers by param; None where AdamW is used instead."""
 
     def of(path: tuple, x: Any) -> Dims | None:
         inside = path[0].key.startswith("layer_") and x.ndim >= 2
@@ -34,10 +34,10 @@ def matrices(params: Any) -> Any:
 def warmup_stable_decay(
     peak: float, steps: int, warmup: int, decay: int, floor: float = 0.0
 ) -> optax.Schedule:
-    """Linear warm-up, a plateau, and a linear decay over the last `decay` steps.
+    """Make a schedule: linear warm-up, plateau, linear decay in the last `decay` steps.
 
     Until the decay starts the schedule does not depend on `steps`, so a run can be
-    lengthened from any checkpoint before it.
+    lengthened from any checkpoint before it. The decay ends at `floor * peak`.
     """
     if warmup + decay > steps:
         raise ConfigError(
@@ -59,7 +59,7 @@ def adamw(
     b2: float = 0.95,
     weight_decay: float = 0.1,
 ) -> optax.GradientTransformation:
-    """AdamW that decays matrices only."""
+    """Make AdamW that decays matrices only."""
     mask = lambda params: jax.tree.map(lambda x: x.ndim > 1, params)
     return optax.adamw(schedule, b1, b2, weight_decay=weight_decay, mask=mask)
 
@@ -67,21 +67,23 @@ def adamw(
 def by_part(
     make: Callable[[float], optax.GradientTransformation], factors: Mapping[str, float]
 ) -> optax.GradientTransformation:
-    """An optimiser for each part of a tree that `factors` names, one for the rest.
+    """Make one optimiser for each part that `factors` names, and one for the rest.
 
-    Parts are the tree's first names; `make(factor)` is theirs, `make(1.0)` the rest's.
+    A part is an entry at the top of the param tree. Its optimiser is `make(factor)`;
+    the rest's is `make(1.0)`.
     """
 
     def labels(params: Any) -> Any:
         unknown = sorted(set(factors) - set(params))
         if unknown:
             raise ConfigError(
-                f"factors are given for {unknown}, and the params have {sorted(params)}"
+                f"factors are given for {unknown}, but the params have only "
+                f"{sorted(params)}: use these names"
             )
         return {name: name if name in factors else "" for name in params}
 
-    own = {name: make(factor) for name, factor in factors.items()}
-    return optax.multi_transform({"": make(1.0), **own}, labels)
+    transforms = {name: make(factor) for name, factor in factors.items()}
+    return optax.multi_transform({"": make(1.0), **transforms}, labels)
 
 
 def muon(
@@ -90,7 +92,7 @@ def muon(
     momentum: float = 0.95,
     weight_decay: float = 0.0,
 ) -> optax.GradientTransformation:
-    """Muon (Jordan et al. 2024) for the layers' matrices, Adam for everything else."""
+    """Make Muon (Jordan et al. 2024) for the layers' matrices, Adam for all others."""
     return contrib.muon(
         schedule,
         beta=momentum,

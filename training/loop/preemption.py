@@ -1,9 +1,9 @@
-"""SIGTERM: what was begun is saved, and the exit code asks to be started again.
+"""SIGTERM: save all work, and exit with the code that requests a restart.
 
-`watch` lets SIGTERM end the process by `Preempted`, wherever it is: every run keeps
-what it finished. A training loop, which has more to lose, opens `Notice` instead, asks
-`reached` after every step, saves, and only then ends. Several processes ask JAX's own
-coordination service, so that all of them stop after the same step.
+`watch` ends the process by `Preempted` wherever it is; every run keeps its finished
+files. A training loop has more to lose: it opens `Notice` instead, calls `reached`
+after every step, saves, and only then ends. Several processes use JAX's coordination
+service, so that all of them stop after the same step.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ MOMENT = 0.05  # seconds after which an ignored signal is sent again
 
 
 class Preempted(SystemExit):
-    """The run was told to stop and can be continued; ends the process with 75.
+    """The exit of a run that got SIGTERM and can be resumed: status 75.
 
-    No `Exception`: what passes over a bad file must not take this for one.
+    No `Exception`: code that skips a bad file must not catch it.
     """
 
     def __init__(self, said: str) -> None:
@@ -39,40 +39,40 @@ class Preempted(SystemExit):
 
 @contextlib.contextmanager
 def watch() -> Iterator[None]:
-    """SIGTERM raises `Preempted` in the main thread, where there is one process.
+    """Raise `Preempted` in the main thread on SIGTERM, where there is one process.
 
-    Of several each would end by itself; there, training alone stops in order.
+    With several processes each would end by itself; there only training stops in order.
 
-    Where Python ignores exceptions (JAX's callback of the garbage collector, any
-    `__del__`) it is raised again a moment later.
+    Python ignores exceptions in `__del__` and in JAX's callback of the garbage
+    collector. From there SIGTERM is sent again a moment later.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Preempted("SIGTERM: what is finished is kept; start again to go on")
+        raise Preempted("SIGTERM: finished files are kept; start again to resume")
 
-    def ignored(found: Any) -> None:
-        if not issubclass(found.exc_type, Preempted):
-            return before(found)
-        again.append(threading.Timer(MOMENT, os.kill, (os.getpid(), signal.SIGTERM)))
-        again[-1].daemon = True
-        again[-1].start()
+    def ignored(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, Preempted):
+            return before(unraisable)
+        timers.append(threading.Timer(MOMENT, os.kill, (os.getpid(), signal.SIGTERM)))
+        timers[-1].daemon = True
+        timers[-1].start()
 
     if jax.distributed.is_initialized():
         yield
         return
-    again: list[threading.Timer] = []
+    timers: list[threading.Timer] = []
     before, sys.unraisablehook = sys.unraisablehook, ignored
     try:
         with _handling(stop):
             yield
     finally:
         sys.unraisablehook = before
-        for timer in again:
+        for timer in timers:
             timer.cancel()
 
 
 class Notice:
-    """While open, SIGTERM is noted and nothing else."""
+    """Note SIGTERM while open, and do nothing else about it."""
 
     def __init__(self) -> None:
         self.noted = False
@@ -95,7 +95,7 @@ class Notice:
         self.noted = True
 
     def reached(self, step: int) -> bool:
-        """Whether to stop after `step`; every process gets the same answer."""
+        """Decide whether to stop after `step`; every process gets the same answer."""
         if jax.process_count() == 1:
             return self.noted
         return multihost_utils.reached_preemption_sync_point(step)
@@ -103,7 +103,7 @@ class Notice:
 
 @contextlib.contextmanager
 def _handling(handler: object) -> Iterator[None]:
-    """`handler` for SIGTERM; only the main thread may set one."""
+    """Set `handler` for SIGTERM; only the main thread may set one."""
     if threading.current_thread() is not threading.main_thread():
         logging.warning("SIGTERM is not watched outside the main thread")
         yield

@@ -1,10 +1,10 @@
-"""Steps that must not count: a loss or gradient that is not finite, or far too large.
+"""Bad steps: a loss or gradient that is not finite, or a far too large gradient norm.
 
 `stop` ends the run and names the last good checkpoint. `skip` leaves weights, optimiser
-and average as they were, on the device and without a wait, and goes on to the next
-batch. `roll_back` takes the last good checkpoint and goes on with the batch after the
-bad one: the updates between are dropped (Chowdhery et al., *PaLM*, 2022, arXiv
-2204.02311, section 5.1), the count of steps and the data are not turned back.
+and average as they were, on the device and without a wait, and continues with the next
+batch. `roll_back` restores the last good checkpoint and continues with the batch after
+the bad one: the updates between are dropped (Chowdhery et al., *PaLM*, 2022, arXiv
+2204.02311, section 5.1). The count of steps and the data are not turned back.
 """
 
 import math
@@ -20,7 +20,7 @@ ACTIONS = (STOP, SKIP, ROLL_BACK)
 
 
 class Policy(NamedTuple):
-    """What is done about a bad step, and which ones are.
+    """Which steps are bad, and the action on one.
 
     A gradient norm, before clipping, above `norm_limit` is bad (0: any finite one is
     good). The run ends after `patience` bad steps in a row, or as many roll-backs
@@ -32,7 +32,7 @@ class Policy(NamedTuple):
     patience: int = 10
 
     def check(self) -> None:
-        """Raises `ConfigError` for a policy that is none."""
+        """Raise `ConfigError` for an unknown action or a limit out of its range."""
         if self.action not in ACTIONS:
             raise ConfigError(f"bad_steps={self.action!r}: use one of {ACTIONS}")
         if not self.norm_limit >= 0 or self.patience < 1:
@@ -42,12 +42,12 @@ class Policy(NamedTuple):
             )
 
     def good(self, loss: Array, norm: Array) -> Array:
-        """bool[]: whether a step counts, in its program."""
-        found = jnp.isfinite(loss) & jnp.isfinite(norm)
-        return found & (norm <= self.norm_limit) if self.norm_limit else found
+        """Compute bool[], whether a step is good; runs inside the step's program."""
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        return finite & (norm <= self.norm_limit) if self.norm_limit else finite
 
     def bad(self, row: dict[str, float]) -> bool:
-        """Whether the step that these are the metrics of was bad."""
+        """Decide from a step's metrics whether it was bad."""
         if self.action == SKIP:
             return row["skipped"] > 0
         finite = math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"])
@@ -55,6 +55,6 @@ class Policy(NamedTuple):
 
 
 def from_config(train: Any) -> Policy:
-    """The policy of a recipe's `train` fields; those that it lacks are the defaults."""
-    own = {n: train.get(n, v) for n, v in zip(Policy._fields, Policy())}
-    return Policy(**{**own, "action": train.get("bad_steps", STOP)})
+    """Read a policy from a recipe's `train` fields, with defaults for missing ones."""
+    fields = {n: train.get(n, v) for n, v in zip(Policy._fields, Policy())}
+    return Policy(**{**fields, "action": train.get("bad_steps", STOP)})

@@ -1,10 +1,10 @@
-"""How fast a training runs: tokens a second, and its share of what the devices can do.
+"""Training speed: tokens a second, and model FLOPs utilisation (MFU).
 
-MFU is the operations of a step's products, counted in its program and without what is
-made again in the backward pass, over the time and the devices' rate (Chowdhery et al.,
-*PaLM*, 2022, arXiv 2204.02311, appendix B). The rate is a chip's dense bfloat16 rate;
-where `kernels/chips.py` does not know it, as of a CPU, it is the best that a large
-product of the step's dtype reached here.
+MFU is the operations of a step's products over the time and the devices' rate
+(Chowdhery et al., *PaLM*, 2022, arXiv 2204.02311, appendix B). The operations are
+counted in the step's program, without recomputation in the backward pass. The rate is a
+chip's dense bfloat16 rate. For devices that `kernels/chips.py` does not list, such as a
+CPU, it is the best rate of a large product of the step's dtype, measured here.
 """
 
 import functools
@@ -26,32 +26,32 @@ FIGURES = ("seconds_per_step", "tokens_per_s", "flops_per_s", "mfu")
 
 
 class Work(NamedTuple):
-    """What one step does."""
+    """The tokens and operations of one step."""
 
     tokens: int
     operations: float  # of products, on all devices
     rate: float  # operations a second that all devices could do
 
     def row(self, seconds: float) -> dict[str, float]:
-        """The figures of a step of `seconds`."""
+        """Compute the figures of a step of `seconds`."""
         flops = self.operations / seconds
-        found = (seconds, self.tokens / seconds, flops, flops / self.rate)
-        return dict(zip(FIGURES, found, strict=True))
+        values = (seconds, self.tokens / seconds, flops, flops / self.rate)
+        return dict(zip(FIGURES, values, strict=True))
 
 
 def work(step: Callable, *args: Any, tokens: int, dtype: Any, devices: int) -> Work:
-    """Of a step on its arguments or their shapes, computed in `dtype`."""
+    """Count a step's work on its arguments or their shapes, computed in `dtype`."""
     with rematerialisation.off():
-        # A function of its own: what was traced with recomputation is not taken.
+        # A new function, because a trace with recomputation may be cached.
         jaxpr = jax.make_jaxpr(lambda *args: step(*args))(*args)
     return Work(tokens, operations(jaxpr.jaxpr), rate(jnp.dtype(dtype).name, devices))
 
 
 def operations(jaxpr: core.Jaxpr) -> float:
-    """Multiplications and additions of the products of a program.
+    """Count multiplications and additions of the products of a program.
 
-    A loop counts as often as it runs, or once where only the run knows; of branches the
-    costliest counts; a program of one device counts for all of its mesh.
+    A loop counts as often as it runs, or once where its length is dynamic. Of branches
+    the costliest counts. A `shard_map`'s program counts once for each device.
     """
     total = 0.0
     for eqn in jaxpr.eqns:
@@ -77,7 +77,7 @@ def _shape(var: Any) -> tuple[int, ...]:
 
 
 def _parts(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
-    """The programs inside an equation."""
+    """Yield the programs inside an equation."""
     for x in jax.tree.leaves(params, is_leaf=_program):
         if isinstance(x, core.ClosedJaxpr):
             yield x.jaxpr
@@ -91,7 +91,7 @@ def _program(x: Any) -> bool:
 
 @functools.cache
 def rate(dtype: str, devices: int) -> float:
-    """Operations a second of `devices`; of all cores of all processes for CPUs."""
+    """Return operations a second of `devices`; on CPUs, of all processes' cores."""
     chip = chips.of(jax.local_devices()[0])
     if chip is not None:
         return devices * chip.flops

@@ -19,12 +19,14 @@ COMPUTE_DTYPES = ("", "bfloat16", "float32")  # the first: the params' own
 
 
 class Objective(NamedTuple):
-    """What is minimised: the whole of a draft-head paper's training side.
+    """The training side of a paper: its loss, its weight, and its taps.
 
-    `loss(params, batch, target_out) -> scalar mean, metrics` is given what the frozen
-    target says of the batch (`outputs.Teacher`; None without a target); `weight(batch)`
-    is the number of elements that the mean is over, so that accumulation weighs parts
-    correctly. `taps` are the target's states that the loss reads.
+    Attributes:
+        loss: `loss(params, batch, target_out) -> scalar mean, metrics`. `target_out` is
+            the frozen target's `outputs.Teacher` on the batch; None without a target.
+        weight: `weight(batch)`, the number of elements that the mean is over, so that
+            accumulation weighs parts correctly.
+        taps: the target's states that the loss reads.
     """
 
     loss: Callable[[Any, Batch, Any], tuple[Array, dict[str, Array]]]
@@ -34,7 +36,7 @@ class Objective(NamedTuple):
 
 @struct.dataclass
 class TrainState:
-    """All that a step changes."""
+    """The arrays that a step changes."""
 
     step: Array  # int32[]: steps done
     params: Any
@@ -52,23 +54,32 @@ def make_step(
     policy: step_health.Policy = step_health.Policy(),  # noqa: B008 (immutable)
     compute_dtype: str = "",
 ) -> Callable[[TrainState, Batch, Any], tuple[TrainState, dict[str, Array]]]:
-    """One update `(state, batch, frozen) -> state, metrics`, to be jitted.
-
-    `target(frozen, batch)` is what the frozen model says of a batch; its params are an
-    argument of their own, which no optimiser sees.
-
-    `rows_at_once` accumulates gradients over parts of that many rows (0: the batch in
-    one part), averaged by `objective.weight`; `clip` bounds the global norm (0: no
-    bound); `ema` is the decay of the average of the weights (0: none). Under a `policy`
-    that skips, a bad step changes nothing but the count of steps.
+    """Build one update `(state, batch, frozen) -> state, metrics`, to be jitted.
 
     With a `compute_dtype` ("bfloat16") losses and gradients are computed with params,
     frozen ones too, rounded to it. Params, gradients, their sums, optimiser and average
     stay as they are: mixed precision (Micikevicius et al., 2018, arXiv 1710.03740,
-    section 3.1), whose scaling of the loss bfloat16 does without.
+    section 3.1). bfloat16 needs no scaling of the loss.
+
+    Args:
+        objective: the loss, its weight, and its taps.
+        optimizer: an optax transformation.
+        rows_at_once: rows of a part in gradient accumulation; parts are averaged by
+            `objective.weight`. 0: the batch in one part.
+        clip: bound of the gradient's global norm; 0: no bound.
+        ema: decay of the average of the weights; 0: none.
+        target: `target(frozen, batch)`, the frozen model's outputs on a batch. `frozen`
+            is an argument of its own, which no optimiser sees.
+        policy: with `skip`, a bad step changes nothing but the count of steps.
+        compute_dtype: one of `COMPUTE_DTYPES`.
+
+    Raises:
+        ConfigError: an unknown dtype, or parts that do not divide a batch.
     """
     if compute_dtype not in COMPUTE_DTYPES:
-        raise ConfigError(f"compute_dtype={compute_dtype!r}: use {COMPUTE_DTYPES}")
+        raise ConfigError(
+            f"compute_dtype={compute_dtype!r}: use one of {COMPUTE_DTYPES}"
+        )
 
     def rounded(params: Any) -> Any:
         def one(x: Array) -> Array:
@@ -93,7 +104,8 @@ def make_step(
         at_once = rows_at_once or rows
         if rows % at_once:
             raise ConfigError(
-                f"rows_at_once={at_once} does not divide a batch of {rows} rows"
+                f"rows_at_once={at_once} does not divide a batch of {rows} rows: use "
+                "a divisor, or 0"
             )
         if rows == at_once:
             grads, metrics, _ = part(params, batch, frozen)
@@ -114,7 +126,7 @@ def make_step(
             return jax.tree.map(jnp.add, total, (*scaled, weight)), None
 
         (grads, metrics, weight), _ = jax.lax.scan(add, zeros, parts)
-        # Nothing of the batch may be predicted: the sums are zero, and so the means.
+        # A fully masked batch has zero weight and zero sums: its means are 0, not NaN.
         weight = jnp.where(weight > 0, weight, 1.0)
         return jax.tree.map(lambda x: x / weight, (grads, metrics))
 
@@ -137,8 +149,8 @@ def make_step(
         new = TrainState(state.step + 1, params, opt_state, average)
         if policy.action == step_health.SKIP:
             good = policy.good(metrics["loss"], norm)
-            kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, state)
-            new = replace(kept, step=new.step)
+            chosen = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, state)
+            new = replace(chosen, step=new.step)
             metrics["skipped"] = 1.0 - good
         return new, metrics
 
@@ -148,12 +160,12 @@ def make_step(
 def first_state(
     params: Any, optimizer: optax.GradientTransformation, ema: bool, plan: Any = None
 ) -> TrainState:
-    """The state before the first step, on the plan's mesh where there is one."""
+    """Make the state before the first step, on the plan's mesh where there is one."""
 
     def make(params: Any) -> TrainState:
-        own = jax.tree.map(jnp.array, params)
+        copies = jax.tree.map(jnp.array, params)
         average = jax.tree.map(jnp.array, params) if ema else None
-        return TrainState(jnp.int32(0), own, optimizer.init(params), average)
+        return TrainState(jnp.int32(0), copies, optimizer.init(params), average)
 
     if plan is None:
         return make(params)

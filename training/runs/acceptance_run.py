@@ -1,8 +1,9 @@
-"""SpecDec++ from a config: a head trained for a pair of models, calibrated, priced.
+"""SpecDec++ from a config: an acceptance head for a pair of models, and its measures.
 
-Its chains, chains of every fixed length and chains that end where the draft is not sure
-are decoded from the same prompts, and the calls of both models counted. The verifier is
-`verifiers/rejection`, whose acceptance the head learns.
+The head's chains are decoded from held-out prompts, and the calls of both models
+counted. Two baselines decode the same prompts: chains of each fixed length, and chains
+that end where the draft's confidence is low. The verifier is `verifiers/rejection`,
+whose acceptance the head predicts.
 """
 
 import pathlib
@@ -26,7 +27,7 @@ from training.runs import draft_model_run, scaffold
 
 
 class Training:
-    """One pair of models: what a config says, resolved."""
+    """One pair of models with the data and labels of a config."""
 
     def __init__(
         self, config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
@@ -68,29 +69,36 @@ class Training:
         )
 
     def judged(self, params: Any) -> tuple[np.ndarray, np.ndarray]:
-        """What the head says of drafts on held-out text, and their acceptance."""
+        """Predict the acceptance of drafts on held-out text, beside the true one.
+
+        Returns float32[n] twice: the head's predictions, and min(1, p / q).
+        """
         o = self.config.objective
 
         @jax.jit
         def one(params: Any, frozen: Any, batch: Any) -> Any:
-            found = self.labels(frozen, batch)
-            said = acceptance_predictor.probability(params, found.states, o.blocks)
-            return said, found.accepted, found.weights
+            drafted = self.labels(frozen, batch)
+            predicted = acceptance_predictor.probability(
+                params, drafted.states, o.blocks
+            )
+            return predicted, drafted.accepted, drafted.weights
 
-        kept: list[list[np.ndarray]] = [[], []]
+        columns: list[list[np.ndarray]] = [[], []]
         for number, batch in enumerate(documents.padded(self.written.held)):
             batch["row"] = np.asarray([-1 - number], np.int32)  # rows of no training
-            said, came, weight = sharding.fetch(one(params, self.frozen, batch))
-            kept[0].append(said[weight > 0])
-            kept[1].append(came[weight > 0])
-        return np.concatenate(kept[0]), np.concatenate(kept[1])
+            predicted, accepted, weight = sharding.fetch(
+                one(params, self.frozen, batch)
+            )
+            columns[0].append(predicted[weight > 0])
+            columns[1].append(accepted[weight > 0])
+        return np.concatenate(columns[0]), np.concatenate(columns[1])
 
     def prompts(self) -> list[list[int]]:
-        """The beginnings of held-out documents."""
+        """Return the beginnings of held-out documents."""
         return scaffold.held_out_prompts(self.config, self.lm, self.documents[1])
 
     def calls(self, params: Any, topology: decoding.Spec) -> dict[str, list[int]]:
-        """New tokens of each prompt, and calls of both models, of the decode loop."""
+        """Decode the prompts; count new tokens and both models' calls, by prompt."""
         c = self.config.evaluate
         method = Method(
             decoding.Spec("drafters/model"),
@@ -112,19 +120,19 @@ class Training:
         }
 
     def priced(self, params: Any) -> dict[str, dict[str, list[int]]]:
-        """The calls of every fixed length and of every threshold, and confidence's."""
+        """Count the calls of every fixed length, confidence and threshold."""
         c, blocks = self.config.evaluate, self.config.objective.blocks
-        found = {}
+        counts = {}
         for length in c.lengths:
             spec = decoding.Spec("topologies/chain", length=length)
-            found[f"fixed {length}"] = self.calls(params, spec)
+            counts[f"fixed {length}"] = self.calls(params, spec)
         for threshold in c.confidences:
             spec = decoding.Spec(
                 "topologies/confidence_stop",
                 length=c.most,
                 threshold=float(threshold),
             )
-            found[f"confidence {threshold:g}"] = self.calls(params, spec)
+            counts[f"confidence {threshold:g}"] = self.calls(params, spec)
         for threshold in c.thresholds:
             spec = decoding.Spec(
                 "topologies/specdec_pp",
@@ -133,14 +141,14 @@ class Training:
                 threshold=float(threshold),
                 blocks=blocks,
             )
-            found[f"h {threshold:g}"] = self.calls(params, spec)
-        return found
+            counts[f"h {threshold:g}"] = self.calls(params, spec)
+        return counts
 
 
 def unweighted(said: np.ndarray, reject: float) -> np.ndarray:
-    """The acceptance a for which the weighted loss is least at `said`.
+    """Return the acceptance a whose weighted loss is least at prediction f = `said`.
 
-    said = a / (a + w (1 - a)), solved for a.
+    f = a / (a + w (1 - a)), solved for a; w is `reject`.
     """
     return reject * said / (1.0 - said + reject * said)
 
@@ -148,19 +156,19 @@ def unweighted(said: np.ndarray, reject: float) -> np.ndarray:
 def run(
     config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
 ) -> dict[str, Any]:
-    """Train, calibrate, decode and export; resumes where it stopped."""
+    """Train, calibrate, decode and export; resumable. Returns the figures."""
     training = Training(config, workdir, lm, own)
-    training.prompts()  # too few are an error before anything is trained
+    training.prompts()  # raises before any training where there are too few
     result = training.fit()
     params = sharding.fetch(result.params)
-    said, came = training.judged(params)
+    predicted, accepted = training.judged(params)
     reject = config.objective.reject
-    raw = calibration.bins(said, came)
-    true = calibration.bins(unweighted(said, reject), came)
+    raw = calibration.bins(predicted, accepted)
+    true = calibration.bins(unweighted(predicted, reject), accepted)
     figures: dict[str, Any] = {
         "parameters": scaffold.num_params(params),
         **scaffold.effort(config, result),
-        "accepted": float(came.mean()),
+        "accepted": float(accepted.mean()),
         "calibration": {"raw": raw._asdict(), "unweighted": true._asdict()},
         "calls": training.priced(params),
     }

@@ -1,4 +1,4 @@
-"""From a config to trained, measured and exported draft heads of a target."""
+"""Draft heads of a target, from a config: trained, measured and exported."""
 
 import dataclasses
 import functools
@@ -29,20 +29,20 @@ from training.objectives import heads
 from training.runs import model_cards, scaffold
 from training.teacher import outputs, sources
 
-TOPS = (1, 2, 4, 8)  # guesses of a depth, of which one is to be right
+TOPS = (1, 2, 4, 8)  # guesses at a depth, one of which must be right to count
 
 
 def names() -> list[str]:
-    """Every head that has an objective, by the name of its file."""
+    """List every head that has an objective, by the name of its file."""
     return sorted(info.name for info in pkgutil.iter_modules(heads.__path__))
 
 
 def module(name: str) -> Any:
-    """The objective's module: `init`, `objective`, `guesses`, and hooks.
+    """Import an objective's module: `init`, `objective`, `guesses`, and hooks.
 
     Hooks are functions that only some objectives have. `draft_vocabulary(tokens,
-    vocab_size, count)` gives, as keyword arguments of `init` and `objective`, the
-    tokens that the head drafts; `tree(method, hits, budget)` a tree of its own kind.
+    vocab_size, count)` returns the head's draft vocabulary, as keyword arguments of
+    `init` and `objective`. `tree(method, hits, budget)` builds a tree of its own kind.
     """
     if name not in names():
         raise ConfigError(f"config.head={name!r}: use one of {names()}")
@@ -50,42 +50,42 @@ def module(name: str) -> Any:
 
 
 def hook(config: Any, name: str, field: str) -> Any:
-    """The objective's hook `name`, which `field` of the config calls for."""
-    found = vars(module(config.head)).get(name)
-    if found is None:
+    """Return the objective's hook `name`, which the config's `field` requires."""
+    function = vars(module(config.head)).get(name)
+    if function is None:
         raise ConfigError(
             f"config.{field}={config[field]}: the head {config.head!r} has no "
             f"{name}(); set it to 0"
         )
-    return found
+    return function
 
 
 def agreed(config: Any) -> dict[str, Any]:
-    """The objective's fields that its guesses and its drafter must have, too."""
+    """Return the objective's fields that guesses and drafter must share."""
     names = inspect.signature(module(config.head).guesses).parameters
     return {n: x for n, x in config.objective.to_dict().items() if n in names}
 
 
 def untrained(config: Any) -> Method:
-    """The config's method, whose tree knows nothing of hits."""
-    given = Method.from_config(config.method.to_dict())
-    return given.with_drafter(**agreed(config))
+    """Return the config's method, with a tree that does not depend on measured hits."""
+    base = Method.from_config(config.method.to_dict())
+    return base.with_drafter(**agreed(config))
 
 
 def method(config: Any, hits: Sequence[Sequence[float]]) -> Method:
-    """The config's method; its tree made from measured hits, where it says so."""
-    given = untrained(config)
+    """Return the config's method, its tree built from measured hits if configured."""
+    base = untrained(config)
     if config.tree_budget:
-        return hook(config, "tree", "tree_budget")(given, hits, config.tree_budget)
+        return hook(config, "tree", "tree_budget")(base, hits, config.tree_budget)
     if not config.tree_nodes:
-        return given
+        return base
     choices, _ = greedy_search.by_accuracy(hits, config.tree_nodes - 1)
     topology = decoding.Spec("topologies/static", choices=choices)
-    return dataclasses.replace(given, topology=topology)
+    return dataclasses.replace(base, topology=topology)
 
 
 class Training:
-    """One head on one target: what a config says, resolved."""
+    """One head on one target with the data and objective of a config."""
 
     def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
         self.config, self.workdir = config, pathlib.Path(workdir)
@@ -93,44 +93,44 @@ class Training:
         self._measures: dict[float, Any] = {}
         self.lm = scaffold.target(config, lm)
         self.plan = sharding.training(self.lm.model.plan, config.get("rules", ""))
-        own, self.held = scaffold.both_splits(config, self.lm, self.workdir)
-        self.stream = scaffold.stream(config, self.lm, own, config.data.tokens)
-        given: dict[str, Any] = {}
+        train, self.held = scaffold.both_splits(config, self.lm, self.workdir)
+        self.stream = scaffold.stream(config, self.lm, train, config.data.tokens)
+        fields: dict[str, Any] = {}
         if config.draft_vocab:
             corpus = self.stream.corpus
             learned = corpus.flat if corpus.mask is None else corpus.flat[corpus.mask]
             vocabulary = hook(config, "draft_vocabulary", "draft_vocab")
             size = self.lm.config.vocab_size
-            given = vocabulary(learned, size, config.draft_vocab)
+            fields = vocabulary(learned, size, config.draft_vocab)
         self.objective = self.kind.objective(
-            self.lm.model, **config.objective.to_dict(), **given
+            self.lm.model, **config.objective.to_dict(), **fields
         )
         key = jax.random.key(config.seed)
         whole = jax.jit(
             lambda key, params: self.kind.init(
-                key, self.lm.model, params, **config.init.to_dict(), **given
+                key, self.lm.model, params, **config.init.to_dict(), **fields
             )
         )(key, self.lm.params)
         # The draft vocabulary is data: no optimiser sees it.
         whole, configs = head_config.split(whole)
         self.configs, loss = configs, self.objective.loss
         self.objective = self.objective._replace(
-            loss=lambda params, *given: loss(
-                head_config.joined(params, configs), *given
+            loss=lambda params, *arguments: loss(
+                head_config.joined(params, configs), *arguments
             )
         )
-        self.constants = {n: x for n, x in whole.items() if n in given}
-        self.params = {n: x for n, x in whole.items() if n not in given}
+        self.constants = {n: x for n, x in whole.items() if n in fields}
+        self.params = {n: x for n, x in whole.items() if n not in fields}
 
     def heads(self, params: Any) -> Any:
-        """What decoding takes, from the trained part."""
+        """Join the trained params with constants and configs, as decoding needs."""
         return head_config.joined({**params, **self.constants}, self.configs)
 
     def lesson(self, say: sources.Say) -> sources.TeacherRequest:
-        """The batches, and what the target says of them by the config."""
+        """Describe the teacher that the config asks for, on this training's batches."""
         rows = text_corpus.DataIterator(self.stream, *sharding.share(self.plan))
-        own = (self.lm, rows, self.objective.taps)
-        return sources.lesson(self.config, *own, self.workdir, self.plan, say)
+        arguments = (self.lm, rows, self.objective.taps)
+        return sources.lesson(self.config, *arguments, self.workdir, self.plan, say)
 
     def fit(self, say: sources.Say = logging.info) -> fit.Result:
         """Train, or resume; every checkpoint holds the heads alone."""
@@ -152,16 +152,18 @@ class Training:
         )
 
     def prompts(self, count: int, size: int) -> list[list[int]]:
-        """Of held-out documents, in their order: what stands before the first answer,
-        or, of raw text, the second `size` tokens: the first are often a licence.
+        """Return `count` prompts from held-out documents, in their order.
+
+        A prompt is the text before the first answer. In raw text it is the second
+        `size` tokens, because the first are often a licence.
         """
         new = self.config.evaluate.new_tokens
         return documents.prompts(self.lm, self.held, count, size, new, start=size)
 
     def hits(self, params: Any, temperature: float) -> list[list[float]]:
-        """[depth][rank]: how often the target picks the candidate, on held-out text.
+        """Measure [depth][rank]: how often the target picks the candidate.
 
-        Given that the path to it is the text's own.
+        On held-out text, with the text's own tokens before the candidate.
         """
         c = self.config.evaluate
         batches = documents.windows(self.held, c.tokens, c.window)
@@ -171,12 +173,13 @@ class Training:
         total, count = (np.sum([np.asarray(s[i]) for s in sums], 0) for i in (0, 1))
         if not count.all():
             raise ConfigError(
-                f"evaluate.tokens={c.tokens}: no answer in so many held-out tokens"
+                f"evaluate.tokens={c.tokens}: no answer in so many held-out tokens: "
+                "use more"
             )
         return (total / count[:, None]).tolist()
 
     def _measure(self, temperature: float) -> Any:
-        """The compiled sums of a batch; one program for each temperature."""
+        """Compile the sums of a batch; one program for each temperature."""
         if temperature in self._measures:
             return self._measures[temperature]
         c = self.config.evaluate
@@ -187,9 +190,9 @@ class Training:
         def measure(params: Any, frozen: Any, batch: Any) -> Any:
             frozen, heads = lora.applied(frozen, self.heads(params))
             teacher = run(frozen, batch)
-            found = guesses(heads, self.lm.model, batch, teacher, c.depth)
+            candidates = guesses(heads, self.lm.model, batch, teacher, c.depth)
             sums = []
-            for i, (states, draft) in enumerate(found):
+            for i, (states, draft) in enumerate(candidates):
                 hidden = outputs.ahead(teacher.hidden[outputs.NORM], 1 + i)
                 weights = outputs.predicted(batch, 2 + i)
                 sums.append(
@@ -203,22 +206,23 @@ class Training:
         return measure
 
     def measured(self, params: Any) -> dict[str, float]:
-        """Held out: what guesses are worth along a text, and in the real decode loop.
+        """Measure the guesses on held-out text, and the real decode loop.
 
         `top<k>_<d>`: how often the target picks one of the k best at depth d (from 0),
-        given the text's tokens before it; `after_<d>`: of the loop's rounds that took
-        drafts down to depth d, how many took one there too (0 where there are none);
-        `predicted_tau`: of the tree that the hits make; `tau`: the loop's own tree.
+        given the text's tokens before it. `after_<d>`: of the loop's rounds that
+        accepted drafts down to depth d, the share that accepted one there too (0 if
+        there are none). `predicted_tau`: of the tree built from the hits. `tau`: of the
+        loop's own tree.
         """
         c = self.config.evaluate
         hits = self.hits(params, c.temperature)
-        found = {
+        figures = {
             f"top{k}_{i}": sum(row[:k])
             for i, row in enumerate(hits)
             for k in TOPS
             if k <= len(row)
         }
-        _, found["predicted_tau"] = greedy_search.by_accuracy(hits, c.nodes - 1)
+        _, figures["predicted_tau"] = greedy_search.by_accuracy(hits, c.nodes - 1)
         lm, heads = lora.model(self.lm, self.heads(params))
         out = decoding.generate(
             lm,
@@ -229,11 +233,11 @@ class Training:
             drafts={"heads": heads},
         )
         calls = int(sum(out.stats.target_calls))
-        found["tau"] = float(sum(out.stats.new_tokens) / calls)
+        figures["tau"] = float(sum(out.stats.new_tokens) / calls)
         rounds = [calls, *out.stats.committed_by_depth]
         for i in range(min(c.depth, len(rounds) - 1)):
-            found[f"after_{i}"] = rounds[i + 1] / max(rounds[i], 1)
-        return found
+            figures[f"after_{i}"] = rounds[i + 1] / max(rounds[i], 1)
+        return figures
 
 
 def run(
@@ -242,10 +246,11 @@ def run(
     lm: Any = None,
     say: sources.Say = logging.info,
 ) -> dict[str, Any]:
-    """Train, measure and export; resumes where it stopped. Returns the figures.
+    """Train, measure and export; resumable. Returns the figures.
 
-    `workdir/export` holds the heads as safetensors with what they are for;
-    `workdir/figures.json` the figures. `say` is told what a cache takes.
+    `workdir/export` holds the heads as safetensors, and `heads.json`, which names their
+    target. `workdir/figures.json` holds the figures. `say` is called with the size of a
+    cache.
     """
     training = Training(config, workdir, lm)
     count = scaffold.num_params(training.params)
@@ -256,9 +261,9 @@ def run(
     if training.plan is not None:
         result = result._replace(params=sharding.fetch(result.params))
     temperature = config.evaluate.temperature
-    # What is measured is what is written: rounded first.
-    written = _rounded(result.params, config.export_dtype)
-    params = jax.tree.map(lambda x, old: x.astype(old.dtype), written, result.params)
+    # Round first, so that the measured weights are the exported ones.
+    exported = _rounded(result.params, config.export_dtype)
+    params = jax.tree.map(lambda x, old: x.astype(old.dtype), exported, result.params)
     hits = training.hits(params, temperature)
     about = {
         "head": config.head,
@@ -277,15 +282,15 @@ def run(
         "trained": training.measured(params),
         **metrics_writer.figures(training.workdir),
     }
-    whole, text = training.heads(written), model_cards.heads(config, figures)
-    save = lambda folder: native.save(folder, whole, about, text)
+    joined, text = training.heads(exported), model_cards.heads(config, figures)
+    save = lambda folder: native.save(folder, joined, about, text)
     scaffold.write_export(config, training.workdir, save)
     scaffold.write_figures(training.workdir, figures)
     return figures
 
 
 def _rounded(params: Any, dtype: str) -> Any:
-    """Floating params in the dtype of the export."""
+    """Cast floating params to the dtype of the export."""
     real = jnp.issubdtype
 
     def cast(x: Any) -> Any:

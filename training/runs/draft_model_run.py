@@ -1,8 +1,8 @@
-"""From a config to draft models: pre-trained, aligned with a target, measured, saved.
+"""Draft models from a config: pre-trained, aligned with a target, measured, saved.
 
-Three parts, each finished or resumed by itself: a new model is trained on text (or
-one is loaded), the target writes text of its own, and every variant of the alignment
-starts from the same weights, on the same text, under the same schedule.
+Three parts, each finished or resumed by itself. A new model is trained on text, or one
+is loaded. The target writes text of its own. Every variant of the alignment starts from
+the same weights, on the same text, under the same schedule.
 """
 
 import functools
@@ -30,14 +30,14 @@ from training.teacher import outputs, sources
 
 
 class Written(NamedTuple):
-    """Text of the target: to learn from, and to be measured on."""
+    """Texts that the target generated, by split."""
 
     train: list[distill.Text]
-    held: list[distill.Text]
+    held: list[distill.Text]  # for evaluation
 
 
 def shape(draft: Any, own: transformer.Config) -> transformer.Config:
-    """The Config of a new draft, by `config.draft`, of a target with the Config `own`.
+    """Build a new draft's Config from `config.draft` and the target's Config `own`.
 
     It shares the target's tokenizer and has as many positions.
     """
@@ -58,7 +58,7 @@ def shape(draft: Any, own: transformer.Config) -> transformer.Config:
 
 
 class Training:
-    """The drafts of one target: what a config says, resolved."""
+    """The drafts of one target with the data and variants of a config."""
 
     def __init__(
         self,
@@ -75,41 +75,55 @@ class Training:
         self._one = jax.jit(self._metrics())
 
     def _shape(self) -> transformer.Config:
-        """The draft's config: of the model it starts from, or of `config.draft`."""
-        d, own = self.config.draft, self.lm.config
+        """Return the config of the model it starts from, or of `config.draft`."""
+        d, target_config = self.config.draft, self.lm.config
         if d.start:
             start = models.load(d.start)
-            found, name = start.config, f"config.draft.start={d.start!r}"
-            if found.vocab_size != own.vocab_size:
+            start_config, name = start.config, f"config.draft.start={d.start!r}"
+            if start_config.vocab_size != target_config.vocab_size:
                 raise ConfigError(
-                    f"{name} has a vocabulary of {found.vocab_size}, the target one of "
-                    f"{own.vocab_size}: start from a model with the target's tokenizer"
+                    f"{name} has a vocabulary of {start_config.vocab_size}, the target "
+                    f"one of {target_config.vocab_size}: start from a model with the "
+                    "target's tokenizer"
                 )
             hf_tokenizer.check_same(name, start.tokenizer, self.lm.tokenizer)
-            return found
-        return shape(d, own)
+            return start_config
+        return shape(d, target_config)
 
     def _fit(
-        self, name: str, params: Any, own: train_step.Objective, train, tokens, **more
+        self,
+        name: str,
+        params: Any,
+        objective: train_step.Objective,
+        train,
+        tokens,
+        **more,
     ):
-        """One training; every one has the config's schedule over its own steps.
+        """Run one training, with the config's schedule over its own steps.
 
-        Beside a `frozen` target it learns from that: all variants from the same cache,
-        where the config asks for one.
+        With a `frozen` target it trains against that target's outputs. All variants
+        read the same cache, where the config has one.
         """
         t = self.config.train
         stream = scaffold.stream(self.config, self.lm, train, tokens)
         rows = text_corpus.DataIterator(stream, *sharding.share(self.plan))
         batches: fit.Data = rows
         if "frozen" in more:
-            given = (self.config, self.lm, rows, own.taps, self.workdir, self.plan)
+            request = (
+                self.config,
+                self.lm,
+                rows,
+                objective.taps,
+                self.workdir,
+                self.plan,
+            )
             kind = self.config.get("teacher", sources.ONLINE)
-            lesson = sources.lesson(*given, self.say)
+            lesson = sources.lesson(*request, self.say)
             batches, more["target"] = sources.source(kind, lesson)
         peak = t.rate if "frozen" in more else t.pretraining_rate
         return fit.fit(
             params,
-            own,
+            objective,
             scaffold.optimizer(t, stream.steps, peak),
             batches,
             self.workdir / name,
@@ -119,7 +133,7 @@ class Training:
         )
 
     def pretrained(self, name: str = "pretraining") -> Any:
-        """Params before the alignment: loaded, or trained on the text (FastDraft).
+        """Return params before the alignment: loaded, or trained on text (FastDraft).
 
         The training's files are in the folder `name`.
         """
@@ -129,49 +143,53 @@ class Training:
             params = models.load(c.draft.start, dtype=jnp.float32).params
         if not c.data.pretraining_tokens:
             return params
-        own = next_token.objective(self.model.config)
+        objective = next_token.objective(self.model.config)
         tokens = c.data.pretraining_tokens
-        return self._fit(name, params, own, self.documents[0], tokens).params
+        return self._fit(name, params, objective, self.documents[0], tokens).params
 
     def aligned(self, name: str, start: Any, written: Written) -> Any:
-        """The result of one variant, from `start`."""
+        """Train one variant from `start`, and return the result."""
         fields = self.config.variants[name].to_dict()
-        own = draft_model.objective(self.model, part=self.config.train.part, **fields)
+        objective = draft_model.objective(
+            self.model, part=self.config.train.part, **fields
+        )
         train = documents.of_texts(written.train)
-        more = {
+        options = {
             "frozen": self.lm.params,
             "evaluate": lambda params: self.measured(params, written.held),
         }
         tokens = self.config.data.tokens
-        return self._fit(name, start, own, train, tokens, **more)
+        return self._fit(name, start, objective, train, tokens, **options)
 
     def _metrics(self) -> Any:
-        own = draft_model.objective(self.model, "kl")
+        """Build `(params, frozen, batch) -> metrics` of a draft against its target."""
+        objective = draft_model.objective(self.model, "kl")
         read = outputs.teacher(self.lm.model)
 
         def metrics(params: Any, frozen: Any, batch: Any) -> Any:
-            found = own.loss(params, batch, read(frozen, batch))[1]
-            return {**found, "n": own.weight(batch)}
+            values = objective.loss(params, batch, read(frozen, batch))[1]
+            return {**values, "n": objective.weight(batch)}
 
         return metrics
 
     def prompts(self) -> list[list[int]]:
-        """Of held-out documents, for the decode loop."""
+        """Return the beginnings of held-out documents, for the decode loop."""
         return scaffold.held_out_prompts(self.config, self.lm, self.documents[1])
 
     def measured(self, params: Any, held: list[distill.Text]) -> dict[str, float]:
-        """On the target's held-out text: nats, acceptance, and the decode loop's tau.
+        """Measure nats and acceptance on the target's held-out text, and the tau.
 
-        Perplexity and acceptance need not agree, so both are there.
+        Both are measured, because perplexity and acceptance need not agree. `tau` is
+        that of the decode loop.
         """
         c = self.config.evaluate
         sums: dict[str, float] = {}
         for batch in documents.padded(held):
             one = self._one(params, self.lm.params, batch)
-            found = {k: float(v) for k, v in one.items()}
-            for k, v in found.items():
-                own = v if k == "n" else v * found["n"]
-                sums[k] = sums.get(k, 0.0) + own
+            values = {k: float(v) for k, v in one.items()}
+            for k, v in values.items():
+                weighted = v if k == "n" else v * values["n"]
+                sums[k] = sums.get(k, 0.0) + weighted
         count = sums.pop("n")
         out = decoding.generate(
             self.lm,
@@ -185,9 +203,9 @@ class Training:
         return {**{k: v / count for k, v in sums.items()}, "tau": tau}
 
     def loaded(self, params: Any) -> models.Loaded:
-        """The draft as `decoding` takes it, where the target lies."""
-        own = models.Loaded(self.model, params, self.lm.tokenizer)
-        return io.placed(own, self.lm.model.plan)
+        """Wrap params as a loaded draft, placed like the target."""
+        draft = models.Loaded(self.model, params, self.lm.tokenizer)
+        return io.placed(draft, self.lm.model.plan)
 
 
 def write(
@@ -197,18 +215,23 @@ def write(
     folder: pathlib.Path,
     seed: int,
 ) -> Written:
-    """The target's text after requests of both splits: `distill`, resumed.
+    """Generate the target's text after requests of both splits; resumable.
 
-    `c` has `prompts`, `held`, `prompt_tokens`, `new_tokens`, `temperatures` and
-    `batch`; the prompts are shared among the temperatures.
+    Args:
+        lm: the target.
+        given: the documents of both splits.
+        c: `prompts`, `held`, `prompt_tokens`, `new_tokens`, `temperatures`, `batch`.
+            The prompts are divided among the temperatures.
+        folder: where the texts are kept.
+        seed: of the requests and of the texts.
     """
     sizes = (c.prompt_tokens, c.new_tokens)
-    asked = [  # of both before the target runs: either may have none
-        documents.requests(lm, own, count, *sizes, seed)
-        for own, count in zip(given, (c.prompts, c.held))
+    requests = [  # for both before the target runs: either split may have none
+        documents.requests(lm, split, count, *sizes, seed)
+        for split, count in zip(given, (c.prompts, c.held))
     ]
-    found = []
-    for split, (count, passages) in enumerate(zip((c.prompts, c.held), asked)):
+    both = []
+    for split, (count, passages) in enumerate(zip((c.prompts, c.held), requests)):
         texts: list[distill.Text] = []
         share = -(-count // len(c.temperatures))
         for i, temperature in enumerate(c.temperatures):
@@ -219,12 +242,12 @@ def write(
             settings = distill.Settings(c.new_tokens, float(temperature), seed + i)
             distill.distill(lm, rows, path, settings, c.batch)
             texts += distill.read(path)
-        found.append(texts)
-    return Written(*found)
+        both.append(texts)
+    return Written(*both)
 
 
 def method(config: Any) -> Method:
-    """Chains of the draft's tokens, by the config's drafter."""
+    """Build the method: chains of the draft's tokens, by the config's drafter."""
     chain = {"name": "topologies/chain", "length": config.evaluate.length}
     return Method.from_config({"drafter": config.drafter.to_dict(), "topology": chain})
 
@@ -235,14 +258,14 @@ def run(
     lm: Any = None,
     say: sources.Say = logging.info,
 ) -> dict[str, Any]:
-    """Train, measure and save every variant; resumes where it stopped.
+    """Train, measure and save every variant; resumable. Returns the figures.
 
-    `workdir/<variant>/export` is a model directory for `models.load`;
-    `workdir/figures.json` holds the figures, before any alignment too. `say` is told
-    what a cache takes.
+    `workdir/<variant>/export` is a model directory for `models.load`.
+    `workdir/figures.json` holds the figures, also those before any alignment. `say` is
+    called with the size of a cache.
     """
     training = Training(config, workdir, lm, say)
-    training.prompts()  # too few are an error before anything is trained
+    training.prompts()  # raises before any training where there are too few
     start = training.pretrained()
     written = write(
         training.lm,
@@ -262,8 +285,8 @@ def run(
     for name in config.variants:
         result = training.aligned(name, start, written)
         folder = training.workdir / name
-        whole = sharding.fetch(result.params)
-        draft = models.Loaded(training.model, whole, training.lm.tokenizer)
+        weights = sharding.fetch(result.params)
+        draft = models.Loaded(training.model, weights, training.lm.tokenizer)
         export = functools.partial(models.save, draft, folder / "export")
         processes.written(export, f"export of {name}")
         figures["variants"][name] = {

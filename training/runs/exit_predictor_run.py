@@ -1,9 +1,9 @@
-"""SpecEE from a config: exit predictors for a target, and what they cost its text.
+"""SpecEE from a config: exit predictors for a target, and their effect on its text.
 
 EAGLE's layer, which proposes the candidates, is loaded, or trained here first. The
-layers where held-out tokens stop most often are the first level of the schedule. Beside
-the predictors two rules stop that were not trained: after a fixed layer, and where the
-candidates' law is sure.
+layers where held-out tokens stop most often are the first level of the schedule. Two
+untrained rules are compared with the predictors: stop after a fixed layer, and stop
+where the candidates' distribution is confident.
 """
 
 import pathlib
@@ -26,7 +26,7 @@ from training.runs import draft_head_run, scaffold
 
 
 class Training:
-    """The predictors of one target: what a config says, resolved."""
+    """The predictors of one target with the data and draft head of a config."""
 
     def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
         self.config, self.workdir = config, pathlib.Path(workdir)
@@ -39,19 +39,19 @@ class Training:
         self.frozen = {"target": self.lm.params, "heads": self.draft}
 
     def _draft(self) -> pathlib.Path:
-        """The folder of EAGLE's layer."""
+        """Return the folder of EAGLE's layer, trained here if the config names none."""
         if self.config.heads:
             return pathlib.Path(self.config.heads)
         folder = self.workdir / "eagle"
         if not (folder / "figures.json").exists():
-            own = self.config.eagle.copy_and_resolve_references()
-            own.model, own.data.source = self.config.model, self.config.data.source
-            own.data.directory = str(scaffold.data_folder(self.config, self.workdir))
-            draft_head_run.run(own, folder, self.lm)
+            eagle = self.config.eagle.copy_and_resolve_references()
+            eagle.model, eagle.data.source = self.config.model, self.config.data.source
+            eagle.data.directory = str(scaffold.data_folder(self.config, self.workdir))
+            draft_head_run.run(eagle, folder, self.lm)
         return folder / "export"
 
     def answers(self, asked: float) -> Any:
-        """What the layers say, each of them asked with that probability."""
+        """Build the layers' answers; each predictor is called with chance `asked`."""
         o = self.config.objective
         return specee.answers(
             self.lm.model, o.candidates, asked, self.config.seed, o.part
@@ -75,67 +75,69 @@ class Training:
         )
 
     def held_out(self, params: Any) -> dict[str, Any]:
-        """The metrics of the objective, and where tokens stop if all layers are asked.
+        """Measure the objective's metrics, and where tokens stop with every predictor.
 
-        `stops`: of all places, the share that stops after 1, 2, .. L layers.
-        `calibration`: what all predictors said, beside whether their layer was right.
+        `stops`: the share of positions that stop after 1, 2, .. L layers.
+        `calibration`: the predictions of all predictors, beside whether their layer was
+        right.
         """
         c, depth = self.config.evaluate, self.lm.config.n_layers
         batches = documents.windows(self.documents[1], c.tokens, c.window)
-        read, own = self.answers(1.0), specee.objective()
+        read, objective = self.answers(1.0), specee.objective()
 
         @jax.jit
         def one(params: Any, frozen: Any, batch: Any) -> Any:
-            found = read(frozen, batch)
-            loss, metrics = own.loss(params, batch, found)
-            sure = specee.log_odds(params, found.features) > 0
-            stop, first = specee.first_stops(sure, found)
+            answers = read(frozen, batch)
+            loss, metrics = objective.loss(params, batch, answers)
+            sure = specee.log_odds(params, answers.features) > 0
+            stop, first = specee.first_stops(sure, answers)
             layer = jnp.where(stop > 0, first, depth - 1)
-            counts = jnp.zeros(depth).at[layer].add(found.weights)
-            said = jax.nn.sigmoid(specee.log_odds(params, found.features))
-            share = jnp.broadcast_to(found.weights[..., None], said.shape)
-            return {**metrics, "loss": loss}, counts, (said, found.right, share)
+            counts = jnp.zeros(depth).at[layer].add(answers.weights)
+            chances = jax.nn.sigmoid(specee.log_odds(params, answers.features))
+            share = jnp.broadcast_to(answers.weights[..., None], chances.shape)
+            return {**metrics, "loss": loss}, counts, (chances, answers.right, share)
 
         each = [one(params, self.frozen, batch) for batch in batches]
         places = [float(np.sum(m[1])) for m in each]
         if not sum(places):
             raise ConfigError(
-                f"evaluate.tokens={c.tokens}: no answer in so many held-out tokens"
+                f"evaluate.tokens={c.tokens}: no answer in so many held-out tokens: "
+                "use more"
             )
         metrics = {
             k: float(np.average([m[0][k] for m in each], weights=places))
             for k in each[0][0]
         }
         counts = np.sum([np.asarray(m[1]) for m in each], 0)
-        said, right, share = (
+        chances, right, share = (
             np.stack([np.asarray(m[2][i]) for m in each]) for i in range(3)
         )
         return {
             **metrics,
             "stops": (counts / counts.sum()).tolist(),
-            "calibration": calibration.bins(said, right, share)._asdict(),
+            "calibration": calibration.bins(chances, right, share)._asdict(),
         }
 
     def decoded(self, params: Any, static: tuple[int, ...]) -> dict[str, Any]:
-        """Layers a token and the text's distance, by every schedule and rule."""
+        """Measure layers a token and the text's distance, by schedule and rule."""
         c, depth = self.config.evaluate, self.lm.config.n_layers
         every, size = tuple(range(depth - 1)), self.config.objective.candidates
         methods = {}
         for name, layers in (("two levels", static), ("every layer", every)):
             for threshold in c.thresholds:
-                own = decoding.Spec(
+                spec = decoding.Spec(
                     "exits/specee", static=layers, threshold=float(threshold)
                 )
-                methods[f"{name}, {threshold:g}"] = (decoding.Method(exit=own), params)
+                methods[f"{name}, {threshold:g}"] = (decoding.Method(exit=spec), params)
         rules = {f"layer {i + 1}": exit_predictor.after(depth, size, i) for i in every}
         for share in c.confidences:
             rules[f"confidence {share:g}"] = exit_predictor.sure(
                 depth, size, float(share)
             )
         for name, rule in rules.items():
-            own = decoding.Spec("exits/specee", static=every, threshold=0.5)
-            methods[name] = (decoding.Method(exit=own), rule)
-        kept = lossy_quality.compared(
+            spec = decoding.Spec("exits/specee", static=every, threshold=0.5)
+            methods[name] = (decoding.Method(exit=spec), rule)
+        results = lossy_quality.compared(
             self.lm,
             self.prompts,
             {
@@ -145,18 +147,18 @@ class Training:
             c.new_tokens,
             c.temperature,
         )
-        for name, row in kept.items():
+        for name, row in results.items():
             exits, each = row.pop("exits"), row["each"]
             each["layers"] = [float(depth * n) for n in each["calls"]]
             if name != "plain":
                 taken = [np.asarray(shared.taken) for shared in exits]
                 each["layers"] = [float(n @ np.arange(1, depth + 1)) for n in taken]
             row["layers"] = sum(each["layers"]) / sum(each["calls"])
-        return kept
+        return results
 
 
 def frequent(stops: list[float], count: int) -> tuple[int, ...]:
-    """The `count` layers where most tokens stop early, ascending, from 0."""
+    """Return the `count` layers where most tokens stop early, ascending, from 0."""
     early = np.asarray(stops[:-1])
     if not 1 <= count <= len(early):
         raise ConfigError(f"static={count}: choose 1 to {len(early)} layers")
@@ -165,7 +167,7 @@ def frequent(stops: list[float], count: int) -> tuple[int, ...]:
 
 
 def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, Any]:
-    """Train, measure, decode and export; resumes where it stopped.
+    """Train, measure, decode and export; resumable. Returns the figures.
 
     `workdir/export` holds the predictors, `workdir/figures.json` the figures.
     """

@@ -1,7 +1,7 @@
 """Judge decoding from a config: mismatches labelled, a judge fitted, and decoded with.
 
-Beside the judge two others decode: one of shuffled labels, and the training-free rule
-by divergence.
+Two baselines decode beside the judge: a judge of shuffled labels, and the training-free
+rule by divergence.
 """
 
 import json
@@ -26,7 +26,7 @@ from training.runs import scaffold
 def run(
     config: Any, workdir: str | pathlib.Path, lm: Any = None, draft: Any = None
 ) -> dict[str, Any]:
-    """Label, train, judge and decode; resumes where it stopped.
+    """Label, train, judge and decode; resumable. Returns the figures.
 
     `workdir/export` holds the judge, `workdir/figures.json` the figures.
     """
@@ -36,46 +36,48 @@ def run(
         f"config.draft={config.draft!r}", draft.tokenizer, lm.tokenizer
     )
     c = config.data
-    given, good = [], []
+    states, good = [], []
     both = scaffold.both_splits(config, lm, workdir)
     new = max(c.new_tokens, 1 + c.horizon, config.evaluate.new_tokens)
     prompts = [
-        documents.requests(lm, own, count, c.prompt_tokens, new, config.seed)
-        for own, count in zip(both, (c.prompts, c.held))
+        documents.requests(lm, texts, count, c.prompt_tokens, new, config.seed)
+        for texts, count in zip(both, (c.prompts, c.held))
     ]
-    for split, asked in zip(sources.SPLITS, prompts):
+    for split, requests in zip(sources.SPLITS, prompts):
         file = workdir / f"cases-{split}.json"
-        found = _labelled(config, file, lm, draft, asked)
-        given.append(judge.states(lm, [case.tokens for case in found], c.batch))
-        good.append([case.good for case in found])
-    params = judge.fit(given[0], good[0], config.reject, config.decay)
-    said = np.asarray(judge_predictor.probability(params, jnp.asarray(given[1])))
+        cases = _labelled(config, file, lm, draft, requests)
+        states.append(judge.states(lm, [case.tokens for case in cases], c.batch))
+        good.append([case.good for case in cases])
+    params = judge.fit(states[0], good[0], config.reject, config.decay)
+    predictions = np.asarray(
+        judge_predictor.probability(params, jnp.asarray(states[1]))
+    )
     share = float(np.mean(good[1]))
     e = config.evaluate
-    own = {"draft": draft, "judge": params}
-    # What a judge gains that knows nothing: as often lenient, but not where it matters.
-    lot = np.random.default_rng(config.seed).permutation(good[0]).tolist()
-    by_lot = judge.fit(given[0], lot, config.reject, config.decay)
-    other = {"draft": draft, "judge": by_lot}
-    kept = lossy_quality.compared(
+    trained = {"draft": draft, "judge": params}
+    # A baseline without information: as lenient on average, at random mismatches.
+    labels = np.random.default_rng(config.seed).permutation(good[0]).tolist()
+    by_chance = judge.fit(states[0], labels, config.reject, config.decay)
+    shuffled = {"draft": draft, "judge": by_chance}
+    results = lossy_quality.compared(
         lm,
         prompts[1][: e.prompts],
         {
-            name: (method, other if name.startswith("lot") else own)
+            name: (method, shuffled if name.startswith("lot") else trained)
             for name, method in rules(e).items()
         },
         e.new_tokens,
         e.temperature,
     )
     figures: dict[str, Any] = {
-        "cases": [len(given[0]), len(given[1])],
+        "cases": [len(states[0]), len(states[1])],
         "good": share,
-        "accuracy": judge.accuracy(params, given[1], good[1]),
+        "accuracy": judge.accuracy(params, states[1], good[1]),
         "guess": max(share, 1 - share),
-        "calibration": calibration.bins(said, good[1])._asdict(),
+        "calibration": calibration.bins(predictions, good[1])._asdict(),
         "decoding": {
             name: {k: v for k, v in row.items() if k != "exits"}
-            for name, row in kept.items()
+            for name, row in results.items()
         },
     }
     about = {
@@ -91,11 +93,12 @@ def run(
 
 
 def rules(c: Any) -> dict[str, decoding.Method]:
-    """The judge, one of shuffled labels (lot) and the training-free rule at every
-    threshold, and none of them."""
+    """Build the methods: the judge, one of shuffled labels (lot), and the training-free
+    rule at every threshold, and exact verification.
+    """
     drafter = decoding.Spec("drafters/model")
     chain = decoding.Spec("topologies/chain", length=c.length)
-    found = {"exact": decoding.Method(drafter, topology=chain)}
+    methods = {"exact": decoding.Method(drafter, topology=chain)}
     for name, verifier, thresholds in (
         ("judge", "judge", c.thresholds),
         ("lot", "judge", c.thresholds),
@@ -103,15 +106,15 @@ def rules(c: Any) -> dict[str, decoding.Method]:
     ):
         for threshold in thresholds:
             spec = decoding.Spec(f"verifiers/{verifier}", threshold=float(threshold))
-            found[f"{name} {threshold:g}"] = decoding.Method(drafter, spec, chain)
-    return found
+            methods[f"{name} {threshold:g}"] = decoding.Method(drafter, spec, chain)
+    return methods
 
 
 def _labelled(config, file, lm, draft, prompts) -> list[judge.Case]:
-    """The cases of `prompts`, from `file` where it is there."""
+    """Return the cases of `prompts`, from `file` if it exists."""
     c = config.data
     if not file.exists():
-        made = judge.cases(
+        cases = judge.cases(
             lm,
             draft,
             prompts,
@@ -122,7 +125,7 @@ def _labelled(config, file, lm, draft, prompts) -> list[judge.Case]:
             batch=c.batch,
         )
         part = file.with_suffix(".part")
-        part.write_text(json.dumps(made))
+        part.write_text(json.dumps(cases))
         part.replace(file)
-        logging.info("%s: %d mismatches", file.name, len(made))
+        logging.info("%s: %d mismatches", file.name, len(cases))
     return [judge.Case(*row) for row in json.loads(file.read_text())]

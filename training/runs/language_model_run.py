@@ -1,4 +1,4 @@
-"""From a config to a trained, measured and exported language model."""
+"""A language model from a config: trained, measured and exported."""
 
 import pathlib
 from typing import Any
@@ -29,7 +29,7 @@ from training.runs import model_cards, scaffold
 
 
 def model_config(config: Any) -> transformer.Config:
-    """The transformer of a config's `model` and `data.vocab_size`."""
+    """Build the transformer's Config from `model` and `data.vocab_size`."""
     m = config.model
     rotary = {"rope_type": "default", "rope_theta": m.rope_theta}
     return transformer.Config(
@@ -47,18 +47,18 @@ def model_config(config: Any) -> transformer.Config:
 
 
 def source_texts(config: Any, split: str, workdir: pathlib.Path) -> list[str]:
-    """The texts of a split: of a source that has splits, or of `data.parts` of it."""
+    """Read a split's texts: of a source that has splits, or of its `data.parts`."""
     d = config.data
     if not d.parts:
         return sources.texts(d.source, split, d.directory or workdir / "data")
-    chosen = [file_groups.Part(**part) for part in d.parts]
-    return file_groups.texts(d.source, chosen, split, d.held)
+    parts = [file_groups.Part(**part) for part in d.parts]
+    return file_groups.texts(d.source, parts, split, d.held)
 
 
 def read_data(
     config: Any, workdir: pathlib.Path
 ) -> tuple[tokenizers.Tokenizer, list[str], list[str]]:
-    """The tokenizer (trained on the training split, or given) and both splits."""
+    """Return the tokenizer (loaded, or trained on the first split) and both splits."""
     splits = [source_texts(config, split, workdir) for split in file_groups.SPLITS]
     path = workdir / "tokenizer.json"
     if config.data.tokenizer:
@@ -69,7 +69,7 @@ def read_data(
         tokenizer = train_bpe.train(splits[0], config.data.vocab_size)
     if tokenizer.get_vocab_size() != config.data.vocab_size:
         raise ConfigError(
-            f"the tokenizer has {tokenizer.get_vocab_size()} tokens, "
+            f"the tokenizer has {tokenizer.get_vocab_size()} tokens, but "
             f"data.vocab_size={config.data.vocab_size}: make them equal"
         )
     workdir.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def stream(
     texts: list[str],
     folder: pathlib.Path,
 ) -> text_corpus.Stream:
-    """The training batches of a config; encoded texts are kept in `folder`."""
+    """Build the training batches of a config; `folder` caches the encoded texts."""
 
     def ids(text: str) -> tuple[int, ...]:
         return tuple(tokenizer.encode(text).ids)
@@ -91,7 +91,7 @@ def stream(
     corpus = text_corpus.Corpus(
         token_cache.encoded(tokenizer, texts, folder), separator=0
     )
-    how = copy_augmentation.Repeats(
+    repeats = copy_augmentation.Repeats(
         share=config.data.repeat_share,
         markers=tuple(ids(text) for text in config.data.markers),
         comment=ids("\n# "),
@@ -101,11 +101,11 @@ def stream(
     logging.info(
         "%d training tokens, %d steps", len(corpus), sum(s.steps for s in stages)
     )
-    return text_corpus.Stream(corpus, stages, config.seed, how)
+    return text_corpus.Stream(corpus, stages, config.seed, repeats)
 
 
 def optimizer(config: Any, steps: int) -> Any:
-    """Muon for the layers and Adam for the rest, both warm-up/stable/decay."""
+    """Make Muon for the layers and Adam for the rest, both warm-up/stable/decay."""
     t = config.train
     muon, adam = (
         optimizers.warmup_stable_decay(peak, steps, t.warmup, t.decay)
@@ -135,7 +135,7 @@ def train(
 
 
 def rounded(config: Any, params: Any, tokenizer: tokenizers.Tokenizer) -> models.Loaded:
-    """The model as it is shipped: weights in bfloat16, tokenizer beside them."""
+    """Round a trained model for export: weights in bfloat16, with its tokenizer."""
     shape = model_config(config)
     settings = {
         "eos_token": train_bpe.SEPARATOR,
@@ -155,7 +155,7 @@ def measure(
     tokenizer: tokenizers.Tokenizer,
     held_out: list[str],
 ) -> dict[str, Any]:
-    """Held-out bits per byte and copying of a loaded model."""
+    """Measure held-out bits per byte and copying of a loaded model."""
     documents = list(train_bpe.encode(tokenizer, held_out))
     size = sum(len(text.encode()) for text in held_out)
     e = config.evaluate
@@ -181,11 +181,12 @@ def measure(
 
 
 def run(config: Any, workdir: str | pathlib.Path) -> dict[str, Any]:
-    """Train, export and measure; resumes where it stopped. Returns the figures.
+    """Train, export and measure; resumable. Returns the figures.
 
     The export (`config.export`, by default `workdir/export`) holds the weights in
-    bfloat16 in HF layout, the tokenizer, and a model card with the figures, which are
-    measured on what `models.load` reads back. They are also in `workdir/figures.json`.
+    bfloat16 in HF layout, the tokenizer, and a model card with the figures. They are
+    measured on the export, as `models.load` reads it. `workdir/figures.json` holds them
+    too.
     """
     workdir = pathlib.Path(workdir)
     tokenizer, texts, held_out = read_data(config, workdir)

@@ -1,4 +1,4 @@
-"""The model cards that are exported beside weights; *_card.md.j2 hold their words."""
+"""Model cards, exported beside weights; their text is in *_card.md.j2."""
 
 import platform
 from typing import Any

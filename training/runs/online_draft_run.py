@@ -1,13 +1,13 @@
-"""Online speculative decoding: a draft that learns from what its target refuses.
+"""Online speculative decoding: train a draft on tokens that its target rejects.
 
 Liu et al., *Online Speculative Decoding*, 2024, arXiv 2310.07177. Every `every`
-requests the draft takes `steps` optimiser steps on the ring of refused places that
-`drafters/online_sd` keeps, with
+requests the draft takes `steps` optimiser steps on the ring buffer of rejected places
+that `drafters/online_sd` fills, with
 
     L = mean over places  - sum over kept x of p(x) log q(x) - rest(p) log rest(q)
 
 rest: the mass of all tokens that were not kept. Updates happen between calls of
-`generate`, so no text is decoded by two drafts and none changes.
+`generate`, so each text is decoded by one draft, and no text changes.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from training.teacher.outputs import NORM, mean
 
 
 def loss(model: Any, params: Any, buffer: online_sd.Buffer) -> Array:
-    """Nats a place, over the places that there are; 0 where there is none."""
+    """Compute nats a place, averaged over the filled places; 0 if none is filled."""
     out = transformer.forward(model.config, params, buffer.context, taps=(NORM,))
     rows = jnp.arange(buffer.size.shape[0])
     states = out.hidden[NORM][rows, jnp.maximum(buffer.size - 1, 0)]
@@ -42,10 +42,18 @@ def loss(model: Any, params: Any, buffer: online_sd.Buffer) -> Array:
 
 
 class Online:
-    """A target and a draft that serve requests and stay together.
+    """A target that serves requests with a draft that is trained between them.
 
-    `draft` is what decodes now; `memory` what the next call is given. A step whose loss
-    is not finite is not taken: the last good draft goes on.
+    `draft` is the present draft; `memory` goes to the next call. A step whose loss is
+    not finite is dropped: the last good draft stays.
+
+    Args:
+        lm: the target.
+        draft: the first draft.
+        method: the method of every call, with `drafters/online_sd`.
+        optimizer: an optax transformation; None: Adam at 1e-4.
+        every: requests between updates.
+        steps: optimiser steps of an update.
     """
 
     def __init__(
@@ -73,7 +81,7 @@ class Online:
         self._update = jax.jit(self._updated)
 
     def generate(self, prompts: Sequence[Any], **fields: Any) -> decoding.Output:
-        """`decoding.generate` with the draft of now, and an update when it is due."""
+        """Call `decoding.generate` with the present draft, and update it when due."""
         out = decoding.generate(
             self.lm,
             prompts,
@@ -90,11 +98,11 @@ class Online:
         return out
 
     def update(self) -> None:
-        """Learn from the buffer now."""
+        """Train on the buffer now."""
         if self.memory is None or not self.steps:
             return
-        found = self._update(self.params, self.opt_state, self.memory.buffer)
-        params, opt_state, last = found
+        updated = self._update(self.params, self.opt_state, self.memory.buffer)
+        params, opt_state, last = updated
         self.losses.append(float(last))
         if not jnp.isfinite(last):
             logging.warning("online update: loss %s; the draft stays as it is", last)

@@ -1,4 +1,4 @@
-"""What the runs share: a config's target, documents, batches, schedule and files."""
+"""Common steps of the runs: a config's target, documents, batches, schedule, files."""
 
 import json
 import pathlib
@@ -24,7 +24,8 @@ def target(config: Any, lm: Any = None) -> Any:
         lm = models.load(config.model, mesh=mesh, rules=rules)
     if lm.tokenizer is None or not lm.config.eos:
         raise ConfigError(
-            f"config.model={config.model!r} needs a tokenizer.json and an EOS"
+            f"config.model={config.model!r} needs a tokenizer.json and an EOS: use "
+            "another model"
         )
     return lm
 
@@ -37,7 +38,7 @@ def data_folder(config: Any, workdir: pathlib.Path) -> pathlib.Path:
 def both_splits(
     config: Any, lm: Any, workdir: pathlib.Path
 ) -> tuple[documents.Documents, documents.Documents]:
-    """Make `workdir`, and read the documents to learn from and the held-out ones."""
+    """Make `workdir`, and read the documents for training and the held-out ones."""
     workdir.mkdir(parents=True, exist_ok=True)
     return documents.both(lm, config.data, data_folder(config, workdir), workdir)
 

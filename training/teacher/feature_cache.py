@@ -1,9 +1,9 @@
-"""A folder of what a target says of windows of a text: manifest, shards, records.
+"""A folder of a target's states on windows of a text: manifest, shards, records.
 
-`manifest.json` says what the cache is of, and `000000.array_record` and so on hold
-`shard_rows` windows each. A shard gets its name when it is whole and on disk, so that a
-killed run loses the one it was at. The files carry hashes of their records, which every
-read checks; the tokens of a record are compared with those it is asked for.
+`manifest.json` names target, text and states. `000000.array_record` and so on hold
+`shard_rows` windows each. A shard is renamed to its final name when it is complete on
+disk, so that a killed run loses one shard. Every read checks the records' hashes, and
+compares the tokens of a record with those of its window.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ OPEN = 64  # shards that are read side by side
 WRITING = "group_size:1,uncompressed"  # a record can be read without its neighbours
 READING = "readahead_buffer_size:0,max_parallelism:0"
 FAILURES = (OSError, RuntimeError)  # of files, and of the library that writes them
-FREE = ("taps", "shard_rows")  # of the manifest: may differ from what is wanted
+FREE = ("taps", "shard_rows")  # fields of the manifest that may differ
 
 
 class Layout(NamedTuple):
-    """What a record holds of a window."""
+    """The arrays that a record holds of a window."""
 
     length: int  # T
     width: int  # D
@@ -45,21 +45,21 @@ class Layout(NamedTuple):
 
     @property
     def said(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """What the target says of one window: fields of a batch, without its rows."""
+        """Return the shapes of the target's outputs on one window, by batch key."""
         shape, k = (self.length,), self.topk
         state = jax.ShapeDtypeStruct((*shape, self.width), DTYPES[self.dtype])
-        found = {outputs.field(tap): state for tap in self.taps}
+        shapes = {outputs.field(tap): state for tap in self.taps}
         if k:
             dtypes = (jnp.int32, jnp.float32, jnp.float32, jnp.float32)
             for name, dtype, ranks in zip(
                 outputs.LIKELIEST, dtypes, ((k,), (k,), (), ())
             ):
-                found[name] = jax.ShapeDtypeStruct((*shape, *ranks), dtype)
-        return found
+                shapes[name] = jax.ShapeDtypeStruct((*shape, *ranks), dtype)
+        return shapes
 
     @property
     def fields(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """All of a record, in its order."""
+        """Return the shapes of all of a record's arrays, in their order."""
         text = {"tokens": jax.ShapeDtypeStruct((self.length,), jnp.int32)}
         if self.masked:
             text["loss_mask"] = jax.ShapeDtypeStruct((self.length,), jnp.bool_)
@@ -67,37 +67,44 @@ class Layout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of a record."""
+        """Count the bytes of a record."""
         return sum(x.size * x.dtype.itemsize for x in self.fields.values())
 
     def on_disk(self, rows: int) -> int:
-        """Bytes of a shard of `rows` records, at most: hashes, index and padding."""
+        """Bound the bytes of a shard of `rows` records, index and padding included."""
         return int(rows * (self.size + 96) * (1 + 1 / 2048)) + 3 * 2**16
 
     def pack(self, row: dict[str, np.ndarray]) -> bytes:
-        """A record; raises `DataError` for arrays of another shape or dtype."""
+        """Serialise a row; raise `DataError` for arrays of another shape or dtype."""
         for name, x in self.fields.items():
             if row[name].shape != x.shape or row[name].dtype != x.dtype:
                 raise DataError(
-                    f"{name} is {row[name].dtype}{list(row[name].shape)}, a record "
-                    f"holds {x.dtype}{list(x.shape)}"
+                    f"{name} is {row[name].dtype}{list(row[name].shape)}, but a record "
+                    f"holds {x.dtype}{list(x.shape)}: use a new features.directory"
                 )
         return b"".join(row[name].tobytes() for name in self.fields)
 
     def unpack(self, record: bytes) -> dict[str, np.ndarray]:
-        found, at = {}, 0
+        row, at = {}, 0
         for name, x in self.fields.items():
             flat = np.frombuffer(record, x.dtype, x.size, at)
-            found[name], at = flat.reshape(x.shape), at + flat.nbytes
-        return found
+            row[name], at = flat.reshape(x.shape), at + flat.nbytes
+        return row
 
 
 class Cache:
-    """`rows` windows in shards: which are there, and what they hold.
+    """`rows` windows in shards: which shards are complete, and their records.
 
-    `about` says what a cache is of: two that say the same hold the same. Raises
-    `DataError` where the folder's says something else; that it has more states than
-    `kept` is no harm, and its `shard_rows` is kept.
+    Args:
+        folder: where manifest and shards are.
+        about: the manifest's fields that name target, tokenizer, text and dtype. Two
+            caches with equal fields hold equal records.
+        kept: the arrays of a record. The folder's may have more taps.
+        rows: windows in all.
+        shard_rows: windows a shard; 0: about 256 MiB. A folder's own value stays.
+
+    Raises:
+        DataError: the folder's manifest differs, or cannot be read.
     """
 
     def __init__(
@@ -110,72 +117,73 @@ class Cache:
     ):
         self.folder = pathlib.Path(folder)
         shard_rows = shard_rows or max(1, min(rows, SHARD // kept.size))
-        told = {**about, "taps": list(kept.taps), "shard_rows": shard_rows}
-        self.about = self._agreed(told)
+        manifest = {**about, "taps": list(kept.taps), "shard_rows": shard_rows}
+        self.about = self._agreed(manifest)
         self.layout = kept._replace(taps=tuple(self.about["taps"]))
         self.rows, self.shard_rows = rows, int(self.about["shard_rows"])
         self.shards = -(-rows // self.shard_rows)
         self._readers: dict[int, Any] = {}
-        gone = np.array([not self._whole(i) for i in range(self.shards)])
-        self.there = ~processes.either(gone)  # bool[shards]: on every process alike
+        missing = np.array([not self._whole(i) for i in range(self.shards)])
+        self.there = ~processes.either(missing)  # bool[shards], equal on all processes
 
     @property
     def manifest(self) -> pathlib.Path:
         return self.folder / "manifest.json"
 
-    def _agreed(self, told: dict[str, Any]) -> dict[str, Any]:
-        """What the manifest says, or will say."""
+    def _agreed(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Return the folder's manifest, or the given one where it has none yet."""
         if not self.manifest.exists():
             if any(self.folder.glob("*.array_record")):
                 raise DataError(
-                    f"{self.folder} has shards and no {self.manifest.name}: use "
-                    "another features.directory"
+                    f"{self.folder} has shards and no {self.manifest.name}: delete it, "
+                    "or use another features.directory"
                 )
-            return told
+            return manifest
         try:
-            found = dict(json.loads(self.manifest.read_text(encoding="utf-8")))
-            taps = list(found["taps"])
+            stored = dict(json.loads(self.manifest.read_text(encoding="utf-8")))
+            taps = list(stored["taps"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise DataError(
-                f"{self.manifest} is no manifest ({error}): delete {self.folder}"
+                f"{self.manifest} is no manifest ({error}): delete {self.folder} and "
+                "start again"
             ) from error
-        wrong = [
-            f"{name}: {found.get(name)} there, {told[name]} here"
-            for name in told
-            if name not in FREE and found.get(name) != told[name]
+        differences = [
+            f"{name}: {stored.get(name)} there, {manifest[name]} here"
+            for name in manifest
+            if name not in FREE and stored.get(name) != manifest[name]
         ]
-        if not set(told["taps"]) <= set(taps):
-            wrong.append(f"taps: {taps} there, {told['taps']} here")
-        if wrong:
+        if not set(manifest["taps"]) <= set(taps):
+            differences.append(f"taps: {taps} there, {manifest['taps']} here")
+        if differences:
             raise DataError(
-                f"{self.folder} is another cache ({'; '.join(wrong)}): name another "
-                "features.directory, or delete this one"
+                f"{self.folder} is another cache ({'; '.join(differences)}): use "
+                "another features.directory, or delete this one"
             )
-        return found
+        return stored
 
     def path(self, shard: int) -> pathlib.Path:
         return self.folder / f"{shard:06d}.array_record"
 
     def numbers(self, shard: int) -> range:
-        """The windows of a shard."""
+        """Return the numbers of a shard's windows."""
         first = shard * self.shard_rows
         return range(first, min(first + self.shard_rows, self.rows))
 
     def missing(self, numbers: Iterable[int] | None = None) -> np.ndarray:
-        """bool[shards]: those that are not there, of `numbers` or of all."""
-        gone = ~self.there
+        """Mark bool[shards] the missing shards, of the windows `numbers` or of all."""
+        absent = ~self.there
         if numbers is None:
-            return gone
-        asked = np.zeros_like(gone)
-        asked[[n // self.shard_rows for n in numbers]] = True
-        return gone & asked
+            return absent
+        needed = np.zeros_like(absent)
+        needed[[n // self.shard_rows for n in numbers]] = True
+        return absent & needed
 
     def bytes(self, shards: Iterable[int]) -> int:
-        """What these shards take on disk, at most."""
+        """Bound the bytes that these shards take on disk."""
         return sum(self.layout.on_disk(len(self.numbers(i))) for i in shards)
 
     def check(self) -> list[int]:
-        """Read every record of every shard; those that are damaged are missing then."""
+        """Read every record of every shard; mark and return the damaged shards."""
         bad = np.zeros_like(self.there)
         for shard in np.flatnonzero(self.there):
             try:
@@ -189,7 +197,7 @@ class Cache:
         return [int(i) for i in np.flatnonzero(bad)]
 
     def _whole(self, shard: int) -> bool:
-        """Whether a shard has all of its records, by its index."""
+        """Check by its index whether a shard has all of its records."""
         return _records(self.path(shard)) >= len(self.numbers(shard))
 
     def _reader(self, shard: int) -> Any:
@@ -198,50 +206,54 @@ class Cache:
                 _close(self._readers.pop(next(iter(self._readers))))
             if not self._whole(shard):
                 raise DataError(
-                    f"{self.path(shard)} is not there, or not whole: the folder must "
-                    "be one that every process sees; start again to make it"
+                    f"{self.path(shard)} is missing or incomplete: use a folder that "
+                    "every process sees, and start again to write it"
                 )
             reader = array_record.ArrayRecordReader(str(self.path(shard)), READING)
             self._readers[shard] = reader
         return self._readers[shard]
 
     def read(self, number: int, tokens: np.ndarray) -> dict[str, np.ndarray]:
-        """What the target said of window `number`, which has these tokens."""
+        """Read the target's outputs on window `number`, by batch key.
+
+        Raises `DataError` for a damaged shard, or where the record's tokens are not
+        `tokens` int32[T].
+        """
         shard, at = divmod(number, self.shard_rows)
         try:
             record = self._reader(shard).read([at])[0]
         except FAILURES as error:
             raise DataError(
-                f"{self.path(shard)} is damaged ({error}): delete it and start again, "
-                "it alone is made anew"
+                f"{self.path(shard)} is damaged ({error}): delete it and start again; "
+                "only this shard is rebuilt"
             ) from error
         row = self.layout.unpack(record) if len(record) == self.layout.size else {}
         if not row or not np.array_equal(row["tokens"], tokens):
             raise DataError(
                 f"{self.path(shard)}, record {at}: another text than window {number} "
-                f"of the stream: delete {self.folder}"
+                f"of the stream: delete {self.folder} and start again"
             )
         return {name: row[name] for name in self.layout.said}
 
     def room(self, shards: Sequence[int]) -> None:
-        """Raise `DataError` where the disk has no room for these shards."""
-        wanted, free = self.bytes(shards), self.free()
-        if wanted > free:
+        """Raise `DataError` where the disk has too little space for these shards."""
+        needed, free = self.bytes(shards), self.free()
+        if needed > free:
             raise DataError(
-                f"{self.folder} needs {gb(wanted)} more, and its disk has {gb(free)} "
+                f"{self.folder} needs {gb(needed)} more, and its disk has {gb(free)} "
                 "free: use teacher=online, which writes nothing, features.topk or "
                 "bfloat16, fewer data.tokens, or another features.directory"
             )
 
     def free(self) -> int:
-        """Bytes that the folder's disk has left."""
-        known = self.folder.absolute()
-        while not known.exists():
-            known = known.parent
-        return shutil.disk_usage(known).free
+        """Count the free bytes of the folder's disk."""
+        folder = self.folder.absolute()
+        while not folder.exists():
+            folder = folder.parent
+        return shutil.disk_usage(folder).free
 
     def write(self, shard: int, rows: Iterable[dict[str, np.ndarray]]) -> None:
-        """Write a shard; it has its name when all of it is on disk."""
+        """Write a shard, and name it when all of it is on disk."""
         self._claim()
         with self._writing(self.path(shard)) as part:
             writer = array_record.ArrayRecordWriter(str(part), WRITING)
@@ -251,12 +263,12 @@ class Cache:
             finally:
                 writer.close()
             if _records(part) != len(self.numbers(shard)):
-                raise OSError("not all of it was written")
+                raise OSError("not all records were written")
             with part.open("rb") as file:
                 os.fsync(file.fileno())
 
     def made(self, shards: Iterable[int]) -> None:
-        """Every process says so after all of these were written."""
+        """Mark shards as complete; every process calls it after they were written."""
         for shard in shards:
             if shard in self._readers:
                 _close(self._readers.pop(shard))
@@ -265,12 +277,15 @@ class Cache:
     def _claim(self) -> None:
         if not self.manifest.exists():
             with self._writing(self.manifest) as part:
-                said = json.dumps(self.about, indent=1) + "\n"
-                part.write_text(said, encoding="utf-8")
+                text = json.dumps(self.about, indent=1) + "\n"
+                part.write_text(text, encoding="utf-8")
 
     @contextlib.contextmanager
     def _writing(self, path: pathlib.Path) -> Iterator[pathlib.Path]:
-        """A file that gets its name at the end; what a kill left of one is removed."""
+        """Yield a temporary file that is renamed to `path` at the end.
+
+        A killed run's temporary files of the same name are removed.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for old in self.folder.glob(f".{path.name}.*"):
@@ -283,29 +298,29 @@ class Cache:
                 part.unlink(missing_ok=True)
         except FAILURES as error:
             raise DataError(
-                f"{path} cannot be written ({error}): what is finished is kept; free "
-                "space or name another features.directory, and start again"
+                f"{path} cannot be written ({error}): finished shards are kept; free "
+                "space or use another features.directory, and start again"
             ) from error
 
 
 def _records(path: pathlib.Path) -> int:
-    """How many a file has by its index; -1 where there is no whole file."""
+    """Count a file's records by its index; -1 where there is no complete file."""
     if not path.exists():
         return -1
     reader = array_record.ArrayRecordReader(str(path), READING)
-    found = reader.num_records() if reader.ok() else -1
+    count = reader.num_records() if reader.ok() else -1
     _close(reader)
-    return int(found)
+    return int(count)
 
 
 def _close(reader: Any) -> None:
-    """The library says once more, when it closes a file, that it was damaged."""
+    """Close a reader; a damaged file's error was raised when it was read."""
     with contextlib.suppress(*FAILURES):
         reader.close()
 
 
 def gb(count: float) -> str:
-    """Bytes for people."""
+    """Format a count of bytes with a decimal unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -1,18 +1,21 @@
-"""What a frozen target says of a batch: in the training step, or read from a cache.
+"""Compute a frozen target's states and logits on a batch, in the step or from a cache.
 
-By default the target runs forward beside the head that learns from it, and no hidden
-state is ever written to disk; `training/teacher/sources.py` is the other way. An
-objective is given a `Teacher` and cannot tell which it was.
+By default the target runs forward beside the head that trains on it, and no hidden
+state is written to disk. `training/teacher/sources.py` reads the states from a cache
+instead. An objective receives a `Teacher` either way, with the same fields.
 
-The batch's contract: `tokens` int32[B, T]; `loss_mask` bool[B, T], where present, says
-which tokens may be *predicted* (the assistant's, say); `segments` int32[B, T], where
-present, numbers packed documents, none of which sees another; from a cache also
+A batch holds `tokens` int32[B, T], and optionally:
 
-    hidden/<tap>     [B, T, D]     the target's states
-    t_topk_ids       int32[B, T, k]  its k likeliest next tokens, best first,
-    t_topk_logits    float32[B, T, k]  their logits,
-    t_logZ           float32[B, T]  the log-sum-exp of all logits,
-    t_logrest        float32[B, T]  and that of the other V - k.
+    loss_mask        bool[B, T]      tokens that may be *predicted* (the assistant's)
+    segments         int32[B, T]     document numbers; packed documents do not mix
+
+A batch from a cache also holds:
+
+    hidden/<tap>     [B, T, D]       the target's states
+    t_topk_ids       int32[B, T, k]  its k likeliest next tokens, best first
+    t_topk_logits    float32[B, T, k]  their logits
+    t_logZ           float32[B, T]   the log-sum-exp of all logits
+    t_logrest        float32[B, T]   the log-sum-exp of the other V - k logits
 """
 
 from collections.abc import Callable
@@ -29,13 +32,13 @@ from models.errors import ConfigError
 from models.transformer import rematerialisation, sequence_forward
 
 NORM = "norm"
-TOP = "top"  # in `Teacher.hidden`: the likeliest tokens, where they are all there is
+TOP = "top"  # in `Teacher.hidden`: the top-k logits, of a cache without all logits
 LIKELIEST = ("t_topk_ids", "t_topk_logits", "t_logZ", "t_logrest")
 
 
 @struct.dataclass
 class Teacher:
-    """The frozen target on a batch. Nothing in it has a gradient."""
+    """Hold the frozen target's outputs on a batch. Nothing in it has a gradient."""
 
     params: Any  # the target's
     hidden: base.Hidden  # tap -> [B, T, D]; TOP -> float32[B, T, 2 k + 2]
@@ -44,30 +47,39 @@ class Teacher:
 
     @property
     def law(self) -> Array:
-        """[B, T, *]: the laws of the next tokens, in a form that `compared` reads."""
+        """Return the next tokens' distributions [B, T, *], as `compared` takes them."""
         return self.hidden[TOP if TOP in self.hidden else NORM]
 
     def embed(self, tokens: Array) -> Array:
-        """The target's embeddings [B, T, D] of `tokens` int32[B, T]."""
+        """Embed `tokens` int32[B, T] by the target's table: [B, T, D]."""
         positions = sequence_forward.places(tokens.shape, self.segments)
         return self.model.embed(self.params, tokens, positions)
 
     def head(self, normed: Array) -> Array:
-        """float32[..., V]: the target's logits of states after its final norm."""
+        """Compute the target's logits float32[..., V] from final-normed states."""
         return self.model.head(self.params, normed)
 
     def compared(
         self, law: Array, draft: Array, kept: Array | None = None
     ) -> tuple[Array, Array, Array, Array]:
-        """p, q, bool[...] `same`, bool[...] `inside` of a draft's logits [..., V].
+        """Align the target's logits with a draft's, and compare their arg-maxes.
 
-        p and q are the target's and the draft's logits of the outcomes that the target
-        tells apart: of every token, or, where only the likeliest are known, of each of
-        those and of all others together. A loss between them is then one of coarser
-        laws: KL and TV are too small, alpha too large, by what happens among the
-        others. `same`: whether the likeliest tokens agree. With a draft vocabulary
-        `kept` p is normalised on it, and `inside` says whether it holds the target's
-        likeliest.
+        With top-k logits alone the outcomes are k tokens and one for all others. KL and
+        TV of these coarser distributions are too small, and alpha is too large.
+
+        Args:
+            law: the target's distributions, rows of `Teacher.law`.
+            draft: the draft's logits [..., V], or those of its own vocabulary.
+            kept: int32[W], the draft vocabulary, on which p is normalised.
+
+        Returns:
+            p: the target's logits [..., outcomes].
+            q: the draft's logits of the same outcomes.
+            same: bool[...], whether both likeliest tokens are equal.
+            inside: bool[...], whether `kept` holds the target's likeliest token.
+
+        Raises:
+            ConfigError: a draft vocabulary with top-k logits alone.
         """
         if TOP not in self.hidden:
             p = lax.stop_gradient(self.head(law))
@@ -78,13 +90,13 @@ class Teacher:
             return p, draft, vocab.argmax(draft) == vocab.argmax(p), inside
         if kept is not None:
             raise ConfigError(
-                "a draft vocabulary needs the target's law on all of it, and the cache "
-                "has its likeliest tokens alone: use features.topk=0"
+                "a draft vocabulary needs the target's logits of all its tokens, but "
+                "the cache holds the likeliest tokens alone: use features.topk=0"
             )
         count = (law.shape[-1] - 2) // 2
-        ids, known, whole, rest = jnp.split(law, (count, 2 * count, 2 * count + 1), -1)
+        ids, logits, log_z, rest = jnp.split(law, (count, 2 * count, 2 * count + 1), -1)
         ids = ids.astype(jnp.int32)
-        p = jnp.concatenate([known, rest], -1) - whole
+        p = jnp.concatenate([logits, rest], -1) - log_z
         others = jnp.put_along_axis(draft, ids, -jnp.inf, -1, inplace=False)
         others = vocab.logsumexp(others)[..., None]
         q = jnp.concatenate([vocab.gather(draft, ids), others], -1)
@@ -95,11 +107,12 @@ class Teacher:
 def teacher(
     model: base.LanguageModel, taps: tuple = (), remat: bool = False
 ) -> Callable[[Any, dict[str, Array]], Teacher]:
-    """`(params, batch) -> Teacher`, with the normed last state and `taps`.
+    """Build `(params, batch) -> Teacher`, with the normed last state and `taps`.
 
-    Logits are not kept: `Teacher.head` makes them where and when a loss needs them.
+    The target runs forward in the call. `Teacher.head` computes logits later, part by
+    part, where a loss needs them.
     """
-    wanted = tuple(dict.fromkeys((NORM, *taps)))
+    names = tuple(dict.fromkeys((NORM, *taps)))
 
     def run(params: Any, batch: dict[str, Array]) -> Teacher:
         params = lax.stop_gradient(params)
@@ -108,7 +121,7 @@ def teacher(
             params,
             batch["tokens"],
             batch.get("segments"),
-            taps=wanted,
+            taps=names,
             remat=remat,
         )
         hidden, segments = lax.stop_gradient(out.hidden), batch.get("segments")
@@ -118,69 +131,70 @@ def teacher(
 
 
 def field(tap: base.Tap) -> str:
-    """The batch's name of a tap."""
+    """Return a tap's key in a batch."""
     return f"hidden/{tap}"
 
 
 def given(
     model: base.LanguageModel, taps: tuple = (), likeliest: bool = False
 ) -> Callable[[Any, dict[str, Array]], Teacher]:
-    """`(params, batch) -> Teacher` of what the batch holds; the target does not run.
+    """Build `(params, batch) -> Teacher` from the batch's cached states.
 
-    Its embedding and its head are all that is read of its params.
+    The target does not run; of its params only the embedding and the head are read.
+    With `likeliest` the batch holds top-k logits in place of the normed state.
     """
-    wanted = tuple(dict.fromkeys(taps if likeliest else (NORM, *taps)))
+    names = tuple(dict.fromkeys(taps if likeliest else (NORM, *taps)))
 
     def run(params: Any, batch: dict[str, Array]) -> Teacher:
         params = lax.stop_gradient(params)
-        found = Teacher(params, base.Hidden(), model, batch.get("segments"))
-        dtype = jax.eval_shape(found.embed, batch["tokens"]).dtype
-        for tap in wanted:
-            found.hidden[tap] = batch[field(tap)].astype(dtype)
+        result = Teacher(params, base.Hidden(), model, batch.get("segments"))
+        dtype = jax.eval_shape(result.embed, batch["tokens"]).dtype
+        for tap in names:
+            result.hidden[tap] = batch[field(tap)].astype(dtype)
         if likeliest:
             # One array, so that it is shifted and cut like a state; a float32 holds
             # every id below 2^24.
-            ids, known, *sums = [batch[name] for name in LIKELIEST]
-            parts = [ids, known, *[x[..., None] for x in sums]]
-            found.hidden[TOP] = jnp.concatenate(
+            ids, logits, *sums = [batch[name] for name in LIKELIEST]
+            parts = [ids, logits, *[x[..., None] for x in sums]]
+            result.hidden[TOP] = jnp.concatenate(
                 [x.astype(jnp.float32) for x in parts], -1
             )
-        return found
+        return result
 
     return run
 
 
 def ahead(x: Array, steps: int | Array) -> Array:
-    """`x[:, t + steps]` at t; what wraps around is masked by `predicted`."""
+    """Shift x [B, T, ...] to `x[:, t + steps]`; `predicted` masks the wrapped end."""
     return jnp.roll(x, -jnp.asarray(steps), 1)
 
 
 def predicted(batch: dict[str, Array], steps: int) -> Array:
-    """float32[B, T]: 1 at t where token `t + steps` exists and may be predicted.
+    """Mark float32[B, T] positions t whose token `t + steps` may be predicted.
 
-    Of packed documents also where it is of the document of token t.
+    That token must exist, be in `loss_mask`, and be of the document of token t.
     """
     tokens = batch["tokens"]
     length = tokens.shape[1]
-    there = jnp.broadcast_to(jnp.arange(length) < length - steps, tokens.shape)
+    valid = jnp.broadcast_to(jnp.arange(length) < length - steps, tokens.shape)
     if "loss_mask" in batch:
-        there = there & ahead(batch["loss_mask"], steps).astype(bool)
+        valid = valid & ahead(batch["loss_mask"], steps).astype(bool)
     if "segments" in batch:
-        there = there & (ahead(batch["segments"], steps) == batch["segments"])
-    return there.astype(jnp.float32)
+        valid = valid & (ahead(batch["segments"], steps) == batch["segments"])
+    return valid.astype(jnp.float32)
 
 
 def mean(values: Array, weights: Array) -> Array:
-    """The weighted mean; 0 where nothing counts."""
+    """Average `values` by `weights`, arrays of one shape; 0 where all weights are 0."""
     return (values * weights).sum() / jnp.maximum(weights.sum(), 1.0)
 
 
 def in_parts(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
-    """Sums of `function(*parts)` over parts of `size` positions of arrays [B, T, ...].
+    """Sum `function(*parts)` over parts of `size` positions of arrays [B, T, ...].
 
-    The parts are recomputed in the backward pass, so that of logits [B, T, V] only one
-    part exists at a time. `size` 0 takes all positions at once. An argument may be a
-    tree of arrays.
+    The backward pass recomputes each part, so that logits [B, T, V] exist for one part
+    at a time. `size` 0 takes all positions at once. An argument may be a tree of
+    arrays.
     """
     flat, count = _flat(arrays)
     if not size or count <= size:
@@ -192,28 +206,29 @@ def in_parts(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
 
 
 def by_part(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
-    """`function(*parts)` of parts of `size` positions of arrays [B, T, ...], side by
-    side: what it returns [n, ...] comes back as [B, T, ...]. `size` 0: all at once.
+    """Map `function` over parts of `size` positions of arrays [B, T, ...].
+
+    Results [n, ...] of the parts are joined to [B, T, ...]. `size` 0: all at once.
     """
     batch, length = jax.tree.leaves(arrays)[0].shape[:2]
     flat, count = _flat(arrays)
     parts = _cut(flat, size if 0 < size < count else count)
-    found = lax.map(lambda part: function(*part), parts)
+    results = lax.map(lambda part: function(*part), parts)
 
     def whole(x: Array) -> Array:
         return x.reshape(-1, *x.shape[2:])[:count].reshape(batch, length, *x.shape[2:])
 
-    return jax.tree.map(whole, found)
+    return jax.tree.map(whole, results)
 
 
 def _flat(arrays: tuple) -> tuple[tuple, int]:
-    """Arrays [B, T, ...] as [B T, ...], and B T."""
+    """Flatten arrays [B, T, ...] to [B T, ...]; return them and B T."""
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), arrays)
     return flat, jax.tree.leaves(flat)[0].shape[0]
 
 
 def _cut(flat: tuple, size: int) -> tuple:
-    """Arrays [n, ...] as parts [p, size, ...], the last filled up with zeros."""
+    """Split arrays [n, ...] into parts [p, size, ...], the last padded with zeros."""
 
     def cut(x: Array) -> Array:
         short = -x.shape[0] % size

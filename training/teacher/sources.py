@@ -5,13 +5,13 @@
 online    the target runs forward in the training step; nothing is written (default)
 offline   the target reads every window of the stream once, before training; the step
           then reads the cache, and of the target only its embedding and its head
-hybrid    what the cache lacks is made when it is asked for: its whole shard, and kept
-          (`sources.keep="cache"`), or for this batch alone (`"delete"`)
+hybrid    missing windows are computed on demand: their whole shard, which is kept
+          (`features.keep="cache"`), or this batch alone (`"delete"`)
 
 Batches and their order are the same in all three, and so are the losses, to the
-rounding of `sources.dtype`. The bytes that a token of context takes, in bfloat16:
+rounding of `features.dtype`. Bytes a token of context, in bfloat16:
 
-| what is kept                                              |             | d = 4096 |
+| kept                                                      |             | d = 4096 |
 |-----------------------------------------------------------|-------------|----------|
 | the last normed state: the head makes every logit of it   | 2 d         |    8,192 |
 | EAGLE-3's three states, and the last one                  | 8 d         |   32,768 |
@@ -21,12 +21,12 @@ rounding of `sources.dtype`. The bytes that a token of context takes, in bfloat1
 
 and 4 for the token, 1 where there is a mask; 10^9 tokens of 8,192 bytes are 8 TB. In
 float32 states take twice as much. All logits of a vocabulary of 128,256 would take
-513,024 and are never written. With `topk` the tokens beyond are one outcome, whose mass
+513,024 and are never written. With `topk` all other tokens are one outcome, whose mass
 is kept: see `Teacher.compared`.
 
-The size is said, and compared with what the disk has free, before anything is written.
-Of several processes each makes shards of its own and reads its share of the rows. The
-format is that of `training/teacher/feature_cache.py`.
+Before anything is written the size is reported and compared with the free disk space.
+Each process writes shards of its own and reads its share of the rows. The format is
+that of `training/teacher/feature_cache.py`.
 """
 
 import functools
@@ -60,22 +60,22 @@ Fields = dict[str, np.ndarray]
 
 
 class Settings(NamedTuple):
-    """`config.features`."""
+    """The recipe's fields `config.features`."""
 
     directory: str = ""  # empty: `features` in the training's folder
     dtype: str = "bfloat16"  # or float32: of the states
-    topk: int = 0  # likeliest tokens that stand for the law; 0: the last normed state
+    topk: int = 0  # likeliest tokens whose logits are kept; 0: the last normed state
     taps: tuple = ()  # states to keep beside those that the objective reads
     shard_rows: int = 0  # windows of a shard; 0: as many as fill 256 MiB
-    keep: str = CACHE  # or delete: what becomes of what hybrid makes
+    keep: str = CACHE  # or delete: whether hybrid keeps the shards that it computes
 
 
 def layout(
     config: Any, window: int, masked: bool, taps: Sequence, settings: Settings
 ) -> Layout:
-    """What is kept for an objective that reads `taps` of a target with this config.
+    """Choose a record's arrays for an objective that reads `taps` of a target.
 
-    Raises `ConfigError` for settings that do not fit.
+    Raises `ConfigError` for settings that do not fit the target's `config`.
     """
     s, size, depth = settings, config.vocab_size, config.n_layers
     if s.dtype not in DTYPES:
@@ -94,24 +94,24 @@ def layout(
             f"features.topk={s.topk}: this objective reads the target's last normed "
             "state, of which the head makes every logit: use topk=0"
         )
-    wrong = [t for t in s.taps if t not in (outputs.NORM, *range(depth + 1))]
-    if wrong:
+    unknown = [t for t in s.taps if t not in (outputs.NORM, *range(depth + 1))]
+    if unknown:
         raise ConfigError(
-            f"features.taps names {wrong}: use {outputs.NORM!r} and layers from 0 to "
+            f"features.taps names {unknown}: use {outputs.NORM!r} and layers from 0 to "
             f"{depth}"
         )
-    wanted = {*needed(taps, s.topk), *s.taps}
-    every = tuple(sorted(wanted, key=str))
+    kept = {*needed(taps, s.topk), *s.taps}
+    every = tuple(sorted(kept, key=str))
     return Layout(window + 1, config.d_model, masked, every, s.topk, s.dtype)
 
 
 def needed(taps: Sequence, topk: int) -> tuple:
-    """The states that a training step reads."""
+    """List the states that a training step reads."""
     return tuple(dict.fromkeys(taps if topk else (outputs.NORM, *taps)))
 
 
 def fingerprint(lm: Any) -> str:
-    """Names a target: its config, its weights' shapes, and a sample of each of them."""
+    """Identify a target by its config, its weights' shapes, and a sample of each."""
     shapes = [
         (jax.tree_util.keystr(path), x.shape, str(x.dtype))
         for path, x in jax.tree_util.tree_leaves_with_path(lm.params)
@@ -119,18 +119,18 @@ def fingerprint(lm: Any) -> str:
     return _digest(repr((lm.config, shapes, native.fingerprint(lm.params))))
 
 
-def _digest(said: str) -> str:
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def about(lm: Any, stream: text_corpus.Stream, kept: Layout) -> dict[str, Any]:
-    """What a cache is of; it holds for every schedule and every batch size."""
+    """Describe a cache's content, whatever the schedule and the batch size."""
     segments = "/segments" if stream.segments else ""
-    words = "" if lm.tokenizer is None else lm.tokenizer.inner.to_str()
+    tokenizer = "" if lm.tokenizer is None else lm.tokenizer.inner.to_str()
     return {
         "format": FORMAT,
         "target": fingerprint(lm),
-        "tokenizer": _digest(words),
+        "tokenizer": _digest(tokenizer),
         "text": f"{stream.fingerprint}/window={stream.stages[0].window}{segments}",
         "dtype": kept.dtype,
         "topk": kept.topk,
@@ -140,50 +140,50 @@ def about(lm: Any, stream: text_corpus.Stream, kept: Layout) -> dict[str, Any]:
 def said(
     model: Any, kept: Layout, rows_at_once: int = 0
 ) -> Callable[[Any, dict[str, Array]], dict[str, Array]]:
-    """`(params, batch) -> fields`: what the target says of a batch, as it is kept.
+    """Build `(params, batch) -> fields`: the target's outputs on a batch, as cached.
 
-    `rows_at_once` rows at a time, as in training.
+    `rows_at_once` rows are computed at a time, as in training.
     """
     read = outputs.teacher(model, kept.taps)
 
     def likeliest(params: Any, normed: Array) -> tuple[Array, ...]:
         logits = model.head(params, normed).astype(jnp.float32)
-        known, ids = vocab.top_k(logits, kept.topk)
+        top, ids = vocab.top_k(logits, kept.topk)
         others = jnp.put_along_axis(logits, ids, -jnp.inf, -1, inplace=False)
-        return ids, known, vocab.logsumexp(logits), vocab.logsumexp(others)
+        return ids, top, vocab.logsumexp(logits), vocab.logsumexp(others)
 
     def run(params: Any, batch: dict[str, Array]) -> dict[str, Array]:
         hidden = read(params, batch).hidden
-        found = {outputs.field(tap): hidden[tap] for tap in kept.taps}
+        fields = {outputs.field(tap): hidden[tap] for tap in kept.taps}
         if kept.topk:
             parts = outputs.by_part(
                 lambda x: likeliest(params, x), PART, hidden[outputs.NORM]
             )
-            found |= dict(zip(outputs.LIKELIEST, parts))
-        return {name: x.astype(kept.said[name].dtype) for name, x in found.items()}
+            fields |= dict(zip(outputs.LIKELIEST, parts))
+        return {name: x.astype(kept.said[name].dtype) for name, x in fields.items()}
 
     def whole(params: Any, batch: dict[str, Array]) -> dict[str, Array]:
         rows, size = batch["tokens"].shape[0], rows_at_once
         if not size or rows == size or rows % size:
-            found = run(params, batch)
+            fields = run(params, batch)
         else:
             parts = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), batch)
             parts = jax.tree.map(lambda x: sharding.constrain(x, "- batch"), parts)
-            found = lax.map(lambda part: run(params, part), parts)
-            found = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), found)
-        return jax.tree.map(lambda x: sharding.constrain(x, "batch"), found)
+            fields = lax.map(lambda part: run(params, part), parts)
+            fields = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), fields)
+        return jax.tree.map(lambda x: sharding.constrain(x, "batch"), fields)
 
     return whole
 
 
 @functools.lru_cache(maxsize=8)
 def _program(model: Any, kept: Layout, rows_at_once: int, plan: Any) -> Any:
-    """`said`, compiled once for all who ask; it is traced under the `plan`."""
+    """Compile `said` once for all callers; it is traced under the `plan`."""
     return jax.jit(said(model, kept, rows_at_once))
 
 
 class TeacherRequest(NamedTuple):
-    """Who learns what: all that a teacher of any kind is made from."""
+    """The arguments from which a teacher of any kind is made."""
 
     lm: Any  # the target
     rows: text_corpus.DataIterator
@@ -193,7 +193,7 @@ class TeacherRequest(NamedTuple):
     plan: sharding.Plan | None = None
     rows_at_once: int = 0
     remat: bool = False
-    say: Say = logging.info  # is told what a cache takes
+    say: Say = logging.info  # called with the size of a cache
 
 
 def lesson(
@@ -205,15 +205,15 @@ def lesson(
     plan: sharding.Plan | None,
     say: Say = logging.info,
 ) -> TeacherRequest:
-    """The lesson of a recipe: its `features`, and how its `train` runs the target."""
-    chosen = Settings(**config.get("features", {}))
-    folder = chosen.directory or workdir / "features"
+    """Make a recipe's request from its `features` and `train` fields."""
+    settings = Settings(**config.get("features", {}))
+    folder = settings.directory or workdir / "features"
     at_once, remat = config.train.rows_at_once, config.train.get("remat", False)
-    return TeacherRequest(lm, rows, taps, chosen, folder, plan, at_once, remat, say)
+    return TeacherRequest(lm, rows, taps, settings, folder, plan, at_once, remat, say)
 
 
 class FeatureWriter:
-    """Runs the target over windows of a stream, and fills a cache with what it says."""
+    """Run the target over windows of a stream, and fill a cache with its outputs."""
 
     def __init__(self, lesson: TeacherRequest, cache: Cache):
         rows, self.plan, self.cache = lesson.rows, lesson.plan, cache
@@ -226,44 +226,44 @@ class FeatureWriter:
         self.run = _program(model, cache.layout, at_once, self.plan)
 
     def read(self, numbers: Sequence[int]) -> Fields:
-        """Of up to a batch of this process's windows; all processes call it at once."""
+        """Run the target on up to a batch of windows; all processes call it at once."""
         short = self.batch - len(numbers)
         windows = self.stream.windows([*numbers, *[numbers[-1]] * short])
         batch = {name: windows[name] for name in windows if name != "loss_mask"}
         with sharding.use(self.plan):
             batch = batch if self.plan is None else self.plan.batch(batch)
-            found = self.run(self.params, batch)
-        own = {name: _own(x) for name, x in found.items()}
-        return {name: x[: len(numbers)] for name, x in {**windows, **own}.items()}
+            fields = self.run(self.params, batch)
+        local = {name: _own(x) for name, x in fields.items()}
+        return {name: x[: len(numbers)] for name, x in {**windows, **local}.items()}
 
     def fill(self, shards: Sequence[int]) -> None:
-        """Make these shards: one a process, side by side, and then the next ones."""
+        """Write these shards, one a process, side by side, and then the next ones."""
         for i in range(0, len(shards), self.processes):
             group = [int(shard) for shard in shards[i : i + self.processes]]
-            # Without a shard of its own a process takes part, and drops what it reads.
+            # A process without a shard of its own runs the same calls and writes none.
             spare = self.process >= len(group)
-            own = group[0 if spare else self.process]
+            mine = group[0 if spare else self.process]
             calls = -(-max(len(self.cache.numbers(g)) for g in group) // self.batch)
-            rows = self._rows(own, calls)
+            rows = self._rows(mine, calls)
             if spare or not self.writes:
                 for _ in rows:
                     pass
             else:
-                self.cache.write(own, rows)
+                self.cache.write(mine, rows)
             processes.meet(f"features {group[0]}")
             self.cache.made(group)
 
     def _rows(self, shard: int, calls: int) -> Iterator[Fields]:
-        """The rows of a shard, of `calls` calls; others' shards may take more."""
+        """Yield a shard's rows; all processes make `calls` calls of the target."""
         numbers = list(self.cache.numbers(shard))
         for call in range(calls):
             part = numbers[call * self.batch : (call + 1) * self.batch]
-            found = self.read(part or numbers[-1:])
+            fields = self.read(part or numbers[-1:])
             for i in range(len(part)):
-                yield {name: x[i] for name, x in found.items()}
+                yield {name: x[i] for name, x in fields.items()}
 
     def _first(self) -> bool:
-        """Whether none before this process reads the same rows."""
+        """Check that no earlier process reads the same rows."""
         if jax.process_count() == 1:
             return True
         shares = multihost_utils.process_allgather(np.int32(self.process))
@@ -271,7 +271,7 @@ class FeatureWriter:
 
 
 def _own(x: jax.Array) -> np.ndarray:
-    """The rows of an array, cut by rows, that lie with this process."""
+    """Gather this process's rows of an array that is sharded by rows."""
     if x.is_fully_addressable:
         return np.asarray(x)
     parts = {s.index[0].indices(len(x))[0]: s.data for s in x.addressable_shards}
@@ -279,9 +279,10 @@ def _own(x: jax.Array) -> np.ndarray:
 
 
 class CachedBatches:
-    """The batches of a `data.DataIterator` with what the target says of them.
+    """Join the batches of a `data.DataIterator` with the target's cached outputs.
 
-    Its state is theirs. `maker` makes what the cache lacks, and keeps it if `kept`.
+    Its state is the iterator's. `maker` computes missing windows, and keeps their
+    shards if `kept`.
     """
 
     def __init__(
@@ -299,18 +300,18 @@ class CachedBatches:
         at = (self.rows.step, self.rows.process, self.rows.processes)
         batch = next(self.rows)
         numbers = self.rows.stream.numbers(*at)
-        made = self._make(numbers)
+        computed = self._make(numbers)
         each = []
         for i, number in enumerate(numbers):
-            if made and not self.cache.there[number // self.cache.shard_rows]:
-                each.append({name: made[name][i] for name in self.names})
+            if computed and not self.cache.there[number // self.cache.shard_rows]:
+                each.append({name: computed[name][i] for name in self.names})
             else:
                 each.append(self.cache.read(number, batch["tokens"][i]))
-        found = {name: np.stack([row[name] for row in each]) for name in self.names}
-        return {**batch, **found}
+        fields = {name: np.stack([row[name] for row in each]) for name in self.names}
+        return {**batch, **fields}
 
     def _make(self, numbers: Sequence[int]) -> Fields:
-        """Make the shards that are missing for any process; or what the batch needs."""
+        """Write any process's missing shards, or return this batch's outputs."""
         if self.maker is None:
             return {}
         missing = processes.either(self.cache.missing(numbers))
@@ -329,10 +330,10 @@ class CachedBatches:
 
 
 def open_cache(lesson: TeacherRequest) -> Cache:
-    """The cache of a lesson's windows, as far as it is there; nothing is written.
+    """Open the cache of a request's windows; write nothing.
 
     Raises `ConfigError` for settings that do not fit, and `DataError` where the folder
-    holds what another target said, or of another text, or other states.
+    holds the outputs of another target, on another text, or other states.
     """
     lm, stream, settings = lesson.lm, lesson.rows.stream, lesson.settings
     if len(stream.stages) != 1:
@@ -342,19 +343,19 @@ def open_cache(lesson: TeacherRequest) -> Cache:
         )
     window, masked = stream.stages[0].window, stream.corpus.mask is not None
     kept = layout(lm.config, window, masked, lesson.taps, settings)
-    told = about(lm, stream, kept)
-    return Cache(lesson.folder, told, kept, stream.distinct, settings.shard_rows)
+    fields = about(lm, stream, kept)
+    return Cache(lesson.folder, fields, kept, stream.distinct, settings.shard_rows)
 
 
 def report_size(cache: Cache, say: Say) -> list[int]:
-    """Say what the cache takes, and return the shards that are to be written.
+    """Report what the cache takes, and return the shards to write.
 
-    Raises `DataError` where the disk has not so much free.
+    Raises `DataError` where the disk has too little space.
     """
     missing = np.flatnonzero(cache.missing()).tolist()
     length = cache.layout.length
     say(
-        f"{cache.folder}: what the target says of {cache.rows:,} windows of "
+        f"{cache.folder}: the target's outputs on {cache.rows:,} windows of "
         f"{length:,} tokens, {cache.layout.size / length:,.0f} bytes a token, is "
         f"{gb(cache.bytes(range(cache.shards)))} in {cache.shards:,} shards; "
         f"{gb(cache.bytes(missing))} to be written, {gb(cache.free())} free"
@@ -364,9 +365,9 @@ def report_size(cache: Cache, say: Say) -> list[int]:
 
 
 def build(lesson: TeacherRequest) -> Cache:
-    """A whole cache, whose finished shards were read through first.
+    """Write all of a cache, whose finished shards are checked first.
 
-    Killed, it goes on with the shard that it was at.
+    A killed run resumes at the shard that it was writing.
     """
     cache = open_cache(lesson)
     damaged = cache.check()
@@ -379,7 +380,7 @@ def build(lesson: TeacherRequest) -> Cache:
 def source(
     kind: str, lesson: TeacherRequest
 ) -> tuple[fit.Data, Callable[[Any, dict[str, Array]], outputs.Teacher]]:
-    """`fit`'s `data` and `target` for a teacher of this `kind`, one of `TEACHERS`."""
+    """Make `fit`'s `data` and `target` for a teacher `kind`, one of `TEACHERS`."""
     taps, settings, rows = lesson.taps, lesson.settings, lesson.rows
     if kind not in TEACHERS:
         raise ConfigError(f"teacher={kind!r}: use one of {TEACHERS}")
@@ -388,10 +389,10 @@ def source(
     cache = open_cache(lesson)
     kept = kind == OFFLINE or settings.keep == CACHE
     missing = report_size(cache, lesson.say) if kept else []
-    maker = FeatureWriter(lesson, cache)
+    writer = FeatureWriter(lesson, cache)
     if kind == OFFLINE:
-        maker.fill(missing)
+        writer.fill(missing)
     step = cache.layout._replace(taps=needed(taps, settings.topk))
-    told = outputs.given(lesson.lm.model, step.taps, bool(settings.topk))
-    more = None if kind == OFFLINE else maker
-    return CachedBatches(rows, cache, tuple(step.said), more, kept), told
+    target = outputs.given(lesson.lm.model, step.taps, bool(settings.topk))
+    fallback = None if kind == OFFLINE else writer
+    return CachedBatches(rows, cache, tuple(step.said), fallback, kept), target

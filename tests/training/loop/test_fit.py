@@ -186,7 +186,7 @@ def test_a_bad_step_is_rolled_back(
     done = steered(tmp_path, BACK, 5)
     np.testing.assert_allclose(done.params["w"], by_hand((5, 6)), rtol=1e-5)
     assert any(
-        "goes on from" in r.message and "/4" in r.message for r in caplog.records
+        "rolled back to" in r.message and "/4" in r.message for r in caplog.records
     )
     assert len(rows_of(tmp_path)) == 9
     early = steered(tmp_path / "early", BACK, 1)  # before there is a checkpoint
