@@ -1,4 +1,4 @@
-"""The terminal: progress bars and messages, on process 0 only."""
+"""Print progress bars and messages in the terminal, on process 0 only."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ def terminal() -> console.Console:
 
     Works before the processes have joined: it looks for no device.
     """
-    follows = jax.distributed.is_initialized() and jax.process_index() != 0
-    return console.Console(quiet=follows)
+    is_follower = jax.distributed.is_initialized() and jax.process_index() != 0
+    return console.Console(quiet=is_follower)
 
 
 class Bar:
-    """One bar; its description names the piece in work."""
+    """A progress bar whose description names the piece in work."""
 
     def __init__(self, shown: progress.Progress, task: Any):
         self.shown, self.task = shown, task
@@ -34,7 +34,7 @@ class Bar:
         self.shown.update(self.task, description=what)
 
     def done(self, what: str = "") -> None:
-        """A piece is finished; `what` is printed above the bar."""
+        """Advance by one finished piece, and print `what` above the bar."""
         if what:
             self.say(what)
         self.shown.advance(self.task)
@@ -46,8 +46,8 @@ class Bar:
 @contextlib.contextmanager
 def bar(total: int, what: str) -> Iterator[Bar]:
     """Show a progress bar of `total` pieces."""
-    with progress.Progress(*COLUMNS, console=terminal(), transient=True) as shown:
-        yield Bar(shown, shown.add_task(what, total=total))
+    with progress.Progress(*COLUMNS, console=terminal(), transient=True) as display:
+        yield Bar(display, display.add_task(what, total=total))
 
 
 def complain(error: Exception) -> None:

@@ -2,9 +2,9 @@
 
 python -m experiments.datastore --model=tiny --text=notes.txt --out=runs/datastore
 
-Texts are files, or directories of which every `--suffix` file is taken; `.gz` files are
+Texts are files, or directories whose `--suffix` files are read; `.gz` files are
 unpacked. `--fields=question,answer` reads JSON rows, `.json` or `.jsonl`, and joins
-these fields of each. The suffix array sorts in memory, in about 60 bytes a token.
+these fields of each row. The suffix array sorts in memory, in about 60 bytes a token.
 """
 
 import pathlib
@@ -22,29 +22,36 @@ from training.data import file_groups
 
 
 def define(values: flags.FlagValues) -> None:
-    """The flags of the command."""
-    text = "file or directory; may be given several times"
-    flags.DEFINE_string("model", "tiny", "whose tokenizer", flag_values=values)
+    """Define the command's flags."""
+    text = "file or directory; repeatable"
+    flags.DEFINE_string(
+        "model", "tiny", "the model whose tokenizer is used", flag_values=values
+    )
     flags.DEFINE_multi_string("text", [], text, flag_values=values)
-    flags.DEFINE_string("suffix", ".txt", "files of a directory", flag_values=values)
-    rows = "fields of JSON rows; none: the texts are plain"
+    flags.DEFINE_string(
+        "suffix",
+        ".txt",
+        "suffix of the files taken from a directory",
+        flag_values=values,
+    )
+    rows = "fields of JSON rows to join; none: plain text"
     flags.DEFINE_list("fields", [], rows, flag_values=values)
-    most = "tokens taken, from the beginning; 0: all"
+    most = "tokens to take, from the beginning; 0: all"
     flags.DEFINE_integer("most", 0, most, flag_values=values)
-    flags.DEFINE_string("out", "runs/datastore", "directory made", flag_values=values)
+    flags.DEFINE_string("out", "runs/datastore", "output directory", flag_values=values)
 
 
 def files(paths: Sequence[str], suffix: str) -> Iterator[pathlib.Path]:
-    """Every text file of `paths`, in a fixed order."""
+    """Yield every text file of `paths`, in a fixed order."""
     for path in map(pathlib.Path, paths):
         if not path.exists():
             raise PromptError(f"--text={path} does not exist")
-        inside = path.rglob(f"*{suffix}") if path.is_dir() else [path]
-        yield from sorted(p for p in inside if p.is_file())
+        candidates = path.rglob(f"*{suffix}") if path.is_dir() else [path]
+        yield from sorted(p for p in candidates if p.is_file())
 
 
 def taken(tokenizer: Any, values: flags.FlagValues) -> Iterator[list[int]]:
-    """The tokens of every text, `--most` of them in all."""
+    """Yield the tokens of every text, `--most` of them in all."""
     count = 0
     for path in files(values.text, values.suffix):
         part = file_groups.Part(path.name, tuple(values.fields))
@@ -60,7 +67,7 @@ def taken(tokenizer: Any, values: flags.FlagValues) -> Iterator[list[int]]:
 
 
 def make(values: flags.FlagValues) -> suffix_array.Datastore:
-    """Read, encode, sort and write."""
+    """Encode the texts, sort them into a datastore and write it."""
     if not values.text:
         raise PromptError("no text: give one, e.g. --text=notes.txt")
     lm = models.load(values.model)
@@ -72,7 +79,7 @@ def make(values: flags.FlagValues) -> suffix_array.Datastore:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line; return its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     values = flags.FlagValues()
     define(values)
@@ -82,11 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         try:
-            left = values(["datastore", *arguments])[1:]
+            stray = values(["datastore", *arguments])[1:]
         except flags.Error as error:
             raise PromptError(str(error)) from error
-        if left:
-            raise PromptError(f"stray arguments {left}: give files as --text=FILE")
+        if stray:
+            raise PromptError(f"stray arguments {stray}: give files as --text=FILE")
         store = make(values)
     except DecodaxError as error:
         console.complain(error)

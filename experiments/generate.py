@@ -1,10 +1,10 @@
-"""Write a text in the terminal, round by round, and print how it came about.
+"""Decode a text in the terminal, round by round, and print its statistics.
 
 python -m experiments.generate --model=tiny --method=token_recycling \\
     --prompt="def main(" --max_new_tokens=64
 
-On a terminal accepted drafts are coloured by depth. The rounds run on the host, so that
-each is shown as it is done; `experiments.run` measures speed.
+A terminal colours accepted drafts by depth. The host runs the rounds one by one, to
+print each as it ends; `experiments.run` measures speed.
 """
 
 import sys
@@ -27,42 +27,44 @@ COLOURS = ("", "blue", "cyan", "green", "yellow", "red", "magenta")
 
 
 def define(values: flags.FlagValues) -> None:
-    """The flags of the command."""
-    for name, default, said in (
+    """Define the command's flags."""
+    for name, default, text in (
         ("model", "tiny", "a shipped model, or a directory in HF layout"),
         (
             "method",
             None,
             "a recipe, by name or path; by default the heads' own, or plain",
         ),
-        ("prompt", None, "the text to go on with"),
+        ("prompt", None, "the text to continue"),
         ("mesh", "auto", 'devices as in "data=2,tensor=4"; auto: by the model\'s size'),
         ("draft", None, "draft model; by default the method's own"),
         ("heads", None, "trained heads: a folder, tiny-hydra-pp or tiny-eagle3"),
     ):
-        flags.DEFINE_string(name, default, said, flag_values=values)
+        flags.DEFINE_string(name, default, text, flag_values=values)
     number, real = flags.DEFINE_integer, flags.DEFINE_float
     number("max_new_tokens", 128, "tokens to write", flag_values=values)
     real("temperature", 0.0, "0 decodes greedily", flag_values=values)
-    number("seed", 0, "of the sampled text", flag_values=values)
-    flags.DEFINE_multi_string("stop", None, "ends the text", flag_values=values)
+    number("seed", 0, "seed of the sampled text", flag_values=values)
+    flags.DEFINE_multi_string(
+        "stop", None, "a text that ends decoding; repeatable", flag_values=values
+    )
 
 
 class Streamer:
-    """Shows the tokens of row 0 as they are committed."""
+    """Show the tokens of row 0 as they are committed."""
 
     def __init__(self, lm: Any, length: int, show: Callable[[str, int], None]):
         self.eos, self.show, self.shown = lm.model.config.eos, show, length
         self.stream = lm.tokenizer.stream()
 
     def __call__(self, step: Callable, state: Any) -> Any:
-        """The `loop` of `decoding.generate`."""
+        """Run rounds to the end, as the `loop` of `decoding.generate`."""
         while not bool(state.done.all()):
             state, _ = step(state)
             end = int(state.length[0])
             row = jax.device_get((state.tokens[0], state.origin[0]))
-            for at in range(self.shown, end):
-                token, depth = int(row[0][at]), int(row[1][at])
+            for i in range(self.shown, end):
+                token, depth = int(row[0][i]), int(row[1][i])
                 if token not in self.eos:
                     self.show(self.stream.push(token), depth)
             self.shown = end
@@ -71,7 +73,7 @@ class Streamer:
 
 
 def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
-    """Load, decode and stream; `out` is a rich console."""
+    """Load the models, then decode and stream; `out` is a rich console."""
     if values.prompt is None:
         raise PromptError('no prompt: give one, e.g. --prompt="def main("')
     recipe: Any = {}
@@ -83,8 +85,8 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
     needs = method.needs
     drafts: dict[str, Any] = {}
     if "draft" in needs:
-        own = recipe.get("drafts", {}).get("draft", "tiny-draft")
-        drafts["draft"] = models.load(values.draft or own)
+        default = recipe.get("drafts", {}).get("draft", "tiny-draft")
+        drafts["draft"] = models.load(values.draft or default)
     lm = models.load(values.model, mesh=values.mesh)
     if lm.tokenizer is None:
         raise PromptError(
@@ -119,7 +121,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
 
 
 def figures(found: decoding.api.Output) -> list[str]:
-    """The statistics of one text, a line each."""
+    """Format the statistics of one text, a line each."""
     stats = found.stats
     new, calls = int(stats.new_tokens.sum()), int(stats.target_calls.sum())
     depths = " ".join(f"{100 * x:.0f}%" for x in stats.accepted_by_depth) or "–"
@@ -132,7 +134,7 @@ def figures(found: decoding.api.Output) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line; return its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     values = flags.FlagValues()
     define(values)
@@ -142,18 +144,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         try:
-            left = values(["generate", *arguments])[1:]
+            stray = values(["generate", *arguments])[1:]
         except flags.Error as error:
             raise PromptError(str(error)) from error
-        if left:
-            raise PromptError(f"stray arguments {left}: quote the prompt")
-        found = generate(values, out)
+        if stray:
+            raise PromptError(f"stray arguments {stray}: quote the prompt")
+        output = generate(values, out)
     except DecodaxError as error:
         console.complain(error)
         return 2
     out.print("\n")
-    for said in figures(found):
-        out.print(said, style="dim", highlight=False)
+    for line in figures(output):
+        out.print(line, style="dim", highlight=False)
     return 0
 
 

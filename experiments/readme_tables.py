@@ -1,12 +1,12 @@
-"""Write the README's tables: methods by family, and which suits which workload.
+"""Write the README's tables: methods by family, and the best ones by workload.
 
 python -m experiments.readme_tables --add=runs/quickstart/report.json --name=quickstart
 python -m experiments.readme_tables --readme=README.md
 
-The first keeps a report's figures in experiments/reports/<name>.json. The second writes
-the README's two tables: workloads, in short, from all figures that were kept, and
-methods, from their cards. It writes every row of workloads to `workloads.md` beside the
-figures. A test compares all three.
+The first command stores a report's figures in experiments/reports/<name>.json. The
+second writes the README's two tables: a short one of workloads, from all stored
+figures, and one of methods, from their cards. It also writes every row of workloads to
+`workloads.md` beside the figures. A test compares all three.
 """
 
 import argparse
@@ -39,7 +39,7 @@ copies: the share is beside the workload.
 
 """
 
-# What is kept of a row; what a replay has not is None.
+# Fields stored of a row; a field that a replay lacks is None.
 FIELDS = (
     "method",
     "guarantee",
@@ -57,7 +57,7 @@ FIELDS = (
 
 
 def keep(report: dict[str, Any], name: str, workload: str = "") -> dict[str, Any]:
-    """The figures of a report.json that the table needs, and where they are from."""
+    """Select the figures of a report.json that the tables need, and their origin."""
     rows = [*report["rows"], *report.get("replay", ())]
     if not rows:
         raise ConfigError(
@@ -74,13 +74,13 @@ def keep(report: dict[str, Any], name: str, workload: str = "") -> dict[str, Any
 
 
 def kept(folder: pathlib.Path = REPORTS) -> list[dict[str, Any]]:
-    """All that was kept of workloads, by name; other studies keep theirs beside it."""
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return [report for report in found if "workload" in report]
+    """Read all stored figures with a `workload`, by name; skip other JSON files."""
+    reports = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [report for report in reports if "workload" in report]
 
 
 def table(reports: Sequence[dict[str, Any]]) -> str:
-    """One Markdown row per workload and temperature of every report."""
+    """Write one Markdown row per workload and temperature of every report."""
     lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
     for report in reports:
         for cells in _workloads(report):
@@ -89,7 +89,7 @@ def table(reports: Sequence[dict[str, Any]]) -> str:
 
 
 def short(reports: Sequence[dict[str, Any]]) -> str:
-    """The README's rows: at temperature 0.8 or recorded; many tasks as their mean."""
+    """Write the README's rows: T = 0.8 or recorded texts; many tasks as their mean."""
     lines = ["| " + " | ".join(SHORT) + " |", "|" + "---|" * len(SHORT)]
     for report in reports:
         tasks = dict.fromkeys(row["task"] for row in report["rows"])
@@ -105,12 +105,12 @@ def short(reports: Sequence[dict[str, Any]]) -> str:
 
 
 def _means(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """One row a method: the mean over tasks, without an interval."""
-    found = []
+    """Average the rows of each method over tasks, without an interval."""
+    averages = []
     for method in dict.fromkeys(row["method"] for row in rows):
         mine = [row for row in rows if row["method"] == method]
         mean = lambda field, mine=mine: statistics.mean(row[field] for row in mine)
-        found.append(
+        averages.append(
             {
                 **mine[0],
                 "task": name,
@@ -121,7 +121,7 @@ def _means(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
                 "identical_to_plain": all(r["identical_to_plain"] for r in mine),
             }
         )
-    return found
+    return averages
 
 
 def _workloads(report: dict[str, Any], folder: str = "") -> Iterator[list[str]]:
@@ -129,7 +129,7 @@ def _workloads(report: dict[str, Any], folder: str = "") -> Iterator[list[str]]:
     law = lambda row: (row["task"], row["temperature"])
     for task, t in dict.fromkeys(map(law, report["rows"])):
         rows = [r for r in report["rows"] if law(r) == (task, t)]
-        # A method of weaker promise than plain decoding's is not the same text faster.
+        # A LOSSY method decodes another text: its speed is not comparable.
         rows = [r for r in rows if r["guarantee"] != "LOSSY" and r["method"] != PLAIN]
         if len(rows) < 2:
             continue
@@ -139,8 +139,8 @@ def _workloads(report: dict[str, Any], folder: str = "") -> Iterator[list[str]]:
         share = max(r["loop_share"] or 0.0 for r in rows)
         if share >= measured_row.LOOPING:
             workload += f" ({100 * share:.0f} % of it loops)"
-        told = "recorded" if t is None else f"{t:g}"
-        yield [workload, told, _fastest(rows), _tokens(best), _tokens(second), link]
+        label = "recorded" if t is None else f"{t:g}"
+        yield [workload, label, _fastest(rows), _tokens(best), _tokens(second), link]
 
 
 def _fastest(rows: Sequence[dict[str, Any]]) -> str:
@@ -148,8 +148,8 @@ def _fastest(rows: Sequence[dict[str, Any]]) -> str:
     if not timed:
         return "–"
     best = max(timed, key=lambda r: r["speedup"])
-    said = f"`{best['method']}` {best['speedup']:.2f}×"
-    return said if best["speedup"] > 1 else f"plain decoding ({said})"
+    text = f"`{best['method']}` {best['speedup']:.2f}×"
+    return text if best["speedup"] > 1 else f"plain decoding ({text})"
 
 
 def _tokens(row: dict[str, Any]) -> str:
@@ -158,20 +158,20 @@ def _tokens(row: dict[str, Any]) -> str:
 
 
 def method_table() -> str:
-    """One Markdown row per method file, grouped by folder and family."""
+    """Write one Markdown row per method file, grouped by folder and family."""
     lines = ["| family | method | guarantee | source |", "|---|---|---|---|"]
     group = None
     for name, family, guarantee, paper in decoding.methods():
-        here = (name.split("/")[0], family)
-        shown = family if here != group else ""
+        place = (name.split("/")[0], family)
+        label = family if place != group else ""
         link = f"[`{name}`](decoding/{name}.py)"
-        lines.append(f"| {shown} | {link} | {guarantee} | {paper} |")
-        group = here
+        lines.append(f"| {label} | {link} | {guarantee} | {paper} |")
+        group = place
     return "\n".join(lines)
 
 
 def fill(text: str, reports: Sequence[dict[str, Any]]) -> str:
-    """`text` with both tables between their markers."""
+    """Return `text` with both tables between their markers."""
     text = _between(text, WORKLOADS, short(reports))
     return _between(text, METHODS, method_table())
 
@@ -185,28 +185,31 @@ def _between(text: str, markers: tuple[str, str], table: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--add", type=pathlib.Path, help="a report.json to keep")
+    parser.add_argument("--add", type=pathlib.Path, help="a report.json to store")
     parser.add_argument("--name", help="of its report in experiments/reports")
-    parser.add_argument("--workload", default="", help="what a replay's records are")
+    parser.add_argument(
+        "--workload", default="", help="the records of a replay, in words"
+    )
     parser.add_argument("--readme", type=pathlib.Path, help="rewrite its tables")
     parser.add_argument("--reports", type=pathlib.Path, default=REPORTS)
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     try:
-        if given.add:
-            if not given.name:
-                raise ConfigError(f"--add={given.add} needs the --name of its report")
-            report = json.loads(given.add.read_text())
-            found = keep(report, given.name, given.workload)
-            file = "_".join([given.name, *given.workload.split()])
-            run_folder.write(given.reports / f"{file}.json", found)
-        if given.readme:
-            text = fill(given.readme.read_text(), kept(given.reports))
-            run_folder.text(given.readme, text)
-            whole = WHOLE + table(kept(given.reports)) + "\n"
-            run_folder.text(given.reports / "workloads.md", whole)
-        if not given.add and not given.readme:
-            console.terminal().print(table(kept(given.reports)), markup=False)
+        if options.add:
+            if not options.name:
+                raise ConfigError(f"--add={options.add} needs the --name of its report")
+            report = json.loads(options.add.read_text())
+            figures = keep(report, options.name, options.workload)
+            file = "_".join([options.name, *options.workload.split()])
+            run_folder.write(options.reports / f"{file}.json", figures)
+        if options.readme:
+            text = fill(options.readme.read_text(), kept(options.reports))
+            run_folder.text(options.readme, text)
+            whole = WHOLE + table(kept(options.reports)) + "\n"
+            run_folder.text(options.reports / "workloads.md", whole)
+        if not options.add and not options.readme:
+            console.terminal().print(table(kept(options.reports)), markup=False)
     except DecodaxError as error:
         console.complain(error)
         return 2

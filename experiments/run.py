@@ -1,10 +1,10 @@
 """Run a recipe: `python -m experiments.run --config=configs/quickstart.py --workdir=W`.
 
 Writes W/{config.json, report.json, report.md, report.html, figures/*.png,
-metrics.jsonl}. Fields are overridden with --config.field=value. Every finished piece is
-kept in W: the same command again goes on where the last one stopped. SIGTERM saves and
-ends with status 75, which asks to be started again. Several processes run the same
-command: see experiments/launch/join.py.
+metrics.jsonl}. Override fields with --config.field=value. Every finished piece is
+stored in W, so the same command resumes after a kill. On SIGTERM the run saves and
+exits with status 75, which means: start the command again. Several processes run the
+same command: see experiments/launch/join.py.
 """
 
 import sys
@@ -32,20 +32,20 @@ USAGE = (
 def run(
     config: ConfigDict, workdir: str, command: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Run the stage that `config` names; its report, {} where it has none."""
-    chosen = stage.find(config.get("stage", "evaluate"))
+    """Run the stage that `config` names; return its report, {} if it has none."""
+    recipe_stage = stage.find(config.get("stage", "evaluate"))
     store = RunFolder(workdir)
-    store.claim(config, chosen.resumable_fields)
-    found = chosen.run(config, store)
-    if not found:
+    store.claim(config, recipe_stage.resumable_fields)
+    measurements = recipe_stage.run(config, store)
+    if not measurements:
         return {}
-    found["commands"] = [" ".join(command)] if command else []
-    write = chosen.write or report.write
-    return write(store, settings.plain(config), found)
+    measurements["commands"] = [" ".join(command)] if command else []
+    write = recipe_stage.write or report.write
+    return write(store, settings.plain(config), measurements)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; a mistake in it is explained in one message."""
+    """Run the command line; one message explains a mistake in it."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in arguments:
         console.terminal().print(f"{__doc__}\n{USAGE}", markup=False)
@@ -56,23 +56,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config, rest = settings.resolve(arguments)
         try:
-            left = values(["run", *rest])[1:]
+            stray = values(["run", *rest])[1:]
         except flags.Error as error:
             raise ConfigError(f"{error}\n{USAGE}") from error
-        if left or not values["workdir"].value:
-            raise ConfigError(f"missing --workdir, or stray {left}\n{USAGE}")
+        if stray or not values["workdir"].value:
+            raise ConfigError(f"missing --workdir, or stray {stray}\n{USAGE}")
         workdir = values["workdir"].value
         join.start(values)
         command = ["python -m experiments.run", *arguments]
         with preemption.watch():
-            found = run(config, workdir, command)
+            report_data = run(config, workdir, command)
     except DecodaxError as error:
         console.complain(error)
         return 2
     except preemption.Preempted as notice:
         console.terminal().print(str(notice), markup=False)
         return preemption.REQUEUE
-    if found:
+    if report_data:
         pages = [Path(workdir) / f"report.{form}" for form in ("html", "md")]
         page = next((page for page in pages if page.exists()), workdir)
         console.terminal().print(f"\nreport: {page}", markup=False)

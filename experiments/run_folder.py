@@ -1,4 +1,4 @@
-"""A run's folder: finished pieces are on disk, and a restart repeats none of them."""
+"""Store a run's finished pieces on disk, so that a restart repeats none of them."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from models.errors import CheckpointError, ConfigError
 
 
 class RunFolder:
-    """`workdir/config.json`, and `workdir/<kind>/<key>.json` for each piece."""
+    """Hold `workdir/config.json`, and `workdir/<kind>/<key>.json` for each piece."""
 
     def __init__(self, workdir: str | Path):
         self.path = Path(workdir)
@@ -24,7 +24,10 @@ class RunFolder:
         self._mended: set[str] = set()
 
     def claim(self, config: Any, free: tuple[str, ...] = ()) -> None:
-        """Write config.json, or check that an earlier run of this folder agrees."""
+        """Write config.json, or check it against that of an earlier run.
+
+        `free` names fields that may differ. ConfigError lists all other differences.
+        """
         new = settings.plain(config)
         file = self.path / "config.json"
         if file.exists():
@@ -33,7 +36,7 @@ class RunFolder:
                 raise ConfigError(
                     f"{self.path} holds a run with another configuration:\n  "
                     + "\n  ".join(lines)
-                    + "\nUse another --workdir, or the configuration it was begun with."
+                    + "\nUse another --workdir, or the configuration of that run."
                 )
         write(file, new)
 
@@ -44,7 +47,7 @@ class RunFolder:
         return _read(self._file(kind, key))
 
     def make(self, kind: str, key: str, compute: Callable[[], Any]) -> Any:
-        """The stored piece, computed and stored first where it is missing."""
+        """Return the stored piece; compute and store it first if it is missing."""
         if not processes.agreed(self.has(kind, key)):
             piece = compute()
             file = self._file(kind, key)
@@ -64,7 +67,7 @@ class RunFolder:
             file.write(json.dumps(fields) + "\n")
 
     def lines(self, name: str) -> list[Any]:
-        """The lines of <name>.jsonl."""
+        """Read the lines of <name>.jsonl; [] if there is no such file."""
         path = self._log(name)
         if not path.exists():
             return []
@@ -74,7 +77,10 @@ class RunFolder:
             raise ConfigError(f"{path}: {error}; delete it") from error
 
     def _log(self, name: str) -> Path:
-        """<name>.jsonl, without the line that a kill may have left half written."""
+        """Return the path of <name>.jsonl, cut after its last whole line.
+
+        A kill may have left a line half written.
+        """
         path = self.path / f"{name}.jsonl"
         if name not in self._mended and path.exists():
             data = path.read_bytes()
@@ -88,12 +94,12 @@ class RunFolder:
 
 
 def write(file: Path, value: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never a half."""
+    """Write JSON atomically: a reader sees the old file or the new one."""
     text(file, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def text(file: Path, value: str) -> None:
-    """Write a text file in the same way; process 0 alone."""
+    """Write a text file atomically; process 0 alone."""
     if not processes.leads():
         return
     part = file.with_name(f".{file.name}.{os.getpid()}")
@@ -109,13 +115,13 @@ def text(file: Path, value: str) -> None:
 
 @contextlib.contextmanager
 def _writing(file: Path) -> Iterator[None]:
-    """Say in the project's own words that a file cannot be written."""
+    """Turn an OSError into a CheckpointError that names the remedy."""
     try:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"{file} cannot be written ({error}): what is finished is kept; free "
-            "space, or choose another --workdir, and start again"
+            f"{file} cannot be written ({error}): finished pieces are kept; free space "
+            "or choose another --workdir, and start again"
         ) from error
 
 
@@ -124,5 +130,5 @@ def _read(file: Path) -> Any:
         return json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{file} is no JSON ({error}): delete it to have it made again"
+            f"{file} is no JSON ({error}): delete it, and the run makes it again"
         ) from error

@@ -1,8 +1,8 @@
-"""Stages: what a recipe's field `stage` names, each one file found by its name.
+"""Find the stage that a recipe's field `stage` names: one file of that name.
 
 A stage is experiments/studies/<stage>.py or experiments/trainings/<stage>.py, or a file
 of a package in them, with `STAGE` at its end. No list names them: a new file is a new
-stage. Nothing is imported before a stage is run, so that none needs another's extras.
+stage. A stage is imported when it is run, so none needs another's optional packages.
 """
 
 import difflib
@@ -16,9 +16,9 @@ from models.errors import ConfigError
 
 HERE = pathlib.Path(__file__).parent
 FOLDERS = ("studies", "trainings")
-MARK = "\nSTAGE = "  # how a stage's file says that it is one
+MARK = "\nSTAGE = "  # the line that marks a stage's file
 
-# Names that recipes and run folders of version 0.1.0 have.
+# Old names, in recipes and run folders of version 0.1.0.
 RENAMED = {
     "budget": "tree_budget",
     "kernels": "tpu_compilation",
@@ -45,7 +45,7 @@ class Section(NamedTuple):
         heads: the text above each column.
         lines: the text of each row's cells.
         notes: sentences below it.
-        words: so many leading columns are words, the others numbers.
+        words: number of leading columns that hold words; the others hold numbers.
         mark: (row, column) -> "good", "bad" or "": the colour of a cell on the page.
     """
 
@@ -67,12 +67,12 @@ def no_figures(report: dict[str, Any], folder: pathlib.Path) -> None:
 
 
 class Preflight(NamedTuple):
-    """What `experiments.preflight` compiles of a stage.
+    """The programs of a stage, for `experiments.preflight` to compile.
 
     Attributes:
         programs: (config, mesh, dtype) -> the programs, `preflight.programs.Program`.
         target: config -> the Config of the model whose size chooses an "auto" mesh.
-        preset: whose mesh that is: "decode" or "train".
+        preset: the kind of that mesh: "decode" or "train".
     """
 
     programs: Callable[[Any, Any, Any], Sequence[Any]]
@@ -81,20 +81,20 @@ class Preflight(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What `experiments.run` and `experiments.preflight` need of a stage.
+    """A stage, as `experiments.run` and `experiments.preflight` use it.
 
     Attributes:
-        run: (config, run folder) -> measurements for the report, each piece kept in
-            the folder; nothing where the stage has no report.
+        run: (config, run folder) -> measurements for the report, each piece stored in
+            the folder; None if the stage has no report.
         title: heading of the report; {} is the config's model.
-        resumable_fields: fields that may change when a folder is gone on with, since
-            no finished piece depends on them.
-        write: (run folder, config as JSON holds it, measurements) -> report, where
-            the stage has a form of its own; else `experiments.reporting.report.write`.
+        resumable_fields: fields that may change when a run is resumed, since no
+            finished piece depends on them.
+        write: (run folder, config as JSON holds it, measurements) -> report; None:
+            `experiments.reporting.report.write`.
         parts: measurements that report.json holds beside those of every stage.
         sections: report -> its tables that are made from `parts`.
         draw: (report, folder) -> PNG files of `parts`, written into the folder.
-        preflight: its programs, where it has some that can be compiled from shapes.
+        preflight: its programs that can be compiled from shapes; None: it has none.
     """
 
     run: Callable[..., dict[str, Any] | None]
@@ -110,13 +110,13 @@ class Stage(NamedTuple):
 @functools.cache
 def modules() -> dict[str, str]:
     """Return the module of every stage, by the stage's name."""
-    found = {}
+    paths = {}
     for folder in FOLDERS:
         for path in sorted((HERE / folder).rglob("*.py")):
             if MARK in path.read_text():
                 parts = path.relative_to(HERE.parent).with_suffix("").parts
-                found[path.stem] = ".".join(parts)
-    return found
+                paths[path.stem] = ".".join(parts)
+    return paths
 
 
 def check(name: Any) -> None:
@@ -141,12 +141,12 @@ def find(name: Any) -> Stage:
 
 
 def of(report: dict[str, Any]) -> Stage:
-    """Return the stage that a report is of."""
+    """Return the stage that made a report."""
     return find(report["config"].get("stage", "evaluate"))
 
 
 def current(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a kept config with the name that its stage has now."""
+    """Return a stored config with the present name of its stage."""
     name = config.get("stage")
     if isinstance(name, str) and name in RENAMED:
         return {**config, "stage": RENAMED[name]}

@@ -156,7 +156,7 @@ def _places(store, last: Array, longest: int, shortest: int) -> tuple[Array, ...
 
 
 def _continuations(store, low, high, span, hits: int, length: int):
-    """★ Read tokens int32[hits, length] after the span at evenly spaced hits, sorted."""
+    """★ Read sorted tokens int32[hits, length] after evenly spaced hits of a span."""
     num_found = high - low
     num_read = jnp.minimum(num_found, hits)
     index = jnp.arange(hits, dtype=jnp.int32)

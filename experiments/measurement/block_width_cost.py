@@ -1,4 +1,4 @@
-"""What a call costs by block width, and the width that it recommends."""
+"""Measure a call's cost by block width, and suggest the fastest width."""
 
 import statistics
 import time
@@ -21,7 +21,7 @@ def call_times(
     size: int = 512,
     repeats: int = 5,
 ) -> list[dict[str, float]]:
-    """Milliseconds of a call (logits at all nodes, arg-max) by width; medians.
+    """Time a call (logits at all nodes, arg-max) by width: median milliseconds.
 
     The block is a chain after `context` tokens in a cache of `size` slots, batch 1;
     each call's tokens come from the one before. Widths take turns in every repeat.
@@ -67,19 +67,19 @@ def _program(lm: Any, width: int) -> Any:
 def suggest(
     times: Sequence[dict[str, float]], committed: Sequence[float], share: float = 0.1
 ) -> dict[str, Any]:
-    """The block width at which a chain would decode fastest, from its acceptance.
+    """Suggest the block width at which a chain would decode fastest.
 
     `committed[d]` is the share of rounds that committed a draft of depth d + 1, so a
     chain of N nodes commits 1 + sum(committed[:N - 1]) tokens a round; `share` of a
-    round is spent outside the call. Width 1, plain decoding, is the answer where
-    nothing pays.
+    round is spent outside the call. The result is width 1, plain decoding, where no
+    other is faster.
     """
-    found = [{"width": 1, "tokens_per_call": 1.0, "speedup": 1.0}]
+    options = [{"width": 1, "tokens_per_call": 1.0, "speedup": 1.0}]
     for entry in times:
         width = int(entry["width"])
         if width == 1 or width > len(committed) + 1:
             continue
         tokens = 1 + sum(committed[: width - 1])
         speed = tokens * (1 - share) / entry["plain_calls"]
-        found.append({"width": width, "tokens_per_call": tokens, "speedup": speed})
-    return max(found, key=lambda entry: entry["speedup"])
+        options.append({"width": width, "tokens_per_call": tokens, "speedup": speed})
+    return max(options, key=lambda entry: entry["speedup"])

@@ -1,9 +1,9 @@
-"""What chains of drafts cost, and whether one way of ending them beats another.
+"""Compare ways of ending draft chains by their cost in model calls.
 
-The price of a text is its target calls + c draft calls, c the ratio of the two models'
-costs. Every way has a number to choose (a length, a threshold), and the best of several
-is best by luck too, the more so the more there are. So each half of the prompts is
-decoded with what is best on the other half.
+The cost of a text is its target calls + c draft calls, c the ratio of the two models'
+costs. Every way has a setting (a length, a threshold), and the best of several settings
+is partly best by luck. So each half of the prompts is decoded with the setting that is
+best on the other half.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ DRAWS = 2000
 class Way(NamedTuple):
     """One way of ending chains, at one cost of a draft call."""
 
-    names: list[str]  # what was chosen for the even prompts, and for the odd ones
+    names: list[str]  # settings chosen for the even prompts, and for the odd ones
     tokens: np.ndarray  # [P]
     spent: np.ndarray  # [P]
 
@@ -30,7 +30,7 @@ class Way(NamedTuple):
 
 
 def chosen(calls: Calls, kind: str, cost: float) -> Way:
-    """The settings of `kind` (the first word of a name), each half's by the other."""
+    """Choose the setting of `kind`, a name's first word, of each half by the other."""
     names = [name for name in calls if name.split()[0] == kind]
     if not names or len(calls[names[0]]["tokens"]) < 2:
         raise DataError(
@@ -49,7 +49,7 @@ def chosen(calls: Calls, kind: str, cost: float) -> Way:
 
 
 def gain(own: Way, other: Way) -> dict[str, Any]:
-    """How much more `own` writes for its price: a share, 95 % over prompts, a word."""
+    """Compare tokens per cost of two ways: relative gain, 95 % interval, verdict."""
     count = len(own.tokens)
     at = np.random.default_rng(0).integers(count, size=(DRAWS, count))
     rates = [w.tokens[at].sum(1) / w.spent[at].sum(1) for w in (own, other)]
@@ -62,15 +62,15 @@ def gain(own: Way, other: Way) -> dict[str, Any]:
 
 
 def verdict(low: float, high: float) -> str:
-    """Of an interval: `yes`, above 0; `no`, below; or `even`."""
+    """Judge an interval: `yes` above 0, `no` below, else `even`."""
     return "yes" if low > 0 else "no" if high < 0 else "even"
 
 
 def compared(
     calls: Calls, costs: Sequence[float], own: str, others: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """At each cost all ways' rates, and the gain of `own` over each of `others`."""
-    found = []
+    """Compute all ways' rates at each cost, and the gain of `own` over `others`."""
+    rows = []
     for cost in costs:
         ways = {kind: chosen(calls, kind, cost) for kind in (own, *others)}
         row: dict[str, Any] = {"cost": cost, "ways": {}, "gains": {}}
@@ -78,14 +78,14 @@ def compared(
             row["ways"][kind] = {"chosen": way.names, "tokens_per_cost": way.rate}
         for kind in others:
             row["gains"][kind] = gain(ways[own], ways[kind])
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def table(
     rows: Sequence[dict[str, Any]], own: str, said: Mapping[str, str]
 ) -> dict[str, Any]:
-    """`compared` in the form of the report; `said` names the ways in words."""
+    """Make the table of `compared`'s rows; `said` maps a kind to its name in words."""
     heads = ["c"]
     heads += [said[own], *(said[kind] for kind in rows[0]["gains"])]
     for kind in rows[0]["gains"]:
@@ -118,7 +118,7 @@ def table(
 def plot(
     rows: Sequence[dict[str, Any]], own: str, said: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Rates by cost, a line a way."""
+    """Plot rates by cost, a line a way."""
     costs = [row["cost"] for row in rows]
     series = [
         {

@@ -1,8 +1,9 @@
-"""Whether a lossy method gains more than a simpler one whose text is as good.
+"""Compare a lossy method with a simpler baseline at equal loss of quality.
 
-A method's settings are points (loss, gain), and so are the baseline's; between two of
-its points lies what mixing them would give, and no setting is worse than one that loses
-less and gains more. A setting is held against the baseline at its own loss.
+The settings of a method and of the baseline are points (loss, gain). Between two points
+of the baseline its gain is interpolated, as if the two settings were mixed; a point
+below another of less loss counts as high as that one. Each setting is compared with the
+baseline at its own loss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from models.errors import DataError
 
 
 class Counts(NamedTuple):
-    """A setting's sums, prompt by prompt: gain and loss are ratios of sums."""
+    """A setting's numbers by prompt; gain = sum(gained) / sum(paid), loss likewise."""
 
     gained: Sequence[float]
     paid: Sequence[float]
@@ -26,11 +27,11 @@ class Counts(NamedTuple):
 def against(
     own: Mapping[str, Counts], base: Sequence[Counts]
 ) -> dict[str, dict[str, Any]]:
-    """Of every setting its gain and loss, and what the baseline gains at that loss.
+    """Compute every setting's gain and loss, and the baseline's gain at that loss.
 
-    `base` holds the exact method too, which loses nothing. `gain` is the share by which
-    a setting is above the baseline, with 95 % over prompts and a word; all are None
-    where it loses more than any of the baseline's settings.
+    `base` includes the exact method, whose loss is 0. `gain` is the relative gain over
+    the baseline, with a 95 % interval over prompts and a verdict. All are None where
+    the setting loses more than any of the baseline's.
     """
     if not base:
         raise DataError("no baseline: give at least the exact method")
@@ -39,7 +40,7 @@ def against(
     # The first row is the sample itself.
     at = np.concatenate([np.arange(count)[None], at])
     gains, losses = (np.stack(x, 1) for x in zip(*(_ratios(b, at) for b in base)))
-    found = {}
+    rows = {}
     for name, each in own.items():
         gain, loss = _ratios(each, at)
         row: dict[str, Any] = {"gained": float(gain[0]), "loss": float(loss[0])}
@@ -50,18 +51,18 @@ def against(
             low, high = np.quantile(share[1:], [0.025, 0.975])
             row.update(base=float(expected[0]), gain=float(share[0]))
             row.update(ci95=[float(low), float(high)], better=verdict(low, high))
-        found[name] = row
-    return found
+        rows[name] = row
+    return rows
 
 
 def _ratios(each: Counts, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gain and loss of every draw of prompts."""
+    """Compute gain and loss of every draw of prompts; `at` is int[draws, P]."""
     top, below, lost, of = (np.asarray(x, float)[at].sum(1) for x in each)
     return top / np.maximum(below, 1e-9), lost / np.maximum(of, 1e-9)
 
 
 def _at(loss: float, losses: np.ndarray, gains: np.ndarray) -> float:
-    """The baseline's gain at a loss: between its points, the best up to each."""
+    """Interpolate the baseline's gain at a loss, through the best gain up to each."""
     order = np.lexsort((gains, losses))
     return float(np.interp(loss, losses[order], np.maximum.accumulate(gains[order])))
 
@@ -69,7 +70,15 @@ def _at(loss: float, losses: np.ndarray, gains: np.ndarray) -> float:
 def table(
     title: str, loss: str, found: Mapping[str, dict[str, Any]], unit: str, base: str
 ) -> dict[str, Any]:
-    """`against` in the form of the report; `unit` is what is gained."""
+    """Make the table of `against`'s rows.
+
+    Args:
+        title: its heading.
+        loss: the measure of loss, in words.
+        found: rows by setting.
+        unit: the measure of gain, in words.
+        base: the baseline's name.
+    """
     lines = []
     for name, row in found.items():
         cells = [name, f"{row['loss']:.3f}", f"{row['gained']:.2f}"]
@@ -77,8 +86,8 @@ def table(
             lines.append([*cells, "–", "–", "not matched"])
             continue
         low, high = (100 * x for x in row["ci95"])
-        said = f"{100 * row['gain']:+.1f} % ({low:+.1f} to {high:+.1f})"
-        lines.append([*cells, f"{row['base']:.2f}", said, row["better"]])
+        gain = f"{100 * row['gain']:+.1f} % ({low:+.1f} to {high:+.1f})"
+        lines.append([*cells, f"{row['base']:.2f}", gain, row["better"]])
     heads = ["", loss, unit, f"{base} at that loss", "above it by", "better"]
     notes = [
         f"{base} at that loss: between its own settings, none of them worse than one "

@@ -1,10 +1,10 @@
-"""Is a method's text plain decoding's? Equal tokens, or a first difference by rounding.
+"""Test whether a method's text is plain decoding's, up to ties by rounding.
 
 Blocks of different widths round differently, so two tokens whose scores are equal to
-within rounding may swap. Such a *tie* is recognised by computing plain decoding's
-scores at the first difference again: the best score less the score of the method's
-token is below `64 * eps * max|logit|`. The rest of that text is then not compared.
-Anything else, and more than one tie in 10,000 compared tokens, is a difference.
+within rounding may swap. To recognise such a *tie*, plain decoding's scores at the
+first difference are computed again: the best score less the score of the method's token
+is below `64 * eps * max|logit|`. The rest of that text is not compared. Any other
+difference, or more than one tie in 10,000 compared tokens, means: not identical.
 """
 
 import functools
@@ -24,9 +24,11 @@ from models.distributed import sharding
 
 ULPS = 64
 TOKENS_PER_TIE = 10_000
-MASKED = -1e29  # what a constraint forbids lies below; such entries have no scale
+MASKED = (
+    -1e29
+)  # a constraint puts forbidden tokens below this; they do not count in the scale
 
-# Scores of the next token after `plain[:k]` of text i, and what they round relative to.
+# (i, k) -> scores float64[V] of the token after `plain[:k]` of text i, and their scale.
 Scores = Callable[[int, int], tuple[np.ndarray, float]]
 
 
@@ -43,27 +45,34 @@ class Identity:
 def compare(
     texts: Sequence[list[int]], plain: Sequence[list[int]], scores: Scores, eps: float
 ) -> Identity:
-    """Compare a method's texts with plain decoding's, one by one."""
-    found = Identity()
+    """Compare a method's texts with plain decoding's, one by one.
+
+    Args:
+        texts: new tokens of the method.
+        plain: new tokens of plain decoding, in the same order.
+        scores: plain decoding's scores at a position.
+        eps: machine epsilon of the weights' dtype.
+    """
+    outcome = Identity()
     for i, (text, reference) in enumerate(zip(texts, plain, strict=True)):
         pairs = list(zip(text, reference))
-        at = next((k for k, (a, b) in enumerate(pairs) if a != b), len(pairs))
-        found.compared += at
-        if at == len(text) == len(reference):
+        first = next((k for k, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        outcome.compared += first
+        if first == len(text) == len(reference):
             continue
         tie = False
-        note: dict[str, Any] = {"prompt": i, "at": at}
-        if at < len(pairs):
-            score, scale = scores(i, at)
-            gap = float(score.max() - score[text[at]])
+        note: dict[str, Any] = {"prompt": i, "at": first}
+        if first < len(pairs):
+            score, scale = scores(i, first)
+            gap = float(score.max() - score[text[first]])
             bound = ULPS * eps * scale
             tie = gap < bound
             note |= {"gap": _finite(gap), "bound": _finite(bound)}
-        found.differences.append({**note, "tie": tie})
-        found.ties += tie
-        found.identical &= tie
-    found.identical &= found.ties <= max(1, found.compared // TOKENS_PER_TIE)
-    return found
+        outcome.differences.append({**note, "tie": tie})
+        outcome.ties += tie
+        outcome.identical &= tie
+    outcome.identical &= outcome.ties <= max(1, outcome.compared // TOKENS_PER_TIE)
+    return outcome
 
 
 def _finite(x: float) -> float | None:
@@ -71,7 +80,7 @@ def _finite(x: float) -> float | None:
 
 
 class Recomputed:
-    """`Scores` of plain decoding, from one causal block over the whole text."""
+    """Compute `Scores` of plain decoding by one causal block over the whole text."""
 
     def __init__(
         self,
@@ -87,9 +96,9 @@ class Recomputed:
         self.warp = jax.jit(functools.partial(_warped, parts.program.transform))
 
     def __call__(self, i: int, k: int) -> tuple[np.ndarray, float]:
-        prompt, said = self.prompts[i], self.plain[i][:k]
-        raw = logits(self.lm, [*prompt, *said])
-        tokens, last = _padded([*prompt, *said]), raw[len(prompt) + k - 1]
+        prompt, written = self.prompts[i], self.plain[i][:k]
+        raw = logits(self.lm, [*prompt, *written])
+        tokens, last = _padded([*prompt, *written]), raw[len(prompt) + k - 1]
         warped = self.warp(tokens, raw, jnp.int32(len(prompt)), jnp.int32(k))
         scale = jnp.where(warped > MASKED, jnp.abs(warped), 0.0).max()
         if self.noisy:
@@ -99,7 +108,7 @@ class Recomputed:
 
 
 def logits(lm: Any, tokens: list[int]) -> jax.Array:
-    """Raw logits float32[size, V]; `size` is `len(tokens)` rounded up."""
+    """Compute raw logits float32[size, V]; `size` is `len(tokens)` rounded up."""
     padded = _padded(tokens)
     count = jnp.array([len(tokens)], jnp.int32)
     return _causal(lm.model, padded.shape[0])(lm.params, padded[None], count)
@@ -116,24 +125,24 @@ def _warped(
     tokens: jax.Array,
     raw: jax.Array,
     length: jax.Array,
-    said: jax.Array,
+    count: jax.Array,
 ) -> jax.Array:
-    """The law after `said` tokens behind a prompt of `length`, as the loop makes it."""
+    """Warp the logits after `count` tokens behind a prompt of `length`: float[V]."""
     prompt = jnp.where(jnp.arange(tokens.shape[0]) < length, tokens, 0)
     state, advance = transform.init(prompt, length), transform.advance
     if advance is not None:
         state = lax.fori_loop(
             0,
-            said,
+            count,
             lambda j, s: advance(s, tokens[length + j], raw[length - 1 + j], {}),
             state,
         )
-    return transform.apply(state, raw[length + said - 1], {})
+    return transform.apply(state, raw[length + count - 1], {})
 
 
 @functools.lru_cache(maxsize=8)
 def _causal(model: Any, size: int) -> Callable[..., jax.Array]:
-    """One causal block over `size` tokens; kept, since rows share it."""
+    """Compile one causal block over `size` tokens; cached, since rows share it."""
 
     @jax.jit
     def call(params: Any, tokens: jax.Array, count: jax.Array) -> jax.Array:
@@ -146,9 +155,9 @@ def _causal(model: Any, size: int) -> Callable[..., jax.Array]:
 
 
 def claim(method: Method, guarantee: str, temperature: float) -> str | None:
-    """None where the text must be plain decoding's; else why it need not be.
+    """Return None if the text must equal plain decoding's, else the reason.
 
-    Under a verifier of its own a method promises plain decoding's law, not its text.
+    A method with another verifier has plain decoding's law, not its text.
     """
     if guarantee == base.LOSSY:
         return "LOSSY: no equality is claimed"

@@ -2,12 +2,12 @@
 
     y = a + sum_i b_i log2 x_i,     y of a point = sum over units of top / of below
 
-b_i is what a doubling of x_i adds. Units (prompts, or repeats of a timing) are the same
-at every point. A draw takes units with replacement, fits, adds to its line residuals
-taken with replacement and widened by sqrt(n / (n - p)), and fits again: so the error of
-a slope is of the texts and of what the points themselves have of chance, such as their
-trainings. Intervals are b ± t error with Student's t at n - p degrees of freedom: four
-points on a line say less than forty.
+A doubling of x_i adds b_i. Units (prompts, or repeats of a timing) are the same at
+every point. A bootstrap draw takes units with replacement and fits a line. It adds
+residuals to the line, taken with replacement and widened by sqrt(n / (n - p)), and fits
+again. So the error of a slope covers chance in the texts and in the points themselves,
+such as their trainings. Intervals are b ± t error with Student's t at n - p degrees of
+freedom: wider for four points than for forty.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Law(NamedTuple):
     points: int
 
     def at(self, x: Sequence[float]) -> float:
-        """y at a point."""
+        """Evaluate y at a point."""
         return float(self.start + np.asarray(self.slopes) @ logs(np.asarray(x)))
 
 
@@ -40,32 +40,32 @@ def logs(x: np.ndarray) -> np.ndarray:
 
 
 def straight(x: Sequence, top: Sequence, below: Sequence) -> Law:
-    """The law of points x [n, axes] (above 0) with sums top and below [n, units]."""
+    """Fit the law of points x [n, axes] > 0; sums top and below are [n, units]."""
     return _fit(_axes(x), top, below)
 
 
 def bends(x: Sequence, top: Sequence, below: Sequence) -> list[list[float]] | None:
-    """95 % of what a squared logarithm adds, for every axis: 0 where the law holds.
+    """Compute the 95 % interval of a squared logarithm's coefficient, for every axis.
 
-    None where the points are too few to tell.
+    An interval around 0: the law is straight. None if the points are too few.
     """
     axes = _axes(x)
     centred = axes - axes.mean(0)
-    many = all(len(set(column)) > 2 for column in axes.T)
-    if not many or len(axes) <= 2 * axes.shape[1] + 1:
+    is_enough = all(len(set(column)) > 2 for column in axes.T)
+    if not is_enough or len(axes) <= 2 * axes.shape[1] + 1:
         return None
-    found = _fit(np.concatenate([axes, centred**2], 1), top, below)
-    return found.ci95[axes.shape[1] :]
+    law = _fit(np.concatenate([axes, centred**2], 1), top, below)
+    return law.ci95[axes.shape[1] :]
 
 
 def _axes(x: Sequence) -> np.ndarray:
-    given = np.asarray(x, float)
-    if given.ndim != 2 or not (given > 0).all():
-        raise DataError(f"x of shape {given.shape}: give [n, axes], all above 0")
-    for i, column in enumerate(given.T):
+    points = np.asarray(x, float)
+    if points.ndim != 2 or not (points > 0).all():
+        raise DataError(f"x of shape {points.shape}: give [n, axes], all above 0")
+    for i, column in enumerate(points.T):
         if len(set(column)) < 2:
             raise DataError(f"axis {i} is {column[0]:g} at every point: vary it")
-    return logs(given)
+    return logs(points)
 
 
 def _fit(axes: np.ndarray, top: Sequence, below: Sequence) -> Law:
@@ -79,17 +79,23 @@ def _fit(axes: np.ndarray, top: Sequence, below: Sequence) -> Law:
     design = np.concatenate([np.ones((count, 1)), axes], 1)
     solve = np.linalg.pinv(design)
     y = sums[0].sum(1) / sums[1].sum(1)
-    found = solve @ y
-    left = ((y - design @ found) ** 2).sum()
+    coefficients = solve @ y
+    residual = ((y - design @ coefficients) ** 2).sum()
     rng = np.random.default_rng(0)
     at = rng.integers(sums[0].shape[1], size=(DRAWS, sums[0].shape[1]))
     ratios = sums[0][:, at].sum(-1) / sums[1][:, at].sum(-1)  # [n, draws]
     line = design @ (solve @ ratios)
-    wide = (ratios - line) * np.sqrt(count / (count - width))
+    residuals = (ratios - line) * np.sqrt(count / (count - width))
     pick = rng.integers(count, size=ratios.shape)
-    drawn = solve @ (line + np.take_along_axis(wide, pick, 0))
-    away = special.stdtrit(count - width, (1 + LEVEL) / 2) * drawn.std(1)
-    ends = np.stack([found - away, found + away], 1)[1:]
+    draws = solve @ (line + np.take_along_axis(residuals, pick, 0))
+    half_width = special.stdtrit(count - width, (1 + LEVEL) / 2) * draws.std(1)
+    ends = np.stack([coefficients - half_width, coefficients + half_width], 1)[1:]
     spread = ((y - y.mean()) ** 2).sum()
-    r2 = 1 - left / spread if spread > 0 else 0.0
-    return Law(float(found[0]), found[1:].tolist(), ends.tolist(), float(r2), count)
+    r2 = 1 - residual / spread if spread > 0 else 0.0
+    return Law(
+        float(coefficients[0]),
+        coefficients[1:].tolist(),
+        ends.tolist(),
+        float(r2),
+        count,
+    )

@@ -1,4 +1,4 @@
-"""What a figure was measured on: hardware, versions, read bandwidth."""
+"""The machine of a measurement: hardware, versions, read bandwidth."""
 
 import importlib.metadata
 import os
@@ -18,7 +18,7 @@ PACKAGES = ("decodax", "jax", "jaxlib", "flax", "numpy", "tokenizers")
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, its memory, and the devices that jax sees."""
+    """Describe the processor, its memory, and the devices that jax lists."""
     device = jax.devices()[0]
     return {
         "platform": device.platform,
@@ -33,13 +33,14 @@ def hardware() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the packages that affect figures."""
+    installed = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            installed[name] = "not installed"
+    return installed
 
 
 def _processor() -> str:
@@ -52,11 +53,12 @@ def _processor() -> str:
 
 
 def memory() -> int:
+    """Return the machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def last_level_cache() -> int:
-    """Bytes of the largest cache of the first core; 32 MiB where nobody says."""
+    """Return the bytes of core 0's largest cache; 32 MiB where it is not listed."""
     sizes = [0]
     for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = file.read_text().strip()
@@ -66,7 +68,7 @@ def last_level_cache() -> int:
 
 
 def bandwidth(repeats: int = 5) -> dict[str, Any]:
-    """Read bandwidth in GB/s, on arrays of 8 times the last-level cache.
+    """Measure the read bandwidth in GB/s, on arrays of 8 times the last-level cache.
 
     Three readers, each by all threads: XLA's sum, XLA's matrix-vector product (the
     access pattern of a model call), and on CPU NumPy's `max`, one thread a core. The
@@ -87,7 +89,7 @@ def bandwidth(repeats: int = 5) -> dict[str, Any]:
     if on_cpu:
         parts = np.array_split(np.asarray(matrix), pool._max_workers)
         readers["numpy_max"] = lambda: list(pool.map(np.max, parts))
-    found = {}
+    rates = {}
     for name, read in readers.items():
         read()
         seconds = []
@@ -95,10 +97,10 @@ def bandwidth(repeats: int = 5) -> dict[str, Any]:
             begun = time.perf_counter()
             read()
             seconds.append(time.perf_counter() - begun)
-        found[name] = round(4 * rows * columns / statistics.median(seconds) / 1e9, 3)
+        rates[name] = round(4 * rows * columns / statistics.median(seconds) / 1e9, 3)
     pool.shutdown()
     return {
-        "gb_s": max(found.values()),
-        "readers": found,
+        "gb_s": max(rates.values()),
+        "readers": rates,
         "bytes": 4 * rows * columns,
     }

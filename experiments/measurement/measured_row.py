@@ -1,4 +1,4 @@
-"""One row of the report: a method on a task beside plain decoding."""
+"""Measure one row of the report: a method on a task beside plain decoding."""
 
 import statistics
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ LOOPING = 0.3  # a text whose loop share is at least this repeats itself
 
 @dataclass(frozen=True)
 class Cell:
-    """Where a row stands in the table."""
+    """The settings of a row, and its key."""
 
     name: str
     method: Method
@@ -41,13 +41,24 @@ def row(
     repeats: int,
     bandwidth: float,
 ) -> dict[str, Any]:
-    """Measure a cell. Returns the report's row under "row" and texts under "samples".
+    """Measure a cell.
 
-    Times are of the decode loop; prefill stands beside them, compilation apart. In each
+    Times are of the decode loop; those of prefill and compilation are separate. In each
     repeat every prompt is decoded by the method, by the method with the target's call
     replaced by a constant, and by plain decoding, in turns. Batches are decoded in
     order and a drafter's memory starts empty in every repeat, so texts and calls are
-    the same in all of them. Plain decoding's own speed-up shows the noise.
+    equal in all repeats. Plain decoding's own speed-up shows the noise.
+
+    Args:
+        bench: the target, its drafts and sizes.
+        cell: the method and its settings.
+        plain: plain decoding, with the task's transforms.
+        prompts: token prompts.
+        repeats: timings of each prompt.
+        bandwidth: read bandwidth in GB/s.
+
+    Returns:
+        The report's row under "row", and texts under "samples".
     """
     case = Case(cell.method, cell.temperature)
     reference = Case(plain, cell.temperature)
@@ -55,16 +66,18 @@ def row(
     cases = (case, stub, reference)
     turns = [bench.interleaved(cases, prompts, cell.seed) for _ in range(repeats)]
     runs, first, base = [turn[0] for turn in turns], turns[0][0], turns[0][2]
-    same = identical(bench, cell, reference, first, base, prompts)
+    comparison = identical(bench, cell, reference, first, base, prompts)
     speeds = [_speed(run) for run in runs]
     ratios = [_speed(run) / _speed(other) for run, _, other in turns]
-    whole = [_speed(run, True) / _speed(other, True) for run, _, other in turns]
-    shares = [empty.per_round / run.per_round for run, empty, _ in turns]
+    ratios_with_prefill = [
+        _speed(run, True) / _speed(other, True) for run, _, other in turns
+    ]
+    shares = [stubbed.per_round / run.per_round for run, stubbed, _ in turns]
     read = workbench.bytes_read(bench, case, runs[0], prompts)
     seconds = statistics.median(run.seconds for run in runs)
     counts = [len(text) for text in first.tokens]
     looping = workbench.loops(first)
-    given, committed = workbench.by_depth(first)
+    accepted, committed = workbench.by_depth(first)
     parts = bench.compose(case)
     measured = {
         "key": cell.key,
@@ -82,7 +95,7 @@ def row(
         "target_calls": sum(first.calls),
         "tokens_per_call": sum(counts) / max(sum(first.calls), 1),
         "ci95": bootstrap.tokens_per_call_interval(counts, first.calls),
-        "accepted_by_depth": given,
+        "accepted_by_depth": accepted,
         "committed_by_depth": committed,
         "accepted_by_rank": workbench.by_rank(first),
         "drafted_per_call": first.candidates / max(sum(first.calls), 1),
@@ -94,14 +107,14 @@ def row(
         **_loop_free(counts, first.calls, looping),
         "tokens_per_s": statistics.median(speeds),
         "speedup": statistics.median(ratios),
-        "speedup_with_prefill": statistics.median(whole),
+        "speedup_with_prefill": statistics.median(ratios_with_prefill),
         "ms_per_round": 1e3 * seconds / max(runs[0].rounds, 1),
         "prefill_seconds": statistics.median(run.prefill_seconds for run in runs),
         "mbu": read / (bandwidth * 1e9 * seconds),
         "draft_share": statistics.median(shares),
         "draft_calls": first.draft_calls,
         "nodes": parts.program.drafter.nodes,
-        **same,
+        **comparison,
         "compile_seconds": first.compile_seconds,
     }
     return {"row": measured, "samples": samples(bench.lm, prompts, first, looping)}
@@ -114,20 +127,34 @@ def _speed(run: Run, prefill: bool = False) -> float:
 def _loop_free(
     counts: Sequence[int], calls: Sequence[int], shares: Sequence[float]
 ) -> dict[str, Any]:
-    kept = [i for i, share in enumerate(shares) if share < LOOPING]
-    new, used = sum(counts[i] for i in kept), sum(calls[i] for i in kept)
+    """Compute tokens per call over texts whose loop share is below `LOOPING`."""
+    loop_free = [i for i, share in enumerate(shares) if share < LOOPING]
+    new, used = sum(counts[i] for i in loop_free), sum(calls[i] for i in loop_free)
     return {
-        "loop_free_prompts": len(kept),
+        "loop_free_prompts": len(loop_free),
         "tokens_per_call_loop_free": new / used if used else None,
     }
 
 
 def identical(bench, cell, reference, run, plain, prompts) -> dict[str, Any]:
+    """Compare the texts of `run` with those of `plain`, where they must be equal.
+
+    Args:
+        bench: the target, its drafts and sizes.
+        cell: the method and its settings.
+        reference: plain decoding's case.
+        run: the method's `Run`.
+        plain: plain decoding's `Run` on the same prompts.
+        prompts: token prompts.
+
+    Returns:
+        Fields of the row; `identical_to_plain` is None where only laws are equal.
+    """
     parts = bench.compose(Case(cell.method, cell.temperature))
-    why = identity.claim(cell.method, parts.guarantee, cell.temperature)
-    if why is not None:
-        nothing = {"compared_tokens": 0, "ties": 0, "differences": []}
-        return {"identical_to_plain": None, "law_test": why, **nothing}
+    reason = identity.claim(cell.method, parts.guarantee, cell.temperature)
+    if reason is not None:
+        empty = {"compared_tokens": 0, "ties": 0, "differences": []}
+        return {"identical_to_plain": None, "law_test": reason, **empty}
     keys = engines.request_keys(cell.seed, len(prompts), 1)
     scores = identity.Recomputed(
         bench.lm,
@@ -139,17 +166,17 @@ def identical(bench, cell, reference, run, plain, prompts) -> dict[str, Any]:
     )
     dtype = jax.tree.leaves(bench.lm.params)[0].dtype
     eps = float(jax.numpy.finfo(dtype).eps)
-    found = identity.compare(run.tokens, plain.tokens, scores, eps)
+    comparison = identity.compare(run.tokens, plain.tokens, scores, eps)
     return {
-        "identical_to_plain": found.identical,
-        "compared_tokens": found.compared,
-        "ties": found.ties,
-        "differences": found.differences,
+        "identical_to_plain": comparison.identical,
+        "compared_tokens": comparison.compared,
+        "ties": comparison.ties,
+        "differences": comparison.differences,
     }
 
 
 def pieces(lm: Any, tokens: Sequence[int]) -> list[str]:
-    """The text that each token completes; ids in angle brackets without a tokenizer."""
+    """Decode each token to the text it completes; without a tokenizer to `<id>`."""
     if lm.tokenizer is None:
         return [f"<{t}>" for t in tokens]
     stream = lm.tokenizer.stream()
@@ -162,10 +189,10 @@ def pieces(lm: Any, tokens: Sequence[int]) -> list[str]:
 def samples(
     lm: Any, prompts: Sequence[list[int]], run: Run, shares: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """Texts with the origin of every token, for the page."""
-    found = []
+    """Collect texts with the origin of every token, for the page."""
+    texts = []
     for i, prompt in enumerate(prompts):
-        found.append(
+        texts.append(
             {
                 "prompt": "".join(pieces(lm, prompt)),
                 "pieces": pieces(lm, run.tokens[i]),
@@ -174,32 +201,41 @@ def samples(
                 "loop_share": shares[i],
             }
         )
-    return found
+    return texts
 
 
 def rounds(
     bench: Bench, case: Case, prompt: list[int], key: Any, count: int, memory: Any
 ) -> list[dict[str, Any]]:
-    """The trees of the first `count` rounds, and the path that was accepted."""
+    """Record the trees of the first `count` rounds, with the accepted paths.
+
+    Args:
+        bench: the target, its drafts and sizes.
+        case: the method and temperature.
+        prompt: tokens of one prompt.
+        key: its request key.
+        count: most rounds.
+        memory: the drafter's shared state after earlier texts; None: empty.
+    """
     parts = bench.compose(case)
     engine, params = engines.engine(parts), bench.params(bench.lm)
     limits = [len(prompt) + bench.new_tokens]
     state = engine.start(params, parts, [prompt], limits, key, bench.size, memory)
-    found: list[dict[str, Any]] = []
-    while len(found) < count and not bool(state.done.all()):
+    drawn: list[dict[str, Any]] = []
+    while len(drawn) < count and not bool(state.done.all()):
         state, outcome = engine.step(params, state)
         draft, verdict = jax.device_get((outcome.tree, outcome.verdict))
-        kept = max(int(verdict.count[0]), 0)
-        found.append(
+        depth = max(int(verdict.count[0]), 0)
+        drawn.append(
             {
                 "tokens": [_one(bench.lm, int(t)) for t in draft.tokens[0]],
                 "parents": draft.parents[0].tolist(),
                 "kind": draft.kind[0].tolist(),
-                "path": verdict.path[0, :kept].tolist(),
+                "path": verdict.path[0, :depth].tolist(),
                 "token": _one(bench.lm, int(verdict.token[0])),
             }
         )
-    return found
+    return drawn
 
 
 def _one(lm: Any, token: int) -> str:
@@ -209,7 +245,7 @@ def _one(lm: Any, token: int) -> str:
 def profile(
     bench: Bench, case: Case, prompts: Sequence[list[int]], folder: str
 ) -> None:
-    """A profiler trace of one batch, compiled before it begins."""
+    """Write a profiler trace of one batch, after compilation."""
     part, keys = bench.batches(prompts, 0)[0]
     bench.decode(case, part, keys, Run())
     with jax.profiler.trace(folder):

@@ -1,4 +1,4 @@
-"""Decoding on a clock: one method on a list of prompts, batch by batch."""
+"""Time decoding: one method on a list of prompts, batch by batch."""
 
 import copy
 import time
@@ -16,7 +16,7 @@ from models.synthetic import constant
 
 
 class Model(NamedTuple):
-    """A language model as `decoding` takes it."""
+    """A language model with the fields that `decoding` reads."""
 
     model: Any
     params: Any
@@ -25,7 +25,7 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A method under one law: what a compiled program and its numbers depend on."""
+    """A method at one temperature, for which a program is compiled."""
 
     method: Method
     temperature: float = 0.0
@@ -34,7 +34,10 @@ class Case:
 
 @dataclass
 class Run:
-    """All prompts decoded once by one case; times without compilation."""
+    """Counts and times of decoding all prompts once; times exclude compilation.
+
+    Lists are by prompt. `accepted` and `offered` are int[depths], `ranked` int[ranks].
+    """
 
     tokens: list[list[int]] = field(default_factory=list)
     origin: list[list[int]] = field(default_factory=list)
@@ -56,12 +59,12 @@ class Run:
 
     @property
     def per_round(self) -> float:
-        """Seconds a round; with a constant target, what is paid beside the call."""
+        """Return seconds a round; of a constant target: the time outside its call."""
         return self.seconds / max(self.rounds, 1)
 
 
 class Bench:
-    """A target, its drafts, and sizes that all of its programs share.
+    """A target, its drafts, and the sizes that all programs share.
 
     Every text gets a buffer of the same size, so that one program serves all tasks.
     """
@@ -81,22 +84,24 @@ class Bench:
         self.stub = Model(model, params, lm.tokenizer)
 
     def beside(self, lm: Any, **drafts: Any) -> "Bench":
-        """The same sizes for another target or other drafts."""
-        found = copy.copy(self)
-        found.lm, found.drafts = lm, {**self.drafts, **drafts}
-        return found
+        """Make a bench of the same sizes for another target or other drafts."""
+        bench = copy.copy(self)
+        bench.lm, bench.drafts = lm, {**self.drafts, **drafts}
+        return bench
 
     def compose(self, case: Case, lm: Any = None) -> compose.Composition:
+        """Compose a case's method with `lm`, the target by default."""
         lm = (self.stub if case.constant else self.lm) if lm is None else lm
         return compose.compose(case.method, lm, case.temperature, self.drafts)
 
     def params(self, lm: Any) -> base.Params:
+        """Collect the params of `lm` and the drafts, by role, on their devices."""
         return compose.params(lm, self.drafts)
 
     def batches(
         self, prompts: Sequence[list[int]], seed: int
     ) -> list[tuple[list[list[int]], jax.Array]]:
-        """Prompts and request keys; a prompt's key does not depend on its batch."""
+        """Cut prompts into batches, with request keys that no batch size changes."""
         if len(prompts) % self.batch:
             raise ConfigError(
                 f"{len(prompts)} prompts do not fill batches of {self.batch}: choose "
@@ -115,7 +120,19 @@ class Bench:
         memory: Any = None,
         lm: Any = None,
     ) -> Any:
-        """Decode one batch, add it to `run`, and return what the drafter remembers."""
+        """Decode one batch and add it to `run`.
+
+        Args:
+            case: the method and temperature.
+            prompts: token prompts of one batch.
+            keys: request keys of the prompts.
+            run: the counts and times to add to.
+            memory: the drafter's shared state after earlier batches; None: empty.
+            lm: the target; by default the bench's, or its stub for a constant case.
+
+        Returns:
+            The drafter's shared state, `memory` of the next batch.
+        """
         lm = (self.stub if case.constant else self.lm) if lm is None else lm
         parts = self.compose(case, lm)
         engine, params = engines.engine(parts), self.params(lm)
@@ -137,7 +154,7 @@ class Bench:
     def once(
         self, case: Case, prompts: Sequence[list[int]], seed: int, lm: Any = None
     ) -> Run:
-        """All prompts in order; what a drafter learns is carried to the next batch."""
+        """Decode all prompts in order; each batch starts with the last one's memory."""
         run, memory = Run(), None
         for part, keys in self.batches(prompts, seed):
             memory = self.decode(case, part, keys, run, memory, lm)
@@ -146,7 +163,7 @@ class Bench:
     def interleaved(
         self, cases: Sequence[Case], prompts: Sequence[list[int]], seed: int
     ) -> list[Run]:
-        """Each case on all prompts, the cases taking turns batch by batch."""
+        """Decode all prompts by each case; cases take turns batch by batch."""
         runs, memories = [Run() for _ in cases], [None for _ in cases]
         for part, keys in self.batches(prompts, seed):
             for i, case in enumerate(cases):
@@ -174,7 +191,7 @@ def _record(run: Run, prompts: Sequence[list[int]], state: decode.DecodeState) -
 
 
 def weight_bytes(lm: Any) -> int:
-    """Bytes of weights that one call reads; of a separate embedding only some rows."""
+    """Count the bytes of weights that one call reads, without a separate embedding."""
     total = sum(x.nbytes for x in jax.tree.leaves(lm.params))
     if not lm.model.config.tied:
         total -= lm.params["embedding"]["tokens"].nbytes
@@ -182,17 +199,17 @@ def weight_bytes(lm: Any) -> int:
 
 
 def cache_bytes(lm: Any) -> int:
-    """Bytes of keys and values per token of context."""
+    """Count the bytes of keys and values per token of context."""
     c = lm.model.config
     dtype = jax.tree.leaves(lm.params)[0].dtype
     return 2 * c.n_layers * c.n_kv_heads * c.head_dim * dtype.itemsize
 
 
 def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]]) -> int:
-    """Bytes that all rounds of `run` must read: weights once a call, and live keys.
+    """Count the bytes that all rounds of `run` must read: weights and live keys.
 
-    Calls of a drafter that is a model count too: the weights of the draft model, of the
-    heads, or of the target.
+    Weights are read once a call. A drafter's model calls count too: they read the
+    weights of the draft model, of the heads, or of the target.
     """
     lm = bench.lm
     total = run.rounds * weight_bytes(lm)
@@ -201,42 +218,46 @@ def bytes_read(bench: Bench, case: Case, run: Run, prompts: Sequence[list[int]])
     if run.draft_rounds:
         needs = case.method.needs
         if "heads" in needs:
-            own = sum(x.nbytes for x in jax.tree.leaves(bench.drafts["heads"]))
+            draft_bytes = sum(x.nbytes for x in jax.tree.leaves(bench.drafts["heads"]))
         else:
-            own = weight_bytes(bench.drafts["draft"] if "draft" in needs else lm)
-        total += run.draft_rounds * own
+            draft_bytes = weight_bytes(
+                bench.drafts["draft"] if "draft" in needs else lm
+            )
+        total += run.draft_rounds * draft_bytes
     return total
 
 
 def repeated(tokens: list[int], n: int = 4) -> float:
-    """Share of a text's n-grams that occurred before in it."""
+    """Compute the share of a text's n-grams that occurred before in it."""
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def by_depth(run: Run) -> tuple[list[float], list[float]]:
-    """P(depth committed | offered), and P(depth committed) per round."""
+    """Compute P(depth committed | offered), and P(depth committed) per round."""
     accepted, offered = np.sum(run.accepted, 0), np.sum(run.offered, 0)
-    known = offered > 0
-    given = (accepted[known] / offered[known]).tolist()
-    return given, (accepted / max(sum(run.calls), 1)).tolist()
+    is_offered = offered > 0
+    conditional = (accepted[is_offered] / offered[is_offered]).tolist()
+    return conditional, (accepted / max(sum(run.calls), 1)).tolist()
 
 
 def by_rank(run: Run) -> list[float]:
-    """Share of the committed drafts by rank among their siblings."""
+    """Compute the share of the committed drafts by rank among their siblings."""
     ranked = np.sum(run.ranked, 0)
     return (ranked / max(ranked.sum(), 1)).tolist()
 
 
 def wasted(run: Run) -> float:
-    """Share of the verified drafts that were not committed."""
+    """Compute the share of the verified drafts that were not committed."""
     return 1 - np.sum(run.accepted) / run.candidates if run.candidates else 0.0
 
 
 def loops(run: Run) -> list[float]:
+    """Compute each text's share inside one exact repetition."""
     return [float(stats.loop_share(text)) for text in run.tokens]
 
 
 def guarantee(bench: Bench, case: Case) -> str:
-    found = bench.compose(case).guarantee
-    return found if found in base.GUARANTEES else base.LOSSY
+    """Return the guarantee of a case's composition; LOSSY if it is not a known one."""
+    name = bench.compose(case).guarantee
+    return name if name in base.GUARANTEES else base.LOSSY

@@ -1,4 +1,4 @@
-"""What stages share: methods and texts of a config, provenance, a report's form."""
+"""Shared parts of stages: methods and prompts of a config, provenance, report form."""
 
 from typing import Any
 
@@ -14,36 +14,36 @@ PLAIN = "plain"
 
 
 def methods(config: Any) -> dict[str, Method]:
-    """The methods to measure by name, plain decoding first."""
-    found = {PLAIN: recipes.method(PLAIN)}
+    """Build the methods to measure, by name, plain decoding first."""
+    named = {PLAIN: recipes.method(PLAIN)}
     variants, trained = config.get("variants", {}), config.get("trained", {})
-    own = None
+    main = None
     if "method" in config:
         # The recipe's own field wins over its file, so that it can be overridden, and
         # needs no file of configs/.
-        own = next((n for n in config.methods if n != PLAIN), PLAIN)
-        found[own] = Method.from_config(config.method.to_dict())
+        main = next((n for n in config.methods if n != PLAIN), PLAIN)
+        named[main] = Method.from_config(config.method.to_dict())
     for name in config.methods:
-        if name == own:
+        if name == main:
             continue
         if name in variants:
-            found[name] = Method.from_config(variants[name])
+            named[name] = Method.from_config(variants[name])
         elif name in trained:
-            found[name] = Method.from_config(native.method(trained[name]))
-        elif name not in found:
-            found[name] = recipes.method(name)
-    return found
+            named[name] = Method.from_config(native.method(trained[name]))
+        elif name not in named:
+            named[name] = recipes.method(name)
+    return named
 
 
 def load(config: Any, named: dict[str, Method]) -> tuple[Any, dict[str, Any]]:
-    """The target, and those of config.drafts that a method needs."""
+    """Load the target, and those of config.drafts that a method needs."""
     needs = {n for m in named.values() for n in m.needs}
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
     return models.load(config.model, mesh=config.mesh, rules=config.rules), drafts
 
 
 def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
-    """The token prompts of every task, of the project's own or of a file's."""
+    """Build the token prompts of every task, from `config.data` or built in."""
     count, size, new = config.prompts, config.prompt_tokens, config.max_new_tokens
     if config.data:
         return question_files.build(lm, config.data, config.tasks, count, size, new)
@@ -51,13 +51,17 @@ def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
 
 
 def provenance(store: RunFolder) -> tuple[dict, dict]:
-    """Provenance; rows of two machines or versions do not belong in one table."""
+    """Return (hardware, versions), stored with the run's first piece.
+
+    ConfigError where a resumed run is on another machine or other versions: its rows
+    do not belong in one table.
+    """
     now = {"hardware": machine.hardware(), "versions": machine.versions()}
-    kept = store.make("parts", "provenance", lambda: now)
+    stored = store.make("parts", "provenance", lambda: now)
     for kind, fields in now.items():
-        lines = [f"{n}: {kept[kind].get(n)} -> {v}" for n, v in fields.items()]
+        lines = [f"{n}: {stored[kind].get(n)} -> {v}" for n, v in fields.items()]
         lines = [
-            x for x, (n, v) in zip(lines, fields.items()) if kept[kind].get(n) != v
+            x for x, (n, v) in zip(lines, fields.items()) if stored[kind].get(n) != v
         ]
         if lines:
             raise ConfigError(
@@ -65,11 +69,11 @@ def provenance(store: RunFolder) -> tuple[dict, dict]:
                 + "\n  ".join(lines)
                 + "\nUse another --workdir."
             )
-    return kept["hardware"], kept["versions"]
+    return stored["hardware"], stored["versions"]
 
 
 def study(store: RunFolder, **found: Any) -> dict[str, Any]:
-    """What a stage without rows of methods returns: where it ran, and its own parts."""
+    """Return a report without rows of methods: provenance, and the stage's `found`."""
     return {
         "hardware": machine.hardware(),
         "versions": machine.versions(),
@@ -80,11 +84,11 @@ def study(store: RunFolder, **found: Any) -> dict[str, Any]:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A finished row in the terminal."""
-    same = {True: "identical", False: "DIFFERENT", None: "law"}[
+    """Format a finished row for the terminal."""
+    verdict = {True: "identical", False: "DIFFERENT", None: "law"}[
         row["identical_to_plain"]
     ]
     return (
         f"{row['key']:36} {row['tokens_per_call']:5.2f} tokens/call "
-        f"{row['speedup']:5.2f}x {row['tokens_per_s']:7.0f} tokens/s  {same}"
+        f"{row['speedup']:5.2f}x {row['tokens_per_s']:7.0f} tokens/s  {verdict}"
     )

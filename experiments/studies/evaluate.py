@@ -33,7 +33,7 @@ from models.surgery import lora
 def run(
     config: Any, store: RunFolder, lm: Any = None, drafts: Any = None
 ) -> dict[str, Any]:
-    """Measure what is missing and return everything; models are loaded unless given."""
+    """Measure missing pieces, return all of them; load models that are not passed."""
     named = common.methods(config)
     if config.data:
         config.tasks = question_files.choose(config.data, config.tasks)
@@ -45,66 +45,68 @@ def run(
     bench = Bench(
         lm, drafts or {}, config.prompt_tokens, config.max_new_tokens, config.batch
     )
-    own = _trained(config, bench)
+    benches = _trained(config, bench)
     for cell in cells:  # refuse impossible combinations before anything is compiled
-        own.get(cell.name, bench).compose(Case(cell.method, cell.temperature))
+        benches.get(cell.name, bench).compose(Case(cell.method, cell.temperature))
     prompts = common.texts(config, lm)
 
-    found: dict[str, Any] = {"hardware": hardware, "versions": versions}
+    report: dict[str, Any] = {"hardware": hardware, "versions": versions}
     trees = [name for name in config.trees if name in named]
     pieces = len(cells) + len(trees) + 1 + bool(config.curve)
     with console.bar(pieces, "read bandwidth") as bar:
-        measured = store.make("parts", "bandwidth", machine.bandwidth)
-        found["bandwidth"] = measured
+        bandwidth = store.make("parts", "bandwidth", machine.bandwidth)
+        report["bandwidth"] = bandwidth
         bar.done()
-        rows, found["samples"] = {}, {}
-        order = list(named)  # by method, so that its programs are not needed again
+        rows, report["samples"] = {}, {}
+        order = list(named)  # by method: each one's programs are compiled once
         for cell in sorted(cells, key=lambda cell: order.index(cell.name)):
             bar.doing(cell.key)
             plain = with_task(named[common.PLAIN], config, cell.task)
 
             def compute(cell: Cell = cell, plain: Method = plain) -> Any:
-                rate, repeats = measured["gb_s"], config.repeats
-                beside, asked = own.get(cell.name, bench), prompts[cell.task]
-                return measured_row.row(beside, cell, plain, asked, repeats, rate)
+                rate, repeats = bandwidth["gb_s"], config.repeats
+                cell_bench, texts = benches.get(cell.name, bench), prompts[cell.task]
+                return measured_row.row(cell_bench, cell, plain, texts, repeats, rate)
 
-            new = not store.has("rows", cell.key)
+            is_new = not store.has("rows", cell.key)
             piece = store.make("rows", cell.key, compute)
             row = _expect(piece["row"], config)
-            if new:
+            if is_new:
                 store.log(kind="row", **_scalars(row))
-            bar.done(common.line(row) if new else "")
+            bar.done(common.line(row) if is_new else "")
             rows[cell.key] = row
-            found["samples"][cell.key] = piece["samples"]
-        found["rows"] = [rows[cell.key] for cell in cells]
-        found["trees"] = {}
+            report["samples"][cell.key] = piece["samples"]
+        report["rows"] = [rows[cell.key] for cell in cells]
+        report["trees"] = {}
         for name in trees:
             bar.doing(f"trees of {name}")
-            beside = own.get(name, bench)
-            draw = functools.partial(_trees, beside, named, config, prompts, name)
-            found["trees"][name] = store.make("trees", name, draw)
+            cell_bench = benches.get(name, bench)
+            draw = functools.partial(_trees, cell_bench, named, config, prompts, name)
+            report["trees"][name] = store.make("trees", name, draw)
             bar.done()
         if config.curve:
             bar.doing("call time by block width")
-            found["curve"] = store.make("parts", "curve", lambda: _curve(config, bench))
-            found["suggested"] = _suggest(found["curve"]["target"], found["rows"])
+            report["curve"] = store.make(
+                "parts", "curve", lambda: _curve(config, bench)
+            )
+            report["suggested"] = _suggest(report["curve"]["target"], report["rows"])
             bar.done()
     if config.directions:
-        found["tables"] = [paired_difference.table(found["rows"], config.directions)]
+        report["tables"] = [paired_difference.table(report["rows"], config.directions)]
     if config.profile:
         for name in named:
             case = Case(named[name], config.temperatures[0])
             folder = store.path / "profile" / name
             if not folder.exists():
-                beside = own.get(name, bench)
+                cell_bench = benches.get(name, bench)
                 measured_row.profile(
-                    beside, case, prompts[config.tasks[0]], str(folder)
+                    cell_bench, case, prompts[config.tasks[0]], str(folder)
                 )
-    return found
+    return report
 
 
 def check(config: Any, named: dict[str, Method]) -> None:
-    """Refuse what cannot be run before anything is loaded."""
+    """Raise ConfigError for impossible settings, before anything is loaded."""
     for name in ("prompts", "prompt_tokens", "max_new_tokens", "batch", "repeats"):
         if config[name] < 1:
             raise ConfigError(f"config.{name}={config[name]}: use at least 1")
@@ -128,13 +130,13 @@ def check(config: Any, named: dict[str, Method]) -> None:
 
 
 def table(config: Any, named: dict[str, Method]) -> list[Cell]:
-    """All rows in the order of the report."""
+    """List all rows in the order of the report."""
     cells = []
     for task in config.tasks:
-        chosen = config.task_methods.get(task, tuple(named))
+        names = config.task_methods.get(task, tuple(named))
         for temperature in config.temperatures:
             for seed in config.seeds or (config.seed,):
-                for name in dict.fromkeys((common.PLAIN, *chosen)):
+                for name in dict.fromkeys((common.PLAIN, *names)):
                     method = with_task(named[name], config, task)
                     cells.append(
                         Cell(name, method, task, float(temperature), seed, config.batch)
@@ -143,7 +145,7 @@ def table(config: Any, named: dict[str, Method]) -> list[Cell]:
 
 
 def with_task(method: Method, config: Any, task: str) -> Method:
-    """The method with the transforms of a task."""
+    """Add the transforms of a task to a method."""
     extra = [_spec(t) for t in config.transforms.get(task, ())]
     if not extra:
         return method
@@ -158,18 +160,18 @@ def _spec(value: Any) -> Spec:
 
 
 def _trained(config: Any, bench: Bench) -> dict[str, Bench]:
-    """For each method of `config.trained` a bench whose `heads` are its own."""
-    found = {}
+    """Make a bench with trained heads for each method of `config.trained`."""
+    benches = {}
     for name in config.methods:
         if name in config.trained:
             heads = native.load(config.trained[name], bench.lm)
             lm, params = lora.model(bench.lm, heads)
-            found[name] = bench.beside(lm, heads=params)
-    return found
+            benches[name] = bench.beside(lm, heads=params)
+    return benches
 
 
 def _expect(row: dict[str, Any], config: Any) -> dict[str, Any]:
-    """The row with what its recipe expects, and whether it came out so."""
+    """Add the recipe's expected figures to a row, and whether the row meets them."""
     expected = dict(dict(config.expected).get(row["key"], {}))
     tolerance = {m: config.tolerance.get(m, 0.1) for m in expected}
     within = {
@@ -184,7 +186,7 @@ def _scalars(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trees(bench: Bench, named: Any, config: Any, prompts: Any, name: str) -> list:
-    """Rounds of a task's first prompt; the drafter has learned from the second."""
+    """Record rounds of a task's first prompt, with memory from its second prompt."""
     task = config.tasks[0]
     case = Case(with_task(named[name], config, task), min(config.temperatures))
     key = engines.request_keys(config.seed, 1, 1)
@@ -195,21 +197,22 @@ def _trees(bench: Bench, named: Any, config: Any, prompts: Any, name: str) -> li
 
 
 def _curve(config: Any, bench: Bench) -> dict[str, Any]:
-    models_: dict[str, Any] = {"target": bench.lm}
+    """Time a call by block width, of the target and of the draft model."""
+    loaded: dict[str, Any] = {"target": bench.lm}
     if "draft" in bench.drafts:
-        models_["draft"] = bench.drafts["draft"]
+        loaded["draft"] = bench.drafts["draft"]
     widths, repeats = tuple(config.widths), max(config.repeats, 5)
     size = bench.size + max(widths)
-    at = config.prompt_tokens
+    context = config.prompt_tokens
     return {
-        name: block_width_cost.call_times(lm, widths, at, size, repeats)
-        for name, lm in models_.items()
+        name: block_width_cost.call_times(lm, widths, context, size, repeats)
+        for name, lm in loaded.items()
     }
 
 
 def _suggest(times: Sequence[Any], rows: Sequence[dict[str, Any]]) -> list[dict]:
-    """The best width of a chain for every row whose chains cost no model call."""
-    found = []
+    """Choose the best chain width for every row whose drafts cost no model call."""
+    suggestions = []
     for row in rows:
         chain = row["nodes"] == len(row["committed_by_depth"]) + 1
         if row["method"] == common.PLAIN or row["draft_calls"] or not chain:
@@ -217,18 +220,18 @@ def _suggest(times: Sequence[Any], rows: Sequence[dict[str, Any]]) -> list[dict]
         best = block_width_cost.suggest(
             times, row["committed_by_depth"], row["draft_share"]
         )
-        found.append({"key": row["key"], "nodes": row["nodes"], **best})
-    return found
+        suggestions.append({"key": row["key"], "nodes": row["nodes"], **best})
+    return suggestions
 
 
 def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
-    """Return prefill and loop of every method."""
+    """Return the prefill and loop programs of every method."""
     plan = sharding.on(mesh, "decode", config.get("rules", ""))
     assert plan is not None
     lm = programs.abstract(programs.shape_of(config), dtype, plan)
-    found = []
+    compiled = []
     for name, method in common.methods(config).items():
-        given = {}
+        drafts = {}
         if "heads" in method.needs:
             if name not in config.trained:
                 raise ConfigError(
@@ -236,13 +239,13 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
                     "at the recipe that trains them"
                 )
             stored = native.load(config.trained[name], dtype=dtype)
-            _, own = jax.eval_shape(lora.applied, lm.params, stored)
-            given["heads"] = programs.laid(own, plan.params(own))
+            _, params = jax.eval_shape(lora.applied, lm.params, stored)
+            drafts["heads"] = programs.laid(params, plan.params(params))
         if "draft" in method.needs:
             shape = programs.shape_at(config.drafts["draft"])
-            given["draft"] = programs.abstract(shape, dtype, plan)
-        found += programs.decoding(name, method, lm, given, config)
-    return found
+            drafts["draft"] = programs.abstract(shape, dtype, plan)
+        compiled += programs.decoding(name, method, lm, drafts, config)
+    return compiled
 
 
 STAGE = Stage(

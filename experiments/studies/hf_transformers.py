@@ -28,7 +28,7 @@ from models.errors import ConfigError
 
 LOOKUP, DRAFTED = 10, 5  # tokens that prompt lookup and a draft model propose
 
-# Ours, and the arguments of HF's `generate` that ask for the same.
+# Our method, and the arguments with which HF's `generate` decodes the same way.
 PAIRS: dict[str, tuple[Method, dict[str, Any]]] = {
     "plain": (Method(), {}),
     "model_chain": (
@@ -45,7 +45,7 @@ PAIRS: dict[str, tuple[Method, dict[str, Any]]] = {
 
 
 def libraries() -> tuple[Any, Any]:
-    """torch and transformers, or an error that names the extra."""
+    """Import torch and transformers; ConfigError names the extra if one is missing."""
     try:
         import torch
         import transformers
@@ -58,14 +58,14 @@ def libraries() -> tuple[Any, Any]:
 
 
 def run(config: Any, store: RunFolder) -> dict[str, Any]:
-    """Measure what is missing, size by size, and return everything."""
+    """Measure missing pieces, size by size, and return all of them."""
     torch, transformers = libraries()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     hardware, versions = common.provenance(store)
     peers = {"torch": torch.__version__, "transformers": transformers.__version__}
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "hardware": hardware,
         "versions": {**versions, **peers},
         "rows": [],
@@ -74,28 +74,28 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
         "curve": {},
     }
     with console.bar(1 + 3 * len(config.sizes), "read bandwidth") as bar:
-        found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
+        report["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
         bar.done()
-        rate = found["bandwidth"]["gb_s"]
+        rate = report["bandwidth"]["gb_s"]
         for size, shape in config.sizes.items():
-            here = _Size(config, store, size, shape)
+            study = _Size(config, store, size, shape)
             bar.doing(f"{size}: against HF transformers")
-            pairs = store.make("pairs", size, here.pairs)
+            pairs = store.make("pairs", size, study.pairs)
             for row in pairs:
                 aim = config.aims.get(row["method"], {}).get(size)
-                found["peers"].append({**row, "aim": aim})
+                report["peers"].append({**row, "aim": aim})
             bar.done("\n".join(_line(row) for row in pairs))
             bar.doing(f"{size}: methods beside plain decoding")
-            for row in here.rows(rate):
-                found["rows"].append(
+            for row in study.rows(rate):
+                report["rows"].append(
                     {**row, "expected": {}, "tolerance": {}, "within": {}}
                 )
             bar.done()
             bar.doing(f"{size}: cost of a block")
-            found["curve"][size] = store.make("parts", f"curve-{size}", here.curve)
+            report["curve"][size] = store.make("parts", f"curve-{size}", study.curve)
             bar.done()
-    found["figures"] = figures(config, found)
-    return found
+    report["figures"] = figures(config, report)
+    return report
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -106,7 +106,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def random_model(shape: Mapping[str, int], key: int, **changes: int) -> models.Loaded:
-    """A Llama-layout model of this shape with random weights and no EOS."""
+    """Make a Llama-layout model of this shape with random weights and no EOS."""
     fields: dict[str, Any] = {**shape, **changes}
     dim = fields["d_model"] // fields["n_heads"]
     config = transformer.Config(
@@ -120,7 +120,7 @@ def random_model(shape: Mapping[str, int], key: int, **changes: int) -> models.L
 
 
 class _Size:
-    """One size: its models, made when they are first needed."""
+    """One size of the study; its models are made on first use."""
 
     def __init__(self, config: Any, store: RunFolder, size: str, shape: Any):
         self.config, self.store, self.size = config, store, size
@@ -128,7 +128,7 @@ class _Size:
         self._made: tuple[Any, Any] | None = None
 
     def models(self) -> tuple[Any, Any]:
-        """The target and the draft."""
+        """Return (target, draft)."""
         if self._made is None:
             vocab = self.shape["vocab_size"]
             lm = random_model(self.shape, 0)
@@ -137,12 +137,13 @@ class _Size:
         return self._made
 
     def prompt(self) -> list[int]:
+        """Draw a prompt of random token ids."""
         rng = np.random.default_rng(self.config.seed)
         size = self.config.prompt_tokens
         return rng.integers(1, self.shape["vocab_size"], size).tolist()
 
     def pairs(self) -> list[dict[str, Any]]:
-        """Each pair in turns; medians of milliseconds per token, prefill included."""
+        """Time each pair in turns: median milliseconds per token, prefill included."""
         torch, _ = libraries()
         lm, draft = self.models()
         prompt, new = self.prompt(), self.config.max_new_tokens
@@ -196,7 +197,7 @@ class _Size:
         ]
 
     def _peer(self, name: str, lm: Any) -> Any:
-        """The model as HF loads it from the directory that `models.save` writes."""
+        """Save the model and load it with HF transformers, in float32."""
         torch, transformers = libraries()
         folder = self.store.path / "models" / f"{self.size}-{name}"
         models.save(lm, folder)
@@ -209,11 +210,11 @@ class _Size:
         return peer
 
     def rows(self, rate: float) -> list[dict[str, Any]]:
-        """Report rows of plain decoding and the drafters at this size."""
+        """Measure plain decoding and the drafters at this size; `rate` in GB/s."""
         config = self.config
         named = {"plain": Method()}
         named |= {name: recipes.method(name) for name in config.methods}
-        found = []
+        measured = []
         for name, method in named.items():
             cell = Cell(name, method, f"random@{self.size}", 0.0, config.seed, 1)
 
@@ -224,25 +225,28 @@ class _Size:
                 plain = named["plain"]
                 return measured_row.row(bench, cell, plain, texts, config.repeats, rate)
 
-            found.append(self.store.make("rows", cell.key, compute)["row"])
-        return found
+            measured.append(self.store.make("rows", cell.key, compute)["row"])
+        return measured
 
     def curve(self) -> list[dict[str, float]]:
+        """Time a call by block width."""
         lm, _ = self.models()
-        at, widths = self.config.prompt_tokens, tuple(self.config.widths)
-        size = at + self.config.max_new_tokens
-        return block_width_cost.call_times(lm, widths, at, size, self.config.repeats)
+        context, widths = self.config.prompt_tokens, tuple(self.config.widths)
+        size = context + self.config.max_new_tokens
+        return block_width_cost.call_times(
+            lm, widths, context, size, self.config.repeats
+        )
 
 
 def _agree(a: list[int], b: list[int]) -> int:
-    """Equal tokens before the first difference."""
+    """Count equal tokens before the first difference."""
     same = (i for i, (x, y) in enumerate(zip(a, b)) if x != y)
     return next(same, min(len(a), len(b)))
 
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A figure to reach: `least` says that more is better."""
+    """A figure and its aim: a lower bound if `least`, else an upper bound."""
 
     what: str
     value: float
@@ -255,7 +259,7 @@ class Figure:
 
 
 def figures(config: Any, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every aim of the config beside its figure."""
+    """List every aim of the config with its measured figure."""
     every = []
     for row in found["peers"]:
         if row["aim"] is not None:
@@ -284,7 +288,7 @@ FIGURE_HEADS = ("figure", "measured", "aim", "met")
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """A row as text, in the order of HEADS."""
+    """Format a row's cells, in the order of HEADS."""
     aim = row.get("aim")
     return [
         row["size"],
@@ -298,14 +302,14 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def figure_cells(figure: dict[str, Any]) -> list[str]:
-    """A figure to reach as text, in the order of FIGURE_HEADS."""
+    """Format a figure's cells, in the order of FIGURE_HEADS."""
     aim = f"{'≥' if figure['least'] else '≤'} {figure['aim']:g}"
     met = "yes" if figure["met"] else "no"
     return [figure["what"], f"{figure['value']:.2f}", aim, met]
 
 
 def sections(report: dict[str, Any]) -> list[Section]:
-    """Each pair of runs, and the figures to reach."""
+    """Build the tables of the pairs and of the figures to reach."""
     rows, figures = report["peers"], report["figures"]
 
     def faster(i: int, j: int) -> str:

@@ -1,10 +1,10 @@
 """A draft that learns while it serves, and a change of its text.
 
 The question of Liu et al. (Online Speculative Decoding, 2024, arXiv 2310.07177, section
-5.3): requests change from one domain to another, and the target accepts less; how much
-of it comes back when the draft learns from what was refused? Three drafts serve the
-same requests: one that goes on learning, one that learned until the switch and then
-stopped, and one that never learns.
+5.3): requests change from one domain to another, and the target accepts fewer drafts.
+How much acceptance returns when the draft trains on its rejected tokens? Three drafts
+serve the same requests: `learning` trains throughout, `stopped` until the switch, and
+`never` not at all.
 
     lost       learning before the switch - stopped after it
     recovered  (learning at the end - stopped on the same requests) / lost
@@ -36,8 +36,11 @@ Served = list[dict[str, Any]]
 
 
 def serve(own: Online, calls: Sequence, config: Any, first: int, say: Any) -> Served:
-    """Decode every call; its seed is its number in the stream, so in every arm."""
-    found = []
+    """Decode every call; its seed is its number in the stream, equal in all arms.
+
+    `first` is the number of the first call; `say` prints tokens per call.
+    """
+    served = []
     for i, prompts in enumerate(calls):
         out = own.generate(
             prompts,
@@ -45,7 +48,7 @@ def serve(own: Online, calls: Sequence, config: Any, first: int, say: Any) -> Se
             temperature=config.temperature,
             seed=config.seed + first + i,
         )
-        found.append(
+        served.append(
             {
                 "new": out.stats.new_tokens.tolist(),
                 "calls": out.stats.target_calls.tolist(),
@@ -53,13 +56,13 @@ def serve(own: Online, calls: Sequence, config: Any, first: int, say: Any) -> Se
             }
         )
         say(out.stats.tokens_per_call)
-    return found
+    return served
 
 
 def run(
     config: Any, store: RunFolder, lm: Any = None, draft: Any = None
 ) -> dict[str, Any]:
-    """Serve what is missing and return everything; models are loaded unless given."""
+    """Serve missing streams, return all of them; load models that are not passed."""
     domains = {"first": config.first, "second": config.second}
     for name, source in domains.items():
         if not source:
@@ -77,14 +80,14 @@ def run(
     folder = config.directory or store.path / "data"
     count = {"first": config.before, "second": config.after}
     streams = []
-    for at, (name, source) in enumerate(domains.items()):
+    for number, (name, source) in enumerate(domains.items()):
         split = sources.EVERY if pathlib.Path(source).is_file() else "validation"
-        given = documents.read(lm, source, split, pathlib.Path(folder), store.path)
+        texts = documents.read(lm, source, split, pathlib.Path(folder), store.path)
         every, sizes = config.every, (config.prompt_tokens, config.max_new_tokens)
-        own = documents.requests(
-            lm, given, count[name] * every, *sizes, (config.seed, at)
+        prompts = documents.requests(
+            lm, texts, count[name] * every, *sizes, (config.seed, number)
         )
-        streams.append([own[i : i + every] for i in range(0, len(own), every)])
+        streams.append([prompts[i : i + every] for i in range(0, len(prompts), every)])
     with console.bar(2 * config.before + 3 * config.after, "requests") as bar:
 
         def say(rate: float) -> None:
@@ -94,11 +97,11 @@ def run(
             return _served(config, lm, draft, streams, say)
 
         served = store.make("parts", "served", computed)
-    found = summary(served, config.settled)
+    levels = summary(served, config.settled)
     return common.study(
         store,
-        online=[{**found, "served": _short(served)}],
-        tables=[table(served, found, config)],
+        online=[{**levels, "served": _short(served)}],
+        tables=[table(served, levels, config)],
         plots=[plot(served, config.settled)],
     )
 
@@ -106,25 +109,30 @@ def run(
 def _served(
     config: Any, lm: Any, draft: Any, streams: Sequence, say: Any
 ) -> dict[str, dict[str, Served]]:
-    """Arm -> "first" and "second" -> calls."""
+    """Serve both streams in all arms: {arm: {"first" or "second": calls}}."""
     method = Method.from_config(config.method.to_dict())
-    own = Online(lm, draft, method, optax.adam(config.rate), config.every, config.steps)
+    online = Online(
+        lm, draft, method, optax.adam(config.rate), config.every, config.steps
+    )
     never = Online(lm, draft, method, every=config.every, steps=0)
-    begun = serve(own, streams[0], config, 0, say)
-    stopped = copy.copy(own)
+    learned = serve(online, streams[0], config, 0, say)
+    stopped = copy.copy(online)
     stopped.steps = 0
     served = {
-        LEARNING: {"first": begun},
-        STOPPED: {"first": begun},
+        LEARNING: {"first": learned},
+        STOPPED: {"first": learned},
         NEVER: {"first": serve(never, streams[0], config, 0, say)},
     }
-    for name, arm in ((LEARNING, own), (STOPPED, stopped), (NEVER, never)):
+    for name, arm in ((LEARNING, online), (STOPPED, stopped), (NEVER, never)):
         served[name]["second"] = serve(arm, streams[1], config, config.before, say)
     return served
 
 
 def summary(served: dict[str, dict[str, Served]], settled: int) -> dict[str, Any]:
-    """Levels, what was lost and the share recovered, with 95 % over requests."""
+    """Compute tokens per call by arm, the loss, and the share recovered.
+
+    The interval is 95 %, bootstrapped over requests; `settled` calls are averaged.
+    """
     before = bootstrap.pooled(served[LEARNING]["first"][-settled:])
     after = {arm: bootstrap.pooled(served[arm]["second"][-settled:]) for arm in ARMS}
     rng = np.random.default_rng(0)
@@ -137,16 +145,16 @@ def summary(served: dict[str, dict[str, Served]], settled: int) -> dict[str, Any
         low = _rate(after[STOPPED], j)
         draws.append((_rate(before, i) - low, _rate(after[LEARNING], j) - low))
     lost, gained = np.array(draws).T
-    found: dict[str, Any] = {"lost": float(lost[0]), "gained": float(gained[0])}
-    found |= {"recovered": None, "recovered_ci95": None}
+    recovery: dict[str, Any] = {"lost": float(lost[0]), "gained": float(gained[0])}
+    recovery |= {"recovered": None, "recovered_ci95": None}
     if (lost > 0).all():
         shares = gained / lost
         ends = np.quantile(shares[1:], [0.025, 0.975])
-        found |= {"recovered": float(shares[0]), "recovered_ci95": ends.tolist()}
+        recovery |= {"recovered": float(shares[0]), "recovered_ci95": ends.tolist()}
     return {
         "before": _rate(before),
         **{f"after_{arm}": _rate(after[arm]) for arm in ARMS},
-        **found,
+        **recovery,
         "texts": sum(1 for _ in _texts(served, LEARNING)),
         "equal": sum(
             a == b for a, b in zip(_texts(served, LEARNING), _texts(served, NEVER))
@@ -166,7 +174,7 @@ def _rate(parts: tuple[np.ndarray, np.ndarray], at: Any = slice(None)) -> float:
 
 
 def _short(served: dict[str, dict[str, Served]]) -> dict[str, Any]:
-    """Without the texts."""
+    """Drop the texts."""
     return {
         arm: {
             domain: [{"new": c["new"], "calls": c["calls"]} for c in calls]
@@ -177,7 +185,7 @@ def _short(served: dict[str, dict[str, Served]]) -> dict[str, Any]:
 
 
 def table(served: Any, found: dict[str, Any], config: Any) -> dict[str, Any]:
-    """A line for each draft: tokens a call where the averages are taken."""
+    """Make a line for each draft: tokens a call at the ends of both domains."""
     last = config.settled
     columns = {
         "begun": lambda arm: served[arm]["first"][:last],
@@ -193,15 +201,15 @@ def table(served: Any, found: dict[str, Any], config: Any) -> dict[str, Any]:
             low, high = bootstrap.tokens_per_call_interval(new.tolist(), calls.tolist())
             cells.append(f"{_rate((new, calls)):.2f} ({low:.2f}–{high:.2f})")
         lines.append([arm, *cells])
-    said = "no more than the draws of requests change"
+    recovery = "no more than the draws of requests change"
     if found["recovered"] is not None:
         low, high = (100 * x for x in found["recovered_ci95"])
         share = f"{100 * found['recovered']:.0f} % ({low:.0f} to {high:.0f})"
-        said = f"of which the draft that goes on learning recovers {share}"
+        recovery = f"of which the draft that goes on learning recovers {share}"
     notes = [
         f"tokens a target call over {last} calls of {config.every} requests; in "
         "brackets 95 % over requests. stopped: as learning until the switch.",
-        f"lost: {found['lost']:.2f} tokens a call, {said}.",
+        f"lost: {found['lost']:.2f} tokens a call, {recovery}.",
         f"texts of the learning draft that are those of the one that never learns: "
         f"{found['equal']} of {found['texts']}.",
     ]
@@ -211,7 +219,7 @@ def table(served: Any, found: dict[str, Any], config: Any) -> dict[str, Any]:
 
 
 def plot(served: Any, settled: int) -> dict[str, Any]:
-    """Tokens a call along the stream, each point over `settled` calls."""
+    """Plot tokens a call along the stream, each point over `settled` calls."""
     series = []
     for arm in ARMS:
         x, y, errors, begun = [], [], [], 0

@@ -4,10 +4,10 @@ Two claims of Liu et al. (PEARL, 2024, arXiv 2408.11850): more drafts are accept
 before one is rejected, since a chain stops at `gamma` of them and PEARL does not
 (section 4); and a round takes the longer of the two models' times, not their sum.
 
-A chain's round is what the paper counts for it. Its own *runs*, to the next rejected
-draft whatever the number of rounds, stand beside PEARL's: they show how much of the
-difference is in what is counted. Times are modelled from measured calls, as if each
-model had a device like this one.
+The paper counts tokens of a chain's round. The table also counts its *runs*, from one
+rejected draft to the next over any number of rounds, as for PEARL: they show how much
+of the difference comes from the unit. Times are modelled from measured calls, as if
+each model had a device like this one.
 """
 
 import functools
@@ -32,7 +32,7 @@ CHAIN, PEARL = "chain", "pearl"
 
 
 def method(name: str, gamma: int) -> Method:
-    """Both under the coupled verifier, so that every text is plain decoding's."""
+    """Build a method under the coupled verifier: its text is plain decoding's."""
     if name == PEARL:
         return Method.from_config(
             {"drafter": {"name": "drafters/pearl", "gamma": gamma}}
@@ -42,26 +42,26 @@ def method(name: str, gamma: int) -> Method:
 
 
 def runs(name: str, run: Run) -> list[int]:
-    """Of every prompt: how many runs were begun, the text's last one included.
+    """Count the runs of every prompt, the text's last one included.
 
-    PEARL begins one in every round without a tail. A chain's round goes on with the run
-    of the round before where that committed the last draft.
+    PEARL begins one in every round without a tail. A chain's round continues the run of
+    the round before if that round committed its last draft.
     """
-    found = []
+    begun = []
     for i, calls in enumerate(run.calls):
         if name == PEARL:
-            found.append(calls - int(run.offered[i][0]))
+            begun.append(calls - int(run.offered[i][0]))
             continue
         accepted, origin = run.accepted[i], run.origin[i]
         ends = (len(accepted) in origin[-2:]) if calls else False
-        found.append(calls - int(accepted[-1]) + int(ends))
-    return found
+        begun.append(calls - int(accepted[-1]) + int(ends))
+    return begun
 
 
 def row(
     bench: Bench, name: str, gamma: int, task: str, t: float, prompts: Any, seed: int
 ) -> dict[str, Any]:
-    """Tokens, calls and runs of every prompt are kept for pairing."""
+    """Measure one method on one task; tokens, calls and runs are lists by prompt."""
     case, reference = Case(method(name, gamma), t), Case(Method(), t)
     run, plain = (bench.once(c, prompts, seed) for c in (case, reference))
     cell = Cell(f"{name}-{gamma}", case.method, task, t, seed, bench.batch)
@@ -83,7 +83,7 @@ def row(
 def run(
     config: Any, store: RunFolder, lm: Any = None, draft: Any = None
 ) -> dict[str, Any]:
-    """Measure what is missing and return everything; models are loaded unless given."""
+    """Measure missing pieces, return all of them; load models that are not passed."""
     if config.prompts % config.batch:
         raise ConfigError(
             f"config.prompts={config.prompts} is no multiple of config.batch="
@@ -98,11 +98,13 @@ def run(
     bench = Bench(lm, {"draft": draft}, size, new, config.batch)
     prompts = builtin_tasks.build(lm, config.tasks, config.prompts, size)
     widths = sorted({1, *gammas, *(gamma + 1 for gamma in gammas)})
-    target, own = (
+    target, draft_times = (
         store.make(
-            "parts", part, functools.partial(block_width_cost.call_times, one, widths)
+            "parts",
+            part,
+            functools.partial(block_width_cost.call_times, timed_model, widths),
         )
-        for part, one in (("target", lm), ("draft", draft))
+        for part, timed_model in (("target", lm), ("draft", draft))
     )
     rows = []
     cells = [
@@ -125,35 +127,42 @@ def run(
     return common.study(
         store,
         parallel=rows,
-        tables=[table(rows, t, costs, own[0]["ms"]) for t in config.temperatures],
+        tables=[
+            table(rows, t, costs, draft_times[0]["ms"]) for t in config.temperatures
+        ],
     )
 
 
 def modelled(name: str, gamma: int, calls: int, costs: Any, draft: float) -> float:
-    """Milliseconds of so many rounds: in parallel, or one model after the other."""
+    """Model the milliseconds of `calls` rounds: in parallel, or one after the other.
+
+    `costs[n]`: milliseconds of a target's call of n nodes; `draft`: of a draft's call.
+    """
     if name == PEARL:
         return pearl.critical_path([calls], gamma, draft, costs[gamma])[0]
     return calls * (gamma * draft + costs[gamma + 1])
 
 
 def table(rows: list[dict], t: float, costs: Any, draft: float) -> dict[str, Any]:
-    """A line for each method and length, over all tasks."""
+    """Make a line for each method and length, over all tasks."""
     lines, mine = [], [row for row in rows if row["temperature"] == t]
     for gamma in dict.fromkeys(row["gamma"] for row in mine):
         base: list = []
         for name in (CHAIN, PEARL):
-            own = [r for r in mine if (r["method"], r["gamma"]) == (name, gamma)]
-            # What the paper counts: a chain's rounds, and PEARL's runs.
-            counted = [{**r, "calls": r["runs"]} for r in own] if name == PEARL else own
+            rounds = [r for r in mine if (r["method"], r["gamma"]) == (name, gamma)]
+            # The paper counts a chain's rounds, and PEARL's runs.
+            counted = (
+                [{**r, "calls": r["runs"]} for r in rounds] if name == PEARL else rounds
+            )
             cells = []
-            for pieces in (own, [{**r, "calls": r["runs"]} for r in own]):
+            for pieces in (rounds, [{**r, "calls": r["runs"]} for r in rounds]):
                 tokens, parts = bootstrap.pooled(pieces)
                 low, high = bootstrap.tokens_per_call_interval(
                     tokens.tolist(), parts.tolist()
                 )
-                said = f"{tokens.sum() / parts.sum():.2f} ({low:.2f}–{high:.2f})"
-                cells.append(said)
-            tokens, calls = bootstrap.pooled(own)
+                cell = f"{tokens.sum() / parts.sum():.2f} ({low:.2f}–{high:.2f})"
+                cells.append(cell)
+            tokens, calls = bootstrap.pooled(rounds)
             spent = modelled(name, gamma, int(calls.sum()), costs, draft)
             line = [name, f"{gamma}", *cells]
             if name == PEARL:

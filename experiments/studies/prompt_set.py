@@ -1,9 +1,9 @@
 """The stage `prompt_set`: many prompts decoded into a JSONL file, rows refilled.
 
 Writes workdir/texts.jsonl (`decoding/serving/prompt_set.py`: in order, every line once,
-the same bytes after any kill) and workdir/timings.jsonl, a line for every text when it
-was done. With `config.compare` the same prompts are then decoded twice more on the
-clock, refilled and batch by batch, with every program already compiled.
+byte-identical after any kill) and workdir/timings.jsonl, a line for each finished text.
+With `config.compare` the same prompts are then decoded twice more on the clock,
+refilled and batch by batch, with all programs compiled.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ NOTES = (
 
 
 def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
-    """Write what is missing, measure what is missing, and return everything."""
+    """Write missing texts, measure missing pieces, and return all of them."""
     check(config)
     method = recipes.method(config.recipe)
     common.provenance(store)
@@ -87,7 +87,7 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
 
 
 def check(config: Any) -> None:
-    """Refuse what cannot be run before anything is loaded."""
+    """Raise ConfigError for impossible settings, before anything is loaded."""
     for name in ("prompts", "prompt_tokens", "max_new_tokens", "batch"):
         if config[name] < 1:
             raise ConfigError(f"config.{name}={config[name]}: use at least 1")
@@ -96,29 +96,29 @@ def check(config: Any) -> None:
 
 
 def requests(config: Any, lm: Any) -> list[prompt_set.Prompt]:
-    """The prompts of `config.data`, or of the project's tasks, and their lengths.
+    """Build prompts with their lengths, from `config.data` or the built-in tasks.
 
     With `config.spread` above 0 lengths are log-normal around a quarter of
     `config.max_new_tokens`, which bounds them.
     """
     most = config.max_new_tokens
     if config.data:
-        found = prompt_set.read(lm, config.data, most)
+        prompts = prompt_set.read(lm, config.data, most)
     else:
         built = builtin_tasks.build(
             lm, config.tasks, config.prompts, config.prompt_tokens
         )
-        found = [prompt_set.Prompt(p, most) for t in config.tasks for p in built[t]]
+        prompts = [prompt_set.Prompt(p, most) for t in config.tasks for p in built[t]]
     if not config.spread:
-        return found
+        return prompts
     rng = np.random.default_rng(config.seed)
-    drawn = rng.lognormal(np.log(most / 4), config.spread, len(found))
+    drawn = rng.lognormal(np.log(most / 4), config.spread, len(prompts))
     sizes = np.clip(np.ceil(drawn), 1, most).astype(int).tolist()
-    return [p._replace(new=min(p.new, n)) for p, n in zip(found, sizes)]
+    return [p._replace(new=min(p.new, n)) for p, n in zip(prompts, sizes)]
 
 
 class Journal:
-    """workdir/timings.jsonl: how every text was made, sitting by sitting."""
+    """workdir/timings.jsonl: a line for every text; a sitting is one process's part."""
 
     def __init__(self, store: RunFolder):
         self.store, self.usage = store, continuous_batching.Usage()
@@ -142,7 +142,7 @@ class Journal:
         )
 
     def cells(self) -> list[str]:
-        """All sittings in one; a text that a kill lost was made and paid for twice."""
+        """Sum all sittings; the time of a text lost in a kill counts twice."""
         lines = self.lines()
         last = {t["sitting"]: t for t in lines}.values()
         seconds = sum(t["seconds"] for t in last)
@@ -154,7 +154,7 @@ class Journal:
 
 
 def _compared(config, store, parts, params, prompts) -> list[list[str]]:
-    """The same requests with rows refilled, and batch by batch."""
+    """Time the same requests with rows refilled, and batch by batch."""
     rows = []
     for name, free in (("refilled", 1), ("batch by batch", config.batch)):
 
@@ -189,9 +189,9 @@ def _compared(config, store, parts, params, prompts) -> list[list[str]]:
             }
 
         key = f"{name.replace(' ', '-')}-{config.batch}"
-        found = store.make("timed", key, timed)
+        timing = store.make("timed", key, timed)
         cells = _cells(
-            found["lines"], found["seconds"], found["rounds"], found["occupancy"]
+            timing["lines"], timing["seconds"], timing["rounds"], timing["occupancy"]
         )
         rows.append([name, *cells])
     return rows

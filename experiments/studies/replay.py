@@ -1,10 +1,10 @@
 """The stage `replay`: drafters judged on recorded texts, with no model at all.
 
-A record is a prompt and the response that some model gave (or a person wrote). Every
-method decodes it with `models.synthetic.recorded` as the target, so its tokens per call
-are those it would have had on that model, decoding greedily, as far as drafts depend on
-the text. Records are replayed in order, one at a time: what a method remembers of one
-serves the next, as in serving.
+A record is a prompt and the response of some model (or person). Every method decodes
+it with `models.synthetic.recorded` as the target. So its tokens per call equal those of
+greedy decoding by that model, as far as drafts depend on the text alone. Records are
+replayed in order, one at a time, and a method keeps its memory from one to the next, as
+in serving.
 """
 
 import functools
@@ -39,12 +39,15 @@ class Record(NamedTuple):
 
 
 def read(config: Any, tokenizer: Any) -> list[Record]:
-    """The first `config.records` records of the file `config.data`.
+    """Read the first `config.records` records of the file `config.data`.
 
-    The file is JSONL, or one JSON list (`.json`), as it is or in `.gz`. Tokens are
-    given (`[1, 2]`) or made by the tokenizer from text. DataError names the line of a
-    record without the fields, or with an empty one; ConfigError a file or a field that
-    is not there.
+    The file is JSONL, or one JSON list (`.json`), plain or in `.gz`. A field is a list
+    of token ids (`[1, 2]`) or a text, which `tokenizer` encodes. Records with an empty
+    field, or of more than `config.longest` tokens, are left out.
+
+    Raises:
+        ConfigError: the file does not exist.
+        DataError: a line is no JSON, or lacks a field; or no record is left.
     """
     path = pathlib.Path(config.data)
     if not config.data or not path.is_file():
@@ -52,21 +55,21 @@ def read(config: Any, tokenizer: Any) -> list[Record]:
             f"config.data={config.data!r} is no file: give JSONL with the fields "
             f"{config.prompt_field!r} and {config.response_field!r}"
         )
-    found: list[Record] = []
-    for where, whole in _objects(path):
-        if len(found) == config.records:
+    records: list[Record] = []
+    for place, whole in _objects(path):
+        if len(records) == config.records:
             break
         fields = (config.prompt_field, config.response_field)
-        both = [_tokens(_field(whole, f, where), tokenizer, where) for f in fields]
-        if all(both) and sum(map(len, both)) <= config.longest:
-            found.append(Record(*both))
-    if not found:
+        texts = [_tokens(_field(whole, f, place), tokenizer, place) for f in fields]
+        if all(texts) and sum(map(len, texts)) <= config.longest:
+            records.append(Record(*texts))
+    if not records:
         raise DataError(f"{path} holds no record with a prompt and a response")
-    return found
+    return records
 
 
 def _objects(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
-    """(where it stands, a JSON value) for every record of a file."""
+    """Yield ("file:number", JSON value) for every record of a file."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8") as lines:
         if path.name.removesuffix(".gz").endswith(".json"):
@@ -82,7 +85,7 @@ def _objects(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
 
 
 def _field(whole: Any, field: str, where: str) -> Any:
-    """A field by its name, or a text with fields in braces, as `str.format` has it."""
+    """Get a field by name, or fill a text that has fields in braces (`str.format`)."""
     try:
         return field.format(**whole) if "{" in field else whole[field]
     except (KeyError, IndexError, TypeError) as error:
@@ -93,12 +96,12 @@ def _field(whole: Any, field: str, where: str) -> Any:
 
 
 def read_tokenizer(given: str) -> Any:
-    """The tokenizer of a model directory, or a tokenizer.json itself."""
+    """Load the tokenizer of a model directory, or a tokenizer.json itself."""
     path = pathlib.Path(given)
-    found = hf_tokenizer.load(path.parent if path.is_file() else path, ())
-    if found is None:
+    tokenizer = hf_tokenizer.load(path.parent if path.is_file() else path, ())
+    if tokenizer is None:
         raise ConfigError(f"config.tokenizer={given!r} holds no tokenizer.json")
-    return found
+    return tokenizer
 
 
 def _tokens(value: Any, tokenizer: Any, where: str) -> list[int]:
@@ -112,13 +115,13 @@ def _tokens(value: Any, tokenizer: Any, where: str) -> list[int]:
             f"{where} has token {wrong[0]}, outside the tokenizer's "
             f"{tokenizer.vocab_size}: give the tokenizer that wrote it"
         )
-    raise DataError(f"{where}: a text or a list of token ids is wanted, not {value!r}")
+    raise DataError(f"{where}: give a text or a list of token ids, not {value!r}")
 
 
 def replay(
     method: Method, records: Sequence[Record], tokenizer: Any, times: int = 1
 ) -> dict[str, Any]:
-    """One method on all records in order, `times` over; a row of the last time."""
+    """Decode all records in order with one method, `times` over; count the last."""
     lm = Model(recorded.language_model(tokenizer.vocab_size), None, tokenizer)
     parts = compose.compose(method, lm)
     engine = engines.engine(parts)
@@ -126,12 +129,12 @@ def replay(
     memory = None
     keys = engines.request_keys(0, 1, 1)
     earlier = len(records) * (times - 1)
-    # One size for all records, hence one program: compiling takes the longest.
+    # One buffer size for all records, hence one program: compilation dominates.
     size = initial_state.bucket(max(len(r.prompt) + len(r.response) for r in records))
     for i, record in enumerate([*records] * times):
         text = [*record.prompt, *record.response]
-        told = jnp.asarray([text + [0] * (size - len(text))], jnp.int32)
-        params = base.Params(target={"text": told})
+        recorded_text = jnp.asarray([text + [0] * (size - len(text))], jnp.int32)
+        params = base.Params(target={"text": recorded_text})
         state = engine.start(
             params, parts, [record.prompt], [len(text)], keys, size, memory
         )
@@ -164,14 +167,14 @@ def replay(
 
 
 def run(config: Any, store: RunFolder) -> dict[str, Any]:
-    """Replay what is missing and return everything for the report."""
+    """Replay missing methods, and return all rows for the report."""
     named = common.methods(config)
     for name, method in named.items():
         needs = {"draft", "heads"} & method.needs
         if needs:
             raise ConfigError(
-                f"{name} drafts with a model ({sorted(needs)}), which a record has "
-                "not: leave it out of config.methods"
+                f"{name} drafts with a model ({sorted(needs)}), and a record has none: "
+                "leave it out of config.methods"
             )
     if config.tokenizer:
         tokenizer = read_tokenizer(config.tokenizer)
@@ -213,7 +216,7 @@ NOTE = (
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """A row as text, in the order of HEADS."""
+    """Format a row's cells, in the order of HEADS."""
     low, high = row["ci95"]
     depths = " ".join(f"{100 * a:.0f}" for a in row["accepted_by_depth"][:8])
     return [
@@ -229,7 +232,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def sections(report: dict[str, Any]) -> list[Section]:
-    """The methods side by side."""
+    """Build the table of the methods side by side."""
     lines = [cells(row) for row in report["replay"]]
     return [Section("Recorded texts", HEADS, lines, [NOTE])]
 

@@ -1,8 +1,8 @@
 """The stage `scaling_laws`: acceptance by training, size and batch, and its laws.
 
-Every point is a draft model of one size, trained on so many tokens, that drafts chains
-on the same prompts. Drafts and verifier are coupled, so that all points have the text
-of plain decoding: they differ in calls alone. By batch the reference draft is timed.
+A point is a draft model of one size, trained on a number of tokens, which drafts chains
+on the same prompts. Drafts and verifier are coupled, so all points write plain
+decoding's text and differ in calls alone. The reference draft is timed by batch size.
 """
 
 import functools
@@ -30,7 +30,7 @@ PLAIN = Method()
 
 
 class Point(NamedTuple):
-    """A draft model: its width, its layers, the tokens it learned from, its seed."""
+    """A draft model: its width, its layers, its training tokens, its seed."""
 
     width: int
     layers: int
@@ -43,7 +43,10 @@ class Point(NamedTuple):
 
 
 def points(config: Any) -> list[Point]:
-    """All of a config, the cheapest first; refuses what no law can be fitted to."""
+    """List the points of a config, cheapest first.
+
+    ConfigError if no law can be fitted to them, or prompts do not fill batches.
+    """
     sizes, tokens = sorted({tuple(s) for s in config.sizes}), sorted({*config.tokens})
     if len(sizes) < 2 or len(tokens) < 2 or not config.seeds:
         raise ConfigError(
@@ -71,7 +74,7 @@ def points(config: Any) -> list[Point]:
 
 
 class Study:
-    """The points of a config on one target; models of a size share their programs."""
+    """The points of a config on one target; drafts of a size share their programs."""
 
     def __init__(self, config: Any, store: RunFolder, lm: Any):
         self.config, self.store, self.lm = config, store, lm
@@ -84,7 +87,7 @@ class Study:
         self._drafts: dict[Point, models.Loaded] = {}
 
     def trained(self, point: Point) -> models.Loaded:
-        """The draft of a point: trained, resumed, or read back; the last is kept."""
+        """Train, resume or load the draft of a point; cache the last one."""
         if point not in self._drafts:
             self._drafts = {point: self._trained(point)}
         return self._drafts[point]
@@ -104,18 +107,19 @@ class Study:
         c.seed, c.data.pretraining_tokens = point.seed, point.tokens
         c.data.directory = c.data.directory or str(self.store.path / "data")
         training = draft_model_run.Training(c, self.store.path / "drafts", self.lm)
-        own = training.loaded(training.pretrained(point.key))
-        kept = self._models.setdefault(point[:2], own.model)
-        return models.Loaded(kept, own.params, own.tokenizer)
+        loaded = training.loaded(training.pretrained(point.key))
+        model = self._models.setdefault(point[:2], loaded.model)
+        return models.Loaded(model, loaded.params, loaded.tokenizer)
 
     def bench(self, draft: Any, batch: int) -> Bench:
+        """Make a bench of the target with one draft."""
         c = self.config
         return Bench(
             self.lm, {"draft": draft}, c.prompt_tokens, c.max_new_tokens, batch
         )
 
     def plain(self, temperature: float) -> list[list[int]]:
-        """Plain decoding's texts."""
+        """Decode all prompts plainly; return the new tokens of each."""
 
         def compute() -> list[list[int]]:
             bench = self.bench(None, self.config.batch)
@@ -125,7 +129,7 @@ class Study:
         return self.store.make("parts", f"plain-t{temperature:g}", compute)
 
     def point(self, point: Point, temperature: float) -> dict[str, Any]:
-        """Calls and acceptance of a point, prompt by prompt."""
+        """Measure calls and acceptance of a point, prompt by prompt."""
         draft = self.trained(point)
         bench = self.bench(draft, self.config.batch)
         run = bench.once(Case(self.method, temperature), self.prompts, self.config.seed)
@@ -138,12 +142,12 @@ class Study:
         }
 
     def _same(self, run: Run, temperature: float) -> int:
-        """How many texts are plain decoding's."""
+        """Count the texts that equal plain decoding's."""
         plain = self.plain(temperature)
         return sum(a == b for a, b in zip(run.tokens, plain, strict=True))
 
     def batched(self, batch: int) -> dict[str, Any]:
-        """The reference draft on the clock, beside plain decoding, in turns."""
+        """Time the reference draft beside plain decoding, in turns."""
         c = self.config
         width, layers = c.reference
         whole = Point(width, layers, max(c.tokens), min(c.seeds))
@@ -159,15 +163,15 @@ class Study:
             "temperature": temperature,
             "same": self._same(first, temperature),
             "rounds": first.rounds,
-            "seconds": [own.seconds for own, _ in turns],
+            "seconds": [drafted.seconds for drafted, _ in turns],
             "plain_seconds": [plain.seconds for _, plain in turns],
             **counts(first),
         }
 
 
 def counts(run: Run) -> dict[str, Any]:
-    """Of every prompt its new tokens, its calls, and rounds that committed a draft of
-    depth 1, 2, .."""
+    """Count by prompt: new tokens, target calls, and rounds that committed a draft of
+    depth 1, 2, ..: `accepted` is [prompts][depths]."""
     accepted = np.stack(run.accepted).tolist()
     return {
         "new": [len(t) for t in run.tokens],
@@ -177,7 +181,7 @@ def counts(run: Run) -> dict[str, Any]:
 
 
 def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
-    """Train and measure what is missing, and return everything."""
+    """Train and measure missing points, and return all of them."""
     listed = points(config)
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
@@ -205,8 +209,8 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
             key = f"b{batch}-{most}-t{max(config.temperatures):g}"
             timed.append(store.make("batches", key, work))
             bar.done()
-    found = {"points": rows, "batches": timed}
-    return common.study(store, **scaling_laws_report.made(found))
+    measured = {"points": rows, "batches": timed}
+    return common.study(store, **scaling_laws_report.made(measured))
 
 
 STAGE = Stage(

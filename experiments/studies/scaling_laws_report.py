@@ -27,14 +27,14 @@ FITTED = (
 
 
 def made(found: dict[str, Any]) -> dict[str, Any]:
-    """What the report takes: `scaling` (points, batches, laws), tables and plots."""
+    """Make the report's `scaling` (points, batches, laws), `tables` and `plots`."""
     rows, timed = found["points"], found["batches"]
     laws, plots = [], []
     for temperature in dict.fromkeys(row["temperature"] for row in rows):
         mine = [row for row in rows if row["temperature"] == temperature]
-        own = _laws(mine, temperature)
-        laws += own
-        plots += _plots(mine, temperature, own[0])
+        fitted = _laws(mine, temperature)
+        laws += fitted
+        plots += _plots(mine, temperature, fitted[0])
     if len(timed) > 2:
         laws += _by_batch(timed)
     tables = [_points(rows), _fits(laws)]
@@ -49,18 +49,18 @@ def _x(rows: Rows) -> list[list[float]]:
 
 
 def first(row: dict[str, Any]) -> list[int]:
-    """Of every prompt the rounds that committed their first draft."""
+    """Count the rounds that committed their first draft, by prompt."""
     return [depths[0] for depths in row["accepted"]]
 
 
 def by_depth(row: dict[str, Any]) -> list[float]:
-    """P(a draft is committed | the one before it was), by depth, while any was."""
+    """Compute P(a draft is committed | the one before it was), by depth."""
     sums = [sum(row["calls"]), *np.sum(row["accepted"], 0).tolist()]
     return [b / a for a, b in itertools.pairwise(sums) if a]
 
 
 def _laws(rows: Rows, temperature: float) -> list[dict[str, Any]]:
-    """Tokens per call, and the first draft's acceptance, against both axes."""
+    """Fit tokens per call, and the first draft's acceptance, against both axes."""
     calls = [row["calls"] for row in rows]
     tops = {
         "tokens/call": [row["new"] for row in rows],
@@ -73,26 +73,26 @@ def _laws(rows: Rows, temperature: float) -> list[dict[str, Any]]:
 
 
 def _by_batch(timed: Rows) -> list[dict[str, Any]]:
-    """Tokens per call by batch, over prompts; speeds, over repeats."""
+    """Fit tokens per call (units: prompts) and speeds (units: repeats) by batch."""
     x, t = [[row["batch"]] for row in timed], timed[0]["temperature"]
     calls, new = ([row[key] for row in timed] for key in ("calls", "new"))
-    own, plain = ([r[key] for r in timed] for key in ("seconds", "plain_seconds"))
+    drafted, plain = ([r[key] for r in timed] for key in ("seconds", "plain_seconds"))
     written = [[sum(row["new"])] * len(row["seconds"]) for row in timed]
     tops = (
         ("tokens/call", new, calls),
-        ("speed-up", plain, own),
-        ("tokens/s", written, own),
+        ("speed-up", plain, drafted),
+        ("tokens/s", written, drafted),
     )
     return [_law(what, t, ("batch",), x, top, below) for what, top, below in tops]
 
 
 def _law(what: str, temperature: float, axes: Sequence[str], x, top, below) -> dict:
-    found = log_linear_fit.straight(x, top, below)
+    law = log_linear_fit.straight(x, top, below)
     return {
         "what": what,
         "temperature": temperature,
         "axes": list(axes),
-        **found._asdict(),
+        **law._asdict(),
         "bends": log_linear_fit.bends(x, top, below),
     }
 
@@ -143,7 +143,7 @@ def _interval(low: float, high: float) -> str:
 
 
 def _number(x: float) -> str:
-    """A slope; what rounding leaves of none is 0."""
+    """Format a slope; rounding error counts as 0."""
     return f"{x:+.3g}" if abs(x) > 1e-9 else "0"
 
 
@@ -177,31 +177,31 @@ def _batches(timed: Rows) -> dict[str, Any]:
 
 
 def _plots(rows: Rows, temperature: float, law: dict[str, Any]) -> list[dict]:
-    """Tokens per call along either axis, with the law; acceptance by depth."""
-    one = log_linear_fit.Law(*(law[field] for field in log_linear_fit.Law._fields))
+    """Plot tokens per call along either axis, with the law; acceptance by depth."""
+    fitted = log_linear_fit.Law(*(law[field] for field in log_linear_fit.Law._fields))
     sizes = list(
         dict.fromkeys((r["width"], r["layers"], r["parameters"]) for r in rows)
     )
     tokens = sorted({row["tokens"] for row in rows})
     of_size = lambda s: [r for r in rows if (r["width"], r["layers"]) == s[:2]]
     lines = [(f"{s[0]} × {s[1]}", of_size(s), "tokens") for s in sizes]
-    own = [_series(lines, 1e-3, one)]
+    by_axis = [_series(lines, 1e-3, fitted)]
     lines = [
         (f"{n} tokens", [r for r in rows if r["tokens"] == n], "parameters")
         for n in tokens
     ]
-    own.append(_series(lines, 1e-6, one))
-    made = []
-    for name, series, across in zip(
+    by_axis.append(_series(lines, 1e-6, fitted))
+    plots = []
+    for name, series, label in zip(
         ("tokens", "parameters"),
-        own,
+        by_axis,
         ("thousands of tokens trained on", "millions of parameters"),
     ):
-        made.append(
+        plots.append(
             {
                 "name": f"by_{name}_t{temperature:g}",
                 "title": f"tokens per call, T = {temperature:g}; dashed: the law",
-                "x": across,
+                "x": label,
                 "log": True,
                 "series": series,
             }
@@ -216,11 +216,11 @@ def _plots(rows: Rows, temperature: float, law: dict[str, Any]) -> list[dict]:
         series.append({"name": name, "x": x, "y": y, "error": [0.0] * len(y)})
     title = f"acceptance, given the draft before, T = {temperature:g}, most tokens"
     name = f"by_depth_t{temperature:g}"
-    return [*made, {"name": name, "title": title, "x": "depth", "series": series}]
+    return [*plots, {"name": name, "title": title, "x": "depth", "series": series}]
 
 
 def _series(lines: Sequence[tuple[str, Rows, str]], unit: float, law: Any) -> list:
-    """Measured lines along an axis, seeds pooled, and the law's for each of them."""
+    """Make the measured lines along an axis, seeds pooled, each with its fitted law."""
     measured, fitted = [], []
     for i, (name, rows, axis) in enumerate(lines):
         at = sorted({row[axis] for row in rows})

@@ -1,8 +1,7 @@
 """Training steps and decoding rounds on the clock, by shape alone.
 
-Weights are random, texts too. A step is the one that `training.loop.fit` runs, a round
-the one that `experiments.measurement.measured_row` times, beside plain decoding in
-turns.
+Weights and texts are random. A step is that of `training.loop.fit`. A round is that of
+`experiments.measurement.measured_row`, in turns with plain decoding.
 """
 
 import functools
@@ -34,7 +33,7 @@ from training.teacher import outputs
 
 
 def run(config: Any, store: RunFolder) -> dict[str, Any]:
-    """Measure what is missing, and return everything."""
+    """Measure missing pieces, and return all of them."""
     for name in config.targets:
         if name not in config.shapes:
             raise ConfigError(
@@ -74,12 +73,12 @@ class Target:
 
     @functools.cached_property
     def lm(self) -> models.Loaded:
-        """Made when it is first asked for: nothing may be missing."""
+        """Make the model on first use: a run with all pieces stored needs none."""
         model = transformer.transformer(self.shape, jnp.dtype(self.config.dtype))
         return models.Loaded(model, self._random(model.init))
 
     def _random(self, init: Any) -> Any:
-        """Params in the config's dtype, which are never there in another."""
+        """Make params in the config's dtype inside one program, to save memory."""
 
         def make(key: Any) -> Any:
             return _rounded(init(key), self.config.dtype)
@@ -87,6 +86,7 @@ class Target:
         return jax.jit(make)(jax.random.key(self.config.seed))
 
     def recipe(self, name: str) -> Any:
+        """Load a recipe of configs/heads with the study's batch and window."""
         c = settings.head(name, "llama3_8b")
         c.data.update(batch=self.config.batch, window=self.config.window)
         c.objective.part = self.config.part
@@ -94,37 +94,37 @@ class Target:
         return c
 
     def heads(self, recipe: str) -> tuple[Any, dict[str, Any]]:
-        """Random params of a recipe's heads, float32, and its draft vocabulary."""
+        """Make random float32 params of a recipe's heads, and its draft vocabulary."""
         c = self.recipe(recipe)
-        _, given = programs.head_shapes(c, self.lm)
+        _, vocabulary = programs.head_shapes(c, self.lm)
         kind = draft_head_run.module(c.head)
         make = jax.jit(
             lambda key, params: kind.init(
-                key, self.lm.model, params, **c.init.to_dict(), **given
+                key, self.lm.model, params, **c.init.to_dict(), **vocabulary
             )
         )
-        return make(jax.random.key(self.config.seed), self.lm.params), given
+        return make(jax.random.key(self.config.seed), self.lm.params), vocabulary
 
     def training(self, recipe: str) -> dict[str, Any]:
-        """A step's time, tokens/s and MFU: medians after the first."""
-        c, own = self.config, self.recipe(recipe)
-        params, given = self.heads(recipe)
-        objective = draft_head_run.module(own.head).objective(
-            self.lm.model, **own.objective.to_dict(), **given
+        """Time training steps: seconds, tokens/s and MFU, medians after the first."""
+        c, recipe_config = self.config, self.recipe(recipe)
+        params, vocabulary = self.heads(recipe)
+        objective = draft_head_run.module(recipe_config.head).objective(
+            self.lm.model, **recipe_config.objective.to_dict(), **vocabulary
         )
         params = {n: x for n, x in params.items() if n != "kept"}
-        optimizer = scaffold.optimizer(own.train, 1000)
-        rules = (c.rows_at_once, own.train.clip, 0.0)
+        optimizer = scaffold.optimizer(recipe_config.train, 1000)
+        rules = (c.rows_at_once, recipe_config.train.clip, 0.0)
         read = outputs.teacher(self.lm.model, objective.taps)
         step = train_step.make_step(
             *(objective, optimizer, *rules, read), compute_dtype=c.compute_dtype
         )
         state = train_step.first_state(params, optimizer, False)
-        drawn = np.random.default_rng(c.seed).integers(
+        tokens = np.random.default_rng(c.seed).integers(
             self.shape.vocab_size, size=(c.batch, c.window + 1)
         )
         batch = {
-            "tokens": jnp.asarray(drawn, jnp.int32),
+            "tokens": jnp.asarray(tokens, jnp.int32),
             "row": jnp.arange(c.batch, dtype=jnp.int32),
         }
         args = (state, batch, self.lm.params)
@@ -145,7 +145,7 @@ class Target:
             spent.append(time.perf_counter() - begun)
         loss = float(metrics["loss"])
         memory: Any = update.memory_analysis()
-        needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+        memory_bytes = memory.argument_size_in_bytes + memory.temp_size_in_bytes
         return {
             "target": self.name,
             "recipe": recipe,
@@ -155,17 +155,20 @@ class Target:
             "window": c.window,
             "loss": loss,
             **work.row(statistics.median(spent[1:])),
-            "bytes": needed,
+            "bytes": memory_bytes,
             "compile_seconds": compiling,
         }
 
     def decoding(self, recipe: str, name: str, rate: float) -> dict[str, Any]:
-        """`measure.row` of a text alone, by the recipe's method or plainly."""
+        """Measure a row at batch 1, by the recipe's method or (`plain`) plain decoding.
+
+        `rate` is the read bandwidth in GB/s.
+        """
         c = self.config
         params = _rounded(self.heads(recipe)[0], c.dtype)
-        own, params = lora.model(self.lm, params)
+        lm, params = lora.model(self.lm, params)
         sizes = (c.prompt_tokens, c.max_new_tokens, 1)
-        bench = Bench(own, {"heads": params}, *sizes)
+        bench = Bench(lm, {"heads": params}, *sizes)
         plain = recipes.method("plain")
         method = plain if name == "plain" else programs.method_of(self.recipe(recipe))
         label = f"{name}-{self.name}"
@@ -193,7 +196,7 @@ def _said(step: dict[str, Any]) -> str:
 
 
 def _table(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """The trainings, in the form of the report."""
+    """Make the report's table of training steps."""
     names = ("target", "heads", "parameters", "rows × tokens", "s a step")
     lines = [
         [
@@ -220,6 +223,7 @@ def _table(steps: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _rounds(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make the report's table of decoding rounds."""
     lines = [
         [
             row["method"],

@@ -1,9 +1,9 @@
 """The stage `tree_budget`: trees of the same number of drafts, on the same texts.
 
 The question of Jeon et al. (RSD, 2024, arXiv 2402.14160): if the target verifies a
-fixed number of drafts a call, which tree gives the most tokens a call? No times are
-measured, so that a loaded machine gives the same answer. Above temperature 0 the texts
-of two trees differ; both are samples of the same law.
+fixed number of drafts a call, which tree gives the most tokens a call? Nothing is
+timed, so a loaded machine gives the same answer. Above temperature 0 the texts of two
+trees differ; both are samples of the same law.
 """
 
 import functools
@@ -32,7 +32,7 @@ from models.errors import ConfigError
 
 
 class Entry(NamedTuple):
-    """A tree of the table: its name, the drafts it may have, and its topology."""
+    """A tree of the table: its name, its most drafts a call, and its method."""
 
     name: str
     budget: int
@@ -40,8 +40,8 @@ class Entry(NamedTuple):
 
 
 def entries(config: Any) -> list[Entry]:
-    """`config.trees`, those with `config.budgets`, in the table's order."""
-    found = []
+    """List `config.trees` of `config.budgets` (empty: all), in the table's order."""
+    chosen = []
     for name, budget, topology in config.trees:
         if config.budgets and budget not in config.budgets:
             continue
@@ -52,16 +52,20 @@ def entries(config: Any) -> list[Entry]:
                 "verifier": config.verifier,
             }
         )
-        found.append(Entry(name, int(budget), method))
-    if not found:
+        chosen.append(Entry(name, int(budget), method))
+    if not chosen:
         raise ConfigError(f"config.budgets={config.budgets}: config.trees has none")
-    return found
+    return chosen
 
 
 def row(
     bench: Bench, entry: Entry, task: str, temperature: float, prompts: Any, seed: int
 ) -> dict[str, Any]:
-    """One tree on one task; tokens and calls of every prompt are kept for pairing."""
+    """Measure one tree on one task.
+
+    `new` and `calls` are lists by prompt, for paired comparisons. ConfigError if the
+    tree has more drafts than `entry.budget`.
+    """
     case = Case(entry.method, temperature)
     parts = bench.compose(case)
     drafts = parts.program.drafter.nodes - 1
@@ -72,15 +76,15 @@ def row(
         )
     run = bench.once(case, prompts, seed)
     new, calls = [len(text) for text in run.tokens], run.calls
-    same = None  # of another verifier only the law is plain decoding's
+    same = None  # another verifier keeps the law of plain decoding, not its text
     if identity.claim(entry.method, parts.guarantee, temperature) is None:
         reference = Case(Method(), temperature)
         plain = bench.once(reference, prompts, seed)
         name = f"{entry.name}-{entry.budget}"
         cell = Cell(name, entry.method, task, temperature, seed, bench.batch)
-        found = measured_row.identical(bench, cell, reference, run, plain, prompts)
-        same = found["identical_to_plain"]
-    given, _ = workbench.by_depth(run)
+        comparison = measured_row.identical(bench, cell, reference, run, plain, prompts)
+        same = comparison["identical_to_plain"]
+    by_depth, _ = workbench.by_depth(run)
     return {
         "tree": entry.name,
         "budget": entry.budget,
@@ -93,7 +97,7 @@ def row(
         "ci95": bootstrap.tokens_per_call_interval(new, calls),
         "drafted_per_call": run.candidates / sum(calls),
         "draft_calls_per_call": run.draft_calls / sum(calls),
-        "accepted_by_depth": given,
+        "accepted_by_depth": by_depth,
         "accepted_by_rank": workbench.by_rank(run),
         "loop_share": float(np.mean(workbench.loops(run))),
         "identical_to_plain": same,
@@ -103,7 +107,7 @@ def row(
 def run(
     config: Any, store: RunFolder, lm: Any = None, draft: Any = None
 ) -> dict[str, Any]:
-    """Measure what is missing and return everything; models are loaded unless given."""
+    """Measure missing pieces, return all of them; load models that are not passed."""
     listed = entries(config)
     if config.prompts % config.batch:
         raise ConfigError(
@@ -131,9 +135,9 @@ def run(
             work = functools.partial(
                 row, bench, entry, task, t, prompts[task], config.seed
             )
-            made = store.make("rows", key, work)
-            rows.append(made)
-            bar.done(f"{key:36} {made['tokens_per_call']:5.2f} tokens/call")
+            measured = store.make("rows", key, work)
+            rows.append(measured)
+            bar.done(f"{key:36} {measured['tokens_per_call']:5.2f} tokens/call")
     by = {"budget": "drafts", "temperature": "T"}
     ordered = sorted(rows, key=lambda row: (row["temperature"], row["budget"]))
     tables = [
@@ -179,26 +183,27 @@ def _table(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
 
 
 def identical(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A line on texts that are to be plain decoding's, where any are."""
+    """Write a note on texts that must equal plain decoding's, if any must."""
     same = [r["identical_to_plain"] for r in rows]
-    if None in same:  # another verifier's law: its test says whether it holds
+    if None in same:  # another verifier's law: a test of its own checks it
         return []
-    said = "all are" if all(same) else f"{same.count(False)} rows are NOT"
-    return [f"plain decoding's texts: {said}."]
+    verdict = "all are" if all(same) else f"{same.count(False)} rows are NOT"
+    return [f"plain decoding's texts: {verdict}."]
 
 
 def _plot(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
     trees, budgets = _names(rows)
     series = []
     for tree in trees:
-        known = [b for b in budgets if _of(rows, tree, b, t)]
-        at = [bootstrap.pooled(_of(rows, tree, b, t)) for b in known]
-        values = [float(new.sum() / calls.sum()) for new, calls in at]
+        measured = [b for b in budgets if _of(rows, tree, b, t)]
+        counts = [bootstrap.pooled(_of(rows, tree, b, t)) for b in measured]
+        values = [float(new.sum() / calls.sum()) for new, calls in counts]
         ends = [
-            bootstrap.tokens_per_call_interval(n.tolist(), c.tolist()) for n, c in at
+            bootstrap.tokens_per_call_interval(n.tolist(), c.tolist())
+            for n, c in counts
         ]
         errors = [(high - low) / 3.92 for low, high in ends]
-        series.append({"name": tree, "x": known, "y": values, "error": errors})
+        series.append({"name": tree, "x": measured, "y": values, "error": errors})
     return {
         "name": f"budget_t{t:g}",
         "title": f"tokens a call, T = {t:g}",

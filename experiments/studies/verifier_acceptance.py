@@ -1,10 +1,10 @@
-"""What verifiers accept on a real pair of models, and should.
+"""Measured and theoretical acceptance rates of verifiers on a real pair of models.
 
 Pairs of laws (p of the target, q of the draft model) are taken at places of real texts.
-At every pair each lossless verifier tests `k` drafts `samples` times, drawn in each way
-that it takes; how often it accepts one is held against its closed form
-(`decoding/theory/acceptance_rates.py`) and the most that any verifier could
-(`decoding/transport`).
+At every pair each lossless verifier tests `k` drafts `samples` times, for each draw
+that it supports. The acceptance rate is compared with its closed form
+(`decoding/theory/acceptance_rates.py`) and with the bound of any verifier
+(`decoding/theory/optimal_transport.py`).
 """
 
 import functools
@@ -29,7 +29,7 @@ from experiments.stage import Stage
 from experiments.studies import common
 from models.errors import ConfigError
 
-LEAST = 16  # tokens before a place
+LEAST = 16  # fewest tokens before a place
 ERRORS = 4.0  # standard errors that a row may be off
 
 Form = Callable[[np.ndarray, np.ndarray, int, np.random.Generator], Value]
@@ -43,7 +43,7 @@ def _single(form: Callable[[np.ndarray, np.ndarray], Value]) -> Form:
     return lambda p, q, k, rng: form(p, q)
 
 
-# What a verifier accepts of drafts that look at nothing of its randomness.
+# Acceptance of drafts that are independent of the verifier's randomness.
 MATCHED = {
     base.IID: _plain(acceptance_rates.matched),
     base.NO_REPLACE: acceptance_rates.matched_without,
@@ -87,14 +87,14 @@ class Cell(NamedTuple):
 
 
 def lossless() -> list[str]:
-    """The verifiers of the catalogue whose law is the target's."""
+    """List the verifiers of the catalogue whose law is the target's."""
     cards = catalogue.catalogue().items()
     mine = [(name, card) for name, card in cards if name.startswith("verifiers/")]
     return [name for name, card in mine if card.guarantee == base.LAW]
 
 
 def table(config: Any) -> list[Cell]:
-    """All rows in the order of the report."""
+    """List all rows in the order of the report."""
     names = tuple(config.verifiers) or tuple(lossless())
     unknown = [n for n in names if n not in FORMS]
     if unknown:
@@ -102,7 +102,9 @@ def table(config: Any) -> list[Cell]:
     cells = []
     for temperature in config.temperatures:
         if temperature <= 0:
-            raise ConfigError(f"temperature={temperature}: laws need one above 0")
+            raise ConfigError(
+                f"config.temperatures has {temperature}: use temperatures above 0"
+            )
         for name in names:
             for draw in FORMS[name]:
                 for k in config.drafts_a_node:
@@ -112,7 +114,7 @@ def table(config: Any) -> list[Cell]:
 
 
 def pairs(config: Any, lm: Any, draft: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Raw logits float32[pairs, V] of target and draft after real texts."""
+    """Compute raw logits float32[pairs, V] of target and draft after real texts."""
     prompts = builtin_tasks.build(
         lm, config.tasks, config.prompts, config.prompt_tokens
     )
@@ -125,19 +127,28 @@ def pairs(config: Any, lm: Any, draft: Any) -> tuple[np.ndarray, np.ndarray]:
         )
     rng = np.random.default_rng(config.seed)
     chosen = sorted(rng.choice(len(places), config.pairs, replace=False).tolist())
-    found: tuple[list, list] = ([], [])
+    logits: tuple[list, list] = ([], [])
     for i, text in enumerate(texts):
-        at = np.array([places[c][1] for c in chosen if places[c][0] == i], int)
-        if len(at):
-            for model, out in zip((lm, draft), found):
+        positions = np.array([places[c][1] for c in chosen if places[c][0] == i], int)
+        if len(positions):
+            for model, out in zip((lm, draft), logits):
                 # The law of token j is the row of token j - 1.
-                out.append(np.asarray(identity.logits(model, text))[at - 1])
-    return np.concatenate(found[0]), np.concatenate(found[1])
+                out.append(np.asarray(identity.logits(model, text))[positions - 1])
+    return np.concatenate(logits[0]), np.concatenate(logits[1])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def hits(verifier: base.Verifier, draw: str, k: int, n: int, key, p, q) -> jax.Array:
-    """int32[k]: how often the draft of each rank is accepted, of `n` times."""
+    """Count how often the draft of each rank is accepted, of `n` times: int32[k].
+
+    Args:
+        draw: how drafts are drawn, a draw of `decoding.base`.
+        k: drafts of the node.
+        n: repetitions.
+        key: a JAX random key.
+        p: log probabilities float32[V] of the target.
+        q: the same of the draft model.
+    """
     state = verifier.init({})
 
     def one(key: jax.Array) -> jax.Array:
@@ -156,13 +167,13 @@ def hits(verifier: base.Verifier, draw: str, k: int, n: int, key, p, q) -> jax.A
             depth=1,
             linear=k == 1,
         )
-        said = jnp.broadcast_to(p, (k + 1, *p.shape))
-        target = base.Target(said, {}, lambda depth: noise)
+        rows = jnp.broadcast_to(p, (k + 1, *p.shape))
+        target = base.Target(rows, {}, lambda depth: noise)
         verdict = verifier.verify(keys[1], state, tree, target)
         return (jnp.arange(1, k + 1) == verdict.path[0]) & (verdict.count > 0)
 
-    found = jax.lax.map(one, jax.random.split(key, n), batch_size=16)
-    return found.sum(0)
+    accepted = jax.lax.map(one, jax.random.split(key, n), batch_size=16)
+    return accepted.sum(0)
 
 
 def _log_law(logits: np.ndarray, temperature: float) -> np.ndarray:
@@ -173,7 +184,11 @@ def _log_law(logits: np.ndarray, temperature: float) -> np.ndarray:
 def measure(
     cell: Cell, verifier: base.Verifier, p: np.ndarray, q: np.ndarray, config: Any
 ) -> dict[str, Any]:
-    """One row over all pairs; errors are of the draws, the pairs being given."""
+    """Measure one row over all pairs.
+
+    `p` and `q` are raw logits float32[pairs, V]. `error` is the standard error over
+    draws, for these pairs.
+    """
     n, key = config.samples, jax.random.key(config.seed)
     p, q = (_log_law(x, cell.temperature) for x in (p, q))
     counts = np.stack(
@@ -191,17 +206,17 @@ def measure(
         ]
     )
     rate = counts.sum(1) / n
-    # Half a count to each side, so that 0 of n is not without error.
+    # Half a count to each side: 0 of n has an error above 0.
     shrunk = (counts.sum(1) + 0.5) / (n + 1)
     error = float(np.sqrt((shrunk * (1 - shrunk) / n).sum()) / len(p))
     form, rng = FORMS[cell.verifier][cell.draw], np.random.default_rng(config.seed)
     laws = [(np.exp(a), np.exp(b)) for a, b in zip(p, q)]
-    due = [form(a, b, cell.k, rng) for a, b in laws]
-    expected = float(np.mean([d.mean for d in due]))
-    expected_error = float(np.sqrt(sum(d.error**2 for d in due)) / len(due))
+    forms = [form(a, b, cell.k, rng) for a, b in laws]
+    expected = float(np.mean([d.mean for d in forms]))
+    expected_error = float(np.sqrt(sum(d.error**2 for d in forms)) / len(forms))
     lower = cell.draw in BOUNDED and cell.k > 1
     gap = float(rate.mean()) - expected
-    off = gap / float(np.hypot(error, expected_error))
+    errors_off = gap / float(np.hypot(error, expected_error))
     return {
         "verifier": cell.verifier.split("/")[1],
         "draw": cell.draw,
@@ -215,14 +230,14 @@ def measure(
         "expected": expected,
         "expected_error": expected_error,
         "kind": "at least" if lower else "mean" if expected_error else "exact",
-        "errors_off": off,
-        "holds": bool(off >= -ERRORS if lower else abs(off) <= ERRORS),
+        "errors_off": errors_off,
+        "holds": bool(errors_off >= -ERRORS if lower else abs(errors_off) <= ERRORS),
         "bound": bound(cell, laws),
     }
 
 
 def bound(cell: Cell, laws: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | None:
-    """Optimal transport over the same pairs; None where it cannot be enumerated."""
+    """Average the optimal-transport bound over the pairs; None if not enumerable."""
     if cell.draw == base.POINT:
         return float(
             np.mean([acceptance_rates.point(*law, cell.k).mean for law in laws])
@@ -235,7 +250,7 @@ def bound(cell: Cell, laws: Sequence[tuple[np.ndarray, np.ndarray]]) -> float | 
 def run(
     config: Any, store: RunFolder, lm: Any = None, draft: Any = None
 ) -> dict[str, Any]:
-    """Measure what is missing and return everything; models are loaded unless given."""
+    """Measure missing pieces, return all of them; load models that are not passed."""
     cells = table(config)
     if lm is None:
         lm, draft = models.load(config.model), models.load(config.draft)
@@ -293,35 +308,35 @@ def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _directions(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the papers say of these schemes, as differences with their errors."""
-    at = {(r["verifier"], r["draw"], r["k"], r["temperature"]): r for r in rows}
+    """Test the papers' claims about these schemes, as differences with errors."""
+    by_cell = {(r["verifier"], r["draw"], r["k"], r["temperature"]): r for r in rows}
     lines = []
 
-    def compare(said: str, more: tuple, less: tuple) -> None:
-        if more in at and less in at:
-            gap = at[more]["acceptance"] - at[less]["acceptance"]
-            error = float(np.hypot(at[more]["error"], at[less]["error"]))
+    def compare(claim: str, more: tuple, less: tuple) -> None:
+        if more in by_cell and less in by_cell:
+            gap = by_cell[more]["acceptance"] - by_cell[less]["acceptance"]
+            error = float(np.hypot(by_cell[more]["error"], by_cell[less]["error"]))
             verdict = "yes" if gap > 2 * error else "no" if gap < -2 * error else "even"
-            lines.append([said, f"{gap:+.4f} ± {error:.4f}", verdict])
+            lines.append([claim, f"{gap:+.4f} ± {error:.4f}", verdict])
 
     for _, _, k, t in dict.fromkeys((0, 0, r["k"], r["temperature"]) for r in rows):
         if k == 1:
             continue
-        recursive, where = "recursive_rejection", f"k = {k}, T = {t:g}"
+        recursive, setting = "recursive_rejection", f"k = {k}, T = {t:g}"
         one = ("rejection", base.IID, 1, t)
-        compare(f"K-SEQ > one draft, {where}", ("spectr", base.IID, k, t), one)
+        compare(f"K-SEQ > one draft, {setting}", ("spectr", base.IID, k, t), one)
         compare(
-            f"recursive rejection > one draft, {where}",
+            f"recursive rejection > one draft, {setting}",
             (recursive, base.IID, k, t),
             one,
         )
         compare(
-            f"without replacement ≥ with, {where}",
+            f"without replacement ≥ with, {setting}",
             (recursive, base.NO_REPLACE, k, t),
             (recursive, base.IID, k, t),
         )
         compare(
-            f"K-SEQ > recursive rejection with replacement, {where}",
+            f"K-SEQ > recursive rejection with replacement, {setting}",
             ("spectr", base.IID, k, t),
             (recursive, base.IID, k, t),
         )
@@ -334,18 +349,18 @@ def _directions(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _plots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = []
+    plots = []
     for t in dict.fromkeys(r["temperature"] for r in rows):
         mine = [r for r in rows if r["temperature"] == t]
         series = []
         for name, draw in dict.fromkeys((r["verifier"], r["draw"]) for r in mine):
-            own = [r for r in mine if (r["verifier"], r["draw"]) == (name, draw)]
-            values = [r["acceptance"] for r in own]
-            errors = [r["error"] for r in own]
-            at = [r["k"] for r in own]
+            cells = [r for r in mine if (r["verifier"], r["draw"]) == (name, draw)]
+            values = [r["acceptance"] for r in cells]
+            errors = [r["error"] for r in cells]
+            widths = [r["k"] for r in cells]
             label = f"{name}, {draw}"
-            series.append({"name": label, "x": at, "y": values, "error": errors})
-        found.append(
+            series.append({"name": label, "x": widths, "y": values, "error": errors})
+        plots.append(
             {
                 "name": f"acceptance_t{t:g}",
                 "title": f"a draft of k is accepted, T = {t:g}",
@@ -353,7 +368,7 @@ def _plots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "series": series,
             }
         )
-    return found
+    return plots
 
 
 STAGE = Stage(

@@ -1,6 +1,6 @@
-"""The stage `vocab_trim`: draft models that can say fewer tokens.
+"""The stage `vocab_trim`: draft models with a smaller output vocabulary.
 
-The papers' figures, by how many tokens are kept: the share of the target's own text
+The papers' figures, by the number of tokens kept: the share of the target's own text
 that they cover, tokens a call, and the memory-bound speed-up (VocabTrim, arXiv
 2506.22694, section 4)
 
@@ -32,7 +32,7 @@ WHOLE = "whole"
 def run(
     config: Any, store: RunFolder, lm: Any = None, draft: Any = None
 ) -> dict[str, Any]:
-    """Measure what is missing and return everything; models are loaded unless given."""
+    """Measure missing pieces, return all of them; load models that are not passed."""
     if lm is None:
         lm, draft = models.load(config.model), models.load(config.draft)
     if config.prompts % config.batch:
@@ -56,18 +56,18 @@ def run(
     method = Method.from_config({"drafter": "drafters/model", "topology": chain})
     cells = [(WHOLE, vocab), *((name, n) for name in counts for n in sizes)]
     points = [(task, float(t)) for t in config.temperatures for task in config.tasks]
-    found = []
+    rows = []
     with console.bar(len(cells) * len(points), "draft vocabularies") as bar:
         for name, size in cells:
             if name == WHOLE:
-                own, covered = draft, 1.0
+                trimmed, coverage = draft, 1.0
             else:
                 ids = vocab_trim.frequent(counts[name], size, lm.config.eos)
-                own = vocab_trim.trim(draft, ids)
-                covered = vocab_trim.coverage(held, ids)
-            share = read(own) / read(lm)
+                trimmed = vocab_trim.trim(draft, ids)
+                coverage = vocab_trim.coverage(held, ids)
+            share = read(trimmed) / read(lm)
             beside, entry = (
-                bench.beside(lm, draft=own),
+                bench.beside(lm, draft=trimmed),
                 tree_budget.Entry(name, config.length, method),
             )
             for task, t in points:
@@ -77,31 +77,34 @@ def run(
                     tree_budget.row, beside, entry, task, t, prompts[task], config.seed
                 )
                 row = store.make("rows", key, work)
-                found.append({**row, "size": size, "covered": covered, "read": share})
+                rows.append({**row, "size": size, "covered": coverage, "read": share})
                 bar.done(f"{key:36} {row['tokens_per_call']:5.2f} tokens/call")
-    tables = [table(found, t, config.length) for t in config.temperatures]
-    return common.study(store, trims=found, tables=tables)
+    tables = [table(rows, t, config.length) for t in config.temperatures]
+    return common.study(store, trims=rows, tables=tables)
 
 
 def counted(config: Any, store: RunFolder, lm: Any) -> tuple[dict[str, Any], Any]:
-    """Counts to choose by, of the target's text and the corpus's; and to be covered."""
+    """Count tokens: ({"target": int[V], "corpus": int[V]}, int[V] of held-out text).
+
+    Vocabularies are chosen by the first two; the last measures their coverage.
+    """
     folder = config.data.directory or store.path / "data"
-    given = documents.both(lm, config.data, folder, store.path)
+    corpora = documents.both(lm, config.data, folder, store.path)
     written = draft_model_run.write(
-        lm, given, config.distill, store.path / "written", config.seed
+        lm, corpora, config.distill, store.path / "written", config.seed
     )
     vocab = lm.config.vocab_size
 
-    def own(texts: Any) -> Any:  # what the target wrote, without its prompts
+    def answers(texts: Any) -> Any:  # the target's answers, without prompts
         parts = ([t for t, m in zip(x.tokens, x.mask) if m] for x in texts)
         return vocab_trim.counts(parts, vocab)
 
-    corpus = vocab_trim.counts((x.tolist() for x in given[0].tokens), vocab)
-    return {"target": own(written.train), "corpus": corpus}, own(written.held)
+    corpus = vocab_trim.counts((x.tolist() for x in corpora[0].tokens), vocab)
+    return {"target": answers(written.train), "corpus": corpus}, answers(written.held)
 
 
 def read(lm: Any) -> int:
-    """Bytes of weights that one call reads: a head, and of an embedding only rows."""
+    """Count the bytes of weights that one call reads; an embedding's are left out."""
     if "trimmed" not in lm.params:
         return workbench.weight_bytes(lm)
     rest = {k: v for k, v in lm.params.items() if k not in ("embedding", "place")}
@@ -109,18 +112,18 @@ def read(lm: Any) -> int:
 
 
 def table(rows: list[dict[str, Any]], t: float, length: int) -> dict[str, Any]:
-    """A line for each draft, over all tasks, in the form of `report.markdown`."""
+    """Make a line for each draft, over all tasks, in the form of `report.markdown`."""
     lines = []
     mine = [row for row in rows if row["temperature"] == t]
     for name, size in dict.fromkeys((row["tree"], row["size"]) for row in mine):
-        own = [row for row in mine if (row["tree"], row["size"]) == (name, size)]
-        new, calls = bootstrap.pooled(own)
+        cells = [row for row in mine if (row["tree"], row["size"]) == (name, size)]
+        new, calls = bootstrap.pooled(cells)
         low, high = bootstrap.tokens_per_call_interval(new.tolist(), calls.tolist())
         rate = new.sum() / calls.sum()
-        share = own[0]["read"]
-        line = [name, f"{size}", f"{100 * own[0]['covered']:.1f} %", f"{share:.3f}"]
+        share = cells[0]["read"]
+        line = [name, f"{size}", f"{100 * cells[0]['covered']:.1f} %", f"{share:.3f}"]
         line += [f"{rate:.2f} ({low:.2f}–{high:.2f})"]
-        line += [f"{row['tokens_per_call']:.2f}" for row in own]
+        line += [f"{row['tokens_per_call']:.2f}" for row in cells]
         lines.append([*line, f"{rate / (length * share + 1):.2f}"])
     columns = list(dict.fromkeys(row["task"] for row in mine))
     notes = [

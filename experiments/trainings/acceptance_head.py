@@ -1,4 +1,4 @@
-"""The stage `acceptance_head`: an acceptance head, its calibration and its price."""
+"""The stage `acceptance_head`: an acceptance head, its calibration and its cost."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ SAID = {
 def run(
     config: Any, folder: RunFolder, lm: Any = None, own: Any = None
 ) -> dict[str, Any]:
-    """Train and measure what is missing, and return everything."""
+    """Train and measure missing pieces, and return all of them."""
     common.provenance(folder)
     file = folder.path / "figures.json"
     if not processes.agreed(file.exists()):
@@ -39,18 +39,18 @@ def run(
     trained["prices"] = rows
     priced = draft_call_cost.table(rows, OWN, SAID)
     console.terminal().print("\n".join(priced["notes"]), markup=False)
-    drawn = [calibration.plot(name, found) for name, found in bins.items()]
+    curves = [calibration.plot(name, found) for name, found in bins.items()]
     return common.study(
         folder,
         trained=trained,
         tables=[_about(trained), priced, calibration.table(bins)],
-        plots=[draft_call_cost.plot(rows, OWN, SAID), *drawn],
+        plots=[draft_call_cost.plot(rows, OWN, SAID), *curves],
     )
 
 
 def _about(found: dict[str, Any]) -> dict[str, Any]:
-    """What was trained, in the form of the report."""
-    line = [
+    """Make the report's table of the training."""
+    cells = [
         f"{found['parameters']}",
         f"{found['seen_tokens']}",
         f"{found['seconds']:.0f}",
@@ -59,7 +59,7 @@ def _about(found: dict[str, Any]) -> dict[str, Any]:
     return {
         "title": "Training",
         "heads": ["parameters", "tokens", "seconds", "held-out drafts accepted"],
-        "lines": [line],
+        "lines": [cells],
         "notes": [
             "*weight undone*: the loss weighs rejections, so that the head says less "
             "than the chance of acceptance; solved for it."

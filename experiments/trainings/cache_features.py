@@ -1,6 +1,6 @@
-"""The stage `cache_features`: a teacher's features written, and nothing trained.
+"""The stage `cache_features`: write a teacher's features, without any training.
 
-They are those that `draft_heads` reads with `teacher=offline`, from the same folder.
+`draft_heads` with `teacher=offline` reads them from the same folder.
 """
 
 import functools
@@ -16,16 +16,15 @@ from training.teacher import sources
 
 
 def run(config: Any, store: RunFolder, lm: Any = None) -> None:
-    """Write the shards that are missing.
-
-    Shards that are there are read through, and made anew where they are damaged.
-    """
+    """Write missing shards; check stored ones, and write damaged ones again."""
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     say = functools.partial(console.terminal().print, markup=False, soft_wrap=True)
     for seed, name, recipe in draft_heads.plan(config):
-        one, folder = draft_heads.one_training(config, store, name, recipe, seed)
-        sources.build(draft_head_run.Training(one, folder, lm).lesson(say))
+        training_config, folder = draft_heads.one_training(
+            config, store, name, recipe, seed
+        )
+        sources.build(draft_head_run.Training(training_config, folder, lm).lesson(say))
 
 
 STAGE = Stage(run, "A teacher's features by {}", draft_heads.STAGE.resumable_fields)

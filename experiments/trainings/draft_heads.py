@@ -1,7 +1,7 @@
-"""The stage `draft_heads`: draft heads trained, then decoded with, side by side.
+"""The stage `draft_heads`: train draft heads, then decode with them, side by side.
 
-Every recipe of a comparison sees the same data for as many tokens under the same
-schedule, and decodes the same prompts beside plain decoding.
+Every recipe of a comparison trains on the same data, for the same number of tokens and
+under the same schedule. It decodes the same prompts beside plain decoding.
 """
 
 import json
@@ -36,51 +36,51 @@ from training.runs import draft_head_run, scaffold
 
 
 def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
-    """Train what is missing, measure what is missing, and return everything."""
+    """Train and measure missing pieces, and return all of them."""
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     listed = plan(config)
     hardware, versions = common.provenance(store)
-    found: dict[str, Any] = {"hardware": hardware, "versions": versions}
+    report: dict[str, Any] = {"hardware": hardware, "versions": versions}
     prompts = builtin_tasks.build(
         lm, config.tasks, config.prompts, config.prompt_tokens
     )
     with console.bar(1 + 2 * len(listed), "read bandwidth") as bar:
-        found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
+        report["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
         bar.done()
-        found["rows"], found["samples"], found["heads"] = [], {}, []
+        report["rows"], report["samples"], report["heads"] = [], {}, []
         trainings, timed = [], []
         for seed, name, recipe in listed:
             bar.doing(f"training {name}, seed {seed}")
-            one, folder = one_training(config, store, name, recipe, seed)
+            training_config, folder = one_training(config, store, name, recipe, seed)
             trained = folder / "figures.json"
             if not processes.agreed(trained.exists()):
-                draft_head_run.run(one, folder, lm, bar.say)
+                draft_head_run.run(training_config, folder, lm, bar.say)
             figures = json.loads(trained.read_text())
             bar.done(line(name, figures))
             bar.doing(f"decoding with {name}, seed {seed}")
-            piece = _Piece(config, store, lm, name, one, figures)
-            if one.get("tree_budgets"):
+            piece = _Piece(config, store, lm, name, training_config, figures)
+            if training_config.get("tree_budgets"):
                 timed.append((name, seed, piece.fastest(figures["hits"], prompts)))
-            rows = piece.rows(prompts, found["bandwidth"]["gb_s"])
+            rows = piece.rows(prompts, report["bandwidth"]["gb_s"])
             for row, samples in rows:
-                if row["key"] not in found["samples"]:
-                    found["rows"].append(row)
-                found["samples"][row["key"]] = samples
-            own = [row for row, _ in rows if row["method"] == name]
+                if row["key"] not in report["samples"]:
+                    report["rows"].append(row)
+                report["samples"][row["key"]] = samples
+            drafted = [row for row, _ in rows if row["method"] == name]
             flops = store.make("flops", f"{name}-s{seed}", piece.flops)
-            found["heads"].append(_summary(name, seed, figures, own, flops))
+            report["heads"].append(_summary(name, seed, figures, drafted, flops))
             trainings.append(_trained(f"{name}, seed {seed}", figures))
-            bar.done("\n".join(common.line(row) for row in own))
-    found["tables"] = [_table(found["heads"])]
+            bar.done("\n".join(common.line(row) for row in drafted))
+    report["tables"] = [_table(report["heads"])]
     if config.directions:
-        found["tables"].append(
-            paired_difference.table(found["rows"], config.directions)
+        report["tables"].append(
+            paired_difference.table(report["rows"], config.directions)
         )
     if timed:
-        found["tables"].append(ppd_tree_budgets.table(timed))
-    found["plots"] = training_curves.plots(trainings)
-    return found
+        report["tables"].append(ppd_tree_budgets.table(timed))
+    report["plots"] = training_curves.plots(trainings)
+    return report
 
 
 def _trained(name: str, figures: dict[str, Any]) -> training_curves.Trained:
@@ -92,20 +92,20 @@ def _trained(name: str, figures: dict[str, Any]) -> training_curves.Trained:
 def one_training(
     config: Any, store: RunFolder, name: str, recipe: Any, seed: int
 ) -> tuple[Any, pathlib.Path]:
-    """The config of one training, and its folder."""
-    one = ml_collections.ConfigDict(recipe.to_dict())
-    one.seed = seed
+    """Return (config, folder) of one training."""
+    training_config = ml_collections.ConfigDict(recipe.to_dict())
+    training_config.seed = seed
     folder = store.path / "heads" / f"{recipe.get('weights', name)}-s{seed}"
-    one.export = str(folder / "export")
-    one.data.directory = config.data.directory or str(store.path / "data")
-    return one, folder
+    training_config.export = str(folder / "export")
+    training_config.data.directory = config.data.directory or str(store.path / "data")
+    return training_config, folder
 
 
 def plan(config: Any) -> list[tuple[int, str, Any]]:
-    """(seed, name, recipe) of every training, seed by seed.
+    """List (seed, name, recipe) of every training, seed by seed.
 
-    Of `config.recipes`, or of the config itself; with `config.full` of all of them, of
-    which `config.full_recipes` see the first seed alone.
+    The recipes are `config.recipes`, or the config itself. `config.full` adds
+    `config.full_recipes`, for the first seed alone.
     """
     names, more = tuple(config.get("recipes", ())), ()
     seeds = tuple(config.seeds or (config.seed,))
@@ -125,9 +125,10 @@ def plan(config: Any) -> list[tuple[int, str, Any]]:
 
 
 def _recipe(config: Any, name: str) -> Any:
-    """A recipe of configs/heads on the data and schedule of the comparison.
+    """Put a recipe of configs/heads on the data and schedule of the comparison.
 
-    Its own rate is kept, in proportion: PPD's few params learn at ten times others'.
+    Its learning rate keeps its ratio to the usual one: PPD's few params train at ten
+    times the rate of other heads.
     """
     base, fields = name, {}
     if name in config.variants:
@@ -159,11 +160,11 @@ class _Piece:
         self.config, self.store, self.name = config, store, name
         self.recipe, self.seed = recipe, recipe.seed
         self.method = draft_head_run.method(recipe, figures["hits"])
-        own, params = lora.model(lm, native.load(recipe.export, lm))
-        # The plain text of a model that was changed with its heads is another one.
-        self.plain = "plain" if own.params is lm.params else f"plain-{name}"
+        changed, params = lora.model(lm, native.load(recipe.export, lm))
+        # A model that was changed with its heads has another plain text.
+        self.plain = "plain" if changed.params is lm.params else f"plain-{name}"
         self.bench = Bench(
-            own,
+            changed,
             {"heads": params},
             config.prompt_tokens,
             config.max_new_tokens,
@@ -174,9 +175,9 @@ class _Piece:
     def fastest(
         self, hits: Sequence[Sequence[float]], prompts: dict[str, list]
     ) -> dict[str, Any]:
-        """Decode with the trees of the fastest budget, as whoever loads the heads will.
+        """Measure tree budgets, and decode with the fastest from here on.
 
-        Returns what was measured.
+        The export's method becomes the fastest too. Returns the measurements.
         """
         c = self.config
         first = prompts[c.tasks[0]][: c.batch]
@@ -187,18 +188,20 @@ class _Piece:
                 self.bench, self.recipe, hits, first, repeats
             )
 
-        found = self.store.make("budgets", f"{self.name}-s{self.seed}", compute)
-        self.method = ppd_tree_budgets.method(self.recipe, hits, found["budget"])
-        own = self.method.to_config()
-        processes.written(lambda: native.decode_with(self.recipe.export, own), "method")
-        return found
+        budgets = self.store.make("budgets", f"{self.name}-s{self.seed}", compute)
+        self.method = ppd_tree_budgets.method(self.recipe, hits, budgets["budget"])
+        method_config = self.method.to_config()
+        processes.written(
+            lambda: native.decode_with(self.recipe.export, method_config), "method"
+        )
+        return budgets
 
     def rows(self, prompts: dict[str, list], rate: float) -> list[tuple[dict, dict]]:
-        """A row and its texts for plain decoding and the head, on every task."""
+        """Measure (row, texts) of plain decoding and the head, on every task."""
         c = self.config
         self.first = prompts[c.tasks[0]][0]
         plain = recipes.method("plain")
-        found = []
+        measured = []
         for task in c.tasks:
             for temperature in c.temperatures:
                 for name, method in ((self.plain, plain), (self.name, self.method)):
@@ -213,11 +216,11 @@ class _Piece:
 
                     piece = self.store.make("rows", cell.key, compute)
                     row = {**piece["row"], "expected": {}, "tolerance": {}}
-                    found.append(({**row, "within": {}}, piece["samples"]))
-        return found
+                    measured.append(({**row, "within": {}}, piece["samples"]))
+        return measured
 
     def flops(self) -> float:
-        """Operations of one round's draft, by the compiler's count."""
+        """Count the operations of one round's draft, by the compiler's analysis."""
         parts = self.bench.compose(Case(self.method, max(self.config.temperatures)))
         engine, params = engines.engine(parts), self.bench.params(self.bench.lm)
         keys = engines.request_keys(self.seed, 1, 1)
@@ -227,9 +230,9 @@ class _Piece:
         )
 
         def draft(params: Any, state: Any) -> Any:
-            own = noise.for_role(state.key, noise.DRAFT, state.length)
+            key = noise.for_role(state.key, noise.DRAFT, state.length)
             ctx = decode.context(parts.program, params, state)
-            return parts.program.drafter.draft(own, ctx, state.drafter)[:2]
+            return parts.program.drafter.draft(key, ctx, state.drafter)[:2]
 
         compiled = jax.jit(draft).lower(params, state).compile()
         cost: Any = compiled.cost_analysis()
@@ -237,7 +240,7 @@ class _Piece:
 
 
 def line(name: str, figures: dict[str, Any]) -> str:
-    """A trained head in the terminal."""
+    """Format a trained head for the terminal."""
     before, after = figures["untrained"], figures["trained"]
     return (
         f"{name:10} {_millions(figures['parameters'])} params, "
@@ -247,14 +250,14 @@ def line(name: str, figures: dict[str, Any]) -> str:
 
 
 def _millions(count: int) -> str:
-    """A number of parameters; PPD has hundreds."""
+    """Format a number of parameters; PPD has hundreds."""
     return f"{count / 1e6:.2f} M" if count >= 10_000 else f"{count}"
 
 
 def _summary(
     name: str, seed: int, figures: dict[str, Any], rows: list, flops: float
 ) -> dict[str, Any]:
-    """A line of the comparison."""
+    """Collect the figures of one training, for a line of the comparison."""
     hits = np.asarray([row[0] for row in figures["hits"]])
     return {
         "recipe": name,
@@ -274,7 +277,7 @@ def _summary(
 
 
 def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The heads side by side, in the form of `report.markdown`."""
+    """Make the table of the heads, in the form of `report.markdown`."""
     names = (
         "recipe",
         "seed",
@@ -316,38 +319,38 @@ def _table(heads: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
-    """Return the training of a recipe's heads, and the loop with them."""
+    """Return the programs of a recipe's training, and of decoding with its heads."""
     rules = config.get("rules", "")
     plan = sharding.on(mesh, "decode", rules)
     assert plan is not None
     lm = programs.abstract(programs.shape_of(config), dtype, plan)
     shapes, _ = programs.head_shapes(config, lm, dtype)
     # A target that is changed with its heads keeps its shapes.
-    _, own = jax.eval_shape(lora.applied, lm.params, shapes)
+    _, params = jax.eval_shape(lora.applied, lm.params, shapes)
     method = programs.method_of(config)
-    trained = _train_program(config, lm, sharding.on(mesh, "train", rules))
-    given = {"heads": programs.laid(own, plan.params(own))}
-    return [trained, *programs.decoding(config.name, method, lm, given, config)]
+    train_program = _train_program(config, lm, sharding.on(mesh, "train", rules))
+    drafts = {"heads": programs.laid(params, plan.params(params))}
+    return [train_program, *programs.decoding(config.name, method, lm, drafts, config)]
 
 
 def _train_program(config: Any, lm: Any, plan: Any) -> programs.Program:
-    shapes, given = programs.head_shapes(config, lm)
+    shapes, vocabulary = programs.head_shapes(config, lm)
     kind = draft_head_run.module(config.head)
-    objective = kind.objective(lm.model, **config.objective.to_dict(), **given)
+    objective = kind.objective(lm.model, **config.objective.to_dict(), **vocabulary)
     c = config.data
     steps = scaffold.num_steps(c, c.tokens)
     batch = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
     if c.get("segments", False):
         batch["segments"] = batch["tokens"]
-    target, told = programs.teacher(config, lm, objective.taps, False)
-    params = {n: x for n, x in shapes.items() if n not in given}
+    target, cached = programs.teacher(config, lm, objective.taps, False)
+    params = {n: x for n, x in shapes.items() if n not in vocabulary}
     optimizer = scaffold.optimizer(config.train, steps)
     weights = programs.count(lm.params)
     if not lm.config.tied:
         weights -= programs.count(lm.params["embedding"]["tokens"])
     bill = programs.Bill(programs.count(params), weights, c.batch * c.window, steps)
-    learned = (objective, optimizer, params, batch, target, lm.params, told, bill)
-    return programs.training("train", config, plan, *learned)
+    arguments = (objective, optimizer, params, batch, target, lm.params, cached, bill)
+    return programs.training("train", config, plan, *arguments)
 
 
 STAGE = Stage(

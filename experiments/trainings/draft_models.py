@@ -1,7 +1,7 @@
-"""The stage `draft_models`: draft models aligned with a target, then decoded with.
+"""The stage `draft_models`: align draft models with a target, then decode with them.
 
-Every variant starts from the same weights and sees the same text of the target; all
-decode the same prompts beside plain decoding and beside the draft before alignment.
+Every variant starts from the same weights and trains on the same text of the target.
+All decode the same prompts, beside plain decoding and the draft before alignment.
 """
 
 import json
@@ -34,25 +34,25 @@ BEFORE = "before"
 
 
 def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
-    """Train what is missing, measure what is missing, and return everything."""
+    """Train and measure missing pieces, and return all of them."""
     names = [_at(path) for path, _ in config.get("targets", ())]
     if len(names) > len(set(names)):
         raise ConfigError(
-            f"config.targets: rows are named by folders, and of {names} two are the "
-            "same: rename one"
+            f"config.targets: folders name the rows, and two are the same in {names}: "
+            "rename one"
         )
     if lm is None:
         lm = models.load(config.model, mesh=config.mesh, rules=config.rules)
     hardware, versions = common.provenance(store)
-    found: dict[str, Any] = {"hardware": hardware, "versions": versions}
+    report: dict[str, Any] = {"hardware": hardware, "versions": versions}
     targets: list[tuple[str, Any, dict[str, Any]]] = [("", lm, {})]
     for path, fields in config.get("targets", ()):
-        own = models.load(path, mesh=config.mesh, rules=config.rules)
-        targets.append((_at(path), own, dict(fields)))
-    asked = (config.tasks, config.prompts, config.prompt_tokens)
-    prompts = {at: builtin_tasks.build(own, *asked) for at, own, _ in targets}
+        target = models.load(path, mesh=config.mesh, rules=config.rules)
+        targets.append((_at(path), target, dict(fields)))
+    sizes = (config.tasks, config.prompts, config.prompt_tokens)
+    prompts = {at: builtin_tasks.build(target, *sizes) for at, target, _ in targets}
     with console.bar(len(config.variants) + 3, "read bandwidth") as bar:
-        found["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
+        report["bandwidth"] = store.make("parts", "bandwidth", machine.bandwidth)
         bar.done()
         bar.doing("training")
         folder, file = store.path / "drafts", store.path / "drafts" / "figures.json"
@@ -60,37 +60,37 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
             draft_model_run.run(config, folder, lm, bar.say)
         figures = json.loads(file.read_text())
         bar.done("\n".join(lines(figures)))
-        found["rows"], found["samples"] = [], {}
+        report["rows"], report["samples"] = [], {}
         training = draft_model_run.Training(config, folder, lm)
-        every = {BEFORE: training.loaded(training.pretrained())}
+        drafts = {BEFORE: training.loaded(training.pretrained())}
         for name in config.variants:
-            # In float32: the shipped form of the weights is the caller's choice.
-            every[name] = models.load(folder / name / "export", dtype=jnp.float32)
-        for name, draft in every.items():
+            # In float32: the dtype of shipped weights is the caller's choice.
+            drafts[name] = models.load(folder / name / "export", dtype=jnp.float32)
+        for name, draft in drafts.items():
             bar.doing(f"decoding with {name}")
-            for at, own, fields in targets:
-                given = (config, store, own, name, draft, prompts[at], found)
-                for row, samples in _rows(*given, at, fields):
-                    if row["key"] not in found["samples"]:
-                        found["rows"].append(row)
-                    found["samples"][row["key"]] = samples
+            for at, target, fields in targets:
+                shared = (config, store, target, name, draft, prompts[at], report)
+                for row, samples in _rows(*shared, at, fields):
+                    if row["key"] not in report["samples"]:
+                        report["rows"].append(row)
+                    report["samples"][row["key"]] = samples
             bar.done()
-    found["tables"] = [_table(figures)]
+    report["tables"] = [_table(figures)]
     if config.directions:
-        found["tables"].append(
-            paired_difference.table(found["rows"], config.directions)
+        report["tables"].append(
+            paired_difference.table(report["rows"], config.directions)
         )
-    found["plots"] = training_curves.plots(_trainings(figures))
-    return found
+    report["plots"] = training_curves.plots(_trainings(figures))
+    return report
 
 
 def _at(path: str) -> str:
-    """What marks the rows of another target."""
+    """Return the suffix of the row names of another target: @folder."""
     return f"@{pathlib.Path(path).name}"
 
 
 def _trainings(figures: dict[str, Any]) -> list[training_curves.Trained]:
-    """The variants' alignments."""
+    """List the variants' alignments, for the plots of trainings."""
     return [
         training_curves.Trained(
             name, v, v["seen_tokens"] / v["steps"], figures["before"], v["after"]
@@ -102,18 +102,27 @@ def _trainings(figures: dict[str, Any]) -> list[training_curves.Trained]:
 def _rows(
     config, store, lm, name, draft, prompts, found, at, fields
 ) -> list[tuple[dict, dict]]:
-    """A row and its texts for plain decoding and one draft, on every task.
+    """Measure (row, texts) of plain decoding and of one draft, on every task.
 
-    `at` marks the rows of another target, where the drafter is given `fields`.
+    Args:
+        config: the recipe.
+        store: the run's folder.
+        lm: the target.
+        name: the draft's name in the report.
+        draft: the draft model.
+        prompts: task -> token prompts.
+        found: the report so far, with the read bandwidth.
+        at: suffix of the row names of another target; "" for the recipe's.
+        fields: fields of the drafter that this target overrides.
     """
     sizes = (config.prompt_tokens, config.max_new_tokens, config.batch)
     bench = Bench(lm, {"draft": draft}, *sizes)
     plain = recipes.method("plain")
-    own = draft_model_run.method(config).with_drafter(**fields)
+    drafting = draft_model_run.method(config).with_drafter(**fields)
     rows = []
     for task in config.tasks:
         for temperature in config.temperatures:
-            for label, method in (("plain", plain), (name, own)):
+            for label, method in (("plain", plain), (name, drafting)):
                 cell = Cell(
                     *(f"{label}{at}", method, task, float(temperature)),
                     *(config.seed, config.batch),
@@ -133,7 +142,7 @@ def _rows(
 
 
 def lines(figures: dict[str, Any]) -> Sequence[str]:
-    """The trained drafts in the terminal."""
+    """Format the trained drafts for the terminal, a line each."""
     before = figures["before"]["tau"]
     return [
         f"{name:12} {v['seen_tokens']} tokens in {v['seconds']:.0f} s; "
@@ -143,7 +152,7 @@ def lines(figures: dict[str, Any]) -> Sequence[str]:
 
 
 def _table(figures: dict[str, Any]) -> dict[str, Any]:
-    """The variants side by side, in the form of `report.markdown`."""
+    """Make the table of the variants, in the form of `report.markdown`."""
     heads = ("draft", "tokens", "nats a token", "α", "first guess right", "τ")
     rows = [(BEFORE, figures["pretraining_tokens"], figures["before"])]
     rows += [(n, v["seen_tokens"], v["after"]) for n, v in figures["variants"].items()]
@@ -170,7 +179,7 @@ def _table(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
-    """Return every training of a draft, and the loop with one."""
+    """Return the programs of every draft's training, and of decoding with a draft."""
     plan = sharding.on(mesh, "decode", config.get("rules", ""))
     assert plan is not None
     lm = programs.abstract(programs.shape_of(config), dtype, plan)
@@ -179,39 +188,44 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
     else:
         shape = draft_model_run.shape(config.draft, lm.config)
     train = sharding.on(mesh, "train", config.get("rules", ""))
-    trained = _train_programs(config, lm, shape, train)
-    given = {"draft": programs.abstract(shape, dtype, plan)}
+    trainings = _train_programs(config, lm, shape, train)
+    drafts = {"draft": programs.abstract(shape, dtype, plan)}
     method = draft_model_run.method(config)
-    return trained + programs.decoding(config.name, method, lm, given, config)
+    return trainings + programs.decoding(config.name, method, lm, drafts, config)
 
 
 def _train_programs(
     config: Any, lm: Any, shape: Any, plan: Any
 ) -> list[programs.Program]:
-    """Training on raw text, where there is some, and of every variant.
+    """Return the programs of pre-training, if there is any, and of every variant.
 
-    The text is written by plain decoding, a smaller program than the draft's own loop.
+    Plain decoding generates the target's text, in a smaller program than the draft's
+    decode loop.
     """
     model = transformer.transformer(shape)
     params = jax.eval_shape(model.init, jax.random.key(0))
     c = config.data
-    target, told = programs.teacher(config, lm, (), True)
+    target, cached = programs.teacher(config, lm, (), True)
     raw: dict[str, tuple] = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
     written = {**raw, "loss_mask": raw["tokens"]}
 
-    def one(name: str, own: Any, tokens: int, batch: Any, *frozen: Any) -> Any:
+    def one(name: str, objective: Any, tokens: int, batch: Any, *frozen: Any) -> Any:
         optimizer = scaffold.optimizer(config.train, scaffold.num_steps(c, tokens))
-        learned = (own, optimizer, params, batch, *frozen)
-        return programs.training(f"train, {name}", config, plan, *learned)
+        arguments = (objective, optimizer, params, batch, *frozen)
+        return programs.training(f"train, {name}", config, plan, *arguments)
 
-    found = []
+    trainings = []
     if c.pretraining_tokens:
-        own = next_token.objective(shape)
-        found.append(one("raw text", own, c.pretraining_tokens, raw))
+        objective = next_token.objective(shape)
+        trainings.append(one("raw text", objective, c.pretraining_tokens, raw))
     for name, fields in config.variants.items():
-        own = draft_model.objective(model, part=config.train.part, **fields.to_dict())
-        found.append(one(name, own, c.tokens, written, target, lm.params, told))
-    return found
+        objective = draft_model.objective(
+            model, part=config.train.part, **fields.to_dict()
+        )
+        trainings.append(
+            one(name, objective, c.tokens, written, target, lm.params, cached)
+        )
+    return trainings
 
 
 STAGE = Stage(

@@ -1,6 +1,8 @@
-"""The stage `exit_predictors`: predictors that end a forward early, what they gain, how
-far their text is from the target's, and whether rules that need no training gain as
-much at the same distance."""
+"""The stage `exit_predictors`: predictors of early exits beside training-free rules.
+
+The report has the predictors' gain, the distance of their text from the target's, and
+the rules' gain at the same distance.
+"""
 
 from typing import Any
 
@@ -12,7 +14,7 @@ from training.runs import exit_predictor_run
 
 
 def run(config: Any, folder: RunFolder, lm: Any = None) -> dict:
-    """Exit predictors, two schedules, and two rules; returns everything."""
+    """Train exit predictors if none are stored; compare two schedules and two rules."""
     if not (folder.path / "figures.json").exists():
         exit_predictor_run.run(config, folder.path, lm)
     trained = lossy_quality_tables.read(folder)

@@ -1,5 +1,7 @@
-"""The stage `judge`: a judge of drafts, what it gains, how far its text is from the
-target's, and whether a rule that needs no training gains as much at the same distance.
+"""The stage `judge`: a judge of drafts beside the training-free divergence rule.
+
+The report has the judge's gain, the distance of its text from the target's, and the
+rule's gain at the same distance.
 """
 
 from typing import Any
@@ -12,7 +14,7 @@ from training.runs import judge_run
 
 
 def run(config: Any, folder: RunFolder, lm: Any = None, own: Any = None) -> dict:
-    """A judge and the training-free rule; returns everything."""
+    """Train a judge if none is stored, and compare it with the training-free rule."""
     if not (folder.path / "figures.json").exists():
         judge_run.run(config, folder.path, lm, own)
     trained = lossy_quality_tables.read(folder)
@@ -44,7 +46,7 @@ def run(config: Any, folder: RunFolder, lm: Any = None, own: Any = None) -> dict
 
 
 def _calls(each: dict[str, Any]) -> tuple[list, list]:
-    """Tokens per call, as sums."""
+    """Return tokens and calls by prompt; their ratio is tokens per call."""
     return each["new"], each["calls"]
 
 

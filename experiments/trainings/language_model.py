@@ -1,4 +1,4 @@
-"""The stage `language_model`: a model trained on text from nothing."""
+"""The stage `language_model`: train a model on text from random weights."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ from training.runs import language_model_run
 
 
 def run(config: Any, store: RunFolder) -> None:
-    """Train and write the model; its figures stand beside it."""
+    """Train and export the model, with its figures in the same folder."""
     language_model_run.run(config, str(store.path))
 
 
 def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
-    """Return the training, at the largest batch of its stages."""
+    """Return the training program, at the largest batch of its stages."""
     plan = sharding.on(mesh, "train", config.get("rules", ""))
     assert plan is not None
     shape = language_model_run.model_config(config)
@@ -29,8 +29,8 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
     _, rows, window = max(stages, key=lambda stage: stage[1] * stage[2])
     objective = next_token.objective(shape)
     optimizer = language_model_run.optimizer(config, steps)
-    learned = (objective, optimizer, params, {"tokens": (rows, window + 1)})
-    return [programs.training("train", config, plan, *learned)]
+    arguments = (objective, optimizer, params, {"tokens": (rows, window + 1)})
+    return [programs.training("train", config, plan, *arguments)]
 
 
 STAGE = Stage(

@@ -1,5 +1,5 @@
-"""Tables of what changes the text: its gain, its distance from plain decoding's, and
-another method's gain at the same distance."""
+"""Tables of lossy methods: gain, distance from plain decoding's text, and a baseline's
+gain at the same distance."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,21 +19,23 @@ Rows = Mapping[str, dict[str, Any]]
 
 
 def read(folder: RunFolder) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder.path / "figures.json").read_text())
-    return found
+    """Read the figures of the training in a run's folder."""
+    figures: dict[str, Any] = json.loads((folder.path / "figures.json").read_text())
+    return figures
 
 
 def study(folder: RunFolder, trained: Any, tables: list, plots: list) -> dict[str, Any]:
+    """Make the stage's report, and print the tables that compare gains."""
     common.provenance(folder)
-    for made in tables:
-        for cells in made["lines"] if "better" in made["heads"] else ():
-            said = f"{made['title']}: {' | '.join(cells)}"
-            console.terminal().print(said, markup=False)
+    for comparison in tables:
+        for cells in comparison["lines"] if "better" in comparison["heads"] else ():
+            line = f"{comparison['title']}: {' | '.join(cells)}"
+            console.terminal().print(line, markup=False)
     return common.study(folder, trained=trained, tables=tables, plots=plots)
 
 
 def table(rows: Rows, gain: str) -> dict[str, Any]:
-    """The rows of `training.evaluation.lossy_quality`, in the form of the report."""
+    """Tabulate rows of `training.evaluation.lossy_quality`; `gain` is a field."""
     heads = ["", gain.replace("_", " "), "nats a token"]
     heads += ["texts as plain's", "tokens before they part"]
     lines = [
@@ -56,10 +58,19 @@ def matched(
     gain: Callable[[dict[str, Any]], tuple[list, list]],
     unit: str,
 ) -> list[dict[str, Any]]:
-    """`own`'s settings against a baseline's, at equal distance from plain's text.
+    """Compare `own`'s settings with a baseline's, at equal distance from plain's text.
 
-    `base` names the exact row, and what the baseline's rows begin with. Distance is
-    the share of tokens after the texts have parted; or nats a token.
+    Distance is the share of tokens after the texts have parted; or nats a token.
+
+    Args:
+        rows: rows of `training.evaluation.lossy_quality` by label.
+        own: the first letters of the labels of the method's rows.
+        base: label of the exact row, and first letters of the baseline's labels.
+        gain: row's `each` -> (gained, paid) by prompt.
+        unit: the gain in words, for the report.
+
+    Returns:
+        A table for each measure of distance.
     """
     apart = lambda each: (
         [due - same for due, same in zip(each["due"], each["shared"])],
@@ -67,7 +78,7 @@ def matched(
     )
     worse = lambda each: (each["nats"], each["new"])
     tables = []
-    for loss, said in ((apart, "tokens after they part"), (worse, "nats a token")):
+    for loss, measure in ((apart, "tokens after they part"), (worse, "nats a token")):
         counts = {
             name: Counts(*gain(row["each"]), *loss(row["each"]))
             for name, row in rows.items()
@@ -75,7 +86,7 @@ def matched(
         mine = {n: c for n, c in counts.items() if n.startswith(own)}
         exact, start = base
         others = [c for n, c in counts.items() if n == exact or n.startswith(start)]
-        found = equal_quality.against(mine, others)
-        title = f"{own} against {start}, equal {said}"
-        tables.append(equal_quality.table(title, said, found, unit, start))
+        gains = equal_quality.against(mine, others)
+        title = f"{own} against {start}, equal {measure}"
+        tables.append(equal_quality.table(title, measure, gains, unit, start))
     return tables

@@ -1,7 +1,7 @@
-"""On a GPU: every ratio that the kernels are held to, in one run.
+"""Time the kernels on a GPU: every ratio with a target, in one run.
 
-Each cell is a median of repeated calls, beside XLA and the bandwidth of a copy that is
-measured in the same run. `dry` settings run it anywhere, to see that it runs.
+Each cell is a median of repeated calls, beside XLA and a copy's bandwidth, both
+measured in the same run. Settings of small sizes test this on any machine.
 """
 
 import functools
@@ -39,7 +39,7 @@ plain step at MBU 0.75 or more, a round of 64 nodes at most 1.25 plain steps.
 
 
 def seconds(call: Callable, *arguments: Any, repeats: int) -> float:
-    """The median of `repeats` calls of a compiled function."""
+    """Return the median seconds of `repeats` calls of a compiled function."""
     jax.block_until_ready(call(*arguments))
     spent = []
     for _ in range(repeats):
@@ -50,10 +50,10 @@ def seconds(call: Callable, *arguments: Any, repeats: int) -> float:
 
 
 def measure(settings: Any, store: RunFolder) -> dict[str, list]:
-    """All pieces, each kept as it is done."""
-    keep = functools.partial(store.make, "gpu")
-    bandwidth = keep("bandwidth", lambda: copy_bandwidth(settings))
-    found = {"bandwidth": [bandwidth]}
+    """Measure all pieces, and store each as it ends: name -> rows."""
+    store_piece = functools.partial(store.make, "gpu")
+    bandwidth = store_piece("bandwidth", lambda: copy_bandwidth(settings))
+    pieces = {"bandwidth": [bandwidth]}
     for name, make in (
         ("attention", attention),
         ("verify", vocabulary),
@@ -61,20 +61,24 @@ def measure(settings: Any, store: RunFolder) -> dict[str, list]:
         ("hydragen", hydragen),
         ("rounds", rounds),
     ):
-        found[name] = keep(name, functools.partial(make, settings, bandwidth["gb_s"]))
-    return found
+        pieces[name] = store_piece(
+            name, functools.partial(make, settings, bandwidth["gb_s"])
+        )
+    return pieces
 
 
 def copy_bandwidth(settings: Any) -> dict[str, float]:
-    """Bytes read and written by a sum with one, a second."""
+    """Measure the GB/s, read and written, of adding one to an array."""
     x = jnp.zeros((settings.copy_bytes // 4,), jnp.float32)
     spent = seconds(jax.jit(lambda x: x + 1), x, repeats=settings.repeats)
     return {"gb_s": 2 * x.nbytes / spent / 1e9}
 
 
 def attention(settings: Any, gb_s: float) -> list[dict[str, Any]]:
-    """One layer's tree attention by form, size and nodes, from rows of a cache and from
-    pages in any order; and cuDNN at one node."""
+    """Time one layer's tree attention by form, size and nodes.
+
+    The cache is read as rows and as pages in any order. cuDNN runs at one node.
+    """
     groups, heads = aot.MODELS[settings.model]
     batch, page, dtype, rows = settings.batch, settings.page, jnp.bfloat16, []
     keys = jax.random.split(jax.random.key(0), 4)
@@ -91,31 +95,31 @@ def attention(settings: Any, gb_s: float) -> list[dict[str, Any]]:
             shape = aot.tree_attention_shape(settings.model, batch, size, nodes)
             paged_shape = replace(shape, page=page, pages=table.size)
             for form in settings.forms:
-                more: dict[str, Any] = {"scale": 128**-0.5, "kernel": form}
-                call = functools.partial(tree_attention.tree_attention, **more)
+                options: dict[str, Any] = {"scale": 128**-0.5, "kernel": form}
+                call = functools.partial(tree_attention.tree_attention, **options)
                 arrays = (q, k, v, lengths, chain)
                 spent = seconds(jax.jit(call), *arrays, repeats=settings.repeats)
-                taken = _taken(form, dense.choose, shape)
-                rows.append(_row(taken, size, nodes, spent, (k, v, q, q), gb_s))
+                label = _taken(form, dense.choose, shape)
+                rows.append(_row(label, size, nodes, spent, (k, v, q, q), gb_s))
                 call = functools.partial(
-                    paged_tree_attention.paged_tree_attention, **more
+                    paged_tree_attention.paged_tree_attention, **options
                 )
-                given = (q, *pools, table, lengths, chain)
-                spent = seconds(jax.jit(call), *given, repeats=settings.repeats)
-                taken = _taken(form, paged.choose, paged_shape) + ", pages"
-                rows.append(_row(taken, size, nodes, spent, (k, v, q, q), gb_s))
+                page_arrays = (q, *pools, table, lengths, chain)
+                spent = seconds(jax.jit(call), *page_arrays, repeats=settings.repeats)
+                label = _taken(form, paged.choose, paged_shape) + ", pages"
+                rows.append(_row(label, size, nodes, spent, (k, v, q, q), gb_s))
             if nodes == 1 and settings.cudnn:
-                turned = [x.swapaxes(1, 2) for x in (k, v)]
+                transposed = [x.swapaxes(1, 2) for x in (k, v)]
                 call = functools.partial(
                     jax.nn.dot_product_attention, implementation="cudnn"
                 )
-                spent = seconds(jax.jit(call), q, *turned, repeats=settings.repeats)
+                spent = seconds(jax.jit(call), q, *transposed, repeats=settings.repeats)
                 rows.append(_row("cudnn", size, nodes, spent, (k, v, q, q), gb_s))
     return rows
 
 
 def vocabulary(settings: Any, gb_s: float) -> list[dict[str, Any]]:
-    """The pass over the logits of N nodes with noise by depth."""
+    """Time the verification pass over the logits of N nodes, with noise by depth."""
     rows, key = [], jax.random.key(1)
     for nodes in settings.nodes:
         logits = jax.random.normal(key, (settings.batch, nodes, settings.vocab))
@@ -131,7 +135,7 @@ def vocabulary(settings: Any, gb_s: float) -> list[dict[str, Any]]:
 
 
 def residual(settings: Any, gb_s: float) -> list[dict[str, Any]]:
-    """A draw of what is left of one law after another, at N nodes."""
+    """Time a draw from the residual law norm((p - q)+), at N nodes."""
     rows, keys = [], jax.random.split(jax.random.key(3), 3)
     for nodes in settings.nodes:
         wide = (settings.batch, nodes, settings.vocab)
@@ -147,26 +151,26 @@ def residual(settings: Any, gb_s: float) -> list[dict[str, Any]]:
 
 
 def hydragen(settings: Any, gb_s: float) -> list[dict[str, Any]]:
-    """Tokens a second of a whole model with a shared prefix, and with copies of it."""
+    """Measure a model's tokens/s with a shared prefix, and with copies of it."""
     lm, params = _model(settings)
-    rows, many = [], settings.shared_batch
+    rows, batch = [], settings.shared_batch
     for prefix in settings.prefixes:
         size = prefix + settings.suffix
-        like = jax.eval_shape(functools.partial(lm.init_cache, many, size))
+        template = jax.eval_shape(functools.partial(lm.init_cache, batch, size))
         forms: dict[str, Callable[[], Any]] = {}
-        forms["shared"] = functools.partial(shared_prefix.shared, like, prefix)
+        forms["shared"] = functools.partial(shared_prefix.shared, template, prefix)
         if prefix <= settings.largest_copied:
-            forms["copied"] = functools.partial(lm.init_cache, many, size)
+            forms["copied"] = functools.partial(lm.init_cache, batch, size)
         for form, make in forms.items():
-            length = jnp.full((many,), prefix + settings.suffix // 2, jnp.int32)
+            length = jnp.full((batch,), prefix + settings.suffix // 2, jnp.int32)
             spent = _step(lm, params, replace(make(), length=length), 1, settings)
-            tokens = many / spent
+            tokens = batch / spent
             rows.append({"form": form, "prefix": prefix, "tokens_s": tokens})
     return rows
 
 
 def rounds(settings: Any, gb_s: float) -> list[dict[str, Any]]:
-    """A plain step and a round of a tree, commit included, at batch 1."""
+    """Time a plain step and a round of a tree, commit included, at batch 1."""
     lm, params = _model(settings)
     size, rows = settings.sizes[0], []
     for nodes in settings.nodes:
@@ -181,7 +185,7 @@ def rounds(settings: Any, gb_s: float) -> list[dict[str, Any]]:
 
 
 def _model(settings: Any) -> tuple[Any, Any]:
-    """A target of the named shape with random weights in bfloat16."""
+    """Make a target of the named shape with random bfloat16 weights."""
     groups, heads = aot.MODELS[settings.model]
     config = transformer.Config(
         vocab_size=settings.vocab,
@@ -201,19 +205,19 @@ def _model(settings: Any) -> tuple[Any, Any]:
         shapes = jax.eval_shape(lm.init, key)
         leaves, structure = jax.tree.flatten(shapes)
         keys = jax.random.split(key, len(leaves))
-        made = [
+        weights = [
             0.02 * jax.random.normal(k, x.shape, jnp.bfloat16)
             for k, x in zip(keys, leaves)
         ]
-        return jax.tree.unflatten(structure, made)
+        return jax.tree.unflatten(structure, weights)
 
     return lm, jax.jit(init)(jax.random.key(2))
 
 
 def _step(lm: Any, params: Any, cache: Any, nodes: int, settings: Any) -> float:
-    """Seconds of a round in a compiled loop; each commits the same simulated path.
+    """Time a round in a compiled loop, in seconds.
 
-    The length is put back, so that every round costs the same.
+    Each round commits the same simulated path, then resets the length: all cost equal.
     """
     count = settings.rounds
     start = cache.length + 0  # the cache itself is donated
@@ -243,17 +247,17 @@ def _step(lm: Any, params: Any, cache: Any, nodes: int, settings: Any) -> float:
 
 
 def _taken(form: str, choose: Callable, shape: Any) -> str:
-    """The form asked for, and what was run where a kernel did not take the call."""
-    found = choose(form, block_traffic.platform(), shape).form
-    return form if found in (form, dispatch.GPU) else f"{form}: {found}"
+    """Name the requested form, and the fallback if no kernel supports the call."""
+    actual = choose(form, block_traffic.platform(), shape).form
+    return form if actual in (form, dispatch.GPU) else f"{form}: {actual}"
 
 
 def _over(form: str, spent: float, logits: Any, arrays: Any, gb_s: float):
-    """A row of a pass over `logits`, which moves `arrays`."""
+    """Make the row of a pass over `logits` that reads `arrays`."""
     batch, nodes, size = logits.shape
     shape = verify.Shape(batch, nodes, size, logits.dtype)
-    taken = _taken(form, verify.choose, shape)
-    return _row(taken, size, nodes, spent, arrays, gb_s)
+    label = _taken(form, verify.choose, shape)
+    return _row(label, size, nodes, spent, arrays, gb_s)
 
 
 def _row(form: str, size: int, nodes: int, spent: float, arrays: Any, gb_s: float):
@@ -269,11 +273,11 @@ def _row(form: str, size: int, nodes: int, spent: float, arrays: Any, gb_s: floa
 
 
 def markdown(found: dict[str, list]) -> str:
-    """The tables of the report."""
+    """Write the report's tables."""
     parts = [f"Copy bandwidth: {found['bandwidth'][0]['gb_s']:,.0f} GB/s.", "", TARGETS]
     heads = ("form", "S or V", "N", "ms", "GB/s", "÷ copy", "÷ N = 1", "÷ xla")
     for name in ("attention", "verify", "residual"):
-        at = {(r["form"], r["size"], r["nodes"]): r["ms"] for r in found[name]}
+        times = {(r["form"], r["size"], r["nodes"]): r["ms"] for r in found[name]}
         rows = []
         for row in found[name]:
             key = (row["form"], row["size"], row["nodes"])
@@ -283,31 +287,31 @@ def markdown(found: dict[str, list]) -> str:
                     f"{row['ms']:.3f}",
                     f"{row['gb_s']:,.0f}",
                     f"{row['share']:.2f}",
-                    _ratio(row["ms"], at.get((key[0], key[1], 1))),
-                    _ratio(row["ms"], at.get(("xla", *key[1:]))),
+                    _ratio(row["ms"], times.get((key[0], key[1], 1))),
+                    _ratio(row["ms"], times.get(("xla", *key[1:]))),
                 ]
             )
         parts += [f"## {name}", "", table(heads, rows)]
-    first: dict[str, float] = {}
-    shown = []
+    shortest_prefix: dict[str, float] = {}
+    lines = []
     for row in found["hydragen"]:
-        of = first.setdefault(row["form"], row["tokens_s"])
-        shown.append(
+        shortest = shortest_prefix.setdefault(row["form"], row["tokens_s"])
+        lines.append(
             [
                 row["form"],
                 str(row["prefix"]),
                 f"{row['tokens_s']:,.0f}",
-                _ratio(row["tokens_s"], of),
+                _ratio(row["tokens_s"], shortest),
             ]
         )
     parts += ["## hydragen", ""]
-    parts.append(table(("form", "prefix", "tokens/s", "÷ shortest"), shown))
+    parts.append(table(("form", "prefix", "tokens/s", "÷ shortest"), lines))
     plain = found["rounds"][0]["ms"]
-    shown = [
+    lines = [
         [str(r["nodes"]), f"{r['ms']:.2f}", _ratio(r["ms"], plain), f"{r['mbu']:.2f}"]
         for r in found["rounds"]
     ]
-    parts += ["## rounds", "", table(("N", "ms", "÷ plain", "MBU"), shown)]
+    parts += ["## rounds", "", table(("N", "ms", "÷ plain", "MBU"), lines)]
     return "\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""What compiles for which TPU, and times where a kernel runs."""
+"""Compile tree attention for TPUs, and time it on this machine."""
 
 import functools
 import itertools
@@ -39,9 +39,9 @@ TIME_HEADS = ("form", "N", "ms", "cache GB/s", "÷ one node")
 
 
 def run(config: Any, store: RunFolder) -> dict[str, Any]:
-    """Compile what is missing, and return everything.
+    """Compile missing configurations, and return all of them.
 
-    On a GPU nothing is compiled for TPUs: its own tables are measured.
+    On a GPU, run `on_gpu` in their place.
     """
     if jax.default_backend() == "gpu":
         return on_gpu(config, store)
@@ -79,7 +79,7 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
 
 
 def on_gpu(config: Any, store: RunFolder) -> dict[str, Any]:
-    """The GPU's tables."""
+    """Measure the GPU's tables."""
     hardware, versions = common.provenance(store)
     measured = gpu_timing.measure(config.gpu, store)
     return {"hardware": hardware, "versions": versions, "measured": measured}
@@ -90,7 +90,7 @@ def write_report(
 ) -> dict[str, Any]:
     """Write report.json and report.md, of TPUs or of a GPU.
 
-    The GPU's report.md is what experiments/reports/kernels_gpu.md holds.
+    experiments/reports/kernels_gpu.md is a copy of the GPU's report.md.
     """
     parts = {name: part for name, part in found.items() if name != "commands"}
     report = {**parts, "command": "".join(found["commands"])}
@@ -101,7 +101,7 @@ def write_report(
 
 
 def gpu_markdown(report: dict[str, Any]) -> str:
-    """The GPU's report as text."""
+    """Write the GPU's report as Markdown."""
     hardware, versions = report["hardware"], report["versions"]
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     head = [
@@ -118,7 +118,7 @@ def gpu_markdown(report: dict[str, Any]) -> str:
 def compile_one(
     chip: str, model: str, size: int, nodes: int, batch: int
 ) -> dict[str, Any]:
-    """One configuration through the TPU compiler, within its chip's vector memory."""
+    """Compile one configuration for a TPU, within the chip's vector memory."""
     shape = aot.tree_attention_shape(model, batch, size, nodes)
     begun = time.perf_counter()
     cut, compiled = aot.tree_attention(chip, shape)
@@ -143,14 +143,14 @@ def compile_one(
 
 
 def measure(config: Any) -> list[dict[str, Any]]:
-    """Medians of one layer's call at batch 1, for every form that runs here."""
+    """Time one layer's call at batch 1, for every form that runs here; medians."""
     timed = config.timed
     groups, heads = aot.MODELS[config.models[0]]
     dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
     keys = jax.random.split(jax.random.key(0), 3)
     cache = (1, groups, timed.size, 128)
     k, v = (jax.random.normal(key, cache, dtype) for key in keys[:2])
-    found = []
+    rows = []
     for form in ("xla", "pallas") if runs_kernel("auto") else ("xla",):
         for nodes in timed.nodes:
             q = jax.random.normal(keys[2], (1, nodes, groups * heads, 128), dtype)
@@ -168,7 +168,7 @@ def measure(config: Any) -> list[dict[str, Any]]:
                 jax.block_until_ready(call(q, k, v))
                 spent.append(time.perf_counter() - begun)
             seconds = statistics.median(spent)
-            found.append(
+            rows.append(
                 {
                     "form": form,
                     "nodes": nodes,
@@ -176,11 +176,11 @@ def measure(config: Any) -> list[dict[str, Any]]:
                     "gb_s": (k.nbytes + v.nbytes) / seconds / 1e9,
                 }
             )
-    return found
+    return rows
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The report as text."""
+    """Write the report as Markdown."""
     hardware, versions = report["hardware"], report["versions"]
     mib = 2**20
     rows = [
