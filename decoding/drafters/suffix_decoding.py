@@ -1,5 +1,5 @@
-"""SuffixDecoding: draft as earlier texts with an equal ending continued, and more
-tokens for a longer equal ending.
+"""SuffixDecoding: draft as the texts with the longest equal ending continued, and more
+tokens for a longer ending.
 
 Oliaro, Jia, Campos, Qiao, *SuffixDecoding: Extreme Speculative Decoding for Emerging AI
 Applications*, 2024, arXiv 2411.04975, section 3. For every length p at which the last p
