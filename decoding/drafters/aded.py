@@ -11,10 +11,10 @@ and a Monte Carlo tree search from the last two tokens descends to the child of 
 
     Q(s, w) + (c1 + ln((n(s) + c2 + 1) / c2)) P(w | s) sqrt(n(s)) / (1 + n(s, w)),
 
-unvisited children first; adds all children of the leaf, goes to the last of them, draws
-tokens in proportion to P down to `depth`, and adds 1 + the sum of P along the way to
-the score of every node on the path. Draft: the `kept` nodes most visited, and after
-each the token of greatest P.
+unvisited children first. It adds all children of the leaf and goes to the last of them.
+From there it draws tokens in proportion to P down to `depth`. It adds 1 + the sum of P
+along the way to the score of every node on the path. Draft: the `kept` nodes most
+visited, and after each the token of greatest P.
 
 n and Q n → `Search.numbers`; P → `Shared.weights`; boost, cap, c1, c2 →
 `Row`; defaults are those of the authors' code (Adaptix). The initial weights are those
@@ -26,7 +26,7 @@ The table is `Shared`, a hash of `size` pairs with linear probing; it outlives r
 and takes 4 size (2 + 2 successors) bytes: 6.8 MB.
 
 Deviations from the paper and its code: a pair holds `successors` at all times (the code
-prunes once, on loading), and a new one replaces the weakest, as a new pair replaces the
+prunes once, on loading). A new one replaces the weakest, as a new pair replaces the
 weakest of those in its PROBES places. The sum along the way takes each token's own
 weight, where the code looks up the token before it. The root's rollouts are keyed by
 request and length.
@@ -256,7 +256,10 @@ def _learn(shared: Shared, a, b, w, valid, boost, cap) -> Shared:
 def search(
     shared: Shared, before: Array, root: Array, c1: Array, c2: Array, noise: Array
 ) -> Search:
-    """★ Search from the pair before, root for I iterations; `noise` [I, depth, K]."""
+    """★ Search for I iterations from the pair of tokens (before, root).
+
+    `noise` float32[I, depth, K] is Gumbel noise; `c1`, `c2` float32[] weigh priors.
+    """
     iterations, depth, width = noise.shape
     # a loop of few, wide operations: its cost is the launch of each
     trials = jnp.arange(iterations + 1, dtype=jnp.float32)

@@ -9,8 +9,8 @@ x_{t+1+i},
     g = trigram of these three,    o = Layer(g),    q = softmax(U_i [h_t ; o])
 
 is the law of its children. The layer sees the states h and the trigrams of all
-committed tokens, in a cache with two slots a token, and the trigrams on the node's
-path. [h_t ; o] at the root is kept. The heads are `models/heads/chimera.py`; the
+committed tokens, in a cache with two slots a token. It also sees the trigrams on the
+node's path. [h_t ; o] at the root is kept. The heads are `models/heads/chimera.py`; the
 authors' tree is EAGLE's static one.
 
 Deviations from the paper: none. A text whose prompt is one token has no h yet; its

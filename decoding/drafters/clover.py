@@ -14,8 +14,8 @@ committed tokens. The heads are `models/heads/clover.py`.
 Deviations from the paper: Clover's own attention decoder is not described precisely
 enough to be rebuilt, so Clover-2's cell, which is public, replaces it in both. A token
 is read through the target's embedding; the official code reads the row of its LM head.
-The paper's candidates, filtered by top-p and by a share of the best token, are the
-topology's business (`transforms/top_p` warps drafts as well). A text whose prompt is
+The paper's filters of candidates, by top-p and by a share of the best token, are left
+to the topology (`transforms/top_p` warps drafts as well). A text whose prompt is
 one token has no h yet; its first round drafts from s = 0.
 
 Cost per call: the cell and one product [2 D, D] for the nodes of each level, and the

@@ -15,7 +15,7 @@ accept its tokens with probability p; the official code accepts them at temperat
 only where p is 1.
 
 Cost per call: that of CopySpec; where a row finds no match also that of the draft
-model, which first reads what was copied since it last ran, 16 tokens a call.
+model, which first reads the tokens copied since it last ran, 16 a call.
 """
 
 from dataclasses import replace
@@ -72,9 +72,9 @@ def drafter(
         row, seen = state.row, outcome
         if not outcome.is_prompt:
             count = outcome.verdict.count
-            own = jnp.where(row.copied, jnp.minimum(count, 0), count)
+            num_written = jnp.where(row.copied, jnp.minimum(count, 0), count)
             active = outcome.active & ~row.copied
-            seen = draft_model.part(outcome, topology, own, active)
+            seen = draft_model.part(outcome, topology, num_written, active)
         inner = writer.observe(ctx, base.State(row.written, state.shared), seen)
         return base.State(replace(row, written=inner.row), inner.shared)
 

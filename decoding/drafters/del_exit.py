@@ -2,9 +2,10 @@
 
 Entezari Zarch, Gao, Jiang, Annavaram, *DEL: Context-Aware Dynamic Exit Layer for
 Efficient Self-Speculative Decoding*, 2025, arXiv 2504.05598, section 4. Whenever the
-target has run, its head on the hidden states after l layers gives the tokens that an
-exit there would have drafted ("shadow tokens"), and their confidence (top probability).
-Compared with the target's own best tokens, for every layer l, decayed by omega a round,
+target has run, its head reads the hidden states after l layers. It gives the tokens
+that an exit there would have drafted ("shadow tokens"), and their confidence (top
+probability). They are compared with the target's best tokens; for every layer l,
+decayed by omega a round,
 
     C_l, F_l    counts, and sums of confidence, of matches and mismatches
     alpha_l   = matches / (matches + mismatches)

@@ -10,13 +10,13 @@ c the tokens since the last switch,
 
 H → `entropies`; w → `window`; tau → `threshold`; d_min → `dwell`; c → `since`. The
 small model is the draft model and leads; use it with `verifiers/accept_drafted`, whose
-block is the large model's catch-up. With a lossless verifier the drafts are drafts, and
-the text is plain decoding's.
+block is the large model's catch-up. With a lossless verifier the drafts are only
+drafts, and the text is plain decoding's.
 
 Deviations from the paper (reconstructed: its equations are confirmed at second hand,
 its values of w, tau and d_min are not): token t comes from the model whose entropy H_t
 is, and the rule decides on token t + 1; the small model begins; before w tokens were
-written the mean is that of those there are; H is of the raw law, before temperature.
+written the mean is over those written; H is of the raw law, before temperature.
 
 Cost per call: one small call a token, two tokens wide in the first of a round; while
 the large model writes, one small call a token still, which fills its cache.

@@ -3,17 +3,18 @@ rebuilt exactly after every round.
 
 Wu, Zhang, Zhang, Zhao, *EasySpec: Layer-Parallel Speculative Decoding for Efficient
 Multi-GPU Utilization*, 2025, arXiv 2502.02493. The layers of the draft model but the
-first and the last stand in groups of N. With h what enters a group l .. l + N - 1,
+first and the last stand in groups of N. With h the input of a group l .. l + N - 1,
 
     a_i = Attn_i(norm_i(h))           for all i of the group, from the same h
     h   = h + a_i;  h = h + MLP_i(norm(h))     for i = l .. l + N - 1, in turn
 
 so that N attention layers need not wait for each other. The keys of such a call are not
 the draft model's own. After verification they are dropped, and one ordinary call over
-what was committed rebuilds them ("bonus calibration"); its last logits begin the draft.
+the committed tokens rebuilds them ("bonus calibration"); its last logits begin the
+draft.
 
-N → `group`; h → `x`; a → `added`. Tokens are drawn from the law of the fuzzy
-call, and verifiers receive that law, so that every verifier stays exact.
+N → `group`; h → `x`; a → `added`. Tokens are drawn from the law of the fuzzy call, and
+verifiers receive that law, so that every verifier stays exact.
 
 Deviations from the paper (weak evidence: no official code, and the order of the
 residual additions within a group is reconstructed): on one device the attentions of a

@@ -10,7 +10,7 @@ Leader for Efficient Decoding*, 2025, arXiv 2506.06998. Where a sentence begins,
 g, p → `gate`; n → `lead`; a sentence ends with a token that has one of the characters
 `terminators`, whoever writes it. The small model is the draft model; use it with
 `verifiers/accept_drafted`, whose block is the large model's catch-up. With a lossless
-verifier the drafts are drafts, and the text is plain decoding's.
+verifier the drafts are only drafts, and the text is plain decoding's.
 
 Deviations from the paper (reconstructed; a third parameter k that appears in its
 reviews is not known and left out): the first token after the prompt begins a sentence;

@@ -3,7 +3,7 @@
 Ankner, Parthasarathy, Nrusimha, Rinard, Ragan-Kelley, Brandon, *Hydra: Sequentially-
 Dependent Draft Heads for Medusa Decoding*, 2024, arXiv 2402.05109, sections 3 and 4.
 With h_t the normed state from which the target chose the root x_{t+1}, the law of the
-children of a node at depth i, whose path bears the drafts x_{t+2} .. x_{t+1+i}, is
+children of a node at depth i, whose path holds the drafts x_{t+2} .. x_{t+1+i}, is
 
     q_i = softmax(head_i([g_t ; e(x_{t+1}) ; ... ; e(x_{t+1+i})]))
 

@@ -7,8 +7,8 @@ law:
 
     x_i ~ q(. | prefix, x_<i),  i = 1 .. gamma      (gamma: the topology's depth)
 
-The draft model's cache lacks the last token of the committed text, or the last two
-where the round accepted a leaf of the tree, which the model did not run. Each round
+The draft model's cache lacks the last token of the committed text. It lacks the last
+two where the round accepted a leaf of the tree, which the model did not run. Each round
 begins with a block of two tokens that catches up.
 
 Cost per call: gamma draft calls, the first of two nodes; fewer if the topology stops.

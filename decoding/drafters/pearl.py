@@ -60,7 +60,7 @@ class Tail:
 
 
 def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
-    """Draft `gamma` tokens a round, about a target call's time ÷ a draft call's."""
+    """Draft `gamma` tokens a round: about a target call's time ÷ a draft call's."""
     model = draft
     if gamma < 2:
         raise MethodError(

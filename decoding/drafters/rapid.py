@@ -16,9 +16,9 @@ read whole.
 This is the paper's drafter with its exact verification (eta = 0). The paper's target
 that leans towards q (eta > 0) changes the law and is not part of this file.
 
-Deviations from the paper: e is the bag of a chunk's tokens, weighed by the rarity of
-each among the chunks and hashed to FEATURES numbers, where the paper runs an embedding
-model (BGE-M3); chunks are cut at a fixed number of tokens, not at sentences; the
+Deviations from the paper: e is the bag of a chunk's tokens, weighed by their rarity
+among the chunks and hashed to FEATURES numbers; the paper runs an embedding model
+(BGE-M3). Chunks are cut at a fixed number of tokens, not at sentences; the
 question is taken to be the tail, one to two chunks long. The draft model reads the
 short prompt in the first round, `chunk` tokens a call.
 

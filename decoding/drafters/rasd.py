@@ -119,9 +119,9 @@ def drafter(
             verdict = outcome.verdict
             index = jnp.arange(verdict.path.shape[1], dtype=jnp.int32)
             grown = (verdict.path < topology.nodes) & (index < verdict.count[:, None])
-            states = jnp.cumprod(grown, 1).sum(1).astype(jnp.int32)
-            states = jnp.where(verdict.count < 0, -1, states)
-            seen = draft_model.part(outcome, topology, states, outcome.active)
+            num_accepted = jnp.cumprod(grown, 1).sum(1).astype(jnp.int32)
+            num_accepted = jnp.where(verdict.count < 0, -1, num_accepted)
+            seen = draft_model.part(outcome, topology, num_accepted, outcome.active)
         return writer.observe(ctx, state, seen)
 
     size = topology.nodes + branches * length

@@ -20,9 +20,9 @@ draft where nothing matches; the code drafts placeholders. At temperature > 0 th
 samples the target once a candidate row, which prefers popular drafts; here the verifier
 decides.
 
-Cost per call: 2 log2(M) steps of binary search for the spans, a gather of [B, hits,
-length] tokens, a top-k of as many, or of FEW in the place of `hits` where no row has
-more; no model call.
+Cost per call: 2 log2(M) steps of binary search for the spans; a gather of [B, hits,
+length] tokens and a top-k of as many, with FEW in the place of `hits` where no row has
+more hits; no model call.
 """
 
 import functools
@@ -156,7 +156,7 @@ def _places(store, last: Array, longest: int, shortest: int) -> tuple[Array, ...
 
 
 def _continuations(store, low, high, span, hits: int, length: int):
-    """★ Read sorted tokens int32[hits, length] after evenly spaced hits of a span."""
+    """★ Read tokens int32[hits, length] after the span at evenly spaced hits."""
     num_found = high - low
     num_read = jnp.minimum(num_found, hits)
     index = jnp.arange(hits, dtype=jnp.int32)

@@ -20,7 +20,7 @@ couples the window with the positions' noise. New positions begin with
               which repeats)
 
 Deviations from the paper: a window that is accepted as a whole earns one token more,
-from the law after it; rows advance by what they accept themselves, where the official
+from the law after it; each row advances by its own accepted tokens, where the official
 code takes the least of the batch; the paper's images have neighbours above, too.
 
 Cost per call: a draw of [B, W, V], and [B, W, V] floats kept; no model call.

@@ -1,5 +1,5 @@
-"""SuffixDecoding: draft as earlier texts with an equal ending continued, and more
-tokens for a longer equal ending.
+"""SuffixDecoding: draft as the texts with the longest equal ending continued, and more
+tokens for a longer ending.
 
 Oliaro, Jia, Campos, Qiao, *SuffixDecoding: Extreme Speculative Decoding for Emerging AI
 Applications*, 2024, arXiv 2411.04975, section 3. For every length p at which the last p
@@ -27,9 +27,8 @@ reach over the end of a page. Nodes below `least` (the code's min_token_prob) ar
 out, as in the code; C is the paper's, without texts that end at the parent.
 
 Cost per call: as many comparisons of [B, T] and [B, pages · span] integers as the
-longest match is long, the K = `places` greatest of them, and of each of D = `most`
-levels some passes over K × K numbers (with `tree`, products of K × K by K × K · D); no
-model call.
+longest match is long; a top-k of K = `places`; for each of D = `most` levels some
+passes over K × K numbers (with `tree`, products of K × K by K × K · D); no model call.
 """
 
 from dataclasses import replace

@@ -2,8 +2,8 @@
 
 Xia, Li, Zhang, Du, Li, *SWIFT: On-the-Fly Self-Speculative Decoding for LLM Inference
 Acceleration*, 2024, arXiv 2410.06916, section 4. A set z of sublayers to skip has one
-gene each for attention and MLP of every layer but the first and the last, and a share r
-of the genes is set. While it is being optimised, each round tries one set:
+gene each for attention and MLP of every layer but the first and the last. A share r of
+the genes is set. While z is being optimised, each round tries one set:
 
     z'        random; every 25th one by Bayesian optimisation
     m(z')   = share of the text's first tokens that are the best token of the model
@@ -17,9 +17,9 @@ sure its law is (`siblings`: for top probabilities above .95, .8, .5, and below;
 paper's for sampling are 1, 3, 5, 10).
 
 z → `skip`; r → `ratio`; m → `score`; the first tokens → `context`. The Bayesian
-proposal maximises mean + 2.5 deviations of a Gaussian process of the last trials, with
-a Matérn 5/2 kernel over the share of genes that differ and noise 0.01, among 64 random
-sets.
+proposal maximises, among 64 random sets, mean + 2.5 deviations of a Gaussian process of
+the last trials. Its kernel is Matérn 5/2 over the share of genes that differ, its noise
+0.01.
 
 Deviations from the paper: the score is pooled over the live rows that are long enough;
 skipped layers read the exact keys of the text, in the draft and in the trial, where the

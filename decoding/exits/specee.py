@@ -8,8 +8,8 @@ tokens x_1 .. x_k for the next place. For each scheduled layer l
     stop after l  if  c_l > tau  and  argmax of all logits at l is one of x_1 .. x_k
 
 The logits at l, final norm and head on the state there, are then the target's. The
-schedule has two levels: the layers where stops are frequent, found before, and around
-the layers e where this text's last tokens stopped,
+schedule has two levels: the layers where stops are frequent, counted beforehand, and
+those around the layers e where this text's last tokens stopped,
 
     S = static + {e - 2, e, e + 2 : the last N layers e}          (the last layer: none)
 
@@ -210,7 +210,7 @@ def exiting(model: LanguageModel) -> LanguageModel:
             x, cache, hidden = model.layers(
                 weights, cache, x, block, lo, hi, inner_taps
             )
-            return x, cache, _told(hidden, taps, jnp.full(x.shape[:2], hi))
+            return x, cache, _with_exits(hidden, taps, jnp.full(x.shape[:2], hi))
         assert (lo, hi) == (0, depth), "a model that stops early runs as a whole"
         asked: Asked = weights["asked"]
         live, hidden = asked.live, {}
@@ -241,18 +241,18 @@ def exiting(model: LanguageModel) -> LanguageModel:
                 break
             due = live & asked.schedule[:, layer]
 
-            def ask(x, before, due=due, layer=layer):
+            def predict(x, before, due=due, layer=layer):
                 return stops(model, weights, layer, x, before, due)
 
-            def rest(x, before, due=due):
+            def skip(x, before, due=due):
                 return jnp.zeros_like(due), before
 
-            leave, before = lax.cond(due.any(), ask, rest, x, before)
+            leave, before = lax.cond(due.any(), predict, skip, x, before)
             reached = jnp.where(leave, layer + 1, reached)
             live = live & ~leave
         if depth in inner_taps:
             hidden[depth] = x
-        return x, cache, _told(hidden, taps, reached[:, None])
+        return x, cache, _with_exits(hidden, taps, reached[:, None])
 
     return model._replace(layers=layers)
 
@@ -292,7 +292,7 @@ def stops(
     return sure & same, jnp.where(due[:, None], now, before)
 
 
-def _told(hidden: dict, taps: tuple, reached: Array) -> dict:
+def _with_exits(hidden: dict, taps: tuple, reached: Array) -> dict:
     """Add the number of layers that ran to the tapped states, where EXIT is tapped."""
     if EXIT not in taps:
         return hidden

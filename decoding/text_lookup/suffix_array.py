@@ -82,11 +82,14 @@ def load(directory: str | pathlib.Path) -> Datastore:
     for name, array in zip(FILES, store):
         if array.shape != store.tokens.shape or array.ndim != 1 or not array.size:
             raise MethodError(
-                f"{directory}: {name} has shape {array.shape}, tokens.npy "
-                f"{store.tokens.shape}: build the datastore again"
+                f"{directory}: {name} has shape {array.shape}, not one axis of "
+                "tokens.npy's length: build the datastore again"
             )
         if array.dtype != np.int32:
-            raise MethodError(f"{directory}: {name} has type {array.dtype}, not int32")
+            raise MethodError(
+                f"{directory}: {name} has type {array.dtype}, not int32: build the "
+                "datastore again"
+            )
     return store
 
 

@@ -39,7 +39,7 @@ class Chain:
 
     @property
     def tokens(self) -> Array:
-        """The drafts int32[B, M], without their siblings."""
+        """Return the drafts int32[B, M], without their siblings."""
         return self.drawn[:, :, 0]
 
     def tree(self, root: Array, draw: str, calls: Array | int = 1) -> base.TokenTree:

@@ -96,11 +96,11 @@ def grow(
     Returns:
         The tree, the topology's state, and the cache.
     """
-    wanted = draft_model.taps(topology)
+    taps = draft_model.taps(topology)
 
     def call(cache: Any, above: Any, block: Block, level: int) -> tuple:
-        out, cache = model(params, cache, block, wanted)
-        return out.logits, draft_model.states_of(out, wanted), cache
+        out, cache = model(params, cache, block, taps)
+        return out.logits, draft_model.states_of(out, taps), cache
 
     return sprout(call, cache, cache.length, ctx, topology, keys, state, logits, own)
 
