@@ -92,8 +92,11 @@ def tvdpp(
 ) -> Array:
     """Compute the surrogate, of which only the *gradient* is meaningful.
 
-    Mean and deviation are over q and, where `axis` is "batch", over the positions, with
-    `weights` [...]; positions of weight 0 are left out.
+    Args:
+        teacher: logits [..., V].
+        draft: logits [..., V].
+        weights: float32[...], of positions in the statistics; None: all alike.
+        axis: "batch": mean and deviation over q and positions; "position": over q.
     """
     if axis not in AXES:
         raise ConfigError(f"axis={axis!r}: use one of {AXES}")

@@ -19,11 +19,17 @@ class Bins(NamedTuple):
 
 
 def bins(predicted: Any, observed: Any, weights: Any = None, count: int = 10) -> Bins:
-    """Bin predictions and outcomes, arrays of one shape, into `count` bins.
+    """Bin predictions, with the outcomes of each bin.
 
-    An outcome may be a probability: 0.3 counts as 0.3 of a case with outcome 1 and 0.7
-    of one with 0. `weights` are 0 or more. Raises `DataError` for other sizes or
-    weights.
+    Args:
+        predicted: probabilities, of any shape.
+        observed: outcomes of the same shape. One may be a probability: 0.3 counts as
+            0.3 of a case with outcome 1 and 0.7 of one with 0.
+        weights: of the same shape, 0 or more; None: 1.
+        count: bins.
+
+    Raises:
+        DataError: shapes differ, or all weights are 0.
     """
     f, a = (np.asarray(x, np.float64).reshape(-1) for x in (predicted, observed))
     w = np.ones_like(f) if weights is None else np.asarray(weights, float).reshape(-1)

@@ -2,8 +2,8 @@
 
 Gao et al., *Falcon*, 2024, arXiv 2412.12639, section 3.2 (coupled sequential glancing
 distillation). A first pass counts a text's wrong guesses, n. Then at lambda n of its
-positions the pair (x_{s+1}, f_s) is replaced by its answer (x_{s+1+k}, h_{s+k}), so
-that the block's other positions train beside correct features:
+positions the pair (x_{s+1}, f_s) is replaced by its answer (x_{s+1+k}, h_{s+k}). The
+block's other positions so train beside correct features:
 
     L = mean_s SmoothL1(f^_{s+k}, h_{s+k})
         + soft mean_s [ (1 - hard) KL(p || q at the temperature) + hard (-log q(y)) ]

@@ -84,7 +84,10 @@ def objective(
 def units(
     batch: dict[str, Array], teacher: Teacher, alpha: float, slots: int, part: int = 0
 ) -> list[Array]:
-    """Mark bool[B, T] for each slot i where tokens t + 2 .. t + 2 + i are all sure."""
+    """Mark bool[B, T] for each slot i where tokens t + 2 .. t + 2 + i are all sure.
+
+    `alpha` is the p of a sure token; `part` positions' logits exist at a time (0: all).
+    """
 
     def chance(hidden: Array, following: Array) -> Array:
         return jnp.exp(vocab.token_logprob(teacher.head(hidden), following))

@@ -140,7 +140,10 @@ def drafts(
 
 
 def bce(yes: Array, no: Array, accepted: Array, reject: float) -> tuple[Array, Array]:
-    """Compute the loss of each place from log f and log (1 - f), and its norm."""
+    """Compute the loss of each place from `yes` = log f and `no` = log (1 - f).
+
+    Returns the loss and its norm, both float32[...]; `reject` weighs 1 - `accepted`.
+    """
     refused = reject * (1.0 - accepted)
     return -(accepted * yes + refused * no), accepted + refused
 

@@ -135,12 +135,12 @@ def objective() -> Objective:
         right, weights = batch_answers.right, batch_answers.weights
         each = jax.nn.softplus(odds) - right * odds
         stop, first = first_stops(odds > 0, batch_answers)
-        kept = jnp.take_along_axis(right, first[..., None], -1)[..., 0]
+        correct = jnp.take_along_axis(right, first[..., None], -1)[..., 0]
         metrics = {
             "right": mean(right.mean(-1), weights),
             "hit": mean(((odds > 0) == (right > 0.5)).mean(-1), weights),
             "stopped": mean(stop, weights),
-            "kept": mean(kept, weights * stop),
+            "kept": mean(correct, weights * stop),
         }
         return mean(each.mean(-1), weights), metrics
 
