@@ -69,7 +69,7 @@ def test_states_are_those_of_the_last_token():
 
 
 def test_bad_arguments():
-    with pytest.raises(DataError, match="needs both"):
+    with pytest.raises(DataError, match="needs both kinds"):
         judge.fit(np.ones((3, 2)), [True] * 3)
     with pytest.raises(DataError, match="most=0"):
         judge.cases(None, None, [[1]], most=0)
