@@ -23,7 +23,7 @@ WEIGHTS = (("attention", "qkv"), ("attention", "out"), ("mlp", "up"), ("mlp", "d
 
 
 def init(key: Array, target: Any, rank: int = 32) -> Params:
-    """Initialise float32 A and B of `rank` r for the layers of a transformer's params."""
+    """Initialise float32 A and B of `rank` r for the layers of an unstacked target."""
     if rank < 1:
         raise ConfigError(f"rank={rank}: use at least 1")
     names = sorted(name for name in target if name.startswith("layer_"))
