@@ -63,7 +63,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         if getattr(flags, name) < 1:
             raise ConfigError(f"--{name}={getattr(flags, name)}: use at least 1")
     if flags.devices_per_process < 0:
-        raise ConfigError(f"--devices_per_process={flags.devices_per_process}: below 0")
+        raise ConfigError(
+            f"--devices_per_process={flags.devices_per_process}: use 0 or more"
+        )
     recipe = Path(flags.config).stem
     flags.workdir = flags.workdir or f"runs/{recipe}"
     flags.name = flags.name or recipe.replace("_", "-")
