@@ -282,8 +282,8 @@ def of(config: Any) -> stage.Preflight:
     if preflight is None:
         names = [other for other in stage.modules() if stage.find(other).preflight]
         raise ConfigError(
-            f"stage={name!r} has no program to compile: use a recipe of one of "
-            f"{sorted(names)}"
+            f"stage={name!r} has no program of its own to compile: use a recipe of one "
+            f"of {sorted(names)}"
         )
     return preflight
 
