@@ -58,8 +58,8 @@ def transform(
         for token in word:
             if token != int(token) or not 0 <= token < vocab_size:
                 raise MethodError(
-                    f"ban_tokens names token {token} in {word}, no id of the vocabulary "
-                    f"of {vocab_size}: remove it"
+                    f"ban_tokens names token {token} in {word}, no id of the "
+                    f"vocabulary of {vocab_size}: remove it"
                 )
     if len({word for word in words if len(word) == 1}) >= vocab_size:
         raise MethodError(
