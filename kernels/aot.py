@@ -52,9 +52,7 @@ def slice_of(topology: str) -> tuple[Any, ...]:
             platform="tpu", topology_name=topology
         )
     except jax.errors.JaxRuntimeError as error:
-        raise ValueError(
-            f"topology={topology!r}: use a slice that exists, like 'v5e:4x4' ({error})"
-        ) from error
+        raise ValueError(f"{topology}: {error}") from error
     return tuple(description.devices)
 
 
