@@ -99,9 +99,9 @@ def tree_attention(
 ) -> tuple[pallas_tpu.Plan, Any]:
     """Plan and compile a call, with the write of the block's keys before it.
 
-    The cache, or its pool of pages, is donated and written as in the model, so that a
-    layout that the kernel cannot read in place would show as a copy. `planned_for` is
-    the chip of the plan, if not `chip`.
+    The cache, or its pool of pages, is donated and written as in the model. A layout
+    that the kernel cannot read in place then shows as a copy. `planned_for` is the chip
+    of the plan, if not `chip`.
     """
     cut = pallas_tpu.plan(shape, block_traffic.budget(planned_for or chip))
     batch, nodes, new = shape.batch, shape.nodes, jax.ShapeDtypeStruct

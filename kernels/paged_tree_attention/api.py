@@ -1,8 +1,8 @@
 """Tree attention over pages: the same kernels, with a page table.
 
-A page is [G, page, d] in one piece of memory (on a TPU a block of the kernel, on a GPU
-one or several), and slot `s` of row `b` is slot `s % page` of page
-`table[b, s // page]`. The tables of rows that share a prefix have the same pages.
+A page is [G, page, d] in one piece of memory: on a TPU a block of the kernel, on a GPU
+one or several. Slot `s` of row `b` is slot `s % page` of page `table[b, s // page]`.
+The tables of rows that share a prefix have the same pages.
 """
 
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
 """The layout of a call for accelerators: rows of heads and nodes, mask bytes.
 
-The `R` query heads of a key-value head read the same keys, so a program's rows are
+The `R` query heads of a key-value head read the same keys. So a program's rows are
 heads times nodes, `rows = copies * width` in each of `chunks` pieces:
 
     q [B, N, H, d]  ->  [B, G, chunks, copies * width, d]
@@ -101,8 +101,8 @@ def spread(at: Rows, x: Array) -> Array:
 def mask_bytes(ancestors: Array) -> Array:
     """Split uint32[..., W] into bytes bfloat16[..., 128], which holds 0..255 exactly.
 
-    A kernel spreads the bytes over its slots with one small matrix product, for any
-    alignment of the tree in the cache, and then tests a bit of each.
+    A kernel spreads the bytes over its slots with one small matrix product, and then
+    tests a bit of each. This works for any alignment of the tree in the cache.
     """
     shifts = jnp.arange(0, 32, 8, dtype=jnp.uint32)
     split = (ancestors[..., None] >> shifts) & 255

@@ -1,14 +1,14 @@
 """Tree attention for Hopper GPUs, in Mosaic GPU.
 
-A program computes 64 rows (nodes times the query heads of a KV head) of one batch row
-and KV head, over one of `splits` runs of the row's blocks of slots. So a small batch
-still fills the machine; the runs are merged by log-sum-exp afterwards. The tensor
+A program computes 64 rows of one batch row and KV head: nodes times the query heads of
+the KV head. It reads one of `splits` runs of the row's blocks of slots, so that a small
+batch still fills the machine; the runs are merged by log-sum-exp afterwards. The tensor
 memory accelerator fetches keys and values `STAGES` blocks ahead, by the page table if
 the cache is paged. Blocks wholly inside the prefix need no mask. In the others each
 row's ancestor words are shifted to the slots in registers.
 
-Supported are rows of bfloat16 or float16 with a cache of the same dtype, `d` a multiple
-of 64, and slots (and those of a page) a multiple of 64; `reason_against` checks all
+q and the cache must both be bfloat16 or both float16. `d`, and the number of slots of
+the cache and of a page, must be multiples of 64. `reason_against` checks all
 conditions.
 """
 

@@ -5,9 +5,9 @@ Node `n` of row `b` sees slot `s` of the cache when
     s < lengths[b],  or  bit s - lengths[b] of ancestors[b, n] is set,
 
 and, with a window, when `positions[b, n] - key_positions[b, s] < window`. Its output is
-the softmax-weighted mean of the values it sees, and `lse` the log of the sum of the
-exponentials, so that parts of a cache merge (`kernels.merge_softmax`). A node without a
-visible slot has output 0 and `lse` -inf. The content of slots that no node sees never
+the softmax-weighted mean of the visible values. `lse` is the log of the sum of the
+exponentials, by which parts of a cache merge (`kernels.merge_softmax`). A node without
+a visible slot has output 0 and `lse` -inf. The content of slots that no node sees never
 matters, NaN included.
 """
 

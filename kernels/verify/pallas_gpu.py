@@ -3,8 +3,8 @@
 A program computes one node over one of `runs` stretches of the vocabulary. So a small
 batch still fills the machine; the stretches are merged like parts of a vocabulary. Each
 of 128 threads keeps the winners and the sums of its own lanes of `LANES` tokens, with
-several loads in flight, and threads synchronise once, in the end. A node reads the row
-of noise of its depth, which for other nodes of that depth is in the second-level cache.
+several loads in flight. Threads synchronise once, in the end. A node reads the row of
+noise of its depth, which for other nodes of that depth is in the second-level cache.
 
 Among equals the lowest token wins: a lane keeps its first, lanes and stretches compare
 ids. The scores of given tokens are a separate gather.
