@@ -1,7 +1,7 @@
 """Settings that all recipes of draft heads share: data, budget and schedule.
 
 By default a recipe is for `tiny`, with one schedule for all heads, to compare them.
-With the name of a target of configs/base/targets.py behind a colon it is for that
+A colon and the name of a target of configs/base/targets.py make it a recipe for that
 target on its slice, with its paper's rate, warm-up, batch and length:
 
 python -m experiments.preflight --config=configs/heads/medusa.py:llama3_8b

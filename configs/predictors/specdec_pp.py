@@ -3,7 +3,7 @@
 Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
 Lengths*, 2024, arXiv 2405.19715. The head is trained on the target's own text. Its
 chains are compared with every fixed length, and with chains that end at low draft
-confidence, in tokens / (target calls + c draft calls).
+confidence. The measure is tokens / (target calls + c draft calls).
 
 Command:  python -m experiments.run --config=configs/predictors/specdec_pp.py
               --workdir=runs/specdec_pp

@@ -6,10 +6,10 @@ Needs the extra `tpu` (libtpu): the real TPU compiler, on any machine. One layer
 attention at the shapes of Llama 3 8B and 70B in bfloat16, with the write of the block's
 keys before it. Every piece is stored: the same command resumes after a kill.
 
-On a GPU the same command measures instead: tree attention (of rows and of pages) and
-the passes over logits beside XLA, cuDNN and the bandwidth of a copy, a model with a
-shared prefix, and rounds of a target of 8B's shape (18 GB of random weights and as much
-again for caches). No GPU has run it yet.
+On a GPU the same command measures instead. Tree attention (of rows and of pages) and
+the passes over logits are timed beside XLA, cuDNN and the bandwidth of a copy. A model
+with a shared prefix, and rounds of a target of 8B's shape, take 18 GB of random weights
+and as much again for caches. No GPU has run it yet.
 
 Hardware: any; 192 compilations of one to four seconds on two free cores. The second
 table times the machine that runs it; on a CPU, XLA alone.
