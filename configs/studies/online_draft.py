@@ -2,7 +2,7 @@
 
 Liu et al., *Online Speculative Decoding*, 2024, arXiv 2310.07177, section 5.3. Requests
 are windows of held-out code, then of prose from a path; `tiny-draft` drafts for `tiny`
-and takes a few optimiser steps between calls, on places where it was refused.
+and takes a few optimiser steps between calls, on places of rejected drafts.
 
 python -m experiments.run --config=configs/studies/online_draft.py --workdir=runs/online
 \\
