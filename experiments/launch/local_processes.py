@@ -101,6 +101,7 @@ def run(
 
 
 def _wait(children: Sequence[subprocess.Popen]) -> int:
+    """Wait for all processes; end the others when one fails. Return a status."""
     status, since = 0, 0.0
     while True:
         codes = [child.poll() for child in children]
@@ -125,6 +126,7 @@ def _wait(children: Sequence[subprocess.Popen]) -> int:
 
 
 def _grace(children: Sequence[subprocess.Popen]) -> None:
+    """Wait for processes to end, and kill those that take over `PATIENCE`."""
     until = time.monotonic() + PATIENCE
     for child in children:
         try:
