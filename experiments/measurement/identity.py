@@ -168,4 +168,4 @@ def claim(method: Method, guarantee: str, temperature: float) -> str | None:
     name = method.verifier.name.split("/")[1]
     if name == "gumbel_coupled":
         return None
-    return f"equal in law only: tests/methods/verifiers/test_{name}.py"
+    return f"equal in law only: tests/decoding/verifiers/test_{name}.py"
