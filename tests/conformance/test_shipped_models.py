@@ -44,6 +44,8 @@ def pairs() -> dict[str, Method]:
             found[short] = Method(spec(name))
             continue
         for grown in catalogue.names("topologies"):
+            if grown in kit.SHAPES and name != "drafters/model":
+                continue  # a static tree by another name
             method = Method(spec(name), topology=spec(grown))
             found[f"{short}-{grown.split('/')[1]}"] = method
     for name in catalogue.names("exits"):
