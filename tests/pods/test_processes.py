@@ -69,7 +69,8 @@ def agree(count: int, devices: int, tmp_path: pathlib.Path) -> None:
     assert not any("texts" in out for out, _ in said[1:]), "only process 0 speaks"
     # A row of each is a batch that four devices divide where there are four processes.
     assert bool(found["refused"]) == (count < 4)
-    assert count == 4 or f"{count} rows do not divide" in found["refused"]
+    told = f"{count} rows, read by {count} processes, do not divide"
+    assert count == 4 or told in found["refused"]
     assert found["texts"] == meshes.texts(meshes.model(), "plain", None)
     processes.write(meshes.model(), tmp_path / "one.jsonl")
     whole = (tmp_path / "one.jsonl").read_bytes()

@@ -41,7 +41,7 @@ def generate(chosen: Method, prompts=None, temperature=0.0, **fields):
         chosen,
         max_new_tokens=kit.NEW,
         temperature=temperature,
-        drafts=MODELS,
+        drafts={name: MODELS[name] for name in names},
         streams=streams(names, prompts),
         **fields,
     )

@@ -181,6 +181,6 @@ def test_bad_arguments():
     with pytest.raises(ConfigError, match="states of width 5"):
         grown({"acceptance": wide}, 0.5)
     topology = specdec_pp.topology(length=2)
-    with pytest.raises(MethodError, match="shows none"):
+    with pytest.raises(MethodError, match="has none"):
         grow._check(())
     assert topology.linear and topology.nodes == 3
