@@ -2,6 +2,9 @@
 
 There is no registry. `Spec("drafters/copyspec", copy=10)` names a file and the
 arguments of its factory. The file's folder determines the factory's name and interface.
+`Spec("my_package.my_file")` names any importable module with a `CARD` and one factory,
+which determines the folder whose role it has. `Built` holds a component that was built
+by hand.
 """
 
 import importlib
@@ -9,6 +12,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any
 
 from decoding import base
@@ -58,7 +62,11 @@ class Card:
 
 
 class Spec:
-    """A file of decoding/ and arguments for its factory; hashable, printable."""
+    """A method file and arguments for its factory; hashable, printable.
+
+    `name` is a file of decoding/, such as "drafters/copyspec", or a module that can be
+    imported, such as "my_package.my_file".
+    """
 
     def __init__(self, name: str, **arguments: Any):
         self.name = name
@@ -89,9 +97,14 @@ class Spec:
         return self.module.CARD
 
     @property
+    def folder(self) -> str:
+        """The folder of decoding/ whose role the file has."""
+        return folder_of(self.name)
+
+    @property
     def factory(self) -> Callable:
         """The file's function that builds the component."""
-        return getattr(self.module, FACTORIES[self.name.split("/")[0]])
+        return getattr(self.module, FACTORIES[self.folder])
 
     @property
     def required(self) -> list[str]:
@@ -133,6 +146,30 @@ class Spec:
             raise MethodError(f"{self} cannot be built: {error}") from error
 
 
+@dataclass(frozen=True)
+class Built:
+    """A component that was built by hand, in the place of a `Spec`.
+
+    It can be decoded with, but no config can name it.
+    """
+
+    name: str
+    folder: str
+    part: Any
+    card: Card
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def static(self) -> tuple:
+        return ("built", self.part)
+
+    def build(self, available: Mapping[str, Any]) -> Any:
+        return self.part
+
+
+Part = Spec | Built
+
+
 def _frozen(value: Any) -> Any:
     """Convert lists and dicts, as config files have them, to hashable tuples."""
     if type(value) in (list, tuple):
@@ -171,13 +208,74 @@ def catalogue() -> dict[str, Card]:
 
 
 def load(name: str) -> Any:
-    """Import the module of a spec name such as "drafters/copyspec"."""
+    """Import the module of a spec name.
+
+    Args:
+        name: "drafters/copyspec", or the dotted name of a module outside decodax.
+
+    Raises:
+        MethodError: no such file or module, or a module without a card or a factory.
+    """
+    if is_outside(name):
+        return _load_outside(name)
     folder, _, file = name.partition("/")
     if folder not in FACTORIES or not file:
         raise MethodError(
             f"{name!r} is no method name: write folder/file, with a folder of "
-            f"{sorted(FACTORIES)}"
+            f"{sorted(FACTORIES)}, or the dotted name of a module"
         )
     if name not in names(folder):
         raise MethodError(f"no method {name!r}; use one of {names(folder)}")
     return importlib.import_module(f"decoding.{folder}.{file}")
+
+
+def is_outside(name: str) -> bool:
+    """Return whether `name` is a module's dotted name, not a file of decoding/."""
+    parts = name.split(".")
+    return len(parts) > 1 and all(part.isidentifier() for part in parts)
+
+
+def folder_of(name: str) -> str:
+    """Return the folder of decoding/ whose role the spec name has."""
+    if is_outside(name):
+        return _roles(load(name))[0]
+    return name.partition("/")[0]
+
+
+def _roles(module: Any) -> list[str]:
+    """List the folders whose factory the module itself defines."""
+    own = {
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__
+    }
+    folders = [f for f in FACTORIES if f != "constraints"]  # a transform, by its code
+    return [folder for folder in folders if FACTORIES[folder] in own]
+
+
+def _load_outside(name: str) -> Any:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise MethodError(
+            f"no module {name!r} ({error}): install its package, or run in the folder "
+            "that holds it"
+        ) from error
+    roles, factories = _roles(module), sorted(set(FACTORIES.values()))
+    if len(roles) != 1:
+        defined = [FACTORIES[role] for role in roles] or "none"
+        raise MethodError(
+            f"{name} defines {defined} of the factories {factories}: define one"
+        )
+    if type(vars(module).get("CARD")) is not Card:
+        raise MethodError(f"{name} has no CARD: write CARD = decoding.Card(...)")
+    return module
+
+
+GROUP = "decodax.methods"  # of entry points: `my_sampler = "my_package.my_file"`
+
+
+def installed() -> dict[str, str]:
+    """Map the names of installed packages' entry points to their modules."""
+    points = metadata.entry_points(group=GROUP)
+    return {point.name: point.value for point in points}
