@@ -72,7 +72,9 @@ def make(values: flags.FlagValues) -> suffix_array.Datastore:
         raise PromptError("no text: give one, e.g. --text=notes.txt")
     lm = models.load(values.model)
     if lm.tokenizer is None:
-        raise PromptError(f"--model={values.model} has no tokenizer.json")
+        raise PromptError(
+            f"--model={values.model} has no tokenizer.json: choose one that has"
+        )
     store = suffix_array.build(taken(lm.tokenizer, values))
     suffix_array.save(store, values.out)
     return store

@@ -90,7 +90,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
     lm = models.load(values.model, mesh=values.mesh)
     if lm.tokenizer is None:
         raise PromptError(
-            f"--model={values.model} has no tokenizer.json: a text cannot be encoded"
+            f"--model={values.model} has no tokenizer.json: add it to encode texts"
         )
     prompt = lm.tokenizer.encode(values.prompt)
 

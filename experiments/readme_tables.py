@@ -183,7 +183,9 @@ def _between(text: str, markers: tuple[str, str], table: str) -> str:
     before, begin, rest = text.partition(markers[0])
     _, end, after = rest.partition(markers[1])
     if not begin or not end:
-        raise ConfigError(f"the file has no {' and '.join(markers)} to write between")
+        raise ConfigError(
+            f"--readme lacks the lines {' and '.join(markers)}: add them around a table"
+        )
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 

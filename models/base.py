@@ -1,4 +1,4 @@
-"""The one model call: a block of nodes, and what comes back from it.
+"""The one model call: its input, a block of nodes, and its output.
 
 Letters: `B` rows, `N` nodes of a block, `V` vocabulary, `S` cache slots, `D` model
 width, `L` layers, `W` 32-bit words of ancestor bits.
@@ -22,7 +22,7 @@ Tap = int | str
 
 @struct.dataclass
 class Visibility:
-    """Who sees whom, without a dense mask.
+    """The attention mask of a block, without a dense array.
 
     Node `n` of row `b` sees slot `s` when `s < prefix[b]`, or when bit
     `s - prefix[b]` of `ancestors[b, n]` is set. A block's nodes therefore live in the
@@ -39,7 +39,7 @@ class Visibility:
 class Block:
     """The input of a model call."""
 
-    tokens: Array  # int32[B, N]; ids >= V are looked up by a wrapped `embed`
+    tokens: Array  # int32[B, N]; ids >= V need a wrapped `embed`
     positions: Array  # int32[B, N]
     slots: Array  # int32[B, N]: where keys are written; >= S writes nowhere
     visibility: Visibility
@@ -51,7 +51,7 @@ class Block:
 
 @jax.tree_util.register_pytree_node_class
 class Hidden(dict):
-    """Tapped states by tap: a pytree although ints and strings do not compare."""
+    """Tapped states by tap: a pytree, although ints and strings cannot be sorted."""
 
     def tree_flatten(self) -> tuple[tuple, tuple]:
         taps = tuple(sorted(self, key=str))
@@ -71,7 +71,7 @@ class ModelOutput:
 
 
 class LanguageModel(NamedTuple):
-    """A language model as pure functions; calling it composes them.
+    """A language model as pure functions; `__call__` composes them.
 
     `taps` name hidden states: an int `i` is the state after `i` layers (0 is the
     embedding output, `L` the last layer's), `"norm"` the state after the final norm.
@@ -85,9 +85,9 @@ class LanguageModel(NamedTuple):
     fill: Callable  # (params, cache, x, block, lo, hi) -> cache: keys and values only
     norm: Callable  # (params, x) -> x after the final norm
     head: Callable  # (params, normed x) -> float32 logits
-    logits_of: Callable  # (params, normed x[..., D], ids[..., k]) -> those of ids alone
+    logits_of: Callable  # (params, normed x[..., D], ids[..., k]) -> logits[..., k]
     plan: Any = (
-        None  # models.distributed.sharding.Plan: where its arrays lie; None: one device
+        None  # models.distributed.sharding.Plan: sharding of arrays; None: one device
     )
 
     def __call__(
@@ -97,7 +97,7 @@ class LanguageModel(NamedTuple):
         block: Block,
         taps: tuple[Tap, ...] = (),
     ) -> tuple[ModelOutput, Any]:
-        """Run the block: append its keys to `cache`; logits and tapped states."""
+        """Run the block; return its output, and the cache with its keys."""
         cache = cache.open(block)
         x = self.embed(params, block.tokens, block.positions)
         x, cache, hidden = self.layers(
@@ -125,7 +125,7 @@ def pack_bits(mask: Array) -> Array:
 
 
 def dense_mask(visibility: Visibility, size: int) -> Array:
-    """A `Visibility` as bool[B, N, S]; for short caches and the reference path."""
+    """Expand a `Visibility` to bool[B, N, S], for short caches and references."""
     slots = jnp.arange(size, dtype=jnp.int32)
     offset = slots[None, :] - visibility.prefix[:, None]  # [B, S]
     bits = visibility.ancestors
@@ -143,10 +143,17 @@ def dense_mask(visibility: Visibility, size: int) -> Array:
 def causal_block(
     tokens: Array, start: Array, count: Array, size: int, logits_at: str = NONE
 ) -> Block:
-    """A chain of `count[b]` tokens that starts at position and slot `start[b]`.
+    """Make the block of a chain of `count[b]` tokens from slot `start[b]` on.
 
-    Nodes at or past `count` write nowhere (`size` is the cache's), so that one block
-    serves rows of different lengths.
+    Nodes at or past `count` write nowhere, so that one block serves rows of different
+    lengths.
+
+    Args:
+        tokens: int32[B, N].
+        start: int32[B], the first position and slot.
+        count: int32[B].
+        size: the cache's number of slots.
+        logits_at: ALL, LAST or NONE.
     """
     batch, nodes = tokens.shape
     index = jnp.arange(nodes, dtype=jnp.int32)

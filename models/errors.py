@@ -1,4 +1,4 @@
-"""The exceptions of the project: every one names the offending value and the remedy."""
+"""The exceptions of the project: each message names the bad value and the remedy."""
 
 
 class DecodaxError(Exception):

@@ -1,4 +1,4 @@
-"""Loading and saving models in HF layout: `load`, `save` and what `load` returns."""
+"""Loading and saving models in HF layout: `load`, `save` and the `Loaded` model."""
 
 import dataclasses
 import os
@@ -39,10 +39,10 @@ class Loaded:
         return self.model.config
 
     def chat(self, messages: Sequence[dict[str, Any]], **variables: Any) -> list[int]:
-        """The tokens of a conversation, up to where the assistant's answer begins.
+        """Encode a conversation, up to the beginning of the assistant's answer.
 
         `messages` are dicts with `role` and `content`; `variables` are passed to the
-        template. PromptError when there is no template or when it refuses them.
+        template. PromptError if there is no template or it refuses the messages.
         """
         if self.tokenizer is None:
             raise PromptError(
@@ -59,19 +59,23 @@ def load(
     cache: Callable[..., kv_cache.KVCache] = kv_cache.dense,
     rules: str = "",
 ) -> Loaded:
-    """The model of a directory in HF layout, or a packaged one by name.
+    """Load a model from a directory in HF layout, tensor by tensor.
 
-    `dtype` is that of the params: by default float32 on CPU, where bfloat16 products
-    are slow, and bfloat16 elsewhere. With a `mesh`, whose axes are some of `data`,
-    `fsdp` and `tensor` (or its sizes as text, or "auto"), params lie where
-    `models.distributed.axis_rules` says, `rules` ("vocab=,batch=data+fsdp") replacing
-    some of its table, and everything that is decoded with the model lies there. Weights
-    are read tensor by tensor. `kernel` ("auto", "pallas", "xla") says how attention
-    reads its cache, and `cache` makes it: dense, or a layout of
-    `models.cache_layouts.quantized`.
+    Args:
+        name: the directory, or the name of a packaged model.
+        mesh: a mesh with axes among `data`, `fsdp` and `tensor`, sizes as text, or
+            "auto". Params are sharded over it, and so is everything decoded with them.
+        dtype: of the params; by default float32 on CPU, where bfloat16 products are
+            slow, and bfloat16 elsewhere.
+        kernel: "auto", "pallas" or "xla", which reads the cache in attention.
+        cache: makes an empty cache: dense, or a layout of `models.cache_layouts`.
+        rules: replaces some of the sharding rules in `models.distributed.axis_rules`,
+            like "vocab=,batch=data+fsdp".
 
-    ConfigError: config.json lacks or has fields, or is of a family that is not
-    supported. CheckpointError: weights or tokenizer are absent or do not fit it.
+    Raises:
+        ConfigError: config.json lacks fields, has unknown ones, or is of a family that
+            is not supported.
+        CheckpointError: weights or tokenizer are absent or do not fit config.json.
     """
     directory = locate(name)
     data = tensors.read_json(directory / "config.json")
@@ -94,7 +98,7 @@ def load(
 
 
 def locate(name: str | os.PathLike) -> pathlib.Path:
-    """The directory of a packaged or given model."""
+    """Return the directory of a packaged model, or of a model at a path."""
     path = pathlib.Path(name)
     if str(name) in packaged.MODELS:
         path = packaged.folder(str(name))
@@ -108,7 +112,7 @@ def locate(name: str | os.PathLike) -> pathlib.Path:
 
 
 def choose_dtype(dtype: Any) -> np.dtype:
-    """`dtype` checked, or the default of this machine's first device."""
+    """Check `dtype`; None gives the default of this machine's backend."""
     if dtype is None:
         dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
     try:
@@ -121,7 +125,7 @@ def choose_dtype(dtype: Any) -> np.dtype:
 
 
 def placer(plan: sharding.Plan | None) -> Callable[[str, np.ndarray], jax.Array]:
-    """How a param goes to the devices: every device gets its own part of it."""
+    """Return a function (path, array) that shards a param over the plan's devices."""
     if plan is None:
         return lambda path, array: jnp.asarray(array)
 
@@ -134,7 +138,7 @@ def placer(plan: sharding.Plan | None) -> Callable[[str, np.ndarray], jax.Array]
 
 
 def placed(lm: Any, plan: sharding.Plan | None) -> Any:
-    """A loaded model moved to where `plan` wants it."""
+    """Move a loaded model to the devices of `plan`."""
     if plan is None:
         return lm
     params = sharding.put(lm.params, plan.params(lm.params))
@@ -145,7 +149,7 @@ def placed(lm: Any, plan: sharding.Plan | None) -> Any:
 def _with_ids(
     config: transformer.Config, data: dict, generation: dict
 ) -> transformer.Config:
-    """`config` with bos and eos: generation_config.json's, else config.json's."""
+    """Set bos and eos: those of generation_config.json, else of config.json."""
     data = {**data.get("text_config", {}), **data}
     sources = [fields.Fields(generation, ""), fields.Fields(data, "")]
     eos = next((x for f in sources if (x := f.ids("eos_token_id"))), ())
@@ -169,10 +173,13 @@ def save(
     directory: str | os.PathLike,
     shard_bytes: int = tensors.SHARD_BYTES,
 ) -> None:
-    """Write `lm` in HF layout; transformers 4 and 5 read it, and so does `load`.
+    """Write `lm` in HF layout, for transformers 4 and 5 and for `load`.
 
-    The params keep their dtype. ConfigError when the family's config.json cannot say
-    what the Config says; nothing is written then.
+    The params keep their dtype.
+
+    Raises:
+        ConfigError: the family's config.json cannot express the Config. Nothing is
+            written then.
     """
     if lm.family not in checkpoints.FAMILIES:
         raise ConfigError(
@@ -182,7 +189,8 @@ def save(
     config = lm.config
     if not isinstance(config, transformer.Config):
         raise ConfigError(
-            f"only a transformer can be saved, not a {type(config).__name__}"
+            f"a model whose config is a {type(config)} cannot be saved: save a "
+            "transformer"
         )
     dtype = lm.params["embedding"]["tokens"].dtype.name
     ids = {

@@ -1,4 +1,4 @@
-"""How good a head's laws are, position by position: losses, hits, ranks.
+"""Metrics of a head's logits, position by position: losses, hits, ranks.
 
 All are sums over positions, so that parts of a batch add up; `outputs.in_parts` keeps
 the logits of one part at a time.
@@ -27,12 +27,18 @@ def against_teacher(
     part: int = 0,
     kept: Array | None = None,
 ) -> Sums:
-    """Sums of `loss`, of equal arg-maxes `hit`, of `alpha`, and of the `weight`.
+    """Sum `loss`, equal arg-maxes `hit`, acceptance rate `alpha`, and `weight`.
 
-    `draft(states)` are the head's logits, of an array [B, T, ...] or a tuple of them;
-    `law` [B, T, ...] is that of `outputs.law` which speaks of the same token, weights
-    [B, T]. With a draft vocabulary `kept` the teacher's law is normalised on it, and
-    positions whose likeliest token is not in it count nothing.
+    Args:
+        teacher: the target's outputs.
+        draft: `draft(states)`, the head's logits [..., V].
+        states: an array [B, T, ...], or a tuple of them.
+        law: [B, T, ...], the rows of `teacher.law` for the same tokens.
+        weights: float32[B, T].
+        loss: `loss(p, q)` of logits, per position.
+        part: positions whose logits exist at a time; 0: all.
+        kept: int32[W], a draft vocabulary, on which the teacher is normalised.
+            Positions whose likeliest token is outside have weight 0.
     """
 
     def sums(states: Any, law: Array, weights: Array) -> Sums:
@@ -55,7 +61,7 @@ def against_labels(
     weights: Array,
     part: int = 0,
 ) -> Sums:
-    """The same against tokens `labels` int32[B, T], with the cross-entropy."""
+    """Sum the same against tokens `labels` int32[B, T], with the cross-entropy."""
 
     def sums(states: Any, labels: Array, weights: Array) -> Sums:
         q = draft(states)
@@ -82,9 +88,23 @@ def by_rank(
     temperature: float,
     part: int = 0,
 ) -> tuple[Array, Array]:
-    """How often the target picks the head's candidate of each rank: sums [ranks], n.
+    """Sum how often the target picks the head's candidate of each rank.
 
-    At a temperature the chance that it does; at 0 whether it is the likeliest token.
+    At a temperature: the probability of the candidate. At 0: whether it is the
+    likeliest token.
+
+    Args:
+        teacher: the target's outputs.
+        draft: `draft(states)`, the head's logits [..., V].
+        states: an array [B, T, ...], or a tuple of them.
+        hidden: [B, T, D], the target's normed states for the same tokens.
+        weights: float32[B, T].
+        ranks: candidates of a position.
+        temperature: the target's.
+        part: positions whose logits exist at a time; 0: all.
+
+    Returns:
+        float32[ranks] and float32[], the sums of picks and of weights.
     """
 
     def sums(states: Any, hidden: Array, weights: Array) -> Any:

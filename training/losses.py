@@ -1,7 +1,7 @@
-"""Losses between a teacher's law and a draft's, per position, in float32 nats.
+"""Losses between a teacher's distribution and a draft's, per position, in float32 nats.
 
-`teacher`, `draft` are logits [..., V]; every function returns [...]. With p the
-teacher's law, q the draft's, alpha = sum min(p, q) the chance that a draft is accepted:
+`teacher`, `draft` are logits [..., V]; every function returns float32[...]. With p the
+teacher's distribution, q the draft's, alpha = sum min(p, q) the acceptance rate:
 
     soft_ce    -sum p log q                     kl   sum p (log p - log q)
     reverse_kl  sum q (log q - log p)           tv   sum |p - q| / 2 = 1 - alpha
@@ -27,19 +27,19 @@ AXES = ("batch", "position")
 
 
 def _laws(teacher: Array, draft: Array) -> tuple[Array, Array, Array, Array]:
-    """log p, log q, p, q in float32."""
+    """Compute log p, log q, p, q in float32."""
     logp = jax.nn.log_softmax(teacher.astype(jnp.float32), -1)
     logq = jax.nn.log_softmax(draft.astype(jnp.float32), -1)
     return logp, logq, jnp.exp(logp), jnp.exp(logq)
 
 
 def _times(p: Array, log: Array) -> Array:
-    """p log, 0 where p is 0; a law that is no number stays none, so that it is seen."""
+    """Multiply p by log, 0 where p is 0; NaN in p stays NaN, so that it shows."""
     return jnp.where(p == 0, 0.0, p * jnp.where(p == 0, 0.0, log))
 
 
 def ce(draft: Array, label: Array) -> Array:
-    """-log q(label)."""
+    """Compute -log q(label), for `draft` [..., V] and `label` int[...]."""
     logq = jax.nn.log_softmax(draft.astype(jnp.float32), -1)
     return -jnp.take_along_axis(logq, label[..., None], -1)[..., 0]
 
@@ -60,7 +60,7 @@ def reverse_kl(teacher: Array, draft: Array) -> Array:
 
 
 def jsd(teacher: Array, draft: Array, beta: float = 0.9) -> Array:
-    """The generalised Jensen-Shannon divergence; Online SD's default beta."""
+    """Compute the generalised Jensen-Shannon divergence; beta is Online SD's."""
     logp, logq, p, q = _laws(teacher, draft)
     m = jnp.log(beta * p + (1 - beta) * q)
     ours, theirs = _times(p, logp - m).sum(-1), _times(q, logq - m).sum(-1)
@@ -68,7 +68,7 @@ def jsd(teacher: Array, draft: Array, beta: float = 0.9) -> Array:
 
 
 def alpha(teacher: Array, draft: Array) -> Array:
-    """sum min(p, q): how often a draft is accepted."""
+    """Compute sum min(p, q), the acceptance rate of a draft."""
     _, _, p, q = _laws(teacher, draft)
     return jnp.minimum(p, q).sum(-1)
 
@@ -90,9 +90,13 @@ def hybrid(teacher: Array, draft: Array, c: float = 1.0, eta: float = 3.0) -> Ar
 def tvdpp(
     teacher: Array, draft: Array, weights: Array | None = None, axis: str = "batch"
 ) -> Array:
-    """The surrogate, whose *gradient* is meant; statistics over q and `axis`.
+    """Compute the surrogate, of which only the *gradient* is meaningful.
 
-    Of a batch only positions with `weights` [...] > 0 enter them, as they weigh.
+    Args:
+        teacher: logits [..., V].
+        draft: logits [..., V].
+        weights: float32[...], of positions in the statistics; None: all alike.
+        axis: "batch": mean and deviation over q and positions; "position": over q.
     """
     if axis not in AXES:
         raise ConfigError(f"axis={axis!r}: use one of {AXES}")
@@ -114,7 +118,7 @@ def tvdpp(
 
 
 def smooth_l1(found: Array, wanted: Array) -> Array:
-    """[...]: the Huber loss of width 1 between states [..., D], mean over D."""
+    """Compute the Huber loss of width 1 between states [..., D], mean over D."""
     error = jnp.abs(found.astype(jnp.float32) - wanted.astype(jnp.float32))
     return jnp.where(error < 1, 0.5 * error**2, error - 0.5).mean(-1)
 
@@ -132,7 +136,7 @@ LOSSES: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def by_name(name: str) -> Callable[[Array, Array], Array]:
-    """The loss of a config."""
+    """Return a config's loss."""
     if name not in LOSSES:
         raise ConfigError(f"loss={name!r}: use one of {sorted(LOSSES)}")
     return LOSSES[name]

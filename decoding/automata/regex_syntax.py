@@ -1,7 +1,7 @@
 """Regular expressions as automata over classes of characters.
 
-The pattern is parsed by Python's own `re`, so that its syntax and meaning are exactly
-those of `re.fullmatch(pattern, text, re.ASCII)`; the tree becomes a nondeterministic
+Python's own `re` parses the pattern, so its syntax and meaning are exactly those of
+`re.fullmatch(pattern, text, re.ASCII)`. The parse tree becomes a nondeterministic
 automaton (Thompson's construction), then a deterministic one (subset construction).
 Sets of characters are intervals of code points, so a wide range costs no more than a
 letter.
@@ -17,7 +17,7 @@ import numpy as np
 
 from models.errors import ConstraintError
 
-POINTS = 0x110000  # code points are below
+POINTS = 0x110000  # number of code points
 MOST_STATES = 20_000
 
 Intervals = tuple[tuple[int, int], ...]  # [low, high), of code points
@@ -37,11 +37,12 @@ class CharacterDFA(NamedTuple):
 
 
 def refuse(pattern: str, what: str, remedy: str) -> ConstraintError:
-    """The error of a pattern."""
+    """Make the error of a pattern: `what` is wrong, and its remedy."""
     return ConstraintError(f"regex {pattern!r} {what}: {remedy}")
 
 
 def _outside(spans: Iterable[tuple[int, int]]) -> Intervals:
+    """Return the complement of `spans`."""
     gaps, at = [], 0
     for low, high in sorted(spans):
         if low > at:
@@ -61,7 +62,7 @@ _CATEGORIES = {
 
 
 def _either_case(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """`spans` and the other case of their ASCII letters (the flags ASCII and i)."""
+    """Add the other case of the ASCII letters in `spans` (the flags ASCII and i)."""
     letters = [(65, 91, 32), (97, 123, -32)]
     swapped = [
         (max(low, first) + shift, min(high, last) + shift)
@@ -77,7 +78,7 @@ class _Builder:
 
     def __init__(self, pattern: str):
         self.pattern = pattern
-        self.silent: list[list[int]] = [[]]  # successors at no cost
+        self.silent: list[list[int]] = [[]]  # successors without a character
         self.edge: list[tuple[int, int] | None] = [None]  # (set, successor)
         self.sets: dict[Intervals, int] = {}
 
@@ -91,7 +92,7 @@ class _Builder:
     def character(self, spans: Iterable[tuple[int, int]], at: int) -> int:
         end = self.state()
         index = self.sets.setdefault(tuple(sorted(spans)), len(self.sets))
-        # A state has one edge: a fresh one keeps `at` free for what its caller adds.
+        # A state has one edge: a fresh state leaves that of `at` to the caller.
         before = self.state()
         self.silent[at].append(before)
         self.edge[before] = (index, end)
@@ -135,7 +136,7 @@ class _Builder:
         return end
 
     def sequence(self, items: Any, flags: int, at: int) -> int:
-        """Append `items` of the parsed pattern to state `at`; the state after them."""
+        """Append parsed `items` to state `at`; return the state after them."""
         for kind, arg in items:
             if kind is op.LITERAL:
                 at = self.one_of([(kind, arg)], flags, at)
@@ -159,13 +160,13 @@ class _Builder:
                     self.pattern,
                     f"uses {str(kind).lower()}",
                     "inner anchors, look-around, references, atomic groups and "
-                    "possessive repeats have no automaton here",
+                    "possessive repeats are not supported; rewrite it without them",
                 )
         return at
 
 
 def _strip(items: list) -> list:
-    """The whole text is matched, so outer anchors say nothing."""
+    """Drop outer anchors, which are redundant when the whole text is matched."""
     first, last = (
         (op.AT_BEGINNING, op.AT_BEGINNING_STRING),
         (op.AT_END, op.AT_END_STRING),
@@ -178,7 +179,10 @@ def _strip(items: list) -> list:
 
 
 def _keys(sets: Iterable[Intervals]) -> tuple[np.ndarray, list[list[int]]]:
-    """Classes of code points that no set tells apart, and the classes of each set."""
+    """Return the class of each code point, and the classes of each set.
+
+    Code points of one class are in the same sets.
+    """
     sets = list(sets)
     edges = sorted({0, POINTS, *(edge for spans in sets for s in spans for edge in s)})
     lows = np.array(edges[:-1])
@@ -192,20 +196,26 @@ def _keys(sets: Iterable[Intervals]) -> tuple[np.ndarray, list[list[int]]]:
 
 
 def _closure(silent: list[list[int]]) -> Callable[[Iterable[int]], frozenset[int]]:
+    """Make the function that adds the states reached without a character."""
+
     def close(states: Iterable[int]) -> frozenset[int]:
-        found, todo = set(states), list(states)
+        closed, todo = set(states), list(states)
         while todo:
             for after in silent[todo.pop()]:
-                if after not in found:
-                    found.add(after)
+                if after not in closed:
+                    closed.add(after)
                     todo.append(after)
-        return frozenset(found)
+        return frozenset(closed)
 
     return close
 
 
 def automaton(pattern: str) -> CharacterDFA:
-    """The automaton of `pattern`; ConstraintError if it is invalid or unsupported."""
+    """Build the automaton of `pattern`.
+
+    Raises:
+        ConstraintError: the pattern is invalid, unsupported or too large.
+    """
     try:
         parsed = _parser.parse(pattern, re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:

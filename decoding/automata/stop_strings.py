@@ -1,12 +1,13 @@
-"""Stop strings: one automaton that watches the bytes of a text, token by token.
+"""Stop strings: one automaton that reads the bytes of a text, token by token.
 
 Baseline; the automaton is that of Aho, Corasick, "Efficient string matching: an aid to
 bibliographic search", 1975. A stop string may begin and end inside a token and span any
-number of them, so neither a comparison of token ids nor of token texts finds it.
+number of tokens. So comparing token ids or token texts would miss it.
 
     state' = next[state, classes[token]]        one of the states is absorbing: matched
 
-The automaton tells the loop *when* to stop; `cut` tells the host where the text ends.
+The loop stops *when* the automaton matches; on the host, `cut` finds where to cut the
+text.
 """
 
 from collections import deque
@@ -32,12 +33,17 @@ class Stopper(NamedTuple):
 
 def _encode(strings: Sequence[str]) -> list[bytes]:
     if "" in strings:
-        raise PromptError("a stop string is empty: it would stop at once; remove it")
+        raise PromptError(
+            "a stop string is empty and would stop every text at once: remove it"
+        )
     return [string.encode("utf-8") for string in strings]
 
 
 def _aho_corasick(words: list[bytes]) -> token_dfa.ByteDFA:
-    """State 0 has matched nothing of any word; the last state is absorbing."""
+    """Build the automaton of `words`.
+
+    State 0 has matched no byte of any word. The last state is absorbing: matched.
+    """
     children: list[dict[int, int]] = [{}]
     whole = [False]
     for word in words:
@@ -60,17 +66,20 @@ def _aho_corasick(words: list[bytes]) -> token_dfa.ByteDFA:
         for byte, child in children[node].items():
             queue.append((child, step[suffix, byte] if node else 0))
             step[node, byte] = child
-    # A text that has matched stays matched, whatever follows.
+    # A text that has matched stays matched.
     step[accept[step]] = len(children)
     step[-1] = len(children)
     return token_dfa.ByteDFA(step, accept, 0)
 
 
 def stopper(strings: Sequence[str], tokenizer: Any, vocab_size: int) -> Stopper | None:
-    """The automaton of `strings` over the `vocab_size` tokens; None for no strings.
+    """Build the automaton of `strings` over `vocab_size` tokens; None for no strings.
 
-    `tokenizer.token_bytes()` gives the bytes of every id. Tokens without bytes leave
-    the state as it is. Raises PromptError for an empty string.
+    `tokenizer.token_bytes()` gives the bytes of every id. Tokens without bytes keep the
+    state.
+
+    Raises:
+        PromptError: a string is empty.
     """
     words = _encode(strings)
     if not words:
@@ -87,21 +96,21 @@ def stopper(strings: Sequence[str], tokenizer: Any, vocab_size: int) -> Stopper 
 
 
 def advance(stopper: Stopper, state: Array, token: Array) -> Array:
-    """int32[...]: the state after `token` int32[...], from `state` int32[...]."""
+    """Return the state int32[...] after `token` int32[...], from `state` int32[...]."""
     return stopper.next[state, stopper.classes[token]].astype(jnp.int32)
 
 
 def matched(stopper: Stopper, state: Array) -> Array:
-    """bool[...]: whether a stop string has come."""
+    """Return whether a stop string has occurred, bool[...]."""
     return stopper.accept[state]
 
 
 def cut(strings: Sequence[str], data: bytes) -> int | None:
-    """Where in the decoded bytes `data` the text is cut; None if no stop string is in.
+    """Find where to cut the decoded bytes `data`; None if they hold no stop string.
 
-    The match that *ends* first decides, as in the automaton, and the longest of those
-    that end there: the answer depends on the text alone, not on how it was tokenised.
+    The cut is where the match begins that *ends* first, as in the automaton; of several
+    that end there, the longest. So it depends on the text alone, not on its tokens.
     """
-    found = [(data.find(word), len(word)) for word in _encode(strings)]
-    ends = [(at + size, at) for at, size in found if at >= 0]
+    matches = [(data.find(word), len(word)) for word in _encode(strings)]
+    ends = [(at + size, at) for at, size in matches if at >= 0]
     return min(ends)[1] if ends else None

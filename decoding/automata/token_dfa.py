@@ -1,16 +1,16 @@
 """Automata over bytes, and their lift to the tokens of a vocabulary.
 
 A token is a string of bytes, so a byte automaton of `S` states makes each token a
-*column*: the map from the state before it to the state after it. Few columns differ
-(every token that no string of the language holds has the dead one), so the tokens
-fall into `C` classes and the lifted automaton is `next[Q, C]` with `classes[V]`.
+*column*: the map from the state before it to the state after it. Few columns differ:
+every token that is in no string of the language has the dead column. So the tokens fall
+into `C` classes, and the lifted automaton is `next[Q, C]` with `classes[V]`.
 
 For example, at V = 131,072: a date needs 14 x 13 entries (states by classes), a small
 JSON object 244 x 108, one with strings of up to 40 characters 2,022 x 208. In int16
 that is 0.26, 0.31 and 1.1 MB, `classes` included, where dense tables would take 3.7, 64
 and 530 MB. At V = 4,096 the last one needs 83 classes and 0.34 MB.
 
-Everything here runs on the host, in NumPy, once a constraint.
+Everything here runs on the host, in NumPy, once per constraint.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ DEAD = -1
 class ByteDFA(NamedTuple):
     """A deterministic automaton over bytes."""
 
-    next: np.ndarray  # int32[S, 256]; DEAD: no string of the language goes on so
+    next: np.ndarray  # int32[S, 256]; DEAD: no string of the language continues so
     accept: np.ndarray  # bool[S]
     start: int
 
@@ -39,7 +39,10 @@ class TokenDFA(NamedTuple):
 
 
 def _predecessors(step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`sources[first[t] : first[t + 1]]` are the states with a move to state t."""
+    """Return `sources` and `first`: the states with a move to each state.
+
+    Those of state t are `sources[first[t] : first[t + 1]]`.
+    """
     sources, columns = np.nonzero(step != DEAD)
     targets = step[sources, columns]
     order = np.argsort(targets, kind="stable")
@@ -47,23 +50,24 @@ def _predecessors(step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _closure(seed: np.ndarray, after: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """bool[Q]: `seed` bool[Q] and whatever `after(states)` leads to; DEAD is nowhere.
+    """Extend `seed` bool[Q] by every state that `after(states)` reaches, bool[Q].
 
-    Only the newly found states are looked at, so that long chains cost no more.
+    DEAD is no state. A step expands only the new states, so long chains stay linear.
     """
-    found = seed.copy()
+    closed = seed.copy()
     fresh = np.flatnonzero(seed)
     while len(fresh):
         reached = np.unique(after(fresh))
-        fresh = reached[(reached != DEAD) & ~found[reached]]
-        found[fresh] = True
-    return found
+        fresh = reached[(reached != DEAD) & ~closed[reached]]
+        closed[fresh] = True
+    return closed
 
 
 def trim(step: np.ndarray, accept: np.ndarray, start: int) -> tuple:
-    """Drop the states that are unreachable or from which nothing is accepted.
+    """Drop the states that are unreachable or cannot reach acceptance.
 
-    Returns (next, accept, start) renumbered; `start` is DEAD for the empty language.
+    Returns:
+        (next, accept, start), renumbered; `start` is DEAD for the empty language.
     """
     sources, first = _predecessors(step)
     live = _closure(
@@ -73,19 +77,20 @@ def trim(step: np.ndarray, accept: np.ndarray, start: int) -> tuple:
         ),
     )
     step = np.where(np.append(live, False)[step], step, DEAD)
-    seed = np.zeros(len(accept), bool)
-    seed[start] = live[start]
-    kept = _closure(seed, lambda states: step[states])
-    number = np.append(np.where(kept, np.cumsum(kept) - 1, DEAD), DEAD)
-    return number[step[kept]], accept[kept], int(number[start])
+    initial = np.zeros(len(accept), bool)
+    initial[start] = live[start]
+    alive = _closure(initial, lambda states: step[states])
+    number = np.append(np.where(alive, np.cumsum(alive) - 1, DEAD), DEAD)
+    return number[step[alive]], accept[alive], int(number[start])
 
 
 def _refine(step: np.ndarray, accept: np.ndarray) -> np.ndarray:
-    """int64[S]: the coarsest partition whose blocks `step` [S, M] and `accept` respect.
+    """Return the coarsest partition that `step` [S, M] and `accept` respect, int64[S].
 
-    Moore's refinement, looking again only at states with a successor that has moved to
-    another block; the largest part of a split block keeps its name, so that few do. A
-    counted repetition is a long chain, on which whole rounds would be quadratic.
+    This is Moore's refinement, but a round revisits only the states with a successor
+    that moved to another block. The largest part of a split block keeps its number, so
+    few states move. A counted repetition is a long chain, on which full rounds would be
+    quadratic.
     """
     block = np.append(np.unique(accept, return_inverse=True)[1], DEAD)
     members = [
@@ -96,23 +101,27 @@ def _refine(step: np.ndarray, accept: np.ndarray) -> np.ndarray:
     while dirty:
         parts: dict[int, dict[bytes, set[int]]] = {}
         for state in dirty:
-            mark = block[step[state]].tobytes()
-            parts.setdefault(block[state], {}).setdefault(mark, set()).add(state)
-        stays = {}
+            signature = block[step[state]].tobytes()
+            parts.setdefault(block[state], {}).setdefault(signature, set()).add(state)
+        staying = {}
         for b, split in parts.items():
             clean = len(members[b]) - sum(map(len, split.values()))
-            sizes = {mark: len(part) for mark, part in split.items()}
+            sizes = {signature: len(part) for signature, part in split.items()}
             if clean:
-                # The clean states of a block still agree: one of them speaks for all.
-                speaker = next(state for state in members[b] if state not in dirty)
-                mark = block[step[speaker]].tobytes()
-                sizes[mark] = sizes.get(mark, 0) + clean
-            stays[b] = max(sizes, key=sizes.__getitem__)
-            if clean and stays[b] != mark:
-                split.setdefault(mark, set()).update(members[b] - dirty)
+                # The clean states of a block still agree: one represents them all.
+                representative = next(
+                    state for state in members[b] if state not in dirty
+                )
+                signature = block[step[representative]].tobytes()
+                sizes[signature] = sizes.get(signature, 0) + clean
+            staying[b] = max(sizes, key=sizes.__getitem__)
+            if clean and staying[b] != signature:
+                split.setdefault(signature, set()).update(members[b] - dirty)
         moved: list[int] = []
         for b, split in parts.items():
-            for part in (split[mark] for mark in split if mark != stays[b]):
+            for part in (
+                split[signature] for signature in split if signature != staying[b]
+            ):
                 members[b] -= part
                 block[list(part)] = len(members)
                 members.append(part)
@@ -122,7 +131,7 @@ def _refine(step: np.ndarray, accept: np.ndarray) -> np.ndarray:
 
 
 def minimise(dfa: ByteDFA) -> ByteDFA:
-    """The least automaton of the same language."""
+    """Return the minimal automaton of the same language."""
     step, accept, start = trim(dfa.next, dfa.accept, dfa.start)
     if start == DEAD:
         return ByteDFA(step.astype(np.int32), accept, DEAD)
@@ -135,14 +144,18 @@ def minimise(dfa: ByteDFA) -> ByteDFA:
 def lift(
     dfa: ByteDFA, tokens: Sequence[bytes], vocab_size: int, inert: bool = False
 ) -> TokenDFA:
-    """The automaton that reads whole tokens; its states are those of `dfa`.
+    """Lift a byte automaton to one that reads whole tokens, with the states of `dfa`.
 
-    `tokens[i]` are the bytes of token i. Tokens of no bytes (specials) and ids past the
-    list (padding of the embedding) are forbidden, or change nothing where `inert`.
+    A step processes one byte position of all tokens. Tokens whose prefixes have the
+    same column form one class. So a step costs one lookup for each pair of class and
+    byte, not for each token and state.
 
-    One byte position is done a step, for all tokens at once: tokens whose prefixes have
-    the same column are one class, so that a step costs a lookup for each pair of class
-    and byte, not for each token and state.
+    Args:
+        dfa: the byte automaton.
+        tokens: the bytes of each token. Tokens without bytes (specials) and ids past
+            the list (padding of the embedding) are forbidden.
+        vocab_size: V.
+        inert: tokens without bytes keep the state instead of being forbidden.
     """
     states = len(dfa.accept)
     step = np.vstack([dfa.next, np.full((1, 256), DEAD, np.int32)])
@@ -172,11 +185,11 @@ def lift(
 
 
 def prune(automaton: TokenDFA) -> TokenDFA:
-    """Forbid what cannot lead to acceptance *with tokens of this vocabulary*.
+    """Forbid moves that cannot reach acceptance *with tokens of this vocabulary*.
 
-    A byte path to acceptance is not enough: if no token spells it, a text that went
-    there could neither go on nor end. Classes that become equal are merged. `start` is
-    DEAD when no sequence of tokens is accepted.
+    A byte path to acceptance is not enough: if no tokens spell it, a text on that path
+    could neither continue nor end. Classes that become equal are merged. `start` is
+    DEAD if no sequence of tokens is accepted.
     """
     step, accept, start = trim(automaton.next, automaton.accept, automaton.start)
     step, merged = np.unique(step, axis=1, return_inverse=True)
@@ -185,5 +198,5 @@ def prune(automaton: TokenDFA) -> TokenDFA:
 
 
 def compact(table: np.ndarray) -> np.ndarray:
-    """`table` in the narrowest of int16 and int32 that holds it."""
+    """Convert `table` to int16 if its values fit, else to int32."""
     return table.astype(np.int16 if table.max(initial=0) < 2**15 else np.int32)

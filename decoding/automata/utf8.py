@@ -1,7 +1,7 @@
-"""From automata over characters to automata over the bytes of their UTF-8 forms.
+"""Automata over the bytes of UTF-8 forms, from automata over characters.
 
-A text comes in tokens that may hold half a character, so a constraint has to know what
-may follow each byte: exactly, for every code point.
+A token may hold half a character. So a constraint needs the exact set of bytes that may
+follow each byte, for every code point.
 """
 
 from typing import NamedTuple
@@ -14,9 +14,9 @@ from decoding.automata import regex_syntax, token_dfa
 class _Form(NamedTuple):
     """The UTF-8 forms of one length, as a trie whose equal subtrees are shared.
 
-    `tables[l]` int[nodes, 64] lists what follows a node with l + 1 continuation bytes
-    to come: keys of characters for l = 0, else nodes of `tables[l - 1]`; node 0 is
-    empty. `holds[l]` bool[nodes, keys] says which keys are below a node.
+    `tables[l]` int[nodes, 64] lists the children of a node with l + 1 continuation
+    bytes left: keys of characters for l = 0, else nodes of `tables[l - 1]`. Node 0 is
+    empty. `holds[l]` bool[nodes, keys] marks the keys below each node.
     """
 
     lead: int  # the least lead byte
@@ -26,13 +26,16 @@ class _Form(NamedTuple):
 
 
 def _forms(key: np.ndarray, keys: int) -> list[_Form]:
-    """`key` int32[0x110000] names one of `keys` classes; -1: not a character."""
+    """Build the tries of the forms of 2, 3 and 4 bytes.
+
+    `key` int32[0x110000] is each code point's class, one of `keys`; -1: no character.
+    """
     forms = []
     padded = np.append(key, np.full(5 * 2**18 - len(key), -1, key.dtype))
     spans = ((0xC0, 0x80, 0x800), (0xE0, 0x800, 0x10000), (0xF0, 0x10000, 5 * 2**18))
     for length, (lead, first, last) in enumerate(spans, 1):
         ids = padded[:last].copy()
-        ids[:first] = -1  # a code point has one form: a longer one is not UTF-8
+        ids[:first] = -1  # a code point has one form: longer ones are not UTF-8
         tables: list[np.ndarray] = []
         holds: list[np.ndarray] = []
         below = np.eye(keys + 1, dtype=bool)[:, :-1]  # its last row, -1: no key
@@ -50,9 +53,9 @@ def _forms(key: np.ndarray, keys: int) -> list[_Form]:
 
 
 def byte_automaton(dfa: regex_syntax.CharacterDFA) -> token_dfa.ByteDFA:
-    """The minimal automaton of the UTF-8 forms of the strings of `dfa`.
+    """Build the minimal automaton of the UTF-8 forms of the strings of `dfa`.
 
-    Its start is DEAD when there are none.
+    Its start is DEAD if the language is empty.
     """
     key, keys = dfa.key.copy(), int(dfa.key.max()) + 1
     key[0xD800:0xE000] = -1  # surrogates have no UTF-8 form
@@ -89,7 +92,7 @@ def byte_automaton(dfa: regex_syntax.CharacterDFA) -> token_dfa.ByteDFA:
 
 
 def _enter(forms, char, form, level, nodes, moves, visit) -> np.ndarray:
-    """The byte states of `nodes`; DEAD where no character below one has a move."""
+    """Return the byte states of `nodes`; DEAD if no character below has a move."""
     alive = forms[form].holds[level][:, list(moves)].any(1)
     to = np.full(len(alive), token_dfa.DEAD, np.int32)
     for node in np.unique(nodes):

@@ -1,4 +1,4 @@
-"""Regular expressions: the text is, in full, a string of the language.
+"""Regular expressions: the whole text must match the pattern.
 
 Willard, Louf, "Efficient Guided Generation for Large Language Models", 2023, arXiv
 2307.09702, §3; token classes and byte-level lifting are this project's own.
@@ -8,17 +8,18 @@ Willard, Louf, "Efficient Guided Generation for Large Language Models", 2023, ar
 
 The regex becomes an automaton over characters, then over the bytes of their UTF-8 forms
 (exactly, so that a token may hold half a character), then over tokens.
-A token is allowed exactly when some sequence of tokens after it completes a string; the
-end of sequence exactly when the string is complete. The law is the model's, restricted
-token by token and renormalised: not the model's law conditioned on the language.
+A token is allowed if and only if some sequence of tokens after it completes a string;
+the end of sequence, if and only if the string is complete. The law is the model's,
+restricted token by token and renormalised. It is not the model's law conditioned on the
+language.
 
 Syntax: Python's `re` with the flag ASCII (\\w, \\d and \\s are ASCII), matched as
 `re.fullmatch` does; inner anchors, look-around, references, atomic groups and
 possessive repeats are refused.
-Deviations from the paper: states are pruned by what the vocabulary can spell.
+Deviations from the paper: states from which the vocabulary spells no ending are pruned.
 Cost: two gathers over V a node. Tables are `next[Q, C]`, `class[V]` in int16 where they
-fit: see `automaton` for sizes. Q and C are padded to powers of two, so that patterns of
-like size share a compiled loop.
+fit: see `automata/token_dfa.py` for sizes. Q and C are padded to powers of two, so that
+patterns of similar size share a compiled loop.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ CARD = Card(
 
 @struct.dataclass
 class Row:
-    state: Array  # int32[]: state of the automaton; -1: dead, nothing is masked
+    state: Array  # int32[]: state of the automaton; -1: dead, no token is masked
 
 
 @struct.dataclass
@@ -58,16 +59,26 @@ class Shared:
 def compile_tables(
     pattern: str, tokens: Sequence[bytes], eos: Sequence[int], vocab_size: int
 ) -> token_dfa.TokenDFA:
-    """The automaton of `pattern` over tokens; accepting states allow `eos`.
+    """Build the automaton of `pattern` over tokens.
 
-    `tokens[i]` are the bytes of token i. The last state is `done`: after the end of
-    sequence nothing but another one is allowed. Raises ConstraintError when no sequence
-    of tokens spells a string of the language, or when there is no way to end one.
+    Accepting states allow `eos`. The last state is `done`: after the end of sequence
+    only another one is allowed.
+
+    Args:
+        pattern: a regex of Python's `re`.
+        tokens: the bytes of each token.
+        eos: ids of the end-of-sequence tokens.
+        vocab_size: V.
+
+    Raises:
+        ConstraintError: no sequence of tokens spells a string of the language, or
+            `eos` has no token to end one.
     """
     if not eos or not all(0 <= end < vocab_size for end in eos):
         raise ConstraintError(
             f"regex {pattern!r} needs an end-of-sequence token to end a string, "
-            f"within the vocabulary of {vocab_size}; pass eos, which is {tuple(eos)}"
+            f"within the vocabulary of {vocab_size}; pass such ids as eos, not "
+            f"{tuple(eos)}"
         )
     if len(tokens) > vocab_size:
         raise ConstraintError(
@@ -77,7 +88,7 @@ def compile_tables(
     spelled = list(tokens)
     for end in eos:
         if end < len(spelled):
-            spelled[end] = b""  # it ends the text, whatever its bytes
+            spelled[end] = b""  # an EOS ends the text, whatever its bytes
     dfa = utf8.byte_automaton(regex_syntax.automaton(pattern))
     if dfa.start == token_dfa.DEAD:
         raise regex_syntax.refuse(pattern, "matches no text", "change the pattern")
@@ -104,25 +115,37 @@ def transform(
 ) -> base.LogitsTransform:
     """Restrict the text to strings that match `pattern` in full.
 
-    Where earlier transforms have forbidden every token that the pattern allows, the
-    pattern wins: the allowed ones become equally likely. In a dead state, which only an
-    unreachable tree node has, the logits come back as they are.
+    If earlier transforms have forbidden every token that the pattern allows, the
+    pattern wins: its tokens become equally likely. In a dead state, which only an
+    unreachable tree node has, the logits are returned unchanged.
+
+    Args:
+        pattern: a regex of Python's `re`.
+        tokenizer: `tokenizer.token_bytes()` gives the bytes of every id.
+        eos: ids of the end-of-sequence tokens.
+        vocab_size: V.
     """
-    found = compile_tables(pattern, tokenizer.token_bytes(), eos, vocab_size)
-    grown = [(0, (1 << (size - 1).bit_length()) - size) for size in found.next.shape]
-    table = token_dfa.compact(np.pad(found.next, grown, constant_values=token_dfa.DEAD))
-    classes = token_dfa.compact(found.classes)
+    automaton = compile_tables(pattern, tokenizer.token_bytes(), eos, vocab_size)
+    padding = [
+        (0, (1 << (size - 1).bit_length()) - size) for size in automaton.next.shape
+    ]
+    table = token_dfa.compact(
+        np.pad(automaton.next, padding, constant_values=token_dfa.DEAD)
+    )
+    classes = token_dfa.compact(automaton.classes)
 
     def init(tokens: Array, length: Array) -> base.State:
         shared = Shared(jnp.asarray(table), jnp.asarray(classes))
-        return base.State(Row(jnp.int32(found.start)), shared)
+        return base.State(Row(jnp.int32(automaton.start)), shared)
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         at, tables = state.row.state, state.shared
         allowed = (tables.next[jnp.maximum(at, 0)] >= 0)[tables.classes]
-        kept = jnp.where(allowed, logits, -jnp.inf)
+        masked_logits = jnp.where(allowed, logits, -jnp.inf)
         forced = jnp.where(allowed, 0.0, -jnp.inf)
-        masked = jnp.where(vocab.maximum(kept) > -jnp.inf, kept, forced)
+        masked = jnp.where(
+            vocab.maximum(masked_logits) > -jnp.inf, masked_logits, forced
+        )
         return jnp.where(at >= 0, masked, logits)
 
     def advance(

@@ -1,8 +1,9 @@
-"""How often each verifier accepts one of a node's drafts: closed forms, in float64.
+"""Acceptance rates of the verifiers at one node: closed forms, in float64.
 
-For a target law p and `k` drafts of law q at one node, `P(a draft is accepted)`. What
-no verifier exceeds is `decoding/theory/optimal_transport.py`. Plain functions, for
-tests and reports.
+Each function gives `P(a draft is accepted)` for a target law p and `k` drafts of law q
+at one node. The upper bound for all verifiers is in
+`decoding/theory/optimal_transport.py`. Plain functions, for tests and reports; p and q
+are float64[V].
 
     rejection           1 - TV(p, q)
     recursive, IID      1 - prod_i (1 - a_i),  a_i = sum_x min(P_i(x), q(x)),
@@ -24,19 +25,22 @@ import numpy as np
 
 
 class Value(NamedTuple):
-    """An expectation, and its standard error where it was averaged over draws."""
+    """An expectation, and its standard error if it was averaged over draws."""
 
     mean: float
     error: float = 0.0
 
 
 def rejection(p: np.ndarray, q: np.ndarray) -> Value:
-    """One draft: Leviathan et al., 2023, arXiv 2211.17192, theorem 3.5."""
+    """Return the rate of one draft.
+
+    Source: Leviathan et al., 2023, arXiv 2211.17192, theorem 3.5.
+    """
     return Value(float(np.minimum(p, q).sum()))
 
 
 def recursive(p: np.ndarray, q: np.ndarray, k: int) -> Value:
-    """Recursive rejection of drafts with replacement: the residual forgets them."""
+    """Return the rate of recursive rejection of `k` drafts drawn with replacement."""
     left, missed = p, 1.0
     for _ in range(k):
         missed *= 1 - np.minimum(left, q).sum()
@@ -48,10 +52,17 @@ def recursive(p: np.ndarray, q: np.ndarray, k: int) -> Value:
 def recursive_without(
     p: np.ndarray, q: np.ndarray, k: int, rng: np.random.Generator, paths: int = 256
 ) -> Value:
-    """The same without replacement: over `paths` paths of rejected drafts.
+    """Return the rate of recursive rejection of drafts drawn without replacement.
 
-    Given what was rejected before, a test's chance is summed over all tokens; only the
-    path to it is drawn. One draft needs no path.
+    The rate is a mean over random paths of rejected drafts. Given the drafts rejected
+    before, a test's chance is summed over all tokens. One draft needs no path.
+
+    Args:
+        p: the target's law.
+        q: the drafts' law.
+        k: drafts per node.
+        rng: draws the paths.
+        paths: number of paths.
     """
     paths = paths if k > 1 else 1
     left, law = (np.tile(x, (paths, 1)) for x in (p, q))
@@ -67,7 +78,7 @@ def recursive_without(
 
 
 def k_seq(p: np.ndarray, q: np.ndarray, k: int) -> Value:
-    """SpecTr's K-SEQ at the division factor that makes it exact."""
+    """Return the rate of SpecTr's K-SEQ at the division factor that makes it exact."""
 
     def accept(rho: float) -> tuple[float, float]:
         beta = min(float(np.minimum(q, p / rho).sum()), 1.0)
@@ -82,35 +93,47 @@ def k_seq(p: np.ndarray, q: np.ndarray, k: int) -> Value:
 
 
 def matched(p: np.ndarray, q: np.ndarray, k: int) -> Value:
-    """The target's own draw is among `k` independent drafts."""
+    """Return the chance that the target's own draw is among `k` independent drafts."""
     return Value(float((p * (1 - (1 - q) ** k)).sum()))
 
 
 def matched_without(
     p: np.ndarray, q: np.ndarray, k: int, rng: np.random.Generator, paths: int = 256
 ) -> Value:
-    """The target's own draw is among `k` drafts without replacement."""
+    """Return the chance that the target's own draw is among drafts without replacement.
+
+    Args:
+        p: the target's law.
+        q: the drafts' law.
+        k: drafts per node.
+        rng: draws the paths.
+        paths: number of random paths of drafts that are averaged.
+    """
     paths = paths if k > 1 else 1
-    law, found = np.tile(q, (paths, 1)), np.zeros(paths)
+    law, rates = np.tile(q, (paths, 1)), np.zeros(paths)
     for _ in range(k):
-        found += law @ p
+        rates += law @ p
         law = _without(law, _pick(law, rng))
-    return _mean(found)
+    return _mean(rates)
 
 
 def point(p: np.ndarray, q: np.ndarray, k: int) -> Value:
-    """The `k` likeliest tokens of q, drafted by rule; no verifier accepts more."""
+    """Return the rate of the `k` likeliest tokens of q, drafted by rule.
+
+    No verifier accepts more of them.
+    """
     return Value(float(p[np.argsort(-q, kind="stable")[:k]].sum()))
 
 
 def coupled(p: np.ndarray, q: np.ndarray) -> Value:
-    """One draft by the target's own Gumbel noise, in O(V log V).
+    """Return the rate of one draft by the target's own Gumbel noise, in O(V log V).
 
     Token x wins both races if its clock E_x is before every E_y max(p(y) / p(x),
-    q(y) / q(x)). In the order of p / q the greater of the two is that of p for y past x
-    and that of q before. At least (1 - TV) / (1 + TV): Daliri et al., arXiv 2408.07978.
+    q(y) / q(x)). In the order of p / q, the maximum is p's ratio for y after x and q's
+    ratio for y before x. The rate is at least (1 - TV) / (1 + TV): Daliri et al., arXiv
+    2408.07978.
     """
-    both = (p > 0) & (q > 0)
+    both = (p > 0) & (q > 0)  # tokens that can win both races
     outside = float(p[(p > 0) & (q == 0)].sum())  # races that x can only lose
     below = float(q[(q > 0) & (p == 0)].sum())
     p, q = p[both], q[both]
@@ -122,7 +145,7 @@ def coupled(p: np.ndarray, q: np.ndarray) -> Value:
 
 
 def _pick(weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One token a row int[paths], by its weight; -1 in a row without any."""
+    """Draw one token per row by weight, int[paths]; -1 in a row of zero weight."""
     total = np.cumsum(weight, 1)
     coin = rng.random(len(weight)) * total[:, -1]
     drawn = np.minimum((total <= coin[:, None]).sum(1), weight.shape[1] - 1)
@@ -130,12 +153,13 @@ def _pick(weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _without(law: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """The laws without the tokens drawn; all 0 where none is left."""
+    """Remove the drawn tokens from the laws and renormalise; all 0 if none is left."""
     law = np.where(np.arange(law.shape[1]) == drawn[:, None], 0, law)
     mass = law.sum(1, keepdims=True)
     return np.where(mass > 1e-12, law / np.where(mass > 0, mass, 1), 0)
 
 
 def _mean(values: np.ndarray) -> Value:
+    """Return the mean of the paths and its standard error."""
     error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
     return Value(float(values.mean()), float(error))

@@ -1,8 +1,8 @@
-"""The most that any exact verifier can accept of a node's drafts: optimal transport.
+"""The upper bound on any exact verifier's acceptance at a node: optimal transport.
 
-Sun, Suresh, Ro, Beirami, Jain, Yu, *SpecTr*, 2023, arXiv 2310.15141: among the
-couplings of the target's token Y ~ p with the drafts X_1, ..., X_k, the best one
-has P(Y is one of the drafts) equal to, by max-flow = min-cut,
+Sun, Suresh, Ro, Beirami, Jain, Yu, *SpecTr*, 2023, arXiv 2310.15141. Couple the
+target's token Y ~ p with the drafts X_1, ..., X_k. By max-flow = min-cut, the best
+coupling has P(Y is one of the drafts) equal to
 
     OPT = min over sets H of tokens  of  p(H) + 1 - Q(H),   Q(H) = P(all drafts in H)
 
@@ -20,18 +20,28 @@ LARGEST = 12  # tokens whose subsets are enumerated
 
 
 def total_variation(p: np.ndarray, q: np.ndarray) -> float:
+    """Return the total variation distance of the laws `p` and `q` float[V]."""
     return float(abs(np.asarray(p) - np.asarray(q)).sum() / 2)
 
 
 def acceptance(p: np.ndarray, q: np.ndarray, k: int, draw: str = base.IID) -> float:
-    """OPT of `k` drafts of law `q` float[V], drawn IID or NO_REPLACE, for target `p`.
+    """Return OPT for `k` drafts at one node.
 
     IID takes any V: if a is in the best H and b is not, p(a)/q(a) <= p(b)/q(b), because
-    s^k is convex in s = q(H); so H is a prefix of the tokens in the order of p/q.
+    s^k is convex in s = q(H). So H is a prefix of the tokens in the order of p/q.
+
+    Args:
+        p: the target's law, float[V].
+        q: the drafts' law, float[V].
+        k: number of drafts.
+        draw: IID or NO_REPLACE; the latter takes V <= `LARGEST`.
+
+    Raises:
+        MethodError: `k` < 1, another draw, or too many tokens without replacement.
     """
     p, q = np.asarray(p, np.float64), np.asarray(q, np.float64)
     if k < 1:
-        raise MethodError(f"k={k}: give one draft at least")
+        raise MethodError(f"k={k}: use at least 1 draft")
     if draw == base.IID:
         order = np.argsort(np.where(q > 0, p / np.where(q > 0, q, 1.0), np.inf))
         mass = np.concatenate([[0.0], np.cumsum(p[order])])
@@ -44,8 +54,8 @@ def acceptance(p: np.ndarray, q: np.ndarray, k: int, draw: str = base.IID) -> fl
         )
     if len(p) > LARGEST:
         raise MethodError(
-            f"{len(p)} tokens have too many subsets: draws without replacement are "
-            f"enumerated up to {LARGEST}"
+            f"{len(p)} tokens have too many subsets: draws without replacement take at "
+            f"most {LARGEST} tokens; use {base.IID!r} draws or fewer tokens"
         )
     chances = _ordered_draws(q, k)
     best = 1.0
@@ -57,9 +67,9 @@ def acceptance(p: np.ndarray, q: np.ndarray, k: int, draw: str = base.IID) -> fl
 
 
 def _ordered_draws(q: np.ndarray, k: int) -> dict[tuple[int, ...], float]:
-    """Every sequence of up to `k` draws without replacement, and its probability.
+    """Map every sequence of `k` draws without replacement to its probability.
 
-    A law with fewer than `k` tokens runs out; its sequences are shorter.
+    A law of fewer than `k` tokens gives shorter sequences.
     """
     support = np.flatnonzero(q > 0).tolist()
     chances = {}

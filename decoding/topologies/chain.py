@@ -22,7 +22,7 @@ CARD = Card(
 
 
 def topology(length: int = 5, draw: str = base.POINT) -> base.Topology:
-    """`length` drafts, each the first candidate after the one before."""
+    """Grow `length` drafts, each the first candidate after the one before."""
     if length < 1:
         raise MethodError(f"length={length}: a chain needs at least one draft")
     return static.topology(tree_shape.path_choices(length), draw)

@@ -1,4 +1,4 @@
-"""A chain that ends where the draft model is no longer sure.
+"""A chain that ends where the draft model's confidence falls below a threshold.
 
 Zhang, Wang, Li, Shou, Chen, Chen, Mehrotra, *Draft & Verify: Lossless Large Language
 Model Acceleration via Self-Speculative Decoding*, 2023, arXiv 2309.08168
@@ -7,15 +7,15 @@ transformers have the same rule:
 
     draft x_i ~ q_i;  go on while  max over x of q_i(x) >= gamma
 
-gamma → `threshold`. The draft at which the chain stops stays in it: whether a draft
-exists depends on the laws before its own, never on its token, so that the output law is
-the target's.
+gamma → `threshold`. The draft at which the chain stops stays in it. Whether a draft
+exists depends on the laws before its own, never on its token, so the output law is the
+target's.
 
-Deviations from the paper: gamma stays as given; the paper moves it towards an
+Deviations from the paper: gamma is constant; the paper moves it towards a target
 acceptance rate.
 
-Cost per level: one arg-max or sample over V; none, nor a draft call, once every row has
-stopped.
+Cost per level: one arg-max or sample over V. Once every row has stopped, a level costs
+nothing and makes no draft call.
 """
 
 import jax.numpy as jnp
@@ -39,8 +39,11 @@ CARD = Card(
 def topology(
     length: int = 12, threshold: float = 0.8, draw: str = base.POINT
 ) -> base.Topology:
-    """At most `length` drafts, as in the authors' evaluation (their code's own default
-    is 8); `threshold` is where their code starts."""
+    """Grow at most `length` drafts while the confidence is at least `threshold`.
+
+    `length` is that of the authors' evaluation (their code's default is 8). `threshold`
+    is the initial gamma of their code.
+    """
     if length < 1:
         raise MethodError(f"length={length}: a chain needs at least one draft")
     if not 0 <= threshold <= 1:
@@ -56,9 +59,9 @@ def topology(
         gamma, _ = state.row
         tokens = child_sampling.candidates(draw, keys, logits, 1, noise(level))[:, 0]
         sure = jnp.exp(vocab.maximum(vocab.log_softmax(logits[:, 0]))) >= gamma
-        there = jnp.ones_like(tokens, bool)
+        exists = jnp.ones_like(tokens, bool)
         local = jnp.zeros_like(tokens)
-        tree = grow.put(tree, widths, level, tokens, local, there, logits)
+        tree = grow.put(tree, widths, level, tokens, local, exists, logits)
         return tree, base.State((gamma, sure))
 
     def more(state: base.State, level: int) -> Array:

@@ -1,4 +1,4 @@
-"""EAGLE-2's dynamic tree: expand the most confident nodes, then keep the best of all.
+"""EAGLE-2's dynamic tree: expand the most confident nodes, then verify the best.
 
 Li, Wei, Zhang, Zhang, *EAGLE-2: Faster Inference of Language Models with Dynamic Draft
 Trees*, 2024, arXiv 2406.16858, sections 4.1 (expansion) and 4.2 (reranking). With the
@@ -6,14 +6,14 @@ confidence of a node
 
     V = product over the nodes of its path of q(token | path before it)
 
-expand: of every level the k nodes of greatest V are run, and each offers its k
-likeliest tokens; rerank: of all the nodes offered the N - 1 of greatest V are verified.
-V → `confidence`, as a logarithm; k → `top_k`; N → `nodes`, root included. V falls along
-a path, so that what is kept is a tree. Drafts are likeliest tokens, not samples: a
-verifier that samples takes them with p(x), as one-hot drafts.
+Expand: the draft model runs the k nodes of greatest V in every level, and each proposes
+its k likeliest tokens. Rerank: of all proposed nodes, the N - 1 of greatest V are
+verified. V → `confidence`, as a logarithm; k → `top_k`; N → `nodes`, root included. V
+falls along a path, so the verified nodes form a tree. Drafts are the likeliest tokens,
+not samples. A verifier that samples accepts them with p(x), as one-hot drafts.
 
-Deviations from the paper: none. Under the coupled verifier q is that of the perturbed
-logits, so that confidence is about the token that this very noise chooses.
+Deviations from the paper: none. Under the coupled verifier q comes from the perturbed
+logits, so the confidence is that of the token which this noise chooses.
 
 Cost per level: one top-k over V a node, one over k^2.
 """
@@ -39,11 +39,18 @@ CARD = Card(
 def topology(
     nodes: int = 60, depth: int = 6, top_k: int = 10, draw: str = base.POINT
 ) -> base.Topology:
-    """The paper's settings for a model of 7B; `depth` is that of the deepest draft."""
+    """Grow a tree and keep its best nodes; defaults are the paper's for a 7B model.
+
+    Args:
+        nodes: nodes to verify, root included.
+        depth: depth of the deepest draft.
+        top_k: nodes run per level, and children proposed by each.
+        draw: one of `CARD.draws`.
+    """
     room = 1 + top_k + (depth - 1) * top_k * top_k
     if min(depth, top_k) < 1 or not 2 <= nodes <= room:
         raise MethodError(
-            f"nodes={nodes}: with depth={depth} and top_k={top_k} there are 2 to {room}"
+            f"nodes={nodes}: with depth={depth} and top_k={top_k} use 2 to {room}"
         )
     child_sampling.check(draw, CARD.draws)
     widths = (1, top_k, *(top_k * top_k,) * (depth - 1))
@@ -58,14 +65,14 @@ def topology(
         logq = vocab.log_softmax(
             child_sampling.perturbed(draw, keys, logits, noise(level))
         )
-        own, tokens = node_ranking.children(logq, top_k)
-        local, rank, found = node_ranking.best(above + own, widths[level + 1])
+        logprobs, tokens = node_ranking.children(logq, top_k)
+        local, rank, best = node_ranking.best(above + logprobs, widths[level + 1])
         rows = jnp.arange(tokens.shape[0])[:, None]
         below = here + widths[level]
-        confidence = confidence.at[:, below : below + found.shape[1]].set(found)
+        confidence = confidence.at[:, below : below + best.shape[1]].set(best)
         tokens = tokens[rows, local, rank]
-        there = found > -jnp.inf
-        tree = grow.put(tree, widths, level, tokens, local, there, logits)
+        live = best > -jnp.inf
+        tree = grow.put(tree, widths, level, tokens, local, live, logits)
         return tree, base.State(confidence)
 
     def prune(state: base.State, tree: base.TokenTree) -> Array:

@@ -1,4 +1,4 @@
-"""The block width that pays on this machine: measured times, running acceptance.
+"""The fastest block width on this machine: measured times, running acceptance rates.
 
 Chen et al., *Sequoia*, 2024, arXiv 2402.12374 (hardware-aware tree optimizer); Chen et
 al., *Hardware-Aware Parallel Prompt Decoding*, 2024, arXiv 2405.18628. Of a static tree
@@ -9,15 +9,15 @@ the n best nodes are drafted and verified, with
     E(n)     = sum of the n greatest values           tokens a round
     n        = argmax of  E(n) / (t(n) + c depth(n))  over the measured widths
 
-t → `times`: milliseconds of a target call by block width, of 1 too; c → `draft_ms`:
-those of a draft call; a → the running counts `Record.hits` / `Record.tries`, over all
-rows. Where no width pays n = 1, which is plain decoding: a block of one node and no
-draft call.
+t → `times`: milliseconds of a target call by block width, width 1 included; c →
+`draft_ms`: milliseconds of a draft call; a → the running counts `Record.hits` /
+`Record.tries`, over all rows. If no wider block pays, n = 1. That is plain decoding: a
+block of one node and no draft call.
 
-Deviations from the papers: they choose once, from a measurement; here a round's counts
-weigh `forget` times the next one's, and what was not tried for long returns to its
-prior, 2^-(r+1), and is tried again if with that it would pay. Every measured width is a
-program of its own.
+Deviations from the papers: they choose once, from a measurement. Here a round's counts
+weigh `forget` times the next round's. The rate of a rank that was not tried for long
+returns to its prior, 2^-(r+1), and the rank is tried again if it would then pay. Every
+measured width has a program of its own.
 
 Cost per level: as `static`; a choice sorts the values of the tree's nodes.
 """
@@ -51,10 +51,10 @@ CARD = Card(
 
 @struct.dataclass
 class Record:
-    """What was measured so far, and the plan that follows from it; for all rows."""
+    """The running counts, and the next round's plan; shared by all rows."""
 
     hits: Array  # float32[D, R]: children of rank r that were accepted, by depth
-    tries: Array  # float32[D, R]: such children below accepted nodes
+    tries: Array  # float32[D, R]: children of rank r below accepted nodes, by depth
     planned: Array  # bool[N]: the nodes of the next round
     draft_ms: Array  # float32[]
     forget: Array  # float32[]
@@ -67,40 +67,52 @@ def topology(
     forget: float = 0.98,
     draw: str = base.POINT,
 ) -> base.Topology:
-    """`times`: (block width, milliseconds) of the target, as measured; `choices`: the
-    largest tree, as in `static`, cut to the greatest width."""
+    """Draft the best nodes of a static tree, as many as pay.
+
+    Args:
+        times: measured (block width, milliseconds) pairs of the target.
+        choices: the largest tree, as in `static`; cut to the greatest width.
+        draft_ms: milliseconds of a draft call.
+        forget: weight of the earlier counts in each round, 0 to 1.
+        draw: one of `base.DRAWS`.
+    """
     shape = tree_code.shape(choices)
     curve = {int(n): float(ms) for n, ms in times if int(n) <= shape.nodes}
     if 1 not in curve or min(curve) < 1 or min(curve.values()) <= 0:
         raise MethodError(
-            f"times={times}: give (width, milliseconds > 0) of a block of 1 and others"
+            f"times={times}: give (width, milliseconds > 0) of a block of 1 and of "
+            "wider blocks"
         )
     if not 0 <= forget <= 1 or not draft_ms >= 0:
         raise MethodError(
-            f"forget={forget}, draft_ms={draft_ms}: use 0 to 1, and a time"
+            f"forget={forget}, draft_ms={draft_ms}: use forget from 0 to 1 and "
+            "draft_ms >= 0"
         )
     child_sampling.check(draw)
     widths = tuple(len(level) for level in shape.levels)
     sizes = np.array(sorted(curve), np.int32)
     cost = jnp.asarray([curve[n] for n in sizes.tolist()], jnp.float32)
-    kept = int(sizes.max())
+    most_nodes = int(sizes.max())
     rank, depth = jnp.asarray(shape.ranks), jnp.asarray(np.maximum(shape.depths - 1, 0))
     prior = 0.5 ** (jnp.arange(shape.width) + 1.0)
     starts = np.cumsum([0, *widths])
 
     def values(record: Record) -> Array:
-        """float32[N], falling along paths and along siblings."""
+        """Estimate every node's value, float32[N], falling along paths and siblings."""
         rates = (record.hits + prior) / (record.tries + 1)
         least = [rates[:, 0]]
         for r in range(1, shape.width):
             least.append(jnp.minimum(least[-1], rates[:, r]))
-        own = jnp.stack(least, 1)[depth, rank]
-        found = jnp.ones((shape.nodes,))
+        accepted = jnp.stack(least, 1)[depth, rank]
+        node_values = jnp.ones((shape.nodes,))
         for level in shape.levels[1:]:
-            found = found.at[level].set(found[shape.parents[level]] * own[level])
-        return found
+            node_values = node_values.at[level].set(
+                node_values[shape.parents[level]] * accepted[level]
+            )
+        return node_values
 
     def plan(record: Record) -> Array:
+        """Choose the nodes of the next round, bool[N]."""
         value = values(record)
         order = jnp.argsort(-value, stable=True)  # among equals, parents come first
         tokens = jnp.cumsum(value[order])[sizes - 1]
@@ -121,13 +133,13 @@ def topology(
     def expand(keys, state, nodes: base.TokenTree, logits, noise, level: int):
         here, below = shape.levels[level], shape.levels[level + 1]
         local, ranks = shape.parents[below] - here[0], shape.ranks[below]
-        found = child_sampling.candidates(
+        ranked_tokens = child_sampling.candidates(
             draw, keys, logits, int(ranks.max()) + 1, noise(level)
         )
-        tokens = found[:, local, ranks]
-        there = jnp.broadcast_to(state.shared.planned[below], tokens.shape)
+        tokens = ranked_tokens[:, local, ranks]
+        planned = jnp.broadcast_to(state.shared.planned[below], tokens.shape)
         nodes = grow.put(
-            nodes, widths, level, tokens, jnp.asarray(local), there, logits
+            nodes, widths, level, tokens, jnp.asarray(local), planned, logits
         )
         return nodes, state
 
@@ -136,13 +148,13 @@ def topology(
         return state.shared.planned[below].any()[None]
 
     def drafted(record: Record) -> Array:
-        """int32[kept]: the planned nodes, in rising order, -1 past the last."""
-        found = jnp.nonzero(record.planned, size=kept, fill_value=-1)[0]
-        return found.astype(jnp.int32)
+        """List the planned nodes in rising order, padded with -1."""
+        planned_nodes = jnp.nonzero(record.planned, size=most_nodes, fill_value=-1)[0]
+        return planned_nodes.astype(jnp.int32)
 
     def prune(state: base.State, nodes: base.TokenTree) -> Array:
         batch = nodes.tokens.shape[0]
-        return jnp.broadcast_to(drafted(state.shared), (batch, kept))
+        return jnp.broadcast_to(drafted(state.shared), (batch, most_nodes))
 
     def adapt(state: base.State, outcome: base.Outcome) -> base.State:
         record: Record = state.shared
@@ -153,7 +165,7 @@ def topology(
         reached = jnp.zeros(nodes.tokens.shape, bool).at[batch, at].set(True)
         reached = reached.at[:, 0].set(True) & outcome.active[:, None]
         child = (nodes.kind == base.CANDIDATE) & (nodes.parents >= 0)
-        tried = child & jnp.take_along_axis(reached, jnp.maximum(nodes.parents, 0), 1)
+        tested = child & jnp.take_along_axis(reached, jnp.maximum(nodes.parents, 0), 1)
         grown = jnp.maximum(drafted(record), 0)
         cell = (depth[grown], rank[grown])
         keep = jnp.where(outcome.active.any(), record.forget, 1.0)
@@ -163,8 +175,8 @@ def topology(
 
         record = replace(
             record,
-            hits=count(record.hits, tried & reached),
-            tries=count(record.tries, tried),
+            hits=count(record.hits, tested & reached),
+            tries=count(record.tries, tested),
         )
         return base.State(state.row, replace(record, planned=plan(record)))
 
@@ -176,6 +188,6 @@ def topology(
         draw,
         more=more,
         prune=prune,
-        kept=kept,
+        kept=most_nodes,
         blocks=tuple(sizes.tolist()),
     )

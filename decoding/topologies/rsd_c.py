@@ -6,11 +6,11 @@ with constant branching factors). With branching factors b = (b_1, ..., b_L)
 
     children of a node at depth l - 1:  top-b_l over x of  log q(x | node) + G(x)
 
-G: independent Gumbel noise, so that the children are a sample without replacement, in
-draw order. b → `branching`. The verifier is `recursive_rejection`.
+G: independent Gumbel noise, so the children are a sample without replacement, in draw
+order. b → `branching`. The verifier is `recursive_rejection`.
 
-Deviations from the paper: none. For greedy decoding there is no noise, and under the
-coupled verifier it is the position's.
+Deviations from the paper: none. Greedy decoding uses no noise, and the coupled verifier
+the position's noise.
 
 Cost per level: one top-k over V a node.
 """
@@ -35,7 +35,7 @@ CARD = Card(
 def topology(
     branching: tuple[int, ...] = (2, 2, 2, 2), draw: str = base.NO_REPLACE
 ) -> base.Topology:
-    """`branching`: children of every node, by depth; the default drafts 30 tokens."""
+    """Give every node `branching[depth]` children; the default drafts 30 tokens."""
     if not branching or min(branching) < 1:
         raise MethodError(
             f"branching={branching}: give the number of children at each depth, at "

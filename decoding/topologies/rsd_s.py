@@ -1,4 +1,4 @@
-"""RSD-S: stochastic beam search keeps the best sequences of every level.
+"""RSD-S: stochastic beam search over the sequences of every level.
 
 Jeon, Gagrani, Goel, Park, Lee, Lott, *Recursive Speculative Decoding: Accelerating LLM
 Inference via Sampling Without Replacement*, 2024, arXiv 2402.14160, section 3 (RSD
@@ -9,14 +9,14 @@ algorithm 1). At the root phi = G = 0; for every kept sequence s and token x
     g_x    = phi_sx + Gumbel,       Z_s = max over x of g_x
     G_sx   = -log(exp(-G_s) - exp(-Z_s) + exp(-g_x))
 
-and the W sequences of greatest G live on. phi → `Beam.phi`, G → `Beam.value`: the
+and the W sequences of greatest G continue. phi → `Beam.phi`, G → `Beam.value`: the
 perturbed log-probability, whose maximum over the children is their parent's. W →
-`width`. In a Gumbel-top-k sample *which* token comes j-th is independent of its value,
-given those before it; so a cut by value drops no draft for what it is, and siblings in
-falling G are an honest sample without replacement.
+`width`. In a Gumbel-top-k sample the j-th *token* is independent of its value, given
+the tokens before it. So a cut by value is independent of the drafts' tokens, and
+siblings in falling G are an unbiased sample without replacement.
 
-Deviations from the paper: none. For greedy decoding there is no noise (a beam search by
-phi), and under the coupled verifier it is the position's.
+Deviations from the paper: none. Greedy decoding uses no noise (a beam search by phi),
+and the coupled verifier the position's noise.
 
 Cost per level: one top-k over V a node, one over W^2.
 """
@@ -42,16 +42,19 @@ CARD = Card(
 
 @struct.dataclass
 class Beam:
-    """Of the level that grows next; places past the beam's end hold -inf."""
+    """The beam of the level to grow next; unused places hold -inf."""
 
     phi: Array  # float32[B, W]: log-probability of the path
-    value: Array  # float32[B, W]: the same, perturbed
+    value: Array  # float32[B, W]: perturbed log-probability of the path
 
 
 def topology(
     width: int = 6, depth: int = 5, draw: str = base.NO_REPLACE
 ) -> base.Topology:
-    """`width` sequences over `depth` levels: 30 drafts, a budget of the paper's."""
+    """Search `depth` levels with a beam of `width`; the defaults give 30 drafts.
+
+    That is a budget of the paper's.
+    """
     if width < 1 or depth < 1:
         raise MethodError(f"width={width}, depth={depth}: use at least 1 of both")
     child_sampling.check(draw, CARD.draws)
@@ -67,18 +70,20 @@ def topology(
         zeros = jnp.zeros_like(beam.phi[:, :size])
         alive = jnp.ones_like(zeros, bool) if level == 0 else beam.phi > -jnp.inf
         phi = jnp.where(alive & (level > 0), beam.phi[:, :size], 0.0)[..., None]
-        own = jnp.where(alive & (level > 0), beam.value[:, :size], 0.0)[..., None]
+        parent_values = jnp.where(alive & (level > 0), beam.value[:, :size], 0.0)[
+            ..., None
+        ]
         phi = phi + vocab.log_softmax(logits)
         value = child_sampling.perturbed(draw, keys, phi, noise(level))
         if draw != base.POINT:
-            value = conditioned(own, value)
+            value = conditioned(parent_values, value)
         value = jnp.where(alive[..., None] & (phi > -jnp.inf), value, -jnp.inf)
         local, tokens, best = node_ranking.best_children(value, width)
-        there = best > -jnp.inf
+        live = best > -jnp.inf
         rows = jnp.arange(tokens.shape[0])[:, None]
-        kept = jnp.where(there, phi[rows, local, tokens], -jnp.inf)
-        nodes = grow.put(nodes, widths, level, tokens, local, there, logits)
-        return nodes, base.State(Beam(kept, best))
+        phi_of_beam = jnp.where(live, phi[rows, local, tokens], -jnp.inf)
+        nodes = grow.put(nodes, widths, level, tokens, local, live, logits)
+        return nodes, base.State(Beam(phi_of_beam, best))
 
     def adapt(state: base.State, outcome: base.Outcome) -> base.State:
         return state
@@ -87,12 +92,12 @@ def topology(
 
 
 def conditioned(top: Array, noisy: Array) -> Array:
-    """`noisy` [..., V], moved so that its maximum over V is `top` [..., 1].
+    """Shift `noisy` [..., V] so that its maximum over V is `top` [..., 1].
 
-    The stable form of Kool et al., appendix B.3; order within V is kept.
+    The order within V is kept. This is the stable form of Kool et al., appendix B.3.
     """
     best = vocab.maximum(noisy)[..., None]
-    # `best` may be rounded otherwise than `noisy`, and the gap is then above 0.
+    # `best` may be rounded differently from `noisy`, and the gap is then above 0.
     gap = jnp.minimum(noisy - best, 0.0)
     gap = jnp.where(noisy > -jnp.inf, gap, -jnp.inf)
     v = top - noisy + jnp.log1p(-jnp.exp(gap))

@@ -1,29 +1,29 @@
-"""A chain that ends where a trained head expects a rejection.
+"""A chain that ends where a trained predictor expects a rejection.
 
 Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
-Lengths*, 2024, arXiv 2405.19715, algorithm 1. With a_i what the head of
-`models/predictors/acceptance_predictor.py` says of the i-th draft, from the draft
-model's state where it has read that draft,
+Lengths*, 2024, arXiv 2405.19715, algorithm 1. With a_i the probability of acceptance
+that `models/predictors/acceptance_predictor.py` predicts for the i-th draft, from the
+draft model's state after reading it,
 
     stop when  1 - prod over j <= i of a_j > h
 
 which is the best policy of a Markov decision process in which drafting, verifying and
-a rejection have fixed costs. h → `threshold`. The head's params are
-`params["acceptance"]`; an acceptance that was trained with a rejection weight w is too
-low by design (training/objectives/predictors/specdec_pp.py), and h is chosen with it.
+a rejection have fixed costs. h → `threshold`. The predictor's params are
+`params["acceptance"]`. A predictor that was trained with a rejection weight w predicts
+too low by design (training/objectives/predictors/specdec_pp.py); choose h for it.
 
-To judge a draft it must be read, and the call that reads it gives the law of the next.
-So one more draft comes with the verdict for nothing: `free` keeps it, as the official
-code does, which looks at the state of the token before; without it the chain ends with
-the draft that raised the doubt, as in the paper's algorithm.
+The draft model must read a draft before the predictor can rate it, and the same call
+gives the law of the next draft. So one more draft costs nothing. `free` keeps it, as
+the official code does, which rates the state of the token before. Without `free` the
+chain ends with the draft that the predictor doubts, as in the paper's algorithm.
 
 Whether a draft exists depends on the tokens and laws before it, never on itself, so
-that the output law is the target's.
+the output law is the target's.
 
 Deviations from the paper: none.
 
-Cost per level: one arg-max or sample over V, and the head: blocks D^2 + 2 D products;
-nothing, nor a draft call, once every row has stopped.
+Cost per level: one arg-max or sample over V, and the predictor: blocks D^2 + 2 D
+products. Once every row has stopped, a level costs nothing and makes no draft call.
 """
 
 from typing import Any
@@ -67,14 +67,23 @@ def topology(
     free: bool = True,
     draw: str = base.POINT,
 ) -> base.Topology:
-    """At most `length` drafts and at least `least`; `blocks` of the head, whose params
-    are `acceptance`."""
+    """Grow a chain until the predictor expects a rejection.
+
+    Args:
+        acceptance: the predictor's params, to check; rounds read them from `params`.
+        length: drafts at most.
+        least: drafts at least.
+        threshold: h, a probability of rejection.
+        blocks: the predictor's number of blocks.
+        free: keep the draft whose law came with the last rated draft.
+        draw: one of `base.DRAWS`.
+    """
     if not 1 <= least <= length:
         raise MethodError(f"least={least}, length={length}: use 1 <= least <= length")
     if not 0 <= threshold <= 1:
         raise MethodError(f"threshold={threshold}: use a probability, 0 to 1")
     if blocks < 0:
-        raise MethodError(f"blocks={blocks}: use the head's number of blocks")
+        raise MethodError(f"blocks={blocks}: use the predictor's number of blocks")
     if acceptance is not None:
         acceptance_predictor.check(acceptance)
     child_sampling.check(draw)
@@ -87,7 +96,10 @@ def topology(
     def watch(params, state: base.State, own: Array, level: int) -> base.State:
         row: Row = state.row
         if "acceptance" not in params:
-            raise MethodError('pass drafts={"acceptance": params} to generate')
+            raise MethodError(
+                "topologies/specdec_pp needs its predictor: pass "
+                'drafts={"acceptance": params} to generate'
+            )
         if level == 0:  # the root is no draft
             alive = jnp.ones_like(row.alive)
         else:
@@ -101,18 +113,18 @@ def topology(
 
     def expand(keys, state, tree: base.TokenTree, logits, noise, level: int):
         tokens = child_sampling.candidates(draw, keys, logits, 1, noise(level))[:, 0]
-        wanted = state.row.sure | (free or level + 1 <= least)
+        exists = state.row.sure | (free or level + 1 <= least)
         local = jnp.zeros_like(tokens)
-        there = wanted[:, None]
-        tree = grow.put(tree, widths, level, tokens, local, there, logits)
+        live = exists[:, None]
+        tree = grow.put(tree, widths, level, tokens, local, live, logits)
         return tree, state
 
     def more(state: base.State, level: int) -> Array:
-        """Whether draft `level` is read; every chain has the first."""
+        """Return whether draft `level` is read, bool[B]; every chain has the first."""
         if level == 0:
             return jnp.ones_like(state.row.sure)
-        asked = level + 1 if free else level
-        return state.row.sure | (asked <= least)
+        drafts = level + 1 if free else level
+        return state.row.sure | (drafts <= least)
 
     def adapt(state: base.State, outcome: base.Outcome) -> base.State:
         return state

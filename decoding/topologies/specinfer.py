@@ -7,8 +7,8 @@ tree construction). With the expansion configuration <k_1, ..., k_m>
     the children of a node at depth i - 1 are x_1, ..., x_{k_i} ~ q(. | node), i.i.d.
 
 k → `expansion`. Drafts may repeat one another. For greedy decoding, as in the paper,
-and under the coupled verifier the k_i are the best ones instead. `(k, 1, 1, ...)` are
-SpecTr's k independent sequences.
+and under the coupled verifier the children are the k_i best tokens instead.
+`(k, 1, 1, ...)` gives SpecTr's k independent sequences.
 
 Deviations from the paper: one draft model; the paper merges the trees of several.
 
@@ -35,7 +35,7 @@ CARD = Card(
 def topology(
     expansion: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1), draw: str = base.IID
 ) -> base.Topology:
-    """`expansion`: children of every node, by depth (the paper's evaluation's)."""
+    """Give every node `expansion[depth]` children; the default is the paper's."""
     if not expansion or min(expansion) < 1:
         raise MethodError(
             f"expansion={expansion}: give the number of children at each depth, at "

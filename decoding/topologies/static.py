@@ -1,4 +1,4 @@
-"""A static tree as data: the same shape every round (baseline of the dynamic ones).
+"""A static tree as data: the same shape every round (baseline of the dynamic trees).
 
 Cai et al., *Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding
 Heads*, 2024, arXiv 2401.10774, section 2.3.3, whose notation of choices is used: a node
@@ -37,10 +37,12 @@ CHOICES = (
 def topology(
     choices: tuple[tuple[int, ...], ...] | str = CHOICES, draw: str = base.POINT
 ) -> base.Topology:
-    """Every node of a level is expanded to its children's number of candidates.
+    """Expand every node of a level to as many candidates as it has children.
 
-    `choices` as in Medusa, or as the text of `decoding/tree_design/tree_code.py`, in
-    which the published trees of `configs/trees` are; `draw` is one of `base.DRAWS`.
+    Args:
+        choices: the tree in Medusa's notation, or its code
+            (`decoding/tree_design/tree_code.py`), as in `configs/trees`.
+        draw: one of `base.DRAWS`.
     """
     shape = tree_code.shape(choices)
     child_sampling.check(draw)
@@ -55,14 +57,14 @@ def topology(
         here, below = shape.levels[level], shape.levels[level + 1]
         local = shape.parents[below] - here[0]
         ranks = shape.ranks[below]
-        found = child_sampling.candidates(
+        ranked_tokens = child_sampling.candidates(
             draw, keys, logits, int(ranks.max()) + 1, noise(level)
         )
         span = slice(int(below[0]), int(below[-1]) + 1)
         batch = nodes.tokens.shape[0]
         nodes = replace(
             nodes,
-            tokens=nodes.tokens.at[:, span].set(found[:, local, ranks]),
+            tokens=nodes.tokens.at[:, span].set(ranked_tokens[:, local, ranks]),
             parents=nodes.parents.at[:, span].set(
                 jnp.broadcast_to(parents[span], (batch, len(below)))
             ),

@@ -1,4 +1,4 @@
-"""PPD's dynamic sparse trees: how many candidates, and prompt tokens on each of them.
+"""PPD's dynamic sparse trees: their candidates, and the prompt tokens of each.
 
 Chen et al., *Hardware-Aware Parallel Prompt Decoding*, 2024, arXiv 2405.18628, section
 4.1, after the official builder. The state s of a round is the number of prompts that
@@ -10,16 +10,16 @@ and rank, a node is right with the product v of the hits on its path, and
     P(s, t) = sum of w over the nodes that carry t prompts   (the rest of 1: t = m)
     E = sum_s pi_s V(s),   pi = pi P                 accepted drafts a round
 
-Within a budget of candidates and prompts, prompts are taken from the nodes where that
-costs least: w (V(t) - V(t - 1)) for one prompt less of t.
+A budget bounds candidates and prompts together. Prompts are removed from the nodes
+where that costs least: w (V(t) - V(t - 1)) for one prompt less of t.
 
-Where nothing is accepted the next root follows the root, which carries all m prompts:
-so state m comes next. The official builder lets such a round be followed by one in
-which nothing is drafted, a state of its own before m (`official`); it expects less than
-the decoder then does.
+After a round that accepts nothing, the next root follows the root, which carries all m
+prompts, so state m comes next. The official builder (`official`) puts a round without
+drafts, with a state of its own, between such a round and state m. It then expects fewer
+tokens than the decoder commits.
 
-Which budget pays is the machine's to say (`fastest`): argmax of (1 + E) / seconds over
-budgets, with a round's seconds as they were measured.
+The best budget depends on the machine (`fastest`): argmax of (1 + E) / seconds over
+budgets, with the measured seconds of a round.
 """
 
 import itertools
@@ -36,22 +36,29 @@ FIRST = 10  # candidates of state 1, whose laws are of one depth
 
 
 class Sparse(NamedTuple):
-    """Trees for every state, as `drafters/ppd` takes them."""
+    """Trees for every state, in the form that `drafters/ppd` takes."""
 
     choices: tree_code.Choices  # of all states together, for `topologies/static`
     plan: tuple[tuple[int, ...], ...]  # [state - 1][node]: prompts, -1: not there
     tokens: float  # 1 + E, expected a round
-    shares: tuple[float, ...]  # pi of states 1 .. m; official: and of the wasted one
+    shares: tuple[float, ...]  # pi of states 1 .. m; official: then the wasted state
 
 
 def sparse(
     hits: Hits, budget: int, sizes: Sequence[int] = (), official: bool = False
 ) -> Sparse:
-    """The best trees for `budget` candidates and prompts, the root and its own apart.
+    """Build the best trees for a budget of candidates and prompts.
 
-    `hits[d][r]`, of as many depths as there are prompts. `sizes`: candidates of every
-    state; without them the sizes of the states from 2 on are searched. `official`:
-    expect a wasted round after one that accepts nothing, as the authors' builder does.
+    Args:
+        hits: `hits[d][r]`, the hits by depth and rank, of one depth per prompt.
+        budget: candidates and their prompts; the root and its prompts are not counted.
+        sizes: number of candidates of every state; without them the sizes of the
+            states from 2 on are searched.
+        official: expect a wasted round after one that accepts nothing, as the authors'
+            builder does.
+
+    Raises:
+        MethodError: the budget or the sizes leave a candidate without a prompt.
     """
     m = len(hits)
     if not m or budget < m + 1:
@@ -63,16 +70,23 @@ def sparse(
             raise MethodError(f"{len(sizes)} sizes for {m} states: give one for each")
         return _build(hits, budget, sizes, official)
     low, high = max(budget // (m + 1), 1), max(budget // 2, 1)
-    first = min(FIRST, high)
-    tried = itertools.product(range(low, high + 1), repeat=m - 1)
-    found = (_build(hits, budget, (first, *rest), official) for rest in tried)
-    return max(found, key=lambda built: built.tokens)
+    first_size = min(FIRST, high)
+    combinations = itertools.product(range(low, high + 1), repeat=m - 1)
+    candidates = (
+        _build(hits, budget, (first_size, *rest), official) for rest in combinations
+    )
+    return max(candidates, key=lambda built: built.tokens)
 
 
 def fastest(made: Mapping[int, Sparse], seconds: Mapping[int, float]) -> int:
-    """The budget of the most tokens a second; of equals the smallest.
+    """Return the budget with the most tokens per second; of equals, the smallest.
 
-    `made[budget]` are the trees of a budget, `seconds[budget]` a round with them.
+    Args:
+        made: budget -> its trees.
+        seconds: budget -> measured time of a round with them.
+
+    Raises:
+        MethodError: a budget lacks trees or a positive time.
     """
     if not made or set(made) != set(seconds) or not min(seconds.values()) > 0:
         raise MethodError(
@@ -83,12 +97,12 @@ def fastest(made: Mapping[int, Sparse], seconds: Mapping[int, float]) -> int:
 
 
 def values(hits: Hits, choices: tree_code.Choices) -> dict[tuple[int, ...], float]:
-    """v of every node: the product of the hits on its path."""
+    """Compute v of every node: the product of the hits on its path."""
     return {c: float(np.prod([hits[d][r] for d, r in enumerate(c)])) for c in choices}
 
 
 def ends(v: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
-    """w of every node: how often the accepted path ends there."""
+    """Compute w of every node: the chance that the accepted path ends there."""
     left = dict(v)
     for path, value in v.items():
         if len(path) > 1:
@@ -97,6 +111,7 @@ def ends(v: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
 
 
 def _build(hits: Hits, budget: int, sizes: Sequence[int], official: bool) -> Sparse:
+    """Build the trees of given sizes."""
     m = len(hits)
     grown = [
         greedy_search.by_accuracy(hits[: s + 1], n)[0] for s, n in enumerate(sizes)
@@ -116,7 +131,9 @@ def _build(hits: Hits, budget: int, sizes: Sequence[int], official: bool) -> Spa
     shares = stationary(moves)
     union = tuple({c for choices in grown for c in choices})
     shape = tree_shape.Shape(union)
-    plan = tuple((m, *(own.get(c, -1) for c in shape.choices)) for own in carried)
+    plan = tuple(
+        (m, *(prompts.get(c, -1) for c in shape.choices)) for prompts in carried
+    )
     expected = float(shares[:m] @ np.asarray(worth[1:]))
     return Sparse(shape.choices, plan, 1 + expected, tuple(shares.tolist()))
 
@@ -124,9 +141,9 @@ def _build(hits: Hits, budget: int, sizes: Sequence[int], official: bool) -> Spa
 def _carried(
     w: dict[tuple[int, ...], float], worth: Sequence[float], room: int, m: int
 ) -> dict[tuple[int, ...], int]:
-    """Prompts of every node: m at first, then less of them until all have room.
+    """Assign prompts to every node: m at first, then fewer until all fit into `room`.
 
-    No node is left without one.
+    Every node keeps at least one.
     """
     carried = dict.fromkeys(w, m)
     if room < len(w):
@@ -146,8 +163,8 @@ def _carried(
 
 
 def stationary(moves: np.ndarray) -> np.ndarray:
-    """pi with pi = pi P of a chain with a state that can always be reached."""
+    """Return pi with pi = pi P; some state must be reachable from every state."""
     m = len(moves)
     system = np.concatenate([moves.T - np.eye(m), np.ones((1, m))])
-    found = np.linalg.lstsq(system, np.eye(m + 1)[m], rcond=None)[0]
-    return np.maximum(found, 0.0)
+    solution = np.linalg.lstsq(system, np.eye(m + 1)[m], rcond=None)[0]
+    return np.maximum(solution, 0.0)

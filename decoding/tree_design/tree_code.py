@@ -1,8 +1,8 @@
 """Static trees as text.
 
-The code of a tree lists, level by level, how many children the nodes have: first the
-root; then the nodes of depth 1, of depth 2, ..., each level in the order of its paths
-and without its trailing zeros. `2 | 2,1` is the tree (0), (1), (0 0), (0 1), (1 0).
+The code of a tree lists, level by level, the nodes' numbers of children. The root
+comes first, then the nodes of depth 1, of depth 2, ..., each level in the order of its
+paths and without trailing zeros. `2 | 2,1` is the tree (0), (1), (0 0), (0 1), (1 0).
 """
 
 from collections.abc import Callable
@@ -14,13 +14,17 @@ Choices = tuple[tuple[int, ...], ...]
 
 
 def shape(choices: Choices | str) -> tree_shape.Shape:
-    """The shape of a tree given by its choices or its code."""
+    """Build the shape of a tree from its choices or its code."""
     read: Callable = decode if type(choices) is str else tuple
     return tree_shape.Shape(read(choices))
 
 
 def decode(code: str) -> Choices:
-    """The choices of a code, in the notation of Medusa's trees."""
+    """Decode a tree's code into choices, in the notation of Medusa's trees.
+
+    Raises:
+        MethodError: a level is no list of numbers, or does not fit the level above.
+    """
     level: list[tuple[int, ...]] = [()]
     choices: list[tuple[int, ...]] = []
     for text in code.split("|"):
@@ -28,13 +32,13 @@ def decode(code: str) -> Choices:
             counts = [int(count) for count in text.split(",")]
         except ValueError as error:
             raise MethodError(
-                f"tree {code!r}: {text.strip()!r} is no list of numbers; write "
-                "children of the root | of the nodes of depth 1, in order | ..."
+                f"tree {code!r}: {text.strip()!r} is no list of numbers; write numbers "
+                "of children: of the root | of the nodes of depth 1, in order | ..."
             ) from error
         if len(counts) > len(level) or min(counts) < 0:
             raise MethodError(
                 f"tree {code!r}: {text.strip()!r} names {len(counts)} nodes and the "
-                f"level has {len(level)}"
+                f"level has {len(level)}: give each at most one number, 0 or more"
             )
         pairs = zip(level, counts)
         level = [(*path, rank) for path, count in pairs for rank in range(count)]
@@ -43,7 +47,7 @@ def decode(code: str) -> Choices:
 
 
 def encode(choices: Choices) -> str:
-    """The code of a tree whose siblings have the ranks 0, 1, 2, ..."""
+    """Encode a tree whose siblings have the ranks 0, 1, 2, ..."""
     level: list[tuple[int, ...]] = [()]
     parts: list[str] = []
     while True:

@@ -13,9 +13,12 @@ from models.errors import MethodError
 class Shape:
     """A static tree as data: parents, depths and sibling ranks of every node.
 
-    Built from choices in the notation of Medusa's released trees: each node is the
-    tuple of sibling ranks on its path, e.g. `(0,), (1,), (0, 0)`. Nodes are ordered by
-    depth, then by path, so that a level is a contiguous range.
+    `choices` are in the notation of Medusa's released trees: each node is the tuple of
+    sibling ranks on its path, e.g. `(0,), (1,), (0, 0)`. Nodes are ordered by depth,
+    then by path, so that a level is a contiguous range.
+
+    Raises:
+        MethodError: a choice lacks its parent or an earlier sibling.
     """
 
     def __init__(self, choices: Sequence[Sequence[int]]):
@@ -49,7 +52,7 @@ class Shape:
         return len(self.parents)
 
     def tree(self, tokens: Array, draw: str, **fields) -> base.TokenTree:
-        """A TokenTree of this shape; `tokens` int32[B, N]."""
+        """Build a TokenTree of this shape from `tokens` int32[B, N]."""
         return base.TokenTree(
             tokens.astype(jnp.int32),
             jnp.broadcast_to(jnp.asarray(self.parents), tokens.shape),
@@ -68,12 +71,12 @@ class Shape:
 
 
 def path_choices(length: int) -> tuple[tuple[int, ...], ...]:
-    """Choices of a chain of `length` drafts."""
+    """List the choices of a chain of `length` drafts."""
     return tuple((0,) * (i + 1) for i in range(length))
 
 
 def full_choices(branching: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Choices of the tree whose every node at depth d has `branching[d]` children."""
+    """List the choices of the tree with `branching[d]` children per node of depth d."""
     levels: list[list[tuple[int, ...]]] = [[()]]
     for count in branching:
         levels.append([(*path, i) for path in levels[-1] for i in range(count)])

@@ -5,11 +5,11 @@ python -m experiments.launch --config=configs/quickstart.py \\
 python -m experiments.launch --config=configs/heads/eagle.py --workdir=/nfs/eagle \\
     --backend=slurm --nodes=4 --sweep seed=1,2,3 --config.train.rate=1e-4 --dry_run
 
-`local` runs and waits; the others write the exact job files or commands into the
-workdir, print them, and, without --dry_run, submit them. Each --sweep FIELD=A,B,C (the
-values separated at commas outside brackets) multiplies the points; every point has a
-folder of its own below the workdir and `--merge`, which `local` does by itself, writes
-one report over all of them. The same command again resumes every point.
+`local` runs and waits. The others write job files or commands into the workdir, print
+them, and, without --dry_run, submit them. Each --sweep FIELD=A,B,C (values separated by
+commas outside brackets) multiplies the points; every point has a folder below the
+workdir. `--merge` writes one report over all points; `local` does so by itself. The
+same command again resumes every point.
 """
 
 import argparse
@@ -63,7 +63,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         if getattr(flags, name) < 1:
             raise ConfigError(f"--{name}={getattr(flags, name)}: use at least 1")
     if flags.devices_per_process < 0:
-        raise ConfigError(f"--devices_per_process={flags.devices_per_process}: below 0")
+        raise ConfigError(
+            f"--devices_per_process={flags.devices_per_process}: use 0 or more"
+        )
     recipe = Path(flags.config).stem
     flags.workdir = flags.workdir or f"runs/{recipe}"
     flags.name = flags.name or recipe.replace("_", "-")

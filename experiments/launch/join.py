@@ -1,13 +1,13 @@
-"""Several processes as one machine: how they meet.
+"""Join several processes into one program.
 
-A slice of several hosts, a SLURM or a Kubernetes job is recognised by JAX itself.
-Elsewhere flags or the environment give every process its place:
+JAX recognises a slice of several hosts, and a SLURM or Kubernetes job. Elsewhere flags
+or environment variables set every process's index:
 
     --coordinator=host:port  --num_processes=4  --process_id=0
     JAX_COORDINATOR_ADDRESS  JAX_NUM_PROCESSES  JAX_PROCESS_ID
 
-All of them run the same command. Each sends the coordinator a sign of life every few
-seconds: when one has died, the runtime ends the others with a message about it.
+All processes run the same command. Each sends the coordinator a heartbeat every few
+seconds. When one dies, the runtime ends the others with a message about it.
 """
 
 import os
@@ -18,7 +18,7 @@ from absl import flags
 
 from models.errors import ConfigError
 
-SILENCE = 30  # seconds without a sign of life after which a process counts as dead
+SILENCE = 30  # seconds without a heartbeat after which a process counts as dead
 NAMES = {
     "coordinator": "JAX_COORDINATOR_ADDRESS",
     "num_processes": "JAX_NUM_PROCESSES",
@@ -27,14 +27,14 @@ NAMES = {
 
 
 def define(values: flags.FlagValues) -> None:
-    """Define the flags, beside those of a command."""
+    """Define the flags of a command that may run in several processes."""
     for name, variable in NAMES.items():
         text = f"of several processes; by default ${variable}"
         flags.DEFINE_string(name, "", text, flag_values=values)
 
 
 def start(values: flags.FlagValues) -> None:
-    """Join the other processes, if there are any; before any computation."""
+    """Join the other processes, if there are any; call it before any computation."""
     place = {n: values[n].value or os.environ.get(v, "") for n, v in NAMES.items()}
     if not any(place.values()):
         if managed():
@@ -64,7 +64,7 @@ def start(values: flags.FlagValues) -> None:
 
 
 def managed(environment: Any = os.environ) -> bool:
-    """Whether a launcher that JAX knows started several processes."""
+    """Test whether a launcher that JAX supports started several processes."""
     if int(environment.get("SLURM_NTASKS") or 1) > 1:
         return "SLURM_PROCID" in environment
     if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):

@@ -1,4 +1,4 @@
-"""Several processes of one run on this machine, ended together."""
+"""Run several processes of one command on this machine; if one fails, end all."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from training.loop.preemption import REQUEUE
 
-PATIENCE = 30.0  # seconds that the others have once one has failed
+PATIENCE = 30.0  # seconds that the others have to end once one has failed
 
 
 def environment(
@@ -20,7 +20,8 @@ def environment(
 ) -> dict[str, str]:
     """Build the environment variables of a process.
 
-    With `devices` each has so many virtual CPU devices, and processes talk by gloo.
+    `devices` is the number of virtual CPU devices of each; 0: the machine's devices.
+    Several processes communicate by gloo on `port`.
     """
     variables: dict[str, str] = {}
     if devices:
@@ -36,7 +37,7 @@ def environment(
 
 
 def described(arguments: Sequence[str], processes: int, devices: int) -> list[str]:
-    """The commands as a shell takes them, PORT for a port that is free."""
+    """Format the commands for a shell, with PORT in place of a free port."""
     command = ["python", "-m", "experiments.run", *arguments]
     lines = []
     for i in range(processes):
@@ -52,10 +53,19 @@ def run(
     devices: int = 0,
     module: str = "experiments.run",
 ) -> int:
-    """Run to the end; the status is 0, 75 after SIGTERM, or the first failure's.
+    """Run all processes to the end, and return an exit status.
 
-    SIGTERM is passed on. Where one process fails the others are ended: a collective
-    would wait for it forever.
+    SIGTERM is passed on. If one process fails, the others are ended: a collective would
+    wait for it forever.
+
+    Args:
+        arguments: of the command.
+        processes: number of processes.
+        devices: virtual CPU devices of each; 0: the machine's devices.
+        module: the command's module.
+
+    Returns:
+        0; 75 (start again) after SIGTERM; or the status of the first failure.
     """
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -94,15 +104,15 @@ def _wait(children: Sequence[subprocess.Popen]) -> int:
     status, since = 0, 0.0
     while True:
         codes = [child.poll() for child in children]
-        wrong = [c for c in codes if c]
-        if wrong and not since:
+        failed = [c for c in codes if c]
+        if failed and not since:
             since = time.monotonic()
-            # A signal's number is no exit status; 75 is a wish, not a failure.
-            status = 1 if wrong[0] < 0 else wrong[0]
+            # A signal's number is no exit status; 75 means restart, not failure.
+            status = 1 if failed[0] < 0 else failed[0]
             if status != REQUEUE and None in codes:
-                which = codes.index(wrong[0])
+                process = codes.index(failed[0])
                 sys.stderr.write(
-                    f"process {which} ended with {wrong[0]}: ending the others\n"
+                    f"process {process} ended with {failed[0]}: ending the others\n"
                 )
         if None not in codes:
             return status

@@ -9,7 +9,7 @@ from experiments.launch import sweep
 from models.errors import ConfigError
 from training.loop.preemption import REQUEUE
 
-RESTARTS = 100  # of a preempted job
+RESTARTS = 100  # most restarts of a preempted job
 GRACE = 120  # seconds between SIGTERM and SIGKILL
 
 
@@ -92,9 +92,9 @@ def gcloud(runs: Sequence[sweep.Point], flags: argparse.Namespace) -> Job:
         describe = shlex.join([*queued, "describe", name, *where])
         create = [*queued, "create", name, f"--node-id={name}", *where, kind]
         create += [f"--runtime-version={flags.runtime}", *flags.extra]
-        once = shlex.join(point.command)
-        again = f"until {once}; do [ $? -eq {REQUEUE} ] || exit 1; done"
-        inside = f"cd {shlex.quote(flags.directory)} && {again}"
+        command = shlex.join(point.command)
+        retried = f"until {command}; do [ $? -eq {REQUEUE} ] || exit 1; done"
+        inside = f"cd {shlex.quote(flags.directory)} && {retried}"
         ssh = [*tpu, "tpu-vm", "ssh", name, *where, "--worker=all"]
         script += [
             "(",
@@ -115,6 +115,7 @@ def _numbered(name: str, i: int, runs: Sequence[sweep.Point]) -> str:
 
 
 def _needs(flags: argparse.Namespace, *names: str) -> None:
+    """Raise ConfigError unless all of these flags are set."""
     missing = [f"--{name}" for name in names if not getattr(flags, name)]
     if missing:
         raise ConfigError(f"--backend={flags.backend} needs {', '.join(missing)}")

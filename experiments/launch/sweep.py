@@ -1,4 +1,4 @@
-"""The points of a sweep: the product of its fields' values, a folder for each."""
+"""The points of a sweep: the product of its fields' values, each with a folder."""
 
 import itertools
 from collections.abc import Sequence
@@ -49,11 +49,13 @@ def points(
         if not sep or not field or not all(values):
             raise ConfigError(f"--sweep {sweep}: write --sweep FIELD=VALUE,VALUE")
         if len(set(values)) < len(values):
-            raise ConfigError(f"--sweep {sweep}: a value stands there twice")
+            raise ConfigError(f"--sweep {sweep}: the same value twice; remove one")
         axes.append([(field, value) for value in values])
     names = [axis[0][0] for axis in axes]
     if len(set(names)) < len(names):
-        raise ConfigError(f"--sweep: a field is there twice in {names}")
+        raise ConfigError(
+            f"--sweep: the same field twice in {names}; give its values in one --sweep"
+        )
     runs = []
     for chosen in itertools.product(*axes):
         name = ",".join(f"{f}={v}" for f, v in chosen)
@@ -65,5 +67,7 @@ def points(
         runs.append(Point(safe, folder, arguments))
     folders = [p.workdir for p in runs]
     if len(set(folders)) < len(folders):
-        raise ConfigError(f"--sweep: two points share a folder in {folders}")
+        raise ConfigError(
+            f"--sweep: two points share a folder in {folders}; change their values"
+        )
     return runs

@@ -1,9 +1,9 @@
 """Compare a lossy method with a simpler baseline at equal loss of quality.
 
-The settings of a method and of the baseline are points (loss, gain). Between two points
-of the baseline its gain is interpolated, as if the two settings were mixed; a point
-below another of less loss counts as high as that one. Each setting is compared with the
-baseline at its own loss.
+The settings of a method and of the baseline are points (loss, gain). A point of the
+baseline counts with the best gain of all its points of no greater loss. Between points
+the gain is interpolated, as if two settings were mixed. Each setting of the method is
+compared with the baseline at the setting's own loss.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,15 +1,16 @@
-"""What a config will need on a slice that is not here: compiled, not run.
+"""Compile a config's programs for a slice that is not here; run nothing.
 
 python -m experiments.preflight --config=configs/pods/hydra_llama3_8b.py
     --topology=v5e:4x4 [--config.field=value ...] [--only=decode] [--report=FILE.md]
 
-The real compiler of the target makes the config's programs (extra `tpu`; `cpu:N` needs
-nothing), and this prints for each: memory of a device against its HBM, operations,
-bytes, the compiler's own time, what devices tell each other in a step, and ceilings.
-A config that does not fit is refused, with the smallest change that makes it fit.
-For a training of heads the parameters and operations are printed before anything is
-compiled. --only takes the programs whose names begin so (train, prefill, decode). With
---report the rows join those of FILE.json, and FILE.md is written from all of them.
+The real compiler of the slice's chips compiles the config's programs. It needs the
+extra `tpu`; `cpu:N` needs nothing. The command prints for each program: a device's
+memory against its HBM, operations, bytes, the compiler's time estimate, the collectives
+of a step, and upper bounds of speed. A config that does not fit is an error, which
+names the smallest change that makes it fit. For a training of heads the parameters and
+operations are printed first. --only selects the programs whose names begin with NAME
+(train, prefill, decode). --report adds the rows to FILE.json and writes FILE.md from
+all of its rows.
 """
 
 import contextlib
@@ -70,9 +71,12 @@ def ceilings(
 ) -> dict[str, Any]:
     """Compute bounds on decoding, from the bytes that one call cannot avoid.
 
-    plain: a text alone, a token a call, which reads the weights. free: the nodes of a
-    block that cost no more than one. roofline: the least time of this very program;
-    mbu: what of the bandwidth it then uses on weights and cache.
+    Returns:
+        plain: tokens/s of one text at one token a call, which reads the weights.
+        free: nodes of a block that cost no more than one node.
+        at_free: tokens/s if all `free` nodes are accepted.
+        roofline: least seconds of this program.
+        mbu: share of the bandwidth that weights and cache use in the estimated time.
     """
     least = program.read / chip.bandwidth
     must = program.read + row["parts"]["cache"]
@@ -88,11 +92,12 @@ def ceilings(
 
 
 def fits(row: dict[str, Any]) -> bool:
+    """Test whether a program fits into the usable share of a device's HBM."""
     return row["need"] <= topologies.SHARE * row["hbm"]
 
 
 class Preflight:
-    """A config on a topology."""
+    """The programs of a config on a topology."""
 
     def __init__(self, config: ConfigDict, topology: str, memory: int | None = None):
         self.config, self.topology = config, topology
@@ -100,33 +105,35 @@ class Preflight:
         self.dtype = jnp.float32 if self.chip.name == "cpu" else jnp.bfloat16
 
     def mesh(self, config: ConfigDict) -> Any:
+        """Make the config's mesh on the topology's devices."""
         sizes = config.get("mesh", device_mesh.AUTO)
         if sizes in ("", device_mesh.AUTO):
-            own = programs.of(config)
-            shape = own.target(config)
+            preflight = programs.of(config)
+            shape = preflight.target(config)
             size, groups = device_mesh.weights(shape), shape.n_kv_heads
-            found = device_mesh.preset(own.preset, size, groups, len(self.devices))
+            axes = device_mesh.preset(preflight.preset, size, groups, len(self.devices))
         else:
-            found = device_mesh.parse(sizes)
-        return device_mesh.mesh_of(found, self.devices)
+            axes = device_mesh.parse(sizes)
+        return device_mesh.mesh_of(axes, self.devices)
 
     def programs(self, config: ConfigDict) -> list[programs.Program]:
-        own = programs.of(config)
-        return list(own.programs(config, self.mesh(config), self.dtype))
+        """List the programs of a config on its mesh."""
+        preflight = programs.of(config)
+        return list(preflight.programs(config, self.mesh(config), self.dtype))
 
     @functools.cached_property
     def own(self) -> list[Any]:
-        """The config's own programs."""
+        """List the programs of the config, without changes."""
         return self.programs(self.config)
 
     def bills(self) -> list[str]:
-        """What trainings of heads take, before anything is compiled."""
-        found = []
+        """Describe the cost of each training of heads, from sizes alone."""
+        lines = []
         for program in self.own:
             bill = program.bill
             if bill is None:
                 continue
-            said = (
+            line = (
                 f"{program.name}: {bill.heads:,} parameters beside a target of "
                 f"{bill.target:,}; {bill.steps:,} steps of {bill.tokens:,} tokens, "
                 f"{bill.operations / bill.tokens / bill.steps:.3g} operations a token "
@@ -135,44 +142,47 @@ class Preflight:
             if self.chip.flops:
                 rate = self.chip.flops * len(self.devices)
                 hours = bill.operations / rate / 3600
-                said += f": {hours:.1f} hours at the chips' full rate"
-            found.append(said + ".")
-        return found
+                line += f": {hours:.1f} hours at the chips' full rate"
+            lines.append(line + ".")
+        return lines
 
     def rows(self, only: str = "") -> Iterator[dict[str, Any]]:
-        """A row a program whose name begins so, as they are compiled."""
+        """Compile the programs whose names begin with `only`; yield a row for each."""
         for program in self.own:
             if program.name.startswith(only):
                 yield measure(program, self.chip)
 
     def remedy(self, row: dict[str, Any]) -> str:
-        """The smallest change that makes this program fit, compiled to be sure."""
+        """Find the smallest change that makes a program fit; each try is compiled."""
         for change in self._changes(row):
             config = ConfigDict(self.config.to_dict())
             try:
                 config = settings.override(config, change)
-                found = self.programs(config)
+                compiled = self.programs(config)
             except DecodaxError:
                 continue
-            program = next(p for p in found if p.name == row["program"])
+            program = next(p for p in compiled if p.name == row["program"])
             if fits(measure(program, self.chip)):
                 return " ".join(change)
         return "a larger slice, or chips with more memory"
 
     def _changes(self, row: dict[str, Any]) -> Iterator[list[str]]:
-        """Candidates, the smallest first: those that change no result lead."""
+        """Yield candidate overrides, smallest first; those that keep results lead."""
         room = topologies.SHARE * row["hbm"]
         if row["program"].startswith("train"):
             t = self.config.train
             batch = row["rows"]
-            at_once = t.rows_at_once or batch
-            for rows in range(at_once - 1, 0, -1):
-                if batch % rows == 0 and row["temporaries"] * rows / at_once < room:
+            rows_at_once = t.rows_at_once or batch
+            for rows in range(rows_at_once - 1, 0, -1):
+                if (
+                    batch % rows == 0
+                    and row["temporaries"] * rows / rows_at_once < room
+                ):
                     yield [f"--config.train.rows_at_once={rows}"]
         else:
             fixed = row["parts"]["params"] + row["parts"]["drafts"]
-            each = (row["need"] - fixed) / row["rows"]
-            most = int(max(room - fixed, 0) / each)
+            row_bytes = (row["need"] - fixed) / row["rows"]
+            most = int(max(room - fixed, 0) / row_bytes)
             ways = self.mesh(self.config).shape["data"]
             for rows in (most // ways * ways, most // 2 // ways * ways, most):
                 if 0 < rows < row["rows"]:
@@ -193,7 +203,18 @@ def run(
     report_file: str = "",
     only: str = "",
 ) -> dict[str, Any]:
-    """Compile, print, write; ConfigError where the config does not fit."""
+    """Compile a config's programs, print their rows, and write the report.
+
+    Args:
+        config: the recipe.
+        topology: as in `topologies`.
+        command: the command line, for the report.
+        report_file: a Markdown file; "": write none.
+        only: first letters of the names of programs; "": all.
+
+    Raises:
+        ConfigError: a program does not fit; the message names a remedy.
+    """
     flight, out = Preflight(config, topology), console.terminal()
     mesh = ",".join(f"{a}={n}" for a, n in flight.mesh(config).shape.items())
     out.print(f"{topology}: {len(flight.devices)} devices, mesh {mesh}", markup=False)
@@ -247,15 +268,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config, rest = settings.resolve(arguments)
         try:
-            left = values(["preflight", *rest])[1:]
+            stray = values(["preflight", *rest])[1:]
         except flags.Error as error:
             raise ConfigError(f"{error}\n{USAGE}") from error
         topology = values["topology"].value or ""
-        if left or not topology:
-            raise ConfigError(f"missing --topology, or stray {left}\n{USAGE}")
+        if stray or not topology:
+            raise ConfigError(f"missing --topology, or stray {stray}\n{USAGE}")
         kind, _, count = topology.partition(":")
         if kind == "cpu" and count.isdigit():
-            with contextlib.suppress(RuntimeError):  # devices are there already
+            with contextlib.suppress(RuntimeError):  # JAX has its devices already
                 jax.config.update("jax_num_cpu_devices", int(count))
         command = ["python -m experiments.preflight", *arguments]
         report_file, only = values["report"].value or "", values["only"].value or ""

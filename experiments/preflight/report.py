@@ -18,15 +18,15 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
     for row in rows:
         parts = row["parts"]
-        beside = parts.get("frozen target", 0) + parts.get("drafts", 0)
+        frozen = parts.get("frozen target", 0) + parts.get("drafts", 0)
         gib = [
             parts["params"],
             parts.get("optimiser", 0),
-            beside,
+            frozen,
             parts.get("cache", 0),
             row["temporaries"],
         ]
-        said = ", ".join(
+        collectives = ", ".join(
             f"{c['count']} {kind} ({c['bytes'] / 1e6:.1f})"
             for kind, c in sorted(row["collectives"].items())
         )
@@ -38,7 +38,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
             f"{row['flops'] / 1e12:.3f}",
             f"{row['bytes'] / 1e9:.2f}",
             f"{row['seconds'] * 1e3:.2f}" if row["seconds"] else "—",
-            said or "none",
+            collectives or "none",
             f"{row['mbu']:.2f}" if "mbu" in row else "—",
         ]
         out.append("| " + " | ".join(cells) + " |")
@@ -71,7 +71,7 @@ a scatter touches, and a kernel's bytes are what its author declared.
 
 
 def write(report: Path, entry: dict[str, Any]) -> None:
-    """Put `entry` among those of the report's JSON file, and write the report."""
+    """Add or replace `entry` in the report's JSON file, and write the report."""
     store = report.with_suffix(".json")
     entries = json.loads(store.read_text()) if store.exists() else []
     names = ("config", "topology", "command")

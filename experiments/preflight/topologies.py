@@ -1,4 +1,4 @@
-"""Slices that programs are compiled for.
+"""Topologies: the slices for which programs are compiled.
 
 A topology is `v5e:4x4`, `v5p:2x4x4`, ..., `v5e:1` for one chip, or `cpu:8` for virtual
 devices of this machine.
@@ -13,25 +13,28 @@ from kernels import aot
 from kernels.chips import TPUS, Chip
 from models.errors import ConfigError
 
-SHARE = 0.97  # of the HBM: the runtime and the program itself keep the rest
+SHARE = (
+    0.97  # usable share of the HBM; the runtime and the program itself take the rest
+)
 
 
 def devices(topology: str, memory: int | None = None) -> tuple[Chip, list[Any]]:
-    """The chip of a topology and its devices.
+    """Return the chip of a topology and its devices.
 
-    `memory` bytes of a CPU device; None: its share of the machine's.
+    `memory`: bytes of a CPU device; None: an equal share of the machine's memory.
+    ConfigError names the remedy where the topology cannot be compiled for.
     """
     kind, _, shape = topology.partition(":")
     if kind == "cpu" and shape.isdigit():
-        found = jax.devices("cpu")
-        if len(found) < int(shape):
+        cpus = jax.devices("cpu")
+        if len(cpus) < int(shape):
             raise ConfigError(
-                f"--topology={topology}: this process has {len(found)} CPU devices; "
+                f"--topology={topology}: this process has {len(cpus)} CPU devices; "
                 "start python -m experiments.preflight, which makes them"
             )
         if memory is None:
             memory = machine.memory() // max(int(shape), 1)
-        return Chip("cpu", memory, 0.0, 0.0), found[: int(shape)]
+        return Chip("cpu", memory, 0.0, 0.0), cpus[: int(shape)]
     if kind not in TPUS or not shape:
         raise ConfigError(
             f"--topology={topology}: use {sorted(TPUS)} with a shape, as in v5e:4x4 "

@@ -1,8 +1,8 @@
-"""The prompts: held-out code to complete, code to copy with an edit, free text.
+"""Built-in prompts: held-out code to complete, code to copy with an edit, free text.
 
-Code comes from the running interpreter's own standard library, from the files that the
-training data's split keeps out (by a hash of their path), in an order fixed by another
-hash: so nothing is downloaded, and a model trained on `stdlib_code` has not seen it.
+Code comes from the running interpreter's standard library, so nothing is downloaded.
+Its files are those of the validation split of `stdlib_code` (by a hash of their path):
+a model trained on `stdlib_code` has not seen them. Another hash fixes their order.
 """
 
 import hashlib
@@ -24,58 +24,61 @@ KEYWORDS = frozenset(
     "None not pass raise return self try True False while with yield".split()
 )
 TEXTS = resources.files("experiments").joinpath("prompts", "text.jsonl")
-RETYPED = 16  # tokens of the edited copy that the prompt gives
+RETYPED = 16  # tokens of the edited copy at the end of the prompt
 
 
 def held_out() -> list[tuple[str, str]]:
-    """(path, text) of the validation files, shuffled by a hash of the path."""
+    """List (path, text) of the validation files, shuffled by a hash of the path."""
     # Imported here: the data set library takes seconds to load, and only code needs it.
     from training.data.stdlib_code import stdlib_code
 
     root = pathlib.Path(sysconfig.get_paths()["stdlib"])
-    kept = [
+    validation = [
         (path, text)
         for path, text in stdlib_code.files(root)
         if stdlib_code.split_of(path) == "validation"
     ]
-    if not kept:
+    if not validation:
         raise ConfigError(
             f"{root} holds no source of the standard library: install it, or leave the "
             "tasks 'code' and 'copy' out of config.tasks"
         )
     return sorted(
-        kept, key=lambda f: hashlib.sha256(b"order " + f[0].encode()).digest()
+        validation, key=lambda f: hashlib.sha256(b"order " + f[0].encode()).digest()
     )
 
 
 def code(lm: Any, files: Sequence[tuple[str, str]], count: int, size: int) -> list:
-    """The `size` tokens of a file that end with the head of a definition."""
-    found = []
+    """Cut the `size` tokens of a file that end with the head of a definition."""
+    prompts = []
     for _, text in files:
         heads = [m.end() for m in re.finditer(r"^ *def .*:\n", text, re.M)]
         for end in heads[len(heads) // 2 :]:
             tokens = lm.tokenizer.encode(text[:end])
             if len(tokens) >= size:
-                found.append(tokens[-size:])
+                prompts.append(tokens[-size:])
                 break
-        if len(found) == count:
-            return found
-    raise ConfigError(f"the held-out files give {len(found)} code prompts, not {count}")
+        if len(prompts) == count:
+            return prompts
+    raise ConfigError(
+        f"the held-out files give {len(prompts)} code prompts, not {count}: lower "
+        "config.prompts"
+    )
 
 
 def copy(lm: Any, files: Sequence[tuple[str, str]], count: int, size: int) -> list:
-    """A passage, a comment that asks for an edit of it, and the edited copy's start.
+    """Join a passage, a comment that asks for an edit of it, and the copy's start.
 
-    The edit renames the passage's commonest name. The copy goes on for as long as the
-    passage does, and the model sees its first `RETYPED` tokens.
+    The edit renames the passage's commonest name. The prompt ends with the first
+    `RETYPED` tokens of the edited copy.
     """
-    found = []
+    prompts = []
     for _, text in files:
-        at = text.find("\ndef ", len(text) // 3)
-        at = text.find("\nclass ", len(text) // 3) if at < 0 else at
-        if at < 0:
+        start_at = text.find("\ndef ", len(text) // 3)
+        start_at = text.find("\nclass ", len(text) // 3) if start_at < 0 else start_at
+        if start_at < 0:
             continue
-        body = text[at + 1 :]
+        body = text[start_at + 1 :]
         for share in (1.0, 0.9, 0.8, 0.7):
             whole = lm.tokenizer.encode(body[: size * 8])
             passage = lm.tokenizer.decode(whole[: int(share * (size - RETYPED - 16))])
@@ -86,33 +89,39 @@ def copy(lm: Any, files: Sequence[tuple[str, str]], count: int, size: int) -> li
             old = max(sorted(set(names)), key=names.count)
             edited = re.sub(rf"\b{old}\b", f"{old}2", passage)
             start = lm.tokenizer.encode(edited)[:RETYPED]
-            asked = f"\n# The same, with {old} renamed to {old}2:\n\n"
-            tokens = [*lm.tokenizer.encode(passage + asked), *start]
+            request = f"\n# The same, with {old} renamed to {old}2:\n\n"
+            tokens = [*lm.tokenizer.encode(passage + request), *start]
             if len(tokens) <= size:
-                if len(passage) > size:  # of less there is too little to copy
-                    found.append(tokens)
+                if len(passage) > size:  # a shorter passage is too little to copy
+                    prompts.append(tokens)
                 break
-        if len(found) == count:
-            return found
-    raise ConfigError(f"the held-out files give {len(found)} copy prompts, not {count}")
+        if len(prompts) == count:
+            return prompts
+    raise ConfigError(
+        f"the held-out files give {len(prompts)} copy prompts, not {count}: lower "
+        "config.prompts"
+    )
 
 
 def text(lm: Any, files: Sequence[tuple[str, str]], count: int, size: int) -> list:
-    """English as it stands in comments and docstrings, written for this project."""
+    """Take English text in the style of comments, written for this project."""
     lines = TEXTS.read_text()
-    kept = [json.loads(line)["text"] for line in lines.splitlines()]
-    if len(kept) < count:
-        raise ConfigError(f"experiments/prompts/text.jsonl has {len(kept)} texts")
-    return [lm.tokenizer.encode(line)[-size:] for line in kept[:count]]
+    texts = [json.loads(line)["text"] for line in lines.splitlines()]
+    if len(texts) < count:
+        raise ConfigError(
+            f"experiments/prompts/text.jsonl has {len(texts)} texts, not {count}: "
+            "lower config.prompts"
+        )
+    return [lm.tokenizer.encode(line)[-size:] for line in texts[:count]]
 
 
 def regex(lm: Any, files: Sequence[tuple[str, str]], count: int, size: int) -> list:
-    """Free text to be answered in a language; its pattern is in config.transforms."""
+    """Take free text; a constraint of config.transforms sets the answer's pattern."""
     return text(lm, files, count, size)
 
 
 def random(lm: Any, files: Sequence[tuple[str, str]], count: int, size: int) -> list:
-    """Uniform tokens: what a model without a tokenizer can be timed on."""
+    """Draw uniform tokens, to time a model without a tokenizer."""
     rng = np.random.default_rng(0)
     return rng.integers(1, lm.model.config.vocab_size, (count, size)).tolist()
 
@@ -127,7 +136,7 @@ TASKS: dict[str, Callable[..., list]] = {
 
 
 def build(lm: Any, names: Sequence[str], count: int, size: int) -> dict[str, list]:
-    """Token prompts of every task, none longer than `size`."""
+    """Build {task: `count` token prompts}, none longer than `size` tokens."""
     unknown = [n for n in names if n not in TASKS]
     if unknown:
         raise ConfigError(f"no task {unknown[0]!r}; there are {sorted(TASKS)}")

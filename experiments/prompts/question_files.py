@@ -1,9 +1,9 @@
-"""Prompts from a file: Spec-Bench's layout, or plain JSONL, by category.
+"""Read prompts from a file by category: Spec-Bench's layout, or plain JSONL.
 
 A line is `{"category": ..., "turns": [text, ...]}` (Spec-Bench, MT-Bench) or
 `{"prompt": text}`, with or without a category. A question of several turns belongs to
-the task `multi_turn`, as Spec-Bench counts them, and gives one prompt a turn: each
-holds the turns before it and plain decoding's greedy answers to them.
+the task `multi_turn`, as in Spec-Bench, and gives one prompt a turn. Each prompt holds
+the turns before it with plain decoding's greedy answers.
 """
 
 import json
@@ -18,13 +18,16 @@ MULTI_TURN, PROMPTS = "multi_turn", "prompts"
 
 
 def read(path: str) -> dict[str, list[list[str]]]:
-    """Task -> questions, each its turns; tasks and questions in the file's order."""
+    """Read {task: questions}, a question being its turns, in the file's order.
+
+    ConfigError if there is no file; DataError names the line that is malformed.
+    """
     file = pathlib.Path(path)
     if not file.is_file():
         raise ConfigError(
             f"config.data={path!r} is no file: give JSONL with 'turns' or 'prompt'"
         )
-    found: dict[str, list[list[str]]] = {}
+    tasks: dict[str, list[list[str]]] = {}
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -33,12 +36,12 @@ def read(path: str) -> dict[str, list[list[str]]]:
         if not line.strip():
             continue
         try:
-            whole = json.loads(line)
+            entry = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{file}:{number} is no JSON: {error}") from error
-        if not isinstance(whole, dict):
+        if not isinstance(entry, dict):
             raise DataError(f"{file}:{number} is no JSON object")
-        turns = whole.get("turns") or [whole.get("prompt")]
+        turns = entry.get("turns") or [entry.get("prompt")]
         if not isinstance(turns, list) or not all(
             isinstance(turn, str) and turn for turn in turns
         ):
@@ -46,15 +49,17 @@ def read(path: str) -> dict[str, list[list[str]]]:
                 f"{file}:{number} has neither texts under 'turns' nor one under "
                 "'prompt'"
             )
-        task = MULTI_TURN if len(turns) > 1 else str(whole.get("category", PROMPTS))
-        found.setdefault(task, []).append(turns)
-    if not found:
-        raise DataError(f"{file} holds no question")
-    return found
+        task = MULTI_TURN if len(turns) > 1 else str(entry.get("category", PROMPTS))
+        tasks.setdefault(task, []).append(turns)
+    if not tasks:
+        raise DataError(
+            f"{file} holds no question: give JSONL with 'turns' or 'prompt'"
+        )
+    return tasks
 
 
 def choose(path: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The tasks to run: those named, or all of the file."""
+    """Check the names of tasks against the file; () chooses all of its tasks."""
     known = tuple(read(path))
     unknown = [n for n in names if n not in known]
     if unknown:
@@ -65,12 +70,23 @@ def choose(path: str, names: Sequence[str]) -> tuple[str, ...]:
 def build(
     lm: Any, path: str, names: Sequence[str], count: int, size: int, new: int
 ) -> dict[str, list[list[int]]]:
-    """`count` token prompts of every task, the last `size` tokens of each.
+    """Build `count` token prompts of every task.
 
-    `new` tokens are decoded for the answer to an earlier turn.
+    Args:
+        lm: the model, with a tokenizer.
+        path: the question file.
+        names: tasks.
+        count: prompts of each task.
+        size: most tokens of a prompt, counted from its end.
+        new: tokens decoded for the answer to an earlier turn.
+
+    Returns:
+        Task -> token prompts.
     """
     if lm.tokenizer is None:
-        raise ConfigError(f"{path} holds texts and the model has no tokenizer.json")
+        raise ConfigError(
+            f"{path} holds texts and the model has no tokenizer.json: add it"
+        )
     questions = read(path)
 
     def answer(prompt: list[int]) -> str:
@@ -78,7 +94,7 @@ def build(
         assert texts is not None, "the tokenizer was checked above"
         return texts[0]
 
-    found = {}
+    tasks = {}
     for name in names:
         prompts: list[list[int]] = []
         for turns in questions[name]:
@@ -90,14 +106,14 @@ def build(
                 f"{path} gives {len(prompts)} prompts of {name!r}, config.prompts="
                 f"{count}: lower it, or leave the task out of config.tasks"
             )
-        found[name] = prompts
-    return found
+        tasks[name] = prompts
+    return tasks
 
 
 def conversation(
     lm: Any, turns: Sequence[str], size: int, answer: Callable[[list[int]], str]
 ) -> list[list[int]]:
-    """One prompt a turn. Without a chat template the texts follow one another."""
+    """Build one prompt a turn. Without a chat template the texts are joined."""
     messages: list[dict[str, str]] = []
     prompts: list[list[int]] = []
     for i, turn in enumerate(turns):
@@ -109,6 +125,6 @@ def conversation(
             tokens = lm.tokenizer.chat(messages)
         prompts.append(tokens[-size:])
         if i + 1 < len(turns):
-            said = answer(prompts[-1])
-            messages.append({"role": "assistant", "content": said})
+            reply = answer(prompts[-1])
+            messages.append({"role": "assistant", "content": reply})
     return prompts

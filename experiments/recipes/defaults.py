@@ -1,12 +1,12 @@
-"""Every field that a recipe may set, and its value where the recipe is silent."""
+"""Every field that a recipe of the stage `evaluate` may set, with its default."""
 
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-    """The complete configuration of an evaluation against plain decoding."""
+    """Return the complete configuration of an evaluation against plain decoding."""
     config = ConfigDict()
-    # What is run: the name of a file in experiments/studies/ or trainings/.
+    # The stage: the name of a file in experiments/studies/ or experiments/trainings/.
     config.stage = "evaluate"
     config.seed = 0
     config.seeds = ()  # several seeds: one row each; (): `seed` alone
@@ -17,23 +17,23 @@ def get_config() -> ConfigDict:
     config.methods = ("plain",)  # names of recipes in configs/
     # Name -> method, as a recipe's field `method`: more names for config.methods.
     config.variants = ConfigDict(type_safe=False)
-    # Name -> the export of a head training, or packaged heads: the method is the one
-    # that the folder names, and its role `heads` that folder's.
+    # Name -> the export of a head training, or packaged heads. Its heads.json names the
+    # method; its params are the method's `heads`.
     config.trained = ConfigDict(type_safe=False)
     config.tasks = ("code", "copy", "text")
-    # A JSONL file of questions in place of the project's own tasks: its categories are
-    # the tasks then, () all of them. See experiments/prompts/question_files.py.
+    # A JSONL file of questions in place of the built-in tasks; `tasks` are then its
+    # categories, () all of them. See experiments/prompts/question_files.py.
     config.data = ""
     config.temperatures = (0.0, 0.8)
     config.prompts = 4  # of each task
-    config.prompt_tokens = 192  # longer prompts lose their beginning
+    config.prompt_tokens = 192  # longer prompts are cut at their beginning
     config.max_new_tokens = 128
     config.batch = 1  # prompts decoded together
     # "data=2,tensor=4": the devices as a mesh; "auto": by the model's size. Rules, as
-    # in "vocab=,batch=data+fsdp", replace some of models/distributed/axis_rules.py.
+    # in "vocab=,batch=data+fsdp", override those of models/distributed/axis_rules.py.
     config.mesh = "auto"
     config.rules = ""
-    config.repeats = 3  # each beside a repeat of plain decoding
+    config.repeats = 3  # each in turns with plain decoding
     # Task -> transforms of every method on that task, and the methods it is run with.
     config.transforms = ConfigDict(type_safe=False)
     config.task_methods = ConfigDict(type_safe=False)

@@ -1,4 +1,4 @@
-"""Configurations: a recipe over the defaults, overrides, and diffs."""
+"""Load recipes over the defaults, override their fields, and compare configs."""
 
 import difflib
 import json
@@ -16,54 +16,54 @@ from models.errors import ConfigError
 
 
 def head(name: str, target: str) -> ConfigDict:
-    """The recipe `configs/heads/<name>.py` for a target."""
+    """Load the recipe `configs/heads/<name>.py` for a target."""
     folder = Path(__file__).parents[2] / "configs" / "heads"
     return load(f"{folder / name}.py:{target}")
 
 
 def load(path: str | Path) -> ConfigDict:
-    """The recipe at `path` over the defaults.
+    """Load the recipe at `path` over the defaults.
 
-    A name behind a colon is given to its get_config: `heads/medusa.py:llama3_8b` is for
-    that target. A recipe with one `method`, which `decoding.generate` knows by the
-    file's name, is evaluated against plain decoding. The other stages have fields of
-    their own.
+    A name behind a colon is the argument of its get_config: `heads/medusa.py:llama3_8b`
+    is for that target. A recipe with a `method` and no `methods` is evaluated under its
+    file's name, beside plain decoding. A recipe of another stage than `evaluate` takes
+    no defaults.
     """
-    given: list[str] = []
+    targets: list[str] = []
     if not Path(path).is_file() and ".py:" in str(path):
         path, _, name = str(path).rpartition(":")
-        given = [name]
+        targets = [name]
     path = Path(path)
     if not path.is_file():
-        near = sorted(p.name for p in path.parent.glob("*.py") if p.stem[0] != "_")
-        raise ConfigError(f"--config={path}: no such file; beside it are {near}")
+        beside = sorted(p.name for p in path.parent.glob("*.py") if p.stem[0] != "_")
+        raise ConfigError(f"--config={path}: no such file; beside it are {beside}")
     try:
         make = runpy.run_path(str(path)).get("get_config")
-        own = make(*given) if make else None
+        recipe = make(*targets) if make else None
     except (Exception, SystemExit) as error:  # a recipe is a program
         raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
     if make is None:
         raise ConfigError(
             f"{path} has no function get_config: see configs/quickstart.py"
         )
-    if not isinstance(own, ConfigDict):
+    if not isinstance(recipe, ConfigDict):
         raise ConfigError(
-            f"{path}: get_config gives a {type(own).__name__}, not a ConfigDict"
+            f"{path}: get_config gives a {type(recipe).__name__}, not a ConfigDict"
         )
-    name = own.get("stage", "evaluate")
+    name = recipe.get("stage", "evaluate")
     try:
         stage.check(name)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     if name != "evaluate":
-        return own
+        return recipe
     config = defaults.get_config()
     with config.unlocked():
-        if "method" in own and "methods" not in own:
+        if "method" in recipe and "methods" not in recipe:
             config.methods = (
                 ("plain", path.stem) if path.stem != "plain" else ("plain",)
             )
-        for name, value in own.items():
+        for name, value in recipe.items():
             try:
                 config[name] = value
             except TypeError as error:
@@ -73,7 +73,7 @@ def load(path: str | Path) -> ConfigDict:
     return config
 
 
-# What parsing a value as Python raises, in the two libraries that do.
+# Errors of parsing a value as Python, in absl and ml_collections.
 REFUSED = (
     flags.Error,
     AttributeError,
@@ -87,7 +87,7 @@ REFUSED = (
 
 
 def override(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
-    """Apply `--config.field=value` arguments; a name that is no field is an error."""
+    """Apply `--config.field=value` arguments; ConfigError for an unknown field."""
     for argument in arguments:
         name, sep, _ = argument.removeprefix("--config.").partition("=")
         if not argument.startswith("--config.") or not sep:
@@ -110,21 +110,22 @@ def override(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
 
 
 def _check(config: ConfigDict, name: str) -> None:
-    at: Any = config
+    """Raise ConfigError unless the dotted `name` is a field."""
+    node: Any = config
     parts = name.split(".")
     for i, part in enumerate(parts):
-        if isinstance(at, ConfigDict) and part in at:
-            at = at[part]
+        if isinstance(node, ConfigDict) and part in node:
+            node = node[part]
             continue
-        fields = sorted(at.keys()) if isinstance(at, ConfigDict) else []
+        fields = sorted(node.keys()) if isinstance(node, ConfigDict) else []
         close = difflib.get_close_matches(part, fields, 1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        where = ".".join(["config", *parts[:i]])
-        raise ConfigError(f"{where} has no field {part!r}{hint}; it has {fields}")
+        path = ".".join(["config", *parts[:i]])
+        raise ConfigError(f"{path} has no field {part!r}{hint}; it has {fields}")
 
 
 def resolve(arguments: Sequence[str]) -> tuple[ConfigDict, list[str]]:
-    """The config of a command line, and the arguments that are not about it."""
+    """Return the config of a command line, and its other arguments."""
     files = [a for a in arguments if a.startswith("--config=")]
     if len(files) != 1:
         raise ConfigError(
@@ -138,14 +139,14 @@ def resolve(arguments: Sequence[str]) -> tuple[ConfigDict, list[str]]:
 
 
 def plain(config: Any) -> Any:
-    """The config as JSON holds it: tuples are lists."""
+    """Convert a config to JSON's types: tuples become lists."""
     if isinstance(config, ConfigDict):
         config = config.to_dict()
     return json.loads(json.dumps(config))
 
 
 def flat(config: Any) -> dict[str, Any]:
-    """The leaves of nested mappings by their dotted names."""
+    """Flatten nested mappings: dotted name -> leaf."""
     return dict(_leaves(config, ""))
 
 
@@ -158,7 +159,7 @@ def _leaves(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def diff(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
-    """Lines `field: old -> new` of what differs, fields in `free` left out."""
+    """List differences as `field: old -> new`, without the fields in `free`."""
     a, b = flat(old), flat(new)
     lines = []
     for name in sorted({*a, *b}):

@@ -1,7 +1,7 @@
 """report.html: one self-contained page, readable on a phone, in light and dark.
 
-`page.html.j2` and its macros hold the page's words and elements, `page.css` its looks;
-this module computes what they show.
+`page.html.j2` and its macros hold the page's words and elements, `page.css` its style.
+This module computes their contents.
 """
 
 import json
@@ -16,8 +16,8 @@ from experiments import stage
 from experiments.measurement import measured_row
 from experiments.reporting import page_charts, tables, token_tree_svg
 
-TEXTS = 1  # shown of each row
-PROMPT = 360  # characters of a prompt's end
+TEXTS = 1  # texts shown of each row
+PROMPT = 360  # characters shown of a prompt, from its end
 DEEPEST = 6  # deeper drafts share its colour
 TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("experiments.reporting", ""),
@@ -31,7 +31,7 @@ Mark = Callable[[int, int], str]
 
 
 def html(report: dict[str, Any], beside: dict[str, Any], notes: Sequence[str]) -> str:
-    """Render the page; `beside` holds the texts and trees report.json leaves out."""
+    """Render the page; `beside` holds `samples` and `trees`, not in report.json."""
     style = resources.files("experiments").joinpath("reporting", "page.css").read_text()
     return TEMPLATES.get_template("page.html.j2").render(
         title=tables.title(report),
@@ -62,7 +62,7 @@ def _place(report: dict[str, Any]) -> str:
 
 
 def _cards(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """The figures at the page's head."""
+    """Choose the figures at the head of the page."""
     cards = []
 
     def add(value: str, text: str, kind: str = "") -> None:
@@ -104,13 +104,13 @@ def _table(
     marks: Mark = lambda i, j: "",
     names: int = 0,
 ) -> dict[str, Any]:
-    """A table's cells, (text, class) each.
+    """Make a table of cells (text, CSS class).
 
     Args:
         heads: the text above each column.
         lines: the text of each row's cells.
-        marks: the class of row i's cell j beside its column's.
-        names: so many leading columns are words, the others numbers.
+        marks: (i, j) -> a further class of the cell in row i, column j.
+        names: number of leading columns that hold words; the others hold numbers.
     """
     sides = ["" if j < names else "number" for j in range(len(heads))]
     return {
@@ -123,8 +123,8 @@ def _table(
 
 
 def _results(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A table a task."""
-    task_column = tables.HEADS.index("task")  # stands as the heading of each table
+    """Make a table for each task."""
+    task_column = tables.HEADS.index("task")  # the heading of each table
     heads = [head for i, head in enumerate(tables.HEADS) if i != task_column]
     verdict_column = heads.index("identical")
     results = []
@@ -147,7 +147,7 @@ def _results(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _figure(
     title: str, drawing: str, legend: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """A drawing with its title; `legend` gives the colour number of each name."""
+    """Join a drawing, its title and its legend: name -> colour number."""
     named = [
         (name, hue % len(page_charts.HUES)) for name, hue in (legend or {}).items()
     ]
@@ -163,7 +163,17 @@ def _lines(
     log: bool = False,
     top: float = 0.0,
 ) -> dict[str, Any]:
-    """A chart of lines with its legend; by default one colour after another."""
+    """Draw a chart of lines with its legend.
+
+    Args:
+        title: the text above the chart.
+        series: (name, xs, ys) each.
+        label: the values in words, for screen readers.
+        across: the label of the x axis.
+        colours: name -> colour number; None: one colour after another.
+        log: put x at powers of two.
+        top: the end of the y scale; 0: the largest y.
+    """
     if colours is None:
         colours = {name: i for i, (name, _, _) in enumerate(series)}
     drawing = page_charts.lines(series, label, across, colours, log, top)
@@ -171,7 +181,7 @@ def _lines(
 
 
 def _charts(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Three sections, a chart each for every task and temperature."""
+    """Draw three sections, each with a chart for every task and temperature."""
     rows = [r for r in every if r["method"] != "plain"]
     colours = {n: i for i, n in enumerate(dict.fromkeys(r["method"] for r in rows))}
     mean, speed, depth = [], [], []
@@ -191,8 +201,8 @@ def _charts(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         curves = [(n, range(1, len(a) + 1), a) for n, a in known if a]
         if curves:
             across = "depth of the draft"
-            drawn = _lines(name, curves, "acceptance", across, colours, top=1.0)
-            depth.append(drawn)
+            chart = _lines(name, curves, "acceptance", across, colours, top=1.0)
+            depth.append(chart)
     sections = (
         ("Tokens per target call", "with 95 % intervals over prompts", mean),
         ("Speed-up over plain decoding", "decode loop, same run", speed),
@@ -206,6 +216,7 @@ def _charts(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _curve(report: dict[str, Any]) -> dict[str, Any] | None:
+    """Draw call time by block width, with a table and advice."""
     if not report.get("curve"):
         return None
     times = report["curve"].items()
@@ -221,7 +232,7 @@ def _curve(report: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _sections(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tables that the report's stage makes from its own measurements."""
+    """Make the tables of the stage's `sections`."""
     return [
         {
             "title": section.title,
@@ -233,7 +244,7 @@ def _sections(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tables(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tables that a stage made itself."""
+    """Make the tables stored in the report."""
     return [
         {
             "title": table["title"],
@@ -245,7 +256,7 @@ def _tables(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _plots(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The plots that a stage made itself."""
+    """Draw the plots stored in the report."""
     figures = []
     for plot in report.get("plots", ()):
         series = [(s["name"], s["x"], s["y"]) for s in plot["series"]]
@@ -256,7 +267,7 @@ def _plots(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _texts(report: dict[str, Any], samples: dict[str, Any]) -> list[dict[str, Any]]:
-    """A group of tabs a task; the row with the most tokens a call is shown first."""
+    """Make tabs for each task; the row with the most tokens a call is shown first."""
     rows = [r for r in report["rows"] if samples.get(r["key"])]
     groups = []
     for task in dict.fromkeys(r["task"] for r in rows):
@@ -276,7 +287,7 @@ def _texts(report: dict[str, Any], samples: dict[str, Any]) -> list[dict[str, An
 
 
 def sample(entry: dict[str, Any]) -> dict[str, Any]:
-    """A text's pieces with the depth of the draft that each was."""
+    """Split a text into pieces with their draft depths; 0: the target's own token."""
     prompt = entry["prompt"]
     drafted = sum(o > 0 for o in entry["origin"])
     foot = (
@@ -296,15 +307,15 @@ def sample(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trees(trees: dict[str, Any]) -> list[dict[str, Any]]:
-    """The drawn rounds of each method; nothing where no method has any."""
+    """Draw the rounds of each method; [] where no method has any."""
     if not any(trees.values()):
         return []
-    drawn = []
+    groups = []
     for name, rounds in trees.items():
         figures = []
         for i, entry in enumerate(rounds):
             drafts = sum(k > 0 for k in entry["kind"]) - 1
             text = f"round {i + 1}: {drafts} drafts, {len(entry['path'])} accepted"
             figures.append(_figure(text, token_tree_svg.token_tree(entry)))
-        drawn.append({"name": name, "figures": figures})
-    return drawn
+        groups.append({"name": name, "figures": figures})
+    return groups

@@ -1,4 +1,4 @@
-"""The page's charts, drawn by matplotlib as SVG; the page's CSS colours them."""
+"""Draw the page's charts with matplotlib as SVG; the page's CSS colours them."""
 
 import io
 import re
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from experiments.reporting import plots
 
-# A colour of matplotlib's stands for a variable of page.css, so that charts follow the
+# Each placeholder colour is replaced by a variable of page.css, so charts follow the
 # page into dark mode.
 INK, MUTED, LINE = "#010101", "#020202", "#030303"
 HUES = tuple(f"#0400{i:02x}" for i in range(len(plots.COLOURS)))
@@ -51,7 +51,7 @@ def bars(
 
     Args:
         rows: (name, value, low, high) each; no whisker where high <= low.
-        label: what the values are, for screen readers.
+        label: the values in words, for screen readers.
         colours: a name's number among `HUES`.
         top: the largest value of all charts that share this scale.
     """
@@ -89,7 +89,7 @@ def lines(
 
     Args:
         series: (name, xs, ys) each.
-        label: what the values are, for screen readers.
+        label: the values in words, for screen readers.
         across: the label of the x axis.
         colours: a name's number among `HUES`.
         log: put x at powers of two.
@@ -103,8 +103,8 @@ def lines(
             axes.set_xscale("log", base=2)
             axes.minorticks_off()
         xs = sorted({x for _, values, _ in series for x in values})
-        shown = xs if len(xs) <= 12 else xs[:: len(xs) // 10 + 1]
-        axes.set_xticks(shown, [f"{x:g}" for x in shown])
+        marked = xs if len(xs) <= 12 else xs[:: len(xs) // 10 + 1]
+        axes.set_xticks(marked, [f"{x:g}" for x in marked])
         axes.grid(visible=False, axis="x")
         axes.margins(x=0)
         axes.set_xlabel(across)
@@ -115,7 +115,7 @@ def lines(
 
 
 def _axes(width: int, height: int, edges: tuple[int, int, int, int]) -> Any:
-    """A figure of so many pixels; `edges` are left, right, above and below its axes."""
+    """Make a figure and its axes, in pixels; `edges`: left, right, above, below."""
     left, right, above, below = edges
     figure = Figure((width / 72, height / 72), dpi=72, facecolor="none")
     axes = figure.add_axes(
@@ -131,13 +131,13 @@ def _axes(width: int, height: int, edges: tuple[int, int, int, int]) -> Any:
 
 
 def _ticks(top: float) -> list[float]:
-    """Round values from 0 to at least `top`."""
+    """Choose round tick values from 0 to at least `top`."""
     locator = ticker.MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
     return [float(x) for x in locator.tick_values(0, top if top > 0 else 1)]
 
 
 def _svg(figure: Figure, label: str) -> str:
-    """The figure as an element of the page, without what only a file needs."""
+    """Convert the figure to an <svg> element, without the header of a file."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata=NO_METADATA)
     text = file.getvalue()

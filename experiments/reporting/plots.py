@@ -1,4 +1,4 @@
-"""Figures of a report as PNG files, for documents; the page draws its own."""
+"""Draw a report's figures as PNG files; the page has charts of its own."""
 
 import itertools
 from pathlib import Path
@@ -16,7 +16,7 @@ COLOURS = ("#64748b", "#2563eb", "#0d9488", "#d97706", "#9333ea", "#dc2626", "#6
 
 
 def draw(report: dict[str, Any], folder: Path) -> None:
-    """Write what the report has figures for."""
+    """Draw all figures of a report into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     style: Any = {
         "figure.constrained_layout.use": True,
@@ -46,7 +46,7 @@ def save(figure: Any, folder: Path, name: str) -> None:
 
 
 def _bars(report: dict[str, Any], field: str, label: str, folder: Path) -> None:
-    """Methods side by side on every task; one panel a temperature."""
+    """Draw methods side by side on every task; one panel a temperature."""
     rows = [r for r in report["rows"] if r["method"] != "plain"]
     if not rows:
         return
@@ -61,16 +61,16 @@ def _bars(report: dict[str, Any], field: str, label: str, folder: Path) -> None:
     )
     for axes, t in zip(every[:, 0], temperatures):
         for j, name in enumerate(names):
-            own = [r for r in rows if r["method"] == name and r["temperature"] == t]
+            drawn = [r for r in rows if r["method"] == name and r["temperature"] == t]
             shift = (j - (len(names) - 1) / 2) * width
-            at = [tasks.index(row["task"]) + shift for row in own]
-            height = [row[field] for row in own]
+            places = [tasks.index(row["task"]) + shift for row in drawn]
+            height = [row[field] for row in drawn]
             errors = None
             if field == "tokens_per_call":
-                low = [max(row[field] - row["ci95"][0], 0) for row in own]
-                errors = [low, [max(row["ci95"][1] - row[field], 0) for row in own]]
+                low = [max(row[field] - row["ci95"][0], 0) for row in drawn]
+                errors = [low, [max(row["ci95"][1] - row[field], 0) for row in drawn]]
             axes.bar(
-                at,
+                places,
                 height,
                 width * 0.92,
                 yerr=errors,
@@ -91,13 +91,13 @@ def _bars(report: dict[str, Any], field: str, label: str, folder: Path) -> None:
 
 
 def _legend(figure: Any, axes: Any) -> None:
-    """One legend for all panels, at their right."""
+    """Add one legend for all panels, at their right."""
     lines = axes.get_legend_handles_labels()
     figure.legend(*lines, fontsize=7, loc="outside right upper")
 
 
 def _acceptance(report: dict[str, Any], folder: Path) -> None:
-    """By depth, on every task at its lowest temperature; three panels a line."""
+    """Draw acceptance by depth, on every task at its lowest temperature."""
     rows = [r for r in report["rows"] if r["accepted_by_depth"]]
     if not rows:
         return
@@ -118,15 +118,15 @@ def _acceptance(report: dict[str, Any], folder: Path) -> None:
     for axes, task in zip(every.flat, tasks):
         for row in rows:
             if row["task"] == task and row["temperature"] == coldest[task]:
-                at = names.index(row["method"])
+                number = names.index(row["method"])
                 axes.plot(
                     range(1, len(row["accepted_by_depth"]) + 1),
                     row["accepted_by_depth"],
                     marker="o",
                     ms=2.5,
                     lw=1,
-                    color=COLOURS[at % len(COLOURS)],
-                    ls=STYLES[at // len(COLOURS) % len(STYLES)],
+                    color=COLOURS[number % len(COLOURS)],
+                    ls=STYLES[number // len(COLOURS) % len(STYLES)],
                     label=row["method"],
                 )
         axes.set_title(f"{task}, T = {coldest[task]:g}", fontsize=9)
@@ -139,6 +139,7 @@ def _acceptance(report: dict[str, Any], folder: Path) -> None:
 
 
 def _curve(report: dict[str, Any], folder: Path) -> None:
+    """Draw call time by block width."""
     figure, axes = plt.subplots(figsize=(4.2, 3))
     for name, times in report["curve"].items():
         widths = [t["width"] for t in times]
@@ -152,10 +153,11 @@ def _curve(report: dict[str, Any], folder: Path) -> None:
 
 
 def _plot(plot: dict[str, Any], folder: Path) -> None:
-    """Lines with errors, as a stage made them.
+    """Draw a stage's plot: lines with errors.
 
-    `log`: x in powers of two. `counts`: cases at each x, as bars below. A line with
-    `of`, the number of another, is the law of that one: dashed, in its colour.
+    `log`: x at powers of two. `counts`: cases at each x, drawn as bars below. A line
+    with `of`, another line's number, is the fitted law of that line: dashed, in its
+    colour.
     """
     counts = plot.get("counts")
     ratios = (3, 1) if counts else (1,)
@@ -187,13 +189,13 @@ def _plot(plot: dict[str, Any], folder: Path) -> None:
         last.bar(counts["x"], counts["n"], 0.04, color=COLOURS[0])
         last.set_ylabel("cases")
     else:
-        at = sorted({x for line in plot["series"] for x in line["x"]})
+        xs = sorted({x for line in plot["series"] for x in line["x"]})
         if plot.get("log"):
             axes.set_xscale("log", base=2)
             axes.minorticks_off()
-        near = 0.06 * (at[-1] - at[0])  # numbers so close would lie on each other
-        if plot.get("log") or all(b - a >= near for a, b in itertools.pairwise(at)):
-            axes.set_xticks(at, [f"{x:g}" for x in at])
+        near = 0.06 * (xs[-1] - xs[0])  # closer numbers would overlap
+        if plot.get("log") or all(b - a >= near for a, b in itertools.pairwise(xs)):
+            axes.set_xticks(xs, [f"{x:g}" for x in xs])
     axes.set_title(plot["title"], fontsize=9)
     last.set_xlabel(plot["x"])
     axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))

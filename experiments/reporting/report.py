@@ -53,7 +53,7 @@ NOTES = (
 
 
 def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """The contents of report.json."""
+    """Build the contents of report.json."""
     rows = []
     for row in found["rows"]:
         rows.append({**{name: row[name] for name in ROW}, **row})
@@ -72,7 +72,7 @@ def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 def write(
     place: RunFolder, config: dict[str, Any], found: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write every form of the report into the run's folder."""
+    """Write report.json, report.md, report.html and figures into the run's folder."""
     report = build(config, found)
     run_folder.write(place.path / "report.json", report)
     plots.draw(report, place.path / "figures")
@@ -83,13 +83,13 @@ def write(
 
 
 def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Format a Markdown table."""
     rows = [heads, ["---"] * len(heads), *lines]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows) + "\n"
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The report as text."""
+    """Write the report as Markdown."""
     parts = [f"# {tables.title(report)}\n"]
     parts.append("\n".join(f"- {line}" for line in tables.provenance(report)) + "\n")
     if report["rows"]:
@@ -102,10 +102,10 @@ def markdown(report: dict[str, Any]) -> str:
         parts.append(table(section.heads, section.lines))
         if section.notes:
             parts.append("\n".join(f"- {note}" for note in section.notes) + "\n")
-    for found in report.get("tables", ()):
-        parts.append(f"## {found['title']}\n")
-        parts.append(table(found["heads"], found["lines"]))
-        parts.append("\n".join(f"- {note}" for note in found["notes"]) + "\n")
+    for stage_table in report.get("tables", ()):
+        parts.append(f"## {stage_table['title']}\n")
+        parts.append(table(stage_table["heads"], stage_table["lines"]))
+        parts.append("\n".join(f"- {note}" for note in stage_table["notes"]) + "\n")
     for plot in report.get("plots", ()):
         parts.append(f"![{plot['title']}](figures/{plot['name']}.png)\n")
     if "curve" in report:

@@ -1,4 +1,4 @@
-"""A report in words: table cells, provenance, advice; for Markdown and the page."""
+"""Texts that report.md and the page share: table cells, provenance, advice."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ HEADS = (
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """A row as text, in the order of HEADS."""
+    """Format a row's cells, in the order of HEADS."""
     low, high = row["ci95"]
     free = row["tokens_per_call_loop_free"]
     return [
@@ -43,12 +43,12 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def title(report: dict[str, Any]) -> str:
-    """The heading of a report."""
+    """Return the heading of a report."""
     return stage.of(report).title.format(report["config"].get("model", ""))
 
 
 def provenance(report: dict[str, Any]) -> list[str]:
-    """What it was measured on, and how to measure it again."""
+    """Describe the machine, the versions, the texts and the command of a report."""
     hard, config = report["hardware"], report["config"]
     versions = ", ".join(f"{n} {v}" for n, v in report["versions"].items())
     readers = report["bandwidth"]["readers"].items()
@@ -74,16 +74,16 @@ def provenance(report: dict[str, Any]) -> list[str]:
 
 
 def advice(report: dict[str, Any]) -> list[str]:
-    """What the curve says about each method's width."""
+    """Suggest a block width for each method, from the call times by width."""
     lines = []
     for entry in report.get("suggested", ()):
-        said = f"{entry['key']}: measured with blocks of {entry['nodes']}; "
+        line = f"{entry['key']}: measured with blocks of {entry['nodes']}; "
         if entry["width"] == 1:
-            said += "no width pays here: choose N = 1, plain decoding"
+            line += "no width pays here: choose N = 1, plain decoding"
         else:
-            said += (
+            line += (
                 f"a block of {entry['width']} would be fastest, an estimated "
                 f"{entry['speedup']:.2f}× at {entry['tokens_per_call']:.2f} tokens/call"
             )
-        lines.append(said)
+        lines.append(line)
     return lines

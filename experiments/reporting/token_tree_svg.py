@@ -1,4 +1,4 @@
-"""Token trees as SVG; the page's CSS colours them."""
+"""Draw token trees as SVG; the page's CSS colours them."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,10 +8,12 @@ COLUMN, ROW = 92, 17  # pixels between depths, between siblings
 CHARACTERS = 10  # of a token's text in a tree
 
 
-def _text(x: float, y: float, said: str, kind: str = "", anchor: str = "start") -> str:
+def _text(
+    x: float, y: float, content: str, kind: str = "", anchor: str = "start"
+) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">'
-        f"{escape(said)}</text>"
+        f"{escape(content)}</text>"
     )
 
 
@@ -25,14 +27,14 @@ def _frame(width: float, height: float, parts: Sequence[str], label: str) -> str
 
 
 def _shown(token: str) -> str:
-    said = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
-    return said if len(said) <= CHARACTERS else said[: CHARACTERS - 1] + "…"
+    text = token.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣")
+    return text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
 
 
 def token_tree(entry: dict[str, Any]) -> str:
-    """Draw one round: nodes by depth; the accepted path and the own token stand out."""
+    """Draw one round: nodes by depth, with the accepted path and the target's token."""
     path = entry["path"]
-    last, own = path[-1] if path else 0, len(entry["parents"])
+    last, extra = path[-1] if path else 0, len(entry["parents"])
     # The target's own token is drawn as one more child of the node it follows.
     parents = [*entry["parents"], last]
     tokens = [*entry["tokens"], entry["token"]]
@@ -52,7 +54,7 @@ def token_tree(entry: dict[str, Any]) -> str:
         else:
             height[i] = leaves
             leaves += 1
-    kinds = dict.fromkeys(path, "on") | {0: "root", own: "own"}
+    kinds = dict.fromkeys(path, "on") | {0: "root", extra: "own"}
     x = {i: 6 + depth[i] * COLUMN for i in live}
     y = {i: 14 + height[i] * ROW for i in live}
     parts, wide = [], COLUMN - 18

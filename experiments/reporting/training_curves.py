@@ -1,4 +1,4 @@
-"""Plots of trainings: what was learned, and how fast the machine was about it."""
+"""Plots of trainings: acceptance and loss by tokens, and the machine's speed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,8 @@ Points = list[tuple[float, float]]
 class Trained(NamedTuple):
     """A finished training.
 
-    `figures` are `training.loop.metrics_writer.figures` and the last hits.
+    `figures` are those of `training.loop.metrics_writer.figures`; `step_tokens` is the
+    number of tokens of a step.
     """
 
     name: str
@@ -20,9 +21,9 @@ class Trained(NamedTuple):
 
 
 def plots(trainings: Sequence[Trained]) -> list[dict[str, Any]]:
-    """Tokens per call, loss, tokens/s and MFU by tokens, and acceptance by depth."""
+    """Plot tokens per call, loss, tokens/s and MFU by tokens; acceptance by depth."""
     thousands = "thousands of tokens trained on"
-    found = []
+    drawn = []
     by_tokens: tuple[tuple[str, str, Callable[[Trained], Points]], ...] = (
         ("training", "tokens per call while training, held out", _taus),
         ("loss", "loss while training", lambda t: t.figures["losses"]),
@@ -34,7 +35,7 @@ def plots(trainings: Sequence[Trained]) -> list[dict[str, Any]]:
             _series(t.name, [(_thousands(t, step), y) for step, y in points(t)])
             for t in trainings
         ]
-        found.append({"name": name, "title": title, "x": thousands, "series": lines})
+        drawn.append({"name": name, "title": title, "x": thousands, "series": lines})
     for name, title, key in (
         ("first_guess", "first guess right, given the text's tokens before it", "top1"),
         ("after", "drafts taken, given those before them in the loop", "after"),
@@ -42,8 +43,8 @@ def plots(trainings: Sequence[Trained]) -> list[dict[str, Any]]:
         lines = [_series(t.name, _depths(t.trained, key)) for t in trainings]
         lines = [line for line in lines if line["x"]]
         if lines:
-            found.append({"name": name, "title": title, "x": "depth", "series": lines})
-    return found
+            drawn.append({"name": name, "title": title, "x": "depth", "series": lines})
+    return drawn
 
 
 def _thousands(training: Trained, step: float) -> float:
@@ -60,11 +61,11 @@ def _paces(training: Trained, name: str) -> Points:
 
 
 def _depths(measured: dict[str, float], key: str) -> Points:
-    """(depth, share) of the figures `<key>_<depth from 0>`."""
-    found: Points = []
-    while f"{key}_{len(found)}" in measured:
-        found.append((len(found) + 1.0, measured[f"{key}_{len(found)}"]))
-    return found
+    """Collect (depth, share) of the figures `<key>_0`, `<key>_1`, .."""
+    shares: Points = []
+    while f"{key}_{len(shares)}" in measured:
+        shares.append((len(shares) + 1.0, measured[f"{key}_{len(shares)}"]))
+    return shares
 
 
 def _series(name: str, points: Points) -> dict[str, Any]:

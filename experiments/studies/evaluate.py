@@ -113,7 +113,8 @@ def check(config: Any, named: dict[str, Method]) -> None:
     if config.prompts % config.batch:
         raise ConfigError(
             f"config.prompts={config.prompts} is no multiple of config.batch="
-            f"{config.batch}: a batch that is not full would compile another program"
+            f"{config.batch}: change one of them, since a smaller batch would compile "
+            "another program"
         )
     if not config.tasks or not config.temperatures:
         raise ConfigError("config.tasks and config.temperatures need an entry each")
@@ -121,12 +122,12 @@ def check(config: Any, named: dict[str, Method]) -> None:
         for name in names:
             if name not in named:
                 raise ConfigError(
-                    f"config.task_methods.{task} has {name!r}, which config.methods="
-                    f"{tuple(named)} does not"
+                    f"config.task_methods.{task} has {name!r}: use names of "
+                    f"config.methods={tuple(named)}"
                 )
     for name in config.trees:
         if name not in named:
-            raise ConfigError(f"config.trees has {name!r}; methods are {tuple(named)}")
+            raise ConfigError(f"config.trees has {name!r}: use names of {tuple(named)}")
 
 
 def table(config: Any, named: dict[str, Method]) -> list[Cell]:
@@ -235,8 +236,8 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
         if "heads" in method.needs:
             if name not in config.trained:
                 raise ConfigError(
-                    f"{name} needs heads: name their folder in config.trained, or look "
-                    "at the recipe that trains them"
+                    f"{name} needs heads: name their folder in config.trained, or use "
+                    "the recipe that trains them"
                 )
             stored = native.load(config.trained[name], dtype=dtype)
             _, params = jax.eval_shape(lora.applied, lm.params, stored)

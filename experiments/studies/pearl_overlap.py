@@ -87,7 +87,7 @@ def run(
     if config.prompts % config.batch:
         raise ConfigError(
             f"config.prompts={config.prompts} is no multiple of config.batch="
-            f"{config.batch}"
+            f"{config.batch}: change one of them"
         )
     gammas = tuple(int(gamma) for gamma in config.gammas)
     if not gammas or min(gammas) < 2:

@@ -64,7 +64,10 @@ def read(config: Any, tokenizer: Any) -> list[Record]:
         if all(texts) and sum(map(len, texts)) <= config.longest:
             records.append(Record(*texts))
     if not records:
-        raise DataError(f"{path} holds no record with a prompt and a response")
+        raise DataError(
+            f"{path} holds no record with a prompt, a response and at most "
+            f"config.longest={config.longest} tokens"
+        )
     return records
 
 

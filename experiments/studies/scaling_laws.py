@@ -55,7 +55,7 @@ def points(config: Any) -> list[Point]:
         )
     if tuple(config.reference) not in sizes:
         raise ConfigError(
-            f"config.reference={config.reference} is none of config.sizes"
+            f"config.reference={config.reference}: use one of config.sizes={sizes}"
         )
     for width, layers in sizes:
         if layers < 1 or width % config.head_dim or width < config.head_dim:
@@ -67,7 +67,7 @@ def points(config: Any) -> list[Point]:
         if config.prompts * len(config.tasks) % batch:
             raise ConfigError(
                 f"{config.prompts} prompts of {len(config.tasks)} tasks do not fill "
-                f"batches of {batch}"
+                f"batches of {batch}: change config.prompts or the batches"
             )
     every = itertools.product(tokens, sizes, config.seeds)
     return [Point(width, layers, n, seed) for n, (width, layers), seed in every]

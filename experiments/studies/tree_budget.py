@@ -54,7 +54,9 @@ def entries(config: Any) -> list[Entry]:
         )
         chosen.append(Entry(name, int(budget), method))
     if not chosen:
-        raise ConfigError(f"config.budgets={config.budgets}: config.trees has none")
+        raise ConfigError(
+            f"config.budgets={config.budgets}: config.trees has none of these budgets"
+        )
     return chosen
 
 
@@ -112,7 +114,7 @@ def run(
     if config.prompts % config.batch:
         raise ConfigError(
             f"config.prompts={config.prompts} is no multiple of config.batch="
-            f"{config.batch}"
+            f"{config.batch}: change one of them"
         )
     if config.data:
         config.tasks = question_files.choose(config.data, config.tasks)

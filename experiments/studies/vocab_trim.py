@@ -38,7 +38,7 @@ def run(
     if config.prompts % config.batch:
         raise ConfigError(
             f"config.prompts={config.prompts} is no multiple of config.batch="
-            f"{config.batch}"
+            f"{config.batch}: change one of them"
         )
     vocab = lm.config.vocab_size
     sizes = tuple(int(size) for size in config.sizes)

@@ -200,8 +200,8 @@ class PagedCache(kv_cache.KVCache):
     def _take(self, column: Array, needed: Array) -> "PagedCache":
         """Allocate pages for `column[B, m]` of the table where `needed` and absent."""
         size = self.users.shape[0]
-        held = self.table.at[jnp.arange(column.shape[0])[:, None], column]
-        needed = needed & (held.get(mode="fill", fill_value=0) >= size)
+        entries = self.table.at[jnp.arange(column.shape[0])[:, None], column]
+        needed = needed & (entries.get(mode="fill", fill_value=0) >= size)
         flat = needed.reshape(-1)
         (free,) = jnp.nonzero(self.users == 0, size=flat.size, fill_value=size)
         order = jnp.cumsum(flat) - 1

@@ -7,5 +7,5 @@ HEADS = {"tiny-hydra-pp": "tiny_hydra_pp", "tiny-eagle3": "tiny_eagle3"}
 
 
 def folder(name: str) -> pathlib.Path:
-    """The folder of a packaged model or head; KeyError where there is none."""
+    """Return the folder of a packaged model or head; KeyError for other names."""
     return pathlib.Path(__file__).parent / {**MODELS, **HEADS}[name]

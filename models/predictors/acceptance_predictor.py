@@ -1,14 +1,14 @@
-"""A head that says how likely a drafted token is to be accepted (SpecDec++).
+"""A head that predicts the probability that a drafted token is accepted (SpecDec++).
 
 Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
 Lengths*, 2024, arXiv 2405.19715, section 3.3. With x the draft model's last normed
-state where it has read the token,
+state at the drafted token,
 
     x <- x + silu(W x + b)    `blocks` times, with the same W, b
     a = softmax(U x + c)_1
 
 in float32. W → `block.weight` [D, D], b → `block.bias` [D], U → `out.weight` [D, 2],
-c → `out.bias` [2]; `[in, out]`. The released heads are the same by other names.
+c → `out.bias` [2]; `[in, out]`. The released heads differ only in names.
 """
 
 import jax
@@ -23,7 +23,7 @@ NAMES = ("block", "out")
 
 
 def init(key: Array, width: int) -> Params:
-    """Random params for states of `width`; none is zero, as in the official code."""
+    """Draw params for states of `width`; no weight is zero, as in the official code."""
     keys = jax.random.split(key)
     return {
         "block": {
@@ -38,7 +38,7 @@ def init(key: Array, width: int) -> Params:
 
 
 def log_odds(params: Params, states: Array, blocks: int) -> tuple[Array, Array]:
-    """log a and log (1 - a), float32[...], of states [..., D]."""
+    """Compute log a and log (1 - a), float32[...], from states [..., D]."""
     x = states.astype(jnp.float32)
     weight, bias = params["block"]["weight"], params["block"]["bias"]
     for _ in range(blocks):
@@ -49,7 +49,7 @@ def log_odds(params: Params, states: Array, blocks: int) -> tuple[Array, Array]:
 
 
 def probability(params: Params, states: Array, blocks: int) -> Array:
-    """a, float32[...]."""
+    """Compute a, float32[...], from states [..., D]."""
     return jnp.exp(log_odds(params, states, blocks)[0])
 
 
@@ -60,9 +60,9 @@ def check(params: Params, width: int | None = None) -> None:
             f"an acceptance head has the params {NAMES}, these are {sorted(params)}: "
             "pass what training.runs.acceptance_run exported"
         )
-    own = params["out"]["weight"].shape[0]
-    if width is not None and width != own:
+    expected = params["out"]["weight"].shape[0]
+    if width is not None and width != expected:
         raise ConfigError(
-            f"the acceptance head is for states of width {own}, the draft's have "
+            f"the acceptance head is for states of width {expected}, the draft's have "
             f"{width}: use the draft that it was trained on"
         )

@@ -13,17 +13,18 @@ from models.heads.modules.decoder_layer import Params
 
 
 def init(width: int) -> Params:
-    """A judge that does not know: 1/2 everywhere."""
+    """Initialise a judge that gives 1/2 everywhere."""
     return {"weight": jnp.zeros((width,)), "bias": jnp.zeros(())}
 
 
 def logit(params: Params, states: Array) -> Array:
-    """float32[...]: the log-odds that the drafts at states [..., D] are good."""
+    """Compute the log-odds, float32[...], that drafts at states [..., D] are good."""
     weight = params["weight"].astype(jnp.float32)
     return states.astype(jnp.float32) @ weight + params["bias"]
 
 
 def probability(params: Params, states: Array) -> Array:
+    """Compute the probability, float32[...], that drafts at `states` are good."""
     return jax.nn.sigmoid(logit(params, states))
 
 

@@ -1,11 +1,11 @@
-"""Low-rank changes to a target in a tree of their own (Medusa-2, and whoever tunes it).
+"""LoRA: low-rank changes to a target in a tree of their own (Medusa-2, fine-tuning).
 
 Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, 2021, arXiv 2106.09685:
 
     W' = W + (alpha / r) A B,     A [in, r] random, B [r, out ...] zero at first
 
-for every linear weight of every layer. The target's own params are not touched: the
-merged model is another model, with a plain text of its own.
+for every linear weight of every layer. The target's own params stay as they are. The
+merged model is another model: its plain decoding differs from the target's.
 """
 
 import dataclasses
@@ -23,32 +23,35 @@ WEIGHTS = (("attention", "qkv"), ("attention", "out"), ("mlp", "up"), ("mlp", "d
 
 
 def init(key: Array, target: Any, rank: int = 32) -> Params:
-    """A and B for the layers of a transformer's params, of `rank` r."""
+    """Initialise float32 A and B of `rank` r for the layers of an unstacked target."""
     if rank < 1:
         raise ConfigError(f"rank={rank}: use at least 1")
     names = sorted(name for name in target if name.startswith("layer_"))
     if not names:
-        raise ConfigError("the target has no layers of a transformer to adapt")
-    found: Params = {}
+        raise ConfigError(
+            f"the params {sorted(target)} have no `layer_0`: give an unstacked "
+            "transformer's"
+        )
+    layers: Params = {}
     for i, name in enumerate(names):
-        own: Params = {}
+        pairs: Params = {}
         for j, (part, weight) in enumerate(WEIGHTS):
             shape = target[name][part][weight].shape
             fresh = jax.random.fold_in(key, len(WEIGHTS) * i + j)
             a = normal(fresh, (shape[0], rank), shape[0])
             b = jnp.zeros((rank, *shape[1:]))
-            own[f"{part}_{weight}"] = {"a": a, "b": b}
-        found[name] = own
-    return found
+            pairs[f"{part}_{weight}"] = {"a": a, "b": b}
+        layers[name] = pairs
+    return layers
 
 
 def merged(target: Any, lora: Params) -> Any:
-    """The params of the changed model, in the target's dtypes; differentiable."""
+    """Add the changes to the target's params, in its dtypes; differentiable."""
     changed = dict(target)
-    for name, own in lora.items():
+    for name, pairs in lora.items():
         layer = dict(target[name])
         for part, weight in WEIGHTS:
-            pair = own[f"{part}_{weight}"]
+            pair = pairs[f"{part}_{weight}"]
             scale = ALPHA / pair["a"].shape[1]
             step = scale * jnp.tensordot(pair["a"], pair["b"], 1)
             old = layer[part][weight]
@@ -58,9 +61,9 @@ def merged(target: Any, lora: Params) -> Any:
 
 
 def applied(target: Any, heads: Any) -> tuple[Any, Any]:
-    """The params that heads are for, and the heads alone.
+    """Return the params of the heads' model, and the heads alone.
 
-    Those of a tree {"lora", "heads"} are for the changed model; others for the target.
+    Heads in a tree {"lora", "heads"} are for the changed model, others for the target.
     """
     if "lora" not in heads:
         return target, heads
@@ -68,7 +71,7 @@ def applied(target: Any, heads: Any) -> tuple[Any, Any]:
 
 
 def model(lm: Any, heads: Any) -> tuple[Any, Any]:
-    """The same of a loaded model: the one that is decoded with the heads."""
+    """Return the loaded model to decode with the heads, and the heads alone."""
     if "lora" not in heads:
         return lm, heads
     params, heads = applied(lm.params, heads)

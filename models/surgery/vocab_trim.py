@@ -1,20 +1,20 @@
-"""VocabTrim and FR-Spec: a draft model that can say the frequent tokens alone.
+"""VocabTrim and FR-Spec: a draft model that proposes frequent tokens alone.
 
 Goel, Agrawal, Gagrani et al., *VOCABTRIM: Vocabulary Pruning for Efficient Speculative
 Decoding in LLMs*, 2025, arXiv 2506.22694; Zhao, Pan, Han et al., *FR-Spec: Accelerating
 Large-Vocabulary Language Models via Frequency-Ranked Speculative Sampling*, 2025, arXiv
 2502.14856. With the output head W[V, D], token counts c and the K most frequent tokens,
 
-    ids = the K best of c, those of `always` among them
+    ids = the K best of c, including those of `always`
     z_ids[j] = W[ids[j]] . h,   z_v = -inf for every other v
 
 c → `counts`, of the target's own texts (VocabTrim) or of a corpus (FR-Spec). The result
 is a language model of the whole vocabulary and serves every drafter that takes a draft
-model; verification is unchanged, and a token outside `ids` is drafted never and
-generated with the target's probability.
+model. Verification is unchanged: a token outside `ids` is never drafted, but generated
+with the target's probability.
 
-Deviations from the papers: the logits are spread over V as they leave the head, because
-what reads them (warping, verification) works on laws over V.
+Deviations from the papers: the head scatters its logits over V, because warping and
+verification work on laws over V.
 
 Cost per call: K / V of the head's product, and one gather of V numbers a node.
 """
@@ -32,37 +32,37 @@ from models.transformer import transformer
 
 
 def counts(texts: Iterable[Sequence[int]], vocab_size: int) -> np.ndarray:
-    """int64[V]: how often each token stands in `texts`, which are token lists."""
-    found = np.zeros(vocab_size, np.int64)
+    """Count each token in `texts`, lists of tokens; return int64[V]."""
+    totals = np.zeros(vocab_size, np.int64)
     for text in texts:
-        found += np.bincount(np.asarray(text, np.int64), minlength=vocab_size)
-    return found
+        totals += np.bincount(np.asarray(text, np.int64), minlength=vocab_size)
+    return totals
 
 
 def frequent(counts: np.ndarray, size: int, always: Sequence[int] = ()) -> np.ndarray:
-    """int32[size], ascending: `always` and the most frequent other tokens.
+    """Return int32[size], ascending: `always` and the most frequent other tokens.
 
-    Of equally frequent tokens the one of lowest id is kept. `always` should hold the
-    end of text, which a draft without it never proposes.
+    Ties go to the lowest id. `always` should hold the end of text: a draft without it
+    never proposes it.
     """
-    kept = sorted(set(always))
-    if not len(kept) <= size <= len(counts) or size < 1:
+    fixed = sorted(set(always))
+    if not len(fixed) <= size <= len(counts) or size < 1:
         raise ConfigError(
-            f"size={size}: keep at least the {len(kept)} tokens of always and at most "
+            f"size={size}: keep at least the {len(fixed)} tokens of always and at most "
             f"the {len(counts)} of the vocabulary"
         )
     order = np.argsort(-np.asarray(counts), kind="stable")
-    rest = order[~np.isin(order, kept)][: size - len(kept)]
-    return np.sort(np.concatenate([np.array(kept, np.int32), rest])).astype(np.int32)
+    rest = order[~np.isin(order, fixed)][: size - len(fixed)]
+    return np.sort(np.concatenate([np.array(fixed, np.int32), rest])).astype(np.int32)
 
 
 def coverage(counts: np.ndarray, ids: np.ndarray) -> float:
-    """The share of counted tokens that `ids` cover: a bound on acceptance, about."""
+    """Return the share of counted tokens in `ids`, an approximate acceptance bound."""
     return float(counts[ids].sum() / max(counts.sum(), 1))
 
 
 def trim(lm: Any, ids: np.ndarray) -> Any:
-    """`lm` (as `models.load` returns it, a transformer) with the head's rows `ids`."""
+    """Trim the head of `lm`, a transformer from `models.load`, to the rows `ids`."""
     config = lm.model.config
     ids = np.asarray(ids, np.int32)
     if not len(ids) or len(set(ids.tolist())) < len(ids):
@@ -70,7 +70,7 @@ def trim(lm: Any, ids: np.ndarray) -> Any:
     if ids.min() < 0 or ids.max() >= config.vocab_size:
         raise ConfigError(
             f"ids reach from {ids.min()} to {ids.max()}, outside the vocabulary of "
-            f"{config.vocab_size}"
+            f"{config.vocab_size}: count tokens of this model's tokenizer"
         )
     whole = lm.params["embedding"]
     kernel = whole["tokens" if config.tied else "head"]
@@ -82,8 +82,8 @@ def trim(lm: Any, ids: np.ndarray) -> Any:
         "trimmed": kernel[jnp.asarray(ids)],
         "place": jnp.asarray(place),  # of a token's row in the trimmed head
     }
-    # As of a tied model: the one looks tokens up and has no head, the other's tokens
-    # are the head.
+    # Both are tied: `inner` embeds tokens and has no head; the tokens of `small` are
+    # the trimmed head.
     inner = transformer(replace(config, tied=True))
     small = transformer(replace(config, tied=True, vocab_size=len(ids)))
 

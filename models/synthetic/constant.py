@@ -1,10 +1,10 @@
-"""A model whose call costs nothing: the rest of a round is what it costs.
+"""A model whose call costs nothing, to time the rest of a round.
 
-Node `i` of a block gets row `i` of a fixed random table as logits, from the first row
-again past the last, whatever its token; keys and values are left as they are. The table
-is a param of the program, not a constant, so that arg-max and noise over the vocabulary
-are still paid. Texts differ from the real model's, and acceptance with them: compare
-times per round. What is left is draft, transforms, verification, commit and the loop.
+Node `i` of a block gets row `i` modulo ROWS of a fixed random table as logits, whatever
+its token. Keys and values are not written. The table is a param, not a constant, so
+that arg-max and noise over the vocabulary still run. Texts differ from the real
+model's, and acceptance with them: compare times per round. The time is that of draft,
+transforms, verification, commit and the loop.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from models import base
 
-ROWS = 128  # a chunk of the prompt; wider trees see them again
+ROWS = 128  # a chunk of the prompt; wider trees repeat them
 
 
 def params(like: base.LanguageModel) -> dict[str, Any]:

@@ -1,15 +1,15 @@
-"""A language model that says what a record says: drafting judged without a model.
+"""A language model that repeats a record, to measure drafting without a model.
 
 `params["text"]` int32[B, T] holds a prompt and its response per row. At a node of token
 t at position p the best token is the record's next one, `text[p + 1]`, if the record
-has t at p. Below it stand the tokens that followed t earlier in the record, the most
-recent first, so that drafters which learn from the runners-up (Token Recycling's
-matrix) see those of a bigram model. Greedy decoding then writes the record whatever the
-drafter, and the number of calls is what a model that wrote this text would have made.
+has t at p. Next come the tokens that followed t earlier in the record, the most recent
+first. Drafters that use the runners-up (Token Recycling's matrix) thus see those of a
+bigram model. Greedy decoding then writes the record with any drafter, in as many calls
+as a model that wrote this text would need.
 
-Nothing is known of tokens that the record rejects: after them, too, the runners-up are
-the earlier successors. A real model's runners-up are better, so methods that read them
-look worse here than they are; methods that read tokens alone are exact.
+After a token that the record rejects, the runners-up are also the earlier successors.
+A real model's runners-up are better. So methods that read them look worse here than
+they are; methods that read tokens alone are exact.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from jax import Array
 from models import base
 from models.cache_layouts import kv_cache
 
-SURE = 32.0
+SURE = 32.0  # logit of the record's next token
 
 
 @dataclass(frozen=True)
 class Config:
-    """What loops and drafters read of a model's config."""
+    """The fields of a model's config that loops and drafters read."""
 
     vocab_size: int
     max_positions: int = 1 << 24
@@ -38,7 +38,7 @@ class Config:
 
 
 def language_model(vocab_size: int) -> base.LanguageModel:
-    """The model over `vocab_size` tokens; its "hidden states" are the logits."""
+    """Build the model over `vocab_size` tokens; its "hidden states" are the logits."""
 
     def init(key: Array) -> dict:
         return {"text": jnp.zeros((1, 1), jnp.int32)}
@@ -56,8 +56,8 @@ def language_model(vocab_size: int) -> base.LanguageModel:
         logits = jnp.zeros((tokens.shape[0], vocab_size), jnp.float32)
         logits = logits.at[nodes, text[None, 1:]].max(recent)
         following = text[jnp.minimum(positions + 1, size - 1)]
-        told = text[jnp.minimum(positions, size - 1)] == tokens
-        return logits.at[nodes[:, 0], following].add(jnp.where(told, SURE, 0.0))
+        matches = text[jnp.minimum(positions, size - 1)] == tokens
+        return logits.at[nodes[:, 0], following].add(jnp.where(matches, SURE, 0.0))
 
     def embed(params: Any, tokens: Array, positions: Array) -> Array:
         return jax.vmap(row)(params["text"], tokens, positions)

@@ -1,19 +1,19 @@
-"""An exact tiny language model: a table of logits, strict about what each node sees.
+"""An exact tiny language model: a table of logits, with checks of what a node sees.
 
-The next-token law depends on the last `order` tokens and is looked up, so it can be
-enumerated (`law`, `sequence_law`). Every layer finds those tokens in *its own* cache,
-by position, among the slots that are visible to the node:
+The next-token law is a table over the last `order` tokens, so it can be enumerated
+(`law`, `sequence_law`). Every layer finds those tokens in *its own* cache, by position,
+among the slots that are visible to the node:
 
     c = sum_j t(p - j) (V + 1)^(order - 1 - j),  j < order      code of the context
     logits = sum over layers l that ran of table[l, c]
 
 where `t(q)` is the token at position q, or the filler V for q < 0. A node at position p
 must see each of the positions 0..p exactly once, the cache's positions must agree with
-every layer's, and all layers must hold the same tokens; otherwise the node is *faulty*
+every layer's, and all layers must hold the same tokens. Otherwise the node is *faulty*
 and its logits are rolled by one. So a wrong mask, a slot that was not rolled back, a
-layer that was skipped and not filled, or rows that were gathered wrongly change the
-output visibly. All arithmetic is on integers but for one fixed sum, so the logits are
-bitwise the same for every block width and batch.
+skipped layer that was not filled, or wrongly gathered rows change the output. All
+arithmetic is on integers but for one fixed sum, so the logits are bitwise the same for
+every block width and batch.
 """
 
 import itertools
@@ -31,14 +31,15 @@ from models import base
 from models.cache_layouts import kv_cache
 from models.errors import ConfigError
 
-# Features of the residual stream x[B, N, D]; the rest are looked up, for drafters.
+# Features of the residual stream x[B, N, D]; those from FREE on come from a table, for
+# drafters.
 TOKEN, RAN, CODE, FAULT, HASH, FREE = range(6)
 LIMIT = 2**24  # integers below are exact in float32
 
 
 @dataclass(frozen=True)
 class Config:
-    """What loops and drafters read of a model's config."""
+    """The shape of the toy model, and the fields that loops and drafters read."""
 
     vocab_size: int
     order: int
@@ -105,17 +106,17 @@ class Tokens:
 
 
 def _mix(x: Array) -> Array:
-    """A hash of uint32 (the finaliser of MurmurHash3)."""
+    """Hash uint32 (the finaliser of MurmurHash3)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
 
 
 def _complete(pos: Array, seen: Array, positions: Array) -> Array:
-    """bool[B, N]: the visible slots hold the positions 0..p, each exactly once.
+    """Return bool[B, N]: whether a node sees the positions 0..p, each exactly once.
 
-    Compared by count and by a sum of hashes modulo 2^32, which a wrong set of positions
-    meets with probability 2^-32.
+    The test compares the count and a sum of hashes modulo 2^32: a wrong set passes with
+    probability 2^-32.
     """
     size = pos.shape[1]
     hashes = jnp.where(seen, _mix(pos.astype(jnp.uint32))[:, None], 0)
@@ -127,11 +128,11 @@ def _complete(pos: Array, seen: Array, positions: Array) -> Array:
 
 
 def language_model(config: Config) -> base.LanguageModel:
-    """The pure functions of a toy model."""
+    """Build the pure functions of a toy model."""
     vocab, order = config.vocab_size, config.order
 
     def init(key: Array, scale: float = 1.5) -> dict:
-        """`table` [L, (V + 1,) * order, V] and `features` [L, contexts, D - 5]."""
+        """Draw `table` [L, (V + 1,) * order, V], `features` [L, contexts, D - 5]."""
         keys = jax.random.split(key)
         shape = (config.n_layers, *(vocab + 1,) * order, vocab)
         free = (config.n_layers, config.contexts, config.d_model - FREE)
@@ -147,7 +148,7 @@ def language_model(config: Config) -> base.LanguageModel:
         return kv_cache.KVCache(layers, empty, jnp.zeros((batch,), jnp.int32))
 
     def embed(params: Any, tokens: Array, positions: Array) -> Array:
-        """x[B, N, D] with the token as a number; ids outside the vocabulary are V."""
+        """Make x[B, N, D] with the token as a number; unknown ids become V."""
         known = (tokens >= 0) & (tokens < vocab)
         x = jnp.zeros((*tokens.shape, config.d_model), jnp.float32)
         return x.at[..., TOKEN].set(jnp.where(known, tokens, vocab))
@@ -162,9 +163,9 @@ def language_model(config: Config) -> base.LanguageModel:
         for back in range(order):
             at = block.positions - back
             hit = seen & (pos[:, None] == at[..., None])
-            found = jnp.where(hit, token[:, None], 0).sum(-1)
-            found = jnp.where(at < 0, vocab, jnp.clip(found, 0, vocab))
-            code = code * (vocab + 1) + found
+            digit = jnp.where(hit, token[:, None], 0).sum(-1)
+            digit = jnp.where(at < 0, vocab, jnp.clip(digit, 0, vocab))
+            code = code * (vocab + 1) + digit
         stale = (seen & (pos != cache_pos)[:, None]).any(-1)
         fault = stale | ~_complete(pos, seen, block.positions)
         content = _mix((pos * (vocab + 1) + token).astype(jnp.uint32))[:, None]
@@ -173,9 +174,9 @@ def language_model(config: Config) -> base.LanguageModel:
         fault |= (x[..., RAN] > 0) & (x[..., HASH] != content)
         fault = jnp.maximum(x[..., FAULT], fault)
         values = (x[..., TOKEN], x[..., RAN] + 2.0**i, code, fault, content)
-        own = jnp.stack([value.astype(x.dtype) for value in values], -1)
+        checked = jnp.stack([value.astype(x.dtype) for value in values], -1)
         free = params["features"][i, code] + jnp.roll(x[..., FREE:], 1, -1)
-        return jnp.concatenate([own, free], -1), store
+        return jnp.concatenate([checked, free], -1), store
 
     def layers(params, cache, x, block, lo, hi, taps=()):
         seen = base.dense_mask(block.visibility, cache.size)
@@ -228,13 +229,13 @@ def model(
     d_model: int = 8,
     eos: tuple[int, ...] = (),
 ) -> tuple[base.LanguageModel, dict]:
-    """A toy model and its params; `scale` is the deviation of the logits."""
+    """Make a toy model and its params; `scale` is the deviation of the logits."""
     lm = language_model(Config(vocab, order, n_layers, d_model, eos=tuple(eos)))
     return lm, lm.init(jax.random.key(seed), scale)
 
 
 def logits(params: dict, context: Sequence[int]) -> np.ndarray:
-    """float32[V] after the tokens `context`, bitwise what the model gives."""
+    """Compute logits float32[V] after the tokens `context`, bitwise the model's."""
     table = np.asarray(params["table"])
     vocab, order = table.shape[-1], table.ndim - 2
     last = [vocab] * order + [int(t) for t in context]
@@ -246,7 +247,7 @@ def logits(params: dict, context: Sequence[int]) -> np.ndarray:
 
 
 def law(params: dict, context: Sequence[int]) -> np.ndarray:
-    """float64[V]: the law of the token after `context`."""
+    """Compute the law of the token after `context`, float64[V]."""
     return _softmax(logits(params, context).astype(np.float64))
 
 
@@ -261,10 +262,19 @@ def sequence_law(
     length: int,
     warp: Callable[[np.ndarray, list[int]], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """float64[V] * length: the law of the next `length` tokens, by enumeration.
+    """Compute the law of the next `length` tokens by enumeration.
 
-    `warp(logits float64[V], context) -> logits` is a transform; `context` is the prompt
-    and what was generated. An end-of-text token does not end the sequence here.
+    An end-of-text token does not end the sequence here.
+
+    Args:
+        params: the toy model's params.
+        prompt: token ids.
+        length: the number of tokens.
+        warp: a transform `(logits float64[V], context) -> logits`; `context` is the
+            prompt and the generated tokens.
+
+    Returns:
+        float64[V, ..., V] with `length` axes.
     """
     vocab = params["table"].shape[-1]
     out = np.ones((vocab,) * length)

@@ -1,4 +1,4 @@
-"""Chat templates as HF tokenizers render them, in a sandbox: they are untrusted."""
+"""Chat templates, rendered as HF tokenizers do, in a sandbox: they are untrusted."""
 
 import datetime
 import json
@@ -51,9 +51,9 @@ def _strftime_now(form: str) -> str:
 def render(
     template: str, messages: Sequence[dict[str, Any]], variables: dict[str, Any]
 ) -> str:
-    """The prompt text of `messages`, ending where the assistant's answer begins.
+    """Render the prompt text of `messages`, up to the assistant's answer.
 
-    PromptError when the template is broken, unsafe, or refuses the messages.
+    PromptError if the template is broken, unsafe, or refuses the messages.
     """
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True,
@@ -69,6 +69,6 @@ def render(
         return compiled.render(messages=list(messages), **{**values, **variables})
     except (jinja2.exceptions.TemplateError, TypeError, OverflowError) as error:
         raise PromptError(
-            f"the chat template refuses these messages ({error}): give dicts with the "
-            "roles and contents that it expects"
+            f"the chat template refuses these messages ({error}): use the roles and "
+            "contents that the template supports"
         ) from error

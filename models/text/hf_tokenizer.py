@@ -19,10 +19,10 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's map from the characters of byte-level BPE to bytes.
+    """Build GPT-2's map from the characters of byte-level BPE to bytes.
 
-    Printable Latin-1 characters stand for themselves, the other bytes for the
-    characters from U+0100 on.
+    Printable Latin-1 characters map to themselves, characters from U+0100 on to the
+    other bytes.
     """
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {chr(byte): byte for byte in plain}
@@ -34,8 +34,8 @@ def byte_alphabet() -> dict[str, int]:
 class Tokenizer:
     """Encoding, decoding and chat prompts of one model.
 
-    `eos` are the ids that end a text, `specials` those that stand for no text, and
-    `settings` what tokenizer_config.json holds.
+    `eos` are the ids that end a text, `specials` the ids without a text, and `settings`
+    the contents of tokenizer_config.json.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Tokenizer:
         decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
         steps = decoder.get("decoders", [decoder])
         self._kinds = {step.get("type") for step in steps}
-        # SentencePiece-like decoders drop the space that encoding put in front.
+        # SentencePiece-like decoders drop the space that encoding prepends.
         self._drops_space = any(
             (step.get("type") == "Strip" and step.get("start"))
             or (
@@ -67,32 +67,32 @@ class Tokenizer:
         self._bytes: list[bytes] | None = None
 
     def vocabulary(self) -> dict[str, int]:
-        """The id of every token, added ones included."""
+        """Return the id of every token, added ones included."""
         return self.inner.get_vocab(with_added_tokens=True)
 
     def words(self) -> dict[str, int]:
-        """The id of every token that was not added: of those that text is made of."""
+        """Return the id of every ordinary token: all but the added ones."""
         return self.inner.get_vocab(with_added_tokens=False)
 
     @functools.cached_property
     def digest(self) -> str:
-        """Names the vocabulary: two with the same give every token the same id.
+        """A hash of the vocabulary: equal digests mean equal ids for every token.
 
-        Tokens that were added to it do not count: models of one family rename them.
+        Added tokens do not count: models of one family rename them.
         """
         words = json.dumps(sorted(self.words().items()))
         return hashlib.sha256(words.encode()).hexdigest()
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """Ids of `text`; `add_special` puts a BOS in front where the model has one."""
+        """Encode `text` to ids; `add_special` prepends BOS if the model has one."""
         return self.inner.encode(text, add_special_tokens=add_special).ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids` without special tokens; broken UTF-8 becomes U+FFFD."""
+        """Decode `ids` without special tokens; broken UTF-8 becomes U+FFFD."""
         return self.inner.decode([int(i) for i in ids], skip_special_tokens=True)
 
     def token_bytes(self, size: int = 0) -> list[bytes]:
-        """What each id adds to the text, as bytes; b"" for specials and unused ids.
+        """Return the bytes of each id; b"" for specials and unused ids.
 
         The list has at least `size` entries: embeddings are often padded.
 
@@ -121,20 +121,20 @@ class Tokenizer:
         if self._kinds <= {None, "Fuse"}:
             return token.encode()
         raise CheckpointError(
-            f"the bytes of a tokenizer with decoder {sorted(map(str, self._kinds))} "
-            "are not known: use a byte-level or byte-fallback BPE"
+            f"the bytes of tokens with the decoder {sorted(map(str, self._kinds))} "
+            "cannot be derived: use a byte-level or byte-fallback BPE"
         )
 
     def stream(self) -> "Stream":
-        """A decoder to which ids are given one by one."""
+        """Return a decoder that takes ids one by one."""
         return Stream(self.token_bytes(), self._drops_space)
 
     def chat(self, messages: Sequence[dict[str, Any]], **variables: Any) -> list[int]:
-        """Ids of a conversation by the chat template, ready for the answer."""
+        """Encode a conversation by the chat template, up to the answer."""
         return self.encode(self.chat_text(messages, **variables), add_special=False)
 
     def chat_text(self, messages: Sequence[dict[str, Any]], **variables: Any) -> str:
-        """The text of a conversation by the chat template."""
+        """Render the text of a conversation by the chat template."""
         if self.template is None:
             raise PromptError(
                 "this model has no chat template (chat_template.jinja, or "
@@ -162,7 +162,7 @@ class Tokenizer:
 
 
 class Stream:
-    """Text as it becomes certain: never a part of a UTF-8 character."""
+    """Incremental decoding to text: never a part of a UTF-8 character."""
 
     def __init__(self, table: list[bytes], drops_space: bool) -> None:
         self._table = table
@@ -170,7 +170,7 @@ class Stream:
         self._first = drops_space
 
     def push(self, token: int) -> str:
-        """The text that `token` completes, which may be empty."""
+        """Return the text that `token` completes, which may be empty."""
         piece = self._table[token] if token < len(self._table) else b""
         if self._first and piece:
             self._first = False
@@ -178,7 +178,7 @@ class Stream:
         return self._decoder.decode(piece)
 
     def flush(self) -> str:
-        """What is left at the end: U+FFFD for an unfinished character, or nothing."""
+        """End the text: return U+FFFD for an unfinished character, or nothing."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -187,38 +187,49 @@ def check_same(
 ) -> None:
     """Refuse the tokenizer of a draft model whose ids mean other tokens.
 
-    Draft and target speak of tokens by their ids alone, so that a mismatch would go
-    unnoticed but for drafts that are never taken. `name` is what an error calls the
-    draft. Nothing is compared where one has no `Tokenizer`. Vocabularies are hashed
-    once, so that every call of `generate` can ask.
+    Draft and target exchange ids alone, so that the only sign of a mismatch would be
+    drafts that are never accepted. Tokenizers of other classes are not compared.
+    Vocabularies are hashed once, so that every call of `generate` can check.
+
+    Args:
+        name: the draft's name in errors.
+        draft: the draft's tokenizer.
+        target: the target's tokenizer.
+        error: the class of the error.
     """
     both = isinstance(draft, Tokenizer) and isinstance(target, Tokenizer)
     if draft is target or not both or draft.digest == target.digest:
         return
-    own, wanted = draft.words(), target.words()
-    other = [t for t in wanted.keys() | own.keys() if own.get(t) != wanted.get(t)]
-    first = min(other, key=lambda token: (wanted.get(token, len(wanted)), token))
-    there, here = own.get(first, "none"), wanted.get(first, "none")
+    draft_ids, target_ids = draft.words(), target.words()
+    differing = [
+        t
+        for t in target_ids.keys() | draft_ids.keys()
+        if draft_ids.get(t) != target_ids.get(t)
+    ]
+    first = min(
+        differing, key=lambda token: (target_ids.get(token, len(target_ids)), token)
+    )
+    draft_id, target_id = draft_ids.get(first, "none"), target_ids.get(first, "none")
     raise error(
-        f"{name} has another tokenizer: {len(other)} tokens do not have the id that "
-        f"they have in the target's, {first!r} for one (id {there} there, {here} in "
+        f"{name} has another tokenizer: {len(differing)} tokens do not have the "
+        f"target's id, {first!r} for one (id {draft_id} there, {target_id} in "
         "the target's): use a draft with the target's tokenizer"
     )
 
 
 def load(directory: pathlib.Path, eos: tuple[int, ...]) -> Tokenizer | None:
-    """The tokenizer of a model directory; None when it has no tokenizer.json."""
+    """Load the tokenizer of a model directory; None if it has no tokenizer.json."""
     path = directory / "tokenizer.json"
     if not path.exists():
         return None
-    # The library raises plain Exception, so nothing narrower can be caught below.
+    # `tokenizers` raises plain Exception, so nothing narrower can be caught below.
     tensors.read_json(path)
     try:
         inner = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:
         raise CheckpointError(
-            f"{path} is not a tokenizer that this version of `tokenizers` reads "
-            f"({error}): write it again, or update the package"
+            f"this version of `tokenizers` cannot read {path} ({error}): write the "
+            "file again, or update the package"
         ) from error
     settings: dict[str, Any] = {}
     if (directory / "tokenizer_config.json").exists():
@@ -230,7 +241,7 @@ def load(directory: pathlib.Path, eos: tuple[int, ...]) -> Tokenizer | None:
 
 
 def _template(value: Any) -> str | None:
-    """A template, or the one called "default" of a list of named ones."""
+    """Return a template, or the one named "default" of a list."""
     if isinstance(value, list):
         named = {entry["name"]: entry["template"] for entry in value}
         return named.get("default")
@@ -238,5 +249,5 @@ def _template(value: Any) -> str | None:
 
 
 def _content(token: Any) -> str | None:
-    """The text of a special token, which may be an object with a `content`."""
+    """Return the text of a special token, which may be an object with a `content`."""
     return token.get("content") if isinstance(token, dict) else token

@@ -1,9 +1,9 @@
-"""Which form of attention a model call takes over its cache.
+"""Attention of a model call over its cache, in one of two forms.
 
-Short caches on CPU are read whole, with a mask for every slot (`layers.attend`). Long
-ones, and accelerators that have a kernel, go through `kernels.tree_attention`, which
-never makes an array of nodes times slots. ALiBi and slot masks exist in the first form
-only, quantised and paged caches in the second.
+Short caches on CPU are read whole, with a mask for every slot (`modules.attend`). Long
+ones, and accelerators that have a kernel, use `kernels.tree_attention`, which never
+makes an array of nodes times slots. ALiBi and slot masks exist in the first form only,
+quantised and paged caches in the second.
 """
 
 from collections.abc import Callable
@@ -19,36 +19,42 @@ from models.errors import ConfigError
 from models.transformer import modules
 from models.transformer.config import Config
 
-LONG = 4096  # slots of a cache from which its masks are not made whole
+LONG = 4096  # slots: no whole masks for caches of this size or larger
 
 
 def whole(config: Config, block: base.Block, size: int, kernel: str) -> bool:
-    """Whether a call takes the form that makes a mask of every slot."""
+    """Return whether a call reads the cache whole, with a mask for every slot."""
     if must_be_whole(config, block):
         return True
     return not trees.runs_kernel(kernel) and size < LONG
 
 
 def must_be_whole(config: Config, block: base.Block) -> bool:
-    """Whether only that form says what the call asks for."""
+    """Return whether a call must read the cache whole: for ALiBi or a slot mask."""
     return config.position == "alibi" or block.visibility.slot_mask is not None
 
 
 def over_cache(
     config: Config, block: base.Block, cache: Any, kernel: str
 ) -> Callable[[int], Callable[[Array, Any], Array]]:
-    """`over_cache(...)(i)(q, store)`: what layer i's q `[B, N, G, R, d]` reads.
+    """Prepare attention over a cache: `over_cache(...)(i)(q, store)` for layer i.
 
-    The result is `[B, N, H * d]`. `cache` has noted the block's positions, and `store`
-    is the layer with the block's keys. What layers share is made once, when `i` is
-    given.
+    Args:
+        config: the transformer's config.
+        block: the block of nodes.
+        cache: holds the block's positions already.
+        kernel: "auto", "pallas" or "xla".
+
+    Returns:
+        A function of i. Its result maps q `[B, N, G, R, d]` and the layer's `store`,
+        with the block's keys, to `[B, N, H * d]`. Layers share their masks.
     """
     seen = block.visibility
     streams = cache.layers[0].streamed
     if streams and must_be_whole(config, block):
         raise ConfigError(
-            "ALiBi and policies with slot masks read a cache whole, and this layout is "
-            "read piece by piece: use the dense cache"
+            "ALiBi and policies with slot masks must read a cache whole, which this "
+            "layout does not support: use the dense cache"
         )
     if not streams and whole(config, block, cache.size, kernel):
         mask = base.dense_mask(seen, cache.size)

@@ -1,4 +1,4 @@
-"""The shape of a transformer, as data."""
+"""The config of a transformer: its shape and its variants, as data."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ class Rope:
     """Rotary embedding: one frequency per pair of rotated dimensions.
 
     `long` replaces `frequencies` in caches of more than `original` slots (LongRoPE).
-    `parameters` is the config.json dict that it came from, as sorted pairs.
+    `parameters` is its dict in config.json, as sorted pairs.
     """
 
     frequencies: tuple[float, ...]
@@ -25,7 +25,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class Config:
-    """The shape of a transformer; `models/checkpoints` fills it from config.json."""
+    """The shape of a transformer; `models/checkpoints` reads it from config.json."""
 
     vocab_size: int
     d_model: int
@@ -75,22 +75,27 @@ class Config:
                 )
         if self.position == "rope" and not self.ropes:
             raise ConfigError(
-                "position='rope' needs `ropes`: see transformer.rope(...)"
+                "position='rope' needs `ropes`: make them with transformer.rope(...)"
             )
 
     def window(self, layer: int) -> int:
+        """Return the window of a layer in tokens; 0 for full attention."""
         return self.windows[layer] if self.windows else 0
 
     def rope(self, layer: int) -> int:
+        """Return the index in `ropes` of a layer's rotary embedding."""
         return self.rope_of[layer] if self.rope_of else 0
 
 
 def rope_frequencies(dim: int, theta: float) -> tuple[float, ...]:
-    """Inverse frequencies `theta^(-2i/dim)`, i < dim/2 (RoFormer, arXiv 2104.09864)."""
+    """Return the frequencies `theta^(-2i/dim)`, i < dim/2 (RoFormer, arXiv 2104.09864).
+
+    One per pair of rotated dimensions, in radians per position.
+    """
     return tuple(theta ** (-2 * i / dim) for i in range(dim // 2))
 
 
 def rope(dim: int, theta: float) -> Rope:
-    """The plain rotary embedding of `dim` dimensions."""
+    """Make the plain rotary embedding of `dim` dimensions."""
     source = (("rope_theta", theta), ("rope_type", "default"))
     return Rope(rope_frequencies(dim, theta), parameters=source)

@@ -1,11 +1,12 @@
 """One decoder-only transformer for every supported family, in Flax Linen.
 
-Only this package sees a Module: `transformer(config)` returns a `base.LanguageModel` of
-pure functions over a param tree with one subtree per layer (`layer_0`, ...). Layers are
-unrolled, because a scan over stacked params copies each layer's weights at every step;
-`stack_layers` gives the stacked form for training deep models.
+Flax modules stay inside this package: `transformer(config)` returns a
+`base.LanguageModel` of pure functions over a param tree with one subtree per layer
+(`layer_0`, ...). Layers are unrolled, because a scan over stacked params copies each
+layer's weights at every step; `stack_layers` gives the stacked form for training deep
+models.
 
-The layout of the weights is that of `layers.py`.
+`modules.py` describes the layout of the weights.
 """
 
 from collections.abc import Callable
@@ -34,17 +35,20 @@ def transformer(
     kernel: str = "auto",
     cache: Callable[..., kv_cache.KVCache] = kv_cache.dense,
 ) -> base.LanguageModel:
-    """The pure functions of a transformer with this config.
+    """Build the pure functions of a transformer.
 
-    `cache_dtype` is what `init_cache` makes: the dtype of the params, so that the
-    products of attention have equal operands. `kernel` ("auto", "pallas" or "xla") says
-    how the cache is read; the tokens are the same. `cache` makes it, `caches.dense` or
-    another layout (`models.cache_layouts.quantized`).
+    Args:
+        config: the shape.
+        cache_dtype: the dtype of caches. Use that of the params, so that the products
+            of attention have equal operands.
+        kernel: "auto", "pallas" or "xla", which reads the cache; tokens are the same.
+        cache: makes an empty cache: `kv_cache.dense`, or another layout of
+            `models.cache_layouts`.
     """
     if kernel not in KERNELS:
         raise ConfigError(f"kernel={kernel!r}: use one of {KERNELS}")
     make_cache = cache
-    # Linen's `apply` may also return mutated variables, which no call here asks for.
+    # `Any`, since Linen's `apply` may also return mutated variables; none here does.
     layer: Any = Layer(config)
     embedding: Any = Embedding(config)
 
@@ -52,7 +56,7 @@ def transformer(
         return {"params": params[f"layer_{i}"]}
 
     def init(key: Array) -> dict:
-        """float32 params of the unstacked form."""
+        """Draw float32 params in the unstacked form."""
         keys = jax.random.split(key, config.n_layers + 1)
         x = jnp.zeros((1, 1, config.d_model))
         rotation = rotations(config, jnp.zeros((1, 1), jnp.int32), 1)[0]
@@ -87,7 +91,7 @@ def transformer(
         return embedding.apply(variables, x, ids, method="logits_of")
 
     def layers(params, cache, x, block, lo, hi, taps=()):
-        """Layers lo <= i < hi over the block; `hidden[i]`: the state after i layers."""
+        """Run layers lo <= i < hi; `hidden[i]` is the state after i layers."""
         spun = rotations(config, block.positions, cache.size)
         attend = over_cache(config, block, cache, kernel)
         stores, hidden = list(cache.layers), {}

@@ -1,9 +1,9 @@
 """The Flax modules of the transformer, and attention over a cache.
 
 Weights are `[in, out]` and fused (qkv `[D, G, H/G + 2, d]` by KV group, gate-up
-`[D, 2, F]`): a block of a few nodes then costs one pass over each weight, where the CPU
-compiler repacks `[out, in]` first (a product of 8 rows takes 1.4 to 2.4 times as long).
-Tensor parallelism splits G and F with no permutes.
+`[D, 2, F]`). A block of a few nodes then costs one pass over each weight. The CPU
+compiler would repack `[out, in]` first: a product of 8 rows takes 1.4 to 2.4 times as
+long. Tensor parallelism splits G and F with no permutes.
 """
 
 import math
@@ -49,7 +49,7 @@ class Norm(nn.Module):
 
 
 def product(x: Array, kernel: Array) -> Array:
-    """`x[..., in]` times `kernel[in, out...]`, all output axes at once."""
+    """Multiply `x[..., in]` by `kernel[in, out...]`; return `[..., out...]`."""
     if sharding.active() is not None:  # merged axes would be moved between devices
         return lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
     flat = kernel.reshape(kernel.shape[0], -1)
@@ -57,7 +57,7 @@ def product(x: Array, kernel: Array) -> Array:
 
 
 class Attention(nn.Module):
-    """Projections of one layer; what is attended to is the caller's business."""
+    """The projections of one layer's attention; callers attend between them."""
 
     config: Config
 
@@ -78,7 +78,10 @@ class Attention(nn.Module):
             self.k_norm = Norm(c, c.head_dim)
 
     def project(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
-        """q `[B, N, G, R, d]`, k and v `[B, N, G, d]`; q is scaled."""
+        """Project x [B, N, D] to q `[B, N, G, R, d]`, k and v `[B, N, G, d]`.
+
+        q is scaled; q and k are rotated by `rotation`, (cos, sin) of `rotations`.
+        """
         c = self.config
         qkv = product(x, self.qkv)
         if c.qkv_bias:
@@ -93,7 +96,7 @@ class Attention(nn.Module):
         return q * (c.attention_scale or c.head_dim**-0.5), k, v
 
     def merge(self, out: Array) -> Array:
-        """Heads `[B, N, H * d]` back to the model's width."""
+        """Project heads `[B, N, H * d]` back to the model's width `[B, N, D]`."""
         y = product(out, self.out)
         return y + self.out_bias if self.config.out_bias else y
 
@@ -113,10 +116,17 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
 def attend(
     config: Config, q: Array, k: Array, v: Array, mask: Array, bias: Array | None = None
 ) -> Array:
-    """Softmax attention: q `[B, N, G, R, d]`, k and v `[B, G, S, d]` -> `[B, N, H d]`.
+    """Apply softmax attention; return `[B, N, H d]`.
 
-    `mask` bool[B, N, S]; `bias` float32[G, R, B, N, S] or None. A node that sees
-    nothing gets the mean of all values: finite, and never read.
+    A node with an empty mask gets the mean of all values, which is finite and unused.
+
+    Args:
+        config: for the soft cap.
+        q: `[B, N, G, R, d]`, scaled.
+        k: `[B, G, S, d]`.
+        v: `[B, G, S, d]`.
+        mask: bool[B, N, S].
+        bias: float32[G, R, B, N, S] or None.
     """
     nodes = q.shape[1]
     q = einops.rearrange(q, "b n g r d -> b g (n r) d")
@@ -162,7 +172,7 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """One block: `attention` and `mlp` each return what is added to the residual."""
+    """One layer; `merge` and `feed_forward` return terms to add to the residual."""
 
     config: Config
 
@@ -229,7 +239,7 @@ class Embedding(nn.Module):
         return self.capped(y.astype(jnp.float32))
 
     def logits_of(self, x: Array, ids: Array) -> Array:
-        """float32[..., k]: the logits of the tokens `ids` [..., k], and no others."""
+        """Compute the logits float32[..., k] of the tokens `ids` [..., k] alone."""
         rows = (self.tokens if self.config.tied else self.head)[ids]
         y = jnp.einsum("...d,...kd->...k", x, rows)
         return self.capped(y.astype(jnp.float32))
@@ -243,7 +253,10 @@ class Embedding(nn.Module):
 
 
 def rotations(config: Config, positions: Array, size: int) -> list:
-    """(cos, sin) float32[B, N, r/2] of each rope, for caches of `size` slots."""
+    """Compute (cos, sin) float32[B, N, r/2] of each rope, for caches of `size` slots.
+
+    `positions` is int32[B, N]; without ropes the result is [None].
+    """
     out = []
     for r in config.ropes:
         long = bool(r.long) and size > r.original
@@ -254,7 +267,7 @@ def rotations(config: Config, positions: Array, size: int) -> list:
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Slopes of ALiBi (Press et al. 2021, arXiv 2108.12409, section 3)."""
+    """Return ALiBi's slopes (Press et al. 2021, arXiv 2108.12409, section 3)."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     extra = [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]
@@ -262,7 +275,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 class Views:
-    """Masks and biases of one block, made once per distinct window and shared."""
+    """Masks of one block, made once per window size, and its ALiBi bias."""
 
     def __init__(self, config: Config, positions: Array, key_pos: Array, mask: Array):
         self.mask = mask

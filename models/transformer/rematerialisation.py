@@ -1,7 +1,7 @@
-"""Making activations again in the backward pass, where a count of operations sees it.
+"""Rematerialisation in the backward pass, with a switch to trace without it.
 
-What is made again is no work of the model: the share of a device's rate that a training
-uses (MFU) leaves it out (Chowdhery et al., *PaLM*, 2022, arXiv 2204.02311, appendix B).
+Recomputation is no work of the model: the share of a device's rate that a training uses
+(MFU) leaves it out (Chowdhery et al., *PaLM*, 2022, arXiv 2204.02311, appendix B).
 """
 
 import contextlib
@@ -15,7 +15,7 @@ _OFF: contextvars.ContextVar[bool] = contextvars.ContextVar("off", default=False
 
 @contextlib.contextmanager
 def off() -> Iterator[None]:
-    """What is traced here keeps all its activations."""
+    """Trace without rematerialisation: functions keep all their activations."""
     token = _OFF.set(True)
     try:
         yield
@@ -24,7 +24,10 @@ def off() -> Iterator[None]:
 
 
 def again(function: Callable, static: tuple[int, ...] = ()) -> Callable:
-    """`function`, whose activations are made again in the backward pass."""
+    """Rematerialise `function`: the backward pass recomputes its activations.
+
+    `static` are the positions of its static arguments.
+    """
     if _OFF.get():
         return function
     return jax.checkpoint(function, static_argnums=static)

@@ -22,11 +22,16 @@ def forward(
     taps: tuple[base.Tap, ...] = (),
     remat: bool = False,
 ) -> base.ModelOutput:
-    """Causal logits of whole sequences `tokens[B, T]`, for training: no cache.
+    """Compute causal logits of whole sequences, for training: no cache.
 
-    `segments` int32[B, T] keeps packed documents apart (attention within a segment;
-    positions restart). `remat` recomputes each layer in the backward pass. `params` may
-    be in the unstacked form or, as `{"embedding", "stacked"}`, in the stacked one.
+    Args:
+        config: the transformer's config.
+        params: unstacked, or stacked as `{"embedding", "stacked"}`.
+        tokens: int32[B, T].
+        segments: int32[B, T], keeps packed documents apart: attention stays within a
+            segment, and positions restart.
+        taps: the hidden states to return; see `base.LanguageModel`.
+        remat: whether the backward pass recomputes each layer.
     """
     length = tokens.shape[1]
     mask = causal(length, segments)
@@ -71,7 +76,7 @@ def forward(
 
 
 def places(shape: tuple[int, ...], segments: Array | None = None) -> Array:
-    """Positions int32[B, T] of packed texts: they restart with every segment."""
+    """Return positions int32[B, T] of packed texts: they restart with every segment."""
     index = jnp.arange(shape[1], dtype=jnp.int32)
     if segments is None:
         return jnp.broadcast_to(index, shape)
@@ -80,13 +85,13 @@ def places(shape: tuple[int, ...], segments: Array | None = None) -> Array:
 
 
 def causal(length: int, segments: Array | None = None) -> Array:
-    """bool[1 or B, T, T]: a token sees those up to itself, of its own segment."""
+    """Return the causal mask bool[1 or B, T, T], within segments if given."""
     mask = jnp.tril(jnp.ones((1, length, length), bool))
     return mask if segments is None else mask & together(segments)
 
 
 def together(segments: Array) -> Array:
-    """bool[B, T, T]: which tokens are of one segment."""
+    """Return bool[B, T, T]: which pairs of tokens share a segment."""
     return segments[:, :, None] == segments[:, None, :]
 
 
@@ -101,13 +106,23 @@ def beside(
     lo: int = 0,
     remat: bool = False,
 ) -> Array:
-    """Extra nodes that see a text which does not see them: normed states [B, E, D].
+    """Run extra nodes that see a text which does not see them.
 
-    `states[i]` [B, T, D] are the text's states that enter layer i (taps of `forward`),
-    at the positions `texts` int32[B, T]; `x` [B, E, D] are the extra nodes' that enter
-    layer `lo`, at `positions` int32[B, E]. `mask` bool[B, E, T + E]: which of the text
-    and of the extra nodes each of these sees. The text is not computed again, but for
-    its keys and values.
+    Of the text only keys and values are recomputed.
+
+    Args:
+        config: the transformer's config.
+        params: unstacked.
+        states: `states[i]` [B, T, D] enters layer i (taps of `forward` on the text).
+        texts: int32[B, T], the text's positions.
+        x: [B, E, D], the extra nodes' states that enter layer `lo`.
+        positions: int32[B, E], of the extra nodes.
+        mask: bool[B, E, T + E]: which text and extra nodes an extra node sees.
+        lo: the first layer.
+        remat: whether the backward pass recomputes each layer.
+
+    Returns:
+        The extra nodes' states after the final norm, [B, E, D].
     """
     length = texts.shape[1]
     layer: Any = Layer(config)
@@ -135,7 +150,7 @@ def beside(
 
 
 def stack_layers(params: dict) -> dict:
-    """`{"embedding", "layer_0", ...}` -> `{"embedding", "stacked"}`, axis L first."""
+    """Stack `{"embedding", "layer_0", ...}` to `{"embedding", "stacked"}`, L first."""
     count = sum(name.startswith("layer_") for name in params)
     trees = [params[f"layer_{i}"] for i in range(count)]
     rest = {k: v for k, v in params.items() if not k.startswith("layer_")}
@@ -143,7 +158,7 @@ def stack_layers(params: dict) -> dict:
 
 
 def unstack_layers(params: dict) -> dict:
-    """The inverse of `stack_layers`."""
+    """Unstack params: the inverse of `stack_layers`."""
     stacked = params["stacked"]
     count = jax.tree.leaves(stacked)[0].shape[0]
     rest = {k: v for k, v in params.items() if k != "stacked"}

@@ -3,12 +3,11 @@
 python -m training.data.inspect_conversations --model=tiny --data=sharegpt.jsonl
 [--sample=64]
 
-Prints how many lines can be used and why others cannot, the share of tokens in the loss
-(mask coverage), whether the chat template keeps the answers, and the agreement: how
-often the target's likeliest token is the label. Text that the target generated has a
-high agreement. Text of others trains a draft on tokens that its target would not
-generate (rewrite it with training.distill). Ends with status 1 where something is
-wrong.
+Prints how many lines can be used, why others cannot, and whether the chat template
+keeps the answers. Coverage is the share of tokens in the loss. Agreement is how often
+the target's likeliest token is the label, high for text that the target generated.
+Other text trains a draft on tokens that its target would not generate (rewrite it with
+training.distill). Ends with status 1 where something is wrong.
 """
 
 import argparse

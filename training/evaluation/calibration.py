@@ -1,4 +1,4 @@
-"""Whether a predicted chance is the true one: bins, their error, and the ranking."""
+"""Calibration of predicted probabilities: bins, their error, and the ranking."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from models.errors import DataError
 
 
 class Bins(NamedTuple):
-    """Predictions side by side with what came of them, in equal bins of [0, 1]."""
+    """Predictions beside outcomes, in equal bins of [0, 1]."""
 
     predicted: list[float]  # mean prediction of each bin that has any
     observed: list[float]  # mean outcome there
@@ -19,9 +19,17 @@ class Bins(NamedTuple):
 
 
 def bins(predicted: Any, observed: Any, weights: Any = None, count: int = 10) -> Bins:
-    """Of arrays of one shape; outcomes may be chances themselves, `weights` 0 or more.
+    """Bin predictions, with the outcomes of each bin.
 
-    An outcome of 0.3 counts as 0.3 of a case with outcome 1 and 0.7 of one with 0.
+    Args:
+        predicted: probabilities, of any shape.
+        observed: outcomes of the same shape. One may be a probability: 0.3 counts as
+            0.3 of a case with outcome 1 and 0.7 of one with 0.
+        weights: of the same shape, 0 or more; None: 1.
+        count: bins.
+
+    Raises:
+        DataError: shapes differ, or all weights are 0.
     """
     f, a = (np.asarray(x, np.float64).reshape(-1) for x in (predicted, observed))
     w = np.ones_like(f) if weights is None else np.asarray(weights, float).reshape(-1)
@@ -32,20 +40,23 @@ def bins(predicted: Any, observed: Any, weights: Any = None, count: int = 10) ->
         )
     which = np.minimum((f * count).astype(int), count - 1)
     mass = np.bincount(which, w, count)
-    there = mass > 0
-    means = [np.bincount(which, w * x, count)[there] / mass[there] for x in (f, a)]
+    filled = mass > 0
+    means = [np.bincount(which, w * x, count)[filled] / mass[filled] for x in (f, a)]
     gap = np.abs(means[0] - means[1])
     return Bins(
         means[0].tolist(),
         means[1].tolist(),
-        mass[there].tolist(),
-        float((gap * mass[there]).sum() / mass.sum()),
+        mass[filled].tolist(),
+        float((gap * mass[filled]).sum() / mass.sum()),
         auc(f, a, w),
     )
 
 
 def auc(predicted: np.ndarray, observed: np.ndarray, weights: np.ndarray) -> float:
-    """The area under the ROC curve; ties count a half. 0.5 where one class is empty."""
+    """Compute the area under the ROC curve; ties count a half.
+
+    An empty class gives 0.5.
+    """
     values, which = np.unique(predicted, return_inverse=True)
     yes = np.bincount(which, weights * observed, len(values))
     no = np.bincount(which, weights * (1 - observed), len(values))
@@ -57,10 +68,10 @@ def auc(predicted: np.ndarray, observed: np.ndarray, weights: np.ndarray) -> flo
 
 
 def plot(name: str, found: Bins, what: str = "acceptance") -> dict[str, Any]:
-    """The bins as a plot of the report, with how many cases are in each.
+    """Describe the bins as a plot of the report, with the number of cases in each.
 
-    A calibrated predictor lies on the diagonal, but for the errors: 95 % of a mean of
-    as many cases. (Outcomes that are chances themselves vary less than that.)
+    A calibrated predictor lies on the diagonal, within the errors: 95 % of a mean of as
+    many cases. (Outcomes that are probabilities vary less than that.)
     """
     series: Sequence[dict[str, Any]] = (
         {
@@ -87,12 +98,16 @@ def plot(name: str, found: Bins, what: str = "acceptance") -> dict[str, Any]:
 
 
 def table(each: Mapping[str, Bins], what: str = "acceptance") -> dict[str, Any]:
-    """The same bins in figures, in the form of the report."""
+    """Describe the same bins as a table of the report."""
     lines = []
     for name, found in each.items():
         columns = (found.predicted, found.observed, error(found), found.counts)
-        for said, came, about, count in zip(*columns):
-            cells = [f"{said:.3f}", f"{came:.3f} ± {about:.3f}", f"{count:.0f}"]
+        for prediction, outcome, margin, count in zip(*columns):
+            cells = [
+                f"{prediction:.3f}",
+                f"{outcome:.3f} ± {margin:.3f}",
+                f"{count:.0f}",
+            ]
             lines.append([name, *cells])
     notes = [
         f"{name}: {sum(found.counts):.0f} cases, calibration error {found.error:.3f}, "
@@ -108,6 +123,6 @@ def table(each: Mapping[str, Bins], what: str = "acceptance") -> dict[str, Any]:
 
 
 def error(found: Bins) -> list[float]:
-    """Of each bin's mean outcome, 95 %."""
+    """Compute the 95 % error of each bin's mean outcome."""
     a, n = np.asarray(found.observed), np.asarray(found.counts)
     return (1.96 * np.sqrt(a * (1 - a) / n)).tolist()

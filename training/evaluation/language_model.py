@@ -33,14 +33,28 @@ def bits_per_byte(
     window: int = 2048,
     context: int = 512,
 ) -> Bits:
-    """-log2 p(documents) / `size`, the UTF-8 bytes of their text.
+    """Compute -log2 p(documents) / `size`.
 
     Every token of every document is predicted once, from the separator and at most
-    `window` tokens before it; past the first window of a document at least `context`
-    of them are always there.
+    `window` tokens before it. Past the first window of a document there are at least
+    `context` of them.
+
+    Args:
+        config: the model's.
+        params: its params.
+        documents: int32[n] each.
+        size: UTF-8 bytes of their text.
+        separator: token before every document.
+        window: tokens of a forward pass.
+        context: fewest tokens before a prediction, past the first window.
+
+    Raises:
+        DataError: a context as long as the window.
     """
     if not 0 <= context < window:
-        raise DataError(f"context={context}: must be below window={window}")
+        raise DataError(
+            f"context={context}: must be 0 or more and below window={window}"
+        )
 
     @jax.jit
     def nats(params: Any, tokens: jax.Array, counted: jax.Array) -> jax.Array:
@@ -62,9 +76,9 @@ def bits_per_byte(
 
 
 def spans(length: int, window: int, context: int) -> list[tuple[int, int, int]]:
-    """(start, first predicted, end) of the pieces in which `length` tokens are read.
+    """Cut `length` tokens into (start, first predicted, end) of overlapping pieces.
 
-    A piece holds at most `window` + 1 tokens; token 0 is never predicted and every
+    A piece holds at most `window` + 1 tokens. Token 0 is never predicted and every
     other one exactly once.
     """
     out = []
@@ -78,7 +92,7 @@ def spans(length: int, window: int, context: int) -> list[tuple[int, int, int]]:
 
 
 def _bucket(length: int, window: int) -> int:
-    """A padded length: few shapes, so few compilations."""
+    """Round a length up to a power of two: few shapes, so few compilations."""
     size = 128
     while size < length:
         size *= 2
@@ -104,16 +118,27 @@ def copying(
     new: int = 60,
     seed: int = 0,
 ) -> Copying:
-    """Give `passage` tokens, `marker`, the first `given` again; decode `new` more."""
+    """Measure greedy copying: decode `new` tokens after a passage, marker and restart.
+
+    Args:
+        lm: the model.
+        held_out: int32[n] each, documents that passages are drawn from.
+        marker: tokens between the passage and its restart.
+        cases: prompts.
+        passage: tokens of a passage.
+        given: its first tokens, which are repeated after the marker.
+        new: tokens to decode.
+        seed: of the passages.
+    """
     passages = documents.random_passages(held_out, cases, passage, seed)
     prompts = [[*p.tolist(), *marker, *p[:given].tolist()] for p in passages]
     out = decoding.generate(lm, prompts, method="plain", max_new_tokens=new)
     matched, prefix = [], []
     for text, p in zip(out.tokens, passages):
-        wanted = p[given : given + new]
-        got = np.full(len(wanted), -1)
-        got[: len(text)] = text[: len(wanted)]
-        same = got == wanted
+        expected = p[given : given + new]
+        decoded = np.full(len(expected), -1)
+        decoded[: len(text)] = text[: len(expected)]
+        same = decoded == expected
         matched.append(int(same.sum()))
         prefix.append(int(np.cumprod(same).sum()))
     return Copying(float(np.median(matched)), float(np.median(prefix)), cases, new)

@@ -1,9 +1,9 @@
-"""What a lossy method gains, and how far its text is from the target's.
+"""Speed of lossy methods, and the distance of their texts from the target's.
 
-Texts are scored by the whole target, whatever model they were decoded with: `nats`, its
-mean -log p of their tokens, beside plain decoding's own; `same`, the share of prompts
-whose text is plain decoding's; `shared`, the share of tokens before the first that is
-not.
+Texts are scored by the whole target, whatever model they were decoded with. `nats`: its
+mean -log p of their tokens, beside plain decoding's own. `same`: the share of prompts
+whose text is plain decoding's. `shared`: the share of tokens before the first
+difference.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ Rows = Sequence[Sequence[int]]
 
 
 def scorer(lm: Any, size: int) -> Callable[[Sequence[int], Sequence[int]], float]:
-    """Nats of a text after its prompt; both have `size` tokens at most."""
+    """Build `nats(prompt, text)`, for at most `size` tokens of both together."""
 
     @jax.jit
     def one(params: Any, tokens: Any) -> Any:
@@ -31,8 +31,8 @@ def scorer(lm: Any, size: int) -> Callable[[Sequence[int], Sequence[int]], float
     def nats(prompt: Sequence[int], text: Sequence[int]) -> float:
         row = np.zeros((1, size), np.int32)
         row[0, : len(prompt) + len(text)] = [*prompt, *text]
-        found, start = np.asarray(one(lm.params, row)), len(prompt) - 1
-        return -float(found[start : start + len(text)].sum())
+        logps, start = np.asarray(one(lm.params, row)), len(prompt) - 1
+        return -float(logps[start : start + len(text)].sum())
 
     return nats
 
@@ -45,13 +45,24 @@ def compared(
     temperature: float,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
-    """name -> tokens per call and what is said above; "plain" is there by itself.
+    """Decode prompts by every method, and compare the texts with plain decoding's.
 
-    A method comes with its drafts. Prompts are decoded one by one: `each` holds the
-    counts of every prompt (`new` tokens, target `calls`, `nats`, tokens `shared` of
-    those `due`), and `exits` what the exit counted, for the caller to read.
+    Prompts are decoded one by one.
+
+    Args:
+        lm: the target.
+        prompts: token ids.
+        methods: name -> method and its drafts; "plain" is added.
+        new_tokens: tokens of a text.
+        temperature: of every method.
+        seed: of the first prompt; the next have the next ones.
+
+    Returns:
+        name -> tokens per call, and the figures above. `each` holds the counts of every
+        prompt (`new` tokens, target `calls`, `nats`, tokens `shared` of those `due`),
+        and `exits` the exits' own counts.
     """
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     plain: list = []
     nats = scorer(lm, max(map(len, prompts)) + new_tokens)
     for name, (method, drafts) in {
@@ -80,7 +91,7 @@ def compared(
             "due": [len(text) for text in plain],
         }
         sums = {key: sum(values) for key, values in each.items()}
-        found[name] = {
+        rows[name] = {
             "tokens_per_call": sums["new"] / max(sums["calls"], 1),
             "nats": sums["nats"] / max(sums["new"], 1),
             "same": float(np.mean([a == b for a, b in zip(texts, plain)])),
@@ -88,11 +99,11 @@ def compared(
             "each": each,
             "exits": [out.exits for out in outs],
         }
-    return found
+    return rows
 
 
 def shared(text: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens stand before the first difference."""
+    """Count the tokens before the first difference."""
     same = 0
     for a, b in zip(text, other):
         if a != b:

@@ -24,7 +24,7 @@ def truncate(path: pathlib.Path, step: int) -> None:
     """Drop the rows of a metrics file that are past `step`, and a torn last line."""
     if not path.exists():
         return
-    kept = []
+    retained = []
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         try:
             row = json.loads(line)
@@ -33,9 +33,9 @@ def truncate(path: pathlib.Path, step: int) -> None:
         if not line.endswith("\n"):
             break
         if row["step"] <= step:
-            kept.append(line)
+            retained.append(line)
     other = path.with_suffix(".tmp")
-    other.write_text("".join(kept), encoding="utf-8")
+    other.write_text("".join(retained), encoding="utf-8")
     os.replace(other, path)
 
 

@@ -37,7 +37,17 @@ def warmup_stable_decay(
     """Make a schedule: linear warm-up, plateau, linear decay in the last `decay` steps.
 
     Until the decay starts the schedule does not depend on `steps`, so a run can be
-    lengthened from any checkpoint before it. The decay ends at `floor * peak`.
+    lengthened from any checkpoint before it.
+
+    Args:
+        peak: the plateau's rate.
+        steps: updates in all.
+        warmup: updates of the warm-up.
+        decay: updates of the decay.
+        floor: the last rate, as a share of `peak`.
+
+    Raises:
+        ConfigError: warm-up and decay exceed `steps`.
     """
     if warmup + decay > steps:
         raise ConfigError(

@@ -156,7 +156,17 @@ def unweighted(said: np.ndarray, reject: float) -> np.ndarray:
 def run(
     config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
 ) -> dict[str, Any]:
-    """Train, calibrate, decode and export; resumable. Returns the figures."""
+    """Train, calibrate, decode and export; resumable.
+
+    Args:
+        config: the recipe.
+        workdir: the folder of the run.
+        lm: the loaded target; None loads `config.model`.
+        own: the loaded draft; None loads `config.draft`.
+
+    Returns:
+        The figures.
+    """
     training = Training(config, workdir, lm, own)
     training.prompts()  # raises before any training where there are too few
     result = training.fit()

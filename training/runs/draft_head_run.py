@@ -42,7 +42,8 @@ def module(name: str) -> Any:
 
     Hooks are functions that only some objectives have. `draft_vocabulary(tokens,
     vocab_size, count)` returns the head's draft vocabulary, as keyword arguments of
-    `init` and `objective`. `tree(method, hits, budget)` builds a tree of its own kind.
+    `init` and `objective`. `tree(method, hits, budget)` builds a tree of the head's
+    kind.
     """
     if name not in names():
         raise ConfigError(f"config.head={name!r}: use one of {names()}")
@@ -127,7 +128,7 @@ class Training:
         return head_config.joined({**params, **self.constants}, self.configs)
 
     def lesson(self, say: sources.Say) -> sources.TeacherRequest:
-        """Describe the teacher that the config asks for, on this training's batches."""
+        """Describe the teacher that the config names, on this training's batches."""
         rows = text_corpus.DataIterator(self.stream, *sharding.share(self.plan))
         arguments = (self.lm, rows, self.objective.taps)
         return sources.lesson(self.config, *arguments, self.workdir, self.plan, say)
@@ -246,11 +247,19 @@ def run(
     lm: Any = None,
     say: sources.Say = logging.info,
 ) -> dict[str, Any]:
-    """Train, measure and export; resumable. Returns the figures.
+    """Train, measure and export; resumable.
 
     `workdir/export` holds the heads as safetensors, and `heads.json`, which names their
-    target. `workdir/figures.json` holds the figures. `say` is called with the size of a
-    cache.
+    target. `workdir/figures.json` holds the figures.
+
+    Args:
+        config: the recipe.
+        workdir: the folder of the run.
+        lm: the loaded target; None loads `config.model`.
+        say: called with the size of a cache.
+
+    Returns:
+        The figures.
     """
     training = Training(config, workdir, lm)
     count = scaffold.num_params(training.params)

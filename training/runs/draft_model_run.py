@@ -1,8 +1,8 @@
 """Draft models from a config: pre-trained, aligned with a target, measured, saved.
 
 Three parts, each finished or resumed by itself. A new model is trained on text, or one
-is loaded. The target writes text of its own. Every variant of the alignment starts from
-the same weights, on the same text, under the same schedule.
+is loaded. The target generates text. Every variant of the alignment starts from the
+same weights, on the same text, under the same schedule.
 """
 
 import functools
@@ -258,11 +258,19 @@ def run(
     lm: Any = None,
     say: sources.Say = logging.info,
 ) -> dict[str, Any]:
-    """Train, measure and save every variant; resumable. Returns the figures.
+    """Train, measure and save every variant; resumable.
 
     `workdir/<variant>/export` is a model directory for `models.load`.
-    `workdir/figures.json` holds the figures, also those before any alignment. `say` is
-    called with the size of a cache.
+    `workdir/figures.json` holds the figures, also those before any alignment.
+
+    Args:
+        config: the recipe.
+        workdir: the folder of the run.
+        lm: the loaded target; None loads `config.model`.
+        say: called with the size of a cache.
+
+    Returns:
+        The figures.
     """
     training = Training(config, workdir, lm, say)
     training.prompts()  # raises before any training where there are too few

@@ -26,9 +26,18 @@ from training.runs import scaffold
 def run(
     config: Any, workdir: str | pathlib.Path, lm: Any = None, draft: Any = None
 ) -> dict[str, Any]:
-    """Label, train, judge and decode; resumable. Returns the figures.
+    """Label, train, judge and decode; resumable.
 
     `workdir/export` holds the judge, `workdir/figures.json` the figures.
+
+    Args:
+        config: the recipe.
+        workdir: the folder of the run.
+        lm: the loaded target; None loads `config.model`.
+        draft: the loaded draft; None loads `config.draft`.
+
+    Returns:
+        The figures.
     """
     workdir, lm = pathlib.Path(workdir), scaffold.target(config, lm)
     draft = models.load(config.draft) if draft is None else draft

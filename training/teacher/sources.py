@@ -75,7 +75,8 @@ def layout(
 ) -> Layout:
     """Choose a record's arrays for an objective that reads `taps` of a target.
 
-    Raises `ConfigError` for settings that do not fit the target's `config`.
+    A record has `window` + 1 tokens, and their loss mask if `masked`. Raises
+    `ConfigError` for settings that do not fit the target's `config`.
     """
     s, size, depth = settings, config.vocab_size, config.n_layers
     if s.dtype not in DTYPES:
@@ -100,8 +101,8 @@ def layout(
             f"features.taps names {unknown}: use {outputs.NORM!r} and layers from 0 to "
             f"{depth}"
         )
-    kept = {*needed(taps, s.topk), *s.taps}
-    every = tuple(sorted(kept, key=str))
+    union = {*needed(taps, s.topk), *s.taps}
+    every = tuple(sorted(union, key=str))
     return Layout(window + 1, config.d_model, masked, every, s.topk, s.dtype)
 
 
@@ -342,9 +343,9 @@ def open_cache(lesson: TeacherRequest) -> Cache:
             "use teacher=online"
         )
     window, masked = stream.stages[0].window, stream.corpus.mask is not None
-    kept = layout(lm.config, window, masked, lesson.taps, settings)
-    fields = about(lm, stream, kept)
-    return Cache(lesson.folder, fields, kept, stream.distinct, settings.shard_rows)
+    record = layout(lm.config, window, masked, lesson.taps, settings)
+    fields = about(lm, stream, record)
+    return Cache(lesson.folder, fields, record, stream.distinct, settings.shard_rows)
 
 
 def report_size(cache: Cache, say: Say) -> list[int]:
@@ -387,12 +388,12 @@ def source(
     if kind == ONLINE:
         return rows, outputs.teacher(lesson.lm.model, tuple(taps), lesson.remat)
     cache = open_cache(lesson)
-    kept = kind == OFFLINE or settings.keep == CACHE
-    missing = report_size(cache, lesson.say) if kept else []
+    keep = kind == OFFLINE or settings.keep == CACHE
+    missing = report_size(cache, lesson.say) if keep else []
     writer = FeatureWriter(lesson, cache)
     if kind == OFFLINE:
         writer.fill(missing)
     step = cache.layout._replace(taps=needed(taps, settings.topk))
     target = outputs.given(lesson.lm.model, step.taps, bool(settings.topk))
     fallback = None if kind == OFFLINE else writer
-    return CachedBatches(rows, cache, tuple(step.said), fallback, kept), target
+    return CachedBatches(rows, cache, tuple(step.said), fallback, keep), target

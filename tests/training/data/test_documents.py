@@ -193,7 +193,7 @@ def test_conversations_are_answered_anew(lm, tmp_path):  # noqa: F811
     test_conversations.write(
         path, {"messages": [{"role": "assistant", "content": "hi"}]}
     )
-    with pytest.raises(DataError, match="nobody asks"):
+    with pytest.raises(DataError, match="no turn before the answer"):
         distill.prompts(lm, path, 9)
 
 

@@ -1,8 +1,8 @@
-"""Chimera: every head learns the token at its distance, on the draft's own guesses.
+"""Chimera: train every head on the token at its distance, after the draft's guesses.
 
 Zeng et al., *Chimera*, 2024, arXiv 2402.15758, section 3.3, as the official code does
-it. With q_i drafted at every position t on the tokens x_{.. t+1} and the draft's own
-likeliest tokens after them,
+it. At every position t head i's distribution q_i follows the tokens x_{.. t+1} and the
+draft's own likeliest tokens after them:
 
     L = sum_i mean_t -log q_i(x_{t+2+i}),    i = 0 .. K - 1
 
@@ -23,17 +23,17 @@ from training import draft_metrics
 from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, by_part, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {"heads": 3}, "objective": {}}
 
 
 def init(key: Array, model: Any, target: Any, heads: int = 4) -> Any:
-    """Params of `heads` heads for the target's params."""
+    """Initialise `heads` heads for the target's params."""
     return chimera.init(key, model.config, decoder_layer.output_rows(target), heads)
 
 
 def objective(model: Any, part: int = 0) -> Objective:
-    """Cross-entropy; logits of `part` positions exist at a time (0: of all)."""
+    """Build the cross-entropy; logits of `part` positions exist at a time (0: all)."""
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         hidden = teacher.hidden[NORM]
@@ -47,8 +47,8 @@ def objective(model: Any, part: int = 0) -> Objective:
         total: Any = 0.0
         metrics = {}
         count = chimera.count(params)
-        found = _guesses(params, model, batch, teacher, count, choose, True)
-        for i, (states, draft) in enumerate(found):
+        outputs = _guesses(params, model, batch, teacher, count, choose, True)
+        for i, (states, draft) in enumerate(outputs):
             labels, weights = ahead(batch["tokens"], 2 + i), predicted(batch, 2 + i)
             sums = draft_metrics.against_labels(draft, states, labels, weights, part)
             total = total + draft_metrics.mean(sums, "loss")
@@ -61,7 +61,7 @@ def objective(model: Any, part: int = 0) -> Objective:
 def guesses(
     params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
 ) -> list:
-    """Per depth: [h ; o] [B, T, 2 D] along the text's own tokens, and the head."""
+    """Return, by depth, [h ; o] [B, T, 2 D] along the text, and the head's logits."""
     embedded = teacher.embed(batch["tokens"])
     count = min(depth, chimera.count(params))
 
@@ -75,7 +75,7 @@ def _guesses(params, model, batch, teacher, count, choose, detach=False) -> list
     hidden = teacher.hidden[NORM]
     embedded = teacher.embed(batch["tokens"])
     segments = batch.get("segments")
-    found = chimera.unroll(
+    outputs = chimera.unroll(
         params, model.config, hidden, embedded, count, choose, detach, segments
     )
 
@@ -85,5 +85,5 @@ def _guesses(params, model, batch, teacher, count, choose, detach=False) -> list
 
     return [
         (jnp.concatenate([hidden, o], -1), lambda u, i=i: head(i, u))
-        for i, o in enumerate(found)
+        for i, o in enumerate(outputs)
     ]

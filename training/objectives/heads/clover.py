@@ -1,16 +1,15 @@
-"""Clover-2: every step of the cell learns the target's state and law at its distance.
+"""Clover-2: train every cell step on the target's state and logits at its distance.
 
 Xiao, Gui, Su, Chen, *Clover-2*, 2024, arXiv 2408.00264, by the official code. With f_i
-what the target's head reads at depth i, h its normed states and p its law,
+the input of the target's head at depth i, h its normed states, p its distribution,
 
     L = sum_i decay^i mean_t [ feature SmoothL1(f_i, h_{t+1+i})
                                + soft (-sum p_{t+1+i} log q_i) ],   i = 0 .. steps - 1
 
 The tokens that the cell reads are the text's (teacher forcing).
 
-Deviations from the paper: f is compared with the *normed* states, which is what the
-head reads; the official code's option to train on the teacher's nucleus alone is left
-out.
+Deviations from the paper: f is compared with the *normed* states, the head's input. The
+official code's option to train on the teacher's nucleus alone is left out.
 
 Metrics: `hit_i` and `alpha_i`, given that the tokens before are the text's.
 """
@@ -26,12 +25,12 @@ from training import draft_metrics, losses
 from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, mean, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {}, "objective": {"steps": 3}}
 
 
 def init(key: Array, model: Any, target: Any, depth: int = 2) -> Any:
-    """Params whose `depth` layers begin as the target's last."""
+    """Initialise `depth` layers from the target's last ones."""
     return clover.init(key, model.config, target, depth)
 
 
@@ -43,21 +42,25 @@ def objective(
     soft: float = 1.0,
     part: int = 0,
 ) -> Objective:
-    """`steps` depths; logits of `part` positions exist at a time (0: of all)."""
+    """Build the loss of `steps` depths.
+
+    Logits of `part` positions exist at a time (0: all). The other arguments are
+    weights: `decay` by depth, `feature` of the states, `soft` of the distributions.
+    """
     if steps < 1:
         raise ConfigError(f"steps={steps}: use at least 1")
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         total: Any = 0.0
         metrics = {}
-        found = guesses(params, model, batch, teacher, steps)
-        for i, (states, draft) in enumerate(found):
+        outputs = guesses(params, model, batch, teacher, steps)
+        for i, (states, draft) in enumerate(outputs):
             weights = predicted(batch, 2 + i)
-            wanted = ahead(teacher.hidden[NORM], 1 + i)
+            targets = ahead(teacher.hidden[NORM], 1 + i)
             sums = draft_metrics.against_teacher(
-                teacher, draft, states, wanted, weights, losses.soft_ce, part
+                teacher, draft, states, targets, weights, losses.soft_ce, part
             )
-            near = mean(losses.smooth_l1(states, wanted), weights)
+            near = mean(losses.smooth_l1(states, targets), weights)
             each = feature * near + soft * draft_metrics.mean(sums, "loss")
             total = total + decay**i * each
             metrics[f"hit_{i}"] = draft_metrics.mean(sums, "hit")
@@ -71,15 +74,15 @@ def objective(
 def guesses(
     params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
 ) -> list:
-    """Per depth: f [B, T, D] along the text's tokens, and the target's head."""
+    """Return, by depth, f [B, T, D] along the text's tokens, and the target's head."""
     eps = decoder_layer.geometry(model.config).norm_eps
     embedded = teacher.embed(batch["tokens"])
     hidden = teacher.hidden[model.config.n_layers]
     segments = batch.get("segments")
     s = clover.sequence(params, model.config, ahead(embedded, 1), hidden, segments)
-    found = [(clover.first(params, s, eps), teacher.head)]
+    outputs = [(clover.first(params, s, eps), teacher.head)]
     for i in range(1, depth):
         read = ahead(embedded, 1 + i)
         s = clover.cell(params["cell_1"], s, read, eps)
-        found.append((clover.other(params, s, read, eps), teacher.head))
-    return found
+        outputs.append((clover.other(params, s, read, eps), teacher.head))
+    return outputs

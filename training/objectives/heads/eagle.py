@@ -1,7 +1,7 @@
-"""EAGLE-1: the draft layer learns the target's next feature, and its law.
+"""EAGLE-1: train the draft layer on the target's next feature and distribution.
 
-Li et al., *EAGLE*, 2024, arXiv 2401.15077, section 4.2. With p the target's law, h its
-normed states and f^ the layer's outputs on noisy ones,
+Li et al., *EAGLE*, 2024, arXiv 2401.15077, section 4.2. With p the target's
+distribution, h its normed states and f^ the layer's outputs on noisy ones,
 
     L = regression mean_t SmoothL1(f^_{t+1}, h_{t+1})
         + soft mean_t (-sum p_{t+1} log q)
@@ -20,12 +20,12 @@ from training import draft_metrics, losses
 from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, mean, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {}, "objective": {"noise": 0.0}}
 
 
 def init(key: Array, model: Any, target: Any, bias: bool = True) -> Any:
-    """Random params of a layer of the target's size."""
+    """Initialise a random layer of the target's size."""
     return eagle.init(key, model.config, bias)
 
 
@@ -37,15 +37,18 @@ def objective(
     part: int = 0,
     regression: float = 1.0,
 ) -> Objective:
-    """The paper's losses; logits of `part` positions exist at a time (0: of all)."""
+    """Build the paper's loss; logits of `part` positions exist at a time (0: all).
+
+    `regression` and `soft` weigh the two terms; `noise` and `seed` are `noisy`'s.
+    """
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         features = noisy(teacher.hidden[NORM], batch, noise, seed)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
-        found = eagle.sequence(
+        outputs = eagle.sequence(
             params, model.config, embedded, features, batch.get("segments")
         )
-        return graded(found, found, batch, teacher, soft, part, regression)
+        return graded(outputs, outputs, batch, teacher, soft, part, regression)
 
     return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
 
@@ -59,14 +62,24 @@ def graded(
     part: int,
     regression: float = 1.0,
 ) -> tuple[Array, dict[str, Array]]:
-    """The loss of features [B, T, D] and of the laws that the head makes of `states`.
+    """Compute the loss of features [B, T, D] and of the head's logits on `states`.
 
-    Both are of the token after the next; they may be one array.
+    Args:
+        feature: the draft's features of the token after the next.
+        states: the head's input for that token; may be the same array.
+        batch: tokens and masks.
+        teacher: the target's outputs.
+        soft: weight of the cross-entropy.
+        part: positions whose logits exist at a time; 0: all.
+        regression: weight of the features' smooth L1 loss.
+
+    Returns:
+        The loss, and the metrics `feature`, `hit_0`, `alpha_0`.
     """
-    wanted, weights = ahead(teacher.hidden[NORM], 1), predicted(batch, 2)
-    distance = mean(losses.smooth_l1(feature, wanted), weights)
+    targets, weights = ahead(teacher.hidden[NORM], 1), predicted(batch, 2)
+    distance = mean(losses.smooth_l1(feature, targets), weights)
     sums = draft_metrics.against_teacher(
-        teacher, teacher.head, states, wanted, weights, losses.soft_ce, part
+        teacher, teacher.head, states, targets, weights, losses.soft_ce, part
     )
     metrics = {
         "feature": distance,
@@ -77,9 +90,10 @@ def graded(
 
 
 def noisy(hidden: Array, batch: dict[str, Array], noise: float, seed: int) -> Array:
-    """The features [B, T, D] and uniform noise of the seed and the first row's number.
+    """Add EAGLE's uniform noise to features [B, T, D]; 0 adds none.
 
-    EAGLE's way of preparing the layer for features that are not quite right.
+    The layer then trains on inexact features, like its own outputs. The noise depends
+    on the seed and the first row's number.
     """
     if not noise:
         return hidden
@@ -91,11 +105,11 @@ def noisy(hidden: Array, batch: dict[str, Array], noise: float, seed: int) -> Ar
 def guesses(
     params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
 ) -> list:
-    """Per depth: the draft's own features along the text's tokens, and the head."""
+    """Return, by depth, the draft's features along the text's tokens, and the head."""
     embedded = ahead(teacher.embed(batch["tokens"]), 1)
     features = teacher.hidden[NORM]
     segments, each = batch.get("segments"), lambda s, x: x
-    found = eagle.unroll(
+    outputs = eagle.unroll(
         params, model.config, embedded, features, depth, each, segments
     )
-    return [(found[i], teacher.head) for i in range(depth)]
+    return [(outputs[i], teacher.head) for i in range(depth)]

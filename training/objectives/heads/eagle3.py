@@ -1,11 +1,12 @@
-"""EAGLE-3: the draft layer learns the target's law on its own outputs, steps deep.
+"""EAGLE-3: train the draft layer on the target's distribution, after its own outputs.
 
 Li et al., *EAGLE-3*, 2025, arXiv 2503.01840, section 3.2 (training-time test):
 
     L = sum_s decay^s mean_t (-sum p_{t+1+s} log q_s),    s = 0 .. steps - 1
 
-where q_s is drafted from the outputs of step s - 1. p is normalised on the draft's
-vocabulary, and positions whose likeliest token is not in it count nothing.
+where p is the target's distribution, and q_s is drafted from the outputs of step s - 1.
+p is normalised on the draft vocabulary; positions whose likeliest token is outside have
+weight 0.
 
 Metrics: `hit_s` and `alpha_s`, given that the tokens before are the text's.
 """
@@ -24,17 +25,17 @@ from training import draft_metrics, losses
 from training.loop.train_step import Objective
 from training.teacher.outputs import Teacher, ahead, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {}, "objective": {"steps": 3}}
 
 
 def init(key: Array, model: Any, target: Any, kept: np.ndarray | None = None) -> Any:
-    """Random params of a layer of the target's size; `kept`: the draft vocabulary."""
+    """Initialise a random layer of the target's size; `kept`: the draft vocabulary."""
     return eagle3.init(key, model.config, decoder_layer.output_rows(target), kept)
 
 
 def draft_vocabulary(tokens: Any, vocab_size: int, count: int) -> dict[str, Any]:
-    """The `count` most frequent of `tokens`, as `init` and `objective` take them."""
+    """Return the `count` most frequent `tokens`, for `init` and `objective`."""
     return {"kept": eagle3.most_frequent(tokens, vocab_size, count)}
 
 
@@ -48,11 +49,20 @@ def objective(
     remat: bool = True,
     taps: Sequence[int] = (),
 ) -> Objective:
-    """`steps` own steps; logits of `part` positions exist at a time (0: of all).
+    """Build the loss of `steps` own steps.
 
-    With `remat` a step is made again in the backward pass, so that one exists at a
-    time; without, all are kept. `taps` are the states that are read, where they are not
-    the paper's.
+    Args:
+        model: the target's.
+        steps: depth of the training-time test.
+        decay: weight of each step relative to the one before.
+        loss: a name of `losses.LOSSES`.
+        part: positions whose logits exist at a time; 0: all.
+        kept: int32[W], the draft vocabulary; None: all tokens.
+        remat: recompute each step in the backward pass, so that one exists at a time.
+        taps: three states to read, by layer and rising; (): the paper's.
+
+    Raises:
+        ConfigError: no step, or an unknown loss.
     """
     if steps < 1:
         raise ConfigError(f"steps={steps}: use at least 1")
@@ -103,7 +113,7 @@ def guesses(
     depth: int,
     taps: Sequence[int] = (),
 ) -> list:
-    """Per depth: the draft's own outputs along the text's tokens, and its head."""
+    """Return, by depth, the draft's outputs along the text's tokens, and its head."""
     config = model.config
     eps = decoder_layer.geometry(config).norm_eps
     read = eagle3.taps(config, taps)
@@ -111,9 +121,9 @@ def guesses(
     g = eagle3.features(params, three, eps)
     embedded = ahead(teacher.embed(batch["tokens"]), 1)
     segments, each = batch.get("segments"), lambda s, x: x
-    found = eagle3.unroll(params, config, embedded, g, depth, each, segments=segments)
+    outputs = eagle3.unroll(params, config, embedded, g, depth, each, segments=segments)
 
     def draft(a: Array) -> Array:
         return eagle3.spread(params, eagle3.logits(params, a, eps), config.vocab_size)
 
-    return [(found[i], draft) for i in range(depth)]
+    return [(outputs[i], draft) for i in range(depth)]

@@ -1,8 +1,9 @@
-"""FSPAD: one half of the output learns the target's features, the other its laws.
+"""FSPAD: train one half of the output on the target's features, one on its logits.
 
 Gui, Xiao, Su, Chen, *Boosting Lossless Speculative Decoding via Feature Sampling and
 Partial Alignment Distillation*, 2024, arXiv 2408.15562, section 3.2. With [a ; f^] the
-layer's outputs on noisy features (EAGLE's), h the target's normed states, p its law,
+layer's outputs on noisy features (EAGLE's), h the target's normed states, p its
+distribution,
 
     L = mean_t SmoothL1(f^_{t+1}, h_{t+1})
         + soft mean_t (-sum p_{t+1} log softmax(W_lm a_{t+1}))
@@ -22,27 +23,27 @@ from training.loop.train_step import Objective
 from training.objectives.heads import eagle
 from training.teacher.outputs import NORM, Teacher, ahead, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {}, "objective": {"noise": 0.0}}
 
 
 def init(key: Array, model: Any, target: Any, bias: bool = True) -> Any:
-    """Random params of a layer of the target's size."""
+    """Initialise a random layer of the target's size."""
     return fspad.init(key, model.config, bias)
 
 
 def objective(
     model: Any, soft: float = 0.1, noise: float = 0.2, seed: int = 0, part: int = 0
 ) -> Objective:
-    """The paper's losses; logits of `part` positions exist at a time (0: of all)."""
+    """Build the paper's loss; logits of `part` positions exist at a time (0: all)."""
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         features = eagle.noisy(teacher.hidden[NORM], batch, noise, seed)
         embedded = ahead(teacher.embed(batch["tokens"]), 1)
-        found = fspad.sequence(
+        outputs = fspad.sequence(
             params, model.config, embedded, features, batch.get("segments")
         )
-        logit, feature = fspad.halves(found)
+        logit, feature = fspad.halves(outputs)
         return eagle.graded(feature, logit, batch, teacher, soft, part)
 
     return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
@@ -51,15 +52,15 @@ def objective(
 def guesses(
     params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
 ) -> list:
-    """Per depth: the draft's own outputs along the text's tokens, and its head."""
+    """Return, by depth, the draft's outputs along the text's tokens, and its head."""
     embedded = ahead(teacher.embed(batch["tokens"]), 1)
     features = teacher.hidden[NORM]
     segments, each = batch.get("segments"), lambda s, x: x
-    found = fspad.unroll(
+    outputs = fspad.unroll(
         params, model.config, embedded, features, depth, each, segments
     )
 
     def draft(output: Array) -> Array:
         return teacher.head(fspad.halves(output)[0])
 
-    return [(found[i], draft) for i in range(depth)]
+    return [(outputs[i], draft) for i in range(depth)]

@@ -1,16 +1,16 @@
-"""Hidden Transfer: maps to pseudo states learn what the target will say there.
+"""Hidden Transfer: train maps to pseudo states on the target's later distributions.
 
 Wu et al., *Hidden Transfer*, 2024, arXiv 2404.12022; the losses are reconstructed.
-With s_j the normed last state of the jth pseudo state behind x_t, q_j its law, h the
-target's normed states and p its law,
+With s_j the normed last state of the jth pseudo state behind x_t, q_j its distribution,
+h the target's normed states and p its distribution,
 
     L = sum_j decay^(j - 1) mean_t [ soft KL(p_{t+j} || q_j)
                                      + feature SmoothL1(s_j, h_{t+j}) ],  j = 1 .. k
 
 Only the maps are trained: the gradient passes through the target's layers from l on.
 
-Deviations from the paper: which of the two losses it takes, and its weights, are not
-known to us; the default is the first alone. Pseudo states stand behind `points` random
+Deviations from the paper: we do not know which of the two losses it takes, nor its
+weights; the default is the first alone. Pseudo states stand behind `points` random
 positions of every text.
 
 Metrics: `hit_i` and `alpha_i` by depth from 0.
@@ -28,12 +28,12 @@ from training import draft_metrics, losses
 from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, mean, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {}, "objective": {"points": 0, "feature": 1.0}}
 
 
 def init(key: Array, model: Any, target: Any, steps: int = 3) -> Any:
-    """Maps for `steps` pseudo states."""
+    """Initialise the maps for `steps` pseudo states."""
     return hidden_transfer.init(key, model.config, steps)
 
 
@@ -48,10 +48,18 @@ def objective(
     part: int = 0,
     remat: bool = False,
 ) -> Objective:
-    """The losses behind `points` positions of a text (0: all).
+    """Build the loss behind `points` positions of a text (0: all).
 
-    Logits of `part` positions exist at a time (0: of all); `remat` recomputes the
-    target's layers in the backward pass.
+    Args:
+        model: the target's.
+        layer: l, from which pseudo states run; -1: the middle one.
+        points: positions of a text with pseudo states behind them.
+        soft: weight of the KL.
+        feature: weight of the smooth L1 loss.
+        decay: weight of each pseudo state relative to the one before.
+        seed: of the positions.
+        part: positions whose logits exist at a time; 0: all.
+        remat: recompute the target's layers in the backward pass.
     """
     if points < 0:
         raise ConfigError(f"points={points}: use 0 (every position) or more")
@@ -62,17 +70,17 @@ def objective(
         at = aux_chains.points(batch, points, seed, room)
         total: Any = 0.0
         metrics = {}
-        found = _guesses(params, batch, teacher, at_layer, at, remat)
-        for i, (states, draft) in enumerate(found):
-            wanted = ahead(teacher.hidden[NORM], 1 + i)
-            wanted = jnp.take_along_axis(wanted, at[..., None], 1)
+        chains = _guesses(params, batch, teacher, at_layer, at, remat)
+        for i, (states, draft) in enumerate(chains):
+            targets = ahead(teacher.hidden[NORM], 1 + i)
+            targets = jnp.take_along_axis(targets, at[..., None], 1)
             weights = jnp.take_along_axis(predicted(batch, 2 + i), at, 1)
             sums = draft_metrics.against_teacher(
-                teacher, draft, states, wanted, weights, losses.kl, part
+                teacher, draft, states, targets, weights, losses.kl, part
             )
             each = soft * draft_metrics.mean(sums, "loss")
             if feature:
-                near = mean(losses.smooth_l1(states, wanted), weights)
+                near = mean(losses.smooth_l1(states, targets), weights)
                 each = each + feature * near
             total = total + decay**i * each
             metrics[f"hit_{i}"] = draft_metrics.mean(sums, "hit")
@@ -91,14 +99,14 @@ def guesses(
     depth: int,
     layer: int = -1,
 ) -> list:
-    """Per depth: states [B, T, D] and the target's head."""
+    """Return, by depth, states [B, T, D] and the target's head."""
     every = aux_chains.points(batch, 0, 0, 0)
     at_layer = hidden_transfer.middle(model.config, layer)
     return _guesses(params, batch, teacher, at_layer, every)[:depth]
 
 
 def _guesses(params, batch, teacher, layer, at, remat=False) -> list:
-    found = hidden_transfer.sequence(
+    states = hidden_transfer.sequence(
         params,
         teacher.model,
         teacher.params,
@@ -109,4 +117,4 @@ def _guesses(params, batch, teacher, layer, at, remat=False) -> list:
         batch.get("segments"),
         remat,
     )
-    return [(found[..., i, :], teacher.head) for i in range(found.shape[-2])]
+    return [(states[..., i, :], teacher.head) for i in range(states.shape[-2])]

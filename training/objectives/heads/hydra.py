@@ -1,7 +1,7 @@
-"""Hydra: heads that are told the tokens before theirs; the target is frozen.
+"""Hydra: train heads that read the tokens before theirs; the target is frozen.
 
 Ankner et al., *Hydra*, 2024, arXiv 2402.05109, sections 3.2 and 4. With y the tokens
-of the text (teacher forcing) and p the target's law,
+of the text (teacher forcing) and p the target's distribution,
 
     L = sum_i mean_t [ label (-log q_i(y_{t+2+i})) + soft (-sum p_{t+1+i} log q_i) ]
 
@@ -25,7 +25,7 @@ from training import draft_metrics, losses
 from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {"heads": 3, "prefix": True}, "objective": {"soft": 1.0}}
 
 
@@ -37,7 +37,7 @@ def init(
     prefix: bool = False,
     deep: bool = False,
 ) -> Any:
-    """Params for the target's params; Hydra++ has `prefix` and `deep`."""
+    """Initialise heads for the target's params; Hydra++ has `prefix` and `deep`."""
     rows = decoder_layer.output_rows(target)
     return hydra.init(key, model.config, rows, heads, prefix, deep)
 
@@ -51,7 +51,11 @@ def objective(
     seed: int = 0,
     part: int = 0,
 ) -> Objective:
-    """The weighted losses; logits of `part` positions exist at a time (0: of all)."""
+    """Build the weighted losses; logits of `part` positions exist at a time (0: all).
+
+    `label` and `soft` weigh the two terms; `blocks` are the residual blocks of a head;
+    `seed` is that of `dropout`.
+    """
     if label + soft <= 0:
         raise ConfigError(f"label={label}, soft={soft}: one of them must be positive")
     if not 0.0 <= dropout < 1.0:
@@ -59,12 +63,12 @@ def objective(
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         drop = dropped(dropout, seed, batch) if dropout else None
-        found = guesses(
+        inputs = guesses(
             params, model, batch, teacher, hydra.count(params), blocks, drop
         )
         total: Any = 0.0
         metrics = {}
-        for i, (states, draft) in enumerate(found):
+        for i, (states, draft) in enumerate(inputs):
             weights = predicted(batch, 2 + i)
             if label:
                 labels = ahead(batch["tokens"], 2 + i)
@@ -94,35 +98,35 @@ def guesses(
     blocks: int = 4,
     drop: Any = None,
 ) -> list:
-    """Per depth i: inputs g, e, .. [B, T, D], i + 2 of them, and what makes logits.
+    """Return, by depth i, inputs g, e, .. [B, T, D], i + 2 of them, and the head.
 
-    They are joined where logits are made, a part of the positions at a time: joined
-    for the whole text they are 14 arrays of four heads where 5 hold the same, and the
-    embeddings, which are the frozen target's, would be given gradients.
+    Inputs are joined where logits are made, for a part of the positions at a time.
+    Joined for the whole text, four heads would need 14 arrays where 5 hold the same,
+    and gradients would be computed for the frozen target's embeddings.
     """
     g = teacher.hidden[NORM]
     if hydra.config_of(params).prefix:
         g = hydra.prefix_sequence(params, model.config, g, batch.get("segments"))
     embedded = teacher.embed(batch["tokens"])
     each = [g]
-    found = []
+    pairs = []
     for i in range(min(depth, hydra.count(params))):
         each.append(ahead(embedded, 1 + i))
 
         def draft(inputs: tuple, i: int = i) -> Array:
             return hydra.logits(params, i, jnp.stack(inputs, -2), blocks, drop)
 
-        found.append((tuple(each), draft))
-    return found
+        pairs.append((tuple(each), draft))
+    return pairs
 
 
 def dropped(rate: float, seed: int, batch: dict[str, Array]) -> Any:
-    """Inverted dropout whose masks depend on the seed and the first row's number."""
+    """Build inverted dropout, its masks from the seed and the first row's number."""
     keys = [jax.random.fold_in(jax.random.key(seed), batch["row"][0])]
 
     def drop(x: Array) -> Array:
         keys[0], key = jax.random.split(keys[0])
-        kept = jax.random.bernoulli(key, 1 - rate, x.shape)
-        return jnp.where(kept, x / (1 - rate), 0.0)
+        mask = jax.random.bernoulli(key, 1 - rate, x.shape)
+        return jnp.where(mask, x / (1 - rate), 0.0)
 
     return drop

@@ -1,17 +1,17 @@
-"""LUD: placeholders learn the rest of the units that the target is sure of.
+"""LUD: train placeholders on the rest of the units that the target is sure of.
 
 Sun et al., *Decoding at the Speed of Thought: Harnessing Parallel Decoding of Lexical
 Units for LLMs*, 2024, arXiv 2405.15208, a reconstruction. A token is *sure* where the
-target gives it p >= alpha; with q_i the law behind placeholder i of those that follow
-x_t, which chose x_{t+1},
+target gives it p >= alpha. With q_i the distribution at placeholder i after x_t, which
+chose x_{t+1},
 
     L = 1 / k sum_i mean_t -log q_i(x_{t+1+i}),    i = 1 .. k
 
 over the t for which x_{t+2} .. x_{t+1+i} are all sure: the marked data of the paper,
 whose units are runs of such tokens.
 
-Deviations from the paper: only the placeholders learn, through the frozen target; the
-paper fine-tunes the target. They stand behind `points` random positions of every text.
+Deviations from the paper: only the placeholders are trained, through the frozen target;
+the paper fine-tunes the target. They stand behind `points` random positions of a text.
 
 Metrics: `hit_i` by depth from 0, and `unit_i`, the share of positions that are marked.
 """
@@ -30,12 +30,12 @@ from training.loop.train_step import Objective
 from training.objectives.heads import ppd
 from training.teacher.outputs import NORM, Teacher, ahead, by_part, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {}, "objective": {"points": 0, "alpha": 0.0}}
 
 
 def init(key: Array, model: Any, target: Any, slots: int = 3) -> Any:
-    """`slots` placeholders."""
+    """Initialise `slots` placeholders."""
     return heads.init(key, model, target, slots)
 
 
@@ -47,15 +47,16 @@ def objective(
     part: int = 0,
     remat: bool = False,
 ) -> Objective:
-    """Cross-entropy on units behind `points` positions of a text (0: all).
+    """Build the cross-entropy on units behind `points` positions of a text (0: all).
 
-    Logits of `part` positions exist at a time (0: of all); `remat` recomputes the
-    target's layers in the backward pass.
+    Logits of `part` positions exist at a time (0: all). `remat` recomputes the target's
+    layers in the backward pass. `alpha` is the p of a sure token; `seed` is that of the
+    positions.
     """
     if points < 0 or not 0 <= alpha <= 1:
         raise ConfigError(
             f"points={points}, alpha={alpha}: use 0 (every position) or more points, "
-            "and a chance"
+            "and alpha in [0, 1]"
         )
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
@@ -67,13 +68,13 @@ def objective(
         for i, (states, draft) in enumerate(
             ppd.behind(params, batch, teacher, at, remat)
         ):
-            there = jnp.take_along_axis(predicted(batch, 2 + i), at, 1)
-            weights = there * jnp.take_along_axis(marked[i], at, 1)
+            valid = jnp.take_along_axis(predicted(batch, 2 + i), at, 1)
+            weights = valid * jnp.take_along_axis(marked[i], at, 1)
             labels = jnp.take_along_axis(ahead(batch["tokens"], 2 + i), at, 1)
             sums = draft_metrics.against_labels(draft, states, labels, weights, part)
             total = total + draft_metrics.mean(sums, "loss") / slots
             metrics[f"hit_{i}"] = draft_metrics.mean(sums, "hit")
-            metrics[f"unit_{i}"] = weights.sum() / jnp.maximum(there.sum(), 1.0)
+            metrics[f"unit_{i}"] = weights.sum() / jnp.maximum(valid.sum(), 1.0)
         return total, metrics
 
     taps = (*range(model.config.n_layers), NORM)
@@ -83,17 +84,20 @@ def objective(
 def units(
     batch: dict[str, Array], teacher: Teacher, alpha: float, slots: int, part: int = 0
 ) -> list[Array]:
-    """bool[B, T] for each slot: whether tokens t + 2 .. t + 2 + i are all sure."""
+    """Mark bool[B, T] for each slot i where tokens t + 2 .. t + 2 + i are all sure.
+
+    `alpha` is the p of a sure token; `part` positions' logits exist at a time (0: all).
+    """
 
     def chance(hidden: Array, following: Array) -> Array:
         return jnp.exp(vocab.token_logprob(teacher.head(hidden), following))
 
     following = ahead(batch["tokens"], 1)
     p = by_part(chance, part, teacher.hidden[NORM], following)
-    found = [ahead(p >= alpha, 1)]
+    marked = [ahead(p >= alpha, 1)]
     for i in range(1, slots):
-        found.append(found[-1] & ahead(p >= alpha, 1 + i))
-    return found
+        marked.append(marked[-1] & ahead(p >= alpha, 1 + i))
+    return marked
 
 
 guesses = ppd.guesses

@@ -1,4 +1,4 @@
-"""Medusa-1: every head learns the token at its own distance; the target is frozen.
+"""Medusa-1: train every head on the token at its distance; the target is frozen.
 
 Cai et al., *Medusa*, 2024, arXiv 2401.10774, section 2.2.1:
 
@@ -17,12 +17,12 @@ from training import draft_metrics
 from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {"heads": 3}, "objective": {}}
 
 
 def init(key: Array, model: Any, target: Any, heads: int = 5, own: bool = True) -> Any:
-    """Params of `heads` heads for the target's params.
+    """Initialise `heads` heads for the target's params.
 
     `own`: whether each has output rows of its own, or all use the target's head.
     """
@@ -33,13 +33,17 @@ def init(key: Array, model: Any, target: Any, heads: int = 5, own: bool = True) 
 def objective(
     model: Any, decay: float = 0.8, blocks: int = 1, part: int = 0
 ) -> Objective:
-    """Cross-entropy; logits of `part` positions exist at a time (0: of all)."""
+    """Build the cross-entropy; logits of `part` positions exist at a time (0: all).
+
+    `decay` weighs a head relative to the one before; a head has `blocks` residual
+    blocks.
+    """
 
     def loss(params: Any, batch: dict[str, Array], teacher: Teacher) -> tuple:
         total: Any = 0.0
         metrics = {}
-        found = guesses(params, model, batch, teacher, medusa.count(params), blocks)
-        for i, (states, draft) in enumerate(found):
+        outputs = guesses(params, model, batch, teacher, medusa.count(params), blocks)
+        for i, (states, draft) in enumerate(outputs):
             labels, weights = ahead(batch["tokens"], 2 + i), predicted(batch, 2 + i)
             sums = draft_metrics.against_labels(draft, states, labels, weights, part)
             total = total + decay**i * draft_metrics.mean(sums, "loss")
@@ -57,7 +61,7 @@ def guesses(
     depth: int,
     blocks: int = 1,
 ) -> list:
-    """Per depth i: states [B, T, D] and the function that makes logits of them."""
+    """Return, by depth i, states [B, T, D] and the function to logits [B, T, V]."""
     z = medusa.states(params, teacher.hidden[NORM], blocks)
     count = min(depth, medusa.count(params))
     if not medusa.config_of(params).output_rows:

@@ -1,13 +1,13 @@
-"""Medusa-2: the target and its heads learn together, the target by LoRA.
+"""Medusa-2: train the target and its heads together, the target by LoRA.
 
 Cai et al., *Medusa*, 2024, arXiv 2401.10774, section 2.2.2. With p' the changed model's
-law, h' its states and q_i head i's law from them,
+distribution, h' its states and q_i head i's distribution from them,
 
     L = LM + coefficient sum_i decay^i mean_t -log q_i(x_{t+2+i} | h'_t)
     LM = mean_t -log p'(x_{t+1}), or where `distil` mean_t KL(p || p'), p the target's
 
 The params are {"lora", "heads"}; the target's own stay as they are. Over the first
-`warm` rows of the stream the heads alone learn (the paper's first stage), and over the
+`warm` rows of the stream only the heads are trained (the paper's first stage). Over the
 `ramp` rows after them the coefficient rises from 0 as the first quarter of a sine (its
 other warm-up). The heads' rate is four times that of the changes in the authors'
 recipes: `config.train.factors` (configs/heads/medusa2.py).
@@ -31,12 +31,12 @@ from training.loop.train_step import Objective
 from training.objectives.heads import medusa
 from training.teacher.outputs import NORM, Teacher, ahead, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {"heads": 3}, "objective": {}}
 
 
 def init(key: Array, model: Any, target: Any, heads: int = 5, rank: int = 32) -> Any:
-    """Medusa's heads, and changes of `rank` to the target's layers, zero at first."""
+    """Initialise Medusa's heads, and zero changes of `rank` to the target's layers."""
     keys = jax.random.split(key)
     return {
         "heads": medusa.init(keys[0], model, target, heads),
@@ -55,14 +55,29 @@ def objective(
     part: int = 0,
     remat: bool = False,
 ) -> Objective:
-    """The joint loss; logits of `part` positions exist at a time (0: of all)."""
+    """Build the joint loss.
+
+    Args:
+        model: the target's.
+        coefficient: weight of the heads' loss.
+        decay: weight of a head relative to the one before.
+        warm: rows over which only the heads are trained.
+        ramp: rows over which the coefficient rises.
+        distil: compare p' with the target's distribution, not with the text.
+        blocks: residual blocks of a head.
+        part: positions whose logits exist at a time; 0: all.
+        remat: recompute the target's layers in the backward pass.
+
+    Raises:
+        ConfigError: negative rows.
+    """
     for name, rows in (("warm", warm), ("ramp", ramp)):
         if rows < 0:
             raise ConfigError(f"{name}={rows}: use 0 (none) or more rows")
     heads_loss = medusa.objective(model, decay, blocks, part).loss
 
     def weight_at(row: Array) -> Any:
-        """The coefficient; the heads' own stage knows no other term to weigh."""
+        """Return the heads' weight: full during `warm`, then rising over `ramp`."""
         if not ramp:
             return coefficient
         share = jnp.clip((row - warm) / ramp, 0.0, 1.0)
@@ -103,7 +118,7 @@ def objective(
 def changed_teacher(
     model: Any, changes: Any, batch: Any, teacher: Teacher, remat: bool = False
 ) -> Teacher:
-    """The changed model on a batch, with gradients to `changes` alone."""
+    """Run the changed model on a batch, with gradients to `changes` alone."""
     params = lora.merged(teacher.params, changes)
     out = transformer.forward(
         model.config,
@@ -124,5 +139,5 @@ def guesses(
     depth: int,
     blocks: int = 1,
 ) -> list:
-    """Medusa's, where the teacher is the changed model and the params its heads."""
+    """Return Medusa's guesses, of the changed model as teacher and its heads."""
     return medusa.guesses(params, model, batch, teacher, depth, blocks)

@@ -1,16 +1,16 @@
-"""PPD: prompt embeddings learn, through the frozen target, what it will say later.
+"""PPD: train prompt embeddings on the frozen target's later distributions.
 
-Chen et al., *PPD*, 2024, arXiv 2405.18628, section 3.3. With q_i the law behind prompt
-i of those that follow x_t, and p the target's law on the text,
+Chen et al., *PPD*, 2024, arXiv 2405.18628, section 3.3. With q_i the distribution at
+prompt i after x_t, and p the target's distribution on the text,
 
     L = 1 / m sum_i decay^(i - 1) mean_t KL(p_{t+i} || q_i),    i = 1 .. m
 
-Nothing but the prompts is trained: the gradient passes through the target's layers.
+Only the prompts are trained: the gradient passes through the target's layers.
 
 Deviations from the paper: prompts stand behind `points` random positions of every
-text, not behind one, and see the text before it alone; p is of the text's own tokens,
-which is the paper's target where the target wrote the text itself. They begin as
-embeddings of random tokens, not of a phrase.
+text, not behind one, and attend only to the text before it. p is taken on the text's
+own tokens, which is the paper's target where the target generated the text. Prompts
+begin as embeddings of random tokens, not of a phrase.
 
 Metrics: `hit_i` and `alpha_i` by depth from 0.
 """
@@ -31,20 +31,20 @@ from training import draft_metrics, losses
 from training.loop.train_step import Objective
 from training.teacher.outputs import Teacher, ahead, predicted
 
-# Small, of depth 3, and nothing drawn by a batch's shape: for tests of all heads.
+# For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {}, "objective": {"points": 0}}
 
 
 def init(key: Array, model: Any, target: Any, prompts: int = 3, copies: int = 1) -> Any:
-    """`prompts` prompt tokens, `copies` of each."""
+    """Initialise `prompts` prompt tokens, `copies` of each."""
     return ppd.init(key, model, target, prompts, copies)
 
 
 def tree(method: Method, hits: Sequence[Sequence[float]], budget: int) -> Method:
-    """The method with the sparse trees of `budget` tokens that the hits make."""
-    found = ppd_sparse_trees.sparse(hits, budget)
-    topology = Spec("topologies/static", choices=found.choices)
-    return replace(method.with_drafter(plan=found.plan), topology=topology)
+    """Return the method with sparse trees of `budget` tokens, built from the hits."""
+    trees = ppd_sparse_trees.sparse(hits, budget)
+    topology = Spec("topologies/static", choices=trees.choices)
+    return replace(method.with_drafter(plan=trees.plan), topology=topology)
 
 
 def objective(
@@ -55,10 +55,11 @@ def objective(
     part: int = 0,
     remat: bool = False,
 ) -> Objective:
-    """The paper's loss behind `points` positions of a text (0: all).
+    """Build the paper's loss behind `points` positions of a text (0: all).
 
-    Logits of `part` positions exist at a time (0: of all); `remat` recomputes the
-    target's layers in the backward pass.
+    Logits of `part` positions exist at a time (0: all). `remat` recomputes the target's
+    layers in the backward pass. `decay` weighs a prompt relative to the one before;
+    `seed` is that of the positions.
     """
     if points < 0:
         raise ConfigError(f"points={points}: use 0 (every position) or more")
@@ -68,13 +69,13 @@ def objective(
         at = aux_chains.points(batch, points, seed, prompts + 1)
         total: Any = 0.0
         metrics = {}
-        found = behind(params, batch, teacher, at, remat)
-        for i, (states, draft) in enumerate(found):
-            wanted = ahead(teacher.law, 1 + i)
-            wanted = jnp.take_along_axis(wanted, at[..., None], 1)
+        chains = behind(params, batch, teacher, at, remat)
+        for i, (states, draft) in enumerate(chains):
+            law = ahead(teacher.law, 1 + i)
+            law = jnp.take_along_axis(law, at[..., None], 1)
             weights = jnp.take_along_axis(predicted(batch, 2 + i), at, 1)
             sums = draft_metrics.against_teacher(
-                teacher, draft, states, wanted, weights, losses.kl, part
+                teacher, draft, states, law, weights, losses.kl, part
             )
             total = total + decay**i * draft_metrics.mean(sums, "loss") / prompts
             metrics[f"hit_{i}"] = draft_metrics.mean(sums, "hit")
@@ -88,14 +89,14 @@ def objective(
 def guesses(
     params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
 ) -> list:
-    """Per depth: states [B, T, copies, D] and the mean of the copies' logits."""
+    """Return, by depth, states [B, T, copies, D] and the mean of the copies' logits."""
     every = aux_chains.points(batch, 0, 0, 0)
     return behind(params, batch, teacher, every)[:depth]
 
 
 def behind(params, batch, teacher, at, remat=False) -> list:
-    """The same behind the positions `at` int32[B, P]: states [B, P, copies, D]."""
-    found = ppd.sequence(
+    """Return the same behind positions `at` int32[B, P]: states [B, P, copies, D]."""
+    chains = ppd.sequence(
         params,
         teacher.model,
         teacher.params,
@@ -109,4 +110,4 @@ def behind(params, batch, teacher, at, remat=False) -> list:
     def draft(states: Array) -> Array:
         return teacher.head(states).mean(-2)
 
-    return [(found[..., i, :], draft) for i in range(found.shape[-2])]
+    return [(chains[..., i, :], draft) for i in range(chains.shape[-2])]

@@ -1,20 +1,20 @@
-"""A whole small language model learns the target's law, its text, or both.
+"""Train a small language model on the target's distribution, its text, or both.
 
 Goel et al., *Direct Alignment of Draft Model for Speculative Decoding with
 Chat-Fine-Tuned LLMs*, 2024, arXiv 2403.00858 (`loss="tvdpp"`, against "kl" and "tv");
 Zafrir et al., *FastDraft: How to Train Your Draft*, 2024, arXiv 2411.11055 (`label=1`,
-`soft=0` on text that the target wrote). With p the target's law of the next token, q
-the draft's, x the text:
+`soft=0` on text that the target generated). With p the target's distribution of the
+next token, q the draft's, x the text:
 
     L = mean over exits mean_t [ label (-log q(x_{t+1})) + soft loss(p_{t+1}, q_{t+1}) ]
 
-`exits` are depths of the draft at which the same head must speak too, which is sorted
+`exits` are depths of the draft at which the same head is trained too. This is sorted
 fine-tuning (Kavehzadeh et al., *S2D: Sorted Speculative Decoding*, 2024, arXiv
 2407.01955): the draft is then several nested models. Without exits there is one term.
 
 Deviations from the papers: `tvdpp` takes its mean and deviation over the counted
-positions that are graded together, `part` of them (0: of all of `rows_at_once`); which
-axis its authors mean is not known. S2D is a reconstruction: equal weights.
+positions of one loss call, `part` of them (0: of all of `rows_at_once`); which axis its
+authors mean is not known. S2D is a reconstruction: equal weights.
 
 Metrics: `nats`, -log q of the text; `alpha_0`, how often a draft would be accepted, and
 `hit_0`, how often its first guess is the target's likeliest token (without a target:
@@ -48,9 +48,20 @@ def objective(
     part: int = 0,
     remat: bool = False,
 ) -> Objective:
-    """The weighted losses; logits of `part` positions exist at a time (0: of all).
+    """Build the weighted losses.
 
-    `model` is the draft; with `soft` 0 no target is needed.
+    Args:
+        model: the draft.
+        loss: a name of `losses.LOSSES`.
+        label: weight of the text's cross-entropy.
+        soft: weight of `loss`; with 0 no target is needed.
+        exits: depths in rising order, below the draft's own.
+        axis: `losses.tvdpp`'s.
+        part: positions whose logits exist at a time; 0: all.
+        remat: recompute the draft's layers in the backward pass.
+
+    Raises:
+        ConfigError: weights, exits, loss or axis out of range, or no target for `soft`.
     """
     if min(label, soft) < 0 or label + soft <= 0:
         raise ConfigError(
@@ -60,22 +71,24 @@ def objective(
     wrong = [e for e in exits if e not in inner]
     if wrong or list(exits) != sorted(set(exits)):
         raise ConfigError(
-            f"exits={exits}: name some of 1 to {inner.stop - 1} in rising order; the "
-            "whole model is always there"
+            f"exits={exits}: use layers from 1 to {inner.stop - 1} in rising order; "
+            "the whole model is trained without an entry"
         )
     graded = _graded(loss, axis)
 
     def total(params: Any, batch: dict[str, Array], teacher: Any) -> tuple:
         if soft and teacher is None:
-            raise ConfigError(f"soft={soft} needs a target to learn from: pass target=")
-        found = depths(params, model, batch, exits, remat)
-        sums: Any = [_sums(params, batch, teacher, x) for x in found.values()]
+            raise ConfigError(
+                f"soft={soft} needs a target: pass target=, or use soft=0"
+            )
+        states = depths(params, model, batch, exits, remat)
+        sums: Any = [_sums(params, batch, teacher, x) for x in states.values()]
         each = [{n: s[n] / _least(s["weight"]) for n in s} for s in sums]
         value = sum(label * s["nats"] + soft * s["soft"] for s in each) / len(each)
-        whole = each[-1]
-        metrics = {"nats": whole["nats"], "hit_0": whole["hit"]}
+        last = each[-1]
+        metrics = {"nats": last["nats"], "hit_0": last["hit"]}
         if teacher is not None:
-            metrics["alpha_0"] = whole["alpha"]
+            metrics["alpha_0"] = last["alpha"]
             for depth, s in zip(exits, each):
                 metrics[f"alpha_{depth}"] = s["alpha"]
         return value, metrics
@@ -111,7 +124,7 @@ def depths(
     exits: tuple[int, ...] = (),
     remat: bool = False,
 ) -> dict[int, Array]:
-    """The normed states [B, T, D] after each exit, and after all layers, by depth."""
+    """Compute the normed states [B, T, D] after each exit and all layers, by depth."""
     out = transformer.forward(
         model.config,
         params,
@@ -120,17 +133,17 @@ def depths(
         taps=(*exits, NORM),
         remat=remat,
     )
-    found = {e: model.norm(params, out.hidden[e]) for e in exits}
-    return {**found, model.config.n_layers: out.hidden[NORM]}
+    states = {e: model.norm(params, out.hidden[e]) for e in exits}
+    return {**states, model.config.n_layers: out.hidden[NORM]}
 
 
 def guesses(
     params: Any, model: Any, batch: dict[str, Array], teacher: Teacher, depth: int
 ) -> list:
-    """The draft's states along the text's tokens at every depth, and its head.
+    """Return, by depth, the draft's states along the text's tokens, and its head.
 
-    A draft model's guess of token t + 2 + i, given the tokens before it, is that of its
-    own state i tokens on.
+    The guess of token t + 2 + i, given the tokens before it, comes from the draft's
+    state i + 1 tokens after t.
     """
     states = depths(params, model, batch)[model.config.n_layers]
     head = lambda x: model.head(params, x)
@@ -138,13 +151,13 @@ def guesses(
 
 
 def _graded(name: str, axis: str) -> Graded:
-    """The loss of a config as a function of (p, q, which positions count)."""
+    """Return the config's loss as a function of (p, q, weights)."""
     if name == "tvdpp":
         if axis not in losses.AXES:
             raise ConfigError(f"axis={axis!r}: use one of {losses.AXES}")
         return functools.partial(losses.tvdpp, axis=axis)
-    chosen = losses.by_name(name)
-    return lambda p, q, weights: chosen(p, q)
+    function = losses.by_name(name)
+    return lambda p, q, weights: function(p, q)
 
 
 def _least(weight: Array) -> Array:

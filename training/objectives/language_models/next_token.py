@@ -10,7 +10,10 @@ from training.loop.train_step import Objective
 
 
 def cross_entropy(logits: Array | None, targets: Array) -> Array:
-    """`-log softmax(logits)[targets]`, float32 nats: `[..., V]`, `[...]` -> `[...]`."""
+    """Compute `-log softmax(logits)[targets]` in float32 nats.
+
+    `[..., V]`, `[...]` -> `[...]`.
+    """
     assert logits is not None, "the model call was made without logits"
     logits = logits.astype(jnp.float32)
     picked = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
@@ -18,7 +21,7 @@ def cross_entropy(logits: Array | None, targets: Array) -> Array:
 
 
 def counted(batch: dict[str, Array]) -> Array:
-    """float32[B, T]: 1 where the next token is predicted, 0 across documents."""
+    """Mark float32[B, T]: 1 where the next token is predicted, 0 across documents."""
     tokens = batch["tokens"]
     if "segments" not in batch:
         return jnp.ones(tokens[:, 1:].shape, jnp.float32)
@@ -27,7 +30,7 @@ def counted(batch: dict[str, Array]) -> Array:
 
 
 def objective(config: transformer.Config, remat: bool = False) -> Objective:
-    """Mean nats a token over the predicted tokens of a batch from `data.Stream`."""
+    """Build the mean nats a token, over the predicted tokens of a batch."""
 
     def loss(params: Any, batch: dict[str, Array], target_out: Any) -> tuple:
         tokens, segments = batch["tokens"], batch.get("segments")

@@ -1,23 +1,24 @@
-"""SpecEE: predictors learn where the target's answer no longer changes.
+"""SpecEE: train predictors of the layer after which the target's token is settled.
 
 Xu et al., *SpecEE: Accelerating Large Language Model Inference with Speculative Early
 Exiting*, 2025, arXiv 2504.08850. With f_{t,l} the features of
 `models/predictors/exit_predictor.py` of the k tokens that EAGLE's layer proposes for
-the place after x_t, c_l what the predictor of layer l says of them,
+the place after x_t, c_l the prediction from them at layer l,
 
     y_{t,l} = 1[argmax of the logits after l = argmax of the target's logits]
     L = mean over t, l of -[y log c + (1 - y) log(1 - c)]
 
-The target and EAGLE's layer are frozen. s' of the features is that of the last layer
-that was asked, and which layers are asked changes with the text: at every place each
-layer is asked with probability `asked`. The loss is of all layers, whichever were.
+The target and EAGLE's layer are frozen. In decoding, s' of the features is that of the
+last layer whose predictor ran, and which layers those are changes with the text. In
+training each layer's predictor runs with probability `asked` at every place. The loss
+is over all layers, whether their predictors ran or not.
 
 Deviations from the paper: it collects features first and trains on them for 100 epochs;
 here every text is read once, with the target beside the predictors.
 
-Metrics: `right`, the mean y; `hit`, how often c at 1/2 says y; `stopped`, the share of
-places where some predictor says stop and the layer's answer is among the candidates,
-and `kept`, how often the first such answer is the target's.
+Metrics: `right`, the mean y; `hit`, how often c > 1/2 equals y; `stopped`, the share of
+places where some predictor stops and its layer's token is among the candidates; `kept`,
+how often the first such token is the target's.
 """
 
 from collections.abc import Callable
@@ -40,12 +41,12 @@ from training.teacher.outputs import NORM, ahead, by_part, mean, predicted
 
 @struct.dataclass
 class Answers:
-    """What the layers of a batch's target would say. Nothing has a gradient."""
+    """The layers' features and likeliest tokens on a batch. Nothing has a gradient."""
 
     features: Array  # float32[B, T, L - 1, 3k]
     right: Array  # float32[B, T, L - 1]: y
     candidates: Array  # int32[B, T, k]: of the token after t
-    expected: Array  # bool[B, T, L - 1]: the layer's answer is among the candidates
+    expected: Array  # bool[B, T, L - 1]: the layer's token is among the candidates
     weights: Array  # float32[B, T]: 1 where there are candidates and a next token
 
 
@@ -56,9 +57,16 @@ def answers(
     seed: int = 0,
     part: int = 0,
 ) -> Callable[[Any, dict[str, Array]], Answers]:
-    """`({"target": params, "heads": EAGLE's}, batch) -> Answers`, for `fit`'s `target`.
+    """Build `fit`'s `target`, which runs the layers: `(frozen, batch) -> Answers`.
 
-    Laws of `part` places exist at a time (0: of all).
+    `frozen` is {"target": params, "heads": params of EAGLE's layer}.
+
+    Args:
+        target: the target's model.
+        candidates: k, tokens that EAGLE's layer proposes.
+        asked: probability with which a layer's predictor runs, in (0, 1].
+        seed: of those choices.
+        part: places whose logits exist at a time; 0: all.
     """
     if not 0 < asked <= 1:
         raise ConfigError(f"asked={asked}: use a probability, above 0 to 1")
@@ -73,7 +81,7 @@ def answers(
         normed = out.hidden[NORM]
         place = sequence_forward.places(tokens.shape, segments)
         following = ahead(target.embed(params, tokens, place), 1)
-        # At t of the token after t + 1: it says what is expected after t + 1.
+        # The guess at t is of the token after t + 1: shift it to t + 1.
         guess = eagle.sequence(draft, target.config, following, normed, segments)
         guess = jnp.roll(guess, 1, 1)
         states = jnp.stack([out.hidden[i] for i in inner], 2)
@@ -84,51 +92,55 @@ def answers(
         shape = (tokens.shape[1], depth - 1)
         coins = jax.vmap(lambda key: jax.random.uniform(key, shape))(keys) < asked
 
-        def judged(states: Array, last: Array, guess: Array, coins: Array) -> tuple:
+        def layer_answers(
+            states: Array, last: Array, guess: Array, coins: Array
+        ) -> tuple:
             final = vocab.argmax(target.head(params, last))
             drawn = vocab.top_k(target.head(params, guess), candidates)[1]
             before = jnp.zeros(drawn.shape, jnp.float32)
-            found = []
+            layers = []
             for i in range(depth - 1):
                 logits = target.head(params, target.norm(params, states[:, i]))
                 z = jnp.take_along_axis(logits, drawn, -1)
-                given, now = exit_predictor.features(z, before)
+                inputs, probs = exit_predictor.features(z, before)
                 best = vocab.argmax(logits)
                 same, among = best == final, (best[:, None] == drawn).any(-1)
-                found.append((given, same.astype(jnp.float32), among))
-                before = jnp.where(coins[:, i, None], now, before)
-            return drawn, *jax.tree.map(lambda *x: jnp.stack(x, 1), *found)
+                layers.append((inputs, same.astype(jnp.float32), among))
+                before = jnp.where(coins[:, i, None], probs, before)
+            return drawn, *jax.tree.map(lambda *x: jnp.stack(x, 1), *layers)
 
-        drawn, given, right, among = by_part(judged, part, states, normed, guess, coins)
-        found = Answers(given, right, drawn, among, counted(batch))
-        return lax.stop_gradient(found)
+        drawn, features, right, among = by_part(
+            layer_answers, part, states, normed, guess, coins
+        )
+        result = Answers(features, right, drawn, among, counted(batch))
+        return lax.stop_gradient(result)
 
     return run
 
 
 def counted(batch: dict[str, Array]) -> Array:
-    """float32[B, T]: 1 where a next token may be predicted and a draft expects one."""
-    there = predicted(batch, 1).at[:, 0].set(0.0)
+    """Mark float32[B, T]: 1 where a next token may be predicted and is drafted."""
+    valid = predicted(batch, 1).at[:, 0].set(0.0)
     if "segments" in batch:
         segments = batch["segments"]
-        there = there * (segments == jnp.roll(segments, 1, 1))
-    return there
+        valid = valid * (segments == jnp.roll(segments, 1, 1))
+    return valid
 
 
 def objective() -> Objective:
-    """The loss; the params are those of `models/predictors/exit_predictor.py`."""
+    """Build the loss; the params are those of `models/predictors/exit_predictor.py`."""
 
-    def loss(params: Any, batch: dict[str, Array], found: Answers) -> tuple:
-        odds = log_odds(params, found.features)
-        right, weights = found.right, found.weights
+    def loss(params: Any, batch: dict[str, Array], batch_answers: Answers) -> tuple:
+        odds = log_odds(params, batch_answers.features)
+        right, weights = batch_answers.right, batch_answers.weights
         each = jax.nn.softplus(odds) - right * odds
-        stop, first = first_stops(odds > 0, found)
-        kept = jnp.take_along_axis(right, first[..., None], -1)[..., 0]
+        stop, first = first_stops(odds > 0, batch_answers)
+        correct = jnp.take_along_axis(right, first[..., None], -1)[..., 0]
         metrics = {
             "right": mean(right.mean(-1), weights),
             "hit": mean(((odds > 0) == (right > 0.5)).mean(-1), weights),
             "stopped": mean(stop, weights),
-            "kept": mean(kept, weights * stop),
+            "kept": mean(correct, weights * stop),
         }
         return mean(each.mean(-1), weights), metrics
 
@@ -136,7 +148,7 @@ def objective() -> Objective:
 
 
 def log_odds(params: Any, features: Array) -> Array:
-    """float32[..., L - 1]: what every layer's predictor says of its features."""
+    """Compute the log odds float32[..., L - 1] of every layer's predictor."""
     layers = range(features.shape[-2])
     return jnp.stack(
         [exit_predictor.log_odds(params, i, features[..., i, :]) for i in layers], -1
@@ -144,7 +156,13 @@ def log_odds(params: Any, features: Array) -> Array:
 
 
 def first_stops(sure: Array, found: Answers) -> tuple[Array, Array]:
-    """Whether some layer of `sure` bool[..., L - 1] has an answer that is expected,
-    float32[...], and the first that has, int32[...], if every layer is asked."""
+    """Find the first layer of `sure` bool[..., L - 1] whose token is a candidate.
+
+    Every layer's predictor is taken to run.
+
+    Returns:
+        float32[...], 1 where there is such a layer.
+        int32[...], that layer, from 0.
+    """
     would = sure & found.expected
     return would.any(-1).astype(jnp.float32), jnp.argmax(would, -1).astype(jnp.int32)
