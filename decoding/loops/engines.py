@@ -1,8 +1,9 @@
 """Engines: the compiled functions of a composition, and the cache of engines."""
 
+import contextlib
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -146,6 +147,21 @@ def engine(parts: compose.Composition) -> Engine:
         entry = Engine(parts.program)
     _ENGINES[parts.key] = entry
     return entry
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Use no engine of before, and leave none behind.
+
+    For parts that are altered under an unchanged name, such as planted faults.
+    """
+    others = dict(_ENGINES)
+    _ENGINES.clear()
+    try:
+        yield
+    finally:
+        _ENGINES.clear()
+        _ENGINES.update(others)
 
 
 def mappings() -> int:
