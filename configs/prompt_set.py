@@ -6,8 +6,8 @@ python -m experiments.run --config=configs/prompt_set.py --workdir=runs/prompt_s
 Hardware: any; without `data`, the project's own prompts, about two minutes on two
 cores. Lines of `data`: see decoding/serving/prompt_set.py.
 
-Expected: occupancy of the rows at least 95 % where requests are many, and at
-`spread=1.0` at least 1.5 times the throughput of decoding batch by batch.
+Expected: with many requests, an occupancy of the rows of at least 95 %. At `spread=1.0`
+at least 1.5 times the throughput of decoding batch by batch.
 """
 
 import ml_collections
@@ -30,5 +30,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.spread = 1.0  # sigma of log-normal lengths; 0: all have max_new_tokens
     config.temperature = 0.8
     config.batch = 8
-    config.compare = True  # and batch by batch, on the clock
+    config.compare = True  # time the set again: refilled, and batch by batch
     return config

@@ -1,18 +1,19 @@
-"""Drafters on your own logs: recorded prompts and responses, and no model at all.
+"""Drafters on your own logs: recorded prompts and responses, without any model.
 
 python -m experiments.run --config=configs/replay.py --workdir=runs/replay \\
     --config.data=log.jsonl [--config.tokenizer=path/to/tokenizer.json]
 
 Each line of the file is a JSON object with a prompt and a response, texts or lists of
-token ids; a field that is composed is given with braces, as in
---config.prompt_field='{instruction} {input}'. Records are replayed in order, and what a
-method remembers of one serves the next; with --config.times=2 every request comes
-again, and the second time counts. Hardware: any; a minute for some hundred records.
+token ids. Braces compose a text of several fields, as in
+--config.prompt_field='{instruction} {input}'. Records are replayed in order, and a
+method keeps its memory from one to the next. With --config.times=2 all records are
+replayed twice, and the second time counts. Hardware: any; a minute for some hundred
+records.
 
 `suffix_fixed_L` is SuffixDecoding with L drafts whatever the length of the match.
-`aded_corpus` and `rest_corpus` know the same text, and as much memory: with
+`aded_corpus` and `rest_corpus` have the same text and the same memory: with
 python -m experiments.datastore --text=... --most=851968 --out=runs/datastore
-REST's index has the 6.8 MB of ADED's table. They are run with
+REST's index takes the 6.8 MB of ADED's table. Run them with
 '--config.methods=("aded_corpus","rest_corpus")'.
 """
 
@@ -29,7 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.response_field = "response"
     config.records = 100
     config.longest = 2048  # tokens of a record; a longer one is left out
-    config.times = 1  # all records are replayed so often, and the last time counts
+    config.times = 1  # replays of all records; the last one counts
     config.tokenizer = ""  # a tokenizer.json or its folder; empty: that of `tiny`
     config.methods = (
         "prompt_lookup",

@@ -1,7 +1,7 @@
 """The training-free methods on Spec-Bench's questions, category by category.
 
 Xia et al., *Unlocking Efficiency in Large Language Model Inference*, 2024, arXiv
-2401.07851, github.com/hemingkx/Spec-Bench. Any JSONL with `turns` or `prompt` does.
+2401.07851, github.com/hemingkx/Spec-Bench. Any JSONL with `turns` or `prompt` works.
 
 python -m experiments.run --config=configs/spec_bench.py --workdir=runs/spec_bench \\
     --config.data=question.jsonl

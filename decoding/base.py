@@ -186,18 +186,18 @@ class Target(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """Which nodes a model-based drafter grows, level by level.
+    """Decides which nodes a model-based drafter grows, level by level.
 
     `expand(keys, state, tree, logits, noise, level) -> tree, state` gets `logits[B, w,
-    V]`, the warped laws of the nodes of `level` that the draft model ran. It writes the
+    V]`, the warped laws of the nodes of `level` that the drafter ran. It writes the
     tokens, parents and kinds of the next level. Where the draw needs laws, it writes
     them into `tree.logits`. `noise(level)` is the position noise of those children.
     `adapt(state, outcome) -> state` updates the state from a round.
 
     Dynamic trees set further fields:
 
-    - `beam`: the draft model runs only the first `beam` nodes of a level; the others
-      are leaves.
+    - `beam`: the drafter runs only the first `beam` nodes of a level; the others are
+      leaves.
     - `more(state, level) -> bool[B]` (or [1], for all): whether a row grows below
       `level`. If no row does, the draft call is skipped.
     - `prune(state, tree) -> int32[B, kept]`: indices of the nodes to verify, in rising
@@ -229,7 +229,7 @@ class Topology(NamedTuple):
 
     @property
     def run(self) -> tuple[int, ...]:
-        """Number of nodes that the draft model runs in each level; 0 in the last."""
+        """Number of nodes that the drafter runs in each level; 0 in the last."""
         return (*(min(w, self.beam or w) for w in self.widths[:-1]), 0)
 
     @property

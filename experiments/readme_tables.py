@@ -126,6 +126,7 @@ def _means(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def _workloads(report: dict[str, Any], folder: str = "") -> Iterator[list[str]]:
+    """Yield the cells of every workload with at least two methods."""
     link = f"[{report['name']}]({folder}{report['name']}.md)"
     law = lambda row: (row["task"], row["temperature"])
     for task, t in dict.fromkeys(map(law, report["rows"])):
@@ -145,6 +146,7 @@ def _workloads(report: dict[str, Any], folder: str = "") -> Iterator[list[str]]:
 
 
 def _fastest(rows: Sequence[dict[str, Any]]) -> str:
+    """Name the fastest method with its speed-up; `–` if none was timed."""
     timed = [r for r in rows if r["speedup"] is not None]
     if not timed:
         return "–"
@@ -180,6 +182,7 @@ def fill(text: str, reports: Sequence[dict[str, Any]]) -> str:
 
 
 def _between(text: str, markers: tuple[str, str], table: str) -> str:
+    """Replace the text between two markers by a table."""
     before, begin, rest = text.partition(markers[0])
     _, end, after = rest.partition(markers[1])
     if not begin or not end:

@@ -41,9 +41,11 @@ class RunFolder:
         write(file, new)
 
     def has(self, kind: str, key: str) -> bool:
+        """Test whether a piece is stored."""
         return self._file(kind, key).exists()
 
     def get(self, kind: str, key: str) -> Any:
+        """Read a stored piece."""
         return _read(self._file(kind, key))
 
     def make(self, kind: str, key: str, compute: Callable[[], Any]) -> Any:

@@ -1,7 +1,7 @@
-"""Compiling for TPUs that are not there: the real compiler, on any machine.
+"""Ahead-of-time compilation for TPUs, with the real compiler, on any machine.
 
-Needs libtpu (`pip install "decodax[tpu]"`). Nothing runs; what compiles is a program
-for one chip of a slice.
+Needs libtpu (`pip install "decodax[tpu]"`). Programs are compiled for one chip of a
+slice, and not run.
 """
 
 import dataclasses
@@ -32,30 +32,39 @@ ENVIRONMENT = {
 
 @functools.cache
 def device(chip: str) -> Any:
-    """A device of the named kind, for compilation only; ImportError without libtpu."""
+    """Return a device of `chip`, for compilation only; ImportError without libtpu."""
     return slice_of(TOPOLOGIES[chip])[0]
 
 
 @functools.cache
 def slice_of(topology: str) -> tuple[Any, ...]:
-    """The devices of a slice, as in "v5e:4x4"; ValueError where there is none such."""
+    """Return the devices of a slice like "v5e:4x4"; ValueError if it does not exist."""
     import libtpu  # noqa: F401
 
-    # libtpu looks for the machine it is on unless it is told; there is none.
+    # Without these variables libtpu looks for a TPU host, and this machine is none.
     for name, value in ENVIRONMENT.items():
         if os.environ.get(name, "WARNING").startswith("WARNING"):  # jax found nothing
             os.environ[name] = value
     from jax.experimental import topologies
 
     try:
-        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+        description = topologies.get_topology_desc(
+            platform="tpu", topology_name=topology
+        )
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(f"{topology}: {error}") from error
-    return tuple(found.devices)
+    return tuple(description.devices)
 
 
 def compile_for(chip: str, function: Callable, *shapes: Any, donate: tuple = ()) -> Any:
-    """`function` compiled for one `chip`; `shapes` are trees of ShapeDtypeStruct."""
+    """Compile `function` for one `chip`.
+
+    Args:
+        chip: a key of `TOPOLOGIES`.
+        function: the function to compile.
+        shapes: its arguments, trees of ShapeDtypeStruct.
+        donate: the positions of donated arguments.
+    """
     mesh = jax.sharding.Mesh(np.array([device(chip)]), ("x",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     shapes = jax.tree.map(
@@ -70,7 +79,15 @@ MODELS = {"8B": (8, 4), "70B": (8, 8)}  # Llama 3: KV heads, query heads of each
 def tree_attention_shape(
     model: str, batch: int, size: int, nodes: int, **changes: Any
 ) -> pallas_tpu.Shape:
-    """One layer's call at a Llama 3 shape in bfloat16; `changes` are fields."""
+    """Return one layer's call at a Llama 3 shape in bfloat16.
+
+    Args:
+        model: a key of `MODELS`.
+        batch: rows.
+        size: slots of the cache.
+        nodes: nodes of the block.
+        changes: other fields of `pallas_tpu.Shape`.
+    """
     groups, heads = MODELS[model]
     bf16 = jnp.dtype(jnp.bfloat16)
     shape = pallas_tpu.Shape(batch, groups, size, 128, nodes, heads, bf16, bf16)
@@ -80,10 +97,11 @@ def tree_attention_shape(
 def tree_attention(
     chip: str, shape: pallas_tpu.Shape, planned_for: str = ""
 ) -> tuple[pallas_tpu.Plan, Any]:
-    """The plan of a call and its program, the write of the block's keys included.
+    """Plan and compile a call, with the write of the block's keys before it.
 
-    The cache, or its pool of pages, is donated and written as the model does, so that a
-    layout the kernel cannot read in place would show as a copy.
+    The cache, or its pool of pages, is donated and written as in the model. A layout
+    that the kernel cannot read in place then shows as a copy. `planned_for` is the chip
+    of the plan, if not `chip`.
     """
     cut = pallas_tpu.plan(shape, block_traffic.budget(planned_for or chip))
     batch, nodes, new = shape.batch, shape.nodes, jax.ShapeDtypeStruct
@@ -107,64 +125,64 @@ def tree_attention(
     if shape.page:
         arrays["table"] = new((batch, shape.size // shape.page), jnp.int32)
 
-    def call(k: Any, v: Any, own: Any, arrays: dict) -> Any:
+    def call(k: Any, v: Any, keys: Any, arrays: dict) -> Any:
         rows = jnp.arange(batch)[:, None]
         slots = arrays["lengths"][:, None] // per + jnp.arange(written)
         if shape.page:
             rows, slots = arrays["table"][rows, slots // shape.page], slots % shape.page
         at = (rows[:, None], jnp.arange(shape.groups)[None, :, None], slots[:, None])
-        k, v = (x.at[at].set(own, mode="drop", unique_indices=True) for x in (k, v))
+        k, v = (x.at[at].set(keys, mode="drop", unique_indices=True) for x in (k, v))
         limit = block_traffic.budget(chip)
-        found = pallas_tpu.tree_attention(cut, k=k, v=v, **arrays, vmem=limit)
-        return k, v, found
+        out = pallas_tpu.tree_attention(cut, k=k, v=v, **arrays, vmem=limit)
+        return k, v, out
 
     return cut, compile_for(chip, call, cache, cache, block, arrays, donate=(0, 1))
 
 
 def _held(shape: pallas_tpu.Shape) -> tuple[int, int, int, int]:
-    """The shape of the cache's array, of keys or of values."""
+    """Return the shape of the cache's array, of keys or of values."""
     size = (shape.page or shape.size) // int4_packing.slots(shape.cache_dtype)
     return shape.pages or shape.batch, shape.groups, size, shape.dim
 
 
 def copies_of_the_cache(text: str, shape: pallas_tpu.Shape) -> list[str]:
-    """The instructions of a compiled program that copy or transpose a whole cache."""
+    """List a compiled program's instructions that copy or transpose a whole cache."""
     b, g, size, d = _held(shape)
     forms = ((b, g, size, d), (b * g, size, d), (b * g * size, d))
     caches = {tuple(sorted(n for n in form if n > 1)) for form in forms}
-    made = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|copy-start|transpose|pad)\(")
-    found = []
+    pattern = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|copy-start|transpose|pad)\(")
+    copies = []
     for line in text.splitlines():
-        match = made.search(line)
+        match = pattern.search(line)
         if match:
             sides = (int(n) for n in match[1].split(","))
             if tuple(sorted(n for n in sides if n > 1)) in caches:
-                found.append(line.strip())
-    return found
+                copies.append(line.strip())
+    return copies
 
 
 def over_vocabulary(
     chip: str, operation: str, shape: vocabularies.Shape
 ) -> tuple[vocabularies.Plan, Any]:
-    """The plan of `verify`, `residual` or `thresholds`, and its program."""
+    """Plan and compile `operation`: `verify`, `residual` or `thresholds`."""
     limit, new = block_traffic.budget(chip), jax.ShapeDtypeStruct
     nodes = (shape.batch, shape.nodes)
     wide = new((*nodes, shape.vocab), shape.dtype)
     number, token = new(nodes, jnp.float32), new(nodes, jnp.int32)
-    own = new(wide.shape, jnp.float32)
+    noise = new(wide.shape, jnp.float32)
     cut: vocabularies.Plan
     if operation == "thresholds":
         cut = vocabularies.plan_search(shape, limit)
         arrays = [wide, token, number]
     elif operation == "residual":
         cut = vocabularies.plan_rest(shape, limit)
-        arrays = [wide, wide, number, number, own]
+        arrays = [wide, wide, number, number, noise]
     else:
         cut = vocabularies.plan(shape, limit)
         rows = new((shape.batch, shape.noises, shape.vocab), jnp.float32)
-        asked = new((*nodes, shape.tokens), jnp.int32)
+        ids = new((*nodes, shape.tokens), jnp.int32)
         shared = shape.shared
-        arrays = [wide, number, asked, rows if shared else own]
+        arrays = [wide, number, ids, rows if shared else noise]
         arrays += [token] if shared else []
     function = getattr(over_logits, operation)
 

@@ -1,8 +1,8 @@
-"""What a kernel's blocks cost, counted from its index maps.
+"""The memory traffic of a kernel's blocks, counted from its index maps.
 
-A pipeline fetches an input block when its index differs from that of the step before,
-and writes an output block when it changes. The compiler's own figure for a kernel is
-whatever the kernel declares, so the declaration is made from this count.
+A pipeline fetches an input block when its index differs from the previous step's, and
+writes an output block when it changes. The compiler takes a kernel's cost from the
+kernel's declaration, so the declaration is made from this count.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from jax.experimental import pallas as pl
 
 MIB = 2**20
 
-# Fast memory of a core, and what a program may ask for: the compiler keeps some itself.
+# Bytes of a core's vector memory, and the share for programs: the compiler needs some.
 VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB}
 SHARE = 15 / 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """An array of a kernel call and how it is cut; `buffers` blocks are in flight."""
+    """An array of a kernel call and its blocks; `buffers` of them are in flight."""
 
     name: str
     shape: tuple[int, ...]
@@ -47,7 +47,10 @@ class Operand:
 
 
 def vmem_bytes(shape: tuple[int, ...], dtype: Any) -> int:
-    """Bytes of a block in vector memory, whose tiles are 32 bytes deep, 128 wide."""
+    """Return the bytes of a block in vector memory.
+
+    Its tiles are 32 bytes deep and 128 elements wide.
+    """
     size = np.dtype(dtype).itemsize
     *outer, rows, lanes = (1, *shape) if len(shape) == 1 else shape
     deep = 8 if rows == 1 else 32 // size
@@ -56,9 +59,9 @@ def vmem_bytes(shape: tuple[int, ...], dtype: Any) -> int:
 
 
 def traffic(grid: tuple[int, ...], operands: list[Operand], *scalars: Any) -> dict:
-    """Bytes that move for each operand, by name, for these prefetched scalars.
+    """Count the bytes moved for each operand, by name, for these prefetched scalars.
 
-    Blocks that reach past the end of an array count only what is inside.
+    Of a block that reaches past the end of an array, only the part inside counts.
     """
     steps = np.indices(grid).reshape(len(grid), -1)
     moved = {}
@@ -75,7 +78,7 @@ def traffic(grid: tuple[int, ...], operands: list[Operand], *scalars: Any) -> di
 
 
 def budget(chip: str) -> int:
-    """Bytes of vector memory that a program may plan for on `chip`."""
+    """Return the bytes of vector memory that a program may use on `chip`."""
     return int(VMEM[chip] * SHARE)
 
 
@@ -84,7 +87,7 @@ _CHIP: contextvars.ContextVar[str] = contextvars.ContextVar("chip", default="")
 
 @contextlib.contextmanager
 def compiling_for(chip: str) -> Iterator[None]:
-    """Trace for a TPU that is not this machine's; "" for this machine."""
+    """Trace for the TPU `chip` instead of this machine; "" for this machine."""
     token = _CHIP.set(chip)
     try:
         yield
@@ -93,18 +96,18 @@ def compiling_for(chip: str) -> Iterator[None]:
 
 
 def platform() -> str:
-    """ "cpu", "tpu", "gpu", or "hopper" for the GPUs of that kind."""
+    """Return "cpu", "tpu", "gpu", or "hopper" for the GPUs of that kind."""
     if _CHIP.get():
         return "tpu"
-    found = jax.default_backend()
-    if found == "gpu":
+    backend = jax.default_backend()
+    if backend == "gpu":
         capability = getattr(jax.devices()[0], "compute_capability", "")
-        return "hopper" if capability.startswith("9.") else found
-    return found
+        return "hopper" if capability.startswith("9.") else backend
+    return backend
 
 
 def vmem_here(interpret: bool) -> int:
-    """What a program may use of this chip's vector memory."""
+    """Return the bytes of vector memory that a program may use on this chip."""
     if interpret:
         return budget("v4")
     if _CHIP.get():

@@ -1,7 +1,7 @@
-"""What chips can do: HBM, bandwidth and dense bfloat16 operations.
+"""Data of chips: HBM, bandwidth and dense bfloat16 operations.
 
-TPUs as Google Cloud documents them, GPUs as NVIDIA's data sheets do (SXM, without
-sparsity).
+Sources: Google Cloud's documentation for TPUs, NVIDIA's data sheets for GPUs (SXM,
+without sparsity).
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Chip:
-    """One device; rates are 0 where nobody knows them."""
+    """One device; unknown rates are 0."""
 
     name: str
     hbm: int  # bytes
     bandwidth: float  # bytes a second
     flops: float  # a second, bfloat16
-    kind: str = ""  # how jax's `device_kind` begins
+    kind: str = ""  # the beginning of jax's `device_kind`
 
     @property
     def free(self) -> int:
-        """Tokens of a block that cost no more than one: operations by byte."""
+        """Tokens of a block that cost no more than one: operations per byte."""
         return round(self.flops / self.bandwidth) if self.bandwidth else 0
 
 
@@ -40,9 +40,9 @@ GPUS = {
 
 
 def of(device: Any) -> Chip | None:
-    """The chip of a jax device, by its kind; None where it is none of these."""
+    """Return the chip of a jax device, by its kind; None if it is not listed."""
     known = [*TPUS.values(), *GPUS.values()]
-    # The longest name first: "TPU v5 lite" also begins as "TPU v5" does.
+    # The longest name first: "TPU v5 lite" also begins with "TPU v5".
     for chip in sorted(known, key=lambda chip: -len(chip.kind)):
         if device.device_kind.startswith(chip.kind):
             return chip

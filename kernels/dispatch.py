@@ -1,7 +1,7 @@
-"""The forms that a kernel has, and which of them a call takes.
+"""Dispatch of a call to one of a kernel's forms.
 
-`auto` takes no GPU kernel yet: they have been lowered and interpreted, and not measured
-against XLA.
+`auto` takes no GPU kernel yet: they are lowered and interpreted in tests, but not
+measured against XLA.
 """
 
 from typing import NamedTuple
@@ -10,18 +10,24 @@ AUTO, PALLAS, XLA = "auto", "pallas", "xla"
 KERNELS = (AUTO, PALLAS, XLA)
 TPU, GPU = "tpu", "gpu"
 INTERPRET = "interpret"  # the TPU form where there is no accelerator
-HOPPER = "hopper"  # the platform "gpu" where it is one
+HOPPER = "hopper"  # the platform of Hopper GPUs; "gpu" is that of others
 
 
 class Choice(NamedTuple):
-    """The form that a call takes, and why."""
+    """The form of a call, and the reason."""
 
     form: str  # TPU | GPU | INTERPRET | XLA
     why: str
 
 
 def choose(kernel: str, platform: str, against: str) -> Choice:
-    """The form on `platform`; `against`: why a Hopper cannot take the call, or ""."""
+    """Choose the form of a call.
+
+    Args:
+        kernel: one of `KERNELS`.
+        platform: as of `block_traffic.platform`.
+        against: why the GPU kernel cannot take the call; "" if it can.
+    """
     if kernel not in KERNELS:
         raise ValueError(f"kernel={kernel!r}: use one of {KERNELS}")
     if kernel == XLA:

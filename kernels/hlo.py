@@ -1,4 +1,4 @@
-"""What a compiled program says to other devices, read off its text."""
+"""Collectives and copies of a compiled program, parsed from its text."""
 
 import re
 from collections.abc import Collection
@@ -29,8 +29,8 @@ class Collective:
 
 
 def collectives(text: str) -> list[Collective]:
-    """Every collective of a program, each where it stands: once, loops or not."""
-    found = []
+    """List every collective of a program; one in a loop's body counts once."""
+    instructions = []
     for line in text.splitlines():
         match = CALL.search(line)
         if match:
@@ -39,23 +39,23 @@ def collectives(text: str) -> list[Collective]:
             if match[3] and match[2] != "all-reduce" and len(arrays) > 1:
                 arrays = [max(arrays, key=lambda a: a[1])]
             shape = max(arrays, key=lambda a: a[1])[0] if arrays else ()
-            found.append(Collective(match[2], shape, sum(n for _, n in arrays)))
-    return found
+            instructions.append(Collective(match[2], shape, sum(n for _, n in arrays)))
+    return instructions
 
 
 def copies(text: str, sizes: Collection[int]) -> list[str]:
-    """Instructions that copy, turn or pad an array of so many elements.
+    """List the instructions that copy, transpose or pad an array of `sizes` elements.
 
-    Started copies too, which name both ends: to vector memory and back is two.
+    Asynchronous copies count too: one to vector memory and one back are two.
     """
-    found = []
+    instructions = []
     for line in text.splitlines():
         match = COPY.search(line)
         if match:
-            made = [int(np.prod(_array(*a)[0])) for a in ARRAY.findall(match[1])]
-            if any(n in sizes for n in made):
-                found.append(line.strip())
-    return found
+            elements = [int(np.prod(_array(*a)[0])) for a in ARRAY.findall(match[1])]
+            if any(n in sizes for n in elements):
+                instructions.append(line.strip())
+    return instructions
 
 
 def _array(kind: str, dims: str) -> tuple[tuple[int, ...], int]:
@@ -66,10 +66,10 @@ def _array(kind: str, dims: str) -> tuple[tuple[int, ...], int]:
 
 
 def summary(text: str) -> dict[str, dict[str, int]]:
-    """By kind: how many, and their bytes on a device."""
-    found: dict[str, dict[str, int]] = {}
-    for one in collectives(text):
-        at = found.setdefault(one.kind, {"count": 0, "bytes": 0})
-        at["count"] += 1
-        at["bytes"] += one.bytes
-    return found
+    """Count collectives and their bytes on a device, by kind."""
+    totals: dict[str, dict[str, int]] = {}
+    for collective in collectives(text):
+        total = totals.setdefault(collective.kind, {"count": 0, "bytes": 0})
+        total["count"] += 1
+        total["bytes"] += collective.bytes
+    return totals

@@ -13,17 +13,17 @@ DTYPE = jnp.uint8  # of a cache: two signed 4-bit numbers, -8..7
 
 
 def packed(dtype) -> bool:
-    """Whether a cache of this dtype holds two slots in a byte."""
+    """Return whether a cache of this dtype holds two slots in a byte."""
     return jnp.dtype(dtype) == DTYPE
 
 
 def slots(dtype) -> int:
-    """Slots of one row of a cache of this dtype."""
+    """Return the number of slots in one row of a cache of this dtype."""
     return 2 if packed(dtype) else 1
 
 
 def pack(values: Array) -> Array:
-    """uint8[..., S / 2, d] of whole numbers [..., S, d] from -8 to 7."""
+    """Pack whole numbers [..., S, d] from -8 to 7 into uint8[..., S / 2, d]."""
     *lead, size, dim = values.shape
     units = values.astype(jnp.int32).reshape(*lead, size // UNIT, 2, UNIT // 2, dim)
     both = (units[..., 0, :, :] & 15) | ((units[..., 1, :, :] & 15) << 4)
@@ -31,7 +31,7 @@ def pack(values: Array) -> Array:
 
 
 def unpack(cache: Array) -> Array:
-    """int32[..., S, d], the inverse of `pack`."""
+    """Unpack uint8[..., S / 2, d] to int32[..., S, d]: the inverse of `pack`."""
     *lead, rows, dim = cache.shape
     units = cache.astype(jnp.int32).reshape(*lead, -1, UNIT // 2, dim)
     low = lax.shift_right_arithmetic(units << 28, jnp.int32(28))

@@ -1,16 +1,16 @@
-"""Attention over parts of a cache, merged by log-sum-exp."""
+"""Merging of attention over parts of a cache, by log-sum-exp."""
 
 import jax.numpy as jnp
 from jax import Array
 
 
 def merge(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """The attention over a union of disjoint parts, from `(out, lse)` of each.
+    """Merge attention over disjoint parts, from `(out, lse)` of each.
 
         lse = log sum_i exp(lse_i),    out = sum_i exp(lse_i - lse) out_i
 
-    `out` [..., d] of any dtype, `lse` float32[...]; a part that saw nothing
-    (`lse` -inf) counts for nothing, and if none saw anything the output is 0.
+    `out` [..., d] of any dtype, `lse` float32[...]. A part without a visible slot
+    (`lse` -inf) has weight 0; if no part has one, the output is 0.
     """
     lses = jnp.stack([lse for _, lse in parts])
     top = lses.max(0)

@@ -20,22 +20,22 @@ def two_passes(
     first: Callable[[Array], Array],
     second: Callable[[Array, Array], Array],
 ) -> tuple[Array, Array]:
-    """Compute `found = first(values)` and `second(values, found)` on the same floats.
+    """Compute `stat = first(values)` and `second(values, stat)` on the same floats.
 
-    `values` are the operand of a loop of two turns, which is a buffer in memory: both
-    turns read what the producer wrote there. Each turn takes a branch of its own, so
-    that nothing in it can move out of the loop. No gradient passes.
+    `values` are the operand of a loop of two turns, which is a buffer in memory, so
+    both turns read the same floats. Each turn has a branch of its own, so that nothing
+    in it can move out of the loop. No gradient passes.
     """
     values = lax.stop_gradient(values)
     statistic = jax.eval_shape(first, values)
     result = jax.eval_shape(second, values, statistic)
 
     def turn(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        found, compared = carry
+        stat, compared = carry
         return lax.cond(
             i == 0,
             lambda: (first(values), compared),
-            lambda: (found, second(values, found)),
+            lambda: (stat, second(values, stat)),
         )
 
     start = jax.tree.map(jnp.zeros_like, (statistic, result))

@@ -25,9 +25,9 @@ class Visibility:
     """The attention mask of a block, without a dense array.
 
     Node `n` of row `b` sees slot `s` when `s < prefix[b]`, or when bit
-    `s - prefix[b]` of `ancestors[b, n]` is set. A block's nodes therefore live in the
-    scratch slots `prefix + j`, where `j` is the node's index in its *tree* (a block may
-    hold only one level of that tree).
+    `s - prefix[b]` of `ancestors[b, n]` is set. A block's nodes are therefore in the
+    scratch slots `prefix + j`, where `j` is the node's index in its *tree*. A block may
+    hold only one level of that tree.
     """
 
     prefix: Array  # int32[B]: slots below this hold committed tokens

@@ -1,9 +1,9 @@
-"""What recipes on slices share: the shapes of their targets, data, and trees.
+"""Settings that recipes on slices share: the targets' shapes, data, and trees.
 
-`architecture` holds fields of the target's config.json, so that
-`experiments.preflight` can look at a recipe where the weights are not. Data is a folder
-with `train/` and `validation/` or a `.jsonl` file, of conversations or best of what the
-target wrote itself (`training/data/documents.py`, `python -m training.distill`).
+`architecture` holds fields of the target's config.json, so that `experiments.preflight`
+needs no weights. Data is a folder with `train/` and `validation/`, or a `.jsonl` file
+(`training/data/documents.py`). It holds conversations, or better, the target's own
+answers (`python -m training.distill`).
 """
 
 import ml_collections
@@ -38,18 +38,18 @@ LLAMA3_70B = {
         "original_max_position_embeddings": 8192,
     },
 }
-# Medusa's tree of 63 drafts (configs/trees/medusa.py), with which Hydra decodes too.
+# Medusa's tree of 63 drafts (configs/trees/medusa.py); Hydra decodes with it too.
 MEDUSA_TREE = "10 | 10,7,3,2,1,1,1,1,1,1 | 10,3,2,1,1,1,1,1,0,0,2,0,0,0,0,0,0,1 | 2"
 
 
-# What a target is served on, and how much at once.
+# Each target's slice (mesh), and the context and batch that are served.
 TARGETS = {
     # 16 v5e: two copies, each over eight chips.
     "llama3_8b": {
         "model": "Meta-Llama-3-8B-Instruct",  # a directory in HF layout
         "architecture": LLAMA3_8B,
         "mesh": "fsdp=2,tensor=8",
-        "context": 8192,  # of a served text, for experiments.preflight
+        "context": 8192,  # tokens of a served text, for experiments.preflight
         "batch": 16,
     },
     # 32 v5p chips (v5p-64): four copies, each over eight.
@@ -61,11 +61,11 @@ TARGETS = {
         "batch": 32,
     },
 }
-ROWS_AT_ONCE = {"llama3_8b": 4}  # of a batch in training; else all
+ROWS_AT_ONCE = {"llama3_8b": 4}  # rows of a training batch at a time; others: all
 
 
 def scale(c: ml_collections.ConfigDict, target: str) -> None:
-    """Make a recipe of configs/heads one for a target of TARGETS, on its slice."""
+    """Change a recipe of configs/heads in place to a target of TARGETS on its slice."""
     if target not in TARGETS:
         raise ValueError(f"target {target!r}: use tiny or one of {sorted(TARGETS)}")
     c.architecture = ml_collections.ConfigDict(type_safe=False)

@@ -1,18 +1,18 @@
-"""What all recipes of draft heads share: data, budget and schedule.
+"""Settings that all recipes of draft heads share: data, budget and schedule.
 
-A recipe is for `tiny`, where no head has a schedule of its own, so that they can be
-compared; or, with the name of a target of configs/base/targets.py behind a colon, for
-that target on its slice, with its paper's rate, warm-up, batch and length:
+By default a recipe is for `tiny`, with one schedule for all heads, to compare them.
+A colon and the name of a target of configs/base/targets.py make it a recipe for that
+target on its slice, with its paper's rate, warm-up, batch and length:
 
 python -m experiments.preflight --config=configs/heads/medusa.py:llama3_8b
     --topology=v5e:4x4
 
-`experiments.preflight` prints what such a training is: the heads' parameters H, and a
-step's operations, at least (2 P + 6 H) for a token, with P the target's weights in
-products. In recipes' headers D, V, F are the widths of the target, of its vocabulary
-and of its MLP. Schedules have one form (a warm-up of at most a quarter of the steps, a
-plateau, a quarter of decay), where papers mostly decay all the way. Recipes of draft
-models and predictors take `data`, `train` and `decoding` from here.
+`experiments.preflight` prints the heads' parameters H and the operations of a step: at
+least 2 P + 6 H a token, with P the target's weights in products. In recipes' headers D,
+V, F are the widths of the target, of its vocabulary and of its MLP. All schedules have
+a warm-up of at most a quarter of the steps, a plateau, and a quarter of decay; papers
+mostly decay all the way. Recipes of draft models and predictors take `data`, `train`
+and `decoding` from here.
 """
 
 import ml_collections
@@ -21,7 +21,7 @@ from configs.base import targets
 
 
 def data(tokens: int) -> ml_collections.ConfigDict:
-    """The text, and how many of its tokens are learned from."""
+    """Return fields of the text, and the number of its tokens to train on."""
     c = ml_collections.ConfigDict()
     c.source = "tfds:stdlib_code"
     c.directory = ""  # empty: workdir/data
@@ -38,7 +38,7 @@ def train(
     rows_at_once: int = 4,
     save_every: int = 50,
 ) -> ml_collections.ConfigDict:
-    """The schedule, and what is kept and logged."""
+    """Return fields of the schedule, of checkpoints and of the log."""
     c = ml_collections.ConfigDict()
     c.rate = rate
     c.weight_decay = 0.0
@@ -58,35 +58,38 @@ def train(
 def distill(
     prompts: int, held: int, temperatures: tuple[float, ...]
 ) -> ml_collections.ConfigDict:
-    """What the target writes after beginnings of the text, and of held-out text."""
+    """Return fields of the target's own text, generated after prompts of the data.
+
+    `prompts` are of the training split, `held` of the held-out one.
+    """
     c = ml_collections.ConfigDict()
     c.prompts = prompts
     c.held = held
     c.prompt_tokens = 64
     c.new_tokens = 128
-    c.temperatures = temperatures  # which share the prompts
+    c.temperatures = temperatures  # the prompts are divided among them
     c.batch = 32
     return c
 
 
 def teacher() -> ml_collections.ConfigDict:
-    """Where the states of a target that is learned from come from."""
+    """Return fields of the teacher: the source of the target's states in training."""
     c = ml_collections.ConfigDict()
-    # Its forward in the step; or offline, hybrid: a cache on disk,
+    # online: its forward in each step; offline, hybrid: a cache on disk. See
     # training/teacher/sources.py
     c.teacher = "online"
     c.features = ml_collections.ConfigDict()
-    c.features.directory = ""  # empty: beside what is trained
+    c.features.directory = ""  # of the cache; empty: in the run's folder
     c.features.dtype = "bfloat16"  # or float32
-    c.features.topk = 0  # likeliest tokens kept instead of the last normed state
-    c.features.taps = ()  # states kept beside those that the objective reads
+    c.features.topk = 0  # likeliest tokens stored in place of the last normed state
+    c.features.taps = ()  # states stored beside those that the objective reads
     c.features.shard_rows = 0  # 0: shards of 256 MiB
-    c.features.keep = "cache"  # or delete: what hybrid makes
+    c.features.keep = "cache"  # or delete: drop the shards that hybrid writes
     return c
 
 
 def decoding() -> ml_collections.ConfigDict:
-    """Decoding beside plain decoding; see experiments/recipes/defaults.py."""
+    """Return fields of decoding beside plain decoding, as in recipes/defaults.py."""
     c = ml_collections.ConfigDict()
     c.tasks = ("code",)
     c.temperatures = (0.0, 0.8)
@@ -107,10 +110,18 @@ def get_config(
     weight_decay: float = 0.0,
     clip: float = 0.5,
 ) -> ml_collections.ConfigDict:
-    """The fields of the stage `draft_heads`.
+    """Return the fields of the stage `draft_heads`.
 
-    The numbers are a paper's, `window` without the last token of a row, and hold at
-    scale alone.
+    All arguments but `target` are a paper's and hold at scale alone, not for `tiny`.
+
+    Args:
+        target: `tiny`, or a name of configs/base/targets.py.
+        batch: rows of a step.
+        window: tokens of a row, less its last.
+        rate: peak learning rate.
+        warmup: steps.
+        weight_decay: of AdamW.
+        clip: largest norm of the gradient.
     """
     c = ml_collections.ConfigDict()
     c.stage = "draft_heads"
@@ -125,14 +136,14 @@ def get_config(
     c.objective = ml_collections.ConfigDict(type_safe=False)
     c.draft_vocab = 0  # tokens of the draft's own vocabulary; 0: the target's
     c.method = ml_collections.ConfigDict(type_safe=False)
-    # Nodes of the static tree that is made from the measured hits; 0: as in `method`.
+    # Nodes of the static tree built from the measured hits; 0: the tree of `method`.
     c.tree_nodes = 32
-    # Candidates and prompt tokens of the trees for every state (PPD); 0: no such trees.
+    # Candidates and prompt tokens of PPD's trees, one tree a state; 0: no such trees.
     c.tree_budget = 0
 
     c.data = data(tokens=500_000)
-    c.data.recut = True  # False: later epochs show the first one's windows again
-    c.data.segments = False  # True: the documents of a window do not see each other
+    c.data.recut = True  # False: all epochs cut the text into the same windows
+    c.data.segments = False  # True: attention stays within a document
     c.update(teacher())
     c.train = train(warmup=20, clip=0.5, rows_at_once=2, save_every=40)
     c.train.remat = False
@@ -140,7 +151,7 @@ def get_config(
 
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.temperature = 0.8
-    c.evaluate.tokens = 16_384  # held-out tokens on which hits are measured
+    c.evaluate.tokens = 16_384  # held-out tokens to measure hits on
     c.evaluate.window = 256
     c.evaluate.depth = 5
     c.evaluate.ranks = 8
@@ -150,10 +161,10 @@ def get_config(
     c.evaluate.new_tokens = 48
 
     c.update(decoding())
-    # Pairs (more, less) of recipes whose tokens a call are compared, prompt by prompt.
+    # Pairs (more, less) of recipes to compare in tokens a call, prompt by prompt.
     c.directions = ()
     c.export = ""  # a folder for the finished heads; empty: workdir/export
-    c.export_dtype = "bfloat16"  # of its weights; figures are of the rounded ones
+    c.export_dtype = "bfloat16"  # of its weights; figures are for rounded weights
     if target != "tiny":
         targets.scale(c, target)
         c.data.update(batch=batch, window=window)

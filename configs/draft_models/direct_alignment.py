@@ -1,9 +1,9 @@
 """A draft model aligned with its target: TVD++ beside KL, TV and plain text.
 
 Goel et al., *Direct Alignment of Draft Model for Speculative Decoding with
-Chat-Fine-Tuned LLMs*, 2024, arXiv 2403.00858: a pre-trained draft learns the law of its
-target on text that the target wrote at several temperatures. Every variant starts from
-the same weights and sees the same text; only the loss differs.
+Chat-Fine-Tuned LLMs*, 2024, arXiv 2403.00858: a pre-trained draft is trained towards
+the law of its target, on the target's own text at several temperatures. Every variant
+starts from the same weights and trains on the same text; only the loss differs.
 
 Command:  python -m experiments.run --config=configs/draft_models/direct_alignment.py
               --workdir=runs/direct_alignment
@@ -16,7 +16,7 @@ from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `draft_models`."""
+    """Return the fields of the stage `draft_models`."""
     c = ml_collections.ConfigDict()
     c.stage = "draft_models"
     c.name = "direct_alignment"
@@ -37,7 +37,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     c.data = training.data(tokens=300_000)  # of each variant, on the target's text
     c.data.pretraining_tokens = 0  # on raw text, before the alignment
-    c.data.recut = True  # False: later epochs show the first one's windows again
+    c.data.recut = True  # False: all epochs cut the text into the same windows
     c.update(training.teacher())
 
     # The target's own text, after passages of the source.
@@ -51,7 +51,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.variants.kl = {"loss": "kl"}
     c.variants.tv = {"loss": "tv"}
     c.variants.ce = {"label": 1.0, "soft": 0.0}
-    # Pairs (more, less) compared on the same prompts; `before` is the draft before it.
+    # Pairs (more, less) compared on the same prompts; `before`: the unaligned draft.
     c.directions = (
         ("tvdpp", "before"),
         ("tvdpp", "kl"),

@@ -1,9 +1,9 @@
-"""A small draft from nothing: pre-training, then the target's own text.
+"""A small draft from random weights: pre-training, then the target's own text.
 
 Zafrir et al., *FastDraft: How to Train Your Draft*, 2024, arXiv 2411.11055: a shrunken
-copy of the target's family is pre-trained on raw text and then fine-tuned on text that
-the target wrote, with plain cross-entropy; a half of KL beside it, as the paper
-compares. Three drafts a round, as in the paper.
+copy of the target's family is pre-trained on raw text, then fine-tuned on the target's
+own text. Variants, as in the paper: cross-entropy alone, and cross-entropy and KL by
+halves. Three drafts a round, as in the paper.
 
 Command:  python -m experiments.run --config=configs/draft_models/fastdraft.py
               --workdir=runs/fastdraft

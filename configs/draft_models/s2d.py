@@ -1,11 +1,11 @@
 """One nested draft that is as deep for each token as the token needs (S2D).
 
 Kavehzadeh et al., *S2D: Sorted Speculative Decoding For More Efficient Deployment of
-Nested Large Language Models*, 2024, arXiv 2407.01955. `sorted` learns to speak after
-one layer, after two and after all three; `whole` sees the same text and speaks after
-all of them alone. Both are decoded with the same exits and threshold, so what sorting
-is worth is the difference: set `--config.drafter.threshold=1` for drafts that are
-always whole, 0 for the first exit alone.
+Nested Large Language Models*, 2024, arXiv 2407.01955. `sorted` is trained to exit after
+one layer, after two and after all three; `whole` on the same text, after all three
+alone. Both are decoded with the same exits and threshold, so their difference is the
+gain of sorting. `--config.drafter.threshold=1` always runs all layers, 0 only the
+first exit's.
 
 Command:  python -m experiments.run --config=configs/draft_models/s2d.py
               --workdir=runs/s2d
@@ -28,7 +28,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.drafter = ml_collections.ConfigDict(
         {"name": "drafters/s2d", "exits": EXITS, "threshold": 0.7}
     )
-    # A shallower target, whose calls are cheap, is served by the same drafts at a lower
+    # The same drafts serve a shallower target, whose calls are cheap, at a lower
     # threshold: (a name or folder, fields of the drafter).
     c.targets = (("tiny-draft", {"threshold": 0.3}),)
     c.directions = (("sorted", "whole"), ("sorted@tiny-draft", "whole@tiny-draft"))

@@ -21,7 +21,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.name = "compare"
     c.target = target  # of the recipes
     c.recipes = ("medusa", "hydra", "hydra_pp", "eagle", "eagle2", "eagle3")
-    # More of them by name: {"recipe": one of configs/heads, and fields of it}.
+    # More recipes by name: {"recipe": one of configs/heads, and fields to override}.
     c.variants = ml_collections.ConfigDict(type_safe=False)
     c.full = False
     c.full_recipes = (  # once each, beside the others

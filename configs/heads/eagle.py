@@ -18,7 +18,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c = training.get_config(target, batch=4, rate=3e-5, warmup=2000)
     c.name = "eagle"
     c.head = "eagle"
-    c.weights = "eagle"  # what its training is called: eagle2 has the same
+    c.weights = "eagle"  # name of its training; eagle2 shares it
     c.method.drafter = "drafters/eagle"
     c.method.topology = {"name": "topologies/static"}
     return c

@@ -1,9 +1,9 @@
-"""Why EAGLE-3 is behind EAGLE-1 on `tiny`: one difference of theirs at a time.
+"""Why EAGLE-3 is behind EAGLE-1 on `tiny`: one difference between them at a time.
 
-Papers: EAGLE-2 (arXiv 2406.16858), EAGLE-3 (2503.01840). EAGLE-3 differs in the states
-that it reads (none of the target's last three layers', which are three of eight here
-and of 32 at 7B), in the steps of its training-time test, and in that nothing shows it
-the target's states. All decode with EAGLE-2's tree.
+Papers: EAGLE-2 (arXiv 2406.16858), EAGLE-3 (2503.01840). EAGLE-3 differs in three ways.
+It reads no states of the target's last three layers (three of eight here, of 32 at 7B).
+It trains with several steps of training-time test. Its loss has no regression to the
+target's states. All decode with EAGLE-2's tree.
 
 Command:  python -m experiments.run --config=configs/heads/eagle_gap.py
               --workdir=runs/eagle_gap

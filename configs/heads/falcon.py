@@ -6,8 +6,8 @@ Command:  python -m experiments.run --config=configs/heads/falcon.py
               --workdir=runs/falcon
 Hardware: 2 CPU cores.
 At scale: falcon.py:llama3_8b, 2 rows of 2,048 tokens, rate 3e-5.
-Tree:     made from the measured hits. `--config.tree_nodes=0` decodes with the paper's
-          of 75 drafts instead; for that of 165 add also
+Tree:     built from the measured hits. `--config.tree_nodes=0` decodes with the paper's
+          tree of 75 drafts instead; for its tree of 165 add also
           `--config.method.topology.choices="20 | 10,2,2,1 | ..."`, the code of
           `kmask2_8layer_tree` in configs/trees/falcon.py.
 """
@@ -22,7 +22,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c = training.get_config(target, batch=2, rate=3e-5, warmup=2000)
     c.name = "falcon"
     c.head = "falcon"
-    # The share that is revealed falls over the whole training.
+    # The share of revealed tokens falls over the whole training.
     c.objective.rows = c.data.get_ref("tokens") // c.data.get_ref("window")
     c.method.drafter = "drafters/falcon"
     c.method.topology = {

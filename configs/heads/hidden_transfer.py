@@ -6,8 +6,8 @@ block has 32 nodes: 8 candidates, the root among them, and 3 pseudo states for e
 Command:  python -m experiments.run --config=configs/heads/hidden_transfer.py
               --workdir=runs/hidden_transfer
 Hardware: 2 CPU cores.
-At scale: hidden_transfer.py:llama3_8b, the shared schedule, the paper's being
-          unknown, and 16 candidates: 64 nodes.
+At scale: hidden_transfer.py:llama3_8b, the shared schedule (the paper's is
+          unknown), and 16 candidates: 64 nodes.
 Params:   D^2 a pseudo state.
 """
 

@@ -1,4 +1,4 @@
-"""LUD's placeholders for `tiny`: three, whose guesses are text where they are sure.
+"""LUD's placeholders for `tiny`: three, whose confident guesses are committed.
 
 Sun et al., *Lexical unit decoding*, 2024, arXiv 2405.15208, a reconstruction. The text
 is not plain decoding's (LOSSY).
@@ -20,7 +20,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.name = "lud"
     c.head = "lud"
     c.init.slots = 3
-    c.train.rate = 0.01  # PPD's, of which these are the params
+    c.train.rate = 0.01  # PPD's, whose params have the same shape
     c.tree_nodes = 0
     if target != "tiny":
         c.objective.remat = True  # gradients pass through the target

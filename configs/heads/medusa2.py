@@ -1,8 +1,9 @@
 """Medusa-2 for `tiny`: heads and low-rank changes to the target, trained together.
 
 Cai et al., *Medusa*, 2024, arXiv 2401.10774, section 2.2.2. The changed model is
-another model: its text is compared with its own plain decoding. For the first fifth
-the heads learn alone; the target's changes learn at a quarter of the heads' rate.
+another model: its text is compared with its own plain decoding. In the first fifth of
+the training only the heads are trained. The target's changes train at a quarter of the
+heads' rate.
 
 Command:  python -m experiments.run --config=configs/heads/medusa2.py
               --workdir=runs/medusa2

@@ -2,9 +2,9 @@
 
 Chen et al., *PPD*, 2024, arXiv 2405.18628: 3 D numbers are trained, at the paper's
 rate, which is ten times that of heads with weights. The target's block has 32 nodes:
-28 candidates and prompt tokens, of the measured hits' sparse trees, the root, and 3
-prompt tokens of its own. With `--config.tree_budgets="(12,20,28,44,60)"` the rounds of
-these budgets are timed, and that of the most tokens a second is decoded with.
+the root with its 3 prompt tokens, and 28 candidates and prompt tokens of sparse trees
+built from the measured hits. `--config.tree_budgets="(12,20,28,44,60)"` times rounds of
+these budgets and decodes with the one of most tokens a second.
 
 Command:  python -m experiments.run --config=configs/heads/ppd.py
               --workdir=runs/ppd
@@ -26,7 +26,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.init.update(prompts=3, copies=1)
     c.train.rate = 0.01
     c.tree_nodes, c.tree_budget = 0, 28 if target == "tiny" else 60
-    c.tree_budgets = ()  # several: that which is the fastest here, by measurement
+    c.tree_budgets = ()  # several: the fastest here is measured and used
     if target != "tiny":
         c.objective.remat = True  # gradients pass through the target
     c.method.drafter = "drafters/ppd"

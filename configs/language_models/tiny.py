@@ -9,7 +9,7 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """Sizes, data, and a warm-up/stable/decay schedule tied to the steps."""
+    """Return the fields of the stage `language_model`: sizes, data and schedule."""
     c = ml_collections.ConfigDict()
     c.stage = "language_model"
     c.name = "tiny"
@@ -30,13 +30,13 @@ def get_config() -> ml_collections.ConfigDict:
     c.data = ml_collections.ConfigDict()
     c.data.source = "tfds:stdlib_code"
     c.data.directory = ""  # empty: workdir/data
-    # Not empty: the source is a folder, and these are its files
-    # (training/data/file_groups.py); a share `held` of their documents is held out.
+    # Files of the source, if it is a folder (training/data/file_groups.py); a share
+    # `held` of their documents is held out.
     c.data.parts = ()
     c.data.held = 0.02
     c.data.vocab_size = 4096
-    c.data.tokenizer = ""  # a tokenizer.json; empty: trained on the training split
-    # (steps, windows a batch, tokens a window); the last stages reach long positions.
+    c.data.tokenizer = ""  # a tokenizer.json; empty: one trained on the training split
+    # (steps, windows a batch, tokens a window); the last stages train long positions.
     c.data.stages = ((150, 12, 512), (3950, 8, 512), (60, 2, 2048), (8, 2, 4096))
     c.data.repeat_share = 0.5
     c.data.markers = (

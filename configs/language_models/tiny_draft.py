@@ -11,7 +11,7 @@ from configs.language_models import tiny
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """`tiny`'s data and schedule with a fifth of the parameters."""
+    """Return `tiny`'s data and schedule with a fifth of the parameters."""
     c = tiny.get_config()
     c.name = "tiny_draft"
     c.command = (

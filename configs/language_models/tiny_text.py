@@ -19,7 +19,7 @@ ARTICLES = r"\n(?= = [^=\n]+ = \n)"
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """`tiny` on text in place of code, and on a shorter schedule."""
+    """Return `tiny` on text in place of code, with a shorter schedule."""
     c = tiny.get_config()
     c.name = "tiny_text"
     c.command = (

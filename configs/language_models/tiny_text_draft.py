@@ -12,7 +12,7 @@ from configs.language_models import tiny_draft, tiny_text
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """`tiny_text`'s data and tokenizer with a fifth of its parameters."""
+    """Return `tiny_text`'s data and tokenizer with a fifth of its parameters."""
     c, small = tiny_text.get_config(), tiny_draft.get_config()
     c.name = "tiny_text_draft"
     c.command = (

@@ -1,4 +1,4 @@
-"""DEL: the target drafts with its first layers, as many as pay best.
+"""DEL: the target drafts with its first layers, their number chosen per round.
 
 Entezari Zarch, Gao, Jiang, Annavaram, DEL: Context-Aware Dynamic Exit Layer for
 Efficient Self-Speculative Decoding, 2025, arXiv 2504.05598, section 4. The paper's

@@ -1,8 +1,8 @@
-"""EasySpec: the draft model's attention layers side by side, its cache made exact anew.
+"""EasySpec: the draft's attention layers in parallel, its cache made exact each round.
 
 Wu, Zhang, Zhang, Zhao, EasySpec: Layer-Parallel Speculative Decoding for Efficient
-Multi-GPU Utilization, 2025, arXiv 2502.02493. On one device what is modelled is the
-draft; the time of a layer-parallel call needs as many devices as a group has layers.
+Multi-GPU Utilization, 2025, arXiv 2502.02493. One device computes the same drafts; a
+faster, layer-parallel call needs as many devices as a group has layers.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=easyspec \\
     --prompt="def main("

@@ -1,4 +1,4 @@
-"""RAPID: a draft model that reads only what bears on the end of the prompt.
+"""RAPID: a draft model that reads only the parts relevant to the prompt's end.
 
 Chen, Feng, Zhang et al., RAPID: Long-Context Inference with Retrieval-Augmented
 Speculative Decoding, 2025, arXiv 2502.20330; its exact form (eta = 0). The paper drafts

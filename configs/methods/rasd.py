@@ -1,4 +1,4 @@
-"""RASD: a draft model's tree joined with what stood after equal endings.
+"""RASD: a draft model's tree joined with continuations of equal endings.
 
 Quan, Guo, Liu, Ye, Zhao, Li, RASD: Retrieval-Augmented Speculative Decoding, 2025,
 arXiv 2503.03434; pruning and budgets are reconstructed.

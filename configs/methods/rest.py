@@ -1,4 +1,4 @@
-"""REST: what followed the last tokens in a collection of texts.
+"""REST: copy continuations of the last tokens from a datastore of texts.
 
 He, Zhong, Cai, Lee, He, REST: Retrieval-Based Speculative Decoding, 2023, arXiv
 2311.08252. First make the datastore:

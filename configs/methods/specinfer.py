@@ -1,4 +1,4 @@
-"""SpecInfer: every node of a depth has as many i.i.d. children.
+"""SpecInfer: all nodes of a depth have the same number of i.i.d. children.
 
 Miao et al., SpecInfer, 2023, arXiv 2305.09781; the expansion of its evaluation. The
 verifier is the default one, for which the children are the best ones; the paper's is

@@ -1,4 +1,4 @@
-"""SuffixDecoding: go on as texts with the longest equal ending did.
+"""SuffixDecoding: continue as earlier texts did after the longest equal ending.
 
 Oliaro, Jia, Campos, Qiao, SuffixDecoding, 2024, arXiv 2411.04975; paths, as in the
 authors' code (the paper's trees: `tree` True).

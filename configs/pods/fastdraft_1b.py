@@ -34,7 +34,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     c.data.update(source="documents", batch=256, window=2047)
     c.data.pretraining_tokens = 5_000_000_000
-    c.data.tokens = 268_000_000  # what the target writes, once
+    c.data.tokens = 268_000_000  # the target's own text, once
 
     # Plain decoding of no more rows and tokens than the loop below.
     c.distill.update(prompts=524_288, held=256, prompt_tokens=256, new_tokens=512)

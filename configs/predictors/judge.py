@@ -1,11 +1,11 @@
-"""A judge of drafts that the target would not say, beside the divergence rule.
+"""A judge of drafts that differ from the target's tokens, beside the divergence rule.
 
 Bachmann et al., *Judge Decoding: Faster Speculative Sampling Requires Going Beyond
 Model Alignment*, 2025, arXiv 2501.19309. Mismatches of a draft model are labelled by
-letting the target go on from them (AutoJudge's way; the paper's own data are marked by
-hand), a linear judge is fitted, and it, one fitted to shuffled labels and the KL rule
-are decoded with at several thresholds: tokens per call, and what the target itself
-thinks of the texts. (The rule's drafts are samples, the judges' at temperature 0 the
+decoding on with the target (as AutoJudge does; the paper's data are labelled by hand).
+A linear judge is fitted to them. The judge, one fitted to shuffled labels, and the KL
+rule decode at several thresholds. Their tokens per call and the target's loss on their
+texts are measured. (The rule's drafts are samples; the judges' at temperature 0 are the
 draft's best tokens.)
 
 Command:  python -m experiments.run --config=configs/predictors/judge.py
@@ -17,7 +17,7 @@ import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `judge`."""
+    """Return the fields of the stage `judge`."""
     c = ml_collections.ConfigDict()
     c.stage = "judge"
     c.name = "judge"
@@ -34,8 +34,8 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.held = 48
     c.data.prompt_tokens = 64
     c.data.new_tokens = 64  # of the reference
-    c.data.horizon = 24  # tokens after a mismatch, by which it is judged
-    c.data.most = 8  # mismatches of a prompt
+    c.data.horizon = 24  # tokens after a mismatch that decide its label
+    c.data.most = 8  # most mismatches of a prompt
     c.data.batch = 16
 
     c.evaluate = ml_collections.ConfigDict()

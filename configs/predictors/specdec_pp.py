@@ -1,9 +1,9 @@
-"""A head that predicts which drafts are accepted, and chains that end by it.
+"""A head that predicts acceptance of drafts, and ends draft chains by it.
 
 Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
-Lengths*, 2024, arXiv 2405.19715. The head is trained on text that the target wrote; its
-chains are priced against every fixed length, and against chains that end where the
-draft is not sure, in tokens / (target calls + c draft calls).
+Lengths*, 2024, arXiv 2405.19715. The head is trained on the target's own text. Its
+chains are compared with every fixed length, and with chains that end at low draft
+confidence. The measure is tokens / (target calls + c draft calls).
 
 Command:  python -m experiments.run --config=configs/predictors/specdec_pp.py
               --workdir=runs/specdec_pp
@@ -16,7 +16,7 @@ from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `acceptance_head`."""
+    """Return the fields of the stage `acceptance_head`."""
     c = ml_collections.ConfigDict()
     c.stage = "acceptance_head"
     c.name = "specdec_pp"
@@ -27,7 +27,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.rules = ""
 
     c.objective = ml_collections.ConfigDict()
-    c.objective.mix = 0.15  # share of target tokens in the text that the head sees
+    c.objective.mix = 0.15  # share of target tokens in the head's input text
     c.objective.reject = 6.0  # weight of a rejection
     c.objective.blocks = 3
     c.objective.temperature = 1.0

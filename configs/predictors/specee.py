@@ -1,10 +1,11 @@
-"""Exit predictors for `tiny`, and what stopping early does to its text (SpecEE).
+"""Exit predictors for `tiny`, and the effect of early exits on its text (SpecEE).
 
 Xu et al., *SpecEE: Accelerating Large Language Model Inference with Speculative Early
 Exiting*, 2025, arXiv 2504.08850. An EAGLE layer is trained (or `--config.heads` names
-one), then a predictor for every layer but the last; the text is decoded with the
-two-level schedule and with every layer asked, at several thresholds, and by two rules
-without training: after a fixed layer, and where the candidates' law is sure.
+one), then a predictor for every layer but the last. The text is decoded with the
+two-level schedule and with predictors at every layer, at several thresholds. Two rules
+without training stand beside them: exits after a fixed layer, and at a confident law
+of the candidates.
 
 Command:  python -m experiments.run --config=configs/predictors/specee.py
               --workdir=runs/specee
@@ -18,20 +19,20 @@ from configs.heads import eagle
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `exit_predictors`."""
+    """Return the fields of the stage `exit_predictors`."""
     c = ml_collections.ConfigDict()
     c.stage = "exit_predictors"
     c.name = "specee"
     c.seed = 0
     c.model = "tiny"
-    c.heads = ""  # the folder of a trained EAGLE layer; empty: `eagle` is trained
+    c.heads = ""  # folder of a trained EAGLE layer; empty: train `eagle`
     c.eagle = eagle.get_config()
     c.static = 2  # layers of the schedule's first level
 
     c.objective = ml_collections.ConfigDict()
     c.objective.candidates = 4
     c.objective.width = 512
-    c.objective.asked = 0.5  # chance that a layer is asked, while training
+    c.objective.asked = 0.5  # chance that a layer has a prediction, in training
     c.objective.part = 512
 
     c.data = training.data(tokens=200_000)

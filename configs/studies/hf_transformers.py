@@ -4,8 +4,8 @@ python -m experiments.run --config=configs/studies/hf_transformers.py
 --workdir=runs/peers
 
 Needs the extra `peers` (torch, transformers). Random weights in the Llama layout: time
-per token does not depend on what the text says, and both write the same greedy tokens.
-Batch 1, float32, both frameworks with every core.
+per token does not depend on the text, and both write the same greedy tokens. Batch 1,
+float32, both frameworks with every core.
 
 Hardware: two cores and 4 GiB of memory; some five minutes.
 Expected: plain decoding at least 3 times HF's greedy `generate` at 4M parameters, 2

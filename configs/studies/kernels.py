@@ -1,18 +1,18 @@
-"""The kernels: what compiles for which TPU, what it moves, and its time where it runs.
+"""The kernels: compilation for TPUs, bytes moved, and times on this machine.
 
 python -m experiments.run --config=configs/studies/kernels.py --workdir=runs/kernels
 
 Needs the extra `tpu` (libtpu): the real TPU compiler, on any machine. One layer's tree
 attention at the shapes of Llama 3 8B and 70B in bfloat16, with the write of the block's
-keys before it. Every piece is kept: the same command again goes on where it stopped.
+keys before it. Every piece is stored: the same command resumes after a kill.
 
-On a GPU the same command measures instead: tree attention (of rows and of pages) and
-the passes over logits beside XLA, cuDNN and the bandwidth of a copy, a model with a
-shared prefix, and rounds of a target of 8B's shape (18 GB of random weights and as much
-again for caches). No GPU has run it yet.
+On a GPU the same command measures instead. Tree attention (of rows and of pages) and
+the passes over logits are timed beside XLA, cuDNN and the bandwidth of a copy. A model
+with a shared prefix, and rounds of a target of 8B's shape, take 18 GB of random weights
+and as much again for caches. No GPU has run it yet.
 
-Hardware: any; 192 compilations of one to four seconds on two free cores. The times of
-the second table are of the machine that it runs on; on a CPU that is XLA alone.
+Hardware: any; 192 compilations of one to four seconds on two free cores. The second
+table times the machine that runs it; on a CPU, XLA alone.
 Expected: every configuration compiles within its chip's vector memory, in one pass over
 the cache, and moves at most 1.1 times the bytes of the cache, q and the output.
 """
@@ -30,7 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.batches = (1, 8, 32)
     # Times on this machine: one layer of the first model, batch 1, `repeats` calls.
     config.timed = {"size": 8192, "nodes": (1, 64), "repeats": 5}
-    # On a GPU. The last of `forms` is how the whole model reads its cache.
+    # On a GPU. The whole model reads its cache by the last of `forms`.
     config.gpu = {
         "repeats": 20,
         "rounds": 20,
@@ -41,7 +41,7 @@ def get_config() -> ml_collections.ConfigDict:
         "batch": 8,
         "sizes": (4096, 8192, 16384, 32768),
         "nodes": (1, 16, 64),
-        "page": 256,  # slots of a page, where the cache is in pages
+        "page": 256,  # slots of a page, for caches in pages
         "vocab": 128256,
         "layers": 32,
         "d_model": 4096,

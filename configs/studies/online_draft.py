@@ -1,29 +1,29 @@
-"""A draft that learns from what its target refuses, across a switch from code to prose.
+"""A draft trained on its rejected tokens, across a switch from code to prose.
 
 Liu et al., *Online Speculative Decoding*, 2024, arXiv 2310.07177, section 5.3. Requests
 are windows of held-out code, then of prose from a path; `tiny-draft` drafts for `tiny`
-and takes a few optimiser steps between calls, on places where it was refused.
+and takes a few optimiser steps between calls, on places of rejected drafts.
 
 python -m experiments.run --config=configs/studies/online_draft.py --workdir=runs/online
 \\
     --config.second=texts.jsonl
 
 Hardware: two cores, some ten minutes. Rate and steps are the paper's.
-Expected, from the paper: the draft that goes on learning recovers what the switch cost.
-Here it recovers a part: experiments/reports/online.md.
+Expected, from the paper: the draft that keeps training recovers the acceptance lost in
+the switch. Here it recovers a part: experiments/reports/online.md.
 """
 
 import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `online_draft`."""
+    """Return the fields of the stage `online_draft`."""
     c = ml_collections.ConfigDict()
     c.stage = "online_draft"
     c.seed = 0
     c.model = "tiny"
     c.draft = "tiny-draft"
-    # The two domains: what training/data/sources.py reads, of tfds the validation
+    # The two domains, as training/data/sources.py reads them; of tfds the validation
     # split.
     c.first = "tfds:stdlib_code"
     c.second = ""
@@ -41,11 +41,11 @@ def get_config() -> ml_collections.ConfigDict:
         }
     )
     c.rate = 0.0001  # of Adam
-    c.every = 8  # requests a call, and between updates
-    c.steps = 1  # of an update, on the places kept
+    c.every = 8  # requests in a call, and between two updates
+    c.steps = 1  # of an update, on the stored places
     c.before = 40  # calls of the first domain
     c.after = 120  # of the second
-    c.settled = 12  # calls that an average is over
+    c.settled = 12  # calls in an average
     c.prompt_tokens = 64
     c.max_new_tokens = 64
     c.temperature = 0.8

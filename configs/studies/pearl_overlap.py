@@ -9,14 +9,14 @@ python -m experiments.run --config=configs/studies/pearl_overlap.py
 
 Hardware: one core, five minutes; resumes where it stopped. Times are modelled from
 measured calls: the models run one after the other here.
-Expected: texts that are plain decoding's in every row, and `run − round` above 0.
+Expected: plain decoding's texts in every row, and `run − round` above 0.
 """
 
 import ml_collections
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `pearl_overlap`."""
+    """Return the fields of the stage `pearl_overlap`."""
     c = ml_collections.ConfigDict()
     c.stage = "pearl_overlap"
     c.seed = 0

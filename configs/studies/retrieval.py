@@ -1,15 +1,15 @@
 """ADED's table of trigrams and REST's datastore: the same text, the same memory.
 
 Liu et al., ADED, 2024, arXiv 2407.12021, section 4, which compares the two; He et al.,
-REST, 2023, arXiv 2311.08252. First the text, for both; 850,000 tokens of it take 6.8 MB
-as REST's datastore, which is what ADED's table takes whatever it was made of:
+REST, 2023, arXiv 2311.08252. First make the datastore of the text, for both. 850,000
+tokens take 6.8 MB as REST's datastore; ADED's table takes 6.8 MB for any text:
 
 python -m experiments.datastore --model=tiny --text=DIRECTORY --suffix=.py \\
     --most=850000 --out=runs/datastore
 python -m experiments.run --config=configs/studies/retrieval.py --workdir=runs/retrieval
 
 Hardware: one core, nine minutes; resumes where it stopped. `aded_empty` is ADED
-without the text, which learns from what it writes alone.
+without the text: its table starts empty and fills from the decoded text alone.
 Expected: `identical_to_plain` true in every row; ADED at least REST in tokens a call.
 """
 

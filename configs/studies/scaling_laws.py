@@ -1,21 +1,22 @@
 """Acceptance against training tokens and size of a draft model, and batch size.
 
 The question of Scylla (*Scaling Laws for Speculative Decoding*, 2025, arXiv
-2505.07858): is what a target accepts linear in the logarithm of the draft's training
-tokens and of its parameters, and how does speed go with the decode batch? Draft models
-of every size are trained from nothing for every number of tokens, each with a whole
-schedule of its own and all at one rate, and draft chains for `tiny`; laws are fitted
-with intervals. (The paper's drafts read the target's states; these are whole models.)
+2505.07858): is acceptance linear in the logarithm of the draft's training tokens and of
+its parameters, and how does speed depend on the decode batch? Draft models of every
+size are trained from random weights on every number of tokens. Each has a whole
+schedule of its own; all have one learning rate. They draft chains for `tiny`, and laws
+are fitted with intervals. (The paper's drafts read the target's states; these are whole
+models.)
 
 Command:  python -m experiments.run --config=configs/studies/scaling_laws.py
               --workdir=runs/scaling_laws
 Hardware: 2 CPU cores. The twelve drafts of the first three sizes took 31 minutes on one
-core. Every draft and every row is kept: the same command goes on where it stopped.
+core. Every draft and every row is stored: the same command resumes after a kill.
 `'--config.seeds=(0,1,2)'` trains each draft three times, in three times as long.
 
 Expected, from the paper's claim for models of 7B and more: slopes above 0 in both axes.
-With coupled drafts a row's text does not depend on its batch, so that tokens a call are
-level in the batch here, and only speed has a slope.
+With coupled drafts a row's text does not depend on its batch. So tokens a call do not
+change with the batch here, and only speed has a slope.
 """
 
 import ml_collections
@@ -24,7 +25,7 @@ from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `scaling_laws`."""
+    """Return the fields of the stage `scaling_laws`."""
     c = ml_collections.ConfigDict()
     c.stage = "scaling_laws"
     c.name = "scaling_laws"
@@ -33,7 +34,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.mesh = "auto"  # "data=2,tensor=4": see experiments/recipes/defaults.py
     c.rules = ""
 
-    c.tokens = (125_000, 250_000, 500_000, 1_000_000)  # that a draft is trained on
+    c.tokens = (125_000, 250_000, 500_000, 1_000_000)  # of a draft's training
     c.sizes = ((32, 1), (64, 2), (128, 3), (192, 4))  # (width, layers) of the drafts
     c.head_dim = 32
     c.seeds = (0,)  # of the trainings

@@ -1,8 +1,8 @@
 """How fast this machine trains draft heads and decodes with them, without weights.
 
-Targets are shapes with random weights: a step, and a round of the decode loop, cost
-what they would with trained ones. What drafts are worth is not measured here (random
-heads are hardly ever right), so read time and MBU of a round, not its speed-up.
+Targets have random weights: a training step and a round of the decode loop cost as much
+as with trained ones. Acceptance is not measured (random heads are hardly ever right),
+so read time and MBU of a round, not its speed-up.
 
 Command:  python -m experiments.run --config=configs/studies/synthetic_speed.py
               --workdir=runs/speed
@@ -36,7 +36,7 @@ TARGETS = {
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `synthetic_speed`."""
+    """Return the fields of the stage `synthetic_speed`."""
     c = ml_collections.ConfigDict()
     c.stage = "synthetic_speed"
     c.name = "speed"
@@ -44,16 +44,16 @@ def get_config() -> ml_collections.ConfigDict:
     c.targets = ("1B", "8B")
     c.shapes = ml_collections.ConfigDict(TARGETS)
     c.recipes = ("hydra_pp", "eagle3")  # of configs/heads, at the size of Llama 3 8B
-    c.dtype = "bfloat16"  # of the target, and of heads that are decoded with
+    c.dtype = "bfloat16"  # of the target, and of heads in decoding
 
     c.batch = 8  # rows of a training step
     c.window = 2047
     c.rows_at_once = 1
     c.part = 4096  # positions whose logits exist at a time
     c.compute_dtype = "bfloat16"  # heads, their gradients and optimiser are float32
-    c.steps = 10  # that are timed, after one that is not
+    c.steps = 10  # timed, after a first that is not
 
-    c.texts = 2  # that are decoded, one at a time
+    c.texts = 2  # decoded one at a time
     c.prompt_tokens = 1024
     c.max_new_tokens = 128
     c.temperature = 0.0

@@ -8,13 +8,13 @@ python -m experiments.run --config=configs/studies/tree_budget.py --workdir=runs
 
 Hardware: two cores, an hour, most of it compilation; resumes where it stopped. One
 budget alone: '--config.budgets=(30,)'; other texts: --config.data=question.jsonl.
-Expected: at T > 0 RSD-S ≥ RSD-C ≥ SpecInfer ≥ a chain, and at T = 0 texts that are
-plain decoding's.
+Expected: at T > 0 RSD-S ≥ RSD-C ≥ SpecInfer ≥ a chain, and at T = 0 plain decoding's
+texts.
 """
 
 import ml_collections
 
-# Trees of an unmeasured guess, that each sibling is half as good as the one before.
+# Static trees under a guess: each sibling is half as likely as the one before.
 HALVES = {
     6: "3 | 2,1",
     10: "4 | 3,2 | 1",
@@ -64,20 +64,20 @@ LIKELIEST = {
     64: (6, 10),
     126: (8, 12),
 }
-# How often the draft of each rank is the one accepted, at T = 0.8 without replacement,
-# by configs/studies/verifier_acceptance.py.
+# Acceptance rate of the draft of each rank, at T = 0.8 without replacement, measured by
+# configs/studies/verifier_acceptance.py.
 ACCEPTANCE = (0.661, 0.106, 0.052, 0.029)
 
 
 def trees() -> tuple[tuple, ...]:
-    """(name, drafts, topology) of every row."""
-    found: list[tuple] = []
+    """List (name, drafts, topology) of every tree."""
+    rows: list[tuple] = []
     for n, branching in LEVELS.items():
         width, beam_depth = BEAMS[n]
         depth, slots = GROWN[n]
         levels, likeliest = LIKELIEST[n]
         if n <= 30:
-            found.append(("chain", n, {"name": "topologies/chain", "length": n}))
+            rows.append(("chain", n, {"name": "topologies/chain", "length": n}))
         more = {
             "specinfer": {"name": "topologies/specinfer", "expansion": branching},
             "rsd_c": {"name": "topologies/rsd_c", "branching": branching},
@@ -102,8 +102,8 @@ def trees() -> tuple[tuple, ...]:
                 "width": slots,
             },
         }
-        found += [(name, n, topology) for name, topology in more.items()]
-    return tuple(found)
+        rows += [(name, n, topology) for name, topology in more.items()]
+    return tuple(rows)
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -1,4 +1,4 @@
-"""What every lossless verifier accepts on a real pair of models, and what it should.
+"""Measured and theoretical acceptance of lossless verifiers on a real pair of models.
 
 python -m experiments.run --config=configs/studies/verifier_acceptance.py
 --workdir=runs/sampling_laws
@@ -20,8 +20,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.tasks = ("code", "text")  # whose prompts are the texts
     config.prompts = 4  # of each task
     config.prompt_tokens = 128
-    config.pairs = 32  # places of the texts, at which both models give a law
-    config.samples = 256  # verifications of a pair
+    config.pairs = 32  # places of the texts, each with a law of both models
+    config.samples = 256  # verifications at a place
     config.temperatures = (0.8, 1.0)
     config.drafts_a_node = (1, 2, 4)
     config.verifiers = ()  # (): all whose guarantee is LAW

@@ -1,15 +1,15 @@
-"""How many tokens must a draft model be able to say? VocabTrim and FR-Spec.
+"""How many tokens does a draft model's vocabulary need? VocabTrim and FR-Spec.
 
 Goel et al., VOCABTRIM, 2025, arXiv 2506.22694 (+16 % memory-bound speed-up with a draft
 for Llama 3.2 3B); Zhao et al., FR-Spec, 2025, arXiv 2502.14856 (1.12 times EAGLE-2).
-The draft's head keeps the most frequent tokens: of text that the target wrote itself
-(VocabTrim), or of the text it was trained on (FR-Spec). `tiny-draft` drafts for `tiny`.
+The draft's head keeps the most frequent tokens: of the target's own text (VocabTrim),
+or of the target's training text (FR-Spec). `tiny-draft` drafts for `tiny`.
 
 python -m experiments.run --config=configs/studies/vocab_trim.py
 --workdir=runs/vocab_trim
 
 Hardware: one core, four minutes; resumes where it stopped.
-Expected: texts that are plain decoding's, whatever is kept.
+Expected: plain decoding's texts, for every vocabulary.
 """
 
 import ml_collections
@@ -18,7 +18,7 @@ from configs.base import training
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """The fields of the stage `vocab_trim`."""
+    """Return the fields of the stage `vocab_trim`."""
     c = ml_collections.ConfigDict()
     c.stage = "vocab_trim"
     c.seed = 0
@@ -37,6 +37,6 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.source = "tfds:stdlib_code"
     c.data.directory = ""  # empty: workdir/data
 
-    # What the target writes to be counted, and, of other documents, to be covered.
+    # The target's own text: `prompts` to count tokens, `held` to measure coverage.
     c.distill = training.distill(prompts=512, held=64, temperatures=(0.8,))
     return c

@@ -1,6 +1,6 @@
-"""Static trees as data, names to strings.
+"""Static trees as data: name -> string.
 
-The code is that of `decoding/tree_design/tree_code.py`.
+`decoding/tree_design/tree_code.py` defines the strings' code.
 
-A recipe takes one as `{"name": "topologies/static", "choices": medusa.TREES[...]}`.
+A recipe uses one as `{"name": "topologies/static", "choices": medusa.TREES[...]}`.
 """

@@ -1,4 +1,4 @@
-"""The full cache: every committed token stays, tree nodes come after it (baseline)."""
+"""The full cache: every committed token stays, and tree nodes follow (baseline)."""
 
 import jax.numpy as jnp
 
@@ -11,7 +11,7 @@ CARD = Card(
 
 
 def policy() -> base.CachePolicy:
-    """Slots `length + i` for node `i`; nothing is evicted. State: none."""
+    """Put node `i` in slot `length + i`, and evict nothing. The policy has no state."""
 
     def place(state, cache, nodes):
         index = jnp.arange(nodes.tokens.shape[1], dtype=jnp.int32)

@@ -244,6 +244,7 @@ def streams(method: Method) -> dict[str, base.Stream]:
 
 
 def generate(method: Method, temperature: float = 0.0, *, draft=None, **fields):
+    """Call `decoding.generate` with the toy models; `fields` override its arguments."""
     fields = {"prompts": PROMPTS, "max_new_tokens": NEW, "lm": TARGET, **fields}
     arguments = {"streams": streams(method), **fields}
     return decoding.generate(

@@ -180,7 +180,7 @@ def forward(program, params, cache, block, draft):
     """Call the model on the narrowest of the drafter's blocks that holds every node.
 
     The nodes past that block are padding in every row; their logits and states are
-    zeros.
+    zeros. Returns the model's output for all nodes, and the cache.
     """
     size = block.tokens.shape[1]
     widths = sorted(w for w in set(program.drafter.blocks) if w < size)
@@ -324,7 +324,10 @@ def advance(
     rounds: Array,
     free: Array,
 ) -> DecodeState:
-    """Run rounds on the device until `free` rows are done or `rounds` have passed."""
+    """Run rounds on the device until `free` rows are done or `rounds` have passed.
+
+    `rounds` and `free` are int32[]: numbers of rounds and of finished rows.
+    """
 
     def more(carry: tuple) -> Array:
         i, state = carry

@@ -145,8 +145,8 @@ def decode_requests(
             clock()
             return
         state = engine.advance(params, state, ROUNDS, min(idle + free, batch))
-        told = (state.done, state.length, state.counters.target_calls)
-        done, ends, now = sharding.fetch(told)
+        progress = (state.done, state.length, state.counters.target_calls)
+        done, ends, now = sharding.fetch(progress)
         taken = np.where([i is not None for i in rows], now - calls, 0)
         usage.rounds += int(taken.max())
         usage.used += int(taken.sum())

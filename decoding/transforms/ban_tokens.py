@@ -1,14 +1,14 @@
-"""Bans: tokens that must not come, and token sequences that must not be completed.
+"""Bans: tokens that must not occur, and sequences that must not be completed.
 
 Baseline; HF transformers' `bad_words_ids` (NoBadWordsLogitsProcessor).
 
     z'_i = -inf  iff  (i,) is banned,
                       or (w_1 .. w_m, i) is and the text ends in w_1 .. w_m
 
-The text is the prompt and what was generated.
-Deviations: where the bans would leave no token at all the logits come back unchanged
-(HF would return NaN probabilities). A ban of a sequence is a ban of *that tokenisation*
-of its text; a ban of strings needs a constraint.
+The text is the prompt and the generated tokens.
+Deviations: if the bans would leave no token at all, the logits are returned unchanged
+(HF would return NaN probabilities). A banned sequence is banned in *that tokenisation*
+only; a ban of strings needs a constraint.
 Cost: a mask over V, and M·W comparisons for M sequences of at most W + 1 tokens.
 """
 
@@ -31,7 +31,7 @@ CARD = Card(
     examples={"bans": ((3, 4), (6,), (0, 1), (1, 2), (2, 5), (5, 5, 3))},
 )
 
-_ANY, _NONE = -1, -2  # in a prefix: matches anything; in the text: before its start
+_ANY, _NONE = -1, -2  # in a prefix: matches any token; in the text: before its start
 
 
 @struct.dataclass
@@ -43,8 +43,8 @@ class Row:
 
 @struct.dataclass
 class Shared:
-    prefixes: Array  # int32[M, W]: what the text must end in, -1 (anything) on the left
-    final: Array  # int32[M]: the token that this forbids
+    prefixes: Array  # int32[M, W]: required end of the text, -1 (any) on the left
+    final: Array  # int32[M]: the token that each prefix forbids
 
 
 def transform(
@@ -58,8 +58,8 @@ def transform(
         for token in word:
             if token != int(token) or not 0 <= token < vocab_size:
                 raise MethodError(
-                    f"ban_tokens names token {token} in {word}, which is no id of the "
-                    f"vocabulary of {vocab_size}"
+                    f"ban_tokens names token {token} in {word}, no id of the "
+                    f"vocabulary of {vocab_size}: remove it"
                 )
     if len({word for word in words if len(word) == 1}) >= vocab_size:
         raise MethodError(
@@ -77,8 +77,8 @@ def transform(
         return base.State(Row(last), Shared(jnp.asarray(prefixes), jnp.asarray(final)))
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
-        wanted = state.shared.prefixes
-        hit = ((wanted == state.row.last) | (wanted == _ANY)).all(-1)
+        prefix_tokens = state.shared.prefixes
+        hit = ((prefix_tokens == state.row.last) | (prefix_tokens == _ANY)).all(-1)
         allowed = jnp.ones(logits.shape, bool).at[state.shared.final].min(~hit)
         return vocab.keep(logits, allowed)
 

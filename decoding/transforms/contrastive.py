@@ -1,4 +1,4 @@
-"""Contrastive combination: what the large model knows better than a small one.
+"""Contrastive combination: add the difference of a large and a small model's logits.
 
 Zhang, Wang, Li, Ao, He, *Fast and Slow Generating*, 2024, arXiv 2406.12295, section 3;
 after Li et al., *Contrastive Decoding*, 2022, arXiv 2210.15097. With the logits z_l of
@@ -8,10 +8,10 @@ the target and z_s of the small model at the same node,
            -inf                            otherwise
 
 z_l → `logits`; z_s → `aux[amateur]`; alpha → `alpha`; beta → `beta`. beta = 1 is the
-target alone under the mask, beta > 1 speaks against the small model.
+target alone under the mask; beta > 1 subtracts the small model's logits.
 
-Deviations from the paper: none; where the stream is not run (in a draft) the logits
-stay as they are. Cost: three passes over V, and a call of the small model on the block.
+Deviations from the paper: none; without the stream (in a draft) the logits stay
+unchanged. Cost: three passes over V, and a call of the small model on the block.
 """
 
 import math
@@ -41,7 +41,13 @@ class Row:
 def transform(
     alpha: float = 0.1, beta: float = 0.5, amateur: str = "amateur"
 ) -> base.LogitsTransform:
-    """`amateur` names the small model's stream."""
+    """Combine the target with the small model.
+
+    Args:
+        alpha: keep tokens of at least this fraction of the best token's probability.
+        beta: weight of the target; 1 - beta is the small model's.
+        amateur: name of the small model's stream.
+    """
     if not 0 <= alpha <= 1:
         raise MethodError(
             f"alpha={alpha} is outside [0, 1]; it is a fraction of the best token's "

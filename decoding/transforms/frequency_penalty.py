@@ -34,11 +34,11 @@ class Row:
 
 
 def transform(penalty: float, vocab_size: int) -> base.LogitsTransform:
-    """Subtract `penalty` a generated occurrence; a negative one rewards repetition."""
+    """Subtract `penalty` for each occurrence; a negative one rewards repetition."""
     if not -1e6 <= penalty <= 1e6:
         raise MethodError(
-            f"frequency_penalty {penalty} is no number of moderate size: usual values "
-            "are -2 to 2, and to forbid tokens there is ban_tokens"
+            f"frequency_penalty {penalty} is outside [-1e6, 1e6]: usual values are -2 "
+            "to 2; use ban_tokens to forbid tokens"
         )
 
     def init(tokens: Array, length: Array) -> base.State:

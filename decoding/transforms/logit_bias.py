@@ -4,8 +4,8 @@ Baseline; the OpenAI API's `logit_bias`, HF transformers' `sequence_bias` of one
 
     z'_i = z_i + b_i
 
-Deviations: none. Infinite and huge biases are refused: a ban is `ban_tokens`, which
-leaves a support whatever it meets.
+Deviations: none. Infinite and huge biases are refused: use `ban_tokens`, which always
+leaves a token, for bans.
 Cost: a scatter of as many values as there are biases.
 """
 
@@ -44,13 +44,13 @@ def transform(
     for token, value in pairs:
         if not 0 <= token < vocab_size:
             raise MethodError(
-                f"logit_bias names token {token}, which is no id of the vocabulary of "
-                f"{vocab_size}"
+                f"logit_bias names token {token}, no id of the vocabulary of "
+                f"{vocab_size}: remove it"
             )
         if not -1e6 <= value <= 1e6:
             raise MethodError(
-                f"logit_bias of token {token} is {value}, no number of moderate size: "
-                "use ban_tokens to forbid a token"
+                f"logit_bias of token {token} is {value}, outside [-1e6, 1e6]: use "
+                "ban_tokens to forbid a token"
             )
     if len(set(tokens)) < len(tokens):
         raise MethodError(

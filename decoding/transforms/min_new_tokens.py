@@ -6,8 +6,8 @@ Baseline; HF transformers' `min_new_tokens` (MinNewTokensLengthLogitsProcessor).
 
     n -> count
 
-Deviations: where nothing but an end-of-sequence token is allowed (a constraint whose
-string is complete) the logits come back unchanged, and the text ends early.
+Deviations: if only an end-of-sequence token is allowed (by a constraint whose string is
+complete), the logits are returned unchanged, and the text ends early.
 Cost: a scatter of as many values as there are end-of-sequence tokens, one reduction.
 """
 
@@ -31,14 +31,14 @@ CARD = Card(
 
 @struct.dataclass
 class Row:
-    left: Array  # int32[]: tokens to come before the text may end
+    left: Array  # int32[]: number of tokens before the text may end
 
 
 def transform(count: int, eos: tuple[int, ...]) -> base.LogitsTransform:
     """Forbid the tokens `eos` until `count` >= 0 tokens were generated."""
     if not (count >= 0 and count % 1 == 0):
         raise MethodError(
-            f"min_new_tokens {count} is not a count: give a whole number from 0"
+            f"min_new_tokens {count} is not a count: use an integer, 0 or more"
         )
 
     def init(tokens: Array, length: Array) -> base.State:

@@ -33,7 +33,7 @@ class Row:
 
 
 def transform(p: float) -> base.LogitsTransform:
-    """Keep what is at least `p` in [0, 1] times as probable as the best token."""
+    """Keep tokens at least `p` in [0, 1] times as probable as the best token."""
     if not 0 <= p <= 1:
         raise MethodError(
             f"min_p {p} is outside [0, 1]; it is a fraction of the best token's "

@@ -4,8 +4,8 @@ Baseline; the OpenAI API's `presence_penalty`.
 
     z'_i = z_i - alpha * [c_i > 0]        c_i: times i was generated, alpha -> penalty
 
-Only *generated* tokens count, as in the OpenAI API and vLLM; the prompt does not (the
-repetition penalty is the one that counts it).
+Only *generated* tokens count, as in the OpenAI API and vLLM; the prompt does not (for
+the repetition penalty it does).
 Deviations: none.
 Cost: one pass over V; the set is V / 8 bytes a row, and as much for each tree node.
 """
@@ -38,13 +38,13 @@ def transform(penalty: float, vocab_size: int) -> base.LogitsTransform:
     """Subtract `penalty` from generated tokens; a negative one rewards repetition."""
     if not -1e6 <= penalty <= 1e6:
         raise MethodError(
-            f"presence_penalty {penalty} is no number of moderate size: usual values "
-            "are -2 to 2, and to forbid tokens there is ban_tokens"
+            f"presence_penalty {penalty} is outside [-1e6, 1e6]: usual values are -2 "
+            "to 2; use ban_tokens to forbid tokens"
         )
 
     def init(tokens: Array, length: Array) -> base.State:
-        none = jnp.zeros(tokens.shape, bool)
-        seen = vocab.token_set(tokens, none, vocab_size)
+        generated = jnp.zeros(tokens.shape, bool)
+        seen = vocab.token_set(tokens, generated, vocab_size)
         return base.State(Row(jnp.float32(penalty), seen))
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:

@@ -1,4 +1,4 @@
-"""Proxy tuning: add to the target what tuning changed in a small model.
+"""Proxy tuning: add a small model's change by tuning to the target's logits.
 
 Zhang, Wang, Li, Ao, He, *Fast and Slow Generating*, 2024, arXiv 2406.12295, section 3;
 after Liu et al., *Tuning Language Models by Proxy*, 2024, arXiv 2401.08565. With the
@@ -8,8 +8,8 @@ logits z_l of the target, z_ft of a tuned small model and z_s of the same untune
 
 z_l → `logits`; z_ft → `aux[expert]`; z_s → `aux[amateur]`; alpha → `alpha`.
 
-Deviations from the paper: none; where the streams are not run (in a draft) the logits
-stay as they are. Cost: two passes over V, and both small models on the block.
+Deviations from the paper: none; without the streams (in a draft) the logits stay
+unchanged. Cost: two passes over V, and a call of both small models on the block.
 """
 
 import math
@@ -38,7 +38,10 @@ class Row:
 def transform(
     alpha: float = 1.0, expert: str = "expert", amateur: str = "amateur"
 ) -> base.LogitsTransform:
-    """`expert` and `amateur` name the streams of the tuned and the untuned model."""
+    """Add `alpha` times the difference of the streams `expert` and `amateur`.
+
+    They are the tuned and the untuned small model.
+    """
     if not math.isfinite(alpha):
         raise MethodError(f"alpha={alpha}: use a finite number")
 

@@ -6,10 +6,10 @@ for Controllable Generation", 2019, arXiv 1909.05858, §4.1.
     z'_i = z_i / theta  if z_i > 0 and i was seen        theta -> penalty
     z'_i = z_i * theta  if z_i < 0 and i was seen
 
-Seen is what the prompt and the generated text hold. The effect depends on the sign of
-z_i, so that it differs between logits and log-probabilities; this one takes raw logits,
-as HF transformers does when it samples.
-Deviations: the paper divides whatever the sign, which would *reward* negative logits;
+Seen tokens are those of the prompt and the generated text. The effect depends on the
+sign of z_i, so it differs between logits and log-probabilities. This transform takes
+raw logits, as HF transformers does when it samples.
+Deviations: the paper divides logits of either sign, which would *reward* negative ones;
 every implementation multiplies those.
 Cost: one pass over V; the set is V / 8 bytes a row, and as much for each tree node.
 """
@@ -42,8 +42,8 @@ def transform(penalty: float, vocab_size: int) -> base.LogitsTransform:
     """Penalise seen tokens by `penalty` > 0; above 1 discourages, 1 is the identity."""
     if not 1e-6 <= penalty <= 1e6:
         raise MethodError(
-            f"repetition_penalty {penalty} is no positive number of moderate size: 1 "
-            "has no effect and usual values are 1.05 to 1.3"
+            f"repetition_penalty {penalty} is outside [1e-6, 1e6]: 1 has no effect and "
+            "usual values are 1.05 to 1.3"
         )
 
     def init(tokens: Array, length: Array) -> base.State:

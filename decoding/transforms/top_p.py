@@ -1,4 +1,4 @@
-"""Top-p (nucleus): keep the smallest set of best tokens that weighs p.
+"""Top-p (nucleus): keep the smallest set of best tokens of total probability p.
 
 Holtzman, Buys, Du, Forbes, Choi, "The Curious Case of Neural Text Degeneration", 2020,
 arXiv 1904.09751, §3.1.

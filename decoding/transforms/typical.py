@@ -3,11 +3,10 @@
 Meister, Pimentel, Wiher, Cotterell, "Locally Typical Sampling", 2022, arXiv 2202.00666.
 
     d_i = | H(P) + log P_i |
-    keep the smallest set of least d that weighs tau        tau -> mass
+    keep the smallest set of least d of probability tau        tau -> mass
 
 Deviations: tokens tied in d with the last of the set are all kept, as in HF
-transformers. mass = 1 is the identity. The best token may well be dropped: that is the
-method.
+transformers. mass = 1 is the identity. The method may drop the best token.
 Cost: 35 passes over V (entropy, then bisection on the bits of the threshold), no sort.
 """
 

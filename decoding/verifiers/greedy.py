@@ -3,7 +3,7 @@
 Stern, Shazeer, Uszkoreit, *Blockwise Parallel Decoding for Deep Autoregressive Models*,
 2018, arXiv 1811.03115, section 3. With z_i the transformed logits at node i,
 
-    y_i = argmax z_i;  descend to the child that bears y_i, else stop and emit y_i.
+    y_i = argmax z_i;  descend to the child with token y_i, else stop and emit y_i.
 
 Cost per call: one arg-max over [V] per committed token.
 """
@@ -19,7 +19,10 @@ CARD = Card(
 
 
 def verifier() -> base.Verifier:
-    """The default at temperature 0, where its law is the (point) law of the target."""
+    """Accept the target's arg-max tokens: the default verifier at temperature 0.
+
+    There its law is the target's (point) law.
+    """
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
         return tree.walk(nodes, lambda node, depth: vocab.argmax(target.logits[node]))

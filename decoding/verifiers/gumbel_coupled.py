@@ -2,7 +2,7 @@
 
 Every position has its own Gumbel noise, and the target's token there is
 y = argmax(z + G(position)), a sample of softmax(z) by the Gumbel-max trick. A draft
-that was chosen with the same noise (`base.COUPLED`) agrees often:
+that was chosen with the same noise (`base.COUPLED`) often agrees:
 
     y_i = argmax_v z_i(v) + G(length + depth_i)(v);  descend to the child with y_i.
 
@@ -25,7 +25,10 @@ CARD = Card(
 
 
 def verifier() -> base.Verifier:
-    """The default at temperature > 0: every drafter gives plain decoding's text."""
+    """Accept the target's coupled draws: the default verifier at temperature > 0.
+
+    Every drafter gives plain decoding's text.
+    """
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
         def pick(node, depth):

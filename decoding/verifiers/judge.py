@@ -1,22 +1,21 @@
-"""Judge decoding: a draft that the target would not say is kept if it is good enough.
+"""Judge decoding: a draft that differs from the target's token may still be accepted.
 
 Bachmann, Anagnostidis, Pumarola, Georgopoulos, Sanakoyeu, Du, Schoenfeld, Thabet,
 Kohler, *Judge Decoding: Faster Speculative Sampling Requires Going Beyond Model
-Alignment*, 2025, arXiv 2501.19309. With h_x the target's last normed state where it has
-read the draft x, a draft whose parent is accepted is accepted if
+Alignment*, 2025, arXiv 2501.19309. With h_x the target's last normed state after
+reading the draft x, a draft whose parent is accepted is accepted if
 
-    it is the token that the target itself says there,   or
+    it is the target's own token there,   or
     sigma(w . h_x + b) > delta
 
-and the longest accepted path is taken, of equally long ones the likelier; then the
-target's own token follows. w, b → `params["judge"]`
-(models/predictors/judge_predictor.py), trained by training/runs/judge_run.py; delta →
-`threshold`. What the target itself says is its arg-max, or above temperature 0 its draw
-under the noise of the position, so that a judge who approves of nothing leaves the text
-plain decoding's.
+The longest accepted path is taken, of equally long ones the likelier, and then the
+target's own token. w, b → `params["judge"]` (models/predictors/judge_predictor.py),
+trained by training/runs/judge_run.py; delta → `threshold`. The target's own token is
+its arg-max, or above temperature 0 its draw under the noise of the position. So a judge
+that accepts nothing leaves the text plain decoding's.
 
-The text does not follow the target's law. Quality must be measured: judges are known to
-fail on tasks other than their own.
+The text does not follow the target's law. Measure its quality: judges are known to fail
+on tasks other than their own.
 
 Deviations from the paper: standard verification is by coupling, not by rejection.
 
@@ -55,37 +54,47 @@ class Judge:
 def verifier(
     judge: Any = None, threshold: float = 0.5, greedy: bool = True
 ) -> base.Verifier:
-    """Below 0 everything passes, from 1 on nothing but the target's own tokens.
+    """Accept the drafts that the judge rates above `threshold`.
 
-    `judge` are the params of `models/predictors/judge_predictor.py`.
+    Args:
+        judge: params of `models/predictors/judge_predictor.py`, to check; rounds read
+            them from `params`.
+        threshold: delta. Below 0 every draft passes, from 1 on only the target's own
+            tokens.
+        greedy: whether the target's own tokens are its arg-max.
     """
     if judge is not None:
         judge_predictor.check(judge)
     if not -1 <= threshold <= 2:
-        raise MethodError(f"threshold={threshold}: use a chance, or -1 or 2 for none")
+        raise MethodError(
+            f"threshold={threshold}: use a probability, -1 to accept every draft, or 2 "
+            "to accept none"
+        )
 
     def init(params) -> base.State:
         if "judge" not in params:
-            raise MethodError('the judge needs its weights: drafts={"judge": params}')
+            raise MethodError(
+                'the judge needs its weights: pass drafts={"judge": params} to generate'
+            )
         return base.State(shared=Judge(params["judge"], jnp.float32(threshold)))
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
-        own: Judge = state.shared
+        shared: Judge = state.shared
         good = (
-            judge_predictor.probability(own.params, target.hidden["norm"])
-            > own.threshold
+            judge_predictor.probability(shared.params, target.hidden["norm"])
+            > shared.threshold
         )
-        said = spoken(nodes, target, greedy)
-        return longest(nodes, target.logits, said, good)
+        target_tokens = spoken(nodes, target, greedy)
+        return longest(nodes, target.logits, target_tokens, good)
 
     draws = (base.POINT, base.IID, base.NO_REPLACE, base.COUPLED)
-    if not greedy:  # what the target would draw itself is drafted most often
+    if not greedy:  # coupled drafts are most often the target's own tokens
         draws = (base.COUPLED, base.POINT, base.IID, base.NO_REPLACE)
     return base.Verifier(init, verify, base.LOSSY, draws, taps=("norm",))
 
 
 def spoken(nodes: base.TokenTree, target: base.Target, greedy: bool) -> Array:
-    """★ int32[N]: the target's own token after every node."""
+    """★ Return the target's own token after every node, int32[N]."""
     if greedy:
         return vocab.argmax(target.logits)
     noise = jax.vmap(target.noise)(jnp.arange(nodes.depth + 1))
@@ -93,7 +102,7 @@ def spoken(nodes: base.TokenTree, target: base.Target, greedy: bool) -> Array:
 
 
 def depth_of(nodes: base.TokenTree) -> Array:
-    """★ int32[N]: every node's distance from the root."""
+    """★ Return every node's distance from the root, int32[N]."""
     up = jnp.maximum(nodes.parents, 0)
     below = (nodes.parents >= 0).astype(jnp.int32)
     sink = lambda _, depth: jnp.where(below > 0, depth[up] + 1, 0)
@@ -103,10 +112,17 @@ def depth_of(nodes: base.TokenTree) -> Array:
 def longest(
     nodes: base.TokenTree, logits: Array, said: Array, good: Array
 ) -> base.Verdict:
-    """★ The longest path of drafts that are `good` or what the target `said`."""
+    """★ Accept the longest path of drafts that are `good` or the target's own.
+
+    Args:
+        nodes: one row's tree.
+        logits: float32[N, V], the target's.
+        said: int32[N], the target's own token after every node.
+        good: bool[N], the drafts that pass anyway.
+    """
     up = jnp.maximum(nodes.parents, 0)
     root = jnp.arange(nodes.tokens.shape[0]) == 0
-    own = vocab.token_logprob(logits[up], nodes.tokens)
+    logprobs = vocab.token_logprob(logits[up], nodes.tokens)
     passes = (good | (nodes.tokens == said[up])) & ~root
     passes = passes & (nodes.kind == base.CANDIDATE)
 
@@ -114,9 +130,9 @@ def longest(
         depth, score = carry
         reached = passes & (depth[up] >= 0)
         depth = jnp.where(root, 0, jnp.where(reached, depth[up] + 1, -1))
-        return depth, jnp.where(reached, score[up] + own, 0.0)
+        return depth, jnp.where(reached, score[up] + logprobs, 0.0)
 
-    start = (jnp.where(root, 0, -1), jnp.zeros_like(own))
+    start = (jnp.where(root, 0, -1), jnp.zeros_like(logprobs))
     depth, score = lax.fori_loop(0, nodes.depth, descend, start)
     far = depth == depth.max()
     best = jnp.argmax(jnp.where(far, score, -jnp.inf)).astype(jnp.int32)

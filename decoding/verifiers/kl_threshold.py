@@ -1,18 +1,18 @@
-"""A draft is kept where draft and target hold nearly the same law (baseline).
+"""Accept a draft if the draft's and the target's laws are close (baseline).
 
 The training-free counterpart of `judge`: with p the target's law and q the draft's at
 the draft's parent, both warped, a draft whose parent is accepted is accepted if
 
-    it is the token that the target itself says there,   or   KL(p || q) <= epsilon
+    it is the target's own token there,   or   KL(p || q) <= epsilon
 
-epsilon → `threshold`, in nats. Linear judges have been argued to come down to such a
-rule (arXiv 2601.04766, abstract). The walk is that of `judge`.
+epsilon → `threshold`, in nats. Linear judges have been argued to reduce to such a rule
+(arXiv 2601.04766, abstract). The walk is that of `judge`.
 
-The text does not follow the target's law: where the laws are near, the draft's choice
-stands for the target's.
+The text does not follow the target's law: if the laws are close, the draft's choice
+replaces the target's.
 
-The rule needs the draft's laws, which trees of samples keep: so drafts are samples at
-temperature 0 too, where the judge's are the draft's best tokens.
+The rule needs the draft's laws, which only trees of samples hold. So drafts are samples
+at temperature 0 too, while the judge's are the draft's best tokens.
 
 Deviations from the paper: the baseline is read from the abstract alone.
 
@@ -37,21 +37,28 @@ CARD = Card(
 
 
 def verifier(threshold: float = 0.1, greedy: bool = True) -> base.Verifier:
-    """Below 0 only the target's own tokens pass."""
+    """Accept drafts within a divergence of `threshold` nats.
+
+    Below 0 only the target's own tokens pass; they are its arg-max if `greedy`.
+    """
     if not threshold == threshold:
         raise MethodError(f"threshold={threshold}: use a number of nats")
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
         if nodes.logits is None:
-            raise MethodError("the KL rule needs the draft's laws: draw iid")
+            raise MethodError(
+                "the KL rule needs the draft's laws: give the topology draw='iid'"
+            )
         epsilon: Array = state.shared
         p, q = vocab.log_softmax(target.logits), vocab.log_softmax(nodes.logits)
-        there = p > -jnp.inf
-        each = jnp.where(there, jnp.exp(p) * (jnp.where(there, p, 0.0) - q), 0.0)
+        supported = p > -jnp.inf
+        each = jnp.where(
+            supported, jnp.exp(p) * (jnp.where(supported, p, 0.0) - q), 0.0
+        )
         near = each.sum(-1) <= epsilon
-        said = judge.spoken(nodes, target, greedy)
+        target_tokens = judge.spoken(nodes, target, greedy)
         up = jnp.maximum(nodes.parents, 0)
-        return judge.longest(nodes, target.logits, said, near[up])
+        return judge.longest(nodes, target.logits, target_tokens, near[up])
 
     init = lambda params: base.State(shared=jnp.float32(threshold))
     return base.Verifier(init, verify, base.LOSSY, (base.IID, base.NO_REPLACE))

@@ -12,13 +12,13 @@ whose children x_1, x_2, ... were drawn from q in that order, P_1 = p, D_1 = q a
 
 and the same again at the accepted child with its own p and q. P, D → `left`, `law` of
 the carry, as log-probabilities; r_i → a key folded by the number of the test. For POINT
-children D_i is one-hot at x_i, so that they are accepted with P_i(x_i).
+children D_i is one-hot at x_i, so they are accepted with P_i(x_i).
 
 Siblings must be tested in the order they were drawn. Sorting them by q, or dropping
-some because their q is low, makes x_i depend on itself, and the law is p no more.
+some because their q is low, makes x_i depend on itself, and the law is no longer p.
 
-Deviations from the papers: where D runs out of support (fewer tokens than siblings) the
-tests stop and the residual is sampled; Sequoia goes on with a uniform law.
+Deviations from the papers: if D runs out of support (fewer tokens than siblings), the
+tests stop and the residual is sampled; Sequoia continues with a uniform law.
 
 Cost per call: two or three passes over V a test, as many tests as are performed; a
 batch waits for its longest row.
@@ -43,19 +43,19 @@ CARD = Card(
 
 @struct.dataclass
 class Walk:
-    """Where the tests stand."""
+    """The state of the tests."""
 
     node: Array  # int32[]: deepest accepted node
-    tried: Array  # int32[]: the child of it that was tested last, else itself
+    tried: Array  # int32[]: the node's child that was tested last, else the node
     left: Array  # float32[V]: P
-    law: Array  # float32[V]: D; zeros for POINT, whose D is made at the test
+    law: Array  # float32[V]: D; zeros for POINT, whose D is computed at the test
     path: Array  # int32[D]
     count: Array  # int32[]
     test: Array  # int32[]: tests performed
 
 
 def verifier() -> base.Verifier:
-    """Exact for IID, NO_REPLACE and POINT siblings."""
+    """Verify trees of IID, NO_REPLACE or POINT siblings exactly."""
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
         laws: Any = nodes.logits  # absent from POINT trees, which need none
@@ -112,7 +112,7 @@ def verifier() -> base.Verifier:
 
 
 def _without(law: Array, token: Array) -> Array:
-    """The log-law without the tokens of the mask; all -inf if none is left."""
+    """Remove the tokens of a mask from a log-law; all -inf if none is left."""
     rest = jnp.where(token, -jnp.inf, law)
     total = vocab.logsumexp(rest)
     return jnp.where(total > -jnp.inf, rest - total, -jnp.inf)

@@ -10,11 +10,11 @@ Leviathan, Kalman, Matias, *Fast Inference from Transformers via Speculative Dec
     next token    ~ norm((p_n - q_n)+) if draft n + 1 was rejected, p_n if none was
 
 p, q → softmax of `target.logits`, `tree.logits`; r → one uniform a draft; n → `count`.
-For a draft that nobody sampled (POINT) q is one-hot: accepted with p(x), and the
+For a draft that was not sampled (POINT) q is one-hot: it is accepted with p(x), and the
 residual is p without x. One draft is accepted with probability 1 - TV(p, q).
 
-Deviations from the paper: none in the law. Where p = q the residual is empty by
-rounding; it is then p (a rejection that had probability 0 up to rounding).
+Deviations from the paper: none in the law. If p = q the residual is empty by rounding;
+it is then p (a rejection that had probability 0 up to rounding).
 
 Cost per call: one log-softmax of [N, V] for p and for q, one draw over V.
 """
@@ -36,7 +36,7 @@ CARD = Card(
 
 
 def verifier() -> base.Verifier:
-    """For chains; a tree with siblings wants `recursive_rejection`."""
+    """Verify chains; for trees with siblings use `recursive_rejection`."""
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
         laws: Any = nodes.logits  # absent from POINT trees, which need none
@@ -47,13 +47,13 @@ def verifier() -> base.Verifier:
             )
         size = nodes.tokens.shape[0] - 1
         drafts = nodes.tokens[1:]
-        there = nodes.kind[1:] == base.CANDIDATE
+        live = nodes.kind[1:] == base.CANDIDATE
         logp = vocab.token_logprob(target.logits[:-1], drafts)
         logq = jnp.zeros(size)
         if nodes.draw != base.POINT:
             logq = vocab.token_logprob(laws[:-1], drafts)
         coins = jnp.log(jax.random.uniform(jax.random.fold_in(key, 0), (size,)))
-        accepted = jnp.cumprod(there & (coins < logp - logq))
+        accepted = jnp.cumprod(live & (coins < logp - logq))
         count = accepted.sum().astype(jnp.int32)
 
         if nodes.draw == base.POINT:
@@ -62,9 +62,9 @@ def verifier() -> base.Verifier:
         else:
             law = laws[count]
         p = target.logits[count]
-        rejected = jnp.pad(there, (0, 1))[count]
-        left = jnp.where(rejected, vocab.residual(p, law), p)
-        token = vocab.sample(jax.random.fold_in(key, 1), left)
+        rejected = jnp.pad(live, (0, 1))[count]
+        last_logits = jnp.where(rejected, vocab.residual(p, law), p)
+        token = vocab.sample(jax.random.fold_in(key, 1), last_logits)
         path = jnp.arange(1, size + 1, dtype=jnp.int32)
         path = jnp.where(path <= count, path, 0)
         return base.Verdict(path, count, token)

@@ -1,17 +1,18 @@
-"""Accept every draft with a set probability, whatever it says: for studies of speed.
+"""Accept every draft with a set probability, whatever its token: for studies of speed.
 
-A round then costs what it would cost with a draft of that quality, before one is
-trained. Leviathan, Kalman, Matias, *Fast Inference from Transformers via Speculative
-Decoding*, 2023, arXiv 2211.17192, section 3.1 and equation (1): with i.i.d. acceptance
-alpha, a chain of gamma drafts commits
+A round then has the cost of a draft of that quality, before one is trained. Leviathan,
+Kalman, Matias, *Fast Inference from Transformers via Speculative Decoding*, 2023, arXiv
+2211.17192, section 3.1 and equation (1): with i.i.d. acceptance alpha, a chain of gamma
+drafts commits
 
     E[tokens a call] = (1 - alpha^(gamma + 1)) / (1 - alpha).
 
-alpha → `rate`. In a tree the first child of a node is taken with probability `rate`,
-and no other: more siblings make a round dearer, not longer.
+alpha → `rate`. In a tree only the first child of a node is accepted, with probability
+`rate`: more siblings add cost to a round, and no tokens.
 
-Deviations from the paper: there the formula describes a real verifier; here it is made
-true. The text is not the target's (LOSSY). Cost per call: an arg-max over V a token.
+Deviations from the paper: there the formula describes a real verifier; here the
+verifier simulates it. The text is not the target's (LOSSY). Cost per call: an arg-max
+over V a token.
 """
 
 import jax
@@ -30,9 +31,9 @@ CARD = Card(
 
 
 def verifier(rate: float = 0.8) -> base.Verifier:
-    """`rate` is the probability that a draft is taken, 0 to 1."""
+    """Accept a draft with probability `rate`."""
     if not 0.0 <= rate <= 1.0:
-        raise MethodError(f"rate={rate}: a probability is in [0, 1]")
+        raise MethodError(f"rate={rate}: use a probability, 0 to 1")
 
     def init(params) -> base.State:
         return base.State(jnp.float32(rate))
@@ -41,13 +42,13 @@ def verifier(rate: float = 0.8) -> base.Verifier:
         def pick(node, depth):
             children = (nodes.parents == node) & (nodes.kind == base.CANDIDATE)
             first = nodes.tokens[jnp.argmax(children)]
-            # The token after a refusal is none that a child bears, or it would count.
+            # After a rejection no child's token may follow, or it would count.
             size = target.logits.shape[-1]
-            borne = jnp.where(children, nodes.tokens, size)
-            others = target.logits[node].at[borne].set(-jnp.inf, mode="drop")
+            child_tokens = jnp.where(children, nodes.tokens, size)
+            others = target.logits[node].at[child_tokens].set(-jnp.inf, mode="drop")
             coin = jax.random.uniform(jax.random.fold_in(key, depth))
-            taken = (coin < state.row) & children.any()
-            return jnp.where(taken, first, jnp.argmax(others))
+            accepted = (coin < state.row) & children.any()
+            return jnp.where(accepted, first, jnp.argmax(others))
 
         return tree.walk(nodes, pick)
 

@@ -1,4 +1,4 @@
-"""K-SEQ: the i.i.d. drafts of a node are scanned with a lowered chance of acceptance.
+"""K-SEQ: test the i.i.d. drafts of a node in turn, at a lowered acceptance probability.
 
 Sun, Suresh, Ro, Beirami, Jain, Yu, *SpecTr: Fast Speculative Decoding via Optimal
 Transport*, 2023, arXiv 2310.15141, the k-sequential selection algorithm (K-SEQ) in
@@ -11,11 +11,11 @@ i.i.d. samples of q,
     accept x_i  if  r_i < p(x_i) / (rho q(x_i)),   r_i ~ U[0, 1);  the first one stops
     else      y ~ p(x) - min(q(x), p(x) / rho) accept(rho) / beta(rho), normalised
 
-and after an acceptance the same at the next depth, with the drafts that agree with what
-was accepted. rho → the division factor, `scale`; k → the drafts below every node that
-bears the accepted text (equal siblings are several nodes and one text). One draft is
-rejection sampling; k drafts are accepted with (1 - 1/e) of
-`optimal_transport.acceptance` at the least.
+and after an acceptance the same at the next depth, with the drafts that continue the
+accepted text. rho → the division factor, `scale`; k → the drafts below every node of
+the accepted text (equal siblings are several nodes and one text). One draft is
+rejection sampling. The acceptance rate of k drafts is at least (1 - 1/e) of
+`optimal_transport.acceptance`.
 
 Deviations from the paper: none in the law. The draft is any tree of i.i.d. siblings;
 the paper's k sequences are `topologies/specinfer` with `expansion=(k, 1, 1, ...)`.
@@ -38,7 +38,7 @@ STEPS = 32  # halvings of [1, k]: to a float32's last bit
 
 
 def verifier() -> base.Verifier:
-    """For trees whose siblings are i.i.d., duplicates among them."""
+    """Verify trees of i.i.d. siblings, which may repeat one another."""
 
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
         laws: Any = nodes.logits
@@ -50,17 +50,17 @@ def verifier() -> base.Verifier:
             same, node, count, _, _ = carry
             drafts = below & same[up]
             p, q = vocab.softmax(target.logits[node]), vocab.softmax(laws[node])
-            rho, taken = scale(p, q, drafts.sum())
+            rho, ratio = scale(p, q, drafts.sum())
             coins = jax.random.uniform(jax.random.fold_in(key, count), (size,))
             likely, drawn = (vocab.gather(law, nodes.tokens) for law in (p, q))
             accepted = drafts & (coins * rho * drawn < likely)
             hit = accepted.any()
             child = jnp.argmax(accepted).astype(jnp.int32)
-            again = drafts & (nodes.tokens == nodes.tokens[child])
-            rest = jnp.maximum(p - jnp.minimum(q, p / rho) * taken, 0.0)
+            matching = drafts & (nodes.tokens == nodes.tokens[child])
+            rest = jnp.maximum(p - jnp.minimum(q, p / rho) * ratio, 0.0)
             rest = jnp.where(drafts.any() & (rest.sum() > 0), rest, p)
             node = jnp.where(hit, child, node)
-            return jnp.where(hit, again, same), node, count + hit, rest, hit
+            return jnp.where(hit, matching, same), node, count + hit, rest, hit
 
         zero = jnp.int32(0)
         root = jnp.arange(size) == 0
@@ -74,10 +74,15 @@ def verifier() -> base.Verifier:
 
 
 def scale(p: Array, q: Array, k: Array) -> tuple[Array, Array]:
-    """★ The division factor rho, and accept(rho) / beta(rho), of `k` int32[] drafts.
+    """★ Find the division factor rho, and accept(rho) / beta(rho), for `k` drafts.
 
-    The upper end of the bisection is returned, where accept <= rho beta, so that the
-    residual is nowhere negative (but for rounding).
+    rho is the upper end of the bisection, where accept <= rho beta, so the residual is
+    nowhere negative (but for rounding).
+
+    Args:
+        p: the target's law, float32[V].
+        q: the drafts' law, float32[V].
+        k: int32[], number of drafts.
     """
     many = jnp.maximum(k, 1).astype(jnp.float32)
 
@@ -94,5 +99,5 @@ def scale(p: Array, q: Array, k: Array) -> tuple[Array, Array]:
 
     _, rho = lax.fori_loop(0, STEPS, halve, (jnp.ones_like(many), many))
     chance, beta = accept(rho)
-    # Where p and q are disjoint nothing is accepted; the ratio tends to k.
+    # If p and q are disjoint, nothing is accepted; the ratio tends to k.
     return rho, jnp.where(beta > 0, chance / jnp.where(beta > 0, beta, 1.0), many)

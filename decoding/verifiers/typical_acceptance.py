@@ -1,4 +1,4 @@
-"""Typical acceptance: a draft is accepted if the target finds it likely enough.
+"""Typical acceptance: accept a draft whose probability under the target is high enough.
 
 Cai, Li, Geng, Peng, Lee, Chen, Dao, *Medusa: Simple LLM Inference Acceleration
 Framework with Multiple Decoding Heads*, 2024, arXiv 2401.10774, section 2.3.1 (Typical
@@ -6,15 +6,15 @@ acceptance). A draft x after a node with target law p is accepted if
 
     p(x) > min(epsilon, delta exp(-H(p)))
 
-and if its parent is; the longest accepted path is taken, of equally long ones the
-likelier. The token after it is the arg-max of p at its end, which is the paper's greedy
-first token of the next round. epsilon → `epsilon`, the threshold of a sure target;
-delta → `delta`, its share where the entropy H is high; H in nats.
+and if its parent is accepted. The longest accepted path is taken, of equally long ones
+the likelier. The token after it is the arg-max of p at its end, which is the paper's
+greedy first token of the next round. epsilon → `epsilon`, the threshold of a confident
+target; delta → `delta`, the factor of exp(-H) at high entropy H, in nats.
 
-The text does not follow the target's law: it leaves the unlikely tokens out and repeats
-the draft's taste among the others. A temperature scales p and no more; at temperature 0
-p is that of the unscaled logits. For the target's own greedy text leave the verifier at
-its default.
+The text does not follow the target's law: it omits unlikely tokens and, among the
+others, prefers the draft's. A temperature scales p and nothing else; at temperature 0 p
+is that of the unscaled logits. For the target's own greedy text keep the default
+verifier.
 
 Deviations from the paper: the official code adds 1e-5 to p inside the logarithm of H.
 
@@ -44,7 +44,10 @@ class Thresholds:
 
 
 def verifier(epsilon: float = 0.09, delta: float = 0.3) -> base.Verifier:
-    """`epsilon`, and `delta` = its square root, as the paper has them."""
+    """Accept drafts above min(`epsilon`, `delta` exp(-H)).
+
+    Defaults are the paper's: `delta` is the square root of `epsilon`.
+    """
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         if not 0 <= value <= 1:
             raise MethodError(f"{name}={value}: use a probability, 0 to 1")
@@ -56,18 +59,18 @@ def verifier(epsilon: float = 0.09, delta: float = 0.3) -> base.Verifier:
     def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
         up = jnp.maximum(nodes.parents, 0)
         root = jnp.arange(nodes.tokens.shape[0]) == 0
-        own = vocab.token_logprob(target.logits[up], nodes.tokens)
+        logprobs = vocab.token_logprob(target.logits[up], nodes.tokens)
         share = state.shared.delta * jnp.exp(-vocab.entropy(target.logits))
-        asked = jnp.minimum(state.shared.epsilon, share)[up]
-        typical = (jnp.exp(own) > asked) & (nodes.kind == base.CANDIDATE) & ~root
+        least = jnp.minimum(state.shared.epsilon, share)[up]
+        typical = (jnp.exp(logprobs) > least) & (nodes.kind == base.CANDIDATE) & ~root
 
         def descend(_: Array, carry: tuple) -> tuple:
             depth, score = carry
             reached = typical & (depth[up] >= 0)
             depth = jnp.where(root, 0, jnp.where(reached, depth[up] + 1, -1))
-            return depth, jnp.where(reached, score[up] + own, 0.0)
+            return depth, jnp.where(reached, score[up] + logprobs, 0.0)
 
-        start = (jnp.where(root, 0, -1), jnp.zeros_like(own))
+        start = (jnp.where(root, 0, -1), jnp.zeros_like(logprobs))
         depth, score = lax.fori_loop(0, nodes.depth, descend, start)
         longest = depth == depth.max()
         best = jnp.argmax(jnp.where(longest, score, -jnp.inf)).astype(jnp.int32)

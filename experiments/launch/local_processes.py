@@ -12,6 +12,7 @@ from pathlib import Path
 
 from training.loop.preemption import REQUEUE
 
+ROOT = Path(__file__).parents[2]  # the folder of the packages, for the children
 PATIENCE = 30.0  # seconds that the others have to end once one has failed
 
 
@@ -70,8 +71,7 @@ def run(
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    root = str(Path(__file__).parent.parent)
-    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
+    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
     command = [sys.executable, "-m", module, *arguments]
     children = [
         subprocess.Popen(
@@ -101,6 +101,7 @@ def run(
 
 
 def _wait(children: Sequence[subprocess.Popen]) -> int:
+    """Wait for all processes; end the others when one fails. Return a status."""
     status, since = 0, 0.0
     while True:
         codes = [child.poll() for child in children]
@@ -125,6 +126,7 @@ def _wait(children: Sequence[subprocess.Popen]) -> int:
 
 
 def _grace(children: Sequence[subprocess.Popen]) -> None:
+    """Wait for processes to end, and kill those that take over `PATIENCE`."""
     until = time.monotonic() + PATIENCE
     for child in children:
         try:

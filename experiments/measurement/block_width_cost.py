@@ -50,6 +50,8 @@ def call_times(
 
 
 def _program(lm: Any, width: int) -> Any:
+    """Compile a loop of calls of one block width."""
+
     def run(params: Any, cache: Any, calls: jax.Array) -> Any:
         def body(i: jax.Array, carry: tuple) -> tuple:
             cache, tokens = carry
@@ -69,8 +71,8 @@ def suggest(
 ) -> dict[str, Any]:
     """Suggest the block width at which a chain would decode fastest.
 
-    `committed[d]` is the share of rounds that committed a draft of depth d + 1, so a
-    chain of N nodes commits 1 + sum(committed[:N - 1]) tokens a round; `share` of a
+    `committed[d]` is the share of rounds that committed a draft of depth d + 1. So a
+    chain of N nodes commits 1 + sum(committed[:N - 1]) tokens a round. `share` of a
     round is spent outside the call. The result is width 1, plain decoding, where no
     other is faster.
     """

@@ -96,6 +96,7 @@ class Recomputed:
         self.warp = jax.jit(functools.partial(_warped, parts.program.transform))
 
     def __call__(self, i: int, k: int) -> tuple[np.ndarray, float]:
+        """Return `Scores` of the token after `plain[i][:k]`, noise included."""
         prompt, written = self.prompts[i], self.plain[i][:k]
         raw = logits(self.lm, [*prompt, *written])
         tokens, last = _padded([*prompt, *written]), raw[len(prompt) + k - 1]
@@ -115,6 +116,7 @@ def logits(lm: Any, tokens: list[int]) -> jax.Array:
 
 
 def _padded(tokens: list[int]) -> jax.Array:
+    """Pad tokens with 0 to a buffer's size: int32[size]."""
     buffer = np.zeros((initial_state.bucket(len(tokens)),), np.int32)
     buffer[: len(tokens)] = tokens
     return jnp.asarray(buffer)
@@ -166,4 +168,4 @@ def claim(method: Method, guarantee: str, temperature: float) -> str | None:
     name = method.verifier.name.rpartition("/")[2]
     if name == "gumbel_coupled":
         return None
-    return f"equal in law only: tests/methods/verifiers/test_{name}.py"
+    return f"equal in law only: tests/decoding/verifiers/test_{name}.py"

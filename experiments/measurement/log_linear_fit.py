@@ -59,6 +59,7 @@ def bends(x: Sequence, top: Sequence, below: Sequence) -> list[list[float]] | No
 
 
 def _axes(x: Sequence) -> np.ndarray:
+    """Check x and return its logarithms float[n, axes]."""
     points = np.asarray(x, float)
     if points.ndim != 2 or not (points > 0).all():
         raise DataError(f"x of shape {points.shape}: give [n, axes], all above 0")
@@ -69,6 +70,7 @@ def _axes(x: Sequence) -> np.ndarray:
 
 
 def _fit(axes: np.ndarray, top: Sequence, below: Sequence) -> Law:
+    """Fit sum(top) / sum(below) to a + axes b, with bootstrap intervals."""
     sums = np.asarray(top, float), np.asarray(below, float)
     count, width = len(axes), axes.shape[1] + 1
     if count <= width or any(s.ndim != 2 or len(s) != count for s in sums):
@@ -80,7 +82,7 @@ def _fit(axes: np.ndarray, top: Sequence, below: Sequence) -> Law:
     solve = np.linalg.pinv(design)
     y = sums[0].sum(1) / sums[1].sum(1)
     coefficients = solve @ y
-    residual = ((y - design @ coefficients) ** 2).sum()
+    squares_left = ((y - design @ coefficients) ** 2).sum()
     rng = np.random.default_rng(0)
     at = rng.integers(sums[0].shape[1], size=(DRAWS, sums[0].shape[1]))
     ratios = sums[0][:, at].sum(-1) / sums[1][:, at].sum(-1)  # [n, draws]
@@ -91,7 +93,7 @@ def _fit(axes: np.ndarray, top: Sequence, below: Sequence) -> Law:
     half_width = special.stdtrit(count - width, (1 + LEVEL) / 2) * draws.std(1)
     ends = np.stack([coefficients - half_width, coefficients + half_width], 1)[1:]
     spread = ((y - y.mean()) ** 2).sum()
-    r2 = 1 - residual / spread if spread > 0 else 0.0
+    r2 = 1 - squares_left / spread if spread > 0 else 0.0
     return Law(
         float(coefficients[0]),
         coefficients[1:].tolist(),

@@ -43,10 +43,10 @@ def row(
 ) -> dict[str, Any]:
     """Measure a cell.
 
-    Times are of the decode loop; those of prefill and compilation are separate. In each
-    repeat every prompt is decoded by the method, by the method with the target's call
-    replaced by a constant, and by plain decoding, in turns. Batches are decoded in
-    order and a drafter's memory starts empty in every repeat, so texts and calls are
+    Times are of the decode loop; those of prefill and compilation are separate. Each
+    repeat decodes every prompt three times in turns: by the method, by the method with
+    a constant in place of the target's call, and by plain decoding. Batches are decoded
+    in order and a drafter's memory starts empty in every repeat, so texts and calls are
     equal in all repeats. Plain decoding's own speed-up shows the noise.
 
     Args:

@@ -172,6 +172,7 @@ class Bench:
 
 
 def _record(run: Run, prompts: Sequence[list[int]], state: decode.DecodeState) -> None:
+    """Add the texts and counters of a finished batch to `run`."""
     state = replace(state, **state_sharding.results(state))
     ends, counters = np.asarray(state.length), state.counters
     tokens, origin = np.asarray(state.tokens), np.asarray(state.origin)

@@ -158,10 +158,10 @@ class Preflight:
             config = ConfigDict(self.config.to_dict())
             try:
                 config = settings.override(config, change)
-                compiled = self.programs(config)
+                candidates = self.programs(config)
             except DecodaxError:
                 continue
-            program = next(p for p in compiled if p.name == row["program"])
+            program = next(p for p in candidates if p.name == row["program"])
             if fits(measure(program, self.chip)):
                 return " ".join(change)
         return "a larger slice, or chips with more memory"

@@ -151,6 +151,7 @@ def flat(config: Any) -> dict[str, Any]:
 
 
 def _leaves(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, leaf) of nested mappings."""
     if isinstance(config, Mapping) and config:
         for name, value in config.items():
             yield from _leaves(value, f"{prefix}{name}.")

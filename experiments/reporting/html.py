@@ -54,6 +54,7 @@ def html(report: dict[str, Any], beside: dict[str, Any], notes: Sequence[str]) -
 
 
 def _place(report: dict[str, Any]) -> str:
+    """Describe the machine in one line."""
     hard, versions = report["hardware"], report["versions"]
     return (
         f"{hard['processor']}, {hard['cores']} cores · "
@@ -272,12 +273,12 @@ def _texts(report: dict[str, Any], samples: dict[str, Any]) -> list[dict[str, An
     groups = []
     for task in dict.fromkeys(r["task"] for r in rows):
         mine = [r for r in rows if r["task"] == task]
-        shown = max(mine, key=lambda r: r["tokens_per_call"])
+        best = max(mine, key=lambda r: r["tokens_per_call"])
         tabs = [
             {
                 "key": row["key"],
                 "label": f"{row['method']}, T = {row['temperature']:g}",
-                "shown": row is shown,
+                "shown": row is best,
                 "samples": [sample(entry) for entry in samples[row["key"]][:TEXTS]],
             }
             for row in mine

@@ -72,6 +72,7 @@ def token_tree(entry: dict[str, Any]) -> str:
 
 
 def _leaves_first(root: int, children: dict[int, list[int]]) -> list[int]:
+    """Order nodes so that children come before their parents."""
     order, stack = [], [root]
     while stack:
         node = stack.pop()

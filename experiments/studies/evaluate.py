@@ -230,7 +230,7 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
     plan = sharding.on(mesh, "decode", config.get("rules", ""))
     assert plan is not None
     lm = programs.abstract(programs.shape_of(config), dtype, plan)
-    compiled = []
+    all_programs = []
     for name, method in common.methods(config).items():
         drafts = {}
         if "heads" in method.needs:
@@ -245,8 +245,8 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
         if "draft" in method.needs:
             shape = programs.shape_at(config.drafts["draft"])
             drafts["draft"] = programs.abstract(shape, dtype, plan)
-        compiled += programs.decoding(name, method, lm, drafts, config)
-    return compiled
+        all_programs += programs.decoding(name, method, lm, drafts, config)
+    return all_programs
 
 
 STAGE = Stage(

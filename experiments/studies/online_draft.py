@@ -1,4 +1,4 @@
-"""A draft that learns while it serves, and a change of its text.
+"""Online training of a draft model while it serves, across a switch of domain.
 
 The question of Liu et al. (Online Speculative Decoding, 2024, arXiv 2310.07177, section
 5.3): requests change from one domain to another, and the target accepts fewer drafts.

@@ -61,7 +61,20 @@ def runs(name: str, run: Run) -> list[int]:
 def row(
     bench: Bench, name: str, gamma: int, task: str, t: float, prompts: Any, seed: int
 ) -> dict[str, Any]:
-    """Measure one method on one task; tokens, calls and runs are lists by prompt."""
+    """Measure one method on one task.
+
+    Args:
+        bench: the target, the draft model and sizes.
+        name: `CHAIN` or `PEARL`.
+        gamma: drafts a round.
+        task: its name, for the row.
+        t: the temperature.
+        prompts: the task's token prompts.
+        seed: of the texts.
+
+    Returns:
+        The row; `new`, `calls` and `runs` are lists by prompt, for pairing.
+    """
     case, reference = Case(method(name, gamma), t), Case(Method(), t)
     run, plain = (bench.once(c, prompts, seed) for c in (case, reference))
     cell = Cell(f"{name}-{gamma}", case.method, task, t, seed, bench.batch)

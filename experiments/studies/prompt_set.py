@@ -128,6 +128,7 @@ class Journal:
         return self.store.lines("timings")
 
     def note(self, text: continuous_batching.Finished) -> None:
+        """Append a line for a finished text."""
         self.store.append(
             "timings",
             sitting=self.sitting,
@@ -200,6 +201,7 @@ def _compared(config, store, parts, params, prompts) -> list[list[str]]:
 def _cells(
     texts: Sequence[dict[str, Any]], seconds: float, rounds: int, occupancy: float
 ) -> list[str]:
+    """Format the cells after the first, in the order of HEADS."""
     new, calls = (sum(t[name] for t in texts) for name in ("tokens", "calls"))
     latency = np.percentile([t["latency"] for t in texts] or [0.0], SHOWN)
     return [

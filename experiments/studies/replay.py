@@ -108,6 +108,7 @@ def read_tokenizer(given: str) -> Any:
 
 
 def _tokens(value: Any, tokenizer: Any, where: str) -> list[int]:
+    """Encode a text, or check a list of token ids; DataError otherwise."""
     if isinstance(value, str):
         return tokenizer.encode(value, add_special=False)
     if isinstance(value, list) and all(isinstance(t, int) for t in value):
@@ -153,17 +154,19 @@ def replay(
         accepted.append(np.asarray(counters.accepted)[0])
         offered.append(np.asarray(counters.offered)[0])
         candidates += int(counters.candidates[0])
-    taken, tried = np.sum(accepted, 0), np.sum(offered, 0)
+    accepted_sums, offered_sums = np.sum(accepted, 0), np.sum(offered, 0)
     return {
         "records": len(records),
         "new_tokens": sum(new),
         "target_calls": sum(calls),
         "tokens_per_call": sum(new) / sum(calls),
         "ci95": bootstrap.tokens_per_call_interval(new, calls),
-        "accepted_by_depth": (taken[tried > 0] / tried[tried > 0]).tolist(),
+        "accepted_by_depth": (
+            accepted_sums[offered_sums > 0] / offered_sums[offered_sums > 0]
+        ).tolist(),
         "drafted_per_call": candidates / sum(calls),
         "tokens_per_node": sum(new) / (candidates + sum(calls)),
-        "wasted": 1 - float(taken.sum()) / candidates if candidates else 0.0,
+        "wasted": 1 - float(accepted_sums.sum()) / candidates if candidates else 0.0,
         "new": new,
         "calls": calls,
     }

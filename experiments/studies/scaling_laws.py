@@ -93,6 +93,7 @@ class Study:
         return self._drafts[point]
 
     def _trained(self, point: Point) -> models.Loaded:
+        """Train a draft of the point's shape on its number of tokens."""
         c = ml_collections.ConfigDict(self.config.to_dict())
         heads = point.width // c.head_dim
         c.draft = {

@@ -87,6 +87,7 @@ def _by_batch(timed: Rows) -> list[dict[str, Any]]:
 
 
 def _law(what: str, temperature: float, axes: Sequence[str], x, top, below) -> dict:
+    """Fit one law, with its intervals and bends."""
     law = log_linear_fit.straight(x, top, below)
     return {
         "what": what,
@@ -109,6 +110,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _points(rows: Rows) -> dict[str, Any]:
+    """Make the table of drafts."""
     lines = [
         [
             f"{row['width']} × {row['layers']}",
@@ -126,6 +128,7 @@ def _points(rows: Rows) -> dict[str, Any]:
 
 
 def _fits(laws: Rows) -> dict[str, Any]:
+    """Make the table of laws."""
     lines = []
     for law in laws:
         for i, axis in enumerate(law["axes"]):
@@ -148,6 +151,7 @@ def _number(x: float) -> str:
 
 
 def _batches(timed: Rows) -> dict[str, Any]:
+    """Make the table of batch sizes."""
     lines = []
     for row in timed:
         ratios = np.asarray(row["plain_seconds"]) / np.asarray(row["seconds"])
@@ -239,6 +243,7 @@ def _series(lines: Sequence[tuple[str, Rows, str]], unit: float, law: Any) -> li
 
 
 def _speeds(timed: Rows) -> dict[str, Any]:
+    """Plot the speed-up by batch size."""
     y, error = [], []
     for row in timed:
         ratios = np.asarray(row["plain_seconds"]) / np.asarray(row["seconds"])

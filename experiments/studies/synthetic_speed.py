@@ -182,6 +182,8 @@ class Target:
 
 
 def _rounded(params: Any, dtype: str) -> Any:
+    """Cast the floating-point leaves of params to `dtype`."""
+
     def one(x: Any) -> Any:
         return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 

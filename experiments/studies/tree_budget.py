@@ -65,8 +65,19 @@ def row(
 ) -> dict[str, Any]:
     """Measure one tree on one task.
 
-    `new` and `calls` are lists by prompt, for paired comparisons. ConfigError if the
-    tree has more drafts than `entry.budget`.
+    Args:
+        bench: the target, the draft model and sizes.
+        entry: the tree.
+        task: its name, for the row.
+        temperature: of both models.
+        prompts: the task's token prompts.
+        seed: of the texts.
+
+    Returns:
+        The row; `new` and `calls` are lists by prompt, for paired comparisons.
+
+    Raises:
+        ConfigError: the tree has more drafts than `entry.budget`.
     """
     case = Case(entry.method, temperature)
     parts = bench.compose(case)
@@ -165,6 +176,7 @@ def _names(rows: Sequence) -> tuple[list[str], list[int]]:
 
 
 def _table(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
+    """Make the table of trees by budget, at one temperature."""
     trees, budgets = _names(rows)
     lines = []
     for tree in trees:
@@ -194,6 +206,7 @@ def identical(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _plot(rows: Sequence[dict[str, Any]], t: float) -> dict[str, Any]:
+    """Plot tokens a call by budget, a line a tree."""
     trees, budgets = _names(rows)
     series = []
     for tree in trees:

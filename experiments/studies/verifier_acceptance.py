@@ -272,6 +272,7 @@ def run(
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Make the table of measured and theoretical acceptance."""
     heads = ("verifier", "draw", "k", "T", "accepted", "due", "errors off", "holds")
     lines = []
     for r in rows:
@@ -349,6 +350,7 @@ def _directions(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _plots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Plot acceptance by number of drafts, a figure a temperature."""
     plots = []
     for t in dict.fromkeys(r["temperature"] for r in rows):
         mine = [r for r in rows if r["temperature"] == t]

@@ -39,7 +39,7 @@ def run(
     trained["prices"] = rows
     priced = draft_call_cost.table(rows, OWN, SAID)
     console.terminal().print("\n".join(priced["notes"]), markup=False)
-    curves = [calibration.plot(name, found) for name, found in bins.items()]
+    curves = [calibration.plot(name, bin_counts) for name, bin_counts in bins.items()]
     return common.study(
         folder,
         trained=trained,
@@ -48,13 +48,13 @@ def run(
     )
 
 
-def _about(found: dict[str, Any]) -> dict[str, Any]:
+def _about(trained: dict[str, Any]) -> dict[str, Any]:
     """Make the report's table of the training."""
     cells = [
-        f"{found['parameters']}",
-        f"{found['seen_tokens']}",
-        f"{found['seconds']:.0f}",
-        f"{100 * found['accepted']:.1f} %",
+        f"{trained['parameters']}",
+        f"{trained['seen_tokens']}",
+        f"{trained['seconds']:.0f}",
+        f"{100 * trained['accepted']:.1f} %",
     ]
     return {
         "title": "Training",

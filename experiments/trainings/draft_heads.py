@@ -334,6 +334,7 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
 
 
 def _train_program(config: Any, lm: Any, plan: Any) -> programs.Program:
+    """Return the training program of a recipe's heads."""
     shapes, vocabulary = programs.head_shapes(config, lm)
     kind = draft_head_run.module(config.head)
     objective = kind.objective(lm.model, **config.objective.to_dict(), **vocabulary)

@@ -100,7 +100,7 @@ def _trainings(figures: dict[str, Any]) -> list[training_curves.Trained]:
 
 
 def _rows(
-    config, store, lm, name, draft, prompts, found, at, fields
+    config, store, lm, name, draft, prompts, report, at, fields
 ) -> list[tuple[dict, dict]]:
     """Measure (row, texts) of plain decoding and of one draft, on every task.
 
@@ -111,7 +111,7 @@ def _rows(
         name: the draft's name in the report.
         draft: the draft model.
         prompts: task -> token prompts.
-        found: the report so far, with the read bandwidth.
+        report: the report so far, with the read bandwidth.
         at: suffix of the row names of another target; "" for the recipe's.
         fields: fields of the drafter that this target overrides.
     """
@@ -129,7 +129,7 @@ def _rows(
                 )
 
                 def compute(cell: Cell = cell) -> Any:
-                    rate = found["bandwidth"]["gb_s"]
+                    rate = report["bandwidth"]["gb_s"]
                     texts = prompts[cell.task]
                     return measured_row.row(
                         bench, cell, plain, texts, config.repeats, rate

@@ -56,10 +56,10 @@ def run(config: Any, folder: RunFolder, lm: Any = None) -> dict:
     passes = lambda each: ([depth * n for n in each["calls"]], each["layers"])
     unit = "tokens a whole pass"
     tables = [about, lossy_quality_tables.table(rows, "layers")]
-    for own in ("two levels", "every layer"):
+    for label in ("two levels", "every layer"):
         for base in ("layer", "confidence"):
             tables += lossy_quality_tables.matched(
-                rows, own, ("plain", base), passes, unit
+                rows, label, ("plain", base), passes, unit
             )
     what = "a layer's being right"
     tables.append(calibration.table({"exits": bins}, what))

@@ -1,8 +1,8 @@
-"""Tree attention over pages: the same kernels, which read a page table.
+"""Tree attention over pages: the same kernels, with a page table.
 
-A page is [G, page, d] in one piece of memory (on a TPU a block of the kernel, on a GPU
-one or several), and slot `s` of row `b` is slot `s % page` of page
-`table[b, s // page]`. Rows that share a prefix name the same pages.
+A page is [G, page, d] in one piece of memory: on a TPU a block of the kernel, on a GPU
+one or several. Slot `s` of row `b` is slot `s % page` of page `table[b, s // page]`.
+The tables of rows that share a prefix have the same pages.
 """
 
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
 
 
 def choose(kernel: str, platform: str, shape: pallas_tpu.Shape, words: int = 1):
-    """The form for a call; see `tree_attention.choose`."""
+    """Choose the form of a call; see `tree_attention.choose`."""
     choice = dense.choose(kernel, platform, shape, words)
     if choice.form == TPU and shape.page % layout.LANES:
         why = f"pages of {shape.page} slots: a multiple of {layout.LANES} is needed"
@@ -39,14 +39,14 @@ def paged_tree_attention(
     kernel: str = AUTO,
     vmem: int | None = None,
 ) -> tuple[Array, Array]:
-    """As `tree_attention`, over pools of pages.
+    """Compute `tree_attention` over pools of pages; other arguments as there.
 
     k, v    [P, G, page, d]
-    table   int32[B, S / page]: the page of each stretch of slots; what lies past a
-            row's last slot is not looked at
+    table   int32[B, S / page]: the page of each stretch of slots; entries past a
+            row's last slot are not used
     """
     if window and (positions is None or key_positions is None):
-        raise ValueError(f"window={window}: give positions and key_positions")
+        raise ValueError(f"window={window}: give positions and key_positions, too")
     batch, nodes, heads, dim = q.shape
     pages, groups, page, _ = k.shape
     shape = pallas_tpu.Shape(

@@ -1,4 +1,4 @@
-"""The meaning of paged tree attention: the pages of every row written out in order."""
+"""The reference of paged tree attention: every row's pages copied out in order."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from kernels.tree_attention import reference
 
 
 def written_out(pool: Array, table: Array) -> Array:
-    """[B, G, S, d] of a pool [P, G, page, d]."""
+    """Copy the pages of each row from a pool [P, G, page, d] to [B, G, S, d]."""
     rows = pool.at[table].get(mode="clip")
     return einops.rearrange(rows, "b pages g s d -> b g (pages s) d")
 
@@ -23,6 +23,6 @@ def paged_tree_attention(
     ancestors: Array,
     **settings: Any,
 ) -> tuple[Array, Array]:
-    """As `api.paged_tree_attention`; `settings` as there."""
+    """Compute `api.paged_tree_attention`; arguments as there."""
     k, v = written_out(k, table), written_out(v, table)
     return reference.tree_attention(q, k, v, lengths, ancestors, **settings)

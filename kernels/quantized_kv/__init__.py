@@ -1,4 +1,4 @@
-"""Attention over a cache that is quantised but for its last tokens."""
+"""Attention over a cache with quantised old tokens and exact recent ones."""
 
 from kernels.quantized_kv.api import Old, Recent, attention, boundary
 from kernels.quantized_kv.codes import GROUP, channels, keys, values, widen

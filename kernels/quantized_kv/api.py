@@ -2,15 +2,15 @@
 
 Liu, Yuan, Jin, Zhong, Xu, Braverman, Chen, Hu, *KIVI: A Tuning-Free Asymmetric 2bit
 Quantization for KV Cache*, 2024, arXiv 2402.02750, section 3: keys by channel, values
-by token, the last tokens as they are. What a node sees of a token depends on the node's
-position `p` alone:
+by token, the last tokens exact. The precision of slot `s` for a node depends on the
+node's position `p` alone:
 
     quantised when  s < boundary(p) = GROUP * floor((p - window) / GROUP),  else exact
 
-so that a text does not depend on how many tokens a round verifies: a group of tokens
-is quantised once it is complete and committed, and kept exactly until no node of a
-round looks at it so. Two calls of `tree_attention`, over the codes and over the recent
-tokens, are merged by log-sum-exp; its forms and limits are this operation's.
+so that a text does not depend on how many tokens a round verifies. A group of tokens is
+quantised once it is complete and committed. Its exact copy stays until no node of a
+round needs it. Two calls of `tree_attention`, over the codes and over the recent
+tokens, are merged by log-sum-exp; its forms and limits apply here.
 
 *Deviations from the paper*: codes are symmetric; a channel has one factor for the
 row, beside each token's scale, in place of a scale for every group (`codes`).
@@ -37,7 +37,7 @@ class Old(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """The last tokens and the block's own: slot `base + r` is in row `r`."""
+    """The last tokens and those of the block: slot `base + r` is in row `r`."""
 
     k: Array  # [B, G, R, d]
     v: Array
@@ -45,7 +45,7 @@ class Recent(NamedTuple):
 
 
 def boundary(positions: Array, window: int) -> Array:
-    """The first slot that a node at a position sees as it is."""
+    """Return the first slot that is exact for nodes at `positions`."""
     return jnp.maximum((positions - window) // GROUP, 0) * GROUP
 
 
@@ -64,15 +64,16 @@ def attention(
     scale: float = 1.0,
     kernel: str = "auto",
 ) -> tuple[Array, Array]:
-    """As `tree_attention` over the whole cache; `keep` tokens at least are exact.
+    """Compute `tree_attention` over the whole cache, with at least `keep` exact tokens.
 
-    `positions` [B, N] and `key_positions` [B, S] are needed always, and positions are
-    slots: nothing was evicted. A node is less than `keep` tokens behind the root.
+    `positions` [B, N] and `key_positions` [B, S] are always needed. Positions must be
+    slots, so nothing may have been evicted. A node is less than `keep` tokens behind
+    the root. Other arguments as in `tree_attention`.
     """
     batch, nodes, _, dim = q.shape
     groups, size = recent.k.shape[1], key_positions.shape[1]
     first = boundary(positions, keep)
-    # Codes past the root's boundary, which deeper nodes see: the bits of whole words.
+    # Codes past the root's boundary are for deeper nodes: the bits of whole words.
     words = -(-keep // GROUP) * GROUP // 32
     ends = 32 * (1 + jnp.arange(words, dtype=jnp.int32))
     seen = ends <= (first - recent.base[:, None])[..., None]
@@ -94,7 +95,7 @@ def attention(
         v_scale=old.v_scale,
         kernel=kernel,
     )
-    # "Not before the boundary" is a window of one that ends there.
+    # "Not before the boundary" is a window of one that ends at the boundary.
     since = first
     if window:
         since = jnp.maximum(first, positions - window + 1)

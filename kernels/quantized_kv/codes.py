@@ -1,11 +1,11 @@
-"""How keys and values become small whole numbers, and numbers again.
+"""Codes of keys and values: quantisation to small whole numbers, and its inverse.
 
     k[s, c] = code[s, c] * channel[c] * scale[s],    channel[c] = 2^round(log2 max |k|)
     v[s, c] = code[s, c] * scale[s]
 
-`channel` is taken from a row's first group of tokens: keys have channels that are
-large in every token (KIVI, section 3). Being powers of two, its factors round nothing
-where they are moved into the query, and being the row's, they can be; the kernels then
+`channel` comes from a row's first group of tokens: keys have channels that are large in
+every token (KIVI, section 3). The factors are the same for all tokens of a row, so they
+can be multiplied into the query, where powers of two round nothing. The kernels then
 need no product for each key element.
 """
 
@@ -18,24 +18,24 @@ GROUP = int4_packing.UNIT  # tokens that are quantised together
 
 
 def most(dtype) -> int:
-    """The greatest code."""
+    """Return the greatest code."""
     return 7 if int4_packing.packed(dtype) else 127
 
 
 def channels(k: Array) -> Array:
-    """float32[..., d]: the factors of the channels of keys [..., GROUP, d]."""
+    """Compute the channels' factors float32[..., d] of keys [..., GROUP, d]."""
     peak = jnp.abs(k.astype(jnp.float32)).max(-2)
     power = jnp.round(jnp.log2(jnp.where(peak > 0, peak, 1.0)))
     return jnp.exp2(jnp.clip(power, -60, 60))
 
 
 def keys(k: Array, channel: Array, dtype) -> tuple[Array, Array]:
-    """Codes of keys [..., S, d] and their scales float32[..., S]."""
+    """Quantise keys [..., S, d]; return codes and scales float32[..., S]."""
     return values(k.astype(jnp.float32) / channel[..., None, :], dtype)
 
 
 def values(v: Array, dtype) -> tuple[Array, Array]:
-    """Codes of values [..., S, d], a scale a token, float32[..., S]."""
+    """Quantise values [..., S, d]; return codes and scales float32[..., S]."""
     v = v.astype(jnp.float32)
     peak = jnp.abs(v).max(-1)
     scale = jnp.where(peak > 0, peak / most(dtype), 1.0)
@@ -46,7 +46,7 @@ def values(v: Array, dtype) -> tuple[Array, Array]:
 
 
 def widen(codes: Array, scale: Array) -> Array:
-    """float32[..., S, d]: what the codes stand for, but for the channels' factors."""
+    """Dequantise codes to float32[..., S, d], without the channels' factors."""
     if int4_packing.packed(codes.dtype):
         codes = int4_packing.unpack(codes)
     return codes.astype(jnp.float32) * scale[..., None]

@@ -1,4 +1,4 @@
-"""The meaning of attention over a quantised cache: both stores written out, masked."""
+"""The reference of attention over a quantised cache: both stores joined, and masked."""
 
 import jax.numpy as jnp
 from jax import Array
@@ -22,7 +22,7 @@ def attention(
     softcap: float = 0.0,
     scale: float = 1.0,
 ) -> tuple[Array, Array]:
-    """As `api.attention`."""
+    """Compute `api.attention`; arguments as there."""
     size = key_positions.shape[1]
     first = boundary(positions, keep)[..., None]
     exact = jnp.arange(size) >= first  # by node and slot

@@ -3,12 +3,12 @@
 Juravsky, Brown, Ehrlich, Fu, Ré, Mirhoseini, *Hydragen: High-Throughput LLM Inference
 with Shared Prefixes*, 2024, arXiv 2402.05099, section 3. Attention over a sequence is
 that over its parts, merged by their sums of exponentials (3.1). The queries of all
-rows of a prefix are put side by side, as nodes of one row, so that the prefix is read
-once and its scores are a matrix product (3.2); prefixes of prefixes are levels (3.3).
+rows of a prefix become nodes of one row, so that the prefix is read once and its scores
+are a matrix product (3.2); prefixes of prefixes are levels (3.3).
 
     q [B, N, H, d]  ->  [B', B N / B', H, d]  for a level of B' prefixes
 
-Every part is a call of `tree_attention`, whose forms and limits are this kernel's.
+Every part is a call of `tree_attention`, whose forms and limits apply here.
 """
 
 import functools
@@ -24,11 +24,11 @@ from kernels.tree_attention import tree_attention
 
 
 class Level(NamedTuple):
-    """`B'` prefixes, each shared by `B / B'` rows that follow one another."""
+    """`B'` prefixes, each shared by `B / B'` consecutive rows."""
 
     k: Array  # [B', G, P, d]
     v: Array  # [B', G, P, d]
-    lengths: Array  # int32[B']: slots past it are not looked at, but for
+    lengths: Array  # int32[B']: slots from here on are seen only by `ancestors`
     ancestors: Array | None = None  # uint32[B, N, W]: bits from `lengths` on
 
 
@@ -44,12 +44,12 @@ def shared_prefix_attention(
     scale: float = 1.0,
     kernel: str = "auto",
 ) -> tuple[Array, Array]:
-    """As `tree_attention` over each row's prefixes, outermost first, then its suffix.
+    """Compute `tree_attention` over each row's prefixes and its suffix.
 
-    `k`, `v` [B, G, S, d] and `lengths` are of the suffixes alone; keys are stored with
-    the positions they have in the whole text. Sliding windows are not offered: a window
-    that ends inside a suffix has no use for the prefix, and any other reads part of it
-    for each row.
+    `levels` begin with the outermost. `k`, `v` [B, G, S, d] and `lengths` are of the
+    suffixes alone; keys have their positions in the whole text. Sliding windows are not
+    supported: a window that ends inside a suffix does not need the prefix, and any
+    other reads part of it for each row.
     """
     batch, nodes = q.shape[:2]
     attend = functools.partial(

@@ -1,4 +1,4 @@
-"""The meaning of shared-prefix attention: every row with its prefixes written out."""
+"""The reference of shared-prefix attention: every row with a copy of its prefixes."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def shared_prefix_attention(
     softcap: float = 0.0,
     scale: float = 1.0,
 ) -> tuple[Array, Array]:
-    """As `api.shared_prefix_attention`, from one copy of every prefix for each row."""
+    """Compute `api.shared_prefix_attention` with a copy of the prefixes per row."""
     batch, nodes = q.shape[:2]
     keys, values = [k], [v]
     seen = [reference.visible(k.shape[2], lengths, ancestors)]

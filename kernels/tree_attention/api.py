@@ -1,6 +1,6 @@
-"""Tree attention: the entry, and which form of it runs where.
+"""Tree attention: the entry, and the choice among its forms.
 
-`choose` says which form a call takes and why; nothing else looks at the platform.
+`choose` returns the form of a call and the reason. Only it depends on the platform.
 """
 
 from jax import Array
@@ -13,16 +13,23 @@ from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
 def choose(
     kernel: str, platform: str, shape: pallas_tpu.Shape, words: int = 1
 ) -> Choice:
-    """The form of a call on `platform`, with `words` of ancestor bits a node."""
-    found = dispatch.choose(kernel, platform, pallas_gpu.reason_against(shape))
-    if found.form != XLA and 32 * words > layout.MOST_NODES:
+    """Choose the form of a call on `platform`.
+
+    Args:
+        kernel: "auto", "pallas" or "xla".
+        platform: as of `block_traffic.platform`.
+        shape: the static facts of the call.
+        words: 32-bit words of ancestor bits per node.
+    """
+    choice = dispatch.choose(kernel, platform, pallas_gpu.reason_against(shape))
+    if choice.form != XLA and 32 * words > layout.MOST_NODES:
         why = f"a tree of {32 * words}: the kernels' masks hold {layout.MOST_NODES}"
         return Choice(XLA, why)
-    return found
+    return choice
 
 
 def runs_kernel(kernel: str) -> bool:
-    """Whether calls on this machine take a Pallas form, their shapes permitting."""
+    """Return whether calls on this machine use a Pallas form, if shapes permit."""
     if kernel == AUTO:
         return block_traffic.platform() == TPU
     return kernel == PALLAS
@@ -45,24 +52,26 @@ def tree_attention(
     kernel: str = AUTO,
     vmem: int | None = None,
 ) -> tuple[Array, Array]:
-    """Attention of the nodes of a block over a cache: `(out, lse)`.
+    """Compute attention of the nodes of a block over a cache: `(out, lse)`.
 
     q            [B, N, H, d]; query head h reads KV head h // (H / G)
     k, v         [B, G, S, d], the cache; int8 and fp8 are widened in the kernel; uint8:
                  [B, G, S / 2, d], two 4-bit slots a byte (`kernels.int4_packing`)
     lengths      int32[B]: slots below hold committed tokens, seen by every node
-    ancestors    uint32[B, N, W]: bit j: the node sees slot lengths + j; the keys of a
-                 block lie there, where the model has just written them
-    positions    int32[B, N] and `key_positions` int32[B, S]: needed by `window`
-    softcap      c: scores become c tanh(score / c), after `scale`
+    ancestors    uint32[B, N, W]: bit j: the node sees slot lengths + j; the block's
+                 keys are there, written before the call
+    positions    int32[B, N] and `key_positions` int32[B, S]: required with `window`
+    window       in tokens; 0: none
+    softcap      c: scores become c tanh(score / c), after `scale`; 0: none
     k_scale      float32[B, G, S], and `v_scale`: factors of the stored values
-    vmem         bytes of vector memory to plan for (default: this chip's)
+    kernel       "auto", "pallas" or "xla"
+    vmem         bytes of vector memory for the plan (default: this chip's)
 
-    `out` [B, N, H, d] in q's dtype; `lse` float32[B, N, H], -inf for a node that sees
-    nothing, whose output is 0.
+    `out` [B, N, H, d] in q's dtype; `lse` float32[B, N, H], -inf for a node without a
+    visible slot, whose output is 0.
     """
     if window and (positions is None or key_positions is None):
-        raise ValueError(f"window={window}: give positions and key_positions")
+        raise ValueError(f"window={window}: give positions and key_positions, too")
     if (k_scale is None) != (v_scale is None):
         raise ValueError("give both k_scale and v_scale, or neither")
     batch, nodes, heads, dim = q.shape

@@ -1,12 +1,13 @@
-"""How a call is laid out for the accelerators: rows of heads and nodes, mask bytes.
+"""The layout of a call for accelerators: rows of heads and nodes, mask bytes.
 
-The `R` query heads of a key-value head read the same keys, so a program's rows are
+The `R` query heads of a key-value head read the same keys. So a program's rows are
 heads times nodes, `rows = copies * width` in each of `chunks` pieces:
 
     q [B, N, H, d]  ->  [B, G, chunks, copies * width, d]
 
 A chunk holds the nodes of one *tile* (`width` of them), for `copies` heads. Chunk `c`
-is of tile `c % tiles`. Few nodes are laid out as `width = N * R` rows of their own.
+is of tile `c % tiles`. Few nodes are *folded*: nodes and heads are one axis of
+`width = N * R` rows.
 """
 
 import dataclasses
@@ -15,19 +16,20 @@ import einops
 import jax.numpy as jnp
 from jax import Array, lax
 
-ROWS = 256  # of a chunk, at most: their scores of a block of slots stay in fast memory
+ROWS = 256  # of a chunk, at most: their scores of a block must fit in fast memory
 SUBLANES = 16  # of a 16-bit tile
 LANES = 128
 MOST_NODES = 8 * LANES  # ancestor bits are 128 bytes at most
 
 
 def up(x: int, to: int) -> int:
+    """Round `x` up to a multiple of `to`."""
     return -(-x // to) * to
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """`heads` is R; `folded` says that nodes and heads are one axis."""
+    """The layout of rows; `heads` is R, `folded`: nodes and heads are one axis."""
 
     nodes: int
     heads: int
@@ -46,7 +48,7 @@ class Rows:
 
 
 def rows(nodes: int, heads: int) -> Rows:
-    """The rows of `nodes` nodes with `heads` query heads to a key-value head."""
+    """Lay out `nodes` nodes with `heads` query heads per key-value head."""
     folded = nodes < SUBLANES
     count = nodes * heads if folded else nodes
     tiles = -(-count // ROWS)
@@ -59,7 +61,7 @@ def rows(nodes: int, heads: int) -> Rows:
 
 
 def fold(at: Rows, q: Array, groups: int) -> Array:
-    """q `[B, N, H, d]` as `[B, G, chunks, rows, d]`; padding rows are zeros."""
+    """Reshape q `[B, N, H, d]` to `[B, G, chunks, rows, d]`; padding rows are zeros."""
     if at.folded:
         q = einops.rearrange(q, "b n (g r) d -> b g (n r) d", g=groups)
         q = _pad(q, 2, at.tiles * at.width)
@@ -74,7 +76,7 @@ def fold(at: Rows, q: Array, groups: int) -> Array:
 
 
 def unfold(at: Rows, x: Array) -> Array:
-    """The inverse of `fold`, for any trailing axes: `[B, N, H, ...]`."""
+    """Invert `fold`, for any trailing axes: return `[B, N, H, ...]`."""
     if at.folded:
         x = einops.rearrange(x, "b g c rows ... -> b g (c rows) ...")
         x = x[:, :, : at.nodes * at.heads]
@@ -89,7 +91,7 @@ def unfold(at: Rows, x: Array) -> Array:
 
 
 def spread(at: Rows, x: Array) -> Array:
-    """What belongs to a node, `[B, N, ...]`, as `[B, tiles, width, ...]`."""
+    """Reshape entries per node, `[B, N, ...]`, to `[B, tiles, width, ...]`."""
     if at.folded:
         x = jnp.repeat(x, at.heads, 1)
     x = _pad(x, 1, at.tiles * at.width)
@@ -97,10 +99,10 @@ def spread(at: Rows, x: Array) -> Array:
 
 
 def mask_bytes(ancestors: Array) -> Array:
-    """uint32[..., W] as bytes in bfloat16[..., 128], which holds 0..255 exactly.
+    """Split uint32[..., W] into bytes bfloat16[..., 128], which holds 0..255 exactly.
 
-    A kernel spreads the bytes over its slots with one small matrix product, whatever
-    the alignment of the tree in the cache, and then tests a bit of each.
+    A kernel spreads the bytes over its slots with one small matrix product, and then
+    tests a bit of each. This works for any alignment of the tree in the cache.
     """
     shifts = jnp.arange(0, 32, 8, dtype=jnp.uint32)
     split = (ancestors[..., None] >> shifts) & 255
@@ -109,7 +111,10 @@ def mask_bytes(ancestors: Array) -> Array:
 
 
 def reach(ancestors: Array) -> tuple[Array, Array]:
-    """The union of a row's bits uint32[B, W], and its highest bit + 1, int32[B]."""
+    """Return the union of a row's bits uint32[B, W], and its end int32[B].
+
+    The end is the highest set bit + 1, or 0.
+    """
     union = jnp.bitwise_or.reduce(ancestors, axis=1)
     first = 32 * jnp.arange(union.shape[1], dtype=jnp.int32)
     top = 32 - lax.clz(union).astype(jnp.int32)
@@ -124,7 +129,16 @@ def bounds(
     key_positions: Array | None,
     window: int,
 ) -> Array:
-    """int32[3, B]: lengths, and the first and the end of the slots that a row needs."""
+    """Return int32[3, B]: the lengths, and the first and the end of a row's slots.
+
+    Args:
+        size: slots S of the cache.
+        lengths: int32[B], of the committed prefix.
+        end: int32[B], of the ancestor bits, from `reach`.
+        positions: int32[B, N], required with a window.
+        key_positions: int32[B, S], required with a window.
+        window: in tokens; 0: none.
+    """
     index = jnp.arange(size, dtype=jnp.int32)
     first = jnp.zeros_like(lengths)
     if window:

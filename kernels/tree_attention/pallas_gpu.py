@@ -1,16 +1,15 @@
 """Tree attention for Hopper GPUs, in Mosaic GPU.
 
-A program takes 64 rows (nodes times the query heads of a KV head) of one batch row and
-KV head, and one of `splits` runs of the blocks of slots that the row needs: a small
-batch still fills the machine, and the runs are merged by log-sum-exp afterwards. Keys
-and values come through the tensor memory accelerator, `STAGES` blocks ahead; of a cache
-in pages, each block from where the page table says. Blocks wholly inside the prefix are
-used without a mask; in the others each row's ancestor words are shifted to the slots in
-registers.
+A program computes 64 rows of one batch row and KV head: nodes times the query heads of
+the KV head. It reads one of `splits` runs of the row's blocks of slots, so that a small
+batch still fills the machine; the runs are merged by log-sum-exp afterwards. The tensor
+memory accelerator fetches keys and values `STAGES` blocks ahead, by the page table if
+the cache is paged. Blocks wholly inside the prefix need no mask. In the others each
+row's ancestor words are shifted to the slots in registers.
 
-Rows of bfloat16 or float16 with a cache of the same, `d` a multiple of 64, slots (and
-those of a page) a multiple of 64; `reason_against` says what else keeps a call from
-this form.
+q and the cache must both be bfloat16 or both float16. `d`, and the number of slots of
+the cache and of a page, must be multiples of 64. `reason_against` checks all
+conditions.
 """
 
 import functools
@@ -32,7 +31,7 @@ from kernels.tree_attention.pallas_tpu import LEAST, UNSEEN, Shape
 ROWS = 64  # of a matrix instruction
 BLOCK = 64  # slots
 STAGES = 2
-PROGRAMS = 264  # twice the multiprocessors of an H100: what splits aim at
+PROGRAMS = 264  # twice the multiprocessors of an H100: the target of `splits`
 LOG2E = 1.4426950408889634
 
 plgpu: Any = mosaic_gpu  # typed differently in each of the versions in setup.py
@@ -42,7 +41,7 @@ if "idx" in inspect.signature(plgpu.load).parameters:  # before jax 0.12
 
 
 def reason_against(shape: Shape) -> str:
-    """Why a call cannot take this form; empty when it can."""
+    """Return why a call cannot use this form; "" if it can."""
     if shape.dtype not in (jnp.bfloat16, jnp.float16):
         return f"q is {shape.dtype}: tensor cores round it"
     if shape.cache_dtype != shape.dtype:
@@ -57,7 +56,7 @@ def reason_against(shape: Shape) -> str:
 
 
 def splits(shape: Shape) -> int:
-    """Runs of slots: enough programs for the machine, of at least 8 blocks each."""
+    """Return the number of runs: enough programs, each of at least 8 blocks."""
     tiles = -(-shape.nodes * shape.heads // ROWS)
     programs = shape.batch * shape.groups * tiles
     longest = max(1, shape.size // (8 * BLOCK))
@@ -77,7 +76,7 @@ def tree_attention(
     table: Array | None = None,
     interpret: Any = False,
 ) -> tuple[Array, Array]:
-    """The kernel; arguments as in `api.tree_attention`.
+    """Run the kernel; arguments as in `api.tree_attention`.
 
     With a `table` int32[B, S / page], k and v are pools of pages [P, G, page, d].
     """
@@ -88,15 +87,15 @@ def tree_attention(
     bounds = layout.bounds(s.size, lengths, end, positions, key_positions, s.window)
 
     def rows(x: Array) -> Array:
-        """What belongs to a node, `[B, N, w]`, as int32[B, tiles, w, ROWS]."""
+        """Reshape entries per node, `[B, N, w]`, to int32[B, tiles, w, ROWS]."""
         x = jnp.repeat(x, s.heads, 1)
         x = jnp.pad(x, ((0, 0), (0, tiles * ROWS - count), (0, 0)))
         x = einops.rearrange(x, "b (t rows) w -> b t w rows", rows=ROWS)
         return lax.bitcast_convert_type(x, jnp.int32)
 
-    given = einops.rearrange(q, "b n (g r) d -> b g (n r) d", g=s.groups)
-    given = jnp.pad(given, ((0, 0), (0, 0), (0, tiles * ROWS - count), (0, 0)))
-    arrays = [given, k, v, bounds, rows(ancestors)]
+    queries = einops.rearrange(q, "b n (g r) d -> b g (n r) d", g=s.groups)
+    queries = jnp.pad(queries, ((0, 0), (0, 0), (0, tiles * ROWS - count), (0, 0)))
+    arrays = [queries, k, v, bounds, rows(ancestors)]
     arrays.append(lax.bitcast_convert_type(union, jnp.int32))
     if s.window:
         assert positions is not None and key_positions is not None
@@ -162,7 +161,7 @@ def _kernel(
         plgpu.copy_gmem_to_smem(k.at[at, g, slots], k_at.at[stage], k_here.at[stage])
         plgpu.copy_gmem_to_smem(v.at[at, g, slots], v_at.at[stage], v_here.at[stage])
 
-    # The interpreter knows no register layouts.
+    # The interpreter has no register layouts.
     def read(ref: Any, index: tuple, to: Any) -> Array:
         if interpret:
             return ref[index]
@@ -189,8 +188,8 @@ def _kernel(
         return pl.run_scoped(into, plgpu.ACC((ROWS, BLOCK), jnp.float32))
 
     def bits(word: Any, start: Array, offset: Array) -> Array:
-        """int32: the bit at each offset, which lie within a block from `start` on."""
-        found = jnp.zeros_like(offset)
+        """Return the bit, int32, at each offset; all are within a block of `start`."""
+        result = jnp.zeros_like(offset)
         lowest = lax.shift_right_arithmetic(start, np.int32(5))
         for i in range(BLOCK // 32 + 1):
             at = lowest + np.int32(i)
@@ -198,8 +197,8 @@ def _kernel(
             bit = lax.shift_right_logical(value, offset & np.int32(31)) & one
             fits = lax.shift_right_arithmetic(offset, np.int32(5)) == at
             fits &= (at >= 0) & (at < words.shape[2])
-            found = jnp.where(fits, bit, found)
-        return found
+            result = jnp.where(fits, bit, result)
+        return result
 
     def masked(scores: Array, start: Array) -> Array:
         shape = scores.shape
@@ -223,7 +222,7 @@ def _kernel(
         return jnp.where((seen != 0) & (slot < end), scores, UNSEEN)
 
     def clean(stage: Any, start: Array) -> None:
-        """Zeros for the values that no node sees: 0 times NaN is NaN."""
+        """Zero the values that no node sees: 0 times NaN is NaN."""
         values = read(v_at, (stage,), square)
         slot = start + iota(values.shape, 0)
         offset = slot - length

@@ -2,9 +2,9 @@
 
 The grid is (rows of the batch, KV-head groups, passes, blocks of slots). The index maps
 read each row's bounds from prefetched scalars and stay at its last block afterwards, so
-that nothing past it is fetched. A block wholly inside the committed prefix is used
-without a mask. In the others the bits of every slot are found by a product of the
-nodes' mask bytes with a 0/1 matrix that says which byte a slot's bit is in.
+that nothing past it is fetched. A block wholly inside the committed prefix needs no
+mask. In the others a product gives the bits of every slot: the nodes' mask bytes times
+a 0/1 matrix that selects the byte of each slot.
 """
 
 import functools
@@ -23,7 +23,7 @@ from kernels.tree_attention.tiling import Plan as Plan
 from kernels.tree_attention.tiling import Shape as Shape
 from kernels.tree_attention.tiling import plan as plan
 
-LEAST = -1e30  # the running maximum of a row that has seen nothing
+LEAST = -1e30  # the running maximum of a row without a visible slot so far
 UNSEEN = -2e30  # a masked score: exp(UNSEEN - LEAST) is 0
 
 
@@ -43,7 +43,7 @@ def tree_attention(
     vmem: int | None = None,
     interpret: Any = False,
 ) -> tuple[Array, Array]:
-    """The kernel as planned; arguments as in `api.tree_attention`.
+    """Run the kernel by its plan; arguments as in `api.tree_attention`.
 
     With a `table` int32[B, S / page], k and v are pools of pages [P, G, page, d].
     """
@@ -53,7 +53,7 @@ def tree_attention(
     if table is not None:
         bounds = jnp.concatenate([bounds, jnp.clip(table.T, 0, s.pages - 1)])
     some = layout.mask_bytes(union)[:, None]
-    given = [
+    arrays = [
         layout.fold(at, q, s.groups),
         k,
         v,
@@ -61,9 +61,9 @@ def tree_attention(
         jnp.broadcast_to(some, (s.batch, layout.SUBLANES, layout.LANES)),
     ]
     if k_scale is not None and v_scale is not None:
-        given += [k_scale[:, :, None], v_scale[:, :, None]]
+        arrays += [k_scale[:, :, None], v_scale[:, :, None]]
     if positions is not None and key_positions is not None and s.window:
-        given += [layout.spread(at, positions[..., None]), key_positions[:, None]]
+        arrays += [layout.spread(at, positions[..., None]), key_positions[:, None]]
     inputs, outputs = plan.inputs(), plan.outputs()
     call = pl.pallas_call(
         functools.partial(_kernel, plan),
@@ -83,7 +83,7 @@ def tree_attention(
         interpret=interpret,
         name="tree_attention",
     )
-    out, lse = call(bounds, *given)
+    out, lse = call(bounds, *arrays)
     return layout.unfold(at, out), layout.unfold(at, lse.swapaxes(-1, -2))[..., 0]
 
 
@@ -119,7 +119,7 @@ def _kernel(plan: Plan, bounds, *refs) -> None:
             some = jnp.where(total == 0, 1.0, total)
             out[0, g, c] = (acc[i] / some).astype(out.dtype)
             column = jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
-            # A column as a row: the sum over a diagonal, exact because the rest is 0.
+            # Column to row: sums over a diagonal matrix, exact because the rest is 0.
             square = (at.rows, at.rows)
             down = lax.broadcasted_iota(jnp.int32, square, 0)
             right = lax.broadcasted_iota(jnp.int32, square, 1)
@@ -131,7 +131,7 @@ def _kernel(plan: Plan, bounds, *refs) -> None:
 
 
 def _block(plan, named, acc, stats, p, limits) -> None:
-    """Fold one block of slots into every row; `limits` None: all of it is seen."""
+    """Fold one block of slots into every row; `limits` None: all slots are seen."""
     s, at, block = plan.shape, plan.at, plan.block
     compute = jnp.promote_types(s.dtype, jnp.bfloat16)
     precise = lax.Precision.HIGHEST if compute == jnp.float32 else None
@@ -164,7 +164,8 @@ def _block(plan, named, acc, stats, p, limits) -> None:
                 shape = (at.copies, at.width, block)
                 seen = jnp.broadcast_to(seen[None], shape).reshape(at.rows, block)
             scores = jnp.where(seen != 0, scores, UNSEEN)
-            # A weight of 0 does not undo what an unused slot may hold: NaN * 0 is NaN.
+            # A weight of 0 is not enough: an unused slot may hold NaN, and NaN * 0 is
+            # NaN.
             v = jnp.where(keep_column != 0, v, jnp.zeros_like(v))
             if s.scaled:
                 v_scale = jnp.where(keep_row != 0, v_scale, 0.0)
@@ -190,13 +191,13 @@ def _block(plan, named, acc, stats, p, limits) -> None:
 
 
 def _split(plan: Plan, i: Array) -> tuple[Array, Array]:
-    """KV head and chunk of row block `i` of the scratch."""
+    """Return the KV head and the chunk of row block `i` of the scratch."""
     chunks = np.int32(plan.chunks)
     return lax.div(i, chunks), lax.rem(i, chunks)
 
 
 def _wide(x: Array, dtype: Any) -> Array:
-    """A stored block in the dtype of the products (8-bit ones go through float32)."""
+    """Cast a stored block to the dtype of the products (8 bits by way of float32)."""
     if int4_packing.packed(x.dtype):
         x = int4_packing.unpack(x)
         return x.astype(jnp.float32).astype(dtype)
@@ -206,7 +207,7 @@ def _wide(x: Array, dtype: Any) -> Array:
 
 
 class _Masks:
-    """Who sees which slot of a block that is not wholly inside the prefix."""
+    """The masks of a block that is not wholly inside the prefix."""
 
     def __init__(self, named, block: int, limits):
         self.named, self.block = named, block
@@ -220,16 +221,16 @@ class _Masks:
         self.spread = jnp.where(which, 1.0, 0.0).astype(jnp.bfloat16)
 
     def seen(self, tile, window: int) -> Array:
-        """int32[width, block]: 1 where a node of the tile sees the slot."""
-        found = self._bits(self.named["bytes"][0, tile], self.spread)
-        seen = jnp.where(self._in_prefix(self.slot), 1, found)
+        """Return int32[width, block]: 1 where a node of the tile sees the slot."""
+        bits = self._bits(self.named["bytes"][0, tile], self.spread)
+        seen = jnp.where(self._in_prefix(self.slot), 1, bits)
         if window:
             distance = self.named["positions"][0, tile] - self.named["key_positions"][0]
             seen = jnp.where(distance < window, seen, 0)
         return jnp.where(self.slot < self.end, seen, 0)
 
     def used(self) -> tuple[Array, Array]:
-        """int32[block, 1] and [1, block]: slots that some node may see."""
+        """Return int32[block, 1] and [1, block]: 1 for slots that some node may see."""
         union = self.named["union"][0]
         row = self._bits(union, self.spread)[:1]
         row = jnp.where(self._in_prefix(self.slot), 1, row)
@@ -238,8 +239,8 @@ class _Masks:
         slot = self.start + lax.broadcasted_iota(jnp.int32, (self.block, 1), 0)
         offset = slot - self.length
         byte = lax.broadcasted_iota(jnp.int32, shape, 1)
-        own = jnp.where(byte == (offset >> 3), union[:1].astype(jnp.float32), 0.0)
-        value = own.sum(1, keepdims=True).astype(jnp.int32)
+        selected = jnp.where(byte == (offset >> 3), union[:1].astype(jnp.float32), 0.0)
+        value = selected.sum(1, keepdims=True).astype(jnp.int32)
         column = lax.shift_right_logical(value, offset & 7) & 1
         column = jnp.where(self._in_prefix(slot), 1, column)
         return jnp.where(slot < self.end, column, 0), row

@@ -1,14 +1,14 @@
-"""The meaning of tree attention, in plain jnp: what every other form must compute.
+"""The reference of tree attention, in plain jnp, which every other form must match.
 
 Node `n` of row `b` sees slot `s` of the cache when
 
     s < lengths[b],  or  bit s - lengths[b] of ancestors[b, n] is set,
 
 and, with a window, when `positions[b, n] - key_positions[b, s] < window`. Its output is
-the softmax-weighted mean of the values it sees, and `lse` the log of the sum of the
-exponentials, so that parts of a cache merge (`kernels.merge_softmax`). A node that sees
-nothing has output 0 and `lse` -inf. What lies in a slot that no node sees is never
-looked at.
+the softmax-weighted mean of the visible values. `lse` is the log of the sum of the
+exponentials, by which parts of a cache merge (`kernels.merge_softmax`). A node without
+a visible slot has output 0 and `lse` -inf. The content of slots that no node sees never
+matters, NaN included.
 """
 
 import einops
@@ -26,7 +26,7 @@ def visible(
     key_positions: Array | None = None,
     window: int = 0,
 ) -> Array:
-    """bool[B, N, S]: which slots each node sees."""
+    """Return bool[B, N, S]: the slots that each node sees; arguments as in `api`."""
     offset = jnp.arange(size, dtype=jnp.int32) - lengths[:, None]
     words = ancestors.shape[-1]
     word = jnp.clip(offset >> 5, 0, words - 1)
@@ -55,7 +55,7 @@ def tree_attention(
     k_scale: Array | None = None,
     v_scale: Array | None = None,
 ) -> tuple[Array, Array]:
-    """`out` [B, N, H, d] in q's dtype and `lse` float32[B, N, H]; see `api`."""
+    """Compute `api.tree_attention`; arguments as there."""
     if int4_packing.packed(k.dtype):
         k, v = int4_packing.unpack(k), int4_packing.unpack(v)
     size = k.shape[2]
@@ -73,7 +73,7 @@ def attend(
     k_scale: Array | None = None,
     v_scale: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Attention under a mask bool[B, N, S]."""
+    """Compute attention under a mask `seen` bool[B, N, S]; else as `tree_attention`."""
     groups = k.shape[1]
     used = seen.any(1)[:, None, :, None]
     k = jnp.where(used, k.astype(jnp.float32), 0)

@@ -1,4 +1,4 @@
-"""How a call of tree attention is cut into blocks for a TPU, and what that costs."""
+"""Tiling of a call of tree attention for a TPU: the blocks, and their cost."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from kernels.tree_attention import layout
 STEP = 2 * block_traffic.MIB  # bytes of keys and values a step reads, at most
 SCORES = 2**17  # scores of a chunk and a block, at most
 LARGEST = 1024  # slots of a block
-PARTS = 32  # of a cache, at least: half a block is read in vain at a row's end
+PARTS = 32  # of a cache, at least: on average half a block is wasted at a row's end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Shape:
 
     @property
     def least_bytes(self) -> int:
-        """Of the whole cache, q and the output, each once."""
+        """Bytes of the whole cache, q and the output, each once."""
         each = self.batch * self.groups * self.dim
         cache = 2 * each * self.size * np.dtype(self.cache_dtype).itemsize
         cache //= int4_packing.slots(self.cache_dtype)
@@ -50,7 +50,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a call is cut: `groups` KV heads and `block` slots a step, in `passes`."""
+    """The tiling of a call: `groups` KV heads and `block` slots a step, in `passes`."""
 
     shape: Shape
     at: layout.Rows
@@ -87,7 +87,7 @@ class Plan:
 
         rows = (s.batch, s.groups, at.chunks, at.rows, s.dim)
         part = (1, gs, self.chunks, at.rows, s.dim)
-        found = [
+        operands = [
             Operand("q", rows, s.dtype, part, _rows, self.buffers),
             Operand("k", cache, s.cache_dtype, cut, slots),
             Operand("v", cache, s.cache_dtype, cut, slots),
@@ -102,11 +102,11 @@ class Plan:
         ]
         if s.scaled:
             scales, strip = (s.batch, s.groups, 1, s.size), (1, gs, 1, bs)
-            found.append(Operand("k_scale", scales, jnp.float32, strip, across))
-            found.append(Operand("v_scale", scales, jnp.float32, strip, across))
+            operands.append(Operand("k_scale", scales, jnp.float32, strip, across))
+            operands.append(Operand("v_scale", scales, jnp.float32, strip, across))
         if s.window:
-            found.append(self._nodes("positions", 1, jnp.int32))
-            found.append(
+            operands.append(self._nodes("positions", 1, jnp.int32))
+            operands.append(
                 Operand(
                     "key_positions",
                     (s.batch, 1, s.size),
@@ -115,7 +115,7 @@ class Plan:
                     lambda b, g, p, j, bounds: (b, 0, current(bounds, b, j, bs)),
                 )
             )
-        return found
+        return operands
 
     def _nodes(self, name: str, width: int, dtype: Any) -> Operand:
         shape = (self.shape.batch, self.at.tiles, self.at.width, width)
@@ -136,7 +136,10 @@ class Plan:
         ]
 
     def scratch(self) -> list[tuple[int, ...]]:
-        """float32: each row's running sum; its maximum and total, in lanes 0 and 1."""
+        """Return the shapes of float32 scratch arrays.
+
+        They hold each row's running sum; its maximum and total, in lanes 0 and 1.
+        """
         many = self.groups * self.chunks
         return [
             (many, self.at.rows, self.shape.dim),
@@ -145,7 +148,7 @@ class Plan:
 
     @property
     def vmem(self) -> int:
-        """Bytes of vector memory: blocks in flight, scratch, and what a step makes."""
+        """Bytes of vector memory: blocks in flight, scratch, a step's temporaries."""
         fixed = sum(o.vmem for o in self.inputs() + self.outputs())
         fixed += sum(block_traffic.vmem_bytes(s, jnp.float32) for s in self.scratch())
         block, dim = self.block, layout.up(self.shape.dim, layout.LANES)
@@ -154,24 +157,24 @@ class Plan:
         return fixed + scores + spreads + 3 * block * dim * 4 + block_traffic.MIB // 2
 
     def bounds_at(self, lengths: Any, nodes: int | None = None) -> np.ndarray:
-        """The prefetched scalars of rows of these lengths that see all their slots."""
+        """Return the prefetched scalars of rows of these lengths that see all slots."""
         nodes = self.shape.nodes if nodes is None else nodes
         lengths = np.asarray(lengths)
         last = np.minimum(lengths + nodes, self.shape.size)
-        found = [lengths, 0 * lengths, last]
+        scalars = [lengths, 0 * lengths, last]
         if self.shape.page:  # each row in pages of its own
             columns = self.shape.size // self.shape.page
-            own = np.arange(len(lengths) * columns).reshape(len(lengths), columns)
-            found += list(own.T % self.shape.pages)
-        return np.stack(found).astype(np.int32)
+            table = np.arange(len(lengths) * columns).reshape(len(lengths), columns)
+            scalars += list(table.T % self.shape.pages)
+        return np.stack(scalars).astype(np.int32)
 
     def traffic(self, bounds: Any) -> dict[str, int]:
-        """Bytes moved, by array, for these bounds."""
+        """Count the bytes moved, by array, for these bounds."""
         return block_traffic.traffic(self.grid, self.inputs() + self.outputs(), bounds)
 
     @functools.cached_property
     def cost(self) -> pl.CostEstimate:
-        """What a call costs when every row fills the cache: lengths are not static."""
+        """The cost of a call when every row fills the cache: lengths are not static."""
         full = self.bounds_at(np.full(self.shape.batch, self.shape.size))
         s = self.shape
         scores = s.batch * s.groups * self.at.chunks * self.at.rows * s.size
@@ -187,8 +190,11 @@ def _rows(b, g, p, j, bounds):
 
 
 def current(bounds: Any, b: Any, j: Any, block: int) -> Any:
-    """The block of slots of step `j`: from the row's first on, then its last again."""
-    # `//` on traced integers asks for the chip, which is not there in every lowering.
+    """Return the block of slots of step `j`: from the row's first to its last.
+
+    Further steps return the last block again.
+    """
+    # `//` on traced integers queries the chip, which some lowerings do not have.
     counted = isinstance(bounds, np.ndarray)
     least, most = (np.minimum, np.maximum) if counted else (jnp.minimum, jnp.maximum)
     divide: Any = np.floor_divide if counted else lax.div
@@ -198,7 +204,10 @@ def current(bounds: Any, b: Any, j: Any, block: int) -> Any:
 
 
 def plan(shape: Shape, vmem: int) -> Plan:
-    """The cut that reads the cache the fewest times and moves the most bytes a step."""
+    """Choose the tiling that reads the cache least often and moves most bytes a step.
+
+    It must fit `vmem` bytes of vector memory.
+    """
     at = layout.rows(shape.nodes, shape.heads)
     item = np.dtype(shape.cache_dtype).itemsize
     slot = 2 * layout.up(shape.dim, layout.LANES) * item
@@ -219,10 +228,12 @@ def plan(shape: Shape, vmem: int) -> Plan:
     for passes in _divisors(at.chunks):
         for buffers in (2, 1):
             for groups, block in steps:
-                found = Plan(shape, at, groups, block, passes, buffers)
-                if found.vmem <= vmem:
-                    return found
-    raise ValueError(f"{shape} does not fit {vmem} bytes of vector memory")
+                candidate = Plan(shape, at, groups, block, passes, buffers)
+                if candidate.vmem <= vmem:
+                    return candidate
+    raise ValueError(
+        f"{shape} does not fit {vmem} bytes of vector memory: use kernel='xla'"
+    )
 
 
 def _divisors(x: int) -> list[int]:

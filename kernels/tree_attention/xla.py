@@ -1,7 +1,7 @@
-"""Tree attention as a loop over the cache, for back ends that have no kernel.
+"""Tree attention as a loop over the cache, for back ends without a kernel.
 
-Scores and masks exist for one stretch of slots at a time, and stretches past the
-longest row are not read: the memory needed does not grow with the cache.
+Scores and masks exist for one stretch of slots at a time, so their memory does not grow
+with the cache. Stretches past the longest row are not read.
 """
 
 from typing import Any
@@ -34,7 +34,10 @@ def tree_attention(
     stretch: int = STRETCH,
     table: Array | None = None,
 ) -> tuple[Array, Array]:
-    """As `api.tree_attention`; with a `table`, over pools of pages."""
+    """Compute `api.tree_attention`; with a `table`, over pools of pages.
+
+    `stretch` is the number of slots per step; with a `table` it is the page.
+    """
     batch, nodes, heads, dim = q.shape
     groups, size = k.shape[1], k.shape[2] * int4_packing.slots(k.dtype)
     if table is not None:
@@ -61,7 +64,7 @@ def tree_attention(
 
     def fold(j: Array, carry: tuple) -> tuple:
         top, total, acc = carry
-        # The last stretch is moved back into the cache; what was done is masked.
+        # The last stretch is moved back into the cache; slots read before are masked.
         at = jnp.minimum(j * stretch, size - stretch)
         slot = at + jnp.arange(stretch, dtype=jnp.int32)[None]
         offset = slot - length
@@ -120,7 +123,7 @@ def tree_attention(
 
 
 def _bits(ancestors: Array, offset: Array) -> Array:
-    """uint32[B, N, s]: the bit of each node at each offset, 0 outside of the tree."""
+    """Return each node's bit at each offset, uint32[B, N, s]; 0 outside the tree."""
     words = ancestors.shape[-1]
     inside = (offset >= 0) & (offset < 32 * words)
     word = jnp.clip(offset >> 5, 0, words - 1)[:, None, :]

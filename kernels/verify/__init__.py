@@ -1,4 +1,4 @@
-"""What a round asks of the logits of its nodes, without writing probabilities."""
+"""One-pass statistics of a round's logits, without arrays of probabilities."""
 
 from kernels.verify.api import (
     Facts,

@@ -1,12 +1,12 @@
-"""Over the logits of a block of nodes: the entry, and which form runs where.
+"""Statistics of the logits of a block of nodes: the entry, and the choice of forms.
 
     verify      one read: best token, log-sum-exp, scores of given tokens, Gumbel race
     residual    one read of two laws: a draw of norm((p - q)+)
-    thresholds  one read, 64 looks in fast memory: top-k and top-p without a sort
+    thresholds  one read, 64 scans in fast memory: top-k and top-p without a sort
 
-Nothing of the size of the logits is written. Noise is given: that of a position is the
-same for all its nodes (`decoding/noise.py`), so that a tree of depth D has D + 1 rows
-of it and not one a node. Parts of a vocabulary are merged by `merge`, `merge_rest`.
+Nothing of the size of the logits is written. Noise is an argument. All nodes of a
+position share it (`decoding/noise.py`), so that a tree of depth D has D + 1 rows of
+noise instead of one a node. `merge` and `merge_rest` merge parts of a vocabulary.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ from kernels.verify.tiling import plan, plan_rest, plan_search
 
 
 def choose(kernel: str, platform: str, shape: Shape, search: bool = False) -> Choice:
-    """The form for a call of this shape on `platform`; `search`: of `thresholds`."""
+    """Choose the form of a call on `platform`; `search`: a call of `thresholds`."""
     against = pallas_gpu.NO_SEARCH if search else pallas_gpu.reason_against(shape)
     return dispatch.choose(kernel, platform, against)
 
@@ -43,23 +43,26 @@ def verify(
     kernel: str = AUTO,
     vmem: int | None = None,
 ) -> Facts:
-    """What one pass over `logits` [B, N, V] tells; see `Facts`.
+    """Compute the `Facts` of `logits` [B, N, V] in one pass.
 
     temperature  > 0, of any shape that broadcasts to [B, N]
-    tokens       int32[B, N, M]: whose scores are asked for
+    tokens       int32[B, N, M]: the tokens to score
     noise        float32[B, P, V]: row `depth[b, n]` is node n's; without `depth` there
                  is one row a node. None: nothing is drawn, and `drawn` is `best`
+    depth        int32[B, N]
     offset       the first token of these logits, where they are part of a vocabulary
+    kernel       "auto", "pallas" or "xla"
+    vmem         bytes of vector memory for the plan (default: this chip's)
     """
     batch, nodes = logits.shape[:2]
     heat = jnp.broadcast_to(jnp.asarray(temperature, jnp.float32), (batch, nodes))
     if tokens is None:
         tokens = jnp.zeros((batch, nodes, 0), jnp.int32)
     if depth is not None and noise is None:
-        raise ValueError("depth says which row of noise is whose: give noise, too")
+        raise ValueError("depth selects rows of noise, and there is none: give noise")
     if noise is not None and depth is None and noise.shape != logits.shape:
         raise ValueError(
-            f"noise {noise.shape} is not of each node of logits {logits.shape}: give "
+            f"noise of shape {noise.shape} for logits of shape {logits.shape}: give "
             "depth, or noise of the shape of the logits"
         )
     local = tokens - offset
@@ -67,15 +70,15 @@ def verify(
     if form == GPU:
         if noise is not None and depth is None:
             depth = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32), heat.shape)
-        found = pallas_gpu.verify(_shape(logits), logits, heat, local, noise, depth)
-        return _numbered(found, offset)
+        facts = pallas_gpu.verify(_shape(logits), logits, heat, local, noise, depth)
+        return _numbered(facts, offset)
     alone = nodes == 1 or form == XLA  # one row of noise a node
     if depth is not None and alone:
         assert noise is not None
         noise = jnp.take_along_axis(noise, depth[..., None], 1)
         depth = None
     if form == XLA:
-        found = reference.verify(logits, heat, local, noise)
+        facts = reference.verify(logits, heat, local, noise)
     else:
         arrays = _turn(nodes == 1, (logits, heat, local, noise, depth))
         rows = 0 if noise is None else arrays[3].shape[1]
@@ -85,13 +88,13 @@ def verify(
         interpret = form == INTERPRET
         vmem = vmem or block_traffic.vmem_here(interpret)
         cut = plan(shape, vmem)
-        found = pallas_tpu.verify(cut, *arrays, vmem=vmem, interpret=interpret)
-        found = Facts(*_turn(nodes == 1, found))
-    return _numbered(found, offset)
+        facts = pallas_tpu.verify(cut, *arrays, vmem=vmem, interpret=interpret)
+        facts = Facts(*_turn(nodes == 1, facts))
+    return _numbered(facts, offset)
 
 
-def _numbered(found: Facts, offset: ArrayLike) -> Facts:
-    return found._replace(best=found.best + offset, drawn=found.drawn + offset)
+def _numbered(facts: Facts, offset: ArrayLike) -> Facts:
+    return facts._replace(best=facts.best + offset, drawn=facts.drawn + offset)
 
 
 def residual(
@@ -105,17 +108,19 @@ def residual(
     kernel: str = AUTO,
     vmem: int | None = None,
 ) -> Rest:
-    """A draw of norm((p - q)+) at each node; see `Rest`.
+    """Draw from norm((p - q)+) at each node; see `Rest`.
 
-    Laws are logits [B, N, V] with the log-sum-exp [B, N] of the whole vocabulary;
-    `noise` float32[B, N, V] is fresh Gumbel noise of each node.
+    p_logits, q_logits  [B, N, V]: the laws p and q
+    p_lse, q_lse        float32[B, N]: their log-sum-exp over the whole vocabulary
+    noise               float32[B, N, V]: fresh Gumbel noise of each node
+    offset              the first token, where the logits are part of a vocabulary
     """
     form, _ = choose(kernel, block_traffic.platform(), _shape(p_logits))
     arrays = (p_logits, q_logits, p_lse, q_lse, noise)
     if form == XLA:
-        found = reference.residual(*arrays)
+        rest = reference.residual(*arrays)
     elif form == GPU:
-        found = pallas_gpu.residual(_shape(p_logits), *arrays)
+        rest = pallas_gpu.residual(_shape(p_logits), *arrays)
     else:
         turned = p_logits.shape[1] == 1
         arrays = _turn(turned, arrays)
@@ -123,9 +128,9 @@ def residual(
         interpret = form == INTERPRET
         vmem = vmem or block_traffic.vmem_here(interpret)
         cut = plan_rest(shape, vmem)
-        found = pallas_tpu.residual(cut, *arrays, vmem=vmem, interpret=interpret)
-        found = Rest(*_turn(turned, found))
-    return found._replace(drawn=found.drawn + offset, spare=found.spare + offset)
+        rest = pallas_tpu.residual(cut, *arrays, vmem=vmem, interpret=interpret)
+        rest = Rest(*_turn(turned, rest))
+    return rest._replace(drawn=rest.drawn + offset, spare=rest.spare + offset)
 
 
 def thresholds(
@@ -136,11 +141,12 @@ def thresholds(
     kernel: str = AUTO,
     vmem: int | None = None,
 ) -> tuple[Array, Array]:
-    """float32[B, N] twice: `logits >= first` keeps the k best tokens and all ties of
-    the least; of those, `logits >= second` keeps the nucleus of mass `mass`.
+    """Return the thresholds `first` of top-k and `second` of top-p, float32[B, N].
 
-    `k` and `mass` broadcast to [B, N] and may be traced; k >= V and mass >= 1 (whose
-    threshold is -inf) keep everything.
+    `logits >= first` holds for the k best tokens and all ties of the least. Of those,
+    `logits >= second` holds for the nucleus of mass `mass`. `k` and `mass` broadcast to
+    [B, N] and may be traced; k >= V and mass >= 1 (whose threshold is -inf) exclude
+    nothing.
     """
     nodes = logits.shape[:2]
     best = jnp.broadcast_to(jnp.asarray(k, jnp.int32), nodes)
@@ -154,10 +160,10 @@ def thresholds(
     shape = _shape(logits)
     vmem = vmem or block_traffic.vmem_here(interpret)
     cut = plan_search(shape, vmem)
-    found = pallas_tpu.thresholds(
+    pair = pallas_tpu.thresholds(
         cut, logits, best, share, vmem=vmem, interpret=interpret
     )
-    return _turn(turned, found)
+    return _turn(turned, pair)
 
 
 def _shape(logits: Array, **more: Any) -> Shape:
@@ -166,7 +172,7 @@ def _shape(logits: Array, **more: Any) -> Shape:
 
 
 def _turn(turned: bool, arrays: tuple) -> tuple:
-    """One node a row: rows of the batch fill the tiles that nodes leave empty."""
+    """Swap batch and nodes if `turned`: rows then fill the tiles of single nodes."""
     if not turned:
         return tuple(arrays)
     return tuple(None if x is None else x.swapaxes(0, 1) for x in arrays)

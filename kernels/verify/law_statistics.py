@@ -1,7 +1,7 @@
-"""What is known of a law after one pass, and how the parts of a vocabulary merge.
+"""Statistics of a law after one pass, and their merging over parts of a vocabulary.
 
-A part of a vocabulary says the same of its tokens as a whole vocabulary does, tokens
-counted from its `offset`. Best tokens merge exactly, sums up to rounding.
+A part of a vocabulary has the same statistics as a whole one, with tokens counted from
+its `offset`. Best tokens merge exactly, sums up to rounding.
 """
 
 from typing import NamedTuple
@@ -13,23 +13,23 @@ from kernels import one_buffer
 
 
 class Facts(NamedTuple):
-    """One pass over logits [B, N, V]."""
+    """The statistics of logits [B, N, V]."""
 
     best: Array  # int32[B, N]: the best token; among equals, the lowest
     top: Array  # float32[B, N]: its logit
     lse: Array  # float32[B, N]: log sum exp(logits / temperature)
-    scores: Array  # float32[B, N, M]: logit / temperature of the tokens asked for
+    scores: Array  # float32[B, N, M]: logit / temperature of the scored tokens
     drawn: Array  # int32[B, N]: the winner of the Gumbel race
     race: Array  # float32[B, N]: its logit / temperature + noise
 
     @property
     def logprobs(self) -> Array:
-        """float32[B, N, M]: log-probabilities of the tokens asked for."""
+        """float32[B, N, M]: log-probabilities of the scored tokens."""
         return self.scores - self.lse[..., None]
 
 
 class Rest(NamedTuple):
-    """One pass over two laws p and q: a draw of norm((p - q)+)."""
+    """The statistics of two laws p and q: a draw of norm((p - q)+)."""
 
     drawn: Array  # int32[B, N]: the winner among tokens with p > q
     race: Array  # float32[B, N]: its log(p - q) + noise
@@ -39,12 +39,12 @@ class Rest(NamedTuple):
 
     @property
     def token(self) -> Array:
-        """int32[B, N]: the draw; of p itself where q left nothing (p = q)."""
+        """int32[B, N]: the draw; a draw of p where the residual is empty (p = q)."""
         return jnp.where(self.mass > 0, self.drawn, self.spare)
 
 
 def merge(parts: Facts) -> Facts:
-    """The facts of a vocabulary from those of its parts, leaves `[parts, ...]`.
+    """Merge the facts of a vocabulary's parts, leaves `[parts, ...]`.
 
     In a sharded program: `merge(lax.all_gather(facts, axis))`, a few numbers a node.
     """
@@ -57,14 +57,14 @@ def merge(parts: Facts) -> Facts:
 
 
 def merge_rest(parts: Rest) -> Rest:
-    """The same for a residual; every part was given the lse of the whole laws."""
+    """Merge the residuals of parts, all computed with the lse of the whole laws."""
     race, drawn = _winner(parts.race, parts.drawn)
     spare_race, spare = _winner(parts.spare_race, parts.spare)
     return Rest(drawn, race, parts.mass.sum(0), spare, spare_race)
 
 
 def _winner(values: Array, tokens: Array) -> tuple[Array, Array]:
-    """The greatest value and its token; among equals, the lowest token."""
+    """Return the greatest value and its token; among equals, the lowest token."""
     last = jnp.iinfo(jnp.int32).max
     return one_buffer.two_passes(
         values,

@@ -1,16 +1,16 @@
 """One pass over logits for Hopper GPUs, in Mosaic GPU.
 
-A program takes one node and one of `runs` stretches of the vocabulary: a small batch
-still fills the machine, and the stretches are merged as parts of a vocabulary are. Each
+A program computes one node over one of `runs` stretches of the vocabulary. So a small
+batch still fills the machine; the stretches are merged like parts of a vocabulary. Each
 of 128 threads keeps the winners and the sums of its own lanes of `LANES` tokens, with
-several loads in flight, and threads meet once, in the end. A node reads the row of
-noise of its depth, which other nodes of that depth find in the second-level cache.
+several loads in flight. Threads synchronise once, in the end. A node reads the row of
+noise of its depth, which for other nodes of that depth is in the second-level cache.
 
 Among equals the lowest token wins: a lane keeps its first, lanes and stretches compare
-ids. The scores of given tokens are a gather of those few beside the pass.
+ids. The scores of given tokens are a separate gather.
 
-There is no form of `thresholds`: a row of 128k logits does not fit the fast memory of a
-multiprocessor, and it is looked at 64 times.
+There is no form of `thresholds`: it scans a row 64 times, and a row of 128k logits does
+not fit the fast memory of a multiprocessor.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from kernels.verify.tiling import Shape
 
 LANES = 512  # tokens of a load: four a thread
 LOADS = 4  # in flight
-PROGRAMS = 1056  # eight for each multiprocessor of an H100: what runs aim at
+PROGRAMS = 1056  # eight for each multiprocessor of an H100: the target of `runs`
 LOG2E = 1.4426950408889634
 LAST = np.int32(np.iinfo(np.int32).max)
 NO_SEARCH = "a row of logits does not fit a GPU multiprocessor's fast memory"
@@ -39,7 +39,7 @@ Step = Callable[..., tuple]
 
 
 def reason_against(shape: Shape) -> str:
-    """Why a call cannot take this form; empty when it can."""
+    """Return why a call cannot use this form; "" if it can."""
     if shape.dtype not in (jnp.float32, jnp.bfloat16, jnp.float16):
         return f"logits are {shape.dtype}: 16 or 32 bits are needed"
     if shape.vocab < LANES:
@@ -49,7 +49,7 @@ def reason_against(shape: Shape) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """`runs` stretches of `blocks` blocks, fewer in the last, of `loads` loads."""
+    """`runs` stretches of `blocks` blocks (fewer in the last) of `loads` loads."""
 
     shape: Shape
     loads: int
@@ -63,12 +63,12 @@ class Cut:
 
     @property
     def vector(self) -> int:
-        """Tokens of a thread that lie together; where rows start anywhere, one."""
+        """Consecutive tokens of a thread; one where rows are not aligned to four."""
         return 1 if self.shape.vocab % 4 else 4
 
 
 def cut(shape: Shape) -> Cut:
-    """The fewest stretches that make enough programs, of the largest blocks."""
+    """Choose the fewest stretches that make enough programs, of the largest blocks."""
     nodes = shape.batch * shape.nodes
     loads = LOADS
     while loads > 1 and (
@@ -90,19 +90,22 @@ def verify(
     *,
     interpret: Any = False,
 ) -> Facts:
-    """`noise` [B, P, V] by `depth` int32[B, N]; the rest as in `reference.verify`."""
-    given = {"logits": logits, "temperature": temperature}
+    """Compute `Facts`; `noise` [B, P, V] by `depth` int32[B, N].
+
+    Other arguments as in `reference.verify`.
+    """
+    inputs = {"logits": logits, "temperature": temperature}
     kinds = {"top": jnp.float32, "best": jnp.int32, "total": jnp.float32}
     if noise is not None:
         assert depth is not None
-        given |= {"noise": noise, "depth": depth}
+        inputs |= {"noise": noise, "depth": depth}
         kinds |= {"race": jnp.float32, "drawn": jnp.int32}
-    found = _call(shape, _verify, given, kinds, interpret)
-    top, best = found["top"], found["best"]
-    lse = top / temperature + jnp.log(found["total"])
-    race = found.get("race", top / temperature)
+    outputs = _call(shape, _verify, inputs, kinds, interpret)
+    top, best = outputs["top"], outputs["best"]
+    lse = top / temperature + jnp.log(outputs["total"])
+    race = outputs.get("race", top / temperature)
     none = jnp.zeros((*top.shape, 0), jnp.float32)
-    parts = Facts(best, top, lse, none, found.get("drawn", best), race)
+    parts = Facts(best, top, lse, none, outputs.get("drawn", best), race)
     scores = reference.scores(logits, temperature, tokens)
     return law_statistics.merge(parts)._replace(scores=scores)
 
@@ -117,21 +120,24 @@ def residual(
     *,
     interpret: Any = False,
 ) -> Rest:
-    """Arguments as in `reference.residual`."""
-    given = {"p": p_logits, "q": q_logits, "noise": noise}
-    given |= {"p_lse": p_lse, "q_lse": q_lse}
+    """Compute `Rest`; arguments as in `reference.residual`."""
+    inputs = {"p": p_logits, "q": q_logits, "noise": noise}
+    inputs |= {"p_lse": p_lse, "q_lse": q_lse}
     kinds = {"race": jnp.float32, "drawn": jnp.int32, "mass": jnp.float32}
     kinds |= {"spare_race": jnp.float32, "spare": jnp.int32}
-    found = _call(shape, _residual, given, kinds, interpret)
-    return law_statistics.merge_rest(Rest(**found))
+    outputs = _call(shape, _residual, inputs, kinds, interpret)
+    return law_statistics.merge_rest(Rest(**outputs))
 
 
 def _call(
-    shape: Shape, kernel: Callable, given: dict, kinds: dict, interpret: Any
+    shape: Shape, kernel: Callable, inputs: dict, kinds: dict, interpret: Any
 ) -> dict[str, Array]:
-    """The outputs of each stretch and node, `[runs, B, N]`."""
+    """Run `kernel`; return the outputs of each stretch and node, `[runs, B, N]`.
+
+    `inputs` are the arrays by name, `kinds` the outputs' dtypes by name.
+    """
     by = cut(shape)
-    names = [*given, *kinds]
+    names = [*inputs, *kinds]
 
     def body(*refs):
         kernel(by, bool(interpret), dict(zip(names, refs)))
@@ -144,7 +150,7 @@ def _call(
         grid_names=("node", "run", "row"),
         **({"interpret": interpret} if interpret else {}),
     )
-    return dict(zip(kinds, call(*given.values())))
+    return dict(zip(kinds, call(*inputs.values())))
 
 
 def _verify(by: Cut, interpret: bool, at: dict) -> None:
@@ -160,10 +166,10 @@ def _verify(by: Cut, interpret: bool, at: dict) -> None:
         logits = jnp.where(inside, values[0], -jnp.inf)
         less = jnp.exp2(_apart(logits, top) * fold)
         total = jnp.where(logits > top, total * less + 1.0, total + less)
-        found = (*_race(top, best, logits, ids), total)
+        updated = (*_race(top, best, logits, ids), total)
         if "noise" in at:
-            found += _race(race[0], race[1], logits / heat + values[1], ids)
-        return found
+            updated += _race(race[0], race[1], logits / heat + values[1], ids)
+        return updated
 
     def begin(ids: Array, full: Callable) -> tuple:
         least = full(-jnp.inf)
@@ -207,15 +213,15 @@ def _place() -> tuple[Array, Array, Array]:
 def _pass(
     by: Cut, interpret: bool, run: Array, rows: list, begin: Callable, step: Step
 ) -> tuple:
-    """`step` over the loads of a stretch, from `begin(ids, full)` of its lanes.
+    """Run `step` over the loads of a stretch, from `begin(ids, full)` of its lanes.
 
-    The last block is moved to end where the vocabulary does; its lanes that the block
-    before it has looked at are not `inside`.
+    The last block is moved to end with the vocabulary; its lanes that the block before
+    it has read are not `inside`.
     """
     vocab, size = by.shape.vocab, np.int32(by.size)
     lanes = plgpu.Layout.WG_STRIDED((LANES,), vec_size=by.vector)
 
-    def cast(x: Array) -> Array:  # the interpreter knows no register layouts
+    def cast(x: Array) -> Array:  # the interpreter has no register layouts
         return x if interpret else plgpu.layout_cast(x, lanes)
 
     lane = cast(lax.broadcasted_iota(jnp.int32, (LANES,), 0))
@@ -250,11 +256,11 @@ def _race(value: Array, token: Array, values: Array, ids: Array) -> tuple:
 
 
 def _winner(value: Array, token: Array) -> tuple[Array, Array]:
-    """The greatest of all lanes; among equals, the lowest token."""
+    """Return the greatest of all lanes; among equals, the lowest token."""
     top = value.max()
     return top, jnp.where(value == top, token, LAST).min()
 
 
 def _apart(a: Array, b: Array) -> Array:
-    """-|a - b|, and 0 for infinities that are equal."""
+    """Return -|a - b|, and 0 for infinities that are equal."""
     return jnp.where(a == b, 0.0, -jnp.abs(a - b))

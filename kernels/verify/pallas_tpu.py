@@ -1,9 +1,9 @@
 """One pass over logits for TPUs, in blocks of the vocabulary.
 
-The grid is (rows of the batch, tiles of nodes, blocks of tokens). Winners are kept in
-the outputs themselves, whose blocks stay in fast memory until the last block of tokens;
-sums run as in a streamed softmax. Among equal values the first token wins: within a
-block by the least id, across blocks because a later one must be greater.
+The grid is (rows of the batch, tiles of nodes, blocks of tokens). The outputs hold the
+winners so far: their blocks stay in fast memory until the last block of tokens. Sums
+run as in a streamed softmax. Among equal values the first token wins: within a block by
+the least id, across blocks because a later one must be greater.
 """
 
 from typing import Any
@@ -31,20 +31,25 @@ def verify(
     vmem: int | None = None,
     interpret: Any = False,
 ) -> Facts:
-    """As planned; `noise` [B, P, V] by `depth` int32[B, N], or [B, N, V] of its own."""
-    given = {"logits": logits, "temperature": temperature[..., None], "tokens": tokens}
+    """Compute `Facts` by the plan; arguments as in `reference.verify`.
+
+    `noise` is [B, P, V] with `depth` int32[B, N], or [B, N, V] without.
+    """
+    arrays = {"logits": logits, "temperature": temperature[..., None], "tokens": tokens}
     if noise is not None:
-        given["noise"] = noise
+        arrays["noise"] = noise
     if depth is not None:
-        given["depth"] = depth[..., None]
+        arrays["depth"] = depth[..., None]
     total = [pltpu.VMEM((plan.nodes, 1), jnp.float32)]
-    found = _call(plan, _verify, given, total, vmem, interpret)
-    best, top, lse = (found[name][..., 0] for name in ("best", "top", "lse"))
+    outputs = _call(plan, _verify, arrays, total, vmem, interpret)
+    best, top, lse = (outputs[name][..., 0] for name in ("best", "top", "lse"))
     none = jnp.zeros((*best.shape, 0), jnp.float32)
-    scores = found.get("scores", none)
+    scores = outputs.get("scores", none)
     if noise is None:
         return Facts(best, top, lse, scores, best, top / temperature)
-    return Facts(best, top, lse, scores, found["drawn"][..., 0], found["race"][..., 0])
+    return Facts(
+        best, top, lse, scores, outputs["drawn"][..., 0], outputs["race"][..., 0]
+    )
 
 
 def residual(
@@ -58,11 +63,11 @@ def residual(
     vmem: int | None = None,
     interpret: Any = False,
 ) -> Rest:
-    """As planned; arguments as in `reference.residual`."""
-    given = {"p": p_logits, "q": q_logits, "noise": noise}
-    given |= {"p_lse": p_lse[..., None], "q_lse": q_lse[..., None]}
-    found = _call(plan, _residual, given, [], vmem, interpret)
-    return Rest(**{name: found[name][..., 0] for name in Rest._fields})
+    """Compute `Rest` by the plan; arguments as in `reference.residual`."""
+    arrays = {"p": p_logits, "q": q_logits, "noise": noise}
+    arrays |= {"p_lse": p_lse[..., None], "q_lse": q_lse[..., None]}
+    outputs = _call(plan, _residual, arrays, [], vmem, interpret)
+    return Rest(**{name: outputs[name][..., 0] for name in Rest._fields})
 
 
 def thresholds(
@@ -74,13 +79,13 @@ def thresholds(
     vmem: int | None = None,
     interpret: Any = False,
 ) -> tuple[Array, Array]:
-    """As planned; arguments as in `reference.thresholds`."""
-    given = {"logits": logits, "k": k[..., None], "mass": mass[..., None]}
-    found = _call(plan, _thresholds, given, [], vmem, interpret)
-    return found["first"][..., 0], found["second"][..., 0]
+    """Compute both thresholds by the plan; arguments as in `reference.thresholds`."""
+    arrays = {"logits": logits, "k": k[..., None], "mass": mass[..., None]}
+    outputs = _call(plan, _thresholds, arrays, [], vmem, interpret)
+    return outputs["first"][..., 0], outputs["second"][..., 0]
 
 
-def _call(plan, kernel, given, scratch, vmem, interpret) -> dict[str, Array]:
+def _call(plan, kernel, arrays, scratch, vmem, interpret) -> dict[str, Array]:
     inputs, outputs = plan.inputs(), plan.outputs()
 
     def body(*refs):
@@ -102,8 +107,8 @@ def _call(plan, kernel, given, scratch, vmem, interpret) -> dict[str, Array]:
         interpret=interpret,
         name=kernel.__name__.strip("_"),
     )
-    found = call(*(given[o.name] for o in inputs))
-    return dict(zip([o.name for o in outputs], found))
+    results = call(*(arrays[o.name] for o in inputs))
+    return dict(zip([o.name for o in outputs], results))
 
 
 def _verify(plan: Plan, at: dict, total) -> None:
@@ -131,13 +136,13 @@ def _verify(plan: Plan, at: dict, total) -> None:
         noisy = jnp.where(inside, scaled + _noise(plan, at), -jnp.inf)
         _race(at["race"], at["drawn"], noisy, ids)
     if s.tokens:
-        asked = at["tokens"][0]
-        lane = lax.broadcasted_iota(jnp.int32, asked.shape, 1)
+        tokens = at["tokens"][0]
+        lane = lax.broadcasted_iota(jnp.int32, tokens.shape, 1)
         scores = at["scores"][0]
         for m in range(s.tokens):
-            here = jnp.where(ids == asked[:, m : m + 1], scaled, -jnp.inf)
-            found = jnp.where(lane == m, here.max(1, keepdims=True), -jnp.inf)
-            scores = jnp.maximum(scores, found)
+            here = jnp.where(ids == tokens[:, m : m + 1], scaled, -jnp.inf)
+            score = jnp.where(lane == m, here.max(1, keepdims=True), -jnp.inf)
+            scores = jnp.maximum(scores, score)
         at["scores"][0] = scores
 
     @pl.when(v == pl.num_programs(2) - 1)
@@ -146,7 +151,7 @@ def _verify(plan: Plan, at: dict, total) -> None:
 
 
 def _noise(plan: Plan, at: dict) -> Array:
-    """The noise of each node's depth: a row a depth, chosen without rounding."""
+    """Select the noise of each node's depth, a row a depth, without rounding."""
     if not plan.shape.shared:
         return at["noise"][0]
     depth = at["depth"][0]
@@ -184,7 +189,7 @@ def _thresholds(plan: SearchPlan, at: dict) -> None:
     cut = vocab // CHUNK * CHUNK
 
     def over(function, start: Array) -> Array:
-        """`function(logits, carry)` over the pieces of the rows."""
+        """Fold `function(logits, carry)` over the pieces of the rows."""
 
         def piece(i, carry):
             at_ = pl.ds(pl.multiple_of(i * CHUNK, CHUNK), CHUNK)
@@ -223,8 +228,8 @@ def _thresholds(plan: SearchPlan, at: dict) -> None:
         return total(weigh)
 
     tiny = jnp.finfo(jnp.float32).tiny
-    asked = jnp.maximum(mass, tiny) * weight(first)
-    second = reference.settle(lambda t: weight(t) >= asked, column)
+    required = jnp.maximum(mass, tiny) * weight(first)
+    second = reference.settle(lambda t: weight(t) >= required, column)
     at["second"][0] = jnp.where(mass < 1, reference.value(second), -jnp.inf)
 
 
@@ -238,7 +243,7 @@ def _begin(at: dict, values: tuple, tokens: tuple, vocab: int) -> None:
 
 
 def _ids(plan: Plan, v: Array) -> tuple[Array, Array]:
-    """int32[nodes, block]: the tokens of a block, and which exist."""
+    """Return the tokens of a block, int32[nodes, block], and whether they exist."""
     shape = (plan.nodes, plan.block)
     ids = v * np.int32(plan.block) + lax.broadcasted_iota(jnp.int32, shape, 1)
     return ids, ids < plan.shape.vocab
@@ -247,7 +252,7 @@ def _ids(plan: Plan, v: Array) -> tuple[Array, Array]:
 def _race(value, token, values: Array, ids: Array) -> None:
     """Keep the greatest value so far and its token."""
     top = values.max(1, keepdims=True)
-    # Ids are whole numbers below 2^24, which float32 holds: its minimum is native.
+    # float32 holds ids below 2^24 exactly, and its minimum is native.
     named = jnp.where(values == top, ids.astype(jnp.float32), 2.0**24)
     first = named.min(1, keepdims=True).astype(jnp.int32)
     better = top > value[0]

@@ -1,7 +1,7 @@
-"""The meaning of `verify`, `residual` and `thresholds`, in plain jnp.
+"""The reference of `verify`, `residual` and `thresholds`, in plain jnp.
 
-It is also the form for back ends without a kernel. What it says is what
-`decoding/vocab.py` says of the same logits: the same operations on the same floats.
+It is also the form for back ends without a kernel. Its results equal those of
+`decoding/vocab.py` on the same logits: the same operations on the same floats.
 """
 
 import jax
@@ -15,29 +15,35 @@ from kernels.verify.law_statistics import Facts, Rest
 def verify(
     logits: Array, temperature: Array, tokens: Array, noise: Array | None
 ) -> Facts:
-    """`logits` [B, N, V]; `temperature` float32[B, N]; `tokens` int32[B, N, M];
-    `noise` float32[B, N, V] or None. Tokens outside of the vocabulary score -inf."""
-    asked = scores(logits, temperature, tokens)
+    """Compute `Facts`; tokens outside the vocabulary score -inf.
+
+    `logits` [B, N, V]; `temperature` float32[B, N]; `tokens` int32[B, N, M]; `noise`
+    float32[B, N, V] or None.
+    """
+    token_scores = scores(logits, temperature, tokens)
     logits = logits.astype(jnp.float32)
     scaled = logits / temperature[..., None]
     best, top = _best(logits)
     drawn, race = _best(scaled if noise is None else scaled + noise)
-    return Facts(best, top, jax.nn.logsumexp(scaled, -1), asked, drawn, race)
+    return Facts(best, top, jax.nn.logsumexp(scaled, -1), token_scores, drawn, race)
 
 
 def scores(logits: Array, temperature: Array, tokens: Array) -> Array:
-    """float32[B, N, M]: logit / temperature of `tokens`, of these logits alone."""
+    """Return logit / temperature of `tokens`, float32[B, N, M]; -inf for other ids."""
     size = logits.shape[-1]
     there = (tokens >= 0) & (tokens < size)
-    found = jnp.take_along_axis(logits, jnp.clip(tokens, 0, size - 1), -1)
-    found = found.astype(jnp.float32) / temperature[..., None]
-    return jnp.where(there, found, -jnp.inf)
+    picked = jnp.take_along_axis(logits, jnp.clip(tokens, 0, size - 1), -1)
+    picked = picked.astype(jnp.float32) / temperature[..., None]
+    return jnp.where(there, picked, -jnp.inf)
 
 
 def residual(
     p_logits: Array, q_logits: Array, p_lse: Array, q_lse: Array, noise: Array
 ) -> Rest:
-    """Laws [B, N, V] as logits with their log-sum-exp [B, N]; `noise` [B, N, V]."""
+    """Compute `Rest` from laws [B, N, V] as logits, with their log-sum-exp [B, N].
+
+    `noise` is float32[B, N, V].
+    """
     p = p_logits.astype(jnp.float32) - p_lse[..., None]
     q = q_logits.astype(jnp.float32) - q_lse[..., None]
     rest = jnp.maximum(jnp.exp(p) - jnp.exp(q), 0.0)
@@ -47,7 +53,7 @@ def residual(
 
 
 def thresholds(logits: Array, k: Array, mass: Array) -> tuple[Array, Array]:
-    """The k-th greatest value, and the least value of the nucleus of what it leaves.
+    """Return the k-th greatest value, and the least value of the top-k's nucleus.
 
     `k` int32[B, N], `mass` float32[B, N]; `-inf` where `mass` is 1 or more.
     """
@@ -63,37 +69,37 @@ def thresholds(logits: Array, k: Array, mass: Array) -> tuple[Array, Array]:
     )
     weights = jnp.exp(logits - logits.max(-1, keepdims=True))
     weights = jnp.where(alive, weights, 0.0)
-    asked = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny) * weights.sum(-1)
+    required = jnp.maximum(mass, jnp.finfo(jnp.float32).tiny) * weights.sum(-1)
 
     def holds(t: Array) -> Array:
-        return jnp.where(image >= t[..., None], weights, 0.0).sum(-1) >= asked
+        return jnp.where(image >= t[..., None], weights, 0.0).sum(-1) >= required
 
     second = jnp.where(mass < 1, value(settle(holds, k.shape)), -jnp.inf)
     return value(first), second
 
 
 def ordered(values: Array) -> Array:
-    """int32 image of float32 that orders as the floats do; zeros are equal."""
+    """Map float32 to an int32 image of the same order; zeros are equal."""
     bits = lax.bitcast_convert_type(jnp.where(values == 0, 0.0, values), jnp.int32)
     return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 def value(image: Array) -> Array:
-    """The float of an image; that of no float is -inf."""
+    """Invert `ordered`; the image of no float gives -inf."""
     bits = jnp.where(image < 0, image ^ 0x7FFFFFFF, image)
-    found = lax.bitcast_convert_type(bits, jnp.float32)
-    return jnp.where(jnp.isnan(found), -jnp.inf, found)
+    floats = lax.bitcast_convert_type(bits, jnp.float32)
+    return jnp.where(jnp.isnan(floats), -jnp.inf, floats)
 
 
 def settle(holds, shape: tuple[int, ...]) -> Array:
-    """The greatest image `t` for which `holds(t)`: one bit a step, 32 steps.
+    """Find the greatest image `t` for which `holds(t)`: one bit a step, 32 steps.
 
     `holds` must be monotone: true of a threshold, true of every lower one.
     """
     lowest = jnp.full(shape, jnp.iinfo(jnp.int32).min, jnp.int32)
 
     def step(i: Array, t: Array) -> Array:
-        # The sign bit first: in the image it is worth 2^31 upwards.
+        # The sign bit first: in the image, flipping it adds 2^31.
         probe = t ^ lax.shift_left(jnp.int32(1), jnp.int32(31) - i)
         return jnp.where(holds(probe), probe, t)
 
@@ -101,5 +107,5 @@ def settle(holds, shape: tuple[int, ...]) -> Array:
 
 
 def _best(values: Array) -> tuple[Array, Array]:
-    """The first of the greatest values, and its value."""
+    """Return the first index of the greatest value, and the value."""
     return one_buffer.argmax(values), values.max(-1)

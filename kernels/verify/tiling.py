@@ -1,4 +1,4 @@
-"""How calls over a vocabulary are cut into blocks for a TPU, and what that costs."""
+"""Tiling of calls over a vocabulary for a TPU: the blocks, and their cost."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from kernels.block_traffic import Operand
 LANES = 128
 NODES = 256  # of a step, at most
 STEP = 2**18  # logits of a step, at most
-CHUNK = 4096  # tokens that a search looks at together
+CHUNK = 4096  # tokens that a search reads together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,20 +25,20 @@ class Shape:
     nodes: int
     vocab: int
     dtype: Any
-    tokens: int = 0  # M: tokens whose scores are asked for
+    tokens: int = 0  # M: tokens to score
     noises: int = 0  # P: rows of noise for each row of the batch; 0: none
     shared: bool = True  # nodes share noise by depth; else each has its own
 
     @property
     def least_bytes(self) -> int:
-        """Of the logits and the noise, each once."""
+        """Bytes of the logits and the noise, each once."""
         each = self.nodes * np.dtype(self.dtype).itemsize + 4 * self.noises
         return self.batch * self.vocab * each
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """`nodes` nodes and `block` tokens a step."""
+    """The tiling of a call: `nodes` nodes and `block` tokens a step."""
 
     shape: Shape
     nodes: int
@@ -50,13 +50,13 @@ class Plan:
         return s.batch, -(-s.nodes // self.nodes), -(-s.vocab // self.block)
 
     def column(self, name: str, dtype: Any, width: int = 1) -> Operand:
-        """What belongs to a node, `[B, N, width]`."""
+        """Make the operand of an array with `width` entries a node, `[B, N, width]`."""
         s = self.shape
         part = (1, self.nodes, width)
         return Operand(name, (s.batch, s.nodes, width), dtype, part, _nodes)
 
     def wide(self, name: str, dtype: Any) -> Operand:
-        """`[B, N, V]`."""
+        """Make the operand of an array `[B, N, V]`."""
         s = self.shape
         part = (1, self.nodes, self.block)
         return Operand(name, (s.batch, s.nodes, s.vocab), dtype, part, _blocks)
@@ -71,41 +71,43 @@ class Plan:
 
     def inputs(self) -> list[Operand]:
         s = self.shape
-        found = [
+        operands = [
             self.wide("logits", s.dtype),
             self.column("temperature", jnp.float32),
         ]
         if s.tokens:
-            found.append(self.column("tokens", jnp.int32, s.tokens))
+            operands.append(self.column("tokens", jnp.int32, s.tokens))
         if s.noises:
-            found.append(self.noise())
+            operands.append(self.noise())
             if s.shared:
-                found.append(self.column("depth", jnp.int32))
-        return found
+                operands.append(self.column("depth", jnp.int32))
+        return operands
 
     def outputs(self) -> list[Operand]:
         s = self.shape
-        found = [
+        operands = [
             self.column("best", jnp.int32),
             self.column("top", jnp.float32),
             self.column("lse", jnp.float32),
         ]
         if s.tokens:
-            found.append(self.column("scores", jnp.float32, s.tokens))
+            operands.append(self.column("scores", jnp.float32, s.tokens))
         if s.noises:
-            found.append(self.column("drawn", jnp.int32))
-            found.append(self.column("race", jnp.float32))
-        return found
+            operands.append(self.column("drawn", jnp.int32))
+            operands.append(self.column("race", jnp.float32))
+        return operands
 
     @property
     def vmem(self) -> int:
-        """Bytes of vector memory: blocks in flight, and what a step makes of them."""
+        """Bytes of vector memory: blocks in flight and a step's temporaries."""
         fixed = sum(o.vmem for o in self.inputs() + self.outputs())
-        made = 6 * block_traffic.vmem_bytes((self.nodes, self.block), jnp.float32)
-        return fixed + made + block_traffic.MIB // 2
+        temporaries = 6 * block_traffic.vmem_bytes(
+            (self.nodes, self.block), jnp.float32
+        )
+        return fixed + temporaries + block_traffic.MIB // 2
 
     def traffic(self) -> dict[str, int]:
-        """Bytes moved, by array."""
+        """Count the bytes moved, by array."""
         return block_traffic.traffic(self.grid, self.inputs() + self.outputs())
 
     @functools.cached_property
@@ -120,7 +122,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class RestPlan(Plan):
-    """The same cut for two laws: `noise` is each node's own."""
+    """The tiling of a call over two laws; every node has its own `noise`."""
 
     def inputs(self) -> list[Operand]:
         s = self.shape
@@ -140,7 +142,7 @@ class RestPlan(Plan):
 
 @dataclasses.dataclass(frozen=True)
 class SearchPlan(Plan):
-    """Whole rows in fast memory, where they are looked at 64 times; read once."""
+    """The tiling of a search: whole rows are read once, then scanned 64 times."""
 
     buffers: int = 2
 
@@ -156,8 +158,8 @@ class SearchPlan(Plan):
     @property
     def vmem(self) -> int:
         fixed = sum(o.vmem for o in self.inputs() + self.outputs())
-        made = 8 * block_traffic.vmem_bytes((self.nodes, CHUNK), jnp.float32)
-        return fixed + made + block_traffic.MIB // 2
+        temporaries = 8 * block_traffic.vmem_bytes((self.nodes, CHUNK), jnp.float32)
+        return fixed + temporaries + block_traffic.MIB // 2
 
     @functools.cached_property
     def cost(self) -> pl.CostEstimate:
@@ -181,12 +183,12 @@ def _blocks(b: Any, n: Any, v: Any) -> tuple:
 
 
 def plan(shape: Shape, vmem: int) -> Plan:
-    """The cut of the most logits a step that fits `vmem` bytes."""
+    """Choose the tiling with the most logits a step that fits `vmem` bytes."""
     return _largest(Plan, shape, vmem)
 
 
 def plan_rest(shape: Shape, vmem: int) -> RestPlan:
-    """The same for a residual."""
+    """Choose the tiling of a residual; see `plan`."""
     return _largest(RestPlan, shape, vmem)
 
 
@@ -197,19 +199,22 @@ def _largest(kind: type[P], shape: Shape, vmem: int) -> P:
     block = STEP // nodes
     while block >= LANES:
         size = block // LANES * LANES
-        found = kind(shape, nodes, shape.vocab if shape.vocab <= size else size)
-        if found.vmem <= vmem:
-            return found
+        candidate = kind(shape, nodes, shape.vocab if shape.vocab <= size else size)
+        if candidate.vmem <= vmem:
+            return candidate
         block //= 2
     raise ValueError(f"{shape} does not fit {vmem} bytes of vector memory")
 
 
 def plan_search(shape: Shape, vmem: int) -> SearchPlan:
-    """Eight rows at a time (16 of two bytes), in two buffers where they fit."""
+    """Choose the tiling of a search: 8 rows a step (16 of two bytes).
+
+    It has two buffers where they fit.
+    """
     deep = 32 // np.dtype(shape.dtype).itemsize
     nodes = min(deep, shape.nodes)
     for buffers in (2, 1):
-        found = SearchPlan(shape, nodes, shape.vocab, buffers)
-        if found.vmem <= vmem:
-            return found
+        candidate = SearchPlan(shape, nodes, shape.vocab, buffers)
+        if candidate.vmem <= vmem:
+            return candidate
     raise ValueError(f"{shape} does not fit {vmem} bytes of vector memory")

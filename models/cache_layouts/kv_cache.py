@@ -31,7 +31,7 @@ class DenseLayer:
     k: Array  # [B, G, S, d]
     v: Array  # [B, G, S, d]
 
-    streamed = False  # True: the layer must be read by `attend`, not by `read`
+    streamed = False  # True: a model call must use `attend`, not `read` and a mask
     shares = True  # whether `models.cache_layouts.shared_prefix` may replace it
 
     def append(self, slots: Array, k: Array, v: Array) -> "DenseLayer":

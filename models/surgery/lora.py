@@ -29,8 +29,8 @@ def init(key: Array, target: Any, rank: int = 32) -> Params:
     names = sorted(name for name in target if name.startswith("layer_"))
     if not names:
         raise ConfigError(
-            f"the params {sorted(target)} have no `layer_0`: give an unstacked "
-            "transformer's"
+            f"the target has no layers to adapt, only {sorted(target)}: give the "
+            "unstacked params of a transformer"
         )
     layers: Params = {}
     for i, name in enumerate(names):

@@ -23,7 +23,7 @@ def off() -> Iterator[None]:
         _OFF.reset(token)
 
 
-def again(function: Callable, static: tuple[int, ...] = ()) -> Callable:
+def remat(function: Callable, static: tuple[int, ...] = ()) -> Callable:
     """Rematerialise `function`: the backward pass recomputes its activations.
 
     `static` are the positions of its static arguments.

@@ -1,8 +1,8 @@
 """Attention over whole sequences, for training and scoring: no cache, causal, chunked.
 
-A chunk of queries reads only the keys up to its own end: half the work of a full
-square, and scores that stay in the processor's cache (4x faster than `modules.attend`
-forward and backward at 512 tokens on two CPU cores). Accelerators have larger chunks,
+A chunk of queries reads only the keys up to its own end. That is half the work of a
+full square, and scores stay in the processor's cache: 4x faster than `modules.attend`
+forward and backward at 512 tokens on two CPU cores. Accelerators have larger chunks,
 because every chunk of every layer adds to the program.
 """
 

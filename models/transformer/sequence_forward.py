@@ -51,7 +51,7 @@ def forward(
         return sharding.constrain(x, "batch sequence -")
 
     if remat:
-        step = rematerialisation.again(step, (2,))
+        step = rematerialisation.remat(step, (2,))
     hidden: dict[base.Tap, Array] = {}
     if "stacked" in params:
         kinds = {(config.window(i), config.rope(i)) for i in range(config.n_layers)}
@@ -141,7 +141,7 @@ def beside(
         return x + layer.apply(variables, x, method="feed_forward")
 
     if remat:
-        step = rematerialisation.again(step, (3,))
+        step = rematerialisation.remat(step, (3,))
     for i in range(lo, config.n_layers):
         x = step(params[f"layer_{i}"], states[i], x, i)
     embedding: Any = Embedding(config)

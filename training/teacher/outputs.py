@@ -200,7 +200,7 @@ def in_parts(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
     if not size or count <= size:
         return function(*flat)
     sums = lax.map(
-        lambda part: rematerialisation.again(function)(*part), _cut(flat, size)
+        lambda part: rematerialisation.remat(function)(*part), _cut(flat, size)
     )
     return jax.tree.map(lambda x: x.sum(0), sums)
 

@@ -261,6 +261,7 @@ def _over(form: str, spent: float, logits: Any, arrays: Any, gb_s: float):
 
 
 def _row(form: str, size: int, nodes: int, spent: float, arrays: Any, gb_s: float):
+    """Make a row of a call of `spent` seconds that reads `arrays`."""
     rate = sum(x.nbytes for x in arrays) / spent / 1e9
     return {
         "form": form,

@@ -118,7 +118,18 @@ def gpu_markdown(report: dict[str, Any]) -> str:
 def compile_one(
     chip: str, model: str, size: int, nodes: int, batch: int
 ) -> dict[str, Any]:
-    """Compile one configuration for a TPU, within the chip's vector memory."""
+    """Compile one configuration for a TPU, within the chip's vector memory.
+
+    Args:
+        chip: a key of `block_traffic.VMEM`.
+        model: a key of `aot.MODELS`.
+        size: slots of the cache.
+        nodes: nodes of the block.
+        batch: rows.
+
+    Returns:
+        The row; `vmem`, `budget`, `moved` and `least` are bytes.
+    """
     shape = aot.tree_attention_shape(model, batch, size, nodes)
     begun = time.perf_counter()
     cut, compiled = aot.tree_attention(chip, shape)

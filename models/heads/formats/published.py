@@ -281,7 +281,7 @@ def load(
 ) -> tuple[Any, dict]:
     """Apply `read` to a safetensors file, or to the only one in a folder.
 
-    Where config.json and the tensors differ, a warning names both values.
+    Where a folder's config.json and the tensors differ, a warning names both values.
     """
     params, arguments = read(kind, stored(path), target, embedding)
     config = pathlib.Path(path) / "config.json"

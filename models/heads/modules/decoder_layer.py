@@ -156,7 +156,7 @@ def sequence(
         q, k, v = qkv(layer, c, x, positions)
         return product(sequence_attention.attend(c, q, k, v, mask), layer["out"])
 
-    out = rematerialisation.again(attention)(layer, x)
+    out = rematerialisation.remat(attention)(layer, x)
     return feed_forward(layer, c, residual + out)
 
 
@@ -220,7 +220,7 @@ def unroll(
 
     empty = jnp.zeros((steps, batch, length, c.n_kv_heads, c.head_dim), first.dtype)
     start = (first, embedded, empty, empty)
-    body = rematerialisation.again(step) if remat else step
+    body = rematerialisation.remat(step) if remat else step
     return lax.scan(body, start, jnp.arange(steps))[1]
 
 

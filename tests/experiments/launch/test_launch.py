@@ -196,3 +196,14 @@ def test_commands_of_a_local_run():
     assert "JAX_PROCESS_ID=1" in words and words[-1] == "--config=a b"
     assert words[-4:-1] == ["python", "-m", "experiments.run"]
     assert local_processes.described(("x",), 1, 0) == ["python -m experiments.run x"]
+
+
+def test_children_find_the_packages():
+    """From any folder; planted: the folder that the launcher stands in."""
+    packages = {"decoding", "experiments", "models", "training"}
+    found = {folder.name for folder in local_processes.ROOT.iterdir()}
+    assert packages <= found
+    here = {
+        path.name for path in local_processes.ROOT.joinpath("experiments").iterdir()
+    }
+    assert not packages <= here

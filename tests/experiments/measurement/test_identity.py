@@ -1,6 +1,7 @@
 """What counts as plain decoding's text."""
 
 import dataclasses
+import pathlib
 
 import jax
 import numpy as np
@@ -104,7 +105,9 @@ def with_(method, transforms):
 
 def test_rejection_claims_its_law_only():
     method = Method(verifier=Spec("verifiers/rejection"))
-    assert "rejection" in identity.claim(method, "LAW", 0.8)
+    reason = identity.claim(method, "LAW", 0.8)
+    named = pathlib.Path(__file__).parents[3] / reason.split()[-1]
+    assert named.name == "test_rejection.py" and named.is_file()
     assert identity.claim(method, "LAW", 0.0) is None
     assert identity.claim(PLAIN, "LAW", 0.8) is None
     assert identity.claim(PLAIN, "LOSSY", 0.0) is not None

@@ -31,7 +31,7 @@ def test_operations_by_hand():
     one = 2 * 2 * 4 * 4
 
     def loss(weight, x):
-        layer = rematerialisation.again(lambda x: jnp.tanh(x @ weight))
+        layer = rematerialisation.remat(lambda x: jnp.tanh(x @ weight))
         x = layer(layer(x))
         return jax.lax.scan(lambda x, _: (layer(x), None), x, None, length=3)[0].sum()
 
