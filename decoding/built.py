@@ -1,5 +1,6 @@
 """Parts of a method that were built by hand, and functions that become transforms."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,7 @@ class Text:
     length: Array  # int32[]
 
 
+@functools.lru_cache(64)  # the same function is the same part of a program
 def function_transform(
     function: Callable[[Array, Array, Array], Array],
 ) -> base.LogitsTransform:

@@ -7,6 +7,7 @@ which determines the folder whose role it has. `Built` holds a component that wa
 by hand.
 """
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -71,6 +72,28 @@ class Spec:
     def __init__(self, name: str, **arguments: Any):
         self.name = name
         self.arguments = {k: _frozen(v) for k, v in sorted(arguments.items())}
+
+    @classmethod
+    def parse(cls, text: str) -> "Spec":
+        """Read a spec as a command line gives it: `transforms/min_p(p=0.1)`.
+
+        Raises:
+            MethodError: arguments that are no `name=literal`, separated by commas.
+        """
+        name, bracket, rest = text.strip().partition("(")
+        if not bracket:
+            return cls(name)
+        try:
+            call = ast.parse(f"f({rest}", mode="eval").body
+            if not isinstance(call, ast.Call) or call.args:
+                raise ValueError("arguments without a name")
+            values = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+            return cls(name, **values)
+        except (SyntaxError, ValueError, TypeError) as error:
+            raise MethodError(
+                f"{text!r}: write name(argument=literal, ...), as in "
+                f"transforms/min_p(p=0.1) ({error})"
+            ) from error
 
     def __repr__(self) -> str:
         parts = [repr(self.name), *(f"{k}={v!r}" for k, v in self.arguments.items())]
@@ -156,8 +179,8 @@ class Built:
     name: str
     folder: str
     part: Any
-    card: Card
-    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    card: Card = field(compare=False)
+    arguments: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def static(self) -> tuple:

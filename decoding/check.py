@@ -1,17 +1,16 @@
 """Hold a method file to every contract of its role.
 
 python -m decoding.check my_package.my_file
-python -m decoding.check my_package.my_file epsilon=0.1
+python -m decoding.check "my_package.my_file(epsilon=0.1)"
 
 The contracts (`decoding/conformance/`) run on toy models: some seconds to some minutes
 on a CPU, by the role. All broken ones are printed, each with the property that it
 states. Last comes a planted fault: a contract must fail on a faulty copy of the part.
 
-Arguments of the factory may follow the name, as Python literals. The others come from
+Arguments of the factory stand in brackets, as Python literals. The others come from
 `CARD.examples`, then from the factory's defaults.
 """
 
-import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -178,30 +177,15 @@ def check(spec: Spec, out: console.Console) -> int:
     return broken
 
 
-def _spec(arguments: Sequence[str]) -> Spec:
-    """Parse the name and `key=value` arguments of the command line."""
-    name, *pairs = arguments
-    values = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        try:
-            values[key] = ast.literal_eval(value) if equals else None
-        except (SyntaxError, ValueError):
-            values[key] = value  # a string without quotes
-        if not equals:
-            raise MethodError(f"{pair!r}: write an argument as key=value")
-    return Spec(name, **values)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 where every contract holds, else 1 or 2."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     out = console.Console(soft_wrap=True)
-    if not arguments or "--help" in arguments:
+    if len(arguments) != 1 or "--help" in arguments:
         out.print(__doc__, markup=False, highlight=False)
-        return 0 if arguments else 2
+        return 0 if "--help" in arguments else 2
     try:
-        spec = _spec(arguments)
+        spec = Spec.parse(arguments[0])
         broken = check(spec, out)
     except DecodaxError as error:
         out.print(f"{type(error).__name__}: {error}", markup=False, highlight=False)
