@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import base, checkpoints, packaged, transformer
+from models import base, checkpoints, compile_cache, packaged, transformer
 from models.cache_layouts import kv_cache
 from models.checkpoints import fields, hf, tensors
 from models.distributed import axis_rules, sharding
@@ -61,6 +61,8 @@ def load(
 ) -> Loaded:
     """Load a model from a directory in HF layout, tensor by tensor.
 
+    Compiled programs are kept from then on (`models/compile_cache.py`).
+
     Args:
         name: the directory, or the name of a packaged model.
         mesh: a mesh with axes among `data`, `fsdp` and `tensor`, sizes as text, or
@@ -77,6 +79,7 @@ def load(
             is not supported.
         CheckpointError: weights or tokenizer are absent or do not fit config.json.
     """
+    compile_cache.enable()
     directory = locate(name)
     data = tensors.read_json(directory / "config.json")
     family, config = checkpoints.read_config(data, str(directory / "config.json"))
