@@ -17,7 +17,7 @@ from importlib import metadata
 from typing import Any
 
 from decoding import base
-from models.errors import DecodaxError, MethodError
+from models.errors import DecodaxError, MethodError, hint
 
 # Folder of decoding/ -> the factory that every file in it has.
 FACTORIES = {
@@ -151,7 +151,8 @@ class Spec:
             if name not in known:
                 takes = [p for p in known if p not in self.card.needs]
                 raise MethodError(
-                    f"{self.name} has no argument {name!r}; it takes {takes or 'none'}"
+                    f"{self.name} has no argument {name!r}{hint(name, takes)}; it "
+                    f"takes {takes or 'none'}"
                 )
         filled = {}
         for name in self.card.needs:
@@ -247,8 +248,11 @@ def load(name: str) -> Any:
             f"{name!r} is no method name: write folder/file, with a folder of "
             f"{sorted(FACTORIES)}, or the dotted name of a module"
         )
-    if name not in names(folder):
-        raise MethodError(f"no method {name!r}; use one of {names(folder)}")
+    siblings = names(folder)
+    if name not in siblings:
+        raise MethodError(
+            f"no method {name!r}{hint(name, siblings)}; use one of {siblings}"
+        )
     return importlib.import_module(f"decoding.{folder}.{file}")
 
 

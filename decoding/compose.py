@@ -1,6 +1,5 @@
 """Composition of a method into a program, or an error if its parts do not fit."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -13,7 +12,7 @@ from decoding.catalogue import Part, Spec
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
 from models.distributed import sharding
-from models.errors import MethodError
+from models.errors import MethodError, hint
 from models.text import hf_tokenizer
 
 
@@ -164,10 +163,9 @@ def params(
     names = [*roles, *(stream.params for stream in streams.values())]
     for name in drafts:
         if name not in names:
-            close = difflib.get_close_matches(name, names, 1) or names
             raise MethodError(
-                f"drafts[{name!r}] is read by no part and no stream: write "
-                f"{' or '.join(map(repr, close))}"
+                f"drafts[{name!r}] is read by no part and no stream"
+                f"{hint(name, names)}; the names are {names}"
             )
     weights = {"target": lm.params}
     weights |= {name: getattr(d, "params", d) for name, d in drafts.items()}

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from decoding import catalogue
 from decoding.catalogue import Spec
 from decoding.method import ROLES, Method
-from models.errors import MethodError
+from models.errors import MethodError, hint
 
 # Folders of configs/ whose recipes may name a method, in the order of the search.
 FOLDERS = ("methods", "heads")
@@ -51,9 +51,12 @@ def config(name: str) -> ConfigDict:
             return ConfigDict({"method": _alone(f"{package}/{stem}")})
     if name in (installed := catalogue.installed()):
         return ConfigDict({"method": _alone(installed[name])})
+    files = [spec for package in FILES for spec in _files(package)]
+    known = [*names(), *installed, *(spec.rpartition("/")[2] for spec in files)]
     raise MethodError(
-        f"no recipe {name!r} in configs/; there are {names()}. Give the name of a file "
-        f"of decoding/ in {FILES}, or the path of another recipe, with .py"
+        f"no recipe {name!r} in configs/{hint(stem, known)}; there are {names()}. "
+        f"Give the name of a file of decoding/ in {FILES}, a module with a factory, or "
+        "the path of another recipe, with .py"
     )
 
 

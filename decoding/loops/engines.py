@@ -175,6 +175,9 @@ def mappings() -> int:
 def request_keys(seed: int | Sequence[int], prompts: int, n: int) -> Array:
     """Make keys [prompts * n] for `n` samples of every prompt, prompt by prompt.
 
+    One seed gives each prompt the key of its index. Of one seed a prompt, each prompt
+    has the key of a call of that prompt alone.
+
     Raises:
         PromptError: `seed` is a sequence of another length than the prompts.
     """
@@ -188,4 +191,5 @@ def request_keys(seed: int | Sequence[int], prompts: int, n: int) -> Array:
                 "seed, or one a prompt"
             )
         seeds = np.repeat(seeds, n)
+        requests = jnp.zeros_like(requests)  # as in a call of that prompt alone
     return noise.request_keys(seeds, requests, samples)

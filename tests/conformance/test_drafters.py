@@ -291,10 +291,3 @@ def test_fault_rollback_off_by_one(more):
     state = run.advance(run.start(), 2)
     again = drafters.prefilled(kit.Run(RECYCLING, 0.8), state)
     assert drafters.committed(state) != again
-
-
-def test_requests_are_known_by_their_key_alone():
-    """One seed for all is the same as that seed for each."""
-    one = kit.generate(Method(), 0.8, seed=4)
-    listed = kit.generate(Method(), 0.8, seed=[4, 4, 4, 4])
-    assert one.tokens == listed.tokens
