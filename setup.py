@@ -21,6 +21,7 @@ INSTALL = [
     "absl-py>=2.1",
     "ml_collections>=1.0",
     "safetensors>=0.6",
+    "filelock>=3.13",  # of JAX's compilation cache, where its size is bounded
     "tokenizers>=0.22",
     "jinja2>=3.1",
     "tensorflow-datasets>=4.9.10",

@@ -1,6 +1,6 @@
 """decodax: language-model decoding methods as small files under four loops."""
 
-from decoding.api import Output, generate
+from decoding.api import Output, Piece, generate, stream
 from decoding.base import Stream
 from decoding.catalogue import Card, Spec
 from decoding.listing import cite, methods
@@ -11,10 +11,12 @@ __all__ = [
     "Card",
     "Method",
     "Output",
+    "Piece",
     "Spec",
     "Stream",
     "__version__",
     "cite",
     "generate",
     "methods",
+    "stream",
 ]

@@ -2,17 +2,22 @@
 
 There is no registry. `Spec("drafters/copyspec", copy=10)` names a file and the
 arguments of its factory. The file's folder determines the factory's name and interface.
+`Spec("my_package.my_file")` names any importable module with a `CARD` and one factory,
+which determines the folder whose role it has. `Built` holds a component that was built
+by hand.
 """
 
+import ast
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any
 
 from decoding import base
-from models.errors import DecodaxError, MethodError
+from models.errors import DecodaxError, MethodError, hint
 
 # Folder of decoding/ -> the factory that every file in it has.
 FACTORIES = {
@@ -58,11 +63,37 @@ class Card:
 
 
 class Spec:
-    """A file of decoding/ and arguments for its factory; hashable, printable."""
+    """A method file and arguments for its factory; hashable, printable.
+
+    `name` is a file of decoding/, such as "drafters/copyspec", or a module that can be
+    imported, such as "my_package.my_file".
+    """
 
     def __init__(self, name: str, **arguments: Any):
         self.name = name
         self.arguments = {k: _frozen(v) for k, v in sorted(arguments.items())}
+
+    @classmethod
+    def parse(cls, text: str) -> "Spec":
+        """Read a spec as a command line gives it: `transforms/min_p(p=0.1)`.
+
+        Raises:
+            MethodError: arguments that are no `name=literal`, separated by commas.
+        """
+        name, bracket, rest = text.strip().partition("(")
+        if not bracket:
+            return cls(name)
+        try:
+            call = ast.parse(f"f({rest}", mode="eval").body
+            if not isinstance(call, ast.Call) or call.args:
+                raise ValueError("arguments without a name")
+            values = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+            return cls(name, **values)
+        except (SyntaxError, ValueError, TypeError) as error:
+            raise MethodError(
+                f"{text!r}: write name(argument=literal, ...), as in "
+                f"transforms/min_p(p=0.1) ({error})"
+            ) from error
 
     def __repr__(self) -> str:
         parts = [repr(self.name), *(f"{k}={v!r}" for k, v in self.arguments.items())]
@@ -89,9 +120,14 @@ class Spec:
         return self.module.CARD
 
     @property
+    def folder(self) -> str:
+        """The folder of decoding/ whose role the file has."""
+        return folder_of(self.name)
+
+    @property
     def factory(self) -> Callable:
         """The file's function that builds the component."""
-        return getattr(self.module, FACTORIES[self.name.split("/")[0]])
+        return getattr(self.module, FACTORIES[self.folder])
 
     @property
     def required(self) -> list[str]:
@@ -115,7 +151,8 @@ class Spec:
             if name not in known:
                 takes = [p for p in known if p not in self.card.needs]
                 raise MethodError(
-                    f"{self.name} has no argument {name!r}; it takes {takes or 'none'}"
+                    f"{self.name} has no argument {name!r}{hint(name, takes)}; it "
+                    f"takes {takes or 'none'}"
                 )
         filled = {}
         for name in self.card.needs:
@@ -131,6 +168,30 @@ class Spec:
             raise
         except (TypeError, ValueError) as error:
             raise MethodError(f"{self} cannot be built: {error}") from error
+
+
+@dataclass(frozen=True)
+class Built:
+    """A component that was built by hand, in the place of a `Spec`.
+
+    It can be decoded with, but no config can name it.
+    """
+
+    name: str
+    folder: str
+    part: Any
+    card: Card = field(compare=False)
+    arguments: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def static(self) -> tuple:
+        return ("built", self.part)
+
+    def build(self, available: Mapping[str, Any]) -> Any:
+        return self.part
+
+
+Part = Spec | Built
 
 
 def _frozen(value: Any) -> Any:
@@ -171,13 +232,77 @@ def catalogue() -> dict[str, Card]:
 
 
 def load(name: str) -> Any:
-    """Import the module of a spec name such as "drafters/copyspec"."""
+    """Import the module of a spec name.
+
+    Args:
+        name: "drafters/copyspec", or the dotted name of a module outside decodax.
+
+    Raises:
+        MethodError: no such file or module, or a module without a card or a factory.
+    """
+    if is_outside(name):
+        return _load_outside(name)
     folder, _, file = name.partition("/")
     if folder not in FACTORIES or not file:
         raise MethodError(
             f"{name!r} is no method name: write folder/file, with a folder of "
-            f"{sorted(FACTORIES)}"
+            f"{sorted(FACTORIES)}, or the dotted name of a module"
         )
-    if name not in names(folder):
-        raise MethodError(f"no method {name!r}; use one of {names(folder)}")
+    siblings = names(folder)
+    if name not in siblings:
+        raise MethodError(
+            f"no method {name!r}{hint(name, siblings)}; use one of {siblings}"
+        )
     return importlib.import_module(f"decoding.{folder}.{file}")
+
+
+def is_outside(name: str) -> bool:
+    """Return whether `name` is a module's dotted name, not a file of decoding/."""
+    parts = name.split(".")
+    return len(parts) > 1 and all(part.isidentifier() for part in parts)
+
+
+def folder_of(name: str) -> str:
+    """Return the folder of decoding/ whose role the spec name has."""
+    if is_outside(name):
+        return _roles(load(name))[0]
+    return name.partition("/")[0]
+
+
+def _roles(module: Any) -> list[str]:
+    """List the folders whose factory the module itself defines."""
+    own = {
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__
+    }
+    folders = [f for f in FACTORIES if f != "constraints"]  # a transform, by its code
+    return [folder for folder in folders if FACTORIES[folder] in own]
+
+
+def _load_outside(name: str) -> Any:
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise MethodError(
+            f"no module {name!r} ({error}): install its package, or run in the folder "
+            "that holds it"
+        ) from error
+    roles, factories = _roles(module), sorted(set(FACTORIES.values()))
+    if len(roles) != 1:
+        defined = [FACTORIES[role] for role in roles] or "none"
+        raise MethodError(
+            f"{name} defines {defined} of the factories {factories}: define one"
+        )
+    if type(vars(module).get("CARD")) is not Card:
+        raise MethodError(f"{name} has no CARD: write CARD = decoding.Card(...)")
+    return module
+
+
+GROUP = "decodax.methods"  # of entry points: `my_sampler = "my_package.my_file"`
+
+
+def installed() -> dict[str, str]:
+    """Map the names of installed packages' entry points to their modules."""
+    points = metadata.entry_points(group=GROUP)
+    return {point.name: point.value for point in points}

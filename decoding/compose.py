@@ -1,6 +1,5 @@
 """Composition of a method into a program, or an error if its parts do not fit."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -9,11 +8,11 @@ import jax
 
 from decoding import base, transform_chain
 from decoding.automata import stop_strings
-from decoding.catalogue import Spec
+from decoding.catalogue import Part, Spec
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
 from models.distributed import sharding
-from models.errors import MethodError
+from models.errors import MethodError, hint
 from models.text import hf_tokenizer
 
 
@@ -132,8 +131,8 @@ def compose(
         streams,
         bool(stop),
     )
-    optional = (method.topology, method.exit)
-    parts = (drafter_spec, method.policy, *specs, *filter(None, optional))
+    optional = [p for p in (method.topology, method.exit) if p is not None]
+    parts: tuple[Part, ...] = (drafter_spec, method.policy, *specs, *optional)
     models = tuple(_identity(d) for d in drafts.values())
     stream_ids = tuple((n, s.model, s.params) for n, s in streams.items())
     statics = tuple(p.static for p in (*parts, verifier_spec))
@@ -164,10 +163,9 @@ def params(
     names = [*roles, *(stream.params for stream in streams.values())]
     for name in drafts:
         if name not in names:
-            close = difflib.get_close_matches(name, names, 1) or names
             raise MethodError(
-                f"drafts[{name!r}] is read by no part and no stream: write "
-                f"{' or '.join(map(repr, close))}"
+                f"drafts[{name!r}] is read by no part and no stream"
+                f"{hint(name, names)}; the names are {names}"
             )
     weights = {"target": lm.params}
     weights |= {name: getattr(d, "params", d) for name, d in drafts.items()}
@@ -190,7 +188,7 @@ def _identity(draft: Any) -> Any:
 
 
 def topology(
-    spec: Spec, verifier: base.Verifier, available: Mapping[str, Any]
+    spec: Part, verifier: base.Verifier, available: Mapping[str, Any]
 ) -> base.Topology:
     """Build a topology with the offered draw that the verifier prefers.
 
@@ -208,8 +206,8 @@ def topology(
 
 
 def _transforms(
-    specs: tuple[Spec, ...], temperature: float, available: Mapping[str, Any]
-) -> tuple[tuple[Spec, ...], base.LogitsTransform]:
+    specs: tuple[Part, ...], temperature: float, available: Mapping[str, Any]
+) -> tuple[tuple[Part, ...], base.LogitsTransform]:
     """Build the chain, with the temperature before the first warper."""
     built = [spec.build(available) for spec in specs]
     if temperature > 0:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from decoding import catalogue, recipes
-from decoding.catalogue import Spec
+from decoding.catalogue import Part, Spec
 from decoding.method import Method
 from models.errors import MethodError
 
@@ -44,14 +44,26 @@ class Listing:
 
 
 def methods() -> Listing:
-    """List every method file, grouped by folder and family."""
+    """List every method file, grouped by folder and family, then installed packages'.
+
+    A package names its methods as entry points of the group `decodax.methods`.
+
+    Raises:
+        MethodError: an entry point whose module cannot be imported or is no method.
+    """
     folders = [*catalogue.FACTORIES]
-    entries = [
-        Entry(name, card.family, card.guarantee, card.paper)
-        for name, card in catalogue.catalogue().items()
-    ]
-    place = lambda e: (folders.index(e.name.split("/")[0]), e.family, e.name)
-    return Listing(tuple(sorted(entries, key=place)))
+    cards = catalogue.catalogue()
+    place = lambda name: (folders.index(catalogue.folder_of(name)), cards[name].family)
+    own = sorted(cards, key=lambda name: (*place(name), name))
+    for name in sorted(set(catalogue.installed().values())):
+        cards[name] = Spec(name).card
+    outside = [name for name in cards if name not in own]
+    return Listing(
+        tuple(
+            Entry(name, cards[name].family, cards[name].guarantee, cards[name].paper)
+            for name in (*own, *outside)
+        )
+    )
 
 
 def cite(method: str | Method | Spec) -> str:
@@ -82,11 +94,12 @@ def cite(method: str | Method | Spec) -> str:
     return "\n\n".join([*entries, *lines])
 
 
-def _parts(method: Any) -> tuple[Spec, ...]:
+def _parts(method: Any) -> tuple[Part, ...]:
     if type(method) is Spec:
         return (method,)
     if type(method) is Method:
         return method.parts
-    if method.split("/")[0] in catalogue.FACTORIES:
+    known = method.split("/")[0] in catalogue.FACTORIES
+    if known or catalogue.is_outside(method):
         return (Spec(method),)
     return recipes.method(method).parts

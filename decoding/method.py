@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from decoding.catalogue import Spec
+from decoding import built, catalogue
+from decoding.catalogue import Built, Part, Spec
 from models.errors import MethodError
 
 ROLES = {  # field of a method -> folder of its files
@@ -25,18 +26,25 @@ class Method:
 
     `drafter` None is plain decoding: one token a call. `verifier` None is the default:
     greedy at temperature 0, Gumbel-coupled above it, where the text is a function of
-    seed, request and target alone. `exit` None runs all layers of the target.
+    seed, request and target alone. `exit` None runs all layers of the target. A part is
+    a `Spec`, or a component that was built by hand, such as a `base.LogitsTransform`; a
+    transform may also be a function (see `built.function_transform`).
     """
 
-    drafter: Spec | None = None
-    verifier: Spec | None = None
-    topology: Spec | None = None
-    transforms: tuple[Spec, ...] = ()
-    policy: Spec = field(default_factory=lambda: Spec("caches/dense"))
-    exit: Spec | None = None
+    drafter: Part | None = None
+    verifier: Part | None = None
+    topology: Part | None = None
+    transforms: tuple[Part, ...] = ()
+    policy: Part = field(default_factory=lambda: Spec("caches/dense"))
+    exit: Part | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "transforms", tuple(self.transforms))
+        for role, folder in ROLES.items():
+            value = getattr(self, role)
+            if value is not None:
+                object.__setattr__(self, role, built.part(value, folder))
+        transforms = tuple(built.part(t, "transforms") for t in self.transforms)
+        object.__setattr__(self, "transforms", transforms)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Method":
@@ -52,9 +60,11 @@ class Method:
         def spec(value: Any, *folders: str) -> Spec:
             fields = {"name": value} if type(value) is str else _fields(value)
             name = fields.get("name")
-            if type(name) is not str or name.partition("/")[0] not in folders:
+            if type(name) is not str or catalogue.folder_of(name) not in folders:
                 raise MethodError(
-                    f"{value!r}: write {folders[0]}/file, or a dict with that as `name`"
+                    f"{value!r}: write {folders[0]}/file, or the dotted name of a "
+                    f"module with a {catalogue.FACTORIES[folders[0]]}(), or a dict "
+                    "with such a `name`"
                 )
             if not all(type(field) is str for field in fields):
                 raise MethodError(f"{value!r}: name every argument with a string")
@@ -76,7 +86,7 @@ class Method:
         return cls(transforms=transforms, **parts)
 
     @property
-    def parts(self) -> tuple[Spec, ...]:
+    def parts(self) -> tuple[Part, ...]:
         """The parts that the method names."""
         roles = [getattr(self, role) for role in ROLES]
         return (*(spec for spec in roles if spec is not None), *self.transforms)
@@ -87,9 +97,18 @@ class Method:
         return {need for spec in self.parts for need in spec.card.needs}
 
     def to_config(self) -> dict[str, Any]:
-        """Write the method as the dict that `from_config` reads; JSON can hold it."""
+        """Write the method as the dict that `from_config` reads; JSON can hold it.
 
-        def written(spec: Spec) -> dict[str, Any]:
+        Raises:
+            MethodError: a part was built by hand.
+        """
+
+        def written(spec: Part) -> dict[str, Any]:
+            if type(spec) is Built:
+                raise MethodError(
+                    f"{spec.name} was built by hand, and a config names parts: put its "
+                    'factory into a module and write Spec("package.module")'
+                )
             return {"name": spec.name, **spec.arguments}
 
         parts = {role: getattr(self, role) for role in ROLES}
@@ -99,6 +118,8 @@ class Method:
     def with_drafter(self, **arguments: Any) -> "Method":
         """Replace arguments of the method's drafter."""
         spec = self.drafter or PLAIN
+        if type(spec) is Built:
+            raise MethodError(f"{spec.name} takes no arguments: build another one")
         merged = {**spec.arguments, **arguments}
         return replace(self, drafter=Spec(spec.name, **merged))
 

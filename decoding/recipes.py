@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from decoding import catalogue
 from decoding.catalogue import Spec
 from decoding.method import ROLES, Method
-from models.errors import MethodError
+from models.errors import MethodError, hint
 
 # Folders of configs/ whose recipes may name a method, in the order of the search.
 FOLDERS = ("methods", "heads")
@@ -30,8 +30,9 @@ def config(name: str) -> ConfigDict:
     Args:
         name: searched in this order: `configs/methods/<name>.py`,
             `configs/heads/<name>.py`, then a method file of `FILES` with its factory's
-            defaults. `heads/<name>` and `drafters/<name>` search that folder only. A
-            name that ends in .py is the path of any recipe.
+            defaults. `heads/<name>` and `drafters/<name>` search that folder only. Then
+            an entry point of an installed package. A name that ends in .py is the path
+            of any recipe; "package.module" is a module with one factory.
 
     Raises:
         MethodError: no such recipe or file exists, the recipe names no part of a
@@ -39,6 +40,8 @@ def config(name: str) -> ConfigDict:
     """
     if name.endswith(".py"):
         return _checked(_read(Path(name)), name)
+    if catalogue.is_outside(name):
+        return ConfigDict({"method": _alone(name)})
     folder, _, stem = name.rpartition("/")
     for package in [folder] if folder else FOLDERS:
         if package in FOLDERS and stem in _stems(package):
@@ -46,9 +49,14 @@ def config(name: str) -> ConfigDict:
     for package in [folder] if folder else FILES:
         if package in FILES and f"{package}/{stem}" in _files(package):
             return ConfigDict({"method": _alone(f"{package}/{stem}")})
+    if name in (installed := catalogue.installed()):
+        return ConfigDict({"method": _alone(installed[name])})
+    files = [spec for package in FILES for spec in _files(package)]
+    known = [*names(), *installed, *(spec.rpartition("/")[2] for spec in files)]
     raise MethodError(
-        f"no recipe {name!r} in configs/; there are {names()}. Give the name of a file "
-        f"of decoding/ in {FILES}, or the path of another recipe, with .py"
+        f"no recipe {name!r} in configs/{hint(stem, known)}; there are {names()}. "
+        f"Give the name of a file of decoding/ in {FILES}, a module with a factory, or "
+        "the path of another recipe, with .py"
     )
 
 
@@ -106,12 +114,18 @@ def _files(folder: str) -> list[str]:
 
 def _alone(name: str) -> dict[str, Any]:
     """Build the config of one file at its factory's defaults, over plain decoding."""
-    spec, folder = Spec(name), name.split("/")[0]
+    spec = Spec(name)
+    folder = spec.folder
     if missing := spec.required:
         example = ", ".join(f"{argument}=..." for argument in missing)
         raise MethodError(
             f"{name} has no default for {missing}: put Spec({name!r}, {example}) into "
             "a Method"
+        )
+    if folder in ("topologies", "verifiers"):
+        raise MethodError(
+            f"{name} is one of the {folder}: put Spec({name!r}) into a Method, with a "
+            "drafter"
         )
     if folder == "transforms":
         return {"drafter": None, "transforms": [name]}

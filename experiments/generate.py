@@ -17,7 +17,7 @@ from rich.text import Text
 
 import decoding
 import models
-from decoding import Method, recipes
+from decoding import Method, Spec, recipes
 from experiments import console
 from models.errors import DecodaxError, PromptError
 from models.heads.formats import native
@@ -45,6 +45,13 @@ def define(values: flags.FlagValues) -> None:
     number("max_new_tokens", 128, "tokens to write", flag_values=values)
     real("temperature", 0.0, "0 decodes greedily", flag_values=values)
     number("seed", 0, "seed of the sampled text", flag_values=values)
+    flags.DEFINE_multi_string(
+        "transform",
+        None,
+        "a transform beside the method's: transforms/min_p(p=0.1) or"
+        " my_package.my_file; repeatable",
+        flag_values=values,
+    )
     flags.DEFINE_multi_string(
         "stop", None, "a text that ends decoding; repeatable", flag_values=values
     )
@@ -114,6 +121,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
         max_new_tokens=values.max_new_tokens,
         temperature=values.temperature,
         seed=values.seed,
+        transforms=[Spec.parse(text) for text in values.transform or ()],
         stop=values.stop,
         drafts=drafts,
         loop=Streamer(lm, len(prompt), show),

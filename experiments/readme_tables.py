@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import decoding
+from decoding import catalogue
 from experiments import console, run_folder
 from experiments.measurement import measured_row
 from models.errors import ConfigError, DecodaxError
@@ -164,6 +165,8 @@ def method_table() -> str:
     lines = ["| family | method | guarantee | source |", "|---|---|---|---|"]
     group = None
     for name, family, guarantee, paper in decoding.methods():
+        if catalogue.is_outside(name):
+            continue  # another package's
         place = (name.split("/")[0], family)
         label = family if place != group else ""
         link = f"[`{name}`](decoding/{name}.py)"

@@ -5,14 +5,13 @@ of a package in them, with `STAGE` at its end. No list names them: a new file is
 stage. A stage is imported when it is run, so none needs another's optional packages.
 """
 
-import difflib
 import functools
 import importlib
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from models.errors import ConfigError
+from models.errors import ConfigError, hint
 
 HERE = pathlib.Path(__file__).parent
 FOLDERS = ("studies", "trainings")
@@ -128,9 +127,8 @@ def check(name: Any) -> None:
         raise ConfigError(
             f"stage={name!r} is now stage={RENAMED[name]!r}: write that in the recipe"
         )
-    close = difflib.get_close_matches(str(name), names, 1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise ConfigError(f"stage={name!r} is no stage{hint}; use one of {names}")
+    close = hint(name, names)
+    raise ConfigError(f"stage={name!r} is no stage{close}; use one of {names}")
 
 
 def find(name: Any) -> Stage:

@@ -1,5 +1,8 @@
 """The exceptions of the project: each message names the bad value and the remedy."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class DecodaxError(Exception):
     """Base of every error that decodax raises on purpose."""
@@ -31,3 +34,9 @@ class DataError(DecodaxError, ValueError):
 
 class TrainingError(DecodaxError, RuntimeError):
     """A training run that cannot continue; the last good checkpoint is named."""
+
+
+def hint(word: object, words: Iterable[str]) -> str:
+    """Return " (did you mean 'x'?)" for the nearest of `words`, or ""."""
+    close = difflib.get_close_matches(str(word), list(words), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

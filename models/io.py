@@ -10,22 +10,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import base, checkpoints, packaged, transformer
+from models import base, checkpoints, compile_cache, packaged, transformer
 from models.cache_layouts import kv_cache
 from models.checkpoints import fields, hf, tensors
 from models.distributed import axis_rules, sharding
 from models.errors import CheckpointError, ConfigError, PromptError
+from models.heads.formats import native
 from models.text import hf_tokenizer
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclasses.dataclass(frozen=True)
+class Heads:
+    """Trained draft heads of a model, and the folder that they are from."""
+
+    folder: str
+    params: Any
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Loaded:
     """A language model with its weights and, where there is one, its tokenizer.
 
     `family` is the HF `model_type` that `save` writes; `generation` the contents of
-    generation_config.json.
+    generation_config.json; `heads` are draft heads to decode with.
     """
 
     model: base.LanguageModel
@@ -33,6 +42,22 @@ class Loaded:
     tokenizer: hf_tokenizer.Tokenizer | None = None
     family: str = "llama"
     generation: dict[str, Any] = dataclasses.field(default_factory=dict)
+    heads: Heads | None = None
+
+    def __repr__(self) -> str:
+        leaves = jax.tree.leaves(self.params)
+        count = sum(leaf.size for leaf in leaves)
+        short = f"{count / 1e9:.2f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
+        parts = [self.family, f"{short} params", str(leaves[0].dtype)]
+        parts.append(f"{self.config.vocab_size} tokens")
+        parts += [f"heads {self.heads.folder}"] if self.heads else []
+        return f"Loaded({', '.join(parts)})"
+
+    def generate(self, prompts: Sequence[Any], **settings: Any) -> Any:
+        """Decode prompts with this model: `decoding.generate(self, prompts, ...)`."""
+        import decoding  # which imports this package
+
+        return decoding.generate(self, prompts, **settings)
 
     @property
     def config(self) -> transformer.Config:
@@ -58,8 +83,11 @@ def load(
     kernel: str = "auto",
     cache: Callable[..., kv_cache.KVCache] = kv_cache.dense,
     rules: str = "",
+    heads: str | os.PathLike | None = None,
 ) -> Loaded:
     """Load a model from a directory in HF layout, tensor by tensor.
+
+    Compiled programs are kept from then on (`models/compile_cache.py`).
 
     Args:
         name: the directory, or the name of a packaged model.
@@ -71,12 +99,15 @@ def load(
         cache: makes an empty cache: dense, or a layout of `models.cache_layouts`.
         rules: replaces some of the sharding rules in `models.distributed.axis_rules`,
             like "vocab=,batch=data+fsdp".
+        heads: the folder of trained draft heads, or the name of packaged ones. They
+            and their method are then the default of `decoding.generate`.
 
     Raises:
         ConfigError: config.json lacks fields, has unknown ones, or is of a family that
             is not supported.
         CheckpointError: weights or tokenizer are absent or do not fit config.json.
     """
+    compile_cache.enable()
     directory = locate(name)
     data = tensors.read_json(directory / "config.json")
     family, config = checkpoints.read_config(data, str(directory / "config.json"))
@@ -94,7 +125,11 @@ def load(
     plan = sharding.on(mesh, "decode", rules, config)
     params = hf.load_params(family, config, directory, dtype, placer(plan))
     model = transformer.transformer(config, dtype, kernel, cache)._replace(plan=plan)
-    return Loaded(model, params, tokenizer, family.model_type, generation)
+    lm = Loaded(model, params, tokenizer, family.model_type, generation)
+    if heads is None:
+        return lm
+    with_heads = Heads(str(heads), native.load(str(heads), lm))
+    return dataclasses.replace(lm, heads=with_heads)
 
 
 def locate(name: str | os.PathLike) -> pathlib.Path:

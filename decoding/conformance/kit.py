@@ -133,23 +133,30 @@ def cases() -> dict[str, Method]:
     draft runs with the `KINDS`. Drafters that add drafts to the draft model's run with
     two topologies.
     """
-    every = tuple(t for t in catalogue.names("topologies") if t not in SHAPES)
-    topologies = {"drafters/model": every, "drafters/oracle": KINDS}
-    topologies |= dict.fromkeys(GROWING, ("topologies/eagle2",))
-    methods = {}
+    methods: dict[str, Method] = {}
     for name in catalogue.names("drafters"):
-        short = name.split("/")[1]
-        if "topology" not in Spec(name).card.needs:
-            methods[short] = Method(spec(name), transforms=COMMON)
-            continue
-        is_head = Spec(name).card.family == "head"
-        default = ("topologies/static",) if is_head else BUILT_ON_MODEL
-        for grown in topologies.get(name, default):
-            method = Method(spec(name), topology=spec(grown), transforms=COMMON)
-            methods[f"{short}-{grown.split('/')[1]}"] = method
+        methods |= cases_of(name)
     for name in catalogue.names("exits"):
         methods[name.split("/")[1]] = exiting(name)
     return methods
+
+
+def cases_of(name: str, **arguments) -> dict[str, Method]:
+    """Name a method for each topology that one drafter runs with, under `COMMON`."""
+    drafter, short = spec(name, **arguments), name.rpartition("/")[2]
+    if "topology" not in drafter.card.needs:
+        return {short: Method(drafter, transforms=COMMON)}
+    every = tuple(t for t in catalogue.names("topologies") if t not in SHAPES)
+    topologies = {"drafters/model": every, "drafters/oracle": KINDS}
+    topologies |= dict.fromkeys(GROWING, ("topologies/eagle2",))
+    is_head = drafter.card.family == "head"
+    default = ("topologies/static",) if is_head else BUILT_ON_MODEL
+    return {
+        f"{short}-{grown.split('/')[1]}": Method(
+            drafter, topology=spec(grown), transforms=COMMON
+        )
+        for grown in topologies.get(name, default)
+    }
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from decoding import base, tree
 from decoding.catalogue import Spec
 from decoding.conformance import kit
 from decoding.conformance.require import require
+from decoding.method import Method
 
 STEPS = 12  # tokens of a random text
 # Node i's parent: a trunk, siblings, cousins.
@@ -111,6 +112,17 @@ def nodes_hold_replayed_states(
             require(same, spec, f"node {node} has another state")
             unchanged = kit.same(at[node].shared, start.shared)
             require(unchanged, spec, "advance changes what rows share")
+
+
+def drafts_keep_text(spec: Spec) -> None:
+    """Under the transform a drafter's text is plain decoding's, greedy and sampled."""
+    tree = kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE)
+    method = Method(tree, transforms=(kit.spec(spec.name, **spec.arguments),))
+    for temperature in (0.0, 0.8):
+        same = kit.generate(method, temperature).tokens == kit.plain(
+            method, temperature
+        )
+        require(same, spec, f"drafts change the text at T = {temperature}")
 
 
 def program(transform: base.LogitsTransform) -> tuple[str, list]:

@@ -41,7 +41,7 @@ def check(spec: Spec) -> None:
 
 
 def keeps_the_law(
-    spec: Spec, draw: str, topology: str | None, under: tuple[Spec, ...]
+    spec: Spec, draw: str, topology: str | Spec | None, under: tuple[Spec, ...]
 ) -> kit.Run:
     """Check one draw, under `(TOP_K,)` or no transform; return the run for reuse."""
     run = a_run(spec.name, draw, topology, under)
@@ -53,20 +53,22 @@ def keeps_the_law(
 def method(
     verifier: str,
     draw: str,
-    topology: str | None = None,
+    topology: str | Spec | None = None,
     under: tuple[Spec, ...] = (TOP_K,),
 ) -> Method:
     """Compose model drafts with `verifier`, by default in a tree if it takes trees."""
     default = "topologies/chain" if verifier in CHAINS else "topologies/static"
-    name = topology or default
     arguments: dict[str, dict] = {
         "topologies/chain": {"length": 2},
         "topologies/static": {"choices": TREE},
     }
+    grown = topology or default
+    if isinstance(grown, str):
+        grown = Spec(grown, **arguments.get(grown, {}))
     return Method(
         Spec("drafters/model"),
         verifier=Spec(verifier),
-        topology=kit.spec(name, **arguments.get(name, {}), draw=draw),
+        topology=kit.spec(grown.name, **{**grown.arguments, "draw": draw}),
         transforms=under,
     )
 
@@ -109,7 +111,7 @@ def sample(run: kit.Run, calls: int = CALLS) -> np.ndarray:
 def a_run(
     name: str,
     draw: str,
-    topology: str | None = None,
+    topology: str | Spec | None = None,
     under: tuple[Spec, ...] = (TOP_K,),
     /,
     **changes,

@@ -1,8 +1,9 @@
 """Engines: the compiled functions of a composition, and the cache of engines."""
 
+import contextlib
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -148,6 +149,21 @@ def engine(parts: compose.Composition) -> Engine:
     return entry
 
 
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Use no engine of before, and leave none behind.
+
+    For parts that are altered under an unchanged name, such as planted faults.
+    """
+    others = dict(_ENGINES)
+    _ENGINES.clear()
+    try:
+        yield
+    finally:
+        _ENGINES.clear()
+        _ENGINES.update(others)
+
+
 def mappings() -> int:
     """Count the process's memory mappings; 0 where the system has no such file."""
     if not MAPS.exists():
@@ -158,6 +174,9 @@ def mappings() -> int:
 
 def request_keys(seed: int | Sequence[int], prompts: int, n: int) -> Array:
     """Make keys [prompts * n] for `n` samples of every prompt, prompt by prompt.
+
+    One seed gives each prompt the key of its index. Of one seed a prompt, each prompt
+    has the key of a call of that prompt alone.
 
     Raises:
         PromptError: `seed` is a sequence of another length than the prompts.
@@ -172,4 +191,5 @@ def request_keys(seed: int | Sequence[int], prompts: int, n: int) -> Array:
                 "seed, or one a prompt"
             )
         seeds = np.repeat(seeds, n)
+        requests = jnp.zeros_like(requests)  # as in a call of that prompt alone
     return noise.request_keys(seeds, requests, samples)

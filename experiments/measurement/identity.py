@@ -165,7 +165,7 @@ def claim(method: Method, guarantee: str, temperature: float) -> str | None:
         return "LOSSY: no equality is claimed"
     if temperature == 0 or method.verifier is None:
         return None
-    name = method.verifier.name.split("/")[1]
+    name = method.verifier.name.rpartition("/")[2]
     if name == "gumbel_coupled":
         return None
     return f"equal in law only: tests/decoding/verifiers/test_{name}.py"

@@ -1,6 +1,5 @@
 """Load recipes over the defaults, override their fields, and compare configs."""
 
-import difflib
 import json
 import runpy
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from ml_collections import ConfigDict, config_flags
 
 from experiments import stage
 from experiments.recipes import defaults
-from models.errors import ConfigError
+from models.errors import ConfigError, hint
 
 
 def head(name: str, target: str) -> ConfigDict:
@@ -118,10 +117,8 @@ def _check(config: ConfigDict, name: str) -> None:
             node = node[part]
             continue
         fields = sorted(node.keys()) if isinstance(node, ConfigDict) else []
-        close = difflib.get_close_matches(part, fields, 1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        path = ".".join(["config", *parts[:i]])
-        raise ConfigError(f"{path} has no field {part!r}{hint}; it has {fields}")
+        path, close = ".".join(["config", *parts[:i]]), hint(part, fields)
+        raise ConfigError(f"{path} has no field {part!r}{close}; it has {fields}")
 
 
 def resolve(arguments: Sequence[str]) -> tuple[ConfigDict, list[str]]:

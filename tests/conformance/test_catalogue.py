@@ -10,6 +10,7 @@ import types
 import pytest
 
 from decoding import Card, Method, Spec, base, catalogue
+from decoding.conformance import files as method_files
 from decoding.conformance import kit
 from tests import list_faults
 
@@ -26,25 +27,9 @@ def files() -> list[str]:
 
 
 def faults(name: str, module) -> list[str]:
-    """What is wrong with a method file."""
+    """List what a method file or its test lacks."""
     folder, short = name.split("/")
-    wrong = []
-    factory = vars(module).get(catalogue.FACTORIES[folder])
-    card = vars(module).get("CARD")
-    if factory is None:
-        wrong.append(f"no factory {catalogue.FACTORIES[folder]}()")
-    elif not inspect.getdoc(factory):
-        wrong.append("its factory has no docstring")
-    if type(card) is not Card:
-        wrong.append("no CARD")
-    elif not card.paper or card.guarantee not in base.GUARANTEES:
-        wrong.append("its card names no paper or no guarantee")
-    elif factory is not None:
-        wrong += ["its card names no family"] if not card.family else []
-        missing = {*card.needs, *card.data} - {*inspect.signature(factory).parameters}
-        wrong += [f"its factory has no parameter {need!r}" for need in missing]
-    if "Cost" not in (module.__doc__ or "") and folder not in ("caches",):
-        wrong.append("its docstring does not say what it costs")
+    wrong = method_files.faults(folder, module)
     test = TESTS / folder / f"test_{short}.py"
     if not test.exists():
         wrong.append(f"no test tests/decoding/{folder}/test_{short}.py")

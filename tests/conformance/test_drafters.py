@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from decoding import Method, base, catalogue, tree
-from decoding.conformance import drafters, kit
+from decoding.conformance import drafters, kit, transforms
 from decoding.loops import decode, engines
 from decoding.tree_building import draft_model
 from models.errors import MethodError
@@ -72,8 +72,7 @@ def test_slow_contract(method, contract):
 
 @pytest.mark.parametrize("transform", kit.transforms(), ids=lambda s: s.name)
 def test_text_is_plain_under_each_transform(transform):
-    method = kit.Method(TREE.drafter, transforms=(transform,))
-    assert kit.generate(method, 0.8).tokens == kit.plain(method, 0.8)
+    transforms.drafts_keep_text(transform)
 
 
 # Transforms that meet every drafter together: a program for each alone took hours.
@@ -316,10 +315,3 @@ def test_fault_rollback_off_by_one(more):
     state = run.advance(run.start(), 2)
     again = drafters.prefilled(kit.Run(RECYCLING, 0.8), state)
     assert drafters.committed(state) != again
-
-
-def test_requests_are_known_by_their_key_alone():
-    """One seed for all is the same as that seed for each."""
-    one = kit.generate(Method(), 0.8, seed=4)
-    listed = kit.generate(Method(), 0.8, seed=[4, 4, 4, 4])
-    assert one.tokens == listed.tokens

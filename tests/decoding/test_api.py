@@ -120,10 +120,12 @@ def test_fault_one_key_for_all_samples(monkeypatch):
 
 
 def test_a_seed_for_every_prompt():
-    out = kit.generate(Method(), 0.8, seed=[5, 6, 7, 8])
-    for i, seed in enumerate((5, 6, 7, 8)):
-        assert out.tokens[i] == kit.generate(Method(), 0.8, seed=seed).tokens[i]
-    assert out.tokens[0] != kit.generate(Method(), 0.8, seed=6).tokens[0]
+    """A prompt's text is that of a call of it alone; planted: another seed."""
+    out = kit.generate(Method(), 0.8, seed=[5, 6, 7, 8], n=2)
+    for prompt, seed, texts in zip(kit.PROMPTS, (5, 6, 7, 8), out.tokens):
+        alone = kit.generate(Method(), 0.8, seed=seed, prompts=[prompt], n=2)
+        assert alone.tokens == [texts]
+    assert kit.generate(Method(), 0.8, seed=6, n=2).tokens[0] != out.tokens[0]
 
 
 LATE = [5, 4, 3, 5, 4, 3, 5]
@@ -299,7 +301,7 @@ BAD = [
         MethodError,
         "reads params 'small'",
     ),
-    ({"drafts": {"draught": kit.DRAFT}}, MethodError, "no part .* write 'draft'"),
+    ({"drafts": {"draught": kit.DRAFT}}, MethodError, "no part .* mean 'draft'"),
 ]
 
 

@@ -1,0 +1,117 @@
+"""A planted fault for each role, in a part that is otherwise sound.
+
+They show that the contracts can fail on the part at hand: one that no contract notices
+would pass them for the wrong reason.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from decoding import base, catalogue
+from decoding.catalogue import Spec
+from decoding.loops import engines
+
+
+@contextlib.contextmanager
+def planted(spec: Spec, fault: Callable[[Any], Any]) -> Iterator[None]:
+    """Let the factory of `spec` build faulty parts for a while."""
+    module, name = spec.module, catalogue.FACTORIES[spec.folder]
+    sound = getattr(module, name)
+
+    @functools.wraps(sound)
+    def faulty(*positional: Any, **arguments: Any) -> Any:
+        return fault(sound(*positional, **arguments))
+
+    setattr(module, name, faulty)
+    try:
+        with engines.apart():
+            yield
+    finally:
+        setattr(module, name, sound)
+
+
+def forbids_everything(part: base.LogitsTransform) -> base.LogitsTransform:
+    """forbids every token"""
+
+    def apply(state, logits, aux):
+        return jnp.full_like(part.apply(state, logits, aux), -jnp.inf)
+
+    return part._replace(apply=apply)
+
+
+def keeps_a_slot_too_many(part: base.Drafter) -> base.Drafter:
+    """leaves the target's cache a token too long"""
+
+    def draft(keys, ctx, state):
+        nodes, state, cache = part.draft(keys, ctx, state)
+        return nodes, state, cache.replace(length=cache.length + 1)
+
+    return part._replace(draft=draft)
+
+
+def takes_the_likeliest(part: base.Verifier) -> base.Verifier:
+    """emits the target's likeliest token instead of a draw"""
+
+    def verify(key, state, nodes, target):
+        verdict = part.verify(key, state, nodes, target)
+        at = jnp.maximum(verdict.count - 1, 0)
+        path = verdict.path
+        last = jnp.where(verdict.count > 0, path[at], 0) if path.shape[0] else 0
+        token = jnp.argmax(target.logits[last]).astype(jnp.int32)
+        return replace(verdict, token=token)
+
+    return part._replace(verify=verify)
+
+
+def swaps_parents(part: base.Topology) -> base.Topology:
+    """gives its first node a later one as parent"""
+
+    def expand(keys, state, nodes, logits, noise, level):
+        nodes, state = part.expand(keys, state, nodes, logits, noise, level)
+        parents = nodes.parents.at[:, 1].set(nodes.tokens.shape[1] - 1)
+        return nodes.replace(parents=parents), state
+
+    return part._replace(expand=expand)
+
+
+def counts_a_token_too_many(part: base.CachePolicy) -> base.CachePolicy:
+    """counts a token too many in every round"""
+
+    def retain(state, cache, outcome):
+        cache, state = part.retain(state, cache, outcome)
+        more = 0 if outcome.is_prompt else 1
+        return cache.replace(length=cache.length + more), state
+
+    return part._replace(retain=retain)
+
+
+def turns_wide_blocks(part: base.ExitPolicy) -> base.ExitPolicy:
+    """changes the states of blocks of several nodes, and is declared path_pure"""
+
+    def wrap(model):
+        inner = part.wrap(model)
+
+        def layers(weights, cache, x, block, lo, hi, taps=()):
+            x, cache, hidden = inner.layers(weights, cache, x, block, lo, hi, taps)
+            wide = x.shape[1] > 1
+            return jax.tree.map(lambda leaf: -leaf if wide else leaf, x), cache, hidden
+
+        return inner._replace(layers=layers)
+
+    return part._replace(wrap=wrap, path_pure=True)
+
+
+FAULTS: dict[str, Callable[[Any], Any]] = {
+    "transforms": forbids_everything,
+    "drafters": keeps_a_slot_too_many,
+    "verifiers": takes_the_likeliest,
+    "topologies": swaps_parents,
+    "caches": counts_a_token_too_many,
+    "exits": turns_wide_blocks,
+}
