@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from decoding import base, compose, recipes, requests, state_sharding, stats
+from decoding import base, compose, recipes
 from decoding.catalogue import Part
-from decoding.loops import decode, engines, initial_state
+from decoding.loops import decode, engines, initial_state, state_sharding, stats
 from decoding.method import Method
+from decoding.serving import requests
 from models.errors import PromptError
 from models.heads.formats import native
 from models.surgery import lora

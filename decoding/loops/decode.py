@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, noise, state_sharding, stats, tree
+from decoding import base, noise, tree
 from decoding.automata import stop_strings
+from decoding.loops import state_sharding, stats
 from models.base import ALL, Block, LanguageModel
 from models.cache_layouts.kv_cache import by_rows
 from models.errors import MethodError

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from decoding import base, compose, noise, state_sharding
-from decoding.loops import decode, initial_state, prefill
+from decoding import base, compose, noise
+from decoding.loops import decode, initial_state, prefill, state_sharding
 from models.distributed import sharding
 from models.errors import PromptError
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from decoding import base, compose, state_sharding, stats
-from decoding.loops import decode
+from decoding import base, compose
+from decoding.loops import decode, state_sharding, stats
 from models.cache_layouts.shared_prefix import must_be_dense, shared
 from models.distributed import sharding
 from models.errors import PromptError

@@ -9,7 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from decoding import base, state_sharding, tree
+from decoding import base, tree
+from decoding.loops import state_sharding
 from decoding.loops.decode import TARGET, DecodeState, Program, context
 from models.base import ALL, NONE, causal_block
 

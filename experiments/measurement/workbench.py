@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from decoding import Method, base, compose, state_sharding, stats
-from decoding.loops import decode, engines, initial_state
+from decoding import Method, base, compose
+from decoding.loops import decode, engines, initial_state, state_sharding, stats
 from models.errors import ConfigError
 from models.synthetic import constant
 

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import models
-from decoding import Method, compose, state_sharding
-from decoding.loops import decode, engines, initial_state, prefill
+from decoding import Method, compose
+from decoding.loops import decode, engines, initial_state, prefill, state_sharding
 from experiments import stage
 from models import checkpoints, io, transformer
 from models.checkpoints import tensors

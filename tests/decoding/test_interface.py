@@ -8,8 +8,9 @@ import pytest
 
 import decoding
 import models
-from decoding import Method, Spec, requests
+from decoding import Method, Spec
 from decoding.conformance import kit
+from decoding.serving import requests
 from models.errors import MethodError, PromptError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base, stats, tree
+from decoding import base, tree
+from decoding.loops import stats
 from models.base import pack_bits
 
 ROWS, NODES = 4, 70  # three words of ancestor bits

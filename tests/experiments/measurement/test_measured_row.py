@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, stats
+from decoding import Method
 from decoding.catalogue import Spec
+from decoding.loops import stats
 from experiments.measurement import block_width_cost, bootstrap, machine, workbench
 from experiments.measurement.workbench import Bench, Case
 from models.errors import ConfigError
