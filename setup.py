@@ -37,6 +37,7 @@ EXTRAS = {
         "pytest>=8.3",
         "pytest-xdist>=3.6",
         "hypothesis>=6.100",
+        "setuptools>=69",  # Python 3.12 and later bring none
         "ruff>=0.8",
         "mypy>=1.13",
     ],
