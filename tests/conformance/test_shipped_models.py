@@ -1,8 +1,10 @@
 """Every drafter, with every topology it takes, on the shipped models: plain's text.
 
+Static trees by another name (`kit.SHAPES`) meet the draft model alone.
+
 The toy models of the other tests are exact, so that their texts are compared bit for
 bit; here blocks of several widths round, and a first difference must be a rounding tie
-(experiments/measurement/identity.py). By seven of them, all take some 70 minutes:
+(experiments/measurement/identity.py). With all static trees they took 70 minutes:
 `pytest -m long tests/conformance/test_shipped_models.py`.
 """
 
