@@ -93,6 +93,7 @@ class TokenTree:
     draw: str = struct.field(pytree_node=False, default=POINT)
     depth: int = struct.field(pytree_node=False, default=0)  # bound on node depth
     linear: bool = struct.field(pytree_node=False, default=False)  # parents[i] == i - 1
+    aux: bool = struct.field(pytree_node=False, default=False)  # has AUX nodes
 
 
 @struct.dataclass
@@ -139,6 +140,9 @@ class Context:
     """position[B] -> float32[B, V]: the Gumbel noise of the token at an absolute
     position. It is the same for every drafter, verifier and call."""
     active: Array  # bool[B]: rows that are not done
+    depth: Array | None = None
+    """int32[]: the depth below which this round's drafts do not pay, at least 1. A
+    drafter whose cost grows with depth stops there. None: there is no bound."""
 
     @property
     def root(self) -> Array:
@@ -174,7 +178,13 @@ class Drafter(NamedTuple):
     """(all params, drafter's state) -> weights argument of the wrapped model"""
     prompt_logits: bool = False  # compute the logits of the prompt's chunks
     scratch: int = 0  # slots of the target's cache that drafting itself occupies
-    blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `decode.forward`
+    blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `decode.Program`
+    pauses: bool = False
+    """A round may leave `draft` out. `observe` then gets a tree of the root alone, and
+    the next draft reads whatever the drafter missed."""
+    reads_parts: bool = False
+    """`observe` takes a round on a part of its tree, the other nodes left out; else it
+    gets the whole tree, in which they are padding (their logits are zeros)."""
 
 
 class Target(NamedTuple):
@@ -320,6 +330,27 @@ WHOLE = ExitPolicy(  # every layer, for every token
     wrap=lambda model: model,
     weights=lambda weights, params, state: weights,
 )
+
+
+class WidthPolicy(NamedTuple):
+    """Decides how much of a draft a round verifies, and when to draft at all.
+
+    - `init(batch, depth) -> State`, for drafts of at most `depth`.
+    - `plan(state) -> int32[]` is the depth to draft; 0 pauses a drafter that `pauses`.
+    - `keep(state, tree, widths, active) -> live, least, state` chooses bool[B, N], the
+      nodes to verify, and the least width int32[] of their block; a node's parent is
+      kept with it. Which nodes it keeps may depend on earlier rounds and on the tree's
+      form, never on its tokens.
+    - `observe(state, outcome) -> state` gets the round on the nodes that were verified.
+    """
+
+    init: Callable[[int, int], State] = lambda batch, depth: State()
+    plan: Callable[[State], Array] | None = None
+    keep: Callable[..., tuple[Array, Array, State]] | None = None
+    observe: Callable[[State, Outcome], State] | None = None
+
+
+PAPER = WidthPolicy()  # every node, every round
 
 
 class Stream(NamedTuple):

@@ -8,6 +8,7 @@ import jax
 
 from decoding import base, transform_chain
 from decoding.automata import stop_strings
+from decoding.block_width import controller
 from decoding.catalogue import Part, Spec
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
@@ -33,6 +34,7 @@ def compose(
     drafts: Mapping[str, Any] | None = None,
     streams: Mapping[str, base.Stream] | None = None,
     stop: tuple[str, ...] = (),
+    width: str | int = "paper",
 ) -> Composition:
     """Build the parts of `method` and join them into a program for `lm`.
 
@@ -43,6 +45,9 @@ def compose(
         drafts: draft models and params of heads, by name.
         streams: other models run on the same tokens, by name.
         stop: strings that end a text.
+        width: nodes of a verified block: those of the method ("paper"), those that
+            decode fastest ("auto"; "paper" if the text depends on the width), or at
+            most a number of them.
 
     Raises:
         MethodError: an unknown name or argument, parts that disagree, or a draft model
@@ -120,6 +125,13 @@ def compose(
             f"{drafter_spec.name} drafts blocks of {drafter.nodes} nodes and "
             f"{method.exit} serves blocks of one node only: leave one of them out"
         )
+    optional = [p for p in (method.topology, method.exit) if p is not None]
+    parts: tuple[Part, ...] = (drafter_spec, method.policy, *specs, *optional)
+    # A verifier's guarantee may depend on its arguments, so its card is not enough.
+    guarantee = base.weakest(*(p.card.guarantee for p in parts), verifier.guarantee)
+    if temperature > 0 and guarantee == base.ARGMAX:
+        guarantee = base.LOSSY
+    widths, width_policy = _widths(width, drafter, guarantee)
     program = Program(
         exits.wrap(drafter.wrap(lm.model)),
         drafter,
@@ -127,21 +139,47 @@ def compose(
         transform,
         policy,
         exits,
+        width_policy,
+        widths,
         tuple(target.eos),
         streams,
         bool(stop),
     )
-    optional = [p for p in (method.topology, method.exit) if p is not None]
-    parts: tuple[Part, ...] = (drafter_spec, method.policy, *specs, *optional)
     models = tuple(_identity(d) for d in drafts.values())
     stream_ids = tuple((n, s.model, s.params) for n, s in streams.items())
     statics = tuple(p.static for p in (*parts, verifier_spec))
-    key = (lm.model, models, stream_ids, statics, bool(stop))
-    # A verifier's guarantee may depend on its arguments, so its card is not enough.
-    guarantee = base.weakest(*(p.card.guarantee for p in parts), verifier.guarantee)
-    if temperature > 0 and guarantee == base.ARGMAX:
-        guarantee = base.LOSSY
+    policy_key = (widths, width_policy is base.PAPER)
+    key = (lm.model, models, stream_ids, statics, bool(stop), policy_key)
     return Composition(program, key, guarantee, automaton)
+
+
+def _widths(
+    width: str | int, drafter: base.Drafter, guarantee: str
+) -> tuple[tuple[int, ...], base.WidthPolicy]:
+    """Return the block widths to compile, and the policy that chooses among them."""
+    if type(width) is str and width not in ("auto", "paper"):
+        raise MethodError(
+            f'width={width!r}{hint(width, ("auto", "paper"))}: use "auto", '
+            '"paper" or a number of nodes'
+        )
+    lossy = guarantee == base.LOSSY
+    if width == "paper" or drafter.nodes == 1 or (width == "auto" and lossy):
+        narrower = {w for w in drafter.blocks if w < drafter.nodes}
+        return (*sorted(narrower), drafter.nodes), base.PAPER
+    if width == "auto":
+        widths = controller.ladder(drafter.nodes)
+        return widths, controller.policy(widths, drafter.pauses)
+    if lossy:
+        raise MethodError(
+            f"width={width}: the text of this method depends on its draft's size, as "
+            'its guarantee is LOSSY; use width="paper"'
+        )
+    if not 1 <= int(width) <= drafter.nodes:
+        raise MethodError(
+            f"width={width}: the method drafts blocks of {drafter.nodes} nodes; use 1 "
+            f"to {drafter.nodes}"
+        )
+    return (int(width),), controller.policy((int(width),))
 
 
 def params(

@@ -66,6 +66,81 @@ def select(tree: base.TokenTree, kept: Array) -> base.TokenTree:
     )
 
 
+def part(
+    tree: base.TokenTree, live: Array, width: int
+) -> tuple[base.TokenTree, Array | None]:
+    """Put the `live` bool[B, N] nodes of a tree into a block of `width` nodes.
+
+    The other nodes, and places that no node takes, are padding. A live node's parent
+    is live.
+
+    Returns:
+        The narrow tree, and its nodes' places int32[B, width] in the whole one (-1:
+        padding); None where every place is its own.
+    """
+    size, depth = tree.tokens.shape[1], min(tree.depth, width - 1)
+    if width == size:
+        kind = jnp.where(live, tree.kind, base.PAD)
+        return replace(tree, kind=kind), None
+    if tree.linear or width == 1:  # a chain's live nodes are its first
+        kept = jnp.arange(width, dtype=jnp.int32)
+        cut = jax.tree.map(lambda x: x[:, :width] if jnp.ndim(x) > 1 else x, tree)
+        kind = jnp.where(live[:, :width], cut.kind, base.PAD)
+        cut = replace(cut, kind=kind, depth=depth, linear=True)
+        return cut, jnp.broadcast_to(kept, kind.shape)
+    order = jnp.argsort(~live, axis=1, stable=True).astype(jnp.int32)[:, :width]
+    kept = jnp.where(jnp.take_along_axis(live, order, 1), order, -1)
+    return replace(select(tree, kept), depth=depth), kept
+
+
+def lifted(outcome: base.Outcome, whole: base.TokenTree, kept: Array) -> base.Outcome:
+    """Return a round on a `part` of a tree as a round on the `whole` tree.
+
+    Nodes that were left out are padding; their logits and states are zeros.
+
+    Args:
+        outcome: of the narrow tree.
+        whole: the tree before `part`.
+        kept: int32[B, width], from `part`.
+    """
+    size, narrow = whole.tokens.shape[1], outcome.verdict
+    at = jnp.where(kept < 0, size, kept)
+
+    def spread(x: Array) -> Array:
+        put = lambda x, at: (
+            jnp.zeros((size, *x.shape[1:]), x.dtype)
+            .at[at]
+            .set(x, mode="drop", unique_indices=True)
+        )
+        return jax.vmap(put)(x, at)
+
+    path = jnp.take_along_axis(kept, narrow.path, 1)
+    path = jnp.where(jnp.arange(path.shape[1]) < narrow.count[:, None], path, 0)
+    path = jnp.pad(path, ((0, 0), (0, whole.depth - path.shape[1])))
+    kind = spread(outcome.tree.kind)
+    target, warped = jax.tree.map(spread, (outcome.target, outcome.warped))
+    return replace(
+        outcome,
+        tree=replace(whole, kind=kind, calls=outcome.tree.calls),
+        verdict=replace(narrow, path=path),
+        target=target,
+        warped=warped,
+    )
+
+
+def paused(like: base.TokenTree, root: Array) -> base.TokenTree:
+    """Return a tree of `root` int32[B] alone, with the shapes of the tree `like`."""
+    nodes = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+    slots = None if nodes.slots is None else jnp.full_like(nodes.slots, -1)
+    return replace(
+        nodes,
+        tokens=nodes.tokens.at[:, 0].set(root),
+        parents=nodes.parents.at[:, 0].set(-1),
+        kind=nodes.kind.at[:, 0].set(base.CANDIDATE),
+        slots=slots,
+    )
+
+
 def _climb(tree: base.TokenTree) -> tuple[Array, Array]:
     """Return ancestor bits uint32[B, N, W] and depths int32[B, N].
 

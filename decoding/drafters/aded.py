@@ -162,7 +162,7 @@ def drafter(
         items = [x.reshape(-1) for x in (*parts, valid, more, most)]
         return base.State(state.row, _learn_all(state.shared, items))
 
-    return base.Drafter(init, draft, observe, nodes=2 * kept + 1, depth=depth + 1)
+    return base.Drafter(init, draft, observe, 2 * kept + 1, depth + 1, pauses=True)
 
 
 def table(

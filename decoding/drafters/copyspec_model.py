@@ -78,7 +78,7 @@ def drafter(
         inner = writer.observe(ctx, base.State(row.written, state.shared), seen)
         return base.State(replace(row, written=inner.row), inner.shared)
 
-    return base.Drafter(init, draft_tree, observe, nodes, depth)
+    return base.Drafter(init, draft_tree, observe, nodes, depth, pauses=True)
 
 
 def _unless_copied(topology: base.Topology) -> base.Topology:

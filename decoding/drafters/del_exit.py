@@ -155,7 +155,9 @@ def drafter(
         return base.State(state.row, updated)
 
     taps = (*layers, depth)
-    return base.Drafter(init, draft, observe, length + 1, length, taps=taps)
+    return base.Drafter(
+        init, draft, observe, length + 1, length, taps=taps, pauses=True
+    )
 
 
 def confidence(logits: Array) -> Array:

@@ -69,6 +69,10 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
         params = ctx.params["draft"]
         # A row that committed nothing reads its root again.
         cache = replace(cache, length=jnp.minimum(cache.length, ctx.length - 1))
+        late = jnp.int32(0)
+        if ctx.depth is not None:  # after a pause
+            arguments = (model, params, cache, ctx, width)
+            cache, late = draft_model.catch_up(*arguments, lag=width)
         taps = draft_model.taps(topology)
         logits, states, cache = draft_model.root(model, params, cache, ctx, taps, width)
         nodes, grown, cache = grow.grow(
@@ -83,7 +87,7 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
             states,
         )
         cache = replace(cache, length=ctx.length)  # the root's keys are exact, too
-        nodes = replace(nodes, calls=jnp.maximum(nodes.calls, 0) + 1)
+        nodes = replace(nodes, calls=jnp.maximum(nodes.calls, 0) + 1 + late)
         return nodes, base.State((cache, grown.row), grown.shared), ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
@@ -101,6 +105,7 @@ def drafter(draft, topology: base.Topology, group: int = 4) -> base.Drafter:
         topology.nodes,
         topology.depth,
         blocks=topology.blocks,
+        pauses=True,
     )
 
 

@@ -119,6 +119,7 @@ def drafter(
             shape.flat(beside, drafts).astype(jnp.int32),
             draw=base.POINT,
             depth=shape.depth,
+            aux=True,
         )
         return nodes, replace(state, row=replace(row, window=filled)), ctx.cache
 
@@ -135,9 +136,11 @@ def drafter(
         top_nodes = shape.index[row.levels - 1]  # [B, W]: the nodes of the top level
         best = vocab.argmax(logits[rows, top_nodes])
         ended = jnp.isin(best, jnp.asarray(eos, jnp.int32))
+        ran = outcome.tree.kind[rows, top_nodes] != base.PAD
+        moves = outcome.active & ran.all(1)  # the window rests in a pause
         full = row.levels == top
         grams = jnp.concatenate([row.window[:, 1:], best[:, None]], 1)
-        valid = (full & outcome.active)[:, None] & ~ended
+        valid = (full & moves)[:, None] & ~ended
         pool = insert(
             state.shared.pool,
             row.window[:, 0].reshape(-1),
@@ -147,14 +150,14 @@ def drafter(
         moved = _move(row, jnp.where(ended, -1, best), outcome.verdict.count)
         updated = jax.tree.map(
             lambda new, old: jnp.where(
-                outcome.active.reshape(-1, *[1] * (new.ndim - 1)), new, old
+                moves.reshape(-1, *[1] * (new.ndim - 1)), new, old
             ),
             moved,
             row,
         )
         return base.State(updated, Shared(pool))
 
-    return base.Drafter(init, draft, observe, shape.nodes, shape.depth)
+    return base.Drafter(init, draft, observe, shape.nodes, shape.depth, pauses=True)
 
 
 class _Layout:

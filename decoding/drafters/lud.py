@@ -77,4 +77,5 @@ def drafter(heads, model) -> base.Drafter:
         2 * slots,
         wrap=ppd.wrapped,
         weights=weights,
+        pauses=True,
     )

@@ -65,6 +65,7 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
         topology.nodes,
         topology.depth,
         blocks=topology.blocks,
+        pauses=True,
     )
 
 
@@ -84,7 +85,7 @@ def propose(
         logits, states, cache = root(cache)
         return logits, states, late, cache
 
-    if topology.more is None:
+    if topology.more is None and ctx.depth is None:
         logits, states, cache = root(cache)
         late = jnp.int32(0)
     else:

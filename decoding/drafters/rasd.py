@@ -126,7 +126,12 @@ def drafter(
 
     size = topology.nodes + branches * length
     return base.Drafter(
-        writer.init, draft_tree, observe, size, max(topology.depth, length)
+        writer.init,
+        draft_tree,
+        observe,
+        size,
+        max(topology.depth, length),
+        pauses=True,
     )
 
 

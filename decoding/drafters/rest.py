@@ -113,7 +113,7 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         return state
 
-    return base.Drafter(init, draft, observe, nodes=choices + 1, depth=length)
+    return base.Drafter(init, draft, observe, choices + 1, length, pauses=True)
 
 
 @functools.partial(jax.jit, static_argnums=2)

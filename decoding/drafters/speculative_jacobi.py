@@ -111,13 +111,15 @@ def drafter(
         if outcome.is_prompt:
             return state
         # Node i's law is that of the position after it; the token there is committed.
+        verified = (outcome.tree.kind == base.CANDIDATE).sum(1, dtype=jnp.int32) - 1
         after = outcome.verdict.count[:, None] + 1 + index
+        after = jnp.minimum(after, verified[:, None])
         assert outcome.warped is not None  # of a round
         laws = jnp.take_along_axis(outcome.warped, after[..., None], 1, mode="clip")
         laws = jnp.where(outcome.active[:, None, None], laws, state.row.laws)
-        known = window - outcome.verdict.count
+        known = verified - outcome.verdict.count
         return base.State(
             Window(laws, jnp.where(outcome.active, known, state.row.known))
         )
 
-    return base.Drafter(begin, draft, observe, window + 1, window)
+    return base.Drafter(begin, draft, observe, window + 1, window, pauses=True)

@@ -139,7 +139,7 @@ def drafter(
             return state  # a prompt is no output
         return _store(state, outcome)
 
-    return base.Drafter(init, draft, observe, nodes=most + 1, depth=most)
+    return base.Drafter(init, draft, observe, most + 1, most, pauses=True)
 
 
 def _better(old: tuple, new: tuple) -> tuple:

@@ -215,10 +215,13 @@ def drafter(
         if outcome.is_prompt:
             return state
         if genes:
-            search = update_search(row, search, outcome.active)
+            ran = outcome.active & (outcome.tree.calls > 0)  # no pause
+            search = update_search(row, search, ran)
         return base.State(replace(row, live=outcome.active), search)
 
-    return base.Drafter(init, draft, observe, nodes, length, scratch=length)
+    return base.Drafter(
+        init, draft, observe, nodes, length, scratch=length, pauses=True
+    )
 
 
 def packed(

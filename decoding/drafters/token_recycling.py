@@ -133,7 +133,14 @@ def drafter(
         return base.State(state.row, Shared(updated))
 
     return base.Drafter(
-        init, draft, observe, shape.nodes, shape.depth, prompt_logits=learn_prompt
+        init,
+        draft,
+        observe,
+        shape.nodes,
+        shape.depth,
+        prompt_logits=learn_prompt,
+        pauses=True,
+        reads_parts=True,
     )
 
 

@@ -41,6 +41,7 @@ class DecodeState:
     transform: base.State
     policy: Any
     exit: base.State
+    width: base.State
     stop: base.State  # row: int32[B], state of the stop automaton `shared`
     counters: stats.Counters
 
@@ -55,6 +56,8 @@ class Program:
     transform: base.LogitsTransform
     policy: base.CachePolicy
     exit: base.ExitPolicy = base.WHOLE
+    width: base.WidthPolicy = base.PAPER
+    widths: tuple[int, ...] = ()  # of blocks to compile, in rising order
     eos: tuple[int, ...] = ()
     streams: dict[str, base.Stream] = field(default_factory=dict)
     stop: bool = False  # whether the state carries a stop automaton
@@ -121,21 +124,94 @@ def round_(
     """Run one round for every row that is not done.
 
     Returns:
-        The new state, and the round's outcome.
+        The new state, and the round's outcome on the whole draft.
     """
-    active = ~state.done
+    return _round(program, params, state, lambda after, outcome: (after, outcome))
+
+
+def _round(program, params, state, result):
+    """Draft, choose the block's width, and run the rest of the round at that width.
+
+    `result(state, outcome)` is what every width's program returns: the loop on the
+    device needs no outcome, whose arrays then cost nothing.
+    """
+    draft, drafter, cache = _draft(program, params, state)
+    caches = {**state.caches, TARGET: cache}
+    state = replace(state, drafter=drafter, caches=caches)
+    size = draft.tokens.shape[1]
+    widths = program.widths or (size,)
+    if program.width.keep is None and len(widths) == 1:
+        return result(*_finish(program, params, state, draft, None, size))
+    live = draft.kind != base.PAD
+    least = jnp.int32(0)
+    if program.width.keep is not None:
+        live, least, width = program.width.keep(state.width, draft, widths, ~state.done)
+        state = replace(state, width=width)
+    nodes = jnp.maximum(live.sum(1).max(), least)
+    choice = (nodes > jnp.asarray(widths[:-1], jnp.int32)).sum()
+
+    def run(width: int) -> Any:
+        def rest(state: DecodeState, draft: base.TokenTree, live: Array) -> Any:
+            return result(*_finish(program, params, state, draft, live, width))
+
+        return rest
+
+    return lax.switch(choice, [*map(run, widths)], state, draft, live)
+
+
+def _draft(program, params, state):
+    """Draft, unless the width policy pauses the drafter: the tree is its root then.
+
+    Returns:
+        The tree, the drafter's state, and the target's cache.
+    """
     ctx = context(program, params, state)
     keys = noise.for_role(state.key, noise.DRAFT, state.length)
-    draft, drafter, cache = program.drafter.draft(keys, ctx, state.drafter)
+    if program.width.plan is not None:
+        ctx = replace(ctx, depth=program.width.plan(state.width))
+
+    def draft(drafter: base.State, cache: Any) -> tuple:
+        tree, drafter, cache = program.drafter.draft(
+            keys, replace(ctx, cache=cache), drafter
+        )
+        calls = jnp.asarray(tree.calls, jnp.int32)
+        calls = jnp.broadcast_to(calls, state.done.shape)
+        return replace(tree, calls=calls), drafter, cache
+
+    arguments = (state.drafter, state.caches[TARGET])
+    if ctx.depth is None or not program.drafter.pauses:
+        return draft(*arguments)
+    like = jax.eval_shape(lambda *arguments: draft(*arguments)[0], *arguments)
+
+    def pause(drafter: base.State, cache: Any) -> tuple:
+        return tree.paused(like, ctx.root), drafter, cache
+
+    return lax.cond(ctx.depth > 0, draft, pause, *arguments)
+
+
+def _finish(program, params, state, draft, live, width):
+    """Run a round from its draft on, with the `live` nodes in a block of `width`.
+
+    `live` bool[B, N] are at most `width` nodes a row; None: all of them.
+
+    Returns:
+        The new state, and the round's outcome on the whole draft.
+    """
+    active = ~state.done
+    whole, kept = draft, None
+    if live is not None:
+        draft, kept = tree.part(whole, live, width)
+    cache, drafter = state.caches[TARGET], state.drafter
+    ctx = context(program, params, state)
     keys = noise.for_role(state.key, noise.EXIT, state.length)
-    exits, cache, calls = program.exit.plan(keys, replace(ctx, cache=cache), state.exit)
+    exits, cache, calls = program.exit.plan(keys, ctx, state.exit)
     calls = jnp.asarray(draft.calls + calls, jnp.int32)
     draft = replace(draft, calls=jnp.broadcast_to(calls, active.shape))
     slots, visibility = program.policy.place(state.policy, cache, draft)
     positions = state.length[:, None] - 1 + tree.depths(draft)
     block = Block(draft.tokens, positions, slots, visibility, logits_at=ALL)
     weights = program.weights(params, drafter, exits)
-    out, cache = forward(program, weights, cache, block, draft)
+    out, cache = program.model(weights, cache, block, program.taps)
     logits: Any = out.logits
     aux, caches = _streams(program, params, state, block, draft)
 
@@ -157,62 +233,29 @@ def round_(
     caches[TARGET] = cache
     for name in program.streams:
         caches[name] = caches[name].commit(verdict.path, verdict.count, draft.linear)
+    chosen = state.width
+    if program.width.observe is not None:
+        chosen = program.width.observe(state.width, outcome)
     after = _write(state, outcome, tokens, new, drafts).replace(
         length=state.length + new,
         done=state.done | ended,
         roots={name: jnp.where(active, token, r) for name, r in state.roots.items()},
         caches=caches,
-        drafter=drafter,
         transform=_advance(program, state, at_nodes, aux, outcome),
         policy=policy,
+        width=chosen,
         stop=stop,
         counters=_count(state.counters, outcome, new, drafts),
     )
     ctx = context(program, params, after)
+    lifted = outcome if kept is None else tree.lifted(outcome, whole, kept)
+    seen = outcome if program.drafter.reads_parts else lifted
     observed = replace(
         after,
-        drafter=program.drafter.observe(ctx, drafter, outcome),
+        drafter=program.drafter.observe(ctx, drafter, seen),
         exit=program.exit.observe(ctx, exits, outcome),
     )
-    return state_sharding.pinned(observed), outcome
-
-
-def forward(program, params, cache, block, draft):
-    """Call the model on the narrowest of the drafter's blocks that holds every node.
-
-    The nodes past that block are padding in every row; their logits and states are
-    zeros. Returns the model's output for all nodes, and the cache.
-    """
-    size = block.tokens.shape[1]
-    widths = sorted(w for w in set(program.drafter.blocks) if w < size)
-
-    def run(width: int) -> Any:
-        def call(cache: Any) -> Any:
-            visible = block.visibility
-            mask = visible.slot_mask
-            part = replace(
-                block,
-                tokens=block.tokens[:, :width],
-                positions=block.positions[:, :width],
-                slots=block.slots[:, :width],
-                visibility=replace(
-                    visible,
-                    ancestors=visible.ancestors[:, :width],
-                    slot_mask=None if mask is None else mask[:, :width],
-                ),
-            )
-            out, cache = program.model(params, cache, part, program.taps)
-            rest = ((0, 0), (0, size - width), (0, 0))
-            return jax.tree.map(lambda x: jnp.pad(x, rest), out), cache
-
-        return call
-
-    if not widths:
-        return program.model(params, cache, block, program.taps)
-    index = jnp.arange(size, dtype=jnp.int32)
-    last = jnp.where(draft.kind != base.PAD, index, 0).max()
-    choice = (last >= jnp.array(widths)).sum()
-    return lax.switch(choice, [*map(run, widths), run(size)], cache)
+    return state_sharding.pinned(observed), lifted
 
 
 def _verify(program, state, draft, out, warped):
@@ -303,7 +346,7 @@ def _advance(program, state, at_nodes, aux, outcome):
 def _count(counters, outcome, new, drafts):
     """Add a round's counts."""
     draft, active = outcome.tree, outcome.active
-    deep = jnp.arange(draft.depth, dtype=jnp.int32)
+    deep = jnp.arange(counters.offered.shape[1], dtype=jnp.int32)
     level = jnp.where(draft.kind == base.CANDIDATE, tree.depths(draft), 0)
     offered = (level[:, :, None] == deep + 1).any(1) & active[:, None]
     candidates = (draft.kind == base.CANDIDATE).sum(1) - 1
@@ -336,7 +379,7 @@ def advance(
 
     def body(carry: tuple) -> tuple:
         i, state = carry
-        return i + 1, round_(program, params, state)[0]
+        return i + 1, _round(program, params, state, lambda after, outcome: after)
 
     return lax.while_loop(more, body, (jnp.int32(0), state))[1]
 

@@ -95,6 +95,7 @@ def initial_state(
         transform=transform,
         policy=program.policy.init(caches[decode.TARGET]),
         exit=base.State(),
+        width=fresh.width.init(batch, program.drafter.depth),
         stop=stop,
         counters=stats.zeros(batch, program.drafter.depth),
     )

@@ -25,7 +25,7 @@ def component(state: base.State) -> base.State:
     return base.State(rows(state.row), jax.tree.map(lambda x: "", state.shared))
 
 
-COMPONENTS = ("drafter", "verifier", "transform", "exit", "stop")
+COMPONENTS = ("drafter", "verifier", "transform", "exit", "width", "stop")
 
 
 def axes(state: Any) -> Any:

@@ -112,8 +112,10 @@ def drafted(
         )
         return chain, emit & go
 
+    most = length if ctx.depth is None else jnp.minimum(length, ctx.depth)
+
     def more(carry: tuple) -> Array:
-        return (carry[0] < length) & carry[3].any()
+        return (carry[0] < most) & carry[3].any()
 
     def body(carry: tuple) -> tuple:
         level, at, raw, live, chain = carry

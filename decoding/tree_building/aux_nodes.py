@@ -121,6 +121,7 @@ class AuxNodes:
             slots=None,
             depth=drawn.depth + self.length,
             linear=False,
+            aux=True,
         )
         return tree.select(whole, self.kept[known]) if self.planned else whole
 
@@ -148,7 +149,8 @@ class AuxNodes:
         raw: Any = outcome.target.logits
         rows = jnp.arange(at.shape[0])[:, None, None]
         logits = raw[rows, jnp.maximum(at, 0)].mean(1)
-        count = (at[:, 0] >= 0).sum(-1).astype(known.dtype)
+        there = outcome.tree.kind[rows[..., 0], jnp.maximum(at[:, 0], 0)] == base.AUX
+        count = ((at[:, 0] >= 0) & there).sum(-1).astype(known.dtype)
         moved = outcome.active & (outcome.verdict.count >= 0)
         logits = jnp.where(moved[:, None, None], logits.astype(laws.dtype), laws)
         return logits, jnp.where(moved, count, known)
@@ -218,4 +220,5 @@ def drafter(
         topology.depth + aux.length,
         wrap=wrap,
         weights=weights,
+        pauses=True,
     )

@@ -99,6 +99,7 @@ def drafter(
         topology.depth,
         taps=tuple(dict.fromkeys(taps)),
         blocks=topology.blocks,
+        pauses=True,
     )
 
 

@@ -12,9 +12,9 @@ from models.base import ALL, causal_block
 
 
 def catch_up(
-    model: Any, params: Any, cache: Any, ctx: base.Context, size: int
+    model: Any, params: Any, cache: Any, ctx: base.Context, size: int, lag: int = 2
 ) -> tuple[Any, Array]:
-    """Read committed tokens until the cache lacks only the last, or the last two.
+    """Read committed tokens until the cache lacks the last, or at most the last `lag`.
 
     For drafters that skip their model in some rounds, or whose drafts are not all their
     model's: the cache may lack any number of tokens. A call reads `size` tokens.
@@ -34,7 +34,7 @@ def catch_up(
         return cache.commit(none, count - 1, linear=True), calls + 1
 
     def behind(carry: tuple) -> Array:
-        return (ctx.length - 2 > carry[0].length).any()
+        return (ctx.length - lag > carry[0].length).any()
 
     return lax.while_loop(behind, body, (cache, jnp.int32(0)))
 

@@ -150,6 +150,7 @@ def sprout(
     )
     raw, start, slot = logits[:, None], 0, 0
     live = jnp.ones((batch,), bool)
+    bounded = topology.more is not None or ctx.depth is not None
     ran = [jnp.broadcast_to(grows(topology, state), (batch,))]
 
     def noise(level: Array) -> Array:
@@ -159,6 +160,8 @@ def sprout(
         end = start + topology.widths[level]
         if topology.more is not None:
             live = live & topology.more(state, level)
+        if ctx.depth is not None and level:
+            live = live & (level < ctx.depth)
         if level:
             span = slice(start, start + run[level])
             index = jnp.arange(slot, slot + run[level], dtype=jnp.int32)
@@ -170,7 +173,8 @@ def sprout(
                 Visibility(prefix, bits),
                 logits_at=ALL,
             )
-            raw, own, cache = _call(call, cache, own, block, level, live, topology)
+            among = live if bounded else None
+            raw, own, cache = _call(call, cache, own, block, level, among)
             ran.append(live)
         if topology.watch is not None:
             _check(own)
@@ -181,7 +185,7 @@ def sprout(
             fold(keys, level), state, nodes, laws, noise, level
         )
         below = slice(end, end + topology.widths[level + 1])
-        if topology.more is not None:
+        if bounded:
             kind = jnp.where(live[:, None], nodes.kind[:, below], base.PAD)
             nodes = replace(nodes, kind=nodes.kind.at[:, below].set(kind))
         if level + 1 == topology.depth:
@@ -194,8 +198,9 @@ def sprout(
         own = jax.tree.map(lambda x, local=local: tree.pick(x, local), own)
         at = _follow(ctx, at, local, nodes.tokens[:, below], raw)
         start = end
-    calls = jnp.stack(ran).sum(0) - 1 if topology.more else len(ran) - 1
-    return _finish(topology, replace(nodes, calls=calls), state, ran), state, cache
+    calls = jnp.stack(ran).sum(0) - 1 if bounded else len(ran) - 1
+    nodes = replace(nodes, calls=calls)
+    return _finish(topology, nodes, state, ran, bounded), state, cache
 
 
 def grows(topology: base.Topology, state: base.State) -> Array:
@@ -205,9 +210,9 @@ def grows(topology: base.Topology, state: base.State) -> Array:
     return topology.more(state, 0).any()
 
 
-def _call(call, cache, above, block, level, live, topology):
-    """Call for the laws of a level, unless all rows have stopped."""
-    if topology.more is None:
+def _call(call, cache, above, block, level, live):
+    """Call for the laws of a level, unless no row is `live`; None: all are."""
+    if live is None:
         return call(cache, above, block, level)
     raw, own, _ = jax.eval_shape(
         lambda cache, above, block: call(cache, above, block, level),
@@ -234,9 +239,9 @@ def _check(own: Any) -> None:
         )
 
 
-def _finish(topology, nodes, state, ran) -> base.TokenTree:
+def _finish(topology, nodes, state, ran, bounded) -> base.TokenTree:
     """Prune the tree for verification, and note its nodes' slots where they differ."""
-    if topology.more is None and topology.prune is None and not topology.beam:
+    if not bounded and topology.prune is None and not topology.beam:
         return nodes
     slots, slot = [], 0
     for width, run, live in zip(topology.widths, topology.run, (*ran, ran[0])):

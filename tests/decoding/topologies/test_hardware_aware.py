@@ -13,7 +13,7 @@ from decoding.loops import decode
 from decoding.topologies import hardware_aware
 from decoding.tree_building import draft_model
 from decoding.verifiers import recursive_rejection
-from models.base import Block, ModelOutput, Visibility
+from models.base import ModelOutput
 from models.errors import MethodError
 from tests.decoding.topologies import kit
 
@@ -108,25 +108,19 @@ def test_law():
 
 
 @pytest.mark.parametrize(("last", "width"), [(0, 1), (1, 2), (2, 4), (3, 4), (5, 6)])
-def test_the_narrowest_block_that_holds_the_nodes(last, width):
-    """`decode.forward` with programs of 1, 2, 4 and 6 nodes; logits tell which ran."""
-
-    def model(params, cache, block, taps):
-        size = block.tokens.shape[1]
-        assert block.visibility.ancestors.shape[1] == size
-        return ModelOutput(jnp.full((2, size, 3), float(size)), {}), cache + size
-
-    program = types.SimpleNamespace(
-        drafter=types.SimpleNamespace(blocks=(1, 2, 4, 6)), model=model, taps=()
-    )
+def test_the_narrowest_block_that_holds_the_nodes(last, width, monkeypatch):
+    """A loop with programs of 1, 2, 4 and 6 nodes, which say which of them ran."""
     zeros = jnp.zeros((2, 6), jnp.int32)
-    seen = Visibility(jnp.zeros(2, jnp.int32), jnp.zeros((2, 6, 1), jnp.uint32))
-    block = Block(zeros, zeros, zeros, seen)
-    kind = zeros.at[:, 0].set(base.CANDIDATE).at[1, last].set(base.CANDIDATE)
+    kind = zeros.at[:, 0].set(base.CANDIDATE).at[1, : last + 1].set(base.CANDIDATE)
     draft = base.TokenTree(zeros, zeros, kind)
-    out, cache = decode.forward(program, None, jnp.int32(0), block, draft)
-    assert int(cache) == width and out.logits.shape == (2, 6, 3)
-    assert (out.logits[:, :width] == width).all() and (out.logits[:, width:] == 0).all()
+    monkeypatch.setattr(decode, "_draft", lambda *_: (draft, (), ()))
+    finish = lambda *arguments: (jnp.int32(arguments[-1]), None)
+    monkeypatch.setattr(decode, "_finish", finish)
+    monkeypatch.setattr(decode, "replace", lambda state, **_: jnp.int32(0))
+    program = types.SimpleNamespace(width=base.PAPER, widths=(1, 2, 4))
+    state = types.SimpleNamespace(caches={})
+    ran = decode._round(program, None, state, lambda after, outcome: after)
+    assert int(ran) == width
 
 
 def resting(plan: list[int], rounds: int) -> tuple[programs.Run, decode.DecodeState]:

@@ -1,0 +1,312 @@
+"""The block width of every round, for any drafter: the most tokens a second.
+
+A round that drafts d levels and verifies n nodes takes t(n, d) milliseconds, measured
+on this device; a round without a draft takes t_0. With
+
+    a(d, r)  = how often the r-th child of an accepted node of depth d is accepted
+    value(v) = product of a over the path of v        (the root's is 1)
+    E(n, d)  = sum of the n greatest values among nodes at most d deep
+
+the nodes of greatest value are verified, in the width, and next round drafted to the
+depth, of the greatest E(n, d) / t(n, d). The rates are those of recent rounds, each
+row's drawn towards the batch's. E counts tokens as Sequoia's optimiser does (Chen et
+al., 2024, arXiv 2402.12374, section 4.2); measuring, cutting and pausing are ours.
+
+If the tokens that recent drafts committed took longer than without a draft, the drafter
+pauses: rounds are plain decoding. A pause ends with a short draft. If that does not pay
+either, the next pause is twice as long, at most as long as keeps the cost of looking
+below `LOOK` of the time.
+
+Which nodes are verified depends on earlier rounds and on the tree's form, never on the
+tokens of the tree: under a lossless verifier the law does not change, and under a
+Gumbel-coupled one neither does the text.
+
+Cost: some thirty operations on [B, N] and [D, W, N] numbers a round; none in a pause.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array, lax
+
+from decoding import base, tree
+
+RANKS = 4  # siblings counted apart; the last rank pools the higher ones
+FORGET = 0.94  # weight of the counts of before in each drafted round
+PRIOR = 0.6  # rate of a first child that was never seen; each sibling has a third
+FAITH = 2.0  # rounds that a prior weighs
+GAIN = 1.15  # by which drafting is believed to pay before it is tried
+SHORTEST, LONGEST = 8, 40  # rounds of a pause
+LOOK = 0.015  # share of the time that drafts after pauses may cost
+LADDER = (1, 2, 4, 8, 16, 32, 64)
+
+
+@struct.dataclass
+class Costs:
+    """Milliseconds of a round."""
+
+    plain: Any  # float32[]: without a draft
+    block: Any  # float32[W]: with a whole draft, by width
+    level: Any  # float32[]: of one level of the draft
+
+
+@struct.dataclass
+class Rates:
+    """Decayed counts of one row's drafts by depth and rank."""
+
+    hits: Array  # float32[B, D, R]
+    tries: Array  # float32[B, D, R]
+
+
+@struct.dataclass
+class Plan:
+    """The plan for all rows, and what recent drafts earned."""
+
+    costs: Costs
+    depth: Array  # int32[]: levels to draft; 0: a pause
+    then: Array  # int32[]: levels to draft in the next round
+    wait: Array  # int32[]: rounds of the pause that are left
+    pause: Array  # int32[]: rounds of the next pause
+    tokens: Array  # float32[]: committed a row by drafted rounds, decayed
+    time: Array  # float32[]: their milliseconds, decayed
+    forced: Array  # int32[2]: index of the width, and depth; -1: chosen
+
+
+def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
+    """Choose among the block `widths`; `pauses` tells whether the drafter can pause."""
+    last = len(widths) - 1
+
+    def init(batch: int, depth: int) -> base.State:
+        none = jnp.zeros((batch, depth, RANKS), jnp.float32)
+        nodes = jnp.asarray(widths, jnp.float32)
+        costs = Costs(jnp.float32(1), 0.9 + 0.1 * nodes, jnp.float32(0))
+        deep, zero = jnp.int32(depth), jnp.int32(0)
+        free = jnp.full((2,), -1, jnp.int32)
+        short = jnp.int32(SHORTEST)
+        plan = Plan(costs, deep, deep, zero, short, *_trial(costs, 4), free)
+        return base.State(Rates(none, none), plan)
+
+    def plan(state: base.State) -> Array:
+        chosen: Plan = state.shared
+        forced = chosen.forced[1]
+        return jnp.where(forced < 0, chosen.depth, forced)
+
+    def keep(state: base.State, nodes: base.TokenTree, sizes, active: Array):
+        if not pauses:
+            return best(state, nodes, sizes, active)
+        root = jnp.zeros(nodes.tokens.shape, bool).at[:, 0].set(True)
+        return lax.cond(
+            plan(state) > 0,
+            lambda: best(state, nodes, sizes, active),
+            lambda: (root, jnp.int32(1), state),
+        )
+
+    def best(state: base.State, nodes: base.TokenTree, sizes, active: Array):
+        chosen: Plan = state.shared
+        depth, value, weight = _values(state.row, nodes)
+        order = jnp.argsort(-value, axis=1, stable=True)  # parents come first
+        value, depth, weight = (
+            jnp.take_along_axis(x, order, 1) for x in (value, depth, weight)
+        )
+        limits = jnp.arange(1, nodes.depth + 1)
+        inside = depth[:, None] <= limits[:, None]  # [B, D, N]
+        used = jnp.cumsum(jnp.where(inside, weight[:, None], 0), 2)
+        fits = (used[:, :, None] <= jnp.asarray(sizes)[:, None]) & inside[:, :, None]
+        tokens = jnp.where(fits, value[:, None, None], 0).sum(3)  # [B, D, W]
+        tokens = jnp.where(active[:, None, None], tokens, 0).sum(0)
+        tokens = tokens / jnp.maximum(active.sum(), 1)
+        rate = tokens / _times(chosen.costs, limits, nodes.depth)
+        now = jnp.maximum(plan(state), 1) - 1
+        index = jnp.argmax(rate[now]).astype(jnp.int32)
+        index = jnp.where(chosen.forced[0] < 0, index, chosen.forced[0])
+        width = jnp.asarray(sizes, jnp.int32)[index]
+        first = jnp.cumsum(jnp.where(inside[:, -1], weight, 0), 1) <= width
+        taken = first & (value > 0)
+        rows = jnp.arange(order.shape[0])[:, None]
+        live = jnp.zeros(order.shape, bool).at[rows, order].set(taken)
+        live = live.at[:, 0].set(True)
+        if nodes.aux:
+            live = live[rows, _owners(nodes)] & (nodes.kind != base.PAD)
+        least = jnp.where(chosen.forced[0] < 0, 0, width)
+        then = _deeper(state.row, rate, tokens, chosen.costs, now, nodes.depth)
+        return live, least, base.State(state.row, replace(chosen, then=then))
+
+    def observe(state: base.State, outcome: base.Outcome) -> base.State:
+        chosen: Plan = state.shared
+        size = outcome.tree.tokens.shape[1]
+        index = min((i for i, w in enumerate(widths) if w >= size), default=last)
+        drafted = jnp.bool_(True) if not pauses else plan(state) > 0
+        rates = lax.cond(
+            drafted & outcome.active.any(),
+            lambda: _counted(state.row, outcome),
+            lambda: state.row,
+        )
+        depth = state.row.hits.shape[1]
+        spent = _times(chosen.costs, plan(state), depth)[index]
+        active = jnp.where(outcome.active, outcome.verdict.count + 1, 0)
+        earned = active.sum() / jnp.maximum(outcome.active.sum(), 1)
+        tokens = FORGET * chosen.tokens + earned
+        time = FORGET * chosen.time + spent
+        after = replace(chosen, depth=chosen.then, tokens=tokens, time=time)
+        if pauses:
+            after, rates = _pausing(chosen, after, rates, drafted)
+        return base.State(rates, after)
+
+    return base.WidthPolicy(init, plan, keep, observe)
+
+
+def with_costs(state: base.State, costs: Costs) -> base.State:
+    """Give a fresh state a copy of the measured `costs`: a state's are donated."""
+    costs = jax.tree.map(jnp.array, costs)
+    tokens, time = _trial(costs, 4)
+    plan = replace(state.shared, costs=costs, tokens=tokens, time=time)
+    return base.State(state.row, plan)
+
+
+def ladder(nodes: int) -> tuple[int, ...]:
+    """Return the widths that are compiled for drafts of `nodes` nodes."""
+    return (*(w for w in LADDER if w < nodes), nodes)
+
+
+def _trial(costs: Costs, rounds: int) -> tuple[Array, Array]:
+    """Return tokens and time of `rounds` that paid by `GAIN`, before any was run."""
+    return jnp.float32(GAIN * rounds), jnp.asarray(rounds * costs.plain, jnp.float32)
+
+
+def _times(costs: Costs, limit: Array, depth: int) -> Array:
+    """Return milliseconds [..., W] of rounds that draft `limit` [...] levels."""
+    left = costs.level * (depth - limit)
+    return jnp.maximum(costs.block - left[..., None], 0.5 * costs.plain)
+
+
+def _rates(row: Rates) -> Array:
+    """Estimate how often a child is accepted, float32[B, D, R], falling by rank."""
+    prior = PRIOR * (1 / 3) ** jnp.arange(RANKS)
+    hits, tries = row.hits.sum((0, 1)), row.tries.sum((0, 1))
+    anywhere = (hits + FAITH * prior) / (tries + FAITH)
+    hits, tries = row.hits.sum(0), row.tries.sum(0)
+    batch = (hits + FAITH * anywhere) / (tries + FAITH)
+    rates = (row.hits + FAITH * batch) / (row.tries + FAITH)
+    return lax.cummin(rates, 2)
+
+
+def _ranks(nodes: base.TokenTree) -> Array:
+    """Return every node's rank among its siblings, int32[B, N]."""
+    if nodes.linear:
+        return jnp.zeros(nodes.tokens.shape, jnp.int32)
+    size = nodes.tokens.shape[1]
+    same = nodes.parents[:, :, None] == nodes.parents[:, None]
+    older = jnp.tril(jnp.ones((size, size), bool), -1)
+    there = (nodes.kind == base.CANDIDATE)[:, None]
+    return (same & older & there).sum(2, dtype=jnp.int32)
+
+
+def _values(row: Rates, nodes: base.TokenTree) -> tuple[Array, Array, Array]:
+    """Return depth, value and number of block nodes of every node, each [B, N].
+
+    A candidate's number counts its AUX nodes. Other nodes have the value 0.
+    """
+    depth = tree.depths(nodes)
+    rank = jnp.minimum(_ranks(nodes), RANKS - 1)
+    rates = _rates(row)
+    most = rates.shape[1] - 1
+    pick = lambda rates, depth, rank: rates[jnp.clip(depth - 1, 0, most), rank]
+    value = jnp.where(depth > 0, jax.vmap(pick)(rates, depth, rank), 1.0)
+    at, reach = jnp.maximum(nodes.parents, 0), 1
+    while reach < nodes.depth + 1:
+        value = value * jnp.take_along_axis(value, at, 1)
+        at = jnp.take_along_axis(at, at, 1)
+        reach *= 2
+    candidate = nodes.kind == base.CANDIDATE
+    weight = candidate.astype(jnp.int32)
+    if nodes.aux:
+        aux = (nodes.kind == base.AUX).astype(jnp.int32)
+        add = lambda weight, owner, aux: weight.at[owner].add(aux)
+        weight = jax.vmap(add)(weight, _owners(nodes), aux)
+    return depth, jnp.where(candidate, value, 0), weight
+
+
+def _owners(nodes: base.TokenTree) -> Array:
+    """Return each node's nearest ancestor or self that is no AUX node, int32[B, N]."""
+    index = jnp.arange(nodes.tokens.shape[1], dtype=jnp.int32)
+    at = jnp.where(nodes.kind == base.AUX, jnp.maximum(nodes.parents, 0), index)
+    reach = 1
+    while reach < nodes.depth + 1:
+        at = jnp.take_along_axis(at, at, 1)
+        reach *= 2
+    return at
+
+
+def _deeper(row, rate, tokens, costs, now, depth) -> Array:
+    """Choose the levels of the next draft: of those seen, or one more if it pays."""
+    limits = jnp.arange(depth)
+    best = jnp.where((limits <= now)[:, None], rate, -1).max(1)
+    shallow = jnp.argmax(best)
+    rates = _rates(row)[..., 0].mean(0)
+    chain = jnp.cumprod(rates)
+    index = jnp.argmax(rate[now])
+    below = jnp.minimum(now + 1, depth - 1)
+    more = tokens[now, index] + chain[below]
+    wider = jnp.minimum(index + 1, costs.block.shape[0] - 1)
+    pays = more / _times(costs, below + 1, depth)[wider] > best[now]
+    then = jnp.where((shallow == now) & pays, below, shallow) + 1
+    return jnp.where(costs.level > 0, then, depth).astype(jnp.int32)
+
+
+def _counted(row: Rates, outcome: base.Outcome) -> Rates:
+    """Add a round's drafts to the counts; only rows that are active forget."""
+    nodes, path = outcome.tree, outcome.verdict.path
+    if nodes.tokens.shape[1] == 1:
+        return row
+    rows = jnp.arange(path.shape[0])[:, None]
+    index = jnp.arange(path.shape[1], dtype=jnp.int32)
+    size = nodes.tokens.shape[1]
+    at = jnp.where(index < outcome.verdict.count[:, None], path, size)
+    hit = jnp.zeros(nodes.tokens.shape, bool).at[rows, at].set(True, mode="drop")
+    reached = hit.at[:, 0].set(True) & outcome.active[:, None]
+    child = (nodes.kind == base.CANDIDATE) & (nodes.parents >= 0)
+    above = jnp.take_along_axis(reached, jnp.maximum(nodes.parents, 0), 1)
+    tested = child & above
+    level = jnp.clip(tree.depths(nodes) - 1, 0, row.hits.shape[1] - 1)
+    rank = jnp.minimum(_ranks(nodes), RANKS - 1)
+    decay = jnp.where(outcome.active, FORGET, 1.0)[:, None, None]
+
+    def count(old: Array, new: Array) -> Array:
+        return (decay * old).at[rows, level, rank].add(new.astype(jnp.float32))
+
+    return Rates(count(row.hits, tested & hit), count(row.tries, tested))
+
+
+def _pausing(before: Plan, after: Plan, rates: Rates, drafted: Array) -> tuple:
+    """Begin, continue or end a pause."""
+    costs = before.costs
+    pays = after.tokens * costs.plain >= after.time
+    try_cost = _times(costs, jnp.int32(1), rates.hits.shape[1])[
+        min(1, costs.block.shape[0] - 1)
+    ]
+    excess = jnp.ceil((try_cost / costs.plain - 1) / LOOK)
+    longest = jnp.clip(excess, SHORTEST, LONGEST).astype(jnp.int32)
+    stop = drafted & ~pays
+    wait = jnp.where(stop, before.pause, jnp.maximum(before.wait - 1, 0))
+    pause = jnp.where(stop, jnp.minimum(2 * before.pause, longest), before.pause)
+    good = drafted & (after.tokens * costs.plain >= GAIN * after.time)
+    pause = jnp.where(good, SHORTEST, pause)
+    again = ~drafted & (wait == 0)
+    tokens, time = _trial(costs, 1)
+    depth = jnp.where(drafted, after.depth, before.depth)
+    short = jnp.where(costs.level > 0, 1, rates.hits.shape[1])
+    depth = jnp.where(stop, 0, jnp.where(again, short, depth))
+    plan = replace(
+        after,
+        depth=depth.astype(jnp.int32),
+        then=jnp.where(again, short, after.then).astype(jnp.int32),
+        wait=wait,
+        pause=pause,
+        tokens=jnp.where(again, tokens, jnp.where(drafted, after.tokens, 0.0)),
+        time=jnp.where(again, time, jnp.where(drafted, after.time, 0.0)),
+    )
+    fade = jnp.where(again, 0.3, 1.0)
+    return plan, Rates(fade * rates.hits, fade * rates.tries)

@@ -1,0 +1,172 @@
+"""Measure what a round costs by block width, once for each method and machine.
+
+The times are those of the compiled loop that decodes: forced to every width, without a
+draft, and with the shortest draft. They are kept beside the compiled programs, in
+`rounds/` of the cache folder (`models.compile_cache`), so that the next process does
+not measure again.
+"""
+
+import hashlib
+import json
+import pathlib
+import time
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding import base, compose
+from decoding.block_width import controller
+from decoding.loops import decode, engines
+from models import compile_cache
+
+REPEATS = 5  # in turns; the least counts, since other work only adds time
+LEAST, ROUNDS = 5e-3, 16  # seconds and rounds of one measurement, at least and at most
+IGNORED = 0.02  # a shorter draft that saves less than this share saves nothing
+PROMPT = 32  # tokens of the prompts, drawn at random
+
+_MEASURED: dict[tuple, controller.Costs] = {}
+
+
+def costs(
+    engine: engines.Engine,
+    params: base.Params,
+    parts: compose.Composition,
+    batch: int,
+    size: int,
+    again: bool = False,
+) -> controller.Costs:
+    """Return the milliseconds of a round by width, measured or from an earlier run.
+
+    Args:
+        engine: of the composition.
+        params: all params, by name.
+        parts: the composition, with `width="auto"`.
+        batch: rows.
+        size: `T`, the token buffer's size.
+        again: measure even if the times are known.
+    """
+    key = (parts.key, batch, size)
+    if not again and key in _MEASURED:
+        return _MEASURED[key]
+    file = _file(parts, batch, size)
+    times = None if again else _read(file)
+    if times is None:
+        times = _agreed(measure(engine, params, parts, batch, size))
+        _write(file, times)
+    found = controller.Costs(
+        np.float32(times["plain"]),
+        np.asarray(times["block"], np.float32),
+        np.float32(times["level"]),
+    )
+    _MEASURED[key] = found
+    return found
+
+
+def measure(
+    engine: engines.Engine,
+    params: base.Params,
+    parts: compose.Composition,
+    batch: int,
+    size: int,
+) -> dict[str, Any]:
+    """Measure milliseconds: `plain`, `block` by width, and `level` of the draft."""
+    program = parts.program
+    rng = np.random.default_rng(0)
+    length = max(1, min(PROMPT, size // 4))
+    prompts = rng.integers(0, program.vocab, (batch, length)).tolist()
+    keys = engines.request_keys(0, batch, 1)
+    state = engine.start(params, parts, prompts, [size] * batch, keys, size)
+    depth, last = program.drafter.depth, len(program.widths) - 1
+    settings = [(i, depth) for i in range(last + 1)]
+    if depth > 1:
+        settings.append((last, 1))
+    if program.drafter.pauses:
+        settings.append((0, 0))
+    rounds, least = dict.fromkeys(settings, 1), dict.fromkeys(settings, np.inf)
+    for repeat in range(REPEATS + 1):
+        for setting in settings:
+            state = _forced(state, setting)
+            begun = time.perf_counter()
+            # More free rows than there are: rows that have ended cost the same.
+            run = engine.advance(params, state, rounds[setting], batch + 1)
+            state = jax.block_until_ready(run)
+            spent = (time.perf_counter() - begun) / rounds[setting]
+            if repeat:
+                least[setting] = min(least[setting], spent)
+            else:
+                enough = int(np.ceil(LEAST / max(spent, 1e-6)))
+                rounds[setting] = min(max(enough, 2), ROUNDS)
+    whole = [1e3 * least[i, depth] for i in range(last + 1)]
+    level = 0.0
+    if depth > 1:
+        spared = whole[last] - 1e3 * least[last, 1]
+        level = spared / (depth - 1) if spared > IGNORED * whole[last] else 0.0
+    plain = 1e3 * least[(0, 0)] if program.drafter.pauses else whole[0]
+    widths = list(program.widths)
+    return {"widths": widths, "plain": plain, "block": whole, "level": level}
+
+
+def _forced(state: decode.DecodeState, setting: tuple[int, int]) -> Any:
+    plan = replace(state.width.shared, forced=jnp.asarray(setting, jnp.int32))
+    return replace(state, width=base.State(state.width.row, plan))
+
+
+def _agreed(times: dict[str, Any]) -> dict[str, Any]:
+    """Take the times of process 0: all processes must run the same blocks."""
+    if jax.process_count() == 1:
+        return times
+    from jax.experimental import multihost_utils
+
+    numbers = np.array([times["plain"], times["level"], *times["block"]], np.float32)
+    plain, level, *block = multihost_utils.broadcast_one_to_all(numbers).tolist()
+    return {**times, "plain": plain, "level": level, "block": block}
+
+
+def _file(parts: compose.Composition, batch: int, size: int) -> pathlib.Path | None:
+    """Name the file of the times; None where the cache is off."""
+    folder = compile_cache.folder()
+    if folder is None or jax.process_count() > 1:
+        return None
+    model, drafts, streams, *rest = parts.key
+    device = jax.devices()[0]
+    identity = [
+        repr(model.config),
+        repr(model.plan),
+        [repr(getattr(draft, "config", draft)) for draft in drafts],
+        [(name, repr(other.config)) for name, other, _ in streams],
+        repr(rest),
+        batch,
+        size,
+        device.platform,
+        device.device_kind,
+        jax.__version__,
+    ]
+    text = json.dumps(identity)
+    if " at 0x" in text:  # a part that was built by hand has no lasting name
+        return None
+    name = hashlib.sha256(text.encode()).hexdigest()[:24]
+    return folder / "rounds" / f"{name}.json"
+
+
+def _read(file: pathlib.Path | None) -> dict[str, Any] | None:
+    if file is None or not file.exists():
+        return None
+    try:
+        return json.loads(file.read_text())
+    except ValueError:  # written by a process that was stopped
+        return None
+
+
+def _write(file: pathlib.Path | None, times: dict[str, Any]) -> None:
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{time.time_ns()}")
+        part.write_text(json.dumps(times))
+        part.replace(file)
+    except OSError:
+        pass  # `compile_cache.enable` has warned that the folder cannot be written
