@@ -6,7 +6,6 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax import Array, lax
 
 from decoding import base, tree

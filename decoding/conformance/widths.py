@@ -1,0 +1,82 @@
+"""The contract of a drafter under `base.WidthPolicy`: drafts that are cut or left out.
+
+A policy of random numbers stands for any: each round it drafts to another depth, or not
+at all, and keeps other nodes. The text must not change.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from decoding import base, tree
+from decoding.conformance import kit
+from decoding.conformance.require import require
+from decoding.method import Method
+
+WIDTHS = (1, 3)  # of blocks, beside the whole draft's
+CUT = 0.3  # share of the nodes that are left out, each with all below it
+
+
+def ragged(deepest: int) -> base.WidthPolicy:
+    """Cut drafts at random, by the number of the round alone; pause in some rounds."""
+
+    def init(batch: int, depth: int) -> base.State:
+        return base.State(shared=jnp.int32(0))
+
+    def plan(state: base.State) -> jax.Array:
+        key = jax.random.fold_in(jax.random.key(1), state.shared)
+        return jax.random.randint(key, (), 0, deepest + 1)
+
+    def keep(state: base.State, nodes: base.TokenTree, widths, active):
+        key = jax.random.fold_in(jax.random.key(2), state.shared)
+        coins = jax.random.bernoulli(key, 1 - CUT, nodes.tokens.shape)
+        # AUX nodes go with their candidate: they are never cut by themselves.
+        live = (coins | (nodes.kind == base.AUX)).at[:, 0].set(True)
+        for _ in range(nodes.depth):
+            above = jnp.take_along_axis(live, jnp.maximum(nodes.parents, 0), 1)
+            live = live & above
+        live = live & (nodes.kind != base.PAD)
+        return live, jnp.int32(1), state
+
+    def observe(state: base.State, outcome: base.Outcome) -> base.State:
+        return base.State(shared=state.shared + 1)
+
+    return base.WidthPolicy(init, plan, keep, observe)
+
+
+def cut(run: kit.Run) -> kit.Run:
+    """Let `ragged` choose the nodes and depths of the run's drafts."""
+    drafter = run.parts.program.drafter
+    widths = (*(w for w in WIDTHS if w < drafter.nodes), drafter.nodes)
+    return run.alter(width=ragged(max(drafter.depth, 1)), widths=widths)
+
+
+def text_of_cut_drafts_is_plain(method: Method, temperature: float = 0.8) -> None:
+    """Require plain decoding's text from drafts that are cut and left out."""
+    for seed in (0, 5):
+        texts = cut(kit.Run(method, temperature)).texts(seed=seed)
+        plain = kit.plain(method, temperature, seed=seed)
+        require(texts == plain, method, "a cut draft changes the text")
+
+
+def perfect_drafts_end_at_a_leaf(run: kit.Run, rounds: int = 8) -> bool:
+    """Return whether every accepted path ends where nothing below was verified."""
+    state = run.start(new=kit.SIZE - max(map(len, kit.PROMPTS)))
+    for _ in range(rounds):
+        state, outcome = run.engine.step(run.params, state)
+        nodes, last = outcome.tree, tree.last_node(outcome.verdict)
+        below = (nodes.parents == last[:, None]) & (nodes.kind == base.CANDIDATE)
+        if (below.any(1) & outcome.active & ~state.done).any():
+            return False
+    return True
+
+
+def parents_gone(policy: base.WidthPolicy) -> base.WidthPolicy:
+    """Plant a fault: nodes stay whose parents were cut."""
+    sound = policy.keep
+    assert sound is not None
+
+    def keep(state, nodes, widths, active):
+        live, least, state = sound(state, nodes, widths, active)
+        return live | (nodes.parents > 0) & (nodes.kind != base.PAD), least, state
+
+    return policy._replace(keep=keep)

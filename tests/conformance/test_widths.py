@@ -1,0 +1,52 @@
+"""Every drafter with drafts that are cut and left out at random."""
+
+import pytest
+
+from decoding import base
+from decoding.conformance import kit, widths
+from decoding.tree_building import draft_model
+from tests.conformance.test_drafters import CASES, PERFECT
+
+USUAL = ("prompt_lookup", "model-chain", "eagle-eagle2", "lookahead", "token_recycling")
+LAWFUL = {
+    name: method
+    for name, method in CASES.items()
+    if all(part.card.guarantee == base.LAW for part in method.parts)
+}
+
+
+def marked(cases: dict) -> list:
+    """Run the usual cases always, the others with the long tests."""
+    return [
+        pytest.param(m, id=name, marks=() if name in USUAL else pytest.mark.long)
+        for name, m in cases.items()
+    ]
+
+
+@pytest.mark.parametrize("method", marked(LAWFUL))
+def test_text_of_cut_drafts_is_plain(method):
+    widths.text_of_cut_drafts_is_plain(method)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", PERFECT)
+def test_what_is_left_of_perfect_drafts_is_accepted(method):
+    run = widths.cut(kit.Run(method, 0.8, draft=kit.TARGET))
+    assert widths.perfect_drafts_end_at_a_leaf(run)
+
+
+def test_fault_nodes_without_parents():
+    method = CASES["oracle-static"]
+    run = widths.cut(kit.Run(method, 0.8))
+    faulty = widths.parents_gone(run.parts.program.width)
+    assert run.alter(width=faulty).texts() != kit.plain(method, 0.8)
+
+
+def test_fault_a_draft_model_that_missed_the_pause(monkeypatch):
+    """Its cache lacks the pause's tokens: its drafts are not the target's any more."""
+    method = CASES["model-chain"]
+    sound = widths.cut(kit.Run(method, 0.8, draft=kit.TARGET))
+    assert widths.perfect_drafts_end_at_a_leaf(sound)
+    monkeypatch.setattr(draft_model, "catch_up", lambda m, p, cache, *_: (cache, 0))
+    faulty = widths.cut(kit.Run(method, 0.8, draft=kit.TARGET))
+    assert not widths.perfect_drafts_end_at_a_leaf(faulty)
