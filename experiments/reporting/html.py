@@ -41,6 +41,7 @@ def html(report: dict[str, Any], beside: dict[str, Any], notes: Sequence[str]) -
         headline=verdict.headline(rows),
         cards=_cards(rows),
         choices=_table(verdict.HEADS, verdict.advice(rows), names=3),
+        choices_note=verdict.NOTE,
         results=_results(rows),
         notes=notes,
         charts=page_figures.rows(rows),

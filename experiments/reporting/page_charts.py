@@ -102,8 +102,9 @@ def bars(
     ]
     with matplotlib.rc_context(STYLE):
         figure, axes = _axes(WIDTH, height, (left, 44, 4, 22))
-        marks = _ticks(max(top, origin * 1.2))
-        axes.set(xlim=(0, marks[-1]), ylim=(sum(heights), 0))
+        end = max(top, origin * 1.2)
+        marks = [x for x in _ticks(end) if x <= end]
+        axes.set(xlim=(0, end), ylim=(sum(heights), 0))
         axes.set_xticks(marks, [f"{x:g}" for x in marks])
         axes.grid(visible=False, axis="y")
         if band:

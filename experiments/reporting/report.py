@@ -100,7 +100,7 @@ def markdown(report: dict[str, Any]) -> str:
         parts.append("\n".join(f"- {line}" for line in headline.lines) + "\n")
     choices = verdict.advice(report["rows"])
     if choices:
-        parts += [CHOICES, table(verdict.HEADS, choices)]
+        parts += [CHOICES, table(verdict.HEADS, choices), f"- {verdict.NOTE}\n"]
     if report["rows"]:
         parts.append("## Methods\n")
         parts.append(table(tables.HEADS, [tables.cells(row) for row in report["rows"]]))

@@ -76,7 +76,8 @@ class Unexplained:
         self.terms = list(TERMS)
 
     def explain(self, text: str) -> list[str]:
-        """Return a line for each term that first occurs in `text`."""
+        """Return a line for each term that first occurs in `text`, HTML or plain."""
+        text = re.sub(r"<[^>]*>", " ", text)
         lines: list[str] = []
         while found := [t for t in self.terms if re.search(t.pattern, text)]:
             self.terms = [term for term in self.terms if term not in found]

@@ -22,7 +22,13 @@ HEADS = (
     "speed-up",
     "paper’s width",
     "tokens a round",
-    "plain rounds of time",
+    "cost a round",
+    "loop share",
+)
+NOTE = (
+    "use: plain decoding wherever no drafter’s 95 % interval lies above 1.00×. cost a "
+    "round: its time in rounds of plain decoding. A drafter pays where a round commits "
+    "more tokens than it costs."
 )
 Row = Mapping[str, Any]
 
@@ -216,7 +222,8 @@ def headline(rows: Sequence[Row]) -> Headline | None:
     judged = comparable(rows)
     # Looping texts flatter every drafter: they are left out where others exist.
     looping = [r for r in judged if r["loop_share"] >= measured_row.LOOPING]
-    row = best([r for r in judged if r not in looping] or judged)
+    pool = [r for r in judged if r not in looping] or judged
+    row = best(pool)
     if row is None:
         return Headline(
             "No speed-up to state",
@@ -224,10 +231,12 @@ def headline(rows: Sequence[Row]) -> Headline | None:
             ["A speed-up is stated of plain decoding’s own texts alone."],
             "",
         )
-    return _success(row, rows) if beats(row) else _failure(row, rows)
+    if beats(row):
+        return _success(row, rows, pool)
+    return _failure(row, rows, pool)
 
 
-def _success(row: Row, rows: Sequence[Row]) -> Headline:
+def _success(row: Row, rows: Sequence[Row], pool: Sequence[Row]) -> Headline:
     kind = "width auto" if width(row) == AUTO else "at the paper’s own width"
     text = f"{row['method']} on {label(row, rows)}, {kind}"
     lines = [_certainty(row)]
@@ -239,12 +248,11 @@ def _success(row: Row, rows: Sequence[Row]) -> Headline:
         lines.append("No row of automatic width beat plain decoding.")
     else:
         lines.append("This run has no row of automatic width.")
-    return Headline(
-        f"{row['speedup']:.2f}× plain decoding", text, [*lines, *_noise(rows)], "good"
-    )
+    lines.append(_noise(row, rows, pool))
+    return Headline(f"{row['speedup']:.2f}× plain decoding", text, lines, "good")
 
 
-def _failure(row: Row, rows: Sequence[Row]) -> Headline:
+def _failure(row: Row, rows: Sequence[Row], pool: Sequence[Row]) -> Headline:
     kind = "width auto" if width(row) == AUTO else "at the paper’s own width"
     text = (
         f"The fastest row reaches {row['speedup']:.2f}×: {row['method']} on "
@@ -253,9 +261,8 @@ def _failure(row: Row, rows: Sequence[Row]) -> Headline:
     lines = [reason(row), _certainty(row)]
     if row["speedup"] > 1:
         lines.insert(1, "Its interval reaches down to 1.00×: noise would explain it.")
-    return Headline(
-        "Nothing beat plain decoding here", text, [*lines, *_noise(rows)], ""
-    )
+    lines.append(_noise(row, rows, pool))
+    return Headline("Nothing beat plain decoding here", text, lines, "")
 
 
 def _certainty(row: Row) -> str:
@@ -273,17 +280,18 @@ def _certainty(row: Row) -> str:
     return text + "."
 
 
-def _noise(rows: Sequence[Row]) -> list[str]:
+def _noise(row: Row, rows: Sequence[Row], pool: Sequence[Row]) -> str:
     """State how many rows were compared, and plain decoding's own spread."""
-    number = len(comparable(rows))
-    text = f"The fastest of {number} rows" if number > 1 else "The only row"
+    number = sum(width(other) == width(row) for other in pool)
+    kind = "automatic width" if width(row) == AUTO else "the paper’s width"
+    text = f"The fastest of {number} rows of {kind}"
+    if len(pool) < len(comparable(rows)):
+        text += "; those with looping texts are left out"
     spread = own_spread(rows)
     if spread is None:
-        return [f"{text}. Plain decoding was not timed against itself repeatedly."]
+        return f"{text}. Plain decoding was not timed against itself repeatedly."
     low, high = spread
-    return [
-        f"{text}. Plain decoding against itself: {low:.2f}–{high:.2f}× (quartiles)."
-    ]
+    return f"{text}. Plain decoding against itself: {low:.2f}–{high:.2f}× (quartiles)."
 
 
 def advice(rows: Sequence[Row]) -> list[list[str]]:
@@ -298,20 +306,18 @@ def advice(rows: Sequence[Row]) -> list[list[str]]:
         row = best(group)
         if row is None:
             continue
-        text, share = label(row, rows), row["loop_share"]
-        if share >= measured_row.LOOPING:
-            text += f"; loop share {100 * share:.0f} %"
         name = f"{row['method']}, {width(row)}"
         other = twin(row, group, PAPER)
         lines.append(
             [
-                text,
+                label(row, rows),
                 name if beats(row) else PLAIN,
                 name,
                 interval(row),
                 "–" if other is None else f"{other['speedup']:.2f}×",
                 f"{row['tokens_per_call']:.2f}",
                 f"{round_cost(row):.2f}",
+                f"{100 * row['loop_share']:.0f} %",
             ]
         )
     return lines
