@@ -94,9 +94,9 @@ def _cards(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
         )
     plain = [r for r in rows if r["method"] == verdict.PLAIN]
     if plain:
-        speeds = [r["speedup"] for r in plain]
+        speeds = verdict.own_speeds(plain)
         ends = f"{min(speeds):.2f}–{max(speeds):.2f}×"
-        text = "plain decoding against itself, slowest and fastest row; 1.00× is right"
+        text = "plain decoding against itself, slowest and fastest time; 1.00× is right"
         add(ends, text, "bad" if verdict.strays(rows) else "")
         used = np.median([r["mbu"] for r in plain])
         text = "of the read bandwidth used by plain decoding (median row)"

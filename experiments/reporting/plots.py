@@ -108,13 +108,13 @@ def _bars(report: dict[str, Any], field: str, label: str, folder: Path) -> None:
 
 def _errors(rows: Sequence[dict[str, Any]], field: str) -> Any:
     """Compute the whiskers of bars, (below, above); None where there are none."""
-    ends = [
-        row["ci95"] if field == "tokens_per_call" else verdict.quartiles(row, field)
-        for row in rows
-    ]
-    if None in ends or not ends:
-        return None
-    pairs = list(zip(rows, ends))
+    pairs = []
+    for row in rows:
+        is_count = field == "tokens_per_call"
+        ends = row["ci95"] if is_count else verdict.quartiles(row, field)
+        if ends is None:
+            return None
+        pairs.append((row, ends))
     return (
         [max(row[field] - low, 0) for row, (low, _) in pairs],
         [max(high - row[field], 0) for row, (_, high) in pairs],
