@@ -95,7 +95,7 @@ def _cards(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     plain = [r for r in rows if r["method"] == verdict.PLAIN]
     if plain:
         speeds = verdict.own_speeds(plain)
-        ends = f"{min(speeds):.2f}–{max(speeds):.2f}×"
+        ends = "–".join(dict.fromkeys(f"{f(speeds):.2f}" for f in (min, max))) + "×"
         text = "plain decoding against itself, slowest and fastest time; 1.00× is right"
         add(ends, text, "bad" if verdict.strays(rows) else "")
         used = np.median([r["mbu"] for r in plain])
