@@ -21,6 +21,7 @@ import decoding
 from decoding import catalogue
 from experiments import console, run_folder
 from experiments.measurement import measured_row
+from experiments.reporting import verdict
 from models.errors import ConfigError, DecodaxError
 
 REPORTS = pathlib.Path(__file__).parent / "reports"
@@ -43,6 +44,7 @@ copies: the share is beside the workload.
 # Fields stored of a row; a field that a replay lacks is None.
 FIELDS = (
     "method",
+    "width",
     "guarantee",
     "task",
     "temperature",
@@ -106,10 +108,11 @@ def short(reports: Sequence[dict[str, Any]]) -> str:
 
 
 def _means(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Average the rows of each method over tasks, without an interval."""
+    """Average the rows of each method and width over tasks, without an interval."""
     averages = []
-    for method in dict.fromkeys(row["method"] for row in rows):
-        mine = [row for row in rows if row["method"] == method]
+    kind = lambda row: (row["method"], verdict.width(row))
+    for name_and_width in dict.fromkeys(map(kind, rows)):
+        mine = [row for row in rows if kind(row) == name_and_width]
         mean = lambda field, mine=mine: statistics.mean(row[field] for row in mine)
         averages.append(
             {
@@ -133,10 +136,10 @@ def _workloads(report: dict[str, Any], folder: str = "") -> Iterator[list[str]]:
         rows = [r for r in report["rows"] if law(r) == (task, t)]
         # A LOSSY method decodes another text: its speed is not comparable.
         rows = [r for r in rows if r["guarantee"] != "LOSSY" and r["method"] != PLAIN]
-        if len(rows) < 2:
-            continue
         rows = [r for r in rows if r["identical_to_plain"] is not False]
-        best, second = sorted(rows, key=lambda r: -r["tokens_per_call"])[:2]
+        if len({r["method"] for r in rows}) < 2:
+            continue
+        best, second = _most_tokens(rows)
         workload = task or report["workload"] or report["name"].replace("_", " ")
         share = max(r["loop_share"] or 0.0 for r in rows)
         if share >= measured_row.LOOPING:
@@ -151,8 +154,17 @@ def _fastest(rows: Sequence[dict[str, Any]]) -> str:
     if not timed:
         return "–"
     best = max(timed, key=lambda r: r["speedup"])
-    text = f"`{best['method']}` {best['speedup']:.2f}×"
+    width = ", auto" if verdict.width(best) == verdict.AUTO else ""
+    text = f"`{best['method']}`{width} {best['speedup']:.2f}×"
     return text if best["speedup"] > 1 else f"plain decoding ({text})"
+
+
+def _most_tokens(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Choose the two methods with the most tokens a call, each at its best width."""
+    best: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda r: -r["tokens_per_call"]):
+        best.setdefault(row["method"], row)
+    return list(best.values())[:2]
 
 
 def _tokens(row: dict[str, Any]) -> str:

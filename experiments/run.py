@@ -7,6 +7,7 @@ exits with status 75, which means: start the command again. Several processes ru
 same command: see experiments/launch/join.py.
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ def run(
     measurements = recipe_stage.run(config, store)
     if not measurements:
         return {}
-    measurements["commands"] = [" ".join(command)] if command else []
+    measurements["commands"] = [shlex.join(command)] if command else []
     write = recipe_stage.write or report.write
     return write(store, settings.plain(config), measurements)
 
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(f"missing --workdir, or stray {stray}\n{USAGE}")
         workdir = values["workdir"].value
         join.start(values)
-        command = ["python -m experiments.run", *arguments]
+        command = ["python", "-m", "experiments.run", *arguments]
         with preemption.watch():
             report_data = run(config, workdir, command)
     except DecodaxError as error:

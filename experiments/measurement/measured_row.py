@@ -47,7 +47,8 @@ def row(
     repeat decodes every prompt three times in turns: by the method, by the method with
     a constant in place of the target's call, and by plain decoding. Batches are decoded
     in order and a drafter's memory starts empty in every repeat, so texts and calls are
-    equal in all repeats. Plain decoding's own speed-up shows the noise.
+    equal in all repeats. Plain decoding's own speed-up shows the noise. The row holds
+    the times of every repeat beside their medians, so that a report shows the spread.
 
     Args:
         bench: the target, its drafts and sizes.
@@ -67,12 +68,16 @@ def row(
     turns = [bench.interleaved(cases, prompts, cell.seed) for _ in range(repeats)]
     runs, first, base = [turn[0] for turn in turns], turns[0][0], turns[0][2]
     comparison = identical(bench, cell, reference, first, base, prompts)
-    speeds = [_speed(run) for run in runs]
-    ratios = [_speed(run) / _speed(other) for run, _, other in turns]
-    ratios_with_prefill = [
-        _speed(run, True) / _speed(other, True) for run, _, other in turns
-    ]
-    shares = [stubbed.per_round / run.per_round for run, stubbed, _ in turns]
+    by_repeat = {
+        "tokens_per_s": [_speed(run) for run in runs],
+        "speedup": [_speed(run) / _speed(other) for run, _, other in turns],
+        "speedup_with_prefill": [
+            _speed(run, True) / _speed(other, True) for run, _, other in turns
+        ],
+        "draft_share": [stub.per_round / run.per_round for run, stub, _ in turns],
+    }
+    seconds_by_batch = [run.batch_seconds for run in runs]
+    plain_seconds_by_batch = [other.batch_seconds for *_, other in turns]
     read = workbench.bytes_read(bench, case, runs[0], prompts)
     seconds = statistics.median(run.seconds for run in runs)
     counts = [len(text) for text in first.tokens]
@@ -105,13 +110,19 @@ def row(
             np.mean([workbench.repeated(t) for t in first.tokens])
         ),
         **_loop_free(counts, first.calls, looping),
-        "tokens_per_s": statistics.median(speeds),
-        "speedup": statistics.median(ratios),
-        "speedup_with_prefill": statistics.median(ratios_with_prefill),
+        **{name: statistics.median(values) for name, values in by_repeat.items()},
+        "by_repeat": by_repeat,
+        "speedup_ci95": bootstrap.speedup_interval(
+            seconds_by_batch,
+            plain_seconds_by_batch,
+            _by_batch(first, cell.batch),
+            _by_batch(base, cell.batch),
+        ),
+        "seconds": seconds_by_batch,  # [repeats][batches], in the decode loop
+        "plain_seconds": plain_seconds_by_batch,  # of plain decoding in the same turns
         "ms_per_round": 1e3 * seconds / max(runs[0].rounds, 1),
         "prefill_seconds": statistics.median(run.prefill_seconds for run in runs),
         "mbu": read / (bandwidth * 1e9 * seconds),
-        "draft_share": statistics.median(shares),
         "draft_calls": first.draft_calls,
         "nodes": parts.program.drafter.nodes,
         **comparison,
@@ -122,6 +133,12 @@ def row(
 
 def _speed(run: Run, prefill: bool = False) -> float:
     return run.new_tokens / (run.seconds + prefill * run.prefill_seconds)
+
+
+def _by_batch(run: Run, batch: int) -> list[int]:
+    """Count the new tokens of each batch."""
+    counts = np.asarray([len(text) for text in run.tokens])
+    return counts.reshape(-1, batch).sum(1).tolist()
 
 
 def _loop_free(

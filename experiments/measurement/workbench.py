@@ -36,7 +36,8 @@ class Case:
 class Run:
     """Counts and times of decoding all prompts once; times exclude compilation.
 
-    Lists are by prompt. `accepted` and `offered` are int[depths], `ranked` int[ranks].
+    Lists are by prompt, `batch_seconds` by batch. `accepted` and `offered` are
+    int[depths], `ranked` int[ranks].
     """
 
     tokens: list[list[int]] = field(default_factory=list)
@@ -50,6 +51,7 @@ class Run:
     rounds: int = 0  # of the loop: the longest row's, summed over batches
     draft_rounds: int = 0  # the same for model calls of the drafter
     seconds: float = 0.0  # in the loop
+    batch_seconds: list[float] = field(default_factory=list)  # the same, by batch
     prefill_seconds: float = 0.0
     compile_seconds: float = 0.0
 
@@ -146,7 +148,8 @@ class Bench:
         ended = time.perf_counter()
         looping = engine.compile_seconds - compiled - filling
         run.prefill_seconds += filled - begun - filling
-        run.seconds += ended - filled - looping
+        run.batch_seconds.append(ended - filled - looping)
+        run.seconds += run.batch_seconds[-1]
         run.compile_seconds += filling + looping
         _record(run, prompts, state)
         return state.drafter.shared

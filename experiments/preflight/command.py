@@ -15,6 +15,7 @@ all of its rows.
 
 import contextlib
 import functools
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -240,7 +241,7 @@ def run(
     entry = {
         "config": name,
         "topology": topology,
-        "command": " ".join(command),
+        "command": shlex.join(command),
         "devices": len(flight.devices),
         "mesh": mesh,
         "versions": machine.versions(),
@@ -278,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if kind == "cpu" and count.isdigit():
             with contextlib.suppress(RuntimeError):  # JAX has its devices already
                 jax.config.update("jax_num_cpu_devices", int(count))
-        command = ["python -m experiments.preflight", *arguments]
+        command = ["python", "-m", "experiments.preflight", *arguments]
         report_file, only = values["report"].value or "", values["only"].value or ""
         run(config, topology, command, report_file, only)
     except DecodaxError as error:

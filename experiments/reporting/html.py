@@ -1,22 +1,21 @@
 """report.html: one self-contained page, readable on a phone, in light and dark.
 
 `page.html.j2` and its macros hold the page's words and elements, `page.css` its style.
-This module computes their contents.
+This module computes their contents; `page_figures` draws.
 """
 
 import json
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
 import jinja2
+import numpy as np
 
 from experiments import stage
 from experiments.measurement import measured_row
-from experiments.reporting import page_charts, tables, token_tree_svg
+from experiments.reporting import page_figures, tables, verdict
 
-TEXTS = 1  # texts shown of each row
 PROMPT = 360  # characters shown of a prompt, from its end
 DEEPEST = 6  # deeper drafts share its colour
 TEMPLATES = jinja2.Environment(
@@ -33,22 +32,28 @@ Mark = Callable[[int, int], str]
 def html(report: dict[str, Any], beside: dict[str, Any], notes: Sequence[str]) -> str:
     """Render the page; `beside` holds `samples` and `trees`, not in report.json."""
     style = resources.files("experiments").joinpath("reporting", "page.css").read_text()
+    rows = report["rows"]
     return TEMPLATES.get_template("page.html.j2").render(
+        terms=tables.Unexplained(),
         title=tables.title(report),
         style=style,
         place=_place(report),
-        cards=_cards(report["rows"]),
-        results=_results(report["rows"]),
+        headline=verdict.headline(rows),
+        cards=_cards(rows),
+        choices=_table(verdict.HEADS, verdict.advice(rows), names=3),
+        choices_note=verdict.NOTE,
+        results=_results(rows),
         notes=notes,
-        charts=_charts(report["rows"]),
+        charts=page_figures.rows(rows),
         curve=_curve(report),
         sections=_sections(report),
         tables=_tables(report),
-        plots=_plots(report),
+        plots=[page_figures.stored(plot) for plot in report.get("plots", ())],
         deepest=DEEPEST,
-        texts=_texts(report, beside["samples"]),
-        trees=_trees(beside["trees"]),
+        texts=_texts(rows, beside["samples"]),
+        trees=page_figures.rounds(beside["trees"]),
         provenance=tables.provenance(report),
+        commands=report.get("commands", ()),
         config=json.dumps(report["config"], indent=1),
     )
 
@@ -63,40 +68,40 @@ def _place(report: dict[str, Any]) -> str:
 
 
 def _cards(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Choose the figures at the head of the page."""
+    """Choose the figures below the headline."""
     cards = []
 
     def add(value: str, text: str, kind: str = "") -> None:
         cards.append({"value": value, "text": text, "kind": kind})
 
-    drafting = [r for r in rows if r["method"] != "plain"]
+    drafting = [r for r in rows if r["method"] != verdict.PLAIN]
+    claimed = [r for r in drafting if r["identical_to_plain"] is not None]
     if drafting:
-        # Looping texts flatter every drafter: they are left out of the headline.
+        # Looping texts flatter every drafter: they are left out of the figures.
         judged = [
             r for r in drafting if r["loop_share"] < measured_row.LOOPING
         ] or drafting
-        best = max(judged, key=lambda r: r["speedup"])
-        add(f"{best['speedup']:.2f}×", f"best speed-up: {_law(best)}")
         most = max(judged, key=lambda r: r["tokens_per_call"])
-        add(f"{most['tokens_per_call']:.2f}", f"most tokens/call: {_law(most)}")
-        claimed = [r for r in drafting if r["identical_to_plain"] is not None]
+        what = f"{most['method']}, {verdict.label(most, rows)}"
+        add(f"{most['tokens_per_call']:.2f}", f"most tokens a target call: {what}")
+    if claimed:
         same = sum(r["identical_to_plain"] for r in claimed)
         ties = sum(r["ties"] for r in claimed)
         add(
             f"{same} of {len(claimed)}",
-            f"rows with plain decoding's text ({ties} rounding ties)",
+            f"rows with plain decoding’s text ({ties} rounding ties)",
             "good" if same == len(claimed) else "bad",
         )
-    plain = [r for r in rows if r["method"] == "plain"]
+    plain = [r for r in rows if r["method"] == verdict.PLAIN]
     if plain:
-        used = statistics.median(r["mbu"] for r in plain)
+        speeds = verdict.own_speeds(plain)
+        ends = "–".join(dict.fromkeys(f"{f(speeds):.2f}" for f in (min, max))) + "×"
+        text = "plain decoding against itself, slowest and fastest time; 1.00× is right"
+        add(ends, text, "bad" if verdict.strays(rows) else "")
+        used = np.median([r["mbu"] for r in plain])
         text = "of the read bandwidth used by plain decoding (median row)"
         add(f"{100 * used:.0f} %", text)
     return cards
-
-
-def _law(row: dict[str, Any]) -> str:
-    return f"{row['method']}, {row['task']}, T = {row['temperature']:g}"
 
 
 def _table(
@@ -105,22 +110,23 @@ def _table(
     marks: Mark = lambda i, j: "",
     names: int = 0,
 ) -> dict[str, Any]:
-    """Make a table of cells (text, CSS class).
+    """Make a table of cells (text, smaller text below it, CSS class).
 
     Args:
         heads: the text above each column.
-        lines: the text of each row's cells.
+        lines: the text of each row's cells; a number's interval follows in brackets.
         marks: (i, j) -> a further class of the cell in row i, column j.
         names: number of leading columns that hold words; the others hold numbers.
     """
     sides = ["" if j < names else "number" for j in range(len(heads))]
-    return {
-        "heads": list(zip(heads, sides)),
-        "rows": [
-            [(cell, f"{sides[j]} {marks(i, j)}") for j, cell in enumerate(cells)]
-            for i, cells in enumerate(lines)
-        ],
-    }
+    rows = []
+    for i, cells in enumerate(lines):
+        made = []
+        for j, cell in enumerate(cells):
+            text, _, small = cell.partition(" (") if j >= names else (cell, "", "")
+            made.append((text, small and f"({small}", f"{sides[j]} {marks(i, j)}"))
+        rows.append(made)
+    return {"heads": list(zip(heads, sides)), "rows": rows}
 
 
 def _results(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -133,103 +139,29 @@ def _results(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         mine = [r for r in rows if r["task"] == task]
 
         def mark(i: int, j: int, mine: list = mine) -> str:
-            kind = "plain " if mine[i]["method"] == "plain" else ""
+            kind = "plain " if mine[i]["method"] == verdict.PLAIN else ""
             if j == verdict_column:
-                verdict = mine[i]["identical_to_plain"]
-                kind += {True: "good", False: "bad", None: ""}[verdict]
+                same = mine[i]["identical_to_plain"]
+                kind += {True: "good", False: "bad", None: ""}[same]
             return kind
 
         whole = [tables.cells(row) for row in mine]
         lines = [[x for i, x in enumerate(c) if i != task_column] for c in whole]
-        results.append({"task": task, "table": _table(heads, lines, mark, names=1)})
+        made = _table(heads, lines, mark, names=tables.WORDS - 1)
+        results.append({"task": task, "table": made})
     return results
-
-
-def _figure(
-    title: str, drawing: str, legend: Mapping[str, int] | None = None
-) -> dict[str, Any]:
-    """Join a drawing, its title and its legend: name -> colour number."""
-    named = [
-        (name, hue % len(page_charts.HUES)) for name, hue in (legend or {}).items()
-    ]
-    return {"title": title, "drawing": drawing, "legend": named}
-
-
-def _lines(
-    title: str,
-    series: Sequence[page_charts.Series],
-    label: str,
-    across: str,
-    colours: Mapping[str, int] | None = None,
-    log: bool = False,
-    top: float = 0.0,
-) -> dict[str, Any]:
-    """Draw a chart of lines with its legend.
-
-    Args:
-        title: the text above the chart.
-        series: (name, xs, ys) each.
-        label: the values in words, for screen readers.
-        across: the label of the x axis.
-        colours: name -> colour number; None: one colour after another.
-        log: put x at powers of two.
-        top: the end of the y scale; 0: the largest y.
-    """
-    if colours is None:
-        colours = {name: i for i, (name, _, _) in enumerate(series)}
-    drawing = page_charts.lines(series, label, across, colours, log, top)
-    return _figure(title, drawing, {name: colours[name] for name, _, _ in series})
-
-
-def _charts(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Draw three sections, each with a chart for every task and temperature."""
-    rows = [r for r in every if r["method"] != "plain"]
-    colours = {n: i for i, n in enumerate(dict.fromkeys(r["method"] for r in rows))}
-    mean, speed, depth = [], [], []
-    for task, temperature in dict.fromkeys((r["task"], r["temperature"]) for r in rows):
-        law = (task, temperature)
-        mine = [r for r in rows if (r["task"], r["temperature"]) == law]
-        name = f"{task}, T = {temperature:g}"
-        bars = [(r["method"], r["tokens_per_call"], *r["ci95"]) for r in mine]
-        top = max(r["ci95"][1] for r in rows)
-        drawing = page_charts.bars(bars, "tokens/call", colours, top)
-        mean.append(_figure(name, drawing))
-        bars = [(r["method"], r["speedup"], 0.0, 0.0) for r in mine]
-        top = max(r["speedup"] for r in rows)
-        drawing = page_charts.bars(bars, "speed-up", colours, top)
-        speed.append(_figure(name, drawing))
-        known = [(r["method"], r["accepted_by_depth"]) for r in mine]
-        curves = [(n, range(1, len(a) + 1), a) for n, a in known if a]
-        if curves:
-            across = "depth of the draft"
-            chart = _lines(name, curves, "acceptance", across, colours, top=1.0)
-            depth.append(chart)
-    sections = (
-        ("Tokens per target call", "with 95 % intervals over prompts", mean),
-        ("Speed-up over plain decoding", "decode loop, same run", speed),
-        ("Acceptance by depth", "P(depth committed | depth offered)", depth),
-    )
-    return [
-        {"heading": heading, "text": text, "figures": figures}
-        for heading, text, figures in sections
-        if figures
-    ]
 
 
 def _curve(report: dict[str, Any]) -> dict[str, Any] | None:
     """Draw call time by block width, with a table and advice."""
     if not report.get("curve"):
         return None
-    times = report["curve"].items()
-    series = [(n, [t["width"] for t in ts], [t["ms"] for t in ts]) for n, ts in times]
-    across = "nodes of the block (ms per call)"
-    chart = _lines("call time by block width", series, "call time", across, log=True)
     target = next(iter(report["curve"].values()))
-    lines = [
-        (f"{t['width']}", f"{t['ms']:.2f}", f"{t['plain_calls']:.2f}") for t in target
-    ]
-    table = _table(("nodes", "ms", "plain calls"), lines)
-    return {"chart": chart, "table": table, "advice": tables.advice(report)}
+    return {
+        "chart": page_figures.call_cost(report["curve"]),
+        "table": _table(("nodes", "ms", "plain calls"), tables.call_times(target)),
+        "advice": tables.advice(report),
+    }
 
 
 def _sections(report: dict[str, Any]) -> list[dict[str, Any]]:
@@ -256,35 +188,48 @@ def _tables(report: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _plots(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Draw the plots stored in the report."""
-    figures = []
-    for plot in report.get("plots", ()):
-        series = [(s["name"], s["x"], s["y"]) for s in plot["series"]]
-        hues = {s["name"]: s.get("of", i) for i, s in enumerate(plot["series"])}
-        title, log = plot["title"], plot.get("log", False)
-        figures.append(_lines(title, series, title, plot["x"], hues, log))
-    return figures
+def _texts(rows: Sequence[dict[str, Any]], samples: dict[str, Any]) -> dict[str, Any]:
+    """Choose a loop-free text of each method, in tabs for each task and temperature.
 
-
-def _texts(report: dict[str, Any], samples: dict[str, Any]) -> list[dict[str, Any]]:
-    """Make tabs for each task; the row with the most tokens a call is shown first."""
-    rows = [r for r in report["rows"] if samples.get(r["key"])]
-    groups = []
-    for task in dict.fromkeys(r["task"] for r in rows):
-        mine = [r for r in rows if r["task"] == task]
-        best = max(mine, key=lambda r: r["tokens_per_call"])
-        tabs = [
-            {
-                "key": row["key"],
-                "label": f"{row['method']}, T = {row['temperature']:g}",
-                "shown": row is best,
-                "samples": [sample(entry) for entry in samples[row["key"]][:TEXTS]],
-            }
-            for row in mine
-        ]
-        groups.append({"task": task, "tabs": tabs})
-    return groups
+    All methods show the same prompt where one is loop-free for all. `looping` names
+    what cannot be shown, since every text of it repeats itself.
+    """
+    shown = [r for r in rows if samples.get(r["key"])]
+    groups, looping = [], []
+    for group in verdict.texts(shown).values():
+        name = verdict.label(group[0], shown)
+        chosen = {
+            row["key"]: [
+                entry
+                for entry in samples[row["key"]]
+                if entry["loop_share"] < measured_row.LOOPING
+            ]
+            for row in group
+            if verdict.width(row) == verdict.AUTO
+            or verdict.twin(row, group, verdict.AUTO) is None
+        }
+        mine = [row for row in group if chosen.get(row["key"])]
+        if not mine:
+            looping.append(name)
+            continue
+        shared = set.intersection(
+            *({entry["prompt"] for entry in chosen[row["key"]]} for row in mine)
+        )
+        best = max(mine, key=lambda row: row["tokens_per_call"])
+        tabs = []
+        for row in mine:
+            entries = chosen[row["key"]]
+            entry = next((e for e in entries if e["prompt"] in shared), entries[0])
+            tabs.append(
+                {
+                    "key": row["key"],
+                    "label": row["method"],
+                    "shown": row is best,
+                    "sample": sample(entry),
+                }
+            )
+        groups.append({"name": name, "tabs": tabs})
+    return {"groups": groups, "looping": looping}
 
 
 def sample(entry: dict[str, Any]) -> dict[str, Any]:
@@ -305,18 +250,3 @@ def sample(entry: dict[str, Any]) -> dict[str, Any]:
         ],
         "foot": foot,
     }
-
-
-def _trees(trees: dict[str, Any]) -> list[dict[str, Any]]:
-    """Draw the rounds of each method; [] where no method has any."""
-    if not any(trees.values()):
-        return []
-    groups = []
-    for name, rounds in trees.items():
-        figures = []
-        for i, entry in enumerate(rounds):
-            drafts = sum(k > 0 for k in entry["kind"]) - 1
-            text = f"round {i + 1}: {drafts} drafts, {len(entry['path'])} accepted"
-            figures.append(_figure(text, token_tree_svg.token_tree(entry)))
-        groups.append({"name": name, "figures": figures})
-    return groups

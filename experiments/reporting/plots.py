@@ -1,6 +1,7 @@
 """Draw a report's figures as PNG files; the page has charts of its own."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from experiments import stage
+from experiments.reporting import verdict
 
 STYLES, HATCHES = ("-", "--", ":", "-."), ("", "////", "....", "xxxx")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 COLOURS = ("#64748b", "#2563eb", "#0d9488", "#d97706", "#9333ea", "#dc2626", "#65a30d")
+OWN_SPREAD = "plain’s own quartiles"
 
 
 def draw(report: dict[str, Any], folder: Path) -> None:
@@ -46,14 +50,21 @@ def save(figure: Any, folder: Path, name: str) -> None:
 
 
 def _bars(report: dict[str, Any], field: str, label: str, folder: Path) -> None:
-    """Draw methods side by side on every task; one panel a temperature."""
-    rows = [r for r in report["rows"] if r["method"] != "plain"]
+    """Draw methods side by side on every task; one panel a temperature.
+
+    A method with rows of both kinds of width has two bars: automatic filled, the
+    paper's hollow. Whiskers are 95 % intervals of tokens a call, and quartiles over
+    repeats of a time; a grey band is plain decoding's own quartiles.
+    """
+    rows = [r for r in report["rows"] if r["method"] != verdict.PLAIN]
     if not rows:
         return
     tasks = list(dict.fromkeys(r["task"] for r in rows))
     temperatures = sorted({r["temperature"] for r in rows})
     names = list(dict.fromkeys(r["method"] for r in rows))
-    width, across = 0.8 / len(names), len(tasks) * max(1.6, 0.13 * len(names))
+    widths = sorted({verdict.width(r) for r in rows})  # "auto" first
+    thick = 0.8 / len(names) / len(widths)
+    across = len(tasks) * max(1.6, 0.13 * len(names) * len(widths))
     figure, every = plt.subplots(
         len(temperatures),
         squeeze=False,
@@ -61,33 +72,53 @@ def _bars(report: dict[str, Any], field: str, label: str, folder: Path) -> None:
     )
     for axes, t in zip(every[:, 0], temperatures):
         for j, name in enumerate(names):
-            drawn = [r for r in rows if r["method"] == name and r["temperature"] == t]
-            shift = (j - (len(names) - 1) / 2) * width
-            places = [tasks.index(row["task"]) + shift for row in drawn]
-            height = [row[field] for row in drawn]
-            errors = None
-            if field == "tokens_per_call":
-                low = [max(row[field] - row["ci95"][0], 0) for row in drawn]
-                errors = [low, [max(row["ci95"][1] - row[field], 0) for row in drawn]]
-            axes.bar(
-                places,
-                height,
-                width * 0.92,
-                yerr=errors,
-                label=name,
-                capsize=1.5,
-                error_kw={"lw": 0.8},
-                color=COLOURS[j % len(COLOURS)],
-                hatch=HATCHES[j // len(COLOURS) % len(HATCHES)],
-                edgecolor="white",
-                lw=0,
-            )
+            for k, width in enumerate(widths):
+                drawn = [
+                    r
+                    for r in rows
+                    if (r["method"], r["temperature"]) == (name, t)
+                    and verdict.width(r) == width
+                ]
+                number = j * len(widths) + k
+                shift = (number - (len(names) * len(widths) - 1) / 2) * thick
+                filled = len(widths) == 1 or width == verdict.AUTO
+                axes.bar(
+                    [tasks.index(row["task"]) + shift for row in drawn],
+                    [row[field] for row in drawn],
+                    thick * 0.92,
+                    yerr=_errors(drawn, field),
+                    label=name if len(widths) == 1 else f"{name}, {width}",
+                    capsize=1.5,
+                    error_kw={"lw": 0.8},
+                    color=COLOURS[j % len(COLOURS)] if filled else "none",
+                    hatch=HATCHES[j // len(COLOURS) % len(HATCHES)],
+                    edgecolor="white" if filled else COLOURS[j % len(COLOURS)],
+                    lw=0 if filled else 0.9,
+                )
         axes.axhline(1, color="#888", lw=0.8)
+        band = verdict.own_spread([r for r in report["rows"] if r["temperature"] == t])
+        if field == "speedup" and band:
+            axes.axhspan(*band, color="#888", alpha=0.25, lw=0, label=OWN_SPREAD)
         axes.set_xticks(range(len(tasks)), tasks)
         axes.set_ylabel(label, fontsize=8)
         axes.set_title(f"T = {t:g}", fontsize=9, loc="left")
     _legend(figure, every[0][0])
     save(figure, folder, field)
+
+
+def _errors(rows: Sequence[dict[str, Any]], field: str) -> Any:
+    """Compute the whiskers of bars, (below, above); None where there are none."""
+    pairs = []
+    for row in rows:
+        is_count = field == "tokens_per_call"
+        ends = row["ci95"] if is_count else verdict.quartiles(row, field)
+        if ends is None:
+            return None
+        pairs.append((row, ends))
+    return (
+        [max(row[field] - low, 0) for row, (low, _) in pairs],
+        [max(high - row[field], 0) for row, (_, high) in pairs],
+    )
 
 
 def _legend(figure: Any, axes: Any) -> None:
@@ -98,7 +129,7 @@ def _legend(figure: Any, axes: Any) -> None:
 
 def _acceptance(report: dict[str, Any], folder: Path) -> None:
     """Draw acceptance by depth, on every task at its lowest temperature."""
-    rows = [r for r in report["rows"] if r["accepted_by_depth"]]
+    rows = verdict.widest([r for r in report["rows"] if r["accepted_by_depth"]])
     if not rows:
         return
     tasks = list(dict.fromkeys(r["task"] for r in rows))
@@ -122,8 +153,8 @@ def _acceptance(report: dict[str, Any], folder: Path) -> None:
                 axes.plot(
                     range(1, len(row["accepted_by_depth"]) + 1),
                     row["accepted_by_depth"],
-                    marker="o",
-                    ms=2.5,
+                    marker=MARKERS[number % len(MARKERS)],
+                    ms=2.8,
                     lw=1,
                     color=COLOURS[number % len(COLOURS)],
                     ls=STYLES[number // len(COLOURS) % len(STYLES)],
@@ -143,7 +174,9 @@ def _curve(report: dict[str, Any], folder: Path) -> None:
     figure, axes = plt.subplots(figsize=(4.2, 3))
     for name, times in report["curve"].items():
         widths = [t["width"] for t in times]
-        axes.plot(widths, [t["ms"] for t in times], marker="o", ms=3, label=name)
+        ends = [t.get("ms_quartiles", (t["ms"], t["ms"])) for t in times]
+        lines = axes.plot(widths, [t["ms"] for t in times], "o-", ms=3, label=name)
+        axes.vlines(widths, *zip(*ends), color=lines[0].get_color(), lw=1)
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("nodes of the block")

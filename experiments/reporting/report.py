@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments import run_folder, stage
-from experiments.reporting import html, plots, tables
+from experiments.reporting import html, plots, tables, verdict
 from experiments.run_folder import RunFolder
 
 # The fields of a row that every report has, in this order; more may follow.
@@ -38,18 +38,18 @@ ROW = (
 NOTES = (
     "tokens/call: new tokens ÷ target calls, prefill not counted, the target's own "
     "token included (plain = 1.00); in brackets its 95 % bootstrap interval over "
-    "prompts. *loop-free*: without texts of which ≥ 30 % is one exact repetition; a "
-    "small model's greedy text repeats itself and flatters every drafter.",
+    "prompts.",
     "speed-up: tokens/s of the decode loop against plain decoding, measured in turns "
-    "in the same run, medians over repeats; in brackets with the prompt's prefill.",
-    "MBU: bytes that a round must read (weights, live keys and values, draft weights) "
-    "÷ (read bandwidth × time). draft share: time of a round with the target's call "
-    "replaced by a constant ÷ time of a round.",
+    "in the same run; *with prefill*: the prompt's prefill included. Times are medians "
+    "over repeats, in brackets with their quartiles where a row was timed repeatedly.",
+    "draft share: time of a round with the target's call replaced by a constant ÷ time "
+    "of a round.",
     "identical: every text equals plain decoding's under the same seed, or first "
     "differs at a rounding tie (plain's two best scores closer than "
     "64·eps·max|logit|); the rest of such a text is not compared. Drafters keep what "
     "they learn from prompt to prompt within a row and start empty in every repeat.",
 )
+CHOICES = "## What to use here\n"
 
 
 def build(config: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
@@ -91,11 +91,21 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def markdown(report: dict[str, Any]) -> str:
     """Write the report as Markdown."""
     parts = [f"# {tables.title(report)}\n"]
-    parts.append("\n".join(f"- {line}" for line in tables.provenance(report)) + "\n")
+    lines = tables.provenance(report)
+    lines += [f"command: `{command}`" for command in report.get("commands", ())]
+    parts.append("\n".join(f"- {line}" for line in lines) + "\n")
+    headline = verdict.headline(report["rows"])
+    if headline:
+        parts.append(f"**{headline.value}**: {headline.text}\n")
+        parts.append("\n".join(f"- {line}" for line in headline.lines) + "\n")
+    choices = verdict.advice(report["rows"])
+    if choices:
+        parts += [CHOICES, table(verdict.HEADS, choices), f"- {verdict.NOTE}\n"]
     if report["rows"]:
         parts.append("## Methods\n")
         parts.append(table(tables.HEADS, [tables.cells(row) for row in report["rows"]]))
-        parts.append("\n".join(f"- {note}" for note in NOTES) + "\n")
+        notes = [*NOTES, *(term.text for term in tables.TERMS)]
+        parts.append("\n".join(f"- {note}" for note in notes) + "\n")
         parts.append("![tokens per call](figures/tokens_per_call.png)\n")
     for section in stage.of(report).sections(report):
         parts.append(f"## {section.title}\n")
@@ -111,11 +121,9 @@ def markdown(report: dict[str, Any]) -> str:
     if "curve" in report:
         parts.append("## Cost of a call by block width\n")
         for name, times in report["curve"].items():
-            lines = [
-                [f"{t['width']}", f"{t['ms']:.2f}", f"{t['plain_calls']:.2f}"]
-                for t in times
-            ]
             parts.append(f"{name}:\n")
-            parts.append(table(("width", "ms", "plain calls"), lines))
+            parts.append(
+                table(("width", "ms", "plain calls"), tables.call_times(times))
+            )
         parts += [f"- {line}" for line in tables.advice(report)]
     return "\n".join(parts).rstrip() + "\n"

@@ -1,16 +1,21 @@
-"""Texts that report.md and the page share: table cells, provenance, advice."""
+"""Texts that report.md and the page share: table cells, terms, provenance, advice."""
 
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from experiments import stage
+from experiments.reporting import verdict
 
 HEADS = (
     "method",
+    "width",
     "task",
     "T",
     "tokens/call",
     "loop-free",
     "speed-up",
+    "with prefill",
     "tokens/s",
     "MBU",
     "draft share",
@@ -19,27 +24,108 @@ HEADS = (
     "ties",
     "compile s",
 )
+WORDS = 4  # leading columns of HEADS that hold words
+
+
+class Term(NamedTuple):
+    """A word of the reports, explained in a line where it first occurs."""
+
+    pattern: str
+    text: str
+
+
+TERMS = (
+    Term(
+        r"\bwidth\b",
+        "width: *auto*, a controller chooses the size of each round’s block, plain "
+        "decoding included; *paper*, the size that the method’s paper uses.",
+    ),
+    Term(
+        r"\bblocks?\b",
+        "wide blocks: a block holds the tokens that one target call checks at once. A "
+        "wide one takes longer than a call of one token, so it pays only where enough "
+        "of its drafts are committed.",
+    ),
+    Term(
+        r"\bloop(s\b|ing\b| share|-free)",
+        "loop share: the part of a text inside one exact repetition that fills at "
+        "least 30 % of it. Small models’ greedy texts loop, which flatters every "
+        "drafter; *loop-free* figures leave such texts out.",
+    ),
+    Term(
+        r"\bMBU\b",
+        "MBU, memory bandwidth utilisation: the bytes that a round must read (weights, "
+        "live keys and values, draft weights) ÷ (read bandwidth × time).",
+    ),
+    Term(
+        r"\bLAW\b",
+        "LAW: a guarantee that texts follow plain decoding’s probabilities. Under "
+        "such a verifier they need not be the same texts.",
+    ),
+    Term(
+        r"\bLOSSY\b",
+        "LOSSY: no guarantee; the texts are not those of plain decoding.",
+    ),
+)
+
+
+class Unexplained:
+    """The terms that a page has not explained so far, in the order of `TERMS`."""
+
+    def __init__(self) -> None:
+        self.terms = list(TERMS)
+
+    def explain(self, text: str) -> list[str]:
+        """Return a line for each term that first occurs in `text`, HTML or plain."""
+        text = re.sub(r"<[^>]*>", " ", text)
+        lines: list[str] = []
+        while found := [t for t in self.terms if re.search(t.pattern, text)]:
+            self.terms = [term for term in self.terms if term not in found]
+            lines += [term.text for term in found]
+            text = " ".join(lines)  # a line may hold other terms
+        return lines
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """Format a row's cells, in the order of HEADS."""
     low, high = row["ci95"]
     free = row["tokens_per_call_loop_free"]
+    identical = row["identical_to_plain"]
     return [
         row["method"],
+        verdict.width(row),
         row["task"],
         f"{row['temperature']:g}",
         f"{row['tokens_per_call']:.2f} ({low:.2f}–{high:.2f})",
         "–" if free is None else f"{free:.2f}",
-        f"{row['speedup']:.2f}× ({row['speedup_with_prefill']:.2f}×)",
-        f"{row['tokens_per_s']:.0f}",
+        _spread(row, "speedup", "{:.2f}", "×"),
+        _spread(row, "speedup_with_prefill", "{:.2f}", "×"),
+        _spread(row, "tokens_per_s", "{:.0f}"),
         f"{row['mbu']:.2f}",
         f"{100 * row['draft_share']:.0f} %",
         f"{100 * row['loop_share']:.0f} %",
-        {True: "yes", False: "NO", None: "law"}[row["identical_to_plain"]],
+        row["guarantee"] if identical is None else "yes" if identical else "NO",
         f"{row['ties']}/{row['compared_tokens']}",
         f"{row['compile_seconds']:.1f}",
     ]
+
+
+def _spread(row: dict[str, Any], field: str, form: str, unit: str = "") -> str:
+    """Format a time with its quartiles over repeats, where there are several."""
+    text, ends = form.format(row[field]) + unit, verdict.quartiles(row, field)
+    return text if ends is None else f"{text} ({'–'.join(map(form.format, ends))})"
+
+
+def call_times(times: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Format the call times of a model by block width: width, ms, plain calls."""
+    lines = []
+    for entry in times:
+        ms = f"{entry['ms']:.2f}"
+        if "ms_quartiles" in entry:  # older runs have medians alone
+            low, high = entry["ms_quartiles"]
+            ms += f" ({low:.2f}–{high:.2f})"
+        lines.append([f"{entry['width']}", ms, f"{entry['plain_calls']:.2f}"])
+    return lines
 
 
 def title(report: dict[str, Any]) -> str:
@@ -48,7 +134,7 @@ def title(report: dict[str, Any]) -> str:
 
 
 def provenance(report: dict[str, Any]) -> list[str]:
-    """Describe the machine, the versions, the texts and the command of a report."""
+    """Describe the machine, the versions and the texts of a report."""
     hard, config = report["hardware"], report["config"]
     versions = ", ".join(f"{n} {v}" for n, v in report["versions"].items())
     readers = report["bandwidth"]["readers"].items()
@@ -69,13 +155,17 @@ def provenance(report: dict[str, Any]) -> list[str]:
             f"tokens, batch {config['batch']}, {config['repeats']} repeats, "
             f"seed {config['seed']}"
         )
-    lines += [f"command: `{command}`" for command in report.get("commands", ())]
     return lines
 
 
 def advice(report: dict[str, Any]) -> list[str]:
-    """Suggest a block width for each method, from the call times by width."""
-    lines = []
+    """Suggest a fixed block width for each method, from the call times by width.
+
+    [] where times are not to be trusted, or where rows of automatic width answer it.
+    """
+    rows, lines = report["rows"], []
+    if verdict.strays(rows) or any(verdict.width(r) == verdict.AUTO for r in rows):
+        return []
     for entry in report.get("suggested", ()):
         line = f"{entry['key']}: measured with blocks of {entry['nodes']}; "
         if entry["width"] == 1:

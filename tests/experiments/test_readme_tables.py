@@ -81,6 +81,18 @@ def test_who_is_named():
     assert "plain decoding (`quick` 0.90×)" in line and "50 % of it loops" in line
 
 
+def test_a_method_is_named_once_at_both_widths():
+    """The fastest by its width; planted: the next row is of the same method."""
+    rows = [
+        row("a", 3.0, 0.5, width="paper"),
+        row("a", 2.5, 1.4, width="auto"),
+        row("b", 2.0, 1.2, width="auto"),
+    ]
+    line = readme_tables.table([readme_tables.keep(report(rows), "some")])
+    assert "`a`, auto 1.40× |" in line and line.count("`a` 3.00") == 1
+    assert "| `b` 2.00" in line and "2.50" not in line
+
+
 def test_the_short_table():
     """At T = 0.8 alone, and many tasks as one mean; planted: one of other texts."""
     few = [row("a", 2.0, 0.5), row("b", 1.0, 0.4), row("a", 9.0, 9.0, temperature=0.0)]

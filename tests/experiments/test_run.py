@@ -4,12 +4,14 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from experiments import run_folder
 from experiments.measurement import measured_row
 from experiments.recipes import settings
 from experiments.reporting import html, page_charts, report, token_tree_svg
+from experiments.reporting.page_charts import Bar, Group
 from experiments.studies import common, evaluate
 from models.errors import ConfigError
 
@@ -62,12 +64,19 @@ def test_report(config, tmp_path, lm):
         assert row["compared_tokens"] == 48 or row["ties"]
         assert row["ci95"][0] <= row["tokens_per_call"] <= row["ci95"][1]
         assert 0 < row["draft_share"] and 0 < row["mbu"]
+        # One repeat of two batches; the medians are those of the stored times.
+        assert np.shape(row["seconds"]) == np.shape(row["plain_seconds"]) == (1, 2)
+        ratio = np.sum(row["plain_seconds"]) / np.sum(row["seconds"])
+        assert row["by_repeat"]["speedup"] == [row["speedup"]]
+        assert row["speedup"] == pytest.approx(ratio)  # the texts are equal
+        low, high = row["speedup_ci95"]
+        assert low <= row["speedup"] <= high
     plain = made["rows"][0]
     assert plain["tokens_per_call"] == 1.0 and plain["within"] == {
         "tokens_per_call": True
     }
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
-    assert "| plain | text | 0 | 1.00" in (tmp_path / "report.md").read_text()
+    assert "| plain | paper | text | 0 | 1.00" in (tmp_path / "report.md").read_text()
     figures = {p.name for p in (tmp_path / "figures").iterdir()}
     assert {"tokens_per_call.png", "speedup.png", "call_time.png"} <= figures
 
@@ -95,18 +104,41 @@ def test_tree_of_a_round():
 
 def test_charts_take_their_colours_from_the_page():
     """Names and values are text; planted: a colour that page.css does not set."""
-    rows = [("a<b>", 2.5, 2.25, 3.0), ("c", 1.25, 0.0, 0.0)]
+    pair = [Bar(2.5, (2.25, 3.0), name="auto"), Bar(2.0, hollow=True, name="paper")]
+    rows = [Group("a<b>", 0, pair), Group("c", 8, [Bar(1.25)])]
     colours = {"a<b>": 0, "c": 8}
-    drawing = page_charts.bars(rows, "x & y", colours, 3.0)
-    for said in (">a&lt;b&gt;<", ">2.50<", ">1.25<", 'aria-label="x &amp; y"'):
+    drawing = page_charts.bars(rows, "x & y", 3.0, band=(0.9, 1.1))
+    words = (
+        'aria-label="x &amp; y: a&lt;b&gt; auto 2.50, a&lt;b&gt; paper 2.00, c 1.25"'
+    )
+    for said in (">a&lt;b&gt;<", ">2.50<", ">2.00<", ">1.25<", words):
         assert said in drawing
     assert drawing.count("fill: var(--c0)") == drawing.count("fill: var(--c1)") == 1
+    assert drawing.count("fill: none; stroke: var(--c0)") == 1  # the hollow bar
     curve = [("c", (1, 4, 16), (0.1, 0.2, 0.3))]
     drawn = page_charts.lines(curve, "x", "nodes", colours, log=True)
     assert all(f">{x}<" in drawn for x in ("1", "4", "16", "0.3", "nodes"))
     fixed = re.compile("(fill|stroke): *#")
     assert not fixed.search(drawing) and not fixed.search(drawn)
     assert fixed.search(drawing.replace("var(--c0)", "#2563eb"))
+
+
+def test_long_names_are_broken():
+    """Whole, in lines that fit; planted: a line of the whole name."""
+    for name in ("parallel_prompt_decoding_with_trees", "x" * 45, "short"):
+        lines = page_charts._broken(name)
+        assert "".join(lines) == name
+        assert max(map(len, lines)) <= page_charts.NAME
+    assert len("parallel_prompt_decoding_with_trees") > page_charts.NAME
+
+
+def test_lines_differ_without_their_colours():
+    """Planted: one more line than there are markers and dashes."""
+    looks = []
+    for number in range(29):
+        style = page_charts._style(number)
+        looks.append((style["marker"], style["ls"]))
+    assert len(set(looks[:28])) == 28 and len(set(looks)) == 28
 
 
 def test_text_is_coloured_by_origin():

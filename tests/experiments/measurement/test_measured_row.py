@@ -36,6 +36,27 @@ def test_interval_holds_the_ratio_and_narrows():
     assert bootstrap.tokens_per_call_interval([40] * 4, [20] * 4) == [2.0, 2.0]
 
 
+def test_interval_of_a_speed_up():
+    """A constant ratio; slow turns of both cancel; planted: slow turns of plain."""
+    rng = np.random.default_rng(0)
+    plain = rng.uniform(1, 2, (5, 4))
+    new = [10, 20, 30, 40]
+    interval = bootstrap.speedup_interval
+    np.testing.assert_allclose(interval(plain / 1.5, plain, new, new), [1.5, 1.5])
+    noisy = plain / 1.5 * rng.uniform(0.9, 1.1, plain.shape)
+    low, high = interval(noisy, plain, new, new)
+    assert low < np.median(plain.sum(1) / noisy.sum(1)) < high
+    slow = np.array([1, 3, 1, 2, 5])[:, None]
+    np.testing.assert_allclose(
+        interval(slow * noisy, slow * plain, new, new), [low, high]
+    )
+    assert interval(noisy, slow * plain, new, new)[1] > 1.5 * high
+    # Twice the tokens in the same time: a speed-up of 2, as of a LOSSY method.
+    twice = [2 * count for count in new]
+    np.testing.assert_allclose(interval(plain, plain, twice, new), [2.0, 2.0])
+    assert interval([[1.0]], [[2.0]], [3], [3]) is None
+
+
 def test_text_does_not_depend_on_the_batch(lm):
     prompts = [lm.tokenizer.encode(t) for t in ("one", "two", "three!", "four")]
     case = Case(Method(), 0.8)
@@ -92,6 +113,9 @@ def test_call_times_and_suggestion(lm):
     times = block_width_cost.call_times(lm, (1, 2), context=16, size=64, repeats=2)
     assert [t["width"] for t in times] == [1, 2]
     assert times[0]["plain_calls"] == 1.0 and times[1]["ms"] > 0
+    for entry in times:
+        low, high = entry["ms_quartiles"]
+        assert low <= entry["ms"] <= high
     made = [
         {"width": w, "ms": 0.0, "plain_calls": c}
         for w, c in ((1, 1.0), (2, 2.0), (4, 2.5), (8, 8.0))
