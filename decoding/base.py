@@ -137,7 +137,8 @@ class Context:
     transform: State  # the transform's state after the last committed token
     noise: Callable[[Array], Array]
     """position[B] -> float32[B, V]: the Gumbel noise of the token at an absolute
-    position. It is the same for every drafter, verifier and call."""
+    position, 0 in rows of temperature 0. It is the same for every drafter, verifier and
+    call."""
     active: Array  # bool[B]: rows that are not done
 
     @property
@@ -183,6 +184,7 @@ class Target(NamedTuple):
     logits: Array  # float32[N, V]: after the transform
     hidden: dict[Any, Array]  # tap -> [N, D]
     noise: Callable[[Array], Array]  # node depth -> float32[V]: the next token's noise
+    sampled: Array | bool = True  # bool[]: the row's temperature is above 0
 
 
 class Topology(NamedTuple):
