@@ -88,10 +88,11 @@ def read(lm: Any, settings: Settings) -> Requests:
         _check(config, i, prompt, new[i])
     if n < 1:
         raise PromptError(f"n={n}: use at least 1")
-    if not 0 <= settings.top_logprobs <= config.vocab_size:
+    best = settings.top_logprobs
+    if not (isinstance(best, int) and 0 <= best <= config.vocab_size):
         raise PromptError(
-            f"top_logprobs={settings.top_logprobs}: use 0 to {config.vocab_size}, the "
-            "size of the vocabulary"
+            f"top_logprobs={best!r}: use 0 to {config.vocab_size}, the size of the "
+            "vocabulary"
         )
     strings = lists("stop", settings.stop, str, prompts)
     ids = lists("stop_token_ids", settings.stop_token_ids, int, prompts)

@@ -109,7 +109,7 @@ def test_samples_have_scores_of_their_own():
     assert len(out.prompt_logprobs) == 4  # one a prompt
 
 
-@pytest.mark.parametrize("k", [-1, 9])
+@pytest.mark.parametrize("k", [-1, 9, 2.5, None])
 def test_refuses_more_than_the_vocabulary(k):
     with pytest.raises(PromptError, match=rf"top_logprobs={k}: use 0 to 8"):
         decoding.generate(kit.TARGET, kit.PROMPTS, top_logprobs=k)

@@ -41,7 +41,7 @@ def test_fault_second_best():
 
 
 def test_rows_of_temperature_0_among_sampled_ones():
-    """The greedy verdict there, the verifier's own elsewhere; planted: that one alone."""
+    """The greedy verdict there, its own elsewhere; planted: its own everywhere."""
     drafts = oracles.siblings(jnp.array([1]), base.POINT, jnp.zeros(4))
     nodes = drafts.replace(linear=True, depth=1)
     sampling = rejection.verifier()
