@@ -108,9 +108,10 @@ def generate(
     """Decode every prompt in one batch.
 
     Settings marked † take one value for all P prompts, or a list of P values. They lie
-    in the state of the rows: one compiled program serves all values, and a prompt's
-    text is that of a call of it alone with its settings and seed. Two programs exist at
-    most, as all temperatures are 0 or not.
+    in the state of the rows, as `stop` and `stop_token_ids` do. So one compiled program
+    serves all values, and a prompt's text is that of a call of it alone with its
+    settings and seed. Another program exists for calls of temperature 0 alone, and for
+    calls with stop strings.
 
     Args:
         lm: the model that `models.load` returns, or the name that it takes.

@@ -252,7 +252,9 @@ class Verifier(NamedTuple):
 class LogitsTransform(NamedTuple):
     """Changes logits as a function of the text so far. All functions are ★.
 
-    - `init(tokens[T], length) -> State`: the state after the whole prompt.
+    - `init(tokens[T], length) -> State`: the state after the whole prompt. Prompts of
+      one call may have transforms that differ in the numbers of `row`; `shared` must
+      then be equal.
     - `apply(state, logits[V], aux) -> logits[V]` reads the state. `aux` maps the names
       in `streams` to the logits of those models at the same node. Drafts have no `aux`,
       and `apply` then returns the logits unchanged.

@@ -97,6 +97,17 @@ def test_calls_of_one_prompt_with_the_same_method(name, settings):
     assert results(out) == alone(METHODS[name], settings)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", decoding.catalogue.names("drafters"))
+def test_every_lossless_drafter(name):
+    """Its texts are plain decoding's, all rows together."""
+    for method in kit.cases_of(name).values():
+        out = kit.generate(method, **SETTINGS)
+        if out.guarantee == "LAW":
+            bare = Method(transforms=method.transforms)
+            assert results(out) == results(kit.generate(bare, **SETTINGS)), method
+
+
 def test_fault_settings_of_another_row(monkeypatch):
     """Planted: every row begins with the settings of the next one."""
     sound = initial_state._of_rows

@@ -47,7 +47,7 @@ def test_flags_of_ends_scores_and_echo(loaded, lm, capsys):
     assert generate.main(bare) == 0
     assert "12 tokens in" in capsys.readouterr().out
     assert generate.main([*bare, "--top_logprobs=5000"]) == 2
-    assert f"use 0 to {lm.config.vocab_size}" in " ".join(
+    assert f"use 0 to {lm.model.config.vocab_size}" in " ".join(
         capsys.readouterr().err.split()
     )
 
