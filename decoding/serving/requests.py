@@ -264,12 +264,12 @@ def text_of(
     space before the first token.
     """
     left_out = {*lm.model.config.eos, *ends.tokens}
-    own = [t for t in tokens if t not in left_out]
+    shown = [t for t in tokens if t not in left_out]
     before = lm.tokenizer.decode([*prompt]) if prompt else ""
-    whole = lm.tokenizer.decode([*prompt, *own])
+    whole = lm.tokenizer.decode([*prompt, *shown])
     # A character whose bytes lie on both sides of the border is decoded by itself.
     joins = whole.startswith(before)
-    text = whole[len(before) :] if joins else lm.tokenizer.decode(own)
+    text = whole[len(before) :] if joins else lm.tokenizer.decode(shown)
     data = text.encode("utf-8")
     at = stop_strings.cut(ends.strings, data)
     return text if at is None else data[:at].decode("utf-8", errors="ignore")

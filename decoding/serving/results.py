@@ -39,22 +39,24 @@ def of_rows(
     ends = np.asarray(state.length)
     buffers = [np.asarray(x) for x in (state.tokens, state.logprobs, state.origin)]
     texts = []
-    for i, (prompt, own) in enumerate(zip(asked.rows, asked.ends)):
+    for i, (prompt, row_ends) in enumerate(zip(asked.rows, asked.ends)):
         new = slice(len(prompt), int(ends[i]))
         tokens, logprobs, origin = (buffer[i, new].tolist() for buffer in buffers)
-        reason = requests.finish_reason(lm, tokens, own)
+        reason = requests.finish_reason(lm, tokens, row_ends)
         text = None
         if lm.tokenizer is not None:
-            text = requests.text_of(lm, tokens, own, prompt if settings.echo else ())
+            text = requests.text_of(
+                lm, tokens, row_ends, prompt if settings.echo else ()
+            )
         best, before = _scores(scores, i, new)
         if settings.echo:
-            given = settings.prompts[i // asked.n]
+            written = settings.prompts[i // asked.n]
             if text is not None:
-                spelt = given if type(given) is str else lm.tokenizer.decode(prompt)
+                spelt = written if type(written) is str else lm.tokenizer.decode(prompt)
                 text = spelt + text
             none = [None] * len(prompt)
             tokens, origin, best = prompt + tokens, none + origin, none + best
-            logprobs = (before or none) + logprobs
+            logprobs = (before if settings.prompt_logprobs else none) + logprobs
         texts.append(Text(tokens, text, logprobs, origin, reason, best, before))
     return texts
 

@@ -50,9 +50,9 @@ def alone(method: Method, settings: dict) -> list[tuple]:
     """Texts of calls of one prompt; a greedy one is called as one."""
     texts = []
     for i, prompt in enumerate(kit.PROMPTS):
-        own = {k: v[i : i + 1] for k, v in settings.items()}
-        own["temperature"] = settings["temperature"][i]
-        texts += results(kit.generate(method, prompts=[prompt], **own))
+        single = {k: v[i : i + 1] for k, v in settings.items()}
+        single["temperature"] = settings["temperature"][i]
+        texts += results(kit.generate(method, prompts=[prompt], **single))
     return texts
 
 

@@ -79,6 +79,9 @@ def test_echo_repeats_the_prompt(scored):
     spelt = [spell(prompt) for prompt in kit.PROMPTS]
     same = kit.generate(METHOD, 0.8, echo=True, stop="a", prompts=spelt)
     assert same.texts == out.texts and same.tokens == out.tokens
+    best = kit.generate(METHOD, 0.8, echo=True, top_logprobs=3)
+    assert best.logprobs[3][:20] == [None] * 20  # not asked for
+    assert best.top_logprobs[3][20:] == scored.top_logprobs[3]
     both = kit.generate(METHOD, 0.8, echo=True, **ASKED)
     for i, prompt in enumerate(kit.PROMPTS):
         assert both.logprobs[i] == scored.prompt_logprobs[i] + scored.logprobs[i]
