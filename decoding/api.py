@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from decoding import base, compose, recipes
-from decoding.catalogue import Part
 from decoding.loops import decode, engines, initial_state, state_sharding, stats
 from decoding.method import Method
-from decoding.serving import requests
+from decoding.serving import requests, results, scoring, streaming
+from decoding.serving.streaming import Piece
 from models.errors import PromptError
 from models.heads.formats import native
 from models.surgery import lora
@@ -22,18 +21,43 @@ from models.surgery import lora
 class Output:
     """The generated texts: one entry per prompt, or a list of `n` entries if `n > 1`.
 
-    Prompts are not repeated. An EOS that ended a text is its last token.
+    Prompts are not repeated, unless `echo` asks for it. An EOS or a stop token that
+    ended a text is its last token.
+
+    Attributes:
+        tokens: the text's ids, a list of M int.
+        texts: a str, which ends before EOS, a stop token or a stop string. None
+            without a tokenizer.
+        logprobs: M floats: log-probability of each token under the target's raw law,
+            without temperature and transforms, where the loop chose it.
+        origin: M int: each token's depth as an accepted draft; 0: the target's own.
+        finish_reason: "eos", "stop" (a stop string or token) or "length".
+        memory: the drafter's state, for the next call.
+        exits: the exit's counts, such as SpecEE's tokens by the layers that they ran.
+        stats: a `decoding.loops.stats.Stats`: figures of all rows, and arrays [B] of
+            the B = prompts · n rows.
+        guarantee: "LAW", "ARGMAX" or "LOSSY", of the method at these temperatures.
+        top_logprobs: M lists of the k best (token, log-probability), the best first;
+            None unless asked for.
+        prompt_logprobs: one list a prompt, whatever `n` is: the log-probability of
+            each token, None for the first. None unless asked for.
+
+    With `echo`, `tokens` and `texts` begin with the prompt. `origin` and `top_logprobs`
+    are None at its tokens. `logprobs` are None there too, or with `prompt_logprobs`
+    those.
     """
 
-    tokens: list  # lists of int
-    texts: list | None  # cut where a stop string begins; None without a tokenizer
-    logprobs: list  # log-probability of each token under the raw target
-    origin: list  # each token's depth as an accepted draft; 0: the target's own token
-    finish_reason: list  # "eos", "stop" (a stop string) or "length"
-    memory: Any  # the drafter's state, for the next call
-    exits: Any  # the exit's counts, such as SpecEE's tokens by the layers that they ran
+    tokens: list
+    texts: list | None
+    logprobs: list
+    origin: list
+    finish_reason: list
+    memory: Any
+    exits: Any
     stats: stats.Stats
-    guarantee: str  # "LAW", "ARGMAX" or "LOSSY"
+    guarantee: str
+    top_logprobs: list | None = None
+    prompt_logprobs: list | None = None
 
     def __repr__(self) -> str:
         new = int(self.stats.new_tokens.sum())
@@ -43,20 +67,11 @@ class Output:
         )
 
 
-class Piece(NamedTuple):
-    """The text that a row gained since its last piece."""
-
-    prompt: int  # index in `prompts`
-    sample: int  # 0 .. n - 1
-    text: str  # whole characters, nothing of a stop string; "" without a tokenizer
-    tokens: list[int]
-    finish_reason: str | None  # None until the row's last piece
-
-
 class _Call(NamedTuple):
     """A call that is ready to run."""
 
     lm: Any
+    settings: requests.Settings
     requests: requests.Requests
     parts: compose.Composition
     params: base.Params
@@ -71,62 +86,86 @@ def generate(
     prompts: Sequence[Any],
     method: str | Method | None = None,
     max_new_tokens: int | Sequence[int] = 128,
-    temperature: float = 0.0,
-    transforms: Sequence[Part] = (),
+    temperature: float | Sequence[float] = 0.0,
+    transforms: Sequence[Any] = (),
     n: int = 1,
     seed: int | Sequence[int] = 0,
-    stop: str | Sequence[str] | None = None,
+    stop: str | Sequence[Any] | None = None,
     drafts: Mapping[str, Any] | None = None,
     memory: Any = None,
     streams: Mapping[str, base.Stream] | None = None,
     loop: engines.Loop | None = None,
     *,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
+    top_k: int | Sequence[int | None] | None = None,
+    top_p: float | Sequence[float | None] | None = None,
+    min_p: float | Sequence[float | None] | None = None,
+    repetition_penalty: float | Sequence[float | None] | None = None,
+    stop_token_ids: int | Sequence[Any] | None = None,
+    top_logprobs: int = 0,
+    prompt_logprobs: bool = False,
+    echo: bool = False,
 ) -> Output:
     """Decode every prompt in one batch.
 
+    Settings marked † take one value for all P prompts, or a list of P values. They lie
+    in the state of the rows, as `stop` and `stop_token_ids` do. So one compiled program
+    serves all values, and a prompt's text is that of a call of it alone with its
+    settings and seed. Another program exists for calls of temperature 0 alone, and for
+    calls with stop strings.
+
     Args:
         lm: the model that `models.load` returns, or the name that it takes.
-        prompts: texts, token lists of any lengths, or conversations: lists of messages,
-            dicts with `role` and `content`.
+        prompts: P texts, token lists of any lengths, or conversations: lists of
+            messages, dicts with `role` and `content`.
         method: a name or path that `recipes.config` resolves, or a `Method`. None: the
             method of the model's heads, or plain decoding without heads.
-        max_new_tokens: tokens per text at most; one number, or one a prompt.
-        temperature: 0 decodes greedily.
+        max_new_tokens: † tokens per text at most, 1 or more.
+        temperature: † 0 decodes greedily.
         transforms: applied after the method's own, warpers after the temperature. Each
-            is a `Spec`, a built `LogitsTransform`, or a function of logits float32[V],
-            tokens int32[T] and length int32[] that returns logits.
+            is a `Spec`, a built `LogitsTransform`, a function of logits float32[V],
+            tokens int32[T] and length int32[] that returns logits, or a list of P specs
+            of one file that differ in numbers.
         n: samples per prompt; sample 0 is the text of `n=1`.
-        seed: one number, or one a prompt.
-        stop: a string or strings that end a text.
+        seed: † of the sampled texts. One for all gives each prompt other noise, by its
+            index.
+        stop: a string or strings that end a text. A list of P lists (or None) gives
+            each prompt its own.
         drafts: `{"draft": lm2}` for a draft model, `{"heads": params}` for heads; the
             names are those of `base.Params`.
         memory: `out.memory` of an earlier call with the same method.
-        streams: other models run on the same tokens, for transforms that read them.
+        streams: name -> another model run on the same tokens, for transforms that read
+            it.
         loop: `loop(step, state) -> state` runs the rounds on the host, to stream or
             record them; `step(state) -> (state, outcome)`. None: on the device.
-        top_k: keep the k best tokens. This and the next three are short for the
-            transforms of those names, in the order of HF transformers.
-        top_p: keep the nucleus of this mass.
-        min_p: keep tokens at least this share as probable as the best one.
-        repetition_penalty: divide (positive) or multiply the logits of seen tokens.
+        top_k: † keep the k best tokens. This and the next three are short for the
+            transforms of those names, in the order of HF transformers; None in a list
+            leaves its prompt as it is.
+        top_p: † keep the nucleus of this mass, in (0, 1].
+        min_p: † keep tokens at least this share as probable as the best one.
+        repetition_penalty: † divide (positive) or multiply the logits of seen tokens.
+        stop_token_ids: tokens that end a text, beside the model's EOS: ids, or P lists
+            of ids (or None).
+        top_logprobs: k: return the k best tokens in the place of each generated token,
+            0 to V. Log-probabilities are those of the target's raw law: the whole
+            model, without temperature, transforms, exit or cache policy, from one pass
+            over the finished texts. They may differ from `logprobs` by rounding, and
+            under an exit or a policy by its effect. `stats` leave this pass out.
+        prompt_logprobs: return the raw log-probability of each prompt token, from the
+            same pass.
+        echo: begin `tokens` and `texts` with the prompt.
 
     Returns:
-        The texts, their tokens and log-probabilities, and the run's statistics.
+        An `Output`: the texts, their tokens and log-probabilities, and the run's
+        statistics.
 
     Raises:
-        PromptError: an empty, too long or out-of-range prompt, or a request that
-            cannot be served (a paged cache's pool is too small for it).
-        MethodError: an unknown method, or parts that do not fit together.
+        PromptError: an empty, too long or out-of-range prompt, a list of another length
+            than the prompts, or a request that cannot be served (a paged cache's pool
+            is too small for it).
+        MethodError: an unknown method, a number that a transform refuses, or parts that
+            do not fit together.
     """
-    short = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
-    specs = requests.sampling(repetition_penalty=repetition_penalty, **short)
-    every = (*transforms, *specs)
-    settings = (method, max_new_tokens, temperature, every, n, seed, stop)
-    call = _start(lm, prompts, *settings, drafts, memory, streams)
+    call = _start(lm, _settings(locals()))
     if loop is None:
         state = call.engine.advance(call.params, call.state)
     else:
@@ -139,71 +178,68 @@ def stream(
     prompts: Sequence[Any],
     method: str | Method | None = None,
     max_new_tokens: int | Sequence[int] = 128,
-    temperature: float = 0.0,
-    transforms: Sequence[Part] = (),
+    temperature: float | Sequence[float] = 0.0,
+    transforms: Sequence[Any] = (),
     n: int = 1,
     seed: int | Sequence[int] = 0,
-    stop: str | Sequence[str] | None = None,
+    stop: str | Sequence[Any] | None = None,
     drafts: Mapping[str, Any] | None = None,
     memory: Any = None,
     streams: Mapping[str, base.Stream] | None = None,
     *,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
+    top_k: int | Sequence[int | None] | None = None,
+    top_p: float | Sequence[float | None] | None = None,
+    min_p: float | Sequence[float | None] | None = None,
+    repetition_penalty: float | Sequence[float | None] | None = None,
+    stop_token_ids: int | Sequence[Any] | None = None,
 ) -> Iterator[Piece]:
     """Yield the texts of `generate` as they grow, round by round, all rows together.
 
-    A row's pieces concatenate to its text in `generate`'s output, with the same
-    arguments. A piece ends at a character's end; what may become a stop string is held
-    back until it is decided. The host waits for every round, so this is slower than
-    `generate`.
+    The arguments are those of `generate`. A row's pieces concatenate to its text in
+    `generate`'s output. A piece ends at a character's end; what may become a stop
+    string is held back until it is decided. The host waits for every round, so this is
+    slower than `generate`.
 
     Raises:
         PromptError, MethodError: as `generate`, before the first piece.
     """
-    short = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
-    specs = requests.sampling(repetition_penalty=repetition_penalty, **short)
-    every = (*transforms, *specs)
-    settings = (method, max_new_tokens, temperature, every, n, seed, stop)
-    return _pieces(_start(lm, prompts, *settings, drafts, memory, streams))
+    return _pieces(_start(lm, _settings(locals())))
 
 
-def _start(
-    lm: Any,
-    prompts: Sequence[Any],
-    method: str | Method | None,
-    max_new_tokens: int | Sequence[int],
-    temperature: float,
-    transforms: Sequence[Part],
-    n: int,
-    seed: int | Sequence[int],
-    stop: str | Sequence[str] | None,
-    drafts: Mapping[str, Any] | None,
-    memory: Any,
-    streams: Mapping[str, base.Stream] | None,
-) -> _Call:
+def _settings(arguments: Mapping[str, Any]) -> requests.Settings:
+    """Collect the arguments of `generate` or `stream`, less the model and the loop."""
+    return requests.Settings(
+        **{k: v for k, v in arguments.items() if k not in ("lm", "loop")}
+    )
+
+
+def _start(lm: Any, settings: requests.Settings) -> _Call:
     """Check everything, compose the method and fill the caches with the prompts."""
     if type(lm) is str:
         lm = requests.named(lm)
-    lm, chosen, drafts = _with_heads(lm, method, drafts)
-    if transforms:
-        chosen = replace(chosen, transforms=(*chosen.transforms, *transforms))
-    asked = requests.read(lm, prompts, max_new_tokens, n, stop)
+    lm, chosen, drafts = _with_heads(lm, settings.method, settings.drafts)
+    asked = requests.read(lm, settings)
+    prompts, n = asked.prompts, asked.n
+    if asked.transforms:
+        chosen = replace(chosen, transforms=(*chosen.transforms, *asked.transforms))
     streams = {
-        name: requests.stream_prompts(name, stream, asked.prompts, n)
-        for name, stream in (streams or {}).items()
+        name: requests.stream_prompts(name, stream, prompts, n)
+        for name, stream in (settings.streams or {}).items()
     }
-    parts = compose.compose(chosen, lm, temperature, drafts, streams, asked.stops)
-    keys = engines.request_keys(seed, asked.prompts, n)
+    ends = asked.ends[::n]
+    parts = compose.compose(
+        *(chosen, lm, asked.temperature, drafts, streams),
+        stop=[end.strings for end in ends],
+        stop_token_ids=[end.tokens for end in ends],
+    )
+    keys = engines.request_keys(settings.seed, prompts, n)
     params = compose.params(lm, drafts, streams)
     engine = engines.engine(parts)
     compiled, begun = engine.compile_seconds, time.perf_counter()
     size = initial_state.bucket(max(asked.limits))
-    rows = (asked.rows, asked.limits, keys, size, memory)
+    rows = (asked.rows, asked.limits, keys, size, settings.memory)
     state = engine.start(params, parts, *rows, share=True)
-    return _Call(lm, asked, parts, params, engine, state, begun, compiled)
+    return _Call(lm, settings, asked, parts, params, engine, state, begun, compiled)
 
 
 def _with_heads(
@@ -233,7 +269,7 @@ def _check_pool(state: decode.DecodeState) -> None:
 def _pieces(call: _Call) -> Iterator[Piece]:
     """Run the rounds and yield what they commit."""
     lm, asked, state = call.lm, call.requests, call.state
-    rows = [_Row(lm, len(prompt), asked.stops) for prompt in asked.rows]
+    rows = [streaming.Row(lm, len(p), end) for p, end in zip(asked.rows, asked.ends)]
     while not all(row.reason for row in rows):
         state, _ = call.engine.step(call.params, state)
         _check_pool(state)
@@ -247,66 +283,40 @@ def _pieces(call: _Call) -> Iterator[Piece]:
                 yield Piece(i // asked.n, i % asked.n, text, new, row.reason)
 
 
-class _Row:
-    """The text of one row of a stream."""
-
-    def __init__(self, lm: Any, end: int, stops: Sequence[str]):
-        self.lm, self.end, self.stops = lm, end, stops
-        self.decoder = None if lm.tokenizer is None else lm.tokenizer.stream()
-        self.tokens: list[int] = []
-        self.text, self.sent = "", 0
-        self.reason: str | None = None
-
-    def push(self, new: list[int], done: bool) -> str:
-        """Read `new` tokens; return the text that is decided since the last call."""
-        self.end += len(new)
-        self.tokens += new
-        if done:
-            self.reason = requests.finish_reason(self.lm, self.tokens, self.stops)
-        if self.decoder is None:
-            return ""
-        if done:
-            self.text = requests.text_of(self.lm, self.tokens, self.stops)
-            return self.text[self.sent :]
-        eos = self.lm.model.config.eos
-        self.text += "".join(self.decoder.push(t) for t in new if t not in eos)
-        decided = len(self.text) - requests.undecided(self.text, self.stops)
-        start, self.sent = self.sent, max(self.sent, decided)
-        return self.text[start : self.sent]
-
-
 def _output(call: _Call, state: decode.DecodeState) -> Output:
     """Read the finished state on the host."""
     _check_pool(state)
     compiled = call.engine.compile_seconds - call.compiled
     seconds = time.perf_counter() - call.begun - compiled
+    lm, asked, settings = call.lm, call.requests, call.settings
+    scores = None
+    if settings.top_logprobs or settings.prompt_logprobs:
+        weights, k = call.params["target"], settings.top_logprobs
+        scores = scoring.score(lm.model, weights, state.tokens, state.length, k)
     state = replace(state, **state_sharding.results(state))
-    figures = stats.summarise(state.counters, seconds, compiled)
-    lm, asked = call.lm, call.requests
-    ends = np.asarray(state.length)
-    spans = [(len(p), e) for p, e in zip(asked.rows, ends)]
+    texts = results.of_rows(lm, settings, asked, state, scores)
 
-    def group(flat: list) -> list:
+    def group(name: str) -> list:
+        flat = [getattr(text, name) for text in texts]
         if asked.n == 1:
             return flat
         return [flat[i : i + asked.n] for i in range(0, len(flat), asked.n)]
 
-    tokens, logprobs, origin = (
-        [np.asarray(buffer)[i, s:e].tolist() for i, (s, e) in enumerate(spans)]
-        for buffer in (state.tokens, state.logprobs, state.origin)
-    )
-    texts = None
-    if lm.tokenizer is not None:
-        texts = group([requests.text_of(lm, t, asked.stops) for t in tokens])
-    reasons = [requests.finish_reason(lm, t, asked.stops) for t in tokens]
+    optional = {
+        "top_logprobs": group("top_logprobs") if settings.top_logprobs else None,
+        "prompt_logprobs": [text.prompt_logprobs for text in texts[:: asked.n]]
+        if settings.prompt_logprobs
+        else None,
+    }
     return Output(
-        tokens=group(tokens),
-        texts=texts,
-        logprobs=group(logprobs),
-        origin=group(origin),
-        finish_reason=group(reasons),
+        tokens=group("tokens"),
+        texts=None if lm.tokenizer is None else group("text"),
+        logprobs=group("logprobs"),
+        origin=group("origin"),
+        finish_reason=group("finish_reason"),
         memory=state.drafter.shared,
         exits=state.exit.shared,
-        stats=figures,
+        stats=stats.summarise(state.counters, seconds, compiled),
         guarantee=call.parts.guarantee,
+        **optional,
     )

@@ -138,7 +138,8 @@ class Context:
     transform: State  # the transform's state after the last committed token
     noise: Callable[[Array], Array]
     """position[B] -> float32[B, V]: the Gumbel noise of the token at an absolute
-    position. It is the same for every drafter, verifier and call."""
+    position, 0 in rows of temperature 0. It is the same for every drafter, verifier and
+    call."""
     active: Array  # bool[B]: rows that are not done
     depth: Array | None = None
     """int32[]: the depth below which this round's drafts do not pay, at least 1. A
@@ -193,6 +194,7 @@ class Target(NamedTuple):
     logits: Array  # float32[N, V]: after the transform
     hidden: dict[Any, Array]  # tap -> [N, D]
     noise: Callable[[Array], Array]  # node depth -> float32[V]: the next token's noise
+    sampled: Array | bool = True  # bool[]: the row's temperature is above 0
 
 
 class Topology(NamedTuple):
@@ -260,7 +262,9 @@ class Verifier(NamedTuple):
 class LogitsTransform(NamedTuple):
     """Changes logits as a function of the text so far. All functions are ★.
 
-    - `init(tokens[T], length) -> State`: the state after the whole prompt.
+    - `init(tokens[T], length) -> State`: the state after the whole prompt. Prompts of
+      one call may have transforms that differ in the numbers of `row`; `shared` must
+      then be equal.
     - `apply(state, logits[V], aux) -> logits[V]` reads the state. `aux` maps the names
       in `streams` to the logits of those models at the same node. Drafts have no `aux`,
       and `apply` then returns the logits unchanged.

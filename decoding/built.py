@@ -9,7 +9,7 @@ from flax import struct
 from jax import Array
 
 from decoding import base
-from decoding.catalogue import Built, Card, Part, Spec
+from decoding.catalogue import Built, Card, Part, PerPrompt, Spec
 from models.errors import MethodError
 
 # Folder -> the interface of the components that its factories build.
@@ -28,14 +28,16 @@ def part(value: Any, folder: str) -> Part:
 
     Args:
         value: a `Spec`, a component of the folder's interface, or, for "transforms", a
-            function (see `function_transform`).
+            function (see `function_transform`) or a list of specs, one a prompt.
         folder: the role's folder of decoding/.
 
     Raises:
         MethodError: the value is none of these.
     """
-    if type(value) is Spec or type(value) is Built:
+    if type(value) in (Spec, Built, PerPrompt):
         return value
+    if folder == "transforms" and type(value) in (list, tuple):
+        return PerPrompt(tuple(value))
     interface = INTERFACES[folder]
     if type(value) is interface:
         # An exit may change the law, and no card says that it does not.

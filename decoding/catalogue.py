@@ -191,7 +191,53 @@ class Built:
         return self.part
 
 
-Part = Spec | Built
+@dataclass(frozen=True)
+class PerPrompt:
+    """A transform with other numbers for each prompt: one `Spec` a prompt.
+
+    The specs name one file and may differ in the arguments of `Card.data` alone, which
+    shape no program.
+
+    Raises:
+        MethodError: no spec, something else than a spec, or other differences.
+    """
+
+    parts: tuple[Spec, ...]
+
+    def __post_init__(self) -> None:
+        wrong = [part for part in self.parts if type(part) is not Spec]
+        if wrong or not self.parts:
+            raise MethodError(
+                f"a list in transforms holds one Spec a prompt, not {wrong or 'none'}: "
+                "name the file of the transform"
+            )
+        first = self.parts[0]
+        for part in self.parts:
+            if part.static != first.static:
+                data = list(first.card.data) or "none"
+                raise MethodError(
+                    f"one transform a prompt: {first} and {part} differ in more than "
+                    f"numbers: of {first.name} only {data} may differ; decode these "
+                    "prompts in calls of their own"
+                )
+
+    @property
+    def name(self) -> str:
+        return self.parts[0].name
+
+    @property
+    def card(self) -> Card:
+        return self.parts[0].card
+
+    @property
+    def static(self) -> tuple:
+        return self.parts[0].static
+
+    def build(self, available: Mapping[str, Any]) -> Any:
+        return self.parts[0].build(available)
+
+
+Part = Spec | Built | PerPrompt
 
 
 def _frozen(value: Any) -> Any:

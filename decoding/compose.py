@@ -1,20 +1,32 @@
 """Composition of a method into a program, or an error if its parts do not fit."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
+import numpy as np
 
 from decoding import base, transform_chain
 from decoding.automata import stop_strings
-from decoding.block_width import controller
-from decoding.catalogue import Part, Spec
+from decoding.block_width import choice
+from decoding.catalogue import Part, PerPrompt, Spec
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
+from decoding.verifiers import greedy
 from models.distributed import sharding
 from models.errors import MethodError, hint
 from models.text import hf_tokenizer
+
+
+class Setting(NamedTuple):
+    """The numbers of one prompt, which the states of its rows begin with."""
+
+    transform: base.LogitsTransform
+    sampled: bool  # the temperature is above 0
+    ends: tuple[int, ...]  # EOS and stop tokens
+    stop: int  # first state of the stop automaton; 0 without one
 
 
 @dataclass(frozen=True)
@@ -24,47 +36,52 @@ class Composition:
     program: Program
     key: tuple
     guarantee: str
-    stop: Any = None  # the stop automaton, or None
+    settings: tuple[Setting, ...]  # one for all prompts, or one a prompt
+    stop: Any = None  # the stop automaton of all prompts, or None
 
 
 def compose(
     method: Method,
     lm: Any,
-    temperature: float = 0.0,
+    temperature: float | Sequence[float] = 0.0,
     drafts: Mapping[str, Any] | None = None,
     streams: Mapping[str, base.Stream] | None = None,
-    stop: tuple[str, ...] = (),
+    stop: Sequence[str] | Sequence[Sequence[str]] = (),
+    stop_token_ids: Sequence[int] | Sequence[Sequence[int]] = (),
     width: str | int = "paper",
 ) -> Composition:
     """Build the parts of `method` and join them into a program for `lm`.
 
+    What differs by prompt lies in the states of the rows. So one program serves all
+    numbers, and each prompt has the text of a composition of its settings alone.
+
     Args:
-        method: the method to compose.
+        method: the method to compose; a transform may be a `catalogue.PerPrompt`.
         lm: the target, as `models.load` returns it.
-        temperature: 0 decodes greedily.
+        temperature: 0 decodes greedily. One number, or one a prompt.
         drafts: draft models and params of heads, by name.
         streams: other models run on the same tokens, by name.
-        stop: strings that end a text.
+        stop: strings that end a text, or one list of them a prompt.
+        stop_token_ids: tokens that end a text, beside EOS, or one list a prompt.
         width: nodes of a verified block: those of the method ("paper"), those that
             decode fastest ("auto"; "paper" if the text depends on the width), or at
             most a number of them.
 
     Raises:
-        MethodError: an unknown name or argument, parts that disagree, or a draft model
-            with another vocabulary or tokenizer.
+        MethodError: an unknown name or argument, parts that disagree, a draft model
+            with another vocabulary or tokenizer, or lists of different lengths.
     """
     drafts, streams = dict(drafts or {}), dict(streams or {})
-    if not temperature >= 0:
-        raise MethodError(
-            f"temperature={temperature}: use a number >= 0 (0 decodes greedily)"
-        )
+    heats = _temperatures(temperature)
+    is_sampled = any(heat > 0 for heat in heats)
+    is_listed = np.ndim(temperature) > 0 and is_sampled
     target = lm.model.config
     available: dict[str, Any] = {
         "vocab_size": target.vocab_size,
         "eos": tuple(target.eos),
         "model": lm.model,
         "streams": tuple(streams),
-        "greedy": temperature == 0,
+        "greedy": not is_sampled,
     }
     if lm.tokenizer is not None:
         available["tokenizer"] = lm.tokenizer
@@ -84,18 +101,24 @@ def compose(
             available[name] = draft.model
 
     verifier_spec = method.verifier
-    if verifier_spec is not None and temperature == 0:
+    if verifier_spec is not None and not is_sampled:
         if verifier_spec.build(available).guarantee != base.LOSSY:
             verifier_spec = None  # all lossless verifiers are greedy at temperature 0
     if verifier_spec is None:
-        name = "gumbel_coupled" if temperature > 0 else "greedy"
+        name = "gumbel_coupled" if is_sampled else "greedy"
         verifier_spec = Spec(f"verifiers/{name}")
     verifier = verifier_spec.build(available)
-    if temperature > 0 and verifier.guarantee == base.ARGMAX:
+    if is_sampled and verifier.guarantee == base.ARGMAX:
         raise MethodError(
             f"{verifier_spec.name} ignores temperature={temperature}: use 0 "
             "or a verifier that samples"
         )
+    # Coupled verifiers draw by the noise of positions, which greedy rows have none of;
+    # lossy ones keep their own rule at temperature 0.
+    is_mixed = is_listed and base.COUPLED not in verifier.draws
+    is_mixed = is_mixed and verifier.guarantee == base.LAW
+    if is_mixed:
+        verifier = greedy.in_rows(verifier)
     available["draw"] = verifier.draws[0]
     drafter_spec = method.drafter or PLAIN
     if method.topology is not None:
@@ -106,18 +129,20 @@ def compose(
             )
         available["topology"] = topology(method.topology, verifier, available)
     drafter = drafter_spec.build(available)
-    specs, transform = _transforms(method.transforms, temperature, available)
+    specs, transforms = _transforms(method.transforms, heats, available)
+    transform = transforms[0]
     missing = [s for s in transform.streams if s not in streams]
     if missing:
         raise MethodError(
             f"the transforms {[s.name for s in specs]} read the streams {missing}: "
             "pass streams={name: Stream(model, params_key)}"
         )
-    automaton = None
-    if stop:
+    stops, stop_ids = _lists(stop), _lists(stop_token_ids)
+    automaton, starts = None, [0]
+    if any(stops):
         if lm.tokenizer is None:
             raise MethodError(f"stop={list(stop)} needs a tokenizer: {lm} has none")
-        automaton = stop_strings.stopper(stop, lm.tokenizer, target.vocab_size)
+        automaton, starts = stop_strings.stopper(stops, lm.tokenizer, target.vocab_size)
     policy = method.policy.build(available)
     exits = base.WHOLE if method.exit is None else method.exit.build(available)
     if drafter.nodes > 1 and not exits.path_pure:
@@ -129,9 +154,9 @@ def compose(
     parts: tuple[Part, ...] = (drafter_spec, method.policy, *specs, *optional)
     # A verifier's guarantee may depend on its arguments, so its card is not enough.
     guarantee = base.weakest(*(p.card.guarantee for p in parts), verifier.guarantee)
-    if temperature > 0 and guarantee == base.ARGMAX:
+    if is_sampled and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
-    widths, width_policy = _widths(width, drafter, guarantee)
+    widths, width_policy = choice.widths(width, drafter, guarantee)
     program = Program(
         exits.wrap(drafter.wrap(lm.model)),
         drafter,
@@ -141,45 +166,67 @@ def compose(
         exits,
         width_policy,
         widths,
-        tuple(target.eos),
         streams,
-        bool(stop),
+        automaton is not None,
+    )
+    per_prompt: dict[str, Sequence[Any]] = {
+        "temperature": heats,
+        "transforms": transforms,
+        "stop": starts,
+        "stop_token_ids": stop_ids,
+    }
+    columns = _columns(per_prompt)
+    settings = tuple(
+        Setting(law, heat > 0, tuple(dict.fromkeys((*target.eos, *ids))), start)
+        for heat, law, start, ids in zip(*columns)
     )
     models = tuple(_identity(d) for d in drafts.values())
     stream_ids = tuple((n, s.model, s.params) for n, s in streams.items())
     statics = tuple(p.static for p in (*parts, verifier_spec))
-    policy_key = (widths, width_policy is base.PAPER)
-    key = (lm.model, models, stream_ids, statics, bool(stop), policy_key)
-    return Composition(program, key, guarantee, automaton)
+    block = (widths, width_policy is base.PAPER)
+    key = (lm.model, models, stream_ids, statics, program.stop, is_mixed, block)
+    return Composition(program, key, guarantee, settings, automaton)
 
 
-def _widths(
-    width: str | int, drafter: base.Drafter, guarantee: str
-) -> tuple[tuple[int, ...], base.WidthPolicy]:
-    """Return the block widths to compile, and the policy that chooses among them."""
-    if type(width) is str and width not in ("auto", "paper"):
+def _temperatures(temperature: Any) -> list[float]:
+    """Return one number for all prompts or one a prompt; MethodError for others."""
+    values = list(temperature) if np.ndim(temperature) else [temperature]
+    heats = []
+    for i, value in enumerate(values):
+        try:
+            heat = float(value)
+        except (TypeError, ValueError):
+            heat = math.nan
+        if not heat >= 0:
+            where = f" of prompt {i}" if np.ndim(temperature) else ""
+            raise MethodError(
+                f"temperature={value}{where}: use a number >= 0 (0 decodes greedily)"
+            )
+        heats.append(heat)
+    return heats
+
+
+def _lists(values: Sequence[Any]) -> list[tuple]:
+    """Return one list for all prompts or one a prompt: `("a",)`, `(("a",), ())`."""
+    if values and all(type(value) in (list, tuple) for value in values):
+        return [tuple(value) for value in values]
+    return [tuple(values)]
+
+
+def _columns(lists: Mapping[str, Sequence[Any]]) -> list[Sequence[Any]]:
+    """Repeat the lists of one entry, so that all have one entry a prompt.
+
+    Raises:
+        MethodError: two longer lists differ in length.
+    """
+    sizes = {name: len(values) for name, values in lists.items() if len(values) > 1}
+    prompts = max(sizes.values(), default=1)
+    if len({*sizes.values()}) > 1:
         raise MethodError(
-            f'width={width!r}{hint(width, ("auto", "paper"))}: use "auto", '
-            '"paper" or a number of nodes'
+            f"lists of one entry a prompt have {sizes} entries: give each as many as "
+            "there are prompts"
         )
-    lossy = guarantee == base.LOSSY
-    if width == "paper" or drafter.nodes == 1 or (width == "auto" and lossy):
-        narrower = {w for w in drafter.blocks if w < drafter.nodes}
-        return (*sorted(narrower), drafter.nodes), base.PAPER
-    if width == "auto":
-        widths = controller.ladder(drafter.nodes)
-        return widths, controller.policy(widths, drafter.pauses)
-    if lossy:
-        raise MethodError(
-            f"width={width}: the text of this method depends on its draft's size, as "
-            'its guarantee is LOSSY; use width="paper"'
-        )
-    if not 1 <= int(width) <= drafter.nodes:
-        raise MethodError(
-            f"width={width}: the method drafts blocks of {drafter.nodes} nodes; use 1 "
-            f"to {drafter.nodes}"
-        )
-    return (int(width),), controller.policy((int(width),))
+    return [[*v] if len(v) == prompts else [*v] * prompts for v in lists.values()]
 
 
 def params(
@@ -244,9 +291,34 @@ def topology(
 
 
 def _transforms(
+    parts: tuple[Part, ...], heats: Sequence[float], available: Mapping[str, Any]
+) -> tuple[tuple[Part, ...], list[base.LogitsTransform]]:
+    """Build the chains of all prompts; equal settings share one.
+
+    Returns:
+        The parts of the first prompt's chain, and one chain for all prompts or one a
+        prompt.
+    """
+    rows = [tuple(part.parts) if type(part) is PerPrompt else (part,) for part in parts]
+    names = {
+        f"transforms[{i}] ({p.name})": r for i, (p, r) in enumerate(zip(parts, rows))
+    }
+    columns = _columns({"temperature": heats, **names})
+    is_sampled = any(heat > 0 for heat in heats)
+    chains: dict[tuple, tuple] = {}
+    settings = list(zip(*columns))
+    for setting in settings:
+        if setting not in chains:
+            # A greedy row among sampled ones has the identity in its place.
+            heat = (setting[0] or 1.0) if is_sampled else 0.0
+            chains[setting] = _chain(setting[1:], heat, available)
+    return chains[settings[0]][0], [chains[setting][1] for setting in settings]
+
+
+def _chain(
     specs: tuple[Part, ...], temperature: float, available: Mapping[str, Any]
 ) -> tuple[tuple[Part, ...], base.LogitsTransform]:
-    """Build the chain, with the temperature before the first warper."""
+    """Build one chain, with the temperature before the first warper."""
     built = [spec.build(available) for spec in specs]
     if temperature > 0:
         if any(spec.name == "transforms/temperature" for spec in specs):
@@ -255,7 +327,7 @@ def _transforms(
                 "the two"
             )
         at = next((i for i, t in enumerate(built) if t.warper), len(built))
-        spec = Spec("transforms/temperature", temperature=float(temperature))
+        spec = Spec("transforms/temperature", temperature=temperature)
         specs = (*specs[:at], spec, *specs[at:])
         built.insert(at, spec.build(available))
     return specs, transform_chain.chain(*built)

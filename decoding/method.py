@@ -109,6 +109,11 @@ class Method:
                     f"{spec.name} was built by hand, and a config names parts: put its "
                     'factory into a module and write Spec("package.module")'
                 )
+            if type(spec) is not Spec:
+                raise MethodError(
+                    f"{spec.name} has numbers for each prompt, and a config is for all "
+                    "prompts: give them to generate(transforms=...)"
+                )
             return {"name": spec.name, **spec.arguments}
 
         parts = {role: getattr(self, role) for role in ROLES}
@@ -118,7 +123,7 @@ class Method:
     def with_drafter(self, **arguments: Any) -> "Method":
         """Replace arguments of the method's drafter."""
         spec = self.drafter or PLAIN
-        if type(spec) is Built:
+        if type(spec) is not Spec:
             raise MethodError(f"{spec.name} takes no arguments: build another one")
         merged = {**spec.arguments, **arguments}
         return replace(self, drafter=Spec(spec.name, **merged))

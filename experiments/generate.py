@@ -55,13 +55,33 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_multi_string(
         "stop", None, "a text that ends decoding; repeatable", flag_values=values
     )
+    flags.DEFINE_multi_integer(
+        "stop_token_ids",
+        None,
+        "a token that ends decoding, beside EOS; repeatable",
+        flag_values=values,
+    )
+    number(
+        "top_logprobs",
+        0,
+        "print this many of the best tokens in the place of each token",
+        flag_values=values,
+    )
+    flags.DEFINE_bool("echo", True, "print the prompt, too", flag_values=values)
 
 
 class Streamer:
     """Show the tokens of row 0 as they are committed."""
 
-    def __init__(self, lm: Any, length: int, show: Callable[[str, int], None]):
-        self.eos, self.show, self.shown = lm.model.config.eos, show, length
+    def __init__(
+        self,
+        lm: Any,
+        length: int,
+        show: Callable[[str, int], None],
+        stops: Sequence[int] = (),
+    ):
+        self.ends = {*lm.model.config.eos, *stops}  # tokens that are not shown
+        self.show, self.shown = show, length
         self.stream = lm.tokenizer.stream()
 
     def __call__(self, step: Callable, state: Any) -> Any:
@@ -72,7 +92,7 @@ class Streamer:
             row = jax.device_get((state.tokens[0], state.origin[0]))
             for i in range(self.shown, end):
                 token, depth = int(row[0][i]), int(row[1][i])
-                if token not in self.eos:
+                if token not in self.ends:
                     self.show(self.stream.push(token), depth)
             self.shown = end
         self.show(self.stream.flush(), 0)
@@ -113,8 +133,10 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
         style = COLOURS[min(depth, len(COLOURS) - 1)]
         out.print(Text(piece, style), end="", soft_wrap=True)
 
-    out.print(Text(values.prompt, "dim"), end="", soft_wrap=True)
-    return decoding.generate(
+    if values.echo:
+        out.print(Text(values.prompt, "dim"), end="", soft_wrap=True)
+    stops = values.stop_token_ids or ()
+    found = decoding.generate(
         lm,
         [prompt],
         method=method,
@@ -124,8 +146,15 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
         transforms=[Spec.parse(text) for text in values.transform or ()],
         stop=values.stop,
         drafts=drafts,
-        loop=Streamer(lm, len(prompt), show),
+        loop=Streamer(lm, len(prompt), show, stops),
+        stop_token_ids=stops,
+        top_logprobs=values.top_logprobs,
     )
+    if values.top_logprobs:
+        out.print("\n")
+        for line in alternatives(lm.tokenizer, found):
+            out.print(Text(line, "dim"), soft_wrap=True)
+    return found
 
 
 def figures(found: decoding.api.Output) -> list[str]:
@@ -139,6 +168,18 @@ def figures(found: decoding.api.Output) -> list[str]:
         f"accepted by depth: {depths}; draft calls: {stats.draft_calls}",
         f"{stats.seconds:.2f} s, and {stats.compile_seconds:.1f} s of compilation",
     ]
+
+
+def alternatives(tokenizer: Any, found: decoding.api.Output) -> list[str]:
+    """Format a line for each token: its log-probability, then the best in its place."""
+    assert found.top_logprobs is not None, "generate asked for them"
+    lines = []
+    for token, value, best in zip(
+        found.tokens[0], found.logprobs[0], found.top_logprobs[0]
+    ):
+        others = "  ".join(f"{tokenizer.decode([i])!r} {x:.2f}" for i, x in best)
+        lines.append(f"{tokenizer.decode([token])!r} {value:.2f}:  {others}")
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

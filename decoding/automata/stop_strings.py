@@ -4,7 +4,7 @@ Baseline; the automaton is that of Aho, Corasick, "Efficient string matching: an
 bibliographic search", 1975. A stop string may begin and end inside a token and span any
 number of tokens. So comparing token ids or token texts would miss it.
 
-    state' = next[state, classes[token]]        one of the states is absorbing: matched
+    state' = next[state, classes[token]]        absorbing states: matched
 
 The loop stops *when* the automaton matches; on the host, `cut` finds where to cut the
 text.
@@ -21,14 +21,15 @@ from jax import Array
 from decoding.automata import token_dfa
 from models.errors import PromptError
 
+LEAST = 32  # states and classes of a table, at least
+
 
 class Stopper(NamedTuple):
     """The automaton on the device; a pytree."""
 
     next: Array  # int16 | int32[Q, C]
     classes: Array  # int16 | int32[V]
-    start: Array  # int32[]
-    accept: Array  # bool[Q]: true for the absorbing state `matched`
+    accept: Array  # bool[Q]: true for the absorbing states `matched`
 
 
 def _encode(strings: Sequence[str]) -> list[bytes]:
@@ -72,27 +73,50 @@ def _aho_corasick(words: list[bytes]) -> token_dfa.ByteDFA:
     return token_dfa.ByteDFA(step, accept, 0)
 
 
-def stopper(strings: Sequence[str], tokenizer: Any, vocab_size: int) -> Stopper | None:
-    """Build the automaton of `strings` over `vocab_size` tokens; None for no strings.
+def _joined(lists: Sequence[Sequence[str]]) -> tuple[token_dfa.ByteDFA, list[int]]:
+    """Put the automata of several lists side by side; return their start states."""
+    steps, accepts, starts, size = [], [], [], 0
+    for strings in lists:
+        words = _encode(strings)
+        dfa = token_dfa.ByteDFA(np.zeros((1, 256), np.int32), np.zeros(1, bool), 0)
+        if words:
+            dfa = token_dfa.minimise(_aho_corasick(words))
+        steps.append(dfa.next + size)
+        accepts.append(dfa.accept)
+        starts.append(dfa.start + size)
+        size += len(dfa.accept)
+    whole = token_dfa.ByteDFA(np.concatenate(steps), np.concatenate(accepts), 0)
+    return whole, starts
 
-    `tokenizer.token_bytes()` gives the bytes of every id. Tokens without bytes keep the
-    state.
+
+def stopper(
+    lists: Sequence[Sequence[str]], tokenizer: Any, vocab_size: int
+) -> tuple[Stopper, list[int]]:
+    """Build one automaton of several lists of strings over `vocab_size` tokens.
+
+    A row that begins in the state of a list stops at the strings of that list. Equal
+    lists share their states; an empty one stops nowhere. `tokenizer.token_bytes()`
+    gives the bytes of every id. Tokens without bytes keep the state. Q and C are padded
+    to powers of two, so that most strings share a compiled loop.
+
+    Returns:
+        The automaton, and the state in which each list begins.
 
     Raises:
         PromptError: a string is empty.
     """
-    words = _encode(strings)
-    if not words:
-        return None
-    dfa = token_dfa.minimise(_aho_corasick(words))
+    distinct = list(dict.fromkeys(tuple(strings) for strings in lists))
+    dfa, starts = _joined(distinct)
     tokens = tokenizer.token_bytes()[:vocab_size]
     lifted = token_dfa.lift(dfa, tokens, vocab_size, inert=True)
-    return Stopper(
-        jnp.asarray(token_dfa.compact(lifted.next)),
+    room = [max(LEAST, 1 << (n - 1).bit_length()) - n for n in lifted.next.shape]
+    table = np.pad(lifted.next, [(0, more) for more in room])
+    built = Stopper(
+        jnp.asarray(token_dfa.compact(table)),
         jnp.asarray(token_dfa.compact(lifted.classes)),
-        jnp.int32(lifted.start),
-        jnp.asarray(lifted.accept),
+        jnp.asarray(np.pad(lifted.accept, (0, room[0]))),
     )
+    return built, [starts[distinct.index(tuple(strings))] for strings in lists]
 
 
 def advance(stopper: Stopper, state: Array, token: Array) -> Array:

@@ -5,6 +5,7 @@ that last token.* Slots past `length` are scratch. A chunk of the prompt is the 
 round with nothing to verify.
 """
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +35,8 @@ class DecodeState:
     limit: Array  # int32[B]: length at which a row ends
     done: Array  # bool[B]
     key: Array  # key[B]: the requests' keys
+    sampled: Array  # bool[B]: rows of a temperature above 0; the others are greedy
+    ends: Array  # int32[B, E]: EOS and stop tokens, padded with -1
     roots: dict[str, Array]  # stream -> int32[B]: the stream's own last token
     caches: dict[str, Any]  # "target" and the streams
     drafter: base.State
@@ -42,7 +45,7 @@ class DecodeState:
     policy: Any
     exit: base.State
     width: base.State
-    stop: base.State  # row: int32[B], state of the stop automaton `shared`
+    stop: base.State  # row: int32[B], a state of the automaton of all rows, `shared`
     counters: stats.Counters
 
 
@@ -58,7 +61,6 @@ class Program:
     exit: base.ExitPolicy = base.WHOLE
     width: base.WidthPolicy = base.PAPER
     widths: tuple[int, ...] = ()  # of blocks to compile, in rising order
-    eos: tuple[int, ...] = ()
     streams: dict[str, base.Stream] = field(default_factory=dict)
     stop: bool = False  # whether the state carries a stop automaton
     chunk: int = 128  # tokens of a prefill chunk
@@ -83,9 +85,8 @@ def context(program: Program, params: base.Params, state: DecodeState) -> base.C
     """Build the context that components receive from `state`."""
 
     def noise_at(position: Array) -> Array:
-        return jax.vmap(noise.at_position, in_axes=(0, 0, None))(
-            state.key, position, program.vocab
-        )
+        draw = functools.partial(_noise, size=program.vocab)
+        return jax.vmap(draw)(state.key, state.sampled, position)
 
     return base.Context(
         params,
@@ -97,6 +98,11 @@ def context(program: Program, params: base.Params, state: DecodeState) -> base.C
         noise_at,
         ~state.done,
     )
+
+
+def _noise(key: Array, sampled: Array, position: Array, size: int) -> Array:
+    """★ Return the noise of the token at a position: 0 where a row is greedy."""
+    return jnp.where(sampled, noise.at_position(key, position, size), 0.0)
 
 
 def _streams(program, params, state, block, nodes):
@@ -267,27 +273,30 @@ def _verify(program, state, draft, out, warped):
             f"{program.verifier.draws}: choose another verifier, or leave it out"
         )
 
-    def one(key, request, length, verifier, nodes, logits, hidden):
+    def one(key, request, sampled, length, verifier, nodes, logits, hidden):
         def at(depth: Array) -> Array:
-            return noise.at_position(request, length + depth, program.vocab)
+            return _noise(request, sampled, length + depth, program.vocab)
 
-        target = base.Target(logits, hidden, at)
+        target = base.Target(logits, hidden, at, sampled)
         return program.verifier.verify(key, verifier, nodes, target)
 
-    return jax.vmap(one, in_axes=(0, 0, 0, base.ROWS, 0, 0, 0))(
-        keys, state.key, state.length, state.verifier, draft, warped, out.hidden
+    rows = (keys, state.key, state.sampled, state.length)
+    return jax.vmap(one, in_axes=(0, 0, 0, 0, base.ROWS, 0, 0, 0))(
+        *rows, state.verifier, draft, warped, out.hidden
     )
 
 
 def _cut(program, state, cache, tokens, count):
-    """Cut the committed tokens at EOS, a stop string, the limit or the policy's room.
+    """Cut the committed tokens where a row ends, or at the policy's room.
+
+    EOS, a stop token, a stop string and the limit end a row.
 
     Returns:
         The number of new tokens int32[B], the stop automaton's state, and whether each
         row ends, bool[B]. A row that only the room cuts continues.
     """
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    ends = jnp.isin(tokens, jnp.asarray(program.eos, jnp.int32))
+    ends = (tokens[:, :, None] == state.ends[:, None, :]).any(-1)
     stop, reached = state.stop, [state.stop.row]
     if program.stop:
         for i in range(tokens.shape[1]):

@@ -42,6 +42,7 @@ class Engine:
         size: int,
         memory: Any = None,
         share: bool = False,
+        requests: Sequence[int] | None = None,
     ) -> decode.DecodeState:
         """Make a state for `prompts` and prefill its caches.
 
@@ -56,10 +57,12 @@ class Engine:
             memory: `out.memory` of an earlier call, or None.
             share: store a long common beginning once. Such a state cannot admit
                 requests.
+            requests: each row's index in the settings of `parts`. None: the rows are
+                in the order of the settings, as many for each.
         """
         arguments = (params, parts, prompts, limits, keys, size, memory, share)
         state, stream_prompts = initial_state.initial_state(
-            self.program, *arguments, self.program.model.plan
+            self.program, *arguments, self.program.model.plan, requests
         )
         return self._call(
             "prefill", prefill.prefill, (1,), params, state, stream_prompts

@@ -14,7 +14,7 @@ from decoding import base, compose
 from decoding.loops import decode, state_sharding, stats
 from models.cache_layouts.shared_prefix import must_be_dense, shared
 from models.distributed import sharding
-from models.errors import PromptError
+from models.errors import MethodError, PromptError
 
 SHARED = 2**14  # number of saved cache slots from which sharing a prefix pays
 
@@ -38,6 +38,7 @@ def initial_state(
     memory: Any,
     share: bool,
     plan: Any,
+    requests: Sequence[int] | None = None,
 ) -> tuple[decode.DecodeState, dict]:
     """Make the state of a decode loop before its prompts are read.
 
@@ -52,6 +53,8 @@ def initial_state(
         memory: the drafter's `shared` state of an earlier call, or None.
         share: store a long common beginning of the prompts once.
         plan: the sharding plan, or None.
+        requests: each row's index in `parts.settings`. None: the rows are in their
+            order, as many for each.
 
     Returns:
         The state, and per stream its prompts: tokens int32[B, P] and lengths int32[B].
@@ -75,11 +78,13 @@ def initial_state(
         kind = _dtype(base.read(params, stream.params))
         make = functools.partial(stream.model.init_cache, batch, slots + width, kind)
         caches[name] = state_sharding.made(plan, make)
-    transform = jax.vmap(fresh.transform.init, out_axes=base.ROWS)(tokens, length)
+    settings = _of_rows(parts, requests, batch)
+    transform = _transform_states(parts, settings, tokens, length)
     verifier = fresh.verifier.init(params)
     stop = base.State()
     if parts.stop is not None:
-        stop = base.State(jnp.full((batch,), parts.stop.start), parts.stop)
+        starts = [setting.stop for setting in settings]
+        stop = base.State(jnp.asarray(starts, jnp.int32), parts.stop)
     state = decode.DecodeState(
         tokens=tokens,
         origin=jnp.zeros((batch, size), jnp.int8),
@@ -88,6 +93,8 @@ def initial_state(
         limit=jnp.asarray(limits, jnp.int32),
         done=jnp.zeros((batch,), bool),
         key=keys,
+        sampled=jnp.asarray([setting.sampled for setting in settings]),
+        ends=_ends(parts, settings),
         roots={name: jnp.zeros((batch,), jnp.int32) for name in program.streams},
         caches=caches,
         drafter=base.State(),
@@ -109,6 +116,64 @@ def initial_state(
         state = sharding.put(state, state_sharding.shardings(plan, state))
         stream_prompts = sharding.put(stream_prompts, plan.rows(stream_prompts))
     return state, stream_prompts
+
+
+def _of_rows(
+    parts: compose.Composition, requests: Sequence[int] | None, batch: int
+) -> list[compose.Setting]:
+    """Return the settings of every row."""
+    settings = parts.settings
+    if requests is None:
+        if batch % len(settings):
+            raise PromptError(
+                f"{batch} rows for the settings of {len(settings)} prompts: start as "
+                "many rows for each prompt"
+            )
+        return [settings[i * len(settings) // batch] for i in range(batch)]
+    last = len(settings) - 1
+    return [settings[min(i, last)] for i in requests]
+
+
+def _transform_states(
+    parts: compose.Composition,
+    settings: Sequence[compose.Setting],
+    tokens: Array,
+    length: Array,
+) -> base.State:
+    """Return the transforms' states after the prompts, with each row's own numbers."""
+    if len({setting.transform for setting in parts.settings}) == 1:
+        init = parts.program.transform.init
+        return jax.vmap(init, out_axes=base.ROWS)(tokens, length)
+    states = [s.transform.init(*row) for s, *row in zip(settings, tokens, length)]
+    shapes = [jax.tree.map(jnp.shape, (state.row, state.shared)) for state in states]
+    shared = [jax.tree.leaves(state.shared) for state in states]
+    for i in range(1, len(states)):
+        if shapes[i] != shapes[0]:
+            raise MethodError(
+                "transforms with other numbers a prompt have states of other shapes: "
+                f"{shapes[0]} in row 0, {shapes[i]} in row {i}: decode these prompts "
+                "in calls of their own"
+            )
+        # One program: what a transform keeps for all rows cannot differ by row.
+        if not all(map(np.array_equal, shared[0], shared[i])):
+            raise MethodError(
+                f"a transform of row {i} has other tables than that of row 0, and "
+                "keeps them for all rows (`State.shared`): decode these prompts in "
+                "calls of their own"
+            )
+    row = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[s.row for s in states])
+    return base.State(row, states[0].shared)
+
+
+def _ends(parts: compose.Composition, settings: Sequence[compose.Setting]) -> Array:
+    """Return the rows' EOS and stop tokens int32[B, E], padded with -1.
+
+    Of all prompts, not of these rows alone, so that rows can be admitted later.
+    """
+    most = max(len(setting.ends) for setting in parts.settings)
+    width = max(4, 1 << (most - 1).bit_length())  # few sizes, so that few programs
+    ends = [[*s.ends, *[-1] * (width - len(s.ends))] for s in settings]
+    return jnp.asarray(ends, jnp.int32)
 
 
 def _pad(prompts: Sequence[Sequence[int]], size: int) -> tuple[Array, Array]:

@@ -33,9 +33,9 @@ def prefill(
 
     def body(carry: DecodeState) -> DecodeState:
         cache = carry.caches[TARGET]
-        block, nodes, count = _chunk(carry.tokens, carry.length, cache, program.chunk)
+        block, nodes, count = chunk(carry.tokens, carry.length, cache, program.chunk)
         if program.policy.room is not None:
-            ahead = _chunk(carry.tokens[:, 1:], carry.length, cache, program.chunk)[0]
+            ahead = chunk(carry.tokens[:, 1:], carry.length, cache, program.chunk)[0]
             room = program.policy.room(carry.policy, cache, ahead.tokens)
             count = jnp.minimum(count, room)
             nodes = tree.chain(block.tokens[:, 0], block.tokens[:, 1:], count - 1)
@@ -74,7 +74,7 @@ def prefill(
     return lax.while_loop(more, body, state)
 
 
-def _chunk(tokens, length, cache, size):
+def chunk(tokens, length, cache, size):
     """Cut the next `size` prompt tokens of every row.
 
     Returns:
@@ -93,7 +93,7 @@ def _fill_stream(model, cache, tokens, length, size):
     lm, params = model
 
     def body(cache: Any) -> Any:
-        block, _, count = _chunk(tokens, length, cache, size)
+        block, _, count = chunk(tokens, length, cache, size)
         _, cache = lm(params, cache, block)
         none = jnp.zeros((count.shape[0], 0), jnp.int32)
         return cache.commit(none, count - 1, linear=True)

@@ -76,7 +76,8 @@ def decode_requests(
     """Decode prompts in `batch` rows; yield each text as it ends.
 
     Args:
-        parts: the composition to decode with.
+        parts: the composition to decode with, of one setting for all requests or of one
+            a prompt.
         params: all params, by name.
         prompts: token lists, of all requests.
         limits: the lengths, prompt included, at which the texts of all prompts end.
@@ -90,7 +91,8 @@ def decode_requests(
         usage: counts to update.
 
     Raises:
-        PromptError: a size below 1, or a stream with prompts of its own.
+        PromptError: a size below 1, a stream with prompts of its own, or a number of
+            settings that is not that of the prompts.
     """
     for name, value in (("batch", batch), ("together", together), ("free", free)):
         if value < 1:
@@ -100,6 +102,11 @@ def decode_requests(
             raise PromptError(
                 f"stream {name!r} has prompts of its own: use decoding.generate"
             )
+    if len(parts.settings) not in (1, len(prompts)):
+        raise PromptError(
+            f"{len(parts.settings)} settings for {len(prompts)} prompts: compose with "
+            "one number, or one a prompt"
+        )
     usage = Usage() if usage is None else usage
     engine, size = engines.engine(parts), initial_state.bucket(max(limits))
     begun, compiled = time.perf_counter(), engine.compile_seconds
@@ -116,7 +123,9 @@ def decode_requests(
         ends = [*(limits[i] for i in indices), *[1] * none]
         key_rows = np.asarray([*indices, *[0] * none], np.int32)
         return engine.start(
-            params, parts, texts, ends, keys[key_rows], size, memory, share=False
+            *(params, parts, texts, ends, keys[key_rows], size, memory),
+            share=False,
+            requests=key_rows.tolist(),
         )
 
     state = start((), batch, memory)

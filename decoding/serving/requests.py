@@ -2,31 +2,69 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 import models
 from decoding import base
 from decoding.automata import stop_strings
-from decoding.catalogue import Spec
+from decoding.catalogue import PerPrompt, Spec
 from models.errors import PromptError
 
-# Keyword of `generate` -> the transform and its argument, in the order of HF's.
-SAMPLING = {
-    "repetition_penalty": ("transforms/repetition_penalty", "penalty"),
-    "top_k": ("transforms/top_k", "k"),
-    "top_p": ("transforms/top_p", "p"),
-    "min_p": ("transforms/min_p", "p"),
+# Keyword of `generate` -> the transform, its argument and the value that changes
+# nothing, in the order of HF's.
+SAMPLING: dict[str, tuple[str, str, float]] = {
+    "repetition_penalty": ("transforms/repetition_penalty", "penalty", 1.0),
+    "top_k": ("transforms/top_k", "k", 2**31 - 1),
+    "top_p": ("transforms/top_p", "p", 1.0),
+    "min_p": ("transforms/min_p", "p", 0.0),
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The arguments of `generate`, which documents them, but the model and the loop."""
+
+    prompts: Sequence[Any]
+    method: Any = None
+    max_new_tokens: Any = 128
+    temperature: Any = 0.0
+    transforms: Sequence[Any] = ()
+    n: int = 1
+    seed: Any = 0
+    stop: Any = None
+    drafts: Mapping[str, Any] | None = None
+    memory: Any = None
+    streams: Mapping[str, base.Stream] | None = None
+    top_k: Any = None
+    top_p: Any = None
+    min_p: Any = None
+    repetition_penalty: Any = None
+    stop_token_ids: Any = None
+    top_logprobs: int = 0
+    prompt_logprobs: bool = False
+    echo: bool = False
+
+
+class Ends(NamedTuple):
+    """The strings and tokens that end a text, beside EOS."""
+
+    strings: tuple[str, ...] = ()
+    tokens: tuple[int, ...] = ()
+
+
 class Requests(NamedTuple):
-    """Prompts as token lists, `n` rows each, and the lengths at which rows end."""
+    """Prompts as token lists, `n` rows each, and where their texts end."""
 
     rows: list[list[int]]  # n in a row for each prompt
-    limits: list[int]  # prompt included
+    limits: list[int]  # prompt included, of each row
     prompts: int
     n: int
-    stops: tuple[str, ...]
+    ends: list[Ends]  # of each row
+    temperature: Any  # one number, or a list of one a prompt
+    transforms: tuple[Any, ...]  # those of `transforms`, then those of the keywords
 
 
 @functools.lru_cache(2)
@@ -35,39 +73,54 @@ def named(name: str) -> models.Loaded:
     return models.load(name)
 
 
-def read(
-    lm: Any,
-    prompts: Sequence[Any],
-    max_new_tokens: int | Sequence[int],
-    n: int,
-    stop: str | Sequence[str] | None,
-) -> Requests:
-    """Encode prompts and check them against the model.
-
-    Args:
-        prompts: texts, token lists, or conversations (lists of dicts with `role` and
-            `content`).
-        max_new_tokens: one number, or one a prompt.
+def read(lm: Any, settings: Settings) -> Requests:
+    """Encode prompts and check every setting that needs no method.
 
     Raises:
         PromptError: an empty or over-long prompt, an unknown token, or a number of
             settings that is not that of the prompts.
+        MethodError: a number that a sampling keyword's transform refuses.
     """
-    tokens = encode(lm, prompts)
-    new = per_prompt("max_new_tokens", max_new_tokens, len(tokens))
+    tokens, n = encode(lm, settings.prompts), settings.n
+    prompts, config = len(tokens), lm.model.config
+    new = per_prompt("max_new_tokens", settings.max_new_tokens, prompts)
     for i, prompt in enumerate(tokens):
-        _check(lm.model.config, i, prompt, new[i])
+        _check(config, i, prompt, new[i])
     if n < 1:
         raise PromptError(f"n={n}: use at least 1")
-    stops = () if stop is None else (stop,) if type(stop) is str else tuple(stop)
+    best = settings.top_logprobs
+    if not (isinstance(best, int) and 0 <= best <= config.vocab_size):
+        raise PromptError(
+            f"top_logprobs={best!r}: use 0 to {config.vocab_size}, the size of the "
+            "vocabulary"
+        )
+    strings = lists("stop", settings.stop, str, prompts)
+    ids = lists("stop_token_ids", settings.stop_token_ids, int, prompts)
+    for i, row in enumerate(ids):
+        wrong = [t for t in row if not 0 <= t < config.vocab_size]
+        if wrong:
+            raise PromptError(
+                f"stop_token_ids of prompt {i} has token {wrong[0]}, outside the "
+                f"vocabulary of {config.vocab_size}: give ids of this model's tokenizer"
+            )
+    temperature = settings.temperature
+    if np.ndim(temperature):
+        temperature = per_prompt("temperature", temperature, prompts)
+    for part in settings.transforms:
+        if type(part) in (list, tuple, PerPrompt):
+            one_each = getattr(part, "parts", part)
+            per_prompt("a list in transforms", one_each, prompts)
+    keywords = {name: getattr(settings, name) for name in SAMPLING}
+    transforms = (*settings.transforms, *sampling(prompts, **keywords))
+    ends = [Ends(*pair) for pair in zip(strings, ids) for _ in range(n)]
     rows = [prompt for prompt in tokens for _ in range(n)]
     limits = [len(p) + m for p, m in zip(tokens, new) for _ in range(n)]
-    return Requests(rows, limits, len(tokens), n, stops)
+    return Requests(rows, limits, prompts, n, ends, temperature, transforms)
 
 
 def per_prompt(name: str, value: Any, prompts: int) -> list[Any]:
     """Return one value per prompt: `value` itself, or its entries."""
-    if not hasattr(value, "__len__"):
+    if not np.ndim(value):
         return [value] * prompts
     if len(value) != prompts:
         raise PromptError(
@@ -75,6 +128,41 @@ def per_prompt(name: str, value: Any, prompts: int) -> list[Any]:
             "or one a prompt"
         )
     return list(value)
+
+
+def lists(name: str, value: Any, kind: type, prompts: int) -> list[tuple]:
+    """Return one list per prompt.
+
+    Args:
+        name: of the setting, for errors.
+        value: None, an entry, a list of entries for all prompts, or a list with one
+            entry, list of entries or None a prompt, and at least one list or None.
+        kind: str or int, the entries' type.
+        prompts: number of prompts.
+    """
+    of_kind = str if kind is str else (int, np.integer)
+
+    def is_single(entry: Any) -> bool:
+        return isinstance(entry, of_kind) or not hasattr(entry, "__iter__")
+
+    def row(entry: Any) -> tuple:
+        values = () if entry is None else (entry,) if is_single(entry) else entry
+        wrong = [x for x in values if not isinstance(x, of_kind)]
+        if wrong:
+            raise PromptError(
+                f"{name} has {wrong[0]!r}: give {kind.__name__} values, one list for "
+                "all prompts or one a prompt"
+            )
+        return tuple(kind(x) for x in values)
+
+    if is_single(value) or not any(x is None or np.ndim(x) for x in value):
+        return [row(value)] * prompts
+    if len(value) != prompts:
+        raise PromptError(
+            f"{name} has lists for {len(value)} of {prompts} prompts: give one list "
+            "for all, or one a prompt (None: nothing)"
+        )
+    return [row(entry) for entry in value]
 
 
 def encode(lm: Any, prompts: Sequence[Any]) -> list[list[int]]:
@@ -127,13 +215,24 @@ def _check(config: Any, i: int, prompt: list[int], new: int) -> None:
         )
 
 
-def sampling(**values: float | None) -> list[Spec]:
-    """Return the transforms of the sampling keywords that are not None."""
-    specs = []
-    for keyword, (name, argument) in SAMPLING.items():
-        if (value := values.get(keyword)) is not None:
-            specs.append(Spec(name, **{argument: value}))
-    return specs
+def sampling(prompts: int = 1, **keywords: Any) -> list[Spec | PerPrompt]:
+    """Return the transforms of the sampling keywords that are not None.
+
+    None in a list leaves that prompt as it is.
+    """
+    parts: list[Spec | PerPrompt] = []
+    for keyword, (name, argument, neutral) in SAMPLING.items():
+        value = keywords.get(keyword)
+        if value is None:
+            continue
+        if not np.ndim(value):
+            parts.append(Spec(name, **{argument: value}))
+            continue
+        values = per_prompt(keyword, value, prompts)
+        numbers = [neutral if number is None else number for number in values]
+        specs = [Spec(name, **{argument: number}) for number in numbers]
+        parts.append(PerPrompt(tuple(specs)))
+    return parts
 
 
 def stream_prompts(name: str, stream: base.Stream, prompts: int, n: int) -> base.Stream:
@@ -150,11 +249,29 @@ def stream_prompts(name: str, stream: base.Stream, prompts: int, n: int) -> base
     return stream._replace(prompts=[p for p in texts for _ in range(n)])
 
 
-def text_of(lm: Any, tokens: Sequence[int], stops: Sequence[str] = ()) -> str:
-    """Decode `tokens` without EOS, and cut the text where its stop string begins."""
-    text = lm.tokenizer.decode([t for t in tokens if t not in lm.model.config.eos])
+NOWHERE = Ends()
+
+
+def text_of(
+    lm: Any,
+    tokens: Sequence[int],
+    ends: Ends = NOWHERE,
+    prompt: Sequence[int] = (),
+) -> str:
+    """Decode `tokens` without those that end a text; cut it at its stop string.
+
+    With a `prompt` the text is what follows the prompt's: some tokenizers drop the
+    space before the first token.
+    """
+    left_out = {*lm.model.config.eos, *ends.tokens}
+    shown = [t for t in tokens if t not in left_out]
+    before = lm.tokenizer.decode([*prompt]) if prompt else ""
+    whole = lm.tokenizer.decode([*prompt, *shown])
+    # A character whose bytes lie on both sides of the border is decoded by itself.
+    joins = whole.startswith(before)
+    text = whole[len(before) :] if joins else lm.tokenizer.decode(shown)
     data = text.encode("utf-8")
-    at = stop_strings.cut(stops, data)
+    at = stop_strings.cut(ends.strings, data)
     return text if at is None else data[:at].decode("utf-8", errors="ignore")
 
 
@@ -167,12 +284,14 @@ def undecided(text: str, stops: Sequence[str]) -> int:
     return 0
 
 
-def finish_reason(lm: Any, tokens: Sequence[int], stops: Sequence[str]) -> str:
-    """Return why a text ended: "eos", "stop" (a stop string) or "length"."""
+def finish_reason(lm: Any, tokens: Sequence[int], ends: Ends) -> str:
+    """Return why a text ended: "eos", "stop" (a stop string or token) or "length"."""
     if tokens and tokens[-1] in lm.model.config.eos:
         return "eos"
-    if stops:
+    if tokens and tokens[-1] in ends.tokens:
+        return "stop"
+    if ends.strings:
         text = lm.tokenizer.decode([*tokens])
-        if stop_strings.cut(stops, text.encode("utf-8")) is not None:
+        if stop_strings.cut(ends.strings, text.encode("utf-8")) is not None:
             return "stop"
     return "length"

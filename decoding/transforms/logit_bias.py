@@ -6,7 +6,8 @@ Baseline; the OpenAI API's `logit_bias`, HF transformers' `sequence_bias` of one
 
 Deviations: none. Infinite and huge biases are refused: use `ban_tokens`, which always
 leaves a token, for bans.
-Cost: a scatter of as many values as there are biases.
+Cost: a scatter of as many values as there are biases, of which 16, 32, 64, ... have
+room, so that few programs compile and prompts of one call may differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,9 +30,12 @@ CARD = Card(
 )
 
 
+LEAST = 16  # room for biases, at least
+
+
 @struct.dataclass
-class Shared:
-    tokens: Array  # int32[M]
+class Row:
+    tokens: Array  # int32[M]; V: no bias
     values: Array  # float32[M]
 
 
@@ -57,11 +61,16 @@ def transform(
             f"logit_bias names a token twice in {tokens}: merge its values"
         )
 
+    size = max(LEAST, 1 << (len(pairs) - 1).bit_length())
+    none = size - len(pairs)
+
     def init(prompt: Array, length: Array) -> base.State:
-        values = jnp.asarray([value for _, value in pairs], jnp.float32)
-        return base.State((), Shared(jnp.asarray(tokens, jnp.int32), values))
+        values = [*(value for _, value in pairs), *[0.0] * none]
+        ids = [*tokens, *[vocab_size] * none]
+        row = Row(jnp.asarray(ids, jnp.int32), jnp.asarray(values, jnp.float32))
+        return base.State(row)
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
-        return logits.at[state.shared.tokens].add(state.shared.values)
+        return logits.at[state.row.tokens].add(state.row.values, mode="drop")
 
     return base.LogitsTransform(init, apply)

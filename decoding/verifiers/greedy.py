@@ -8,6 +8,9 @@ Stern, Shazeer, Uszkoreit, *Blockwise Parallel Decoding for Deep Autoregressive 
 Cost per call: one arg-max over [V] per committed token.
 """
 
+import jax
+import jax.numpy as jnp
+
 from decoding import base, tree, vocab
 from decoding.catalogue import Card
 
@@ -29,3 +32,20 @@ def verifier() -> base.Verifier:
 
     draws = (base.POINT, base.IID, base.NO_REPLACE, base.COUPLED)
     return base.Verifier(lambda params: base.State(), verify, base.ARGMAX, draws)
+
+
+def in_rows(sampling: base.Verifier) -> base.Verifier:
+    """Verify greedily in rows of temperature 0, and by `sampling` in all others.
+
+    A verifier that takes coupled drafts needs none of this: it draws by the noise of
+    positions, which is 0 in greedy rows.
+    """
+    best = verifier()
+
+    def verify(key, state, nodes: base.TokenTree, target: base.Target) -> base.Verdict:
+        drawn = sampling.verify(key, state, nodes, target)
+        exact = best.verify(key, best.init(None), nodes, target)
+        choose = lambda a, b: jnp.where(target.sampled, a, b)
+        return jax.tree.map(choose, drawn, exact)
+
+    return sampling._replace(verify=verify)

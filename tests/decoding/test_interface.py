@@ -1,6 +1,7 @@
 """`generate` and `stream` as people call them: settings per prompt, pieces, names."""
 
 import dataclasses
+import inspect
 import types
 
 import numpy as np
@@ -60,6 +61,29 @@ def test_sampling_keywords_are_transforms():
     short = kit.generate(LOOKUP, 0.8, **values)
     assert short.tokens == kit.generate(LOOKUP, 0.8, transforms=specs).tokens
     assert kit.generate(LOOKUP, 0.8, **{**values, "top_k": 1}).tokens != short.tokens
+
+
+def undocumented(doc: str, names) -> list[str]:
+    """Names that have no entry of their own in a docstring."""
+    return [name for name in names if f"\n        {name}: " not in doc]
+
+
+def test_help_documents_every_argument_and_field():
+    """And `stream` takes what `generate` takes; planted: an entry that is left out."""
+    arguments = inspect.signature(decoding.generate).parameters
+    doc = decoding.generate.__doc__
+    assert not undocumented(doc, arguments)
+    assert undocumented(doc.replace("  stop_token_ids: ", ""), arguments)
+    fields = [field.name for field in dataclasses.fields(decoding.Output)]
+    assert not undocumented(decoding.Output.__doc__, fields)
+    streamed = inspect.signature(decoding.stream).parameters
+    assert all(arguments[name] == streamed[name] for name in streamed)
+    whole_texts = {"loop", "top_logprobs", "prompt_logprobs", "echo"}
+    assert set(arguments) - set(streamed) == whole_texts
+    settings = {f.name: f.default for f in dataclasses.fields(requests.Settings)}
+    assert set(settings) == set(arguments) - {"lm", "loop"}
+    for name in set(settings) - {"prompts"}:
+        assert settings[name] == arguments[name].default
 
 
 class Streaming(kit.Letters):

@@ -2,6 +2,7 @@
 
 import pytest
 
+import decoding
 import models
 from experiments import generate
 from models.errors import MethodError
@@ -22,8 +23,6 @@ def test_streams_the_text_and_its_figures(loaded, capsys):
 
 
 def test_streamed_text_is_the_batch_text(loaded, lm):
-    import decoding
-
     shown = []
     prompt = lm.tokenizer.encode("text")
     stream = generate.Streamer(lm, len(prompt), lambda s, d: shown.append((s, d)))
@@ -31,6 +30,26 @@ def test_streamed_text_is_the_batch_text(loaded, lm):
     whole = decoding.generate(lm, [prompt], "prompt_lookup", 20)
     assert "".join(s for s, _ in shown) == whole.texts[0] == found.texts[0]
     assert [d for _, d in shown[:-1]] == whole.origin[0]
+
+
+def test_flags_of_ends_scores_and_echo(loaded, lm, capsys):
+    """Planted: the same command without them."""
+    bare = ["--prompt=def main(", "--max_new_tokens=12", "--method=prompt_lookup"]
+    text = decoding.generate(lm, ["def main("], "prompt_lookup", 12)
+    last = text.tokens[0][3]
+    first = text.tokens[0].index(last)
+    asked = [*bare, f"--stop_token_ids={last}", "--top_logprobs=2", "--noecho"]
+    assert generate.main(asked) == 0
+    said = capsys.readouterr().out
+    assert not said.startswith("def main(") and f"{first + 1} tokens in" in said
+    token, value = lm.tokenizer.decode([text.tokens[0][0]]), text.logprobs[0][0]
+    assert f"{token!r} {value:.2f}:  {token!r} {value:.2f}" in said
+    assert generate.main(bare) == 0
+    assert "12 tokens in" in capsys.readouterr().out
+    assert generate.main([*bare, "--top_logprobs=5000"]) == 2
+    assert f"use 0 to {lm.model.config.vocab_size}" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,18 @@ def test_nothing_compiles_after_the_first_requests():
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
+def test_requests_bring_their_own_settings():
+    """Greedy and sampled requests in turns; planted: those of another request."""
+    heats = [(0.0, 0.7, 1.2)[i % 3] for i in range(len(PROMPTS))]
+    whole = kit.generate(Method(), heats, prompts=PROMPTS, lm=LM).tokens
+    wanted = [t[:n] for t, n in zip(whole, NEW)]
+    settings = {"batch": 2, "together": 1}
+    assert refilled(Method(), temperature=heats, **settings)[0] == wanted
+    assert refilled(Method(), temperature=heats[::-1], **settings)[0] != wanted
+    with pytest.raises(PromptError, match="2 settings for 16 prompts"):
+        refilled(Method(), temperature=heats[:2], **settings)
+
+
 def live() -> int:
     return sum(x.nbytes for x in jax.live_arrays())
 

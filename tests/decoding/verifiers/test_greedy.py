@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from decoding import base
-from decoding.verifiers import greedy
+from decoding.verifiers import greedy, rejection
 from tests import oracles
 
 
@@ -38,3 +38,23 @@ def test_fault_second_best():
         jax.random.key(0), base.State(), nodes, oracles.target(hidden, 2)
     )
     assert int(verdict.count) == 0 and int(verdict.token) == 1
+
+
+def test_rows_of_temperature_0_among_sampled_ones():
+    """The greedy verdict there, its own elsewhere; planted: its own everywhere."""
+    drafts = oracles.siblings(jnp.array([1]), base.POINT, jnp.zeros(4))
+    nodes = drafts.replace(linear=True, depth=1)
+    sampling = rejection.verifier()
+    mixed = greedy.in_rows(sampling)
+
+    def tokens(part, is_sampled: bool) -> list[int]:
+        target = oracles.target(oracles.P, 2)._replace(sampled=jnp.bool_(is_sampled))
+        verdicts = [
+            part.verify(jax.random.key(seed), base.State(), nodes, target)
+            for seed in range(8)
+        ]
+        return [int(v.token) + 10 * int(v.count) for v in verdicts]
+
+    assert tokens(mixed, False) == [0] * 8  # the best token, not the draft 1
+    assert tokens(mixed, True) == tokens(sampling, True)
+    assert tokens(sampling, False) != [0] * 8

@@ -26,7 +26,9 @@ def file(tmp_path):
 
 @pytest.fixture(scope="module")
 def lm():
-    return models.load("tiny")
+    lm = models.load("tiny")
+    lm.tokenizer.template = None
+    return lm
 
 
 def test_categories_in_the_files_order(file):

@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import decoders
 from tokenizers import models as kinds
 
-from models import errors
+from models import errors, packaged
 from models.text import chat_template, hf_tokenizer
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "models"
@@ -150,6 +150,33 @@ def test_chat_without_template_or_with_wrong_roles():
     tok, _ = make("llama3")
     with pytest.raises(errors.PromptError, match="unknown role judge"):
         tok.chat([{"role": "judge", "content": "?"}])
+
+
+def test_the_template_of_tiny(tmp_path):
+    """Comments, then code; what has been said stays as it is, and is saved.
+
+    Planted: a role that the template would pass over.
+    """
+    folder = packaged.folder("tiny")
+    tok = hf_tokenizer.load(folder, (0,))
+    said = [
+        {"role": "system", "content": "Python only.\n\nNo tests."},
+        {"role": "user", "content": " Add two numbers\n"},
+        {"role": "assistant", "content": "def add(a, b):\n    return a + b"},
+        {"role": "user", "content": "And 'subtract' <them>."},
+    ]
+    text = tok.chat_text(said)
+    assert text == (
+        "# Python only.\n#\n# No tests.\n# Add two numbers\n"
+        "def add(a, b):\n    return a + b\n\n# And 'subtract' <them>.\n"
+    )
+    assert tok.decode(tok.chat(said)) == text
+    for i in range(1, 4):  # training's masks need beginnings that stay
+        assert text.startswith(tok.chat_text(said[:i]))
+    tok.save(tmp_path)
+    assert hf_tokenizer.load(tmp_path, (0,)).chat(said) == tok.chat(said)
+    with pytest.raises(errors.PromptError, match="unknown role tool"):
+        tok.chat([*said, {"role": "tool", "content": "3"}])
 
 
 def test_template_spellings(tmp_path):

@@ -1,0 +1,34 @@
+"""What `width` means: "auto", "paper", or a number of nodes."""
+
+from decoding import base
+from decoding.block_width import controller
+from models.errors import MethodError, hint
+
+
+def widths(
+    width: str | int, drafter: base.Drafter, guarantee: str
+) -> tuple[tuple[int, ...], base.WidthPolicy]:
+    """Return the block widths to compile, and the policy that chooses among them."""
+    if type(width) is str and width not in ("auto", "paper"):
+        raise MethodError(
+            f'width={width!r}{hint(width, ("auto", "paper"))}: use "auto", '
+            '"paper" or a number of nodes'
+        )
+    lossy = guarantee == base.LOSSY
+    if width == "paper" or drafter.nodes == 1 or (width == "auto" and lossy):
+        narrower = {w for w in drafter.blocks if w < drafter.nodes}
+        return (*sorted(narrower), drafter.nodes), base.PAPER
+    if width == "auto":
+        widths = controller.ladder(drafter.nodes)
+        return widths, controller.policy(widths, drafter.pauses)
+    if lossy:
+        raise MethodError(
+            f"width={width}: the text of this method depends on its draft's size, as "
+            'its guarantee is LOSSY; use width="paper"'
+        )
+    if not 1 <= int(width) <= drafter.nodes:
+        raise MethodError(
+            f"width={width}: the method drafts blocks of {drafter.nodes} nodes; use 1 "
+            f"to {drafter.nodes}"
+        )
+    return (int(width),), controller.policy((int(width),))

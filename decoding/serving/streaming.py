@@ -1,0 +1,43 @@
+"""The text of a row as it grows, in pieces that no later token changes."""
+
+from typing import Any, NamedTuple
+
+from decoding.serving import requests
+
+
+class Piece(NamedTuple):
+    """The text that a row gained since its last piece."""
+
+    prompt: int  # index in `prompts`
+    sample: int  # 0 .. n - 1
+    text: str  # whole characters, nothing of a stop string; "" without a tokenizer
+    tokens: list[int]
+    finish_reason: str | None  # None until the row's last piece
+
+
+class Row:
+    """The text of one row of a stream."""
+
+    def __init__(self, lm: Any, end: int, ends: requests.Ends):
+        self.lm, self.end, self.ends = lm, end, ends
+        self.decoder = None if lm.tokenizer is None else lm.tokenizer.stream()
+        self.tokens: list[int] = []
+        self.text, self.sent = "", 0
+        self.reason: str | None = None
+
+    def push(self, new: list[int], done: bool) -> str:
+        """Read `new` tokens; return the text that is decided since the last call."""
+        self.end += len(new)
+        self.tokens += new
+        if done:
+            self.reason = requests.finish_reason(self.lm, self.tokens, self.ends)
+        if self.decoder is None:
+            return ""
+        if done:
+            self.text = requests.text_of(self.lm, self.tokens, self.ends)
+            return self.text[self.sent :]
+        eos = self.lm.model.config.eos
+        self.text += "".join(self.decoder.push(t) for t in new if t not in eos)
+        decided = len(self.text) - requests.undecided(self.text, self.ends.strings)
+        start, self.sent = self.sent, max(self.sent, decided)
+        return self.text[start : self.sent]
