@@ -48,10 +48,3 @@ def bar(total: int, what: str) -> Iterator[Bar]:
     """Show a progress bar of `total` pieces."""
     with progress.Progress(*COLUMNS, console=terminal(), transient=True) as display:
         yield Bar(display, display.add_task(what, total=total))
-
-
-def complain(error: Exception) -> None:
-    """Print the name and message of one of the project's errors, no traceback."""
-    out = console.Console(stderr=True)
-    out.print(f"[bold red]{type(error).__name__}[/]", end=": ")
-    out.print(str(error), markup=False, highlight=False)

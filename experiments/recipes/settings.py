@@ -118,13 +118,19 @@ def _check(config: ConfigDict, name: str) -> None:
             continue
         fields = sorted(node.keys()) if isinstance(node, ConfigDict) else []
         path, close = ".".join(["config", *parts[:i]]), hint(part, fields)
-        raise ConfigError(f"{path} has no field {part!r}{close}; it has {fields}")
+        if not close:  # perhaps its group was forgotten
+            names = [name for name in flat(config.to_dict()) if f".{part}" in name]
+            last = [name for name in names if name.endswith(f".{parts[-1]}")]
+            close = f" (did you mean {last[0]!r}?)" if last else ""
+        raise ConfigError(
+            f"{path} has no field {part!r}{close}; --list_fields prints all"
+        )
 
 
 def resolve(arguments: Sequence[str]) -> tuple[ConfigDict, list[str]]:
     """Return the config of a command line, and its other arguments."""
     files = [a for a in arguments if a.startswith("--config=")]
-    if len(files) != 1:
+    if len(files) != 1 or files == ["--config="]:
         raise ConfigError(
             f"got {len(files)} --config=FILE: give one, e.g. "
             "--config=configs/quickstart.py"

@@ -146,6 +146,7 @@ def fit(
         DataError: the checkpoint was saved with other data.
         TrainingError: `bad_steps` gives up; names the last good checkpoint.
         Preempted: after SIGTERM, with everything saved.
+        KeyboardInterrupt: after Ctrl-C, likewise; at once after a second Ctrl-C.
     """
     config.check()
     steps, ema, bad_steps = config.steps, config.ema, config.bad_steps
@@ -271,11 +272,9 @@ def fit(
                 extra = {"data": data.state(), "seconds": seconds, "bad": bad}
                 store.save(state, extra)
                 writer.resume(done)
-            if stop and not last:
+            if stop:
                 store.wait()
-                raise preemption.Preempted(
-                    f"SIGTERM: saved {store.latest()}; start again to resume"
-                )
+                notice.leave(f"saved {store.latest()}")
         store.wait()
     seconds = elapsed + time.monotonic() - began
     return Result(state.params, state.ema, done, seconds)
