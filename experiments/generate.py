@@ -1,7 +1,141 @@
 """Decode a text in the terminal, round by round, and print its statistics.
 
 python -m experiments.generate --model=tiny --method=token_recycling \\
-    --prompt="def body(arguments: list[str]) -> int:
+    --prompt="def main(" --max_new_tokens=64
+
+A terminal colours accepted drafts by depth. The host runs the rounds one by one, to
+print each as it ends; `experiments.run` measures speed.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from rich.text import Text
+
+import decoding
+import models
+from decoding import Method, Spec, recipes
+from experiments import console
+from models import cpu_host
+from models.errors import PromptError
+from models.heads.formats import native
+from models.surgery import lora
+from training import command_line
+
+MODULE = "experiments.generate"
+COLOURS = ("", "blue", "cyan", "green", "yellow", "red", "magenta")
+
+
+def read(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command's flags."""
+    parser = command_line.Parser(MODULE, __doc__)
+    add = parser.add_argument
+    method = "a recipe, by name or path; by default the heads' own, or plain"
+    transform = "beside the method's: transforms/min_p(p=0.1) or my_package.my_file"
+    mesh = 'devices as in "data=2,tensor=4"; auto: by the model\'s size'
+    add("--model", default="tiny", help="a shipped model, or a directory in HF layout")
+    add("--method", help=method)
+    add("--prompt", help="the text to continue")
+    add("--mesh", default="auto", help=mesh)
+    add("--draft", help="draft model; by default the method's own")
+    add("--heads", help="trained heads: a folder, tiny-hydra-pp or tiny-eagle3")
+    add("--max_new_tokens", type=int, default=128, help="tokens to write")
+    add("--temperature", type=float, default=0.0, help="0 decodes greedily")
+    add("--seed", type=int, default=0, help="seed of the sampled text")
+    add("--transform", action="append", help=f"{transform}; repeatable")
+    add("--stop", action="append", help="a text that ends decoding; repeatable")
+    return parser.read(arguments)
+
+
+class Streamer:
+    """Show the tokens of row 0 as they are committed."""
+
+    def __init__(self, lm: Any, length: int, show: Callable[[str, int], None]):
+        self.eos, self.show, self.shown = lm.model.config.eos, show, length
+        self.stream = lm.tokenizer.stream()
+
+    def __call__(self, step: Callable, state: Any) -> Any:
+        """Run rounds to the end, as the `loop` of `decoding.generate`."""
+        while not bool(state.done.all()):
+            state, _ = step(state)
+            end = int(state.length[0])
+            row = jax.device_get((state.tokens[0], state.origin[0]))
+            for i in range(self.shown, end):
+                token, depth = int(row[0][i]), int(row[1][i])
+                if token not in self.eos:
+                    self.show(self.stream.push(token), depth)
+            self.shown = end
+        self.show(self.stream.flush(), 0)
+        return state
+
+
+def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
+    """Load the models, then decode and stream; `out` is a rich console."""
+    if values.prompt is None:
+        raise PromptError('no prompt: give one, e.g. --prompt="def main("')
+    recipe: Any = {}
+    if values.heads and not values.method:
+        method = Method.from_config(native.method(values.heads))
+    else:
+        recipe = recipes.config(values.method or "plain")
+        method = Method.from_config(recipe["method"])
+    cpu_host.settle()
+    needs = method.needs
+    drafts: dict[str, Any] = {}
+    if "draft" in needs:
+        default = recipe.get("drafts", {}).get("draft", "tiny-draft")
+        drafts["draft"] = models.load(values.draft or default)
+    lm = models.load(values.model, mesh=values.mesh)
+    if lm.tokenizer is None:
+        raise PromptError(
+            f"--model={values.model} has no tokenizer.json: add it to encode texts"
+        )
+    prompt = lm.tokenizer.encode(values.prompt)
+
+    if "heads" in needs:
+        if not values.heads:
+            raise PromptError(
+                f"--method={values.method} needs trained heads: give --heads=FOLDER, "
+                "the export of a run of its recipe"
+            )
+        lm, drafts["heads"] = lora.model(lm, native.load(values.heads, lm))
+
+    def show(piece: str, depth: int) -> None:
+        style = COLOURS[min(depth, len(COLOURS) - 1)]
+        out.print(Text(piece, style), end="", soft_wrap=True)
+
+    out.print(Text(values.prompt, "dim"), end="", soft_wrap=True)
+    return decoding.generate(
+        lm,
+        [prompt],
+        method=method,
+        max_new_tokens=values.max_new_tokens,
+        temperature=values.temperature,
+        seed=values.seed,
+        transforms=[Spec.parse(text) for text in values.transform or ()],
+        stop=values.stop,
+        drafts=drafts,
+        loop=Streamer(lm, len(prompt), show),
+    )
+
+
+def figures(found: decoding.api.Output) -> list[str]:
+    """Format the statistics of one text, a line each."""
+    stats = found.stats
+    new, calls = int(stats.new_tokens.sum()), int(stats.target_calls.sum())
+    depths = " ".join(f"{100 * x:.0f}%" for x in stats.accepted_by_depth) or "–"
+    return [
+        f"{new} tokens in {calls} target calls: {stats.tokens_per_call:.2f} a call "
+        f"({found.guarantee})",
+        f"accepted by depth: {depths}; draft calls: {stats.draft_calls}",
+        f"{stats.seconds:.2f} s, and {stats.compile_seconds:.1f} s of compilation",
+    ]
+
+
+def body(arguments: list[str]) -> int:
     """Stream the text of a command line, and print its statistics."""
     values, out = read(arguments), console.terminal()
     output = generate(values, out)

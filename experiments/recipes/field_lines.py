@@ -8,9 +8,10 @@
 A comment stands at the end of the assignment or directly above it; the same holds for
 the keys of a dict. It is looked for in the recipe, in the modules of `configs` that it
 imports, and in `defaults.py`, whose fields recipes of the stage `evaluate` have. A
-function named after a group of fields (`train()`) returns that group. A field without
-a comment has that of the innermost group that holds it: its members are open-ended,
-such as arguments of a method.
+function named after a group of fields (`train()`) returns that group, unless its fields
+are merged into the recipe (`c.update(decoding())`). A field without a comment has that
+of the innermost group that holds it, such as arguments of a method. A field that is a
+whole recipe has that recipe's lines.
 """
 
 import ast
@@ -38,17 +39,23 @@ def lines(path: str | pathlib.Path, config: ConfigDict) -> dict[str, str]:
     if not pathlib.Path(file).is_file():
         file = file.rpartition(":")[0]
     sources = [explained(source) for source in _sources(pathlib.Path(file).resolve())]
-    return {name: _line(name, sources) for name in settings.flat(config.to_dict())}
+    found = {}
+    for name in settings.flat(config.to_dict()):
+        first, _, rest = name.partition(".")
+        inner = config[first]
+        is_recipe = isinstance(inner, ConfigDict) and "stage" in inner
+        found[name] = _line(rest if is_recipe else name, sources)
+    return found
 
 
 def _line(name: str, sources: list[dict[str, str]]) -> str:
-    """Look a name up, then its groups, then its last parts (an embedded recipe)."""
+    """Look a name up, then the groups that hold it, innermost first."""
     parts = name.split(".")
     for size in range(len(parts), 0, -1):
         for source in sources:
             if text := source.get(".".join(parts[:size])):
                 return text
-    return _line(".".join(parts[1:]), sources) if len(parts) > 1 else ""
+    return ""
 
 
 def _sources(file: pathlib.Path) -> list[pathlib.Path]:
@@ -72,11 +79,7 @@ def explained(file: pathlib.Path) -> dict[str, str]:
     """Map the dotted fields that a file assigns to their comments."""
     text = file.read_text()
     comments, tree = _comments(text), ast.parse(text)
-    groups = {
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name != "get_config"
-    }
+    groups = {*_groups(tree)}
     fields: dict[str, str] = {}
     for top in tree.body:
         for node in ast.walk(top):
@@ -87,13 +90,29 @@ def explained(file: pathlib.Path) -> dict[str, str]:
             if not dot or not isinstance(node.targets[0], ast.Attribute):
                 name = ""  # a constant: its keys may be fields
             if isinstance(top, ast.FunctionDef) and top.name in groups and name:
-                fields.setdefault(f"{top.name}.{name}", _comment(node, comments))
+                name = f"{top.name}.{name}"
             if name:
                 fields[name] = _comment(node, comments) or fields.get(name, "")
             for key, comment in _keys(node.value, comments):
                 full = f"{name}.{key}" if name else key
                 fields[full] = comment or fields.get(full, "")
     return {name: comment for name, comment in fields.items() if comment}
+
+
+def _groups(tree: ast.Module) -> Iterator[str]:
+    """Yield the functions that return a group of fields of their own name."""
+    merged = {
+        ast.unparse(node.args[0]).partition("(")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "update"
+        and node.args
+    }
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name not in merged:
+            if node.name != "get_config" and "c" not in [a.arg for a in node.args.args]:
+                yield node.name
 
 
 def _keys(node: ast.AST, comments: Comments) -> Iterator[tuple[str, str]]:
