@@ -127,14 +127,16 @@ def _check(config: ConfigDict, name: str) -> None:
         )
 
 
+NO_CONFIG = "no --config: give one, e.g. --config=configs/quickstart.py"
+
+
 def resolve(arguments: Sequence[str]) -> tuple[ConfigDict, list[str]]:
     """Return the config of a command line, and its other arguments."""
     files = [a for a in arguments if a.startswith("--config=")]
-    if len(files) != 1 or files == ["--config="]:
-        raise ConfigError(
-            f"got {len(files)} --config=FILE: give one, e.g. "
-            "--config=configs/quickstart.py"
-        )
+    if not files or files == ["--config="]:
+        raise ConfigError(NO_CONFIG)
+    if len(files) > 1:
+        raise ConfigError(f"several --config=FILE: give one of {files}")
     overrides = [a for a in arguments if a.startswith("--config.")]
     rest = [a for a in arguments if a not in files and a not in overrides]
     config = load(files[0].removeprefix("--config="))
