@@ -119,8 +119,7 @@ def _check(config: ConfigDict, name: str) -> None:
         fields = sorted(node.keys()) if isinstance(node, ConfigDict) else []
         path, close = ".".join(["config", *parts[:i]]), hint(part, fields)
         if not close:  # perhaps its group was forgotten
-            names = [name for name in flat(config.to_dict()) if f".{part}" in name]
-            last = [name for name in names if name.endswith(f".{parts[-1]}")]
+            last = [n for n in flat(config.to_dict()) if n.endswith(f".{parts[-1]}")]
             close = f" (did you mean {last[0]!r}?)" if last else ""
         raise ConfigError(
             f"{path} has no field {part!r}{close}; --list_fields prints all"

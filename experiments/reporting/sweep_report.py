@@ -57,7 +57,7 @@ def title(whole: dict[str, Any]) -> str:
 
 def merged(whole: dict[str, Any]) -> list[dict[str, Any]]:
     """Merge tables of one title and heads: `point` is their first column."""
-    joined = []
+    joined: list[dict[str, Any]] = []
     if whole["rows"]:
         lines = [[row["point"], *tables.cells(row)] for row in whole["rows"]]
         heads = ("point", *tables.HEADS)
@@ -71,8 +71,8 @@ def merged(whole: dict[str, Any]) -> list[dict[str, Any]]:
         ]
         lines = [[t["point"], *line] for t in alike for line in t["lines"]]
         notes = dict.fromkeys(note for t in alike for note in t["notes"])
-        heads = ("point", *heads)
-        joined.append({"title": name, "heads": heads, "lines": lines, "notes": notes})
+        shown = ("point", *heads)
+        joined.append({"title": name, "heads": shown, "lines": lines, "notes": notes})
     return joined
 
 

@@ -55,7 +55,7 @@ class FitConfig:
         log_every: steps whose metrics are fetched at a time.
         bad_steps: the policy for a loss or gradient that is not finite or too large.
         compute_dtype: of losses and gradients, see `train_step.make_step`.
-        progress: whether a progress bar is drawn.
+        progress: whether a progress bar is drawn, or lines where there is no terminal.
     """
 
     steps: int
@@ -123,7 +123,8 @@ def fit(
 
     Writes `workdir/checkpoints/<step>`, `workdir/metrics.jsonl` (one line a step),
     `workdir/throughput.jsonl` (tokens/s, MFU) and TensorBoard events in
-    `workdir/tensorboard`. `params` is not modified, and not read on resume.
+    `workdir/tensorboard`. `workdir/loss.txt` names the loss. `params` is not modified,
+    and not read on resume.
 
     Args:
         params: the trained tree.
@@ -165,7 +166,8 @@ def fit(
         elapsed, bad = extra["seconds"], extra.get("bad", 0)
         logging.info("resuming %s at step %d", workdir, int(state.step))
     done = int(state.step)
-    writer = metrics_writer.Writer(workdir, done, steps, config.progress)
+    label = objective.label(state.params)
+    writer = metrics_writer.Writer(workdir, done, steps, config.progress, label)
     options: dict[str, Any] = (
         {} if places is None else {"out_shardings": (places, None)}
     )
@@ -196,7 +198,7 @@ def fit(
             ):
                 store.wait()
                 raise TrainingError(
-                    f"step {number}: loss {row['loss']}, gradient norm "
+                    f"step {number}: {label} {row['loss']}, gradient norm "
                     f"{row['grad_norm']}; the last good checkpoint is "
                     f"{store.latest() or 'none'}: lower the learning rate or set clip"
                 )
