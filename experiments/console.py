@@ -30,7 +30,7 @@ class Bar:
 
     def __init__(self, shown: progress.Progress, task: progress.TaskID):
         self.shown, self.task = shown, task
-        self.clock = progress_lines.Clock()
+        self.clock = progress_lines.Clock(shortest=progress_lines.STORED)
 
     def doing(self, what: str) -> None:
         self.shown.update(self.task, description=what)

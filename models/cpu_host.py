@@ -21,7 +21,7 @@ GOOGLE = "0x1ae0"  # the vendor's number on the PCI bus
 # Classes of its devices in any virtual machine of Google Cloud: storage, network.
 ORDINARY = ("0x01", "0x02")
 # With one of these the user means a TPU, whatever the machine looks like.
-WISHES = ("JAX_FORCE_TPU_INIT", "TPU_LIBRARY_PATH", "JAX_BACKEND_TARGET")
+WISHES = ("JAX_FORCE_TPU_INIT", "JAX_BACKEND_TARGET")
 
 
 def settle() -> bool:

@@ -19,7 +19,7 @@ from models.errors import ConfigError, DecodaxError, hint
 from training.loop import preemption
 
 MISTAKE, INTERRUPTED = 2, 130
-LAUNCHED = "DECODAX_LAUNCHED"  # set where a launcher prints the command that resumes
+LAUNCHED = "DECODAX_LAUNCHED"  # set where a launcher prints that line
 
 
 class Parser(argparse.ArgumentParser):
@@ -76,8 +76,6 @@ def call(
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     again = f"; resume: {shlex.join(words(module, arguments))}" if resumes else ""
-    if os.environ.get(LAUNCHED):
-        again = ""
     try:
         return body(arguments)
     except DecodaxError as error:
@@ -103,7 +101,9 @@ def complain(error: Exception) -> None:
 
 
 def _say(text: str) -> None:
-    """Print a line on stderr, on process 0 alone."""
+    """Print a line on stderr, unless another process does."""
+    if os.environ.get(LAUNCHED):
+        return
     if jax.distributed.is_initialized() and jax.process_index() != 0:
         return
     line = "\n" if sys.stderr.isatty() else ""  # below the terminal's own ^C

@@ -20,9 +20,9 @@ import numpy as np
 
 import models
 from decoding import Method, compose, recipes
-from decoding.serving import prompt_set
+from decoding.serving import continuous_batching, prompt_set
 from models.errors import DataError
-from training import command_line
+from training import command_line, progress_lines
 from training.data import conversations
 from training.loop import preemption
 
@@ -81,9 +81,30 @@ def distill(
     params = compose.params(lm, drafts)
     about = settings._asdict()
     seed = about.pop("seed")
-    return prompt_set.write(
-        lm, rows, path, parts, params, about=about, seed=seed, batch=batch
-    )
+    file = pathlib.Path(path)
+    done = file.read_bytes().count(b"\n") if file.exists() else 0
+    clock, counts = progress_lines.Clock(done), [done, 0]  # texts, tokens written now
+
+    def observe(text: continuous_batching.Finished) -> None:
+        counts[0], counts[1] = counts[0] + 1, counts[1] + len(text.tokens)
+        clock.reach(counts[0])
+
+    def describe() -> str:
+        texts = f"{counts[0]} of {len(rows)} texts, {counts[1]:,} tokens"
+        return f"{texts}, {clock.text(len(rows))}"
+
+    with progress_lines.Lines(describe):
+        return prompt_set.write(
+            lm,
+            rows,
+            path,
+            parts,
+            params,
+            about=about,
+            seed=seed,
+            batch=batch,
+            observe=observe,
+        )
 
 
 class Text(NamedTuple):

@@ -7,36 +7,52 @@ program compiles as well. On a terminal a bar shows the same, and no line is pri
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
+from typing import TypeVar
 
 EVERY = 30.0  # seconds between two lines
-SHORT = 0.05  # a piece that took fewer seconds was stored by an earlier run
+Item = TypeVar("Item")
+STORED = 0.05  # a piece of a study that took fewer seconds was stored before
 
 
 class Clock:
-    """Estimate the time left from pieces done; it starts when it is made."""
+    """Estimate the time left from pieces done; it starts when it is made.
 
-    def __init__(self, done: int = 0, now: Callable[[], float] = time.monotonic):
-        self._now, self._begun = now, now()
+    Pieces that took less than `shortest` seconds are not counted: an earlier run stored
+    them.
+    """
+
+    def __init__(
+        self,
+        done: int = 0,
+        shortest: float = 0.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now, self._begun, self._shortest = now, now(), shortest
         self._done, self._last = done, self._begun
         self._pieces, self._seconds = 0, 0.0  # those that were computed now
 
     def reach(self, done: int) -> None:
         """Note that `done` pieces are done in all."""
         now = self._now()
-        if done > self._done and now - self._last >= SHORT * (done - self._done):
+        if done > self._done and now - self._last >= self._shortest:
             self._pieces += done - self._done
             self._seconds += now - self._last
         self._done, self._last = done, now
 
     def text(self, total: int) -> str:
-        """Write the time so far and, once a piece is done, the time left."""
+        """Write the time so far and, once a piece is done, the time left.
+
+        `total` is the number of pieces; 0: not known.
+        """
         spent = f"{span(self._now() - self._begun)} so far"
-        if not self._pieces:
+        if not self._pieces or not total:
             return spent
         left = (total - self._done) * self._seconds / self._pieces
-        left = max(0.0, left - (self._now() - self._last))
+        left -= self._now() - self._last
+        if left <= 0:  # this piece takes longer than those before it
+            return spent
         return f"{spent}, about {span(left)} left"
 
 
@@ -71,6 +87,21 @@ class Lines:
         while not self._over.wait(EVERY):
             sys.stderr.write(f"{self.describe()}\n")
             sys.stderr.flush()
+
+
+def counted(items: Iterable[Item], what: str, total: int = 0) -> Iterator[Item]:
+    """Yield `items`, and print lines about their number; `total` 0: not known."""
+    clock, done = Clock(), 0
+
+    def describe() -> str:
+        of = f" of {total}" if total else ""
+        return f"{what}: {done}{of}, {clock.text(total)}"
+
+    with Lines(describe):
+        for item in items:
+            yield item
+            done += 1
+            clock.reach(done)
 
 
 def span(seconds: float) -> str:

@@ -26,6 +26,7 @@ from experiments.recipes import command_fields, settings
 from experiments.reporting import sweep_report
 from models.errors import ConfigError
 from training import command_line
+from training.loop import preemption
 
 MODULE = "experiments.launch"
 BACKENDS = ("local", *schedulers.JOBS)
@@ -112,6 +113,8 @@ def launch(arguments: list[str]) -> int:
         for point in runs:
             logs = _logs(point, flags.num_processes)
             status = local_processes.run(point.arguments, *sizes, logs=logs)
+            if status == preemption.REQUEUE:
+                raise preemption.Preempted("SIGTERM: finished files are kept")
             if status:
                 return status
         if flags.sweep:
