@@ -21,14 +21,14 @@ def get_config() -> ml_collections.ConfigDict:
     config.mesh = "auto"  # "data=2,tensor=4": see experiments/recipes/defaults.py
     config.rules = ""
     config.drafts = ml_collections.ConfigDict({"draft": "tiny-draft"})
-    config.recipe = "token_recycling"
+    config.recipe = "token_recycling"  # the method: a recipe of configs/
     config.data = ""  # JSONL; empty: the tasks below
     config.tasks = ("code", "copy")
     config.prompts = 24  # of each task
     config.prompt_tokens = 128
     config.max_new_tokens = 256
     config.spread = 1.0  # sigma of log-normal lengths; 0: all have max_new_tokens
-    config.temperature = 0.8
-    config.batch = 8
+    config.temperature = 0.8  # 0 decodes greedily
+    config.batch = 8  # rows that are refilled
     config.compare = True  # time the set again: refilled, and batch by batch
     return config

@@ -25,13 +25,14 @@ FIXED = (2, 4, 8, 16)
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.stage = "replay"
-    config.data = ""
-    config.prompt_field = "prompt"
-    config.response_field = "response"
-    config.records = 100
+    config.data = ""  # JSONL: a prompt and its response a line
+    config.prompt_field = "prompt"  # name of the prompt in a line
+    config.response_field = "response"  # name of the response in a line
+    config.records = 100  # lines that are read; 0: all
     config.longest = 2048  # tokens of a record; a longer one is left out
     config.times = 1  # replays of all records; the last one counts
     config.tokenizer = ""  # a tokenizer.json or its folder; empty: that of `tiny`
+    # Names of recipes in configs/, or of `variants`.
     config.methods = (
         "prompt_lookup",
         "copyspec",
@@ -41,6 +42,7 @@ def get_config() -> ml_collections.ConfigDict:
         "aded",
         *(f"suffix_fixed_{n}" for n in FIXED),
     )
+    # More methods by name, as a recipe's field `method`.
     config.variants = {
         f"suffix_fixed_{n}": {
             "drafter": {
@@ -56,6 +58,7 @@ def get_config() -> ml_collections.ConfigDict:
         }
         for name in ("aded", "rest")
     }
+    # Pairs (more, less) of methods compared in tokens a call.
     config.directions = (
         ("token_recycling", "prompt_lookup"),
         ("token_recycling", "lookahead"),

@@ -1,11 +1,12 @@
-"""Print progress bars and messages in the terminal, on process 0 only."""
+"""Print progress and messages, on process 0 only."""
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 from rich import console, progress
+
+from training import progress_lines
 
 COLUMNS = (
     progress.TextColumn("[bold]{task.description}"),
@@ -27,8 +28,9 @@ def terminal() -> console.Console:
 class Bar:
     """A progress bar whose description names the piece in work."""
 
-    def __init__(self, shown: progress.Progress, task: Any):
+    def __init__(self, shown: progress.Progress, task: progress.TaskID):
         self.shown, self.task = shown, task
+        self.clock = progress_lines.Clock(shortest=progress_lines.STORED)
 
     def doing(self, what: str) -> None:
         self.shown.update(self.task, description=what)
@@ -38,20 +40,27 @@ class Bar:
         if what:
             self.say(what)
         self.shown.advance(self.task)
+        self.clock.reach(int(self.shown.tasks[self.task].completed))
 
     def say(self, what: str) -> None:
         self.shown.console.print(what, highlight=False, soft_wrap=True)
 
+    def line(self) -> str:
+        """Describe the piece in work, for output that is no terminal."""
+        task = self.shown.tasks[self.task]
+        total = int(task.total or 0)
+        number = min(int(task.completed) + 1, total)
+        return f"{task.description}: {number} of {total}, {self.clock.text(total)}"
+
 
 @contextlib.contextmanager
 def bar(total: int, what: str) -> Iterator[Bar]:
-    """Show a progress bar of `total` pieces."""
-    with progress.Progress(*COLUMNS, console=terminal(), transient=True) as display:
-        yield Bar(display, display.add_task(what, total=total))
-
-
-def complain(error: Exception) -> None:
-    """Print the name and message of one of the project's errors, no traceback."""
-    out = console.Console(stderr=True)
-    out.print(f"[bold red]{type(error).__name__}[/]", end=": ")
-    out.print(str(error), markup=False, highlight=False)
+    """Show a progress bar of `total` pieces, or lines where there is no terminal."""
+    out = terminal()
+    display = progress.Progress(
+        *COLUMNS, console=out, transient=True, disable=not out.is_terminal
+    )
+    with display:
+        shown = Bar(display, display.add_task(what, total=total))
+        with progress_lines.Lines(shown.line, not out.quiet):
+            yield shown

@@ -7,38 +7,37 @@ unpacked. `--fields=question,answer` reads JSON rows, `.json` or `.jsonl`, and j
 these fields of each row. The suffix array sorts in memory, in about 60 bytes a token.
 """
 
+import argparse
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from absl import flags
-
 import models
 from decoding.text_lookup import suffix_array
 from experiments import console
-from models.errors import DecodaxError, PromptError
+from models.errors import PromptError
+from training import command_line
 from training.data import file_groups
 
+MODULE = "experiments.datastore"
 
-def define(values: flags.FlagValues) -> None:
-    """Define the command's flags."""
+
+def read(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command's flags."""
+    parser = command_line.Parser(MODULE, __doc__)
+    add = parser.add_argument
+    add("--model", default="tiny", help="the model whose tokenizer is used")
     text = "file or directory; repeatable"
-    flags.DEFINE_string(
-        "model", "tiny", "the model whose tokenizer is used", flag_values=values
-    )
-    flags.DEFINE_multi_string("text", [], text, flag_values=values)
-    flags.DEFINE_string(
-        "suffix",
-        ".txt",
-        "suffix of the files taken from a directory",
-        flag_values=values,
-    )
-    rows = "fields of JSON rows to join; none: plain text"
-    flags.DEFINE_list("fields", [], rows, flag_values=values)
+    add("--text", action="append", default=[], help=text)
+    suffix = "suffix of the files taken from a directory"
+    add("--suffix", default=".txt", help=suffix)
+    rows = "fields of JSON rows to join, with commas; none: plain text"
+    add("--fields", type=lambda text: text.split(","), default=[], help=rows)
     most = "tokens to take, from the beginning; 0: all"
-    flags.DEFINE_integer("most", 0, most, flag_values=values)
-    flags.DEFINE_string("out", "runs/datastore", "output directory", flag_values=values)
+    add("--most", type=int, default=0, help=most)
+    add("--out", default="runs/datastore", help="output directory")
+    return parser.read(arguments)
 
 
 def files(paths: Sequence[str], suffix: str) -> Iterator[pathlib.Path]:
@@ -50,58 +49,47 @@ def files(paths: Sequence[str], suffix: str) -> Iterator[pathlib.Path]:
         yield from sorted(p for p in candidates if p.is_file())
 
 
-def taken(tokenizer: Any, values: flags.FlagValues) -> Iterator[list[int]]:
+def taken(tokenizer: Any, options: argparse.Namespace) -> Iterator[list[int]]:
     """Yield the tokens of every text, `--most` of them in all."""
     count = 0
-    for path in files(values.text, values.suffix):
-        part = file_groups.Part(path.name, tuple(values.fields))
+    for path in files(options.text, options.suffix):
+        part = file_groups.Part(path.name, tuple(options.fields))
         for text in file_groups.documents(path.parent, part):
             tokens = tokenizer.encode(text, add_special=False)
-            if values.most:
-                tokens = tokens[: values.most - count]
+            if options.most:
+                tokens = tokens[: options.most - count]
             if tokens:
                 yield tokens
             count += len(tokens) + 1  # the separator
-            if values.most and count >= values.most:
+            if options.most and count >= options.most:
                 return
 
 
-def make(values: flags.FlagValues) -> suffix_array.Datastore:
+def make(options: argparse.Namespace) -> suffix_array.Datastore:
     """Encode the texts, sort them into a datastore and write it."""
-    if not values.text:
+    if not options.text:
         raise PromptError("no text: give one, e.g. --text=notes.txt")
-    lm = models.load(values.model)
+    lm = models.load(options.model)
     if lm.tokenizer is None:
         raise PromptError(
-            f"--model={values.model} has no tokenizer.json: choose one that has"
+            f"--model={options.model} has no tokenizer.json: choose one that has"
         )
-    store = suffix_array.build(taken(lm.tokenizer, values))
-    suffix_array.save(store, values.out)
+    store = suffix_array.build(taken(lm.tokenizer, options))
+    suffix_array.save(store, options.out)
     return store
+
+
+def body(arguments: list[str]) -> int:
+    """Write the datastore of a command line."""
+    options = read(arguments)
+    store = make(options)
+    console.terminal().print(f"{len(store.tokens)} tokens in {options.out}")
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    values = flags.FlagValues()
-    define(values)
-    out = console.terminal()
-    if "--help" in arguments:
-        out.print(f"{__doc__}{values}", markup=False, highlight=False)
-        return 0
-    try:
-        try:
-            stray = values(["datastore", *arguments])[1:]
-        except flags.Error as error:
-            raise PromptError(str(error)) from error
-        if stray:
-            raise PromptError(f"stray arguments {stray}: give files as --text=FILE")
-        store = make(values)
-    except DecodaxError as error:
-        console.complain(error)
-        return 2
-    out.print(f"{len(store.tokens)} tokens in {values.out}")
-    return 0
+    return command_line.call(MODULE, body, arguments)
 
 
 if __name__ == "__main__":

@@ -7,67 +7,65 @@ A terminal colours accepted drafts by depth. The host runs the rounds one by one
 print each as it ends; `experiments.run` measures speed.
 """
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from absl import flags
 from rich.text import Text
 
 import decoding
 import models
 from decoding import Method, Spec, recipes
 from experiments import console
-from models.errors import DecodaxError, PromptError
+from models import cpu_host
+from models.errors import PromptError
 from models.heads.formats import native
 from models.surgery import lora
+from training import command_line
 
+MODULE = "experiments.generate"
 COLOURS = ("", "blue", "cyan", "green", "yellow", "red", "magenta")
 
 
-def define(values: flags.FlagValues) -> None:
-    """Define the command's flags."""
-    for name, default, text in (
-        ("model", "tiny", "a shipped model, or a directory in HF layout"),
-        (
-            "method",
-            None,
-            "a recipe, by name or path; by default the heads' own, or plain",
-        ),
-        ("prompt", None, "the text to continue"),
-        ("mesh", "auto", 'devices as in "data=2,tensor=4"; auto: by the model\'s size'),
-        ("draft", None, "draft model; by default the method's own"),
-        ("heads", None, "trained heads: a folder, tiny-hydra-pp or tiny-eagle3"),
-    ):
-        flags.DEFINE_string(name, default, text, flag_values=values)
-    number, real = flags.DEFINE_integer, flags.DEFINE_float
-    number("max_new_tokens", 128, "tokens to write", flag_values=values)
-    real("temperature", 0.0, "0 decodes greedily", flag_values=values)
-    number("seed", 0, "seed of the sampled text", flag_values=values)
-    flags.DEFINE_multi_string(
-        "transform",
-        None,
-        "a transform beside the method's: transforms/min_p(p=0.1) or"
-        " my_package.my_file; repeatable",
-        flag_values=values,
+def read(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command's flags."""
+    parser = command_line.Parser(MODULE, __doc__)
+    add = parser.add_argument
+    method = "a recipe, by name or path; by default the heads' own, or plain"
+    transform = "beside the method's: transforms/min_p(p=0.1) or my_package.my_file"
+    mesh = 'devices as in "data=2,tensor=4"; auto: by the model\'s size'
+    add("--model", default="tiny", help="a shipped model, or a directory in HF layout")
+    add("--method", help=method)
+    add("--prompt", help="the text to continue")
+    add("--mesh", default="auto", help=mesh)
+    add("--draft", help="draft model; by default the method's own")
+    add("--heads", help="trained heads: a folder, tiny-hydra-pp or tiny-eagle3")
+    add("--max_new_tokens", type=int, default=128, help="tokens to write")
+    add("--temperature", type=float, default=0.0, help="0 decodes greedily")
+    add("--seed", type=int, default=0, help="seed of the sampled text")
+    add("--transform", action="append", help=f"{transform}; repeatable")
+    add("--stop", action="append", help="a text that ends decoding; repeatable")
+    add(
+        "--stop_token_ids",
+        type=int,
+        action="append",
+        help="a token that ends decoding, beside EOS; repeatable",
     )
-    flags.DEFINE_multi_string(
-        "stop", None, "a text that ends decoding; repeatable", flag_values=values
+    add(
+        "--top_logprobs",
+        type=int,
+        default=0,
+        help="print this many of the best tokens in the place of each token",
     )
-    flags.DEFINE_multi_integer(
-        "stop_token_ids",
-        None,
-        "a token that ends decoding, beside EOS; repeatable",
-        flag_values=values,
+    add(
+        "--echo",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="print the prompt, too",
     )
-    number(
-        "top_logprobs",
-        0,
-        "print this many of the best tokens in the place of each token",
-        flag_values=values,
-    )
-    flags.DEFINE_bool("echo", True, "print the prompt, too", flag_values=values)
+    return parser.read(arguments)
 
 
 class Streamer:
@@ -99,7 +97,7 @@ class Streamer:
         return state
 
 
-def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
+def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
     """Load the models, then decode and stream; `out` is a rich console."""
     if values.prompt is None:
         raise PromptError('no prompt: give one, e.g. --prompt="def main("')
@@ -109,6 +107,7 @@ def generate(values: flags.FlagValues, out: Any) -> decoding.api.Output:
     else:
         recipe = recipes.config(values.method or "plain")
         method = Method.from_config(recipe["method"])
+    cpu_host.settle()
     needs = method.needs
     drafts: dict[str, Any] = {}
     if "draft" in needs:
@@ -182,30 +181,19 @@ def alternatives(tokenizer: Any, found: decoding.api.Output) -> list[str]:
     return lines
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    values = flags.FlagValues()
-    define(values)
-    out = console.terminal()
-    if "--help" in arguments:
-        out.print(f"{__doc__}{values}", markup=False, highlight=False)
-        return 0
-    try:
-        try:
-            stray = values(["generate", *arguments])[1:]
-        except flags.Error as error:
-            raise PromptError(str(error)) from error
-        if stray:
-            raise PromptError(f"stray arguments {stray}: quote the prompt")
-        output = generate(values, out)
-    except DecodaxError as error:
-        console.complain(error)
-        return 2
+def body(arguments: list[str]) -> int:
+    """Stream the text of a command line, and print its statistics."""
+    values, out = read(arguments), console.terminal()
+    output = generate(values, out)
     out.print("\n")
     for line in figures(output):
         out.print(line, style="dim", highlight=False)
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status."""
+    return command_line.call(MODULE, body, arguments)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ figures, and one of methods, from their cards. It also writes every row of workl
 `workloads.md` beside the figures. A test compares all three.
 """
 
-import argparse
 import json
 import pathlib
 import statistics
@@ -22,8 +21,10 @@ from decoding import catalogue
 from experiments import console, run_folder
 from experiments.measurement import measured_row
 from experiments.reporting import verdict
-from models.errors import ConfigError, DecodaxError
+from models.errors import ConfigError
+from training import command_line
 
+MODULE = "experiments.readme_tables"
 REPORTS = pathlib.Path(__file__).parent / "reports"
 WORKLOADS = "<!-- workloads: begin -->", "<!-- workloads: end -->"
 METHODS = "<!-- methods: begin -->", "<!-- methods: end -->"
@@ -204,9 +205,9 @@ def _between(text: str, markers: tuple[str, str], table: str) -> str:
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return its exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def body(arguments: list[str]) -> int:
+    """Store a report's figures, write the tables, or print one."""
+    parser = command_line.Parser(MODULE, __doc__)
     parser.add_argument("--add", type=pathlib.Path, help="a report.json to store")
     parser.add_argument("--name", help="of its report in experiments/reports")
     parser.add_argument(
@@ -214,26 +215,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--readme", type=pathlib.Path, help="rewrite its tables")
     parser.add_argument("--reports", type=pathlib.Path, default=REPORTS)
-    options = parser.parse_args(argv)
-    try:
-        if options.add:
-            if not options.name:
-                raise ConfigError(f"--add={options.add} needs the --name of its report")
-            report = json.loads(options.add.read_text())
-            figures = keep(report, options.name, options.workload)
-            file = "_".join([options.name, *options.workload.split()])
-            run_folder.write(options.reports / f"{file}.json", figures)
-        if options.readme:
-            text = fill(options.readme.read_text(), kept(options.reports))
-            run_folder.text(options.readme, text)
-            whole = WHOLE + table(kept(options.reports)) + "\n"
-            run_folder.text(options.reports / "workloads.md", whole)
-        if not options.add and not options.readme:
-            console.terminal().print(table(kept(options.reports)), markup=False)
-    except DecodaxError as error:
-        console.complain(error)
-        return 2
+    options = parser.read(arguments)
+    if options.add:
+        if not options.name:
+            raise ConfigError(f"--add={options.add} needs the --name of its report")
+        report = json.loads(options.add.read_text())
+        figures = keep(report, options.name, options.workload)
+        file = "_".join([options.name, *options.workload.split()])
+        run_folder.write(options.reports / f"{file}.json", figures)
+    if options.readme:
+        text = fill(options.readme.read_text(), kept(options.reports))
+        run_folder.text(options.readme, text)
+        whole = WHOLE + table(kept(options.reports)) + "\n"
+        run_folder.text(options.reports / "workloads.md", whole)
+    if not options.add and not options.readme:
+        console.terminal().print(table(kept(options.reports)), markup=False)
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status."""
+    return command_line.call(MODULE, body, argv)
 
 
 if __name__ == "__main__":

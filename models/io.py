@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import base, checkpoints, compile_cache, packaged, transformer
+from models import base, checkpoints, compile_cache, cpu_host, packaged, transformer
 from models.cache_layouts import kv_cache
 from models.checkpoints import fields, hf, tensors
 from models.distributed import axis_rules, sharding
@@ -107,6 +107,7 @@ def load(
             is not supported.
         CheckpointError: weights or tokenizer are absent or do not fit config.json.
     """
+    cpu_host.settle()
     compile_cache.enable()
     directory = locate(name)
     data = tensors.read_json(directory / "config.json")

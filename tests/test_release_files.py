@@ -78,4 +78,4 @@ def test_package_data_is_complete(packaging):
 
     assert not missing(packaging["package_data"])
     without = {**packaging["package_data"], "experiments": ["py.typed", "prompts/*"]}
-    assert len(missing(without)) == 3  # the page's two templates and its style
+    assert len(missing(without)) == 4  # three templates of pages, and their style

@@ -10,7 +10,6 @@ the file's bytes are the same. A text depends on seed and index alone, so any lo
 method may be used to generate it faster.
 """
 
-import argparse
 import json
 import pathlib
 import sys
@@ -21,9 +20,13 @@ import numpy as np
 
 import models
 from decoding import Method, compose, recipes
-from decoding.serving import prompt_set
-from models.errors import DataError, DecodaxError
+from decoding.serving import continuous_batching, prompt_set
+from models.errors import DataError
+from training import command_line, progress_lines
 from training.data import conversations
+from training.loop import preemption
+
+MODULE = "training.distill"
 
 
 class Settings(NamedTuple):
@@ -78,9 +81,30 @@ def distill(
     params = compose.params(lm, drafts)
     about = settings._asdict()
     seed = about.pop("seed")
-    return prompt_set.write(
-        lm, rows, path, parts, params, about=about, seed=seed, batch=batch
-    )
+    file = pathlib.Path(path)
+    done = file.read_bytes().count(b"\n") if file.exists() else 0
+    clock, counts = progress_lines.Clock(done), [done, 0]  # texts, tokens written now
+
+    def observe(text: continuous_batching.Finished) -> None:
+        counts[0], counts[1] = counts[0] + 1, counts[1] + len(text.tokens)
+        clock.reach(counts[0])
+
+    def describe() -> str:
+        texts = f"{counts[0]} of {len(rows)} texts, {counts[1]:,} tokens"
+        return f"{texts}, {clock.text(len(rows))}"
+
+    with progress_lines.Lines(describe):
+        return prompt_set.write(
+            lm,
+            rows,
+            path,
+            parts,
+            params,
+            about=about,
+            seed=seed,
+            batch=batch,
+            observe=observe,
+        )
 
 
 class Text(NamedTuple):
@@ -125,12 +149,10 @@ def prompts(lm: Any, path: str | pathlib.Path, new: int) -> list[prompt_set.Prom
     return prompt_set.read(lm, path, new, request)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+def body(arguments: list[str]) -> int:
+    """Write the texts of a command line."""
     defaults = Settings()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.Parser(MODULE, __doc__)
     parser.add_argument("--model", required=True, help="the target")
     parser.add_argument("--mesh", default="auto", help="as in data=2,tensor=4")
     parser.add_argument("--prompts", required=True, help="a JSONL file")
@@ -140,27 +162,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=8, help="texts at once")
     parser.add_argument("--method", default="plain", help="a lossless recipe")
     parser.add_argument("--draft", help="its draft model")
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
+    lm = models.load(options.model, mesh=options.mesh)
+    drafts = {"draft": models.load(options.draft)} if options.draft else None
+    settings = Settings(options.max_new_tokens, options.temperature, options.seed)
     try:
-        lm = models.load(options.model, mesh=options.mesh)
-        drafts = {"draft": models.load(options.draft)} if options.draft else None
-        settings = Settings(options.max_new_tokens, options.temperature, options.seed)
         requests = prompts(lm, options.prompts, settings.max_new_tokens)
-        written = distill(
-            lm,
-            [p.tokens for p in requests],
-            options.out,
-            settings,
-            options.batch,
-            recipes.method(options.method),
-            drafts,
-            [p.new for p in requests],
-        )
-    except (DecodaxError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+        with preemption.watch():
+            written = distill(
+                lm,
+                [p.tokens for p in requests],
+                options.out,
+                settings,
+                options.batch,
+                recipes.method(options.method),
+                drafts,
+                [p.new for p in requests],
+            )
+    except OSError as error:
+        raise DataError(f"{error}: check --prompts and --out") from error
     sys.stderr.write(f"{written} texts written to {options.out}\n")
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status."""
+    return command_line.call(MODULE, body, arguments, resumes=True)
 
 
 if __name__ == "__main__":

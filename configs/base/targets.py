@@ -49,7 +49,7 @@ TARGETS = {
         "model": "Meta-Llama-3-8B-Instruct",  # a directory in HF layout
         "architecture": LLAMA3_8B,
         "mesh": "fsdp=2,tensor=8",
-        "context": 8192,  # tokens of a served text, for experiments.preflight
+        "context": 8192,
         "batch": 16,
     },
     # 32 v5p chips (v5p-64): four copies, each over eight.
@@ -68,7 +68,9 @@ def scale(c: ml_collections.ConfigDict, target: str) -> None:
     """Change a recipe of configs/heads in place to a target of TARGETS on its slice."""
     if target not in TARGETS:
         raise ValueError(f"target {target!r}: use tiny or one of {sorted(TARGETS)}")
+    # Fields of the target's config.json, for experiments.preflight.
     c.architecture = ml_collections.ConfigDict(type_safe=False)
+    c.context = 0  # tokens of a served text, for experiments.preflight
     c.update(TARGETS[target])
     c.objective.part = 0  # positions whose logits exist at a time; 0: all
     c.data.source = "conversations"

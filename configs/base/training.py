@@ -23,11 +23,11 @@ from configs.base import targets
 def data(tokens: int) -> ml_collections.ConfigDict:
     """Return fields of the text, and the number of its tokens to train on."""
     c = ml_collections.ConfigDict()
-    c.source = "tfds:stdlib_code"
+    c.source = "tfds:stdlib_code"  # the text: see training/data/sources.py
     c.directory = ""  # empty: workdir/data
-    c.tokens = tokens
-    c.batch = 8
-    c.window = 256
+    c.tokens = tokens  # to train on
+    c.batch = 8  # rows of a step
+    c.window = 256  # tokens of a row
     return c
 
 
@@ -40,18 +40,18 @@ def train(
 ) -> ml_collections.ConfigDict:
     """Return fields of the schedule, of checkpoints and of the log."""
     c = ml_collections.ConfigDict()
-    c.rate = rate
-    c.weight_decay = 0.0
-    c.warmup = warmup
-    c.clip = clip
+    c.rate = rate  # peak learning rate
+    c.weight_decay = 0.0  # of AdamW
+    c.warmup = warmup  # steps of a rising rate
+    c.clip = clip  # largest norm of the gradient; 0: no bound
     c.compute_dtype = ""  # the weights' own; or bfloat16: training/loop/fit.py
-    c.rows_at_once = rows_at_once
-    c.save_every = save_every
-    c.keep = 2
-    c.log_every = 5
+    c.rows_at_once = rows_at_once  # of a batch, whose gradients exist at a time; 0: all
+    c.save_every = save_every  # steps between checkpoints
+    c.keep = 2  # checkpoints that stay
+    c.log_every = 5  # steps whose metrics are fetched at a time
     c.bad_steps = "stop"  # or skip, roll_back: training/loop/step_health.py
-    c.norm_limit = 0.0
-    c.patience = 10
+    c.norm_limit = 0.0  # a larger gradient norm makes a step bad; 0: none
+    c.patience = 10  # bad steps in a row that skip and roll_back accept
     return c
 
 
@@ -63,12 +63,12 @@ def distill(
     `prompts` are of the training split, `held` of the held-out one.
     """
     c = ml_collections.ConfigDict()
-    c.prompts = prompts
-    c.held = held
-    c.prompt_tokens = 64
-    c.new_tokens = 128
+    c.prompts = prompts  # of the training split
+    c.held = held  # prompts of the held-out split
+    c.prompt_tokens = 64  # of each
+    c.new_tokens = 128  # most of each text
     c.temperatures = temperatures  # the prompts are divided among them
-    c.batch = 32
+    c.batch = 32  # texts at once
     return c
 
 
@@ -91,13 +91,13 @@ def teacher() -> ml_collections.ConfigDict:
 def decoding() -> ml_collections.ConfigDict:
     """Return fields of decoding beside plain decoding, as in recipes/defaults.py."""
     c = ml_collections.ConfigDict()
-    c.tasks = ("code",)
-    c.temperatures = (0.0, 0.8)
-    c.prompts = 12
-    c.prompt_tokens = 128
-    c.max_new_tokens = 96
-    c.batch = 1
-    c.repeats = 3
+    c.tasks = ("code",)  # kinds of prompt: experiments/prompts/builtin_tasks.py
+    c.temperatures = (0.0, 0.8)  # 0 decodes greedily
+    c.prompts = 12  # of each task
+    c.prompt_tokens = 128  # longer prompts are cut at their beginning
+    c.max_new_tokens = 96  # of each text
+    c.batch = 1  # prompts decoded together
+    c.repeats = 3  # each in turns with plain decoding
     return c
 
 
@@ -124,17 +124,21 @@ def get_config(
         clip: largest norm of the gradient.
     """
     c = ml_collections.ConfigDict()
-    c.stage = "draft_heads"
-    c.name = ""
-    c.seed = 0
+    c.stage = "draft_heads"  # a file of experiments/trainings
+    c.name = ""  # of the run, in reports
+    c.seed = 0  # of data, weights and sampled texts
     c.seeds = ()  # several seeds: one training and one row each; (): `seed` alone
-    c.model = "tiny"
+    c.model = "tiny"  # the target: a shipped model, or a directory in HF layout
     c.mesh = "auto"  # "data=2,tensor=4": see experiments/recipes/defaults.py
+    # As `mesh`: overrides of the sharding rules.
     c.rules = ""
-    c.head = ""
+    c.head = ""  # a file of training/objectives/heads
+    # Arguments of the head's `init`.
     c.init = ml_collections.ConfigDict(type_safe=False)
+    # Arguments of the head's objective.
     c.objective = ml_collections.ConfigDict(type_safe=False)
     c.draft_vocab = 0  # tokens of the draft's own vocabulary; 0: the target's
+    # The method that decodes with the head: its parts and their arguments.
     c.method = ml_collections.ConfigDict(type_safe=False)
     # Nodes of the static tree built from the measured hits; 0: the tree of `method`.
     c.tree_nodes = 32
@@ -146,19 +150,20 @@ def get_config(
     c.data.segments = False  # True: attention stays within a document
     c.update(teacher())
     c.train = train(warmup=20, clip=0.5, rows_at_once=2, save_every=40)
+    # True: layers' activations are computed twice, to save memory.
     c.train.remat = False
-    c.train.evaluate_every = 80
+    c.train.evaluate_every = 80  # steps between evaluations; 0: none
 
     c.evaluate = ml_collections.ConfigDict()
-    c.evaluate.temperature = 0.8
+    c.evaluate.temperature = 0.8  # of the evaluations while training
     c.evaluate.tokens = 16_384  # held-out tokens to measure hits on
-    c.evaluate.window = 256
-    c.evaluate.depth = 5
-    c.evaluate.ranks = 8
+    c.evaluate.window = 256  # tokens of a row of them
+    c.evaluate.depth = 5  # of the hits: drafts ahead
+    c.evaluate.ranks = 8  # candidates of a draft that are counted
     c.evaluate.nodes = 32  # of the tree whose tokens per call are predicted
-    c.evaluate.prompts = 8
-    c.evaluate.prompt_tokens = 64
-    c.evaluate.new_tokens = 48
+    c.evaluate.prompts = 8  # decoded in an evaluation
+    c.evaluate.prompt_tokens = 64  # of each
+    c.evaluate.new_tokens = 48  # of each text
 
     c.update(decoding())
     # Pairs (more, less) of recipes to compare in tokens a call, prompt by prompt.

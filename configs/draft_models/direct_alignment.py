@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
     """Return the fields of the stage `draft_models`."""
     c = ml_collections.ConfigDict()
     c.stage = "draft_models"
-    c.name = "direct_alignment"
+    c.name = "direct_alignment"  # of the run, in reports
     c.seed = 0
     c.model = "tiny"
     c.mesh = "auto"  # "data=2,tensor=4": see experiments/recipes/defaults.py
@@ -60,17 +60,18 @@ def get_config() -> ml_collections.ConfigDict:
     )
 
     c.train = training.train(rate=0.0003)
-    c.train.pretraining_rate = 0.003
-    c.train.part = 0
-    c.train.evaluate_every = 50
+    c.train.pretraining_rate = 0.003  # peak learning rate on raw text
+    c.train.part = 0  # positions whose logits exist at a time; 0: all
+    c.train.evaluate_every = 50  # steps between evaluations; 0: none
 
+    # The drafter that decodes with the drafts, and its arguments.
     c.drafter = ml_collections.ConfigDict({"name": "drafters/model"})
     c.evaluate = ml_collections.ConfigDict()
-    c.evaluate.temperature = 0.8
+    c.evaluate.temperature = 0.8  # of the evaluations while training
     c.evaluate.length = 4  # drafts a round
-    c.evaluate.prompts = 8
-    c.evaluate.prompt_tokens = 64
-    c.evaluate.new_tokens = 48
+    c.evaluate.prompts = 8  # decoded in an evaluation
+    c.evaluate.prompt_tokens = 64  # of each
+    c.evaluate.new_tokens = 48  # of each text
 
     c.update(training.decoding())
     return c

@@ -20,10 +20,11 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c = training.get_config(target)
     c.name = "compare"
     c.target = target  # of the recipes
+    # Of configs/heads.
     c.recipes = ("medusa", "hydra", "hydra_pp", "eagle", "eagle2", "eagle3")
     # More recipes by name: {"recipe": one of configs/heads, and fields to override}.
     c.variants = ml_collections.ConfigDict(type_safe=False)
-    c.full = False
+    c.full = False  # the long comparison: all heads
     c.full_recipes = (  # once each, beside the others
         "medusa2",
         "clover",
@@ -34,7 +35,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
         "chimera",
         "lud",
     )
-    c.full_tokens = 2_000_000
+    c.full_tokens = 2_000_000  # of each training
     c.full_seeds = (0, 1, 2)  # of `recipes`
     c.directions = (  # the papers' order
         ("hydra", "medusa"),

@@ -17,6 +17,7 @@ import ml_collections
 
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
+    # The parts and their arguments, as decoding.Method.from_config reads them.
     config.method = {"drafter": {"name": "drafters/pearl", "gamma": 4}}
     config.drafts = {"draft": "tiny-draft"}
     return config

@@ -16,6 +16,7 @@ import ml_collections
 
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
+    # The parts and their arguments, as decoding.Method.from_config reads them.
     config.method = {"drafter": "drafters/rasd", "topology": "topologies/static"}
     config.drafts = {"draft": "tiny-draft"}
     return config

@@ -16,5 +16,6 @@ import ml_collections
 
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
+    # The parts and their arguments, as decoding.Method.from_config reads them.
     config.method = {"drafter": "drafters/token_recycling"}
     return config

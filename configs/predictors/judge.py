@@ -20,30 +20,31 @@ def get_config() -> ml_collections.ConfigDict:
     """Return the fields of the stage `judge`."""
     c = ml_collections.ConfigDict()
     c.stage = "judge"
-    c.name = "judge"
+    c.name = "judge"  # of the run, in reports
     c.seed = 0
     c.model = "tiny"
-    c.draft = "tiny-draft"
+    c.draft = "tiny-draft"  # the draft model
     c.reject = 1.0  # weight of a harmful mismatch
-    c.decay = 0.01
+    c.decay = 0.01  # weight decay of the judge
 
     c.data = ml_collections.ConfigDict()
-    c.data.source = "tfds:stdlib_code"
+    c.data.source = "tfds:stdlib_code"  # the text: see training/data/sources.py
     c.data.directory = ""  # empty: workdir/data
-    c.data.prompts = 128
-    c.data.held = 48
-    c.data.prompt_tokens = 64
+    c.data.prompts = 128  # of the training split
+    c.data.held = 48  # prompts of the held-out split
+    c.data.prompt_tokens = 64  # of each
     c.data.new_tokens = 64  # of the reference
     c.data.horizon = 24  # tokens after a mismatch that decide its label
     c.data.most = 8  # most mismatches of a prompt
-    c.data.batch = 16
+    c.data.batch = 16  # texts at once
 
     c.evaluate = ml_collections.ConfigDict()
-    c.evaluate.temperature = 0.0
-    c.evaluate.length = 4
-    c.evaluate.prompts = 24
-    c.evaluate.new_tokens = 64
-    c.evaluate.thresholds = (0.9, 0.7, 0.5, 0.3)
+    c.evaluate.temperature = 0.0  # of the decoded texts
+    c.evaluate.length = 4  # drafts a round
+    c.evaluate.prompts = 24  # held-out prompts decoded
+    c.evaluate.new_tokens = 64  # of each text
+    c.evaluate.thresholds = (0.9, 0.7, 0.5, 0.3)  # of the judge, one row each
+    # Thresholds of the untrained rule, one row each.
     c.evaluate.divergences = (0.05, 0.1, 0.3, 1.0)
     c.export = ""  # a folder for the judge; empty: workdir/export
     return c

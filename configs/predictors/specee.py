@@ -22,31 +22,31 @@ def get_config() -> ml_collections.ConfigDict:
     """Return the fields of the stage `exit_predictors`."""
     c = ml_collections.ConfigDict()
     c.stage = "exit_predictors"
-    c.name = "specee"
+    c.name = "specee"  # of the run, in reports
     c.seed = 0
     c.model = "tiny"
     c.heads = ""  # folder of a trained EAGLE layer; empty: train `eagle`
-    c.eagle = eagle.get_config()
+    c.eagle = eagle.get_config()  # the recipe of the EAGLE layer
     c.static = 2  # layers of the schedule's first level
 
     c.objective = ml_collections.ConfigDict()
-    c.objective.candidates = 4
-    c.objective.width = 512
+    c.objective.candidates = 4  # tokens that a predictor looks at
+    c.objective.width = 512  # of a predictor's hidden layer
     c.objective.asked = 0.5  # chance that a layer has a prediction, in training
-    c.objective.part = 512
+    c.objective.part = 512  # positions whose logits exist at a time; 0: all
 
     c.data = training.data(tokens=200_000)
 
     c.train = training.train(rows_at_once=2)
 
     c.evaluate = ml_collections.ConfigDict()
-    c.evaluate.temperature = 0.0
-    c.evaluate.tokens = 16_384
-    c.evaluate.window = 256
-    c.evaluate.prompts = 24
-    c.evaluate.prompt_tokens = 64
-    c.evaluate.new_tokens = 64
-    c.evaluate.thresholds = (0.3, 0.5, 0.7, 0.9)
+    c.evaluate.temperature = 0.0  # of the decoded texts
+    c.evaluate.tokens = 16_384  # held-out tokens to judge predictors on
+    c.evaluate.window = 256  # tokens of a row of them
+    c.evaluate.prompts = 24  # held-out prompts decoded
+    c.evaluate.prompt_tokens = 64  # of each
+    c.evaluate.new_tokens = 64  # of each text
+    c.evaluate.thresholds = (0.3, 0.5, 0.7, 0.9)  # of the predictors, one row each
     c.evaluate.confidences = (0.5, 0.7, 0.9, 0.97, 0.99)  # of the untrained rule
     c.export = ""  # a folder for the predictors; empty: workdir/export
     return c

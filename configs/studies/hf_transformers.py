@@ -33,6 +33,7 @@ def shape(
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.stage = "hf_transformers"
+    # Name -> the shape of a target.
     config.sizes = {
         "4M": shape(256, 4, 8, 2, 704, 4096),
         "29M": shape(512, 8, 8, 4, 1408, 10240),
@@ -46,6 +47,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.repeats = 5
     config.seed = 0
     config.widths = (1, 2, 4, 8, 16)
+    # Figure -> size -> its aim, beside which the report puts what was measured.
     config.aims = {
         "plain": {"4M": 3.0, "29M": 2.0, "98M": 1.5},
         "mbu": {"98M": 0.6},

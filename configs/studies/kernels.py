@@ -23,11 +23,11 @@ import ml_collections
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.stage = "tpu_compilation"
-    config.chips = ("v4", "v5e", "v5p", "v6e")
-    config.models = ("8B", "70B")
-    config.sizes = (8192, 32768)
-    config.nodes = (1, 64, 256, 1024)
-    config.batches = (1, 8, 32)
+    config.chips = ("v4", "v5e", "v5p", "v6e")  # TPUs that are compiled for
+    config.models = ("8B", "70B")  # sizes of Llama 3
+    config.sizes = (8192, 32768)  # slots of the cache
+    config.nodes = (1, 64, 256, 1024)  # of a block
+    config.batches = (1, 8, 32)  # rows
     # Times on this machine: one layer of the first model, batch 1, `repeats` calls.
     config.timed = {"size": 8192, "nodes": (1, 64), "repeats": 5}
     # On a GPU. The whole model reads its cache by the last of `forms`.

@@ -22,12 +22,13 @@ def get_config() -> ml_collections.ConfigDict:
     c.stage = "online_draft"
     c.seed = 0
     c.model = "tiny"
-    c.draft = "tiny-draft"
+    c.draft = "tiny-draft"  # the draft model
     # The two domains, as training/data/sources.py reads them; of tfds the validation
     # split.
     c.first = "tfds:stdlib_code"
-    c.second = ""
+    c.second = ""  # of the same form; it must be given
     c.directory = ""  # of tfds; empty: workdir/data
+    # The method: its parts and their arguments.
     c.method = ml_collections.ConfigDict(
         {
             "drafter": {
@@ -48,5 +49,5 @@ def get_config() -> ml_collections.ConfigDict:
     c.settled = 12  # calls in an average
     c.prompt_tokens = 64
     c.max_new_tokens = 64
-    c.temperature = 0.8
+    c.temperature = 0.8  # of the texts
     return c

@@ -21,7 +21,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.stage = "pearl_overlap"
     c.seed = 0
     c.model = "tiny"
-    c.draft = "tiny-draft"
+    c.draft = "tiny-draft"  # the draft model
     c.gammas = (2, 4, 6)  # drafts a round; the paper: about the ratio of call times
     c.tasks = ("code", "text")
     c.temperatures = (0.0, 0.8)

@@ -28,7 +28,7 @@ def get_config() -> ml_collections.ConfigDict:
     """Return the fields of the stage `scaling_laws`."""
     c = ml_collections.ConfigDict()
     c.stage = "scaling_laws"
-    c.name = "scaling_laws"
+    c.name = "scaling_laws"  # of the run, in reports
     c.seed = 0  # of the texts
     c.model = "tiny"
     c.mesh = "auto"  # "data=2,tensor=4": see experiments/recipes/defaults.py
@@ -36,15 +36,16 @@ def get_config() -> ml_collections.ConfigDict:
 
     c.tokens = (125_000, 250_000, 500_000, 1_000_000)  # of a draft's training
     c.sizes = ((32, 1), (64, 2), (128, 3), (192, 4))  # (width, layers) of the drafts
-    c.head_dim = 32
+    c.head_dim = 32  # of the drafts
     c.seeds = (0,)  # of the trainings
     c.batches = (1, 2, 4, 8)  # of the texts, with the reference draft
     c.reference = (128, 3)  # its size; it has the most tokens
 
     c.data = training.data(tokens=0)
     c.train = training.train(rate=0.003, rows_at_once=8)
-    c.train.pretraining_rate = 0.003
+    c.train.pretraining_rate = 0.003  # peak learning rate of the drafts
 
+    # The drafter that decodes with the drafts, and its arguments.
     c.drafter = ml_collections.ConfigDict({"name": "drafters/model"})
     c.evaluate = ml_collections.ConfigDict()
     c.evaluate.length = 5  # drafts a round

@@ -39,16 +39,17 @@ def get_config() -> ml_collections.ConfigDict:
     """Return the fields of the stage `synthetic_speed`."""
     c = ml_collections.ConfigDict()
     c.stage = "synthetic_speed"
-    c.name = "speed"
+    c.name = "speed"  # of the run, in reports
     c.seed = 0
-    c.targets = ("1B", "8B")
+    c.targets = ("1B", "8B")  # names of `shapes` to measure
+    # Name -> fields of a config.json.
     c.shapes = ml_collections.ConfigDict(TARGETS)
     c.recipes = ("hydra_pp", "eagle3")  # of configs/heads, at the size of Llama 3 8B
     c.dtype = "bfloat16"  # of the target, and of heads in decoding
 
     c.batch = 8  # rows of a training step
-    c.window = 2047
-    c.rows_at_once = 1
+    c.window = 2047  # tokens of a row, less its last
+    c.rows_at_once = 1  # of a training batch
     c.part = 4096  # positions whose logits exist at a time
     c.compute_dtype = "bfloat16"  # heads, their gradients and optimiser are float32
     c.steps = 10  # timed, after a first that is not
@@ -56,6 +57,6 @@ def get_config() -> ml_collections.ConfigDict:
     c.texts = 2  # decoded one at a time
     c.prompt_tokens = 1024
     c.max_new_tokens = 128
-    c.temperature = 0.0
+    c.temperature = 0.0  # of the texts
     c.repeats = 5
     return c

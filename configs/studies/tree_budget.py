@@ -110,7 +110,7 @@ def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.stage = "tree_budget"
     config.model = "tiny"
-    config.draft = "tiny-draft"
+    config.draft = "tiny-draft"  # the draft model
     config.seed = 0
     config.data = ""  # questions of a file in place of the project's own tasks
     config.tasks = ("code",)

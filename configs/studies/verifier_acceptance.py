@@ -15,7 +15,7 @@ def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.stage = "verifier_acceptance"
     config.model = "tiny"
-    config.draft = "tiny-draft"
+    config.draft = "tiny-draft"  # the draft model
     config.seed = 0
     config.tasks = ("code", "text")  # whose prompts are the texts
     config.prompts = 4  # of each task
@@ -23,6 +23,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.pairs = 32  # places of the texts, each with a law of both models
     config.samples = 256  # verifications at a place
     config.temperatures = (0.8, 1.0)
-    config.drafts_a_node = (1, 2, 4)
+    config.drafts_a_node = (1, 2, 4)  # siblings that are drawn
     config.verifiers = ()  # (): all whose guarantee is LAW
     return config

@@ -23,7 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.stage = "vocab_trim"
     c.seed = 0
     c.model = "tiny"
-    c.draft = "tiny-draft"
+    c.draft = "tiny-draft"  # the draft model
     c.sizes = (256, 512, 1024, 2048)  # tokens kept; the whole vocabulary is beside them
     c.length = 4  # of the chains
     c.tasks = ("code", "text")

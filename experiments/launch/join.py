@@ -10,11 +10,11 @@ All processes run the same command. Each sends the coordinator a heartbeat every
 seconds. When one dies, the runtime ends the others with a message about it.
 """
 
+import argparse
 import os
 from typing import Any
 
 import jax
-from absl import flags
 
 from models.errors import ConfigError
 
@@ -26,16 +26,17 @@ NAMES = {
 }
 
 
-def define(values: flags.FlagValues) -> None:
+def define(parser: argparse.ArgumentParser) -> None:
     """Define the flags of a command that may run in several processes."""
     for name, variable in NAMES.items():
         text = f"of several processes; by default ${variable}"
-        flags.DEFINE_string(name, "", text, flag_values=values)
+        parser.add_argument(f"--{name}", default="", help=text)
 
 
-def start(values: flags.FlagValues) -> None:
+def start(options: argparse.Namespace) -> None:
     """Join the other processes, if there are any; call it before any computation."""
-    place = {n: values[n].value or os.environ.get(v, "") for n, v in NAMES.items()}
+    flags = vars(options)
+    place = {n: flags[n] or os.environ.get(v, "") for n, v in NAMES.items()}
     if not any(place.values()):
         if managed():
             jax.distributed.initialize(heartbeat_timeout_seconds=SILENCE)

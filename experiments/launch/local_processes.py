@@ -1,15 +1,18 @@
 """Run several processes of one command on this machine; if one fails, end all."""
 
+import contextlib
 import os
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from training import command_line
 from training.loop.preemption import REQUEUE
 
 ROOT = Path(__file__).parents[2]  # the folder of the packages, for the children
@@ -53,17 +56,22 @@ def run(
     processes: int = 1,
     devices: int = 0,
     module: str = "experiments.run",
+    logs: Sequence[str] = (),
 ) -> int:
     """Run all processes to the end, and return an exit status.
 
-    SIGTERM is passed on. If one process fails, the others are ended: a collective would
-    wait for it forever.
+    SIGTERM is passed on. After Ctrl-C the processes get SIGTERM, so that a training
+    saves, and KeyboardInterrupt is raised once they have ended; a second Ctrl-C kills
+    them. If one process fails, the others are ended: a collective would wait for it
+    forever.
 
     Args:
         arguments: of the command.
         processes: number of processes.
         devices: virtual CPU devices of each; 0: the machine's devices.
         module: the command's module.
+        logs: a file for the output of each process but the first, which has the
+            terminal; (): all have it.
 
     Returns:
         0; 75 (start again) after SIGTERM; or the status of the first failure.
@@ -73,17 +81,19 @@ def run(
         port = free.getsockname()[1]
     path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
     command = [sys.executable, "-m", module, *arguments]
-    children = [
-        subprocess.Popen(
-            command,
-            env={
-                **os.environ,
-                "PYTHONPATH": path,
-                **environment(i, processes, devices, port),
-            },
-        )
-        for i in range(processes)
-    ]
+    told = {**os.environ, "PYTHONPATH": path, command_line.LAUNCHED: "1"}
+    children = []
+    with contextlib.ExitStack() as files, _ignored(signal.SIGINT):
+        # A terminal sends Ctrl-C to them as well, but this process passes it on.
+        for i in range(processes):
+            output = None
+            if i and logs:
+                Path(logs[i - 1]).parent.mkdir(parents=True, exist_ok=True)
+                output = files.enter_context(open(logs[i - 1], "a"))
+            variables = {**told, **environment(i, processes, devices, port)}
+            children.append(
+                subprocess.Popen(command, env=variables, stdout=output, stderr=output)
+            )
 
     def forward(number: int, frame: object) -> None:
         for child in children:
@@ -92,12 +102,29 @@ def run(
     before = signal.signal(signal.SIGTERM, forward)
     try:
         return _wait(children)
+    except KeyboardInterrupt:
+        forward(signal.SIGINT, None)
+        _grace(children)
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
         for child in children:
             if child.poll() is None:
                 child.kill()
             child.wait()
+
+
+@contextlib.contextmanager
+def _ignored(number: int) -> Iterator[None]:
+    """Ignore a signal; processes that are started now ignore it for good."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _wait(children: Sequence[subprocess.Popen]) -> int:

@@ -2,6 +2,7 @@
 
 python -m experiments.preflight --config=configs/pods/hydra_llama3_8b.py
     --topology=v5e:4x4 [--config.field=value ...] [--only=decode] [--report=FILE.md]
+    [--list_fields]
 
 The real compiler of the slice's chips compiles the config's programs. It needs the
 extra `tpu`; `cpu:N` needs nothing. The command prints for each program: a device's
@@ -10,35 +11,32 @@ of a step, and upper bounds of speed. A config that does not fit is an error, wh
 names the smallest change that makes it fit. For a training of heads the parameters and
 operations are printed first. --only selects the programs whose names begin with NAME
 (train, prefill, decode). --report adds the rows to FILE.json and writes FILE.md from
-all of its rows.
+all of its rows. --list_fields prints the config's fields.
 """
 
 import contextlib
 import functools
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from absl import flags
 from ml_collections import ConfigDict
 
 from experiments import console
 from experiments.measurement import machine
 from experiments.preflight import programs, report, topologies
-from experiments.recipes import settings
+from experiments.recipes import command_fields, settings
 from kernels import block_traffic, hlo
 from kernels.chips import GIB, Chip
+from models import cpu_host
 from models.distributed import device_mesh
 from models.errors import ConfigError, DecodaxError
+from training import command_line
 
-USAGE = (
-    "usage: python -m experiments.preflight --config=FILE --topology=KIND:SHAPE "
-    "[--config.field=value ...] [--only=NAME] [--report=FILE.md]"
-)
+MODULE = "experiments.preflight"
 
 
 def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
@@ -256,33 +254,26 @@ def run(
     return entry
 
 
+def body(arguments: list[str]) -> int:
+    """Compile the programs of a command line."""
+    parser = command_line.Parser(MODULE, __doc__)
+    parser.add_argument("--topology", help="as in v5e:4x4")
+    parser.add_argument("--only", default="", help="train, prefill or decode")
+    parser.add_argument("--report", default="", help="a report to add to")
+    options, config = command_fields.read(parser, arguments)
+    topology = options.topology
+    if not topology:
+        raise ConfigError("no --topology: give a slice, e.g. --topology=v5e:4x4")
+    cpu_host.settle()
+    kind, _, count = topology.partition(":")
+    if kind == "cpu" and count.isdigit():
+        with contextlib.suppress(RuntimeError):  # JAX has its devices already
+            jax.config.update("jax_num_cpu_devices", int(count))
+    command = command_line.words(MODULE, arguments)
+    run(config, topology, command, options.report, options.only)
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; one message explains a mistake in it."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if "--help" in arguments:
-        console.terminal().print(f"{__doc__}\n{USAGE}", markup=False)
-        return 0
-    values = flags.FlagValues()
-    flags.DEFINE_string("topology", None, "as in v5e:4x4", flag_values=values)
-    flags.DEFINE_string("only", "", "train | prefill | decode", flag_values=values)
-    flags.DEFINE_string("report", "", "a report to add to", flag_values=values)
-    try:
-        config, rest = settings.resolve(arguments)
-        try:
-            stray = values(["preflight", *rest])[1:]
-        except flags.Error as error:
-            raise ConfigError(f"{error}\n{USAGE}") from error
-        topology = values["topology"].value or ""
-        if stray or not topology:
-            raise ConfigError(f"missing --topology, or stray {stray}\n{USAGE}")
-        kind, _, count = topology.partition(":")
-        if kind == "cpu" and count.isdigit():
-            with contextlib.suppress(RuntimeError):  # JAX has its devices already
-                jax.config.update("jax_num_cpu_devices", int(count))
-        command = ["python", "-m", "experiments.preflight", *arguments]
-        report_file, only = values["report"].value or "", values["only"].value or ""
-        run(config, topology, command, report_file, only)
-    except DecodaxError as error:
-        console.complain(error)
-        return 2
-    return 0
+    return command_line.call(MODULE, body, arguments)

@@ -8,10 +8,10 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     # The stage: the name of a file in experiments/studies/ or experiments/trainings/.
     config.stage = "evaluate"
-    config.seed = 0
+    config.seed = 0  # of prompts, trainings and sampled texts
     config.seeds = ()  # several seeds: one row each; (): `seed` alone
 
-    config.model = "tiny"
+    config.model = "tiny"  # the target: a shipped model, or a directory in HF layout
     # Other models by role. A recipe's trained part goes here as well.
     config.drafts = ConfigDict({"draft": "tiny-draft"})
     config.methods = ("plain",)  # names of recipes in configs/
@@ -20,22 +20,25 @@ def get_config() -> ConfigDict:
     # Name -> the export of a head training, or packaged heads. Its heads.json names the
     # method; its params are the method's `heads`.
     config.trained = ConfigDict(type_safe=False)
+    # Kinds of prompt: experiments/prompts/builtin_tasks.py.
     config.tasks = ("code", "copy", "text")
     # A JSONL file of questions in place of the built-in tasks; `tasks` are then its
     # categories, () all of them. See experiments/prompts/question_files.py.
     config.data = ""
-    config.temperatures = (0.0, 0.8)
+    config.temperatures = (0.0, 0.8)  # 0 decodes greedily
     config.prompts = 4  # of each task
     config.prompt_tokens = 192  # longer prompts are cut at their beginning
-    config.max_new_tokens = 128
+    config.max_new_tokens = 128  # of each text
     config.batch = 1  # prompts decoded together
     # "data=2,tensor=4": the devices as a mesh; "auto": by the model's size. Rules, as
     # in "vocab=,batch=data+fsdp", override those of models/distributed/axis_rules.py.
     config.mesh = "auto"
+    # As `mesh`: overrides of the sharding rules.
     config.rules = ""
     config.repeats = 3  # each in turns with plain decoding
     # Task -> transforms of every method on that task, and the methods it is run with.
     config.transforms = ConfigDict(type_safe=False)
+    # Task -> the methods that it is run with; a task that is not named: all.
     config.task_methods = ConfigDict(type_safe=False)
     # Pairs (more, less) of methods whose tokens a call are compared over all tasks.
     config.directions = ()
@@ -44,8 +47,9 @@ def get_config() -> ConfigDict:
     config.tolerance = ConfigDict(type_safe=False)  # metric -> relative deviation
 
     config.curve = True  # cost of a call by block width
+    # Nodes of the blocks that `curve` times.
     config.widths = (1, 2, 4, 8, 16, 32, 64, 128)
     config.trees = ()  # methods whose rounds are drawn
-    config.tree_rounds = 4
+    config.tree_rounds = 4  # drawn of each tree
     config.profile = False  # a jax profiler trace of one text of every method
     return config

@@ -118,17 +118,24 @@ def _check(config: ConfigDict, name: str) -> None:
             continue
         fields = sorted(node.keys()) if isinstance(node, ConfigDict) else []
         path, close = ".".join(["config", *parts[:i]]), hint(part, fields)
-        raise ConfigError(f"{path} has no field {part!r}{close}; it has {fields}")
+        if not close:  # perhaps its group was forgotten
+            last = [n for n in flat(config.to_dict()) if n.endswith(f".{parts[-1]}")]
+            close = f" (did you mean {last[0]!r}?)" if last else ""
+        raise ConfigError(
+            f"{path} has no field {part!r}{close}; --list_fields prints all"
+        )
+
+
+NO_CONFIG = "no --config: give one, e.g. --config=configs/quickstart.py"
 
 
 def resolve(arguments: Sequence[str]) -> tuple[ConfigDict, list[str]]:
     """Return the config of a command line, and its other arguments."""
     files = [a for a in arguments if a.startswith("--config=")]
-    if len(files) != 1:
-        raise ConfigError(
-            f"got {len(files)} --config=FILE: give one, e.g. "
-            "--config=configs/quickstart.py"
-        )
+    if not files or files == ["--config="]:
+        raise ConfigError(NO_CONFIG)
+    if len(files) > 1:
+        raise ConfigError(f"several --config=FILE: give one of {files}")
     overrides = [a for a in arguments if a.startswith("--config.")]
     rest = [a for a in arguments if a not in files and a not in overrides]
     config = load(files[0].removeprefix("--config="))

@@ -1,17 +1,19 @@
-"""Merge the reports of a sweep's points."""
+"""Merge the reports of a sweep's points: report.json, report.md and report.html."""
 
 import json
+import os
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from experiments import run_folder
-from experiments.reporting import report, tables
+from experiments.reporting import html, report, tables
 from models.errors import ConfigError
 
 
 def write(workdir: str | Path, points: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Write workdir/{report.json, report.md} from the reports of `(name, folder)`.
+    """Write the merged report into `workdir`, from the reports of `(name, folder)`.
 
     `missing` names the points without a report.
     """
@@ -44,26 +46,66 @@ def write(workdir: str | Path, points: Sequence[tuple[str, str]]) -> dict[str, A
     }
     run_folder.write(workdir / "report.json", whole)
     run_folder.text(workdir / "report.md", markdown(whole))
+    run_folder.text(workdir / "report.html", page(whole, workdir, points))
     return whole
+
+
+def title(whole: dict[str, Any]) -> str:
+    """Count the runs that have a report."""
+    return f"{len(whole['points'])} runs side by side"
+
+
+def merged(whole: dict[str, Any]) -> list[dict[str, Any]]:
+    """Merge tables of one title and heads: `point` is their first column."""
+    joined: list[dict[str, Any]] = []
+    if whole["rows"]:
+        lines = [[row["point"], *tables.cells(row)] for row in whole["rows"]]
+        heads = ("point", *tables.HEADS)
+        joined.append({"title": "Methods", "heads": heads, "lines": lines, "notes": ()})
+    titles = dict.fromkeys((t["title"], tuple(t["heads"])) for t in whole["tables"])
+    for name, heads in titles:
+        alike = [
+            t
+            for t in whole["tables"]
+            if (t["title"], tuple(t["heads"])) == (name, heads)
+        ]
+        lines = [[t["point"], *line] for t in alike for line in t["lines"]]
+        notes = dict.fromkeys(note for t in alike for note in t["notes"])
+        shown = ("point", *heads)
+        joined.append({"title": name, "heads": shown, "lines": lines, "notes": notes})
+    return joined
 
 
 def markdown(whole: dict[str, Any]) -> str:
     """Write the merged report as Markdown: every table once, for all points."""
-    parts = [f"# {len(whole['points'])} runs side by side\n"]
+    parts = [f"# {title(whole)}\n"]
     if whole["missing"]:
         parts.append(f"Without a report so far: {', '.join(whole['missing'])}\n")
-    if whole["rows"]:
-        lines = [[row["point"], *tables.cells(row)] for row in whole["rows"]]
-        parts += ["## Methods\n", report.table(("point", *tables.HEADS), lines)]
-    titles = dict.fromkeys((t["title"], tuple(t["heads"])) for t in whole["tables"])
-    for title, heads in titles:
-        merged = [
-            t
-            for t in whole["tables"]
-            if (t["title"], tuple(t["heads"])) == (title, heads)
+    for joined in merged(whole):
+        parts += [
+            f"## {joined['title']}\n",
+            report.table(joined["heads"], joined["lines"]),
         ]
-        lines = [[t["point"], *line] for t in merged for line in t["lines"]]
-        parts += [f"## {title}\n", report.table(("point", *heads), lines)]
-        notes = dict.fromkeys(note for t in merged for note in t["notes"])
-        parts.append("\n".join(f"- {note}" for note in notes) + "\n")
+        if joined["notes"]:
+            parts.append("\n".join(f"- {note}" for note in joined["notes"]) + "\n")
     return "\n".join(parts)
+
+
+def page(
+    whole: dict[str, Any], workdir: Path, points: Sequence[tuple[str, str]]
+) -> str:
+    """Render the merged report as one page, with a link to every point's own."""
+    style = resources.files("experiments").joinpath("reporting", "page.css").read_text()
+    machines = {h["processor"]: None for h in whole["hardware"].values() if h}
+    own = [(name, Path(folder) / "report.html") for name, folder in points]
+    links = [
+        {"name": name, "page": os.path.relpath(file, workdir) if file.exists() else ""}
+        for name, file in own
+    ]
+    return html.TEMPLATES.get_template("page_sweep.html.j2").render(
+        title=title(whole),
+        place=" · ".join(machines),
+        style=style,
+        points=links,
+        tables=merged(whole),
+    )

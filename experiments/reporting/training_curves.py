@@ -23,17 +23,23 @@ class Trained(NamedTuple):
 def plots(trainings: Sequence[Trained]) -> list[dict[str, Any]]:
     """Plot tokens per call, loss, tokens/s and MFU by tokens; acceptance by depth."""
     thousands = "thousands of tokens trained on"
+    labels = [t.figures.get("label", "loss") for t in trainings]
+    alike = len({*labels}) == 1
+    title = f"{labels[0] if alike else 'loss'} while training"
     drawn = []
     by_tokens: tuple[tuple[str, str, Callable[[Trained], Points]], ...] = (
         ("training", "tokens per call while training, held out", _taus),
-        ("loss", "loss while training", lambda t: t.figures["losses"]),
+        ("loss", title, lambda t: t.figures["losses"]),
         ("pace", "tokens a second while training", lambda t: _paces(t, "tokens_per_s")),
         ("mfu", "MFU while training", lambda t: _paces(t, "mfu")),
     )
     for name, title, points in by_tokens:
+        names = [t.name for t in trainings]
+        if name == "loss" and not alike:
+            names = [f"{t.name}, {label}" for t, label in zip(trainings, labels)]
         lines = [
-            _series(t.name, [(_thousands(t, step), y) for step, y in points(t)])
-            for t in trainings
+            _series(of, [(_thousands(t, step), y) for step, y in points(t)])
+            for of, t in zip(names, trainings)
         ]
         drawn.append({"name": name, "title": title, "x": thousands, "series": lines})
     for name, title, key in (

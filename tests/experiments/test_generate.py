@@ -38,7 +38,7 @@ def test_flags_of_ends_scores_and_echo(loaded, lm, capsys):
     text = decoding.generate(lm, ["def main("], "prompt_lookup", 12)
     last = text.tokens[0][3]
     first = text.tokens[0].index(last)
-    asked = [*bare, f"--stop_token_ids={last}", "--top_logprobs=2", "--noecho"]
+    asked = [*bare, f"--stop_token_ids={last}", "--top_logprobs=2", "--no-echo"]
     assert generate.main(asked) == 0
     said = capsys.readouterr().out
     assert not said.startswith("def main(") and f"{first + 1} tokens in" in said

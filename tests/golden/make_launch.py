@@ -9,6 +9,7 @@ import os
 import pathlib
 import sys
 import tempfile
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "launch"
@@ -30,6 +31,11 @@ COMMANDS = {
         "--tasks_per_node=8",
         "--sweep=train.rate=1e-3,1e-4",
         "--extra=--partition=gpu",
+        "--accelerator=h100",
+        "--directory=/nfs/decodax",
+        "--setup=module load cuda/12.6",
+        "--setup=. .venv/bin/activate",
+        "--time=2-00:00:00",
     ],
     "gcluster": [
         *HEADS,
@@ -50,6 +56,8 @@ COMMANDS = {
         "--runtime=v2-alpha-tpuv5-lite",
         "--sweep=seed=1,2",
         "--extra=--spot",
+        "--setup=. .venv/bin/activate",
+        "--time=08:00:00",
     ],
 }
 
@@ -72,9 +80,12 @@ def printed(arguments: list[str]) -> str:
     from experiments.launch import command
 
     here = os.getcwd()
+    others = {n: v for n, v in os.environ.items() if not n.startswith("DECODAX_")}
+    told = {**others, "DECODAX_CACHE": "/scratch/compiled programs"}
     given = [a.replace("=/nfs", f"={here}/nfs") for a in arguments]
     said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    exact = mock.patch.dict(os.environ, told, clear=True)
+    with exact, contextlib.redirect_stdout(said):
         assert command.main([*given, "--dry_run"]) == 0
     return said.getvalue().replace(here, "")
 

@@ -9,6 +9,7 @@ what else was decoded, and what was said of a batch with one row a process, as J
 `processes.py WORKDIR die`: the last process leaves without a word after three steps.
 """
 
+import argparse
 import dataclasses
 import json
 import os
@@ -18,7 +19,6 @@ import sys
 import jax
 import numpy as np
 import optax
-from absl import flags
 
 from decoding import compose, recipes
 from decoding.serving import prompt_set
@@ -93,10 +93,9 @@ def refusal(plan) -> str:
 
 
 def main() -> None:
-    values = flags.FlagValues()
-    join.define(values)
-    values(["processes"])
-    join.start(values)
+    parser = argparse.ArgumentParser()
+    join.define(parser)
+    join.start(parser.parse_args([]))
     workdir, stream = pathlib.Path(sys.argv[1]), killed_run.stream()
     rows = min(4, jax.device_count())  # of a batch
     plan = sharding.on(f"data={rows},tensor=-1", "train")

@@ -3,6 +3,7 @@
 On this machine, with virtual devices and gloo between them.
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -240,11 +241,11 @@ def test_one_dead_process_ends_all_within_a_minute(tmp_path):
     "given", [{"num_processes": "2"}, {"coordinator": "h:1", "num_processes": "2"}]
 )
 def test_half_of_the_flags_is_refused(given, monkeypatch):
-    values = processes.flags.FlagValues()
-    join.define(values)
-    values(["x", *(f"--{name}={value}" for name, value in given.items())])
+    parser = argparse.ArgumentParser()
+    join.define(parser)
+    words = [f"--{name}={value}" for name, value in given.items()]
     with pytest.raises(ConfigError, match="process_id"):
-        join.start(values)
+        join.start(parser.parse_args(words))
 
 
 def test_launchers_are_recognised():

@@ -30,6 +30,7 @@ from experiments.reporting import report
 from models.errors import ConfigError, DecodaxError
 from models.synthetic import toy
 from tests.stress import kill_and_resume
+from training import command_line
 
 ROWS = 16
 KILLS, TERMS = 5, 2  # signals of a round
@@ -222,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         console.terminal().print(write(given, arguments), markup=False)
     except DecodaxError as error:
-        console.complain(error)
+        command_line.complain(error)
         return 2
     return 0
 

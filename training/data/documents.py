@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.errors import ConfigError, DataError, PromptError
-from training import distill
+from training import distill, progress_lines
 from training.data import conversations, sources, token_cache
 
 
@@ -50,7 +50,8 @@ def read(
         texts = sources.texts(source, split, folder)
         return Documents(token_cache.encoded(inner, texts, keep), None)
     tokens, masks = [], []
-    for where, row in rows(source, split):
+    lines = progress_lines.counted(rows(source, split), f"reading {source}, {split}")
+    for where, row in lines:
         try:
             document = _document(lm, row)
         except (ValueError, TypeError, KeyError, PromptError) as error:

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from models.errors import DataError
+from training import progress_lines
 from training.data.file_groups import SPLITS
 
 EVERY = "every"  # split: all documents
@@ -42,7 +43,10 @@ def tfds_texts(
     except (tfds.core.DatasetNotFoundError, ModuleNotFoundError) as error:
         raise DataError(f"no TFDS data set named {name!r}: {error}") from error
     if not builder.info.splits:
-        builder.download_and_prepare()
+        with progress_lines.Lines(lambda: f"preparing {name}") as lines:
+            if lines.wanted:
+                tfds.disable_progress_bar()
+            builder.download_and_prepare()
     if split not in builder.info.splits:
         known = sorted(builder.info.splits)
         raise DataError(f"{name} has no split {split!r}: use one of {known}")

@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import tokenizers
 
+from training import progress_lines
 from training.data import train_bpe
 
 
@@ -24,7 +25,8 @@ def encoded(
     if path.exists():
         with np.load(path) as arrays:
             return np.split(arrays["flat"], arrays["ends"][:-1])
-    documents = list(train_bpe.encode(tokenizer, texts))
+    encoding = train_bpe.encode(tokenizer, texts)
+    documents = list(progress_lines.counted(encoding, "tokenising texts", len(texts)))
     ends = np.cumsum([len(d) for d in documents])
     other = path.with_suffix(f".{os.getpid()}.npz")
     np.savez(other, flat=np.concatenate(documents), ends=ends)

@@ -55,7 +55,7 @@ class FitConfig:
         log_every: steps whose metrics are fetched at a time.
         bad_steps: the policy for a loss or gradient that is not finite or too large.
         compute_dtype: of losses and gradients, see `train_step.make_step`.
-        progress: whether a progress bar is drawn.
+        progress: whether a progress bar is drawn, or lines where there is no terminal.
     """
 
     steps: int
@@ -123,7 +123,8 @@ def fit(
 
     Writes `workdir/checkpoints/<step>`, `workdir/metrics.jsonl` (one line a step),
     `workdir/throughput.jsonl` (tokens/s, MFU) and TensorBoard events in
-    `workdir/tensorboard`. `params` is not modified, and not read on resume.
+    `workdir/tensorboard`. `workdir/loss.txt` names the loss. `params` is not modified,
+    and not read on resume.
 
     Args:
         params: the trained tree.
@@ -146,6 +147,7 @@ def fit(
         DataError: the checkpoint was saved with other data.
         TrainingError: `bad_steps` gives up; names the last good checkpoint.
         Preempted: after SIGTERM, with everything saved.
+        KeyboardInterrupt: after Ctrl-C, likewise; at once after a second Ctrl-C.
     """
     config.check()
     steps, ema, bad_steps = config.steps, config.ema, config.bad_steps
@@ -164,7 +166,8 @@ def fit(
         elapsed, bad = extra["seconds"], extra.get("bad", 0)
         logging.info("resuming %s at step %d", workdir, int(state.step))
     done = int(state.step)
-    writer = metrics_writer.Writer(workdir, done, steps, config.progress)
+    label = objective.label(state.params)
+    writer = metrics_writer.Writer(workdir, done, steps, config.progress, label)
     options: dict[str, Any] = (
         {} if places is None else {"out_shardings": (places, None)}
     )
@@ -195,7 +198,7 @@ def fit(
             ):
                 store.wait()
                 raise TrainingError(
-                    f"step {number}: loss {row['loss']}, gradient norm "
+                    f"step {number}: {label} {row['loss']}, gradient norm "
                     f"{row['grad_norm']}; the last good checkpoint is "
                     f"{store.latest() or 'none'}: lower the learning rate or set clip"
                 )
@@ -271,11 +274,9 @@ def fit(
                 extra = {"data": data.state(), "seconds": seconds, "bad": bad}
                 store.save(state, extra)
                 writer.resume(done)
-            if stop and not last:
+            if stop:
                 store.wait()
-                raise preemption.Preempted(
-                    f"SIGTERM: saved {store.latest()}; start again to resume"
-                )
+                notice.leave(f"saved {store.latest()}")
         store.wait()
     seconds = elapsed + time.monotonic() - began
     return Result(state.params, state.ema, done, seconds)

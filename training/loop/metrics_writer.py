@@ -1,9 +1,10 @@
-"""Metrics of a training run: JSON lines, TensorBoard events, a progress bar."""
+"""Metrics of a training run: JSON lines, TensorBoard events, progress."""
 
 import json
 import os
 import pathlib
 import statistics
+import sys
 import time
 from types import TracebackType
 from typing import Any
@@ -15,9 +16,12 @@ from absl import logging
 from rich import progress
 
 from models.errors import CheckpointError
+from training import progress_lines
 from training.loop import throughput
 
 FILES = ("metrics", "evaluations", "throughput")
+LABEL = "loss.txt"  # the file with the label of the loss
+LOSS = "loss"
 
 
 def truncate(path: pathlib.Path, step: int) -> None:
@@ -51,12 +55,14 @@ def figures(workdir: pathlib.Path, points: int = 200) -> dict[str, Any]:
     """Summarise a finished training: evaluations, loss curve of `points`, throughput.
 
     `pace` has the medians of the throughput's rows, None where there is no row: a
-    training of one step.
+    training of one step. `label` names the loss.
     """
+    label = workdir / LABEL
     losses = [(row["step"], row["loss"]) for row in rows(workdir, "metrics")]
     parts = np.array_split(np.asarray(losses), min(points, len(losses)))
     paces = rows(workdir, "throughput")
     return {
+        "label": label.read_text(encoding="utf-8") if label.exists() else LOSS,
         "curve": rows(workdir, "evaluations"),
         "losses": [part.mean(0).tolist() for part in parts],
         "throughput": paces,
@@ -77,10 +83,18 @@ class Writer:
     """
 
     def __init__(
-        self, workdir: pathlib.Path, step: int, steps: int, bar: bool = True
+        self,
+        workdir: pathlib.Path,
+        step: int,
+        steps: int,
+        bar: bool = True,
+        label: str = LOSS,
     ) -> None:
         self.active = jax.process_index() == 0
         self.bar: progress.Progress | None = None
+        self.lines = progress_lines.Lines(self._line, bar and self.active)
+        self.clock, self.steps, self.label = progress_lines.Clock(step), steps, label
+        self.row: tuple[int, dict[str, float]] = (step, {})
         if not self.active:
             return
         try:
@@ -91,18 +105,19 @@ class Writer:
                 (workdir / f"{name}.jsonl").open("a", encoding="utf-8")
                 for name in FILES
             )
+            (workdir / LABEL).write_text(label, encoding="utf-8")
             self.board = tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
         except OSError as error:
             raise CheckpointError(f"{workdir}: cannot be written ({error})") from error
         self.workdir = workdir
         self.work: throughput.Work | None = None  # of a step; without it no clock
         self.resume(step)
-        if bar:
+        if bar and sys.stdout.isatty():
             self.bar = progress.Progress(
                 progress.TextColumn("training"),
                 progress.BarColumn(),
                 progress.MofNCompleteColumn(),
-                progress.TextColumn("loss {task.fields[loss]:.4f}"),
+                progress.TextColumn(f"{label} {{task.fields[loss]:.4f}}", markup=False),
                 progress.TimeRemainingColumn(),
             )
             self.task = self.bar.add_task("fit", total=steps, completed=step, loss=0.0)
@@ -110,6 +125,7 @@ class Writer:
     def __enter__(self) -> "Writer":
         if self.bar:
             self.bar.start()
+        self.lines.__enter__()
         return self
 
     def __exit__(
@@ -118,6 +134,7 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.lines.__exit__(kind, error, trace)
         if not self.active:
             return
         if self.bar:
@@ -143,6 +160,17 @@ class Writer:
         if self.bar:
             self.bar.update(self.task, completed=step, loss=row["loss"])
         self.row = (step, row)
+        self.clock.reach(step)
+
+    def _line(self) -> str:
+        """Describe the training so far, for output that is no terminal."""
+        step, row = self.row
+        parts = [f"training: step {step} of {self.steps}"]
+        if self.work is not None:
+            parts.append(f"{step * self.work.tokens:,} tokens")
+        if LOSS in row:
+            parts.append(f"{self.label} {row[LOSS]:.4f}")
+        return ", ".join([*parts, self.clock.text(self.steps)])
 
     def flush(self) -> None:
         """Force the rows to disk: a checkpoint must never be ahead of its metrics."""
@@ -163,9 +191,10 @@ class Writer:
         self._write(self.throughput, {"step": step, **pace}, flush=True)
         for name, value in pace.items():
             self.board.add_scalar(f"train/{name}", value, step)
-        message = "step %d: loss %.4f, %.2f s a step, %.0f tokens/s, MFU %.2f"
         logging.info(
-            message, step, row["loss"], seconds, pace["tokens_per_s"], pace["mfu"]
+            "step %d: %s %.4f, %.2f s a step, %.0f tokens/s, MFU %.2f",
+            *(step, self.label, row[LOSS], seconds),
+            *(pace["tokens_per_s"], pace["mfu"]),
         )
         self.resume(step)
 

@@ -1,9 +1,13 @@
-"""SIGTERM: save all work, and exit with the code that requests a restart.
+"""SIGTERM and Ctrl-C: save all work, and stop.
 
-`watch` ends the process by `Preempted` wherever it is; every run keeps its finished
-files. A training loop has more to lose: it opens `Notice` instead, calls `reached`
-after every step, saves, and only then ends. Several processes use JAX's coordination
-service, so that all of them stop after the same step.
+SIGTERM exits with the code that requests a restart. `watch` ends the process by
+`Preempted` wherever it is; every run keeps its finished files. A training loop has more
+to lose: it opens `Notice` instead, calls `reached` after every step, saves, and only
+then ends. Several processes use JAX's coordination service, so that all of them stop
+after the same step.
+
+Ctrl-C (SIGINT) raises KeyboardInterrupt, in a training loop after the step in work was
+saved. A second Ctrl-C does not wait for that.
 """
 
 import contextlib
@@ -13,7 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from absl import logging
@@ -37,6 +41,9 @@ class Preempted(SystemExit):
         return self.said
 
 
+STOPS = {Preempted: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
+
+
 @contextlib.contextmanager
 def watch() -> Iterator[None]:
     """Raise `Preempted` in the main thread on SIGTERM, where there is one process.
@@ -44,16 +51,20 @@ def watch() -> Iterator[None]:
     With several processes each would end by itself; there only training stops in order.
 
     Python ignores exceptions in `__del__` and in JAX's callback of the garbage
-    collector. From there SIGTERM is sent again a moment later.
+    collector. From there SIGTERM, and SIGINT too, is sent again a moment later.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Preempted("SIGTERM: finished files are kept; start again to resume")
+        raise Preempted("SIGTERM: finished files are kept")
 
     def ignored(unraisable: Any) -> None:
-        if not issubclass(unraisable.exc_type, Preempted):
+        number = next(
+            (n for kind, n in STOPS.items() if issubclass(unraisable.exc_type, kind)),
+            None,
+        )
+        if number is None:
             return before(unraisable)
-        timers.append(threading.Timer(MOMENT, os.kill, (os.getpid(), signal.SIGTERM)))
+        timers.append(threading.Timer(MOMENT, os.kill, (os.getpid(), number)))
         timers[-1].daemon = True
         timers[-1].start()
 
@@ -72,15 +83,21 @@ def watch() -> Iterator[None]:
 
 
 class Notice:
-    """Note SIGTERM while open, and do nothing else about it."""
+    """Note SIGTERM and SIGINT while open, and do nothing else about them.
+
+    A process that ignores SIGINT goes on to do so. A second SIGINT is not noted.
+    """
 
     def __init__(self) -> None:
-        self.noted = False
+        self.noted: int | None = None  # the signal
+        self._interrupt = signal.getsignal(signal.SIGINT)
         self._scope = contextlib.ExitStack()
 
     def __enter__(self) -> "Notice":
         if jax.process_count() == 1:
             self._scope.enter_context(_handling(self._note))
+            if self._interrupt != signal.SIG_IGN:
+                self._scope.enter_context(_handling(self._note, signal.SIGINT))
         return self
 
     def __exit__(
@@ -92,24 +109,33 @@ class Notice:
         self._scope.close()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.noted = True
+        self.noted = number
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, self._interrupt)
 
     def reached(self, step: int) -> bool:
         """Decide whether to stop after `step`; every process gets the same answer."""
         if jax.process_count() == 1:
-            return self.noted
+            return self.noted is not None
         return multihost_utils.reached_preemption_sync_point(step)
+
+    def leave(self, saved: str) -> NoReturn:
+        """Raise what the noted signal asks for; `saved` is the message's end."""
+        if self.noted == signal.SIGINT:
+            raise KeyboardInterrupt(f"interrupted: {saved}")
+        raise Preempted(f"SIGTERM: {saved}")
 
 
 @contextlib.contextmanager
-def _handling(handler: object) -> Iterator[None]:
-    """Set `handler` for SIGTERM; only the main thread may set one."""
+def _handling(handler: Any, number: int = signal.SIGTERM) -> Iterator[None]:
+    """Set `handler` for a signal; only the main thread may set one."""
     if threading.current_thread() is not threading.main_thread():
-        logging.warning("SIGTERM is not watched outside the main thread")
+        name = signal.Signals(number).name
+        logging.warning("%s is not watched outside the main thread", name)
         yield
         return
-    before = signal.signal(signal.SIGTERM, handler)  # type: ignore[arg-type]
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)

@@ -27,11 +27,19 @@ class Objective(NamedTuple):
         weight: `weight(batch)`, the number of elements that the mean is over, so that
             accumulation weighs parts correctly.
         taps: the target's states that the loss reads.
+        quantity: `quantity(params)`, in words: whether the loss is a sum or a mean over
+            heads, of what, and its unit. "": not stated.
     """
 
     loss: Callable[[Any, Batch, Any], tuple[Array, dict[str, Array]]]
     weight: Callable[[Batch], Any] = lambda batch: 1.0
     taps: tuple = ()
+    quantity: Callable[[Any], str] = lambda params: ""
+
+    def label(self, params: Any) -> str:
+        """Name the loss, as in "loss (sum over 4 heads, nats a token)"."""
+        words = self.quantity(params)
+        return f"loss ({words})" if words else "loss"
 
 
 @struct.dataclass

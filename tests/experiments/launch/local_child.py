@@ -21,6 +21,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     names = ("JAX_NUM_CPU_DEVICES", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
     told = [os.environ.get(name, "") for name in names]
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    told.append("ignored" if ignored else "heard")
+    print(f"process {number}", flush=True)
     (folder / f"began{number}").write_text(" ".join(told))
     if behaviour == "ends":
         sys.exit(0)

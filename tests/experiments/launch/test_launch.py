@@ -12,7 +12,7 @@ import time
 import pytest
 
 from experiments import run_folder
-from experiments.launch import command, local_processes, sweep
+from experiments.launch import command, local_processes, schedulers, sweep
 from experiments.reporting import sweep_report
 from models.errors import ConfigError
 from tests.golden import make_launch
@@ -39,19 +39,72 @@ def test_dry_runs_are_shell(name, tmp_path):
     if name != "slurm":
         return
     script = text[text.index("#!/bin/bash") : text.index("# /nfs/eagle/submit.sh")]
+    activate = tmp_path / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text("echo activated\n")
+    stub = (
+        "cd() { echo cd $@; }; module() { echo module $@; }; scontrol() { echo $@; }\n"
+    )
+    stub += "srun() { echo $DECODAX_CACHE; printf '%s\\n' \"$@\"; return 75; }\n"
     for i, rate in enumerate(("1e-3", "1e-4")):
-        stub = "srun() { printf '%s\\n' \"$@\"; return 75; }; scontrol() { echo $@; }\n"
         told = {"SLURM_ARRAY_TASK_ID": str(i), "SLURM_ARRAY_JOB_ID": "9"}
         done = subprocess.run(
             ["bash", "-c", stub + script],
+            cwd=tmp_path,
             env={**os.environ, **told},
             capture_output=True,
             text=True,
         )
         assert done.returncode == 75, done.stderr
         lines = done.stdout.splitlines()
+        assert lines[:3] == ["cd /nfs/decodax", "module load cuda/12.6", "activated"]
+        assert lines[3] == "/scratch/compiled programs"
         assert f"--config.train.rate={rate}" in lines and f"requeue 9_{i}" in lines
         assert f"--workdir=/nfs/eagle/train.rate={rate}" in lines
+
+
+WANTED = {
+    "slurm": ("cd ", "activate", "DECODAX_CACHE=", "--time=", "--gpus-per-node="),
+    "gcloud": ("cd ", "activate", "DECODAX_CACHE=", "timeout ", "--accelerator-type="),
+    "gcluster": ("DECODAX_CACHE=", "exec timeout ", "--compute-type="),
+}
+
+
+def lacking(name: str, text: str) -> list[str]:
+    """What a job's script leaves to chance."""
+    return [words for words in WANTED[name] if words not in text]
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_jobs_carry_their_environment(name):
+    """Planted: a script without one of these lines."""
+    text = (make_launch.GOLDEN / f"{name}.txt").read_text()
+    assert lacking(name, text) == []
+    for words in WANTED[name]:
+        assert lacking(name, text.replace(words, "")) == [words]
+
+
+def test_defaults_of_a_job(tmp_path, monkeypatch):
+    """This folder, the active environment, a day, and a GPU for each task."""
+    monkeypatch.setenv("VIRTUAL_ENV", "/opt/my env")
+    arguments = [f"--config={QUICK}", "--backend=slurm", "--tasks_per_node=2"]
+    flags, _ = command.parse(arguments)
+    runs = sweep.points(QUICK, "w", [], [])
+    text = schedulers.slurm(runs, flags).files["job.sbatch"]
+    for line in (
+        f"cd {os.getcwd()} || exit 1",
+        ". '/opt/my env'/bin/activate",
+        "#SBATCH --time=1-00:00:00",
+        "#SBATCH --gpus-per-node=2",
+    ):
+        assert line in text.splitlines()
+    flags, _ = command.parse([*arguments, "--gpus_per_node=0", "--setup=true"])
+    text = schedulers.slurm(runs, flags).files["job.sbatch"]
+    assert "gpus" not in text and "my env" not in text
+    assert schedulers.seconds("1-02:03:04") == 93784
+    for wrong in ("90", "1:00", "00:00:00", "1 day"):
+        with pytest.raises(ConfigError, match="--time"):
+            schedulers.seconds(wrong)
 
 
 def test_points():
@@ -127,6 +180,25 @@ def test_sigterm_is_passed_on(tmp_path):
     assert all((tmp_path / f"stopped{i}").exists() for i in range(2))
 
 
+def test_ctrl_c_ends_the_processes(tmp_path):
+    """They get SIGTERM, and not the terminal's own SIGINT, which they ignore."""
+
+    def stop():
+        while not all((tmp_path / f"began{i}").exists() for i in range(2)):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    logs = [str(tmp_path / "logs" / "process1.log")]
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        local_processes.run([str(tmp_path), "sleeps"], 2, 0, CHILD, logs)
+    thread.join()
+    assert all((tmp_path / f"stopped{i}").exists() for i in range(2))
+    assert (tmp_path / "began0").read_text().split()[-1] == "ignored"
+    assert "process 1" in pathlib.Path(logs[0]).read_text()
+
+
 def test_fault_a_launcher_that_waits(tmp_path, monkeypatch):
     """Planted: nobody is ended, so that one failure leaves the other asleep."""
     monkeypatch.setattr(
@@ -160,6 +232,11 @@ def test_one_report_over_all_points(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert "| x=1 | 1 | 2 |\n| x=2 | 3 | 4 |" in text and text.count("said") == 1
     assert "Without a report so far: x=3" in text
+    (tmp_path / "x=1" / "report.html").touch()
+    sweep_report.write(tmp_path, points)
+    page = (tmp_path / "report.html").read_text()
+    assert '<a href="x=1/report.html">' in page and "x=3: no report so far" in page
+    assert "<td>x=2</td><td>3</td><td>4</td>" in page
     kept = json.loads((tmp_path / "report.json").read_text())
     assert list(kept["points"]) == ["x=1", "x=2"] and kept["missing"] == ["x=3"]
     (tmp_path / "x=1" / "report.json").write_text("{")
@@ -167,11 +244,11 @@ def test_one_report_over_all_points(tmp_path):
         sweep_report.write(tmp_path, points)
 
 
-def test_a_sweep_runs_and_resumes(tmp_path, monkeypatch):
+def test_a_sweep_runs_and_resumes(tmp_path, monkeypatch, capsys):
     """Every point once, then nothing new; a point that fails stops the sweep."""
     made = []
 
-    def run(arguments, processes, devices):
+    def run(arguments, processes, devices, logs):
         flags = dict(a.split("=", 1) for a in arguments)
         folder = pathlib.Path(flags["--workdir"])
         made.append(folder.name)
@@ -186,6 +263,11 @@ def test_a_sweep_runs_and_resumes(tmp_path, monkeypatch):
     assert not (tmp_path / "report.md").exists()
     assert command.main(arguments) == 0
     assert made == ["seed=1", "seed=2", "seed=1", "seed=2"]
+    said = capsys.readouterr().out
+    for name in ("seed=1", "seed=2"):
+        folder = tmp_path / name
+        assert f"# {name}: folder {folder}, page {folder}/report.html" in said
+    assert f"report over all points: {tmp_path}/report.html" in said
     assert "| seed=2 | 2 | x |" in (tmp_path / "report.md").read_text()
 
 

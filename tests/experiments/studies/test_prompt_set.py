@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 
 import pytest
@@ -152,7 +153,8 @@ def test_status_of_the_command(config, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "run", stage)
     command = ["--config=configs/prompt_set.py", f"--workdir={tmp_path}"]
     assert run.main(command) == preemption.REQUEUE
-    assert "start again" in capsys.readouterr().out
+    said = capsys.readouterr().err
+    assert said.endswith(f"; resume: python -m experiments.run {shlex.join(command)}\n")
 
 
 def kill(tmp_path, kind, kills_, terms):

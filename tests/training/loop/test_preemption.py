@@ -26,6 +26,21 @@ def test_sigterm_is_noted_and_then_raised() -> None:
     assert caught.value.code == preemption.REQUEUE == 75
 
 
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    """The first is noted in a loop, the second raised; an ignored one stays so."""
+    with pytest.raises(KeyboardInterrupt), preemption.Notice() as notice:
+        signal.raise_signal(signal.SIGINT)
+        assert notice.reached(1)
+        signal.raise_signal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with preemption.Notice() as notice:
+            signal.raise_signal(signal.SIGINT)
+            assert not notice.reached(1)  # planted: a handler of its own would note it
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_signal_where_exceptions_are_ignored_is_not_lost():
     """As in JAX's callback of the garbage collector; planted: a plain exception is."""
 

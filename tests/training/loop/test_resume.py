@@ -54,13 +54,22 @@ def test_killed_anywhere(whole: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert final(tmp_path) == final(whole)
 
 
-def test_preempted(whole: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """SIGTERM between two checkpoints: the step is finished and saved, nothing lost."""
+@pytest.mark.parametrize(
+    ("sign", "error"),
+    [
+        (signal.SIGTERM, preemption.Preempted),
+        (signal.SIGINT, KeyboardInterrupt),
+    ],
+)
+def test_preempted(
+    sign: int, error: type[BaseException], whole: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Between two checkpoints: the step is finished and saved, nothing lost."""
     iterator = killed_run.Doomed(killed_run.stream())
-    iterator.at, iterator.sign = 7, signal.SIGTERM
-    with pytest.raises(preemption.Preempted, match=r"checkpoints/8") as caught:
+    iterator.at, iterator.sign = 7, sign
+    with pytest.raises(error, match=r"checkpoints/8") as caught:
         killed_run.run(str(tmp_path), iterator)
-    assert caught.value.code == preemption.REQUEUE
+    assert getattr(caught.value, "code", 75) == preemption.REQUEUE
     assert curve(tmp_path).count("\n") == 8
     killed_run.run(str(tmp_path), killed_run.Doomed(killed_run.stream()))
     assert curve(tmp_path) == curve(whole) and final(tmp_path) == final(whole)

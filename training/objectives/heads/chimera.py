@@ -55,7 +55,12 @@ def objective(model: Any, part: int = 0) -> Objective:
             metrics[f"hit_{i}"] = draft_metrics.mean(sums, "hit")
         return total, metrics
 
-    return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
+    def quantity(params: Any) -> str:
+        return f"sum over {chimera.count(params)} heads, nats a token"
+
+    return Objective(
+        loss, lambda batch: predicted(batch, 2).sum(), (NORM,), quantity=quantity
+    )
 
 
 def guesses(

@@ -68,7 +68,14 @@ def objective(
         return total, metrics
 
     taps = (model.config.n_layers, NORM)
-    return Objective(loss, lambda batch: predicted(batch, 2).sum(), taps)
+
+    def quantity(params: Any) -> str:
+        each = f"{feature:g} x states' L1 + {soft:g} x nats"
+        return f"sum over {steps} depths times {decay:g}^i, {each}, a token"
+
+    return Objective(
+        loss, lambda batch: predicted(batch, 2).sum(), taps, quantity=quantity
+    )
 
 
 def guesses(

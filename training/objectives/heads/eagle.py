@@ -50,7 +50,12 @@ def objective(
         )
         return graded(outputs, outputs, batch, teacher, soft, part, regression)
 
-    return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
+    def quantity(params: Any) -> str:
+        return f"{regression:g} x states' L1 + {soft:g} x nats, mean a token"
+
+    return Objective(
+        loss, lambda batch: predicted(batch, 2).sum(), (NORM,), quantity=quantity
+    )
 
 
 def graded(

@@ -102,7 +102,12 @@ def objective(
         segments = batch.get("segments")
         return eagle3.unroll(params, config, embedded, g, steps, each, remat, segments)
 
-    return Objective(total, lambda batch: predicted(batch, 2).sum(), read)
+    def quantity(params: Any) -> str:
+        return f"sum over {steps} steps times {decay:g}^i, {loss} a token"
+
+    return Objective(
+        total, lambda batch: predicted(batch, 2).sum(), read, quantity=quantity
+    )
 
 
 def guesses(

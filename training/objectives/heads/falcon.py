@@ -133,7 +133,12 @@ def objective(
         }
         return near + soft * draft_metrics.mean(sums, "loss"), metrics
 
-    return Objective(loss, lambda batch: predicted(batch, k + 1).sum(), (NORM,))
+    def quantity(params: Any) -> str:
+        return f"states' L1 + {soft:g} x nats, mean a token"
+
+    return Objective(
+        loss, lambda batch: predicted(batch, k + 1).sum(), (NORM,), quantity=quantity
+    )
 
 
 def revealed(key: Array, wrong: Array, weights: Array, share: Array | float) -> Array:

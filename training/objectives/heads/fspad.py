@@ -46,7 +46,12 @@ def objective(
         logit, feature = fspad.halves(outputs)
         return eagle.graded(feature, logit, batch, teacher, soft, part)
 
-    return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
+    def quantity(params: Any) -> str:
+        return f"states' L1 + {soft:g} x nats, mean a token"
+
+    return Objective(
+        loss, lambda batch: predicted(batch, 2).sum(), (NORM,), quantity=quantity
+    )
 
 
 def guesses(

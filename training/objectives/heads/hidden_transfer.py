@@ -88,7 +88,14 @@ def objective(
         return total, metrics
 
     taps = (*range(at_layer, max(model.config.n_layers, at_layer + 1)), NORM)
-    return Objective(loss, lambda batch: predicted(batch, 2).sum(), taps)
+
+    def quantity(params: Any) -> str:
+        count = hidden_transfer.count(params)
+        return f"sum over {count} pseudo states times {decay:g}^i, KL in nats a token"
+
+    return Objective(
+        loss, lambda batch: predicted(batch, 2).sum(), taps, quantity=quantity
+    )
 
 
 def guesses(

@@ -78,7 +78,13 @@ def objective(
         return total, metrics
 
     taps = (*range(model.config.n_layers), NORM)
-    return Objective(loss, lambda batch: predicted(batch, 2).sum(), taps)
+
+    def quantity(params: Any) -> str:
+        return f"mean over {heads.counts(params)[0]} slots, nats a token of a unit"
+
+    return Objective(
+        loss, lambda batch: predicted(batch, 2).sum(), taps, quantity=quantity
+    )
 
 
 def units(

@@ -50,7 +50,12 @@ def objective(
             metrics[f"hit_{i}"] = draft_metrics.mean(sums, "hit")
         return total, metrics
 
-    return Objective(loss, lambda batch: predicted(batch, 2).sum(), (NORM,))
+    def quantity(params: Any) -> str:
+        return f"sum over {medusa.count(params)} heads times {decay:g}^i, nats a token"
+
+    return Objective(
+        loss, lambda batch: predicted(batch, 2).sum(), (NORM,), quantity=quantity
+    )
 
 
 def guesses(

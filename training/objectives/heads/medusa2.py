@@ -74,7 +74,7 @@ def objective(
     for name, rows in (("warm", warm), ("ramp", ramp)):
         if rows < 0:
             raise ConfigError(f"{name}={rows}: use 0 (none) or more rows")
-    heads_loss = medusa.objective(model, decay, blocks, part).loss
+    of_heads = medusa.objective(model, decay, blocks, part)
 
     def weight_at(row: Array) -> Any:
         """Return the heads' weight: full during `warm`, then rising over `ramp`."""
@@ -108,11 +108,15 @@ def objective(
                 changed.head, states, labels, weights, part
             )
         lm = draft_metrics.mean(sums, "loss")
-        heads, metrics = heads_loss(params["heads"], batch, changed)
+        heads, metrics = of_heads.loss(params["heads"], batch, changed)
         weight = weight_at(batch["row"][0])
         return lm + weight * heads, {**metrics, "lm": lm}
 
-    return Objective(loss, lambda batch: predicted(batch, 1).sum())
+    def quantity(params: Any) -> str:
+        heads = of_heads.quantity(params["heads"])
+        return f"the target's nats a token + {coefficient:g} x {heads}"
+
+    return Objective(loss, lambda batch: predicted(batch, 1).sum(), quantity=quantity)
 
 
 def changed_teacher(

@@ -83,7 +83,14 @@ def objective(
         return total, metrics
 
     taps = tuple(range(model.config.n_layers))
-    return Objective(loss, lambda batch: predicted(batch, 2).sum(), taps)
+
+    def quantity(params: Any) -> str:
+        count = ppd.counts(params)[0]
+        return f"mean over {count} prompt tokens times {decay:g}^i, KL in nats a token"
+
+    return Objective(
+        loss, lambda batch: predicted(batch, 2).sum(), taps, quantity=quantity
+    )
 
 
 def guesses(

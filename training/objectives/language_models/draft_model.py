@@ -114,7 +114,13 @@ def objective(
             teacher.law,
         )
 
-    return Objective(total, lambda batch: predicted(batch, 1).sum())
+    def quantity(params: Any) -> str:
+        terms = [(label, "nats"), (soft, loss)]
+        each = " + ".join(f"{x:g} x {name}" for x, name in terms if x)
+        depths = f"mean over {len(exits) + 1} depths, " if exits else ""
+        return f"{depths}{each}, a token"
+
+    return Objective(total, lambda batch: predicted(batch, 1).sum(), quantity=quantity)
 
 
 def depths(

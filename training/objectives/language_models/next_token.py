@@ -42,4 +42,7 @@ def objective(config: transformer.Config, remat: bool = False) -> Objective:
         mean = (nats * weights).sum() / jnp.maximum(weights.sum(), 1)
         return mean, {}
 
-    return Objective(loss, weight=lambda batch: counted(batch).sum())
+    def quantity(params: Any) -> str:
+        return "mean nats a token"
+
+    return Objective(loss, weight=lambda batch: counted(batch).sum(), quantity=quantity)

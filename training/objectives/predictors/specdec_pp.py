@@ -167,4 +167,7 @@ def objective(reject: float = 6.0, blocks: int = 3) -> Objective:
         total = (weights * norm).sum()
         return (weights * each).sum() / jnp.maximum(total, 1e-6), metrics
 
-    return Objective(loss, lambda batch: predicted(batch, 1).sum())
+    def quantity(params: Any) -> str:
+        return f"mean nats a draft, rejections times {reject:g}"
+
+    return Objective(loss, lambda batch: predicted(batch, 1).sum(), quantity=quantity)

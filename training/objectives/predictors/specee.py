@@ -144,7 +144,10 @@ def objective() -> Objective:
         }
         return mean(each.mean(-1), weights), metrics
 
-    return Objective(loss, lambda batch: counted(batch).sum())
+    def quantity(params: Any) -> str:
+        return "mean over layers, nats a token"
+
+    return Objective(loss, lambda batch: counted(batch).sum(), quantity=quantity)
 
 
 def log_odds(params: Any, features: Array) -> Array:
