@@ -1,6 +1,6 @@
 """decodax: language-model decoding methods as small files under four loops."""
 
-from decoding.api import Output, Piece, generate, stream
+from decoding.api import Output, Piece, generate, stream, tune
 from decoding.base import Stream
 from decoding.catalogue import Card, Spec
 from decoding.listing import cite, methods
@@ -19,4 +19,5 @@ __all__ = [
     "generate",
     "methods",
     "stream",
+    "tune",
 ]

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import jax
 
 from decoding import base, compose, recipes
+from decoding.block_width import controller, tuning
 from decoding.loops import decode, engines, initial_state, state_sharding, stats
 from decoding.method import Method
 from decoding.serving import requests, results, scoring, streaming
 from decoding.serving.streaming import Piece
-from models.errors import PromptError
+from models.errors import MethodError, PromptError
 from models.heads.formats import native
 from models.surgery import lora
 
@@ -104,6 +105,7 @@ def generate(
     top_logprobs: int = 0,
     prompt_logprobs: bool = False,
     echo: bool = False,
+    width: str | int = "paper",
 ) -> Output:
     """Decode every prompt in one batch.
 
@@ -153,6 +155,11 @@ def generate(
         prompt_logprobs: return the raw log-probability of each prompt token, from the
             same pass.
         echo: begin `tokens` and `texts` with the prompt.
+        width: nodes of a block that the target verifies. "paper": those of the method.
+            "auto": in every round those that decode the most tokens a second on this
+            device, plain decoding among them, by times that the first call measures
+            (`decoding.tune`); a method whose guarantee is LOSSY keeps its own. A
+            number: at most so many.
 
     Returns:
         An `Output`: the texts, their tokens and log-probabilities, and the run's
@@ -192,6 +199,7 @@ def stream(
     min_p: float | Sequence[float | None] | None = None,
     repetition_penalty: float | Sequence[float | None] | None = None,
     stop_token_ids: int | Sequence[Any] | None = None,
+    width: str | int = "paper",
 ) -> Iterator[Piece]:
     """Yield the texts of `generate` as they grow, round by round, all rows together.
 
@@ -213,8 +221,63 @@ def _settings(arguments: Mapping[str, Any]) -> requests.Settings:
     )
 
 
-def _start(lm: Any, settings: requests.Settings) -> _Call:
-    """Check everything, compose the method and fill the caches with the prompts."""
+def tune(
+    lm: Any,
+    method: str | Method | None = None,
+    batch: int = 1,
+    prompt_tokens: int = 64,
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+    drafts: Mapping[str, Any] | None = None,
+) -> controller.Costs:
+    """Measure what a round of `method` costs by block width, and keep it.
+
+    `generate(…, width="auto")` measures by itself where nothing is kept; this measures
+    anew, for calls of the same method, batch and buffer (prompt and new tokens).
+
+    Args:
+        lm: as in `generate`, like `method`, `max_new_tokens`, `temperature` and
+            `drafts`.
+        method: the method to measure.
+        batch: number of rows.
+        prompt_tokens: length of the prompts.
+        max_new_tokens: tokens per text.
+        temperature: 0, or any other number for sampling.
+        drafts: its models and heads.
+
+    Returns:
+        Milliseconds: `plain`, a round without a draft; `block` float32[W], with the
+        whole draft by width; `level`, of a level of the draft.
+
+    Raises:
+        MethodError: the method has no widths to choose from: plain decoding, or a
+            method whose text depends on its blocks.
+    """
+    sizes = ([[0] * prompt_tokens] * batch, method, max_new_tokens, temperature)
+    settings = requests.Settings(*sizes, drafts=drafts, width="auto")
+    _, _, parts, params, engine, size = _composed(lm, settings)
+    costs = tuning.costs_of(engine, params, parts, batch, size, again=True)
+    if costs is None:
+        raise MethodError(
+            f"{method or 'plain decoding'} has no widths to measure: its guarantee is "
+            f"{parts.guarantee}, and its blocks are of {parts.program.drafter.nodes}"
+        )
+    return costs
+
+
+class _Ready(NamedTuple):
+    """A call whose program is composed, and nothing is run."""
+
+    lm: Any
+    requests: requests.Requests
+    parts: compose.Composition
+    params: base.Params
+    engine: engines.Engine
+    size: int  # of the token buffer
+
+
+def _composed(lm: Any, settings: requests.Settings) -> _Ready:
+    """Check everything and compose the method."""
     if type(lm) is str:
         lm = requests.named(lm)
     lm, chosen, drafts = _with_heads(lm, settings.method, settings.drafts)
@@ -231,14 +294,24 @@ def _start(lm: Any, settings: requests.Settings) -> _Call:
         *(chosen, lm, asked.temperature, drafts, streams),
         stop=[end.strings for end in ends],
         stop_token_ids=[end.tokens for end in ends],
+        width=settings.width,
     )
-    keys = engines.request_keys(settings.seed, prompts, n)
     params = compose.params(lm, drafts, streams)
-    engine = engines.engine(parts)
-    compiled, begun = engine.compile_seconds, time.perf_counter()
     size = initial_state.bucket(max(asked.limits))
+    return _Ready(lm, asked, parts, params, engines.engine(parts), size)
+
+
+def _start(lm: Any, settings: requests.Settings) -> _Call:
+    """Compose the method, measure its rounds if need be, and prefill the caches."""
+    lm, asked, parts, params, engine, size = _composed(lm, settings)
+    keys = engines.request_keys(settings.seed, asked.prompts, asked.n)
+    compiled = engine.compile_seconds
+    costs = tuning.costs_of(engine, params, parts, len(asked.rows), size)
+    # Of what was measured above only the compilation belongs to the call.
+    begun = time.perf_counter() - (engine.compile_seconds - compiled)
     rows = (asked.rows, asked.limits, keys, size, settings.memory)
     state = engine.start(params, parts, *rows, share=True)
+    state = tuning.with_costs(state, costs)
     return _Call(lm, settings, asked, parts, params, engine, state, begun, compiled)
 
 

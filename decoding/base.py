@@ -352,6 +352,7 @@ class WidthPolicy(NamedTuple):
     plan: Callable[[State], Array] | None = None
     keep: Callable[..., tuple[Array, Array, State]] | None = None
     observe: Callable[[State, Outcome], State] | None = None
+    measured: bool = False  # whether its state takes `block_width.controller.Costs`
 
 
 PAPER = WidthPolicy()  # every node, every round

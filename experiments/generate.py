@@ -48,6 +48,11 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     add("--transform", action="append", help=f"{transform}; repeatable")
     add("--stop", action="append", help="a text that ends decoding; repeatable")
     add(
+        "--width",
+        default="paper",
+        help="paper: the method's own blocks; auto: the fastest here; or a number",
+    )
+    add(
         "--stop_token_ids",
         type=int,
         action="append",
@@ -148,6 +153,7 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
         loop=Streamer(lm, len(prompt), show, stops),
         stop_token_ids=stops,
         top_logprobs=values.top_logprobs,
+        width=int(values.width) if values.width.isdigit() else values.width,
     )
     if values.top_logprobs:
         out.print("\n")

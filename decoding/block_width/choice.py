@@ -20,7 +20,8 @@ def widths(
         return (*sorted(narrower), drafter.nodes), base.PAPER
     if width == "auto":
         widths = controller.ladder(drafter.nodes)
-        return widths, controller.policy(widths, drafter.pauses)
+        policy = controller.policy(widths, drafter.pauses)
+        return widths, policy._replace(measured=True)
     if lossy:
         raise MethodError(
             f"width={width}: the text of this method depends on its draft's size, as "

@@ -158,7 +158,7 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
     return base.WidthPolicy(init, plan, keep, observe)
 
 
-def with_costs(state: base.State, costs: Costs) -> base.State:
+def informed(state: base.State, costs: Costs) -> base.State:
     """Give a fresh state a copy of the measured `costs`: a state's are donated."""
     costs = jax.tree.map(jnp.array, costs)
     tokens, time = _trial(costs, 4)

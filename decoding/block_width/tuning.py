@@ -30,24 +30,28 @@ PROMPT = 32  # tokens of the prompts, drawn at random
 _MEASURED: dict[tuple, controller.Costs] = {}
 
 
-def costs(
+def costs_of(
     engine: engines.Engine,
     params: base.Params,
     parts: compose.Composition,
     batch: int,
     size: int,
     again: bool = False,
-) -> controller.Costs:
+) -> controller.Costs | None:
     """Return the milliseconds of a round by width, measured or from an earlier run.
+
+    None: the composition's width is not "auto", and nothing is measured.
 
     Args:
         engine: of the composition.
         params: all params, by name.
-        parts: the composition, with `width="auto"`.
+        parts: the composition.
         batch: rows.
         size: `T`, the token buffer's size.
         again: measure even if the times are known.
     """
+    if not parts.program.width.measured:
+        return None
     key = (parts.key, batch, size)
     if not again and key in _MEASURED:
         return _MEASURED[key]
@@ -63,6 +67,15 @@ def costs(
     )
     _MEASURED[key] = found
     return found
+
+
+def with_costs(
+    state: decode.DecodeState, costs: controller.Costs | None
+) -> decode.DecodeState:
+    """Give a started state the costs of its rounds; None leaves it as it is."""
+    if costs is None:
+        return state
+    return replace(state, width=controller.informed(state.width, costs))
 
 
 def measure(

@@ -15,8 +15,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import base, noise, tree
-from decoding.automata import stop_strings
-from decoding.loops import state_sharding, stats
+from decoding.loops import commit, state_sharding, stats
 from models.base import ALL, Block, LanguageModel
 from models.cache_layouts.kv_cache import by_rows
 from models.errors import MethodError
@@ -227,7 +226,7 @@ def _finish(program, params, state, draft, live, width):
     verdict = _verify(program, state, draft, out, warped)
 
     tokens, count = tree.committed(draft, verdict)
-    new, stop, ended = _cut(program, state, cache, tokens, count)
+    new, stop, ended = commit.cut(program, state, cache, tokens, count)
     new = jnp.where(active, new, 0)
     # A draft that ends a text still counts as a draft.
     drafts = jnp.minimum(new, tree.drafted(verdict))
@@ -242,7 +241,7 @@ def _finish(program, params, state, draft, live, width):
     chosen = state.width
     if program.width.observe is not None:
         chosen = program.width.observe(state.width, outcome)
-    after = _write(state, outcome, tokens, new, drafts).replace(
+    after = commit.write(state, outcome, tokens, new, drafts).replace(
         length=state.length + new,
         done=state.done | ended,
         roots={name: jnp.where(active, token, r) for name, r in state.roots.items()},
@@ -251,7 +250,7 @@ def _finish(program, params, state, draft, live, width):
         policy=policy,
         width=chosen,
         stop=stop,
-        counters=_count(state.counters, outcome, new, drafts),
+        counters=commit.count(state.counters, outcome, new, drafts),
     )
     ctx = context(program, params, after)
     lifted = outcome if kept is None else tree.lifted(outcome, whole, kept)
@@ -286,56 +285,6 @@ def _verify(program, state, draft, out, warped):
     )
 
 
-def _cut(program, state, cache, tokens, count):
-    """Cut the committed tokens where a row ends, or at the policy's room.
-
-    EOS, a stop token, a stop string and the limit end a row.
-
-    Returns:
-        The number of new tokens int32[B], the stop automaton's state, and whether each
-        row ends, bool[B]. A row that only the room cuts continues.
-    """
-    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    ends = (tokens[:, :, None] == state.ends[:, None, :]).any(-1)
-    stop, reached = state.stop, [state.stop.row]
-    if program.stop:
-        for i in range(tokens.shape[1]):
-            reached.append(stop_strings.advance(stop.shared, reached[-1], tokens[:, i]))
-        ends = ends | stop_strings.matched(stop.shared, jnp.stack(reached[1:], 1))
-    ends = ends & (index < count[:, None])
-    first = jnp.where(ends.any(1), jnp.argmax(ends, 1).astype(jnp.int32) + 1, count)
-    limit = state.limit - state.length
-    new = jnp.minimum(first, limit)
-    if program.policy.room is not None:
-        new = jnp.minimum(new, program.policy.room(state.policy, cache, tokens))
-    ended = (ends.any(1) & (first <= new)) | (new >= limit)
-    if program.stop:
-        at = jnp.where(state.done, 0, new)[:, None]
-        rows = jnp.take_along_axis(jnp.stack(reached, 1), at, 1)[:, 0]
-        stop = base.State(rows, stop.shared)
-    return new, stop, ended
-
-
-def _write(state, outcome, tokens, new, drafts):
-    """Write tokens, their origin and log-probabilities into the buffers."""
-    rows = jnp.arange(tokens.shape[0])[:, None]
-    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    size = state.tokens.shape[1]
-    at = jnp.where(index < new[:, None], state.length[:, None] + index, size + index)
-    origin = jnp.where(index < drafts[:, None], index + 1, 0).astype(jnp.int8)
-    parents = jnp.pad(outcome.verdict.path, ((0, 0), (1, 0)))  # node before each token
-    raw = tree.pick(outcome.target.logits, parents)
-    chosen = jnp.take_along_axis(raw, tokens[..., None], 2)[..., 0]
-    logprobs = chosen - jax.nn.logsumexp(raw, -1)
-    put = {"mode": "drop", "unique_indices": True}
-    return replace(
-        state,
-        tokens=state.tokens.at[rows, at].set(tokens, **put),
-        origin=state.origin.at[rows, at].set(origin, **put),
-        logprobs=state.logprobs.at[rows, at].set(logprobs, **put),
-    )
-
-
 def _advance(program, state, at_nodes, aux, outcome):
     """Return the transform's state after the last committed token."""
     transform = program.transform
@@ -350,24 +299,6 @@ def _advance(program, state, at_nodes, aux, outcome):
     step = tree.over_rows(transform.advance, 3)
     moved = step(before, outcome.verdict.token, logits, aux)
     return tree.masked(outcome.active, moved, state.transform)
-
-
-def _count(counters, outcome, new, drafts):
-    """Add a round's counts."""
-    draft, active = outcome.tree, outcome.active
-    deep = jnp.arange(counters.offered.shape[1], dtype=jnp.int32)
-    level = jnp.where(draft.kind == base.CANDIDATE, tree.depths(draft), 0)
-    offered = (level[:, :, None] == deep + 1).any(1) & active[:, None]
-    candidates = (draft.kind == base.CANDIDATE).sum(1) - 1
-    return stats.Counters(
-        counters.target_calls + active,
-        counters.new_tokens + new,
-        counters.accepted + (deep < drafts[:, None]),
-        counters.offered + offered,
-        counters.draft_calls + jnp.where(active, draft.calls, 0),
-        counters.candidates + jnp.where(active, candidates, 0),
-        counters.ranked + tree.ranks(draft, outcome.verdict.path, drafts, stats.RANKS),
-    )
 
 
 def advance(

@@ -46,6 +46,7 @@ class Settings:
     top_logprobs: int = 0
     prompt_logprobs: bool = False
     echo: bool = False
+    width: Any = "paper"
 
 
 class Ends(NamedTuple):

@@ -11,7 +11,7 @@ import tokenizers
 import decoding
 from decoding import Method, Spec
 from decoding.conformance import kit
-from decoding.loops import decode, engines
+from decoding.loops import commit, engines
 from models.errors import ConstraintError, DecodaxError, MethodError, PromptError
 from models.text import hf_tokenizer
 
@@ -59,7 +59,7 @@ def test_of_several_stop_strings_the_first_to_end_counts():
 
 def test_fault_a_stop_string_sought_within_one_token(monkeypatch):
     """Planted: the automaton starts anew at every round."""
-    sound = decode._cut
+    sound = commit.cut
 
     def forgetful(program, state, cache, tokens, count):
         new, _, ended = sound(program, state, cache, tokens, count)
@@ -67,7 +67,7 @@ def test_fault_a_stop_string_sought_within_one_token(monkeypatch):
 
     stops = some_stops()
     good = [kit.generate(Method(), 0.8, stop=s).tokens for s in stops]
-    monkeypatch.setattr(decode, "_cut", forgetful)
+    monkeypatch.setattr(commit, "cut", forgetful)
     monkeypatch.setattr(engines, "_ENGINES", {})
     assert good != [kit.generate(Method(), 0.8, stop=s).tokens for s in stops]
 

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 import decoding
+from decoding import catalogue
 from experiments import readme_tables
 from models.errors import ConfigError
 
@@ -50,14 +51,15 @@ def test_so_is_its_table_of_methods():
 def test_methods_stand_by_family():
     """A family is named once; planted: in the order of the names it is not."""
     lines = readme_tables.method_table().splitlines()[2:]
+    own = [e for e in decoding.methods() if not catalogue.is_outside(e.name)]
     named = [line.split("|")[1].strip() for line in lines]
     groups = [
         (e.name.split("/")[0], e.family)
-        for e, family in zip(decoding.methods(), named, strict=True)
+        for e, family in zip(own, named, strict=True)
         if family
     ]
     assert len(groups) == len({*groups}) < len(lines)
-    every = [(e.name.split("/")[0], e.family) for e in sorted(decoding.methods())]
+    every = [(e.name.split("/")[0], e.family) for e in sorted(own)]
     assert sum(a != b for a, b in itertools.pairwise(every)) >= len(groups)
 
 

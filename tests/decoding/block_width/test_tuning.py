@@ -1,0 +1,97 @@
+"""`width` through the public surface: the same texts, and times that are kept."""
+
+import json
+
+import numpy as np
+import pytest
+
+import decoding
+from decoding import Method, compose
+from decoding.block_width import tuning
+from decoding.conformance import kit
+from decoding.loops import engines
+from models import compile_cache
+from models.errors import MethodError
+
+LOOKUP = Method(kit.spec("drafters/prompt_lookup"))
+RECYCLING = Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(tuning, "_MEASURED", {})
+    monkeypatch.setattr(tuning, "REPEATS", 1)
+    return tmp_path
+
+
+@pytest.mark.parametrize("method", [LOOKUP, RECYCLING], ids=["lookup", "recycling"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_text_does_not_depend_on_the_width(cache, method, temperature):
+    """Planted: plain decoding's of another seed."""
+    texts = {
+        width: kit.generate(method, temperature, width=width).tokens
+        for width in ("paper", "auto", 2, 1)
+    }
+    plain = kit.generate(Method(), temperature).tokens
+    assert all(text == plain for text in texts.values())
+    if temperature:
+        assert plain != kit.generate(Method(), temperature, seed=1).tokens
+
+
+def test_times_are_measured_once(cache, monkeypatch):
+    """Kept in the process, then in a file; `tune` measures anew."""
+    measured = []
+    sound = tuning.measure
+
+    def measure(*arguments):
+        measured.append(arguments)
+        return sound(*arguments)
+
+    monkeypatch.setattr(tuning, "measure", measure)
+    for _ in range(2):
+        kit.generate(LOOKUP, 0.8, width="auto")
+    assert len(measured) == 1
+    (file,) = (cache / "rounds").glob("*.json")
+    kept = json.loads(file.read_text())
+    assert len(kept["block"]) == len(kept["widths"]) and min(kept["block"]) > 0
+    monkeypatch.setattr(tuning, "_MEASURED", {})
+    kit.generate(LOOKUP, 0.8, width="auto")
+    assert len(measured) == 1
+    file.write_text("{")  # of a process that was stopped
+    monkeypatch.setattr(tuning, "_MEASURED", {})
+    kit.generate(LOOKUP, 0.8, width="auto")
+    assert len(measured) == 2
+    sizes = {"prompt_tokens": 3, "max_new_tokens": 9, "temperature": 0.8}
+    costs = decoding.tune(kit.TARGET, LOOKUP, batch=2, **sizes)
+    assert len(measured) == 3
+    assert costs.plain > 0 and np.shape(costs.block) == np.shape(kept["block"])
+
+
+@pytest.mark.parametrize(
+    ("width", "message"),
+    [
+        ("atuo", "did you mean 'auto'"),
+        (0, "use 1 to 5"),
+        (6, "use 1 to 5"),
+    ],
+)
+def test_a_width_that_is_none(width, message):
+    with pytest.raises(MethodError, match=message):
+        kit.generate(LOOKUP, width=width)
+
+
+def test_a_lossy_method_keeps_its_own_width():
+    """Its text depends on the width; a number is refused."""
+    method = Method(kit.spec("drafters/ead"))
+    arguments = (method, kit.TARGET, 0.8, kit.models(method))
+    parts = compose.compose(*arguments, width="auto")
+    assert parts.program.widths == (parts.program.drafter.nodes,)
+    assert tuning.costs_of(engines.engine(parts), {}, parts, 1, 64) is None
+    with pytest.raises(MethodError, match="LOSSY"):
+        compose.compose(*arguments, width=2)
+
+
+def test_plain_decoding_has_no_widths():
+    with pytest.raises(MethodError, match="no widths to measure"):
+        decoding.tune(kit.TARGET, "plain", prompt_tokens=3, max_new_tokens=9)
