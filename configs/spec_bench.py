@@ -36,6 +36,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model = "tiny"
     config.drafts = {"draft": "tiny-draft"}
     config.data = ""
+    config.chat = False  # `tiny` was trained on code: it gets the bare questions
     config.tasks = ()  # every category of the file
     config.methods = ("plain", *DRAFTERS)
     config.directions = (

@@ -236,8 +236,7 @@ def tune(
     anew, for calls of the same method, batch and buffer (prompt and new tokens).
 
     Args:
-        lm: as in `generate`, like `method`, `max_new_tokens`, `temperature` and
-            `drafts`.
+        lm: as in `generate`, like `method` and `drafts`.
         method: the method to measure.
         batch: number of rows.
         prompt_tokens: length of the prompts.
@@ -253,8 +252,14 @@ def tune(
         MethodError: the method has no widths to choose from: plain decoding, or a
             method whose text depends on its blocks.
     """
-    sizes = ([[0] * prompt_tokens] * batch, method, max_new_tokens, temperature)
-    settings = requests.Settings(*sizes, drafts=drafts, width="auto")
+    settings = requests.Settings(
+        prompts=[[0] * prompt_tokens] * batch,
+        method=method,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        drafts=drafts,
+        width="auto",
+    )
     _, _, parts, params, engine, size = _composed(lm, settings)
     costs = tuning.costs_of(engine, params, parts, batch, size, again=True)
     if costs is None:

@@ -257,10 +257,14 @@ def _deeper(row, rate, tokens, costs, now, depth) -> Array:
 
 
 def _counted(row: Rates, outcome: base.Outcome) -> Rates:
-    """Add a round's drafts to the counts; only rows that are active forget."""
+    """Add a round's drafts to the counts; only rows that are active forget.
+
+    A round that tested no draft forgets too, half as fast: so drafts are tried again.
+    """
     nodes, path = outcome.tree, outcome.verdict.path
     if nodes.tokens.shape[1] == 1:
-        return row
+        decay = jnp.where(outcome.active, FORGET**0.5, 1.0)[:, None, None]
+        return Rates(decay * row.hits, decay * row.tries)
     rows = jnp.arange(path.shape[0])[:, None]
     index = jnp.arange(path.shape[1], dtype=jnp.int32)
     size = nodes.tokens.shape[1]

@@ -68,7 +68,13 @@ def choose(path: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def build(
-    lm: Any, path: str, names: Sequence[str], count: int, size: int, new: int
+    lm: Any,
+    path: str,
+    names: Sequence[str],
+    count: int,
+    size: int,
+    new: int,
+    chat: bool = True,
 ) -> dict[str, list[list[int]]]:
     """Build `count` token prompts of every task.
 
@@ -79,6 +85,7 @@ def build(
         count: prompts of each task.
         size: most tokens of a prompt, counted from its end.
         new: tokens decoded for the answer to an earlier turn.
+        chat: whether to use the model's chat template, if it has one.
 
     Returns:
         Task -> token prompts.
@@ -100,7 +107,7 @@ def build(
         for turns in questions[name]:
             if len(prompts) < count:
                 room = count - len(prompts)
-                prompts += conversation(lm, turns[:room], size, answer)
+                prompts += conversation(lm, turns[:room], size, answer, chat)
         if len(prompts) < count:
             raise ConfigError(
                 f"{path} gives {len(prompts)} prompts of {name!r}, config.prompts="
@@ -111,14 +118,18 @@ def build(
 
 
 def conversation(
-    lm: Any, turns: Sequence[str], size: int, answer: Callable[[list[int]], str]
+    lm: Any,
+    turns: Sequence[str],
+    size: int,
+    answer: Callable[[list[int]], str],
+    chat: bool = True,
 ) -> list[list[int]]:
-    """Build one prompt a turn. Without a chat template the texts are joined."""
+    """Build one prompt a turn. Without `chat` or a template the texts are joined."""
     messages: list[dict[str, str]] = []
     prompts: list[list[int]] = []
     for i, turn in enumerate(turns):
         messages.append({"role": "user", "content": turn})
-        if lm.tokenizer.template is None:
+        if not chat or lm.tokenizer.template is None:
             text = "\n\n".join(m["content"] for m in messages) + "\n\n"
             tokens = lm.tokenizer.encode(text)
         else:

@@ -25,6 +25,7 @@ def get_config() -> ConfigDict:
     # A JSONL file of questions in place of the built-in tasks; `tasks` are then its
     # categories, () all of them. See experiments/prompts/question_files.py.
     config.data = ""
+    config.chat = True  # questions in the model's chat template, if it has one
     config.temperatures = (0.0, 0.8)  # 0 decodes greedily
     config.prompts = 4  # of each task
     config.prompt_tokens = 192  # longer prompts are cut at their beginning

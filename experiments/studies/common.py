@@ -46,7 +46,10 @@ def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:
     """Build the token prompts of every task, from `config.data` or built in."""
     count, size, new = config.prompts, config.prompt_tokens, config.max_new_tokens
     if config.data:
-        return question_files.build(lm, config.data, config.tasks, count, size, new)
+        chat = config.get("chat", True)
+        return question_files.build(
+            lm, config.data, config.tasks, count, size, new, chat
+        )
     return builtin_tasks.build(lm, config.tasks, count, size)
 
 

@@ -1,6 +1,7 @@
 """`width` through the public surface: the same texts, and times that are kept."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,8 +84,8 @@ def test_a_width_that_is_none(width, message):
 
 def test_a_lossy_method_keeps_its_own_width():
     """Its text depends on the width; a number is refused."""
-    method = Method(kit.spec("drafters/ead"))
-    arguments = (method, kit.TARGET, 0.8, kit.models(method))
+    verifier = kit.spec("verifiers/typical_acceptance")
+    arguments = (replace(LOOKUP, verifier=verifier), kit.TARGET, 0.8)
     parts = compose.compose(*arguments, width="auto")
     assert parts.program.widths == (parts.program.drafter.nodes,)
     assert tuning.costs_of(engines.engine(parts), {}, parts, 1, 64) is None
