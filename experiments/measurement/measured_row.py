@@ -26,11 +26,13 @@ class Cell:
     temperature: float
     seed: int
     batch: int
+    width: str = "paper"
 
     @property
     def key(self) -> str:
         law = f"t{self.temperature:g}-b{self.batch}-s{self.seed}"
-        return f"{self.name}-{self.task}-{law}"
+        width = "" if self.width == "paper" else f"-{self.width}"
+        return f"{self.name}-{self.task}-{law}{width}"
 
 
 def row(
@@ -58,26 +60,33 @@ def row(
         repeats: timings of each prompt.
         bandwidth: read bandwidth in GB/s.
 
+    A row of width "auto" has no `draft_share`: its widths follow what is accepted, and
+    a constant accepts nothing.
+
     Returns:
         The report's row under "row", and texts under "samples".
     """
-    case = Case(cell.method, cell.temperature)
+    case = Case(cell.method, cell.temperature, width=cell.width)
     reference = Case(plain, cell.temperature)
     stub = Case(cell.method, cell.temperature, constant=True)
-    cases = (case, stub, reference)
+    cases = (case, reference, *[stub] * (cell.width == "paper"))
     turns = [bench.interleaved(cases, prompts, cell.seed) for _ in range(repeats)]
-    runs, first, base = [turn[0] for turn in turns], turns[0][0], turns[0][2]
+    runs, first, base = [turn[0] for turn in turns], turns[0][0], turns[0][1]
     comparison = identical(bench, cell, reference, first, base, prompts)
     by_repeat = {
         "tokens_per_s": [_speed(run) for run in runs],
-        "speedup": [_speed(run) / _speed(other) for run, _, other in turns],
+        "speedup": [_speed(run) / _speed(other) for run, other, *_ in turns],
         "speedup_with_prefill": [
-            _speed(run, True) / _speed(other, True) for run, _, other in turns
+            _speed(run, True) / _speed(other, True) for run, other, *_ in turns
         ],
-        "draft_share": [stub.per_round / run.per_round for run, stub, _ in turns],
+        "draft_share": [
+            stubbed.per_round / run.per_round
+            for run, _, *stubs in turns
+            for stubbed in stubs
+        ],
     }
     seconds_by_batch = [run.batch_seconds for run in runs]
-    plain_seconds_by_batch = [other.batch_seconds for *_, other in turns]
+    plain_seconds_by_batch = [other.batch_seconds for _, other, *_ in turns]
     read = workbench.bytes_read(bench, case, runs[0], prompts)
     seconds = statistics.median(run.seconds for run in runs)
     counts = [len(text) for text in first.tokens]
@@ -87,6 +96,7 @@ def row(
     measured = {
         "key": cell.key,
         "method": cell.name,
+        "width": cell.width,
         "guarantee": workbench.guarantee(bench, case),
         "task": cell.task,
         "temperature": cell.temperature,
@@ -110,7 +120,10 @@ def row(
             np.mean([workbench.repeated(t) for t in first.tokens])
         ),
         **_loop_free(counts, first.calls, looping),
-        **{name: statistics.median(values) for name, values in by_repeat.items()},
+        **{
+            name: statistics.median(values) if values else None
+            for name, values in by_repeat.items()
+        },
         "by_repeat": by_repeat,
         "speedup_ci95": bootstrap.speedup_interval(
             seconds_by_batch,

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from decoding import Method, base, compose
+from decoding.block_width import tuning
 from decoding.loops import decode, engines, initial_state, state_sharding, stats
 from models.errors import ConfigError
 from models.synthetic import constant
@@ -30,6 +31,7 @@ class Case:
     method: Method
     temperature: float = 0.0
     constant: bool = False  # the target's call replaced by a constant
+    width: str | int = "paper"  # of blocks, as in `decoding.generate`
 
 
 @dataclass
@@ -94,7 +96,9 @@ class Bench:
     def compose(self, case: Case, lm: Any = None) -> compose.Composition:
         """Compose a case's method with `lm`, the target by default."""
         lm = (self.stub if case.constant else self.lm) if lm is None else lm
-        return compose.compose(case.method, lm, case.temperature, self.drafts)
+        return compose.compose(
+            case.method, lm, case.temperature, self.drafts, width=case.width
+        )
 
     def params(self, lm: Any) -> base.Params:
         """Collect the params of `lm` and the drafts, by role, on their devices."""
@@ -139,10 +143,13 @@ class Bench:
         parts = self.compose(case, lm)
         engine, params = engines.engine(parts), self.params(lm)
         compiled = engine.compile_seconds
+        costs = tuning.costs_of(engine, params, parts, len(prompts), self.size)
+        run.compile_seconds += engine.compile_seconds - compiled
+        compiled = engine.compile_seconds
         limits = [len(p) + self.new_tokens for p in prompts]
         begun = time.perf_counter()
         state = engine.start(params, parts, prompts, limits, keys, self.size, memory)
-        state = jax.block_until_ready(state)
+        state = jax.block_until_ready(tuning.with_costs(state, costs))
         filled, filling = time.perf_counter(), engine.compile_seconds - compiled
         state = jax.block_until_ready(engine.advance(params, state))
         ended = time.perf_counter()

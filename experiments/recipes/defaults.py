@@ -26,6 +26,8 @@ def get_config() -> ConfigDict:
     # categories, () all of them. See experiments/prompts/question_files.py.
     config.data = ""
     config.chat = True  # questions in the model's chat template, if it has one
+    # "auto": the blocks that decode fastest here; "paper": the methods' own; or both.
+    config.width = ("paper",)
     config.temperatures = (0.0, 0.8)  # 0 decodes greedily
     config.prompts = 4  # of each task
     config.prompt_tokens = 192  # longer prompts are cut at their beginning

@@ -102,7 +102,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         _spread(row, "speedup_with_prefill", "{:.2f}", "×"),
         _spread(row, "tokens_per_s", "{:.0f}"),
         f"{row['mbu']:.2f}",
-        f"{100 * row['draft_share']:.0f} %",
+        "–" if row["draft_share"] is None else f"{100 * row['draft_share']:.0f} %",
         f"{100 * row['loop_share']:.0f} %",
         row["guarantee"] if identical is None else "yes" if identical else "NO",
         f"{row['ties']}/{row['compared_tokens']}",

@@ -202,14 +202,19 @@ def round_cost(row: Row) -> float:
 def reason(row: Row) -> str:
     """Explain a row's speed by its measured parts: what a round costs and commits."""
     cost = round_cost(row)
-    outside = min(row["draft_share"], 1.0) * cost
     if width(row) == AUTO:
         block = f"blocks of {1 + row['drafted_per_call']:.1f} nodes on average"
     else:
         block = f"a block of {row['nodes']} nodes"
-    return (
+    whole = (
         f"A round of {row['method']} commits {row['tokens_per_call']:.2f} tokens and "
-        f"takes as long as {cost:.2f} rounds of plain decoding: {cost - outside:.2f} "
+        f"takes as long as {cost:.2f} rounds of plain decoding"
+    )
+    if row["draft_share"] is None:
+        return f"{whole}, with {block}."
+    outside = min(row["draft_share"], 1.0) * cost
+    return (
+        f"{whole}: {cost - outside:.2f} "
         f"for the target’s call with {block}, {outside:.2f} for drafting and the rest."
     )
 

@@ -47,7 +47,8 @@ def run(
     )
     benches = _trained(config, bench)
     for cell in cells:  # refuse impossible combinations before anything is compiled
-        benches.get(cell.name, bench).compose(Case(cell.method, cell.temperature))
+        case = Case(cell.method, cell.temperature, width=cell.width)
+        benches.get(cell.name, bench).compose(case)
     prompts = common.texts(config, lm)
 
     report: dict[str, Any] = {"hardware": hardware, "versions": versions}
@@ -125,6 +126,10 @@ def check(config: Any, named: dict[str, Method]) -> None:
                     f"config.task_methods.{task} has {name!r}: use names of "
                     f"config.methods={tuple(named)}"
                 )
+    if not config.width or set(config.width) - {"auto", "paper"}:
+        raise ConfigError(
+            f'config.width={config.width}: give ("auto",), ("paper",) or both'
+        )
     for name in config.trees:
         if name not in named:
             raise ConfigError(f"config.trees has {name!r}: use names of {tuple(named)}")
@@ -139,10 +144,15 @@ def table(config: Any, named: dict[str, Method]) -> list[Cell]:
             for seed in config.seeds or (config.seed,):
                 for name in dict.fromkeys((common.PLAIN, *names)):
                     method = with_task(named[name], config, task)
-                    cells.append(
-                        Cell(name, method, task, float(temperature), seed, config.batch)
-                    )
+                    for width in _widths(config, name):
+                        law = (float(temperature), seed, config.batch)
+                        cells.append(Cell(name, method, task, *law, width))
     return cells
+
+
+def _widths(config: Any, name: str) -> tuple[str, ...]:
+    """Return the kinds of width to measure; plain decoding has but one block."""
+    return ("paper",) if name == common.PLAIN else tuple(config.width)
 
 
 def with_task(method: Method, config: Any, task: str) -> Method:
@@ -216,7 +226,10 @@ def _suggest(times: Sequence[Any], rows: Sequence[dict[str, Any]]) -> list[dict]
     suggestions = []
     for row in rows:
         chain = row["nodes"] == len(row["committed_by_depth"]) + 1
-        if row["method"] == common.PLAIN or row["draft_calls"] or not chain:
+        is_fixed = (
+            row["method"] != common.PLAIN and row.get("width", "paper") == "paper"
+        )
+        if not is_fixed or row["draft_calls"] or not chain:
             continue
         best = block_width_cost.suggest(
             times, row["committed_by_depth"], row["draft_share"]
