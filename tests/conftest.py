@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import pathlib
+import signal
 from importlib import metadata
 
 # Compiling is most of what the suite costs, and its models are small: the back end's
@@ -23,6 +24,9 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
     ]
 )
+# A shell's background jobs ignore SIGINT, and so would the tests of Ctrl-C in one.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Where libtpu is installed jax would look for a TPU, in every process.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 

@@ -68,15 +68,3 @@ def perfect_drafts_end_at_a_leaf(run: kit.Run, rounds: int = 8) -> bool:
         if (below.any(1) & outcome.active & ~state.done).any():
             return False
     return True
-
-
-def parents_gone(policy: base.WidthPolicy) -> base.WidthPolicy:
-    """Plant a fault: nodes stay whose parents were cut."""
-    sound = policy.keep
-    assert sound is not None
-
-    def keep(state, nodes, widths, active):
-        live, least, state = sound(state, nodes, widths, active)
-        return live | (nodes.parents > 0) & (nodes.kind != base.PAD), least, state
-
-    return policy._replace(keep=keep)

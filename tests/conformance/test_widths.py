@@ -1,8 +1,10 @@
 """Every drafter with drafts that are cut and left out at random."""
 
+from dataclasses import replace
+
 import pytest
 
-from decoding import base
+from decoding import base, tree
 from decoding.conformance import kit, widths
 from decoding.tree_building import draft_model
 from tests.conformance.test_drafters import CASES, PERFECT
@@ -35,11 +37,17 @@ def test_what_is_left_of_perfect_drafts_is_accepted(method):
     assert widths.perfect_drafts_end_at_a_leaf(run)
 
 
-def test_fault_nodes_without_parents():
-    method = CASES["oracle-static"]
-    run = widths.cut(kit.Run(method, 0.8))
-    faulty = widths.parents_gone(run.parts.program.width)
-    assert run.alter(width=faulty).texts() != kit.plain(method, 0.8)
+def test_fault_a_narrow_tree_taken_for_a_chain(monkeypatch):
+    """Its accepted nodes lie apart in the block, and their keys would stay there."""
+    method, sound = CASES["oracle-static"], tree.part
+
+    def part(whole, live, width):
+        narrow, kept = sound(whole, live, width)
+        return replace(narrow, linear=True), kept
+
+    assert widths.cut(kit.Run(method, 0.8)).texts() == kit.plain(method, 0.8)
+    monkeypatch.setattr(tree, "part", part)
+    assert widths.cut(kit.Run(method, 0.8)).texts() != kit.plain(method, 0.8)
 
 
 def test_fault_a_draft_model_that_missed_the_pause(monkeypatch):

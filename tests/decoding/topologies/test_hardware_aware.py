@@ -117,7 +117,7 @@ def test_the_narrowest_block_that_holds_the_nodes(last, width, monkeypatch):
     finish = lambda *arguments: (jnp.int32(arguments[-1]), None)
     monkeypatch.setattr(decode, "_finish", finish)
     monkeypatch.setattr(decode, "replace", lambda state, **_: jnp.int32(0))
-    program = types.SimpleNamespace(width=base.PAPER, widths=(1, 2, 4))
+    program = types.SimpleNamespace(width=base.PAPER, widths=(1, 2, 4, 6))
     state = types.SimpleNamespace(caches={})
     ran = decode._round(program, None, state, lambda after, outcome: after)
     assert int(ran) == width
