@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec
-from decoding.conformance import kit, widths
+from decoding.conformance import kit
 from models import transformer
 from models.heads import eagle
 from models.predictors import exit_predictor
@@ -61,15 +61,11 @@ METHODS = (
 MADE = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|transpose|concatenate|pad)\(")
 
 
-def copies(
-    method: Method, disturb=lambda drafter: drafter, cut: bool = False
-) -> list[str]:
+def copies(method: Method, disturb=lambda drafter: drafter) -> list[str]:
     """The instructions that make a new array as large as a layer of either cache."""
     beside = SPECEE if "exits" in method.needs else {}
     run = kit.Run(method, 0.8, lm=TARGET, draft=DRAFT, beside=beside)
     run.alter(drafter=disturb(run.parts.program.drafter), chunk=16)
-    if cut:
-        widths.cut(run)
     state = run.start([[1, 2, 3], [4]], new=40, size=SIZE)
     kept = jax.tree.leaves((state.caches, state.drafter.row))
     sizes = {int(x.size) for x in kept if x.ndim == 4 and x.shape[2] >= SIZE}
@@ -97,12 +93,6 @@ USUAL = ("drafters/pearl", "drafters/del_exit", "drafters/model")
 )
 def test_no_round_copies_a_cache(method):
     assert copies(method) == []
-
-
-@pytest.mark.parametrize("method", [METHODS[2], METHODS[7]], ids=["exit", "model"])
-def test_nor_does_a_round_that_chooses_its_width(method):
-    """Where drafts are cut and left out: a `cond` and a `switch` around the call."""
-    assert copies(method, cut=True) == []
 
 
 def test_fault_the_drafter_s_cache_is_not_handed_on():
