@@ -9,16 +9,16 @@ def widths(
     width: str | int, drafter: base.Drafter, guarantee: str
 ) -> tuple[tuple[int, ...], base.WidthPolicy]:
     """Return the block widths to compile, and the policy that chooses among them."""
-    if type(width) is str and width not in ("auto", "paper"):
+    if not isinstance(width, int) and width not in ("auto", "paper"):
         raise MethodError(
-            f'width={width!r}{hint(width, ("auto", "paper"))}: use "auto", '
+            f'width={width!r}{hint(str(width), ("auto", "paper"))}: use "auto", '
             '"paper" or a number of nodes'
         )
     lossy = guarantee == base.LOSSY
     if width == "paper" or drafter.nodes == 1 or (width == "auto" and lossy):
         narrower = {w for w in drafter.blocks if w < drafter.nodes}
         return (*sorted(narrower), drafter.nodes), base.PAPER
-    if width == "auto":
+    if not isinstance(width, int):
         widths = controller.ladder(drafter.nodes)
         policy = controller.policy(widths, drafter.pauses)
         return widths, policy._replace(measured=True)
@@ -27,9 +27,9 @@ def widths(
             f"width={width}: the text of this method depends on its draft's size, as "
             'its guarantee is LOSSY; use width="paper"'
         )
-    if not 1 <= int(width) <= drafter.nodes:
+    if not 1 <= width <= drafter.nodes:
         raise MethodError(
             f"width={width}: the method drafts blocks of {drafter.nodes} nodes; use 1 "
             f"to {drafter.nodes}"
         )
-    return (int(width),), controller.policy((int(width),))
+    return (width,), controller.policy((width,))

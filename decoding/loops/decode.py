@@ -131,14 +131,15 @@ def round_(
     Returns:
         The new state, and the round's outcome on the whole draft.
     """
-    return _round(program, params, state, lambda after, outcome: (after, outcome))
+    return _round(program, params, state, whole=True)
 
 
-def _round(program, params, state, result):
+def _round(program, params, state, whole):
     """Draft, choose the block's width, and run the rest of the round at that width.
 
-    `result(state, outcome)` is what every width's program returns: the loop on the
-    device needs no outcome, whose arrays then cost nothing.
+    Returns:
+        The new state, and the outcome on the `whole` draft, or None unless that is
+        asked for: the loop on the device needs none.
     """
     draft, drafter, cache = _draft(program, params, state)
     caches = {**state.caches, TARGET: cache}
@@ -146,7 +147,7 @@ def _round(program, params, state, result):
     size = draft.tokens.shape[1]
     widths = program.widths or (size,)
     if program.width.keep is None and len(widths) == 1:
-        return result(*_finish(program, params, state, draft, None, size))
+        return _finish(program, params, state, draft, None, size, whole)
     live = draft.kind != base.PAD
     least = jnp.int32(0)
     if program.width.keep is not None:
@@ -155,13 +156,25 @@ def _round(program, params, state, result):
     nodes = jnp.maximum(live.sum(1).max(), least)
     choice = (nodes > jnp.asarray(widths[:-1], jnp.int32)).sum()
 
-    def run(width: int) -> Any:
-        def rest(state: DecodeState, draft: base.TokenTree, live: Array) -> Any:
-            return result(*_finish(program, params, state, draft, live, width))
+    def at(width: int) -> Any:
+        return lambda state: _finish(program, params, state, draft, live, width, whole)
 
-        return rest
+    return _one_of(choice, [*map(at, widths)], state)
 
-    return lax.switch(choice, [*map(run, widths)], state, draft, live)
+
+def _one_of(choice: Array, functions: list, state: DecodeState) -> tuple:
+    """Return `functions[choice](state)`, a state and an outcome, without copies.
+
+    `lax.switch` would copy every layer's cache, in and out of its branches. The carry
+    of a loop stays in place: each function is the body of a loop of one turn or none.
+    """
+    like = jax.eval_shape(functions[0], state)[1]
+    outcome = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+    carry = (jnp.bool_(False), state, outcome)
+    for i, function in enumerate(functions):
+        run = lambda carry, function=function: (jnp.bool_(False), *function(carry[1]))
+        carry = lax.while_loop(lambda c: c[0], run, (choice == i, *carry[1:]))
+    return carry[1], carry[2]
 
 
 def _draft(program, params, state):
@@ -173,7 +186,10 @@ def _draft(program, params, state):
     ctx = context(program, params, state)
     keys = noise.for_role(state.key, noise.DRAFT, state.length)
     if program.width.plan is not None:
-        ctx = replace(ctx, depth=program.width.plan(state.width))
+        depth = program.width.plan(state.width)
+        if not program.drafter.pauses:
+            depth = jnp.maximum(depth, 1)
+        ctx = replace(ctx, depth=depth)
 
     def draft(drafter: base.State, cache: Any) -> tuple:
         tree, drafter, cache = program.drafter.draft(
@@ -194,18 +210,18 @@ def _draft(program, params, state):
     return lax.cond(ctx.depth > 0, draft, pause, *arguments)
 
 
-def _finish(program, params, state, draft, live, width):
+def _finish(program, params, state, draft, live, width, whole):
     """Run a round from its draft on, with the `live` nodes in a block of `width`.
 
     `live` bool[B, N] are at most `width` nodes a row; None: all of them.
 
     Returns:
-        The new state, and the round's outcome on the whole draft.
+        The new state, and with `whole` the round's outcome on the whole draft.
     """
     active = ~state.done
-    whole, kept = draft, None
+    drafted, kept = draft, None
     if live is not None:
-        draft, kept = tree.part(whole, live, width)
+        draft, kept = tree.part(drafted, live, width)
     cache, drafter = state.caches[TARGET], state.drafter
     ctx = context(program, params, state)
     keys = noise.for_role(state.key, noise.EXIT, state.length)
@@ -253,14 +269,14 @@ def _finish(program, params, state, draft, live, width):
         counters=commit.count(state.counters, outcome, new, drafts),
     )
     ctx = context(program, params, after)
-    lifted = outcome if kept is None else tree.lifted(outcome, whole, kept)
+    lifted = outcome if kept is None else tree.lifted(outcome, drafted, kept)
     seen = outcome if program.drafter.reads_parts else lifted
     observed = replace(
         after,
         drafter=program.drafter.observe(ctx, drafter, seen),
         exit=program.exit.observe(ctx, exits, outcome),
     )
-    return state_sharding.pinned(observed), lifted
+    return state_sharding.pinned(observed), lifted if whole else None
 
 
 def _verify(program, state, draft, out, warped):
@@ -319,7 +335,7 @@ def advance(
 
     def body(carry: tuple) -> tuple:
         i, state = carry
-        return i + 1, _round(program, params, state, lambda after, outcome: after)
+        return i + 1, _round(program, params, state, whole=False)[0]
 
     return lax.while_loop(more, body, (jnp.int32(0), state))[1]
 

@@ -73,6 +73,7 @@ def test_times_are_measured_once(cache, monkeypatch):
     ("width", "message"),
     [
         ("atuo", "did you mean 'auto'"),
+        (2.5, "or a number of nodes"),
         (0, "use 1 to 5"),
         (6, "use 1 to 5"),
     ],

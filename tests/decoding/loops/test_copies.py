@@ -10,9 +10,11 @@ import types
 import jax
 import numpy as np
 import pytest
+from jax import lax
 
 from decoding import Method, Spec
-from decoding.conformance import kit
+from decoding.conformance import kit, widths
+from decoding.loops import decode
 from models import transformer
 from models.heads import eagle
 from models.predictors import exit_predictor
@@ -61,11 +63,15 @@ METHODS = (
 MADE = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|transpose|concatenate|pad)\(")
 
 
-def copies(method: Method, disturb=lambda drafter: drafter) -> list[str]:
+def copies(
+    method: Method, disturb=lambda drafter: drafter, cut: bool = False
+) -> list[str]:
     """The instructions that make a new array as large as a layer of either cache."""
     beside = SPECEE if "exits" in method.needs else {}
     run = kit.Run(method, 0.8, lm=TARGET, draft=DRAFT, beside=beside)
     run.alter(drafter=disturb(run.parts.program.drafter), chunk=16)
+    if cut:
+        widths.cut(run)
     state = run.start([[1, 2, 3], [4]], new=40, size=SIZE)
     kept = jax.tree.leaves((state.caches, state.drafter.row))
     sizes = {int(x.size) for x in kept if x.ndim == 4 and x.shape[2] >= SIZE}
@@ -93,6 +99,33 @@ USUAL = ("drafters/pearl", "drafters/del_exit", "drafters/model")
 )
 def test_no_round_copies_a_cache(method):
     assert copies(method) == []
+
+
+NARROW = Method(
+    Spec("drafters/model"),
+    topology=Spec(
+        "topologies/hardware_aware",
+        times=((1, 1.0), (2, 1.1), (4, 1.3)),
+        choices=((0,), (1,), (0, 0)),
+    ),
+)
+
+
+def test_nor_does_a_round_of_narrower_blocks():
+    assert copies(NARROW) == []
+
+
+@pytest.mark.parametrize("method", [METHODS[2], METHODS[7]], ids=["exit", "model"])
+def test_nor_does_a_round_that_chooses_its_width(method):
+    """Where drafts are cut and left out: a `cond` around the draft, then a width."""
+    assert copies(method, cut=True) == []
+
+
+def test_fault_a_switch_of_widths(monkeypatch):
+    """Planted: `lax.switch` copies each layer's cache in and out of its branches."""
+    switch = lambda choice, runs, state: lax.switch(choice, runs, state)
+    monkeypatch.setattr(decode, "_one_of", switch)
+    assert copies(NARROW)
 
 
 def test_fault_the_drafter_s_cache_is_not_handed_on():
