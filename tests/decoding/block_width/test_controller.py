@@ -1,4 +1,4 @@
-"""The controller against the best fixed width, on recorded acceptance: no clock."""
+"""The controller against the best fixed width, on simulated acceptance: no clock."""
 
 import functools
 from dataclasses import replace
