@@ -10,7 +10,7 @@ import pytest
 from decoding.tree_building import draft_head
 from models.errors import ConfigError
 from models.heads import eagle3 as heads
-from models.heads.modules import decoder_layer
+from models.heads.modules import decoder_layer, head_config
 from tests.decoding.drafters import agreement
 from training.objectives.heads import eagle3
 
@@ -43,10 +43,12 @@ def test_so_are_those_of_heads_that_norm_elsewhere():
     own["output_norm"] = agreement.stirred(np.ones(width, np.float32), 0.5)
     own["fuse_norm"] = agreement.stirred(np.ones((3, width), np.float32))
     del own["norm"]
+    own[head_config.CONFIG] = heads.by_keys(own)
     run = agreement.Loop("drafters/eagle3", eagle3, own, 4)
     assert run.agrees()
     run.heads = {**own, "norm": own["output_norm"]}
     del run.heads["output_norm"]
+    run.heads[head_config.CONFIG] = heads.by_keys(run.heads)
     assert not run.agrees()
 
 
