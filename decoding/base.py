@@ -342,9 +342,9 @@ class WidthPolicy(NamedTuple):
     - `init(batch, depth) -> State`, for drafts of at most `depth`.
     - `plan(state) -> int32[]` is the depth to draft; 0 pauses a drafter that `pauses`.
     - `keep(state, tree, widths, active) -> live, least, state` chooses bool[B, N], the
-      nodes to verify, and the least width int32[] of their block; a node's parent is
-      kept with it. Which nodes it keeps may depend on earlier rounds and on the tree's
-      form, never on its tokens.
+      nodes to verify, and the least width int32[] of their block. A node's parent is
+      kept with it, and so are the siblings that were drawn before it. Which nodes it
+      keeps may depend on earlier rounds and on the tree's form, never on its tokens.
     - `observe(state, outcome) -> state` gets the round on the nodes that were verified.
     """
 

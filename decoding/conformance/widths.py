@@ -31,6 +31,11 @@ def ragged(deepest: int) -> base.WidthPolicy:
         coins = jax.random.bernoulli(key, 1 - CUT, nodes.tokens.shape)
         # AUX nodes go with their candidate: they are never cut by themselves.
         live = (coins | (nodes.kind == base.AUX)).at[:, 0].set(True)
+        # Of siblings the first stay: they were drawn in this order.
+        older = jnp.tril(jnp.ones((live.shape[1],) * 2, bool), -1)
+        same = nodes.parents[:, :, None] == nodes.parents[:, None]
+        candidate = (nodes.kind == base.CANDIDATE)[:, None]
+        live = live & ~(same & older & candidate & ~live[:, None]).any(2)
         for _ in range(nodes.depth):
             above = jnp.take_along_axis(live, jnp.maximum(nodes.parents, 0), 1)
             live = live & above

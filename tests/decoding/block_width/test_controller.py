@@ -194,3 +194,33 @@ def test_rows_that_differ_are_cut_apart():
     ]
     both = int(policy.keep(state, nodes, widths, good | True)[0].sum(1).max())
     assert alone[0] > alone[1] and alone[0] >= both >= alone[1]
+
+
+def broken(rates: np.ndarray) -> bool:
+    """Whether a node is kept without its parent or an older sibling, at any width."""
+    tries = jnp.full(rates.shape, 50.0)
+    row = controller.Rates(jnp.asarray(50.0 * rates, jnp.float32), tries)
+    nodes = TREE.tree(jnp.zeros((1, TREE.nodes), jnp.int32), base.POINT)
+    parents, ranks = TREE.parents, TREE.ranks
+    widths = controller.ladder(TREE.nodes)
+    policy = controller.policy(widths)
+    assert policy.keep
+    for index in range(len(widths)):
+        shared = policy.init(1, TREE.depth).shared
+        forced = jnp.array([index, TREE.depth], jnp.int32)
+        state = base.State(row, replace(shared, forced=forced))
+        live = np.asarray(policy.keep(state, nodes, widths, jnp.ones(1, bool))[0][0])
+        for i in np.flatnonzero(live[1:]) + 1:
+            older = (parents == parents[i]) & (ranks < ranks[i])
+            if not live[parents[i]] or not live[older].all():
+                return True
+    return False
+
+
+def test_parents_and_older_siblings_are_kept(monkeypatch):
+    """Whatever was counted; planted: rates that do not fall by rank."""
+    rng = np.random.default_rng(0)
+    counted = rng.random((4, 1, TREE.depth, controller.RANKS))
+    assert not any(broken(rates) for rates in counted)
+    monkeypatch.setattr(controller.lax, "cummin", lambda rates, axis: rates)
+    assert any(broken(rates) for rates in counted)
