@@ -1,5 +1,6 @@
 """Runs that are killed at random times and started again, beside one that was not."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -54,9 +55,11 @@ KINDS: dict[str, Callable[[pathlib.Path], list[str]]] = {
 
 
 def sitting(
-    kind: str, folder: pathlib.Path, after: float, number: int
+    kind: str, folder: pathlib.Path, after: float, number: int, writing: bool = False
 ) -> tuple[int, float]:
     """Start the run; `after` seconds of work send it signal `number`.
+
+    With `writing` the signal waits for the next checkpoint to be half written.
 
     Its status, and how long it worked.
     """
@@ -74,12 +77,23 @@ def sitting(
         for line in child.stdout:
             if line.strip() == small_runs.READY:
                 break
-        began = time.monotonic()
+        began, before = time.monotonic(), unfinished(folder)
         try:
             child.wait(after)
         except subprocess.TimeoutExpired:
+            while writing and child.poll() is None and unfinished(folder) <= before:
+                time.sleep(1e-3)
             child.send_signal(number)
         return child.wait(PATIENCE), time.monotonic() - began
+
+
+def unfinished(folder: pathlib.Path) -> set[int]:
+    """Find the half-written checkpoints in `folder`, by inode: names may come again."""
+    found = set()
+    for path in folder.glob(f"checkpoints/*{UNFINISHED}*"):
+        with contextlib.suppress(FileNotFoundError):  # it was completed meanwhile
+            found.add(path.stat().st_ino)
+    return found
 
 
 def kill(
@@ -90,8 +104,13 @@ def kill(
     seed: int = 0,
     note: Callable[[str], Any] = lambda said: None,
 ) -> Tally:
-    """Send a run `kills` SIGKILLs and `terms` SIGTERMs, in a random order, each at a
-    time uniform over the uninterrupted run, and begin anew whenever it gets through."""
+    """Send a run `kills` SIGKILLs and `terms` SIGTERMs, in a random order.
+
+    Each comes at a time uniform over the uninterrupted run; of a training's SIGKILLs
+    every other one waits from then on for a checkpoint's writing, which takes a share
+    of the time that differs from machine to machine. Whenever the run gets through it
+    begins anew.
+    """
     read, tally = KINDS[kind], Tally()
     whole = folder / "whole"
     whole.mkdir(parents=True)
@@ -108,7 +127,9 @@ def kill(
         own = folder / f"run{run}"
         number = left[0] if left else signal.SIGKILL
         after = rng.uniform(0, length) if left else PATIENCE
-        status, _ = sitting(kind, own, after, number)
+        aimed = number == signal.SIGKILL and kind == "train" and tally.killed % 2 == 0
+        before = unfinished(own)
+        status, _ = sitting(kind, own, after, number, writing=aimed and bool(left))
         if status == -signal.SIGTERM and _through(read, own, wanted):
             status = 0  # all was done, and nobody watched for signals any more
         if status == 0:
@@ -120,8 +141,8 @@ def kill(
             shutil.rmtree(own) if same else None
             run, sent = run + 1, 0
         elif status == -signal.SIGKILL and number == signal.SIGKILL and left:
-            torn = list(own.glob(f"checkpoints/*{UNFINISHED}*"))
-            tally.killed, tally.inside = tally.killed + 1, tally.inside + bool(torn)
+            tally.killed += 1
+            tally.inside += not unfinished(own) <= before
             left, sent = left[1:], sent + 1
         elif status in (REQUEUE, -signal.SIGTERM) and number == signal.SIGTERM:
             tally.preempted += status == REQUEUE
