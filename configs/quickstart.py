@@ -20,6 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model = "tiny"
     config.drafts = {"draft": "tiny-draft"}
     config.trained = HEADS
+    config.width = ("auto",)  # "paper" too: each method at its own size as well
     config.methods = ("plain", *DRAFTERS, *HEADS)
     config.tasks = ("code", "copy", "text", "regex")
     config.temperatures = (0.0, 0.8)

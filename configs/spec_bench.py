@@ -38,6 +38,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data = ""
     config.chat = False  # `tiny` was trained on code: it gets the bare questions
     config.tasks = ()  # every category of the file
+    config.width = ("auto",)  # "paper" too: each method at its own size as well
     config.methods = ("plain", *DRAFTERS)
     config.directions = (
         ("token_recycling", "prompt_lookup"),

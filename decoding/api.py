@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from decoding import base, compose, recipes
-from decoding.block_width import controller, tuning
+from decoding import base, compose
+from decoding.block_width import choice, tuning
 from decoding.loops import decode, engines, initial_state, state_sharding, stats
 from decoding.method import Method
 from decoding.serving import requests, results, scoring, streaming
 from decoding.serving.streaming import Piece
 from models.errors import MethodError, PromptError
-from models.heads.formats import native
-from models.surgery import lora
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +103,7 @@ def generate(
     top_logprobs: int = 0,
     prompt_logprobs: bool = False,
     echo: bool = False,
-    width: str | int = "paper",
+    width: str | int | None = None,
 ) -> Output:
     """Decode every prompt in one batch.
 
@@ -155,11 +153,12 @@ def generate(
         prompt_logprobs: return the raw log-probability of each prompt token, from the
             same pass.
         echo: begin `tokens` and `texts` with the prompt.
-        width: nodes of a block that the target verifies. "paper": those of the method.
-            "auto": in every round those that decode the most tokens a second on this
-            device, plain decoding among them, by times that the first call measures
-            (`decoding.tune`); a method whose guarantee is LOSSY keeps its own. A
-            number: at most so many.
+        width: nodes of a block that the target verifies. "auto": in every round those
+            that decode the most tokens a second on this device, plain decoding among
+            them, by times that the first call measures (`decoding.tune`) and by what
+            recent texts accepted; a method whose guarantee is LOSSY keeps its own.
+            "paper": those of the method. A number: at most so many. None: as the
+            environment's `DECODAX_WIDTH` says, else "auto".
 
     Returns:
         An `Output`: the texts, their tokens and log-probabilities, and the run's
@@ -199,7 +198,7 @@ def stream(
     min_p: float | Sequence[float | None] | None = None,
     repetition_penalty: float | Sequence[float | None] | None = None,
     stop_token_ids: int | Sequence[Any] | None = None,
-    width: str | int = "paper",
+    width: str | int | None = None,
 ) -> Iterator[Piece]:
     """Yield the texts of `generate` as they grow, round by round, all rows together.
 
@@ -229,11 +228,12 @@ def tune(
     max_new_tokens: int = 128,
     temperature: float = 0.0,
     drafts: Mapping[str, Any] | None = None,
-) -> controller.Costs:
+    transforms: Sequence[Any] = (),
+) -> tuning.Times:
     """Measure what a round of `method` costs by block width, and keep it.
 
-    `generate(…, width="auto")` measures by itself where nothing is kept; this measures
-    anew, for calls of the same method, batch and buffer (prompt and new tokens).
+    `generate` measures by itself where nothing is kept; this measures anew, for calls
+    of the same method, batch and buffer (prompt and new tokens).
 
     Args:
         lm: as in `generate`, like `method` and `drafts`.
@@ -243,10 +243,11 @@ def tune(
         max_new_tokens: tokens per text.
         temperature: 0, or any other number for sampling.
         drafts: its models and heads.
+        transforms: as in `generate`; other ones have other times.
 
     Returns:
-        Milliseconds: `plain`, a round without a draft; `block` float32[W], with the
-        whole draft by width; `level`, of a level of the draft.
+        Milliseconds: `plain`, a round without a draft; `block`, with the whole draft,
+        by `widths`; `level`, of a level of the draft.
 
     Raises:
         MethodError: the method has no widths to choose from: plain decoding, or a
@@ -258,6 +259,7 @@ def tune(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         drafts=drafts,
+        transforms=transforms,
         width="auto",
     )
     _, _, parts, params, engine, size = _composed(lm, settings)
@@ -267,7 +269,7 @@ def tune(
             f"{method or 'plain decoding'} has no widths to measure: its guarantee is "
             f"{parts.guarantee}, and its blocks are of {parts.program.drafter.nodes}"
         )
-    return costs
+    return tuning.times(parts, costs)
 
 
 class _Ready(NamedTuple):
@@ -285,7 +287,7 @@ def _composed(lm: Any, settings: requests.Settings) -> _Ready:
     """Check everything and compose the method."""
     if type(lm) is str:
         lm = requests.named(lm)
-    lm, chosen, drafts = _with_heads(lm, settings.method, settings.drafts)
+    lm, chosen, drafts = requests.with_heads(lm, settings.method, settings.drafts)
     asked = requests.read(lm, settings)
     prompts, n = asked.prompts, asked.n
     if asked.transforms:
@@ -299,7 +301,7 @@ def _composed(lm: Any, settings: requests.Settings) -> _Ready:
         *(chosen, lm, asked.temperature, drafts, streams),
         stop=[end.strings for end in ends],
         stop_token_ids=[end.tokens for end in ends],
-        width=settings.width,
+        width=choice.default() if settings.width is None else settings.width,
     )
     params = compose.params(lm, drafts, streams)
     size = initial_state.bucket(max(asked.limits))
@@ -316,24 +318,8 @@ def _start(lm: Any, settings: requests.Settings) -> _Call:
     begun = time.perf_counter() - (engine.compile_seconds - compiled)
     rows = (asked.rows, asked.limits, keys, size, settings.memory)
     state = engine.start(params, parts, *rows, share=True)
-    state = tuning.with_costs(state, costs)
+    state = tuning.begun(parts, state, costs)
     return _Call(lm, settings, asked, parts, params, engine, state, begun, compiled)
-
-
-def _with_heads(
-    lm: Any, method: str | Method | None, drafts: Mapping[str, Any] | None
-) -> tuple[Any, Any, Mapping[str, Any] | None]:
-    """Resolve the method; a model that was loaded with heads brings them."""
-    heads = getattr(lm, "heads", None)
-    if method is None and heads is not None:
-        method = Method.from_config(native.method(heads.folder))
-    chosen: Any = method
-    if method is None or type(method) is str:
-        chosen = recipes.method(method or "plain")
-    if heads is not None and "heads" in chosen.needs and "heads" not in (drafts or {}):
-        lm, params = lora.model(lm, heads.params)
-        drafts = {**(drafts or {}), "heads": params}
-    return lm, chosen, drafts
 
 
 def _check_pool(state: decode.DecodeState) -> None:
@@ -366,6 +352,7 @@ def _output(call: _Call, state: decode.DecodeState) -> Output:
     _check_pool(state)
     compiled = call.engine.compile_seconds - call.compiled
     seconds = time.perf_counter() - call.begun - compiled
+    tuning.ended(call.parts, state)
     lm, asked, settings = call.lm, call.requests, call.settings
     scores = None
     if settings.top_logprobs or settings.prompt_logprobs:

@@ -345,13 +345,15 @@ class WidthPolicy(NamedTuple):
       nodes to verify, and the least width int32[] of their block. A node's parent is
       kept with it, and so are the siblings that were drawn before it. Which nodes it
       keeps may depend on earlier rounds and on the tree's form, never on its tokens.
-    - `observe(state, outcome) -> state` gets the round on the nodes that were verified.
+    - `observe(state, tree, verdict, width, active) -> state` gets the whole draft, in
+      which nodes that were not verified are padding, the verdict on it, and the width
+      int32[] of the block.
     """
 
     init: Callable[[int, int], State] = lambda batch, depth: State()
     plan: Callable[[State], Array] | None = None
     keep: Callable[..., tuple[Array, Array, State]] | None = None
-    observe: Callable[[State, Outcome], State] | None = None
+    observe: Callable[..., State] | None = None
     measured: bool = False  # whether its state takes `block_width.controller.Costs`
 
 

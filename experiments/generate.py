@@ -49,8 +49,14 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     add("--stop", action="append", help="a text that ends decoding; repeatable")
     add(
         "--width",
-        default="paper",
-        help="paper: the method's own blocks; auto: the fastest here; or a number",
+        type=lambda text: int(text) if text.isdigit() else text,
+        help="auto, the default: the fastest blocks here; paper: the method's own; or "
+        "a number of nodes",
+    )
+    add(
+        "--tune",
+        action="store_true",
+        help="measure rounds by width anew, print the times, and use them",
     )
     add(
         "--stop_token_ids",
@@ -137,6 +143,11 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
         style = COLOURS[min(depth, len(COLOURS) - 1)]
         out.print(Text(piece, style), end="", soft_wrap=True)
 
+    transforms = [Spec.parse(text) for text in values.transform or ()]
+    if values.tune:
+        sizes = len(prompt), values.max_new_tokens, values.temperature
+        times = decoding.tune(lm, method, 1, *sizes, drafts, transforms)
+        out.print(Text(f"{times}\n", "dim"), soft_wrap=True)
     if values.echo:
         out.print(Text(values.prompt, "dim"), end="", soft_wrap=True)
     stops = values.stop_token_ids or ()
@@ -147,13 +158,13 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
         max_new_tokens=values.max_new_tokens,
         temperature=values.temperature,
         seed=values.seed,
-        transforms=[Spec.parse(text) for text in values.transform or ()],
+        transforms=transforms,
         stop=values.stop,
         drafts=drafts,
         loop=Streamer(lm, len(prompt), show, stops),
         stop_token_ids=stops,
         top_logprobs=values.top_logprobs,
-        width=int(values.width) if values.width.isdigit() else values.width,
+        width=values.width,
     )
     if values.top_logprobs:
         out.print("\n")

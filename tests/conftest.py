@@ -27,6 +27,9 @@ os.environ["XLA_FLAGS"] = " ".join(
 # A shell's background jobs ignore SIGINT, and so would the tests of Ctrl-C in one.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# A program of several widths compiles for as long as some four of one; tests of widths
+# ask for them.
+os.environ.setdefault("DECODAX_WIDTH", "paper")
 # Where libtpu is installed jax would look for a TPU, in every process.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 

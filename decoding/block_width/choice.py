@@ -1,8 +1,18 @@
 """What `width` means: "auto", "paper", or a number of nodes."""
 
+import os
+
 from decoding import base
 from decoding.block_width import controller
 from models.errors import MethodError, hint
+
+VARIABLE = "DECODAX_WIDTH"
+
+
+def default() -> str | int:
+    """Return the width of calls that give none: the environment's, or "auto"."""
+    chosen = os.environ.get(VARIABLE, "auto")
+    return int(chosen) if chosen.isdigit() else chosen
 
 
 def widths(

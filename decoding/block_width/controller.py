@@ -24,11 +24,12 @@ Gumbel-coupled one neither does the text.
 Cost: some thirty operations on [B, N] and [D, W, N] numbers a round; none in a pause.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import Array, lax
 
@@ -41,7 +42,8 @@ FAITH = 2.0  # rounds that a prior weighs
 GAIN = 1.15  # by which drafting is believed to pay before it is tried
 SHORTEST, LONGEST = 8, 40  # rounds of a pause
 LOOK = 0.015  # share of the time that drafts after pauses may cost
-LADDER = (1, 2, 4, 8, 16, 32, 64)
+LADDER = (1, 2, 4, 8, 16, 64, 256)  # each is compiled: beyond 16 few are worth it
+APART = 0.8  # a width that is a larger share of the whole draft's is left out
 
 
 @struct.dataclass
@@ -77,7 +79,6 @@ class Plan:
 
 def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
     """Choose among the block `widths`; `pauses` tells whether the drafter can pause."""
-    last = len(widths) - 1
 
     def init(batch: int, depth: int) -> base.State:
         none = jnp.zeros((batch, depth, RANKS), jnp.float32)
@@ -134,20 +135,25 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
         then = _deeper(state.row, rate, tokens, chosen.costs, now, nodes.depth)
         return live, least, base.State(state.row, replace(chosen, then=then))
 
-    def observe(state: base.State, outcome: base.Outcome) -> base.State:
+    def observe(
+        state: base.State,
+        nodes: base.TokenTree,
+        verdict: base.Verdict,
+        width: Array,
+        active: Array,
+    ) -> base.State:
         chosen: Plan = state.shared
-        size = outcome.tree.tokens.shape[1]
-        index = min((i for i, w in enumerate(widths) if w >= size), default=last)
+        index = (width > jnp.asarray(widths[:-1], jnp.int32)).sum()
         drafted = jnp.bool_(True) if not pauses else plan(state) > 0
         rates = lax.cond(
-            drafted & outcome.active.any(),
-            lambda: _counted(state.row, outcome),
+            drafted & active.any(),
+            lambda: _counted(state.row, nodes, verdict, width, active),
             lambda: state.row,
         )
         depth = state.row.hits.shape[1]
         spent = _times(chosen.costs, plan(state), depth)[index]
-        active = jnp.where(outcome.active, outcome.verdict.count + 1, 0)
-        earned = active.sum() / jnp.maximum(outcome.active.sum(), 1)
+        earned = jnp.where(active, verdict.count + 1, 0).sum()
+        earned = earned / jnp.maximum(active.sum(), 1)
         tokens = FORGET * chosen.tokens + earned
         time = FORGET * chosen.time + spent
         after = replace(chosen, depth=chosen.then, tokens=tokens, time=time)
@@ -158,17 +164,56 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
     return base.WidthPolicy(init, plan, keep, observe)
 
 
-def informed(state: base.State, costs: Costs) -> base.State:
-    """Give a fresh state a copy of the measured `costs`: a state's are donated."""
+@dataclass(frozen=True)
+class Learned:
+    """What a call leaves for the next one, as numbers of the host."""
+
+    hits: np.ndarray  # float32[D, R]: mean over the rows
+    tries: np.ndarray  # float32[D, R]
+    depth: int  # levels of the last draft's plan; 0: it ended in a pause
+    pause: int  # rounds of its next pause
+
+
+def informed(
+    state: base.State, costs: Costs, learned: Learned | None = None
+) -> base.State:
+    """Give a fresh state a copy of the measured `costs`: a state's are donated.
+
+    A call begins with the rates of the one before, and where that ended in a pause with
+    one short draft, as after a pause.
+    """
     costs = jax.tree.map(jnp.array, costs)
-    tokens, time = _trial(costs, 4)
-    plan = replace(state.shared, costs=costs, tokens=tokens, time=time)
-    return base.State(state.row, plan)
+    plan, rates = state.shared, state.row
+    paused = learned is not None and not learned.depth
+    tokens, time = _trial(costs, 1 if paused else 4)
+    plan = replace(plan, costs=costs, tokens=tokens, time=time)
+    if learned is not None:
+        short = 1 if costs.level > 0 else int(plan.depth)
+        depth = short if paused else learned.depth
+        numbers = {"depth": depth, "then": depth, "pause": learned.pause}
+        plan = replace(plan, **{k: jnp.int32(x) for k, x in numbers.items()})
+        rates = Rates(
+            _rows(learned.hits, rates.hits), _rows(learned.tries, rates.tries)
+        )
+    return base.State(rates, plan)
+
+
+def _rows(one: np.ndarray, like: Array) -> Array:
+    """Give every row a copy of `one`, placed as the array `like`."""
+    return jax.device_put(jnp.broadcast_to(jnp.asarray(one), like.shape), like.sharding)
+
+
+def learned(state: base.State) -> Learned:
+    """Read on the host what a finished call has learned."""
+    rates, plan = jax.device_get((state.row, state.shared))
+    return Learned(
+        rates.hits.mean(0), rates.tries.mean(0), int(plan.depth), int(plan.pause)
+    )
 
 
 def ladder(nodes: int) -> tuple[int, ...]:
     """Return the widths that are compiled for drafts of `nodes` nodes."""
-    return (*(w for w in LADDER if w < nodes), nodes)
+    return (*(w for w in LADDER if w <= APART * nodes), nodes)
 
 
 def _trial(costs: Costs, rounds: int) -> tuple[Array, Array]:
@@ -256,27 +301,31 @@ def _deeper(row, rate, tokens, costs, now, depth) -> Array:
     return jnp.where(costs.level > 0, then, depth).astype(jnp.int32)
 
 
-def _counted(row: Rates, outcome: base.Outcome) -> Rates:
+def _counted(
+    row: Rates,
+    nodes: base.TokenTree,
+    verdict: base.Verdict,
+    width: Array,
+    active: Array,
+) -> Rates:
     """Add a round's drafts to the counts; only rows that are active forget.
 
     A round that tested no draft forgets too, half as fast: so drafts are tried again.
     """
-    nodes, path = outcome.tree, outcome.verdict.path
-    if nodes.tokens.shape[1] == 1:
-        decay = jnp.where(outcome.active, FORGET**0.5, 1.0)[:, None, None]
-        return Rates(decay * row.hits, decay * row.tries)
+    path = verdict.path
     rows = jnp.arange(path.shape[0])[:, None]
     index = jnp.arange(path.shape[1], dtype=jnp.int32)
     size = nodes.tokens.shape[1]
-    at = jnp.where(index < outcome.verdict.count[:, None], path, size)
+    at = jnp.where(index < verdict.count[:, None], path, size)
     hit = jnp.zeros(nodes.tokens.shape, bool).at[rows, at].set(True, mode="drop")
-    reached = hit.at[:, 0].set(True) & outcome.active[:, None]
+    reached = hit.at[:, 0].set(True) & active[:, None]
     child = (nodes.kind == base.CANDIDATE) & (nodes.parents >= 0)
     above = jnp.take_along_axis(reached, jnp.maximum(nodes.parents, 0), 1)
     tested = child & above
     level = jnp.clip(tree.depths(nodes) - 1, 0, row.hits.shape[1] - 1)
     rank = jnp.minimum(_ranks(nodes), RANKS - 1)
-    decay = jnp.where(outcome.active, FORGET, 1.0)[:, None, None]
+    forget = jnp.where(width == 1, FORGET**0.5, FORGET)
+    decay = jnp.where(active, forget, 1.0)[:, None, None]
 
     def count(old: Array, new: Array) -> Array:
         return (decay * old).at[rows, level, rank].add(new.astype(jnp.float32))

@@ -3,7 +3,8 @@
 The times are those of the compiled loop that decodes: forced to every width, without a
 draft, and with the shortest draft. They are kept beside the compiled programs, in
 `rounds/` of the cache folder (`models.compile_cache`), so that the next process does
-not measure again.
+not measure again. Within a process a call begins with the acceptance that the one
+before has seen.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ import json
 import pathlib
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ IGNORED = 0.02  # a shorter draft that saves less than this share saves nothing
 PROMPT = 32  # tokens of the prompts, drawn at random
 
 _MEASURED: dict[tuple, controller.Costs] = {}
+_LEARNED: dict[tuple, controller.Learned] = {}
 
 
 def costs_of(
@@ -69,13 +71,52 @@ def costs_of(
     return found
 
 
-def with_costs(
-    state: decode.DecodeState, costs: controller.Costs | None
+class Times(NamedTuple):
+    """Milliseconds of a round."""
+
+    widths: tuple[int, ...]
+    plain: float  # without a draft
+    block: tuple[float, ...]  # with a whole draft, by width
+    level: float  # of one level of the draft
+
+    def __str__(self) -> str:
+        blocks = ", ".join(f"{w}: {t:.2f}" for w, t in zip(self.widths, self.block))
+        return (
+            f"ms a round: {self.plain:.2f} without a draft; with one, by nodes: "
+            f"{blocks}; a level of the draft: {self.level:.2f}"
+        )
+
+
+def times(parts: compose.Composition, costs: controller.Costs) -> Times:
+    """Name the measured costs of a composition by its widths."""
+    block = tuple(np.asarray(costs.block).tolist())
+    widths = parts.program.widths
+    return Times(widths, float(costs.plain), block, float(costs.level))
+
+
+def begun(
+    parts: compose.Composition,
+    state: decode.DecodeState,
+    costs: controller.Costs | None,
 ) -> decode.DecodeState:
-    """Give a started state the costs of its rounds; None leaves it as it is."""
+    """Give a started state the costs of its rounds, and what the last call learned.
+
+    None leaves it as it is.
+    """
     if costs is None:
         return state
-    return replace(state, width=controller.informed(state.width, costs))
+    known = _LEARNED.get(_key(parts, state))
+    return replace(state, width=controller.informed(state.width, costs, known))
+
+
+def ended(parts: compose.Composition, state: decode.DecodeState) -> None:
+    """Keep what a finished call has learned, for the next one of this process."""
+    if parts.program.width.measured and jax.process_count() == 1:
+        _LEARNED[_key(parts, state)] = controller.learned(state.width)
+
+
+def _key(parts: compose.Composition, state: decode.DecodeState) -> tuple:
+    return parts.key, *state.tokens.shape
 
 
 def measure(

@@ -4,6 +4,8 @@ A policy of random numbers stands for any: each round it drafts to another depth
 at all, and keeps other nodes. The text must not change.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -42,7 +44,7 @@ def ragged(deepest: int) -> base.WidthPolicy:
         live = live & (nodes.kind != base.PAD)
         return live, jnp.int32(1), state
 
-    def observe(state: base.State, outcome: base.Outcome) -> base.State:
+    def observe(state: base.State, *round_: Any) -> base.State:
         return base.State(shared=state.shared + 1)
 
     return base.WidthPolicy(init, plan, keep, observe)

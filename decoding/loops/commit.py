@@ -60,19 +60,18 @@ def write(state, outcome, tokens, new, drafts):
     )
 
 
-def count(counters, outcome, new, drafts):
+def count(counters, draft, verdict, active, drafts):
     """Add a round's counts."""
-    draft, active = outcome.tree, outcome.active
     deep = jnp.arange(counters.offered.shape[1], dtype=jnp.int32)
     level = jnp.where(draft.kind == base.CANDIDATE, tree.depths(draft), 0)
     offered = (level[:, :, None] == deep + 1).any(1) & active[:, None]
     candidates = (draft.kind == base.CANDIDATE).sum(1) - 1
     return stats.Counters(
         counters.target_calls + active,
-        counters.new_tokens + new,
+        counters.new_tokens + jnp.where(active, verdict.count + 1, 0),
         counters.accepted + (deep < drafts[:, None]),
         counters.offered + offered,
         counters.draft_calls + jnp.where(active, draft.calls, 0),
         counters.candidates + jnp.where(active, candidates, 0),
-        counters.ranked + tree.ranks(draft, outcome.verdict.path, drafts, stats.RANKS),
+        counters.ranked + tree.ranks(draft, verdict.path, drafts, stats.RANKS),
     )

@@ -7,7 +7,7 @@ round with nothing to verify.
 
 import functools
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -137,44 +137,80 @@ def round_(
 def _round(program, params, state, whole):
     """Draft, choose the block's width, and run the rest of the round at that width.
 
+    What reads no logits runs after the choice: it is compiled once for all widths.
+
     Returns:
         The new state, and the outcome on the `whole` draft, or None unless that is
         asked for: the loop on the device needs none.
     """
+    active = ~state.done
     draft, drafter, cache = _draft(program, params, state)
     caches = {**state.caches, TARGET: cache}
     state = replace(state, drafter=drafter, caches=caches)
     size = draft.tokens.shape[1]
     widths = program.widths or (size,)
+    width = jnp.int32(size)
     if program.width.keep is None and len(widths) == 1:
-        return _finish(program, params, state, draft, None, size, whole)
-    live = draft.kind != base.PAD
-    least = jnp.int32(0)
+        end = _finish(program, params, state, draft, None, size, whole)
+    else:
+        live, choice, state = _narrowest(program, state, draft)
+        width = jnp.asarray(widths, jnp.int32)[choice]
+
+        def at(width: int) -> Any:
+            rest = (draft, live, width, whole)
+            return lambda state: _finish(program, params, state, *rest)
+
+        end = _one_of(choice, [*map(at, widths)], state)
+    state, verified, outcome = end
+    draft = replace(draft, kind=verified.kind, calls=verified.calls)
+    chosen = state.width
+    if program.width.observe is not None:
+        chosen = program.width.observe(chosen, draft, verified.verdict, width, active)
+    counters = commit.count(
+        state.counters, draft, verified.verdict, active, verified.drafts
+    )
+    state = replace(state, width=chosen, counters=counters)
+    return state_sharding.pinned(state), outcome
+
+
+def _narrowest(program, state, draft):
+    """Choose the nodes to verify, bool[B, N], and the narrowest width that holds them.
+
+    Returns:
+        The nodes, the index int32[] of the width, and the new state.
+    """
+    live, least = draft.kind != base.PAD, jnp.int32(0)
     if program.width.keep is not None:
-        live, least, width = program.width.keep(state.width, draft, widths, ~state.done)
+        live, least, width = program.width.keep(
+            state.width, draft, program.widths, ~state.done
+        )
         state = replace(state, width=width)
     nodes = jnp.maximum(live.sum(1).max(), least)
-    choice = (nodes > jnp.asarray(widths[:-1], jnp.int32)).sum()
+    return live, (nodes > jnp.asarray(program.widths[:-1], jnp.int32)).sum(), state
 
-    def at(width: int) -> Any:
-        return lambda state: _finish(program, params, state, draft, live, width, whole)
 
-    return _one_of(choice, [*map(at, widths)], state)
+class _Verified(NamedTuple):
+    """What a round did to its whole draft."""
+
+    kind: Array  # int32[B, N]: PAD where a node was not verified
+    calls: Array  # int32[B]: model calls of the drafter and the exit
+    verdict: base.Verdict
+    drafts: Array  # int32[B]: committed tokens that are drafts
 
 
 def _one_of(choice: Array, functions: list, state: DecodeState) -> tuple:
-    """Return `functions[choice](state)`, a state and an outcome, without copies.
+    """Return `functions[choice](state)`, a state and more, without copies.
 
     `lax.switch` would copy every layer's cache, in and out of its branches. The carry
     of a loop stays in place: each function is the body of a loop of one turn or none.
     """
-    like = jax.eval_shape(functions[0], state)[1]
-    outcome = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-    carry = (jnp.bool_(False), state, outcome)
+    like = jax.eval_shape(functions[0], state)[1:]
+    more = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+    carry = (jnp.bool_(False), state, *more)
     for i, function in enumerate(functions):
         run = lambda carry, function=function: (jnp.bool_(False), *function(carry[1]))
         carry = lax.while_loop(lambda c: c[0], run, (choice == i, *carry[1:]))
-    return carry[1], carry[2]
+    return carry[1:]
 
 
 def _draft(program, params, state):
@@ -216,7 +252,8 @@ def _finish(program, params, state, draft, live, width, whole):
     `live` bool[B, N] are at most `width` nodes a row; None: all of them.
 
     Returns:
-        The new state, and with `whole` the round's outcome on the whole draft.
+        The new state but for `counters` and `width`, what became of the whole draft,
+        and with `whole` the round's outcome on it.
     """
     active = ~state.done
     drafted, kept = draft, None
@@ -254,9 +291,6 @@ def _finish(program, params, state, draft, live, width, whole):
     caches[TARGET] = cache
     for name in program.streams:
         caches[name] = caches[name].commit(verdict.path, verdict.count, draft.linear)
-    chosen = state.width
-    if program.width.observe is not None:
-        chosen = program.width.observe(state.width, outcome)
     after = commit.write(state, outcome, tokens, new, drafts).replace(
         length=state.length + new,
         done=state.done | ended,
@@ -264,9 +298,7 @@ def _finish(program, params, state, draft, live, width, whole):
         caches=caches,
         transform=_advance(program, state, at_nodes, aux, outcome),
         policy=policy,
-        width=chosen,
         stop=stop,
-        counters=commit.count(state.counters, outcome, new, drafts),
     )
     ctx = context(program, params, after)
     lifted = outcome if kept is None else tree.lifted(outcome, drafted, kept)
@@ -276,7 +308,11 @@ def _finish(program, params, state, draft, live, width, whole):
         drafter=program.drafter.observe(ctx, drafter, seen),
         exit=program.exit.observe(ctx, exits, outcome),
     )
-    return state_sharding.pinned(observed), lifted if whole else None
+    verified = _Verified(
+        lifted.tree.kind, jnp.asarray(outcome.tree.calls), lifted.verdict, drafts
+    )
+    # Pinned also within a loop of one turn, whose carry the compiler would else place.
+    return state_sharding.pinned(observed), verified, lifted if whole else None
 
 
 def _verify(program, state, draft, out, warped):

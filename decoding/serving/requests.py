@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import models
-from decoding import base
+from decoding import base, recipes
 from decoding.automata import stop_strings
 from decoding.catalogue import PerPrompt, Spec
+from decoding.method import Method
 from models.errors import PromptError
+from models.heads.formats import native
+from models.surgery import lora
 
 # Keyword of `generate` -> the transform, its argument and the value that changes
 # nothing, in the order of HF's.
@@ -46,7 +49,7 @@ class Settings:
     top_logprobs: int = 0
     prompt_logprobs: bool = False
     echo: bool = False
-    width: Any = "paper"
+    width: Any = None
 
 
 class Ends(NamedTuple):
@@ -72,6 +75,22 @@ class Requests(NamedTuple):
 def named(name: str) -> models.Loaded:
     """Load a model by name or folder; the last two are kept."""
     return models.load(name)
+
+
+def with_heads(
+    lm: Any, method: str | Method | None, drafts: Mapping[str, Any] | None
+) -> tuple[Any, Any, Mapping[str, Any] | None]:
+    """Resolve the method; a model that was loaded with heads brings them."""
+    heads = getattr(lm, "heads", None)
+    if method is None and heads is not None:
+        method = Method.from_config(native.method(heads.folder))
+    chosen: Any = method
+    if method is None or type(method) is str:
+        chosen = recipes.method(method or "plain")
+    if heads is not None and "heads" in chosen.needs and "heads" not in (drafts or {}):
+        lm, params = lora.model(lm, heads.params)
+        drafts = {**(drafts or {}), "heads": params}
+    return lm, chosen, drafts
 
 
 def read(lm: Any, settings: Settings) -> Requests:

@@ -149,7 +149,7 @@ class Bench:
         limits = [len(p) + self.new_tokens for p in prompts]
         begun = time.perf_counter()
         state = engine.start(params, parts, prompts, limits, keys, self.size, memory)
-        state = jax.block_until_ready(tuning.with_costs(state, costs))
+        state = jax.block_until_ready(tuning.begun(parts, state, costs))
         filled, filling = time.perf_counter(), engine.compile_seconds - compiled
         state = jax.block_until_ready(engine.advance(params, state))
         ended = time.perf_counter()
@@ -158,6 +158,7 @@ class Bench:
         run.batch_seconds.append(ended - filled - looping)
         run.seconds += run.batch_seconds[-1]
         run.compile_seconds += filling + looping
+        tuning.ended(parts, state)
         _record(run, prompts, state)
         return state.drafter.shared
 

@@ -157,7 +157,7 @@ class _Size:
             def ours(method: Method = method) -> list[int]:
                 drafts = {"draft": draft} if method.topology is not None else None
                 out = decoding.generate(
-                    lm, [prompt], method, max_new_tokens=new, drafts=drafts
+                    lm, [prompt], method, new, drafts=drafts, width="paper"
                 )
                 return out.tokens[0]
 

@@ -151,7 +151,7 @@ def test_a_model_by_name_with_heads(monkeypatch):
     config = Method(
         kit.spec("drafters/medusa"), topology=kit.spec("topologies/static")
     ).to_config()
-    monkeypatch.setattr(decoding.api.native, "method", lambda folder: config)
+    monkeypatch.setattr(requests.native, "method", lambda folder: config)
     monkeypatch.setattr(requests.models, "load", lambda name: loaded)
     requests.named.cache_clear()
     out = decoding.generate("some", kit.PROMPTS, max_new_tokens=8)

@@ -78,6 +78,7 @@ def compared(
                 temperature=temperature,
                 seed=seed + i,
                 drafts=drafts,
+                width="paper",
             )
             for i, prompt in enumerate(prompts)
         ]

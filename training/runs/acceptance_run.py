@@ -112,6 +112,7 @@ class Training:
             max_new_tokens=c.new_tokens,
             temperature=self.config.objective.temperature,
             drafts={"draft": self.draft, "acceptance": params},
+            width="paper",
         )
         return {
             "tokens": out.stats.new_tokens.tolist(),

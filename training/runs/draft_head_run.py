@@ -232,6 +232,7 @@ class Training:
             max_new_tokens=c.new_tokens,
             temperature=c.temperature,
             drafts={"heads": heads},
+            width="paper",
         )
         calls = int(sum(out.stats.target_calls))
         figures["tau"] = float(sum(out.stats.new_tokens) / calls)

@@ -198,6 +198,7 @@ class Training:
             max_new_tokens=c.new_tokens,
             temperature=c.temperature,
             drafts={"draft": self.loaded(params)},
+            width="paper",
         )
         tau = float(sum(out.stats.new_tokens) / sum(out.stats.target_calls))
         return {**{k: v / count for k, v in sums.items()}, "tau": tau}

@@ -88,7 +88,7 @@ class Online:
             self.method,
             drafts={"draft": self.draft},
             memory=self.memory,
-            **fields,
+            **{"width": "paper", **fields},  # it learns from whole drafts
         )
         self.memory = out.memory
         self.waiting += len(prompts)

@@ -12,7 +12,6 @@ from jax import Array, lax
 from decoding import base, tree
 from decoding.block_width import controller
 from decoding.tree_design import tree_shape
-from models.base import ModelOutput
 
 CHAIN = tree_shape.Shape(tree_shape.path_choices(7))
 TREE = tree_shape.Shape(
@@ -51,12 +50,13 @@ def program(shape: tree_shape.Shape, batch: int, pauses: bool, obeys: bool):
 
         def run(width):
             def rest(state):
-                part, _ = tree.part(nodes, live, width)
+                part, kept = tree.part(nodes, live, width)
                 verdict = jax.vmap(walked, in_axes=(0, None, 0))(coins, rate, part)
-                logits = jnp.zeros((batch, width, 1))
-                target = ModelOutput(logits, {})
-                outcome = base.Outcome(part, verdict, target, logits, active)
-                return policy.observe(state, outcome), verdict.count.mean() + 1.0
+                outcome = base.Outcome(part, verdict, None, None, active)
+                if kept is not None:
+                    outcome = tree.lifted(outcome, nodes, kept)
+                seen = outcome.tree, outcome.verdict, jnp.int32(width), active
+                return policy.observe(state, *seen), verdict.count.mean() + 1.0
 
             return rest
 
@@ -172,6 +172,31 @@ def test_fault_counts_are_never_forgotten(monkeypatch):
     faulty = simulated(CHAIN, text, prices, pauses=False)
     program.cache_clear()
     assert speed(faulty, 1024 + 64) < 0.95 * speed(sound, 1024 + 64)
+
+
+@pytest.mark.parametrize(("ended", "first"), [(3, 3), (0, 1)], ids=["deep", "paused"])
+def test_a_call_begins_with_what_the_last_one_learned(ended, first):
+    """Its depth and its rates, the mean of its rows; after a pause one level.
+
+    A call of another batch of rows takes them as well. Planted: nothing is learned.
+    """
+    policy = controller.policy(controller.ladder(CHAIN.nodes), pauses=True)
+    prices = costs(CHAIN, 0.1, level=0.1)
+    assert policy.plan
+
+    def last() -> base.State:
+        state = policy.init(2, CHAIN.depth)
+        tries = jnp.full(state.row.tries.shape, 20.0)
+        rates = controller.Rates(tries * jnp.array([0.2, 0.8])[:, None, None], tries)
+        depth, pause = jnp.int32(ended), jnp.int32(16)
+        return base.State(rates, replace(state.shared, depth=depth, pause=pause))
+
+    known = controller.learned(last())
+    state = controller.informed(policy.init(3, CHAIN.depth), prices, known)
+    assert int(policy.plan(state)) == first and int(state.shared.pause) == 16
+    np.testing.assert_allclose(np.asarray(state.row.hits), 10.0, rtol=1e-6)
+    fresh = controller.informed(policy.init(3, CHAIN.depth), prices)
+    assert int(policy.plan(fresh)) == CHAIN.depth and not fresh.row.hits.any()
 
 
 def test_rows_that_differ_are_cut_apart():

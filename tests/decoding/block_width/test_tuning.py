@@ -22,6 +22,7 @@ RECYCLING = Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_cache, "folder", lambda: tmp_path)
     monkeypatch.setattr(tuning, "_MEASURED", {})
+    monkeypatch.setattr(tuning, "_LEARNED", {})
     monkeypatch.setattr(tuning, "REPEATS", 1)
     return tmp_path
 

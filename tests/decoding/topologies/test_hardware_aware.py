@@ -1,6 +1,7 @@
 """The width that pays: chosen by hand, learned, and plain decoding where none does."""
 
 import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -108,19 +109,15 @@ def test_law():
 
 
 @pytest.mark.parametrize(("last", "width"), [(0, 1), (1, 2), (2, 4), (3, 4), (5, 6)])
-def test_the_narrowest_block_that_holds_the_nodes(last, width, monkeypatch):
-    """A loop with programs of 1, 2, 4 and 6 nodes, which say which of them ran."""
+def test_the_narrowest_block_that_holds_the_nodes(last, width):
+    """Widths of 1, 2, 4 and 6 nodes; the second row has the most."""
     zeros = jnp.zeros((2, 6), jnp.int32)
     kind = zeros.at[:, 0].set(base.CANDIDATE).at[1, : last + 1].set(base.CANDIDATE)
+    program: Any = types.SimpleNamespace(width=base.PAPER, widths=(1, 2, 4, 6))
     draft = base.TokenTree(zeros, zeros, kind)
-    monkeypatch.setattr(decode, "_draft", lambda *_: (draft, (), ()))
-    finish = lambda *arguments: (jnp.int32(arguments[5]), None)
-    monkeypatch.setattr(decode, "_finish", finish)
-    monkeypatch.setattr(decode, "replace", lambda state, **_: jnp.int32(0))
-    program = types.SimpleNamespace(width=base.PAPER, widths=(1, 2, 4, 6))
-    state = types.SimpleNamespace(caches={})
-    ran = decode._round(program, None, state, whole=False)[0]
-    assert int(ran) == width
+    live, choice, _ = decode._narrowest(program, None, draft)
+    assert program.widths[int(choice)] == width
+    assert (live == (kind != base.PAD)).all()
 
 
 def resting(plan: list[int], rounds: int) -> tuple[programs.Run, decode.DecodeState]:
