@@ -181,10 +181,10 @@ def over_vocabulary(
         cut = vocabularies.plan(shape, limit)
         rows = new((shape.batch, shape.noises, shape.vocab), jnp.float32)
         ids = new((*nodes, shape.tokens), jnp.int32)
-        shared = shape.shared
-        arrays = [wide, number, ids, rows if shared else noise]
-        arrays += [token] if shared else []
+        arrays = [wide, number, ids, *((rows, token) if shape.shared else (noise,))]
     function = getattr(over_logits, operation)
+    if operation == "verify" and not shape.shared:
+        function = functools.partial(function, depth=None)
 
     def call(*arrays: Any) -> Any:
         return function(cut, *arrays, vmem=limit)

@@ -40,8 +40,9 @@ FORGET = 0.94  # weight of the counts of before in each drafted round
 PRIOR = 0.6  # rate of a first child that was never seen; each sibling has a third
 FAITH = 2.0  # rounds that a prior weighs
 GAIN = 1.15  # by which drafting is believed to pay before it is tried
-SHORTEST, LONGEST = 8, 40  # rounds of a pause
-LOOK = 0.015  # share of the time that drafts after pauses may cost
+SHORTEST, FIRST, LONGEST = 8, 32, 128  # rounds of a pause; a call's first at most 32
+FADE = 0.3  # weight of older counts after a pause, and at the start of a call
+LOOK = 0.02  # share of the time that drafts after pauses may cost
 LADDER = (1, 2, 4, 8, 16, 64, 256)  # each is compiled: beyond 16 few are worth it
 APART = 0.8  # a width that is a larger share of the whole draft's is left out
 
@@ -180,7 +181,7 @@ def informed(
     """Give a fresh state a copy of the measured `costs`: a state's are donated.
 
     A call begins with the rates of the one before, and where that ended in a pause with
-    one short draft, as after a pause.
+    a short draft, as after a pause.
     """
     costs = jax.tree.map(jnp.array, costs)
     plan, rates = state.shared, state.row
@@ -190,7 +191,8 @@ def informed(
     if learned is not None:
         short = 1 if costs.level > 0 else int(plan.depth)
         depth = short if paused else learned.depth
-        numbers = {"depth": depth, "then": depth, "pause": learned.pause}
+        pause = min(learned.pause, FIRST)
+        numbers = {"depth": depth, "then": depth, "pause": pause}
         plan = replace(plan, **{k: jnp.int32(x) for k, x in numbers.items()})
         rates = Rates(
             _rows(learned.hits, rates.hits), _rows(learned.tries, rates.tries)
@@ -199,8 +201,9 @@ def informed(
 
 
 def _rows(one: np.ndarray, like: Array) -> Array:
-    """Give every row a copy of `one`, placed as the array `like`."""
-    return jax.device_put(jnp.broadcast_to(jnp.asarray(one), like.shape), like.sharding)
+    """Give every row the faded counts `one`, placed as the array `like`."""
+    rows = jnp.broadcast_to(FADE * jnp.asarray(one), like.shape)
+    return jax.device_put(rows, like.sharding)
 
 
 def learned(state: base.State) -> Learned:
@@ -361,5 +364,5 @@ def _pausing(before: Plan, after: Plan, rates: Rates, drafted: Array) -> tuple:
         tokens=jnp.where(again, tokens, jnp.where(drafted, after.tokens, 0.0)),
         time=jnp.where(again, time, jnp.where(drafted, after.time, 0.0)),
     )
-    fade = jnp.where(again, 0.3, 1.0)
+    fade = jnp.where(again, FADE, 1.0)
     return plan, Rates(fade * rates.hits, fade * rates.tries)

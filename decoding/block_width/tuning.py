@@ -24,7 +24,7 @@ from decoding.loops import decode, engines
 from models import compile_cache
 
 REPEATS = 5  # in turns; the least counts, since other work only adds time
-LEAST, ROUNDS = 5e-3, 16  # seconds and rounds of one measurement, at least and at most
+LEAST, ROUNDS = 0.03, 32  # seconds and rounds of one measurement, at least and at most
 IGNORED = 0.02  # a shorter draft that saves less than this share saves nothing
 PROMPT = 32  # tokens of the prompts, drawn at random
 
@@ -140,19 +140,19 @@ def measure(
     if program.drafter.pauses:
         settings.append((0, 0))
     rounds, least = dict.fromkeys(settings, 1), dict.fromkeys(settings, np.inf)
+    call = np.inf  # seconds of a call that runs no round
     for repeat in range(REPEATS + 1):
+        spent, state = _timed(engine, params, state, 0, batch)
+        call = min(call, spent if repeat else np.inf)
         for setting in settings:
             state = _forced(state, setting)
-            begun = time.perf_counter()
-            # More free rows than there are: rows that have ended cost the same.
-            run = engine.advance(params, state, rounds[setting], batch + 1)
-            state = jax.block_until_ready(run)
-            spent = (time.perf_counter() - begun) / rounds[setting]
+            spent, state = _timed(engine, params, state, rounds[setting], batch)
             if repeat:
-                least[setting] = min(least[setting], spent)
+                each = (spent - call) / rounds[setting]
+                least[setting] = min(least[setting], max(each, 1e-6))
             else:
-                enough = int(np.ceil(LEAST / max(spent, 1e-6)))
-                rounds[setting] = min(max(enough, 2), ROUNDS)
+                enough = int(np.ceil(LEAST / spent))
+                rounds[setting] = min(max(enough, 4), ROUNDS)
     whole = [1e3 * least[i, depth] for i in range(last + 1)]
     level = 0.0
     if depth > 1:
@@ -161,6 +161,14 @@ def measure(
     plain = 1e3 * least[(0, 0)] if program.drafter.pauses else whole[0]
     widths = list(program.widths)
     return {"widths": widths, "plain": plain, "block": whole, "level": level}
+
+
+def _timed(engine, params, state, rounds: int, batch: int) -> tuple[float, Any]:
+    """Run rounds; return their seconds and the new state."""
+    begun = time.perf_counter()
+    # More free rows than there are: rows that have ended cost the same.
+    state = jax.block_until_ready(engine.advance(params, state, rounds, batch + 1))
+    return time.perf_counter() - begun, state
 
 
 def _forced(state: decode.DecodeState, setting: tuple[int, int]) -> Any:

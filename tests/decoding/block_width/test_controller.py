@@ -194,7 +194,7 @@ def test_a_call_begins_with_what_the_last_one_learned(ended, first):
     known = controller.learned(last())
     state = controller.informed(policy.init(3, CHAIN.depth), prices, known)
     assert int(policy.plan(state)) == first and int(state.shared.pause) == 16
-    np.testing.assert_allclose(np.asarray(state.row.hits), 10.0, rtol=1e-6)
+    assert np.allclose(state.row.hits, controller.FADE * 10)
     fresh = controller.informed(policy.init(3, CHAIN.depth), prices)
     assert int(policy.plan(fresh)) == CHAIN.depth and not fresh.row.hits.any()
 
