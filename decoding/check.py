@@ -31,6 +31,7 @@ from decoding.conformance import (
     topologies,
     transforms,
     verifiers,
+    widths,
 )
 from decoding.conformance.require import require
 from decoding.method import Method
@@ -70,7 +71,10 @@ def _transforms(spec: Spec) -> Iterator[Contract]:
 
 def _drafters(spec: Spec) -> Iterator[Contract]:
     for case, method in kit.cases_of(spec.name, **spec.arguments).items():
-        for contract in (*drafters.CONTRACT, *drafters.SLOW):
+        found = [*drafters.CONTRACT, *drafters.SLOW]
+        if all(part.card.guarantee == base.LAW for part in method.parts):
+            found.append(widths.text_of_cut_drafts_is_plain)
+        for contract in found:
             run = lambda c=contract, m=method: c(m)
             yield Contract(contract, run, case)
 

@@ -29,17 +29,18 @@ def widths(
         narrower = {w for w in drafter.blocks if w < drafter.nodes}
         return (*sorted(narrower), drafter.nodes), base.PAPER
     if not isinstance(width, int):
-        widths = controller.ladder(drafter.nodes)
-        policy = controller.policy(widths, drafter.pauses)
-        return widths, policy._replace(measured=True)
+        ladder = controller.ladder(drafter.nodes)
+        policy = controller.policy(ladder, drafter.pauses)
+        return ladder, policy._replace(measured=True)
     if lossy:
         raise MethodError(
             f"width={width}: the text of this method depends on its draft's size, as "
             'its guarantee is LOSSY; use width="paper"'
         )
-    if not 1 <= width <= drafter.nodes:
+    if width < 1:
         raise MethodError(
-            f"width={width}: the method drafts blocks of {drafter.nodes} nodes; use 1 "
-            f"to {drafter.nodes}"
+            f"width={width}: a block has at least 1 node, the last token; use 1 or more"
         )
+    if width >= drafter.nodes:
+        return widths("paper", drafter, guarantee)
     return (width,), controller.policy((width,))

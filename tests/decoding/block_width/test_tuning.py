@@ -33,7 +33,7 @@ def test_text_does_not_depend_on_the_width(cache, method, temperature):
     """Planted: plain decoding's of another seed."""
     texts = {
         width: kit.generate(method, temperature, width=width).tokens
-        for width in ("paper", "auto", 2, 1)
+        for width in ("paper", "auto", 99, 2, 1)
     }
     plain = kit.generate(Method(), temperature).tokens
     assert all(text == plain for text in texts.values())
@@ -75,8 +75,7 @@ def test_times_are_measured_once(cache, monkeypatch):
     [
         ("atuo", "did you mean 'auto'"),
         (2.5, "or a number of nodes"),
-        (0, "use 1 to 5"),
-        (6, "use 1 to 5"),
+        (0, "use 1 or more"),
     ],
 )
 def test_a_width_that_is_none(width, message):
