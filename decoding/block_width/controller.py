@@ -159,7 +159,8 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
         time = FORGET * chosen.time + spent
         after = replace(chosen, depth=chosen.then, tokens=tokens, time=time)
         if pauses:
-            after, rates = _pausing(chosen, after, rates, drafted)
+            look = _look(chosen.costs, widths, depth)
+            after, rates = _pausing(chosen, after, rates, drafted, *look)
         return base.State(rates, after)
 
     return base.WidthPolicy(init, plan, keep, observe)
@@ -180,23 +181,19 @@ def informed(
 ) -> base.State:
     """Give a fresh state a copy of the measured `costs`: a state's are donated.
 
-    A call begins with the rates of the one before, and where that ended in a pause with
-    a short draft, as after a pause.
+    A call begins with the rates and the depth of the one before. Where that ended in a
+    pause, the first round is plain and the second tries a draft.
     """
     costs = jax.tree.map(jnp.array, costs)
-    plan, rates = state.shared, state.row
-    paused = learned is not None and not learned.depth
-    tokens, time = _trial(costs, 1 if paused else 4)
-    plan = replace(plan, costs=costs, tokens=tokens, time=time)
-    if learned is not None:
-        short = 1 if costs.level > 0 else int(plan.depth)
-        depth = short if paused else learned.depth
-        pause = min(learned.pause, FIRST)
-        numbers = {"depth": depth, "then": depth, "pause": pause}
-        plan = replace(plan, **{k: jnp.int32(x) for k, x in numbers.items()})
-        rates = Rates(
-            _rows(learned.hits, rates.hits), _rows(learned.tries, rates.tries)
-        )
+    tokens, time = _trial(costs, 4)
+    plan = replace(state.shared, costs=costs, tokens=tokens, time=time)
+    if learned is None:
+        return base.State(state.row, plan)
+    pause = min(learned.pause, FIRST)
+    numbers = {"depth": learned.depth, "then": learned.depth, "pause": pause, "wait": 0}
+    plan = replace(plan, **{name: jnp.int32(x) for name, x in numbers.items()})
+    hits, tries = state.row.hits, state.row.tries
+    rates = Rates(_rows(learned.hits, hits), _rows(learned.tries, tries))
     return base.State(rates, plan)
 
 
@@ -336,14 +333,32 @@ def _counted(
     return Rates(count(row.hits, tested & hit), count(row.tries, tested))
 
 
-def _pausing(before: Plan, after: Plan, rates: Rates, drafted: Array) -> tuple:
-    """Begin, continue or end a pause."""
+def _look(costs: Costs, widths: tuple[int, ...], depth: int) -> tuple[Array, Array]:
+    """Choose the levels of the draft that ends a pause, and its round's milliseconds.
+
+    It is the shortest that would pay if all of it were accepted: a shorter one cannot
+    end the pause, whatever the text.
+    """
+    limits = jnp.arange(1, depth + 1)
+    index = (limits[:, None] >= jnp.array(widths[:-1], jnp.int32)).sum(1)
+    times = jnp.take_along_axis(_times(costs, limits, depth), index[:, None], 1)[:, 0]
+    pays = (limits + 1) * costs.plain >= GAIN * times
+    at = jnp.where(pays.any(), jnp.argmax(pays), depth - 1)
+    return jnp.where(costs.level > 0, limits[at], depth), times[at]
+
+
+def _pausing(
+    before: Plan,
+    after: Plan,
+    rates: Rates,
+    drafted: Array,
+    levels: Array,
+    cost: Array,
+) -> tuple:
+    """Begin, continue or end a pause; a draft of `levels` that takes `cost` ends it."""
     costs = before.costs
     pays = after.tokens * costs.plain >= after.time
-    try_cost = _times(costs, jnp.int32(1), rates.hits.shape[1])[
-        min(1, costs.block.shape[0] - 1)
-    ]
-    excess = jnp.ceil((try_cost / costs.plain - 1) / LOOK)
+    excess = jnp.ceil((cost / costs.plain - 1) / LOOK)
     longest = jnp.clip(excess, SHORTEST, LONGEST).astype(jnp.int32)
     stop = drafted & ~pays
     wait = jnp.where(stop, before.pause, jnp.maximum(before.wait - 1, 0))
@@ -353,12 +368,11 @@ def _pausing(before: Plan, after: Plan, rates: Rates, drafted: Array) -> tuple:
     again = ~drafted & (wait == 0)
     tokens, time = _trial(costs, 1)
     depth = jnp.where(drafted, after.depth, before.depth)
-    short = jnp.where(costs.level > 0, 1, rates.hits.shape[1])
-    depth = jnp.where(stop, 0, jnp.where(again, short, depth))
+    depth = jnp.where(stop, 0, jnp.where(again, levels, depth))
     plan = replace(
         after,
         depth=depth.astype(jnp.int32),
-        then=jnp.where(again, short, after.then).astype(jnp.int32),
+        then=jnp.where(again, levels, after.then).astype(jnp.int32),
         wait=wait,
         pause=pause,
         tokens=jnp.where(again, tokens, jnp.where(drafted, after.tokens, 0.0)),

@@ -174,9 +174,9 @@ def test_fault_counts_are_never_forgotten(monkeypatch):
     assert speed(faulty, 1024 + 64) < 0.95 * speed(sound, 1024 + 64)
 
 
-@pytest.mark.parametrize(("ended", "first"), [(3, 3), (0, 1)], ids=["deep", "paused"])
-def test_a_call_begins_with_what_the_last_one_learned(ended, first):
-    """Its depth and its rates, the mean of its rows; after a pause one level.
+@pytest.mark.parametrize("ended", [3, 0], ids=["deep", "paused"])
+def test_a_call_begins_with_what_the_last_one_learned(ended):
+    """Its depth (0: a pause that ends) and its rates, the mean of its rows.
 
     A call of another batch of rows takes them as well. Planted: nothing is learned.
     """
@@ -193,7 +193,8 @@ def test_a_call_begins_with_what_the_last_one_learned(ended, first):
 
     known = controller.learned(last())
     state = controller.informed(policy.init(3, CHAIN.depth), prices, known)
-    assert int(policy.plan(state)) == first and int(state.shared.pause) == 16
+    assert int(policy.plan(state)) == ended and int(state.shared.pause) == 16
+    assert int(state.shared.wait) == 0
     assert np.allclose(state.row.hits, controller.FADE * 10)
     fresh = controller.informed(policy.init(3, CHAIN.depth), prices)
     assert int(policy.plan(fresh)) == CHAIN.depth and not fresh.row.hits.any()
