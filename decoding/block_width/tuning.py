@@ -60,7 +60,7 @@ def costs_of(
     file = _file(parts, batch, size)
     times = None if again else _read(file)
     if times is None:
-        times = _agreed(measure(engine, params, parts, batch, size))
+        times = measure(engine, params, parts, batch, size)
         _write(file, times)
     found = controller.Costs(
         np.float32(times["plain"]),
@@ -164,27 +164,24 @@ def measure(
 
 
 def _timed(engine, params, state, rounds: int, batch: int) -> tuple[float, Any]:
-    """Run rounds; return their seconds and the new state."""
+    """Run rounds; return their seconds and the new state.
+
+    All processes take the time of process 0: they must run the same rounds and blocks.
+    """
     begun = time.perf_counter()
     # More free rows than there are: rows that have ended cost the same.
     state = jax.block_until_ready(engine.advance(params, state, rounds, batch + 1))
-    return time.perf_counter() - begun, state
+    spent = time.perf_counter() - begun
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        spent = float(multihost_utils.broadcast_one_to_all(np.float32(spent)))
+    return spent, state
 
 
 def _forced(state: decode.DecodeState, setting: tuple[int, int]) -> Any:
     plan = replace(state.width.shared, forced=jnp.asarray(setting, jnp.int32))
     return replace(state, width=base.State(state.width.row, plan))
-
-
-def _agreed(times: dict[str, Any]) -> dict[str, Any]:
-    """Take the times of process 0: all processes must run the same blocks."""
-    if jax.process_count() == 1:
-        return times
-    from jax.experimental import multihost_utils
-
-    numbers = np.array([times["plain"], times["level"], *times["block"]], np.float32)
-    plain, level, *block = multihost_utils.broadcast_one_to_all(numbers).tolist()
-    return {**times, "plain": plain, "level": level, "block": block}
 
 
 def _file(parts: compose.Composition, batch: int, size: int) -> pathlib.Path | None:

@@ -32,10 +32,12 @@ def target() -> models.Loaded:
 
 
 def corpus(folder: pathlib.Path) -> str:
+    """Documents enough for the prompts that a run holds out."""
     for split in ("train", "validation"):
         (folder / split).mkdir(parents=True)
-        text = "".join(f"def f{j}(x):\n    return {split}\n" for j in range(60))
-        (folder / split / "a.py").write_text(text)
+        for name in "abcd":
+            lines = (f"def {name}{j}(x):\n    return {split}\n" for j in range(60))
+            (folder / split / f"{name}.py").write_text("".join(lines))
     return str(folder)
 
 

@@ -123,6 +123,10 @@ TIMES = (
     "mbu",
     "draft_share",
     "compile_seconds",
+    "by_repeat",
+    "speedup_ci95",
+    "seconds",
+    "plain_seconds",
 )
 QUICK = (
     "--config=configs/quickstart.py",
@@ -132,6 +136,7 @@ QUICK = (
     "--config.max_new_tokens=32",
     "--config.repeats=1",
     "--config.widths=(1, 8)",
+    "--config.width=('paper',)",
 )
 
 
@@ -157,6 +162,16 @@ def test_two_processes_report_the_rows_of_one(tmp_path):
     other = reported(tmp_path / "other", 1, 1, seed=1)
     assert other[:3] == one[:3]  # greedy
     assert all(a != b for a, b in zip(other[3:], one[3:]))
+
+
+@pytest.mark.long
+def test_two_processes_choose_one_width(tmp_path):
+    """By the times of process 0: other rounds in the other process would never end."""
+    given = [*QUICK[:-1], "--config.width=('auto',)", "--config.trees=()"]
+    assert local_processes.run([*given, f"--workdir={tmp_path}"], 2, 2) == 0
+    rows = json.loads((tmp_path / "report.json").read_text())["rows"]
+    assert [row["width"] for row in rows].count("auto") == 4
+    assert all(row["identical_to_plain"] for row in rows)
 
 
 DRAFT = {
