@@ -15,7 +15,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import base, noise, tree
-from decoding.loops import commit, state_sharding, stats
+from decoding.loops import block_choice, commit, state_sharding, stats
 from models.base import ALL, Block, LanguageModel
 from models.cache_layouts.kv_cache import by_rows
 from models.errors import MethodError
@@ -153,14 +153,14 @@ def _round(program, params, state, whole):
     if program.width.keep is None and len(widths) == 1:
         end = _finish(program, params, state, draft, None, size, whole)
     else:
-        live, choice, state = _narrowest(program, state, draft)
+        live, choice, state = block_choice.narrowest(program, state, draft)
         width = jnp.asarray(widths, jnp.int32)[choice]
 
         def at(width: int) -> Any:
             rest = (draft, live, width, whole)
             return lambda state: _finish(program, params, state, *rest)
 
-        end = _one_of(choice, [*map(at, widths)], state)
+        end = block_choice.one_of(choice, [*map(at, widths)], state)
     state, verified, outcome = end
     draft = replace(draft, kind=verified.kind, calls=verified.calls)
     chosen = state.width
@@ -173,22 +173,6 @@ def _round(program, params, state, whole):
     return state_sharding.pinned(state), outcome
 
 
-def _narrowest(program, state, draft):
-    """Choose the nodes to verify, bool[B, N], and the narrowest width that holds them.
-
-    Returns:
-        The nodes, the index int32[] of the width, and the new state.
-    """
-    live, least = draft.kind != base.PAD, jnp.int32(0)
-    if program.width.keep is not None:
-        live, least, width = program.width.keep(
-            state.width, draft, program.widths, ~state.done
-        )
-        state = replace(state, width=width)
-    nodes = jnp.maximum(live.sum(1).max(), least)
-    return live, (nodes > jnp.asarray(program.widths[:-1], jnp.int32)).sum(), state
-
-
 class _Verified(NamedTuple):
     """What a round did to its whole draft."""
 
@@ -196,21 +180,6 @@ class _Verified(NamedTuple):
     calls: Array  # int32[B]: model calls of the drafter and the exit
     verdict: base.Verdict
     drafts: Array  # int32[B]: committed tokens that are drafts
-
-
-def _one_of(choice: Array, functions: list, state: DecodeState) -> tuple:
-    """Return `functions[choice](state)`, a state and more, without copies.
-
-    `lax.switch` would copy every layer's cache, in and out of its branches. The carry
-    of a loop stays in place: each function is the body of a loop of one turn or none.
-    """
-    like = jax.eval_shape(functions[0], state)[1:]
-    more = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-    carry = (jnp.bool_(False), state, *more)
-    for i, function in enumerate(functions):
-        run = lambda carry, function=function: (jnp.bool_(False), *function(carry[1]))
-        carry = lax.while_loop(lambda c: c[0], run, (choice == i, *carry[1:]))
-    return carry[1:]
 
 
 def _draft(program, params, state):

@@ -4,6 +4,7 @@ import pytest
 
 import decoding
 import models
+from decoding.block_width import tuning
 from experiments import generate
 from models.errors import MethodError
 
@@ -12,6 +13,7 @@ from models.errors import MethodError
 def loaded(lm, draft, monkeypatch):
     given = {"tiny": lm, "tiny-draft": draft}
     monkeypatch.setattr(models, "load", lambda name, mesh="auto": given[name])
+    return lm
 
 
 def test_streams_the_text_and_its_figures(loaded, capsys):
@@ -65,6 +67,27 @@ def test_mesh_of_the_flag(capsys):
     assert generate.main(["--prompt=a", "--mesh=data=3"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "whose product is 1" in said
+
+
+def test_tune_measures_what_is_decoded(loaded, monkeypatch, capsys):
+    """The same sizes, temperature and transforms; its times are printed first."""
+    asked = []
+
+    def tune(lm, method, *fields, **more):
+        asked.append(fields)
+        return tuning.Times((1, 4), 1.25, (1.5, 2.0), 0.1)
+
+    monkeypatch.setattr(generate.decoding, "tune", tune)
+    arguments = ["--prompt=def main(", "--method=prompt_lookup", "--max_new_tokens=4"]
+    transform = "--transform=transforms/top_k(k=9)"
+    assert generate.main([*arguments, "--tune", "--temperature=0.8", transform]) == 0
+    tokens = len(loaded.tokenizer.encode("def main("))
+    (fields,) = asked
+    assert fields[:4] == (1, tokens, 4, 0.8) and fields[4] == {}
+    assert fields[5] == [decoding.Spec("transforms/top_k", k=9)]
+    said = capsys.readouterr().out
+    assert "1.25 without a draft" in said and "4: 2.00" in said
+    assert generate.main(arguments) == 0 and len(asked) == 1  # planted: not asked for
 
 
 def test_draft_of_the_recipe(loaded, draft, monkeypatch, capsys):

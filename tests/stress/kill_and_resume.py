@@ -55,11 +55,15 @@ KINDS: dict[str, Callable[[pathlib.Path], list[str]]] = {
 
 
 def sitting(
-    kind: str, folder: pathlib.Path, after: float, number: int, writing: bool = False
+    kind: str,
+    folder: pathlib.Path,
+    after: float,
+    number: int,
+    known: set[int] | None = None,
 ) -> tuple[int, float]:
     """Start the run; `after` seconds of work send it signal `number`.
 
-    With `writing` the signal waits for the next checkpoint to be half written.
+    The signal waits for a half-written checkpoint that is not `known`; None: for none.
 
     Its status, and how long it worked.
     """
@@ -77,14 +81,20 @@ def sitting(
         for line in child.stdout:
             if line.strip() == small_runs.READY:
                 break
-        began, before = time.monotonic(), unfinished(folder)
-        try:
-            child.wait(after)
-        except subprocess.TimeoutExpired:
-            while writing and child.poll() is None and unfinished(folder) <= before:
-                time.sleep(1e-3)
+        began = time.monotonic()
+        if not _ended(child, after):
+            while known is not None and unfinished(folder) <= known:
+                if _ended(child, 1e-3):
+                    break
             child.send_signal(number)
         return child.wait(PATIENCE), time.monotonic() - began
+
+
+def _ended(child: subprocess.Popen, seconds: float) -> bool:
+    """Tell whether the child ends within `seconds`."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(seconds)
+    return child.returncode is not None
 
 
 def unfinished(folder: pathlib.Path) -> set[int]:
@@ -127,9 +137,9 @@ def kill(
         own = folder / f"run{run}"
         number = left[0] if left else signal.SIGKILL
         after = rng.uniform(0, length) if left else PATIENCE
-        aimed = number == signal.SIGKILL and kind == "train" and tally.killed % 2 == 0
-        before = unfinished(own)
-        status, _ = sitting(kind, own, after, number, writing=aimed and bool(left))
+        aimed = kind == "train" and number == signal.SIGKILL and tally.killed % 2 == 0
+        known = unfinished(own)
+        status, _ = sitting(kind, own, after, number, known if aimed and left else None)
         if status == -signal.SIGTERM and _through(read, own, wanted):
             status = 0  # all was done, and nobody watched for signals any more
         if status == 0:
@@ -142,7 +152,7 @@ def kill(
             run, sent = run + 1, 0
         elif status == -signal.SIGKILL and number == signal.SIGKILL and left:
             tally.killed += 1
-            tally.inside += not unfinished(own) <= before
+            tally.inside += not unfinished(own) <= known
             left, sent = left[1:], sent + 1
         elif status in (REQUEUE, -signal.SIGTERM) and number == signal.SIGTERM:
             tally.preempted += status == REQUEUE

@@ -105,7 +105,7 @@ def test_recorded_drafts_at_the_best_fixed_width(method, prices):
     """Six texts: within 5 % of each one's best in the mean, and 4 % of plain in all.
 
     One controller cannot know a text of 319 tokens better: the best is chosen after the
-    fact, among all widths and depths.
+    fact, among the compiled widths and all depths.
     """
     names = [name for name in RECORD if name.startswith(method)]
     chosen = np.array([speed(name, prices) for name in names])

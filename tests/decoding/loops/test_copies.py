@@ -14,7 +14,7 @@ from jax import lax
 
 from decoding import Method, Spec
 from decoding.conformance import kit, widths
-from decoding.loops import decode
+from decoding.loops import block_choice
 from models import transformer
 from models.heads import eagle
 from models.predictors import exit_predictor
@@ -124,7 +124,7 @@ def test_nor_does_a_round_that_chooses_its_width(method):
 def test_fault_a_switch_of_widths(monkeypatch):
     """Planted: `lax.switch` copies each layer's cache in and out of its branches."""
     switch = lambda choice, runs, state: lax.switch(choice, runs, state)
-    monkeypatch.setattr(decode, "_one_of", switch)
+    monkeypatch.setattr(block_choice, "one_of", switch)
     assert copies(NARROW)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from decoding import Method, Spec, base, tree
 from decoding.conformance import kit as programs
-from decoding.loops import decode
+from decoding.loops import block_choice, decode
 from decoding.topologies import hardware_aware
 from decoding.tree_building import draft_model
 from decoding.verifiers import recursive_rejection
@@ -115,9 +115,11 @@ def test_the_narrowest_block_that_holds_the_nodes(last, width):
     kind = zeros.at[:, 0].set(base.CANDIDATE).at[1, : last + 1].set(base.CANDIDATE)
     program: Any = types.SimpleNamespace(width=base.PAPER, widths=(1, 2, 4, 6))
     draft = base.TokenTree(zeros, zeros, kind)
-    live, choice, _ = decode._narrowest(program, None, draft)
-    assert program.widths[int(choice)] == width
+    live, choice, _ = block_choice.narrowest(program, None, draft)
     assert (live == (kind != base.PAD)).all()
+    runs = [lambda _, w=w: (jnp.int32(w),) for w in program.widths]
+    (ran,) = block_choice.one_of(choice, runs, jnp.int32(0))
+    assert int(ran) == width
 
 
 def resting(plan: list[int], rounds: int) -> tuple[programs.Run, decode.DecodeState]:
