@@ -173,9 +173,10 @@ def generate(
     """
     call = _start(lm, _settings(locals()))
     if loop is None:
-        state = call.engine.advance(call.params, call.state)
+        state = tuning.run(call.engine, call.params, call.parts, call.state)
     else:
         state = loop(lambda s: call.engine.step(call.params, s), call.state)
+        tuning.ended(call.parts, state)
     return _output(call, jax.block_until_ready(state))
 
 
@@ -352,7 +353,6 @@ def _output(call: _Call, state: decode.DecodeState) -> Output:
     _check_pool(state)
     compiled = call.engine.compile_seconds - call.compiled
     seconds = time.perf_counter() - call.begun - compiled
-    tuning.ended(call.parts, state)
     lm, asked, settings = call.lm, call.requests, call.settings
     scores = None
     if settings.top_logprobs or settings.prompt_logprobs:

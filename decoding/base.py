@@ -114,8 +114,9 @@ class Outcome:
 
     A chunk of the prompt (`is_prompt`) has the same form: a chain whose nodes are all
     accepted and whose extra token is the prompt's next. Its logits are None unless the
-    drafter sets `prompt_logits`; `warped` is None. Rows with `active` false commit
-    nothing.
+    drafter sets `prompt_logits`. So have the rounds of a pause together (`is_pause`):
+    plain decoding's tokens, with their logits. In both `warped` is None. Rows with
+    `active` false commit nothing.
     """
 
     tree: TokenTree
@@ -124,6 +125,12 @@ class Outcome:
     warped: Array | None  # float32[B, N, V]: after the transform
     active: Array  # bool[B]
     is_prompt: bool = struct.field(pytree_node=False, default=False)
+    is_pause: bool = struct.field(pytree_node=False, default=False)
+
+    @property
+    def drafted(self) -> bool:
+        """Whether the tokens come from a round with a draft."""
+        return not (self.is_prompt or self.is_pause)
 
 
 @dataclass(frozen=True)
@@ -181,8 +188,9 @@ class Drafter(NamedTuple):
     scratch: int = 0  # slots of the target's cache that drafting itself occupies
     blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `decode.Program`
     pauses: bool = False
-    """A round may leave `draft` out. `observe` then gets a tree of the root alone, and
-    the next draft reads whatever the drafter missed."""
+    """Rounds may leave `draft` out. `observe` gets several of them as one outcome, with
+    `is_pause`; the next draft reads whatever the drafter missed. It also gets a round
+    so whose draft was made, but not verified."""
     reads_parts: bool = False
     """`observe` takes a round on a part of its tree, the other nodes left out; else it
     gets the whole tree, in which they are padding (their logits are zeros)."""
@@ -341,17 +349,20 @@ class WidthPolicy(NamedTuple):
 
     - `init(batch, depth) -> State`, for drafts of at most `depth`.
     - `plan(state) -> int32[]` is the depth to draft; 0 pauses a drafter that `pauses`.
+    - `rest(state) -> int32[]`: rounds of the pause that are left, this one included.
     - `keep(state, tree, widths, active) -> live, least, state` chooses bool[B, N], the
       nodes to verify, and the least width int32[] of their block. A node's parent is
       kept with it, and so are the siblings that were drawn before it. Which nodes it
       keeps may depend on earlier rounds and on the tree's form, never on its tokens.
-    - `observe(state, tree, verdict, width, active) -> state` gets the whole draft, in
-      which nodes that were not verified are padding, the verdict on it, and the width
-      int32[] of the block.
+    - `observe(state, tree, verdict, width, active, rounds) -> state` gets the whole
+      draft, in which nodes that were not verified are padding, the verdict on it, and
+      the width int32[] of the block; or as many `rounds` int32[] of a pause at once,
+      the verdict being the last one's.
     """
 
     init: Callable[[int, int], State] = lambda batch, depth: State()
     plan: Callable[[State], Array] | None = None
+    rest: Callable[[State], Array] = lambda state: jnp.int32(1)
     keep: Callable[..., tuple[Array, Array, State]] | None = None
     observe: Callable[..., State] | None = None
     measured: bool = False  # whether its state takes `block_width.controller.Costs`

@@ -13,9 +13,9 @@ row's drawn towards the batch's. E counts tokens as Sequoia's optimiser does (Ch
 al., 2024, arXiv 2402.12374, section 4.2); measuring, cutting and pausing are ours.
 
 If the tokens that recent drafts committed took longer than without a draft, the drafter
-pauses: rounds are plain decoding. A pause ends with a short draft. If that does not pay
-either, the next pause is twice as long, at most as long as keeps the cost of looking
-below `LOOK` of the time.
+pauses: rounds are plain decoding. A pause ends with a short draft, a look. An account
+of the time that drafts won or lost keeps their cost below `LOOK` of the time: plain
+rounds pay that share in, and a pause lasts until the account covers the next look.
 
 Which nodes are verified depends on earlier rounds and on the tree's form, never on the
 tokens of the tree: under a lossless verifier the law does not change, and under a
@@ -40,9 +40,11 @@ FORGET = 0.94  # weight of the counts of before in each drafted round
 PRIOR = 0.6  # rate of a first child that was never seen; each sibling has a third
 FAITH = 2.0  # rounds that a prior weighs
 GAIN = 1.15  # by which drafting is believed to pay before it is tried
-SHORTEST, FIRST, LONGEST = 8, 32, 128  # rounds of a pause; a call's first at most 32
+SHORTEST, LONGEST = 8, 256  # rounds of a pause
 FADE = 0.3  # weight of older counts after a pause, and at the start of a call
-LOOK = 0.02  # share of the time that drafts after pauses may cost
+LOOK = 0.015  # share of the time that drafts which do not pay may cost
+SAVED = 4.0  # rounds' time that drafts may lose at first, or after they have won more
+PULL, WRONG = 0.5, 1.5  # exponent of a call's correction of costs, bound of them all
 LADDER = (1, 2, 4, 8, 16, 64, 256)  # each is compiled: beyond 16 few are worth it
 APART = 0.8  # a width that is a larger share of the whole draft's is left out
 
@@ -71,8 +73,9 @@ class Plan:
     costs: Costs
     depth: Array  # int32[]: levels to draft; 0: a pause
     then: Array  # int32[]: levels to draft in the next round
-    wait: Array  # int32[]: rounds of the pause that are left
-    pause: Array  # int32[]: rounds of the next pause
+    wait: Array  # int32[]: rounds of the pause that are left; -1: a look has come
+    account: Array  # float32[]: what drafts have won, in plain rounds' time
+    spent: Array  # float32[1 + W]: milliseconds by `costs`: without a draft, by width
     tokens: Array  # float32[]: committed a row by drafted rounds, decayed
     time: Array  # float32[]: their milliseconds, decayed
     forced: Array  # int32[2]: index of the width, and depth; -1: chosen
@@ -87,14 +90,19 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
         costs = Costs(jnp.float32(1), 0.9 + 0.1 * nodes, jnp.float32(0))
         deep, zero = jnp.int32(depth), jnp.int32(0)
         free = jnp.full((2,), -1, jnp.int32)
-        short = jnp.int32(SHORTEST)
-        plan = Plan(costs, deep, deep, zero, short, *_trial(costs, 4), free)
+        account, spent = jnp.float32(SAVED), jnp.zeros(len(widths) + 1, jnp.float32)
+        plan = Plan(costs, deep, deep, zero, account, spent, *_trial(costs, 4), free)
         return base.State(Rates(none, none), plan)
 
     def plan(state: base.State) -> Array:
         chosen: Plan = state.shared
         forced = chosen.forced[1]
         return jnp.where(forced < 0, chosen.depth, forced)
+
+    def rest(state: base.State) -> Array:
+        chosen: Plan = state.shared
+        left = jnp.where(chosen.forced[1] == 0, LONGEST, jnp.maximum(chosen.wait, 1))
+        return jnp.where(plan(state) == 0, left, 1)
 
     def keep(state: base.State, nodes: base.TokenTree, sizes, active: Array):
         if not pauses:
@@ -123,6 +131,8 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
         rate = tokens / _times(chosen.costs, limits, nodes.depth)
         now = jnp.maximum(plan(state), 1) - 1
         index = jnp.argmax(rate[now]).astype(jnp.int32)
+        # A look is verified, whatever was counted before: else it shows nothing.
+        index = jnp.where(chosen.wait < 0, _narrowest(now + 1, sizes), index)
         index = jnp.where(chosen.forced[0] < 0, index, chosen.forced[0])
         width = jnp.asarray(sizes, jnp.int32)[index]
         first = jnp.cumsum(jnp.where(inside[:, -1], weight, 0), 1) <= width
@@ -142,6 +152,7 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
         verdict: base.Verdict,
         width: Array,
         active: Array,
+        rounds: Array,
     ) -> base.State:
         chosen: Plan = state.shared
         index = (width > jnp.asarray(widths[:-1], jnp.int32)).sum()
@@ -157,13 +168,19 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
         earned = earned / jnp.maximum(active.sum(), 1)
         tokens = FORGET * chosen.tokens + earned
         time = FORGET * chosen.time + spent
+        won = jnp.where(drafted, earned - spent / chosen.costs.plain, LOOK * rounds)
+        account = jnp.minimum(chosen.account + won, SAVED)
         after = replace(chosen, depth=chosen.then, tokens=tokens, time=time)
+        plain = chosen.costs.plain * rounds
+        at = jnp.where(drafted, index + 1, 0)
+        total = chosen.spent.at[at].add(jnp.where(drafted, spent, plain))
+        after = replace(after, account=account, spent=total)
         if pauses:
             look = _look(chosen.costs, widths, depth)
-            after, rates = _pausing(chosen, after, rates, drafted, *look)
+            after, rates = _pausing(chosen, after, rates, drafted, rounds, *look)
         return base.State(rates, after)
 
-    return base.WidthPolicy(init, plan, keep, observe)
+    return base.WidthPolicy(init, plan, rest, keep, observe)
 
 
 @dataclass(frozen=True)
@@ -173,7 +190,9 @@ class Learned:
     hits: np.ndarray  # float32[D, R]: mean over the rows
     tries: np.ndarray  # float32[D, R]
     depth: int  # levels of the last draft's plan; 0: it ended in a pause
-    pause: int  # rounds of its next pause
+    wait: int  # rounds of that pause that were left
+    account: float  # what its drafts have won
+    spent: np.ndarray  # float32[1 + W]: milliseconds by the costs that were believed
 
 
 def informed(
@@ -181,17 +200,16 @@ def informed(
 ) -> base.State:
     """Give a fresh state a copy of the measured `costs`: a state's are donated.
 
-    A call begins with the rates and the depth of the one before. Where that ended in a
-    pause, the first round is plain and the second tries a draft.
+    A call begins with the rates and the depth of the one before, or within its pause.
     """
     costs = jax.tree.map(jnp.array, costs)
     tokens, time = _trial(costs, 4)
     plan = replace(state.shared, costs=costs, tokens=tokens, time=time)
     if learned is None:
         return base.State(state.row, plan)
-    pause = min(learned.pause, FIRST)
-    numbers = {"depth": learned.depth, "then": learned.depth, "pause": pause, "wait": 0}
-    plan = replace(plan, **{name: jnp.int32(x) for name, x in numbers.items()})
+    depth, wait = jnp.int32(learned.depth), jnp.int32(learned.wait)
+    plan = replace(plan, depth=depth, then=jnp.copy(depth), wait=wait)
+    plan = replace(plan, account=jnp.float32(learned.account))
     hits, tries = state.row.hits, state.row.tries
     rates = Rates(_rows(learned.hits, hits), _rows(learned.tries, tries))
     return base.State(rates, plan)
@@ -207,8 +225,39 @@ def learned(state: base.State) -> Learned:
     """Read on the host what a finished call has learned."""
     rates, plan = jax.device_get((state.row, state.shared))
     return Learned(
-        rates.hits.mean(0), rates.tries.mean(0), int(plan.depth), int(plan.pause)
+        rates.hits.mean(0),
+        rates.tries.mean(0),
+        int(plan.depth),
+        int(plan.wait),
+        float(plan.account),
+        np.asarray(plan.spent),
     )
+
+
+def corrected(costs: Costs, first: Costs, spent: np.ndarray, measured: float) -> Costs:
+    """Move measured costs towards what a call took.
+
+    Other work on a machine changes its speed, and plain decoding's, which reads memory,
+    more than a wide block's. Costs that were measured in another hour would mislead.
+
+    Args:
+        costs: the costs that the call believed.
+        first: the costs that were measured; the new ones differ at most by `WRONG`.
+        spent: its milliseconds by them, float32[1 + W]: `Learned.spent`.
+        measured: its milliseconds by the clock.
+    """
+    shares = spent / spent.sum()
+    scale = (measured / spent.sum()) ** (PULL * shares)
+
+    def moved(old: Any, first: Any, scale: Any) -> Any:
+        bounded = np.clip(old * scale, first / WRONG, first * WRONG)
+        return bounded.astype(np.float32)
+
+    plain = moved(costs.plain, first.plain, scale[0])
+    block = moved(costs.block, first.block, scale[1:])
+    if shares[0] > 0.5:  # a round with a draft does all that one without does
+        block = np.maximum(block, plain)
+    return Costs(np.minimum(plain, block.min()), block, first.level)
 
 
 def ladder(nodes: int) -> tuple[int, ...]:
@@ -333,6 +382,11 @@ def _counted(
     return Rates(count(row.hits, tested & hit), count(row.tries, tested))
 
 
+def _narrowest(levels: Array, widths: tuple[int, ...]) -> Array:
+    """Return the index int32[] of the narrowest block for a chain of `levels`."""
+    return (levels >= jnp.array(widths[:-1], jnp.int32)).sum(dtype=jnp.int32)
+
+
 def _look(costs: Costs, widths: tuple[int, ...], depth: int) -> tuple[Array, Array]:
     """Choose the levels of the draft that ends a pause, and its round's milliseconds.
 
@@ -340,7 +394,7 @@ def _look(costs: Costs, widths: tuple[int, ...], depth: int) -> tuple[Array, Arr
     end the pause, whatever the text.
     """
     limits = jnp.arange(1, depth + 1)
-    index = (limits[:, None] >= jnp.array(widths[:-1], jnp.int32)).sum(1)
+    index = jax.vmap(lambda limit: _narrowest(limit, widths))(limits)
     times = jnp.take_along_axis(_times(costs, limits, depth), index[:, None], 1)[:, 0]
     pays = (limits + 1) * costs.plain >= GAIN * times
     at = jnp.where(pays.any(), jnp.argmax(pays), depth - 1)
@@ -352,19 +406,17 @@ def _pausing(
     after: Plan,
     rates: Rates,
     drafted: Array,
+    rounds: Array,
     levels: Array,
     cost: Array,
 ) -> tuple:
     """Begin, continue or end a pause; a draft of `levels` that takes `cost` ends it."""
     costs = before.costs
     pays = after.tokens * costs.plain >= after.time
-    excess = jnp.ceil((cost / costs.plain - 1) / LOOK)
-    longest = jnp.clip(excess, SHORTEST, LONGEST).astype(jnp.int32)
+    missing = cost / costs.plain - 1 - after.account
+    pause = jnp.clip(jnp.ceil(missing / LOOK), SHORTEST, LONGEST).astype(jnp.int32)
     stop = drafted & ~pays
-    wait = jnp.where(stop, before.pause, jnp.maximum(before.wait - 1, 0))
-    pause = jnp.where(stop, jnp.minimum(2 * before.pause, longest), before.pause)
-    good = drafted & (after.tokens * costs.plain >= GAIN * after.time)
-    pause = jnp.where(good, SHORTEST, pause)
+    wait = jnp.where(stop, pause, jnp.maximum(before.wait - rounds, 0))
     again = ~drafted & (wait == 0)
     tokens, time = _trial(costs, 1)
     depth = jnp.where(drafted, after.depth, before.depth)
@@ -373,8 +425,7 @@ def _pausing(
         after,
         depth=depth.astype(jnp.int32),
         then=jnp.where(again, levels, after.then).astype(jnp.int32),
-        wait=wait,
-        pause=pause,
+        wait=jnp.where(again, -1, wait),
         tokens=jnp.where(again, tokens, jnp.where(drafted, after.tokens, 0.0)),
         time=jnp.where(again, time, jnp.where(drafted, after.time, 0.0)),
     )

@@ -25,10 +25,12 @@ from models import compile_cache
 
 REPEATS = 5  # in turns; the least counts, since other work only adds time
 LEAST, ROUNDS = 0.03, 32  # seconds and rounds of one measurement, at least and at most
-IGNORED = 0.02  # a shorter draft that saves less than this share saves nothing
+IGNORED = 0.1  # a shorter draft that saves less than this share saves nothing
 PROMPT = 32  # tokens of the prompts, drawn at random
+TIMED = 0.02  # seconds of a call that corrects the times, at least
 
 _MEASURED: dict[tuple, controller.Costs] = {}
+_CORRECTED: dict[tuple, controller.Costs] = {}  # by the calls since
 _LEARNED: dict[tuple, controller.Learned] = {}
 
 
@@ -56,7 +58,7 @@ def costs_of(
         return None
     key = (parts.key, batch, size)
     if not again and key in _MEASURED:
-        return _MEASURED[key]
+        return _CORRECTED.get(key, _MEASURED[key])
     file = _file(parts, batch, size)
     times = None if again else _read(file)
     if times is None:
@@ -68,6 +70,7 @@ def costs_of(
         np.float32(times["level"]),
     )
     _MEASURED[key] = found
+    _CORRECTED.pop(key, None)
     return found
 
 
@@ -109,10 +112,35 @@ def begun(
     return replace(state, width=controller.informed(state.width, costs, known))
 
 
-def ended(parts: compose.Composition, state: decode.DecodeState) -> None:
-    """Keep what a finished call has learned, for the next one of this process."""
-    if parts.program.width.measured and jax.process_count() == 1:
-        _LEARNED[_key(parts, state)] = controller.learned(state.width)
+def ended(
+    parts: compose.Composition, state: decode.DecodeState, seconds: float = 0.0
+) -> None:
+    """Keep what a finished call has learned, for the next one of this process.
+
+    `seconds` are those of its rounds; 0: they were not timed.
+    """
+    if not parts.program.width.measured or jax.process_count() > 1:
+        return
+    key, found = _key(parts, state), controller.learned(state.width)
+    _LEARNED[key] = found
+    if seconds >= TIMED and key in _MEASURED and found.spent.sum() > 0:
+        believed = _CORRECTED.get(key, _MEASURED[key])
+        numbers = (found.spent, 1e3 * seconds)
+        _CORRECTED[key] = controller.corrected(believed, _MEASURED[key], *numbers)
+
+
+def run(
+    engine: engines.Engine,
+    params: base.Params,
+    parts: compose.Composition,
+    state: decode.DecodeState,
+) -> decode.DecodeState:
+    """Run all rounds of a call that has `begun`, and keep what it has learned."""
+    compiled, begun = engine.compile_seconds, time.perf_counter()
+    state = jax.block_until_ready(engine.advance(params, state))
+    seconds = time.perf_counter() - begun - (engine.compile_seconds - compiled)
+    ended(parts, state, seconds)
+    return state
 
 
 def _key(parts: compose.Composition, state: decode.DecodeState) -> tuple:
@@ -136,7 +164,7 @@ def measure(
     depth, last = program.drafter.depth, len(program.widths) - 1
     settings = [(i, depth) for i in range(last + 1)]
     if depth > 1:
-        settings.append((last, 1))
+        settings.append((0, 1))
     if program.drafter.pauses:
         settings.append((0, 0))
     rounds, least = dict.fromkeys(settings, 1), dict.fromkeys(settings, np.inf)
@@ -156,9 +184,11 @@ def measure(
     whole = [1e3 * least[i, depth] for i in range(last + 1)]
     level = 0.0
     if depth > 1:
-        spared = whole[last] - 1e3 * least[last, 1]
-        level = spared / (depth - 1) if spared > IGNORED * whole[last] else 0.0
+        spared = whole[0] - 1e3 * least[0, 1]
+        level = spared / (depth - 1) if spared > IGNORED * whole[0] else 0.0
     plain = 1e3 * least[(0, 0)] if program.drafter.pauses else whole[0]
+    plain = min(plain, whole[0])  # a round with a draft does all of one without
+    whole = np.maximum.accumulate(whole).tolist()
     widths = list(program.widths)
     return {"widths": widths, "plain": plain, "block": whole, "level": level}
 

@@ -16,6 +16,7 @@ from decoding.method import Method
 
 WIDTHS = (1, 3)  # of blocks, beside the whole draft's
 CUT = 0.3  # share of the nodes that are left out, each with all below it
+SPAN = 3  # rounds of one depth
 
 
 def ragged(deepest: int) -> base.WidthPolicy:
@@ -25,7 +26,7 @@ def ragged(deepest: int) -> base.WidthPolicy:
         return base.State(shared=jnp.int32(0))
 
     def plan(state: base.State) -> jax.Array:
-        key = jax.random.fold_in(jax.random.key(1), state.shared)
+        key = jax.random.fold_in(jax.random.key(1), state.shared // SPAN)
         return jax.random.randint(key, (), 0, deepest + 1)
 
     def keep(state: base.State, nodes: base.TokenTree, widths, active):
@@ -45,9 +46,12 @@ def ragged(deepest: int) -> base.WidthPolicy:
         return live, jnp.int32(1), state
 
     def observe(state: base.State, *round_: Any) -> base.State:
-        return base.State(shared=state.shared + 1)
+        return base.State(shared=state.shared + round_[-1])
 
-    return base.WidthPolicy(init, plan, keep, observe)
+    def rest(state: base.State) -> jax.Array:
+        return jnp.where(plan(state) == 0, SPAN - state.shared % SPAN, 1)
+
+    return base.WidthPolicy(init, plan, rest, keep, observe)
 
 
 def cut(run: kit.Run) -> kit.Run:
@@ -63,6 +67,23 @@ def text_of_cut_drafts_is_plain(method: Method, temperature: float = 0.8) -> Non
         texts = cut(kit.Run(method, temperature)).texts(seed=seed)
         plain = kit.plain(method, temperature, seed=seed)
         require(texts == plain, method, "a cut draft changes the text")
+
+
+def a_pause_is_its_rounds(method: Method, temperature: float = 0.8) -> None:
+    """Require the same drafts after rounds of a pause that were told of together.
+
+    The loop on the device tells a drafter of a pause at once, `step` round by round.
+    """
+    run = cut(kit.Run(method, temperature))
+    if not run.parts.program.drafter.pauses:
+        return
+    start = lambda: run.start(new=kit.SIZE - max(map(len, kit.PROMPTS)))
+    together, apart = run.advance(start()), start()
+    while not bool(apart.done.all()):
+        apart, _ = run.engine.step(run.params, apart)
+    counted = kit.same(together.counters, apart.counters)
+    texts = kit.texts(together) == kit.texts(apart)
+    require(counted and texts, method, "a pause changes the drafts after it")
 
 
 def perfect_drafts_end_at_a_leaf(run: kit.Run, rounds: int = 8) -> bool:

@@ -130,6 +130,8 @@ def drafter(
             keys, grams, valid = _prompt_grams(ctx, outcome, ngram)
             pool = insert(state.shared.pool, keys, grams, valid)
             return replace(state, shared=Shared(pool))
+        if outcome.is_pause:
+            return state  # the window rests
         row, logits = state.row, outcome.target.logits
         assert logits is not None
         rows = jnp.arange(row.levels.shape[0])[:, None]

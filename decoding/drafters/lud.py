@@ -60,9 +60,11 @@ def drafter(heads, model) -> base.Drafter:
         return behind.attach(nodes, row.known), state, ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        row: aux_nodes.Row = state.row
         if outcome.is_prompt:
             return state
-        row: aux_nodes.Row = state.row
+        if outcome.is_pause:
+            return base.State(aux_nodes.passed(row, outcome))
         laws, known = behind.read(outcome, row.laws, row.known)
         return base.State(replace(row, laws=laws, known=known))
 

@@ -54,6 +54,8 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
         if outcome.is_prompt:
             cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, row), state.shared)
+        if outcome.is_pause:
+            return state  # the next draft reads what was missed
         cache = draft_model.commit(cache, topology, outcome)
         grown = topology.adapt(base.State(row, state.shared), outcome)
         return base.State((cache, grown.row), grown.shared)

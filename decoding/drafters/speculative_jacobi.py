@@ -110,6 +110,9 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         if outcome.is_prompt:
             return state
+        if outcome.is_pause:  # the laws are of positions that have passed
+            known = jnp.where(outcome.active, -1, state.row.known)
+            return base.State(Window(state.row.laws, known))
         # Node i's law is that of the position after it; the token there is committed.
         verified = (outcome.tree.kind == base.CANDIDATE).sum(1, dtype=jnp.int32) - 1
         after = outcome.verdict.count[:, None] + 1 + index

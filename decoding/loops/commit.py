@@ -1,13 +1,26 @@
 """The end of a round: cut its tokens at a text's end, write and count them."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from decoding import base, tree
 from decoding.automata import stop_strings
 from decoding.loops import stats
+
+
+class Verified(NamedTuple):
+    """What a round, or the rounds of a pause, did to its whole draft."""
+
+    kind: Array  # int32[B, N]: PAD where a node was not verified
+    calls: Array  # int32[B]: model calls of the drafter and the exit
+    verdict: base.Verdict  # of a pause: that of one round
+    drafts: Array  # int32[B]: committed tokens that are drafts
+    rounds: Array  # int32[B]: calls of the target
+    turns: Array  # int32[]: rounds of the loop
 
 
 def cut(program, state, cache, tokens, count):
@@ -60,15 +73,16 @@ def write(state, outcome, tokens, new, drafts):
     )
 
 
-def count(counters, draft, verdict, active, drafts):
-    """Add a round's counts."""
+def count(counters, draft, verified, active):
+    """Add the counts of a round or of a pause: every call commits a token at least."""
+    verdict, drafts, calls = verified.verdict, verified.drafts, verified.rounds
     deep = jnp.arange(counters.offered.shape[1], dtype=jnp.int32)
     level = jnp.where(draft.kind == base.CANDIDATE, tree.depths(draft), 0)
     offered = (level[:, :, None] == deep + 1).any(1) & active[:, None]
     candidates = (draft.kind == base.CANDIDATE).sum(1) - 1
     return stats.Counters(
-        counters.target_calls + active,
-        counters.new_tokens + jnp.where(active, verdict.count + 1, 0),
+        counters.target_calls + calls,
+        counters.new_tokens + jnp.where(active, verdict.count + calls, 0),
         counters.accepted + (deep < drafts[:, None]),
         counters.offered + offered,
         counters.draft_calls + jnp.where(active, draft.calls, 0),

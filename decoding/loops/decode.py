@@ -7,7 +7,7 @@ round with nothing to verify.
 
 import functools
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import base, noise, tree
-from decoding.loops import block_choice, commit, state_sharding, stats
+from decoding.loops import block_choice, commit, pause, state_sharding, stats
 from models.base import ALL, Block, LanguageModel
 from models.cache_layouts.kv_cache import by_rows
 from models.errors import MethodError
@@ -131,17 +131,20 @@ def round_(
     Returns:
         The new state, and the round's outcome on the whole draft.
     """
-    return _round(program, params, state, whole=True)
+    one, never = jnp.int32(1), jnp.int32(state.done.shape[0] + 1)
+    state, _, outcome = _round(program, params, state, one, never, whole=True)
+    return state, outcome
 
 
-def _round(program, params, state, whole):
+def _round(program, params, state, most, free, whole):
     """Draft, choose the block's width, and run the rest of the round at that width.
 
+    In a pause of the drafter it runs at most `most` rounds, until `free` rows are done.
     What reads no logits runs after the choice: it is compiled once for all widths.
 
     Returns:
-        The new state, and the outcome on the `whole` draft, or None unless that is
-        asked for: the loop on the device needs none.
+        The new state, the number of rounds, and the outcome on the `whole` draft, or
+        None unless that is asked for: the loop on the device needs none.
     """
     active = ~state.done
     draft, drafter, cache = _draft(program, params, state)
@@ -160,26 +163,26 @@ def _round(program, params, state, whole):
             rest = (draft, live, width, whole)
             return lambda state: _finish(program, params, state, *rest)
 
-        end = block_choice.one_of(choice, [*map(at, widths)], state)
+        def plain(state: DecodeState) -> Any:
+            rest = jnp.minimum(program.width.rest(state.width), most)
+            about = functools.partial(context, program, params)
+            step = functools.partial(_commit, program, params)
+            rounds = (state, draft, rest, free, whole)
+            return pause.run(program.drafter, about, step, *rounds)
+
+        functions = [*map(at, widths)]
+        if program.drafter.pauses and widths[0] == 1:
+            functions[0] = plain
+        end = block_choice.one_of(choice, functions, state)
     state, verified, outcome = end
     draft = replace(draft, kind=verified.kind, calls=verified.calls)
     chosen = state.width
     if program.width.observe is not None:
-        chosen = program.width.observe(chosen, draft, verified.verdict, width, active)
-    counters = commit.count(
-        state.counters, draft, verified.verdict, active, verified.drafts
-    )
+        seen = (draft, verified.verdict, width, active, verified.turns)
+        chosen = program.width.observe(chosen, *seen)
+    counters = commit.count(state.counters, draft, verified, active)
     state = replace(state, width=chosen, counters=counters)
-    return state_sharding.pinned(state), outcome
-
-
-class _Verified(NamedTuple):
-    """What a round did to its whole draft."""
-
-    kind: Array  # int32[B, N]: PAD where a node was not verified
-    calls: Array  # int32[B]: model calls of the drafter and the exit
-    verdict: base.Verdict
-    drafts: Array  # int32[B]: committed tokens that are drafts
+    return state_sharding.pinned(state), verified.turns, outcome
 
 
 def _draft(program, params, state):
@@ -224,11 +227,34 @@ def _finish(program, params, state, draft, live, width, whole):
         The new state but for `counters` and `width`, what became of the whole draft,
         and with `whole` the round's outcome on it.
     """
-    active = ~state.done
     drafted, kept = draft, None
     if live is not None:
         draft, kept = tree.part(drafted, live, width)
-    cache, drafter = state.caches[TARGET], state.drafter
+    after, outcome, drafts = _commit(program, params, state, draft)
+    ctx = context(program, params, after)
+    lifted = outcome if kept is None else tree.lifted(outcome, drafted, kept)
+    seen = outcome if program.drafter.reads_parts else lifted
+    drafter = program.drafter.observe(ctx, state.drafter, seen)
+    observed = replace(after, drafter=drafter)
+    verified = commit.Verified(
+        lifted.tree.kind,
+        jnp.asarray(outcome.tree.calls),
+        lifted.verdict,
+        drafts,
+        outcome.active.astype(jnp.int32),
+        jnp.int32(1),
+    )
+    # Pinned also within a loop of one turn, whose carry the compiler would else place.
+    return state_sharding.pinned(observed), verified, lifted if whole else None
+
+
+def _commit(program, params, state, draft):
+    """Run a round on `draft`, but for what the drafter makes of it.
+
+    Returns:
+        The new state, the outcome, and how many committed tokens are drafts, int32[B].
+    """
+    active, cache = ~state.done, state.caches[TARGET]
     ctx = context(program, params, state)
     keys = noise.for_role(state.key, noise.EXIT, state.length)
     exits, cache, calls = program.exit.plan(keys, ctx, state.exit)
@@ -237,7 +263,7 @@ def _finish(program, params, state, draft, live, width, whole):
     slots, visibility = program.policy.place(state.policy, cache, draft)
     positions = state.length[:, None] - 1 + tree.depths(draft)
     block = Block(draft.tokens, positions, slots, visibility, logits_at=ALL)
-    weights = program.weights(params, drafter, exits)
+    weights = program.weights(params, state.drafter, exits)
     out, cache = program.model(weights, cache, block, program.taps)
     logits: Any = out.logits
     aux, caches = _streams(program, params, state, block, draft)
@@ -270,18 +296,11 @@ def _finish(program, params, state, draft, live, width, whole):
         stop=stop,
     )
     ctx = context(program, params, after)
-    lifted = outcome if kept is None else tree.lifted(outcome, drafted, kept)
-    seen = outcome if program.drafter.reads_parts else lifted
-    observed = replace(
-        after,
-        drafter=program.drafter.observe(ctx, drafter, seen),
-        exit=program.exit.observe(ctx, exits, outcome),
+    return (
+        replace(after, exit=program.exit.observe(ctx, exits, outcome)),
+        outcome,
+        drafts,
     )
-    verified = _Verified(
-        lifted.tree.kind, jnp.asarray(outcome.tree.calls), lifted.verdict, drafts
-    )
-    # Pinned also within a loop of one turn, whose carry the compiler would else place.
-    return state_sharding.pinned(observed), verified, lifted if whole else None
 
 
 def _verify(program, state, draft, out, warped):
@@ -340,7 +359,9 @@ def advance(
 
     def body(carry: tuple) -> tuple:
         i, state = carry
-        return i + 1, _round(program, params, state, whole=False)[0]
+        most = rounds - i
+        state, turns, _ = _round(program, params, state, most, free, whole=False)
+        return i + turns, state
 
     return lax.while_loop(more, body, (jnp.int32(0), state))[1]
 

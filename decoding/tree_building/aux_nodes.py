@@ -176,6 +176,11 @@ class Row:
     grown: Any  # the topology's row state
 
 
+def passed(row: Row, outcome: base.Outcome) -> Row:
+    """Forget the laws after a pause: they are of positions that have passed."""
+    return replace(row, known=jnp.where(outcome.active, 0, row.known))
+
+
 def drafter(
     topology: base.Topology,
     aux: AuxNodes,
@@ -203,9 +208,11 @@ def drafter(
         return nodes, base.State(row.replace(grown=grown.row), grown.shared), ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        row = state.row
         if outcome.is_prompt:
             return state
-        row = state.row
+        if outcome.is_pause:
+            return base.State(passed(row, outcome), state.shared)
         topology_state = aux.learn(
             topology, base.State(row.grown, state.shared), outcome
         )

@@ -55,8 +55,8 @@ def drafter(
         init: `init(ctx) -> own, cache`, for an empty text.
         start: `start(ctx, own, cache)`. The tree's calls may write to the cache past
             its committed part.
-        read: `read(ctx, own, cache, outcome) -> own, cache`, after a round or a chunk
-            of the prompt.
+        read: `read(ctx, own, cache, outcome) -> own, cache`, after a round, a pause or
+            a chunk of the prompt.
         taps: states of the target that `read` needs.
         calls: runs of the head a round beside those of the tree's levels.
     """
@@ -86,7 +86,7 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         row = state.row
         grown = base.State(row.grown, state.shared)
-        if not outcome.is_prompt:
+        if outcome.drafted:
             grown = topology.adapt(grown, outcome)
         head_state, cache = read(ctx, row.own, row.cache, outcome)
         return base.State(Row(head_state, cache, grown.row), grown.shared)

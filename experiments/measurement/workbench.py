@@ -158,7 +158,7 @@ class Bench:
         run.batch_seconds.append(ended - filled - looping)
         run.seconds += run.batch_seconds[-1]
         run.compile_seconds += filling + looping
-        tuning.ended(parts, state)
+        tuning.ended(parts, state, run.batch_seconds[-1])
         _record(run, prompts, state)
         return state.drafter.shared
 

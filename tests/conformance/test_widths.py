@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import pytest
 
 from decoding import base, tree
 from decoding.conformance import kit, widths
+from decoding.loops import pause
 from decoding.tree_building import draft_model
 from tests.conformance.test_drafters import CASES, PERFECT
 
@@ -28,6 +30,23 @@ def marked(cases: dict) -> list:
 @pytest.mark.parametrize("method", marked(LAWFUL))
 def test_text_of_cut_drafts_is_plain(method):
     widths.text_of_cut_drafts_is_plain(method)
+
+
+@pytest.mark.parametrize("method", marked(LAWFUL))
+def test_a_pause_is_its_rounds(method):
+    widths.a_pause_is_its_rounds(method)
+
+
+def test_fault_a_pause_without_its_last_token(monkeypatch):
+    """A head that was told of one token less drafts from the state before it."""
+    told = pause._told
+
+    def short(length, after, seen, rounds, calls):
+        return told(length, after, seen, jnp.maximum(rounds - 1, 0), calls)
+
+    monkeypatch.setattr(pause, "_told", short)
+    with pytest.raises(AssertionError, match="after it"):
+        widths.a_pause_is_its_rounds(CASES["eagle-eagle2"])
 
 
 @pytest.mark.long

@@ -65,7 +65,8 @@ def test_sampling_keywords_are_transforms():
 
 def undocumented(doc: str, names) -> list[str]:
     """Names that have no entry of their own in a docstring."""
-    return [name for name in names if f"\n        {name}: " not in doc]
+    entries = inspect.cleandoc(doc)  # Python 3.13 compiles the margin away
+    return [name for name in names if f"\n    {name}: " not in entries]
 
 
 def test_help_documents_every_argument_and_field():

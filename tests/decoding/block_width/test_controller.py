@@ -56,6 +56,7 @@ def program(shape: tree_shape.Shape, batch: int, pauses: bool, obeys: bool):
                 if kept is not None:
                     outcome = tree.lifted(outcome, nodes, kept)
                 seen = outcome.tree, outcome.verdict, jnp.int32(width), active
+                seen = (*seen, jnp.int32(1))
                 return policy.observe(state, *seen), verdict.count.mean() + 1.0
 
             return rest
@@ -174,9 +175,30 @@ def test_fault_counts_are_never_forgotten(monkeypatch):
     assert speed(faulty, 1024 + 64) < 0.95 * speed(sound, 1024 + 64)
 
 
+def test_drafts_that_do_not_pay_cost_little(monkeypatch):
+    """Whatever they accept, plain decoding loses LOOK and what was saved; n = 2,048.
+
+    With a look's own loss, 3 %. Planted: an account that forgives every loss.
+    """
+    prices = costs(CHAIN, 0.6)
+
+    def lost(rate: float) -> float:
+        texts = constant(rate, CHAIN, 2048)
+        tokens, time = simulated(CHAIN, texts, prices)
+        return 1 - tokens.sum() * float(prices.plain) / time.sum()
+
+    rates = (0.0, 0.1, 0.2, 0.3, 0.4)
+    assert all(lost(rate) < 0.03 for rate in rates)
+    monkeypatch.setattr(controller, "SAVED", np.float32(np.inf))
+    program.cache_clear()
+    faulty = [lost(rate) for rate in rates]
+    program.cache_clear()
+    assert max(faulty) > 0.05
+
+
 @pytest.mark.parametrize("ended", [3, 0], ids=["deep", "paused"])
 def test_a_call_begins_with_what_the_last_one_learned(ended):
-    """Its depth (0: a pause that ends) and its rates, the mean of its rows.
+    """Its depth (0: a pause), the pause's rest, and its rates, the mean of its rows.
 
     A call of another batch of rows takes them as well. Planted: nothing is learned.
     """
@@ -188,13 +210,13 @@ def test_a_call_begins_with_what_the_last_one_learned(ended):
         state = policy.init(2, CHAIN.depth)
         tries = jnp.full(state.row.tries.shape, 20.0)
         rates = controller.Rates(tries * jnp.array([0.2, 0.8])[:, None, None], tries)
-        depth, pause = jnp.int32(ended), jnp.int32(16)
-        return base.State(rates, replace(state.shared, depth=depth, pause=pause))
+        plan = replace(state.shared, depth=jnp.int32(ended), wait=jnp.int32(20))
+        return base.State(rates, replace(plan, account=jnp.float32(-1.5)))
 
     known = controller.learned(last())
     state = controller.informed(policy.init(3, CHAIN.depth), prices, known)
-    assert int(policy.plan(state)) == ended and int(state.shared.pause) == 16
-    assert int(state.shared.wait) == 0
+    assert int(policy.plan(state)) == ended and int(state.shared.wait) == 20
+    assert float(state.shared.account) == -1.5
     assert np.allclose(state.row.hits, controller.FADE * 10)
     fresh = controller.informed(policy.init(3, CHAIN.depth), prices)
     assert int(policy.plan(fresh)) == CHAIN.depth and not fresh.row.hits.any()

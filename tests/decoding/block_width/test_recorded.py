@@ -69,7 +69,7 @@ def program(levels: int):
             verdict = base.Verdict(path, count[None], calls)
             nodes = replace(nodes, kind=jnp.where(live, kind, base.PAD))
             width = jnp.asarray(widths)[index]
-            state = policy.observe(state, nodes, verdict, width, active)
+            state = policy.observe(state, nodes, verdict, width, active, calls[0] + 1)
             spent = charged.block[index] - charged.level * (levels - limit)
             spent = jnp.where(limit > 0, spent, charged.plain)
             return (state, (at + count + 1) % len(record)), (count + 1, spent)
