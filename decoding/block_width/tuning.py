@@ -170,11 +170,11 @@ def measure(
     rounds, least = dict.fromkeys(settings, 1), dict.fromkeys(settings, np.inf)
     call = np.inf  # seconds of a call that runs no round
     for repeat in range(REPEATS + 1):
-        spent, state = _timed(engine, params, state, 0, batch)
+        spent, state = timed(engine, params, state, 0, batch)
         call = min(call, spent if repeat else np.inf)
         for setting in settings:
-            state = _forced(state, setting)
-            spent, state = _timed(engine, params, state, rounds[setting], batch)
+            state = forced(state, setting)
+            spent, state = timed(engine, params, state, rounds[setting], batch)
             if repeat:
                 each = (spent - call) / rounds[setting]
                 least[setting] = min(least[setting], max(each, 1e-6))
@@ -193,8 +193,10 @@ def measure(
     return {"widths": widths, "plain": plain, "block": whole, "level": level}
 
 
-def _timed(engine, params, state, rounds: int, batch: int) -> tuple[float, Any]:
-    """Run rounds; return their seconds and the new state.
+def timed(
+    engine: engines.Engine, params: base.Params, state: Any, rounds: int, batch: int
+) -> tuple[float, Any]:
+    """Run rounds of `batch` rows; return their seconds and the new state.
 
     All processes take the time of process 0: they must run the same rounds and blocks.
     """
@@ -209,7 +211,8 @@ def _timed(engine, params, state, rounds: int, batch: int) -> tuple[float, Any]:
     return spent, state
 
 
-def _forced(state: decode.DecodeState, setting: tuple[int, int]) -> Any:
+def forced(state: decode.DecodeState, setting: tuple[int, int]) -> Any:
+    """Force the rounds of a state to a width's index and a depth; (0, 0): a pause."""
     plan = replace(state.width.shared, forced=jnp.asarray(setting, jnp.int32))
     return replace(state, width=base.State(state.width.row, plan))
 

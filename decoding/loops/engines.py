@@ -112,6 +112,13 @@ class Engine:
             self.compile_seconds += time.perf_counter() - begun
         return self._compiled[key](*arguments)
 
+    def text(self, name: str) -> str:
+        """Return the compiled function `name` that ran last, in XLA's notation."""
+        found: list[Any] = [f for key, f in self._compiled.items() if key[0] == name]
+        if not found:
+            raise KeyError(f"{name!r} was not run")
+        return found[-1].as_text()
+
     def lower(self, name: str, function: Callable, donate: tuple, *arguments: Any):
         """Compile `function(program, *arguments)`; arguments may be shapes.
 
