@@ -74,7 +74,6 @@ def _drafters(spec: Spec) -> Iterator[Contract]:
         found = [*drafters.CONTRACT, *drafters.SLOW]
         if all(part.card.guarantee == base.LAW for part in method.parts):
             found.append(widths.text_of_cut_drafts_is_plain)
-            found.append(widths.a_pause_is_its_rounds)
         for contract in found:
             run = lambda c=contract, m=method: c(m)
             yield Contract(contract, run, case)

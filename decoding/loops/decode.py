@@ -171,7 +171,8 @@ def _round(program, params, state, most, free, whole):
             return pause.run(program.drafter, about, step, *rounds)
 
         functions = [*map(at, widths)]
-        if program.drafter.pauses and widths[0] == 1:
+        pauses = program.width.plan is not None and program.drafter.pauses
+        if pauses and widths[0] == 1:
             functions[0] = plain
         end = block_choice.one_of(choice, functions, state)
     state, verified, outcome = end
