@@ -13,6 +13,7 @@ from decoding.conformance import kit
 from decoding.loops import engines
 from models import compile_cache
 from models.errors import MethodError
+from tests.conformance.test_widths import LAWFUL
 
 LOOKUP = Method(kit.spec("drafters/prompt_lookup"))
 RECYCLING = Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
@@ -22,6 +23,7 @@ RECYCLING = Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(compile_cache, "folder", lambda: tmp_path)
     monkeypatch.setattr(tuning, "_MEASURED", {})
+    monkeypatch.setattr(tuning, "_CORRECTED", {})
     monkeypatch.setattr(tuning, "_LEARNED", {})
     monkeypatch.setattr(tuning, "REPEATS", 1)
     return tmp_path
@@ -39,6 +41,20 @@ def test_text_does_not_depend_on_the_width(cache, method, temperature):
     assert all(text == plain for text in texts.values())
     if temperature:
         assert plain != kit.generate(Method(), temperature, seed=1).tokens
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", LAWFUL.values(), ids=LAWFUL)
+@pytest.mark.parametrize("batch", [1, 8])
+def test_no_drafter_s_text_depends_on_the_width(cache, method, batch):
+    """Greedily and at T = 0.8; ragged prompts, two texts after each of the four."""
+    prompts = kit.PROMPTS[:1] if batch == 1 else kit.PROMPTS
+    settings = {"prompts": prompts, "n": batch // len(prompts)}
+    for temperature in (0.0, 0.8):
+        plain = kit.plain(method, temperature, **settings)
+        for width in ("paper", "auto", 1):
+            out = kit.generate(method, temperature, width=width, **settings)
+            assert out.tokens == plain, (temperature, width)
 
 
 def test_times_are_measured_once(cache, monkeypatch):
