@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.seed = 0
     c.model = "tiny"
     c.method = "prompt_lookup"  # a draft that costs next to nothing
-    c.temperature = 0.8
+    c.temperature = 0.8  # above 0 the noise is drawn too
     c.prompt_tokens = 192
     c.max_new_tokens = 96
     c.rounds = 64  # of one measurement
