@@ -128,8 +128,8 @@ class Outcome:
     is_pause: bool = struct.field(pytree_node=False, default=False)
 
     @property
-    def drafted(self) -> bool:
-        """Whether the tokens come from a round with a draft."""
+    def is_round(self) -> bool:
+        """Whether it is a round with a draft."""
         return not (self.is_prompt or self.is_pause)
 
 
@@ -365,7 +365,7 @@ class WidthPolicy(NamedTuple):
     rest: Callable[[State], Array] = lambda state: jnp.int32(1)
     keep: Callable[..., tuple[Array, Array, State]] | None = None
     observe: Callable[..., State] | None = None
-    measured: bool = False  # whether its state takes `block_width.controller.Costs`
+    measured: bool = False  # whether its state takes `block_width.costs.Costs`
 
 
 PAPER = WidthPolicy()  # every node, every round

@@ -17,9 +17,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # Threefry 2x32's, in turns
-LANES = (
-    128  # noise of a multiple of it is drawn: a loop over any size is not vectorised
-)
+LANES = 128  # noise is drawn in multiples of it: other loops are not vectorised
 
 ROLE, SAMPLE = 1 << 31, 1 << 30
 DRAFT, VERIFY, EXIT = ROLE, ROLE + 1, ROLE + 2

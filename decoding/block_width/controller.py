@@ -25,7 +25,6 @@ Cost: some thirty operations on [B, N] and [D, W, N] numbers a round; none in a 
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +33,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import base, tree
+from decoding.block_width.costs import Costs, round_times
 
 RANKS = 4  # siblings counted apart; the last rank pools the higher ones
 FORGET = 0.94  # weight of the counts of before in each drafted round
@@ -44,18 +44,8 @@ SHORTEST, LONGEST = 8, 256  # rounds of a pause
 FADE = 0.3  # weight of older counts after a pause, and at the start of a call
 LOOK = 0.015  # share of the time that drafts which do not pay may cost
 SAVED = 4.0  # rounds' time that drafts may lose at first, or after they have won more
-PULL, WRONG = 0.5, 1.5  # exponent of a call's correction of costs, bound of them all
 LADDER = (1, 2, 4, 8, 16, 64, 256)  # each is compiled: beyond 16 few are worth it
 APART = 0.8  # a width that is a larger share of the whole draft's is left out
-
-
-@struct.dataclass
-class Costs:
-    """Milliseconds of a round."""
-
-    plain: Any  # float32[]: without a draft
-    block: Any  # float32[W]: with a whole draft, by width
-    level: Any  # float32[]: of one level of the draft
 
 
 @struct.dataclass
@@ -128,7 +118,7 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
         tokens = jnp.where(fits, value[:, None, None], 0).sum(3)  # [B, D, W]
         tokens = jnp.where(active[:, None, None], tokens, 0).sum(0)
         tokens = tokens / jnp.maximum(active.sum(), 1)
-        rate = tokens / _times(chosen.costs, limits, nodes.depth)
+        rate = tokens / round_times(chosen.costs, limits, nodes.depth)
         now = jnp.maximum(plan(state), 1) - 1
         index = jnp.argmax(rate[now]).astype(jnp.int32)
         # A look is verified, whatever was counted before: else it shows nothing.
@@ -163,7 +153,7 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
             lambda: state.row,
         )
         depth = state.row.hits.shape[1]
-        spent = _times(chosen.costs, plan(state), depth)[index]
+        spent = round_times(chosen.costs, plan(state), depth)[index]
         earned = jnp.where(active, verdict.count + 1, 0).sum()
         earned = earned / jnp.maximum(active.sum(), 1)
         tokens = FORGET * chosen.tokens + earned
@@ -234,32 +224,6 @@ def learned(state: base.State) -> Learned:
     )
 
 
-def corrected(costs: Costs, first: Costs, spent: np.ndarray, measured: float) -> Costs:
-    """Move measured costs towards what a call took.
-
-    Other work on a machine changes its speed, and plain decoding's, which reads memory,
-    more than a wide block's. Costs that were measured in another hour would mislead.
-
-    Args:
-        costs: the costs that the call believed.
-        first: the costs that were measured; the new ones differ at most by `WRONG`.
-        spent: its milliseconds by them, float32[1 + W]: `Learned.spent`.
-        measured: its milliseconds by the clock.
-    """
-    shares = spent / spent.sum()
-    scale = (measured / spent.sum()) ** (PULL * shares)
-
-    def moved(old: Any, first: Any, scale: Any) -> Any:
-        bounded = np.clip(old * scale, first / WRONG, first * WRONG)
-        return bounded.astype(np.float32)
-
-    plain = moved(costs.plain, first.plain, scale[0])
-    block = moved(costs.block, first.block, scale[1:])
-    if shares[0] > 0.5:  # a round with a draft does all that one without does
-        block = np.maximum(block, plain)
-    return Costs(np.minimum(plain, block.min()), block, first.level)
-
-
 def ladder(nodes: int) -> tuple[int, ...]:
     """Return the widths that are compiled for drafts of `nodes` nodes."""
     return (*(w for w in LADDER if w <= APART * nodes), nodes)
@@ -268,12 +232,6 @@ def ladder(nodes: int) -> tuple[int, ...]:
 def _trial(costs: Costs, rounds: int) -> tuple[Array, Array]:
     """Return tokens and time of `rounds` that paid by `GAIN`, before any was run."""
     return jnp.float32(GAIN * rounds), jnp.asarray(rounds * costs.plain, jnp.float32)
-
-
-def _times(costs: Costs, limit: Array, depth: int) -> Array:
-    """Return milliseconds [..., W] of rounds that draft `limit` [...] levels."""
-    left = costs.level * (depth - limit)
-    return jnp.maximum(costs.block - left[..., None], 0.5 * costs.plain)
 
 
 def _rates(row: Rates) -> Array:
@@ -345,7 +303,7 @@ def _deeper(row, rate, tokens, costs, now, depth) -> Array:
     below = jnp.minimum(now + 1, depth - 1)
     more = tokens[now, index] + chain[below]
     wider = jnp.minimum(index + 1, costs.block.shape[0] - 1)
-    pays = more / _times(costs, below + 1, depth)[wider] > best[now]
+    pays = more / round_times(costs, below + 1, depth)[wider] > best[now]
     then = jnp.where((shallow == now) & pays, below, shallow) + 1
     return jnp.where(costs.level > 0, then, depth).astype(jnp.int32)
 
@@ -395,7 +353,9 @@ def _look(costs: Costs, widths: tuple[int, ...], depth: int) -> tuple[Array, Arr
     """
     limits = jnp.arange(1, depth + 1)
     index = jax.vmap(lambda limit: _narrowest(limit, widths))(limits)
-    times = jnp.take_along_axis(_times(costs, limits, depth), index[:, None], 1)[:, 0]
+    times = jnp.take_along_axis(round_times(costs, limits, depth), index[:, None], 1)[
+        :, 0
+    ]
     pays = (limits + 1) * costs.plain >= GAIN * times
     at = jnp.where(pays.any(), jnp.argmax(pays), depth - 1)
     return jnp.where(costs.level > 0, limits[at], depth), times[at]

@@ -20,6 +20,7 @@ import numpy as np
 
 from decoding import base, compose
 from decoding.block_width import controller
+from decoding.block_width.costs import Costs, corrected
 from decoding.loops import decode, engines
 from models import compile_cache
 
@@ -29,8 +30,8 @@ IGNORED = 0.1  # a shorter draft that saves less than this share saves nothing
 PROMPT = 32  # tokens of the prompts, drawn at random
 TIMED = 0.02  # seconds of a call that corrects the times, at least
 
-_MEASURED: dict[tuple, controller.Costs] = {}
-_CORRECTED: dict[tuple, controller.Costs] = {}  # by the calls since
+_MEASURED: dict[tuple, Costs] = {}
+_CORRECTED: dict[tuple, Costs] = {}  # by the calls since
 _LEARNED: dict[tuple, controller.Learned] = {}
 
 
@@ -41,7 +42,7 @@ def costs_of(
     batch: int,
     size: int,
     again: bool = False,
-) -> controller.Costs | None:
+) -> Costs | None:
     """Return the milliseconds of a round by width, measured or from an earlier run.
 
     None: the composition's width is not "auto", and nothing is measured.
@@ -64,7 +65,7 @@ def costs_of(
     if times is None:
         times = measure(engine, params, parts, batch, size)
         _write(file, times)
-    found = controller.Costs(
+    found = Costs(
         np.float32(times["plain"]),
         np.asarray(times["block"], np.float32),
         np.float32(times["level"]),
@@ -90,7 +91,7 @@ class Times(NamedTuple):
         )
 
 
-def times(parts: compose.Composition, costs: controller.Costs) -> Times:
+def times(parts: compose.Composition, costs: Costs) -> Times:
     """Name the measured costs of a composition by its widths."""
     block = tuple(np.asarray(costs.block).tolist())
     widths = parts.program.widths
@@ -100,7 +101,7 @@ def times(parts: compose.Composition, costs: controller.Costs) -> Times:
 def begun(
     parts: compose.Composition,
     state: decode.DecodeState,
-    costs: controller.Costs | None,
+    costs: Costs | None,
 ) -> decode.DecodeState:
     """Give a started state the costs of its rounds, and what the last call learned.
 
@@ -126,7 +127,7 @@ def ended(
     if seconds >= TIMED and key in _MEASURED and found.spent.sum() > 0:
         believed = _CORRECTED.get(key, _MEASURED[key])
         numbers = (found.spent, 1e3 * seconds)
-        _CORRECTED[key] = controller.corrected(believed, _MEASURED[key], *numbers)
+        _CORRECTED[key] = corrected(believed, _MEASURED[key], *numbers)
 
 
 def run(

@@ -70,7 +70,7 @@ def drafter(
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         row, seen = state.row, outcome
-        if outcome.drafted:
+        if outcome.is_round:
             count = outcome.verdict.count
             num_written = jnp.where(row.copied, jnp.minimum(count, 0), count)
             active = outcome.active & ~row.copied

@@ -115,7 +115,7 @@ def drafter(
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         seen = outcome
-        if outcome.drafted:
+        if outcome.is_round:
             verdict = outcome.verdict
             index = jnp.arange(verdict.path.shape[1], dtype=jnp.int32)
             grown = (verdict.path < topology.nodes) & (index < verdict.count[:, None])

@@ -86,7 +86,7 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         row = state.row
         grown = base.State(row.grown, state.shared)
-        if outcome.drafted:
+        if outcome.is_round:
             grown = topology.adapt(grown, outcome)
         head_state, cache = read(ctx, row.own, row.cache, outcome)
         return base.State(Row(head_state, cache, grown.row), grown.shared)

@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from decoding import base, tree
 from decoding.block_width import controller
+from decoding.block_width.costs import Costs
 from decoding.tree_design import tree_shape
 
 CHAIN = tree_shape.Shape(tree_shape.path_choices(7))
@@ -77,7 +78,7 @@ def program(shape: tree_shape.Shape, batch: int, pauses: bool, obeys: bool):
 def simulated(
     shape: tree_shape.Shape,
     rates: np.ndarray,
-    costs: controller.Costs,
+    costs: Costs,
     fixed: tuple[int, int] = (-1, -1),
     seed: int = 0,
     batch: int = 1,
@@ -98,11 +99,11 @@ def simulated(
 
 def costs(
     shape: tree_shape.Shape, node: float, level: float = 0.0, plain: float = 1.0
-) -> controller.Costs:
+) -> Costs:
     """Let each node of a block cost `node`, and each level of the draft `level`."""
     widths = np.array(controller.ladder(shape.nodes), np.float32)
     block = plain * (1.03 + node * (widths - 1)) + level * shape.depth
-    return controller.Costs(np.float32(plain), block, np.float32(level))
+    return Costs(np.float32(plain), block, np.float32(level))
 
 
 def speed(run: tuple[np.ndarray, np.ndarray], first: int = 0) -> float:

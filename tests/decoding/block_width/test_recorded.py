@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from decoding import base
 from decoding.block_width import controller
+from decoding.block_width.costs import Costs
 from tests.decoding.block_width.record_acceptance import FILE
 
 RECORD = {name: np.array(pairs) for name, pairs in json.loads(FILE.read_text()).items()}
@@ -35,11 +36,11 @@ CASES = [
 ]
 
 
-def costs_of(method: str, prices: str) -> controller.Costs:
+def costs_of(method: str, prices: str) -> Costs:
     plain, block, level = PRICES[prices]
     widths = controller.ladder(LEVELS[method] + 1)
     times = np.interp(widths, (1, 2, 4, 8, 11), block).astype(np.float32)
-    return controller.Costs(np.float32(plain), times, np.float32(level))
+    return Costs(np.float32(plain), times, np.float32(level))
 
 
 @functools.cache

@@ -52,6 +52,8 @@ def test_no_drafter_s_text_depends_on_the_width(cache, method, batch):
     settings = {"prompts": prompts, "n": batch // len(prompts)}
     for temperature in (0.0, 0.8):
         plain = kit.plain(method, temperature, **settings)
+        if temperature:  # planted: another seed
+            assert kit.plain(method, temperature, **settings, seed=1) != plain
         for width in ("paper", "auto", 1):
             out = kit.generate(method, temperature, width=width, **settings)
             assert out.tokens == plain, (temperature, width)
