@@ -24,7 +24,8 @@ Gumbel-coupled one neither does the text.
 Cost: some thirty operations on [B, N] and [D, W, N] numbers a round; none in a pause.
 """
 
-from dataclasses import dataclass, replace
+import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,7 @@ SHORTEST, LONGEST = 8, 256  # rounds of a pause
 FADE = 0.3  # weight of older counts after a pause, and at the start of a call
 LOOK = 0.015  # share of the time that drafts which do not pay may cost
 SAVED = 4.0  # rounds' time that drafts may lose at first, or after they have won more
+FIRST = 0.03  # share of the time that a call's first look may cost
 LADDER = (1, 2, 4, 8, 16, 64, 256)  # each is compiled: beyond 16 few are worth it
 APART = 0.8  # a width that is a larger share of the whole draft's is left out
 
@@ -173,55 +175,51 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
     return base.WidthPolicy(init, plan, rest, keep, observe)
 
 
-@dataclass(frozen=True)
+@struct.dataclass
 class Learned:
     """What a call leaves for the next one, as numbers of the host."""
 
     hits: np.ndarray  # float32[D, R]: mean over the rows
     tries: np.ndarray  # float32[D, R]
-    depth: int  # levels of the last draft's plan; 0: it ended in a pause
-    wait: int  # rounds of that pause that were left
-    account: float  # what its drafts have won
+    depth: np.ndarray  # int32[]: of the last draft's plan; 0: it ended in a pause
+    wait: np.ndarray  # int32[]: rounds of that pause that were left
+    account: np.ndarray  # float32[]: what its drafts have won
     spent: np.ndarray  # float32[1 + W]: milliseconds by the costs that were believed
 
 
+@functools.partial(jax.jit, static_argnums=2)
 def informed(
-    state: base.State, costs: Costs, learned: Learned | None = None
+    state: base.State,
+    costs: Costs,
+    widths: tuple[int, ...],
+    learned: Learned | None = None,
 ) -> base.State:
     """Give a fresh state a copy of the measured `costs`: a state's are donated.
 
-    A call begins with the rates and the depth of the one before, or within its pause.
+    A call begins with the rates and the depth of the one before, or within its pause,
+    of which at most what `FIRST` asks is left: this text may copy where that did not.
     """
     costs = jax.tree.map(jnp.array, costs)
     tokens, time = _trial(costs, 4)
     plan = replace(state.shared, costs=costs, tokens=tokens, time=time)
     if learned is None:
         return base.State(state.row, plan)
-    depth, wait = jnp.int32(learned.depth), jnp.int32(learned.wait)
-    plan = replace(plan, depth=depth, then=jnp.copy(depth), wait=wait)
-    plan = replace(plan, account=jnp.float32(learned.account))
-    hits, tries = state.row.hits, state.row.tries
-    rates = Rates(_rows(learned.hits, hits), _rows(learned.tries, tries))
-    return base.State(rates, plan)
-
-
-def _rows(one: np.ndarray, like: Array) -> Array:
-    """Give every row the faded counts `one`, placed as the array `like`."""
-    rows = jnp.broadcast_to(FADE * jnp.asarray(one), like.shape)
-    return jax.device_put(rows, like.sharding)
+    row: Rates = state.row
+    look = _look(costs, widths, row.hits.shape[1])[1]
+    most = jnp.ceil((look / costs.plain - 1) / FIRST).astype(jnp.int32)
+    wait = jnp.minimum(learned.wait, jnp.maximum(most, SHORTEST))
+    plan = replace(plan, depth=learned.depth, then=learned.depth, wait=wait)
+    plan = replace(plan, account=learned.account)
+    # Added to zeros of a row each: so every row's lie where its others do.
+    hits, tries = row.hits + FADE * learned.hits, row.tries + FADE * learned.tries
+    return base.State(Rates(hits, tries), plan)
 
 
 def learned(state: base.State) -> Learned:
     """Read on the host what a finished call has learned."""
     rates, plan = jax.device_get((state.row, state.shared))
-    return Learned(
-        rates.hits.mean(0),
-        rates.tries.mean(0),
-        int(plan.depth),
-        int(plan.wait),
-        float(plan.account),
-        np.asarray(plan.spent),
-    )
+    rest = plan.depth, plan.wait, plan.account, plan.spent
+    return Learned(rates.hits.mean(0), rates.tries.mean(0), *rest)
 
 
 def ladder(nodes: int) -> tuple[int, ...]:

@@ -110,7 +110,8 @@ def begun(
     if costs is None:
         return state
     known = _LEARNED.get(_key(parts, state))
-    return replace(state, width=controller.informed(state.width, costs, known))
+    informed = controller.informed(state.width, costs, parts.program.widths, known)
+    return replace(state, width=informed)
 
 
 def ended(
@@ -123,8 +124,11 @@ def ended(
     if not parts.program.width.measured or jax.process_count() > 1:
         return
     key, found = _key(parts, state), controller.learned(state.width)
+    first = key not in _LEARNED  # a program's first run takes longer than it will again
     _LEARNED[key] = found
-    if seconds >= TIMED and key in _MEASURED and found.spent.sum() > 0:
+    if first or seconds < TIMED or key not in _MEASURED:
+        return
+    if found.spent.sum() > 0:
         believed = _CORRECTED.get(key, _MEASURED[key])
         numbers = (found.spent, 1e3 * seconds)
         _CORRECTED[key] = corrected(believed, _MEASURED[key], *numbers)

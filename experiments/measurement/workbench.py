@@ -174,11 +174,16 @@ class Bench:
     def interleaved(
         self, cases: Sequence[Case], prompts: Sequence[list[int]], seed: int
     ) -> list[Run]:
-        """Decode all prompts by each case; cases take turns batch by batch."""
+        """Decode all prompts by each case; cases take turns batch by batch.
+
+        Every other batch takes them backwards: what runs first in a turn is slower.
+        """
         runs, memories = [Run() for _ in cases], [None for _ in cases]
+        order = list(enumerate(cases))
         for part, keys in self.batches(prompts, seed):
-            for i, case in enumerate(cases):
+            for i, case in order:
                 memories[i] = self.decode(case, part, keys, runs[i], memories[i])
+            order.reverse()
         return runs
 
 

@@ -68,7 +68,7 @@ def program(shape: tree_shape.Shape, batch: int, pauses: bool, obeys: bool):
         return state, (tokens, jnp.where(limit > 0, spent, costs.plain))
 
     def run(costs, forced, inputs):
-        state = controller.informed(policy.init(batch, shape.depth), costs)
+        state = controller.informed(policy.init(batch, shape.depth), costs, widths)
         state = replace(state, shared=replace(state.shared, forced=forced))
         return lax.scan(functools.partial(round_, costs), state, inputs)[1]
 
@@ -197,29 +197,35 @@ def test_drafts_that_do_not_pay_cost_little(monkeypatch):
     assert max(faulty) > 0.05
 
 
-@pytest.mark.parametrize("ended", [3, 0], ids=["deep", "paused"])
-def test_a_call_begins_with_what_the_last_one_learned(ended):
+@pytest.mark.parametrize(
+    ("ended", "left", "kept"),
+    [(3, 0, 0), (0, 6, 6), (0, 200, 15)],
+    ids=["deep", "paused", "paused long"],
+)
+def test_a_call_begins_with_what_the_last_one_learned(ended, left, kept):
     """Its depth (0: a pause), the pause's rest, and its rates, the mean of its rows.
 
     A call of another batch of rows takes them as well. Planted: nothing is learned.
+    The look of a long pause comes once it is FIRST of the time: 0.43 rounds of 15.
     """
-    policy = controller.policy(controller.ladder(CHAIN.nodes), pauses=True)
-    prices = costs(CHAIN, 0.1, level=0.1)
+    widths = controller.ladder(CHAIN.nodes)
+    policy = controller.policy(widths, pauses=True)
+    prices = costs(CHAIN, 0.3, level=0.1)
     assert policy.plan
 
     def last() -> base.State:
         state = policy.init(2, CHAIN.depth)
         tries = jnp.full(state.row.tries.shape, 20.0)
         rates = controller.Rates(tries * jnp.array([0.2, 0.8])[:, None, None], tries)
-        plan = replace(state.shared, depth=jnp.int32(ended), wait=jnp.int32(20))
+        plan = replace(state.shared, depth=jnp.int32(ended), wait=jnp.int32(left))
         return base.State(rates, replace(plan, account=jnp.float32(-1.5)))
 
     known = controller.learned(last())
-    state = controller.informed(policy.init(3, CHAIN.depth), prices, known)
-    assert int(policy.plan(state)) == ended and int(state.shared.wait) == 20
+    state = controller.informed(policy.init(3, CHAIN.depth), prices, widths, known)
+    assert int(policy.plan(state)) == ended and int(state.shared.wait) == kept
     assert float(state.shared.account) == -1.5
     assert np.allclose(state.row.hits, controller.FADE * 10)
-    fresh = controller.informed(policy.init(3, CHAIN.depth), prices)
+    fresh = controller.informed(policy.init(3, CHAIN.depth), prices, widths)
     assert int(policy.plan(fresh)) == CHAIN.depth and not fresh.row.hits.any()
 
 

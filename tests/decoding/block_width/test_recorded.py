@@ -75,7 +75,7 @@ def program(levels: int):
             spent = jnp.where(limit > 0, spent, charged.plain)
             return (state, (at + count + 1) % len(record)), (count + 1, spent)
 
-        state = controller.informed(policy.init(1, levels), told)
+        state = controller.informed(policy.init(1, levels), told, widths)
         state = replace(state, shared=replace(state.shared, forced=forced))
         return lax.scan(round_, (state, jnp.int32(0)), length=ROUNDS)[1]
 
