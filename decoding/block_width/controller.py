@@ -13,9 +13,12 @@ row's drawn towards the batch's. E counts tokens as Sequoia's optimiser does (Ch
 al., 2024, arXiv 2402.12374, section 4.2); measuring, cutting and pausing are ours.
 
 If the tokens that recent drafts committed took longer than without a draft, the drafter
-pauses: rounds are plain decoding. A pause ends with a short draft, a look. An account
-of the time that drafts won or lost keeps their cost below `LOOK` of the time: plain
-rounds pay that share in, and a pause lasts until the account covers the next look.
+pauses: rounds are plain decoding. A pause ends with a short draft, a look. The rounds
+after it are plain too, and the draft is compared with what they commit: it was accepted
+as far as the text follows it, where its tokens are a point or coupled. So a look costs
+its draft alone. Other draws are verified. An account of the time that drafts won or
+lost keeps their cost below `LOOK` of the time: plain rounds pay that share in, and a
+pause lasts until the account covers the next look.
 
 Which nodes are verified depends on earlier rounds and on the tree's form, never on the
 tokens of the tree: under a lossless verifier the law does not change, and under a
@@ -33,29 +36,23 @@ import numpy as np
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, tree
+from decoding import base
+from decoding.block_width import acceptance
+from decoding.block_width.acceptance import Rates
 from decoding.block_width.costs import Costs, round_times
 
-RANKS = 4  # siblings counted apart; the last rank pools the higher ones
 FORGET = 0.94  # weight of the counts of before in each drafted round
-PRIOR = 0.6  # rate of a first child that was never seen; each sibling has a third
-FAITH = 2.0  # rounds that a prior weighs
+WATCHED = 0.5  # the same in a draft that is only compared with the text
 GAIN = 1.15  # by which drafting is believed to pay before it is tried
 SHORTEST, LONGEST = 8, 256  # rounds of a pause
 FADE = 0.3  # weight of older counts after a pause, and at the start of a call
 LOOK = 0.015  # share of the time that drafts which do not pay may cost
 SAVED = 4.0  # rounds' time that drafts may lose at first, or after they have won more
+CAUTION = 0.1  # more gain that a watched draft must promise, for each round's time owed
 FIRST = 0.03  # share of the time that a call's first look may cost
+WATCHABLE = (base.POINT, base.COUPLED)  # accepted where the text has the same token
 LADDER = (1, 2, 4, 8, 16, 64, 256)  # each is compiled: beyond 16 few are worth it
 APART = 0.8  # a width that is a larger share of the whole draft's is left out
-
-
-@struct.dataclass
-class Rates:
-    """Decayed counts of one row's drafts by depth and rank."""
-
-    hits: Array  # float32[B, D, R]
-    tries: Array  # float32[B, D, R]
 
 
 @struct.dataclass
@@ -66,6 +63,7 @@ class Plan:
     depth: Array  # int32[]: levels to draft; 0: a pause
     then: Array  # int32[]: levels to draft in the next round
     wait: Array  # int32[]: rounds of the pause that are left; -1: a look has come
+    watched: Array  # bool[]: the draft of this round is only compared with the text
     account: Array  # float32[]: what drafts have won, in plain rounds' time
     spent: Array  # float32[1 + W]: milliseconds by `costs`: without a draft, by width
     tokens: Array  # float32[]: committed a row by drafted rounds, decayed
@@ -77,13 +75,16 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
     """Choose among the block `widths`; `pauses` tells whether the drafter can pause."""
 
     def init(batch: int, depth: int) -> base.State:
-        none = jnp.zeros((batch, depth, RANKS), jnp.float32)
+        none = jnp.zeros((batch, depth, acceptance.RANKS), jnp.float32)
         nodes = jnp.asarray(widths, jnp.float32)
         costs = Costs(jnp.float32(1), 0.9 + 0.1 * nodes, jnp.float32(0))
         deep, zero = jnp.int32(depth), jnp.int32(0)
         free = jnp.full((2,), -1, jnp.int32)
         account, spent = jnp.float32(SAVED), jnp.zeros(len(widths) + 1, jnp.float32)
-        plan = Plan(costs, deep, deep, zero, account, spent, *_trial(costs, 4), free)
+        trial = _trial(costs, 4)
+        plan = Plan(
+            costs, deep, deep, zero, jnp.bool_(False), account, spent, *trial, free
+        )
         return base.State(Rates(none, none), plan)
 
     def plan(state: base.State) -> Array:
@@ -94,48 +95,44 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
     def rest(state: base.State) -> Array:
         chosen: Plan = state.shared
         left = jnp.where(chosen.forced[1] == 0, LONGEST, jnp.maximum(chosen.wait, 1))
-        return jnp.where(plan(state) == 0, left, 1)
+        watching = jnp.maximum(chosen.depth, SHORTEST)
+        left = jnp.where(chosen.watched, watching, left)
+        return jnp.where((plan(state) == 0) | chosen.watched, left, 1)
 
     def keep(state: base.State, nodes: base.TokenTree, sizes, active: Array):
+        chosen: Plan = state.shared
         if not pauses:
             return best(state, nodes, sizes, active)
+        look = (chosen.wait < 0) & (chosen.forced[0] < 0) & (plan(state) > 0)
+        watched = look & (nodes.draw in WATCHABLE)
+        state = base.State(state.row, replace(chosen, watched=watched))
         root = jnp.zeros(nodes.tokens.shape, bool).at[:, 0].set(True)
         return lax.cond(
-            plan(state) > 0,
+            (plan(state) > 0) & ~watched,
             lambda: best(state, nodes, sizes, active),
             lambda: (root, jnp.int32(1), state),
         )
 
     def best(state: base.State, nodes: base.TokenTree, sizes, active: Array):
         chosen: Plan = state.shared
-        depth, value, weight = _values(state.row, nodes)
-        order = jnp.argsort(-value, axis=1, stable=True)  # parents come first
-        value, depth, weight = (
-            jnp.take_along_axis(x, order, 1) for x in (value, depth, weight)
-        )
+        expected = acceptance.expected(state.row, nodes, sizes, active)
         limits = jnp.arange(1, nodes.depth + 1)
-        inside = depth[:, None] <= limits[:, None]  # [B, D, N]
-        used = jnp.cumsum(jnp.where(inside, weight[:, None], 0), 2)
-        fits = (used[:, :, None] <= jnp.asarray(sizes)[:, None]) & inside[:, :, None]
-        tokens = jnp.where(fits, value[:, None, None], 0).sum(3)  # [B, D, W]
-        tokens = jnp.where(active[:, None, None], tokens, 0).sum(0)
-        tokens = tokens / jnp.maximum(active.sum(), 1)
-        rate = tokens / round_times(chosen.costs, limits, nodes.depth)
+        rate = expected.tokens / round_times(chosen.costs, limits, nodes.depth)
         now = jnp.maximum(plan(state), 1) - 1
         index = jnp.argmax(rate[now]).astype(jnp.int32)
         # A look is verified, whatever was counted before: else it shows nothing.
         index = jnp.where(chosen.wait < 0, _narrowest(now + 1, sizes), index)
         index = jnp.where(chosen.forced[0] < 0, index, chosen.forced[0])
         width = jnp.asarray(sizes, jnp.int32)[index]
-        first = jnp.cumsum(jnp.where(inside[:, -1], weight, 0), 1) <= width
-        taken = first & (value > 0)
-        rows = jnp.arange(order.shape[0])[:, None]
+        taken = (expected.used <= width) & (expected.value > 0)
+        order, rows = expected.order, jnp.arange(taken.shape[0])[:, None]
         live = jnp.zeros(order.shape, bool).at[rows, order].set(taken)
         live = live.at[:, 0].set(True)
         if nodes.aux:
-            live = live[rows, _owners(nodes)] & (nodes.kind != base.PAD)
+            live = live[rows, acceptance.owners(nodes)] & (nodes.kind != base.PAD)
         least = jnp.where(chosen.forced[0] < 0, 0, width)
-        then = _deeper(state.row, rate, tokens, chosen.costs, now, nodes.depth)
+        tokens, costs = expected.tokens, chosen.costs
+        then = _deeper(state.row, rate, tokens, costs, now, nodes.depth)
         return live, least, base.State(state.row, replace(chosen, then=then))
 
     def observe(
@@ -147,29 +144,33 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
         rounds: Array,
     ) -> base.State:
         chosen: Plan = state.shared
-        index = (width > jnp.asarray(widths[:-1], jnp.int32)).sum()
+        depth, plain = state.row.hits.shape[1], chosen.costs.plain
         drafted = jnp.bool_(True) if not pauses else plan(state) > 0
+        watched = chosen.watched & drafted
+        forget = jnp.where(width == 1, FORGET**0.5, FORGET)
+        forget = jnp.where(watched, WATCHED, forget)
         rates = lax.cond(
             drafted & active.any(),
-            lambda: _counted(state.row, nodes, verdict, width, active),
+            lambda: acceptance.counted(state.row, nodes, verdict, forget, active),
             lambda: state.row,
         )
-        depth = state.row.hits.shape[1]
+        index = (width > jnp.asarray(widths[:-1], jnp.int32)).sum()
         spent = round_times(chosen.costs, plan(state), depth)[index]
         earned = jnp.where(active, verdict.count + 1, 0).sum()
         earned = earned / jnp.maximum(active.sum(), 1)
         tokens = FORGET * chosen.tokens + earned
         time = FORGET * chosen.time + spent
-        won = jnp.where(drafted, earned - spent / chosen.costs.plain, LOOK * rounds)
+        won = jnp.where(drafted, earned - spent / plain, LOOK * rounds)
+        draft = jnp.maximum(spent / plain - 1, 0)
+        won = jnp.where(watched, LOOK * rounds - draft, won)
         account = jnp.minimum(chosen.account + won, SAVED)
         after = replace(chosen, depth=chosen.then, tokens=tokens, time=time)
-        plain = chosen.costs.plain * rounds
-        at = jnp.where(drafted, index + 1, 0)
-        total = chosen.spent.at[at].add(jnp.where(drafted, spent, plain))
+        total = chosen.spent.at[index + 1].add(jnp.where(drafted, spent, 0))
+        total = total.at[0].add(plain * (rounds - drafted))
         after = replace(after, account=account, spent=total)
         if pauses:
-            look = _look(chosen.costs, widths, depth)
-            after, rates = _pausing(chosen, after, rates, drafted, rounds, *look)
+            drafts = nodes, widths, active
+            after, rates = _pausing(chosen, after, rates, drafted, rounds, drafts)
         return base.State(rates, after)
 
     return base.WidthPolicy(init, plan, rest, keep, observe)
@@ -205,7 +206,9 @@ def informed(
     if learned is None:
         return base.State(state.row, plan)
     row: Rates = state.row
-    look = _look(costs, widths, row.hits.shape[1])[1]
+    depth = row.hits.shape[1]
+    levels, index = _look(costs, widths, depth)
+    look = round_times(costs, levels, depth)[index]
     most = jnp.ceil((look / costs.plain - 1) / FIRST).astype(jnp.int32)
     wait = jnp.minimum(learned.wait, jnp.maximum(most, SHORTEST))
     plan = replace(plan, depth=learned.depth, then=learned.depth, wait=wait)
@@ -232,70 +235,12 @@ def _trial(costs: Costs, rounds: int) -> tuple[Array, Array]:
     return jnp.float32(GAIN * rounds), jnp.asarray(rounds * costs.plain, jnp.float32)
 
 
-def _rates(row: Rates) -> Array:
-    """Estimate how often a child is accepted, float32[B, D, R], falling by rank."""
-    prior = PRIOR * (1 / 3) ** jnp.arange(RANKS)
-    hits, tries = row.hits.sum((0, 1)), row.tries.sum((0, 1))
-    anywhere = (hits + FAITH * prior) / (tries + FAITH)
-    hits, tries = row.hits.sum(0), row.tries.sum(0)
-    batch = (hits + FAITH * anywhere) / (tries + FAITH)
-    rates = (row.hits + FAITH * batch) / (row.tries + FAITH)
-    return lax.cummin(rates, 2)
-
-
-def _ranks(nodes: base.TokenTree) -> Array:
-    """Return every node's rank among its siblings, int32[B, N]."""
-    if nodes.linear:
-        return jnp.zeros(nodes.tokens.shape, jnp.int32)
-    size = nodes.tokens.shape[1]
-    same = nodes.parents[:, :, None] == nodes.parents[:, None]
-    older = jnp.tril(jnp.ones((size, size), bool), -1)
-    there = (nodes.kind == base.CANDIDATE)[:, None]
-    return (same & older & there).sum(2, dtype=jnp.int32)
-
-
-def _values(row: Rates, nodes: base.TokenTree) -> tuple[Array, Array, Array]:
-    """Return depth, value and number of block nodes of every node, each [B, N].
-
-    A candidate's number counts its AUX nodes. Other nodes have the value 0.
-    """
-    depth = tree.depths(nodes)
-    rank = jnp.minimum(_ranks(nodes), RANKS - 1)
-    rates = _rates(row)
-    most = rates.shape[1] - 1
-    pick = lambda rates, depth, rank: rates[jnp.clip(depth - 1, 0, most), rank]
-    value = jnp.where(depth > 0, jax.vmap(pick)(rates, depth, rank), 1.0)
-    at, reach = jnp.maximum(nodes.parents, 0), 1
-    while reach < nodes.depth + 1:
-        value = value * jnp.take_along_axis(value, at, 1)
-        at = jnp.take_along_axis(at, at, 1)
-        reach *= 2
-    candidate = nodes.kind == base.CANDIDATE
-    weight = candidate.astype(jnp.int32)
-    if nodes.aux:
-        aux = (nodes.kind == base.AUX).astype(jnp.int32)
-        add = lambda weight, owner, aux: weight.at[owner].add(aux)
-        weight = jax.vmap(add)(weight, _owners(nodes), aux)
-    return depth, jnp.where(candidate, value, 0), weight
-
-
-def _owners(nodes: base.TokenTree) -> Array:
-    """Return each node's nearest ancestor or self that is no AUX node, int32[B, N]."""
-    index = jnp.arange(nodes.tokens.shape[1], dtype=jnp.int32)
-    at = jnp.where(nodes.kind == base.AUX, jnp.maximum(nodes.parents, 0), index)
-    reach = 1
-    while reach < nodes.depth + 1:
-        at = jnp.take_along_axis(at, at, 1)
-        reach *= 2
-    return at
-
-
 def _deeper(row, rate, tokens, costs, now, depth) -> Array:
     """Choose the levels of the next draft: of those seen, or one more if it pays."""
     limits = jnp.arange(depth)
     best = jnp.where((limits <= now)[:, None], rate, -1).max(1)
     shallow = jnp.argmax(best)
-    rates = _rates(row)[..., 0].mean(0)
+    rates = acceptance.estimated(row)[..., 0].mean(0)
     chain = jnp.cumprod(rates)
     index = jnp.argmax(rate[now])
     below = jnp.minimum(now + 1, depth - 1)
@@ -306,57 +251,45 @@ def _deeper(row, rate, tokens, costs, now, depth) -> Array:
     return jnp.where(costs.level > 0, then, depth).astype(jnp.int32)
 
 
-def _counted(
-    row: Rates,
-    nodes: base.TokenTree,
-    verdict: base.Verdict,
-    width: Array,
-    active: Array,
-) -> Rates:
-    """Add a round's drafts to the counts; only rows that are active forget.
-
-    A round that tested no draft forgets too, half as fast: so drafts are tried again.
-    """
-    path = verdict.path
-    rows = jnp.arange(path.shape[0])[:, None]
-    index = jnp.arange(path.shape[1], dtype=jnp.int32)
-    size = nodes.tokens.shape[1]
-    at = jnp.where(index < verdict.count[:, None], path, size)
-    hit = jnp.zeros(nodes.tokens.shape, bool).at[rows, at].set(True, mode="drop")
-    reached = hit.at[:, 0].set(True) & active[:, None]
-    child = (nodes.kind == base.CANDIDATE) & (nodes.parents >= 0)
-    above = jnp.take_along_axis(reached, jnp.maximum(nodes.parents, 0), 1)
-    tested = child & above
-    level = jnp.clip(tree.depths(nodes) - 1, 0, row.hits.shape[1] - 1)
-    rank = jnp.minimum(_ranks(nodes), RANKS - 1)
-    forget = jnp.where(width == 1, FORGET**0.5, FORGET)
-    decay = jnp.where(active, forget, 1.0)[:, None, None]
-
-    def count(old: Array, new: Array) -> Array:
-        return (decay * old).at[rows, level, rank].add(new.astype(jnp.float32))
-
-    return Rates(count(row.hits, tested & hit), count(row.tries, tested))
-
-
 def _narrowest(levels: Array, widths: tuple[int, ...]) -> Array:
     """Return the index int32[] of the narrowest block for a chain of `levels`."""
     return (levels >= jnp.array(widths[:-1], jnp.int32)).sum(dtype=jnp.int32)
 
 
 def _look(costs: Costs, widths: tuple[int, ...], depth: int) -> tuple[Array, Array]:
-    """Choose the levels of the draft that ends a pause, and its round's milliseconds.
+    """Choose the levels of the draft that ends a pause, and their index of a width.
 
     It is the shortest that would pay if all of it were accepted: a shorter one cannot
     end the pause, whatever the text.
     """
     limits = jnp.arange(1, depth + 1)
     index = jax.vmap(lambda limit: _narrowest(limit, widths))(limits)
-    times = jnp.take_along_axis(round_times(costs, limits, depth), index[:, None], 1)[
-        :, 0
-    ]
+    times = round_times(costs, limits, depth)
+    times = jnp.take_along_axis(times, index[:, None], 1)[:, 0]
     pays = (limits + 1) * costs.plain >= GAIN * times
     at = jnp.where(pays.any(), jnp.argmax(pays), depth - 1)
-    return jnp.where(costs.level > 0, limits[at], depth), times[at]
+    return jnp.where(costs.level > 0, limits[at], depth), index[at]
+
+
+def _promise(
+    costs: Costs, rates: Rates, nodes: base.TokenTree, widths: tuple, active: Array
+) -> tuple[Array, Array]:
+    """Return a watched draft's expected gain over plain decoding, and the levels of it.
+
+    They are those of its nodes, or of a chain that goes on below it at the same rates.
+    """
+    limits = jnp.arange(1, nodes.depth + 1)
+    times = round_times(costs, limits, nodes.depth)
+    expected = acceptance.expected(rates, nodes, widths, active)
+    chain = jnp.cumprod(acceptance.estimated(rates)[..., 0].mean(0))
+    index = jax.vmap(lambda limit: _narrowest(limit, widths))(limits)
+    chain = (1 + jnp.cumsum(chain)) / jnp.take_along_axis(times, index[:, None], 1)[
+        :, 0
+    ]
+    gain = costs.plain * jnp.maximum((expected.tokens / times).max(1), chain)
+    is_drafted = ((nodes.kind == base.CANDIDATE).sum(1) > 1) & active
+    levels = jnp.where(costs.level > 0, 1 + jnp.argmax(gain), nodes.depth)
+    return jnp.where(is_drafted.any(), gain.max(), 0), levels.astype(jnp.int32)
 
 
 def _pausing(
@@ -365,27 +298,44 @@ def _pausing(
     rates: Rates,
     drafted: Array,
     rounds: Array,
-    levels: Array,
-    cost: Array,
-) -> tuple:
-    """Begin, continue or end a pause; a draft of `levels` that takes `cost` ends it."""
-    costs = before.costs
-    pays = after.tokens * costs.plain >= after.time
-    missing = cost / costs.plain - 1 - after.account
-    pause = jnp.clip(jnp.ceil(missing / LOOK), SHORTEST, LONGEST).astype(jnp.int32)
-    stop = drafted & ~pays
+    drafts: tuple[base.TokenTree, tuple[int, ...], Array],
+) -> tuple[Plan, Rates]:
+    """Begin, continue or end a pause."""
+    costs, (nodes, widths, _) = before.costs, drafts
+    is_watchable = nodes.draw in WATCHABLE
+    levels, index = _look(costs, widths, nodes.depth)
+    times = round_times(costs, levels, nodes.depth)
+    cost = times[0 if is_watchable else index]
+    watched = drafted & before.watched
+    gain, deep = lax.cond(
+        watched,
+        lambda: _promise(costs, rates, *drafts),
+        lambda: (jnp.float32(0), before.depth),
+    )
+    enough = 1 + CAUTION * jnp.maximum(-after.account, 0)
+    paid = after.tokens * costs.plain >= after.time
+    pays = jnp.where(watched, gain > enough, paid)
+    cost = jnp.maximum(cost / costs.plain - 1, 0)
+    # Half of the share is for watching; the other half pays for what promised too much.
+    rounds_due = 2 * cost if is_watchable else cost - after.account
+    pause = jnp.ceil(rounds_due / LOOK)
+    pause = jnp.clip(pause, SHORTEST, LONGEST).astype(jnp.int32)
+    stop, begin = drafted & ~pays, watched & pays
     wait = jnp.where(stop, pause, jnp.maximum(before.wait - rounds, 0))
     again = ~drafted & (wait == 0)
-    tokens, time = _trial(costs, 1)
+    tried = again | begin
     depth = jnp.where(drafted, after.depth, before.depth)
-    depth = jnp.where(stop, 0, jnp.where(again, levels, depth))
+    levels = jnp.where(begin, deep, levels)
+    depth = jnp.where(stop, 0, jnp.where(tried, levels, depth))
+    tokens, time = _trial(costs, 1)
     plan = replace(
         after,
         depth=depth.astype(jnp.int32),
-        then=jnp.where(again, levels, after.then).astype(jnp.int32),
-        wait=jnp.where(again, -1, wait),
-        tokens=jnp.where(again, tokens, jnp.where(drafted, after.tokens, 0.0)),
-        time=jnp.where(again, time, jnp.where(drafted, after.time, 0.0)),
+        then=jnp.where(tried, levels, after.then).astype(jnp.int32),
+        wait=jnp.where(again, -1, jnp.where(begin, 0, wait)),
+        watched=jnp.bool_(False),
+        tokens=jnp.where(tried, tokens, jnp.where(drafted, after.tokens, 0.0)),
+        time=jnp.where(tried, time, jnp.where(drafted, after.time, 0.0)),
     )
-    fade = jnp.where(again, FADE, 1.0)
+    fade = jnp.where(again, 1.0 if is_watchable else FADE, 1.0)
     return plan, Rates(fade * rates.hits, fade * rates.tries)

@@ -17,21 +17,31 @@ from decoding.method import Method
 WIDTHS = (1, 3)  # of blocks, beside the whole draft's
 CUT = 0.3  # share of the nodes that are left out, each with all below it
 SPAN = 3  # rounds of one depth
+ALONE = 0.3  # share of the spans in which a draft is made, and its root alone verified
 
 
 def ragged(deepest: int) -> base.WidthPolicy:
-    """Cut drafts at random, by the number of the round alone; pause in some rounds."""
+    """Cut drafts at random, by the number of the round alone; pause in some rounds.
+
+    Where only roots are left, the drafter rests to the end of the span.
+    """
 
     def init(batch: int, depth: int) -> base.State:
-        return base.State(shared=jnp.int32(0))
+        return base.State(shared=(jnp.int32(0), jnp.int32(0)))  # rounds; a rest's end
+
+    def random(seed: int, of: jax.Array) -> jax.Array:
+        return jax.random.fold_in(jax.random.key(seed), of)
 
     def plan(state: base.State) -> jax.Array:
-        key = jax.random.fold_in(jax.random.key(1), state.shared // SPAN)
-        return jax.random.randint(key, (), 0, deepest + 1)
+        rounds, end = state.shared
+        depth = jax.random.randint(random(1, rounds // SPAN), (), 0, deepest + 1)
+        return jnp.where(rounds < end, 0, depth)
 
     def keep(state: base.State, nodes: base.TokenTree, widths, active):
-        key = jax.random.fold_in(jax.random.key(2), state.shared)
+        rounds, end = state.shared
+        key = random(2, rounds)
         coins = jax.random.bernoulli(key, 1 - CUT, nodes.tokens.shape)
+        is_alone = jax.random.bernoulli(random(4, rounds // SPAN), ALONE)
         # AUX nodes go with their candidate: they are never cut by themselves.
         live = (coins | (nodes.kind == base.AUX)).at[:, 0].set(True)
         # Of siblings the first stay: they were drawn in this order.
@@ -43,13 +53,17 @@ def ragged(deepest: int) -> base.WidthPolicy:
             above = jnp.take_along_axis(live, jnp.maximum(nodes.parents, 0), 1)
             live = live & above
         live = live & (nodes.kind != base.PAD)
-        return live, jnp.int32(1), state
+        live = live & ~(is_alone & (jnp.arange(live.shape[1]) > 0))
+        last = rounds + SPAN - rounds % SPAN
+        end = jnp.where((live.sum(1).max() == 1) & (rounds >= end), last, end)
+        return live, jnp.int32(1), base.State(shared=(rounds, end))
 
     def observe(state: base.State, *round_: Any) -> base.State:
-        return base.State(shared=state.shared + round_[-1])
+        rounds, end = state.shared
+        return base.State(shared=(rounds + round_[-1], end))
 
     def rest(state: base.State) -> jax.Array:
-        return jnp.where(plan(state) == 0, SPAN - state.shared % SPAN, 1)
+        return jnp.maximum(state.shared[1] - state.shared[0], 1)
 
     return base.WidthPolicy(init, plan, rest, keep, observe)
 
@@ -85,6 +99,40 @@ def a_pause_is_its_rounds(method: Method, temperature: float = 0.8) -> None:
     counted = kit.same(together.counters, apart.counters)
     texts = kit.texts(together) == kit.texts(apart)
     require(counted and texts, method, "a pause changes the drafts after it")
+
+
+def watching(depth: int) -> base.WidthPolicy:
+    """Draft `depth` levels, verify none, and count nodes that the text tests, takes."""
+
+    def keep(state: base.State, nodes: base.TokenTree, widths, active):
+        root = jnp.zeros(nodes.tokens.shape, bool).at[:, 0].set(True)
+        return root, jnp.int32(1), state
+
+    def observe(state, nodes, verdict, width, active, rounds) -> base.State:
+        tested = (nodes.kind == base.CANDIDATE)[:, 1:].any(1)
+        tested = jnp.where(tested, tree.depths(nodes).max(1), 0)
+        taken = jnp.where(active, jnp.stack([tested, verdict.count]), 0)
+        return base.State(shared=state.shared + taken.sum(1))
+
+    return base.WidthPolicy(
+        lambda batch, depth: base.State(shared=jnp.zeros(2, jnp.int32)),
+        lambda state: jnp.int32(depth),
+        lambda state: jnp.int32(depth + 1),
+        keep,
+        observe,
+    )
+
+
+def taken_of_watched(run: kit.Run) -> tuple[int, int]:
+    """Return the depth of what the text tested in watched drafts, and how much it took.
+
+    The drafts are a chain, or a tree in which every path is as deep.
+    """
+    drafter = run.parts.program.drafter
+    run.alter(width=watching(drafter.depth), widths=(1, drafter.nodes))
+    state = run.advance(run.start(new=kit.SIZE - max(map(len, kit.PROMPTS))))
+    tested, taken = state.width.shared
+    return int(tested), int(taken)
 
 
 def perfect_drafts_end_at_a_leaf(run: kit.Run, rounds: int = 8) -> bool:

@@ -21,6 +21,8 @@ class Verified(NamedTuple):
     drafts: Array  # int32[B]: committed tokens that are drafts
     rounds: Array  # int32[B]: calls of the target
     turns: Array  # int32[]: rounds of the loop
+    tested: Array  # int32[B, N]: PAD where the text did not test a node
+    followed: base.Verdict  # the path of the tested nodes that the text took
 
 
 def cut(program, state, cache, tokens, count):

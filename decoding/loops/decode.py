@@ -179,7 +179,8 @@ def _round(program, params, state, most, free, whole):
     draft = replace(draft, kind=verified.kind, calls=verified.calls)
     chosen = state.width
     if program.width.observe is not None:
-        seen = (draft, verified.verdict, width, active, verified.turns)
+        tested = replace(draft, kind=verified.tested)
+        seen = (tested, verified.followed, width, active, verified.turns)
         chosen = program.width.observe(chosen, *seen)
     counters = commit.count(state.counters, draft, verified, active)
     state = replace(state, width=chosen, counters=counters)
@@ -244,6 +245,8 @@ def _finish(program, params, state, draft, live, width, whole):
         drafts,
         outcome.active.astype(jnp.int32),
         jnp.int32(1),
+        lifted.tree.kind,
+        lifted.verdict,
     )
     # Pinned also within a loop of one turn, whose carry the compiler would else place.
     return state_sharding.pinned(observed), verified, lifted if whole else None

@@ -31,7 +31,8 @@ def run(
         context: of a state.
         step: a round on a tree: (state, tree) -> state, outcome, drafts.
         state: of the loop.
-        draft: what was drafted, of which the root alone is verified.
+        draft: what was drafted, of which the root alone is verified; the text is
+            compared with the rest.
         most: int32[], rounds.
         free: int32[]: the rounds end when so many rows are done.
         whole: run one round, and return its outcome on the whole draft.
@@ -59,12 +60,14 @@ def run(
     told = _told(state.length, after, seen, rounds, draft.calls)
     observed = drafter.observe(ctx, state.drafter, told)
     extra = like.verdict.drafted
+    none = None if extra is None else jnp.zeros(extra.shape, extra.dtype)
     verdict = base.Verdict(
         jnp.zeros((rounds.shape[0], draft.depth), jnp.int32),
         jnp.minimum(rounds, 1) - 1,
         ctx.root,
-        None if extra is None else jnp.zeros(extra.shape, extra.dtype),
+        none,
     )
+    tested, followed = _followed(draft, state.length, after.tokens, rounds)
     verified = commit.Verified(
         jnp.where(root, draft.kind, base.PAD),
         draft.calls + calls,
@@ -72,10 +75,27 @@ def run(
         jnp.zeros_like(rounds),
         rounds,
         turns,
+        tested,
+        replace(followed, drafted=none),
     )
     if outcome is not None and kept is not None:
         outcome = tree.lifted(outcome, draft, kept)
     return replace(after, drafter=observed), verified, outcome
+
+
+def _followed(draft, length, tokens, rounds):
+    """Compare a draft that was not verified with the tokens that were committed.
+
+    Returns:
+        The kinds int32[B, N] of the nodes that these rounds reached, PAD for others,
+        and the path on which the text followed the draft.
+    """
+    kind = jnp.where(tree.depths(draft) <= rounds[:, None], draft.kind, base.PAD)
+    index = jnp.arange(draft.depth + 1, dtype=jnp.int32)
+    text = jnp.take_along_axis(tokens, length[:, None] + index, 1, mode="clip")
+    text = jnp.where(index < rounds[:, None], text, -1)
+    walk = lambda nodes, text: tree.walk(nodes, lambda node, depth: text[depth])
+    return kind, jax.vmap(walk)(replace(draft, kind=kind), text)
 
 
 def _turns(turn, state, like, most, free, calls):

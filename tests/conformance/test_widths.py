@@ -55,6 +55,21 @@ def test_fault_a_pause_without_its_last_token(monkeypatch):
         widths.a_pause_is_its_rounds(CASES["eagle-eagle2"])
 
 
+def test_the_text_follows_perfect_watched_drafts(monkeypatch):
+    """The target's own drafts: all that the text tested. Planted: read one too late."""
+    run = lambda: kit.Run(CASES["model-chain"], 0.8, draft=kit.TARGET)
+    tested, taken = widths.taken_of_watched(run())
+    assert tested == taken > 0
+    sound = pause._followed
+
+    def late(draft, length, tokens, rounds):
+        return sound(draft, length + 1, tokens, rounds)
+
+    monkeypatch.setattr(pause, "_followed", late)
+    tested, taken = widths.taken_of_watched(run())
+    assert tested > taken
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("method", PERFECT)
 def test_what_is_left_of_perfect_drafts_is_accepted(method):

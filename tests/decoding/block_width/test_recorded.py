@@ -66,9 +66,12 @@ def program(levels: int):
             size = jnp.maximum(live.sum(), least)
             index = (size > jnp.asarray(widths[:-1])).sum()
             count = jnp.minimum(accepted, live.sum() - 1).astype(jnp.int32)
-            path = jnp.where(place[:, :-1] < count, place[:, 1:], 0)
-            verdict = base.Verdict(path, count[None], calls)
-            nodes = replace(nodes, kind=jnp.where(live, kind, base.PAD))
+            watched = state.shared.watched
+            right = jnp.minimum(accepted, (kind > 0).sum() - 1).astype(jnp.int32)
+            right = jnp.where(watched, right, count)
+            path = jnp.where(place[:, :-1] < right, place[:, 1:], 0)
+            verdict = base.Verdict(path, right[None], calls)
+            nodes = replace(nodes, kind=jnp.where(live | watched, kind, base.PAD))
             width = jnp.asarray(widths)[index]
             state = policy.observe(state, nodes, verdict, width, active, calls[0] + 1)
             spent = charged.block[index] - charged.level * (levels - limit)
