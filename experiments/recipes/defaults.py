@@ -12,6 +12,9 @@ def get_config() -> ConfigDict:
     config.seeds = ()  # several seeds: one row each; (): `seed` alone
 
     config.model = "tiny"  # the target: a shipped model, or a directory in HF layout
+    # Parameters that the target costs without writing other texts; 0: its own. See
+    # models/synthetic/larger.py.
+    config.larger = 0
     # Other models by role. A recipe's trained part goes here as well.
     config.drafts = ConfigDict({"draft": "tiny-draft"})
     config.methods = ("plain",)  # names of recipes in configs/

@@ -1,5 +1,6 @@
 """Shared parts of stages: methods and prompts of a config, provenance, report form."""
 
+from dataclasses import replace
 from typing import Any
 
 import models
@@ -9,6 +10,7 @@ from experiments.prompts import builtin_tasks, question_files
 from experiments.run_folder import RunFolder
 from models.errors import ConfigError
 from models.heads.formats import native
+from models.synthetic import larger
 
 PLAIN = "plain"
 
@@ -40,6 +42,15 @@ def load(config: Any, named: dict[str, Method]) -> tuple[Any, dict[str, Any]]:
     needs = {n for m in named.values() for n in m.needs}
     drafts = {n: models.load(d) for n, d in config.drafts.items() if n in needs}
     return models.load(config.model, mesh=config.mesh, rules=config.rules), drafts
+
+
+def enlarged(config: Any, lm: Any) -> Any:
+    """Return the target with the cost of `config.larger` parameters, or as it is."""
+    if not config.larger:
+        return lm
+    params = larger.params(lm.model, lm.params, config.larger)
+    model = larger.language_model(lm.model, config.larger)
+    return replace(lm, model=model, params=params)
 
 
 def texts(config: Any, lm: Any) -> dict[str, list[list[int]]]:

@@ -46,6 +46,7 @@ def run(
         lm, drafts or {}, config.prompt_tokens, config.max_new_tokens, config.batch
     )
     benches = _trained(config, bench)
+    bench = bench.beside(common.enlarged(config, lm))
     for cell in cells:  # refuse impossible combinations before anything is compiled
         case = Case(cell.method, cell.temperature, width=cell.width)
         benches.get(cell.name, bench).compose(case)
@@ -177,7 +178,7 @@ def _trained(config: Any, bench: Bench) -> dict[str, Bench]:
         if name in config.trained:
             heads = native.load(config.trained[name], bench.lm)
             lm, params = lora.model(bench.lm, heads)
-            benches[name] = bench.beside(lm, heads=params)
+            benches[name] = bench.beside(common.enlarged(config, lm), heads=params)
     return benches
 
 
