@@ -44,10 +44,11 @@ from decoding.block_width.costs import Costs, round_times
 FORGET = 0.94  # weight of the counts of before in each drafted round
 WATCHED = 0.5  # the same in a draft that is only compared with the text
 GAIN = 1.15  # by which drafting is believed to pay before it is tried
-SHORTEST, LONGEST = 8, 256  # rounds of a pause
+SPAN, LONGEST = 16, 256  # rounds of a pause: spans that the loop runs at once, and most
 FADE = 0.3  # weight of older counts after a pause, and at the start of a call
 LOOK = 0.015  # share of the time that drafts which do not pay may cost
 SAVED = 4.0  # rounds' time that drafts may lose at first, or after they have won more
+PROMISE = 1.2  # of a watched draft; a block between plain rounds runs with cold caches
 CAUTION = 0.1  # more gain that a watched draft must promise, for each round's time owed
 FIRST = 0.03  # share of the time that a call's first look may cost
 WATCHABLE = (base.POINT, base.COUPLED)  # accepted where the text has the same token
@@ -95,8 +96,7 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
     def rest(state: base.State) -> Array:
         chosen: Plan = state.shared
         left = jnp.where(chosen.forced[1] == 0, LONGEST, jnp.maximum(chosen.wait, 1))
-        watching = jnp.maximum(chosen.depth, SHORTEST)
-        left = jnp.where(chosen.watched, watching, left)
+        left = jnp.where(chosen.watched, jnp.maximum(chosen.depth, SPAN), left)
         return jnp.where((plan(state) == 0) | chosen.watched, left, 1)
 
     def keep(state: base.State, nodes: base.TokenTree, sizes, active: Array):
@@ -210,7 +210,7 @@ def informed(
     levels, index = _look(costs, widths, depth)
     look = round_times(costs, levels, depth)[index]
     most = jnp.ceil((look / costs.plain - 1) / FIRST).astype(jnp.int32)
-    wait = jnp.minimum(learned.wait, jnp.maximum(most, SHORTEST))
+    wait = jnp.minimum(learned.wait, jnp.maximum(most, SPAN))
     plan = replace(plan, depth=learned.depth, then=learned.depth, wait=wait)
     plan = replace(plan, account=learned.account)
     # Added to zeros of a row each: so every row's lie where its others do.
@@ -312,14 +312,14 @@ def _pausing(
         lambda: _promise(costs, rates, *drafts),
         lambda: (jnp.float32(0), before.depth),
     )
-    enough = 1 + CAUTION * jnp.maximum(-after.account, 0)
+    enough = PROMISE + CAUTION * jnp.maximum(-after.account, 0)
     paid = after.tokens * costs.plain >= after.time
     pays = jnp.where(watched, gain > enough, paid)
     cost = jnp.maximum(cost / costs.plain - 1, 0)
     # Half of the share is for watching; the other half pays for what promised too much.
     rounds_due = 2 * cost if is_watchable else cost - after.account
-    pause = jnp.ceil(rounds_due / LOOK)
-    pause = jnp.clip(pause, SHORTEST, LONGEST).astype(jnp.int32)
+    pause = SPAN * jnp.ceil(rounds_due / LOOK / SPAN)
+    pause = jnp.clip(pause, SPAN, LONGEST).astype(jnp.int32)
     stop, begin = drafted & ~pays, watched & pays
     wait = jnp.where(stop, pause, jnp.maximum(before.wait - rounds, 0))
     again = ~drafted & (wait == 0)

@@ -213,18 +213,18 @@ def test_drafts_that_do_not_pay_cost_little(monkeypatch):
 
 @pytest.mark.parametrize(
     ("ended", "left", "kept"),
-    [(3, 0, 0), (0, 6, 6), (0, 200, 15)],
+    [(3, 0, 0), (0, 6, 6), (0, 200, 25)],
     ids=["deep", "paused", "paused long"],
 )
 def test_a_call_begins_with_what_the_last_one_learned(ended, left, kept):
     """Its depth (0: a pause), the pause's rest, and its rates, the mean of its rows.
 
     A call of another batch of rows takes them as well. Planted: nothing is learned.
-    The look of a long pause comes once it is FIRST of the time: 0.43 rounds of 15.
+    The look of a long pause comes once it is FIRST of the time: 0.73 rounds of 25.
     """
     widths = controller.ladder(CHAIN.nodes)
     policy = controller.policy(widths, pauses=True)
-    prices = costs(CHAIN, 0.3, level=0.1)
+    prices = costs(CHAIN, 0.6, level=0.1)
     assert policy.plan
 
     def last() -> base.State:
