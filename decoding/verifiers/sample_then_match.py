@@ -24,7 +24,12 @@ import jax
 from decoding import base, tree, vocab
 from decoding.catalogue import Card
 
-CARD = Card(paper="REST, arXiv 2311.08252", guarantee=base.LAW, family="matching")
+CARD = Card(
+    paper="REST, arXiv 2311.08252",
+    guarantee=base.LAW,
+    family="matching",
+    sources=("he2024rest",),
+)
 
 
 def verifier() -> base.Verifier:
