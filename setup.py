@@ -57,6 +57,7 @@ setup(
     packages=find_packages(include=[f"{name}*" for name in FOLDERS]),
     package_data={
         **{name: ["py.typed"] for name in FOLDERS},
+        "decoding": ["py.typed", "papers.bib"],
         "models": ["py.typed", "packaged/*/*"],
         "configs": ["py.typed", "trees/*"],
         "experiments": ["py.typed", "reporting/page*", "prompts/*"],

@@ -44,7 +44,9 @@ class Card:
       sources). Compositions that differ in them share one compiled program. All other
       arguments shape it.
     - `trained`: whether the method has trained weights of its own.
-    - `cite` is BibTeX.
+    - `sources` are the keys of its papers in papers.bib, the first one's first; a
+      baseline needs none.
+    - `cite` is BibTeX of papers that papers.bib does not have.
     - `examples` are arguments for the test suite, where the factory's defaults are
       absent or larger than a test needs.
     - `draws` are the draws that a topology offers. Its factory receives the one that
@@ -57,6 +59,7 @@ class Card:
     needs: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     trained: bool = False
+    sources: tuple[str, ...] = ()
     cite: str = ""
     examples: Mapping[str, Any] = field(default_factory=dict)
     draws: tuple[str, ...] = base.DRAWS

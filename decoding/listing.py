@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from decoding import catalogue, recipes
+from decoding import catalogue, papers, recipes
 from decoding.catalogue import Part, Spec
 from decoding.method import Method
 from models.errors import MethodError
@@ -74,24 +74,30 @@ def cite(method: str | Method | Spec) -> str:
             method file, such as "verifiers/rejection".
 
     Returns:
-        One entry a paper. Parts whose card has no BibTeX yet are named in a comment
-        at the end; a part without a paper (a baseline) is left out.
+        One entry a paper: those that the cards name in papers.bib (`Card.sources`),
+        then those that they bring (`Card.cite`). Parts whose card has neither are named
+        in a comment at the end; a part without a paper (a baseline) is left out.
 
     Raises:
         MethodError: no part has an entry, or the name is unknown.
     """
     parts = _parts(method)
-    entries = dict.fromkeys(s.card.cite.strip() for s in parts if s.card.cite)
+    keys = dict.fromkeys(key for s in parts for key in s.card.sources)
+    texts = [papers.entry(key) for key in keys]
+    texts += dict.fromkeys(s.card.cite.strip() for s in parts if s.card.cite)
     missing = [
         f"{s.name} ({s.card.paper})"
         for s in parts
-        if not s.card.cite and not s.card.paper.startswith(BASELINE)
+        if not (s.card.sources or s.card.cite or s.card.paper.startswith(BASELINE))
     ]
-    if not entries:
+    if not texts:
         names = ", ".join(missing) or "nothing: it is a baseline without a paper"
-        raise MethodError(f"no BibTeX for {method!r}; parts without Card.cite: {names}")
+        raise MethodError(
+            f"no BibTeX for {method!r}; parts without Card.sources and Card.cite: "
+            f"{names}"
+        )
     lines = [f"% no BibTeX yet for {name}" for name in missing]
-    return "\n\n".join([*entries, *lines])
+    return "\n\n".join([*texts, *lines])
 
 
 def _parts(method: Any) -> tuple[Part, ...]:

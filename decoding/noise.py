@@ -63,7 +63,7 @@ def gumbel(key: Array, size: int) -> Array:
 
 
 def _threefry(key0: Array, key1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
-    """Encrypt counters by Threefry 2x32 of 20 rounds (Salmon et al., SC 2011)."""
+    """Encrypt counters by Threefry 2x32 of 20 rounds (Salmon et al., 2011)."""
     keys = (key0, key1, key0 ^ key1 ^ np.uint32(0x1BD11BDA))
     x0, x1 = x0 + key0, x1 + key1
     for i in range(5):

@@ -1,6 +1,6 @@
 """Falcon's draft for `tiny`: an LSTM and one layer, two tokens a pass.
 
-Gao et al., *Falcon*, 2024, arXiv 2412.12639.
+Gao et al., *Falcon*, 2025, arXiv 2412.12639.
 
 Command:  python -m experiments.run --config=configs/heads/falcon.py
               --workdir=runs/falcon

@@ -1,7 +1,7 @@
 """ADED: a tree search over a table of trigrams that follows the text.
 
-Liu, Huang, Cai et al., Adaptive Draft-Verification for Efficient Large Language Model
-Decoding, 2024, arXiv 2407.12021.
+Liu, Lei, Zhang, Xu, *Adaptive Draft-Verification for Efficient Large Language Model
+Decoding*, 2025, arXiv 2407.12021.
 
 python -m experiments.generate --model=tiny --method=aded \\
     --prompt="def main("

@@ -1,6 +1,6 @@
 """A chain that ends where the draft model's confidence is low.
 
-Zhang et al., Draft & Verify, 2023, arXiv 2309.08168 (draft-exiting); at most twelve
+Zhang et al., *Draft & Verify*, 2024, arXiv 2309.08168 (draft-exiting); at most twelve
 drafts. The paper drafts with a part of the target; here a draft model does.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft \\

@@ -1,6 +1,6 @@
 """CopySpec: copy the block that followed the last three tokens before.
 
-Dumitru, Sharma, Zhu, Alvarez, CopySpec, 2025, arXiv 2502.08923.
+Dumitru, Yang, Yadav, Surdeanu, *CopySpec*, 2025, arXiv 2502.08923.
 
 python -m experiments.generate --model=tiny --method=copyspec \\
     --prompt="def main("

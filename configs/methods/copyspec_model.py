@@ -1,6 +1,6 @@
 """CopySpec, and a draft model's chain of five where the text repeats nothing.
 
-Dumitru, Sharma, Zhu, Alvarez, CopySpec, 2025, arXiv 2502.08923, section 3.
+Dumitru, Yang, Yadav, Surdeanu, *CopySpec*, 2025, arXiv 2502.08923, section 3.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft \\
     --method=copyspec_model --prompt="def main("

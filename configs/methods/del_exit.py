@@ -1,7 +1,7 @@
 """DEL: the target drafts with its first layers, their number chosen per round.
 
-Entezari Zarch, Gao, Jiang, Annavaram, DEL: Context-Aware Dynamic Exit Layer for
-Efficient Self-Speculative Decoding, 2025, arXiv 2504.05598, section 4. The paper's
+Entezari Zarch, Gao, Jiang, Annavaram, *DEL: Context-Aware Dynamic Exit Layer for
+Efficient Self-Speculative Decoding*, 2025, arXiv 2504.05598, section 4. The paper's
 models were trained to exit early (LayerSkip); others draft badly.
 
 python -m experiments.generate --model=tiny --method=del_exit \\

@@ -1,6 +1,6 @@
 """DySpec: the tree grows where the draft model expects acceptance.
 
-Xiong et al., DySpec, 2024, arXiv 2410.11744; its budget of 64 nodes, in eight levels.
+Xiong et al., *DySpec*, 2024, arXiv 2410.11744; its budget of 64 nodes, in eight levels.
 The verifier is the default one; the paper's is `verifiers/recursive_rejection`.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft \\

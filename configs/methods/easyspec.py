@@ -1,7 +1,7 @@
 """EasySpec: the draft's attention layers in parallel, its cache made exact each round.
 
-Wu, Zhang, Zhang, Zhao, EasySpec: Layer-Parallel Speculative Decoding for Efficient
-Multi-GPU Utilization, 2025, arXiv 2502.02493. One device computes the same drafts; a
+Wu, Gao, Li, Wu, *EasySpec: Layer-Parallel Speculative Decoding for Efficient
+Multi-GPU Utilization*, 2025, arXiv 2502.02493. One device computes the same drafts; a
 faster, layer-parallel call needs as many devices as a group has layers.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=easyspec \\

@@ -1,6 +1,6 @@
 """The block width that pays on this machine, chosen round by round.
 
-Chen et al., Sequoia, 2024, arXiv 2402.12374 (its hardware-aware optimizer). `times`
+Chen et al., *Sequoia*, 2024, arXiv 2402.12374 (its hardware-aware optimizer). `times`
 are milliseconds of a call of `tiny` by width and `draft_ms` those of `tiny-draft`, as
 configs/quickstart.py measured them on two cores: put in your own.
 

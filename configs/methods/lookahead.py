@@ -1,7 +1,7 @@
 """Lookahead decoding: n-grams from Jacobi iteration on a window of the future.
 
-Fu, Bailis, Stoica, Zhang, Break the Sequential Dependency of LLM Inference Using
-Lookahead Decoding, 2024, arXiv 2402.02057; N, W, G = 5, 7, 7.
+Fu, Bailis, Stoica, Zhang, *Break the Sequential Dependency of LLM Inference Using
+Lookahead Decoding*, 2024, arXiv 2402.02057; N, W, G = 5, 7, 7.
 
 python -m experiments.generate --model=tiny --method=lookahead \\
     --prompt="def main("

@@ -1,6 +1,6 @@
 """A draft model drafts a chain of five tokens.
 
-Leviathan, Kalman, Matias, Fast Inference from Transformers via Speculative Decoding,
+Leviathan, Kalman, Matias, *Fast Inference from Transformers via Speculative Decoding*,
 2023, arXiv 2211.17192. The verifier is the default one; the paper's is
 `verifiers/rejection`.
 

@@ -1,6 +1,6 @@
 """EAGLE-2's tree, grown by a draft model: expand the likely, keep the best.
 
-Li, Wei, Zhang, Zhang, EAGLE-2, 2024, arXiv 2406.16858; 60 nodes, six levels, ten
+Li, Wei, Zhang, Zhang, *EAGLE-2*, 2024, arXiv 2406.16858; 60 nodes, six levels, ten
 children. The paper drafts with a head on the target; here a draft model does.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft \\

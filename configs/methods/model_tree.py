@@ -1,7 +1,7 @@
 """A draft model drafts a static tree of sixteen nodes.
 
-Miao et al., SpecInfer, 2023, arXiv 2305.09781, with a tree in the manner of Medusa (Cai
-et al., 2024, arXiv 2401.10774). The verifier is the default one; the paper's is
+Miao et al., *SpecInfer*, 2024, arXiv 2305.09781, with a tree in the manner of Medusa
+(Cai et al., 2024, arXiv 2401.10774). The verifier is the default one; the paper's is
 `verifiers/recursive_rejection`.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=model_tree \\

@@ -1,7 +1,7 @@
 """PEARL: the next block is drafted while the last one is verified.
 
-Liu, Li, Lv, Liu, Li, Hu, Sun, PEARL: Parallel Speculative Decoding with Adaptive Draft
-Length, 2024, arXiv 2408.11850, section 4.
+Liu, Li, Lv, Liu, Zhu, Hu, Sun, *PEARL: Parallel Speculative Decoding with Adaptive
+Draft Length*, 2025, arXiv 2408.11850, section 4.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=pearl \\
     --prompt="def main("

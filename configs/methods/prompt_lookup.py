@@ -1,6 +1,6 @@
 """Prompt lookup: copy what followed the last tokens earlier in the text.
 
-Saxena, Prompt Lookup Decoding, 2023, github.com/apoorvumang/prompt-lookup-decoding.
+Saxena, *Prompt Lookup Decoding*, 2023, github.com/apoorvumang/prompt-lookup-decoding.
 
 python -m experiments.generate --model=tiny --method=prompt_lookup \\
     --prompt="def main("

@@ -1,8 +1,8 @@
 """RAPID: a draft model that reads only the parts relevant to the prompt's end.
 
-Chen, Feng, Zhang et al., RAPID: Long-Context Inference with Retrieval-Augmented
-Speculative Decoding, 2025, arXiv 2502.20330; its exact form (eta = 0). The paper drafts
-with the target's own weights (`--draft=tiny`).
+Chen, Feng, Ni, Li, Shieh, *Long-Context Inference with Retrieval-Augmented
+Speculative Decoding*, 2025, arXiv 2502.20330; its exact form (eta = 0). The paper
+drafts with the target's own weights (`--draft=tiny`).
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=rapid \\
     --prompt="def main("

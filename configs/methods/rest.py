@@ -1,6 +1,6 @@
 """REST: copy continuations of the last tokens from a datastore of texts.
 
-He, Zhong, Cai, Lee, He, REST: Retrieval-Based Speculative Decoding, 2023, arXiv
+He, Zhong, Cai, Lee, He, *REST: Retrieval-Based Speculative Decoding*, 2024, arXiv
 2311.08252. First make the datastore:
 
 python -m experiments.datastore --model=tiny --text=DIRECTORY --out=runs/datastore

@@ -1,6 +1,6 @@
 """RSD-C: two children of every node, drawn without replacement.
 
-Jeon et al., Recursive Speculative Decoding, 2024, arXiv 2402.14160; 30 drafts in four
+Jeon et al., *Recursive Speculative Decoding*, 2024, arXiv 2402.14160; 30 drafts in four
 levels. The verifier is the default one; the paper's is
 `verifiers/recursive_rejection`.
 

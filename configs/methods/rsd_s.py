@@ -1,6 +1,6 @@
 """RSD-S: six sequences drawn without replacement by stochastic beam search.
 
-Jeon et al., Recursive Speculative Decoding, 2024, arXiv 2402.14160; 30 drafts in five
+Jeon et al., *Recursive Speculative Decoding*, 2024, arXiv 2402.14160; 30 drafts in five
 levels. The verifier is the default one; the paper's is
 `verifiers/recursive_rejection`.
 

@@ -1,6 +1,6 @@
 """Sequoia: the static tree that measured acceptance makes best.
 
-Chen et al., Sequoia, 2024, arXiv 2402.12374; its budget of 64 nodes. `acceptance` is
+Chen et al., *Sequoia*, 2024, arXiv 2402.12374; its budget of 64 nodes. `acceptance` is
 that of `tiny-draft` for `tiny` by rank at T = 0.8, as measured by
 configs/studies/verifier_acceptance.py: measure your own pair. The verifier
 is the default one; the paper's is `verifiers/recursive_rejection`.

@@ -1,6 +1,6 @@
 """SpecInfer: all nodes of a depth have the same number of i.i.d. children.
 
-Miao et al., SpecInfer, 2023, arXiv 2305.09781; the expansion of its evaluation. The
+Miao et al., *SpecInfer*, 2024, arXiv 2305.09781; the expansion of its evaluation. The
 verifier is the default one, for which the children are the best ones; the paper's is
 `verifiers/recursive_rejection`.
 

@@ -1,7 +1,7 @@
 """Speculative Jacobi decoding: the last round's laws draft the next round's window.
 
-Teng, Shi, Liu, Ning, Dai, Wang, Li, Liu, Accelerating Auto-regressive Text-to-Image
-Generation with Training-free Speculative Jacobi Decoding, 2024, arXiv 2410.01699.
+Teng, Shi, Liu, Ning, Dai, Wang, Li, Liu, *Accelerating Auto-regressive Text-to-Image
+Generation with Training-free Speculative Jacobi Decoding*, 2025, arXiv 2410.01699.
 
 python -m experiments.generate --model=tiny --method=speculative_jacobi \\
     --prompt="def main("

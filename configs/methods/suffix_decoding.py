@@ -1,6 +1,6 @@
 """SuffixDecoding: continue as earlier texts did after the longest equal ending.
 
-Oliaro, Jia, Campos, Qiao, SuffixDecoding, 2024, arXiv 2411.04975; paths, as in the
+Oliaro, Jia, Campos, Qiao, *SuffixDecoding*, 2025, arXiv 2411.04975; paths, as in the
 authors' code (the paper's trees: `tree` True).
 
 python -m experiments.generate --model=tiny --method=suffix_decoding \\

@@ -1,7 +1,7 @@
 """SWIFT: the target drafts without some of its sublayers, chosen on the fly.
 
-Xia, Li, Zhang, Du, Li, SWIFT: On-the-Fly Self-Speculative Decoding for LLM Inference
-Acceleration, 2024, arXiv 2410.06916, section 4.
+Xia, Li, Zhang, Du, Li, *SWIFT: On-the-Fly Self-Speculative Decoding for LLM Inference
+Acceleration*, 2025, arXiv 2410.06916, section 4.
 
 python -m experiments.generate --model=tiny --method=swift \\
     --prompt="def main("

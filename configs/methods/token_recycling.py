@@ -1,7 +1,7 @@
 """Token Recycling: the target's runner-up tokens become later drafts.
 
-Luo et al., Turning Trash into Treasure: Accelerating Inference of Large Language Models
-with Token Recycling, 2024, arXiv 2408.08696; the paper's tree of 80 nodes.
+Luo et al., *Turning Trash into Treasure: Accelerating Inference of Large Language
+Models with Token Recycling*, 2025, arXiv 2408.08696; the paper's tree of 80 nodes.
 
 python -m experiments.generate --model=tiny --method=token_recycling \\
     --prompt="def main("

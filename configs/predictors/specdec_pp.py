@@ -1,7 +1,7 @@
 """A head that predicts acceptance of drafts, and ends draft chains by it.
 
 Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
-Lengths*, 2024, arXiv 2405.19715. The head is trained on the target's own text. Its
+Lengths*, 2025, arXiv 2405.19715. The head is trained on the target's own text. Its
 chains are compared with every fixed length, and with chains that end at low draft
 confidence. The measure is tokens / (target calls + c draft calls).
 

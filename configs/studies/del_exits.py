@@ -1,8 +1,8 @@
 """Does DEL choose its exit as well as the best fixed one? And SWIFT, beside both.
 
-Entezari Zarch et al., DEL, 2025, arXiv 2504.05598, sections 4 and 5; Xia et al., SWIFT,
-2024, arXiv 2410.06916. A fixed exit is DEL with one exit to choose from: its draft
-length and confidence threshold still adapt to the text. No draft has parameters.
+Entezari Zarch et al., *DEL*, 2025, arXiv 2504.05598, sections 4 and 5; Xia et al.,
+*SWIFT*, 2025, arXiv 2410.06916. A fixed exit is DEL with one exit to choose from: its
+draft length and confidence threshold still adapt to the text. No draft has parameters.
 
 python -m experiments.run --config=configs/studies/del_exits.py --workdir=runs/exits
 

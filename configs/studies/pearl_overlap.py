@@ -1,6 +1,6 @@
 """Does PEARL accept more drafts in a row than a chain, and what would two devices give?
 
-Liu et al., PEARL, 2024, arXiv 2408.11850, sections 4 and 5: with the same draft its
+Liu et al., *PEARL*, 2025, arXiv 2408.11850, sections 4 and 5: with the same draft its
 runs of accepted drafts are longer than a chain's rounds, and rounds take the longer of
 the two models' times. `tiny-draft` drafts for `tiny`.
 

@@ -1,8 +1,8 @@
 """ADED's table of trigrams and REST's datastore: the same text, the same memory.
 
-Liu et al., ADED, 2024, arXiv 2407.12021, section 4, which compares the two; He et al.,
-REST, 2023, arXiv 2311.08252. First make the datastore of the text, for both. 850,000
-tokens take 6.8 MB as REST's datastore; ADED's table takes 6.8 MB for any text:
+Liu et al., *ADED*, 2025, arXiv 2407.12021, section 4, which compares the two; He et
+al., *REST*, 2024, arXiv 2311.08252. First make the datastore of the text, for both.
+850,000 tokens take 6.8 MB as REST's datastore; ADED's table takes 6.8 MB for any text:
 
 python -m experiments.datastore --model=tiny --text=DIRECTORY --suffix=.py \\
     --most=850000 --out=runs/datastore

@@ -1,6 +1,6 @@
 """Which tree gives the most tokens a call at a fixed number of drafts a call?
 
-Jeon et al., Recursive Speculative Decoding, 2024, arXiv 2402.14160: chain, SpecInfer,
+Jeon et al., *Recursive Speculative Decoding*, 2024, arXiv 2402.14160: chain, SpecInfer,
 RSD-C and RSD-S at equal target budgets; here with Sequoia, EAGLE-2, DySpec and static
 trees. `tiny-draft` drafts for `tiny`.
 

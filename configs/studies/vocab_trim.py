@@ -1,9 +1,9 @@
 """How many tokens does a draft model's vocabulary need? VocabTrim and FR-Spec.
 
-Goel et al., VOCABTRIM, 2025, arXiv 2506.22694 (+16 % memory-bound speed-up with a draft
-for Llama 3.2 3B); Zhao et al., FR-Spec, 2025, arXiv 2502.14856 (1.12 times EAGLE-2).
-The draft's head keeps the most frequent tokens: of the target's own text (VocabTrim),
-or of the target's training text (FR-Spec). `tiny-draft` drafts for `tiny`.
+Goel et al., *VOCABTRIM*, 2025, arXiv 2506.22694 (+16 % memory-bound speed-up with a
+draft for Llama 3.2 3B); Zhao et al., *FR-Spec*, 2025, arXiv 2502.14856 (1.12 times
+EAGLE-2). The draft's head keeps the most frequent tokens: of the target's own text
+(VocabTrim), or of the target's training text (FR-Spec). `tiny-draft` drafts for `tiny`.
 
 python -m experiments.run --config=configs/studies/vocab_trim.py
 --workdir=runs/vocab_trim

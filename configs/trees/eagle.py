@@ -1,6 +1,6 @@
 """EAGLE's static tree (`eagle/model/choices.py`), 25 drafts, five levels deep.
 
-Li, Wei, Zhang, Zhang, EAGLE, 2024, arXiv 2401.15077. Its repository calls it
+Li, Wei, Zhang, Zhang, *EAGLE*, 2024, arXiv 2401.15077. Its repository calls it
 `mc_sim_7b_63` too, although it is not Medusa's tree of that name.
 """
 

@@ -1,6 +1,6 @@
 """Falcon's static trees for blocks of two tokens (k = 2), 165 and 75 drafts.
 
-Gao et al., Falcon, 2024, arXiv 2412.12639, under the names of its repository, which
+Gao et al., *Falcon*, 2025, arXiv 2412.12639, under the names of its repository, which
 lists one node of the first tree twice. They take four and two passes of the draft
 layer. The repository's `tree_2` to `tree_6` are not here: in them a node has children
 of higher ranks without those of all lower ones, and the code cannot express that.

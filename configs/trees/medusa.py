@@ -1,6 +1,6 @@
 """The trees of Medusa's repository (`medusa/model/medusa_choices.py`), 63 drafts each.
 
-Cai et al., Medusa, 2024, arXiv 2401.10774, section 2.3.3: found greedily from the
+Cai et al., *Medusa*, 2024, arXiv 2401.10774, section 2.3.3: found greedily from the
 accuracies of the heads of the named model. Hydra (Ankner et al., 2024, arXiv
 2402.05109) decodes with `mc_sim_7b_63`.
 """

@@ -42,6 +42,7 @@ CARD = Card(
     data=("pattern",),
     needs=("tokenizer", "eos", "vocab_size"),
     examples={"pattern": "(a|b|c[a-e]|d+|e|f)*"},
+    sources=("willard2023efficient",),
 )
 
 

@@ -1,8 +1,8 @@
 """ADED: a table of trigrams replaces the draft model, and a tree search over it finds
 the drafts worth verifying.
 
-Liu, Huang, Cai et al., *Adaptive Draft-Verification for Efficient Large Language Model
-Decoding*, 2024, arXiv 2407.12021, sections 3.1 to 3.3. After tokens a, b the table
+Liu, Lei, Zhang, Xu, *Adaptive Draft-Verification for Efficient Large Language Model
+Decoding*, 2025, arXiv 2407.12021, sections 3.1 to 3.3. After tokens a, b the table
 gives token w the weight P(w | a, b). Every round
 
     P(w | a, b) <- min(P(w | a, b) + boost, cap)     for the trigrams of the last tokens
@@ -58,6 +58,7 @@ CARD = Card(
     family="training-free",
     data=("boost", "cap", "c1", "c2", "datastore"),
     examples={"iterations": 12, "depth": 3, "kept": 6, "successors": 4, "size": 64},
+    sources=("liu2025adaptive",),
 )
 
 PROBES = 8

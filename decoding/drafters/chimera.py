@@ -40,6 +40,7 @@ CARD = Card(
     family="head",
     needs=("heads", "model", "topology"),
     trained=True,
+    sources=("zeng2024chimera",),
 )
 
 

@@ -37,6 +37,7 @@ CARD = Card(
     family="head",
     needs=("heads", "model", "topology"),
     trained=True,
+    sources=("xiao2024clover2", "xiao2024clover"),
 )
 
 

@@ -1,6 +1,6 @@
 """CopySpec: copy the block that followed an earlier match of the last gamma tokens.
 
-Dumitru, Sharma, Zhu, Alvarez, *CopySpec: Accelerating LLMs with Speculative
+Dumitru, Yang, Yadav, Surdeanu, *CopySpec: Accelerating LLMs with Speculative
 Copy-and-Paste*, 2025, arXiv 2502.08923, section 3. With the text t_1 .. t_n,
 
     j      = the end of the first earlier occurrence of t_{n-gamma+1} .. t_n
@@ -30,6 +30,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="training-free",
     examples={"gamma": 2, "copy": 4},
+    sources=("dumitru2025copyspec",),
 )
 
 

@@ -1,6 +1,6 @@
 """CopySpec before a draft model: copy where the text repeats itself, else draft.
 
-Dumitru, Sharma, Zhu, Alvarez, *CopySpec: Accelerating LLMs with Speculative
+Dumitru, Yang, Yadav, Surdeanu, *CopySpec: Accelerating LLMs with Speculative
 Copy-and-Paste*, 2025, arXiv 2502.08923, section 3 (copying merged with speculative
 decoding): a round without a match is left to a draft model.
 
@@ -36,6 +36,7 @@ CARD = Card(
     needs=("draft", "topology"),
     trained=True,
     examples={"gamma": 2, "copy": 4},
+    sources=("dumitru2025copyspec",),
 )
 
 

@@ -46,6 +46,7 @@ CARD = Card(
     data=("decay",),
     needs=("model", "draw"),
     examples={"length": 4},
+    sources=("entezarizarch2025del",),
 )
 
 

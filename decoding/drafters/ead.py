@@ -39,6 +39,7 @@ CARD = Card(
     needs=("draft", "draw"),
     trained=True,
     examples={"length": 3, "window": 2, "threshold": 2.0, "dwell": 2},
+    sources=("simonds2025entropy",),
 )
 
 

@@ -30,6 +30,7 @@ CARD = Card(
     family="head",
     needs=("heads", "model", "topology"),
     trained=True,
+    sources=("li2024eagle",),
 )
 
 

@@ -34,6 +34,7 @@ CARD = Card(
     family="head",
     needs=("heads", "model", "topology"),
     trained=True,
+    sources=("li2025eagle3",),
 )
 
 

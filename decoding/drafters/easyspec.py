@@ -1,7 +1,7 @@
 """EasySpec: the draft model's attention layers run side by side, and its cache is
 rebuilt exactly after every round.
 
-Wu, Zhang, Zhang, Zhao, *EasySpec: Layer-Parallel Speculative Decoding for Efficient
+Wu, Gao, Li, Wu, *EasySpec: Layer-Parallel Speculative Decoding for Efficient
 Multi-GPU Utilization*, 2025, arXiv 2502.02493. The layers of the draft model but the
 first and the last stand in groups of N. With h the input of a group l .. l + N - 1,
 
@@ -44,6 +44,7 @@ CARD = Card(
     family="draft model",
     needs=("draft", "topology"),
     trained=True,
+    sources=("wu2025easyspec",),
 )
 
 

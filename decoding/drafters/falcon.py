@@ -1,7 +1,7 @@
 """Falcon: features of k tokens in one pass of the draft layer, block after block.
 
 Gao, Xie, Xiang, Ji, *Falcon: Faster and Parallel Inference of Large Language Models
-through Enhanced Semi-Autoregressive Drafting and Custom-Designed Decoding Tree*, 2024,
+through Enhanced Semi-Autoregressive Drafting and Custom-Designed Decoding Tree*, 2025,
 arXiv 2412.12639, section 3. With pairs (x_{t+1}, f_t) of a token and the target's
 normed state before it, for drafts the draft's own f^,
 
@@ -45,6 +45,7 @@ CARD = Card(
     family="head",
     needs=("heads", "model", "topology"),
     trained=True,
+    sources=("gao2025falcon",),
 )
 
 

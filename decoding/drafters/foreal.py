@@ -1,7 +1,8 @@
 """FoReaL-Decoding: the large model leads a sentence, the small one completes it.
 
-Li, Gao, Zhang et al., *What makes Reasoning Models Different? Follow the Reasoning
-Leader for Efficient Decoding*, 2025, arXiv 2506.06998. Where a sentence begins,
+Li, Yang, Wang, Li, Lin, Zhou, Wang, *What makes Reasoning Models Different? Follow the
+Reasoning Leader for Efficient Decoding*, 2025, arXiv 2506.06998. Where a sentence
+begins,
 
     g ~ Bernoulli(p)
     g = 1   the large model writes n tokens, then the small one up to the sentence's end
@@ -40,6 +41,7 @@ CARD = Card(
     needs=("draft", "draw", "tokenizer", "vocab_size"),
     trained=True,
     examples={"length": 3, "lead": 2, "gate": 0.5, "terminators": "ce"},
+    sources=("li2025reasoning",),
 )
 
 

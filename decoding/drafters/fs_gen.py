@@ -1,8 +1,9 @@
 """FS-GEN's router: the large model writes where the small one is unsure.
 
-Zhang, Wang, Li, Ao, He, *Fast and Slow Generating: An Empirical Study on Large and
-Small Language Models Collaborative Decoding*, 2024, arXiv 2406.12295, section 3. With
-the small model's law p at a position, its best probabilities p_1 >= p_2, and t,
+Zhang, Wang, Ding, Qi, Hua, Lv, Zhou, *Fast and Slow Generating: An Empirical Study on
+Large and Small Language Models Collaborative Decoding*, 2024, arXiv 2406.12295,
+section 3. With the small model's law p at a position, its best probabilities
+p_1 >= p_2, and t,
 
     confidence   call the large model where p_1 < t
     margin       call it where (p_1 - p_2) / 2 < t
@@ -38,6 +39,7 @@ CARD = Card(
     needs=("draft", "draw"),
     trained=True,
     examples={"length": 3, "threshold": 0.4},
+    sources=("zhang2024fast",),
 )
 
 ROUTERS = ("confidence", "margin", "always", "never")

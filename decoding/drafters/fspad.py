@@ -31,6 +31,7 @@ CARD = Card(
     family="head",
     needs=("heads", "model", "topology"),
     trained=True,
+    sources=("gui2024boosting",),
 )
 
 

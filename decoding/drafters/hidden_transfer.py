@@ -33,6 +33,7 @@ CARD = Card(
     family="head",
     needs=("heads", "model", "topology"),
     trained=True,
+    sources=("wu2024parallel",),
 )
 
 

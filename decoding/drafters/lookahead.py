@@ -50,6 +50,7 @@ CARD = Card(
     family="training-free",
     needs=("vocab_size", "eos"),
     examples={"ngram": 3, "window": 3, "guesses": 3},
+    sources=("fu2024break",),
 )
 
 

@@ -38,6 +38,7 @@ CARD = Card(
     family="head",
     needs=("heads", "model"),
     trained=True,
+    sources=("sun2024decoding",),
 )
 
 

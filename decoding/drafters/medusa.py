@@ -32,6 +32,7 @@ CARD = Card(
     family="head",
     needs=("heads", "model", "topology"),
     trained=True,
+    sources=("cai2024medusa",),
 )
 
 

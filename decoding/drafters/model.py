@@ -30,6 +30,7 @@ CARD = Card(
     family="draft model",
     needs=("draft", "topology"),
     trained=True,
+    sources=("leviathan2023fast", "chen2023accelerating"),
 )
 
 CHUNK = 16  # tokens of a block that catches up after rounds without a draft

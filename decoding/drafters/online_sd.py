@@ -44,6 +44,7 @@ CARD = Card(
     needs=("draft", "topology"),
     trained=True,
     examples={"places": 32, "window": 8, "best": 4},
+    sources=("liu2024online",),
 )
 REFUSED, FIRST = KEEP = ("refused", "first")
 

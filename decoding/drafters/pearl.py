@@ -1,8 +1,9 @@
 """PEARL: draft the next block while the last one is verified.
 
-Liu, Li, Lv, Liu, Li, Hu, Sun, *PEARL: Parallel Speculative Decoding with Adaptive Draft
-Length*, 2024, arXiv 2408.11850, section 4. In every step the draft model and the target
-start from the same text and its unverified tail, and neither waits for the other:
+Liu, Li, Lv, Liu, Zhu, Hu, Sun, *PEARL: Parallel Speculative Decoding with Adaptive
+Draft Length*, 2025, arXiv 2408.11850, section 4. In every step the draft model and the
+target start from the same text and its unverified tail, and neither waits for the
+other:
 
     draft    x_1 .. x_gamma after the tail
     target   the laws of the tail's tokens, and of x_1
@@ -45,6 +46,7 @@ CARD = Card(
     needs=("draft", "draw"),
     trained=True,
     examples={"gamma": 3},
+    sources=("liu2025pearl",),
 )
 
 

@@ -36,6 +36,7 @@ CARD = Card(
     family="head",
     needs=("heads", "model", "topology"),
     trained=True,
+    sources=("chen2024hardware",),
 )
 
 

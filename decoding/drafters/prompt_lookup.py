@@ -32,6 +32,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="training-free",
     examples={"k": 4},
+    sources=("saxena2023prompt",),
 )
 
 

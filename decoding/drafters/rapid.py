@@ -1,7 +1,7 @@
 """RAPID: a draft model as able as the target, which reads only the chunks of a long
 prompt that resemble its end.
 
-Chen, Feng, Zhang et al., *RAPID: Long-Context Inference with Retrieval-Augmented
+Chen, Feng, Ni, Li, Shieh, *Long-Context Inference with Retrieval-Augmented
 Speculative Decoding*, 2025, arXiv 2502.20330, its RAG drafter. The prompt is cut into
 chunks c_1 .. c_n; with e an embedding and t the prompt's tail,
 
@@ -48,6 +48,7 @@ CARD = Card(
     needs=("draft", "topology"),
     trained=True,
     examples={"chunk": 4, "kept": 12},
+    sources=("chen2025long",),
 )
 
 FEATURES = 1024

@@ -1,7 +1,8 @@
 """RASD: a draft model's tree joined with continuations of the text's earlier matches.
 
-Quan, Guo, Liu, Ye, Zhao, Li, *RASD: Retrieval-Augmented Speculative Decoding*, 2025,
-arXiv 2503.03434. With T_d the draft model's tree and R the retrieved continuations,
+Quan, Feng, Hao, Jiang, Zhang, Wang, *RASD: Retrieval-Augmented Speculative Decoding*,
+2025, arXiv 2503.03434. With T_d the draft model's tree and R the retrieved
+continuations,
 
     T_r = the continuations of R that the draft model finds plausible
     T   = T_d, and for each path of T_r its longest prefix in T_d, carried on
@@ -42,6 +43,7 @@ CARD = Card(
     needs=("draft", "topology"),
     trained=True,
     examples={"branches": 2, "length": 4, "places": 4},
+    sources=("quan2025rasd",),
 )
 
 

@@ -1,6 +1,6 @@
 """REST: draft a weighted trie of the last tokens' continuations in stored texts.
 
-He, Zhong, Cai, Lee, He, *REST: Retrieval-Based Speculative Decoding*, 2023, arXiv
+He, Zhong, Cai, Lee, He, *REST: Retrieval-Based Speculative Decoding*, 2024, arXiv
 2311.08252, section 3. For spans s = `longest`, .., `shortest` until one is found,
 
     hits   = places of the datastore where the last s tokens stand  (`hits` at most)
@@ -45,6 +45,7 @@ CARD = Card(
     family="training-free",
     data=("datastore",),
     examples={"choices": 8, "hits": 20, "length": 4},
+    sources=("he2024rest",),
 )
 
 FEW = 256

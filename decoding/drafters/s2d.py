@@ -41,6 +41,7 @@ CARD = Card(
     needs=("draft", "topology"),
     trained=True,
     examples={"exits": (1,), "threshold": 0.5},
+    sources=("kavehzadeh2024s2d",),
 )
 DEPTH = "depth"  # tap: number of layers that ran for each node, float[B, N, 1]
 

@@ -1,7 +1,7 @@
 """Speculative Jacobi decoding: the last round's laws draft the next round's window.
 
 Teng, Shi, Liu, Ning, Dai, Wang, Li, Liu, *Accelerating Auto-regressive Text-to-Image
-Generation with Training-free Speculative Jacobi Decoding*, 2024, arXiv 2410.01699,
+Generation with Training-free Speculative Jacobi Decoding*, 2025, arXiv 2410.01699,
 section 4.2. A window of W tokens x_1 .. x_W follows the text, each with the law q_i it
 was drawn from. A round computes p_i, the target's law at every position given the
 tokens before it, and
@@ -42,6 +42,7 @@ CARD = Card(
     family="training-free",
     needs=("draw", "vocab_size"),
     examples={"window": 4},
+    sources=("teng2025accelerating",),
 )
 
 INITS = ("random", "repeat", "sample")

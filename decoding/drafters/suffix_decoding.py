@@ -2,7 +2,7 @@
 tokens for a longer ending.
 
 Oliaro, Jia, Campos, Qiao, *SuffixDecoding: Extreme Speculative Decoding for Emerging AI
-Applications*, 2024, arXiv 2411.04975, section 3. For every length p at which the last p
+Applications*, 2025, arXiv 2411.04975, section 3. For every length p at which the last p
 tokens occur elsewhere, the suffix tree's subtree below them gives a speculation tree:
 
     C(N)     = COUNT(N) / sum of COUNT over N and its siblings
@@ -50,6 +50,7 @@ CARD = Card(
     family="training-free",
     data=("alpha", "offset", "least"),
     examples={"most": 4, "tree": True, "pages": 8, "span": 16},
+    sources=("oliaro2025suffixdecoding",),
 )
 
 

@@ -1,7 +1,7 @@
 """SWIFT: the target drafts with some of its sublayers left out, found on the fly.
 
 Xia, Li, Zhang, Du, Li, *SWIFT: On-the-Fly Self-Speculative Decoding for LLM Inference
-Acceleration*, 2024, arXiv 2410.06916, section 4. A set z of sublayers to skip has one
+Acceleration*, 2025, arXiv 2410.06916, section 4. A set z of sublayers to skip has one
 gene each for attention and MLP of every layer but the first and the last. A share r of
 the genes is set. While z is being optimised, each round tries one set:
 
@@ -51,6 +51,7 @@ CARD = Card(
     data=("ratio", "stop", "enough"),
     needs=("model", "draw"),
     examples={"length": 4, "siblings": (1, 2, 2, 3), "nodes": 9, "context": 6},
+    sources=("xia2025swift",),
 )
 
 SURE = (0.95, 0.8, 0.5)

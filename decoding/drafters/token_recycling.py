@@ -1,7 +1,7 @@
 """Token Recycling: the target's runner-up tokens become the drafts of later rounds.
 
 Luo, Wang, Zhu, Zhang, Zhang, Yang, Xu, *Turning Trash into Treasure: Accelerating
-Inference of Large Language Models with Token Recycling*, 2024, arXiv 2408.08696,
+Inference of Large Language Models with Token Recycling*, 2025, arXiv 2408.08696,
 section 3. An adjacency matrix M holds, for every token, the k candidates that the
 target ranked first when it last saw that token:
 
@@ -41,21 +41,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="training-free",
     needs=("vocab_size",),
-    cite="""
-@inproceedings{luo-etal-2025-turning,
-  title = {Turning Trash into Treasure: Accelerating Inference of Large Language Models
-           with Token Recycling},
-  author = {Luo, Xianzhen and Wang, Yixuan and Zhu, Qingfu and Zhang, Zhiming and
-            Zhang, Xuanyu and Yang, Qing and Xu, Dongliang},
-  booktitle = {Proceedings of the 63rd Annual Meeting of the Association for
-               Computational Linguistics (Volume 1: Long Papers)},
-  pages = {6816--6831},
-  year = {2025},
-  url = {https://aclanthology.org/2025.acl-long.338/},
-  eprint = {2408.08696},
-  archivePrefix = {arXiv},
-}
-""",
+    sources=("luo2025turning",),
 )
 
 # The paper's tree (figure 3; "2.2.2" of the official code): the number of children

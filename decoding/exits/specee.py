@@ -1,8 +1,8 @@
 """SpecEE: the target stops at a layer whose best token is among the drafts.
 
-Xu, Pan, Zhou, Chen, Lian, Dai, *SpecEE: Accelerating Large Language Model Inference
-with Speculative Early Exiting*, 2025, arXiv 2504.08850. EAGLE's layer proposes the k
-tokens x_1 .. x_k for the next place. For each scheduled layer l
+Xu, Pan, Zhou, Chen, Li, Lian, Wu, Dai, *SpecEE: Accelerating Large Language Model
+Inference with Speculative Early Exiting*, 2025, arXiv 2504.08850. EAGLE's layer
+proposes the k tokens x_1 .. x_k for the next place. For each scheduled layer l
 
     c_l = predictor of l on the logits of x_1 .. x_k at l  (models/predictors)
     stop after l  if  c_l > tau  and  argmax of all logits at l is one of x_1 .. x_k
@@ -54,6 +54,7 @@ CARD = Card(
     needs=("heads", "exits", "model"),
     trained=True,
     examples={"static": (0,), "threshold": 1.0},
+    sources=("xu2025specee",),
 )
 EXIT = "exit"  # tap: number of layers that ran for each node, float[B, N, 1]
 AROUND = (-2, 0, 2)

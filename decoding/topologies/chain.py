@@ -18,6 +18,7 @@ CARD = Card(
     family="chain",
     needs=("draw",),
     examples={"length": 3},
+    sources=("leviathan2023fast",),
 )
 
 

@@ -1,7 +1,7 @@
 """A chain that ends where the draft model's confidence falls below a threshold.
 
 Zhang, Wang, Li, Shou, Chen, Chen, Mehrotra, *Draft & Verify: Lossless Large Language
-Model Acceleration via Self-Speculative Decoding*, 2023, arXiv 2309.08168
+Model Acceleration via Self-Speculative Decoding*, 2024, arXiv 2309.08168
 (adaptive draft-exiting); SWIFT (arXiv 2410.06916) and the assisted generation of HF
 transformers have the same rule:
 
@@ -33,6 +33,7 @@ CARD = Card(
     data=("threshold",),
     needs=("draw",),
     examples={"length": 3, "threshold": 0.5},
+    sources=("zhang2024draft",),
 )
 
 

@@ -43,6 +43,7 @@ CARD = Card(
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
     examples={"nodes": 6, "depth": 3, "width": 3, "threshold": 0.05},
+    sources=("xiong2024dyspec",),
 )
 
 

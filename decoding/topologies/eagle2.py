@@ -33,6 +33,7 @@ CARD = Card(
     needs=("draw",),
     draws=(base.POINT, base.COUPLED),
     examples={"nodes": 7, "depth": 3, "top_k": 2},
+    sources=("li2024eagle2",),
 )
 
 

@@ -46,6 +46,7 @@ CARD = Card(
         "times": ((1, 1.0), (3, 1.1), (5, 1.5), (7, 1.6)),
         "choices": ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)),
     },
+    sources=("chen2024sequoia", "chen2024hardware"),
 )
 
 

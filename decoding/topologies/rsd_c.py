@@ -29,6 +29,7 @@ CARD = Card(
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
     examples={"branching": (2, 1, 2)},
+    sources=("jeon2024recursive",),
 )
 
 

@@ -37,6 +37,7 @@ CARD = Card(
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
     examples={"width": 3, "depth": 3},
+    sources=("jeon2024recursive", "kool2019stochastic"),
 )
 
 

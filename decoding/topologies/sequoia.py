@@ -34,6 +34,7 @@ CARD = Card(
     needs=("draw",),
     draws=(base.NO_REPLACE, base.POINT, base.COUPLED),
     examples={"acceptance": (0.5, 0.2, 0.1), "budget": 7, "depth": 3},
+    sources=("chen2024sequoia",),
 )
 
 

@@ -1,7 +1,7 @@
 """A chain that ends where a trained predictor expects a rejection.
 
 Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
-Lengths*, 2024, arXiv 2405.19715, algorithm 1. With a_i the probability of acceptance
+Lengths*, 2025, arXiv 2405.19715, algorithm 1. With a_i the probability of acceptance
 that `models/predictors/acceptance_predictor.py` predicts for the i-th draft, from the
 draft model's state after reading it,
 
@@ -46,6 +46,7 @@ CARD = Card(
     needs=("draw", "acceptance"),
     trained=True,
     examples={"length": 3, "least": 1, "blocks": 1, "threshold": 0.5},
+    sources=("huang2025specdec",),
 )
 
 

@@ -1,7 +1,7 @@
 """SpecInfer's expansion: every node of a depth has the same number of i.i.d. children.
 
 Miao, Oliaro, Zhang, Cheng, Wang, Zhang, Wong, Zhu, Yang, Shi, Shi, Chen, Arfeen,
-Abhyankar, Jia, *SpecInfer*, 2023, arXiv 2305.09781, section 3 (expansion-based token
+Abhyankar, Jia, *SpecInfer*, 2024, arXiv 2305.09781, section 3 (expansion-based token
 tree construction). With the expansion configuration <k_1, ..., k_m>
 
     the children of a node at depth i - 1 are x_1, ..., x_{k_i} ~ q(. | node), i.i.d.
@@ -29,6 +29,7 @@ CARD = Card(
     needs=("draw",),
     draws=(base.IID, base.POINT, base.COUPLED),
     examples={"expansion": (2, 1, 1)},
+    sources=("miao2024specinfer",),
 )
 
 

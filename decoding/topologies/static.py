@@ -23,6 +23,7 @@ CARD = Card(
     family="static tree",
     needs=("draw",),
     examples={"choices": ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))},
+    sources=("cai2024medusa",),
 )
 
 # 16 nodes and the root; wide where a small draft errs, deep along its first choice.

@@ -1,8 +1,8 @@
 """Contrastive combination: add the difference of a large and a small model's logits.
 
-Zhang, Wang, Li, Ao, He, *Fast and Slow Generating*, 2024, arXiv 2406.12295, section 3;
-after Li et al., *Contrastive Decoding*, 2022, arXiv 2210.15097. With the logits z_l of
-the target and z_s of the small model at the same node,
+Zhang, Wang, Ding, Qi, Hua, Lv, Zhou, *Fast and Slow Generating*, 2024, arXiv
+2406.12295, section 3; after Li et al., *Contrastive Decoding*, 2023, arXiv 2210.15097.
+With the logits z_l of the target and z_s of the small model at the same node,
 
     z'_i = z_s,i + beta (z_l,i - z_s,i)   if z_l,i >= max_j z_l,j + log alpha
            -inf                            otherwise
@@ -29,6 +29,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="contrast",
     data=("alpha", "beta"),
+    sources=("zhang2024fast", "li2023contrastive"),
 )
 
 

@@ -1,7 +1,7 @@
 """Min-p: keep the tokens at least p times as probable as the best one.
 
 Nguyen, Baker, Neo, Roush, Kirsch, Shwartz-Ziv, "Turning Up the Heat: Min-p Sampling for
-Creative and Coherent LLM Outputs", 2024, arXiv 2407.01082, §3.
+Creative and Coherent LLM Outputs", 2025, arXiv 2407.01082, §3.
 
     keep i  iff  P_i >= p_base * max_j P_j        p_base -> p
 
@@ -24,6 +24,7 @@ CARD = Card(
     family="truncation",
     data=("p",),
     examples={"p": 0.02},
+    sources=("nguyen2025turning",),
 )
 
 

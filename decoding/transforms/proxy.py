@@ -1,8 +1,9 @@
 """Proxy tuning: add a small model's change by tuning to the target's logits.
 
-Zhang, Wang, Li, Ao, He, *Fast and Slow Generating*, 2024, arXiv 2406.12295, section 3;
-after Liu et al., *Tuning Language Models by Proxy*, 2024, arXiv 2401.08565. With the
-logits z_l of the target, z_ft of a tuned small model and z_s of the same untuned,
+Zhang, Wang, Ding, Qi, Hua, Lv, Zhou, *Fast and Slow Generating*, 2024, arXiv
+2406.12295, section 3; after Liu et al., *Tuning Language Models by Proxy*, 2024, arXiv
+2401.08565. With the logits z_l of the target, z_ft of a tuned small model and z_s of
+the same untuned,
 
     z' = z_l + alpha (z_ft - z_s)
 
@@ -27,6 +28,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="contrast",
     data=("alpha",),
+    sources=("zhang2024fast", "liu2024tuning"),
 )
 
 

@@ -29,6 +29,7 @@ CARD = Card(
     data=("penalty",),
     needs=("vocab_size",),
     examples={"penalty": 1.2},
+    sources=("keskar2019ctrl",),
 )
 
 

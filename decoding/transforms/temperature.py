@@ -25,6 +25,7 @@ CARD = Card(
     family="scaling",
     data=("temperature",),
     examples={"temperature": 0.9},
+    sources=("ackley1985learning",),
 )
 
 

@@ -23,6 +23,7 @@ CARD = Card(
     family="truncation",
     data=("k",),
     examples={"k": 6},
+    sources=("fan2018hierarchical",),
 )
 
 

@@ -25,6 +25,7 @@ CARD = Card(
     family="truncation",
     data=("p",),
     examples={"p": 0.95},
+    sources=("holtzman2020curious",),
 )
 
 

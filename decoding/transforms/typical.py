@@ -1,6 +1,6 @@
 """Locally typical sampling: keep tokens whose surprise is nearest to the entropy.
 
-Meister, Pimentel, Wiher, Cotterell, "Locally Typical Sampling", 2022, arXiv 2202.00666.
+Meister, Pimentel, Wiher, Cotterell, "Locally Typical Sampling", 2023, arXiv 2202.00666.
 
     d_i = | H(P) + log P_i |
     keep the smallest set of least d of probability tau        tau -> mass
@@ -24,6 +24,7 @@ CARD = Card(
     family="truncation",
     data=("mass",),
     examples={"mass": 0.95},
+    sources=("meister2023locally",),
 )
 
 

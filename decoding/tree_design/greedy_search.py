@@ -14,7 +14,7 @@ def by_accuracy(
 ) -> tuple[Choices, float]:
     """Search a tree of `drafts` nodes greedily, as Medusa does.
 
-    Cai et al., Medusa, 2024, arXiv 2401.10774, section 2.3.3. A path counts as right
+    Cai et al., *Medusa*, 2024, arXiv 2401.10774, section 2.3.3. A path counts as right
     with the product of its hits. The search begins with the root's first child and
     repeatedly adds the best neighbour: a next sibling or a first child. If hits fall
     with the rank, it finds the best paths.

@@ -29,6 +29,7 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="relaxed",
     needs=("greedy",),
+    sources=("simonds2025entropy", "li2025reasoning", "zhang2024fast"),
 )
 
 

@@ -18,6 +18,7 @@ CARD = Card(
     paper="Blockwise parallel decoding, arXiv 1811.03115",
     guarantee=base.ARGMAX,
     family="matching",
+    sources=("stern2018blockwise",),
 )
 
 

@@ -21,6 +21,7 @@ CARD = Card(
     paper="Drafter-invariant speculative decoding, arXiv 2408.07978",
     guarantee=base.LAW,
     family="matching",
+    sources=("daliri2024coupling",),
 )
 
 

@@ -1,6 +1,6 @@
 """Judge decoding: a draft that differs from the target's token may still be accepted.
 
-Bachmann, Anagnostidis, Pumarola, Georgopoulos, Sanakoyeu, Du, Schoenfeld, Thabet,
+Bachmann, Anagnostidis, Pumarola, Georgopoulos, Sanakoyeu, Du, Schönfeld, Thabet,
 Kohler, *Judge Decoding: Faster Speculative Sampling Requires Going Beyond Model
 Alignment*, 2025, arXiv 2501.19309. With h_x the target's last normed state after
 reading the draft x, a draft whose parent is accepted is accepted if
@@ -42,6 +42,7 @@ CARD = Card(
     data=("threshold",),
     needs=("greedy", "judge"),
     trained=True,
+    sources=("bachmann2025judge",),
 )
 
 

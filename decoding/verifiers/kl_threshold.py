@@ -6,7 +6,9 @@ the draft's parent, both warped, a draft whose parent is accepted is accepted if
     it is the target's own token there,   or   KL(p || q) <= epsilon
 
 epsilon → `threshold`, in nats. Linear judges have been argued to reduce to such a rule
-(arXiv 2601.04766, abstract). The walk is that of `judge`.
+(Sun, Li, Liu, Lin, Zhen, Yu, Yuan, Ma, *Revisiting Judge Decoding from First Principles
+via Training-Free Distributional Divergence*, 2026, arXiv 2601.04766, abstract). The
+walk is that of `judge`.
 
 The text does not follow the target's law: if the laws are close, the draft's choice
 replaces the target's.
@@ -33,6 +35,7 @@ CARD = Card(
     family="relaxed",
     data=("threshold",),
     needs=("greedy",),
+    sources=("sun2026revisiting",),
 )
 
 

@@ -33,6 +33,7 @@ CARD = Card(
     family="relaxed",
     data=("threshold",),
     needs=("greedy",),
+    sources=("sun2024decoding",),
 )
 
 

@@ -1,6 +1,6 @@
 """RAPID: the target's law is shifted towards a draft model with retrieved context.
 
-Chen, Feng, Zhang et al., *RAPID: Long-Context Inference with Retrieval-Augmented
+Chen, Feng, Ni, Li, Shieh, *Long-Context Inference with Retrieval-Augmented
 Speculative Decoding*, 2025, arXiv 2502.20330, section 3.2. For a draft x ~ q of a
 chain, with the target's logits z and p = softmax(z),
 
@@ -37,6 +37,7 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="relaxed",
     data=("eta", "alpha"),
+    sources=("chen2025long",),
 )
 
 

@@ -1,6 +1,6 @@
 """Recursive rejection sampling: the siblings of a node are tested one after another.
 
-Miao et al., *SpecInfer*, 2023, arXiv 2305.09781, algorithm 2 (with replacement); Jeon,
+Miao et al., *SpecInfer*, 2024, arXiv 2305.09781, algorithm 2 (with replacement); Jeon,
 Gagrani, Goel, Park, Lee, Lott, *Recursive Speculative Decoding*, 2024, arXiv
 2402.14160, recursive rejection sampling (without replacement). At a node with law p
 whose children x_1, x_2, ... were drawn from q in that order, P_1 = p, D_1 = q and
@@ -38,6 +38,7 @@ CARD = Card(
     paper="Recursive speculative decoding, arXiv 2402.14160",
     guarantee=base.LAW,
     family="rejection",
+    sources=("jeon2024recursive", "miao2024specinfer"),
 )
 
 

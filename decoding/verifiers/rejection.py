@@ -32,6 +32,7 @@ CARD = Card(
     paper="Speculative sampling, arXiv 2211.17192",
     guarantee=base.LAW,
     family="rejection",
+    sources=("leviathan2023fast", "chen2023accelerating"),
 )
 
 

@@ -1,7 +1,7 @@
 """Sample, then match: draw the target's token at a node, descend if a child has it.
 
 The verification of Saxena's prompt lookup, REST and Token Recycling at temperature > 0
-(He, Zhong, Cai, Lee, He, *REST: Retrieval-Based Speculative Decoding*, 2023, arXiv
+(He, Zhong, Cai, Lee, He, *REST: Retrieval-Based Speculative Decoding*, 2024, arXiv
 2311.08252, section 3), as one draw a *node*:
 
     y_d ~ p_node;   descend to the child with token y_d, else stop and emit y_d
@@ -24,7 +24,12 @@ import jax
 from decoding import base, tree, vocab
 from decoding.catalogue import Card
 
-CARD = Card(paper="REST, arXiv 2311.08252", guarantee=base.LAW, family="matching")
+CARD = Card(
+    paper="REST, arXiv 2311.08252",
+    guarantee=base.LAW,
+    family="matching",
+    sources=("he2024rest",),
+)
 
 
 def verifier() -> base.Verifier:

@@ -27,6 +27,7 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="simulation",
     data=("rate",),
+    sources=("leviathan2023fast",),
 )
 
 

@@ -32,7 +32,12 @@ from jax import Array, lax
 from decoding import base, tree, vocab
 from decoding.catalogue import Card
 
-CARD = Card(paper="SpecTr, arXiv 2310.15141", guarantee=base.LAW, family="rejection")
+CARD = Card(
+    paper="SpecTr, arXiv 2310.15141",
+    guarantee=base.LAW,
+    family="rejection",
+    sources=("sun2023spectr",),
+)
 
 STEPS = 32  # halvings of [1, k]: to a float32's last bit
 

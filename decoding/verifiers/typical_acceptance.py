@@ -34,6 +34,7 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="relaxed",
     data=("epsilon", "delta"),
+    sources=("cai2024medusa",),
 )
 
 

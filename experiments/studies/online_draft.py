@@ -1,10 +1,10 @@
 """Online training of a draft model while it serves, across a switch of domain.
 
-The question of Liu et al. (Online Speculative Decoding, 2024, arXiv 2310.07177, section
-5.3): requests change from one domain to another, and the target accepts fewer drafts.
-How much acceptance returns when the draft trains on its rejected tokens? Three drafts
-serve the same requests: `learning` trains throughout, `stopped` until the switch, and
-`never` not at all.
+The question of Liu et al. (*Online Speculative Decoding*, 2024, arXiv 2310.07177,
+section 5.3): requests change from one domain to another, and the target accepts fewer
+drafts. How much acceptance returns when the draft trains on its rejected tokens? Three
+drafts serve the same requests: `learning` trains throughout, `stopped` until the
+switch, and `never` not at all.
 
     lost       learning before the switch - stopped after it
     recovered  (learning at the end - stopped on the same requests) / lost

@@ -1,6 +1,6 @@
 """PEARL beside a chain of the same draft and the same length.
 
-Two claims of Liu et al. (PEARL, 2024, arXiv 2408.11850): more drafts are accepted
+Two claims of Liu et al. (*PEARL*, 2025, arXiv 2408.11850): more drafts are accepted
 before one is rejected, since a chain stops at `gamma` of them and PEARL does not
 (section 4); and a round takes the longer of the two models' times, not their sum.
 

@@ -1,6 +1,6 @@
 """The stage `tree_budget`: trees of the same number of drafts, on the same texts.
 
-The question of Jeon et al. (RSD, 2024, arXiv 2402.14160): if the target verifies a
+The question of Jeon et al. (*RSD*, 2024, arXiv 2402.14160): if the target verifies a
 fixed number of drafts a call, which tree gives the most tokens a call? Nothing is
 timed, so a loaded machine gives the same answer. Above temperature 0 the texts of two
 trees differ; both are samples of the same law.

@@ -1,7 +1,7 @@
 """Falcon's draft: an LSTM and one layer that gives the features of k tokens at once.
 
 Gao, Xie, Xiang, Ji, *Falcon: Faster and Parallel Inference of Large Language Models
-through Enhanced Semi-Autoregressive Drafting and Custom-Designed Decoding Tree*, 2024,
+through Enhanced Semi-Autoregressive Drafting and Custom-Designed Decoding Tree*, 2025,
 arXiv 2412.12639, section 3. With f_t the target's last normed state and e its
 embedding, pairs (x_{t+1}, f_t) and blocks of k pairs,
 

@@ -1,7 +1,7 @@
 """A head that predicts the probability that a drafted token is accepted (SpecDec++).
 
 Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
-Lengths*, 2024, arXiv 2405.19715, section 3.3. With x the draft model's last normed
+Lengths*, 2025, arXiv 2405.19715, section 3.3. With x the draft model's last normed
 state at the drafted token,
 
     x <- x + silu(W x + b)    `blocks` times, with the same W, b

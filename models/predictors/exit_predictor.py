@@ -1,9 +1,9 @@
 """Predictors, after each layer, of whether its token is the last layer's (SpecEE).
 
-Xu, Pan, Zhou, Chen, Lian, Dai, *SpecEE: Accelerating Large Language Model Inference
-with Speculative Early Exiting*, 2025, arXiv 2504.08850. A draft proposes k tokens. With
-z their logits after a layer (final norm and head on the state there), and s' the s of
-the predictor evaluated before (0 for the first),
+Xu, Pan, Zhou, Chen, Li, Lian, Wu, Dai, *SpecEE: Accelerating Large Language Model
+Inference with Speculative Early Exiting*, 2025, arXiv 2504.08850. A draft proposes k
+tokens. With z their logits after a layer (final norm and head on the state there), and
+s' the s of the predictor evaluated before (0 for the first),
 
     s = softmax(z),   f = [z ; s ; s - s'],   c = sigmoid(u . relu(W f + b) + a)
 

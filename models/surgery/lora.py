@@ -1,6 +1,6 @@
 """LoRA: low-rank changes to a target in a tree of their own (Medusa-2, fine-tuning).
 
-Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, 2021, arXiv 2106.09685:
+Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, 2022, arXiv 2106.09685:
 
     W' = W + (alpha / r) A B,     A [in, r] random, B [r, out ...] zero at first
 

@@ -267,7 +267,7 @@ def rotations(config: Config, positions: Array, size: int) -> list:
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Return ALiBi's slopes (Press et al. 2021, arXiv 2108.12409, section 3)."""
+    """Return ALiBi's slopes (Press et al. 2022, arXiv 2108.12409, section 3)."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     extra = [2 ** (-4 * (2 * i + 1) / power) for i in range(heads - power)]

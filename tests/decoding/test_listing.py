@@ -2,12 +2,14 @@
 
 import pathlib
 import runpy
+from dataclasses import replace
 
 import pytest
 
 import decoding
-from decoding import Method, Spec, catalogue
-from decoding.drafters import token_recycling
+from decoding import Method, Spec, catalogue, papers, recipes
+from decoding.drafters import plain, token_recycling
+from decoding.verifiers import rejection
 from models.errors import MethodError
 
 
@@ -40,41 +42,55 @@ def test_it_prints_as_a_table():
 
 
 def test_a_citation_by_name_method_and_spec():
-    own = token_recycling.CARD.cite.strip()
+    own = papers.entries()["luo2025turning"]
+    assert own.startswith("@inproceedings{luo2025turning,") and own.endswith("\n}")
     assert decoding.cite("token_recycling") == own
     assert decoding.cite(Spec("drafters/token_recycling")) == own
     assert decoding.cite("drafters/token_recycling") == own
-    both = Method(Spec("drafters/token_recycling"), Spec("verifiers/rejection"))
-    assert decoding.cite(both).startswith(own + "\n\n% no BibTeX yet for verifiers/")
 
 
-def test_what_cannot_be_cited_is_named():
-    with pytest.raises(
-        MethodError, match=r"verifiers/rejection \(Speculative sampling"
-    ):
-        decoding.cite("verifiers/rejection")
+def test_a_citation_of_all_papers():
+    """Every paper of every part once; planted: a part whose paper another one has."""
+    both = Method(Spec("drafters/model"), Spec("verifiers/rejection"))
+    leviathan, chen = map(papers.entry, ("leviathan2023fast", "chen2023accelerating"))
+    assert decoding.cite(both) == f"{leviathan}\n\n{chen}"
+    other = Method(Spec("drafters/model"), Spec("verifiers/spectr"))
+    spectr = papers.entry("sun2023spectr")
+    assert decoding.cite(other) == f"{leviathan}\n\n{chen}\n\n{spectr}"
+
+
+@pytest.mark.parametrize("name", ["aded", "rasd", "foreal"])
+def test_composed_methods_cite_every_part(name):
+    parts = recipes.method(name).parts
+    keys = {key for part in parts for key in part.card.sources}
+    assert keys and all(papers.entry(key) in decoding.cite(name) for key in keys)
+    assert "no BibTeX" not in decoding.cite(name)
+
+
+def test_bibtex_of_a_card(monkeypatch):
+    """A card may bring BibTeX, instead of keys or beside them."""
+    own = replace(plain.CARD, paper="Mine, 2026", cite="\n@misc{mine2026}\n")
+    monkeypatch.setattr(plain, "CARD", own)
+    assert decoding.cite("drafters/plain") == "@misc{mine2026}"
+    monkeypatch.setattr(plain, "CARD", replace(own, sources=("he2024rest",)))
+    both = f"{papers.entry('he2024rest')}\n\n@misc{{mine2026}}"
+    assert decoding.cite("drafters/plain") == both
+
+
+def test_what_cannot_be_cited_is_named(monkeypatch):
     with pytest.raises(MethodError, match="baseline without a paper"):
         decoding.cite("plain")
     with pytest.raises(MethodError, match="no recipe 'nothing'"):
         decoding.cite("nothing")
-
-
-def bibtex(text: str) -> list[str]:
-    """What is wrong with an entry."""
-    wrong = []
-    if text.count("{") != text.count("}") or not text.strip().startswith("@"):
-        wrong.append("braces")
-    return wrong + [
-        f for f in ("title", "author", "year") if f"\n  {f} = {{" not in text
-    ]
-
-
-def test_every_entry_is_bibtex():
-    """Planted: an entry without its authors, and one cut short."""
-    cited = [card.cite for card in catalogue.catalogue().values() if card.cite]
-    assert cited and not any(bibtex(text) for text in cited)
-    assert bibtex(cited[0].replace("author", "editor")) == ["author"]
-    assert "braces" in bibtex(cited[0].strip()[:-1])
+    with pytest.raises(MethodError, match=r"did you mean 'he2024rest'"):
+        papers.entry("he2023rest")
+    without = replace(rejection.CARD, sources=())
+    monkeypatch.setattr(rejection, "CARD", without)
+    with pytest.raises(MethodError, match=r"rejection \(Speculative sampling"):
+        decoding.cite("verifiers/rejection")
+    both = Method(Spec("drafters/token_recycling"), Spec("verifiers/rejection"))
+    own = papers.entry("luo2025turning")
+    assert decoding.cite(both).startswith(f"{own}\n\n% no BibTeX yet for verifiers/rej")
 
 
 def test_one_version():

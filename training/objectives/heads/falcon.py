@@ -1,6 +1,6 @@
 """Falcon: train the layer on features k tokens ahead, some of them revealed.
 
-Gao et al., *Falcon*, 2024, arXiv 2412.12639, section 3.2 (coupled sequential glancing
+Gao et al., *Falcon*, 2025, arXiv 2412.12639, section 3.2 (coupled sequential glancing
 distillation). A first pass counts a text's wrong guesses, n. Then at lambda n of its
 positions the pair (x_{s+1}, f_s) is replaced by its answer (x_{s+1+k}, h_{s+k}). The
 block's other positions so train beside correct features:

@@ -1,7 +1,7 @@
 """SpecDec++: train a head to predict whether its model's drafts will be accepted.
 
 Huang, Guo, Wang, *SpecDec++: Boosting Speculative Decoding via Adaptive Candidate
-Lengths*, 2024, arXiv 2405.19715, section 3.3. With X the target's text, p its
+Lengths*, 2025, arXiv 2405.19715, section 3.3. With X the target's text, p its
 distribution and q the draft's, for every place t
 
     Y_t ~ q(. | X_<t),   a_t = min(1, p(Y_t | X_<t) / q(Y_t | X_<t))
