@@ -1,7 +1,7 @@
 """RASD: a draft model's tree joined with continuations of equal endings.
 
 Quan, Guo, Liu, Ye, Zhao, Li, RASD: Retrieval-Augmented Speculative Decoding, 2025,
-arXiv 2503.03434; pruning and budgets are reconstructed.
+arXiv 2503.03434; pruning and sizes are ours, its full text was not compared.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=rasd \\
     --prompt="def main("
