@@ -4,8 +4,9 @@ Kavehzadeh et al., *S2D: Sorted Speculative Decoding For More Efficient Deployme
 Nested Large Language Models*, 2024, arXiv 2407.01955. `sorted` is trained to exit after
 one layer, after two and after all three; `whole` on the same text, after all three
 alone. Both are decoded with the same exits and threshold, so their difference is the
-gain of sorting. `--config.drafter.threshold=1` always runs all layers, 0 only the
-first exit's.
+gain of sorting. The loss is the divergence from the target's law; the authors' (SoFT)
+is the cross-entropy with the text. `--config.drafter.threshold=1` always runs all
+layers, 0 only the first exit's.
 
 Command:  python -m experiments.run --config=configs/draft_models/s2d.py
               --workdir=runs/s2d

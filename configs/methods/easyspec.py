@@ -2,7 +2,9 @@
 
 Wu, Gao, Li, Wu, *EasySpec: Layer-Parallel Speculative Decoding for Efficient
 Multi-GPU Utilization*, 2025, arXiv 2502.02493. One device computes the same drafts; a
-faster, layer-parallel call needs as many devices as a group has layers.
+faster, layer-parallel call needs as many devices as a group has layers. Groups leave
+out the first and the last layer: `tiny-draft`, of three layers, has groups of one and
+drafts as the plain chain does.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=easyspec \\
     --prompt="def main("

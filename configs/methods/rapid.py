@@ -1,8 +1,10 @@
 """RAPID: a draft model that reads only the parts relevant to the prompt's end.
 
 Chen, Feng, Ni, Li, Shieh, *Long-Context Inference with Retrieval-Augmented
-Speculative Decoding*, 2025, arXiv 2502.20330; its exact form (eta = 0). The paper
-drafts with the target's own weights (`--draft=tiny`).
+Speculative Decoding*, 2025, arXiv 2502.20330; its exact form (eta = 0). As in its code
+drafts are at most 10 and end below a confidence of 0.1. The paper drafts with the
+target's own weights (`--draft=tiny`). The verifier is the default one; the paper's,
+with eta > 0, is `verifiers/rapid`.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=rapid \\
     --prompt="def main("
@@ -19,7 +21,11 @@ def get_config() -> ml_collections.ConfigDict:
     # The parts and their arguments, as decoding.Method.from_config reads them.
     config.method = {
         "drafter": "drafters/rapid",
-        "topology": {"name": "topologies/chain", "length": 5},
+        "topology": {
+            "name": "topologies/confidence_stop",
+            "length": 10,
+            "threshold": 0.1,
+        },
     }
     config.drafts = {"draft": "tiny-draft"}
     return config

@@ -1,7 +1,8 @@
 """RASD: a draft model's tree joined with continuations of equal endings.
 
 Quan, Feng, Hao, Jiang, Zhang, Wang, *RASD: Retrieval-Augmented Speculative Decoding*,
-2025, arXiv 2503.03434; pruning and budgets are reconstructed.
+2025, arXiv 2503.03434; pruning and sizes are ours, its full text was not
+compared.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=rasd \\
     --prompt="def main("

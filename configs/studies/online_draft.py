@@ -8,7 +8,9 @@ python -m experiments.run --config=configs/studies/online_draft.py --workdir=run
 \\
     --config.second=texts.jsonl
 
-Hardware: two cores, some ten minutes. Rate and steps are the paper's.
+Hardware: two cores, some ten minutes. Rate, steps and requests an update are those of
+the authors' scripts of one domain; where domains change theirs have a rate of 1e-5, an
+update a request and contexts of 512 tokens.
 Expected, from the paper: the draft that keeps training recovers the acceptance lost in
 the switch. Here it recovers a part: experiments/reports/online.md.
 """

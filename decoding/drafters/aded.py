@@ -13,43 +13,45 @@ and a Monte Carlo tree search from the last two tokens descends to the child of 
 
 unvisited children first. It adds all children of the leaf and goes to the last of them.
 From there it draws tokens in proportion to P down to `depth`. It adds 1 + the sum of P
-along the way to the score of every node on the path. Draft: the `kept` nodes most
-visited, and after each the token of greatest P.
+along the way to the score of every node on the path. Draft: the paths to the `kept`
+nodes most visited, each with the token of greatest P after it. While these paths have
+more than `choices` tokens together, the longest is dropped; a token that a path repeats
+counts once.
 
-n and Q n → `Search.numbers`; P → `Shared.weights`; boost, cap, c1, c2 →
-`Row`; defaults are those of the authors' code (Adaptix). The initial weights are those
-of a corpus, P = count(a, b, w) / count(a, b): of `datastore`, a directory as REST has
-(python -m experiments.datastore), or of `table`, given as `memory`. Without either, the
-table starts empty and grows from generated text.
+n and Q n → `Search.numbers`; P → `Trigrams.weights`; boost, cap, c1, c2 → `Row`.
+Defaults are those of the authors' code (Adaptix: `mcts_sub.rs`, `lib.rs`), whose 4
+states and 24 nodes count the root, and whose driver passes 64 `choices`. The initial
+weights are those of a corpus, P = count(a, b, w) / count(a, b): of `datastore`, a
+directory as REST has (python -m experiments.datastore), or of
+`text_lookup.trigram_table.table`, given as `memory`. Without either, the table starts
+empty and grows from generated text.
 
-The table is `Shared`, a hash of `size` pairs with linear probing; it outlives requests
-and takes 4 size (2 + 2 successors) bytes: 6.8 MB.
+The table is `Trigrams`, a hash of `size` pairs with linear probing. It outlives
+requests and takes 4 size (2 + 2 successors) bytes: 6.8 MB.
 
 Deviations from the paper and its code: a pair holds `successors` at all times (the code
 prunes once, on loading). A new one replaces the weakest, as a new pair replaces the
-weakest of those in its PROBES places. The sum along the way takes each token's own
-weight, where the code looks up the token before it. The root's rollouts are keyed by
-request and length.
+weakest of those in its 8 places. The sum along the way takes each token's own weight,
+where the code looks up the token before it. Of equally long paths the least visited is
+dropped first (in the code a random one). The root's rollouts are keyed by request and
+length.
 
 Cost per call: `iterations` steps of the search, a few dozen small operations each, one
 after another; a loop over rows and the last tokens to update; no model call.
 """
 
 import functools
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from jax import Array, lax
 
 from decoding import base
 from decoding.catalogue import Card
-from decoding.text_lookup import suffix_array, suffix_match
+from decoding.text_lookup import suffix_match, trigram_table
+from decoding.text_lookup.trigram_table import Trigrams
 from models.errors import MethodError
 
 CARD = Card(
@@ -57,11 +59,16 @@ CARD = Card(
     guarantee=base.LAW,
     family="training-free",
     data=("boost", "cap", "c1", "c2", "datastore"),
-    examples={"iterations": 12, "depth": 3, "kept": 6, "successors": 4, "size": 64},
+    examples={
+        "iterations": 12,
+        "depth": 3,
+        "kept": 6,
+        "choices": 12,
+        "successors": 4,
+        "size": 64,
+    },
     sources=("liu2025adaptive",),
 )
-
-PROBES = 8
 
 
 @struct.dataclass
@@ -72,15 +79,6 @@ class Row:
     cap: Array  # float32[B]
     c1: Array  # float32[B]
     c2: Array  # float32[B]
-
-
-@struct.dataclass
-class Shared:
-    """The table: an entry is a pair of tokens and its likeliest successors."""
-
-    keys: Array  # int32[H, 2]; -1: no entry
-    successors: Array  # int32[H, K]; -1: none
-    weights: Array  # float32[H, K]; 0: none
 
 
 @struct.dataclass
@@ -99,8 +97,9 @@ def drafter(
     c1: float = 32.0,
     c2: float = 8.0,
     iterations: int = 150,
-    depth: int = 4,
-    kept: int = 24,
+    depth: int = 3,
+    kept: int = 23,
+    choices: int = 64,
     recent: int = 16,
     successors: int = 12,
     size: int = 65536,
@@ -108,6 +107,7 @@ def drafter(
 ) -> base.Drafter:
     """Search `depth` tokens deep and draft `kept` nodes, each with one more token.
 
+    Of their paths the longest are dropped until `choices` tokens are left.
     `boost`, `cap`, `c1` and `c2` are those of the formulas above. A round updates the
     table from the `recent` last tokens. The table holds `size` pairs of tokens with
     `successors` each, at first those of `datastore` where one is named.
@@ -116,24 +116,29 @@ def drafter(
         ("iterations", iterations),
         ("depth", depth),
         ("kept", kept),
+        ("choices", choices),
         ("successors", successors),
     ):
         if value < 1:
             raise MethodError(f"{name}={value}: use at least 1")
     if recent < 3:
         raise MethodError(f"recent={recent}: a trigram takes 3 tokens")
-    if size < PROBES:
-        raise MethodError(f"size={size}: the table needs {PROBES} entries or more")
+    if size < trigram_table.PROBES:
+        raise MethodError(
+            f"size={size}: the table needs {trigram_table.PROBES} entries or more"
+        )
     if not c2 > 0:
         raise MethodError(f"c2={c2}: use a number > 0")
     kept = min(kept, iterations * successors)
-    learned = _of_datastore(datastore, size, successors) if datastore else None
+    learned = (
+        trigram_table.of_datastore(datastore, size, successors) if datastore else None
+    )
 
     def init(ctx: base.Context) -> base.State:
         def number(value: float) -> Array:
             return jnp.full(ctx.length.shape, value, jnp.float32)
 
-        shared = learned or Shared(
+        shared = learned or Trigrams(
             jnp.full((size, 2), -1, jnp.int32),
             jnp.full((size, successors), -1, jnp.int32),
             jnp.zeros((size, successors), jnp.float32),
@@ -147,7 +152,7 @@ def drafter(
 
         shape = (iterations, depth, successors)
         noise = jax.vmap(lambda key: jax.random.gumbel(key, shape))(keys)
-        tokens, parents, there = _drafts(shared, last, state.row, noise, kept)
+        tokens, parents, there = _drafts(shared, last, state.row, noise, kept, choices)
         kind = jnp.where(there, base.CANDIDATE, base.PAD).astype(jnp.int32)
         nodes = base.TokenTree(tokens, parents, kind, depth=depth + 1)
         return nodes, state, ctx.cache
@@ -161,101 +166,13 @@ def drafter(
         more = jnp.broadcast_to(state.row.boost[:, None], valid.shape)
         most = jnp.broadcast_to(state.row.cap[:, None], valid.shape)
         items = [x.reshape(-1) for x in (*parts, valid, more, most)]
-        return base.State(state.row, _learn_all(state.shared, items))
+        return base.State(state.row, trigram_table.learn(state.shared, items))
 
     return base.Drafter(init, draft, observe, 2 * kept + 1, depth + 1, pauses=True)
 
 
-def table(
-    texts: Iterable[Sequence[int]], size: int = 65536, successors: int = 12
-) -> Shared:
-    """Count a corpus of token lists into a table for `memory`; frequent pairs first."""
-    counts: dict[tuple[int, int], Counter[int]] = {}
-    for text in texts:
-        for a, b, w in zip(text, text[1:], text[2:]):
-            counts.setdefault((int(a), int(b)), Counter())[int(w)] += 1
-    keys = np.full((size, 2), -1, np.int32)
-    followers = np.full((size, successors), -1, np.int32)
-    weights = np.zeros((size, successors), np.float32)
-    order = sorted(counts, key=lambda pair: -counts[pair].total())
-    pairs = jnp.asarray(np.array(order, np.int32).reshape(-1, 2))
-    homes = np.asarray(_places(pairs[:, 0], pairs[:, 1], size))
-    for pair, places in zip(order, homes):
-        free = places[keys[places, 0] < 0]
-        if free.size:
-            total = counts[pair].total()
-            best = counts[pair].most_common(successors)
-            keys[free[0]] = pair
-            followers[free[0], : len(best)] = [w for w, _ in best]
-            weights[free[0], : len(best)] = [n / total for _, n in best]
-    return Shared(jnp.asarray(keys), jnp.asarray(followers), jnp.asarray(weights))
-
-
-@functools.cache
-def _of_datastore(directory: str, size: int, successors: int) -> Shared:
-    """Count a datastore's texts into a table of numpy arrays."""
-    tokens = np.asarray(suffix_array.load(directory).tokens)
-    texts = np.split(tokens, np.flatnonzero(tokens == suffix_array.END))
-    counted = table((t[t != suffix_array.END] for t in texts), size, successors)
-    return jax.tree.map(np.asarray, counted)
-
-
-def _places(a: Array, b: Array, size: int) -> Array:
-    """Return the places int32[..., PROBES] where a pair may be stored."""
-    a, b = jnp.asarray(a, jnp.uint32), jnp.asarray(b, jnp.uint32)
-    mixed = (a * jnp.uint32(2654435761)) ^ (b * jnp.uint32(2246822519))
-    mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(3266489917)
-    home = (mixed ^ (mixed >> 13)) % jnp.uint32(size)
-    probes = jnp.arange(PROBES, dtype=jnp.uint32)
-    return ((home[..., None] + probes) % jnp.uint32(size)).astype(jnp.int32)
-
-
-def _place(shared: Shared, a: Array, b: Array) -> Array:
-    """★ Return the place int32[] of the pair a, b in the table; -1: none."""
-    places = _places(a, b, shared.keys.shape[0])
-    hit = (shared.keys[places, 0] == a) & (shared.keys[places, 1] == b) & (a >= 0)
-    return jnp.where(hit, places, -1).max()
-
-
-def after(shared: Shared, a: Array, b: Array) -> tuple[Array, Array]:
-    """★ Look up tokens int32[K] (-1: none) and weights float32[K] after a, b."""
-    place = _place(shared, a, b)
-    tokens = jnp.where(place >= 0, shared.successors[place], -1)
-    return tokens, jnp.where(tokens >= 0, shared.weights[place], 0.0)
-
-
-@jax.jit
-def _learn_all(shared: Shared, items: list[Array]) -> Shared:
-    """Add the trigrams of all rows to the table, one after another."""
-    return lax.scan(lambda table, x: (_learn(table, *x), None), shared, items)[0]
-
-
-def _learn(shared: Shared, a, b, w, valid, boost, cap) -> Shared:
-    """★ Add one trigram to the table."""
-    size = shared.keys.shape[0]
-    places = _places(a, b, size)
-    pair = jnp.stack([a, b])
-    hit = (shared.keys[places] == pair).all(1)
-    strength = jnp.where(
-        shared.keys[places, 0] < 0, -1.0, shared.weights[places].max(1)
-    )
-    place = places[jnp.where(hit.any(), jnp.argmax(hit), jnp.argmin(strength))]
-    tokens = jnp.where(hit.any(), shared.successors[place], -1)
-    weights = jnp.where(hit.any(), shared.weights[place], 0.0)
-    known = tokens == w
-    at = jnp.where(known.any(), jnp.argmax(known), jnp.argmin(weights))
-    weight = jnp.minimum(jnp.where(known.any(), weights[at], 0.0) + boost, cap)
-    place = jnp.where(valid, place, size)
-    put: Any = {"mode": "drop"}
-    return Shared(
-        shared.keys.at[place].set(pair, **put),
-        shared.successors.at[place].set(tokens.at[at].set(w), **put),
-        shared.weights.at[place].set(weights.at[at].set(weight), **put),
-    )
-
-
 def search(
-    shared: Shared, before: Array, root: Array, c1: Array, c2: Array, noise: Array
+    shared: Trigrams, before: Array, root: Array, c1: Array, c2: Array, noise: Array
 ) -> Search:
     """★ Search for I iterations from the pair of tokens (before, root).
 
@@ -276,7 +193,7 @@ def search(
 
     def body(i: Array, tree: Search) -> Search:
         node, level, path = _descend(tree, wishes, depth, width)
-        place = _place(shared, *tree.pairs[node])
+        place = trigram_table.place_of(shared, *tree.pairs[node])
         grows = (level < depth) & (place >= 0)
         tokens = jnp.where(grows, shared.successors[place], -1)
         weights = jnp.where(tokens >= 0, shared.weights[place], 0.0)
@@ -330,7 +247,7 @@ def _descend(
     return node, level, path
 
 
-def _roll(shared: Shared, pair: Array, race: Array, steps: Array) -> Array:
+def _roll(shared: Trigrams, pair: Array, race: Array, steps: Array) -> Array:
     """Draw at most `steps` tokens after the pair; return their summed weight."""
 
     def goes(carry: tuple) -> Array:
@@ -339,7 +256,7 @@ def _roll(shared: Shared, pair: Array, race: Array, steps: Array) -> Array:
 
     def draw(carry: tuple) -> tuple:
         step, (a, b), gain = carry
-        place = _place(shared, a, b)
+        place = trigram_table.place_of(shared, a, b)
         weights = jnp.where(place >= 0, shared.weights[place], 0.0)
         pick = jnp.argmax(weights * race[step])
         token = jnp.where(place >= 0, shared.successors[place, pick], -1)
@@ -354,20 +271,22 @@ def _write(array: Array, rows: Array, first: Array) -> Array:
     return lax.dynamic_update_slice_in_dim(array, rows, first, 0)
 
 
-@functools.partial(jax.jit, static_argnums=4)
+@functools.partial(jax.jit, static_argnums=(4, 5))
 def _drafts(
-    shared: Shared, last: Array, row: Row, noise: Array, kept: int
+    shared: Trigrams, last: Array, row: Row, noise: Array, kept: int, choices: int
 ) -> tuple[Array, ...]:
     """Draft for every row, from its last two tokens (the very last first)."""
 
     def one(last: Array, row: Row, noise: Array) -> tuple[Array, ...]:
         tree = search(shared, last[1], last[0], row.c1, row.c2, noise)
-        return _choose(shared, tree, kept)
+        return _choose(shared, tree, kept, noise.shape[1], choices)
 
     return jax.vmap(one)(last, row, noise)
 
 
-def _choose(shared: Shared, tree: Search, kept: int) -> tuple[Array, Array, Array]:
+def _choose(
+    shared: Trigrams, tree: Search, kept: int, depth: int, choices: int
+) -> tuple[Array, Array, Array]:
     """★ Choose the draft: its tokens, parents and presence [2 kept + 1].
 
     A node is visited no less often than its children and has a lower number, so the
@@ -377,16 +296,46 @@ def _choose(shared: Shared, tree: Search, kept: int) -> tuple[Array, Array, Arra
     best = best + 1
     there = visits > 0
     above = best[:, None] == tree.parents[best][None]  # [parent, child]
-    parents = jnp.where(above.any(0), 1 + jnp.argmax(above, 0), 0)
+    above = above & there & there[:, None]
+    up = jnp.where(above.any(0), jnp.argmax(above, 0), -1)
     tokens = tree.pairs[best, 1]
-    successors, weights = jax.vmap(lambda pair: after(shared, *pair))(tree.pairs[best])
+    successors, weights = jax.vmap(lambda pair: trigram_table.after(shared, *pair))(
+        tree.pairs[best]
+    )
     more = jnp.take_along_axis(successors, jnp.argmax(weights, 1)[:, None], 1)[:, 0]
-    again = (above & there[None] & (tokens[None] == more[:, None])).any(1)
-    extended = 1 + jnp.arange(kept)
+    extends = above & (tokens[None] == more[:, None])  # the child is the token after
+    same = extends.any(0) & (more < 0)  # its path is its parent's
+    stays = _cut(_lengths(tokens, more, up, depth), there & ~same, choices)
+    inside = stays  # nodes on a path that stays
+    for _ in range(depth - 1):
+        inside = inside | (above & inside).any(1)
+    inside = inside | (extends & stays[:, None]).any(0)
+    extended = stays & (more >= 0) & ~extends.any(1)
     return (
         jnp.concatenate(
             [tree.pairs[:1, 1], jnp.maximum(tokens, 0), jnp.maximum(more, 0)]
         ),
-        jnp.concatenate([jnp.full((1,), -1), parents, extended]).astype(jnp.int32),
-        jnp.concatenate([jnp.ones((1,), bool), there, there & (more >= 0) & ~again]),
+        jnp.concatenate([jnp.full((1,), -1), up + 1, 1 + jnp.arange(kept)]).astype(
+            jnp.int32
+        ),
+        jnp.concatenate([jnp.ones((1,), bool), inside, extended]),
     )
+
+
+def _lengths(tokens: Array, more: Array, up: Array, depth: int) -> Array:
+    """★ Count the different tokens int32[kept] of each node's path and `more`."""
+    columns, at = [more], jnp.arange(tokens.shape[0])
+    for _ in range(depth):
+        columns.append(jnp.where(at >= 0, tokens[at], -1))
+        at = jnp.where(at >= 0, up[at], -1)
+    path = jnp.stack(columns, 1)
+    again = jnp.tril(path[:, :, None] == path[:, None], -1).any(2)
+    return ((path >= 0) & ~again).sum(1)
+
+
+def _cut(lengths: Array, there: Array, choices: int) -> Array:
+    """★ Drop the longest paths, of equals the last, until `choices` tokens are left."""
+    lengths = jnp.where(there, lengths, 0)
+    order = jnp.argsort(lengths, stable=True)
+    fits = jnp.cumsum(lengths[order]) <= choices
+    return there & jnp.zeros_like(there).at[order].set(fits)

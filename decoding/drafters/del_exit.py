@@ -9,26 +9,28 @@ decayed by omega a round,
 
     C_l, F_l    counts, and sums of confidence, of matches and mismatches
     alpha_l   = matches / (matches + mismatches)
-    TPL(l, g) = (1 - alpha_l^(g+1)) / (1 - alpha_l) / (L + g l)
+    TPL(l, g) = (1 - alpha_l^(g+1)) / (1 - alpha_l) / (L + g l),   g = 0 .. length - 1
     l*, g*    = argmax TPL;  tau_l = (mean confidence of matches + of mismatches) / 2
 
 Draft with the first l* layers, up to and with the first token whose confidence is below
-tau, at most `length`; nothing if g* = 0. C, F → `counts`, `sums`; omega → `decay`. The
-positions that count are those of the committed tokens, and the last `prompt` of the
-prompt.
+tau, at most `length`. As in the official code g* chooses the layers alone: one token is
+drafted even if g* = 0. C, F → `counts`, `sums`; omega → `decay`. The positions that
+count are those of the committed tokens, and the last `prompt` of the prompt; every
+request has its own. Without observations the first exit drafts one token; where one of
+the means has none, tau is 0 (there 0 / 0: the code drafts on).
 
-Deviations from the paper: the statistics are pooled over the live rows, because which
+Deviations from the paper: the statistics are summed over the live rows, because which
 layers run is one choice for a batch; the prompt's statistics are there before the first
-round, which therefore need not draft a single token; alpha and tau of no observation
-are 0.5 and 0 (the official code divides 0 by 0, and drafts on); verification runs all
-layers for every node, the first l included, which also writes the keys that the drafts
-lack.
+round, to which the official code gives a single token of the first exit; at g* = 0 the
+official code counts the positions of refused drafts too; verification runs all layers
+for every node, the first l included, which also writes the keys that the drafts lack.
 
 Cost per call: l* / L of a target call a draft; the head on `nodes` states of each
 exit (give fewer `exits` for large vocabularies).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax.numpy as jnp
 from flax import struct
@@ -51,25 +53,24 @@ CARD = Card(
 
 
 @struct.dataclass
-class Statistics:
-    """Matches of every exit, pooled over the live rows."""
+class Row:
+    """One request's matches of every exit."""
 
-    counts: Array  # float32[E, 2]: C, mismatches and matches of every exit
-    sums: Array  # float32[E, 2]: F, their confidences
-    decay: Array  # float32[]: omega
+    counts: Array  # float32[B, E, 2]: C, mismatches and matches of every exit
+    sums: Array  # float32[B, E, 2]: F, their confidences
+    start: Array  # int32[B]: length of the prompt
+    decay: Array  # float32[B]: omega
 
 
 def drafter(
     model,
-    length: int = 17,
+    length: int = 18,
     exits: Sequence[int] = (),
     decay: float = 0.95,
     prompt: int = 32,
     draw: str = base.POINT,
 ) -> base.Drafter:
     """Draft with the target's first layers, as many as pay best.
-
-    State of a row: the length of its prompt, int32[].
 
     Args:
         model: the target.
@@ -92,19 +93,20 @@ def drafter(
     table = jnp.asarray(layers, jnp.int32)
 
     def init(ctx: base.Context) -> base.State:
-        none = jnp.zeros((len(layers), 2), jnp.float32)
-        return base.State(ctx.length, Statistics(none, none, jnp.float32(decay)))
+        none = jnp.zeros((*ctx.length.shape, len(layers), 2), jnp.float32)
+        omega = jnp.full(ctx.length.shape, decay, jnp.float32)
+        return base.State(Row(none, none, ctx.length, omega))
 
     def draft(keys, ctx: base.Context, state: base.State):
-        params, seen = ctx.params["target"], state.shared
-        best, drafts, level = choose(seen, table, depth, length)
-        layers_run = jnp.where(drafts > 0, table[best], 0)
-        run = jnp.arange(depth)[:, None] < layers_run
+        params, row = ctx.params["target"], state.row
+        live = ctx.active[:, None, None]
+        counts, sums = (jnp.where(live, x, 0.0).sum(0) for x in (row.counts, row.sums))
+        best, level = choose(counts, sums, table, depth, length)
+        run = jnp.arange(depth)[:, None] < table[best]
         run = jnp.broadcast_to(run, (depth, 2))
 
         def rule(memory, step: adaptive_chain.Step):
-            some = jnp.broadcast_to(drafts > 0, step.live.shape)
-            return memory, some, confidence(step.raw) >= level
+            return memory, step.live, confidence(step.raw) >= level
 
         logits, cache = adaptive_chain.root_logits(
             model, params, ctx.cache, ctx.root, run
@@ -113,17 +115,16 @@ def drafter(
         chain = adaptive_chain.drafted(
             call, cache, ctx, keys, draw, logits, length, rule, ()
         )
-        first = (drafts > 0).astype(jnp.int32)
-        return chain.tree(ctx.root, draw, first), state, chain.cache
+        return chain.tree(ctx.root, draw), state, chain.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
-        verdict, hidden = outcome.verdict, outcome.target.hidden
+        verdict, hidden, row = outcome.verdict, outcome.target.hidden, state.row
         batch = verdict.count.shape[0]
         if outcome.is_prompt:
             index = jnp.arange(prompt, dtype=jnp.int32)
             at = verdict.count[:, None] - index
             position = ctx.length[:, None] - 2 - index
-            valid = (at >= 0) & (position >= state.row[:, None] - 1 - prompt)
+            valid = (at >= 0) & (position >= row.start[:, None] - 1 - prompt)
         else:
             at = jnp.pad(verdict.path, ((0, 0), (1, 0)))
             index = jnp.arange(at.shape[1], dtype=jnp.int32)
@@ -142,18 +143,13 @@ def drafter(
             logits = read(layer)
             match = vocab.argmax(logits) == truth
             each = jnp.stack([valid & ~match, valid & match], -1).astype(jnp.float32)
-            counts.append(each.sum((0, 1)))
-            sums.append((each * confidence(logits)[..., None]).sum((0, 1)))
-        seen = state.shared
-        weight = jnp.where(
-            valid.any(), seen.decay, 1.0
-        )  # nothing seen, nothing forgotten
-        updated = Statistics(
-            weight * seen.counts + jnp.stack(counts),
-            weight * seen.sums + jnp.stack(sums),
-            seen.decay,
-        )
-        return base.State(state.row, updated)
+            counts.append(each.sum(1))
+            sums.append((each * confidence(logits)[..., None]).sum(1))
+        # nothing seen, nothing forgotten
+        weight = jnp.where(valid.any(1), row.decay, 1.0)[:, None, None]
+        counted = weight * row.counts + jnp.stack(counts, 1)
+        summed = weight * row.sums + jnp.stack(sums, 1)
+        return base.State(replace(row, counts=counted, sums=summed))
 
     taps = (*layers, depth)
     return base.Drafter(
@@ -166,22 +162,23 @@ def confidence(logits: Array) -> Array:
     return jnp.exp(vocab.maximum(logits) - vocab.logsumexp(logits))
 
 
-def choose(seen: Statistics, table: Array, depth: int, length: int) -> tuple:
-    """Return the exit's index, how many drafts pay best there, and its threshold tau.
+def choose(
+    counts: Array, sums: Array, table: Array, depth: int, length: int
+) -> tuple[Array, Array]:
+    """Return the index int32[] of the exit that pays best, and its threshold tau.
 
     Args:
-        seen: the statistics.
+        counts: float32[E, 2], C of the mismatches and matches.
+        sums: float32[E, 2], F of the same.
         table: int32[E], layers of each exit.
         depth: L, layers of the target.
-        length: most drafts.
+        length: values 0 .. length - 1 of g that are compared.
     """
-    total = seen.counts.sum(-1)
-    alpha = jnp.where(total > 0, seen.counts[:, 1] / jnp.maximum(total, 1e-9), 0.5)
-    drafts = jnp.arange(length + 1)
+    total = counts.sum(-1)
+    alpha = counts[:, 1] / jnp.maximum(total, 1e-9)
+    drafts = jnp.arange(length)
     tokens = jnp.cumsum(alpha[:, None] ** drafts, -1)
-    value = tokens / (depth + drafts * table[:, None])
-    flat = jnp.argmax(value)
-    best = flat // (length + 1)
-    mean = seen.sums / jnp.maximum(seen.counts, 1e-9)
-    tau = jnp.where((seen.counts > 0).all(-1), mean.sum(-1) / 2, 0.0)
-    return best, flat % (length + 1), tau[best]
+    best = jnp.argmax(tokens / (depth + drafts * table[:, None])) // length
+    mean = sums / jnp.maximum(counts, 1e-9)
+    tau = jnp.where((counts > 0).all(-1), mean.sum(-1) / 2, 0.0)
+    return best, jnp.where(total[best] > 0, tau[best], jnp.inf)

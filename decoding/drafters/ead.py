@@ -14,9 +14,10 @@ block is the large model's catch-up. With a lossless verifier the drafts are onl
 drafts, and the text is plain decoding's.
 
 Deviations from the paper (reconstructed: its equations are confirmed at second hand,
-its values of w, tau and d_min are not): token t comes from the model whose entropy H_t
-is, and the rule decides on token t + 1; the small model begins; before w tokens were
-written the mean is over those written; H is of the raw law, before temperature.
+its values of w, tau and d_min are not, so that all defaults are ours): token t comes
+from the model whose entropy H_t is, and the rule decides on token t + 1; the small
+model begins; before w tokens were written the mean is over those written; H is of the
+raw law, before temperature.
 
 Cost per call: one small call a token, two tokens wide in the first of a round; while
 the large model writes, one small call a token still, which fills its cache.

@@ -16,10 +16,11 @@ draft.
 N → `group`; h → `x`; a → `added`. Tokens are drawn from the law of the fuzzy call, and
 verifiers receive that law, so that every verifier stays exact.
 
-Deviations from the paper (weak evidence: no official code, and the order of the
-residual additions within a group is reconstructed): on one device the attentions of a
-group run one after the other, so the drafts are the paper's and the speed is not;
-calibration is the first call of the next round rather than the last of this one.
+Deviations from the paper (weak evidence: its code, github.com/Yize-Wu/EasySpec, was not
+compared, and the order of the residual additions within a group is reconstructed): on
+one device the attentions of a group run one after the other, so the drafts are the
+paper's and the speed is not; calibration is the first call of the next round rather
+than the last of this one.
 
 Cost per call: as many draft calls as levels, the first of depth + 1 nodes. On enough
 devices a fuzzy call takes the time of about 2 + (L - 2) / N attention layers.

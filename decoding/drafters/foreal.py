@@ -15,7 +15,8 @@ verifier the drafts are only drafts, and the text is plain decoding's.
 
 Deviations from the paper (reconstructed; a third parameter k that appears in its
 reviews is not known and left out): the first token after the prompt begins a sentence;
-the detector is a table over token ids.
+the detector is a table over token ids. The defaults n = 15 and p = 1 are one of the
+paper's settings; `terminators` and `length` are ours.
 
 Cost per call: one small call a token of the small model, two tokens wide in the first
 of a round; while the large model writes, one small call a token still, which fills its

@@ -13,11 +13,15 @@ and let the small model write the token elsewhere. t → `threshold`; the small 
 the draft model. With `verifiers/accept_drafted` this is the paper's decoding with the
 oracle combiner: the large model's token stands where it was called. Under
 `transforms/contrastive` or `transforms/proxy` the token there is the combined one. With
-a lossless verifier it is the paper's speculative form, whose drafts end where the small
-model is unsure.
+a lossless verifier the drafts are only drafts, and the text is plain decoding's.
 
-Deviations from the paper: its third router, a support vector machine on the ten best
-probabilities, is left out (no published weights); p is the raw law, before temperature.
+t is at first that of the authors' driver, 0.5 for `confidence` and 0.2 for `margin`
+(at 0.5 a margin always calls the large model).
+
+Deviations from the paper: its speculative combiner, which drafts 5 tokens where the
+large model is called, and writes all others unverified, is left out; so is its third
+router, a support vector machine on the ten best probabilities (no published weights). p
+is the raw law, before temperature.
 
 Cost per call: one small call a token, two tokens wide in the first of a round.
 """
@@ -42,7 +46,8 @@ CARD = Card(
     sources=("zhang2024fast",),
 )
 
-ROUTERS = ("confidence", "margin", "always", "never")
+# The routers, and their t in the authors' driver.
+ROUTERS = {"confidence": 0.5, "margin": 0.2, "always": 0.0, "never": 0.0}
 
 
 @struct.dataclass
@@ -53,7 +58,7 @@ class Row:
 def drafter(
     draft,
     router: str = "confidence",
-    threshold: float = 0.5,
+    threshold: float | None = None,
     length: int = 5,
     draw: str = base.POINT,
 ) -> base.Drafter:
@@ -62,18 +67,19 @@ def drafter(
     Args:
         draft: the small model, whose params are `params["draft"]`.
         router: one of `ROUTERS`.
-        threshold: t.
+        threshold: t; None: that of the authors' driver.
         length: most drafts of a round; it does not change the text.
         draw: one of `base.DRAWS`.
     """
     model = draft
     if router not in ROUTERS:
-        raise MethodError(f"router={router!r}: use one of {ROUTERS}")
+        raise MethodError(f"router={router!r}: use one of {tuple(ROUTERS)}")
     if length < 1:
         raise MethodError(f"length={length}: draft at least one token")
+    t = ROUTERS[router] if threshold is None else threshold
 
     def init(ctx: base.Context) -> base.State:
-        level = jnp.full(ctx.length.shape, threshold, jnp.float32)
+        level = jnp.full(ctx.length.shape, t, jnp.float32)
         return base.State((adaptive_chain.beside(model, ctx, length + 1), Row(level)))
 
     def rule(row: Row, step: adaptive_chain.Step):

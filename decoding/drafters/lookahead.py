@@ -8,7 +8,7 @@ the iteration) and columns c = 0 .. W - 1; w[0, 0] = x. A round computes
 
     w[N-1, c] = argmax p(. | text, w[0, 0 .. c], w[1 .. N-2, c])        for all columns
     pool[w[0, c]] <- (w[1, c], .., w[N-1, c])         at most G, the oldest gives way
-    w[l, c]   = w[l+1, c];   k further accepted tokens move the columns k to the left
+    w[l, c]   = w[l+1, c];   one position a round, however many tokens were accepted
     draft     = the N-grams of pool[x]
 
 N → `ngram`; W → `window`; G → `guesses`; w → `Row.window`; p → the raw target. A window
@@ -18,14 +18,19 @@ share their nodes), and both go through one call. The arg-max is taken at temper
 0 too, as in the paper.
 
 The window starts from random tokens of the text; its upper levels are filled in the
-first N - 2 rounds, before which nothing enters the pool. Columns that move in from the
-right are random tokens of the text as well, and so is a predicted end of text, which no
-n-gram holds.
+first N - 2 rounds, before which nothing enters the pool. Columns that then move in from
+the right are random tokens of the text as well, and so is a predicted end of text,
+which no n-gram holds.
 
-Deviations from the paper: the pool belongs to all rows and outlives a request
-(`memory`); the authors' pool is of one request. The window fills while the text is
-already being verified. Defaults are those of the authors' README (5, 7, 7); the paper
-takes W = G = 15 for 7B models on A100.
+The window moves as in the authors' code (ALWAYS_FWD_ONE = 1; its greedy search asserts
+it): after a round that accepted drafts it lags behind the text.
+
+Deviations from the paper and its code: the pool belongs to all rows and outlives a
+request (`memory`); the authors' pool is of one request. Pooled n-grams are verified
+while the window fills; the code begins to fill with W + N - 3 columns of random tokens,
+so that none moves in. A matched n-gram is accepted to its end, where the code stops one
+token early. Defaults are those of the authors' README (5, 7, 7); the paper takes
+W = G = 15 for 7B models on A100.
 
 Cost per call: (N - 1)(W + G) nodes in the block; B · W updates of one pool entry, one
 after another (they may meet). The pool takes 4 V G (N - 1) bytes: 3.6 MB at V = 32,000.
@@ -150,7 +155,7 @@ def drafter(
             grams.swapaxes(1, 2).reshape(-1, top),
             valid.reshape(-1),
         )
-        moved = _move(row, jnp.where(ended, -1, best), outcome.verdict.count)
+        moved = _move(row, jnp.where(ended, -1, best))
         updated = jax.tree.map(
             lambda new, old: jnp.where(
                 moves.reshape(-1, *[1] * (new.ndim - 1)), new, old
@@ -202,24 +207,19 @@ def _refill(keys: Array, tokens: Array, length: Array, window: Array) -> Array:
 
 
 @jax.jit
-def _move(row: Row, best: Array, accepted: Array) -> Row:
-    """Move the window after a round that committed `accepted` + 1 tokens.
+def _move(row: Row, best: Array) -> Row:
+    """Move the window by one position, with the new level `best` int32[B, W].
 
     A full window loses its lowest level, and thereby one position; else the new level
-    is added, and the columns make up for the position.
+    is added, and the columns move one to the left.
     """
-    _, top, width = row.window.shape
-    full = row.levels == top
+    _, top, _ = row.window.shape
+    full = (row.levels == top)[:, None, None]
     down = jnp.concatenate([row.window[:, 1:], best[:, None]], 1)
     level = jnp.arange(top)[None, :, None]
     added = jnp.where(level == row.levels[:, None, None], best[:, None], row.window)
-    stacked = jnp.where(full[:, None, None], down, added)
-    shift = accepted + jnp.where(full, 0, 1)
-    at = jnp.arange(width) + shift[:, None]
-    padded = jnp.pad(stacked, ((0, 0), (0, 0), (0, 1)), constant_values=-1)
-    at = jnp.broadcast_to(jnp.minimum(at, width)[:, None], stacked.shape)
-    moved = jnp.take_along_axis(padded, at, 2)
-    return Row(moved, jnp.minimum(row.levels + 1, top))
+    left = jnp.pad(added[:, :, 1:], ((0, 0), (0, 0), (0, 1)), constant_values=-1)
+    return Row(jnp.where(full, down, left), jnp.minimum(row.levels + 1, top))
 
 
 def _prompt_grams(ctx, outcome, ngram: int) -> tuple[Array, Array, Array]:

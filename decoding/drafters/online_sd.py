@@ -19,8 +19,10 @@ refused places alone harmed small drafts where they had been right; the reason i
 known yet (experiments/reports/online.md).
 
 Deviations from the paper: it keeps whole requests with all of their wrong places and
-whole laws, here each place stands alone and its text begins at most `window` tokens
-before. `keep="first"` is ours.
+whole laws; here each place stands alone, and its text begins at most `window` tokens
+before (the authors' contexts are the requests, 256 tokens or 512 where domains change).
+The ring is never emptied, so an update sees older places too; the authors' trainer
+empties its buffer at every update. `keep="first"` is ours.
 
 Cost per call: as `drafters/model`; one top-k over V a row and round.
 """

@@ -11,13 +11,17 @@ T_d → `drafters/model` and its topology, whose nodes come first in the block; 
 `places` longest matches of the last tokens in the text (of equals the latest), as in
 prompt lookup.
 
-Reconstructed, because no code was released and the abstract gives no formula:
-plausible means that the first token is one of the draft law's `width` best at the root;
-of these the `branches` of most probable first tokens are kept, the longer match first
-among equals; all numbers here are ours. Deviations: only the text itself is searched,
-where the paper also keeps a datastore; nodes of T_d are never given up, so that T
-accepts no less than T_d. Sampled and retrieved siblings together follow no one
-law: draws that need one (`iid`, `no_replace`) are refused.
+Reconstructed from the abstract: no code was released, and the full text
+(arxiv.org/html/2503.03434v1) was not compared. Its pruning rule, its retrieved paths
+and its sizes are not known here. Plausible means that the first token is one of the
+draft law's `width` best at the root; of these the `branches` of most probable first
+tokens are kept, the longer match first among equals; this rule and all numbers are
+ours.
+
+Deviations from the paper: only the text itself is searched, where the paper also keeps
+a datastore; nodes of T_d are never given up, so that T accepts no less than T_d.
+Sampled and retrieved siblings together follow no one law: draws that need one (`iid`,
+`no_replace`) are refused.
 
 Cost per call: that of the draft model, plus one reading of the retrieved tokens that
 were accepted; as many comparisons of [B, T] as the longest match is long.

@@ -12,9 +12,14 @@ and the token is drawn from q_e. e → `exits` and the whole model; tau → `thr
 Layers that a token leaves out get keys and values of the state that it stopped with, so
 that later tokens may go deeper.
 
-Deviations from the paper: a reconstruction from the abstract; thresholds by target are
-the caller's. A row's drafts depend on its own tokens alone: layers run for the batch
-when any node needs them, and write for those nodes only.
+Deviations from the authors' code (github.com/parsareal/SD2), the source beside the
+abstract: there a deeper sub-model first runs on the queued states of all tokens that
+stopped before it, so that keys and values are exact; tau is one number here, 0.7 at
+first, and one a depth there (0.5, 0.5, and 0 for the last). Drafts are trained by the
+target's laws in configs/draft_models/s2d.py; there by cross-entropy with the text
+(SoFT) from the target's first layers. Thresholds by target are the caller's. A row's
+drafts depend on its own tokens alone: layers run for the batch when any node needs
+them, and write for those nodes only.
 
 Cost per call: as `drafters/model` with the layers of the deepest token of the batch,
 keys and values of the others, and one head for each depth that was reached.

@@ -24,7 +24,8 @@ Deviations from the paper: no tree is built. The `places` longest matches (the l
 equals) are compared pair by pair, which yields the same counts while no more places
 match; a common short ending is so counted by its latest 64 places. A match does not
 reach over the end of a page. Nodes below `least` (the code's min_token_prob) are left
-out, as in the code; C is the paper's, without texts that end at the parent.
+out, as in the code; C is the paper's, without texts that end at the parent. The hybrid
+with a draft model is drafters/suffix_model.
 
 Cost per call: as many comparisons of [B, T] and [B, pages · span] integers as the
 longest match is long; a top-k of K = `places`; for each of D = `most` levels some
@@ -119,21 +120,8 @@ def drafter(
         )
 
     def draft(keys, ctx: base.Context, state: base.State):
-        row, shared = state.row, state.shared
-        pattern = suffix_match.last_tokens(ctx.tokens, ctx.length, longest)
-        sources = [(ctx.tokens[:, None], ctx.length[:, None])]
-        if pages:
-            sources.append((shared.pages[None], shared.filled[None]))
-        speculate = _trees if tree else _paths
-        best: tuple | None = None
-        for texts, ends in sources:
-            lengths = suffix_match.matches(texts, ends, pattern)
-            seen = suffix_match.best_places(lengths, texts, ends, places, most)
-            new = speculate(*seen, row.alpha, row.offset, row.least)
-            best = new if best is None else _better(best, new)
-        assert best is not None
-        _, count, tokens, parents = best
-        return _nodes_of(ctx, count, tokens, parents, tree), state, ctx.cache
+        nodes = propose(ctx, state, most, longest, places, tree)[1]
+        return nodes, state, ctx.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         if outcome.is_prompt or not pages:
@@ -141,6 +129,35 @@ def drafter(
         return _store(state, outcome)
 
     return base.Drafter(init, draft, observe, most + 1, most, pauses=True)
+
+
+def propose(
+    ctx: base.Context,
+    state: base.State,
+    most: int,
+    longest: int,
+    places: int,
+    branching: bool = False,
+) -> tuple[Array, base.TokenTree]:
+    """Return SCORE float32[B], the expected number of accepted drafts, and the draft.
+
+    Arguments are those of `drafter`; `branching` is its `tree`.
+    """
+    row, shared = state.row, state.shared
+    pattern = suffix_match.last_tokens(ctx.tokens, ctx.length, longest)
+    sources = [(ctx.tokens[:, None], ctx.length[:, None])]
+    if shared.pages.shape[0]:
+        sources.append((shared.pages[None], shared.filled[None]))
+    speculate = _trees if branching else _paths
+    best: tuple | None = None
+    for texts, ends in sources:
+        lengths = suffix_match.matches(texts, ends, pattern)
+        seen = suffix_match.best_places(lengths, texts, ends, places, most)
+        new = speculate(*seen, row.alpha, row.offset, row.least)
+        best = new if best is None else _better(best, new)
+    assert best is not None
+    score, count, tokens, parents = best
+    return score, _nodes_of(ctx, count, tokens, parents, branching)
 
 
 def _better(old: tuple, new: tuple) -> tuple:

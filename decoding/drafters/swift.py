@@ -13,19 +13,21 @@ the genes is set. While z is being optimised, each round tries one set:
 until m(z) > `enough`, `tolerance` trials in a row have failed, or `trials` were made.
 The draft is a chain of the model without z, up to and with the first token whose law
 has a top probability below `stop`; each of its tokens has siblings, the more the less
-sure its law is (`siblings`: for top probabilities above .95, .8, .5, and below; the
-paper's for sampling are 1, 3, 5, 10).
+sure its law is. For top probabilities above .95, .8, .5 and below, a level has 3, 5, 8,
+10 tokens in greedy calls, and 1, 3, 5, 10 where a row samples (`siblings`).
 
 z → `skip`; r → `ratio`; m → `score`; the first tokens → `context`. The Bayesian
 proposal maximises, among 64 random sets, mean + 2.5 deviations of a Gaussian process of
 the last trials. Its kernel is Matérn 5/2 over the share of genes that differ, its noise
 0.01.
 
-Deviations from the paper: the score is pooled over the live rows that are long enough;
-skipped layers read the exact keys of the text, in the draft and in the trial, where the
-official trial computes the keys of its text without z; the process keeps the last 32
-trials at a fixed length scale; the official bonus token at temperature > 0, drawn from
-unwarped logits, is the verifier's. A model of two layers has no genes: it drafts whole.
+Deviations from the paper: the tree is cut at `nodes` = 64, from its end; the official
+tree is whole, at most 251 nodes. The score is pooled over the live rows that are long
+enough; skipped layers read the exact keys of the text, in the draft and in the trial,
+where the official trial computes the keys of its text without z; the process keeps the
+last 32 trials at a fixed length scale; the official bonus token at temperature > 0,
+drawn from unwarped logits, is the verifier's. A model of two layers has no genes: it
+drafts whole.
 
 Cost per call: a share of about 1 - r of a target call a draft, and one such call of
 `context` nodes a round while z is being optimised.
@@ -49,12 +51,13 @@ CARD = Card(
     guarantee=base.LAW,
     family="self-speculative",
     data=("ratio", "stop", "enough"),
-    needs=("model", "draw"),
+    needs=("model", "draw", "greedy"),
     examples={"length": 4, "siblings": (1, 2, 2, 3), "nodes": 9, "context": 6},
     sources=("xia2025swift",),
 )
 
 SURE = (0.95, 0.8, 0.5)
+SIBLINGS = {True: (3, 5, 8, 10), False: (1, 3, 5, 10)}  # by whether all is greedy
 KEPT, TRIED = 32, 64  # trials the process remembers, sets a proposal chooses from
 
 
@@ -87,7 +90,7 @@ def drafter(
     model,
     ratio: float = 0.45,
     length: int = 25,
-    siblings: tuple[int, ...] = (3, 5, 8, 10),
+    siblings: tuple[int, ...] = (),
     nodes: int = 64,
     stop: float = 0.8,
     context: int = 32,
@@ -96,6 +99,7 @@ def drafter(
     tolerance: int = 300,
     bayes: int = 25,
     draw: str = base.POINT,
+    greedy: bool = True,
 ) -> base.Drafter:
     """Draft with the target less a set of sublayers, and search for a better set.
 
@@ -103,7 +107,8 @@ def drafter(
         model: the target.
         ratio: r, share of the genes that a set skips.
         length: most drafts of a chain.
-        siblings: children of a node, by falling certainty of its law.
+        siblings: children of a node, by falling certainty of its law; none: those of
+            the authors' code.
         nodes: size of the verified tree; nodes that do not fit are cut from its end.
         stop: a chain ends below this top probability.
         context: tokens of the text that score a set.
@@ -112,8 +117,10 @@ def drafter(
         tolerance: failed trials in a row that end the search.
         bayes: every `bayes`th trial is a Bayesian proposal.
         draw: one of `base.DRAWS`.
+        greedy: no row samples.
     """
-    depth, width = model.config.n_layers, max(siblings, default=0)
+    siblings = siblings or SIBLINGS[greedy]
+    depth, width = model.config.n_layers, max(siblings)
     genes = 2 * max(depth - 2, 0)
     if not 0 <= ratio < 1:
         raise MethodError(f"ratio={ratio}: skip a share in [0, 1) of the sublayers")

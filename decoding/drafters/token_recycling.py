@@ -14,11 +14,13 @@ successors were b and c, gives the root a the children b, c.
 M is `State.shared`: all rows read and write it, and it outlives a request through
 `memory`. It changes how many drafts are accepted, never the text.
 
-Deviations from the paper: rows of M start empty, and an empty row proposes nothing,
-where the official code starts from zeros and proposes token 0. Where nodes of a round
-bear the same token, the deepest wins, then that of the last row (there the order is
-undefined). Rounds cut by the end of a text update M too. As in the official code,
-prompts do not, unless `learn_prompt`.
+M starts from zeros, as in the official code: a token not seen yet proposes token 0, so
+the row of token 0 is learned in the first round.
+
+Deviations from the paper: where nodes of a round bear the same token, the deepest wins,
+then that of the last row (there the order is undefined). The last round of a text
+updates M too (the official code leaves it out). As in the official code, prompts do
+not, unless `learn_prompt`.
 
 Cost per call: one gather of [B, w] a level and a top-k of the [B, N, V] logits; no
 model call. M takes 4 V k bytes: 1 MB at V = 32,000.
@@ -73,7 +75,7 @@ CHOICES = _choices()
 class Shared:
     """The matrix that all rows share, and that outlives a request as `memory`."""
 
-    successors: Array  # int32[V, k]: candidates after a token, best first; -1: unknown
+    successors: Array  # int32[V, k]: candidates after a token, best first; -1: none
 
 
 def drafter(
@@ -96,7 +98,7 @@ def drafter(
     num_best = min(k, vocab_size)
 
     def init(ctx: base.Context) -> base.State:
-        return base.State((), Shared(jnp.full((vocab_size, k), -1, jnp.int32)))
+        return base.State((), Shared(jnp.zeros((vocab_size, k), jnp.int32)))
 
     def draft(keys, ctx: base.Context, state: base.State):
         levels = [ctx.root[:, None]]

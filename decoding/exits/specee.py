@@ -21,10 +21,11 @@ The target is not always run as a whole, so the text does not follow its law. Ab
 temperature 0 the token is drawn from the law of the layer. Only blocks of one node
 stop early, because the schedule depends on the tokens committed last.
 
-Deviations from the paper: layers that a token leaves out get the keys and values of the
-state that it stopped with. Each row stops where it would alone; layers are skipped
-once all rows have stopped. The paper's merging of predictors with a speculated tree is
-left out.
+Deviations from the paper: the layers e are those of this text, from its first token on;
+the authors' code keeps them over requests and schedules them once it has N. Layers that
+a token leaves out get the keys and values of the state that it stopped with. Each row
+stops where it would alone; layers are skipped once all rows have stopped. The paper's
+merging of predictors with a speculated tree is left out.
 
 Cost per call: the layers up to the last row's exit, keys and values of the others; at a
 scheduled layer k rows of the head and 3k H products; the whole head where c_l > tau,

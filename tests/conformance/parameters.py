@@ -14,6 +14,7 @@ RARE = (
     "model-rsd_s",
     "rapid-eagle2",
     "rasd-eagle2",
+    "suffix_model-eagle2",
     "oracle-static",
 )
 

@@ -8,7 +8,8 @@ import pytest
 from decoding import Method, Spec, base
 from decoding.conformance import kit as conformance
 from decoding.drafters import aded
-from decoding.text_lookup import suffix_array
+from decoding.text_lookup import suffix_array, trigram_table
+from decoding.text_lookup.trigram_table import Trigrams
 from models.errors import MethodError
 from tests.decoding.drafters import kit
 
@@ -16,18 +17,18 @@ SMALL = {"iterations": 30, "depth": 3, "kept": 8, "successors": 3, "size": 64}
 CORPUS = [[1, 2, 3, 4, 5, 6, 7], [1, 2, 5, 1, 2, 3, 1, 2, 6, 6], [2, 3, 4, 1, 2, 3]]
 
 
-def weights(shared: aded.Shared, a: int, b: int) -> dict[int, float]:
-    tokens, found = jax.jit(aded.after)(shared, jnp.int32(a), jnp.int32(b))
+def weights(shared: Trigrams, a: int, b: int) -> dict[int, float]:
+    tokens, found = jax.jit(trigram_table.after)(shared, jnp.int32(a), jnp.int32(b))
     return {int(t): float(w) for t, w in zip(tokens, found) if t >= 0}
 
 
 def test_the_table_of_a_corpus():
     """After 1 2 came 3 three times, 5 and 6 once; 8 entries are too few."""
-    table = aded.table(CORPUS, size=64, successors=3)
+    table = trigram_table.table(CORPUS, size=64, successors=3)
     assert weights(table, 1, 2) == pytest.approx({3: 0.6, 5: 0.2, 6: 0.2})
     assert weights(table, 3, 4) == pytest.approx({5: 0.5, 1: 0.5})
     assert weights(table, 7, 7) == {} == weights(table, -1, 2)
-    pruned = aded.table(CORPUS, size=8, successors=2)
+    pruned = trigram_table.table(CORPUS, size=8, successors=2)
     assert len(weights(pruned, 1, 2)) == 2
     assert int((pruned.keys[:, 0] >= 0).sum()) == 8
 
@@ -36,7 +37,7 @@ def test_it_starts_with_the_table_of_a_datastore(tmp_path):
     """No trigram reaches over the end of a text; a run does not change the corpus."""
     suffix_array.save(suffix_array.build(CORPUS), tmp_path)
     drafter = aded.drafter(**SMALL, datastore=str(tmp_path))
-    same = aded.table(CORPUS, size=64, successors=3)
+    same = trigram_table.table(CORPUS, size=64, successors=3)
     for _ in range(2):
         start = drafter.init(kit.context([[1]])).shared
         for one, other in zip(jax.tree.leaves(start), jax.tree.leaves(same)):
@@ -48,7 +49,7 @@ def test_it_starts_with_the_table_of_a_datastore(tmp_path):
 def test_worked_example():
     """One continuation of 1 2: the search finds it to its depth, and one token more."""
     drafter = aded.drafter(**SMALL)
-    table = aded.table([[1, 2, 3, 4, 5, 6, 7]], size=64, successors=3)
+    table = trigram_table.table([[1, 2, 3, 4, 5, 6, 7]], size=64, successors=3)
     draft = kit.jitted(drafter)
     start = drafter.init(kit.context([[1]] * 3))
     nodes, _ = draft([[0, 1, 2], [9, 9], [2]], start.replace(shared=table))
@@ -59,7 +60,7 @@ def test_worked_example():
 def by_hand(corpus, pair, c1, c2, noise, previous=False) -> dict[tuple, int]:
     """{path: visits}; `previous` is the fault of the official code's sum."""
     table: dict = {}
-    shared = aded.table(corpus, size=64, successors=noise.shape[2])
+    shared = trigram_table.table(corpus, size=64, successors=noise.shape[2])
     f = np.float32
 
     def after(a, b):
@@ -110,7 +111,7 @@ def by_hand(corpus, pair, c1, c2, noise, previous=False) -> dict[tuple, int]:
 
 
 def searched(corpus, pair, c1, c2, noise) -> dict[tuple, int]:
-    shared = aded.table(corpus, size=64, successors=noise.shape[2])
+    shared = trigram_table.table(corpus, size=64, successors=noise.shape[2])
     numbers = [jnp.float32(c1), jnp.float32(c2)]
     found = jax.jit(aded.search)(shared, *map(jnp.int32, pair), *numbers, noise)
     paths: dict[int, tuple] = {0: ()}
@@ -144,7 +145,53 @@ def test_fault_the_token_before_is_summed():
     assert right != wrong
 
 
-def learn(table: aded.Shared, texts, active=(True, True), **fields) -> aded.Shared:
+def drafted_by_hand(choices: int, cut: bool = True) -> set[tuple]:
+    """The draft after 1 2, by paths, from the search's visits; `cut` off: a fault."""
+    key, shape = kit.keys(1)[0], (30, 3, 3)
+    noise = np.asarray(jax.random.gumbel(key, shape))
+    visits = searched(LONG, (1, 2), 32.0, 8.0, noise)
+    shared = trigram_table.table(LONG, size=64, successors=3)
+    del visits[()]
+    nodes = sorted(visits, key=lambda path: -visits[path])[: SMALL["kept"]]
+    sentences: dict[tuple, None] = {}
+    for path in nodes:
+        following = weights(shared, *(1, 2, *path)[-2:])
+        last = (max(following, key=lambda w: following[w]),) if following else ()
+        sentences[(*path, *last)] = None
+    short = sorted(sentences, key=lambda path: len(set(path)))
+    while cut and sum(len(set(path)) for path in short) > choices:
+        short.pop()
+    return {path[:d] for path in short for d in range(1, len(path) + 1)}
+
+
+LONG = np.random.default_rng(1).integers(0, 4, (2, 300)).tolist()
+
+
+@pytest.mark.parametrize("choices", [1000, 18, 12, 5])
+def test_long_paths_are_cut(choices):
+    """The paths have at most `choices` tokens together; the longest go first."""
+    drafter = aded.drafter(**SMALL, choices=choices)
+    start = drafter.init(kit.context([[1]]))
+    table = trigram_table.table(LONG, size=64, successors=3)
+    nodes, _ = kit.jitted(drafter)([[0, 1, 2]], start.replace(shared=table))
+    paths = kit.paths(nodes)
+    assert set(paths) == drafted_by_hand(choices)
+    assert len(set(paths)) == len(paths)
+
+
+def test_fault_long_paths_stay():
+    """Planted: no path is cut."""
+    assert drafted_by_hand(1000) == drafted_by_hand(12, cut=False)
+    assert drafted_by_hand(12) != drafted_by_hand(12, cut=False)
+
+
+def test_the_defaults_are_the_code_s():
+    """4 states and 24 nodes with the root; one more token a node."""
+    drafter = aded.drafter()
+    assert (drafter.nodes, drafter.depth) == (1 + 2 * 23, 4)
+
+
+def learn(table: Trigrams, texts, active=(True, True), **fields) -> Trigrams:
     drafter = aded.drafter(**{**SMALL, "recent": 4, **fields})
     ctx = kit.context(texts)
     none = jnp.zeros((2, drafter.nodes), jnp.int32)
@@ -156,7 +203,7 @@ def learn(table: aded.Shared, texts, active=(True, True), **fields) -> aded.Shar
 
 def test_update_by_hand():
     """The last four tokens are two trigrams; the weakest of a full entry gives way."""
-    table = aded.table(CORPUS, size=64, successors=3)
+    table = trigram_table.table(CORPUS, size=64, successors=3)
     after = learn(table, [[9, 8, 1, 2, 3], [7, 7, 7]], boost=0.5)
     assert weights(after, 1, 2) == pytest.approx({3: 1.1, 5: 0.2, 6: 0.2})
     assert weights(after, 8, 1) == pytest.approx({2: 0.5})
@@ -171,14 +218,14 @@ def test_update_by_hand():
 @pytest.mark.parametrize("fault", [False, True])
 def test_fault_finished_rows_teach(fault):
     """Planted: a finished row is taken for an active one."""
-    table = aded.table(CORPUS, size=64, successors=3)
+    table = trigram_table.table(CORPUS, size=64, successors=3)
     after = learn(table, [[1, 2, 3], [7, 7, 7]], (True, fault))
     assert bool(weights(after, 7, 7)) == fault
 
 
 def test_repetition_raises_the_rank():
     """After 1 2 the table prefers 3; told 1 2 6 often enough, 6."""
-    table = aded.table(CORPUS, size=64, successors=3)
+    table = trigram_table.table(CORPUS, size=64, successors=3)
     assert max(weights(table, 1, 2), key=weights(table, 1, 2).get) == 3
     for _ in range(7):
         table = learn(table, [[1, 2, 6], [1, 2, 6]])
@@ -191,13 +238,19 @@ def test_memory_lasts():
     method = Method(Spec("drafters/aded", **SMALL))
     first = conformance.generate(method)
     texts = [[*p, *t] for p, t in zip(conformance.PROMPTS, first.tokens)]
-    corpus = aded.table(texts, size=64, successors=3)
+    corpus = trigram_table.table(texts, size=64, successors=3)
     told = conformance.generate(method, memory=corpus)
     assert told.tokens == first.tokens
     assert told.stats.target_calls.sum() < first.stats.target_calls.sum()
 
 
 def test_bad_arguments():
-    for field, value in (("recent", 2), ("size", 4), ("c2", 0.0), ("depth", 0)):
+    for field, value in (
+        ("recent", 2),
+        ("size", 4),
+        ("c2", 0.0),
+        ("depth", 0),
+        ("choices", 0),
+    ):
         with pytest.raises(MethodError, match=f"{field}={value}"):
             aded.drafter(**{field: value})

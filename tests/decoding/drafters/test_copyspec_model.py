@@ -6,8 +6,7 @@ import pytest
 
 from decoding import Method, base, tree
 from decoding.conformance import kit as conformance
-from decoding.drafters import copyspec_model
-from decoding.tree_building import draft_model
+from decoding.tree_building import draft_model, lookup_or_model
 from tests.decoding.drafters import kit
 
 METHOD = conformance.cases()["copyspec_model-chain"]
@@ -67,8 +66,8 @@ def test_a_copy_is_certain():
         draw=base.IID,
         logits=laws,
     )
-    wider = copyspec_model._wider
-    fused = copyspec_model._either(
+    wider = lookup_or_model.wider
+    fused = lookup_or_model.either(
         jnp.array([True, False]), wider(copies, 3), wider(grown, 3), 2
     )
     assert fused.tokens.tolist() == [[1, 2, 3], [1, 4, 0]]

@@ -1,16 +1,19 @@
 """DEL: its choice against brute force, and its statistics against table look-up."""
 
+import dataclasses
 import types
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method
+from decoding import Method, base
 from decoding.conformance import kit
 from decoding.drafters import del_exit
 from models.errors import MethodError
 from models.synthetic import toy
+from tests.decoding.drafters import kit as drafter_kit
 
 LAYERS, LENGTH = 4, 3
 FUNCTIONS, PARAMS = toy.model(kit.VOCAB, order=2, n_layers=LAYERS, eos=(kit.EOS,))
@@ -27,29 +30,56 @@ def truncated(layers: int) -> dict:
     return {**LM.params, "table": LM.params["table"][:layers]}
 
 
-def statistics(counts, sums) -> del_exit.Statistics:
-    return del_exit.Statistics(
-        jnp.asarray(counts, jnp.float32), jnp.asarray(sums, jnp.float32), jnp.ones(())
-    )
-
-
 def test_choice_is_brute_force_s():
     rng = np.random.default_rng(0)
     for _ in range(20):
-        counts = rng.integers(0, 6, (3, 2)).astype(float)
+        counts = rng.integers(0, 6, (3, 2)).astype(np.float32)
         counts[0] = 0, 5  # alpha = 1
-        table, depth = np.array([2, 3, 5]), 8
-        seen = statistics(counts, counts * 0.5)
-        best, drafts, tau = del_exit.choose(seen, jnp.asarray(table), depth, 6)
-        value = {}
+        counts[1:, 0] += 1
+        table, depth, value = np.array([2, 3, 5]), 8, {}
+        chosen = del_exit.choose(counts, counts * 0.5, jnp.asarray(table), depth, 6)
         for e in range(3):
-            total = counts[e].sum()
-            alpha = counts[e, 1] / total if total else 0.5
-            for g in range(7):
+            alpha = counts[e, 1] / counts[e].sum()
+            for g in range(6):
                 tokens = sum(alpha**i for i in range(g + 1))
                 value[e, g] = tokens / (depth + g * table[e])
-        assert value[int(best), int(drafts)] >= max(value.values()) - 1e-6
-        assert float(tau) == (0.5 if counts[int(best)].all() else 0.0)
+        best, tau = int(chosen[0]), float(chosen[1])
+        own = max(value[best, g] for g in range(6))
+        assert own >= max(value.values()) - 1e-6
+        assert tau == (0.5 if counts[best].all() else 0.0)
+
+
+def drafted(counts, sums, length: int = LENGTH) -> int:
+    """Drafts of a round after the statistics [E, 2]; text 3, which is its prompt."""
+    drafter = del_exit.drafter(FUNCTIONS, length=length)
+    cache = FUNCTIONS.init_cache(1, 32, jnp.float32)
+    ctx = dataclasses.replace(
+        drafter_kit.context([[3]]), params={"target": LM.params}, cache=cache
+    )
+    state = drafter.init(ctx)
+    if counts is not None:
+        seen = (jnp.asarray(x, jnp.float32)[None] for x in (counts, sums))
+        state = base.State(state.row.replace(**dict(zip(("counts", "sums"), seen))))
+    keys = drafter_kit.keys(1)
+    nodes = jax.jit(lambda: drafter.draft(keys, ctx, state)[0])()
+    return int((nodes.kind == base.CANDIDATE).sum()) - 1
+
+
+def test_one_token_at_least():
+    """As the official code: one draft at g* = 0, and one before any observation."""
+    refused, taken, seldom = [[5.0, 0.0]] * 3, [[0.0, 5.0]] * 3, [[5.0, 0.1]] * 3
+    assert drafted(seldom, seldom) == 1  # alpha = 0.02, and tau = 1
+    assert drafted(None, None) == 1
+    assert drafted(refused, refused) == LENGTH  # tau is 0 without a match,
+    assert drafted(taken, taken) == LENGTH  # and without a mismatch
+
+
+def test_fault_no_observation_sets_no_threshold(monkeypatch):
+    """Planted: before any observation tau is 0, and the whole chain is drafted."""
+    sound = del_exit.choose
+    careless = lambda *args: (sound(*args)[0], jnp.float32(0))
+    monkeypatch.setattr(del_exit, "choose", careless)
+    assert drafted(None, None) == LENGTH
 
 
 def expected(prompt: list[int], text: list[int], prompted: int) -> np.ndarray:
@@ -65,16 +95,16 @@ def expected(prompt: list[int], text: list[int], prompted: int) -> np.ndarray:
 
 
 def test_text_is_plain_and_statistics_are_the_table_s():
-    """With no decay the counts are those of every committed token's position, and of
-    the prompt's last four; rejected drafts leave no trace."""
+    """With no decay the counts of a row are those of its committed tokens' positions,
+    and of its prompt's last four; rejected drafts leave no trace."""
     run = kit.Run(METHOD, lm=LM)
     state = run.advance(run.start())
     texts = kit.texts(state)
     for prompt, text in zip(kit.PROMPTS, texts):
         assert text == kit.greedy_by_hand(LM.params, prompt, kit.NEW)
     rows = zip(kit.PROMPTS, texts)
-    counts = sum(expected(p, t, 4) for p, t in rows)
-    np.testing.assert_array_equal(state.drafter.shared.counts, counts)
+    counts = [expected(p, t, 4) for p, t in rows]
+    np.testing.assert_array_equal(state.drafter.row.counts, counts)
     assert int(state.counters.accepted.sum()) > 0
 
 
@@ -93,8 +123,13 @@ def test_fault_rejected_positions_count():
 
     run.alter(drafter=sound._replace(observe=observe))
     state = run.advance(run.start())
-    counts = sum(expected(p, t, 4) for p, t in zip(kit.PROMPTS, kit.texts(state)))
-    assert not np.array_equal(state.drafter.shared.counts, counts)
+    counts = [expected(p, t, 4) for p, t in zip(kit.PROMPTS, kit.texts(state))]
+    assert not np.array_equal(state.drafter.row.counts, counts)
+
+
+def test_statistics_are_a_request_s():
+    """As the official code: nothing is left for the next request."""
+    assert not jax.tree.leaves(kit.generate(METHOD, lm=LM).memory)
 
 
 def test_bad_arguments():

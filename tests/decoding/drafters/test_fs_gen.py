@@ -1,5 +1,7 @@
 """FS-GEN's routers against a simulation by table look-up."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from decoding.conformance import kit
 from decoding.drafters import fs_gen
 from models.errors import MethodError
 from models.synthetic import toy
+from tests.decoding.drafters import kit as drafter_kit
 
 THRESHOLDS = {"confidence": 0.45, "margin": 0.1}
 
@@ -54,6 +57,22 @@ def test_always_is_the_large_model_and_never_the_small(temperature):
         out = kit.generate(method(router), temperature)
         assert out.guarantee == base.LOSSY
         assert out.tokens == kit.plain(Method(), temperature, lm=lm)
+
+
+def thresholds(**arguments) -> list[float]:
+    """t of one row."""
+    model, params = kit.DRAFT.model, {"draft": kit.DRAFT.params}
+    ctx = dataclasses.replace(drafter_kit.context([[1]]), params=params)
+    state = fs_gen.drafter(model, **arguments).init(ctx)
+    return state.row[1].threshold.tolist()
+
+
+def test_thresholds_are_the_driver_s():
+    """0.5 and 0.2; planted: at 0.5 a margin, (p_1 - p_2) / 2 <= 0.5, always asks."""
+    assert thresholds() == [0.5]
+    margin = thresholds(router="margin")
+    assert margin == pytest.approx([0.2])
+    assert thresholds(router="margin", threshold=0.5) != margin
 
 
 def test_fault_the_router_looks_one_token_late():

@@ -45,21 +45,55 @@ def test_the_pool_forgets_the_oldest():
     assert (pool[1:] == -1).all()
 
 
-def moved(levels: int, accepted: int) -> list:
-    """A window of N = 4, W = 3 (tokens 10 l + c) after a round; 90 .. 92 are new."""
+def moved(levels: int, best=(90, 91, 92)) -> list:
+    """A window of N = 4, W = 3 (tokens 10 l + c) after a round; `best` is new."""
     window = 10 * jnp.arange(3)[:, None] + jnp.arange(3)
     row = lookahead.Row(window[None], jnp.array([levels]))
-    row = lookahead._move(row, jnp.array([[90, 91, 92]]), jnp.array([accepted]))
+    row = lookahead._move(row, jnp.array([best]))
     assert row.levels.tolist() == [min(levels + 1, 3)]
     return row.window[0].tolist()
 
 
-def test_the_window_moves_with_the_text():
-    """A full one loses a level; one being filled, a column; drafts move columns."""
-    assert moved(3, 0) == [[10, 11, 12], [20, 21, 22], [90, 91, 92]]
-    assert moved(3, 2) == [[12, -1, -1], [22, -1, -1], [92, -1, -1]]
-    assert moved(2, 0) == [[1, 2, -1], [11, 12, -1], [91, 92, -1]]
-    assert moved(3, 5) == [[-1] * 3] * 3
+def test_the_window_moves_by_one_position():
+    """A full one loses a level; one being filled, a column."""
+    assert moved(3) == [[10, 11, 12], [20, 21, 22], [90, 91, 92]]
+    assert moved(3, (90, -1, 92))[2] == [90, -1, 92]  # an end of text
+    assert moved(2) == [[1, 2, -1], [11, 12, -1], [91, 92, -1]]
+
+
+def after_a_round(accepted: int) -> list:
+    """The full window after a round that accepted `accepted` drafts of the pool."""
+    drafter = lookahead.drafter(100, (), ngram=4, window=3, guesses=1)
+    ctx = kit.context([[5, 5, 1]])
+    window = 10 * jnp.arange(1, 4)[:, None] + jnp.arange(3)
+    start = drafter.init(ctx)
+    row = lookahead.Row(window[None], jnp.array([3]))
+    nodes, state, _ = drafter.draft(kit.keys(1), ctx, start.replace(row=row))
+    logits = jax.nn.one_hot(jnp.arange(90, 90 + drafter.nodes)[None] % 100, 100)
+    seen = kit.outcome(nodes, logits, [True])
+    count = jnp.array([accepted], jnp.int32)
+    seen = seen.replace(verdict=seen.verdict.replace(count=count))
+    return drafter.observe(ctx, state, seen).row.window[0].tolist()
+
+
+def test_accepted_drafts_do_not_move_the_window():
+    """As the official code (ALWAYS_FWD_ONE): one position, with and without drafts."""
+    stays = [[20, 21, 22], [30, 31, 32], [96, 97, 98]]  # nodes 6 .. 8: the top level
+    assert after_a_round(0) == after_a_round(3) == stays
+
+
+def test_fault_accepted_drafts_move_the_window(monkeypatch):
+    """Planted: the columns follow the text (the code with ALWAYS_FWD_ONE = 0)."""
+    sound = lookahead._move
+
+    def follows(row, best):
+        window = sound(row, best).window[:, :, 1:]
+        window = jnp.pad(window, ((0, 0), (0, 0), (0, 1)), constant_values=-1)
+        return row.replace(window=window)
+
+    stays = after_a_round(1)
+    monkeypatch.setattr(lookahead, "_move", follows)
+    assert after_a_round(1) == [[21, 22, -1], [31, 32, -1], [97, 98, -1]] != stays
 
 
 def predicted(shared, params) -> list[bool]:

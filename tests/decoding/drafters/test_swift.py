@@ -1,17 +1,20 @@
 """SWIFT: its trees, its search and its text, on a table model of six layers."""
 
 import types
+from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import Method, base
+from decoding import Method, Spec, base, compose
 from decoding.conformance import kit
 from decoding.drafters import swift
 from decoding.tree_building import adaptive_chain
 from models.errors import MethodError
 from models.synthetic import toy
+from tests.decoding.drafters import kit as drafter_kit
 
 LAYERS, CONTEXT = 6, 6
 FUNCTIONS, PARAMS = toy.model(kit.VOCAB, order=2, n_layers=LAYERS, eos=(kit.EOS,))
@@ -41,6 +44,42 @@ def test_packing_by_hand():
     assert (nodes.kind == base.CANDIDATE).all()
     short = swift.packed(jnp.array([7]), chain.replace(count=count - 2), 6, base.POINT)
     assert short.kind.tolist() == [[1, 1, 1, 0, 0, 0]]
+
+
+TWELVE, TABLE = toy.model(12, order=2, n_layers=2, eos=(11,))
+
+
+def first_level(temperature: float, scale: float, **arguments) -> tuple[int, float]:
+    """The root's children in the default tree, and the best token's probability."""
+    params = {**TABLE, "table": TABLE["table"] * scale}
+    lm = types.SimpleNamespace(
+        model=TWELVE, params=params, tokenizer=None, config=TWELVE.config
+    )
+    spec = Spec("drafters/swift", length=1, **arguments)
+    drafter = compose.compose(Method(spec), lm, temperature).program.drafter
+    ctx = drafter_kit.context([[3]])
+    cache = TWELVE.init_cache(1, 32, jnp.float32)
+    noise = lambda position: jnp.zeros((1, 12))
+    ctx = replace(ctx, params={"target": params}, cache=cache, noise=noise)
+    keys = drafter_kit.keys(1)
+    nodes = jax.jit(lambda: drafter.draft(keys, ctx, drafter.init(ctx))[0])()
+    logits = toy.logits(params, [3])
+    best = float(np.exp(logits.max() - np.logaddexp.reduce(logits)))
+    return int((nodes.kind == base.CANDIDATE).sum()) - 1, best
+
+
+@pytest.mark.parametrize("scale, rank", [(9.0, 0), (0.1, 3)])
+def test_siblings_are_the_code_s(scale, rank):
+    """3, 5, 8, 10 in greedy calls and 1, 3, 5, 10 in others, by certainty."""
+    for temperature, numbers in ((0.0, (3, 5, 8, 10)), (0.8, (1, 3, 5, 10))):
+        children, best = first_level(temperature, scale)
+        assert (best > 0.95) if rank == 0 else (best <= 0.5)
+        assert children == numbers[rank]
+
+
+def test_fault_the_greedy_siblings_at_every_temperature():
+    """Planted: a call that samples has the siblings of a greedy one."""
+    assert first_level(0.8, 9.0, siblings=(3, 5, 8, 10))[0] != 1
 
 
 def test_process_agrees_with_what_it_saw():
