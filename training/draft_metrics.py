@@ -23,9 +23,10 @@ def against_teacher(
     states: Any,
     law: Array,
     weights: Array,
-    loss: Callable[[Array, Array], Array],
+    loss: Callable[..., Array],
     part: int = 0,
     kept: Array | None = None,
+    places: Array | None = None,
 ) -> Sums:
     """Sum `loss`, equal arg-maxes `hit`, acceptance rate `alpha`, and `weight`.
 
@@ -39,19 +40,22 @@ def against_teacher(
         part: positions whose logits exist at a time; 0: all.
         kept: int32[W], a draft vocabulary, on which the teacher is normalised.
             Positions whose likeliest token is outside have weight 0.
+        places: int32[B, T], numbers of the positions (`outputs.numbered`) for a loss
+            that draws: it is called as `loss(p, q, places)`.
     """
 
-    def sums(states: Any, law: Array, weights: Array) -> Sums:
+    def sums(states: Any, law: Array, weights: Array, *places: Array) -> Sums:
         p, q, hit, inside = teacher.compared(law, draft(states), kept)
         weights = weights * inside
         return {
-            "loss": (weights * loss(p, q)).sum(),
+            "loss": (weights * loss(p, q, *places)).sum(),
             "hit": (weights * hit).sum(),
             "alpha": (weights * lax.stop_gradient(losses.alpha(p, q))).sum(),
             "weight": weights.sum(),
         }
 
-    return in_parts(sums, part, states, law, weights)
+    numbers = () if places is None else (places,)
+    return in_parts(sums, part, states, law, weights, *numbers)
 
 
 def against_labels(

@@ -189,6 +189,15 @@ def mean(values: Array, weights: Array) -> Array:
     return (values * weights).sum() / jnp.maximum(weights.sum(), 1.0)
 
 
+def numbered(shape: tuple[int, ...]) -> Array:
+    """Number the positions of a batch of `shape` [B, T]: int32[B, T].
+
+    A loss that draws folds them into its key. One trace serves all parts of
+    `in_parts`: a key of the batch alone would draw the same in every part.
+    """
+    return jnp.arange(shape[0] * shape[1], dtype=jnp.int32).reshape(shape)
+
+
 def in_parts(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
     """Sum `function(*parts)` over parts of `size` positions of arrays [B, T, ...].
 
