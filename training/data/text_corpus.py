@@ -62,6 +62,13 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.flat)
 
+    @functools.cached_property
+    def begins(self) -> np.ndarray:
+        """Mark the first token of each document: bool[len(self)]."""
+        marks = np.zeros(len(self.flat), bool)
+        marks[np.concatenate([[0], self.ends[:-1]])] = True
+        return marks
+
     def shuffled(
         self, rng: np.random.Generator, flat: np.ndarray | None = None
     ) -> np.ndarray:
@@ -94,7 +101,8 @@ class Stream:
 
         tokens     int32[rows, window + 1]
         segments   int32[rows, window + 1], where `segments` is set: the numbers of a
-                   window's documents
+                   window's documents. They follow the documents' ends, not the
+                   separator: it also ends every turn of many chat templates
         row        int32[rows], where `numbered` is set: a row's number in the whole
                    stream, for the noise of an objective
         loss_mask  bool[rows, window + 1], where the corpus has masks
@@ -111,7 +119,7 @@ class Stream:
     numbered: bool = False
     recut: bool = True
     _epochs: Callable = field(init=False, repr=False, compare=False)
-    _masks: Callable = field(init=False, repr=False, compare=False)
+    _marks: Callable = field(init=False, repr=False, compare=False)
     _orders: Callable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -126,10 +134,15 @@ class Stream:
                 "repeats rewrite windows, so that masks no longer fit them: use "
                 "repeat_share=0 or text without masks"
             )
+        if self.segments and self.repeats is not None:
+            raise DataError(
+                "repeats rewrite windows, so that documents end elsewhere: use "
+                "repeat_share=0 or segments=False"
+            )
         cached = functools.lru_cache(maxsize=2)(self._epoch)
         object.__setattr__(self, "_epochs", cached)
-        masks = functools.lru_cache(maxsize=2)(self._mask)
-        object.__setattr__(self, "_masks", masks)
+        marks = functools.lru_cache(maxsize=4)(self._mark)
+        object.__setattr__(self, "_marks", marks)
         orders = functools.lru_cache(maxsize=2)(self._order)
         object.__setattr__(self, "_orders", orders)
 
@@ -193,10 +206,11 @@ class Stream:
         """Return the windows of these numbers, one a row."""
         batch = {"tokens": np.stack([self._window(stage, i) for i in numbers])}
         if self.segments:
-            ended = batch["tokens"][:, :-1] == self.corpus.separator
-            batch["segments"] = np.pad(ended, ((0, 0), (1, 0))).cumsum(1, np.int32)
+            begins = np.stack([self._marked(stage, i, "begins") for i in numbers])
+            begins[:, 0] = False
+            batch["segments"] = begins.cumsum(1, np.int32)
         if self.corpus.mask is not None:
-            masks = [self._window_mask(stage, i) for i in numbers]
+            masks = [self._marked(stage, i, "mask") for i in numbers]
             batch["loss_mask"] = np.stack(masks)
         return batch
 
@@ -226,21 +240,21 @@ class Stream:
         offset = rng.integers((len(flat) - 1) % window + 1)
         return flat, offset + window * rng.permutation(count)
 
-    def _mask(self, stage: int, epoch: int) -> np.ndarray:
-        """Return the masks of the documents in the order of `_epoch`."""
+    def _mark(self, stage: int, epoch: int, name: str) -> np.ndarray:
+        """Return the corpus' marks `name`, a bool a token, in the order of `_epoch`."""
         rng = np.random.default_rng([self.seed, stage, epoch])
-        return self.corpus.shuffled(rng, self.corpus.mask)
+        return self.corpus.shuffled(rng, getattr(self.corpus, name))
 
     def _place(self, stage: int, index: int) -> tuple[int, int]:
         """Return the epoch of a window, and its place there."""
         count = (len(self.corpus) - 1) // self.stages[stage].window
         return divmod(index, count)
 
-    def _window_mask(self, stage: int, index: int) -> np.ndarray:
+    def _marked(self, stage: int, index: int, name: str) -> np.ndarray:
         epoch, place = self._place(stage, index)
         start = self._epochs(stage, epoch)[1][place]
         window = self.stages[stage].window
-        return self._masks(stage, epoch)[start : start + window + 1]
+        return self._marks(stage, epoch, name)[start : start + window + 1]
 
     def _window(self, stage: int, index: int) -> np.ndarray:
         window = self.stages[stage].window

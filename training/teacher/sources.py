@@ -126,7 +126,7 @@ def _digest(text: str) -> str:
 
 def about(lm: Any, stream: text_corpus.Stream, kept: Layout) -> dict[str, Any]:
     """Describe a cache's content, whatever the schedule and the batch size."""
-    segments = "/segments" if stream.segments else ""
+    segments = "/documents" if stream.segments else ""
     tokenizer = "" if lm.tokenizer is None else lm.tokenizer.inner.to_str()
     return {
         "format": FORMAT,
