@@ -74,8 +74,10 @@ def scale(c: ml_collections.ConfigDict, target: str) -> None:
     c.update(TARGETS[target])
     c.objective.part = 0  # positions whose logits exist at a time; 0: all
     c.data.source = "conversations"
+    c.data.whole = True  # as a served text begins
     c.data.tokens = 400_000_000
     c.train.rows_at_once = ROWS_AT_ONCE.get(target, 0)
+    c.evaluate.update(tokens=131_072, window=1024)
     c.train.evaluate_every = 2000
     c.train.save_every = 500
     c.train.log_every = 20

@@ -2,7 +2,9 @@
 
 By default a recipe is for `tiny`, with one schedule for all heads, to compare them.
 A colon and the name of a target of configs/base/targets.py make it a recipe for that
-target on its slice, with its paper's rate, warm-up, batch and length:
+target on its slice, with its paper's rate, warm-up, batch and length. Its rows
+hold whole conversations, as in the papers' codes; those of `tiny` begin anywhere in a
+stream of texts:
 
 python -m experiments.preflight --config=configs/heads/medusa.py:llama3_8b
     --topology=v5e:4x4
@@ -148,6 +150,8 @@ def get_config(
     c.data = data(tokens=500_000)
     c.data.recut = True  # False: all epochs cut the text into the same windows
     c.data.segments = False  # True: attention stays within a document
+    # True: a row holds whole documents, kept apart, each from its own beginning.
+    c.data.whole = False
     c.update(teacher())
     c.train = train(warmup=20, clip=0.5, rows_at_once=2, save_every=40)
     # True: layers' activations are computed twice, to save memory.

@@ -77,11 +77,19 @@ def test_another_vocabulary_is_counted():
 def test_the_numbers_of_documents_are_counted():
     """They are as many as the tokens; planted: without `segments` there are none."""
     config, found = recipe("eagle"), []
+    config.data.whole = False
     for segments in (False, True):
         config.data.segments = segments
         found.append(built(config)["train"].parts["batch"])
     c = config.data
     assert found[1] - found[0] == 4 * c.batch * (c.window + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_at_scale_are_whole_conversations(name):
+    """Planted: the recipe for `tiny`, whose rows begin anywhere in its text."""
+    assert settings.load(f"{HEADS / name}.py:llama3_8b").data.whole
+    assert not settings.load(f"{HEADS / name}.py").data.whole
 
 
 def test_targets_of_recipes_are_known():

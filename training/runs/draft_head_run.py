@@ -167,7 +167,11 @@ class Training:
         On held-out text, with the text's own tokens before the candidate.
         """
         c = self.config.evaluate
-        batches = documents.windows(self.held, c.tokens, c.window)
+        if self.config.data.whole:
+            sizes = (c.tokens, c.window)
+            batches = documents.whole_windows(self.lm, self.held, *sizes)
+        else:
+            batches = documents.windows(self.held, c.tokens, c.window)
         measure = self._measure(temperature)
         each = [measure(params, self.lm.params, batch) for batch in batches]
         sums = sharding.fetch(each)

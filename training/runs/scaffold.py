@@ -60,8 +60,13 @@ def num_steps(data: Any, tokens: int) -> int:
 def stream(
     config: Any, lm: Any, train: documents.Documents, tokens: int
 ) -> text_corpus.Stream:
-    """Cut so many tokens of the documents into numbered windows."""
+    """Cut so many tokens of the documents into numbered windows.
+
+    With `data.whole` a window holds whole documents, each with the tokenizer's BOS.
+    """
     c = config.data
+    whole = c.get("whole", False)
+    train = documents.begun(lm, train) if whole else train
     return text_corpus.Stream(
         text_corpus.Corpus(train.tokens, lm.config.eos[0], train.masks),
         (text_corpus.Stage(num_steps(c, tokens), c.batch, c.window),),
@@ -69,6 +74,7 @@ def stream(
         segments=c.get("segments", False),
         numbered=True,
         recut=c.get("recut", True),
+        whole=whole,
     )
 
 
