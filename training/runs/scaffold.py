@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import optax
+from absl import logging
 
 import models
 from models.distributed import processes
@@ -81,17 +83,27 @@ def stream(
 def optimizer(train: Any, steps: int, peak: float | None = None) -> Any:
     """Make AdamW, its rate warming up to `peak` (else `train.rate`), flat, decaying.
 
-    `train.factors` multiply the rate of the parts of the params that they name.
+    `train.factors` multiply the rate of the parts of the params that they name. A
+    warm-up of over a quarter of the steps is cut to a quarter, with a warning.
     """
     rate = train.rate if peak is None else peak
     warmup, decay = min(train.warmup, steps // 4), steps // 4
+    if warmup < train.warmup:
+        logging.warning(
+            "train.warmup=%d is cut to %d, a quarter of the %d steps: train on more "
+            "tokens to keep it",
+            *(train.warmup, warmup, steps),
+        )
 
     def make(factor: float) -> Any:
         schedule = optimizers.warmup_stable_decay(factor * rate, steps, warmup, decay)
-        return optimizers.adamw(schedule, weight_decay=train.weight_decay)
+        b2, weight_decay = train.get("b2", 0.95), train.weight_decay
+        return optimizers.adamw(schedule, b2=b2, weight_decay=weight_decay)
 
     factors = dict(train.get("factors", {}))
-    return optimizers.by_part(make, factors) if factors else make(1.0)
+    adamw = optimizers.by_part(make, factors) if factors else make(1.0)
+    bound = train.get("clip_value", 0.0)
+    return optax.chain(optax.clip(bound), adamw) if bound else adamw
 
 
 def num_params(params: Any) -> int:
