@@ -16,8 +16,8 @@ def batch(row: int = 0) -> dict:
 def uniform(drawn, width: float) -> bool:
     """Whether numbers are of U(-width / 2, width / 2), as far as moments show.
 
-    n = 16,384: the mean to 5 of its deviations, the variance to 5 % (8 of its own);
-    and no two rows or places are alike.
+    n = 4,096 or more: the mean to 5 of its deviations, the variance to 5 % (3 of its
+    own or more); and no two rows or places are alike.
     """
     x = np.asarray(drawn, np.float64) / width
     rows = [row.tobytes() for row in x.reshape(-1, x.shape[-1])]
@@ -46,6 +46,16 @@ def test_the_noise_of_features():
     for other in ((batch(8), 0.2, 3), (batch(), 0.2, 4)):
         assert (np.asarray(eagle.noisy(hidden, *other) - hidden) != drawn).mean() > 0.99
     np.testing.assert_array_equal(eagle.noisy(hidden, batch(), 0.0, 3), hidden)
+
+
+def test_the_noise_of_packed_conversations():
+    """Each by its own length. Planted: the window's, for all of them."""
+    hidden = jnp.ones(SHAPE)
+    segments = jnp.broadcast_to(jnp.arange(SHAPE[1]) >= 16, SHAPE[:2]).astype(int)
+    drawn = eagle.noisy(hidden, {**batch(), "segments": segments}, 0.2, 3) - hidden
+    for part, length in ((drawn[:, :16], 16), (drawn[:, 16:], 48)):
+        assert uniform(part, 0.2 * 512 / length)
+        assert not uniform(part, 0.2 * 512 / SHAPE[1])
 
 
 def kept(dropped, rate: float) -> bool:
