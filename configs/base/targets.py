@@ -77,6 +77,7 @@ def scale(c: ml_collections.ConfigDict, target: str) -> None:
     c.objective.part = 0  # positions whose logits exist at a time; 0: all
     c.data.source = "conversations"
     c.data.whole = True  # as a served text begins
+    c.train.compute_dtype = "bfloat16"  # of losses; params and AdamW are float32
     c.train.rows_at_once = ROWS_AT_ONCE.get(target, 0)
     c.evaluate.update(tokens=131_072, window=1024)
     c.train.evaluate_every = 2000

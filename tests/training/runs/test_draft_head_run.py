@@ -65,6 +65,19 @@ def test_training_resumes_and_leaves_the_target_alone(small, corpus, tmp_path):
     shutil.rmtree(tmp_path / "part")
 
 
+def test_untrained_params_leave_the_device(small, corpus, tmp_path):
+    """While it trains. Planted: the params as they were initialised."""
+    c = recipe("medusa", corpus)
+    own = draft_head_run.Training(c, tmp_path, small)
+    there = lambda: [isinstance(x, jax.Array) for x in jax.tree.leaves(own.params)]
+    assert all(there())
+    figures = own.untrained()
+    own.fit()
+    assert not any(there())
+    own.measured = None  # a second sitting measures nothing again
+    assert own.untrained() == figures and figures["tau"] >= 1
+
+
 RECIPES = sorted(
     path.stem
     for path in pathlib.Path(configs.heads.__file__).parent.glob("*.py")
