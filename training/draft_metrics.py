@@ -23,11 +23,15 @@ def against_teacher(
     states: Any,
     law: Array,
     weights: Array,
-    loss: Callable[[Array, Array], Array],
+    loss: Callable[..., Array],
     part: int = 0,
     kept: Array | None = None,
+    places: Array | None = None,
 ) -> Sums:
-    """Sum `loss`, equal arg-maxes `hit`, acceptance rate `alpha`, and `weight`.
+    """Sum `loss`, equal arg-maxes `hit`, acceptance rate `alpha`, and their weights.
+
+    `hit` and `alpha` are of all places, by the target's whole distribution: `weight`.
+    `loss` is of those whose likeliest token the draft has: `graded`.
 
     Args:
         teacher: the target's outputs.
@@ -38,20 +42,24 @@ def against_teacher(
         loss: `loss(p, q)` of logits, per position.
         part: positions whose logits exist at a time; 0: all.
         kept: int32[W], a draft vocabulary, on which the teacher is normalised.
-            Positions whose likeliest token is outside have weight 0.
+            Positions whose likeliest token is outside have no loss.
+        places: int32[B, T], numbers of the positions (`outputs.numbered`) for a loss
+            that draws: it is called as `loss(p, q, places)`.
     """
 
-    def sums(states: Any, law: Array, weights: Array) -> Sums:
-        p, q, hit, inside = teacher.compared(law, draft(states), kept)
-        weights = weights * inside
+    def sums(states: Any, law: Array, weights: Array, *places: Array) -> Sums:
+        p, q, hit, inside, mass = teacher.compared(law, draft(states), kept)
+        alpha = lax.stop_gradient(losses.alpha(p, q, mass))
         return {
-            "loss": (weights * loss(p, q)).sum(),
+            "loss": (weights * inside * loss(p, q, *places)).sum(),
             "hit": (weights * hit).sum(),
-            "alpha": (weights * lax.stop_gradient(losses.alpha(p, q))).sum(),
+            "alpha": (weights * alpha).sum(),
             "weight": weights.sum(),
+            "graded": (weights * inside).sum(),
         }
 
-    return in_parts(sums, part, states, law, weights)
+    numbers = () if places is None else (places,)
+    return in_parts(sums, part, states, law, weights, *numbers)
 
 
 def against_labels(
@@ -75,7 +83,11 @@ def against_labels(
 
 
 def mean(sums: Sums, name: str) -> Array:
-    return sums[name] / jnp.maximum(sums["weight"], 1.0)
+    """Average the sum `name` over the places that it is of."""
+    places = sums["weight"]
+    if name == "loss" and "graded" in sums:
+        places = sums["graded"]
+    return sums[name] / jnp.maximum(places, 1.0)
 
 
 def by_rank(

@@ -67,10 +67,14 @@ def jsd(teacher: Array, draft: Array, beta: float = 0.9) -> Array:
     return beta * ours + (1 - beta) * theirs
 
 
-def alpha(teacher: Array, draft: Array) -> Array:
-    """Compute sum min(p, q), the acceptance rate of a draft."""
+def alpha(teacher: Array, draft: Array, mass: Array | float = 1.0) -> Array:
+    """Compute sum min(p, q), the acceptance rate of a draft.
+
+    `mass` float32[...] is the teacher's probability of these tokens, where there are
+    others that the draft never guesses.
+    """
     _, _, p, q = _laws(teacher, draft)
-    return jnp.minimum(p, q).sum(-1)
+    return jnp.minimum(jnp.asarray(mass)[..., None] * p, q).sum(-1)
 
 
 def tv(teacher: Array, draft: Array) -> Array:

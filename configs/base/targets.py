@@ -61,6 +61,8 @@ TARGETS = {
         "batch": 32,
     },
 }
+# Of ShareGPT, the papers' text: EAGLE's and Clover's codes train on files 0 to 67,999.
+CONVERSATIONS = 68_000
 ROWS_AT_ONCE = {"llama3_8b": 4}  # rows of a training batch at a time; others: all
 
 
@@ -74,8 +76,10 @@ def scale(c: ml_collections.ConfigDict, target: str) -> None:
     c.update(TARGETS[target])
     c.objective.part = 0  # positions whose logits exist at a time; 0: all
     c.data.source = "conversations"
-    c.data.tokens = 400_000_000
+    c.data.whole = True  # as a served text begins
+    c.train.compute_dtype = "bfloat16"  # of losses; params and AdamW are float32
     c.train.rows_at_once = ROWS_AT_ONCE.get(target, 0)
+    c.evaluate.update(tokens=131_072, window=1024)
     c.train.evaluate_every = 2000
     c.train.save_every = 500
     c.train.log_every = 20

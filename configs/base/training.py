@@ -2,7 +2,9 @@
 
 By default a recipe is for `tiny`, with one schedule for all heads, to compare them.
 A colon and the name of a target of configs/base/targets.py make it a recipe for that
-target on its slice, with its paper's rate, warm-up, batch and length:
+target on its slice, with its paper's rate, warm-up, batch of all devices, length,
+epochs, AdamW and clipping. Its rows hold whole conversations, as in the papers' codes;
+those of `tiny` begin anywhere in a stream of texts:
 
 python -m experiments.preflight --config=configs/heads/medusa.py:llama3_8b
     --topology=v5e:4x4
@@ -10,9 +12,10 @@ python -m experiments.preflight --config=configs/heads/medusa.py:llama3_8b
 `experiments.preflight` prints the heads' parameters H and the operations of a step: at
 least 2 P + 6 H a token, with P the target's weights in products. In recipes' headers D,
 V, F are the widths of the target, of its vocabulary and of its MLP. All schedules have
-a warm-up of at most a quarter of the steps, a plateau, and a quarter of decay; papers
-mostly decay all the way. Recipes of draft models and predictors take `data`, `train`
-and `decoding` from here.
+a warm-up of at most a quarter of the steps (a warning names one that is cut), a
+plateau, and a quarter of decay; papers mostly decay all the way. Weight decay is of
+matrices alone, in PyTorch of all params. Recipes of draft models and predictors take
+`data`, `train` and `decoding` from here.
 """
 
 import ml_collections
@@ -43,7 +46,9 @@ def train(
     c.rate = rate  # peak learning rate
     c.weight_decay = 0.0  # of AdamW
     c.warmup = warmup  # steps of a rising rate
+    c.b2 = 0.95  # of AdamW: decay of the mean of squared gradients
     c.clip = clip  # largest norm of the gradient; 0: no bound
+    c.clip_value = 0.0  # largest size of each number in the gradient; 0: no bound
     c.compute_dtype = ""  # the weights' own; or bfloat16: training/loop/fit.py
     c.rows_at_once = rows_at_once  # of a batch, whose gradients exist at a time; 0: all
     c.save_every = save_every  # steps between checkpoints
@@ -109,6 +114,9 @@ def get_config(
     warmup: int = 1000,
     weight_decay: float = 0.0,
     clip: float = 0.5,
+    clip_value: float = 0.0,
+    b2: float = 0.999,
+    epochs: int = 20,
 ) -> ml_collections.ConfigDict:
     """Return the fields of the stage `draft_heads`.
 
@@ -121,7 +129,10 @@ def get_config(
         rate: peak learning rate.
         warmup: steps.
         weight_decay: of AdamW.
-        clip: largest norm of the gradient.
+        clip: largest norm of the gradient; 0: no bound.
+        clip_value: largest size of each number in it; 0: no bound.
+        b2: of AdamW; the default is that of PyTorch and of Hugging Face's trainer.
+        epochs: over `targets.CONVERSATIONS`, each a row of at most 2,048 tokens.
     """
     c = ml_collections.ConfigDict()
     c.stage = "draft_heads"  # a file of experiments/trainings
@@ -148,6 +159,8 @@ def get_config(
     c.data = data(tokens=500_000)
     c.data.recut = True  # False: all epochs cut the text into the same windows
     c.data.segments = False  # True: attention stays within a document
+    # True: a row holds whole documents, kept apart, each from its own beginning.
+    c.data.whole = False
     c.update(teacher())
     c.train = train(warmup=20, clip=0.5, rows_at_once=2, save_every=40)
     # True: layers' activations are computed twice, to save memory.
@@ -173,6 +186,8 @@ def get_config(
     if target != "tiny":
         targets.scale(c, target)
         c.data.update(batch=batch, window=window)
-        c.train.update(rate=rate, warmup=warmup, weight_decay=weight_decay, clip=clip)
+        c.data.tokens = epochs * targets.CONVERSATIONS * min(window, 2047)
+        c.train.update(rate=rate, warmup=warmup, weight_decay=weight_decay, b2=b2)
+        c.train.update(clip=clip, clip_value=clip_value)
         c.train.rows_at_once = min(c.train.rows_at_once, batch)
     return c

@@ -6,7 +6,8 @@ target's last one.
 Command:  python -m experiments.run --config=configs/heads/clover.py
               --workdir=runs/clover
 Hardware: 2 CPU cores.
-At scale: clover.py:llama3_8b, 4 rows of 2,048 tokens, rate 1e-3.
+At scale: clover.py:llama3_8b, 16 rows of 2,048 tokens (4 on each of 4 GPUs),
+          rate 1e-3, 20 epochs.
 """
 
 import ml_collections
@@ -15,7 +16,15 @@ from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = training.get_config(target, batch=4, rate=1e-3, warmup=8000)
+    c = training.get_config(
+        target,
+        rate=1e-3,
+        warmup=8000,
+        weight_decay=0.01,
+        clip=0.0,
+        clip_value=0.5,
+        b2=0.95,
+    )
     c.name = "clover"
     c.head = "clover"
     c.method.drafter = "drafters/clover"

@@ -6,8 +6,8 @@ draft's vocabulary is the target's: the paper's 32,000 tokens are more than `tin
 Command:  python -m experiments.run --config=configs/heads/eagle3.py
               --workdir=runs/eagle3
 Hardware: 2 CPU cores.
-At scale: eagle3.py:llama3_8b, 16 rows of 2,048 tokens, rate 5e-5, and 32,000
-          tokens in the draft's vocabulary V'.
+At scale: eagle3.py:llama3_8b, 16 rows of 2,048 tokens, rate 5e-5, a schedule of 800,000
+          steps, and 32,000 tokens in the draft's vocabulary V'.
 Params:   3 D^2 + V' D, and a layer whose attention reads 2 D.
 """
 
@@ -27,5 +27,7 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     else:
         c.draft_vocab = 32_000
         c.data.batch = 16  # two rows on each of eight devices
+        # All of the official schedule, which its trainer may end after 40 epochs.
+        c.data.tokens = 800_000 * c.data.batch * c.data.window
         c.train.update(rate=5e-5, warmup=12_000)
     return c

@@ -6,7 +6,8 @@ Partial Alignment Distillation*, 2024, arXiv 2408.15562.
 Command:  python -m experiments.run --config=configs/heads/fspad.py
               --workdir=runs/fspad
 Hardware: 2 CPU cores.
-At scale: fspad.py:llama3_8b, EAGLE's schedule but for the rate, 5e-5.
+At scale: fspad.py:llama3_8b, EAGLE's schedule but for the rate, 5e-5, the weight
+          decay, and clipping by value.
 """
 
 import ml_collections
@@ -21,5 +22,6 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c.weights = "fspad"
     c.method.drafter = "drafters/fspad"
     if target != "tiny":
-        c.train.rate = 5e-5
+        # As the authors' script, PyTorch's AdamW and clipping by value.
+        c.train.update(rate=5e-5, weight_decay=0.01, clip=0.0, clip_value=0.5)
     return c

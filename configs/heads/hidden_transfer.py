@@ -6,8 +6,8 @@ block has 32 nodes: 8 candidates, the root among them, and 3 pseudo states for e
 Command:  python -m experiments.run --config=configs/heads/hidden_transfer.py
               --workdir=runs/hidden_transfer
 Hardware: 2 CPU cores.
-At scale: hidden_transfer.py:llama3_8b, the shared schedule (the paper's is
-          unknown), and 16 candidates: 64 nodes.
+At scale: hidden_transfer.py:llama3_8b, the shared schedule for 2 epochs (the
+          paper's is unknown), and 16 candidates: 64 nodes.
 Params:   D^2 a pseudo state.
 """
 
@@ -17,7 +17,7 @@ from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = training.get_config(target)
+    c = training.get_config(target, epochs=2)
     c.name = "hidden_transfer"
     c.head = "hidden_transfer"
     c.init.steps = 3

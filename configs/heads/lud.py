@@ -6,7 +6,7 @@ is not plain decoding's (LOSSY).
 Command:  python -m experiments.run --config=configs/heads/lud.py
               --workdir=runs/lud
 Hardware: 2 CPU cores.
-At scale: lud.py:llama3_8b, the shared schedule but for the rate, PPD's.
+At scale: lud.py:llama3_8b, the shared schedule but for PPD's rate and epoch.
 Params:   3 D.
 """
 
@@ -16,7 +16,7 @@ from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = training.get_config(target)
+    c = training.get_config(target, epochs=1)
     c.name = "lud"
     c.head = "lud"
     c.init.slots = 3

@@ -8,7 +8,7 @@ heads' rate.
 Command:  python -m experiments.run --config=configs/heads/medusa2.py
               --workdir=runs/medusa2
 Hardware: 2 CPU cores.
-At scale: medusa2.py:llama3_8b, 8 rows of 4,096 tokens, rates 2e-3 and 5e-4.
+At scale: medusa2.py:llama3_8b, 8 rows of 4,096 tokens, rates 2e-3 and 5e-4, 2 epochs.
 Params:   Medusa's, and r (I + O) of every weight of I inputs and O outputs.
 """
 
@@ -19,7 +19,7 @@ from configs.base import training
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     c = training.get_config(
-        target, batch=8, window=4095, rate=2e-3, warmup=40, clip=1.0
+        target, batch=8, window=4095, rate=2e-3, warmup=40, clip=1.0, epochs=2
     )
     c.name = "medusa2"
     c.head = "medusa2"

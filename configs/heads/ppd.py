@@ -9,7 +9,7 @@ these budgets and decodes with the one of most tokens a second.
 Command:  python -m experiments.run --config=configs/heads/ppd.py
               --workdir=runs/ppd
 Hardware: 2 CPU cores.
-At scale: ppd.py:llama3_8b, 16 rows of 2,048 tokens, no warm-up, and
+At scale: ppd.py:llama3_8b, 16 rows of 2,048 tokens, no warm-up, 1 epoch, and
           the paper's budget of 60.
 Params:   3 D.
 """
@@ -20,7 +20,7 @@ from configs.base import training
 
 
 def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
-    c = training.get_config(target, batch=16, warmup=0, clip=1.0)
+    c = training.get_config(target, batch=16, warmup=0, clip=1.0, epochs=1)
     c.name = "ppd"
     c.head = "ppd"
     c.init.update(prompts=3, copies=1)

@@ -9,6 +9,7 @@ Preflight: python -m experiments.preflight
 Figures:   training: 29.5 of a chip's 95 GiB (16.4 target, 0.5 heads and optimiser, 12.6
            temporaries); decoding of 32 texts: 36.6 (16.4 weights, 10.0 cache, 0.3
            heads, 9.7 temporaries); a text alone at most 159 tokens/s.
+           Counted with float32 losses, before rows of whole conversations had masks.
            experiments/reports/preflight.md
 """
 

@@ -9,6 +9,7 @@ Preflight: python -m experiments.preflight
 Figures:   training: 7.0 of a chip's 16 GiB (1.9 target, 0.3 heads and optimiser, 4.8
            temporaries); decoding of 16 texts of 8,192 tokens: 4.3; a text alone at most
            436 tokens/s.
+           Counted with float32 losses, before rows of whole conversations had masks.
            experiments/reports/preflight.md
 """
 

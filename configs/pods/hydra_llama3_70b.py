@@ -10,6 +10,7 @@ Figures:   training: 34.1 of a chip's 95 GiB (16.4 target, 2.5 heads and optimis
            temporaries); decoding of 32 texts of 32,768 tokens, eight beside each copy
            of the weights: 37.7 (16.4 weights, 10.0 cache, 1.7 heads, 9.4 temporaries);
            prefill 38.4; a text alone at most 159 tokens/s.
+           Counted with float32 losses, before rows of whole conversations had masks.
            experiments/reports/preflight.md
 """
 

@@ -10,6 +10,7 @@ Figures:   training: 11.3 of a chip's 16 GiB (1.9 target, 2.0 heads and optimise
            temporaries); decoding of 16 texts of 8,192 tokens: 4.7 (1.9 weights, 1.0
            cache, 0.7 heads, 1.1 temporaries, most of them gate-up weights that the
            compiler turns once), two sums a layer; a text alone at most 436 tokens/s.
+           Counted with float32 losses, before rows of whole conversations had masks.
            experiments/reports/preflight.md
 """
 

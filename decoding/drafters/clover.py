@@ -12,9 +12,8 @@ The state is s_0 and the keys of the augmenting layers, which read the pairs of 
 committed tokens. The heads are `models/heads/clover.py`.
 
 Deviations from the paper: Clover's own attention decoder is not described precisely
-enough to be rebuilt, so Clover-2's cell, which is public, replaces it in both. A token
-is read through the target's embedding; the official code reads the row of its LM head.
-The paper's filters of candidates, by top-p and by a share of the best token, are left
+enough to be rebuilt, so Clover-2's cell, which is public, replaces it in both. The
+paper's filters of candidates, by top-p and by a share of the best token, are left
 to the topology (`transforms/top_p` warps drafts as well). A text whose prompt is
 one token has no h yet; its first round drafts from s = 0.
 
@@ -61,6 +60,7 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
 
         def call(cache, above, block, level: int):
             embedded = model.embed(target_params, block.tokens, block.positions)
+            embedded = clover.read(target_params, block.tokens, embedded)
             s = clover.cell(params["cell_1"], above, embedded, eps)
             return (
                 model.head(target_params, clover.other(params, s, embedded, eps)),
@@ -74,6 +74,7 @@ def drafter(heads, model, topology: base.Topology) -> base.Drafter:
 
     def read(ctx: base.Context, state: Array, caches: tuple, outcome: base.Outcome):
         pairs, embedded = draft_head.read_pairs(model, ctx, caches[0], outcome)
+        embedded = clover.read(ctx.params["target"], pairs.tokens, embedded)
         hidden = draft_head.states(outcome, tap)
         outputs, caches = clover.block(
             ctx.params["heads"], target, caches, embedded, hidden, pairs

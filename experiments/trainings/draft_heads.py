@@ -341,8 +341,10 @@ def _train_program(config: Any, lm: Any, plan: Any) -> programs.Program:
     c = config.data
     steps = scaffold.num_steps(c, c.tokens)
     batch = {"tokens": (c.batch, c.window + 1), "row": (c.batch,)}
-    if c.get("segments", False):
+    if c.segments or c.whole:
         batch["segments"] = batch["tokens"]
+    if c.whole:
+        batch["loss_mask"] = batch["tokens"]
     target, cached = programs.teacher(config, lm, objective.taps, False)
     params = {n: x for n, x in shapes.items() if n not in vocabulary}
     optimizer = scaffold.optimizer(config.train, steps)

@@ -2,8 +2,8 @@
 
 Zeng, Yu, Pang, Wang, Zhuang, Shao, Zou, *Chimera: A Lossless Decoding Method for
 Accelerating Large Language Models Inference by Fusing all Tokens*, 2024, arXiv
-2402.15758, section 3, as in the official code. With h_t the target's last normed state
-and e its embedding,
+2402.15758, section 3, in step 0 as in the official code. With h_t the target's last
+normed state and e its embedding,
 
     u = [e(x_{t-1+i}) ; e(x_{t+i}) ; e(x_{t+1+i})],   g_{t,i} = C (u + SiLU(A u + a))
     o_{t,i} = Layer(g_{t,i})   at position t + 1 + i, which sees h_s at position s and
@@ -13,6 +13,13 @@ and e its embedding,
 Tokens past x_{t+1} are the draft's. Before the text e = 0. A → `mix` [3 D, 3 D],
 `mix_bias`; C → `down` [3 D, D]; U → `head` [K, V, 2 D], twice the target's own rows at
 first.
+
+Deviations: of the steps i >= 1. The official code runs its layer again over [h ; the
+outputs of earlier steps ; the new trigrams], all of them without a gradient, so that
+head 0 alone trains the trigrams. There a query sees its own step's trigrams causally,
+and of the steps between nothing but its own position. Here it sees g_{s,0} of the text
+and the g of its own draft, as the draft's cache holds them, and each head trains the
+trigrams of its own step.
 """
 
 from collections.abc import Callable

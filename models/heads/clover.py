@@ -4,7 +4,7 @@ Xiao, Shi, Nie, Yang, Deng, Su, Chen, Cui, *Clover: Regressive Lightweight Specu
 Decoding with Sequential Knowledge*, 2024, arXiv 2405.00263; Xiao, Gui, Su, Chen,
 *Clover-2: Accurate Inference for Regressive Lightweight Speculative Decoding*, 2024,
 arXiv 2408.00264, as in the official code of the latter. With h_t the target's last
-state *before* its norm and e its embedding,
+state *before* its norm and e a token's vector,
 
     s_0 = norm(Layers(cell_0(h_t, e(x_{t+1}))))               the augmenting block
     s_i = cell_1(s_{i-1}, e(x_{t+1+i})),  i >= 1              the regressive connection
@@ -14,7 +14,12 @@ state *before* its norm and e its embedding,
 
 Cells, A and B are the same at every depth i >= 1, so that the draft may go deeper than
 in training. Q, K, V → `query`, `key`, `value` [D, H, D / H]; A, B → `first`
-[1, D, D], `other` [2, D, D]; the layers → `layer_0`, `layer_1`.
+[1, D, D], `other` [2, D, D]; the layers → `layer_0`, `layer_1`. e is the row of a
+token in the target's LM head, as in the official code: so a state that predicts a token
+is near the token's e, and the cosine of Q = K = 1 measures that.
+
+Deviations: Q and K begin at 1; the official code adds U(0, 0.01) to both. V begins in
+U(-0.01, 0.01), there in U(0, 0.01).
 """
 
 from typing import Any
@@ -23,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from models.distributed import sharding
 from models.heads.modules import decoder_layer
 from models.heads.modules.decoder_layer import Params
 from models.transformer.modules import product
@@ -124,6 +130,15 @@ def cell(params: Params, s: Array, embedded: Array, eps: float) -> Array:
 
     cosine = (q * length(q) * k * length(k)).sum(-1, keepdims=True)
     return s + (v * cosine).reshape(s.shape)
+
+
+def read(target: Params, tokens: Array, embedded: Array) -> Array:
+    """Return e [..., D] of `tokens` int32[...]: rows of the LM head in `target`.
+
+    A target whose LM head is tied to its embedding gives `embedded` [..., D].
+    """
+    rows = target.get("embedding", {}).get("head")
+    return embedded if rows is None else sharding.constrain(rows, "vocab -")[tokens]
 
 
 def depth(params: Params) -> int:

@@ -9,7 +9,8 @@ state and e its embedding,
 The token is one step ahead of the feature, and so selects one of the possible next
 features. The layer has no norm before its attention and none after its output: f^ takes
 the place of the *normed* feature. fc → `fuse` [2, D, D], the embedding's half first,
-and `bias` [D]; the target's embedding and head stay frozen.
+and `bias` [D]; the target's embedding and head stay frozen. Published heads keep the
+RoPE of their own config.json (`rope_theta`); those trained here have the target's.
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ from models.heads.modules.decoder_layer import Params
 @dataclasses.dataclass(frozen=True)
 class HeadConfig:
     bias: bool = True  # of fc
+    rope_theta: float = head_config.unseen(0.0)  # of the layer; 0: the target's RoPE
 
 
 def by_keys(params: Params) -> HeadConfig:
@@ -52,6 +54,11 @@ def init(key: Array, config, bias: bool = True) -> Params:
     return params
 
 
+def shape(params: Params, target):
+    """Return the config of the layer."""
+    return decoder_layer.of(params["layer"], target, config_of(params).rope_theta)
+
+
 def fuse(params: Params, embedded: Array, feature: Array) -> Array:
     """Compute fc [e ; f] [..., D]; the params may be of another head with this fc."""
     u = embedded @ params["fuse"][0] + feature @ params["fuse"][1]
@@ -71,9 +78,7 @@ def sequence(
     """
     layer = params["layer"]
     u = fuse(params, embedded, features)
-    return decoder_layer.sequence(
-        layer, decoder_layer.of(layer, target), u, u, segments
-    )
+    return decoder_layer.sequence(layer, shape(params, target), u, u, segments)
 
 
 def unroll(
@@ -95,7 +100,7 @@ def unroll(
         return u, u
 
     layer = params["layer"]
-    c = decoder_layer.of(layer, target)
+    c = shape(params, target)
     return decoder_layer.unroll(
         layer, c, read, embedded, features, steps, each, segments=segments
     )
@@ -105,9 +110,7 @@ def block(params: Params, target, cache, embedded: Array, features: Array, nodes
     """Compute f^ [B, N, D] of a block of pairs, and the cache with its keys."""
     layer = params["layer"]
     u = fuse(params, embedded, features)
-    return decoder_layer.block(
-        layer, decoder_layer.of(layer, target), cache, u, u, nodes
-    )
+    return decoder_layer.block(layer, shape(params, target), cache, u, u, nodes)
 
 
 def check(params: Params, target) -> None:

@@ -17,6 +17,10 @@ Later heads (vLLM's speculators) apply other norms, by their config. `fuse_norm`
 l, m and h before fc, each by its own row [3, D] or as one vector [3 D].
 `residual_norm` replaces `feature_norm`: r = norm_g(g). `output_norm` replaces `norm`:
 the next step reads norm(a).
+
+Deviations: heads that are trained here turn by the target's RoPE, scaling included. The
+official trainer's head has base 10000 without scaling whatever the target
+(traineagle3/config.json names no rope_theta). Published heads keep theirs.
 """
 
 import dataclasses
@@ -40,6 +44,7 @@ class HeadConfig:
     fuse_norm: str = ""  # none, "rows" (one a state) or "whole"
     residual_norm: bool = False
     output_norm: bool = False
+    rope_theta: float = head_config.unseen(0.0)  # of the layer; 0: the target's RoPE
 
 
 def by_keys(params: Params) -> HeadConfig:
@@ -98,6 +103,11 @@ def init(key: Array, config, output: Array, kept: np.ndarray | None = None) -> P
     return params
 
 
+def shape(params: Params, target):
+    """Return the config of the layer."""
+    return decoder_layer.of(params["layer"], target, config_of(params).rope_theta)
+
+
 def features(params: Params, hidden: Array, eps: float) -> Array:
     """Compute g [..., D] from the three states [..., 3, D]."""
     flat = hidden.reshape(*hidden.shape[:-2], -1)
@@ -145,7 +155,7 @@ def spread(params: Params, found: Array, vocab: int) -> Array:
 def block(params: Params, target, cache, embedded: Array, g: Array, nodes):
     """Compute a [B, N, D] of a block of pairs, and the cache with its keys."""
     layer = params["layer"]
-    c = decoder_layer.of(layer, target)
+    c = shape(params, target)
     x, r = inputs(params, embedded, g, c.norm_eps)
     a, cache = decoder_layer.block(layer, c, cache, x, r, nodes)
     return handed(params, a, c.norm_eps), cache
@@ -181,7 +191,7 @@ def unroll(
     `each(s, a)` is called in step s with its outputs a [B, T, D].
     """
     layer = params["layer"]
-    c = decoder_layer.of(layer, target)
+    c = shape(params, target)
 
     def read(embedded: Array, g: Array) -> tuple:
         return inputs(params, embedded, g, c.norm_eps)

@@ -14,6 +14,10 @@ from them are the next block. There is one layer, so keys do not depend on where
 begin: a draft's first block is the last k committed pairs. LSTM → `lstm`, gates in the
 order i, f, g, o. Heads whose config has no `lstm` have EAGLE's `fuse` in its place:
 with k = 1 that is EAGLE.
+
+Deviations: the LSTM runs along the text. In the official code it does not: it is given
+[B, S, 2 D] without `batch_first` (models/cnets.py), so it runs along the batch, and a
+text of one row has no state. It also has a dropout of 0.1 between its layers.
 """
 
 import dataclasses
@@ -85,14 +89,16 @@ def fused(params: Params, embedded: Array, feature: Array, state: Array) -> tupl
     for i in range(DEEP):
         weights = params["lstm"][f"layer_{i}"]
         h, c = parts[2 * i], parts[2 * i + 1]
-        gates = x @ weights["input"] + h @ weights["state"] + weights["bias"]
-        input_gate, forget_gate, update, output_gate = jnp.split(gates, 4, -1)
-        c = jax.nn.sigmoid(forget_gate) * c + jax.nn.sigmoid(input_gate) * jnp.tanh(
-            update
-        )
-        x = jax.nn.sigmoid(output_gate) * jnp.tanh(c)
+        x, c = _cell(x @ weights["input"] + h @ weights["state"] + weights["bias"], c)
         after += [x, c]
     return x, jnp.concatenate(after, -1).astype(state.dtype)
+
+
+def _cell(gates: Array, c: Array) -> tuple[Array, Array]:
+    """Compute the next h and c [..., D] from gates [..., 4 D] and c."""
+    input_gate, forget_gate, update, output_gate = jnp.split(gates, 4, -1)
+    c = jax.nn.sigmoid(forget_gate) * c + jax.nn.sigmoid(input_gate) * jnp.tanh(update)
+    return jax.nn.sigmoid(output_gate) * jnp.tanh(c), c
 
 
 def along(
@@ -104,22 +110,47 @@ def along(
 ) -> tuple:
     """Run the LSTM over pairs: u [B, T, D], and the state [B, T, memory] after each.
 
+    A layer's products with its inputs are one product for all positions. Only those
+    with its state are made step by step, so a step reads a half of the weights or less.
+
     `state` [B, memory] precedes the first pair. `at` int32[B, T] are the places in
     packed texts: at place 0 the state is reset to zero.
     """
+    batch, length = embedded.shape[:2]
+    if not config_of(params).lstm:
+        states = jnp.broadcast_to(state[:, None], (batch, length, state.shape[-1]))
+        return eagle.fuse(params, embedded, features), states
+    x = jnp.concatenate([embedded, features], -1)
+    parts = jnp.split(state, 2 * DEEP, -1)
+    fresh = jnp.zeros((batch, length), bool) if at is None else at == 0
+    after: list[Array] = []
+    for i in range(DEEP):
+        weights = params["lstm"][f"layer_{i}"]
+        inputs = x @ weights["input"] + weights["bias"]
+        first = (parts[2 * i], parts[2 * i + 1])
+        x, c = _layer(weights["state"], inputs, fresh, first)
+        after += [x, c]
+    return x, jnp.concatenate(after, -1).astype(state.dtype)
 
-    def step(state: Array, pair: tuple[Array, ...]) -> tuple:
-        if at is not None:
-            state = jnp.where(pair[2][:, None] > 0, state, 0)
-        u, state = fused(params, pair[0], pair[1], state)
-        return state, (u, state)
 
-    pairs: tuple[Array, ...] = (embedded.swapaxes(0, 1), features.swapaxes(0, 1))
-    if at is not None:
-        pairs = (*pairs, at.swapaxes(0, 1))
-    out: tuple[Array, Array] = lax.scan(step, state, pairs)[1]
-    u, states = out
-    return u.swapaxes(0, 1), states.swapaxes(0, 1)
+def _layer(
+    weight: Array, inputs: Array, fresh: Array, first: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Run one layer along texts: its h and c [B, T, D].
+
+    `weight` [D, 4 D] is that of the state, `inputs` [B, T, 4 D] what the inputs give;
+    `first` is (h, c) before a text, and zero where `fresh` bool[B, T].
+    """
+
+    def step(state: tuple[Array, Array], given: tuple[Array, Array]) -> tuple:
+        row, begins = given
+        h, c = (jnp.where(begins[:, None], 0, x) for x in state)
+        both = _cell(row + h @ weight, c)
+        return tuple(x.astype(state[0].dtype) for x in both), both
+
+    given = (inputs.swapaxes(0, 1), fresh.swapaxes(0, 1))
+    h, c = lax.scan(step, first, given)[1]
+    return h.swapaxes(0, 1), c.swapaxes(0, 1)
 
 
 def start(params: Params, batch: int, dtype: Any = jnp.float32) -> Array:

@@ -98,17 +98,18 @@ def inputs(params: Params, i: int, u: Array) -> tuple[Array, Array]:
 def logits(params: Params, i: int, u: Array, blocks: int = 4, drop=None) -> Array:
     """Compute float32[..., V] of head i from `u` [..., i + 2, D].
 
-    `blocks` is L; `drop` applies dropout in training.
+    `blocks` is L. `drop(j, x)` applies dropout in training to the input x of block j;
+    the output rows are block L.
     """
     head: dict[str, Any] = params[f"head_{i}"]
-    drop = drop or (lambda x: x)
-    skip, mix = inputs(params, i, drop(u))
+    drop = drop or (lambda block, x: x)
+    skip, mix = inputs(params, i, drop(0, u))
     z = skip + head["skip_bias"] + jax.nn.silu(mix + head["mix_bias"])
     if config_of(params).deep:
-        for _ in range(blocks - 1):
-            z = drop(z)
+        for j in range(1, blocks):
+            z = drop(j, z)
             z = z + jax.nn.silu(z @ head["res"] + head["res_bias"])
-    scores = drop(z) @ head["head"].T + head["head_bias"]
+    scores = drop(blocks, z) @ head["head"].T + head["head_bias"]
     return scores.astype(jnp.float32)
 
 

@@ -52,19 +52,20 @@ def rms(x, scale):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * scale
 
 
-def turned(x):
+def turned(x, base=10000.0):
     """Rotary embedding of x [T, heads, HD], position t in row t, halves paired."""
-    t = np.arange(len(x))[:, None] * 10000.0 ** (-2 * np.arange(HD // 2) / HD)
+    t = np.arange(len(x))[:, None] * base ** (-2 * np.arange(HD // 2) / HD)
     cos, sin = np.cos(t)[:, None], np.sin(t)[:, None]
     a, b = x[..., : HD // 2], x[..., HD // 2 :]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def layer(w, name, x, residual):
+def layer(w, name, x, residual, base=10000.0):
     """A Llama layer on x [T, in] by the tensors called `name`, position by position."""
     length = len(x)
-    q = turned((x @ w[f"{name}.self_attn.q_proj.weight"].T).reshape(length, H, HD))
-    k = turned((x @ w[f"{name}.self_attn.k_proj.weight"].T).reshape(length, G, HD))
+    q = (x @ w[f"{name}.self_attn.q_proj.weight"].T).reshape(length, H, HD)
+    k = (x @ w[f"{name}.self_attn.k_proj.weight"].T).reshape(length, G, HD)
+    q, k = turned(q, base), turned(k, base)
     v = (x @ w[f"{name}.self_attn.v_proj.weight"].T).reshape(length, G, HD)
     out = np.zeros((length, H, HD))
     for t in range(length):

@@ -8,6 +8,7 @@ from experiments.preflight import command, programs
 from experiments.recipes import settings
 from experiments.trainings import draft_heads
 from models.errors import ConfigError
+from training.runs import scaffold
 
 HEADS = pathlib.Path(__file__).parents[2] / "configs" / "heads"
 NAMES = sorted(
@@ -77,11 +78,49 @@ def test_another_vocabulary_is_counted():
 def test_the_numbers_of_documents_are_counted():
     """They are as many as the tokens; planted: without `segments` there are none."""
     config, found = recipe("eagle"), []
+    config.data.whole = False
     for segments in (False, True):
         config.data.segments = segments
         found.append(built(config)["train"].parts["batch"])
     c = config.data
     assert found[1] - found[0] == 4 * c.batch * (c.window + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_at_scale_are_whole_conversations(name):
+    """Planted: the recipe for `tiny`, whose rows begin anywhere in its text."""
+    assert settings.load(f"{HEADS / name}.py:llama3_8b").data.whole
+    assert not settings.load(f"{HEADS / name}.py").data.whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_warm_up_is_cut_at_scale(name):
+    """Planted: 400 million tokens for all, of which EAGLE-3 has 12,213 steps."""
+    config = settings.load(f"{HEADS / name}.py:llama3_8b")
+    c, warmup = config.data, config.train.warmup
+    assert warmup <= scaffold.num_steps(c, c.tokens) // 4
+    if name == "eagle3":
+        assert scaffold.num_steps(c, c.tokens) == 800_000 and warmup == 12_000
+        assert scaffold.num_steps(c, 400_000_000) // 4 < warmup
+
+
+def test_batches_and_adamw_are_the_papers():
+    """Of all devices. Planted: those of `tiny`, which all heads share."""
+    both = lambda name: [
+        settings.load(path)
+        for path in (HEADS / f"{name}.py", f"{HEADS / name}.py:llama3_8b")
+    ]
+    for name in ("eagle", "eagle2", "eagle3", "fspad", "clover"):
+        small, large = both(name)
+        assert (small.data.batch, large.data.batch) == (8, 16)
+        assert large.train.b2 == 0.95
+    for name in ("fspad", "clover", "falcon"):  # PyTorch's, with clipping by value
+        small, large = both(name)
+        fields = lambda c: (c.train.clip, c.train.clip_value, c.train.weight_decay)
+        assert (fields(small), fields(large)) == ((0.5, 0.0, 0.0), (0.0, 0.5, 0.01))
+    for name in ("medusa", "medusa2", "hydra", "hydra_pp", "chimera", "ppd"):
+        small, large = both(name)
+        assert (small.train.b2, large.train.b2) == (0.95, 0.999)
 
 
 def test_targets_of_recipes_are_known():

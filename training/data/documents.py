@@ -20,7 +20,7 @@ import numpy as np
 
 from models.errors import ConfigError, DataError, PromptError
 from training import distill, progress_lines
-from training.data import conversations, sources, token_cache
+from training.data import conversations, sources, text_corpus, token_cache
 
 
 class Documents(NamedTuple):
@@ -86,6 +86,23 @@ def both(
 def of_texts(texts: Sequence[distill.Text]) -> Documents:
     """Convert generated texts to documents with the answers in the loss."""
     return Documents([text.tokens for text in texts], [text.mask for text in texts])
+
+
+def begun(lm: Any, found: Documents) -> Documents:
+    """Begin each document as the tokenizer begins a prompt, with its BOS if it has one.
+
+    Chat templates mostly write it themselves. The added tokens are not in the loss.
+    """
+    first = np.asarray(lm.tokenizer.encode(""), np.int32)
+    if not len(first):
+        return found
+    lacks = [not np.array_equal(x[: len(first)], first) for x in found.tokens]
+    tokens = [np.append(first, x) if y else x for x, y in zip(found.tokens, lacks)]
+    masks = found.masks
+    if masks is not None:
+        unlearned = np.zeros(len(first), bool)
+        masks = [np.append(unlearned, x) if y else x for x, y in zip(masks, lacks)]
+    return Documents(tokens, masks)
 
 
 def padded(texts: Sequence[distill.Text]) -> Iterator[dict[str, np.ndarray]]:
@@ -211,6 +228,26 @@ def windows(found: Documents, count: int, size: int) -> list[dict[str, np.ndarra
             "smaller evaluate.window"
         )
     return [dict(zip(cut, row)) for row in zip(*cut.values())]
+
+
+def whole_windows(
+    lm: Any, found: Documents, count: int, size: int
+) -> list[dict[str, np.ndarray]]:
+    """Pack whole documents into batches of one row of `size` tokens.
+
+    Returns at most `count` // `size` batches, of documents that `begun` began. Raises
+    `ConfigError` where that is none.
+    """
+    if count < size:
+        raise ConfigError(
+            f"evaluate.tokens={count}: not a window of {size}: use more tokens, or a "
+            "smaller evaluate.window"
+        )
+    found = begun(lm, found)
+    corpus = text_corpus.Corpus(found.tokens, lm.config.eos[0], found.masks)
+    stage = text_corpus.Stage(count // size, 1, size - 1)
+    stream = text_corpus.Stream(corpus, (stage,), whole=True)
+    return [stream.batch(i) for i in range(stream.distinct)]
 
 
 def rows(source: str, split: str) -> Iterator[tuple[str, Any]]:

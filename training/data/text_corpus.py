@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from models.errors import DataError
-from training.data import copy_augmentation
+from training.data import copy_augmentation, whole_documents
 
 Batch = dict[str, np.ndarray]
 
@@ -62,6 +62,13 @@ class Corpus:
     def __len__(self) -> int:
         return len(self.flat)
 
+    @functools.cached_property
+    def begins(self) -> np.ndarray:
+        """Mark the first token of each document: bool[len(self)]."""
+        marks = np.zeros(len(self.flat), bool)
+        marks[np.concatenate([[0], self.ends[:-1]])] = True
+        return marks
+
     def shuffled(
         self, rng: np.random.Generator, flat: np.ndarray | None = None
     ) -> np.ndarray:
@@ -93,14 +100,17 @@ class Stream:
     A batch holds
 
         tokens     int32[rows, window + 1]
-        segments   int32[rows, window + 1], where `segments` is set: the numbers of a
-                   window's documents
+        segments   int32[rows, window + 1], where `segments` or `whole` is set: the
+                   numbers of a window's documents. They follow the documents' ends,
+                   not the separator, which ends every turn of many chat templates
         row        int32[rows], where `numbered` is set: a row's number in the whole
                    stream, for the noise of an objective
-        loss_mask  bool[rows, window + 1], where the corpus has masks
+        loss_mask  bool[rows, window + 1], where the corpus has masks or `whole` is set
 
     Every epoch cuts the text at new places. With `recut` off, later epochs show the
-    first epoch's windows in another order, and a cache of those windows suffices.
+    first epoch's windows in another order, and a cache of those windows suffices. With
+    `whole` a window holds whole documents (`training/data/whole_documents.py`), all
+    epochs the same ones.
     """
 
     corpus: Corpus
@@ -110,13 +120,15 @@ class Stream:
     segments: bool = False
     numbered: bool = False
     recut: bool = True
+    whole: bool = False
+    _packed: Callable = field(init=False, repr=False, compare=False)
     _epochs: Callable = field(init=False, repr=False, compare=False)
-    _masks: Callable = field(init=False, repr=False, compare=False)
+    _marks: Callable = field(init=False, repr=False, compare=False)
     _orders: Callable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         longest = max(stage.window for stage in self.stages)
-        if len(self.corpus) <= longest + 1:
+        if len(self.corpus) <= longest + 1 and not self.whole:
             raise DataError(
                 f"the corpus has {len(self.corpus)} tokens, but a window needs "
                 f"{longest + 2}: use shorter windows or more text"
@@ -126,12 +138,19 @@ class Stream:
                 "repeats rewrite windows, so that masks no longer fit them: use "
                 "repeat_share=0 or text without masks"
             )
+        if (self.segments or self.whole) and self.repeats is not None:
+            raise DataError(
+                "repeats rewrite windows, so that documents end elsewhere: use "
+                "repeat_share=0, or segments=False and whole=False"
+            )
         cached = functools.lru_cache(maxsize=2)(self._epoch)
         object.__setattr__(self, "_epochs", cached)
-        masks = functools.lru_cache(maxsize=2)(self._mask)
-        object.__setattr__(self, "_masks", masks)
+        marks = functools.lru_cache(maxsize=4)(self._mark)
+        object.__setattr__(self, "_marks", marks)
         orders = functools.lru_cache(maxsize=2)(self._order)
         object.__setattr__(self, "_orders", orders)
+        packed = functools.lru_cache(maxsize=2)(self._pack)
+        object.__setattr__(self, "_packed", packed)
 
     @property
     def steps(self) -> int:
@@ -140,10 +159,15 @@ class Stream:
     @property
     def fingerprint(self) -> str:
         """Identify the data: resuming requires the same corpus, seed and options."""
-        once = "" if self.recut else "/cut once"
+        once = "/whole" if self.whole else "" if self.recut else "/cut once"
         return (
             f"{self.corpus.digest}/seed={self.seed}/repeats={self.repeats_share}{once}"
         )
+
+    @property
+    def masked(self) -> bool:
+        """Return whether batches hold a loss mask."""
+        return self.whole or self.corpus.mask is not None
 
     @property
     def repeats_share(self) -> float:
@@ -174,7 +198,7 @@ class Stream:
         Equal numbers are equal windows: there are `distinct` of them.
         """
         number, rows = self._rows(step, process, processes)
-        if self.recut:
+        if self.recut and not self.whole:
             return list(rows)
         chosen = []
         for row in rows:
@@ -186,17 +210,21 @@ class Stream:
     def distinct(self) -> int:
         """Count the different windows of the first stage."""
         rows = self.stages[0].steps * self.stages[0].batch
-        count = (len(self.corpus) - 1) // self.stages[0].window
-        return rows if self.recut else min(rows, count)
+        fresh = self.recut and not self.whole
+        return rows if fresh else min(rows, self._count(0))
 
     def windows(self, numbers: Sequence[int], stage: int = 0) -> Batch:
         """Return the windows of these numbers, one a row."""
+        if self.whole:
+            rows = [self._whole(stage, i) for i in numbers]
+            return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         batch = {"tokens": np.stack([self._window(stage, i) for i in numbers])}
         if self.segments:
-            ended = batch["tokens"][:, :-1] == self.corpus.separator
-            batch["segments"] = np.pad(ended, ((0, 0), (1, 0))).cumsum(1, np.int32)
+            begins = np.stack([self._marked(stage, i, "begins") for i in numbers])
+            begins[:, 0] = False
+            batch["segments"] = begins.cumsum(1, np.int32)
         if self.corpus.mask is not None:
-            masks = [self._window_mask(stage, i) for i in numbers]
+            masks = [self._marked(stage, i, "mask") for i in numbers]
             batch["loss_mask"] = np.stack(masks)
         return batch
 
@@ -214,8 +242,33 @@ class Stream:
 
     def _order(self, stage: int, epoch: int) -> np.ndarray:
         """Return the order in which a later epoch shows the first epoch's windows."""
-        count = (len(self.corpus) - 1) // self.stages[stage].window
-        return np.random.default_rng([self.seed, stage, epoch]).permutation(count)
+        rng = np.random.default_rng([self.seed, stage, epoch])
+        return rng.permutation(self._count(stage))
+
+    def _count(self, stage: int) -> int:
+        """Count the windows of an epoch."""
+        if self.whole:
+            return len(self._packed(stage))
+        return (len(self.corpus) - 1) // self.stages[stage].window
+
+    def _pack(self, stage: int) -> list[list[int]]:
+        """Choose the documents of every window."""
+        room, seed = self.stages[stage].window + 1, [self.seed, stage]
+        return whole_documents.pack(np.diff(self.corpus.ends, prepend=0), room, seed)
+
+    def _whole(self, stage: int, index: int) -> Batch:
+        """Return the window `index` of whole documents."""
+        corpus, parts = self.corpus, []
+        for document in self._packed(stage)[index]:
+            start = corpus.ends[document - 1] if document else 0
+            place = slice(start, corpus.ends[document])
+            tokens = corpus.flat[place]
+            learned = np.ones(len(tokens), bool)
+            if corpus.mask is not None:
+                learned = corpus.mask[place]
+            parts.append((tokens, learned))
+        room = self.stages[stage].window + 1
+        return whole_documents.row(parts, room, corpus.separator)
 
     def _epoch(self, stage: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the documents in an epoch's order, and its shuffled window starts."""
@@ -226,21 +279,20 @@ class Stream:
         offset = rng.integers((len(flat) - 1) % window + 1)
         return flat, offset + window * rng.permutation(count)
 
-    def _mask(self, stage: int, epoch: int) -> np.ndarray:
-        """Return the masks of the documents in the order of `_epoch`."""
+    def _mark(self, stage: int, epoch: int, name: str) -> np.ndarray:
+        """Return the corpus' marks `name`, a bool a token, in the order of `_epoch`."""
         rng = np.random.default_rng([self.seed, stage, epoch])
-        return self.corpus.shuffled(rng, self.corpus.mask)
+        return self.corpus.shuffled(rng, getattr(self.corpus, name))
 
     def _place(self, stage: int, index: int) -> tuple[int, int]:
         """Return the epoch of a window, and its place there."""
-        count = (len(self.corpus) - 1) // self.stages[stage].window
-        return divmod(index, count)
+        return divmod(index, self._count(stage))
 
-    def _window_mask(self, stage: int, index: int) -> np.ndarray:
+    def _marked(self, stage: int, index: int, name: str) -> np.ndarray:
         epoch, place = self._place(stage, index)
         start = self._epochs(stage, epoch)[1][place]
         window = self.stages[stage].window
-        return self._masks(stage, epoch)[start : start + window + 1]
+        return self._marks(stage, epoch, name)[start : start + window + 1]
 
     def _window(self, stage: int, index: int) -> np.ndarray:
         window = self.stages[stage].window

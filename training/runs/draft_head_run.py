@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import json
 import pathlib
 import pkgutil
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from absl import logging
 import decoding
 from decoding import Method
 from decoding.tree_design import greedy_search
-from models.distributed import sharding
+from models.distributed import processes, sharding
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.heads.modules import head_config
@@ -134,8 +135,12 @@ class Training:
         return sources.lesson(self.config, *arguments, self.workdir, self.plan, say)
 
     def fit(self, say: sources.Say = logging.info) -> fit.Result:
-        """Train, or resume; every checkpoint holds the heads alone."""
+        """Train, or resume; every checkpoint holds the heads alone.
+
+        The untrained params move to the host: the trained ones are copies of them.
+        """
         c = self.config.train
+        self.params = sharding.fetch(self.params)
         steps = self.stream.steps
         kind = self.config.get("teacher", sources.ONLINE)
         rows, target = sources.source(kind, self.lesson(say))
@@ -167,7 +172,11 @@ class Training:
         On held-out text, with the text's own tokens before the candidate.
         """
         c = self.config.evaluate
-        batches = documents.windows(self.held, c.tokens, c.window)
+        if self.config.data.whole:
+            sizes = (c.tokens, c.window)
+            batches = documents.whole_windows(self.lm, self.held, *sizes)
+        else:
+            batches = documents.windows(self.held, c.tokens, c.window)
         measure = self._measure(temperature)
         each = [measure(params, self.lm.params, batch) for batch in batches]
         sums = sharding.fetch(each)
@@ -205,6 +214,14 @@ class Training:
 
         self._measures[temperature] = measure
         return measure
+
+    def untrained(self) -> dict[str, float]:
+        """Measure the first params, once a workdir."""
+        path = self.workdir / "untrained.json"
+        if not processes.agreed(path.exists()):
+            text = json.dumps(self.measured(self.params)) + "\n"
+            processes.written(lambda: path.write_text(text), "untrained")
+        return json.loads(path.read_text())
 
     def measured(self, params: Any) -> dict[str, float]:
         """Measure the guesses on held-out text, and the real decode loop.
@@ -267,6 +284,8 @@ def run(
     logging.info(
         "%s: %d parameters, %d steps", config.head, count, training.stream.steps
     )
+    # Before the fit, which takes the untrained params off the device.
+    untrained_figures = training.untrained()
     result = training.fit(say)
     if training.plan is not None:
         result = result._replace(params=sharding.fetch(result.params))
@@ -288,7 +307,7 @@ def run(
         "parameters": count,
         **scaffold.effort(config, result),
         "hits": hits,
-        "untrained": training.measured(training.params),
+        "untrained": untrained_figures,
         "trained": training.measured(params),
         **metrics_writer.figures(training.workdir),
     }

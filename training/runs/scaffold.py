@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import optax
+from absl import logging
 
 import models
 from models.distributed import processes
@@ -60,8 +62,13 @@ def num_steps(data: Any, tokens: int) -> int:
 def stream(
     config: Any, lm: Any, train: documents.Documents, tokens: int
 ) -> text_corpus.Stream:
-    """Cut so many tokens of the documents into numbered windows."""
+    """Cut so many tokens of the documents into numbered windows.
+
+    With `data.whole` a window holds whole documents, each with the tokenizer's BOS.
+    """
     c = config.data
+    whole = c.get("whole", False)
+    train = documents.begun(lm, train) if whole else train
     return text_corpus.Stream(
         text_corpus.Corpus(train.tokens, lm.config.eos[0], train.masks),
         (text_corpus.Stage(num_steps(c, tokens), c.batch, c.window),),
@@ -69,23 +76,34 @@ def stream(
         segments=c.get("segments", False),
         numbered=True,
         recut=c.get("recut", True),
+        whole=whole,
     )
 
 
 def optimizer(train: Any, steps: int, peak: float | None = None) -> Any:
     """Make AdamW, its rate warming up to `peak` (else `train.rate`), flat, decaying.
 
-    `train.factors` multiply the rate of the parts of the params that they name.
+    `train.factors` multiply the rate of the parts of the params that they name. A
+    warm-up of over a quarter of the steps is cut to a quarter, with a warning.
     """
     rate = train.rate if peak is None else peak
     warmup, decay = min(train.warmup, steps // 4), steps // 4
+    if warmup < train.warmup:
+        logging.warning(
+            "train.warmup=%d is cut to %d, a quarter of the %d steps: train on more "
+            "tokens to keep it",
+            *(train.warmup, warmup, steps),
+        )
 
     def make(factor: float) -> Any:
         schedule = optimizers.warmup_stable_decay(factor * rate, steps, warmup, decay)
-        return optimizers.adamw(schedule, weight_decay=train.weight_decay)
+        b2, weight_decay = train.get("b2", 0.95), train.weight_decay
+        return optimizers.adamw(schedule, b2=b2, weight_decay=weight_decay)
 
     factors = dict(train.get("factors", {}))
-    return optimizers.by_part(make, factors) if factors else make(1.0)
+    adamw = optimizers.by_part(make, factors) if factors else make(1.0)
+    bound = train.get("clip_value", 0.0)
+    return optax.chain(optax.clip(bound), adamw) if bound else adamw
 
 
 def num_params(params: Any) -> int:

@@ -61,7 +61,7 @@ class Teacher:
 
     def compared(
         self, law: Array, draft: Array, kept: Array | None = None
-    ) -> tuple[Array, Array, Array, Array]:
+    ) -> tuple[Array, Array, Array, Array, Array]:
         """Align the target's logits with a draft's, and compare their arg-maxes.
 
         With top-k logits alone the outcomes are k tokens and one for all others. KL and
@@ -75,19 +75,23 @@ class Teacher:
         Returns:
             p: the target's logits [..., outcomes].
             q: the draft's logits of the same outcomes.
-            same: bool[...], whether both likeliest tokens are equal.
+            same: bool[...], whether both likeliest tokens of all are equal.
             inside: bool[...], whether `kept` holds the target's likeliest token.
+            mass: float32[...], the target's probability of the tokens of `kept`.
 
         Raises:
             ConfigError: a draft vocabulary with top-k logits alone.
         """
         if TOP not in self.hidden:
             p = lax.stop_gradient(self.head(law))
-            inside = jnp.ones(p.shape[:-1], bool)
+            inside, mass = jnp.ones(p.shape[:-1], bool), jnp.ones(p.shape[:-1])
             if kept is not None:
                 inside = vocab.near_best_mask(p, lambda best: best)[..., kept].any(-1)
+                whole = vocab.logsumexp(p)
                 p = p[..., kept]
-            return p, draft, vocab.argmax(draft) == vocab.argmax(p), inside
+                mass = jnp.exp(vocab.logsumexp(p) - whole)
+            same = inside & (vocab.argmax(draft) == vocab.argmax(p))
+            return p, draft, same, inside, mass
         if kept is not None:
             raise ConfigError(
                 "a draft vocabulary needs the target's logits of all its tokens, but "
@@ -101,7 +105,8 @@ class Teacher:
         others = vocab.logsumexp(others)[..., None]
         q = jnp.concatenate([vocab.gather(draft, ids), others], -1)
         same = vocab.argmax(draft) == ids[..., 0]
-        return lax.stop_gradient(p), q, same, jnp.ones(same.shape, bool)
+        every = jnp.ones(same.shape, bool), jnp.ones(same.shape)
+        return lax.stop_gradient(p), q, same, *every
 
 
 def teacher(
@@ -187,6 +192,15 @@ def predicted(batch: dict[str, Array], steps: int) -> Array:
 def mean(values: Array, weights: Array) -> Array:
     """Average `values` by `weights`, arrays of one shape; 0 where all weights are 0."""
     return (values * weights).sum() / jnp.maximum(weights.sum(), 1.0)
+
+
+def numbered(shape: tuple[int, ...]) -> Array:
+    """Number the positions of a batch of `shape` [B, T]: int32[B, T].
+
+    A loss that draws folds them into its key. One trace serves all parts of
+    `in_parts`: a key of the batch alone would draw the same in every part.
+    """
+    return jnp.arange(shape[0] * shape[1], dtype=jnp.int32).reshape(shape)
 
 
 def in_parts(function: Callable[..., Any], size: int, *arrays: Any) -> Any:

@@ -126,7 +126,7 @@ def _digest(text: str) -> str:
 
 def about(lm: Any, stream: text_corpus.Stream, kept: Layout) -> dict[str, Any]:
     """Describe a cache's content, whatever the schedule and the batch size."""
-    segments = "/segments" if stream.segments else ""
+    segments = "/documents" if stream.segments or stream.whole else ""
     tokenizer = "" if lm.tokenizer is None else lm.tokenizer.inner.to_str()
     return {
         "format": FORMAT,
@@ -342,7 +342,7 @@ def open_cache(lesson: TeacherRequest) -> Cache:
             f"a stream of {len(stream.stages)} stages has windows of several lengths: "
             "use teacher=online"
         )
-    window, masked = stream.stages[0].window, stream.corpus.mask is not None
+    window, masked = stream.stages[0].window, stream.masked
     record = layout(lm.config, window, masked, lesson.taps, settings)
     fields = about(lm, stream, record)
     return Cache(lesson.folder, fields, record, stream.distinct, settings.shard_rows)

@@ -2,8 +2,9 @@
 
 Medusa (`FasterDecoding/medusa-*`), Hydra (`ankner/hydra-*`), EAGLE-1/2 and EAGLE-3
 (`yuhuili/EAGLE*`, and the names that others give EAGLE-3's). The tensors decide. Where
-config.json differs, e.g. two heads for five, `load` warns. Files are safetensors;
-convert a pickle first. `models/heads/formats/speculators.py` reads the folders of
+config.json differs, e.g. two heads for five, `load` warns. The RoPE of EAGLE's layer is
+config.json's alone (`layer_rope.py`): it is kept with the head and written beside it.
+Files are safetensors; convert a pickle first. `speculators.py` reads the folders of
 vLLM's speculators, whose config.json does decide.
 """
 
@@ -11,6 +12,7 @@ import fnmatch
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -21,18 +23,19 @@ from safetensors import SafetensorError
 from safetensors.flax import load_file
 from safetensors.numpy import save_file
 
+from models import transformer
 from models.checkpoints import hf
-from models.checkpoints.tensors import read_json
+from models.checkpoints.tensors import read_json, write_json
 from models.errors import CheckpointError, ConfigError
 from models.heads import eagle, eagle3, hydra, medusa
+from models.heads.formats import draft_vocabulary, embedding_copies, layer_rope
 from models.heads.modules import decoder_layer, head_config
 
 KINDS = ("eagle", "eagle3", "hydra", "medusa")
-# Copies of the target's embedding.
-COPIES = ("embed_tokens.weight", "input_embed_fn.weight")
+TURNED = ("eagle", "eagle3")  # kinds whose layer has a RoPE of its own
 # Tensors in the files that are no weights of heads: copies, unused weights, buffers.
 IGNORED = (
-    *COPIES,
+    *embedding_copies.COPIES,
     "*rotary_emb.inv_freq",
     "prefix_embeding_layer.embed_tokens.weight",
     "t2d",
@@ -178,12 +181,17 @@ def _expected(kind: str, plan: dict[str, int], target: Any, draft_ids: Any) -> A
 
 
 def read(
-    kind: str, tensors: Mapping[str, Any], target: Any, embedding: Any = None
+    kind: str,
+    tensors: Mapping[str, Any],
+    target: Any,
+    embedding: Any = None,
+    config: Mapping[str, Any] | None = None,
 ) -> tuple[Any, dict]:
     """Convert published tensors to params, and to the arguments of their drafter.
 
     `target` is the target's config. A copy of its embedding in the file is dropped,
-    after a comparison where `embedding` [V, D] is given.
+    after a comparison where `embedding` [V, D] is given. `config` is the head's
+    config.json, of which EAGLE's RoPE is read; None: the target's RoPE.
 
     Raises:
         CheckpointError: tensors are missing, unknown, misshapen or unequal copies.
@@ -191,7 +199,7 @@ def read(
     _check_kind(kind)
     theirs = {_plain(kind, name): x for name, x in tensors.items()}
     if embedding is not None:
-        _check_copies(theirs, np.asarray(embedding))
+        embedding_copies.check(theirs, np.asarray(embedding))
     names = {
         name
         for name in theirs
@@ -205,11 +213,11 @@ def read(
             f"the file is not one of {kind} heads (missing {sorted(missing)[:8]}, "
             f"unknown {sorted(unknown)[:8]}): check `kind` and the file"
         )
-    draft_ids = _draft_vocabulary(theirs, target) if kind == "eagle3" else None
+    draft_ids = draft_vocabulary.read(theirs, target) if kind == "eagle3" else None
     bare, configs = head_config.split(_expected(kind, settings, target, draft_ids))
     expected = hf.flatten(bare)
     flat: dict[str, Any] = {}
-    config = decoder_layer.geometry(target)
+    shape = decoder_layer.geometry(target)
     for item in plan:
         for name in item.same:
             if not np.array_equal(theirs[name], theirs[item.theirs[0]]):
@@ -218,7 +226,7 @@ def read(
                     "their weights, and these were trained apart"
                 )
         try:
-            flat[item.ours] = item.layout.join(config, [theirs[n] for n in item.theirs])
+            flat[item.ours] = item.layout.join(shape, [theirs[n] for n in item.theirs])
         except (TypeError, ValueError) as error:
             shapes = [theirs[n].shape for n in item.theirs]
             raise CheckpointError(
@@ -239,6 +247,9 @@ def read(
     if wrong:
         raise CheckpointError(f"these heads are for another target: {wrong[:4]}")
     params = jax.tree.map(jnp.asarray, hf.unflatten(flat))
+    if config is not None and kind in TURNED:
+        base = layer_rope.theta(config, params["layer"], target, "config.json")
+        configs[""] = replace(configs[""], rope_theta=base)
     return head_config.joined(params, configs), _arguments(kind, settings)
 
 
@@ -270,9 +281,7 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
         out.update(dict(zip(item.theirs, parts, strict=True)))
         out.update(dict.fromkeys(item.same, parts[0]))
     if kind == "eagle3" and eagle3.config_of(params).draft_vocabulary:
-        kept = np.asarray(params["kept"], np.int64)
-        out["d2t"] = kept - np.arange(len(kept))
-        out["t2d"] = np.isin(np.arange(target.vocab_size), kept)
+        out.update(draft_vocabulary.write(params["kept"], target))
     return out
 
 
@@ -281,16 +290,22 @@ def load(
 ) -> tuple[Any, dict]:
     """Apply `read` to a safetensors file, or to the only one in a folder.
 
-    Where a folder's config.json and the tensors differ, a warning names both values.
+    config.json beside it gives EAGLE's RoPE; where the tensors differ from it in
+    another field, a warning names both values.
     """
-    params, arguments = read(kind, stored(path), target, embedding)
-    config = pathlib.Path(path) / "config.json"
-    if config.exists():
-        claims = read_json(config)
-        for name, value in _shown(kind, params, arguments).items():
-            if claims.get(name, value) != value:
-                mismatch = f"{name}={claims[name]!r}, and the tensors {value!r}"
-                logging.warning("%s has %s: the tensors are used", config, mismatch)
+    path = pathlib.Path(path)
+    beside = (path if path.is_dir() else path.parent) / "config.json"
+    claims = read_json(beside) if beside.exists() else None
+    params, arguments = read(kind, stored(path), target, embedding, claims)
+    if claims is None:
+        plain = transformer.rope(decoder_layer.geometry(target).head_dim, 10000.0)
+        if kind in TURNED and plain != decoder_layer.geometry(target).ropes[0]:
+            logging.warning("%s is missing: the head's RoPE is the target's", beside)
+        return params, arguments
+    for name, value in _shown(kind, params, arguments).items():
+        if claims.get(name, value) != value:
+            mismatch = f"{name}={claims[name]!r}, and the tensors {value!r}"
+            logging.warning("%s has %s: the tensors are used", beside, mismatch)
     return params, arguments
 
 
@@ -318,8 +333,21 @@ def stored(path: str | pathlib.Path) -> dict[str, Any]:
 def save(
     kind: str, path: str | pathlib.Path, params: Any, target: Any, blocks: int = 1
 ) -> None:
-    """Write params to a safetensors file; see `write`."""
-    store(path, write(kind, params, target, blocks))
+    """Write params to a safetensors file; see `write`.
+
+    EAGLE's config.json is written beside it. Raises `CheckpointError` where another
+    one is there.
+    """
+    tensors = write(kind, params, target, blocks)
+    if kind in TURNED:
+        form = (eagle if kind == "eagle" else eagle3).config_of(params)
+        config = layer_rope.described(params["layer"], target, form.rope_theta)
+        config = {**config, **_shown(kind, params, {})}
+        beside = pathlib.Path(path).parent / "config.json"
+        if beside.exists() and read_json(beside) != config:
+            raise CheckpointError(f"{beside} is another model's: use a new folder")
+        write_json(beside, config)
+    store(path, tensors)
 
 
 def store(path: str | pathlib.Path, tensors: Mapping[str, Any]) -> None:
@@ -338,50 +366,6 @@ def _plain(kind: str, name: str) -> str:
     if kind == "eagle3" and name.startswith("layers.0."):
         return "midlayer." + name.removeprefix("layers.0.")
     return name
-
-
-def _check_copies(theirs: Mapping[str, Any], rows: np.ndarray) -> None:
-    """Refuse copies of another embedding; either may be the other, rounded."""
-    for name in COPIES:
-        if name not in theirs:
-            continue
-        copy = np.asarray(theirs[name])
-        fault = f"has the shape {copy.shape}, not {rows.shape}"
-        if copy.shape == rows.shape:
-            there = (copy != rows.astype(copy.dtype)).any(-1).sum()
-            here = (copy.astype(rows.dtype) != rows).any(-1).sum()
-            fault = f"differs in {min(there, here)} of {len(rows)} rows"
-            if not min(there, here):
-                continue
-        raise CheckpointError(
-            f"{name} is not the target's embedding (it {fault}): the head is for "
-            "another target, or trained an embedding of its own"
-        )
-
-
-def _draft_vocabulary(theirs: Mapping[str, Any], target: Any) -> np.ndarray | None:
-    """Return the draft's token ids; `d2t` holds them, or their offsets `id - i`.
-
-    The mask `t2d` decides which; without it, values that rise at every step are ids.
-    """
-    if "d2t" not in theirs:
-        return None
-    stored = np.asarray(theirs["d2t"]).astype(np.int64)
-    ids = stored + np.arange(len(stored))
-    forms: tuple[np.ndarray, ...] = (ids,)
-    if (np.diff(stored) > 0).all():
-        forms = (stored, ids)
-    if "t2d" in theirs:
-        mask = np.flatnonzero(np.asarray(theirs["t2d"]))
-        forms = tuple(form for form in (ids, stored) if np.array_equal(form, mask))
-    for form in forms:
-        rising = (np.diff(form) > 0).all() and form[0] >= 0
-        if rising and form[-1] < target.vocab_size:
-            return form.astype(np.int32)
-    raise CheckpointError(
-        f"d2t holds neither offsets nor rising ids below {target.vocab_size}, or t2d "
-        "disagrees with it: the head is for another target"
-    )
 
 
 def _arguments(kind: str, settings: dict[str, int]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from models.checkpoints import fields, tensors
 from models.checkpoints.families import llama
 from models.errors import CheckpointError, ConfigError
 from models.heads import eagle, eagle3
-from models.heads.formats import published
+from models.heads.formats import layer_rope, published
 from models.heads.modules import decoder_layer
 from models.heads.modules.head_config import CONFIG
 
@@ -79,7 +79,8 @@ def read(
     kind = f.take("speculators_model_type", "")
     _check_kind(kind)
     flags = _eagle(f) if kind == "eagle" else _eagle3(f, target, taps)
-    _check_layer(f.mapping("transformer_layer_config"), target)
+    raw_layer = f.mapping("transformer_layer_config")
+    _check_layer(raw_layer, target)
     for name in ("speculators_version", "speculators_config", "tie_word_embeddings"):
         f.take(name, None)  # how it was made and is served
     f.finish()
@@ -97,6 +98,9 @@ def read(
         )
     norms = [jnp.asarray(theirs.pop(name)) for name in used]
     params = published.read(kind, theirs, target, embedding)[0]
+    where = "transformer_layer_config"
+    theta = layer_rope.theta(raw_layer, params["layer"], target, where)
+    params[CONFIG] = replace(params[CONFIG], rope_theta=theta)
     if kind == "eagle":
         if eagle.config_of(params).bias != flags["fusion_bias"]:
             raise CheckpointError(
@@ -154,12 +158,7 @@ def write(
     _check_kind(kind)
     _check_target(target)
     weights = {n: x for n, x in params.items() if n != CONFIG}
-    layer = replace(
-        decoder_layer.of(weights["layer"], target),
-        activation="silu",
-        tied=False,
-        embed_scale=1.0,
-    )
+    theta = (eagle if kind == "eagle" else eagle3).config_of(params).rope_theta
     config: dict[str, Any] = {
         "architectures": [ARCHITECTURES[kind]],
         "speculators_model_type": kind,
@@ -174,7 +173,9 @@ def write(
                 "architectures": list(architectures),
             },
         },
-        "transformer_layer_config": {"model_type": "llama", **llama.write(layer)},
+        "transformer_layer_config": layer_rope.described(
+            weights["layer"], target, theta
+        ),
         "torch_dtype": str(weights["fuse"].dtype),
         "tie_word_embeddings": False,
     }
@@ -287,16 +288,10 @@ def _check_layer(raw: dict[str, Any], target: Any) -> None:
     f.fixed("hidden_act", "silu")
     layer, expected = llama.read(f), decoder_layer.geometry(target)
     f.finish()
-    ropes = [c.ropes[0] for c in (layer, expected)]
-    frequencies = [replace(rope, parameters=()) for rope in ropes]
-    parameters = tuple(dict(rope.parameters) for rope in ropes)
     pairs: dict[str, tuple] = {
         "vocab_size": (layer.vocab_size, expected.vocab_size),
         "hidden_size": (layer.d_model, expected.d_model),
         "rms_norm_eps": (layer.norm_eps, expected.norm_eps),
-        "rope_theta or rope_scaling": ("", "")
-        if frequencies[0] == frequencies[1]
-        else parameters,
     }
     for name, (theirs, ours) in pairs.items():
         if theirs != ours:

@@ -66,11 +66,16 @@ def geometry(target: Any) -> config.Config:
     )
 
 
-def of(layer: Params, target: Any) -> config.Config:
-    """Return `geometry` with the heads and widths of an actual layer."""
+def of(layer: Params, target: Any, rope_theta: float = 0.0) -> config.Config:
+    """Return `geometry` with the heads and widths of an actual layer.
+
+    `rope_theta` is that of a head with a plain RoPE of its own; 0: the target's RoPE.
+    """
     _, groups, heads, dim = layer["qkv"].shape
     base_ = geometry(target)
-    ropes = base_.ropes if base_.head_dim == dim else (config.rope(dim, 10000.0),)
+    ropes = base_.ropes
+    if rope_theta or base_.head_dim != dim:
+        ropes = (config.rope(dim, rope_theta or 10000.0),)
     return replace(
         base_,
         n_heads=groups * (heads - 2),

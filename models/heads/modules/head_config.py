@@ -6,6 +6,7 @@ checkpoints see no leaf, and jit compiles a program per config. heads.json holds
 Older params carry none; `by_keys` derives it from their keys.
 """
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -15,6 +16,11 @@ import models.heads
 from models.errors import CheckpointError
 
 CONFIG = "config"
+
+
+def unseen(default: Any) -> Any:
+    """Return a field of a `HeadConfig` that the params' keys do not show."""
+    return dataclasses.field(default=default, metadata={"seen": False})
 
 
 def of(params: Mapping[str, Any], by_keys: Callable[[Any], Any]) -> Any:
@@ -88,7 +94,8 @@ def from_json(stored: Mapping[str, Any], params: Any, where: Any) -> dict[str, A
         for part in filter(None, path.split("/")):
             subtree = subtree.get(part, {})
         declared, derived = vars(config), vars(module.by_keys(subtree))
-        wrong = [n for n, value in declared.items() if value != derived[n]]
+        seen = [f.name for f in dataclasses.fields(config) if f.metadata.get("seen", 1)]
+        wrong = [n for n in seen if declared[n] != derived[n]]
         if wrong:
             raise CheckpointError(
                 f"{where}: {wrong[0]}={declared[wrong[0]]!r}, and the params have "

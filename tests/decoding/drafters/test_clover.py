@@ -1,5 +1,6 @@
 """Clover-2's augmenting layers and cell in the loop."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 
 from decoding.tree_building import draft_head
+from models import transformer
 from models.errors import ConfigError
 from models.heads import clover as heads
 from models.heads.modules import decoder_layer
 from tests.decoding.drafters import agreement
 from training.objectives.heads import clover
+from training.teacher import outputs
 
 KEY = jax.random.key(0)
 
@@ -84,6 +87,40 @@ def test_the_cell():
     forth = heads.cell(own, read, other, eps)
     back = heads.cell(own, heads.cell(own, s, other, eps), e, eps)
     assert np.abs(forth - back).max() > 1e-3
+
+
+def untied():
+    """The target with an LM head of its own."""
+    lm = agreement.target()
+    model = transformer.transformer(dataclasses.replace(lm.config, tied=False))
+    return model, jax.jit(model.init)(jax.random.key(4))
+
+
+def test_tokens_are_read_as_rows_of_the_lm_head():
+    """In training, of an untied target. Planted: its embedding, which is another."""
+    model, frozen = untied()
+    tokens = jax.random.randint(KEY, (1, 8), 0, agreement.VOCAB)
+    batch = {"tokens": tokens, "row": jnp.arange(1)}
+    teacher = outputs.teacher(model, (model.config.n_layers,))
+
+    @jax.jit
+    def first(own, frozen):
+        read = teacher(frozen, batch)
+        (states, _), *_ = clover.guesses(own, model, batch, read, 1)
+        hidden = read.hidden[model.config.n_layers]
+        by_hand = [
+            heads.first(
+                own,
+                heads.sequence(own, model.config, outputs.ahead(x, 1), hidden),
+                model.config.norm_eps,
+            )
+            for x in (frozen["embedding"]["head"][tokens], read.embed(tokens))
+        ]
+        return states, by_hand
+
+    found, (wanted, planted) = first(params(), frozen)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert np.abs(found - planted).max() > 1e-3
 
 
 def test_the_layers_begin_as_the_target_s_last():

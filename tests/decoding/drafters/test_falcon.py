@@ -148,3 +148,34 @@ def test_without_glancing_it_is_plain_training():
     np.testing.assert_allclose(told_none, by_hand, rtol=1e-5)
     assert abs(told_half - by_hand) > 1e-4  # planted: half of the wrong ones are told
     assert np.isfinite(with_laws)
+
+
+def scanned_products(function, *arguments) -> list[int]:
+    """The matrix products within each scan of a function."""
+    jaxpr = jax.make_jaxpr(function)(*arguments)
+    scans = [e for e in jaxpr.eqns if e.primitive.name == "scan"]
+    bodies = [e.params["jaxpr"].jaxpr for e in scans]
+    return [sum(e.primitive.name == "dot_general" for e in b.eqns) for b in bodies]
+
+
+def test_a_step_of_the_lstm_multiplies_its_state_alone():
+    """One product a layer. Planted: pairs one by one, with two a layer."""
+    own = params()
+    x = jax.random.normal(KEY, (2, 2, 9, agreement.target().config.d_model))
+    first = heads.start(own, 2)
+
+    def one_by_one(own, embedded, features, state):
+        def step(state, pair):
+            u, state = heads.fused(own, *pair, state)
+            return state, (u, state)
+
+        pairs = (embedded.swapaxes(0, 1), features.swapaxes(0, 1))
+        u, states = jax.lax.scan(step, state, pairs)[1]
+        return u.swapaxes(0, 1), states.swapaxes(0, 1)
+
+    arguments = (own, x[0], x[1], first)
+    assert scanned_products(heads.along, *arguments) == [1, 1]
+    assert scanned_products(one_by_one, *arguments) == [4]
+    both = jax.jit(heads.along)(*arguments), jax.jit(one_by_one)(*arguments)
+    for a, b in zip(*both):
+        np.testing.assert_allclose(a, b, atol=1e-5)

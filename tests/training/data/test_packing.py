@@ -1,6 +1,7 @@
 """Packed documents kept apart: every head learns what separate batches teach it."""
 
 import dataclasses
+import functools
 import types
 
 import jax
@@ -101,6 +102,73 @@ def test_packing_equals_separate_batches(name):
     planted = learned(params, overlooked, teacher)
     expected = learned(params, masked, teacher)
     assert close(planted[0], expected[0]) == (name in ALONE)
+
+
+def conversations() -> list[np.ndarray]:
+    """Two of two turns each; a turn ends in 0, which also separates documents."""
+    rng = np.random.default_rng(1)
+    each = rng.integers(1, agreement.VOCAB, (2, LENGTH - 1))
+    each[:, 5] = 0
+    return list(each)
+
+
+def packed_conversations() -> dict:
+    """Cut a row of a stream: the first conversation whole, the second to its last."""
+    masks = [np.arange(LENGTH) % 6 > 1] * 2  # answers and the tokens that end them
+    corpus = text_corpus.Corpus(conversations(), 0, masks)
+    stages = (text_corpus.Stage(steps=1, batch=1, window=2 * LENGTH - 2),)
+    firsts = [document[:3].tolist() for document in conversations()]
+    for seed in range(20):
+        stream = text_corpus.Stream(corpus, stages, seed, segments=True, numbered=True)
+        row = stream.batch(0)
+        if row["tokens"][0, :3].tolist() in firsts:
+            return row
+    raise AssertionError("no seed cuts a row from a document's beginning")
+
+
+def alone(row: dict) -> dict:
+    """The same conversations in a row each; what the row lacks is filled, unlearned."""
+    short = 2 * LENGTH - row["tokens"].size
+    fields = {name: row[name] for name in ("tokens", "loss_mask")}
+    rows = {
+        name: np.pad(x, ((0, 0), (0, short))).reshape(2, -1)
+        for name, x in fields.items()
+    }
+    return {**rows, "row": np.arange(2, dtype=np.int32)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in USUAL else pytest.mark.long)
+        for name in draft_head_run.names()
+    ],
+)
+def test_heads_train_as_they_decode(name):
+    """Loss and hits of a conversation beside another are those of it alone, to 1e-5.
+
+    Planted: documents told apart by the separator, so that a second turn forgets the
+    first.
+    """
+    lm, kind = target(), draft_head_run.module(name)
+    own = kind.objective(lm.model, **kind.EXAMPLE["objective"])
+    first = kind.init(KEY, lm.model, lm.params, **kind.EXAMPLE["init"])
+    params = agreement.stirred(first, 0.1)
+    read = outputs.teacher(lm.model, own.taps)
+
+    @jax.jit
+    def run(params, frozen, batch):
+        return own.loss(params, batch, read(frozen, batch))
+
+    graded = functools.partial(run, params, lm.params)
+    row = packed_conversations()
+    assert (row["tokens"] == 0).sum() > row["segments"].max() == 1
+    wanted, found = graded(alone(row)), graded(row)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    ended = np.pad(row["tokens"][:, :-1] == 0, ((0, 0), (1, 0)))
+    planted = graded({**row, "segments": ended.cumsum(1, dtype=np.int32)})
+    assert abs(planted[0] - wanted[0]) > 1e-3
 
 
 def test_exits_know_the_document(monkeypatch):

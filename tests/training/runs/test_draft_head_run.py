@@ -65,6 +65,47 @@ def test_training_resumes_and_leaves_the_target_alone(small, corpus, tmp_path):
     shutil.rmtree(tmp_path / "part")
 
 
+def test_whole_conversations_are_trained_on_and_measured(small, tmp_path):
+    """A row begins as its conversation does. Planted: rows cut anywhere measure other
+    hits."""
+    lines = [
+        {
+            "messages": [
+                {"role": "user", "content": f"What is {i} and {i}?"},
+                {"role": "assistant", "content": f"It is {2 * i}. " * (i % 5 + 1)},
+            ]
+        }
+        for i in range(60)
+    ]
+    for split in ("train", "validation"):
+        (tmp_path / "talk" / split).mkdir(parents=True)
+        file = tmp_path / "talk" / split / "a.jsonl"
+        file.write_text("\n".join(map(json.dumps, lines)))
+    c = recipe("eagle", str(tmp_path / "talk"))
+    c.data.update(whole=True, window=127, tokens=512)
+    c.train.evaluate_every = 0
+    c.evaluate.update(tokens=256, window=128)
+    own = draft_head_run.Training(c, tmp_path / "run", small)
+    assert set(own.stream.batch(0)) == {"tokens", "segments", "loss_mask", "row"}
+    trained = own.fit().params
+    found = own.hits(trained, 0.0)
+    own.config.data.whole = False
+    assert found != own.hits(trained, 0.0)
+
+
+def test_untrained_params_leave_the_device(small, corpus, tmp_path):
+    """While it trains. Planted: the params as they were initialised."""
+    c = recipe("medusa", corpus)
+    own = draft_head_run.Training(c, tmp_path, small)
+    there = lambda: [isinstance(x, jax.Array) for x in jax.tree.leaves(own.params)]
+    assert all(there())
+    figures = own.untrained()
+    own.fit()
+    assert not any(there())
+    own.measured = None  # a second sitting measures nothing again
+    assert own.untrained() == figures and figures["tau"] >= 1
+
+
 RECIPES = sorted(
     path.stem
     for path in pathlib.Path(configs.heads.__file__).parent.glob("*.py")

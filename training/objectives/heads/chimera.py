@@ -1,12 +1,15 @@
 """Chimera: train every head on the token at its distance, after the draft's guesses.
 
-Zeng et al., *Chimera*, 2024, arXiv 2402.15758, section 3.3, as the official code does
-it. At every position t head i's distribution q_i follows the tokens x_{.. t+1} and the
-draft's own likeliest tokens after them:
+Zeng et al., *Chimera*, 2024, arXiv 2402.15758, section 3.3. At every position t
+head i's distribution q_i follows the tokens x_{.. t+1} and the draft's own likeliest
+tokens after them:
 
     L = sum_i mean_t -log q_i(x_{t+2+i}),    i = 0 .. K - 1
 
 The keys of earlier steps are constants for the gradient.
+
+Deviations: those of `models/heads/chimera.py`. In the official code all inputs of the
+steps i >= 1 are constants for the gradient.
 
 Metrics: `hit_i`, how often head i's first guess is the text's token, on own guesses.
 """

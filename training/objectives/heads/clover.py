@@ -83,7 +83,8 @@ def guesses(
 ) -> list:
     """Return, by depth, f [B, T, D] along the text's tokens, and the target's head."""
     eps = decoder_layer.geometry(model.config).norm_eps
-    embedded = teacher.embed(batch["tokens"])
+    tokens = batch["tokens"]
+    embedded = clover.read(teacher.params, tokens, teacher.embed(tokens))
     hidden = teacher.hidden[model.config.n_layers]
     segments = batch.get("segments")
     s = clover.sequence(params, model.config, ahead(embedded, 1), hidden, segments)

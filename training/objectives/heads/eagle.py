@@ -7,6 +7,10 @@ distribution, h its normed states and f^ the layer's outputs on noisy ones,
         + soft mean_t (-sum p_{t+1} log q)
     f^_{t+1} = Layer(fc [e(x_{t+1}) ; h_t + u]),  u ~ (U[0, 1) - 1/2) noise 512 / T
 
+T is the conversation's own length, where documents are kept apart (`data.segments`,
+`data.whole`). Elsewhere, and so in the recipes for `tiny`, it is the window's, since a
+window is one text.
+
 Metrics: `hit_0`, how often the first guess is the target's likeliest token, `feature`.
 """
 
@@ -16,6 +20,7 @@ import jax
 from jax import Array
 
 from models.heads import eagle
+from models.transformer import sequence_forward
 from training import draft_metrics, losses
 from training.loop.train_step import Objective
 from training.teacher.outputs import NORM, Teacher, ahead, mean, predicted
@@ -98,13 +103,17 @@ def noisy(hidden: Array, batch: dict[str, Array], noise: float, seed: int) -> Ar
     """Add EAGLE's uniform noise to features [B, T, D]; 0 adds none.
 
     The layer then trains on inexact features, like its own outputs. The noise depends
-    on the seed and the first row's number.
+    on the seed and the first row's number. Its width falls with the length of the text
+    that a position is of.
     """
     if not noise:
         return hidden
     key = jax.random.fold_in(jax.random.key(seed), batch["row"][0])
     drawn = jax.random.uniform(key, hidden.shape, hidden.dtype) - 0.5
-    return hidden + drawn * (noise * 512 / hidden.shape[1])
+    length: Any = hidden.shape[1]
+    if "segments" in batch:
+        length = sequence_forward.together(batch["segments"]).sum(-1)[..., None]
+    return hidden + (drawn * (noise * 512 / length)).astype(hidden.dtype)
 
 
 def guesses(

@@ -6,9 +6,10 @@ Li et al., *EAGLE-3*, 2025, arXiv 2503.01840, section 3.2 (training-time test):
 
 where p is the target's distribution, and q_s is drafted from the outputs of step s - 1.
 p is normalised on the draft vocabulary; positions whose likeliest token is outside have
-weight 0.
+weight 0, and the mean is over the others.
 
-Metrics: `hit_s` and `alpha_s`, given that the tokens before are the text's.
+Metrics: `hit_s` and `alpha_s` of all positions with the whole p, given that the tokens
+before are the text's. A token that the draft cannot guess is a miss.
 """
 
 from collections.abc import Sequence
@@ -86,8 +87,8 @@ def objective(
             )
 
         sums = _unroll(params, batch, teacher, steps, each)
-        weight = jnp.maximum(sums["weight"], 1.0)
-        each_step = {name: sums[name] / weight for name in ("loss", "hit", "alpha")}
+        names = ("loss", "hit", "alpha")
+        each_step = {name: draft_metrics.mean(sums, name) for name in names}
         metrics = {
             f"{name}_{s}": each_step[name][s]
             for name in ("hit", "alpha")

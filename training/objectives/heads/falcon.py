@@ -31,7 +31,15 @@ from models.heads import falcon
 from training import draft_metrics, losses
 from training.loop.train_step import Objective
 from training.objectives.heads import eagle
-from training.teacher.outputs import NORM, Teacher, ahead, by_part, mean, predicted
+from training.teacher.outputs import (
+    NORM,
+    Teacher,
+    ahead,
+    by_part,
+    mean,
+    numbered,
+    predicted,
+)
 
 # For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {
@@ -118,13 +126,21 @@ def objective(
         weights = jnp.where(reveal, 0.0, weights)
         near = mean(losses.smooth_l1(outputs, targets), weights)
 
-        def law(p: Array, q: Array) -> Array:
-            label = vocab.sample(keys[1], p)
+        def law(p: Array, q: Array, places: Array) -> Array:
+            each = jax.vmap(lambda place: jax.random.fold_in(keys[1], place))(places)
+            label = jax.vmap(vocab.sample)(each, p)
             tempered = losses.kl(p / temperature, q / temperature)
             return (1 - hard) * tempered + hard * losses.ce(q, label)
 
         sums = draft_metrics.against_teacher(
-            teacher, teacher.head, outputs, targets, weights, law, part
+            teacher,
+            teacher.head,
+            outputs,
+            targets,
+            weights,
+            law,
+            part,
+            places=numbered(weights.shape),
         )
         metrics = {
             "feature": near,

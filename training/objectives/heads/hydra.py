@@ -6,12 +6,15 @@ of the text (teacher forcing) and p the target's distribution,
     L = sum_i mean_t [ label (-log q_i(y_{t+2+i})) + soft (-sum p_{t+1+i} log q_i) ]
 
 Hydra: label = 1, soft = 0. Hydra++: label = 0, soft = 1, the prefix layer, four
-residual blocks and, as in the official code, dropout before every block.
+residual blocks and, as in the official code, dropout before every block. A position's
+mask depends on the seed, the batch, the head, the block and the position alone. So it
+is the same however the positions are cut into parts.
 
 Metrics: `hit_i`, how often head i's first guess, given the tokens before it, is the
 text's token (label) or the target's likeliest (soft).
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -23,7 +26,7 @@ from models.heads import hydra
 from models.heads.modules import decoder_layer
 from training import draft_metrics, losses
 from training.loop.train_step import Objective
-from training.teacher.outputs import NORM, Teacher, ahead, predicted
+from training.teacher.outputs import NORM, Teacher, ahead, numbered, predicted
 
 # For tests of all heads: small, depth 3, no noise that depends on a batch's shape.
 EXAMPLE: dict = {"init": {"heads": 3, "prefix": True}, "objective": {"soft": 1.0}}
@@ -107,7 +110,8 @@ def guesses(
 
     Inputs are joined where logits are made, for a part of the positions at a time.
     Joined for the whole text, four heads would need 14 arrays where 5 hold the same,
-    and gradients would be computed for the frozen target's embeddings.
+    and gradients would be computed for the frozen target's embeddings. With `drop`, of
+    `dropped`, the positions' numbers int32[B, T] are the last input.
     """
     g = teacher.hidden[NORM]
     if hydra.config_of(params).prefix:
@@ -119,19 +123,34 @@ def guesses(
         each.append(ahead(embedded, 1 + i))
 
         def draft(inputs: tuple, i: int = i) -> Array:
-            return hydra.logits(params, i, jnp.stack(inputs, -2), blocks, drop)
+            masked = None
+            if drop:
+                *inputs, places = inputs
+                masked = functools.partial(drop, i, places)
+            return hydra.logits(params, i, jnp.stack(inputs, -2), blocks, masked)
 
-        pairs.append((tuple(each), draft))
+        numbers = (numbered(batch["tokens"].shape),) if drop else ()
+        pairs.append(((*each, *numbers), draft))
     return pairs
 
 
 def dropped(rate: float, seed: int, batch: dict[str, Array]) -> Any:
-    """Build inverted dropout, its masks from the seed and the first row's number."""
-    keys = [jax.random.fold_in(jax.random.key(seed), batch["row"][0])]
+    """Build inverted dropout, its masks from the seed and the first row's number.
 
-    def drop(x: Array) -> Array:
-        keys[0], key = jax.random.split(keys[0])
-        mask = jax.random.bernoulli(key, 1 - rate, x.shape)
+    Returns:
+        `drop(head, places, block, x)`: `x` [..., *] with a mask for each of `places`
+        int32[...], drawn anew for every head and block.
+    """
+    batch_key = jax.random.fold_in(jax.random.key(seed), batch["row"][0])
+
+    def drop(head: int, places: Array, block: int, x: Array) -> Array:
+        key = jax.random.fold_in(jax.random.fold_in(batch_key, head), block)
+        shape = x.shape[places.ndim :]
+
+        def one(place: Array) -> Array:
+            return jax.random.bernoulli(jax.random.fold_in(key, place), 1 - rate, shape)
+
+        mask = jax.vmap(one)(places.reshape(-1)).reshape(x.shape)
         return jnp.where(mask, x / (1 - rate), 0.0)
 
     return drop

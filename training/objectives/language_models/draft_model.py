@@ -188,7 +188,7 @@ def _against_both(
     weights: Array,
     graded: Graded,
 ) -> dict[str, Array]:
-    p, q, same, _ = teacher.compared(law, draft)
+    p, q, same, *_ = teacher.compared(law, draft)
     return {
         "nats": (weights * losses.ce(draft, labels)).sum(),
         "soft": (weights * graded(p, q, weights)).sum(),

@@ -215,6 +215,7 @@ def test_the_whole_vocabulary_and_a_copy_of_the_embedding():
         speculators.read(config, tensors, TARGET, rows + 1)  # planted: another's
 
 
+SCALED = {"rope_type": "linear", "factor": 2.0}
 REFUSED = [
     ({"norm_before_residual": None}, "norm_before_residual"),
     ({"embed_requires_grad": True}, "embed_requires_grad=True"),
@@ -229,7 +230,10 @@ REFUSED = [
     ({"fc_norm": True}, "fc_norm.0.weight"),
     ({"transformer_layer_config": {**LAYER, "num_hidden_layers": 2}}, "layers=2"),
     ({"transformer_layer_config": {**LAYER, "model_type": "qwen3"}}, "'qwen3'"),
-    ({"transformer_layer_config": {**LAYER, "rope_theta": 5e5}}, "rope_theta"),
+    (
+        {"transformer_layer_config": {**LAYER, "rope_scaling": SCALED}},
+        "a scaled RoPE must be the target's",
+    ),
     ({"transformer_layer_config": {**LAYER, "rms_norm_eps": 1e-6}}, "rms_norm_eps"),
     ({"transformer_layer_config": {**LAYER, "sliding_window": 8}}, "sliding_window"),
 ]
@@ -240,6 +244,19 @@ def test_what_is_not_followed_is_refused_by_its_name(change, said):
     config, tensors = eagle3_folder()
     with pytest.raises((CheckpointError, ConfigError), match=said):
         speculators.read({**config, **change}, tensors, TARGET)
+
+
+def test_a_plain_rope_stays_with_the_head():
+    """Of another base than the target's. Planted: the head read as the target turns."""
+    config, tensors = eagle3_folder()
+    config["transformer_layer_config"] = {**LAYER, "rope_theta": 5e5}
+    kind, params = speculators.read(config, tensors, TARGET)
+    assert params["config"].rope_theta == 5e5
+    said, back = speculators.write(kind, params, TARGET, "some/target")
+    assert said["transformer_layer_config"]["rope_theta"] == 5e5
+    assert speculators.read(said, back, TARGET)[1]["config"] == params["config"]
+    planted = speculators.read(*eagle3_folder(), TARGET)[1]
+    assert np.abs(by_us(params) - by_us(planted)).max() > 1e-3
 
 
 def test_eagle_1_is_checked_too():

@@ -130,6 +130,39 @@ def test_one_step_of_the_training_time_test_is_plain_training():
     assert both > first * 1.2  # a second step was graded
 
 
+def test_figures_under_a_draft_vocabulary_are_of_all_places():
+    """By hand, with the whole p. Planted: the places inside alone, p normalised there.
+
+    That is the loss's teacher, and so nothing of it changes.
+    """
+    lm, batch = agreement.target(), counting(3)
+    kept = np.arange(0, agreement.VOCAB, 2, dtype=np.int32)
+    params = eagle3.init(KEY, lm.model, lm.params, kept)
+    own = eagle3.objective(lm.model, steps=1, kept=kept)
+
+    @jax.jit
+    def run(params, frozen):
+        teacher = outputs.teacher(lm.model, own.taps)(frozen, batch)
+        states, draft = eagle3.guesses(params, lm.model, batch, teacher, 1)[0]
+        p = teacher.head(outputs.ahead(teacher.hidden[outputs.NORM], 1))
+        return own.loss(params, batch, teacher), p, draft(states)
+
+    (loss, metrics), p, q = jax.tree.map(np.asarray, run(params, lm.params))
+    there = np.asarray(outputs.predicted(batch, 2)) > 0
+    p, q = (np.asarray(jax.nn.softmax(x))[there].astype(np.float64) for x in (p, q))
+    best = p.argmax(-1)
+    assert metrics["hit_0"] == pytest.approx((q.argmax(-1) == best).mean(), rel=1e-5)
+    alpha = np.minimum(p, q).sum(-1).mean()
+    assert metrics["alpha_0"] == pytest.approx(alpha, rel=1e-4)
+    inside = np.isin(best, kept)
+    assert 0 < inside.mean() < 1
+    p, q = p[inside][:, kept], q[inside][:, kept]
+    p = p / p.sum(-1, keepdims=True)
+    by_hand = -(p * np.log(q)).sum(-1).mean()
+    assert float(loss) == pytest.approx(by_hand, rel=1e-4)
+    assert np.minimum(p, q).sum(-1).mean() > alpha + 0.02  # planted
+
+
 @pytest.mark.long
 def test_kept_activations_change_no_gradient():
     """EAGLE-3's steps made again in the backward pass, and kept."""

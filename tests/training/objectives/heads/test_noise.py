@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from training.objectives.heads import eagle, hydra
+from training.teacher import outputs
 
 SHAPE = (8, 64, 32)
 
@@ -15,8 +16,8 @@ def batch(row: int = 0) -> dict:
 def uniform(drawn, width: float) -> bool:
     """Whether numbers are of U(-width / 2, width / 2), as far as moments show.
 
-    n = 16,384: the mean to 5 of its deviations, the variance to 5 % (8 of its own);
-    and no two rows or places are alike.
+    n = 4,096 or more: the mean to 5 of its deviations, the variance to 5 % (3 of its
+    own or more); and no two rows or places are alike.
     """
     x = np.asarray(drawn, np.float64) / width
     rows = [row.tobytes() for row in x.reshape(-1, x.shape[-1])]
@@ -47,6 +48,16 @@ def test_the_noise_of_features():
     np.testing.assert_array_equal(eagle.noisy(hidden, batch(), 0.0, 3), hidden)
 
 
+def test_the_noise_of_packed_conversations():
+    """Each by its own length. Planted: the window's, for all of them."""
+    hidden = jnp.ones(SHAPE)
+    segments = jnp.broadcast_to(jnp.arange(SHAPE[1]) >= 16, SHAPE[:2]).astype(int)
+    drawn = eagle.noisy(hidden, {**batch(), "segments": segments}, 0.2, 3) - hidden
+    for part, length in ((drawn[:, :16], 16), (drawn[:, 16:], 48)):
+        assert uniform(part, 0.2 * 512 / length)
+        assert not uniform(part, 0.2 * 512 / SHAPE[1])
+
+
 def kept(dropped, rate: float) -> bool:
     """Whether a share `rate` of ones is 0, to 5 deviations, the rest 1 / (1 - rate)."""
     x = np.asarray(dropped)
@@ -56,22 +67,23 @@ def kept(dropped, rate: float) -> bool:
 
 
 def test_the_masks_of_dropout():
-    """The mean stays; every call has a mask of its own, which the batch decides."""
+    """The mean stays; every block has a mask of its own, which the batch decides."""
     ones, rate = jnp.ones(SHAPE), 0.2
+    places = outputs.numbered(SHAPE[:2])
 
     def masks(row: int, seed: int) -> list:
         drop = hydra.dropped(rate, seed, batch(row))
-        return [np.asarray(drop(ones)) for _ in range(2)]
+        return [np.asarray(drop(0, places, block, ones)) for block in range(2)]
 
     first, second = masks(0, 3)
     assert kept(first, rate) and kept(second, rate)
     assert not kept(first * (1 - rate), rate)  # planted: what is kept as it was
     assert not kept(first, 1 - rate)  # planted: the share that stays for that dropped
     both = 2 * rate * (1 - rate)  # the share of places in which two masks differ
-    for other in (second, masks(8, 3)[0], masks(0, 4)[0]):
+    for other in (second, masks(8, 3)[0], masks(0, 4)[0], np.roll(first, 1, 1)):
         assert np.abs((first != other).mean() - both) < 0.02
     for again, mask in zip(masks(0, 3), (first, second)):
         np.testing.assert_array_equal(again, mask)
-    # Planted: the batch's own key at every call.
-    same = [np.asarray(hydra.dropped(rate, 3, batch())(ones)) for _ in range(2)]
-    assert not np.abs((same[0] != same[1]).mean() - both) < 0.02
+    # Planted: one number for all positions, which all get one mask.
+    same = hydra.dropped(rate, 3, batch())(0, 0 * places, 0, ones)
+    assert (np.roll(same, 1, 1) == same).all()
