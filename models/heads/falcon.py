@@ -149,8 +149,8 @@ def _layer(
         return tuple(x.astype(state[0].dtype) for x in both), both
 
     given = (inputs.swapaxes(0, 1), fresh.swapaxes(0, 1))
-    h, c = lax.scan(step, first, given)[1]
-    return h.swapaxes(0, 1), c.swapaxes(0, 1)
+    states: tuple[Array, Array] = lax.scan(step, first, given)[1]
+    return states[0].swapaxes(0, 1), states[1].swapaxes(0, 1)
 
 
 def start(params: Params, batch: int, dtype: Any = jnp.float32) -> Array:

@@ -254,7 +254,8 @@ class Stream:
     def _pack(self, stage: int) -> list[list[int]]:
         """Choose the documents of every window."""
         room, seed = self.stages[stage].window + 1, [self.seed, stage]
-        return whole_documents.pack(np.diff(self.corpus.ends, prepend=0), room, seed)
+        lengths = np.diff(self.corpus.ends, prepend=0).tolist()
+        return whole_documents.pack(lengths, room, seed)
 
     def _whole(self, stage: int, index: int) -> Batch:
         """Return the window `index` of whole documents."""

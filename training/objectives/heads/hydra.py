@@ -125,8 +125,8 @@ def guesses(
         def draft(inputs: tuple, i: int = i) -> Array:
             masked = None
             if drop:
-                *inputs, places = inputs
-                masked = functools.partial(drop, i, places)
+                masked = functools.partial(drop, i, inputs[-1])
+                inputs = inputs[:-1]
             return hydra.logits(params, i, jnp.stack(inputs, -2), blocks, masked)
 
         numbers = (numbered(batch["tokens"].shape),) if drop else ()
