@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from rich import console
 
-from decoding import base
+from decoding import base, catalogue
 from decoding.catalogue import Spec
 from decoding.conformance import (
     constraints,
@@ -139,6 +139,8 @@ def contracts(spec: Spec) -> Iterator[Contract]:
     Raises:
         MethodError: no such file, or a role without contracts.
     """
+    if spec.folder not in catalogue.FACTORIES:
+        catalogue.load(spec.name)  # raises: it is no method name
     if spec.folder not in ROLES:
         raise MethodError(f"{spec.name}: {spec.folder} have no contracts yet")
     yield Contract(files.is_complete, lambda: files.is_complete(spec))

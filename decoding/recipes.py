@@ -53,8 +53,10 @@ def config(name: str) -> ConfigDict:
         return ConfigDict({"method": _alone(installed[name])})
     files = [spec for package in FILES for spec in _files(package)]
     known = [*names(), *installed, *(spec.rpartition("/")[2] for spec in files)]
+    near = hint(stem, known)
+    others = "" if near else f"; there are {names()}"
     raise MethodError(
-        f"no recipe {name!r} in configs/{hint(stem, known)}; there are {names()}. "
+        f"no recipe {name!r} in configs/{near}{others}. "
         f"Give the name of a file of decoding/ in {FILES}, a module with a factory, or "
         "the path of another recipe, with .py"
     )

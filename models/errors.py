@@ -1,7 +1,7 @@
 """The exceptions of the project: each message names the bad value and the remedy."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class DecodaxError(Exception):
@@ -37,6 +37,12 @@ class TrainingError(DecodaxError, RuntimeError):
 
 
 def hint(word: object, words: Iterable[str]) -> str:
-    """Return " (did you mean 'x'?)" for the nearest of `words`, or ""."""
+    """Return " (did you mean 'x'?)" for the nearest of `words`, or "".
+
+    x is the word, or its value where `words` is a mapping.
+    """
     close = difflib.get_close_matches(str(word), list(words), 1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    if not close:
+        return ""
+    meant = words[close[0]] if isinstance(words, Mapping) else close[0]
+    return f" (did you mean {meant!r}?)"

@@ -98,6 +98,8 @@ def test_the_command(tmp_path):
         (["own_sampler.sampler(depth=2)"], "no argument 'depth'"),
         (["own_sampler.absent"], "install its package"),
         (["drafters/token_recycle"], "use one of"),
+        (["top_q"], "did you mean 'transforms/top_"),
+        (["json"], "'json' is no method name"),
     ],
 )
 def test_bad_names(arguments, words, capsys):

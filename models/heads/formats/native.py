@@ -12,7 +12,7 @@ from safetensors.flax import load_file, save_file
 from models import packaged
 from models.checkpoints import hf, tensors
 from models.distributed import sharding
-from models.errors import CheckpointError
+from models.errors import CheckpointError, hint
 from models.heads.modules import head_config
 
 WEIGHTS, CONFIG = "heads.safetensors", "heads.json"
@@ -25,8 +25,8 @@ def locate(name: str | pathlib.Path) -> pathlib.Path:
         path = packaged.folder(str(name))
     if not (path / WEIGHTS).exists():
         raise CheckpointError(
-            f"{name} holds no {WEIGHTS}: give the export folder of a head training, or "
-            f"one of {list(packaged.HEADS)}"
+            f"{name} holds no {WEIGHTS}{hint(name, list(packaged.HEADS))}: give the export "
+            f"folder of a head training, or one of {list(packaged.HEADS)}"
         )
     return path
 
