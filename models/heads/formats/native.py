@@ -24,9 +24,10 @@ def locate(name: str | pathlib.Path) -> pathlib.Path:
     if str(name) in packaged.HEADS:
         path = packaged.folder(str(name))
     if not (path / WEIGHTS).exists():
+        known = list(packaged.HEADS)
         raise CheckpointError(
-            f"{name} holds no {WEIGHTS}{hint(name, list(packaged.HEADS))}: give the export "
-            f"folder of a head training, or one of {list(packaged.HEADS)}"
+            f"{name} holds no {WEIGHTS}{hint(name, known)}: give the export folder of "
+            f"a head training, or one of {known}"
         )
     return path
 
