@@ -10,6 +10,9 @@ method keeps its memory from one to the next. With --config.times=2 all records 
 replayed twice, and the second time counts. Hardware: any; a minute for some hundred
 records.
 
+Papers: Token Recycling (arXiv 2408.08696), CopySpec (2502.08923), SuffixDecoding
+(2411.04975), ADED (2407.12021), REST (2311.08252).
+
 `suffix_fixed_L` is SuffixDecoding with L drafts whatever the length of the match.
 `aded_corpus` and `rest_corpus` have the same text and the same memory: with
 python -m experiments.datastore --text=... --most=851968 --out=runs/datastore

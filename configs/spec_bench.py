@@ -40,6 +40,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.tasks = ()  # every category of the file
     config.width = ("auto",)  # "paper" too: each method at its own size as well
     config.methods = ("plain", *DRAFTERS)
+    # In tokens a call; none of plain decoding, below which no method falls.
     config.directions = (
         ("token_recycling", "prompt_lookup"),
         ("token_recycling", "lookahead"),
@@ -47,9 +48,6 @@ def get_config() -> ml_collections.ConfigDict:
         ("suffix_decoding", "token_recycling"),
         ("copyspec_model", "model_chain"),
         ("rasd", "model_tree"),
-        ("swift", "plain"),
-        ("del_exit", "plain"),
-        ("easyspec", "model_chain"),
     )
     config.temperatures = (0.0, 0.8, 1.0)
     config.prompts = 4

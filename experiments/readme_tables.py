@@ -38,7 +38,9 @@ WHOLE = """# Which method for which workload: every row
 `python -m experiments.readme_tables --readme=README.md` writes this page from the
 figures that the reports keep. *Fastest* is judged by the clock against plain decoding,
 lossless methods only. Greedy text of small models often loops, which every drafter
-copies: the share is beside the workload.
+copies: the share is beside the workload. Blocks are not equal: wide ones have more
+tokens a call. `easyspec` with `tiny-draft` drafts as `model_chain` does: between these
+two noise decides.
 
 """
 

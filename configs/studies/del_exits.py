@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     }
     config.variants = fixed
     config.methods = ("plain", "del_exit", *fixed, "swift")
-    config.directions = (*(("del_exit", name) for name in fixed), ("swift", "plain"))
+    config.directions = tuple(("del_exit", name) for name in fixed)
     config.tasks = ("code",)
     config.temperatures = (0.0, 0.8)
     config.prompts = 8

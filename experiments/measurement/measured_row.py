@@ -8,10 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from decoding import Method
+from decoding import Method, base
 from decoding.loops import engines
 from experiments.measurement import bootstrap, identity, workbench
 from experiments.measurement.workbench import Bench, Case, Run
+from models.distributed import sharding
 
 LOOPING = 0.3  # a text whose loop share is at least this repeats itself
 
@@ -178,13 +179,16 @@ def identical(bench, cell, reference, run, plain, prompts) -> dict[str, Any]:
         prompts: token prompts.
 
     Returns:
-        Fields of the row; `identical_to_plain` is None where only laws are equal.
+        Fields of the row; `identical_to_plain` is None where only laws are equal, and
+        for LOSSY methods, whose row holds the nats of `quality` too.
     """
     parts = bench.compose(Case(cell.method, cell.temperature))
     reason = identity.claim(cell.method, parts.guarantee, cell.temperature)
     if reason is not None:
         empty = {"compared_tokens": 0, "ties": 0, "differences": []}
-        return {"identical_to_plain": None, "law_test": reason, **empty}
+        lossy = parts.guarantee == base.LOSSY
+        measured = quality(bench.lm, run, plain, prompts) if lossy else {}
+        return {"identical_to_plain": None, "law_test": reason, **empty, **measured}
     keys = engines.request_keys(cell.seed, len(prompts), 1)
     scores = identity.Recomputed(
         bench.lm,
@@ -202,6 +206,29 @@ def identical(bench, cell, reference, run, plain, prompts) -> dict[str, Any]:
         "compared_tokens": comparison.compared,
         "ties": comparison.ties,
         "differences": comparison.differences,
+    }
+
+
+def quality(
+    lm: Any, run: Run, plain: Run, prompts: Sequence[list[int]]
+) -> dict[str, float]:
+    """Compute nats a token under the whole target `lm`, of both runs' texts.
+
+    The law is the target's at T = 1 without transforms, for every temperature of the
+    texts. A text that is likelier than plain decoding's need not be better.
+    """
+
+    def nats(prompt: list[int], text: list[int]) -> float:
+        logp = jax.nn.log_softmax(identity.logits(lm, [*prompt, *text]))
+        at = len(prompt) - 1 + np.arange(len(text))
+        return -float(sharding.fetch(logp[at, np.array(text, int)].sum()))
+
+    return {
+        name: sum(map(nats, prompts, texts)) / max(sum(map(len, texts)), 1)
+        for name, texts in (
+            ("nats_per_token", run.tokens),
+            ("plain_nats_per_token", plain.tokens),
+        )
     }
 
 

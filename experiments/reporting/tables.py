@@ -63,8 +63,11 @@ TERMS = (
         "such a verifier they need not be the same texts.",
     ),
     Term(
-        r"\bLOSSY\b",
-        "LOSSY: no guarantee; the texts are not those of plain decoding.",
+        r"\b(LOSSY|lossy)\b",
+        "LOSSY: no guarantee; the texts are not those of plain decoding. A *lossy* row "
+        "has beside it the nats a token of its texts under the whole target, and those "
+        "of plain decoding’s texts; where it has none its quality was not measured. "
+        "Nats are no measure of use.",
     ),
 )
 
@@ -104,10 +107,20 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{row['mbu']:.2f}",
         "–" if row["draft_share"] is None else f"{100 * row['draft_share']:.0f} %",
         f"{100 * row['loop_share']:.0f} %",
-        row["guarantee"] if identical is None else "yes" if identical else "NO",
+        _texts_alone(row) if identical is None else "yes" if identical else "NO",
         f"{row['ties']}/{row['compared_tokens']}",
         f"{row['compile_seconds']:.1f}",
     ]
+
+
+def _texts_alone(row: dict[str, Any]) -> str:
+    """Format what a row promises whose texts need not equal plain decoding's."""
+    if row["guarantee"] != "LOSSY":
+        return str(row["guarantee"])
+    if "nats_per_token" not in row:  # older runs
+        return "lossy"
+    own, plain = row["nats_per_token"], row["plain_nats_per_token"]
+    return f"lossy, {own:.2f} nats (plain {plain:.2f})"
 
 
 def _spread(row: dict[str, Any], field: str, form: str, unit: str = "") -> str:

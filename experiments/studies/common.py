@@ -99,7 +99,7 @@ def study(store: RunFolder, **found: Any) -> dict[str, Any]:
 
 def line(row: dict[str, Any]) -> str:
     """Format a finished row for the terminal."""
-    verdict = {True: "identical", False: "DIFFERENT", None: "law"}[
+    verdict = {True: "identical", False: "DIFFERENT", None: row["guarantee"].lower()}[
         row["identical_to_plain"]
     ]
     return (

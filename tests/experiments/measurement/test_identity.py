@@ -12,7 +12,8 @@ from decoding.catalogue import Spec
 from decoding.loops import engines
 from experiments.measurement import identity, measured_row
 from experiments.measurement.measured_row import Cell
-from experiments.measurement.workbench import Bench, Case
+from experiments.measurement.workbench import Bench, Case, Run
+from models import transformer
 
 EPS = float(np.finfo(np.float32).eps)
 PLAIN = Method()
@@ -111,3 +112,29 @@ def test_rejection_claims_its_law_only():
     assert identity.claim(method, "LAW", 0.0) is None
     assert identity.claim(PLAIN, "LAW", 0.8) is None
     assert identity.claim(PLAIN, "LOSSY", 0.0) is not None
+
+
+def test_lossy_rows_hold_the_nats_of_their_texts(lm):
+    """By hand, for texts of two lengths; planted: prompts and texts mismatched."""
+    prompts, own, plain = [[5, 6, 7], [8]], [[9, 4], [3, 2, 1]], [[9, 9], [3, 3, 3]]
+    runs = [Run(tokens=texts) for texts in (own, plain)]
+    method = Method(LOOKUP.drafter, verifier=Spec("verifiers/accept_drafted"))
+    bench = Bench(lm, {}, 8, 4, batch=1)
+    cell = Cell("lossy", method, "text", 0.8, 0, 1)
+    found = measured_row.identical(bench, cell, Case(PLAIN, 0.8), *runs, prompts)
+    assert found["identical_to_plain"] is None
+
+    def nats(asked, texts):
+        total = 0.0
+        for prompt, text in zip(asked, texts):
+            row = np.array([[*prompt, *text]])
+            logits = transformer.forward(lm.model.config, lm.params, row).logits[0]
+            logp = np.asarray(jax.nn.log_softmax(logits))
+            for i, token in enumerate(text):
+                total -= float(logp[len(prompt) - 1 + i, token])
+        return total / sum(map(len, texts))
+
+    assert found["nats_per_token"] == pytest.approx(nats(prompts, own), rel=1e-4)
+    expected = nats(prompts, plain)
+    assert found["plain_nats_per_token"] == pytest.approx(expected, rel=1e-4)
+    assert found["nats_per_token"] != pytest.approx(nats(prompts[::-1], own), rel=1e-4)

@@ -312,3 +312,16 @@ def test_older_runs_are_resumed(tmp_path):
     report.write(run_folder.RunFolder(tmp_path), config, found)
     assert (tmp_path / "figures" / "speedup.png").exists()
     assert "1.10× plain decoding" in (tmp_path / "report.html").read_text()
+
+
+def test_lossy_rows_say_so_beside_their_quality():
+    """Planted: the same row under LAW."""
+    lossy = row("c", 2.0, "paper", guarantee="LOSSY", identical_to_plain=None)
+    scored = lossy | {"nats_per_token": 1.25, "plain_nats_per_token": 1.0}
+    for made, cell in ((scored, "lossy, 1.25 nats (plain 1.00)"), (lossy, "lossy")):
+        page, text = rendered([PLAIN, made])
+        assert f"| {cell} |" in text and f"{cell} 0/9" in seen(page)
+        assert "its quality was not measured" in text
+        assert "its quality was not measured" in seen(page)
+    _, text = rendered([PLAIN, lossy | {"guarantee": "LAW"}])
+    assert "| LAW |" in text and "| lossy |" not in text
