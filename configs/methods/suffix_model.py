@@ -1,6 +1,6 @@
 """SuffixDecoding, and a draft model's chain of five where its score is below five.
 
-Oliaro, Jia, Campos, Qiao, SuffixDecoding, 2024, arXiv 2411.04975; the hybrid of the
+Oliaro, Jia, Campos, Qiao, *SuffixDecoding*, 2025, arXiv 2411.04975; the hybrid of the
 authors' code.
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=suffix_model \\
