@@ -66,8 +66,8 @@ def trials(config: Any, folder: pathlib.Path, lm: Any, draft: Any) -> Iterator[T
     texts, _ = scaffold.both_splits(config, lm, folder)
     sizes = (c.prompts, c.prompt_tokens, c.new_tokens)
     prompts = documents.requests(lm, texts, *sizes, config.seed)
-    sizes = (c.new_tokens, c.horizon, c.most, config.seed)
-    cases = judge.cases(lm, draft, prompts, *sizes, batch=c.batch)
+    limits = (c.new_tokens, c.horizon, c.most, config.seed)
+    cases = judge.cases(lm, draft, prompts, *limits, batch=c.batch)
     states = judge.states(lm, [case.tokens for case in cases], c.batch)
     good = [i % 2 > 0 for i in range(len(cases))]
     method = judge_run.rules(e)[f"judge {e.thresholds[0]:g}"]
