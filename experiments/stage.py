@@ -8,7 +8,7 @@ stage. A stage is imported when it is run, so none needs another's optional pack
 import functools
 import importlib
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from models.errors import ConfigError, hint
@@ -79,6 +79,26 @@ class Preflight(NamedTuple):
     preset: str = "decode"
 
 
+class Trial(NamedTuple):
+    """A training that `experiments.preflight` runs before it compiles.
+
+    Attributes:
+        name: of the training, in errors.
+        params: before the first step.
+        train: () -> the params after the recipe's steps, by the run's own code.
+        decode: trained params -> texts or figures of the recipe's method with them.
+        folder: where the training writes its metrics.
+        optimised: whether it takes steps of an optimiser, with a loss for each.
+    """
+
+    name: str
+    params: Any
+    train: Callable[[], Any]
+    decode: Callable[[Any], Any]
+    folder: pathlib.Path
+    optimised: bool = True
+
+
 class Stage(NamedTuple):
     """A stage, as `experiments.run` and `experiments.preflight` use it.
 
@@ -94,6 +114,8 @@ class Stage(NamedTuple):
         sections: report -> its tables that are made from `parts`.
         draw: (report, folder) -> PNG files of `parts`, written into the folder.
         preflight: its programs that can be compiled from shapes; None: it has none.
+        trials: (config, folder, target, draft model or None) -> its trainings in order,
+            each prepared when the one before is over; None: it trains nothing.
     """
 
     run: Callable[..., dict[str, Any] | None]
@@ -104,6 +126,7 @@ class Stage(NamedTuple):
     sections: Callable[[dict[str, Any]], Sequence[Section]] = no_sections
     draw: Callable[[dict[str, Any], pathlib.Path], None] = no_figures
     preflight: Preflight | None = None
+    trials: Callable[..., Iterator[Trial]] | None = None
 
 
 @functools.cache

@@ -1,9 +1,11 @@
-"""Compile a config's programs for a slice that is not here; run nothing.
+"""Compile a config's programs for a slice that is not here.
 
 python -m experiments.preflight --config=configs/pods/hydra_llama3_8b.py
     --topology=v5e:4x4 [--config.field=value ...] [--only=decode] [--report=FILE.md]
-    [--list_fields]
+    [--compile_only] [--list_fields]
 
+A training is run first, on this machine's CPU with small widths: two steps, and a
+decoding with what they trained (`first_steps`). --compile_only leaves that out.
 The real compiler of the slice's chips compiles the config's programs. It needs the
 extra `tpu`; `cpu:N` needs nothing. The command prints for each program: a device's
 memory against its HBM, operations, bytes, the compiler's time estimate, the collectives
@@ -27,7 +29,7 @@ from ml_collections import ConfigDict
 
 from experiments import console
 from experiments.measurement import machine
-from experiments.preflight import programs, report, topologies
+from experiments.preflight import first_steps, programs, report, topologies
 from experiments.recipes import command_fields, settings
 from kernels import block_traffic, hlo
 from kernels.chips import GIB, Chip
@@ -201,8 +203,9 @@ def run(
     command: Sequence[str] = (),
     report_file: str = "",
     only: str = "",
+    compile_only: bool = False,
 ) -> dict[str, Any]:
-    """Compile a config's programs, print their rows, and write the report.
+    """Run first steps, compile a config's programs, print rows, write the report.
 
     Args:
         config: the recipe.
@@ -210,9 +213,11 @@ def run(
         command: the command line, for the report.
         report_file: a Markdown file; "": write none.
         only: first letters of the names of programs; "": all.
+        compile_only: run no steps.
 
     Raises:
         ConfigError: a program does not fit; the message names a remedy.
+        TrainingError: the first steps fail.
     """
     flight, out = Preflight(config, topology), console.terminal()
     mesh = ",".join(f"{a}={n}" for a, n in flight.mesh(config).shape.items())
@@ -220,6 +225,10 @@ def run(
     rows, refused = [], []
     for bill in flight.bills():
         out.print(bill, markup=False, highlight=False, soft_wrap=True)
+    seconds = None if compile_only else first_steps.run(config)
+    if seconds is not None:
+        line = f"Two steps and a decoding on shrunk widths: fine, {seconds:.0f} s."
+        out.print(line, markup=False, highlight=False)
     for row in flight.rows(only):
         rows.append(row)
         for line in report.lines([row])[2 if len(rows) > 1 else 0 :]:
@@ -260,6 +269,8 @@ def body(arguments: list[str]) -> int:
     parser.add_argument("--topology", help="as in v5e:4x4")
     parser.add_argument("--only", default="", help="train, prefill or decode")
     parser.add_argument("--report", default="", help="a report to add to")
+    skip = "run no steps before"
+    parser.add_argument("--compile_only", action="store_true", help=skip)
     options, config = command_fields.read(parser, arguments)
     topology = options.topology
     if not topology:
@@ -270,7 +281,8 @@ def body(arguments: list[str]) -> int:
         with contextlib.suppress(RuntimeError):  # JAX has its devices already
             jax.config.update("jax_num_cpu_devices", int(count))
     command = command_line.words(MODULE, arguments)
-    run(config, topology, command, options.report, options.only)
+    flags = (options.report, options.only, options.compile_only)
+    run(config, topology, command, *flags)
     return 0
 
 

@@ -1,12 +1,14 @@
 """The stage `acceptance_head`: an acceptance head, its calibration and its cost."""
 
 import json
+import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from experiments import console
 from experiments.measurement import draft_call_cost
 from experiments.run_folder import RunFolder
-from experiments.stage import Stage
+from experiments.stage import Stage, Trial
 from experiments.studies import common
 from models.distributed import processes
 from training.evaluation import calibration
@@ -67,4 +69,16 @@ def _about(trained: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-STAGE = Stage(run, "Drafts for {} that end where a head says", parts=("trained",))
+def trials(config: Any, folder: pathlib.Path, lm: Any, draft: Any) -> Iterator[Trial]:
+    """Prepare the head's training; its chains decode at the recipe's thresholds."""
+    training = acceptance_run.Training(config, folder, lm, draft)
+    train = lambda: training.fit().params
+    yield Trial("acceptance head", training.first(), train, training.priced, folder)
+
+
+STAGE = Stage(
+    run,
+    "Drafts for {} that end where a head says",
+    parts=("trained",),
+    trials=trials,
+)

@@ -6,13 +6,14 @@ under the same schedule. It decodes the same prompts beside plain decoding.
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import ml_collections
 import numpy as np
 
+import decoding
 import models
 from configs.base import training
 from decoding import noise, recipes
@@ -26,7 +27,7 @@ from experiments.prompts import builtin_tasks
 from experiments.recipes import settings
 from experiments.reporting import training_curves
 from experiments.run_folder import RunFolder
-from experiments.stage import Preflight, Stage
+from experiments.stage import Preflight, Stage, Trial
 from experiments.studies import common
 from experiments.trainings import ppd_tree_budgets
 from models.distributed import processes, sharding
@@ -333,6 +334,29 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
     return [train_program, *programs.decoding(config.name, method, lm, drafts, config)]
 
 
+def trials(
+    config: Any, folder: pathlib.Path, lm: Any, draft: Any = None
+) -> Iterator[Trial]:
+    """Prepare the training; its heads decode with the tree of their own hits."""
+    training, c = draft_head_run.Training(config, folder, lm), config.evaluate
+
+    def decode(params: Any) -> Any:
+        hits = training.hits(params, c.temperature)
+        changed, heads = lora.model(training.lm, training.heads(params))
+        return decoding.generate(
+            changed,
+            training.prompts(c.prompts, c.prompt_tokens),
+            draft_head_run.method(config, hits),
+            max_new_tokens=c.new_tokens,
+            temperature=c.temperature,
+            drafts={"heads": heads},
+            width="paper",
+        )
+
+    train = lambda: training.fit().params
+    yield Trial("heads", training.params, train, decode, folder)
+
+
 def _train_program(config: Any, lm: Any, plan: Any) -> programs.Program:
     """Return the training program of a recipe's heads."""
     shapes, vocabulary = programs.head_shapes(config, lm)
@@ -372,4 +396,5 @@ STAGE = Stage(
     ),
     parts=("heads",),
     preflight=Preflight(programs_of, programs.shape_of),
+    trials=trials,
 )

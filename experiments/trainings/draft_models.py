@@ -4,9 +4,10 @@ Every variant starts from the same weights and trains on the same text of the ta
 All decode the same prompts, beside plain decoding and the draft before alignment.
 """
 
+import functools
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from experiments.preflight import programs
 from experiments.prompts import builtin_tasks
 from experiments.reporting import training_curves
 from experiments.run_folder import RunFolder
-from experiments.stage import Preflight, Stage
+from experiments.stage import Preflight, Stage, Trial
 from experiments.studies import common
 from models import transformer
 from models.distributed import processes, sharding
@@ -194,6 +195,26 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
     return trainings + programs.decoding(config.name, method, lm, drafts, config)
 
 
+def trials(
+    config: Any, folder: pathlib.Path, lm: Any, draft: Any = None
+) -> Iterator[Trial]:
+    """Prepare the pre-training, if there is any, and then every variant."""
+    training = draft_model_run.Training(config, folder, lm)
+    if config.data.pretraining_tokens:
+        raw, first = training.pretrained, training.start()
+        yield Trial("raw text", first, raw, training.loaded, folder / "pretraining")
+    start = training.pretrained()
+    both, c = training.documents, config.distill
+    written = draft_model_run.write(
+        training.lm, both, c, folder / "written", config.seed
+    )
+    for name in config.variants:
+        align = functools.partial(training.aligned, name, start, written)
+        train = lambda align=align: align().params
+        measure = functools.partial(training.measured, held=written.held)
+        yield Trial(name, start, train, measure, folder / name)
+
+
 def _train_programs(
     config: Any, lm: Any, shape: Any, plan: Any
 ) -> list[programs.Program]:
@@ -233,4 +254,5 @@ STAGE = Stage(
     "Decoding with {}",
     ("tasks", "temperatures", "targets", "directions", "mesh", "rules"),
     preflight=Preflight(programs_of, programs.shape_of),
+    trials=trials,
 )

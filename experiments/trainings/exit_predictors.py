@@ -4,10 +4,12 @@ The report has the predictors' gain, the distance of their text from the target'
 the rules' gain at the same distance.
 """
 
+import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 from experiments.run_folder import RunFolder
-from experiments.stage import Stage
+from experiments.stage import Stage, Trial
 from experiments.trainings import lossy_quality_tables
 from training.evaluation import calibration
 from training.runs import exit_predictor_run
@@ -68,4 +70,19 @@ def run(config: Any, folder: RunFolder, lm: Any = None) -> dict:
     )
 
 
-STAGE = Stage(run, "Exit predictors for {}", parts=("trained",))
+def trials(
+    config: Any, folder: pathlib.Path, lm: Any, draft: Any = None
+) -> Iterator[Trial]:
+    """Train EAGLE's layer, and prepare the training of the predictors."""
+    training = exit_predictor_run.Training(config, folder, lm)
+
+    def decode(params: Any) -> Any:
+        stops = training.held_out(params)["stops"]
+        static = exit_predictor_run.frequent(stops, config.static)
+        return training.decoded(params, static)
+
+    train = lambda: training.fit().params
+    yield Trial("exit predictors", training.first(), train, decode, folder)
+
+
+STAGE = Stage(run, "Exit predictors for {}", parts=("trained",), trials=trials)

@@ -50,14 +50,18 @@ class Training:
         frozen = {"target": self.lm.params, "draft": self.draft.params}
         self.frozen = sharding.placed(lm.model.plan, frozen)
 
+    def first(self) -> Any:
+        """Draw the params of an untrained head."""
+        key = jax.random.key(self.config.seed)
+        return acceptance_predictor.init(key, self.draft.config.d_model)
+
     def fit(self) -> fit.Result:
         """Train, or resume; checkpoints hold the head alone."""
         c, t, o = self.config.data, self.config.train, self.config.objective
         train = documents.of_texts(self.written.train)
         stream = scaffold.stream(self.config, self.lm, train, c.tokens)
-        key = jax.random.key(self.config.seed)
         return fit.fit(
-            acceptance_predictor.init(key, self.draft.config.d_model),
+            self.first(),
             specdec_pp.objective(o.reject, o.blocks),
             scaffold.optimizer(t, stream.steps),
             text_corpus.DataIterator(stream, *sharding.share(self.plan)),

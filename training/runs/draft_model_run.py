@@ -132,19 +132,21 @@ class Training:
             **more,
         )
 
+    def start(self) -> Any:
+        """Return the params before any training: loaded, or random."""
+        if self.config.draft.start:
+            return models.load(self.config.draft.start, dtype=jnp.float32).params
+        return jax.jit(self.model.init)(jax.random.key(self.config.seed))
+
     def pretrained(self, name: str = "pretraining") -> Any:
         """Return params before the alignment: loaded, or trained on text (FastDraft).
 
         The training's files are in the folder `name`.
         """
-        c = self.config
-        params = self.model.init(jax.random.key(c.seed))
-        if c.draft.start:
-            params = models.load(c.draft.start, dtype=jnp.float32).params
-        if not c.data.pretraining_tokens:
+        params, tokens = self.start(), self.config.data.pretraining_tokens
+        if not tokens:
             return params
         objective = next_token.objective(self.model.config)
-        tokens = c.data.pretraining_tokens
         return self._fit(name, params, objective, self.documents[0], tokens).params
 
     def aligned(self, name: str, start: Any, written: Written) -> Any:

@@ -57,14 +57,18 @@ class Training:
             self.lm.model, o.candidates, asked, self.config.seed, o.part
         )
 
+    def first(self) -> Any:
+        """Draw the params of untrained predictors."""
+        o, key = self.config.objective, jax.random.key(self.config.seed)
+        depth = self.lm.config.n_layers
+        return exit_predictor.init(key, depth, o.candidates, o.width)
+
     def fit(self) -> fit.Result:
         """Train, or resume; checkpoints hold the predictors alone."""
         c, t, o = self.config.data, self.config.train, self.config.objective
         stream = scaffold.stream(self.config, self.lm, self.documents[0], c.tokens)
-        key = jax.random.key(self.config.seed)
-        depth = self.lm.config.n_layers
         return fit.fit(
-            exit_predictor.init(key, depth, o.candidates, o.width),
+            self.first(),
             specee.objective(),
             scaffold.optimizer(t, stream.steps),
             text_corpus.DataIterator(stream),
