@@ -294,9 +294,10 @@ def load(name: str) -> Any:
     folder, _, file = name.partition("/")
     if folder not in FACTORIES or not file:
         files = {file.rpartition("/")[2]: file for f in FACTORIES for file in names(f)}
+        near = hint(name, files, files)
         raise MethodError(
-            f"{name!r} is no method name{hint(name, files)}: write folder/file, with a "
-            f"folder of {sorted(FACTORIES)}, or the dotted name of a module"
+            f"{name!r} is no method name{near}: write folder/file, with a folder of "
+            f"{sorted(FACTORIES)}, or the dotted name of a module"
         )
     siblings = names(folder)
     if name not in siblings:

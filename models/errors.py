@@ -36,13 +36,15 @@ class TrainingError(DecodaxError, RuntimeError):
     """A training run that cannot continue; the last good checkpoint is named."""
 
 
-def hint(word: object, words: Iterable[str]) -> str:
+def hint(
+    word: object, words: Iterable[str], meaning: Mapping[str, str] | None = None
+) -> str:
     """Return " (did you mean 'x'?)" for the nearest of `words`, or "".
 
-    x is the word, or its value where `words` is a mapping.
+    x is the word, or what it stands for in `meaning`.
     """
     close = difflib.get_close_matches(str(word), list(words), 1)
     if not close:
         return ""
-    meant = words[close[0]] if isinstance(words, Mapping) else close[0]
+    meant = meaning[close[0]] if meaning else close[0]
     return f" (did you mean {meant!r}?)"
