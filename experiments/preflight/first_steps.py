@@ -115,7 +115,7 @@ def _during(name: str, what: str) -> Iterator[None]:
     """Add the recipe's name and the stage to whatever goes wrong."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # whatever it is, a slice would end with it
         raise TrainingError(
             f"{name}, {what}, on shrunk widths: {type(error).__name__}: {error}"
         ) from error

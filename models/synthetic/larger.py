@@ -40,7 +40,7 @@ def params(like: base.LanguageModel, weights: dict, parameters: int) -> dict:
     """Return `weights` with random ones beside them, `parameters` in all.
 
     Raises:
-        ConfigError: the model has as many without.
+        ConfigError: the model has so many without that no layer can be added.
     """
     width = like.config.d_model
     missing = parameters - count(weights) - 2 * width * WIDTH - 1

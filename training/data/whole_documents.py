@@ -1,10 +1,8 @@
 """Rows of whole documents: packed once, each from its own beginning.
 
-A row holds as many whole documents as fit, by best fit in order of falling length
-(Johnson, Demers, Ullman, Garey, Graham, *Worst-case performance bounds for simple
-one-dimensional packing algorithms*, 1974, SIAM J. Comput. 3(4)). A document that is
-longer than a row is cut at the row's end. The rest of a row is padding: separators,
-whose number is that of no document and which nothing predicts.
+A row holds as many whole documents as fit, by best fit in order of falling length. A
+document that is longer than a row is cut at the row's end. The rest of a row is
+padding: separators, whose number is that of no document and which nothing predicts.
 """
 
 import bisect
