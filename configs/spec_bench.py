@@ -1,28 +1,38 @@
-"""The training-free methods on Spec-Bench's questions, category by category.
+"""Twenty-three methods on Spec-Bench's questions, category by category.
 
 Xia et al., *Unlocking Efficiency in Large Language Model Inference*, 2024, arXiv
 2401.07851, github.com/hemingkx/Spec-Bench. Any JSONL with `turns` or `prompt` works.
 
+REST reads a datastore of texts like those asked for. First make it of any text:
+
+python -m experiments.datastore --model=tiny --text=DIRECTORY --out=runs/datastore
 python -m experiments.run --config=configs/spec_bench.py --workdir=runs/spec_bench \\
     --config.data=question.jsonl
 
-Hardware: two cores, some forty minutes; resumes where it stopped.
+Hardware: two cores, some forty minutes a temperature; resumes where it stopped.
 Expected: `identical_to_plain` true in every row, whatever the temperature.
 """
 
 import ml_collections
 
+HEADS = {"hydra_pp": "tiny-hydra-pp", "eagle3": "tiny-eagle3"}  # shipped with `tiny`
 DRAFTERS = (
     "model_chain",
     "model_tree",
+    "specinfer",
+    "sequoia",
+    "dyspec",
     "prompt_lookup",
     "copyspec",
     "token_recycling",
     "suffix_decoding",
     "lookahead",
     "aded",
+    "rest",
     "copyspec_model",
+    "suffix_model",
     "rasd",
+    "rapid",
     "pearl",
     "speculative_jacobi",
     "swift",
@@ -35,11 +45,12 @@ def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.model = "tiny"
     config.drafts = {"draft": "tiny-draft"}
+    config.trained = HEADS
     config.data = ""
     config.chat = False  # `tiny` was trained on code: it gets the bare questions
     config.tasks = ()  # every category of the file
     config.width = ("auto",)  # "paper" too: each method at its own size as well
-    config.methods = ("plain", *DRAFTERS)
+    config.methods = ("plain", *DRAFTERS, *HEADS)
     # In tokens a call; none of plain decoding, below which no method falls.
     config.directions = (
         ("token_recycling", "prompt_lookup"),
@@ -47,7 +58,9 @@ def get_config() -> ml_collections.ConfigDict:
         ("copyspec", "token_recycling"),
         ("suffix_decoding", "token_recycling"),
         ("copyspec_model", "model_chain"),
-        ("rasd", "model_tree"),
+        ("suffix_model", "model_chain"),
+        ("sequoia", "specinfer"),
+        ("dyspec", "specinfer"),
     )
     config.temperatures = (0.0, 0.8, 1.0)
     config.prompts = 4

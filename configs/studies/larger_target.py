@@ -9,8 +9,8 @@ python -m experiments.run --config=configs/studies/larger_target.py \\
 python -m experiments.run --config=configs/studies/larger_target.py \\
     --workdir=runs/larger_98m --config.larger=98000000
 
-Hardware: two cores, ten minutes each. Expected: `identical_to_plain` true in every row;
-Token Recycling and EAGLE-3 gain with automatic widths on texts that they follow.
+Hardware: two cores, six and eighteen minutes. Expected: `identical_to_plain` true in
+every row; Token Recycling gains with automatic widths on greedy text.
 """
 
 import ml_collections
