@@ -81,6 +81,8 @@ def write(report: Path, entry: dict[str, Any]) -> None:
     text = [INTRODUCTION]
     for e in entries:
         text += [f"## {e['config']} on {e['topology']}", "", f"`{e['command']}`", ""]
-        text += [f"{e['devices']} devices, mesh {e['mesh']}.", "", *lines(e["rows"])]
+        origin = f" Commit {e['commit']}, {e['date']}." if e.get("commit") else ""
+        text += [f"{e['devices']} devices, mesh {e['mesh']}.{origin}", ""]
+        text += lines(e["rows"])
         text += ["", bounds(e["rows"]), "", e["verdict"], ""]
     report.write_text("\n".join(text).rstrip() + "\n")

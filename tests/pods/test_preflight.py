@@ -175,6 +175,18 @@ def test_topologies_and_meshes_are_checked(path):
         command.programs.of(settings.load("configs/studies/kernels.py"))
 
 
+def test_a_mesh_of_another_slice_is_auto(path):
+    """Planted: a mesh of this slice, which stays; sizes beside -1 that divide it."""
+    config = settings.load(path)
+    flight = command.Preflight(config, "cpu:1", 2**40)
+    config.mesh = "fsdp=2,tensor=8"
+    assert set(flight.mesh(config).shape.values()) == {1}
+    cases = {"tensor=8": 8, "data=-1,tensor=4": 8, "auto": 3, "": 3}
+    assert all(device_mesh.covers(text, count) for text, count in cases.items())
+    assert not device_mesh.covers("fsdp=2,tensor=8", 8)
+    assert not device_mesh.covers("data=-1,tensor=3", 8)
+
+
 TEXT = """
   %all-reduce.1 = bf16[8,64,4096]{2,1,0:T(8,128)(2,1)} all-reduce(%a), channel_id=1
   %ag = (f32[2,4]{1,0}, f32[2,16]{1,0}) all-gather-start(f32[2,4]{1,0} %b), channel_id=2
