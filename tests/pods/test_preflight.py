@@ -71,7 +71,12 @@ def test_refused_with_the_smallest_change(path, tmp_path, monkeypatch):
         command.run(config, "cpu:1", ["--config=small.py"], str(report))
     kept = json.loads(report.with_suffix(".json").read_text())
     assert kept[0]["verdict"].startswith("It does not fit")
-    assert "decode, plain" in report.read_text()
+    text = report.read_text()
+    assert "decode, plain" in text and kept[0]["commit"] in text
+    by_hand = "\n## Not run\n\nNothing.\n"
+    report.write_text(text + by_hand)
+    command.report.write(report, kept[0])  # planted: all of the file written anew
+    assert report.read_text() == text + by_hand
     roomy = command.Chip("cpu", 2 * memory, 0.0, 0.0)  # planted: enough
     assert all(command.fits({**row, "hbm": roomy.hbm}) for row in rows)
 
