@@ -8,6 +8,7 @@ starts from the same weights and trains on the same text; only the loss differs.
 Command:  python -m experiments.run --config=configs/draft_models/direct_alignment.py
               --workdir=runs/direct_alignment
 Hardware: 2 CPU cores.
+At scale: no recipe. The paper's: a draft of 115 M for Llama 2 Chat 7B.
 """
 
 import ml_collections

@@ -8,6 +8,7 @@ halves. Three drafts a round, as in the paper.
 Command:  python -m experiments.run --config=configs/draft_models/fastdraft.py
               --workdir=runs/fastdraft
 Hardware: 2 CPU cores.
+At scale: configs/pods/fastdraft_1b.py.
 """
 
 import ml_collections

@@ -11,6 +11,7 @@ layers, 0 only the first exit's.
 Command:  python -m experiments.run --config=configs/draft_models/s2d.py
               --workdir=runs/s2d
 Hardware: 2 CPU cores.
+At scale: no recipe.
 """
 
 import ml_collections

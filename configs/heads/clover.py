@@ -1,7 +1,7 @@
 """Clover-2's heads for `tiny`: two augmenting layers and a recurrent cell.
 
 Xiao et al., *Clover-2*, 2024, arXiv 2408.00264; five steps, the layers begin as the
-target's last one.
+target's last one, at scale as its first (the authors' configs).
 
 Command:  python -m experiments.run --config=configs/heads/clover.py
               --workdir=runs/clover
@@ -27,6 +27,8 @@ def get_config(target: str = "tiny") -> ml_collections.ConfigDict:
     )
     c.name = "clover"
     c.head = "clover"
+    if target != "tiny":
+        c.init.layer = 0  # of the target, that the head's layers begin as
     c.method.drafter = "drafters/clover"
     c.method.topology = {"name": "topologies/static"}
     return c

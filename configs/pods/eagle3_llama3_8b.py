@@ -6,10 +6,10 @@ Command:   python -m experiments.run --config=configs/pods/eagle3_llama3_8b.py
                --workdir=runs/eagle3_llama3_8b
 Preflight: python -m experiments.preflight
                --config=configs/pods/eagle3_llama3_8b.py --topology=v5e:4x4
-Figures:   training: 7.0 of a chip's 16 GiB (1.9 target, 0.3 heads and optimiser, 4.8
+Figures:   training: 6.5 of a chip's 16 GiB (1.9 target, 0.3 heads and optimiser, 4.3
            temporaries); decoding of 16 texts of 8,192 tokens: 4.3; a text alone at most
            436 tokens/s.
-           Counted with float32 losses, before rows of whole conversations had masks.
+           Training on one v5p (--topology=v5p:1 --only=train): 49.6 of 95 GiB.
            experiments/reports/preflight.md
 """
 

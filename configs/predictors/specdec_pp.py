@@ -8,6 +8,8 @@ confidence. The measure is tokens / (target calls + c draft calls).
 Command:  python -m experiments.run --config=configs/predictors/specdec_pp.py
               --workdir=runs/specdec_pp
 Hardware: 2 CPU cores.
+At scale: no recipe. The authors': Llama-2-chat 7B drafts for 70B on Alpaca, 3 epochs of
+          batch 32, rate 5e-5, 3 % warm-up, 2 to 20 drafts.
 """
 
 import ml_collections

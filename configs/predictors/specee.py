@@ -10,6 +10,9 @@ of the candidates.
 Command:  python -m experiments.run --config=configs/predictors/specee.py
               --workdir=runs/specee
 Hardware: 2 CPU cores.
+At scale: no recipe. The authors' main target is Llama 2 7B. Labels take a product with
+          the whole head for every layer but the last: 31 of an 8B target, whose cost is
+          twice the target's own forward pass.
 """
 
 import ml_collections

@@ -13,8 +13,8 @@ committed tokens, in a cache with two slots a token. It also sees the trigrams o
 node's path. [h_t ; o] at the root is kept. The heads are `models/heads/chimera.py`; the
 authors' tree is EAGLE's static one.
 
-Deviations from the paper: none. A text whose prompt is one token has no h yet; its
-first round drafts from zeros.
+Deviations: those of `models/heads/chimera.py`, of the steps after the first. A text
+whose prompt is one token has no h yet; its first round drafts from zeros.
 
 Cost per call: the trigram's two products, one layer and head i for the nodes of each
 level but the last, and the layer over twice the round's committed tokens. No model

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,16 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             installed[name] = "not installed"
     return installed
+
+
+def commit() -> str:
+    """Return the first letters of the sources' git commit; "" outside a checkout."""
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
 
 
 def _processor() -> str:

@@ -6,6 +6,7 @@ python -m experiments.preflight --config=configs/pods/hydra_llama3_8b.py
 
 A training is run first, on this machine's CPU with small widths: two steps, and a
 decoding with what they trained (`first_steps`). --compile_only leaves that out.
+A recipe's mesh is its own slice's: on other numbers of chips "auto" stands in for it.
 The real compiler of the slice's chips compiles the config's programs. It needs the
 extra `tpu`; `cpu:N` needs nothing. The command prints for each program: a device's
 memory against its HBM, operations, bytes, the compiler's time estimate, the collectives
@@ -19,6 +20,7 @@ all of its rows. --list_fields prints the config's fields.
 import contextlib
 import functools
 import shlex
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,13 +108,16 @@ class Preflight:
         self.dtype = jnp.float32 if self.chip.name == "cpu" else jnp.bfloat16
 
     def mesh(self, config: ConfigDict) -> Any:
-        """Make the config's mesh on the topology's devices."""
-        sizes = config.get("mesh", device_mesh.AUTO)
-        if sizes in ("", device_mesh.AUTO):
+        """Make the config's mesh on the topology's devices.
+
+        Sizes for another number of devices are of another slice: they are as "auto".
+        """
+        sizes, count = config.get("mesh", device_mesh.AUTO), len(self.devices)
+        if sizes in ("", device_mesh.AUTO) or not device_mesh.covers(sizes, count):
             preflight = programs.of(config)
             shape = preflight.target(config)
             size, groups = device_mesh.weights(shape), shape.n_kv_heads
-            axes = device_mesh.preset(preflight.preset, size, groups, len(self.devices))
+            axes = device_mesh.preset(preflight.preset, size, groups, count)
         else:
             axes = device_mesh.parse(sizes)
         return device_mesh.mesh_of(axes, self.devices)
@@ -221,7 +226,12 @@ def run(
     """
     flight, out = Preflight(config, topology), console.terminal()
     mesh = ",".join(f"{a}={n}" for a, n in flight.mesh(config).shape.items())
-    out.print(f"{topology}: {len(flight.devices)} devices, mesh {mesh}", markup=False)
+    count = len(flight.devices)
+    out.print(f"{topology}: {count} devices, mesh {mesh}", markup=False)
+    sizes = config.get("mesh", device_mesh.AUTO)
+    if not device_mesh.covers(sizes, count):
+        line = f"The recipe's mesh {sizes} is of another slice: auto stands in for it."
+        out.print(line, markup=False, highlight=False)
     rows, refused = [], []
     for bill in flight.bills():
         out.print(bill, markup=False, highlight=False, soft_wrap=True)
@@ -249,7 +259,9 @@ def run(
         "config": name,
         "topology": topology,
         "command": shlex.join(command),
-        "devices": len(flight.devices),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": machine.commit(),
+        "devices": count,
         "mesh": mesh,
         "versions": machine.versions(),
         "rows": rows,

@@ -66,12 +66,18 @@ one round); `collectives` counts instructions once, with the bytes of their resu
 `MBU` is what a step must read (weights, full caches) over what the bandwidth allows in
 the longest of the compiler's estimate and the roofline of its own operations and
 bytes. It is a lower bound: the compiler counts the whole of an array that a gather or
-a scatter touches, and a kernel's bytes are what its author declared.
+a scatter touches, and a kernel's bytes are what its author declared. Rows without a
+commit are older: their losses were float32 and their batches without masks.
 """
+NOT_RUN = "\n## Not run\n"  # begins the end of the report, which is written by hand
 
 
 def write(report: Path, entry: dict[str, Any]) -> None:
-    """Add or replace `entry` in the report's JSON file, and write the report."""
+    """Add or replace `entry` in the report's JSON file, and write the report.
+
+    The text from `NOT_RUN` on stays.
+    """
+    end = "".join(report.read_text().partition(NOT_RUN)[1:]) if report.exists() else ""
     store = report.with_suffix(".json")
     entries = json.loads(store.read_text()) if store.exists() else []
     names = ("config", "topology", "command")
@@ -81,6 +87,8 @@ def write(report: Path, entry: dict[str, Any]) -> None:
     text = [INTRODUCTION]
     for e in entries:
         text += [f"## {e['config']} on {e['topology']}", "", f"`{e['command']}`", ""]
-        text += [f"{e['devices']} devices, mesh {e['mesh']}.", "", *lines(e["rows"])]
+        origin = f" Commit {e['commit']}, {e['date']}." if e.get("commit") else ""
+        text += [f"{e['devices']} devices, mesh {e['mesh']}.{origin}", ""]
+        text += lines(e["rows"])
         text += ["", bounds(e["rows"]), "", e["verdict"], ""]
-    report.write_text("\n".join(text).rstrip() + "\n")
+    report.write_text("\n".join(text).rstrip() + "\n" + end)

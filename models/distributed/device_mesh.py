@@ -72,6 +72,15 @@ def parse(text: str) -> dict[str, int]:
         ) from None
 
 
+def covers(text: str, devices: int) -> bool:
+    """Test whether sizes as text make a mesh of so many devices; "auto" and "" do."""
+    sizes = [] if text == AUTO else list(parse(text).values())
+    rest = math.prod(n for n in sizes if n > 0)
+    if not sizes or -1 in sizes:
+        return devices % rest == 0
+    return rest == devices
+
+
 def preset(kind: str, parameters: float, groups: int, devices: int) -> dict[str, int]:
     """Choose mesh sizes for a model: `tensor` by memory, at most its KV heads.
 

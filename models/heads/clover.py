@@ -16,10 +16,12 @@ Cells, A and B are the same at every depth i >= 1, so that the draft may go deep
 in training. Q, K, V → `query`, `key`, `value` [D, H, D / H]; A, B → `first`
 [1, D, D], `other` [2, D, D]; the layers → `layer_0`, `layer_1`. e is the row of a
 token in the target's LM head, as in the official code: so a state that predicts a token
-is near the token's e, and the cosine of Q = K = 1 measures that.
+is near the token's e, and the cosine of Q = K = 1 measures that. Q and K begin at
+1 + U(0, 0.01), V in U(0, 0.01), as in the official code.
 
-Deviations: Q and K begin at 1; the official code adds U(0, 0.01) to both. V begins in
-U(-0.01, 0.01), there in U(0, 0.01).
+Deviations: the layers begin as the target's last one by default, which a comment of the
+official code names. Its code copies layer `num_hidden_layers` - 1 of its training
+configs, which have one layer: the target's first. Recipes at scale do so (`layer` 0).
 """
 
 from typing import Any
@@ -29,17 +31,29 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from models.distributed import sharding
+from models.errors import ConfigError
 from models.heads.modules import decoder_layer
 from models.heads.modules.decoder_layer import Params
 from models.transformer.modules import product
 
 
-def init(key: Array, config, target: Any = None, depth: int = 2) -> Params:
+def init(
+    key: Array, config, target: Any = None, depth: int = 2, layer: int = -1
+) -> Params:
     """Initialise params near a head that repeats h.
 
-    All `depth` layers begin as the target's last layer. They are random without the
-    target's params `target`, or where its layers have other parts than a head's.
+    All `depth` layers begin as the target's `layer`; -1 is its last. They are random
+    without the target's params `target`, or where its layers have other parts than a
+    head's.
+
+    Raises:
+        ConfigError: a layer that the target has not.
     """
+    count = config.n_layers
+    if not -count <= layer < count:
+        raise ConfigError(
+            f"layer={layer} of a target of {count}: use {-count} to {count - 1}"
+        )
     c = decoder_layer.geometry(config)
     keys = jax.random.split(key, 4 + depth)
     dim = config.d_model
@@ -53,7 +67,7 @@ def init(key: Array, config, target: Any = None, depth: int = 2) -> Params:
         "other_bias": jnp.zeros(dim),
         "head_norm": jnp.ones(dim),
     }
-    copied = _last_layer(config, target)
+    copied = _layer(config, target, layer % count)
     for i in range(depth):
         fresh = {
             **decoder_layer.init_layer(keys[4 + i], c),
@@ -67,20 +81,20 @@ def init(key: Array, config, target: Any = None, depth: int = 2) -> Params:
 
 
 def _cell(key: Array, c: Any) -> Params:
-    """Initialise a cell with Q = K = identity and a small V, which adds little."""
+    """Initialise a cell with Q and K near identity and a small V, which adds little."""
     dim = c.d_model
     heads = c.n_heads if dim % c.n_heads == 0 else 1
     shape = (dim, heads, dim // heads)
+    small = jax.random.uniform(key, (3, *shape), maxval=0.01)
     same = jnp.eye(dim).reshape(shape)
-    small = jax.random.uniform(key, shape, minval=-0.01, maxval=0.01)
     zero = jnp.zeros(shape[1:])
     return {
         "norm": jnp.ones(dim),
-        "query": same,
+        "query": same + small[0],
         "query_bias": zero,
-        "key": same,
+        "key": same + small[1],
         "key_bias": zero,
-        "value": small,
+        "value": small[2],
         "value_bias": zero,
     }
 
@@ -91,9 +105,9 @@ def _near_one(key: Array, inputs: int, dim: int) -> Array:
     return small.at[0].add(jnp.eye(dim))
 
 
-def _last_layer(config: Any, target: Any) -> Params | None:
-    """Return the target's last layer as a head's, if it is a Llama layer."""
-    name = f"layer_{config.n_layers - 1}"
+def _layer(config: Any, target: Any, number: int) -> Params | None:
+    """Return a layer of the target as a head's, if it is a Llama layer."""
+    name = f"layer_{number}"
     if target is None or name not in target:
         return None
     plain = (

@@ -2,16 +2,19 @@
 
 Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, 2022, arXiv 2106.09685:
 
-    W' = W + (alpha / r) A B,     A [in, r] random, B [r, out ...] zero at first
+    W' = W + (alpha / r) A B,     A [in, r] random, B [r, out] zero at first
 
-for every linear weight of every layer. The target's own params stay as they are. The
-merged model is another model: its plain decoding differs from the target's.
+for q, k, v, o, gate, up and down of every layer, each with an A and a B of its own, and
+for a separate LM head. The target's own params stay as they are. In training the change
+is multiplied beside the weight, drop(x) A B (`beside`); for decoding it is added to the
+weight (`merged`). The changed model is another model: its plain decoding differs from
+the target's. Rank 32, alpha 16 and all the weights are those of Medusa-2's recipe
+(axolotl, QLoRA).
 
-Deviations from Medusa-2's recipe (axolotl, QLoRA of rank 32, alpha 16): no change to
-the LM head and no dropout (there 0.05). The parts of a fused weight (q, k, v; gate, up)
-share one A, where each has its own there: 71.3 M numbers instead of 83.9 M in a 7B
-target's layers. Changes are merged for a step, not multiplied beside the weights, so a
-step holds a second copy of the target.
+Deviations from that recipe: the target's weights keep their dtype, where QLoRA
+quantises them to four bits. A head that is the target's embedding (tied), or whose
+logits are capped, has no change. Decoding and held-out figures hold a second copy of
+the target, the merged one.
 """
 
 import dataclasses
@@ -22,14 +25,25 @@ import jax.numpy as jnp
 from jax import Array
 
 from models.errors import ConfigError
-from models.heads.modules.decoder_layer import Params, normal
+from models.heads.modules.decoder_layer import Params
+from models.transformer.low_rank import LowRank
 
 ALPHA = 16.0
-WEIGHTS = (("attention", "qkv"), ("attention", "out"), ("mlp", "up"), ("mlp", "down"))
+HEAD = "head"
+# (module, weight) -> the parts of the fused weight, joined on its last axis but one.
+WEIGHTS = {
+    ("attention", "qkv"): ("q", "k", "v"),
+    ("attention", "out"): ("o",),
+    ("mlp", "up"): ("gate", "up"),
+    ("mlp", "down"): ("down",),
+}
 
 
-def init(key: Array, target: Any, rank: int = 32) -> Params:
-    """Initialise float32 A and B of `rank` r for the layers of an unstacked target."""
+def init(key: Array, target: Any, rank: int = 32, head: bool = True) -> Params:
+    """Initialise float32 A and B of `rank` r for the weights of an unstacked target.
+
+    `head`: whether an LM head of its own is changed too.
+    """
     if rank < 1:
         raise ConfigError(f"rank={rank}: use at least 1")
     names = sorted(name for name in target if name.startswith("layer_"))
@@ -38,30 +52,100 @@ def init(key: Array, target: Any, rank: int = 32) -> Params:
             f"the target has no layers to adapt, only {sorted(target)}: give the "
             "unstacked params of a transformer"
         )
-    layers: Params = {}
-    for i, name in enumerate(names):
-        pairs: Params = {}
-        for j, (part, weight) in enumerate(WEIGHTS):
-            shape = target[name][part][weight].shape
-            fresh = jax.random.fold_in(key, len(WEIGHTS) * i + j)
-            a = normal(fresh, (shape[0], rank), shape[0])
-            b = jnp.zeros((rank, *shape[1:]))
-            pairs[f"{part}_{weight}"] = {"a": a, "b": b}
-        layers[name] = pairs
-    return layers
+    count = 0
+
+    def pair(inputs: int, outputs: tuple[int, ...]) -> Params:
+        nonlocal count
+        count += 1
+        bound = inputs**-0.5  # PEFT's
+        fresh = jax.random.fold_in(key, count)
+        a = jax.random.uniform(fresh, (inputs, rank), minval=-bound, maxval=bound)
+        return {"a": a, "b": jnp.zeros((rank, *outputs))}
+
+    changes: Params = {}
+    for name in names:
+        changes[name] = {}
+        for (module, weight), parts in WEIGHTS.items():
+            shape = target[name][module][weight].shape
+            for part, outputs in _outputs(parts, shape).items():
+                changes[name][part] = pair(shape[0], outputs)
+    rows = target.get("embedding", {}).get("head")
+    if head and rows is not None:
+        changes[HEAD] = pair(rows.shape[1], (rows.shape[0],))
+    return changes
 
 
-def merged(target: Any, lora: Params) -> Any:
-    """Add the changes to the target's params, in its dtypes; differentiable."""
+def _outputs(parts: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, tuple]:
+    """Return the output shape of every part; an `up` without a gate is one part."""
+    if len(shape) == 2:
+        return {parts[-1]: shape[1:]}
+    sizes = [shape[-2] - len(parts) + 1, *[1] * (len(parts) - 1)]
+    return {p: (*shape[1:-2], n, shape[-1]) for p, n in zip(parts, sizes)}
+
+
+def _scaled(pair: Params) -> tuple[Array, Array]:
+    """Return A [in, r] and (alpha / r) B [r, out ...]."""
+    return pair["a"], ALPHA / pair["a"].shape[1] * pair["b"]
+
+
+def _pairs(changes: Params, name: tuple[str, str], parts: tuple[str, ...]) -> tuple:
+    """Return the scaled pairs of a fused weight's parts that the target has.
+
+    Exports of version 0.1 have one pair for the whole of it.
+    """
+    whole = "_".join(name)
+    names = (whole,) if whole in changes else parts
+    return tuple(_scaled(changes[part]) for part in names if part in changes)
+
+
+def beside(
+    target: Any, changes: Params, dropout: float = 0.0, key: Array | None = None
+) -> Any:
+    """Put the layers' changes beside the target's weights, to be trained.
+
+    `dropout` drops inputs of every A, drawn from `key`. The head's change is
+    `head_change`.
+    """
     changed = dict(target)
-    for name, pairs in lora.items():
+    for i, name in enumerate(name for name in changes if name != HEAD):
         layer = dict(target[name])
-        for part, weight in WEIGHTS:
-            pair = pairs[f"{part}_{weight}"]
-            scale = ALPHA / pair["a"].shape[1]
-            step = scale * jnp.tensordot(pair["a"], pair["b"], 1)
-            old = layer[part][weight]
-            layer[part] = {**layer[part], weight: (old + step).astype(old.dtype)}
+        for j, ((module, weight), parts) in enumerate(WEIGHTS.items()):
+            pairs = _pairs(changes[name], (module, weight), parts)
+            own = None
+            if dropout and key is not None:
+                own = jax.random.fold_in(key, len(WEIGHTS) * i + j)
+            both = LowRank(layer[module][weight], pairs, own, dropout)
+            layer[module] = {**layer[module], weight: both}
+        changed[name] = layer
+    return changed
+
+
+def head_change(changes: Params, states: Array) -> Array:
+    """Compute the change float32[..., V] of the logits from `states` [..., D]."""
+    a, b = _scaled(changes[HEAD])
+    return ((states @ a) @ b).astype(jnp.float32)
+
+
+def merged(target: Any, changes: Params) -> Any:
+    """Add the changes to the target's params, in its dtypes; differentiable."""
+
+    def added(weight: Array, pairs: tuple[tuple[Array, Array], ...]) -> Array:
+        steps = [jnp.tensordot(a, b, 1) for a, b in pairs]
+        step = jnp.concatenate(steps, -2) if len(steps) > 1 else steps[0]
+        return (weight + step).astype(weight.dtype)
+
+    changed = dict(target)
+    for name in changes:
+        if name == HEAD:
+            a, b = _scaled(changes[HEAD])
+            rows = added(target["embedding"]["head"], ((b.T, a.T),))
+            changed["embedding"] = {**target["embedding"], "head": rows}
+            continue
+        layer = dict(target[name])
+        for (module, weight), parts in WEIGHTS.items():
+            pairs = _pairs(changes[name], (module, weight), parts)
+            new = added(layer[module][weight], pairs)
+            layer[module] = {**layer[module], weight: new}
         changed[name] = layer
     return changed
 

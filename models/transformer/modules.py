@@ -18,6 +18,7 @@ from jax import Array, lax
 from models.distributed import sharding
 from models.transformer import sequence_attention
 from models.transformer.config import Config
+from models.transformer.low_rank import LowRank
 
 NEGATIVE = -1e30
 
@@ -48,8 +49,10 @@ class Norm(nn.Module):
         return x.astype(dtype)
 
 
-def product(x: Array, kernel: Array) -> Array:
+def product(x: Array, kernel: Array | LowRank) -> Array:
     """Multiply `x[..., in]` by `kernel[in, out...]`; return `[..., out...]`."""
+    if isinstance(kernel, LowRank):
+        return product(x, kernel.weight) + kernel.change(x)
     if sharding.active() is not None:  # merged axes would be moved between devices
         return lax.dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
     flat = kernel.reshape(kernel.shape[0], -1)

@@ -19,9 +19,10 @@ ATTENTION = D * (32 + 2 * GROUPS) * DIM + 32 * DIM * D
 LAYER = ATTENTION + 3 * D * F + D  # without its first norm
 HYDRA = sum(2 * ((i + 2) * D * D + D) + V * D + V for i in range(4))
 MEDUSA = 5 * (D * D + D + V * D)
-# Low-rank pairs of the two layers' fused weights: inputs and outputs of each.
-WEIGHTS = ((D, 48 * DIM), (32 * DIM, D), (D, 2 * F), (F, D))
-LORA = 2 * sum(32 * (inputs + outputs) for inputs, outputs in WEIGHTS)
+# Low-rank pairs of the two layers' weights, q to down, and of the LM head.
+KV = (D, GROUPS * DIM)
+WEIGHTS = ((D, 32 * DIM), KV, KV, (32 * DIM, D), (D, F), (D, F), (F, D))
+LORA = 32 * (2 * sum(map(sum, WEIGHTS)) + D + V)
 # The closed forms of the papers' architectures; of the rest only that they are built.
 PARAMS = {
     "medusa": MEDUSA,

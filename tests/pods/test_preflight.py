@@ -71,7 +71,12 @@ def test_refused_with_the_smallest_change(path, tmp_path, monkeypatch):
         command.run(config, "cpu:1", ["--config=small.py"], str(report))
     kept = json.loads(report.with_suffix(".json").read_text())
     assert kept[0]["verdict"].startswith("It does not fit")
-    assert "decode, plain" in report.read_text()
+    text = report.read_text()
+    assert "decode, plain" in text and kept[0]["commit"] in text
+    by_hand = "\n## Not run\n\nNothing.\n"
+    report.write_text(text + by_hand)
+    command.report.write(report, kept[0])  # planted: all of the file written anew
+    assert report.read_text() == text + by_hand
     roomy = command.Chip("cpu", 2 * memory, 0.0, 0.0)  # planted: enough
     assert all(command.fits({**row, "hbm": roomy.hbm}) for row in rows)
 
@@ -173,6 +178,18 @@ def test_topologies_and_meshes_are_checked(path):
         sharding.on("data=1", rules="vocabulary=tensor")
     with pytest.raises(ConfigError, match="no program of its own"):
         command.programs.of(settings.load("configs/studies/kernels.py"))
+
+
+def test_a_mesh_of_another_slice_is_auto(path):
+    """Planted: a mesh of this slice, which stays; sizes beside -1 that divide it."""
+    config = settings.load(path)
+    flight = command.Preflight(config, "cpu:1", 2**40)
+    config.mesh = "fsdp=2,tensor=8"
+    assert set(flight.mesh(config).shape.values()) == {1}
+    cases = {"tensor=8": 8, "data=-1,tensor=4": 8, "auto": 3, "": 3}
+    assert all(device_mesh.covers(text, count) for text, count in cases.items())
+    assert not device_mesh.covers("fsdp=2,tensor=8", 8)
+    assert not device_mesh.covers("data=-1,tensor=3", 8)
 
 
 TEXT = """

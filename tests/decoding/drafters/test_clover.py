@@ -123,12 +123,41 @@ def test_tokens_are_read_as_rows_of_the_lm_head():
     assert np.abs(found - planted).max() > 1e-3
 
 
+def test_cells_begin_as_in_the_official_code():
+    """Q and K in 1 + U(0, 0.01), V in U(0, 0.01). Planted: centred, and none."""
+    lm = agreement.target()
+    cell = heads.init(KEY, lm.config, lm.params)["cell_1"]
+    dim = lm.config.d_model
+    small = [
+        np.asarray(cell[name]).reshape(dim, dim) - one
+        for name, one in (("query", np.eye(dim)), ("key", np.eye(dim)), ("value", 0))
+    ]
+
+    def uniform(x) -> bool:
+        # n = 1,024: the mean to 5 of its deviations, 9.0e-5.
+        return (
+            -1e-7 <= x.min()
+            and x.max() < 0.01 + 1e-7
+            and abs(x.mean() - 0.005) < 4.5e-4
+        )
+
+    assert all(uniform(x) for x in small)
+    assert not uniform(small[2] - 0.005) and not uniform(0 * small[0])
+    assert np.abs(small[0] - small[1]).max() > 1e-3
+
+
 def test_the_layers_begin_as_the_target_s_last():
     lm = agreement.target()
     fresh = heads.init(KEY, lm.config, lm.params)
     last = lm.params["layer_1"]
     np.testing.assert_array_equal(fresh["layer_1"]["qkv"], last["attention"]["qkv"])
     np.testing.assert_array_equal(fresh["layer_0"]["down"], last["mlp"]["down"])
+    first = clover.init(KEY, lm.model, lm.params, layer=0)
+    wanted = lm.params["layer_0"]["attention"]["qkv"]
+    np.testing.assert_array_equal(first["layer_1"]["qkv"], wanted)
+    assert np.abs(wanted - last["attention"]["qkv"]).max() > 0.1  # planted: the other
+    with pytest.raises(ConfigError, match="layer=2 of a target of 2: use -2 to 1"):
+        heads.init(KEY, lm.config, lm.params, layer=2)
     random = heads.init(KEY, lm.config)
     assert np.abs(random["layer_1"]["qkv"] - fresh["layer_1"]["qkv"]).max() > 0.1
     assert jax.tree.structure(random) == jax.tree.structure(fresh)

@@ -52,7 +52,7 @@ def test_heads_are_counted(heads):
         assert module.objective(lm.model).label(params) == wanted
         if module is medusa:
             label = medusa2.objective(lm.model).label({"heads": params})
-            assert f"0.2 x sum over {heads} heads" in label
+            assert f"0.16 x sum over {heads} heads" in label
 
 
 def test_the_label_of_a_language_model():

@@ -29,9 +29,9 @@ from training.teacher.outputs import NORM, Teacher, ahead, mean, predicted
 EXAMPLE: dict = {"init": {}, "objective": {"steps": 3}}
 
 
-def init(key: Array, model: Any, target: Any, depth: int = 2) -> Any:
-    """Initialise `depth` layers from the target's last ones."""
-    return clover.init(key, model.config, target, depth)
+def init(key: Array, model: Any, target: Any, depth: int = 2, layer: int = -1) -> Any:
+    """Initialise `depth` layers as the target's `layer`; -1 is its last."""
+    return clover.init(key, model.config, target, depth, layer)
 
 
 def objective(

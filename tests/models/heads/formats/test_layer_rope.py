@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ SCALED = {
     "original_max_position_embeddings": 16,
 }
 LLAMA31 = dataclasses.replace(TARGET, ropes=(rope.build(SCALED, HD, 64, "here"),))
+GOLDEN = pathlib.Path(__file__).parents[3] / "golden" / "eagle3.npz"
 FILES = {"eagle": eagle_file, "eagle3": eagle3_file}
 
 
@@ -67,6 +69,29 @@ def test_a_head_turns_as_its_own_file_says(kind, said):
     assert close(by_us(params), wanted)
     planted, _ = published.read(kind, theirs, LLAMA31)
     assert np.abs(by_us(planted) - wanted).max() > 1e-2
+
+
+def test_the_official_net_on_a_target_of_another_rope():
+    """Logits of EAGLE's own code at base 10000 (tests/golden/make_eagle3.py).
+
+    The target has base 500000 and the scaling of Llama 3.1. Planted: its RoPE.
+    """
+    golden = dict(np.load(GOLDEN))
+    wanted, states, tokens, table = (
+        golden.pop(name) for name in ("logits", "states", "tokens", "embedding")
+    )
+    states = jnp.asarray(states.reshape(LENGTH, 3, D))
+    embedded = jnp.asarray(table[tokens])
+
+    def logits(params) -> jax.Array:
+        g = eagle3.features(params, states, EPS)[None]
+        a = eagle3.unroll(params, LLAMA31, embedded[None], g, 1, lambda s, a: a)
+        return eagle3.logits(params, a[0][0], EPS)
+
+    params, _ = published.read("eagle3", golden, LLAMA31, config={})
+    np.testing.assert_allclose(logits(params), wanted, atol=2e-5, rtol=2e-5)
+    planted, _ = published.read("eagle3", golden, LLAMA31)
+    assert np.abs(logits(planted) - wanted).max() > 1e-2
 
 
 @pytest.mark.parametrize("kind", FILES)
