@@ -110,14 +110,14 @@ class Streamer:
 
 def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
     """Load the models, then decode and stream; `out` is a rich console."""
-    if values.prompt is None:
-        raise PromptError('no prompt: give one, e.g. --prompt="def main("')
     recipe: Any = {}
     if values.heads and not values.method:
         method = Method.from_config(native.method(values.heads))
     else:
         recipe = recipes.config(values.method or "plain")
         method = Method.from_config(recipe["method"])
+    if values.prompt is None:
+        raise PromptError('no prompt: give one, e.g. --prompt="def main("')
     cpu_host.settle()
     needs = method.needs
     drafts: dict[str, Any] = {}

@@ -62,6 +62,13 @@ def test_mistakes_are_explained(loaded, capsys, arguments):
     assert "Error" in capsys.readouterr().err
 
 
+def test_a_method_is_looked_up_before_a_prompt_is_missed(capsys):
+    assert generate.main(["--method=token_recycle"]) == 2
+    assert "did you mean 'token_recycling'" in capsys.readouterr().err
+    assert generate.main(["--method=token_recycling"]) == 2
+    assert "no prompt" in capsys.readouterr().err
+
+
 def test_mesh_of_the_flag(capsys):
     """It reaches the model, which has one device here."""
     assert generate.main(["--prompt=a", "--mesh=data=3"]) == 2
