@@ -2,10 +2,9 @@
 
 python -m experiments.run --config=configs/quickstart.py --workdir=runs/quickstart
 
-Hardware: any; most of the time is compilation: ten minutes on two slow cores (at the
-papers' widths six on better ones). Batch 1, as in most published speed-ups. Code and
-copying prompts come from the standard library's held-out files, free text from this
-project.
+Hardware: any; most of the time is compilation: six to ten minutes on two cores. Batch
+1, as in most published speed-ups. Code and copying prompts come from the standard
+library's held-out files, free text from this project.
 
 Expected: `identical_to_plain` true in every row, whatever the temperature.
 """
