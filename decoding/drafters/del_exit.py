@@ -15,9 +15,9 @@ decayed by omega a round,
 Draft with the first l* layers, up to and with the first token whose confidence is below
 tau, at most `length`. As in the official code g* chooses the layers alone: one token is
 drafted even if g* = 0. C, F → `counts`, `sums`; omega → `decay`. The positions that
-count are those of the committed tokens, and the last `prompt` of the prompt; every
-request has its own. Without observations the first exit drafts one token; where one of
-the means has none, tau is 0 (there 0 / 0: the code drafts on).
+count are those of the tokens that drafting rounds commit, and the last `prompt` of the
+prompt; every request has its own. Without observations the first exit drafts one token;
+where one of the means has none, tau is 0 (there 0 / 0: the code drafts on).
 
 Deviations from the paper: the statistics are summed over the live rows, because which
 layers run is one choice for a batch; the prompt's statistics are there before the first
@@ -118,6 +118,8 @@ def drafter(
         return chain.tree(ctx.root, draw), state, chain.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        if outcome.is_pause:
+            return state  # statistics are of rounds that draft
         verdict, hidden, row = outcome.verdict, outcome.target.hidden, state.row
         batch = verdict.count.shape[0]
         if outcome.is_prompt:

@@ -22,9 +22,11 @@ Deviations from the paper: x_1 is accepted by equality with the verifier's token
 greedy and coupled verification that is the paper's rule. The paper's coin for x_1 at
 temperature > 0 accepts it with probability 1 - TV(p, q); equality after
 `verifiers/rejection`, whose token does not look at x_1, with sum of p q. The tail meets
-the paper's coins there.
+the paper's coins there. The round after a pause has no tail, so that a short draft
+which ends one shows nothing: once paused, PEARL stays so with automatic widths.
 
-Cost per call: gamma draft calls a round, accepted or not.
+Cost per call: gamma draft calls a round, accepted or not; after a pause one more for
+every 2 gamma missed tokens.
 """
 
 from collections.abc import Sequence
@@ -87,6 +89,9 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
     def propose(keys, ctx: base.Context, state: base.State):
         cache, tail = state.row
         params = ctx.params["draft"]
+        late = jnp.int32(0)
+        if ctx.depth is not None:  # after a pause
+            cache, late = draft_model.catch_up(model, params, cache, ctx, 2 * gamma)
         ahead = _after_tail(ctx, tail, model.config.vocab_size)
         logits, cache = draft_model.root_logits(model, params, cache, ahead)
         call = adaptive_chain.caller(model, params)
@@ -97,7 +102,7 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
         if laws is not None:
             laws = jnp.pad(laws, ((0, 0), (0, 1), (0, 0)))
         nodes = tree.chain(
-            ctx.root, tail.tail, tail.count, draw=draw, logits=laws, calls=gamma
+            ctx.root, tail.tail, tail.count, draw=draw, logits=laws, calls=gamma + late
         )
         drafted = tail.replace(next=chain.tokens, laws=chain.laws)
         return nodes, base.State((chain.cache, drafted)), ctx.cache
@@ -108,6 +113,10 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
             cache = draft_model.read_prompt(model, ctx.params["draft"], cache, outcome)
             return base.State((cache, tail))
         verdict = outcome.verdict
+        if outcome.is_pause:  # the next draft reads what was missed, and has no tail
+            before = ctx.length - (verdict.count + 1)
+            cache = replace(cache, length=jnp.minimum(cache.length, before - 1))
+            return base.State((cache, tail.replace(count=jnp.zeros_like(tail.count))))
         whole = (verdict.count == tail.count) & (verdict.token == tail.next[:, 0])
         count = jnp.where(whole & outcome.active, gamma - 1, 0)
         # The draft model's keys of the committed text and the new tail stay.
@@ -116,7 +125,7 @@ def drafter(draft, gamma: int = 4, draw: str = base.POINT) -> base.Drafter:
         tail = Tail(tail.next, tail.next[:, 1:], count, tail.laws, rest)
         return base.State((cache.replace(length=length), tail))
 
-    return base.Drafter(init, propose, observe, gamma, gamma - 1)
+    return base.Drafter(init, propose, observe, gamma, gamma - 1, pauses=True)
 
 
 def _after_tail(ctx: base.Context, tail: Tail, vocab_size: int) -> base.Context:

@@ -32,8 +32,8 @@ def test_text_of_cut_drafts_is_plain(method):
     widths.text_of_cut_drafts_is_plain(method)
 
 
-# ADED learns the last tokens once a round; Suffix Decoding's pages hold whole rounds.
-BY_ROUNDS = ("aded", "suffix_decoding")
+# ADED learns the last tokens once a round; pages of a suffix index hold whole rounds.
+BY_ROUNDS = ("aded", "suffix_decoding", "suffix_model-chain")
 
 
 @pytest.mark.parametrize(
