@@ -228,13 +228,15 @@ def _file(parts: compose.Composition, batch: int, size: int) -> pathlib.Path | N
     if folder is None or jax.process_count() > 1:
         return None
     model, drafts, streams, *rest = parts.key
-    device = jax.devices()[0]
+    program, device = parts.program, jax.devices()[0]
     identity = [
         repr(model.config),
         repr(model.plan),
         [repr(getattr(draft, "config", draft)) for draft in drafts],
         [(name, repr(other.config)) for name, other, _ in streams],
         repr(rest),
+        # A method that was changed since: what it needs measured may differ.
+        [program.widths, program.drafter.depth, program.drafter.pauses],
         batch,
         size,
         device.platform,

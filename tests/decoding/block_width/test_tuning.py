@@ -88,6 +88,15 @@ def test_times_are_measured_once(cache, monkeypatch):
     assert costs.plain > 0 and np.shape(costs.block) == np.shape(kept["block"])
 
 
+def test_times_of_a_method_that_was_changed_are_not_read(cache):
+    """Of one that could not pause no round without a draft was measured."""
+    parts = compose.compose(LOOKUP, kit.TARGET, 0.8, width="auto")
+    drafter = parts.program.drafter._replace(pauses=False)
+    changed = replace(parts, program=replace(parts.program, drafter=drafter))
+    file = tuning._file(parts, 1, 64)
+    assert file == tuning._file(parts, 1, 64) != tuning._file(changed, 1, 64)
+
+
 @pytest.mark.parametrize(
     ("width", "message"),
     [
