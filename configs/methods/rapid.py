@@ -10,7 +10,8 @@ python -m experiments.generate --model=tiny --draft=tiny-draft --method=rapid \\
     --prompt="def main("
 
 Paper:   over 2x beyond 32K tokens of prompt.
-Here:    not measured in a report.
+Here:    2.33 tokens a call, mean of six categories of Spec-Bench, T = 0.8.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

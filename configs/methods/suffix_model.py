@@ -7,7 +7,8 @@ python -m experiments.generate --model=tiny --draft=tiny-draft --method=suffix_m
     --prompt="def main("
 
 Paper:   up to 5.3x on agents' tasks, of SuffixDecoding alone.
-Here:    not measured in a report.
+Here:    2.41 tokens a call, mean of six categories of Spec-Bench, T = 0.8.
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections
