@@ -1,13 +1,15 @@
-"""Twenty-three methods on Spec-Bench's questions, category by category.
+"""Twenty-two methods on Spec-Bench's questions, category by category, and REST.
 
 Xia et al., *Unlocking Efficiency in Large Language Model Inference*, 2024, arXiv
 2401.07851, github.com/hemingkx/Spec-Bench. Any JSONL with `turns` or `prompt` works.
 
-REST reads a datastore of texts like those asked for. First make it of any text:
-
-python -m experiments.datastore --model=tiny --text=DIRECTORY --out=runs/datastore
 python -m experiments.run --config=configs/spec_bench.py --workdir=runs/spec_bench \\
     --config.data=question.jsonl
+
+REST reads a datastore of texts: make one, and name it behind the recipe.
+
+python -m experiments.datastore --model=tiny --text=DIRECTORY --out=runs/datastore
+python -m experiments.run --config=configs/spec_bench.py:runs/datastore ...
 
 Hardware: two cores, some forty minutes a temperature; resumes where it stopped.
 Expected: `identical_to_plain` true in every row, whatever the temperature.
@@ -28,7 +30,6 @@ DRAFTERS = (
     "suffix_decoding",
     "lookahead",
     "aded",
-    "rest",
     "copyspec_model",
     "suffix_model",
     "rasd",
@@ -41,7 +42,7 @@ DRAFTERS = (
 )
 
 
-def get_config() -> ml_collections.ConfigDict:
+def get_config(datastore: str = "") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.model = "tiny"
     config.drafts = {"draft": "tiny-draft"}
@@ -51,6 +52,10 @@ def get_config() -> ml_collections.ConfigDict:
     config.tasks = ()  # every category of the file
     config.width = ("auto",)  # "paper" too: each method at its own size as well
     config.methods = ("plain", *DRAFTERS, *HEADS)
+    if datastore:
+        rest = {"drafter": {"name": "drafters/rest", "datastore": datastore}}
+        config.variants = {"rest": rest}
+        config.methods += ("rest",)
     # In tokens a call; none of plain decoding, below which no method falls.
     config.directions = (
         ("token_recycling", "prompt_lookup"),

@@ -23,7 +23,8 @@ greedy and coupled verification that is the paper's rule. The paper's coin for x
 temperature > 0 accepts it with probability 1 - TV(p, q); equality after
 `verifiers/rejection`, whose token does not look at x_1, with sum of p q. The tail meets
 the paper's coins there. The round after a pause has no tail, so that a short draft
-which ends one shows nothing: once paused, PEARL stays so with automatic widths.
+which ends one shows nothing: with automatic widths a PEARL that once paused stays so,
+in later calls too.
 
 Cost per call: gamma draft calls a round, accepted or not; after a pause one more for
 every 2 gamma missed tokens.

@@ -28,7 +28,7 @@ from experiments import stage
 from experiments.preflight import programs
 from models import checkpoints, io, transformer
 from models.checkpoints import tensors
-from models.errors import TrainingError
+from models.errors import DecodaxError, TrainingError
 from training.loop import metrics_writer
 
 STEPS = 2
@@ -82,7 +82,8 @@ def run(config: ConfigDict) -> float | None:
         The seconds, or None where the recipe's stage trains nothing.
 
     Raises:
-        TrainingError: names the recipe, the training and its stage.
+        TrainingError: names the recipe, the training and its stage. Other errors than
+            the project's get them as a note.
     """
     trials = stage.find(config.get("stage", "evaluate")).trials
     if trials is None:
@@ -113,12 +114,14 @@ def run(config: ConfigDict) -> float | None:
 @contextlib.contextmanager
 def _during(name: str, what: str) -> Iterator[None]:
     """Add the recipe's name and the stage to whatever goes wrong."""
+    where = f"{name}, {what}, on shrunk widths"
     try:
         yield
-    except Exception as error:  # whatever it is, a slice would end with it
-        raise TrainingError(
-            f"{name}, {what}, on shrunk widths: {type(error).__name__}: {error}"
-        ) from error
+    except DecodaxError as error:
+        raise TrainingError(f"{where}: {type(error).__name__}: {error}") from error
+    except Exception as error:  # a fault of the code: its class and traceback stay
+        error.add_note(where)
+        raise
 
 
 def _check(trial: stage.Trial, trained: Any) -> None:
