@@ -43,20 +43,42 @@ def test_text_does_not_depend_on_the_width(cache, method, temperature):
         assert plain != kit.generate(Method(), temperature, seed=1).tokens
 
 
+def believe(monkeypatch, slope):
+    """Let a block of n nodes cost 1 + slope * n plain rounds; nothing is measured."""
+
+    def measure(engine, params, parts, *sizes):
+        widths = list(parts.program.widths)
+        block = [1 + slope * width for width in widths]
+        return {"widths": widths, "plain": 1.0, "block": block, "level": 0.0}
+
+    monkeypatch.setattr(tuning, "measure", measure)
+    monkeypatch.setattr(tuning, "_read", lambda file: None)
+    for known in ("_MEASURED", "_CORRECTED", "_LEARNED"):
+        monkeypatch.setattr(tuning, known, {})
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("method", LAWFUL.values(), ids=LAWFUL)
 @pytest.mark.parametrize("batch", [1, 8])
-def test_no_drafter_s_text_depends_on_the_width(cache, method, batch):
-    """Greedily and at T = 0.8; ragged prompts, two texts after each of the four."""
+def test_no_drafter_s_text_depends_on_the_width(cache, monkeypatch, method, batch):
+    """Greedily and at T = 0.8; ragged prompts, two texts after each of the four.
+
+    "auto" believes in blocks that are free, that cost by their nodes, and that never
+    pay: one program chooses wide blocks, narrow ones and pauses.
+    """
     prompts = kit.PROMPTS[:1] if batch == 1 else kit.PROMPTS
     settings = {"prompts": prompts, "n": batch // len(prompts)}
     for temperature in (0.0, 0.8):
         plain = kit.plain(method, temperature, **settings)
         if temperature:  # planted: another seed
             assert kit.plain(method, temperature, **settings, seed=1) != plain
-        for width in ("paper", "auto", 1):
+        for width in ("paper", 1):
             out = kit.generate(method, temperature, width=width, **settings)
             assert out.tokens == plain, (temperature, width)
+        for slope in (0.0, 0.2, 9.0):
+            believe(monkeypatch, slope)
+            out = kit.generate(method, temperature, width="auto", **settings)
+            assert out.tokens == plain, (temperature, slope)
 
 
 def test_times_are_measured_once(cache, monkeypatch):
