@@ -132,7 +132,8 @@ def get_config(
         clip: largest norm of the gradient; 0: no bound.
         clip_value: largest size of each number in it; 0: no bound.
         b2: of AdamW; the default is that of PyTorch and of Hugging Face's trainer.
-        epochs: over `targets.CONVERSATIONS`, each a row of at most 2,048 tokens.
+        epochs: over `targets.CONVERSATIONS`, each a row of at most 2,048 tokens. Rows
+            pack several, so that the steps are the papers' and the passes are more.
     """
     c = ml_collections.ConfigDict()
     c.stage = "draft_heads"  # a file of experiments/trainings

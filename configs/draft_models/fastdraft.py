@@ -2,7 +2,8 @@
 
 Zafrir et al., *FastDraft: How to Train Your Draft*, 2024, arXiv 2411.11055: a shrunken
 copy of the target's family is pre-trained on raw text, then fine-tuned on the target's
-own text. Variants, as in the paper: cross-entropy alone, and cross-entropy and KL by
+own text; the paper's continued pre-training on code, between the two, is left out.
+Variants, as in the paper: cross-entropy alone, and cross-entropy and KL by
 halves. Three drafts a round, as in the paper.
 
 Command:  python -m experiments.run --config=configs/draft_models/fastdraft.py

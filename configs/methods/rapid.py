@@ -2,7 +2,8 @@
 
 Chen, Feng, Ni, Li, Shieh, *Long-Context Inference with Retrieval-Augmented
 Speculative Decoding*, 2025, arXiv 2502.20330; its exact form (eta = 0). As in its code
-drafts are at most 10 and end below a confidence of 0.1. The paper drafts with the
+drafts are at most 10 and end below a confidence of 0.1 (there the drawn token's own
+probability, here the law's largest one). The paper drafts with the
 target's own weights (`--draft=tiny`). The verifier is the default one; the paper's,
 with eta > 0, is `verifiers/rapid`.
 

@@ -2,9 +2,9 @@
 
 Zafrir et al., *FastDraft: How to Train Your Draft*, 2024, arXiv 2411.11055: the recipe
 of configs/draft_models/fastdraft.py with the paper's five billion tokens of
-pre-training. The draft has the shape of Llama-3.2-1B. Every eight chips hold a copy of
-both models, in training and in decoding (64 texts of 8,192 tokens, two beside each
-copy).
+pre-training. The draft has the shape of Llama-3.2-1B (the paper's for Llama 3.1 8B: 150
+M). Every eight chips hold a copy of both models, in training and in decoding (64 texts
+of 8,192 tokens, two beside each copy).
 
 Command:   python -m experiments.run --config=configs/pods/fastdraft_1b.py
                --workdir=runs/fastdraft_1b

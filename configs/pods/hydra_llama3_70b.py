@@ -1,6 +1,7 @@
 """Hydra++ heads for Llama-3.1-70B on v5p-64 (32 chips): training, and tree decoding.
 
 Ankner et al., *Hydra*, 2024, arXiv 2402.05109, section 4.
+A step has 16 rows, the paper's 32, so that there are twice its steps.
 
 Command:   python -m experiments.run --config=configs/pods/hydra_llama3_70b.py
                --workdir=runs/hydra_llama3_70b

@@ -16,7 +16,7 @@ tokens (`models/heads/ppd.py`, trained by training/objectives/heads/lud.py), and
 
 Deviations from the paper: a unit is committed in the round after the one that guessed
 it, which must read its tokens in any case. Nothing is drafted in the first round. The
-target itself is not fine-tuned.
+target itself is not fine-tuned. k = 3 is ours.
 
 Cost per call: no model call; the target's block has (1 + k)(1 + k copies) nodes.
 """

@@ -22,12 +22,13 @@ the last trials. Its kernel is Matérn 5/2 over the share of genes that differ, 
 0.01.
 
 Deviations from the paper: the tree is cut at `nodes` = 64, from its end; the official
-tree is whole, at most 251 nodes. The score is pooled over the live rows that are long
-enough; skipped layers read the exact keys of the text, in the draft and in the trial,
-where the official trial computes the keys of its text without z; the process keeps the
-last 32 trials at a fixed length scale; the official bonus token at temperature > 0,
-drawn from unwarped logits, is the verifier's. A model of two layers has no genes: it
-drafts whole.
+tree is whole, at most 251 nodes. Above temperature 0 the official confidence, which
+ends a chain and chooses siblings, is the drawn token's unwarped probability; here it is
+the law's largest. The score is pooled over the live rows that are long enough; skipped
+layers read the exact keys of the text, in the draft and in the trial, where the
+official trial computes the keys of its text without z; the process keeps the last 32
+trials at a fixed length scale; the official bonus token at temperature > 0, drawn from
+unwarped logits, is the verifier's. A model of two layers has no genes: it drafts whole.
 
 Cost per call: a share of about 1 - r of a target call a draft, and one such call of
 `context` nodes a round while z is being optimised.

@@ -2,8 +2,8 @@
 
 Zhang, Wang, Li, Shou, Chen, Chen, Mehrotra, *Draft & Verify: Lossless Large Language
 Model Acceleration via Self-Speculative Decoding*, 2024, arXiv 2309.08168
-(adaptive draft-exiting); SWIFT (arXiv 2410.06916) and the assisted generation of HF
-transformers have the same rule:
+(adaptive draft-exiting). SWIFT (arXiv 2410.06916) and the assisted generation of HF
+transformers stop likewise:
 
     draft x_i ~ q_i;  go on while  max over x of q_i(x) >= gamma
 
@@ -12,7 +12,8 @@ exists depends on the laws before its own, never on its token, so the output law
 target's.
 
 Deviations from the paper: gamma is constant; the paper moves it towards a target
-acceptance rate.
+acceptance rate. Its code, SWIFT's and HF's compare the drawn token's own probability,
+which is the largest one in greedy decoding alone.
 
 Cost per level: one arg-max or sample over V. Once every row has stopped, a level costs
 nothing and makes no draft call.

@@ -16,7 +16,8 @@ The text does not follow the target's law: a confident guess is not checked. Abo
 beta = 1 it is plain decoding's.
 
 Deviations from the paper: the target reads the guesses before they are accepted. So a
-guess that is also the target's own token is accepted at any confidence.
+guess that is also the target's own token is accepted at any confidence. beta = 0.9 is
+ours.
 
 Cost per call: one log-softmax and one draw over V for every node of the path.
 """

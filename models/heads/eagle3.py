@@ -20,7 +20,8 @@ the next step reads norm(a).
 
 Deviations: heads that are trained here turn by the target's RoPE, scaling included. The
 official trainer's head has base 10000 without scaling whatever the target
-(traineagle3/config.json names no rope_theta). Published heads keep theirs.
+(traineagle3/config.json names no rope_theta). Published heads keep theirs. `head`
+begins as the target's rows; the official trainer's begins at random.
 """
 
 import dataclasses

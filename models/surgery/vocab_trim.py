@@ -14,7 +14,8 @@ model. Verification is unchanged: a token outside `ids` is never drafted, but ge
 with the target's probability.
 
 Deviations from the papers: the head scatters its logits over V, because warping and
-verification work on laws over V.
+verification work on laws over V. `configs/studies/vocab_trim.py` keeps the end of text
+alone beside the frequent tokens; FR-Spec keeps all special ones.
 
 Cost per call: K / V of the head's product, and one gather of V numbers a node.
 """

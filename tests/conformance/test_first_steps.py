@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import decoding
 from experiments.preflight import command, first_steps
 from experiments.recipes import settings
 from models.errors import TrainingError
@@ -128,6 +129,19 @@ def test_first_steps_check_losses_and_params(factor, message, monkeypatch):
 
     with pytest.raises(TrainingError, match=message):
         first_steps.run(planted(monkeypatch, scaled))
+
+
+def test_first_steps_decode_with_what_they_trained(monkeypatch):
+    """Planted: a decoding that fails; the error names where it did."""
+    config = planted(monkeypatch, lambda objective: objective)
+
+    def failing(*arguments, **fields):
+        raise ValueError("planted")
+
+    monkeypatch.setattr(decoding, "generate", failing)
+    with pytest.raises(ValueError, match="planted") as caught:
+        first_steps.run(config)
+    assert any("medusa, decoding after them" in n for n in caught.value.__notes__)
 
 
 def test_first_steps_keep_all_but_widths(tmp_path):

@@ -137,11 +137,18 @@ def alone(row: dict) -> dict:
     return {**rows, "row": np.arange(2, dtype=np.int32)}
 
 
+# Hydra without its prefix attention and Hydra++ whole: {name: fields of `init`}.
+FORMS = {
+    "hydra_alone": {"heads": 3},
+    "hydra_pp": {"heads": 3, "prefix": True, "deep": True},
+}
+
+
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(name, marks=() if name in USUAL else pytest.mark.long)
-        for name in draft_head_run.names()
+        for name in (*draft_head_run.names(), *FORMS)
     ],
 )
 def test_heads_train_as_they_decode(name):
@@ -150,9 +157,11 @@ def test_heads_train_as_they_decode(name):
     Planted: documents told apart by the separator, so that a second turn forgets the
     first.
     """
-    lm, kind = target(), draft_head_run.module(name)
+    lm = target()
+    kind = draft_head_run.module("hydra" if name in FORMS else name)
+    init = FORMS.get(name, kind.EXAMPLE["init"])
     own = kind.objective(lm.model, **kind.EXAMPLE["objective"])
-    first = kind.init(KEY, lm.model, lm.params, **kind.EXAMPLE["init"])
+    first = kind.init(KEY, lm.model, lm.params, **init)
     params = agreement.stirred(first, 0.1)
     read = outputs.teacher(lm.model, own.taps)
 

@@ -8,6 +8,9 @@ where p is the target's distribution, and q_s is drafted from the outputs of ste
 p is normalised on the draft vocabulary; positions whose likeliest token is outside have
 weight 0, and the mean is over the others.
 
+Deviations: the official loss is a mean over all B T positions, with 0 at those of
+weight 0, so that the recipe's bound on the gradient acts on a smaller one there.
+
 Metrics: `hit_s` and `alpha_s` of all positions with the whole p, given that the tokens
 before are the text's. A token that the draft cannot guess is a miss.
 """

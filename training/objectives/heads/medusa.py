@@ -4,6 +4,9 @@ Cai et al., *Medusa*, 2024, arXiv 2401.10774, section 2.2.1:
 
     L = sum_i decay^i mean_t -log q_i(x_{t+2+i} | h_t),    i = 0 .. K - 1
 
+Deviations: none from the paper; the authors' script whose rate and batch
+configs/heads/medusa.py has (train_legacy.py) adds the heads' losses unweighted.
+
 Metrics: `hit_i`, how often head i's first guess is the text's token.
 """
 

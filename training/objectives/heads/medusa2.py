@@ -16,7 +16,8 @@ are those of `models/surgery/lora.py`.
 Deviations from the authors' code: KL is a mean over learnt positions, there the sum
 over them divided by all positions. One schedule of the rate runs over both stages, and
 the first one computes the gradients of the changes and drops them; there each stage is
-a run of its own. The changes' own deviations are in `models/surgery/lora.py`.
+a run of its own. AdamW's state is float32, there of 8 bits. The changes' own deviations
+are in `models/surgery/lora.py`.
 
 Metrics: `hit_i`; `lm`, the first term.
 """
