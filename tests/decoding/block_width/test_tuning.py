@@ -58,6 +58,7 @@ def believe(monkeypatch, slope):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("method", LAWFUL.values(), ids=LAWFUL)
 @pytest.mark.parametrize("batch", [1, 8])
 def test_no_drafter_s_text_depends_on_the_width(cache, monkeypatch, method, batch):
