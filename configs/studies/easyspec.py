@@ -30,7 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.model = "tiny"
     c.mesh, c.rules = "auto", ""
     c.drafts = ml_collections.ConfigDict({"draft": "tiny"})
-    c.noises = (0.0, 0.1)  # of the draft's weights, in their rms
+    c.noises = (0.0, 0.2)  # of the draft's weights, in their rms
     chain = {"name": "topologies/chain", "length": 5}
     c.variants = {
         f"group_{size}": {
