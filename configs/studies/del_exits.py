@@ -7,7 +7,7 @@ decoding, so that all are compared in modelled time: experiments/studies/self_dr
 
 python -m experiments.run --config=configs/studies/del_exits.py --workdir=runs/exits
 
-Hardware: two cores, eight minutes; resumes where it stopped; calls are counted.
+Hardware: two cores, over ten minutes; resumes where it stopped; calls are counted.
 Another target: --config.model=DIRECTORY --config.data=question.jsonl.
 Expected: plain decoding's texts in every row, and DEL at least as fast as every pair,
 which a target trained to exit early (LayerSkip) shows best.

@@ -10,7 +10,7 @@ target calls, and a group's layers cost one.
 python -m experiments.run --config=configs/studies/easyspec.py --workdir=runs/easyspec
 
 Hardware: two cores, eight minutes; resumes where it stopped; calls are counted.
-Expected: plain decoding's texts; `group_1` above 0.99 accepted without noise;
+Expected: plain decoding's texts; no draft of `group_1` refused without noise;
 `group_4` faster than `group_1` (the paper: drafting up to 1.62x, 7 % accepted less).
 """
 
