@@ -19,6 +19,9 @@ count are those of the tokens that drafting rounds commit, and the last `prompt`
 prompt; every request has its own. Without observations the first exit drafts one token;
 where one of the means has none, tau is 0 (there 0 / 0: the code drafts on).
 
+One exit, `threshold` 0 and a `length` are the paper's baseline: exit and draft length
+are fixed, and nothing adapts.
+
 Deviations from the paper: the statistics are summed over the live rows, because which
 layers run is one choice for a batch; the prompt's statistics are there before the first
 round, to which the official code gives a single token of the first exit; at g* = 0 the
@@ -62,6 +65,7 @@ class Row:
     sums: Array  # float32[B, E, 2]: F, their confidences
     start: Array  # int32[B]: length of the prompt
     decay: Array  # float32[B]: omega
+    layers: Array  # int32[B]: layers that the request's drafts have run
 
 
 def drafter(
@@ -70,6 +74,7 @@ def drafter(
     exits: Sequence[int] = (),
     decay: float = 0.95,
     prompt: int = 32,
+    threshold: float | None = None,
     draw: str = base.POINT,
 ) -> base.Drafter:
     """Draft with the target's first layers, as many as pay best.
@@ -80,6 +85,7 @@ def drafter(
         exits: numbers of layers to choose from; none: 1 to all but one.
         decay: omega.
         prompt: last positions of a prompt that count.
+        threshold: confidence below which a draft ends, in place of tau; 0: never.
         draw: one of `base.DRAWS`.
     """
     depth = model.config.n_layers
@@ -90,6 +96,8 @@ def drafter(
         raise MethodError(
             f"exits={layers} with {depth} layers: name some of 1 to {depth - 1}"
         )
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise MethodError(f"threshold={threshold}: use a probability, 0 to 1")
     if not 0 <= decay <= 1:
         raise MethodError(f"decay={decay}: use 0 (the last round alone) to 1 (all)")
     table = jnp.asarray(layers, jnp.int32)
@@ -97,13 +105,16 @@ def drafter(
     def init(ctx: base.Context) -> base.State:
         none = jnp.zeros((*ctx.length.shape, len(layers), 2), jnp.float32)
         omega = jnp.full(ctx.length.shape, decay, jnp.float32)
-        return base.State(Row(none, none, ctx.length, omega))
+        return base.State(
+            Row(none, none, ctx.length, omega, jnp.zeros_like(ctx.length))
+        )
 
     def draft(keys, ctx: base.Context, state: base.State):
         params, row = ctx.params["target"], state.row
         live = ctx.active[:, None, None]
         counts, sums = (jnp.where(live, x, 0.0).sum(0) for x in (row.counts, row.sums))
         best, level = choose(counts, sums, table, depth, length)
+        level = level if threshold is None else jnp.float32(threshold)
         run = jnp.arange(depth)[:, None] < table[best]
         run = jnp.broadcast_to(run, (depth, 2))
 
@@ -117,7 +128,9 @@ def drafter(
         chain = adaptive_chain.drafted(
             call, cache, ctx, keys, draw, logits, length, rule, ()
         )
-        return chain.tree(ctx.root, draw), state, chain.cache
+        calls = jnp.where(ctx.active, chain.calls + 1, 0)  # the root's, too
+        row = replace(row, layers=row.layers + calls * table[best])
+        return chain.tree(ctx.root, draw), base.State(row), chain.cache
 
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         if outcome.is_pause:

@@ -160,7 +160,7 @@ class Bench:
         run.seconds += run.batch_seconds[-1]
         run.compile_seconds += filling + looping
         tuning.ended(parts, state, run.batch_seconds[-1])
-        _record(run, prompts, state)
+        record(run, prompts, state)
         return state.drafter.shared
 
     def once(
@@ -194,7 +194,7 @@ class Bench:
         return runs
 
 
-def _record(run: Run, prompts: Sequence[list[int]], state: decode.DecodeState) -> None:
+def record(run: Run, prompts: Sequence[list[int]], state: decode.DecodeState) -> None:
     """Add the texts and counters of a finished batch to `run`."""
     state = replace(state, **state_sharding.results(state))
     ends, counters = np.asarray(state.length), state.counters

@@ -49,9 +49,9 @@ def test_choice_is_brute_force_s():
         assert tau == (0.5 if counts[best].all() else 0.0)
 
 
-def drafted(counts, sums, length: int = LENGTH) -> int:
+def drafted(counts, sums, length: int = LENGTH, **fixed) -> int:
     """Drafts of a round after the statistics [E, 2]; text 3, which is its prompt."""
-    drafter = del_exit.drafter(FUNCTIONS, length=length)
+    drafter = del_exit.drafter(FUNCTIONS, length=length, **fixed)
     cache = FUNCTIONS.init_cache(1, 32, jnp.float32)
     ctx = dataclasses.replace(
         drafter_kit.context([[3]]), params={"target": LM.params}, cache=cache
@@ -72,6 +72,16 @@ def test_one_token_at_least():
     assert drafted(None, None) == 1
     assert drafted(refused, refused) == LENGTH  # tau is 0 without a match,
     assert drafted(taken, taken) == LENGTH  # and without a mismatch
+
+
+def test_fixed_exit_and_length():
+    """The paper's baseline drafts on; planted: one exit alone, which stops by tau."""
+    seldom, fixed = [[5.0, 0.1]], {"exits": (2,)}
+    assert drafted(seldom, seldom, **fixed) == 1
+    assert drafted(seldom, seldom, **fixed, threshold=0.0) == LENGTH
+    assert drafted(None, None, **fixed, threshold=0.0) == LENGTH
+    with pytest.raises(MethodError, match="threshold=2"):
+        del_exit.drafter(FUNCTIONS, threshold=2)
 
 
 def test_fault_no_observation_sets_no_threshold(monkeypatch):
