@@ -8,10 +8,13 @@ did, for every method or for some:
     {"lookup_2": {"code": "transformers 4.53.1", "runs": [RUN, ...]}, ...}
     RUN = {"calls": [calls of prompt 0, ...], "tokens": [text of prompt 0, ...]}
 
-Several runs are several seeds. A call is one of the target that can commit a token: the
-prompt's own forward counts where it gives the text's first token, and not where it ends
-before the prompt's last token, which the first round then reads. Calls are those until
-the text has `max_new_tokens` tokens; a text may be longer and is cut there.
+Several runs are several seeds. A name may have a form of the code behind it, as in
+`lookahead/repaired`; such a row has our calls of `lookahead`.
+
+A call is one of the target that can commit a token: the prompt's own forward counts
+where it gives the text's first token, and not where it ends before the prompt's last
+token, which the first round then reads. Calls are those until the text has
+`max_new_tokens` tokens; a text may be longer and is cut there.
 """
 
 import json
@@ -181,7 +184,7 @@ def read(path: str, names: Sequence[str], plain: list[list[int]]) -> dict[str, A
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error})") from error
     for name, peer in peers.items():
-        if name not in names:
+        if _method(name) not in names:
             raise ConfigError(f"{path}: no method {name!r}; there are {list(names)}")
         if not peer["runs"]:
             raise ConfigError(f"{path}: {name} has no run: leave the method out")
@@ -213,8 +216,10 @@ def compared(
     if free:
         chosen["loop-free"] = free
     table = []
-    for name, runs in rows.items():
-        peer = peers.get(name)
+    order = list(rows)
+    names = [name for name in dict.fromkeys((*rows, *peers)) if _method(name) in rows]
+    for name in sorted(names, key=lambda name: order.index(_method(name))):
+        runs, peer = rows[_method(name)], peers.get(name)
         theirs = peer["runs"] if peer else []
         is_plain = all(one["tokens"] == plain for one in (*runs, *theirs))
         for label, indices in chosen.items():
@@ -234,6 +239,11 @@ def compared(
                 }
             )
     return table
+
+
+def _method(name: str) -> str:
+    """Return the method of a name that may have a form of the code behind it."""
+    return name.partition("/")[0]
 
 
 def _rate(runs: list[Run], indices: Sequence[int]) -> float:

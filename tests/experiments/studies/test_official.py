@@ -53,6 +53,15 @@ def test_fault_an_official_text_that_is_not_plain_decodings(tmp_path):
     assert section.mark(0, official.HEADS.index("text")) == "bad"
 
 
+def test_forms_of_a_code_have_rows_of_their_own():
+    """Planted: a form whose method is not measured has none."""
+    one = {"code": "c", "runs": OURS["lookup_2"]}
+    names = ("lookup_2", "lookup_2/repaired", "lookup_3/repaired")
+    rows = official.compared(OURS, dict.fromkeys(names, one), PLAIN)
+    assert [row["method"] for row in rows[::2]] == [*names[:2]]
+    assert all(row["ratio"] == 1 for row in rows)
+
+
 def test_fault_a_method_below_the_official_code_is_marked():
     """Planted: the two columns of calls exchanged."""
     peers = {"lookup_2": {"code": "c", "runs": OURS["lookup_2"]}}
