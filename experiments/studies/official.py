@@ -59,7 +59,7 @@ Run = dict[str, list]
 
 def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     """Measure what is missing and return everything; `lm` is loaded unless given."""
-    hardware, versions = common.provenance(store)
+    common.provenance(store)
     named = common.methods(config)
     lm = lm or models.load(config.model)
     prompts = _prompts(config, lm)
@@ -77,12 +77,7 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
             bar.done(f"{name}: {_rate(rows[name], range(len(prompts))):.3f}")
     plain = rows.pop(common.PLAIN)[0]["tokens"]
     peers = read(config.peers, tuple(rows), plain) if config.peers else {}
-    return {
-        "hardware": hardware,
-        "versions": versions,
-        "rows": [],
-        "official": compared(rows, peers, plain),
-    }
+    return common.study(store, official=compared(rows, peers, plain))
 
 
 def _prompts(config: Any, lm: Any) -> list[list[int]]:

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from decoding import Method
+from experiments import run_folder
+from experiments.measurement import machine
 from experiments.recipes import settings
+from experiments.reporting import report
 from experiments.studies import official
 from models.errors import CheckpointError, ConfigError
 
@@ -85,6 +88,24 @@ def test_wrong_files_are_refused(tmp_path):
         official.read(peers_file(tmp_path), ("assisted",), PLAIN)
     with pytest.raises(CheckpointError, match="cannot be read"):
         official.read(str(tmp_path / "absent.json"), (), PLAIN)
+
+
+def test_run_writes_its_report(tmp_path, monkeypatch):
+    """With counts of our own; planted: the peers file is not read."""
+    config = settings.load("configs/studies/official.py")
+    config.methods, config.peers = ("lookup_2",), peers_file(tmp_path)
+    runs = {"plain": [{"calls": [8, 8], "tokens": PLAIN}], **OURS}
+    monkeypatch.setattr(official, "_prompts", lambda config, lm: PLAIN)
+    monkeypatch.setattr(official, "write", lambda *_: {})
+    monkeypatch.setattr(official, "counted", lambda *call: runs[call[3]])
+    rate = {"gb_s": 9.5, "readers": {"sum": 9.5}, "bytes": 2**28}
+    monkeypatch.setattr(machine, "bandwidth", lambda: rate)
+    for name, line in (("a", "2.286 | 2.667 | 1.167"), ("b", "– | 2.667 | –")):
+        store = run_folder.RunFolder(tmp_path / name)
+        found = official.run(config, store, lm=object())
+        report.write(store, settings.plain(config), found)
+        assert line in (tmp_path / name / "report.md").read_text()
+        config.peers = ""
 
 
 @pytest.mark.parametrize("kept, memories", [(("m",), [None, 1]), ((), [None, None])])
