@@ -1,12 +1,12 @@
 """FoReaL-Decoding: the large model begins each sentence. How much must it write?
 
 Li, Yang, Wang, Li, Lin, Zhou, Wang, *What makes Reasoning Models Different? Follow the
-Reasoning Leader for Efficient Decoding*, 2025, arXiv 2506.06998. `tiny` writes the first
-n tokens of a sentence with probability p, and `tiny-draft` the rest: with
+Reasoning Leader for Efficient Decoding*, 2025, arXiv 2506.06998. `tiny` writes the
+first n tokens of a sentence with probability p, and `tiny-draft` the rest: with
 `verifiers/accept_drafted` the paper's decoding, which is lossy. `lossless` is the same
 drafter (n = 15, p = 1) under the default verifier; `small` writes alone (p = 0), and
-plain decoding is the large model alone. In code a line stands for the sentence
-(`n15_p1`); on prose a sentence ends with a full stop, too.
+plain decoding is the large model alone. In code a line stands for the sentence; on
+prose a sentence ends with a full stop, too.
 
 python -m experiments.run --config=configs/studies/foreal.py --workdir=runs/foreal
 
