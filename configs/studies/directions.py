@@ -7,14 +7,13 @@ model's trees of 49 nodes without retrieval, `model_tree` has the 17. Teng, Shi,
 Ning, Dai, Wang, Li, Liu, *Accelerating Auto-regressive Text-to-Image Generation with
 Training-free Speculative Jacobi Decoding*, 2025, arXiv 2410.01699: `jacobi_pq` accepts
 by p/q, the paper's rule, and `jacobi` by the coupled verifier; new positions begin with
-random tokens, or by `repeat` and `sample`.
+random tokens, and in `_sample` with draws from the law on their left.
 
 python -m experiments.run --config=configs/studies/directions.py
     --workdir=runs/directions
 
 Hardware: two cores, eight minutes; calls are counted. Greedily, where all seeds are
-one: --config.temperatures='(0.0,)' --config.seeds='(0,)'. Prose:
---config.tasks="('text',)" --config.prompts=8 --config.batch=8.
+one and the two rules are one: --config.temperatures='(0.0,)' --config.seeds='(0,)'.
 Expected: plain decoding's texts of all rows but those of p/q, whose law is its law.
 """
 
@@ -45,7 +44,7 @@ def get_config() -> ml_collections.ConfigDict:
     }
     for name, topology in trees.items():
         config.variants[name] = {"drafter": "drafters/model", "topology": topology}
-    for name, init in (("", "random"), ("_repeat", "repeat"), ("_sample", "sample")):
+    for name, init in (("", "random"), ("_sample", "sample")):
         window = {"name": "drafters/speculative_jacobi", "init": init}
         config.variants[f"jacobi{name}"] = {"drafter": window}
         config.variants[f"jacobi_pq{name}"] = {
@@ -56,15 +55,16 @@ def get_config() -> ml_collections.ConfigDict:
     config.directions = (
         *(("rasd", name) for name in ("model_tree", *trees)),
         *(("rasd_sequoia", name) for name in trees),
-        *(("jacobi_pq" + x, "jacobi" + x) for x in ("", "_repeat", "_sample")),
-        ("jacobi_pq_repeat", "jacobi_pq"),
+        ("jacobi_pq", "jacobi"),
+        ("jacobi_pq_sample", "jacobi_sample"),
+        ("jacobi_sample", "jacobi"),
         ("jacobi_pq_sample", "jacobi_pq"),
     )
-    config.tasks = ("code",)
+    config.tasks = ("code", "text")
     config.temperatures = (0.8,)
     config.seeds = (0, 1, 2)
-    config.prompts = 16
-    config.batch = 16
+    config.prompts = 8
+    config.batch = 8
     config.prompt_tokens = 384
     config.max_new_tokens = 64
     config.repeats = 1

@@ -19,7 +19,7 @@ and more nats with greater eta.
 import ml_collections
 
 STOP = {"name": "topologies/confidence_stop", "length": 10, "threshold": 0.1}
-ETAS = (0.0, 5.0, 10.0, 20.0, 50.0)
+ETAS = (0.0, 10.0, 20.0, 50.0)
 
 
 def get_config() -> ml_collections.ConfigDict:
@@ -42,8 +42,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.methods = ("plain", *config.variants)
     config.tasks = ("code",)
     config.temperatures = (0.8,)
-    config.prompts = 16
-    config.batch = 16
+    config.prompts = 12
+    config.batch = 12
     config.prompt_tokens = 3968
     config.max_new_tokens = 64
     config.repeats = 1
