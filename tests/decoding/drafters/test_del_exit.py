@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import decoding
 from decoding import Method, base
 from decoding.conformance import kit
 from decoding.drafters import del_exit
 from models.errors import MethodError
 from models.synthetic import toy
+from tests.decoding.drafters import agreement
 from tests.decoding.drafters import kit as drafter_kit
 
 LAYERS, LENGTH = 4, 3
@@ -82,6 +84,27 @@ def test_fixed_exit_and_length():
     assert drafted(None, None, **fixed, threshold=0.0) == LENGTH
     with pytest.raises(MethodError, match="threshold=2"):
         del_exit.drafter(FUNCTIONS, threshold=2)
+
+
+def test_an_exit_that_is_the_whole_model_is_never_refused():
+    """Layers above the exit that add nothing. Planted: layers that do."""
+    lm = agreement.target()
+    depth = lm.config.n_layers
+    top = lm.params[f"layer_{depth - 1}"]
+    parts = {"attention": "out", "mlp": "down"}
+    silent = {n: {**top[n], name: 0 * top[n][name]} for n, name in parts.items()}
+    params = {**lm.params, f"layer_{depth - 1}": {**top, **silent}}
+    fields = {"exits": (depth - 1,), "length": LENGTH, "threshold": 0.0}
+    method = Method(kit.spec("drafters/del_exit", **fields))
+    prompts, new = [[1, 2, 3], [4, 5, 6, 7, 8]], 2 * (LENGTH + 1)
+    shares = []
+    whole = types.SimpleNamespace(**{**vars(lm), "params": params})
+    for target in (whole, lm):
+        out = decoding.generate(target, prompts, method, max_new_tokens=new)
+        plain = decoding.generate(target, prompts, max_new_tokens=new)
+        assert out.tokens == plain.tokens
+        shares.append(out.stats.new_tokens / out.stats.target_calls)
+    assert (shares[0] == LENGTH + 1).all() and (shares[1] < LENGTH + 1).any()
 
 
 def test_fault_no_observation_sets_no_threshold(monkeypatch):
