@@ -10,7 +10,7 @@ python -m experiments.generate --model=tiny --method=del_exit \\
 Paper:   2.16 to 2.50x on models trained to exit early.
 Here:    0.13x measured, mean of six categories of Spec-Bench, T = 0.8; 0.96x by its own
          count of layers, greedily on code; on a model that was not.
-Report:  experiments/reports/exits.md, spec_bench.md
+Report:  experiments/reports/exits.md
 """
 
 import ml_collections

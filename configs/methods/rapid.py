@@ -5,14 +5,14 @@ Speculative Decoding*, 2025, arXiv 2502.20330; its exact form (eta = 0). As in i
 drafts are at most 10 and end below a confidence of 0.1 (there the drawn token's own
 probability, here the law's largest one). The paper drafts with the
 target's own weights (`--draft=tiny`). The verifier is the default one; the paper's,
-with eta > 0, is `verifiers/rapid`.
+with eta > 0, is `verifiers/rapid` (experiments/reports/rapid.md).
 
 python -m experiments.generate --model=tiny --draft=tiny-draft --method=rapid \\
     --prompt="def main("
 
 Paper:   over 2x beyond 32K tokens of prompt.
 Here:    2.33 tokens a call, mean of six categories of Spec-Bench, T = 0.8.
-Report:  experiments/reports/spec_bench.md; long prompts and the lossy form: rapid.md
+Report:  experiments/reports/spec_bench.md
 """
 
 import ml_collections

@@ -9,7 +9,7 @@ python -m experiments.generate --model=tiny --method=swift \\
 Paper:   1.3 to 1.6x.
 Here:    0.15x measured, mean of six categories of Spec-Bench, T = 0.8; 1.28x modelled,
          greedily on code, if its block of 64 nodes costs one call.
-Report:  experiments/reports/exits.md, spec_bench.md
+Report:  experiments/reports/exits.md
 """
 
 import ml_collections

@@ -46,6 +46,7 @@ def get_config() -> ml_collections.ConfigDict:
         ("CPU's blocks", {"heads": True, "blocks": True}),
         ("deep", {"keep": 0.55, "search": False}),
     )
+    # (nodes of a block, its cost in plain calls), interpolated.
     c.block_costs = BLOCKS
     c.directions = (
         *(("del_exit", name) for name in fixed),

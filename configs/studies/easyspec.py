@@ -45,6 +45,7 @@ def get_config() -> ml_collections.ConfigDict:
         *((f"c = {c_}", {"ratio": c_}) for c_ in RATIOS),
         *((f"c = {c_}, half", {"ratio": c_, "attention": 0.5}) for c_ in RATIOS),
     )
+    # (nodes of a block, its cost in plain calls), interpolated.
     c.block_costs = del_exits.BLOCKS
     c.directions = (
         *((name, "group_1") for name in ("group_2", "group_3", "group_4")),
