@@ -9,11 +9,11 @@ lossy. As in the authors' code drafts are at most 10 and end below a confidence 
 
 python -m experiments.run --config=configs/studies/rapid.py --workdir=runs/rapid
 
-Hardware: two cores, eight minutes; calls are counted. The paper's pair, a target that
-drafts for itself: --config.drafts.draft=tiny; greedily the lossless rows alone:
---config.temperatures='(0.0,)' --config.methods="('plain','chain','lossless','tail')".
-Expected: plain decoding's texts of `chain`, `lossless` and `tail`; more tokens a call
-and more nats with greater eta.
+Hardware: two cores, fifty minutes beside other work; calls are counted. The paper's
+pair, a target that drafts for itself: --config.drafts.draft=tiny; greedily the lossless
+rows alone: --config.temperatures='(0.0,)'
+--config.methods="('plain','chain','lossless','tail')". Expected: plain decoding's texts
+of `chain`, `lossless` and `tail`; more tokens a call with eta than without.
 """
 
 import ml_collections
