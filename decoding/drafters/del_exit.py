@@ -27,8 +27,8 @@ layers run is one choice for a batch; the prompt's statistics are there before t
 round, to which the official code gives a single token of the first exit; at g* = 0 the
 official code counts the positions of refused drafts too; above temperature 0 it
 compares the drawn token's warped probability with tau, here the raw law's largest one
-is compared; verification runs all layers
-for every node, the first l included, which also writes the keys that the drafts lack.
+is compared; verification runs all layers for every node, the first l included, which
+also writes the keys that the drafts lack.
 
 Cost per call: l* / L of a target call a draft; the head on `nodes` states of each
 exit (give fewer `exits` for large vocabularies).
