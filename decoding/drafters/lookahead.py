@@ -17,23 +17,23 @@ window is AUX nodes, the N-grams are CANDIDATE chains (equal beginnings
 share their nodes), and both go through one call. The arg-max is taken at temperature >
 0 too, as in the paper.
 
-The window starts from random tokens of the text; its upper levels are filled in the
-first N - 2 rounds, before which nothing enters the pool. Columns that then move in from
-the right are random tokens of the text as well, and so is a predicted end of text,
-which no n-gram holds.
+The window starts as W + N - 2 columns of random tokens of the text; each of the first
+N - 2 rounds fills a level and drops a column, so that W full ones are left, and nothing
+enters the pool before. A predicted end of text, which no n-gram holds, becomes a random
+token of the text as well.
 
 The window moves as in the authors' code (ALWAYS_FWD_ONE = 1; its greedy search asserts
 it): after a round that accepted drafts it lags behind the text.
 
 Deviations from the paper and its code: the pool belongs to all rows and outlives a
 request (`memory`); the authors' pool is of one request. Pooled n-grams are verified
-while the window fills; the code begins to fill with W + N - 3 columns of random tokens,
-so that none moves in. A matched n-gram is accepted to its end, where the code stops one
-token early. Defaults are those of the authors' README (5, 7, 7); the paper takes
+while the window fills. A matched n-gram is accepted to its end, where the code stops
+one token early. Defaults are those of the authors' README (5, 7, 7); the paper takes
 W = G = 15 for 7B models on A100.
 
-Cost per call: (N - 1)(W + G) nodes in the block; B · W updates of one pool entry, one
-after another (they may meet). The pool takes 4 V G (N - 1) bytes: 3.6 MB at V = 32,000.
+Cost per call: (N - 1)(W + G) nodes in the block, where W ≥ N - 2; B · W updates of one
+pool entry, one after another (they may meet). The pool takes 4 V G (N - 1) bytes:
+3.6 MB at V = 32,000.
 """
 
 from dataclasses import replace
@@ -63,8 +63,8 @@ CARD = Card(
 class Row:
     """One request's window."""
 
-    window: Array  # int32[B, N - 1, W]; -1: to be drawn from the text; [0, 0] unused
-    levels: Array  # int32[B]: levels that are filled, 1 to N - 1
+    window: Array  # int32[B, N - 1, W + N - 2]; -1: of the text; [0, 0] unused
+    levels: Array  # int32[B]: levels that are filled, l = 1 to N - 1, to W + N - 1 - l
 
 
 @struct.dataclass
@@ -100,7 +100,7 @@ def drafter(
     shape = _Layout(top, window, guesses)
 
     def init(ctx: base.Context) -> base.State:
-        empty = jnp.full((*ctx.length.shape, top, window), -1, jnp.int32)
+        empty = jnp.full((*ctx.length.shape, top, shape.columns), -1, jnp.int32)
         pool = jnp.full((vocab_size, guesses, top), -1, jnp.int32)
         return base.State(Row(empty, jnp.ones_like(ctx.length)), Shared(pool))
 
@@ -114,13 +114,11 @@ def drafter(
         first = jnp.argmax(same, 1).astype(jnp.int32)  # [B, G, N - 1]: its first n-gram
         fresh = first == jnp.arange(guesses)[:, None]
         there = (count > 0)[..., None] & fresh
-        known = shape.level[:, None] < row.levels[:, None, None]
-        beside = jnp.broadcast_to(jnp.where(known, base.AUX, base.PAD), filled.shape)
-        beside = beside.at[:, 0, 0].set(base.CANDIDATE)
+        at, above, beside = (table[row.levels - 1] for table in shape.tables)
+        window_tokens = jnp.take_along_axis(filled.reshape(len(filled), -1), at, 1)
         drafts = jnp.where(there, base.CANDIDATE, base.PAD)
-        above = jnp.broadcast_to(shape.parents, filled.shape)
         nodes = base.TokenTree(
-            shape.flat(filled, jnp.maximum(grams, 0)),
+            shape.flat(window_tokens, jnp.maximum(grams, 0)),
             shape.flat(above, shape.chains(first)),
             shape.flat(beside, drafts).astype(jnp.int32),
             draw=base.POINT,
@@ -141,17 +139,17 @@ def drafter(
         row, logits = state.row, outcome.target.logits
         assert logits is not None
         rows = jnp.arange(row.levels.shape[0])[:, None]
-        top_nodes = shape.index[row.levels - 1]  # [B, W]: the nodes of the top level
+        top_nodes = shape.top_nodes[row.levels - 1]  # [B, W + N - 2]
         best = vocab.argmax(logits[rows, top_nodes])
         ended = jnp.isin(best, jnp.asarray(eos, jnp.int32))
         ran = outcome.tree.kind[rows, top_nodes] != base.PAD
         moves = outcome.active & ran.all(1)  # the window rests in a pause
         full = row.levels == top
-        grams = jnp.concatenate([row.window[:, 1:], best[:, None]], 1)
-        valid = (full & moves)[:, None] & ~ended
+        grams = jnp.concatenate([row.window[:, 1:], best[:, None]], 1)[..., :window]
+        valid = (full & moves)[:, None] & ~ended[:, :window]
         pool = insert(
             state.shared.pool,
-            row.window[:, 0].reshape(-1),
+            row.window[:, 0, :window].reshape(-1),
             grams.swapaxes(1, 2).reshape(-1, top),
             valid.reshape(-1),
         )
@@ -169,30 +167,44 @@ def drafter(
 
 
 class _Layout:
-    """Places of window and n-grams in the block: the window first, level by level."""
+    """Places of window and n-grams in the block: the window first, level by level.
+
+    With l levels filled, it has l (W + N - 1 - l) nodes.
+    """
 
     def __init__(self, top: int, window: int, guesses: int):
-        self.top, self.window, self.guesses = top, window, guesses
-        self.index = jnp.arange(top * window, dtype=jnp.int32).reshape(top, window)
-        parents = np.arange(-window, (top - 1) * window).reshape(top, window)
-        parents[0] = np.arange(-1, window - 1)
-        self.parents = jnp.asarray(parents, jnp.int32)
-        self.level = jnp.arange(top)
-        self.nodes = (window + guesses) * top
-        self.depth = max(window - 1 + top - 1, top)
+        self.top, self.columns = top, window + top - 1
+        widths = [self.columns - level for level in range(top)]
+        self.size = max(width * (1 + level) for level, width in enumerate(widths))
+        nodes = np.arange(self.size)
+        tables: list[list[np.ndarray]] = [[], [], []]
+        top_nodes = []
+        for level, width in enumerate(widths):  # of the top level
+            place = np.divmod(nodes, width)
+            there = place[0] <= level
+            kind = np.where(there, base.AUX, base.PAD)
+            kind[0] = base.CANDIDATE
+            tables[0].append(np.where(there, place[0] * self.columns + place[1], 0))
+            tables[1].append(np.where(place[0] == 0, nodes - 1, nodes - width))
+            tables[2].append(kind)
+            column = np.minimum(np.arange(self.columns), width - 1)
+            top_nodes.append(level * width + column)
+        # By levels, int32[top, size]: each node's place in the window, parent and kind.
+        self.tables = [jnp.asarray(np.stack(table), jnp.int32) for table in tables]
+        self.top_nodes = jnp.asarray(top_nodes, jnp.int32)  # [top, columns]
+        self.nodes = self.size + guesses * top
+        self.depth = max(self.columns - 1, top)
 
     def chains(self, first: Array) -> Array:
         """Return parents int32[B, G, N - 1], each in the first n-gram that has it."""
-        start = self.top * self.window
+        start = self.size
         level = jnp.arange(self.top - 1, dtype=jnp.int32)
         above = start + first[..., :-1] * self.top + level
         return jnp.pad(above, ((0, 0), (0, 0), (1, 0)))
 
     def flat(self, window: Array, grams: Array) -> Array:
         """Concatenate values of window and n-grams, [B, nodes]."""
-        batch = window.shape[0]
-        parts = [window.reshape(batch, -1), grams.reshape(batch, -1)]
-        return jnp.concatenate(parts, 1)
+        return jnp.concatenate([window, grams.reshape(len(window), -1)], 1)
 
 
 @jax.jit
@@ -208,7 +220,7 @@ def _refill(keys: Array, tokens: Array, length: Array, window: Array) -> Array:
 
 @jax.jit
 def _move(row: Row, best: Array) -> Row:
-    """Move the window by one position, with the new level `best` int32[B, W].
+    """Move the window by one position, with the new level `best` int32[B, columns].
 
     A full window loses its lowest level, and thereby one position; else the new level
     is added, and the columns move one to the left.

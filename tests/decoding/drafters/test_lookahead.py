@@ -17,7 +17,7 @@ METHOD = Method(Spec("drafters/lookahead", **SMALL))
 
 
 def test_worked_example():
-    """N = 4, W = 3: window nodes 0 .. 8 by level; two n-grams share their start."""
+    """N = 4, W = 3: at first five columns of one level; two n-grams share a start."""
     drafter = lookahead.drafter(10, (), ngram=4, window=3, guesses=3)
     ctx = kit.context([[5, 5, 1]])
     state = drafter.init(ctx)
@@ -25,13 +25,30 @@ def test_worked_example():
     nodes, state = kit.jitted(drafter)(
         [[5, 5, 1]], state.replace(shared=lookahead.Shared(pool))
     )
-    assert nodes.parents[0, :9].tolist() == [-1, 0, 1, 0, 1, 2, 3, 4, 5]
-    assert tree.depths(nodes)[0, :9].tolist() == [0, 1, 2, 1, 2, 3, 2, 3, 4]
-    # Level 1 is not filled yet; its nodes and those above are padding.
-    assert nodes.kind[0, :9].tolist() == [1, 2, 2, 0, 0, 0, 0, 0, 0]
+    assert nodes.parents[0, :5].tolist() == [-1, 0, 1, 2, 3]
+    assert nodes.kind[0, :9].tolist() == [1, 2, 2, 2, 2, 0, 0, 0, 0]
     assert kit.paths(nodes) == [(2,), (2, 3), (2, 3, 4), (2, 3, 6)]
     assert set(state.row.window.ravel().tolist()) <= {5, 1}  # tokens of the text
     assert int(state.row.window[0, 0, 0]) == 1
+
+
+def test_blocks_while_the_window_fills():
+    """N = 4, W = 3: five columns, then two levels of four, then three of three."""
+    drafter = lookahead.drafter(100, (), ngram=4, window=3, guesses=1)
+    tokens = [[5, 5, 1]] * 3
+    start = drafter.init(kit.context(tokens))
+    grid = 10 * jnp.arange(3)[:, None] + jnp.arange(5)
+    row = lookahead.Row(jnp.stack([grid] * 3), jnp.array([1, 2, 3]))
+    nodes, _ = kit.jitted(drafter)(tokens, start.replace(row=row))
+    seen = [
+        [(int(token), depth) for token, depth, kind in zip(*row) if kind]
+        for row in zip(nodes.tokens, tree.depths(nodes).tolist(), nodes.kind)
+    ]
+    level = list(zip((1, 1, 2, 3, 4), range(5)))  # the root is the text's last token
+    up = [[(10 * up + c, up + c) for c in range(5)] for up in range(3)]
+    assert seen[0] == level
+    assert seen[1] == level[:4] + up[1][:4]
+    assert seen[2] == level[:3] + up[1][:3] + up[2][:3]
 
 
 def test_the_pool_forgets_the_oldest():
@@ -45,27 +62,29 @@ def test_the_pool_forgets_the_oldest():
     assert (pool[1:] == -1).all()
 
 
-def moved(levels: int, best=(90, 91, 92)) -> list:
+def moved(levels: int, best=(90, 91, 92, 93, 94)) -> list:
     """A window of N = 4, W = 3 (tokens 10 l + c) after a round; `best` is new."""
-    window = 10 * jnp.arange(3)[:, None] + jnp.arange(3)
+    window = 10 * jnp.arange(3)[:, None] + jnp.arange(5)
     row = lookahead.Row(window[None], jnp.array([levels]))
     row = lookahead._move(row, jnp.array([best]))
     assert row.levels.tolist() == [min(levels + 1, 3)]
-    return row.window[0].tolist()
+    width = 3 + 3 - min(levels + 1, 3)
+    return row.window[0, : levels + 1, :width].tolist()
 
 
 def test_the_window_moves_by_one_position():
     """A full one loses a level; one being filled, a column."""
     assert moved(3) == [[10, 11, 12], [20, 21, 22], [90, 91, 92]]
-    assert moved(3, (90, -1, 92))[2] == [90, -1, 92]  # an end of text
-    assert moved(2) == [[1, 2, -1], [11, 12, -1], [91, 92, -1]]
+    assert moved(3, (90, -1, 92, 0, 0))[2] == [90, -1, 92]  # an end of text
+    assert moved(1) == [[1, 2, 3, 4], [91, 92, 93, 94]]
+    assert moved(2) == [[1, 2, 3], [11, 12, 13], [91, 92, 93]]
 
 
 def after_a_round(accepted: int) -> list:
     """The full window after a round that accepted `accepted` drafts of the pool."""
     drafter = lookahead.drafter(100, (), ngram=4, window=3, guesses=1)
     ctx = kit.context([[5, 5, 1]])
-    window = 10 * jnp.arange(1, 4)[:, None] + jnp.arange(3)
+    window = 10 * jnp.arange(1, 4)[:, None] + jnp.arange(5)
     start = drafter.init(ctx)
     row = lookahead.Row(window[None], jnp.array([3]))
     nodes, state, _ = drafter.draft(kit.keys(1), ctx, start.replace(row=row))
@@ -73,7 +92,7 @@ def after_a_round(accepted: int) -> list:
     seen = kit.outcome(nodes, logits, [True])
     count = jnp.array([accepted], jnp.int32)
     seen = seen.replace(verdict=seen.verdict.replace(count=count))
-    return drafter.observe(ctx, state, seen).row.window[0].tolist()
+    return drafter.observe(ctx, state, seen).row.window[0, :, :3].tolist()
 
 
 def test_accepted_drafts_do_not_move_the_window():
@@ -93,7 +112,7 @@ def test_fault_accepted_drafts_move_the_window(monkeypatch):
 
     stays = after_a_round(1)
     monkeypatch.setattr(lookahead, "_move", follows)
-    assert after_a_round(1) == [[21, 22, -1], [31, 32, -1], [97, 98, -1]] != stays
+    assert after_a_round(1) == [[21, 22, 23], [31, 32, 33], [97, 98, 98]] != stays
 
 
 def predicted(shared, params) -> list[bool]:
