@@ -21,7 +21,7 @@ from experiments.launch import join
 from experiments.recipes import command_fields, settings
 from experiments.reporting import report
 from experiments.run_folder import RunFolder
-from models import cpu_host
+from models import cpu_host, storage
 from models.errors import ConfigError
 from training import command_line
 from training.loop import preemption
@@ -59,7 +59,9 @@ def body(arguments: list[str]) -> int:
     with preemption.watch():
         report_data = run(config, options.workdir, command)
     if report_data:
-        pages = [Path(options.workdir) / f"report.{form}" for form in ("html", "md")]
+        pages = [
+            storage.path(options.workdir) / f"report.{form}" for form in ("html", "md")
+        ]
         page = next((page for page in pages if page.exists()), options.workdir)
         console.terminal().print(f"\nreport: {page}", markup=False, soft_wrap=True)
     return 0

@@ -5,11 +5,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from experiments import stage
 from experiments.recipes import settings
+from models import storage
 from models.distributed import processes
 from models.errors import CheckpointError, ConfigError
 
@@ -17,11 +17,11 @@ from models.errors import CheckpointError, ConfigError
 class RunFolder:
     """Hold `workdir/config.json`, and `workdir/<kind>/<key>.json` for each piece."""
 
-    def __init__(self, workdir: str | Path):
-        self.path = Path(workdir)
+    def __init__(self, workdir: str | os.PathLike):
+        self.path = storage.path(workdir)
         with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        self._mended: set[str] = set()
+        self._logs: dict[str, storage.Lines] = {}
 
     def claim(self, config: Any, free: tuple[str, ...] = ()) -> None:
         """Write config.json, or check it against that of an earlier run.
@@ -50,11 +50,15 @@ class RunFolder:
 
     def make(self, kind: str, key: str, compute: Callable[[], Any]) -> Any:
         """Return the stored piece; compute and store it first if it is missing."""
-        if not processes.agreed(self.has(kind, key)):
-            piece = compute()
-            file = self._file(kind, key)
-            processes.written(lambda: write(file, piece), f"{kind}/{key}")
-        return self.get(kind, key)
+        if processes.agreed(self.has(kind, key)):
+            return processes.told(lambda: self.get(kind, key))
+        piece = compute()
+
+        def store() -> Any:
+            write(self._file(kind, key), piece)
+            return json.loads(json.dumps(piece))  # as `get` returns it
+
+        return processes.told(store)
 
     def log(self, **fields: Any) -> None:
         """Append a line to metrics.jsonl."""
@@ -64,59 +68,52 @@ class RunFolder:
         """Append a line to <name>.jsonl; process 0 alone."""
         if not processes.leads():
             return
-        path = self._log(name)
-        with _writing(path), open(path, "a") as file:
-            file.write(json.dumps(fields) + "\n")
+        path = self.path / f"{name}.jsonl"
+        with _writing(path):
+            if name not in self._logs:
+                self._logs[name] = storage.Lines(path)
+            self._logs[name].write(json.dumps(fields))
+            self._logs[name].flush()
 
     def lines(self, name: str) -> list[Any]:
-        """Read the lines of <name>.jsonl; [] if there is no such file."""
-        path = self._log(name)
-        if not path.exists():
-            return []
-        try:
-            return [json.loads(line) for line in path.read_text().splitlines()]
-        except ValueError as error:
-            raise ConfigError(f"{path}: {error}; delete it") from error
-
-    def _log(self, name: str) -> Path:
-        """Return the path of <name>.jsonl, cut after its last whole line.
+        """Read the whole lines of <name>.jsonl; [] if there is no such file.
 
         A kill may have left a line half written.
         """
         path = self.path / f"{name}.jsonl"
-        if name not in self._mended and path.exists():
-            data = path.read_bytes()
-            with _writing(path):
-                os.truncate(path, data.rfind(b"\n") + 1)
-        self._mended.add(name)
-        return path
+        return processes.told(lambda: self._lines(name, path))
 
-    def _file(self, kind: str, key: str) -> Path:
+    def _lines(self, name: str, path: storage.Path) -> list[Any]:
+        if name in self._logs:
+            self._logs[name].sync()
+        if not path.exists():
+            return []
+        text = path.read_text()
+        try:
+            whole = text[: text.rfind("\n") + 1]
+            return [json.loads(line) for line in whole.splitlines()]
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}; delete it") from error
+
+    def _file(self, kind: str, key: str) -> storage.Path:
         return self.path / kind / f"{key}.json"
 
 
-def write(file: Path, value: Any) -> None:
+def write(file: storage.Path, value: Any) -> None:
     """Write JSON atomically: a reader sees the old file or the new one."""
     text(file, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-def text(file: Path, value: str) -> None:
+def text(file: storage.Path, value: str) -> None:
     """Write a text file atomically; process 0 alone."""
     if not processes.leads():
         return
-    part = file.with_name(f".{file.name}.{os.getpid()}")
     with _writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_text(value)
-            os.replace(part, file)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+        storage.write(file, value)
 
 
 @contextlib.contextmanager
-def _writing(file: Path) -> Iterator[None]:
+def _writing(file: storage.Path) -> Iterator[None]:
     """Turn an OSError into a CheckpointError that names the remedy."""
     try:
         yield
@@ -127,7 +124,7 @@ def _writing(file: Path) -> Iterator[None]:
         ) from error
 
 
-def _read(file: Path) -> Any:
+def _read(file: storage.Path) -> Any:
     try:
         return json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:

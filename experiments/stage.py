@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from models import storage
 from models.errors import ConfigError, hint
 
 HERE = pathlib.Path(__file__).parent
@@ -61,7 +62,7 @@ def no_sections(report: dict[str, Any]) -> Sequence[Section]:
     return ()
 
 
-def no_figures(report: dict[str, Any], folder: pathlib.Path) -> None:
+def no_figures(report: dict[str, Any], folder: storage.Path) -> None:
     """Add no figure to a report."""
 
 
@@ -95,7 +96,7 @@ class Trial(NamedTuple):
     params: Any
     train: Callable[[], Any]
     decode: Callable[[Any], Any]
-    folder: pathlib.Path
+    folder: storage.Path
     optimised: bool = True
 
 
@@ -124,7 +125,7 @@ class Stage(NamedTuple):
     write: Callable[[Any, Any, dict[str, Any]], dict[str, Any]] | None = None
     parts: tuple[str, ...] = ()
     sections: Callable[[dict[str, Any]], Sequence[Section]] = no_sections
-    draw: Callable[[dict[str, Any], pathlib.Path], None] = no_figures
+    draw: Callable[[dict[str, Any], storage.Path], None] = no_figures
     preflight: Preflight | None = None
     trials: Callable[..., Iterator[Trial]] | None = None
 

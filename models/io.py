@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import base, checkpoints, compile_cache, cpu_host, packaged, transformer
+from models import (
+    base,
+    checkpoints,
+    compile_cache,
+    cpu_host,
+    packaged,
+    storage,
+    transformer,
+)
 from models.cache_layouts import kv_cache
 from models.checkpoints import fields, hf, tensors
 from models.distributed import axis_rules, sharding
@@ -133,9 +140,9 @@ def load(
     return dataclasses.replace(lm, heads=with_heads)
 
 
-def locate(name: str | os.PathLike) -> pathlib.Path:
+def locate(name: str | os.PathLike) -> storage.Path:
     """Return the directory of a packaged model, or of a model at a path."""
-    path = pathlib.Path(name)
+    path = storage.path(name)
     if str(name) in packaged.MODELS:
         path = packaged.folder(str(name))
     if not path.is_dir():
@@ -244,7 +251,7 @@ def save(
         "torch_dtype": dtype,
     }
     _check_written(config, data)
-    path = pathlib.Path(directory)
+    path = storage.path(directory)
     path.mkdir(parents=True, exist_ok=True)
     hf.save_params(family, config, lm.params, path, shard_bytes)
     tensors.write_json(path / "config.json", data)

@@ -11,7 +11,7 @@ method may be used to generate it faster.
 """
 
 import json
-import pathlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ import numpy as np
 import models
 from decoding import Method, compose, recipes
 from decoding.serving import continuous_batching, prompt_set
+from models import storage
 from models.errors import DataError
 from training import command_line, progress_lines
 from training.data import conversations
@@ -40,7 +41,7 @@ class Settings(NamedTuple):
 def distill(
     lm: Any,
     prompts: Sequence[Sequence[int]],
-    path: str | pathlib.Path,
+    path: str | os.PathLike,
     settings: Settings = Settings(),  # noqa: B008 (immutable)
     batch: int = 8,
     method: Method | None = None,
@@ -81,8 +82,7 @@ def distill(
     params = compose.params(lm, drafts)
     about = settings._asdict()
     seed = about.pop("seed")
-    file = pathlib.Path(path)
-    done = file.read_bytes().count(b"\n") if file.exists() else 0
+    done = prompt_set.finished(path)
     clock, counts = progress_lines.Clock(done), [done, 0]  # texts, tokens written now
 
     def observe(text: continuous_batching.Finished) -> None:
@@ -114,9 +114,9 @@ class Text(NamedTuple):
     mask: np.ndarray  # bool[n + 1]: the answer's tokens, and the EOS where it came
 
 
-def read(path: str | pathlib.Path) -> list[Text]:
+def read(path: str | os.PathLike) -> list[Text]:
     """Read a file's texts, for `data.Corpus`, whose separator is the EOS."""
-    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    lines = storage.path(path).read_text(encoding="utf-8").splitlines()
     return [text(json.loads(line)) for line in lines]
 
 
@@ -128,7 +128,7 @@ def text(row: dict[str, Any]) -> Text:
     return Text(tokens, mask)
 
 
-def prompts(lm: Any, path: str | pathlib.Path, new: int) -> list[prompt_set.Prompt]:
+def prompts(lm: Any, path: str | os.PathLike, new: int) -> list[prompt_set.Prompt]:
     """Read the requests of a file, as `prompt_set.read` does.
 
     Of a conversation (ShareGPT or messages) the request is the text before its last

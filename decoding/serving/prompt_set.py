@@ -15,13 +15,13 @@ not on the batch or the time of its admission.
 import hashlib
 import json
 import os
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from decoding import base, compose
 from decoding.loops import engines
 from decoding.serving import continuous_batching
+from models import storage
 from models.distributed import processes
 from models.errors import DataError
 from models.heads.formats import native
@@ -36,7 +36,7 @@ class Prompt(NamedTuple):
 
 def read(
     lm: Any,
-    path: str | pathlib.Path,
+    path: str | os.PathLike,
     new: int,
     asked: Callable[[Any], Any] = lambda row: row,
 ) -> list[Prompt]:
@@ -52,7 +52,7 @@ def read(
         DataError: an unreadable file, or a line without a request; names the line.
     """
     try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
+        text = storage.path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
     prompts = []
@@ -118,7 +118,7 @@ def check(lm: Any, prompts: Sequence[Prompt], batch: int) -> None:
 def write(
     lm: Any,
     prompts: Sequence[Prompt],
-    path: str | pathlib.Path,
+    path: str | os.PathLike,
     parts: compose.Composition,
     params: base.Params,
     *,
@@ -149,12 +149,12 @@ def write(
         DataError: `path` holds other texts or cannot be written, or a prompt fails
             `check`.
     """
-    path = pathlib.Path(path)
+    path = storage.path(path)
     check(lm, prompts, batch)
     about = {**described(lm, prompts, seed), **about}
     try:
-        _claim(path, about)
-        done = _finished(path)
+        processes.written(lambda: _claim(path, about))
+        done = processes.told(lambda: finished(path))
         if done > len(prompts):
             raise DataError(
                 f"{path} has {done} lines for {len(prompts)} prompts: delete it to "
@@ -175,8 +175,8 @@ def write(
         waiting: dict[int, str] = {}
         at = done
         # Every process decodes, and process 0 writes.
-        target = path if processes.leads() else pathlib.Path(os.devnull)
-        with target.open("a", encoding="utf-8") as out:
+        target = path if processes.leads() else storage.path(os.devnull)
+        with storage.Lines(target) as out:
             for text in texts:
                 prompt = prompts[text.request].tokens
                 waiting[text.request] = _line(lm, text, prompt)
@@ -184,12 +184,12 @@ def write(
                     observe(text)
                 before = at
                 while at in waiting:
-                    out.write(waiting.pop(at) + "\n")
+                    out.write(waiting.pop(at))
                     at += 1
                 if at > before:
                     out.flush()
             if processes.leads():
-                os.fsync(out.fileno())
+                out.sync()
         processes.meet(str(path))
     except OSError as error:
         raise DataError(
@@ -223,9 +223,9 @@ def _line(lm: Any, text: continuous_batching.Finished, prompt: list[int]) -> str
     return json.dumps(row)
 
 
-def _claim(path: pathlib.Path, about: dict[str, Any]) -> None:
+def _claim(path: storage.Path, about: dict[str, Any]) -> None:
     """Write `<path>.json`, or check that the existing one equals `about`."""
-    beside = pathlib.Path(f"{path}.json")
+    beside = path.with_name(f"{path.name}.json")
     if beside.exists():
         try:
             existing = dict(json.loads(beside.read_text(encoding="utf-8")))
@@ -242,21 +242,19 @@ def _claim(path: pathlib.Path, about: dict[str, Any]) -> None:
         return
     if path.exists():
         raise DataError(f"{path} exists without {beside.name}: use another file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = beside.with_name(f".{beside.name}.{os.getpid()}")
-    part.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, beside)
+    storage.write(beside, json.dumps(about, indent=1) + "\n")
 
 
-def _finished(path: pathlib.Path) -> int:
-    """Count the file's whole lines; truncate a partial last line, left by a kill."""
+def finished(path: str | os.PathLike) -> int:
+    """Count the texts of a file: its whole lines, since a kill may tear the last one.
+
+    DataError if a line is not the text of its place.
+    """
+    path = storage.path(path)
     if not path.exists():
         return 0
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        with path.open("r+b") as file:
-            file.truncate(len(whole))
     for number, line in enumerate(whole.splitlines()):
         try:
             index = json.loads(line)["index"]

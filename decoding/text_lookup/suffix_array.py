@@ -5,6 +5,7 @@ A datastore is a directory of `tokens.npy` (int32[M]: texts, each followed by -1
 `DEPTH` tokens at least). Both are mapped into memory, not read, until they are needed.
 """
 
+import os
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from models import storage
 from models.errors import MethodError
 
 DEPTH = 64
@@ -50,15 +52,24 @@ def build(texts: Iterable[Sequence[int]]) -> Datastore:
             return Datastore(tokens, order.astype(np.int32))
 
 
-def save(store: Datastore, directory: str | pathlib.Path) -> None:
+def save(store: Datastore, directory: str | os.PathLike) -> None:
     """Write `store` to a directory, created if missing."""
-    path = pathlib.Path(directory)
+    path = storage.path(directory)
     path.mkdir(parents=True, exist_ok=True)
     for name, array in zip(FILES, store):
-        np.save(path / name, np.asarray(array), allow_pickle=False)
+        with storage.new_file(path / name) as part, part.open("wb") as file:
+            np.save(file, np.asarray(array), allow_pickle=False)
 
 
-def load(directory: str | pathlib.Path) -> Datastore:
+def _mapped(path: storage.Path) -> np.ndarray:
+    """Map an array's file; one of a bucket is read into memory."""
+    if isinstance(path, pathlib.Path):
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    with storage.local_copy(path) as copy:
+        return np.load(copy, allow_pickle=False)
+
+
+def load(directory: str | os.PathLike) -> Datastore:
     """Map a datastore into memory.
 
     Raises:
@@ -66,14 +77,14 @@ def load(directory: str | pathlib.Path) -> Datastore:
     """
     arrays = []
     for name in FILES:
-        path = pathlib.Path(directory) / name
+        path = storage.path(directory) / name
         if not path.exists():
             raise MethodError(
                 f"no datastore file {path}: build one with python -m "
                 "experiments.datastore --model=M --text=FILE --out=DIRECTORY"
             )
         try:
-            arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
+            arrays.append(_mapped(path))
         except ValueError as error:
             raise MethodError(
                 f"{path} is not an array file ({error}): build the datastore again"

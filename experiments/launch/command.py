@@ -24,6 +24,7 @@ from experiments import console, run_folder
 from experiments.launch import local_processes, schedulers, sweep
 from experiments.recipes import command_fields, settings
 from experiments.reporting import sweep_report
+from models import storage
 from models.errors import ConfigError
 from training import command_line
 from training.loop import preemption
@@ -85,6 +86,9 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     schedulers.seconds(flags.time)
     recipe = Path(flags.config).stem
     flags.workdir = flags.workdir or f"runs/{recipe}"
+    # Job files and logs are this machine's also where the run is in a bucket.
+    bucket = storage.remote(storage.path(flags.workdir))
+    flags.scripts = f"runs/{recipe}" if bucket else flags.workdir
     flags.name = flags.name or recipe.replace("_", "-")
     return flags, overrides
 
@@ -111,7 +115,7 @@ def launch(arguments: list[str]) -> int:
         for line in outputs(flags, runs):
             out.print(line, markup=False, soft_wrap=True, highlight=False)
         for point in runs:
-            logs = _logs(point, flags.num_processes)
+            logs = _logs(flags, point)
             status = local_processes.run(point.arguments, *sizes, logs=logs)
             if status == preemption.REQUEUE:
                 raise preemption.Preempted("SIGTERM: finished files are kept")
@@ -125,8 +129,8 @@ def launch(arguments: list[str]) -> int:
     job = schedulers.JOBS[flags.backend](runs, flags)
     script = "\n".join(["#!/bin/bash", *job.script, ""])
     for name, text in {**job.files, "submit.sh": script}.items():
-        run_folder.text(Path(flags.workdir) / name, text)
-        out.print(f"# {flags.workdir}/{name}", markup=False, soft_wrap=True)
+        run_folder.text(storage.path(flags.scripts) / name, text)
+        out.print(f"# {flags.scripts}/{name}", markup=False, soft_wrap=True)
         out.print(text, markup=False, soft_wrap=True, highlight=False)
     for line in outputs(flags, runs):
         out.print(line, markup=False, soft_wrap=True, highlight=False)
@@ -135,24 +139,24 @@ def launch(arguments: list[str]) -> int:
     program = {"slurm": "sbatch"}.get(flags.backend, flags.backend)
     if shutil.which(program) is None:
         raise ConfigError(
-            f"{program} is not installed here: run {flags.workdir}/submit.sh "
+            f"{program} is not installed here: run {flags.scripts}/submit.sh "
             "where it is"
         )
-    return subprocess.run(["bash", f"{flags.workdir}/submit.sh"]).returncode
+    return subprocess.run(["bash", f"{flags.scripts}/submit.sh"]).returncode
 
 
 def outputs(flags: argparse.Namespace, runs: Sequence[sweep.Point]) -> list[str]:
     """List where every point's folder, page and logs will be."""
     lines = []
     for i, point in enumerate(runs):
-        logs = f"{flags.workdir}/slurm-JOB_{i}.log"
+        logs = f"{flags.scripts}/slurm-JOB_{i}.log"
         if flags.backend == "local":
-            others = ", ".join(_logs(point, flags.num_processes))
+            others = ", ".join(_logs(flags, point))
             logs = f"this terminal{others and ', ' + others}"
         elif flags.backend == "gcluster":
             logs = "kubectl logs of the job's pods"
         elif flags.backend == "gcloud":
-            logs = f"{flags.workdir}/{schedulers.numbered(flags.name, i, runs)}.log"
+            logs = f"{flags.scripts}/{schedulers.numbered(flags.name, i, runs)}.log"
         lines.append(
             f"# {point.name or flags.name}: folder {point.workdir}, "
             f"page {point.workdir}/report.html, log {logs}"
@@ -163,9 +167,11 @@ def outputs(flags: argparse.Namespace, runs: Sequence[sweep.Point]) -> list[str]
     return lines
 
 
-def _logs(point: sweep.Point, processes: int) -> list[str]:
+def _logs(flags: argparse.Namespace, point: sweep.Point) -> list[str]:
     """Name the files for the output of the processes that have no terminal."""
-    return [f"{point.workdir}/logs/process{i}.log" for i in range(1, processes)]
+    folder = flags.scripts + point.workdir.removeprefix(flags.workdir.rstrip("/"))
+    others = range(1, flags.num_processes)
+    return [f"{folder}/logs/process{i}.log" for i in others]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

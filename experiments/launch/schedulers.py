@@ -73,7 +73,7 @@ def slurm(runs: Sequence[sweep.Point], flags: argparse.Namespace) -> Job:
         f"#SBATCH --signal=TERM@{GRACE}",
         "#SBATCH --requeue",
         "#SBATCH --open-mode=append",
-        f"#SBATCH --output={flags.workdir}/slurm-%A_%a.log",
+        f"#SBATCH --output={flags.scripts}/slurm-%A_%a.log",
         *(f"#SBATCH {extra}" for extra in flags.extra),
         "",
         "# The environment: --directory, --setup, and DECODAX_* where it was launched.",
@@ -91,7 +91,7 @@ def slurm(runs: Sequence[sweep.Point], flags: argparse.Namespace) -> Job:
         "fi",
         "exit $status",
     ]
-    file = f"{flags.workdir}/job.sbatch"
+    file = f"{flags.scripts}/job.sbatch"
     return Job({"job.sbatch": "\n".join(lines) + "\n"}, [shlex.join(["sbatch", file])])
 
 
@@ -143,7 +143,7 @@ def gcloud(runs: Sequence[sweep.Point], flags: argparse.Namespace) -> Job:
         command = limited(point, flags)
         retried = f"until {command}; do [ $? -eq {REQUEUE} ] || exit 1; done"
         inside = "; ".join([*preparation(flags, flags.directory or "decodax"), retried])
-        log = shlex.quote(f"{flags.workdir}/{name}.log")
+        log = shlex.quote(f"{flags.scripts}/{name}.log")
         ssh = [*tpu, "tpu-vm", "ssh", name, *where, "--worker=all"]
         script += [
             "(",

@@ -7,11 +7,11 @@ the turns before it with plain decoding's greedy answers.
 """
 
 import json
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import decoding
+from models import storage
 from models.errors import ConfigError, DataError
 
 MULTI_TURN, PROMPTS = "multi_turn", "prompts"
@@ -22,7 +22,7 @@ def read(path: str) -> dict[str, list[list[str]]]:
 
     ConfigError if there is no file; DataError names the line that is malformed.
     """
-    file = pathlib.Path(path)
+    file = storage.path(path)
     if not file.is_file():
         raise ConfigError(
             f"config.data={path!r} is no file: give JSONL with 'turns' or 'prompt'"

@@ -2,10 +2,11 @@
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
+
+from models import storage
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -19,7 +20,7 @@ COLOURS = ("#64748b", "#2563eb", "#0d9488", "#d97706", "#9333ea", "#dc2626", "#6
 OWN_SPREAD = "plain’s own quartiles"
 
 
-def draw(report: dict[str, Any], folder: Path) -> None:
+def draw(report: dict[str, Any], folder: storage.Path) -> None:
     """Draw all figures of a report into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     style: Any = {
@@ -43,13 +44,14 @@ def draw(report: dict[str, Any], folder: Path) -> None:
             _plot(plot, folder)
 
 
-def save(figure: Any, folder: Path, name: str) -> None:
+def save(figure: Any, folder: storage.Path, name: str) -> None:
     """Write folder/<name>.png."""
-    figure.savefig(folder / f"{name}.png")
+    with storage.new_file(folder / f"{name}.png") as part:
+        figure.savefig(part, format="png")
     plt.close(figure)
 
 
-def _bars(report: dict[str, Any], field: str, label: str, folder: Path) -> None:
+def _bars(report: dict[str, Any], field: str, label: str, folder: storage.Path) -> None:
     """Draw methods side by side on every task; one panel a temperature.
 
     A method with rows of both kinds of width has two bars: automatic filled, the
@@ -127,7 +129,7 @@ def _legend(figure: Any, axes: Any) -> None:
     figure.legend(*lines, fontsize=7, loc="outside right upper")
 
 
-def _acceptance(report: dict[str, Any], folder: Path) -> None:
+def _acceptance(report: dict[str, Any], folder: storage.Path) -> None:
     """Draw acceptance by depth, on every task at its lowest temperature."""
     rows = verdict.widest([r for r in report["rows"] if r["accepted_by_depth"]])
     if not rows:
@@ -169,7 +171,7 @@ def _acceptance(report: dict[str, Any], folder: Path) -> None:
     save(figure, folder, "acceptance")
 
 
-def _curve(report: dict[str, Any], folder: Path) -> None:
+def _curve(report: dict[str, Any], folder: storage.Path) -> None:
     """Draw call time by block width."""
     figure, axes = plt.subplots(figsize=(4.2, 3))
     for name, times in report["curve"].items():
@@ -185,7 +187,7 @@ def _curve(report: dict[str, Any], folder: Path) -> None:
     save(figure, folder, "call_time")
 
 
-def _plot(plot: dict[str, Any], folder: Path) -> None:
+def _plot(plot: dict[str, Any], folder: storage.Path) -> None:
     """Draw a stage's plot: lines with errors.
 
     `log`: x at powers of two. `counts`: cases at each x, drawn as bars below. A line

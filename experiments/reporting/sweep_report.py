@@ -4,23 +4,23 @@ import json
 import os
 from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from experiments import run_folder
 from experiments.reporting import html, report, tables
+from models import storage
 from models.errors import ConfigError
 
 
-def write(workdir: str | Path, points: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def write(workdir: str, points: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Write the merged report into `workdir`, from the reports of `(name, folder)`.
 
     `missing` names the points without a report.
     """
-    workdir = Path(workdir)
+    place = storage.path(workdir)
     reports, missing = {}, []
     for name, folder in points:
-        file = Path(folder) / "report.json"
+        file = storage.path(folder) / "report.json"
         if not file.exists():
             missing.append(name)
             continue
@@ -44,9 +44,9 @@ def write(workdir: str | Path, points: Sequence[tuple[str, str]]) -> dict[str, A
         "rows": rows,
         "tables": stage_tables,
     }
-    run_folder.write(workdir / "report.json", whole)
-    run_folder.text(workdir / "report.md", markdown(whole))
-    run_folder.text(workdir / "report.html", page(whole, workdir, points))
+    run_folder.write(place / "report.json", whole)
+    run_folder.text(place / "report.md", markdown(whole))
+    run_folder.text(place / "report.html", page(whole, workdir, points))
     return whole
 
 
@@ -91,15 +91,16 @@ def markdown(whole: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def page(
-    whole: dict[str, Any], workdir: Path, points: Sequence[tuple[str, str]]
-) -> str:
+def page(whole: dict[str, Any], workdir: str, points: Sequence[tuple[str, str]]) -> str:
     """Render the merged report as one page, with a link to every point's own."""
     style = resources.files("experiments").joinpath("reporting", "page.css").read_text()
     machines = {h["processor"]: None for h in whole["hardware"].values() if h}
-    own = [(name, Path(folder) / "report.html") for name, folder in points]
+    own = [(name, storage.path(folder) / "report.html") for name, folder in points]
     links = [
-        {"name": name, "page": os.path.relpath(file, workdir) if file.exists() else ""}
+        {
+            "name": name,
+            "page": os.path.relpath(str(file), workdir) if file.exists() else "",
+        }
         for name, file in own
     ]
     return html.TEMPLATES.get_template("page_sweep.html.j2").render(

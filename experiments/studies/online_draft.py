@@ -11,7 +11,6 @@ switch, and `never` not at all.
 """
 
 import copy
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from experiments.measurement import bootstrap
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
+from models import storage
 from models.errors import ConfigError
 from training.data import documents, sources
 from training.runs.online_draft_run import Online
@@ -81,8 +81,8 @@ def run(
     count = {"first": config.before, "second": config.after}
     streams = []
     for number, (name, source) in enumerate(domains.items()):
-        split = sources.EVERY if pathlib.Path(source).is_file() else "validation"
-        texts = documents.read(lm, source, split, pathlib.Path(folder), store.path)
+        split = sources.EVERY if storage.path(source).is_file() else "validation"
+        texts = documents.read(lm, source, split, storage.path(folder), store.path)
         every, sizes = config.every, (config.prompt_tokens, config.max_new_tokens)
         prompts = documents.requests(
             lm, texts, count[name] * every, *sizes, (config.seed, number)

@@ -10,7 +10,6 @@ in serving.
 import functools
 import gzip
 import json
-import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from experiments.measurement.workbench import Model
 from experiments.run_folder import RunFolder
 from experiments.stage import Section, Stage
 from experiments.studies import common
+from models import storage
 from models.errors import ConfigError, DataError
 from models.synthetic import recorded
 from models.text import hf_tokenizer
@@ -49,7 +49,7 @@ def read(config: Any, tokenizer: Any) -> list[Record]:
         ConfigError: the file does not exist.
         DataError: a line is no JSON, or lacks a field; or no record is left.
     """
-    path = pathlib.Path(config.data)
+    path = storage.path(config.data)
     if not config.data or not path.is_file():
         raise ConfigError(
             f"config.data={config.data!r} is no file: give JSONL with the fields "
@@ -71,10 +71,13 @@ def read(config: Any, tokenizer: Any) -> list[Record]:
     return records
 
 
-def _objects(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
+def _objects(path: storage.Path) -> Iterator[tuple[str, Any]]:
     """Yield ("file:number", JSON value) for every record of a file."""
     opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as lines:
+    with (
+        storage.local_copy(path) as copy,
+        opened(copy, "rt", encoding="utf-8") as lines,
+    ):
         if path.name.removesuffix(".gz").endswith(".json"):
             yield from ((f"{path}:{i}", x) for i, x in enumerate(json.load(lines), 1))
             return
@@ -100,7 +103,7 @@ def _field(whole: Any, field: str, where: str) -> Any:
 
 def read_tokenizer(given: str) -> Any:
     """Load the tokenizer of a model directory, or a tokenizer.json itself."""
-    path = pathlib.Path(given)
+    path = storage.path(given)
     tokenizer = hf_tokenizer.load(path.parent if path.is_file() else path, ())
     if tokenizer is None:
         raise ConfigError(f"config.tokenizer={given!r} holds no tokenizer.json")

@@ -1,6 +1,5 @@
 """The stage `acceptance_head`: an acceptance head, its calibration and its cost."""
 
-import json
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +11,7 @@ from experiments.stage import Stage, Trial
 from experiments.studies import common
 from models.distributed import processes
 from training.evaluation import calibration
-from training.runs import acceptance_run
+from training.runs import acceptance_run, scaffold
 
 OWN, OTHERS = "h", ("fixed", "confidence")
 SAID = {
@@ -30,7 +29,7 @@ def run(
     file = folder.path / "figures.json"
     if not processes.agreed(file.exists()):
         acceptance_run.run(config, folder.path, lm, own)
-    trained = json.loads(file.read_text())
+    trained = scaffold.read_figures(folder.path)
     bins = {
         name: calibration.Bins(**trained["calibration"][key])
         for name, key in (("as trained", "raw"), ("weight undone", "unweighted"))

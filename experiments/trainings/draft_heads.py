@@ -4,7 +4,6 @@ Every recipe of a comparison trains on the same data, for the same number of tok
 under the same schedule. It decodes the same prompts beside plain decoding.
 """
 
-import json
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -57,7 +56,7 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
             trained = folder / "figures.json"
             if not processes.agreed(trained.exists()):
                 draft_head_run.run(training_config, folder, lm, bar.say)
-            figures = json.loads(trained.read_text())
+            figures = scaffold.read_figures(folder)
             bar.done(line(name, figures))
             bar.doing(f"decoding with {name}, seed {seed}")
             piece = _Piece(config, store, lm, name, training_config, figures)
@@ -192,9 +191,7 @@ class _Piece:
         budgets = self.store.make("budgets", f"{self.name}-s{self.seed}", compute)
         self.method = ppd_tree_budgets.method(self.recipe, hits, budgets["budget"])
         method_config = self.method.to_config()
-        processes.written(
-            lambda: native.decode_with(self.recipe.export, method_config), "method"
-        )
+        processes.written(lambda: native.decode_with(self.recipe.export, method_config))
         return budgets
 
     def rows(self, prompts: dict[str, list], rate: float) -> list[tuple[dict, dict]]:

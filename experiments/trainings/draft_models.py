@@ -5,7 +5,6 @@ All decode the same prompts, beside plain decoding and the draft before alignmen
 """
 
 import functools
-import json
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -59,7 +58,7 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
         folder, file = store.path / "drafts", store.path / "drafts" / "figures.json"
         if not processes.agreed(file.exists()):
             draft_model_run.run(config, folder, lm, bar.say)
-        figures = json.loads(file.read_text())
+        figures = scaffold.read_figures(folder)
         bar.done("\n".join(lines(figures)))
         report["rows"], report["samples"] = [], {}
         training = draft_model_run.Training(config, folder, lm)

@@ -11,13 +11,14 @@ from typing import Any
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage, Trial
 from experiments.trainings import lossy_quality_tables
+from models.distributed import processes
 from training.evaluation import calibration
 from training.runs import exit_predictor_run
 
 
 def run(config: Any, folder: RunFolder, lm: Any = None) -> dict:
     """Train exit predictors if none are stored; compare two schedules and two rules."""
-    if not (folder.path / "figures.json").exists():
+    if not processes.agreed((folder.path / "figures.json").exists()):
         exit_predictor_run.run(config, folder.path, lm)
     trained = lossy_quality_tables.read(folder)
     held = trained["held_out"]

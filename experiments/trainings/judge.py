@@ -14,6 +14,7 @@ import decoding
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage, Trial
 from experiments.trainings import lossy_quality_tables
+from models.distributed import processes
 from training.data import documents
 from training.evaluation import calibration
 from training.objectives.predictors import judge
@@ -22,7 +23,7 @@ from training.runs import judge_run, scaffold
 
 def run(config: Any, folder: RunFolder, lm: Any = None, own: Any = None) -> dict:
     """Train a judge if none is stored, and compare it with the training-free rule."""
-    if not (folder.path / "figures.json").exists():
+    if not processes.agreed((folder.path / "figures.json").exists()):
         judge_run.run(config, folder.path, lm, own)
     trained = lossy_quality_tables.read(folder)
     train, held = trained["cases"]

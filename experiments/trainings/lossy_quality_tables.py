@@ -1,7 +1,6 @@
 """Tables of lossy methods: gain, distance from plain decoding's text, and a baseline's
 gain at the same distance."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ from experiments.measurement import equal_quality
 from experiments.measurement.equal_quality import Counts
 from experiments.run_folder import RunFolder
 from experiments.studies import common
+from training.runs import scaffold
 
 NOTE = (
     "nats: of the text's tokens under the whole target; it is no measure of use. "
@@ -20,8 +20,7 @@ Rows = Mapping[str, dict[str, Any]]
 
 def read(folder: RunFolder) -> dict[str, Any]:
     """Read the figures of the training in a run's folder."""
-    figures: dict[str, Any] = json.loads((folder.path / "figures.json").read_text())
-    return figures
+    return scaffold.read_figures(folder.path)
 
 
 def study(folder: RunFolder, trained: Any, tables: list, plots: list) -> dict[str, Any]:

@@ -6,7 +6,6 @@ loading by construction; `split` also gives the shapes of the files' tensors.
 """
 
 import fnmatch
-import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models import transformer
+from models import storage, transformer
 from models.checkpoints import fields, tensors
 from models.errors import CheckpointError, ConfigError
 
@@ -195,7 +194,7 @@ def unflatten(flat: dict[str, Any]) -> dict:
 def load_params(
     family: Family,
     config: Config,
-    directory: pathlib.Path,
+    directory: storage.Path,
     dtype: Any,
     place: Callable[[str, np.ndarray], jax.Array],
 ) -> dict:
@@ -255,7 +254,7 @@ def save_params(
     family: Family,
     config: Config,
     params: dict,
-    directory: pathlib.Path,
+    directory: storage.Path,
     shard_bytes: int = tensors.SHARD_BYTES,
 ) -> None:
     """Write `params` under the family's names, param by param.

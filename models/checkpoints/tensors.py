@@ -8,7 +8,6 @@ before a weight is read, and saving never holds more than one tensor.
 
 import json
 import math
-import os
 import pathlib
 import struct
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from models import storage
 from models.errors import CheckpointError
 
 DTYPES: dict[str, Any] = {
@@ -34,17 +34,25 @@ SHARD_BYTES = 4 << 30
 class Stored(NamedTuple):
     """One tensor in a file."""
 
-    file: pathlib.Path
+    file: storage.Path
     dtype: str
     shape: tuple[int, ...]
     start: int  # byte offset in the file
 
     def read(self) -> np.ndarray:
-        """Map the tensor from the file in its stored dtype; pages are read on use."""
+        """Map the tensor from the file in its stored dtype; pages are read on use.
+
+        From a bucket its range of the file is read.
+        """
         dtype = DTYPES[self.dtype]
         if 0 in self.shape:
             return np.zeros(self.shape, dtype)
-        return np.memmap(self.file, dtype, "r", self.start, self.shape)
+        if isinstance(self.file, pathlib.Path):
+            return np.memmap(self.file, dtype, "r", self.start, self.shape)
+        with self.file.open("rb") as file:
+            file.seek(self.start)
+            raw = file.read(math.prod(self.shape) * dtype.itemsize)
+        return np.frombuffer(raw, dtype).reshape(self.shape)
 
 
 class Group(NamedTuple):
@@ -56,7 +64,7 @@ class Group(NamedTuple):
     make: Callable[[], Sequence[np.ndarray]]
 
 
-def read_json(path: pathlib.Path) -> dict:
+def read_json(path: storage.Path) -> dict:
     """Read the object in a JSON file; CheckpointError if it is missing or broken."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -76,7 +84,7 @@ def read_json(path: pathlib.Path) -> dict:
     return data
 
 
-def scan(directory: pathlib.Path) -> dict[str, Stored]:
+def scan(directory: storage.Path) -> dict[str, Stored]:
     """List every tensor of a model directory by name; only headers are read."""
     if (directory / INDEX).exists() and not (directory / SINGLE).exists():
         weights = read_json(directory / INDEX).get("weight_map")
@@ -113,8 +121,8 @@ def scan(directory: pathlib.Path) -> dict[str, Stored]:
     )
 
 
-def _header(path: pathlib.Path) -> dict[str, Stored]:
-    size = path.stat().st_size
+def _header(path: storage.Path) -> dict[str, Stored]:
+    size = storage.size(path)
     with path.open("rb") as file:
         head = file.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else size
@@ -163,13 +171,12 @@ def _header(path: pathlib.Path) -> dict[str, Stored]:
 
 
 def write(
-    directory: pathlib.Path, groups: Sequence[Group], shard_bytes: int = SHARD_BYTES
+    directory: storage.Path, groups: Sequence[Group], shard_bytes: int = SHARD_BYTES
 ) -> None:
     """Write `groups` as one file, or as shards of about `shard_bytes` and an index.
 
-    Each file is written beside its final name and then renamed, so that an interrupted
-    save never leaves a truncated file under a good name; shards of an earlier save are
-    removed last.
+    Each file appears whole, so that an interrupted save never leaves a truncated file
+    under a good name; shards of an earlier save are removed last.
     """
     shards: list[list[Group]] = [[]]
     room = shard_bytes
@@ -198,7 +205,7 @@ def write(
             old.unlink(missing_ok=True)
 
 
-def _write_file(path: pathlib.Path, groups: Sequence[Group]) -> int:
+def _write_file(path: storage.Path, groups: Sequence[Group]) -> int:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for group in groups:
@@ -213,18 +220,16 @@ def _write_file(path: pathlib.Path, groups: Sequence[Group]) -> int:
             offset = end
     raw = json.dumps(header, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)  # data starts at a multiple of 8
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with storage.new_file(path) as part, part.open("wb") as file:
         file.write(struct.pack("<Q", len(raw)) + raw)
         for group in groups:
             for array in group.make():
                 contiguous = np.ascontiguousarray(array)
                 file.write(contiguous.view(np.uint8).reshape(-1).data)
-    os.replace(partial, path)
     return offset
 
 
-def write_json(path: pathlib.Path, data: dict) -> None:
+def write_json(path: storage.Path, data: dict) -> None:
     """Write an object as indented UTF-8 JSON."""
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-    path.write_text(text, encoding="utf-8")
+    storage.write(path, text)

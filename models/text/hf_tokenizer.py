@@ -4,13 +4,13 @@ import codecs
 import functools
 import hashlib
 import json
-import pathlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tokenizers
 
+from models import storage
 from models.checkpoints import tensors
 from models.errors import CheckpointError, ConfigError, PromptError
 from models.text import chat_template
@@ -148,17 +148,16 @@ class Tokenizer:
             {**{k: v for k, v in named.items() if v}, **variables},
         )
 
-    def save(self, directory: pathlib.Path) -> None:
+    def save(self, directory: storage.Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and the chat template."""
-        self.inner.save(str(directory / "tokenizer.json"))
+        storage.write(directory / "tokenizer.json", self.inner.to_str(pretty=True))
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self.settings}
         # A class name of version 5 alone would be refused by version 4.
         if settings["tokenizer_class"] == "TokenizersBackend":
             settings["tokenizer_class"] = "PreTrainedTokenizerFast"
         tensors.write_json(directory / "tokenizer_config.json", settings)
         if self.template is not None and "chat_template" not in self.settings:
-            path = directory / "chat_template.jinja"
-            path.write_text(self.template, encoding="utf-8")
+            storage.write(directory / "chat_template.jinja", self.template)
 
 
 class Stream:
@@ -217,7 +216,7 @@ def check_same(
     )
 
 
-def load(directory: pathlib.Path, eos: tuple[int, ...]) -> Tokenizer | None:
+def load(directory: storage.Path, eos: tuple[int, ...]) -> Tokenizer | None:
     """Load the tokenizer of a model directory; None if it has no tokenizer.json."""
     path = directory / "tokenizer.json"
     if not path.exists():
@@ -225,7 +224,7 @@ def load(directory: pathlib.Path, eos: tuple[int, ...]) -> Tokenizer | None:
     # `tokenizers` raises plain Exception, so nothing narrower can be caught below.
     tensors.read_json(path)
     try:
-        inner = tokenizers.Tokenizer.from_file(str(path))
+        inner = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except Exception as error:
         raise CheckpointError(
             f"this version of `tokenizers` cannot read {path} ({error}): write the "

@@ -12,12 +12,13 @@ text.
 """
 
 import json
-import pathlib
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from models import storage
 from models.errors import ConfigError, DataError, PromptError
 from training import distill, progress_lines
 from training.data import conversations, sources, text_corpus, token_cache
@@ -31,7 +32,7 @@ class Documents(NamedTuple):
 
 
 def read(
-    lm: Any, source: str, split: str, folder: pathlib.Path, keep: pathlib.Path
+    lm: Any, source: str, split: str, folder: storage.Path, keep: storage.Path
 ) -> Documents:
     """Read and tokenise the documents of a split of a source (`sources.texts`).
 
@@ -70,14 +71,14 @@ def read(
 
 
 def both(
-    lm: Any, c: Any, folder: str | pathlib.Path, keep: pathlib.Path
+    lm: Any, c: Any, folder: str | os.PathLike, keep: storage.Path
 ) -> tuple[Documents, Documents]:
     """Read the training and the held-out documents of `c.source`.
 
     `folder` is TFDS's; `keep` caches the tokens of raw text.
     """
     train, held = (
-        read(lm, c.source, split, pathlib.Path(folder), keep)
+        read(lm, c.source, split, storage.path(folder), keep)
         for split in sources.SPLITS
     )
     return train, held
@@ -257,7 +258,7 @@ def rows(source: str, split: str) -> Iterator[tuple[str, Any]]:
     """
     if source.startswith("tfds:"):
         return
-    path = pathlib.Path(source)
+    path = storage.path(source)
     alone = not path.is_dir()
     for file in [path] if alone else sources.files(path, split):
         if file.suffix != ".jsonl":
@@ -280,7 +281,7 @@ def _answers(row: Any) -> bool:
 
 
 def _document(lm: Any, row: Any) -> distill.Text:
-    if isinstance(row, pathlib.Path):
+    if isinstance(row, storage.Path):
         row = {"text": sources.file_text(row)}
     if not isinstance(row, dict):
         raise TypeError(f"{type(row).__name__} is no object")

@@ -7,12 +7,12 @@ a split, so that training and evaluation agree on any copy of the data.
 import gzip
 import hashlib
 import json
-import pathlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from models import storage
 from models.errors import DataError
 
 SPLITS = ("train", "validation")
@@ -31,7 +31,7 @@ class Part:
 
 
 def texts(
-    folder: str | pathlib.Path, parts: Sequence[Part], split: str, held: float
+    folder: str | storage.Path, parts: Sequence[Part], split: str, held: float
 ) -> list[str]:
     """Return the documents of `split`; a share `held` of all is for validation.
 
@@ -48,7 +48,7 @@ def texts(
     seen: set[bytes] = set()
     chosen = []
     for part in parts:
-        for text in documents(pathlib.Path(folder), part):
+        for text in documents(storage.path(folder), part):
             digest = hashlib.sha256(text.encode()).digest()
             if len(text) < SHORTEST or digest in seen:
                 continue
@@ -64,7 +64,7 @@ def texts(
     return chosen
 
 
-def documents(folder: pathlib.Path, part: Part) -> Iterator[str]:
+def documents(folder: storage.Path, part: Part) -> Iterator[str]:
     """Yield the texts of one part, in the order of the files' names."""
     paths = sorted(p for p in folder.glob(part.files) if p.is_file())
     if not paths:
@@ -75,7 +75,7 @@ def documents(folder: pathlib.Path, part: Part) -> Iterator[str]:
             yield from re.split(part.between, text) if part.between else (text,)
 
 
-def _read(path: pathlib.Path) -> str:
+def _read(path: storage.Path) -> str:
     try:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
@@ -83,7 +83,7 @@ def _read(path: pathlib.Path) -> str:
         raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
 
 
-def _rows(path: pathlib.Path, whole: str, fields: Sequence[str]) -> Iterator[str]:
+def _rows(path: storage.Path, whole: str, fields: Sequence[str]) -> Iterator[str]:
     """Yield one text for each row of a JSON list or JSONL file."""
     try:
         if path.name.removesuffix(".gz").endswith(".jsonl"):

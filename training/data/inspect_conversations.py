@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 import models
-from models import transformer
+from models import storage, transformer
 from models.errors import DataError, DecodaxError, PromptError
 from training.data import conversations
 
@@ -64,7 +64,7 @@ def examine(
     reasons: Counter = Counter()
     sampled: list[conversations.Conversation] = []
     answers = ended = 0
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    text = storage.path(path).read_text(encoding="utf-8")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-import pathlib
+import os
 from typing import Any
 
+from models import storage
 from models.errors import DataError
 from training import progress_lines
 from training.data.file_groups import SPLITS
@@ -14,7 +15,7 @@ HELD = 0.05  # share of a file's lines, for validation
 
 
 def tfds_texts(
-    name: str, split: str, data_dir: str | pathlib.Path, key: str = "text"
+    name: str, split: str, data_dir: str | os.PathLike, key: str = "text"
 ) -> list[str]:
     """Read the texts of a split of a TFDS data set, in the data set's order.
 
@@ -60,7 +61,7 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def lines(path: str | pathlib.Path, split: str = EVERY) -> list[tuple[int, str]]:
+def lines(path: str | os.PathLike, split: str = EVERY) -> list[tuple[int, str]]:
     """Return the lines of a JSONL file that are of `split`, with their numbers.
 
     A hash of a line decides whether it is held out for "validation": one in twenty of
@@ -89,7 +90,7 @@ def lines(path: str | pathlib.Path, split: str = EVERY) -> list[tuple[int, str]]
 
 
 def jsonl_texts(
-    path: str | pathlib.Path, key: str = "text", split: str = EVERY
+    path: str | os.PathLike, key: str = "text", split: str = EVERY
 ) -> list[str]:
     """Read one document a line; raise `DataError` naming the line that has no text."""
     texts = []
@@ -110,24 +111,25 @@ def jsonl_texts(
     return texts
 
 
-def files(folder: str | pathlib.Path, split: str) -> list[pathlib.Path]:
+def files(folder: str | os.PathLike, split: str) -> list[storage.Path]:
     """List the files of a split of a folder, sorted; all files for "every"."""
-    root = pathlib.Path(folder) / ("" if split == EVERY else split)
-    paths = sorted(p for p in root.rglob("*") if p.is_file())
+    root = storage.path(folder)
+    root = root if split == EVERY else root / split
+    paths = storage.files(root)
     if not paths:
         raise DataError(f"{root}: no files: put some there, or name another source")
     return paths
 
 
-def file_text(path: str | pathlib.Path) -> str:
+def file_text(path: str | os.PathLike) -> str:
     """Read a UTF-8 file; raise `DataError` where it is not readable."""
     try:
-        return pathlib.Path(path).read_text(encoding="utf-8")
+        return storage.path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
 
 
-def texts(source: str, split: str, data_dir: str | pathlib.Path) -> list[str]:
+def texts(source: str, split: str, data_dir: str | os.PathLike) -> list[str]:
     """Read the documents of a source: `tfds:<name>`, a `.jsonl` file, or a folder.
 
     A folder `d` gives the files of `d/<split>`, sorted, and of those in `.jsonl` a
@@ -136,7 +138,7 @@ def texts(source: str, split: str, data_dir: str | pathlib.Path) -> list[str]:
     """
     if source.startswith("tfds:"):
         return tfds_texts(source.removeprefix("tfds:"), split, data_dir)
-    path = pathlib.Path(source)
+    path = storage.path(source)
     if path.suffix == ".jsonl" and not path.is_dir():
         return jsonl_texts(path, split=split)
     if not path.is_dir():

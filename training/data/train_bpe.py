@@ -1,12 +1,13 @@
 """A byte-level BPE: every string has an encoding, and decoding is exact."""
 
-import pathlib
+import os
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from models import storage
 from models.errors import CheckpointError, DataError
 
 SEPARATOR = "<|endoftext|>"  # id 0: ends a document, and is the only special token
@@ -38,9 +39,9 @@ def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def load(path: str | pathlib.Path) -> tokenizers.Tokenizer:
+def load(path: str | os.PathLike) -> tokenizers.Tokenizer:
     """Read a tokenizer.json; raise `CheckpointError` where it cannot be used."""
-    path = pathlib.Path(path)
+    path = storage.path(path)
     try:
         return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -6,7 +6,6 @@ or whose digest differs is moved aside with a warning, and the one before it is 
 
 import hashlib
 import json
-import pathlib
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
+from models import storage
 from models.errors import CheckpointError
 
 # Two libraries write the files; these are the exceptions of a failed write.
@@ -35,7 +35,7 @@ def checksum(extra: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_extra(folder: pathlib.Path) -> dict[str, Any]:
+def read_extra(folder: storage.Path) -> dict[str, Any]:
     """Return a checkpoint's fields beside its arrays: `data`, `seconds`, `digest`."""
     try:
         text = (folder / "extra" / "metadata").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def read_extra(folder: pathlib.Path) -> dict[str, Any]:
 class Store:
     """The checkpoints of one run, in `workdir/checkpoints/<step>`."""
 
-    def __init__(self, workdir: pathlib.Path, keep: int) -> None:
+    def __init__(self, workdir: storage.Path, keep: int) -> None:
         self.directory = workdir / "checkpoints"
         self.aside = workdir / "corrupt_checkpoints"
         self.checked = jax.process_count() == 1  # else arrays are not all addressable
@@ -90,7 +90,7 @@ class Store:
                 raise self._failed(failure) from failure
             logging.warning("%s", self._failed(failure))
 
-    def latest(self) -> pathlib.Path | None:
+    def latest(self) -> storage.Path | None:
         """Return the folder of the newest checkpoint, or None."""
         step = self.manager.latest_step()
         return None if step is None else self.directory / str(step)
@@ -175,11 +175,11 @@ class Store:
             return
         self.manager.close()
         if jax.process_index() == 0:
-            self.aside.mkdir(exist_ok=True)
             for step in steps:
-                number = sum(1 for _ in self.aside.iterdir())
-                source = self.directory / str(step)
-                source.rename(self.aside / f"{step}.{number}")
+                there = self.aside.exists()
+                number = sum(1 for _ in self.aside.iterdir()) if there else 0
+                target = self.aside / f"{step}.{number}"
+                storage.move(self.directory / str(step), target)
         self.manager = self._open()
 
 

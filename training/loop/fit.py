@@ -6,7 +6,7 @@ the data iterator's state. It cuts the metrics back to that step, and its result
 an uninterrupted run's. SIGTERM saves first.
 """
 
-import pathlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ import optax
 from absl import logging
 from jax import Array
 
+from models import storage
 from models.distributed import sharding
 from models.errors import ConfigError, TrainingError
 from training.loop import (
@@ -111,7 +112,7 @@ def fit(
     objective: train_step.Objective,
     optimizer: optax.GradientTransformation,
     data: Data,
-    workdir: str | pathlib.Path,
+    workdir: str | os.PathLike,
     config: FitConfig,
     *,
     target: Callable[[Any, train_step.Batch], Any] | None = None,
@@ -153,7 +154,7 @@ def fit(
     steps, ema, bad_steps = config.steps, config.ema, config.bad_steps
     save_every, log_every = config.save_every, config.log_every
     evaluate_every, compute_dtype = config.evaluate_every, config.compute_dtype
-    workdir = pathlib.Path(workdir).absolute()
+    workdir = storage.absolute(storage.path(workdir))
     state = train_step.first_state(params, optimizer, bool(ema), plan)
     places = None if plan is None else jax.tree.map(lambda x: x.sharding, state)
     frozen = sharding.placed(plan, frozen)
@@ -178,7 +179,7 @@ def fit(
     began, first = time.monotonic(), done
     pending: list[tuple[int, dict[str, Array]]] = []
 
-    def settle() -> bool:
+    def settle(kept: bool) -> bool:
         """Fetch, check and write the metrics since the last call.
 
         Returns whether a bad step needs a roll-back.
@@ -210,7 +211,7 @@ def fit(
                 )
             writer.add(number, row)
         pending.clear()
-        writer.flush()
+        writer.flush(kept)
         return failed and bad_steps.action == step_health.ROLL_BACK
 
     def rolled_back() -> train_step.TrainState:
@@ -259,15 +260,16 @@ def fit(
             pending.append((done, metrics))
             last, stop = done == steps, notice.reached(done)
             failed = False
-            if done % log_every == 0 or done % save_every == 0 or last or stop:
-                failed = settle()
+            saves = done % save_every == 0 or last or stop
+            if done % log_every == 0 or saves:
+                failed = settle(saves)
                 if failed:
                     state = rolled_back()
             if evaluate and evaluate_every and (done % evaluate_every == 0 or last):
                 averaged = state.ema if ema else state.params
                 writer.add_evaluation(done, evaluate(averaged))
                 writer.resume(done)
-            if done % save_every == 0 or last or stop or failed:
+            if saves or failed:
                 if bad_steps.action == step_health.ROLL_BACK and not failed:
                     bad = 0
                 seconds = elapsed + time.monotonic() - began

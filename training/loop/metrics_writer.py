@@ -1,10 +1,10 @@
 """Metrics of a training run: JSON lines, TensorBoard events, progress."""
 
 import json
-import os
 import pathlib
 import statistics
 import sys
+import tempfile
 import time
 from types import TracebackType
 from typing import Any
@@ -15,6 +15,7 @@ import tensorboardX
 from absl import logging
 from rich import progress
 
+from models import storage
 from models.errors import CheckpointError
 from training import progress_lines
 from training.loop import throughput
@@ -24,7 +25,7 @@ LABEL = "loss.txt"  # the file with the label of the loss
 LOSS = "loss"
 
 
-def truncate(path: pathlib.Path, step: int) -> None:
+def truncate(path: storage.Path, step: int) -> None:
     """Drop the rows of a metrics file that are past `step`, and a torn last line."""
     if not path.exists():
         return
@@ -38,12 +39,10 @@ def truncate(path: pathlib.Path, step: int) -> None:
             break
         if row["step"] <= step:
             retained.append(line)
-    other = path.with_suffix(".tmp")
-    other.write_text("".join(retained), encoding="utf-8")
-    os.replace(other, path)
+    storage.write(path, "".join(retained))
 
 
-def rows(workdir: pathlib.Path, name: str) -> list[dict[str, float]]:
+def rows(workdir: storage.Path, name: str) -> list[dict[str, float]]:
     """Read a run's rows so far from one of its `FILES`."""
     path = workdir / f"{name}.jsonl"
     if not path.exists():
@@ -51,7 +50,7 @@ def rows(workdir: pathlib.Path, name: str) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def figures(workdir: pathlib.Path, points: int = 200) -> dict[str, Any]:
+def figures(workdir: storage.Path, points: int = 200) -> dict[str, Any]:
     """Summarise a finished training: evaluations, loss curve of `points`, throughput.
 
     `pace` has the medians of the throughput's rows, None where there is no row: a
@@ -84,7 +83,7 @@ class Writer:
 
     def __init__(
         self,
-        workdir: pathlib.Path,
+        workdir: storage.Path,
         step: int,
         steps: int,
         bar: bool = True,
@@ -102,11 +101,11 @@ class Writer:
             for name in FILES:
                 truncate(workdir / f"{name}.jsonl", step)
             self.metrics, self.evaluations, self.throughput = (
-                (workdir / f"{name}.jsonl").open("a", encoding="utf-8")
-                for name in FILES
+                storage.Lines(workdir / f"{name}.jsonl") for name in FILES
             )
-            (workdir / LABEL).write_text(label, encoding="utf-8")
-            self.board = tensorboardX.SummaryWriter(str(workdir / "tensorboard"))
+            storage.write(workdir / LABEL, label)
+            self.events = _Events(workdir / "tensorboard")
+            self.board = tensorboardX.SummaryWriter(str(self.events.folder))
         except OSError as error:
             raise CheckpointError(f"{workdir}: cannot be written ({error})") from error
         self.workdir = workdir
@@ -144,6 +143,7 @@ class Writer:
             self.evaluations.close()
             self.throughput.close()
             self.board.close()
+            self.events.upload()
         except OSError as failure:
             message = f"{self.workdir}: metrics cannot be written ({failure})"
             if kind is None:
@@ -172,13 +172,20 @@ class Writer:
             parts.append(f"{self.label} {row[LOSS]:.4f}")
         return ", ".join([*parts, self.clock.text(self.steps)])
 
-    def flush(self) -> None:
-        """Force the rows to disk: a checkpoint must never be ahead of its metrics."""
+    def flush(self, kept: bool = True) -> None:
+        """Write the rows; where they are to be `kept`, they outlive the machine.
+
+        A checkpoint must never be ahead of its metrics.
+        """
         if not self.active:
             return
         try:
-            self.metrics.flush()
-            os.fsync(self.metrics.fileno())
+            if kept:
+                self.metrics.sync()
+                self.board.flush()
+                self.events.upload()
+            else:
+                self.metrics.flush()
         except OSError as error:
             raise CheckpointError(
                 f"{self.workdir}: metrics cannot be written ({error})"
@@ -213,10 +220,29 @@ class Writer:
 
     def _write(self, file: Any, row: dict[str, Any], flush: bool = False) -> None:
         try:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row))
             if flush:
                 file.flush()
         except OSError as error:
             raise CheckpointError(
                 f"{self.workdir}: metrics cannot be written ({error})"
             ) from error
+
+
+class _Events:
+    """TensorBoard's events: its writer has files on a disk, which a bucket gets."""
+
+    def __init__(self, place: storage.Path):
+        self.place = place
+        self._kept: tempfile.TemporaryDirectory | None = None
+        if isinstance(place, pathlib.Path):
+            self.folder = place
+        else:
+            self._kept = tempfile.TemporaryDirectory(prefix="decodax-events-")
+            self.folder = pathlib.Path(self._kept.name)
+
+    def upload(self) -> None:
+        """Copy this sitting's events to the bucket, over its earlier copy."""
+        if self._kept is not None:
+            for file in self.folder.iterdir():
+                storage.upload(file, self.place / file.name)

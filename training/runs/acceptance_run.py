@@ -6,7 +6,7 @@ that end where the draft's confidence is low. The verifier is `verifiers/rejecti
 whose acceptance the head predicts.
 """
 
-import pathlib
+import os
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 import decoding
 import models
 from decoding import Method
+from models import storage
 from models.distributed import sharding
 from models.heads.formats import native
 from models.predictors import acceptance_predictor
@@ -30,9 +31,9 @@ class Training:
     """One pair of models with the data and labels of a config."""
 
     def __init__(
-        self, config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
+        self, config: Any, workdir: str | os.PathLike, lm: Any = None, own: Any = None
     ):
-        self.config, self.workdir = config, pathlib.Path(workdir)
+        self.config, self.workdir = config, storage.path(workdir)
         self.lm = lm = scaffold.target(config, lm)
         self.plan = sharding.training(lm.model.plan, config.rules)
         self.draft = models.load(config.draft) if own is None else own
@@ -159,7 +160,7 @@ def unweighted(said: np.ndarray, reject: float) -> np.ndarray:
 
 
 def run(
-    config: Any, workdir: str | pathlib.Path, lm: Any = None, own: Any = None
+    config: Any, workdir: str | os.PathLike, lm: Any = None, own: Any = None
 ) -> dict[str, Any]:
     """Train, calibrate, decode and export; resumable.
 

@@ -5,7 +5,7 @@ import functools
 import importlib
 import inspect
 import json
-import pathlib
+import os
 import pkgutil
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +18,7 @@ from absl import logging
 import decoding
 from decoding import Method
 from decoding.tree_design import greedy_search
+from models import storage
 from models.distributed import processes, sharding
 from models.errors import ConfigError
 from models.heads.formats import native
@@ -89,8 +90,8 @@ def method(config: Any, hits: Sequence[Sequence[float]]) -> Method:
 class Training:
     """One head on one target with the data and objective of a config."""
 
-    def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
-        self.config, self.workdir = config, pathlib.Path(workdir)
+    def __init__(self, config: Any, workdir: str | os.PathLike, lm: Any = None):
+        self.config, self.workdir = config, storage.path(workdir)
         self.kind = module(config.head)
         self._measures: dict[float, Any] = {}
         self.lm = scaffold.target(config, lm)
@@ -220,8 +221,8 @@ class Training:
         path = self.workdir / "untrained.json"
         if not processes.agreed(path.exists()):
             text = json.dumps(self.measured(self.params)) + "\n"
-            processes.written(lambda: path.write_text(text), "untrained")
-        return json.loads(path.read_text())
+            processes.written(lambda: storage.write(path, text))
+        return processes.told(lambda: json.loads(path.read_text()))
 
     def measured(self, params: Any) -> dict[str, float]:
         """Measure the guesses on held-out text, and the real decode loop.
@@ -261,7 +262,7 @@ class Training:
 
 def run(
     config: Any,
-    workdir: str | pathlib.Path,
+    workdir: str | os.PathLike,
     lm: Any = None,
     say: sources.Say = logging.info,
 ) -> dict[str, Any]:

@@ -6,7 +6,7 @@ same weights, on the same text, under the same schedule.
 """
 
 import functools
-import pathlib
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from absl import logging
 import decoding
 import models
 from decoding import Method
-from models import io, transformer
+from models import io, storage, transformer
 from models.distributed import processes, sharding
 from models.errors import ConfigError
 from models.text import hf_tokenizer
@@ -63,11 +63,11 @@ class Training:
     def __init__(
         self,
         config: Any,
-        workdir: str | pathlib.Path,
+        workdir: str | os.PathLike,
         lm: Any = None,
         say: sources.Say = logging.info,
     ):
-        self.config, self.workdir, self.say = config, pathlib.Path(workdir), say
+        self.config, self.workdir, self.say = config, storage.path(workdir), say
         self.lm = scaffold.target(config, lm)
         self.plan = sharding.training(self.lm.model.plan, config.rules)
         self.documents = scaffold.both_splits(config, self.lm, self.workdir)
@@ -215,7 +215,7 @@ def write(
     lm: Any,
     given: Sequence[documents.Documents],
     c: Any,
-    folder: pathlib.Path,
+    folder: storage.Path,
     seed: int,
 ) -> Written:
     """Generate the target's text after requests of both splits; resumable.
@@ -257,7 +257,7 @@ def method(config: Any) -> Method:
 
 def run(
     config: Any,
-    workdir: str | pathlib.Path,
+    workdir: str | os.PathLike,
     lm: Any = None,
     say: sources.Say = logging.info,
 ) -> dict[str, Any]:
@@ -299,7 +299,7 @@ def run(
         weights = sharding.fetch(result.params)
         draft = models.Loaded(training.model, weights, training.lm.tokenizer)
         export = functools.partial(models.save, draft, folder / "export")
-        processes.written(export, f"export of {name}")
+        processes.written(export)
         figures["variants"][name] = {
             **scaffold.effort(config, result),
             "after": training.measured(result.params, written.held),

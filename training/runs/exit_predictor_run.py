@@ -6,7 +6,7 @@ untrained rules are compared with the predictors: stop after a fixed layer, and 
 where the candidates' distribution is confident.
 """
 
-import pathlib
+import os
 from typing import Any
 
 import jax
@@ -15,6 +15,8 @@ import numpy as np
 from absl import logging
 
 import decoding
+from models import storage
+from models.distributed import processes
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.predictors import exit_predictor
@@ -28,8 +30,8 @@ from training.runs import draft_head_run, scaffold
 class Training:
     """The predictors of one target with the data and draft head of a config."""
 
-    def __init__(self, config: Any, workdir: str | pathlib.Path, lm: Any = None):
-        self.config, self.workdir = config, pathlib.Path(workdir)
+    def __init__(self, config: Any, workdir: str | os.PathLike, lm: Any = None):
+        self.config, self.workdir = config, storage.path(workdir)
         self.lm = scaffold.target(config, lm)
         self.documents = scaffold.both_splits(config, self.lm, self.workdir)
         held, e = self.documents[1], config.evaluate
@@ -38,12 +40,12 @@ class Training:
         self.draft = native.load(self._draft(), self.lm)
         self.frozen = {"target": self.lm.params, "heads": self.draft}
 
-    def _draft(self) -> pathlib.Path:
+    def _draft(self) -> storage.Path:
         """Return the folder of EAGLE's layer, trained here if the config names none."""
         if self.config.heads:
-            return pathlib.Path(self.config.heads)
+            return storage.path(self.config.heads)
         folder = self.workdir / "eagle"
-        if not (folder / "figures.json").exists():
+        if not processes.agreed((folder / "figures.json").exists()):
             eagle = self.config.eagle.copy_and_resolve_references()
             eagle.model, eagle.data.source = self.config.model, self.config.data.source
             eagle.data.directory = str(scaffold.data_folder(self.config, self.workdir))
@@ -170,7 +172,7 @@ def frequent(stops: list[float], count: int) -> tuple[int, ...]:
     return tuple(sorted(best.tolist()))
 
 
-def run(config: Any, workdir: str | pathlib.Path, lm: Any = None) -> dict[str, Any]:
+def run(config: Any, workdir: str | os.PathLike, lm: Any = None) -> dict[str, Any]:
     """Train, measure, decode and export; resumable. Returns the figures.
 
     `workdir/export` holds the predictors, `workdir/figures.json` the figures.

@@ -5,7 +5,7 @@ rule by divergence.
 """
 
 import json
-import pathlib
+import os
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,6 +14,8 @@ from absl import logging
 
 import decoding
 import models
+from models import storage
+from models.distributed import processes
 from models.heads.formats import native
 from models.predictors import judge_predictor
 from models.text import hf_tokenizer
@@ -24,7 +26,7 @@ from training.runs import scaffold
 
 
 def run(
-    config: Any, workdir: str | pathlib.Path, lm: Any = None, draft: Any = None
+    config: Any, workdir: str | os.PathLike, lm: Any = None, draft: Any = None
 ) -> dict[str, Any]:
     """Label, train, judge and decode; resumable.
 
@@ -39,7 +41,7 @@ def run(
     Returns:
         The figures.
     """
-    workdir, lm = pathlib.Path(workdir), scaffold.target(config, lm)
+    workdir, lm = storage.path(workdir), scaffold.target(config, lm)
     draft = models.load(config.draft) if draft is None else draft
     hf_tokenizer.check_same(
         f"config.draft={config.draft!r}", draft.tokenizer, lm.tokenizer
@@ -122,7 +124,7 @@ def rules(c: Any) -> dict[str, decoding.Method]:
 def _labelled(config, file, lm, draft, prompts) -> list[judge.Case]:
     """Return the cases of `prompts`, from `file` if it exists."""
     c = config.data
-    if not file.exists():
+    if not processes.agreed(file.exists()):
         cases = judge.cases(
             lm,
             draft,
@@ -133,8 +135,7 @@ def _labelled(config, file, lm, draft, prompts) -> list[judge.Case]:
             config.seed,
             batch=c.batch,
         )
-        part = file.with_suffix(".part")
-        part.write_text(json.dumps(cases))
-        part.replace(file)
+        processes.written(lambda: storage.write(file, json.dumps(cases)))
         logging.info("%s: %d mismatches", file.name, len(cases))
-    return [judge.Case(*row) for row in json.loads(file.read_text())]
+    rows = processes.told(lambda: json.loads(file.read_text()))
+    return [judge.Case(*row) for row in rows]

@@ -1,6 +1,6 @@
 """A language model from a config: trained, measured and exported."""
 
-import pathlib
+import os
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import tokenizers
 from absl import logging
 
 import models
-from models import transformer
+from models import storage, transformer
 from models.checkpoints import rope
 from models.distributed import processes, sharding
 from models.errors import ConfigError
@@ -46,17 +46,17 @@ def model_config(config: Any) -> transformer.Config:
     )
 
 
-def source_texts(config: Any, split: str, workdir: pathlib.Path) -> list[str]:
+def source_texts(config: Any, split: str, workdir: storage.Path) -> list[str]:
     """Read a split's texts: of a source that has splits, or of its `data.parts`."""
     d = config.data
     if not d.parts:
-        return sources.texts(d.source, split, d.directory or workdir / "data")
+        return sources.texts(d.source, split, scaffold.data_folder(config, workdir))
     parts = [file_groups.Part(**part) for part in d.parts]
     return file_groups.texts(d.source, parts, split, d.held)
 
 
 def read_data(
-    config: Any, workdir: pathlib.Path
+    config: Any, workdir: storage.Path
 ) -> tuple[tokenizers.Tokenizer, list[str], list[str]]:
     """Return the tokenizer (loaded, or trained on the first split) and both splits."""
     splits = [source_texts(config, split, workdir) for split in file_groups.SPLITS]
@@ -73,7 +73,7 @@ def read_data(
             f"data.vocab_size={config.data.vocab_size}: make them equal"
         )
     workdir.mkdir(parents=True, exist_ok=True)
-    processes.written(lambda: tokenizer.save(str(path)), "tokenizer")
+    processes.written(lambda: storage.write(path, tokenizer.to_str(pretty=True)))
     return tokenizer, splits[0], splits[1]
 
 
@@ -81,7 +81,7 @@ def stream(
     config: Any,
     tokenizer: tokenizers.Tokenizer,
     texts: list[str],
-    folder: pathlib.Path,
+    folder: storage.Path,
 ) -> text_corpus.Stream:
     """Build the training batches of a config; `folder` caches the encoded texts."""
 
@@ -115,7 +115,7 @@ def optimizer(config: Any, steps: int) -> Any:
 
 
 def train(
-    config: Any, workdir: pathlib.Path, batches: text_corpus.Stream
+    config: Any, workdir: storage.Path, batches: text_corpus.Stream
 ) -> fit.Result:
     """Run (or resume) `fit` for the config's model on `batches`."""
     shape = model_config(config)
@@ -180,7 +180,7 @@ def measure(
     return figures
 
 
-def run(config: Any, workdir: str | pathlib.Path) -> dict[str, Any]:
+def run(config: Any, workdir: str | os.PathLike) -> dict[str, Any]:
     """Train, export and measure; resumable. Returns the figures.
 
     The export (`config.export`, by default `workdir/export`) holds the weights in
@@ -188,7 +188,7 @@ def run(config: Any, workdir: str | pathlib.Path) -> dict[str, Any]:
     measured on the export, as `models.load` reads it. `workdir/figures.json` holds them
     too.
     """
-    workdir = pathlib.Path(workdir)
+    workdir = storage.path(workdir)
     tokenizer, texts, held_out = read_data(config, workdir)
     batches = stream(config, tokenizer, texts, workdir)
     result = train(config, workdir, batches)
@@ -210,5 +210,5 @@ def run(config: Any, workdir: str | pathlib.Path) -> dict[str, Any]:
     }
     scaffold.write_figures(workdir, figures)
     text, card = model_cards.language_model(config, figures), folder / "README.md"
-    processes.written(lambda: card.write_text(text, encoding="utf-8"), "model card")
+    processes.written(lambda: storage.write(card, text))
     return figures

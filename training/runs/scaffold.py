@@ -1,6 +1,7 @@
 """Common steps of the runs: a config's target, documents, batches, schedule, files."""
 
 import json
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import optax
 from absl import logging
 
 import models
+from models import storage
 from models.distributed import processes
 from models.errors import ConfigError
 from training.data import documents, text_corpus
@@ -32,13 +34,24 @@ def target(config: Any, lm: Any = None) -> Any:
     return lm
 
 
-def data_folder(config: Any, workdir: pathlib.Path) -> pathlib.Path:
-    """Return where TFDS keeps the config's data."""
-    return pathlib.Path(config.data.directory or workdir / "data")
+def data_folder(config: Any, workdir: storage.Path) -> storage.Path:
+    """Return where TFDS keeps the config's data: a local folder.
+
+    By default it is the workdir's, or a cache's where the workdir is in a bucket.
+    """
+    if config.data.directory:
+        return storage.path(config.data.directory)
+    return workdir / "data" if isinstance(workdir, pathlib.Path) else cached_data()
+
+
+def cached_data() -> pathlib.Path:
+    """Return the folder of this machine for data sets of TFDS."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(home).expanduser() / "decodax" / "data"
 
 
 def both_splits(
-    config: Any, lm: Any, workdir: pathlib.Path
+    config: Any, lm: Any, workdir: storage.Path
 ) -> tuple[documents.Documents, documents.Documents]:
     """Make `workdir`, and read the documents for training and the held-out ones."""
     workdir.mkdir(parents=True, exist_ok=True)
@@ -121,15 +134,20 @@ def effort(config: Any, result: fit.Result) -> dict[str, Any]:
 
 
 def write_export(
-    config: Any, workdir: pathlib.Path, save: Callable[[pathlib.Path], object]
-) -> pathlib.Path:
+    config: Any, workdir: storage.Path, save: Callable[[storage.Path], object]
+) -> storage.Path:
     """Let process 0 save to `config.export`, by default `workdir/export`."""
-    folder = pathlib.Path(config.export or workdir / "export")
-    processes.written(lambda: save(folder), "export")
+    folder = storage.path(config.export or workdir / "export")
+    processes.written(lambda: save(folder))
     return folder
 
 
-def write_figures(workdir: pathlib.Path, figures: dict[str, Any]) -> None:
+def write_figures(workdir: storage.Path, figures: dict[str, Any]) -> None:
     """Let process 0 write `workdir/figures.json`."""
     text = json.dumps(figures, indent=2) + "\n"
-    processes.written(lambda: (workdir / "figures.json").write_text(text), "figures")
+    processes.written(lambda: storage.write(workdir / "figures.json", text))
+
+
+def read_figures(workdir: storage.Path) -> dict[str, Any]:
+    """Read what `write_figures` wrote, on every process."""
+    return processes.told(lambda: json.loads((workdir / "figures.json").read_text()))

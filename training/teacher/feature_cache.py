@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from array_record.python import array_record_module as array_record
 
-from models import base
+from models import base, storage
 from models.distributed import processes
 from models.errors import DataError
 from training.teacher import outputs
@@ -109,25 +110,25 @@ class Cache:
 
     def __init__(
         self,
-        folder: str | pathlib.Path,
+        folder: str | os.PathLike,
         about: dict[str, Any],
         kept: Layout,
         rows: int,
         shard_rows: int = 0,
     ):
-        self.folder = pathlib.Path(folder)
+        self.folder = storage.path(folder)
         shard_rows = shard_rows or max(1, min(rows, SHARD // kept.size))
         manifest = {**about, "taps": list(kept.taps), "shard_rows": shard_rows}
         self.about = self._agreed(manifest)
         self.layout = kept._replace(taps=tuple(self.about["taps"]))
         self.rows, self.shard_rows = rows, int(self.about["shard_rows"])
         self.shards = -(-rows // self.shard_rows)
-        self._readers: dict[int, Any] = {}
+        self._readers: dict[int, _Reader] = {}
         missing = np.array([not self._whole(i) for i in range(self.shards)])
         self.there = ~processes.either(missing)  # bool[shards], equal on all processes
 
     @property
-    def manifest(self) -> pathlib.Path:
+    def manifest(self) -> storage.Path:
         return self.folder / "manifest.json"
 
     def _agreed(self, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +162,7 @@ class Cache:
             )
         return stored
 
-    def path(self, shard: int) -> pathlib.Path:
+    def path(self, shard: int) -> storage.Path:
         return self.folder / f"{shard:06d}.array_record"
 
     def numbers(self, shard: int) -> range:
@@ -197,21 +198,26 @@ class Cache:
         return [int(i) for i in np.flatnonzero(bad)]
 
     def _whole(self, shard: int) -> bool:
-        """Check by its index whether a shard has all of its records."""
-        return _records(self.path(shard)) >= len(self.numbers(shard))
+        """Check by its index whether a shard has all of its records.
+
+        An object of a bucket is not read for it: it is there whole or not at all.
+        """
+        path = self.path(shard)
+        if not isinstance(path, pathlib.Path):
+            return path.exists()
+        return _records(path) >= len(self.numbers(shard))
 
     def _reader(self, shard: int) -> Any:
         if shard not in self._readers:
             if len(self._readers) >= OPEN:
-                _close(self._readers.pop(next(iter(self._readers))))
+                self._readers.pop(next(iter(self._readers))).close()
             if not self._whole(shard):
                 raise DataError(
                     f"{self.path(shard)} is missing or incomplete: use a folder that "
                     "every process sees, and start again to write it"
                 )
-            reader = array_record.ArrayRecordReader(str(self.path(shard)), READING)
-            self._readers[shard] = reader
-        return self._readers[shard]
+            self._readers[shard] = _Reader(self.path(shard))
+        return self._readers[shard].records
 
     def read(self, number: int, tokens: np.ndarray) -> dict[str, np.ndarray]:
         """Read the target's outputs on window `number`, by batch key.
@@ -246,7 +252,9 @@ class Cache:
             )
 
     def free(self) -> int:
-        """Count the free bytes of the folder's disk."""
+        """Count the free bytes of the folder's disk; a bucket has no end."""
+        if not isinstance(self.folder, pathlib.Path):
+            return 1 << 62
         folder = self.folder.absolute()
         while not folder.exists():
             folder = folder.parent
@@ -271,7 +279,7 @@ class Cache:
         """Mark shards as complete; every process calls it after they were written."""
         for shard in shards:
             if shard in self._readers:
-                _close(self._readers.pop(shard))
+                self._readers.pop(shard).close()
             self.there[shard] = True
 
     def _claim(self) -> None:
@@ -281,21 +289,11 @@ class Cache:
                 part.write_text(text, encoding="utf-8")
 
     @contextlib.contextmanager
-    def _writing(self, path: pathlib.Path) -> Iterator[pathlib.Path]:
-        """Yield a temporary file that is renamed to `path` at the end.
-
-        A killed run's temporary files of the same name are removed.
-        """
+    def _writing(self, path: storage.Path) -> Iterator[pathlib.Path]:
+        """Yield a temporary file that becomes `path` at the end."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for old in self.folder.glob(f".{path.name}.*"):
-                old.unlink(missing_ok=True)
-            part = self.folder / f".{path.name}.{os.getpid()}"
-            try:
+            with storage.new_file(path) as part:
                 yield part
-                os.replace(part, path)
-            finally:
-                part.unlink(missing_ok=True)
         except FAILURES as error:
             raise DataError(
                 f"{path} cannot be written ({error}): finished shards are kept; free "
@@ -311,6 +309,24 @@ def _records(path: pathlib.Path) -> int:
     count = reader.num_records() if reader.ok() else -1
     _close(reader)
     return int(count)
+
+
+class _Reader:
+    """An open shard; one of a bucket is read from a copy on this machine's disk."""
+
+    def __init__(self, path: storage.Path):
+        self._copy: tempfile.TemporaryDirectory | None = None
+        if not isinstance(path, pathlib.Path):
+            self._copy = tempfile.TemporaryDirectory(prefix="decodax-features-")
+            copy = pathlib.Path(self._copy.name, path.name)
+            storage.download(path, copy)
+            path = copy
+        self.records = array_record.ArrayRecordReader(str(path), READING)
+
+    def close(self) -> None:
+        _close(self.records)
+        if self._copy is not None:
+            self._copy.cleanup()
 
 
 def _close(reader: Any) -> None:

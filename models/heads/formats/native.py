@@ -1,7 +1,7 @@
 """Draft heads on disk: safetensors, and heads.json with target, form and method."""
 
 import hashlib
-import pathlib
+import os
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.flax import load_file, save_file
 
-from models import packaged
+from models import packaged, storage
 from models.checkpoints import hf, tensors
 from models.distributed import sharding
 from models.errors import CheckpointError, hint
@@ -18,9 +18,9 @@ from models.heads.modules import head_config
 WEIGHTS, CONFIG = "heads.safetensors", "heads.json"
 
 
-def locate(name: str | pathlib.Path) -> pathlib.Path:
+def locate(name: str | os.PathLike) -> storage.Path:
     """Return the folder of packaged heads, or of heads at a path."""
-    path = pathlib.Path(name)
+    path = storage.path(name)
     if str(name) in packaged.HEADS:
         path = packaged.folder(str(name))
     if not (path / WEIGHTS).exists():
@@ -44,25 +44,26 @@ def fingerprint(params: Any) -> str:
 
 
 def save(
-    folder: str | pathlib.Path, params: Any, about: dict[str, Any], card: str = ""
+    folder: str | os.PathLike, params: Any, about: dict[str, Any], card: str = ""
 ) -> None:
     """Write the params in their dtypes, and beside them heads.json and README.md.
 
     heads.json holds `about` and the params' configs; README.md holds `card`.
     """
-    folder = pathlib.Path(folder)
+    folder = storage.path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     params, configs = head_config.split(params)
     flat = {name: jnp.asarray(x) for name, x in hf.flatten(params).items()}
-    save_file(flat, str(folder / WEIGHTS))
+    with storage.new_file(folder / WEIGHTS) as part:
+        save_file(flat, str(part))
     if configs:
         about = {**about, "configs": head_config.to_json(configs)}
     tensors.write_json(folder / CONFIG, about)
     if card:
-        (folder / "README.md").write_text(card)
+        storage.write(folder / "README.md", card)
 
 
-def load(folder: str | pathlib.Path, target: Any = None, dtype: Any = None) -> Any:
+def load(folder: str | os.PathLike, target: Any = None, dtype: Any = None) -> Any:
     """Load the params of `folder` with their nesting and configs; floats in `dtype`.
 
     `folder` may be the name of packaged heads. With `target`, a loaded model, heads of
@@ -79,23 +80,25 @@ def load(folder: str | pathlib.Path, target: Any = None, dtype: Any = None) -> A
             )
     if dtype is None and target is not None:
         dtype = jax.tree.leaves(target.params)[0].dtype
+    with storage.local_copy(folder / WEIGHTS) as file:
+        stored = load_file(str(file))
     flat = {
         name: x.astype(dtype) if dtype and jnp.issubdtype(x.dtype, jnp.floating) else x
-        for name, x in load_file(str(folder / WEIGHTS)).items()
+        for name, x in stored.items()
     }
     params = hf.unflatten(flat)
-    stored = about.get("configs", {})
-    configs = head_config.from_json(stored, params, folder / CONFIG)
+    written = about.get("configs", {})
+    configs = head_config.from_json(written, params, folder / CONFIG)
     return head_config.joined(params, configs)
 
 
-def describe(folder: str | pathlib.Path) -> dict[str, Any]:
+def describe(folder: str | os.PathLike) -> dict[str, Any]:
     """Read heads.json; {} where there is none."""
-    path = pathlib.Path(folder) / CONFIG
+    path = storage.path(folder) / CONFIG
     return tensors.read_json(path) if path.exists() else {}
 
 
-def method(name: str | pathlib.Path) -> dict[str, Any]:
+def method(name: str | os.PathLike) -> dict[str, Any]:
     """Return the decoding method of a folder's heads: the names of its parts."""
     spec = describe(locate(name)).get("method")
     if not spec:
@@ -105,7 +108,7 @@ def method(name: str | pathlib.Path) -> dict[str, Any]:
     return spec
 
 
-def decode_with(folder: str | pathlib.Path, method: dict[str, Any]) -> None:
+def decode_with(folder: str | os.PathLike, method: dict[str, Any]) -> None:
     """Write another method into heads.json."""
     about = {**describe(folder), "method": method}
-    tensors.write_json(pathlib.Path(folder) / CONFIG, about)
+    tensors.write_json(storage.path(folder) / CONFIG, about)

@@ -9,7 +9,7 @@ vLLM's speculators, whose config.json does decide.
 """
 
 import fnmatch
-import pathlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.flax import load_file
 from safetensors.numpy import save_file
 
-from models import transformer
+from models import storage, transformer
 from models.checkpoints import hf
 from models.checkpoints.tensors import read_json, write_json
 from models.errors import CheckpointError, ConfigError
@@ -286,14 +286,14 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
 
 
 def load(
-    kind: str, path: str | pathlib.Path, target: Any, embedding: Any = None
+    kind: str, path: str | os.PathLike, target: Any, embedding: Any = None
 ) -> tuple[Any, dict]:
     """Apply `read` to a safetensors file, or to the only one in a folder.
 
     config.json beside it gives EAGLE's RoPE; where the tensors differ from it in
     another field, a warning names both values.
     """
-    path = pathlib.Path(path)
+    path = storage.path(path)
     beside = (path if path.is_dir() else path.parent) / "config.json"
     claims = read_json(beside) if beside.exists() else None
     params, arguments = read(kind, stored(path), target, embedding, claims)
@@ -309,29 +309,30 @@ def load(
     return params, arguments
 
 
-def stored(path: str | pathlib.Path) -> dict[str, Any]:
+def stored(path: str | os.PathLike) -> dict[str, Any]:
     """Read the tensors of a safetensors file, or of the only one in a folder."""
-    path = pathlib.Path(path)
-    if path.is_dir():
-        files = sorted(path.glob("*.safetensors"))
+    place = storage.path(path)
+    if place.is_dir():
+        files = sorted(place.glob("*.safetensors"))
         if len(files) != 1:
             raise CheckpointError(
                 f"{path} holds {len(files)} safetensors files: give the path of the "
                 "heads' file (convert a .bin or .pt file first)"
             )
-        path = files[0]
-    if path.suffix != ".safetensors":
+        place = files[0]
+    if place.suffix != ".safetensors":
         raise CheckpointError(
-            f"{path} is no safetensors file: convert it (a pickle can run any code)"
+            f"{place} is no safetensors file: convert it (a pickle can run any code)"
         )
     try:
-        return load_file(str(path))
+        with storage.local_copy(place) as file:
+            return load_file(str(file))
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error})") from error
+        raise CheckpointError(f"{place} cannot be read ({error})") from error
 
 
 def save(
-    kind: str, path: str | pathlib.Path, params: Any, target: Any, blocks: int = 1
+    kind: str, path: str | os.PathLike, params: Any, target: Any, blocks: int = 1
 ) -> None:
     """Write params to a safetensors file; see `write`.
 
@@ -343,16 +344,17 @@ def save(
         form = (eagle if kind == "eagle" else eagle3).config_of(params)
         config = layer_rope.described(params["layer"], target, form.rope_theta)
         config = {**config, **_shown(kind, params, {})}
-        beside = pathlib.Path(path).parent / "config.json"
+        beside = storage.path(path).parent / "config.json"
         if beside.exists() and read_json(beside) != config:
             raise CheckpointError(f"{beside} is another model's: use a new folder")
         write_json(beside, config)
     store(path, tensors)
 
 
-def store(path: str | pathlib.Path, tensors: Mapping[str, Any]) -> None:
+def store(path: str | os.PathLike, tensors: Mapping[str, Any]) -> None:
     """Write a safetensors file. NumPy arrays keep ids of 64 bits, as JAX would not."""
-    save_file({n: np.ascontiguousarray(x) for n, x in tensors.items()}, str(path))
+    with storage.new_file(storage.path(path)) as part:
+        save_file({n: np.ascontiguousarray(x) for n, x in tensors.items()}, str(part))
 
 
 def _check_kind(kind: str) -> None:

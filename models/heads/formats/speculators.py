@@ -11,13 +11,14 @@ by name. A copy of the target's embedding (`embed_tokens`) is dropped, after a
 comparison where the target's is given.
 """
 
-import pathlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
 
+from models import storage
 from models.checkpoints import fields, tensors
 from models.checkpoints.families import llama
 from models.errors import CheckpointError, ConfigError
@@ -206,20 +207,20 @@ def write(
 
 
 def load(
-    folder: str | pathlib.Path,
+    folder: str | os.PathLike,
     target: Any,
     embedding: Any = None,
     taps: Sequence[int] = (),
 ) -> tuple[str, Any]:
     """Apply `read` to a folder."""
-    folder = pathlib.Path(folder)
+    folder = storage.path(folder)
     config = tensors.read_json(folder / "config.json")
     return read(config, published.stored(folder), target, embedding, taps)
 
 
 def save(
     kind: str,
-    folder: str | pathlib.Path,
+    folder: str | os.PathLike,
     params: Any,
     target: Any,
     verifier: str,
@@ -230,7 +231,7 @@ def save(
     """Write params to a folder; arguments as in `write`."""
     about = (verifier, architectures, drafts, taps)
     config, arrays = write(kind, params, target, *about)
-    folder = pathlib.Path(folder)
+    folder = storage.path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     published.store(folder / tensors.SINGLE, arrays)
     tensors.write_json(folder / "config.json", config)
