@@ -15,6 +15,7 @@ INSTALL = [
     'flax>=0.12.12,<0.13; python_version>="3.12"',
     "optax>=0.2.8,<0.3",
     "orbax-checkpoint>=0.12.8,<0.13",
+    "etils[epath]>=1.12",
     "numpy>=2.0",
     "scipy>=1.13",
     "einops>=0.8.2",
@@ -33,7 +34,11 @@ INSTALL = [
 ]
 
 EXTRAS = {
+    "gcs": ["gcsfs>=2025.2"],  # workdirs, data and models in gs://
+    "s3": ["s3fs>=2025.2"],
     "test": [
+        "gcsfs>=2025.2",
+        "gcp-storage-emulator>=2024.8",
         "pytest>=8.3",
         "pytest-xdist>=3.6",
         "hypothesis>=6.100",

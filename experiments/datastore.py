@@ -8,7 +8,6 @@ these fields of each row. The suffix array sorts in memory, in about 60 bytes a 
 """
 
 import argparse
-import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import models
 from decoding.text_lookup import suffix_array
 from experiments import console
+from models import storage
 from models.errors import PromptError
 from training import command_line
 from training.data import file_groups
@@ -40,13 +40,13 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.read(arguments)
 
 
-def files(paths: Sequence[str], suffix: str) -> Iterator[pathlib.Path]:
+def files(paths: Sequence[str], suffix: str) -> Iterator[storage.Path]:
     """Yield every text file of `paths`, in a fixed order."""
-    for path in map(pathlib.Path, paths):
+    for path in map(storage.path, paths):
         if not path.exists():
             raise PromptError(f"--text={path} does not exist")
-        candidates = path.rglob(f"*{suffix}") if path.is_dir() else [path]
-        yield from sorted(p for p in candidates if p.is_file())
+        candidates = storage.files(path) if path.is_dir() else [path]
+        yield from (p for p in candidates if p == path or p.name.endswith(suffix))
 
 
 def taken(tokenizer: Any, options: argparse.Namespace) -> Iterator[list[int]]:

@@ -21,18 +21,20 @@ import jax
 from absl import logging
 from jax.experimental.compilation_cache import compilation_cache
 
+from models import storage
+
 VARIABLE, OFF = "DECODAX_CACHE", ("off", "0", "none")
 MOST_BYTES = 4 * 2**30
 FEATURES = ("flags", "Features", "model name", "CPU part")  # lines of /proc/cpuinfo
 
 
-def folder() -> pathlib.Path | None:
+def folder() -> storage.Path | None:
     """Return the folder that the environment names, or None if the cache is off."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen.lower() in OFF:
         return None
     if chosen:
-        return pathlib.Path(chosen).expanduser() / machine()
+        return storage.path(chosen).expanduser() / machine()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return pathlib.Path(home).expanduser() / "decodax" / machine()
 
@@ -49,7 +51,7 @@ def machine() -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def enable() -> pathlib.Path | None:
+def enable() -> storage.Path | None:
     """Switch the cache on for this process, unless it is on or was switched off.
 
     Returns:
@@ -58,7 +60,7 @@ def enable() -> pathlib.Path | None:
     options: Any = jax.config
     current = options.jax_compilation_cache_dir
     if current:
-        return pathlib.Path(current)
+        return storage.path(current)
     chosen = folder()
     if chosen is None:
         return None
@@ -75,7 +77,7 @@ def enable() -> pathlib.Path | None:
 
 
 @functools.cache
-def _is_writable(chosen: pathlib.Path) -> bool:
+def _is_writable(chosen: storage.Path) -> bool:
     """Make the folder and a file in it; warn once if that fails."""
     try:
         chosen.mkdir(parents=True, exist_ok=True)

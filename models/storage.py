@@ -107,6 +107,21 @@ def new_file(file: Path) -> Iterator[pathlib.Path]:
         part.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[pathlib.Path]:
+    """Yield a local folder to write; its files are copied to a bucket's `folder`."""
+    if isinstance(folder, pathlib.Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as name:
+        local = pathlib.Path(name)
+        yield local
+        for file in local.rglob("*"):
+            if file.is_file():
+                upload(file, folder / file.relative_to(local).as_posix())
+
+
 def write(file: Path, data: str | bytes) -> None:
     """Write a whole file, by `new_file`."""
     with new_file(file) as part:
@@ -140,6 +155,14 @@ def download(file: Path, to: pathlib.Path) -> None:
     """Copy a file to a local path."""
     with _reported(file), file.open("rb") as there, to.open("wb") as here:
         shutil.copyfileobj(there, here, 1 << 24)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder with all that is in it."""
+    if isinstance(folder, pathlib.Path):
+        shutil.rmtree(folder)
+    else:
+        folder.rmtree()
 
 
 def move(folder: Path, to: Path) -> None:

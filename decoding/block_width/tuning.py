@@ -9,7 +9,6 @@ before has seen.
 
 import hashlib
 import json
-import pathlib
 import time
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from decoding import base, compose
 from decoding.block_width import controller
 from decoding.block_width.costs import Costs, corrected
 from decoding.loops import decode, engines
-from models import compile_cache
+from models import compile_cache, storage
 
 REPEATS = 5  # in turns; the least counts, since other work only adds time
 LEAST, ROUNDS = 0.03, 32  # seconds and rounds of one measurement, at least and at most
@@ -222,7 +221,7 @@ def forced(state: decode.DecodeState, setting: tuple[int, int]) -> Any:
     return replace(state, width=base.State(state.width.row, plan))
 
 
-def _file(parts: compose.Composition, batch: int, size: int) -> pathlib.Path | None:
+def _file(parts: compose.Composition, batch: int, size: int) -> storage.Path | None:
     """Name the file of the times; None where the cache is off."""
     folder = compile_cache.folder()
     if folder is None or jax.process_count() > 1:
@@ -250,7 +249,7 @@ def _file(parts: compose.Composition, batch: int, size: int) -> pathlib.Path | N
     return folder / "rounds" / f"{name}.json"
 
 
-def _read(file: pathlib.Path | None) -> dict[str, Any] | None:
+def _read(file: storage.Path | None) -> dict[str, Any] | None:
     if file is None or not file.exists():
         return None
     try:
@@ -259,13 +258,10 @@ def _read(file: pathlib.Path | None) -> dict[str, Any] | None:
         return None
 
 
-def _write(file: pathlib.Path | None, times: dict[str, Any]) -> None:
+def _write(file: storage.Path | None, times: dict[str, Any]) -> None:
     if file is None:
         return
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{time.time_ns()}")
-        part.write_text(json.dumps(times))
-        part.replace(file)
+        storage.write(file, json.dumps(times))
     except OSError:
         pass  # `compile_cache.enable` has warned that the folder cannot be written

@@ -22,7 +22,6 @@ import functools
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -35,7 +34,7 @@ from experiments.preflight import first_steps, programs, report, topologies
 from experiments.recipes import command_fields, settings
 from kernels import block_traffic, hlo
 from kernels.chips import GIB, Chip
-from models import cpu_host
+from models import cpu_host, storage
 from models.distributed import device_mesh
 from models.errors import ConfigError, DecodaxError
 from training import command_line
@@ -268,7 +267,7 @@ def run(
         "verdict": verdict,
     }
     if report_file:
-        report.write(Path(report_file), entry)
+        report.write(storage.path(report_file), entry)
     if refused:
         raise ConfigError(verdict)
     out.print(verdict)

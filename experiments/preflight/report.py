@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from kernels.chips import GIB
+from models import storage
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -72,7 +72,7 @@ commit are older: their losses were float32 and their batches without masks.
 NOT_RUN = "\n## Not run\n"  # begins the end of the report, which is written by hand
 
 
-def write(report: Path, entry: dict[str, Any]) -> None:
+def write(report: storage.Path, entry: dict[str, Any]) -> None:
     """Add or replace `entry` in the report's JSON file, and write the report.
 
     The text from `NOT_RUN` on stays.
@@ -83,7 +83,7 @@ def write(report: Path, entry: dict[str, Any]) -> None:
     names = ("config", "topology", "command")
     entries = [e for e in entries if any(e[n] != entry[n] for n in names)] + [entry]
     entries.sort(key=lambda e: [e[n] for n in names])
-    store.write_text(json.dumps(entries, indent=1) + "\n")
+    storage.write(store, json.dumps(entries, indent=1) + "\n")
     text = [INTRODUCTION]
     for e in entries:
         text += [f"## {e['config']} on {e['topology']}", "", f"`{e['command']}`", ""]
@@ -91,4 +91,4 @@ def write(report: Path, entry: dict[str, Any]) -> None:
         text += [f"{e['devices']} devices, mesh {e['mesh']}.{origin}", ""]
         text += lines(e["rows"])
         text += ["", bounds(e["rows"]), "", e["verdict"], ""]
-    report.write_text("\n".join(text).rstrip() + "\n" + end)
+    storage.write(report, "\n".join(text).rstrip() + "\n" + end)

@@ -24,6 +24,7 @@ from experiments.prompts import question_files
 from experiments.run_folder import RunFolder
 from experiments.stage import Preflight, Stage
 from experiments.studies import common
+from models import storage
 from models.distributed import sharding
 from models.errors import ConfigError
 from models.heads.formats import native
@@ -101,9 +102,10 @@ def run(
             folder = store.path / "profile" / name
             if not folder.exists():
                 cell_bench = benches.get(name, bench)
-                measured_row.profile(
-                    cell_bench, case, prompts[config.tasks[0]], str(folder)
-                )
+                with storage.new_folder(folder) as local:
+                    measured_row.profile(
+                        cell_bench, case, prompts[config.tasks[0]], str(local)
+                    )
     return report
 
 

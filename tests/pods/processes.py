@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import json
 import os
-import pathlib
 import sys
 
 import jax
@@ -23,7 +22,7 @@ import optax
 from decoding import compose, recipes
 from decoding.serving import prompt_set
 from experiments.launch import join
-from models import io
+from models import io, storage
 from models.distributed import processes, sharding
 from models.errors import ConfigError
 from tests.pods import meshes
@@ -59,7 +58,7 @@ def train(workdir, steps: int, plan, iterator) -> fit.Result:
     )
 
 
-def write(lm, path: pathlib.Path) -> None:
+def write(lm, path: storage.Path) -> None:
     """A set of prompts, more than there are rows."""
     rows = [prompt_set.Prompt(p, 4 + i) for i, p in enumerate(meshes.prompts())]
     parts = compose.compose(recipes.method("plain"), lm, 0.8)
@@ -67,7 +66,7 @@ def write(lm, path: pathlib.Path) -> None:
     prompt_set.write(lm, rows, path, parts, params, about={}, batch=4)
 
 
-def lesson(folder: pathlib.Path, plan=None) -> sources.TeacherRequest:
+def lesson(folder: storage.Path, plan=None) -> sources.TeacherRequest:
     """A stream read by this process's share, in shards that batches do not divide.
 
     The target's weights are numpy's: a cache is refused to a target that differs in a
@@ -96,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     join.define(parser)
     join.start(parser.parse_args([]))
-    workdir, stream = pathlib.Path(sys.argv[1]), killed_run.stream()
+    workdir, stream = storage.path(sys.argv[1]), killed_run.stream()
     rows = min(4, jax.device_count())  # of a batch
     plan = sharding.on(f"data={rows},tensor=-1", "train")
     if sys.argv[2:] == ["die"]:

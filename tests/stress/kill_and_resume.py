@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from models import storage
 from models.errors import DecodaxError
 from tests.stress import small_runs
 from training.loop import checkpoints
@@ -36,7 +36,7 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
 
 
-def curve(folder: pathlib.Path) -> list[str]:
+def curve(folder: storage.Path) -> list[str]:
     """All that a training run says: its metrics, its last weights and averages."""
     final = folder / "checkpoints" / str(small_runs.STEPS)
     told = checkpoints.read_extra(final)
@@ -44,11 +44,11 @@ def curve(folder: pathlib.Path) -> list[str]:
     return [text, told["digest"], json.dumps(told["data"])]
 
 
-def texts(folder: pathlib.Path) -> list[str]:
+def texts(folder: storage.Path) -> list[str]:
     return [(folder / "texts.jsonl").read_text()]
 
 
-KINDS: dict[str, Callable[[pathlib.Path], list[str]]] = {
+KINDS: dict[str, Callable[[storage.Path], list[str]]] = {
     "train": curve,
     "prompts": texts,
 }
@@ -56,7 +56,7 @@ KINDS: dict[str, Callable[[pathlib.Path], list[str]]] = {
 
 def sitting(
     kind: str,
-    folder: pathlib.Path,
+    folder: storage.Path,
     after: float,
     number: int,
     known: set[int] | None = None,
@@ -97,9 +97,14 @@ def _ended(child: subprocess.Popen, seconds: float) -> bool:
     return child.returncode is not None
 
 
-def unfinished(folder: pathlib.Path) -> set[int]:
-    """Find the half-written checkpoints in `folder`, by inode: names may come again."""
-    found = set()
+def unfinished(folder: storage.Path) -> set[int]:
+    """Find the half-written checkpoints in `folder`, by inode: names may come again.
+
+    In a bucket they have their final names, and none is found.
+    """
+    found: set[int] = set()
+    if not isinstance(folder, pathlib.Path):
+        return found
     for path in folder.glob(f"checkpoints/*{UNFINISHED}*"):
         with contextlib.suppress(FileNotFoundError):  # it was completed meanwhile
             found.add(path.stat().st_ino)
@@ -108,7 +113,7 @@ def unfinished(folder: pathlib.Path) -> set[int]:
 
 def kill(
     kind: str,
-    folder: pathlib.Path,
+    folder: storage.Path,
     kills: int,
     terms: int,
     seed: int = 0,
@@ -123,7 +128,7 @@ def kill(
     """
     read, tally = KINDS[kind], Tally()
     whole = folder / "whole"
-    whole.mkdir(parents=True)
+    whole.mkdir(parents=True, exist_ok=True)
     status, length = sitting(kind, whole, PATIENCE, signal.SIGKILL)
     if status:
         tally.wrong.append(f"the uninterrupted run ended with {status}")
@@ -138,6 +143,7 @@ def kill(
         number = left[0] if left else signal.SIGKILL
         after = rng.uniform(0, length) if left else PATIENCE
         aimed = kind == "train" and number == signal.SIGKILL and tally.killed % 2 == 0
+        aimed = aimed and isinstance(own, pathlib.Path)
         known = unfinished(own)
         status, _ = sitting(kind, own, after, number, known if aimed and left else None)
         if status == -signal.SIGTERM and _through(read, own, wanted):
@@ -148,7 +154,7 @@ def kill(
             tally.resumed += sent if same else 0
             if not same:
                 tally.wrong.append(f"{own} differs from {whole}")
-            shutil.rmtree(own) if same else None
+            storage.remove(own) if same else None
             run, sent = run + 1, 0
         elif status == -signal.SIGKILL and number == signal.SIGKILL and left:
             tally.killed += 1
@@ -167,7 +173,7 @@ def kill(
 
 
 def _through(
-    read: Callable[[pathlib.Path], list[str]], own: pathlib.Path, wanted: list[str]
+    read: Callable[[storage.Path], list[str]], own: storage.Path, wanted: list[str]
 ) -> bool:
     try:
         return read(own) == wanted

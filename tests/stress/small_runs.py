@@ -7,7 +7,6 @@ a signal sent at a random time finds the run at a random place, in a checkpoint'
 writing often.
 """
 
-import pathlib
 import sys
 import time
 import types
@@ -20,6 +19,7 @@ import optax
 from decoding import compose, recipes
 from decoding.loops import engines
 from decoding.serving import continuous_batching, prompt_set
+from models import storage
 from models.synthetic import toy
 from training.data import text_corpus
 from training.loop import fit, preemption, train_step
@@ -49,7 +49,7 @@ def ready() -> None:
     sys.stdout.flush()
 
 
-def train(folder: pathlib.Path) -> None:
+def train(folder: storage.Path) -> None:
     rng = np.random.default_rng(0)
     documents = [rng.integers(1, VOCAB, n) for n in rng.integers(20, 60, 40)]
     corpus = text_corpus.Corpus(documents, 0)
@@ -77,7 +77,7 @@ def train(folder: pathlib.Path) -> None:
     )
 
 
-def prompts(folder: pathlib.Path) -> None:
+def prompts(folder: storage.Path) -> None:
     model, params = toy.model(8, order=2, eos=(7,))
     lm = types.SimpleNamespace(
         model=model, params=params, tokenizer=None, config=model.config
@@ -117,7 +117,7 @@ def main() -> int:
     kind, folder = sys.argv[1:]
     try:
         with preemption.watch():
-            {"train": train, "prompts": prompts}[kind](pathlib.Path(folder))
+            {"train": train, "prompts": prompts}[kind](storage.path(folder))
     except preemption.Preempted as notice:
         sys.stderr.write(f"{notice}\n")
         return preemption.REQUEUE

@@ -26,6 +26,12 @@ def tfds_texts(
     """
     import tensorflow_datasets as tfds  # slow to import, and only needed here
 
+    if storage.remote(storage.path(data_dir)):
+        raise DataError(
+            f"data.directory={os.fspath(data_dir)!r}: TFDS's records are read from a "
+            "disk: name a local folder, or a source of JSONL files, in a bucket or not"
+        )
+
     try:
         base, _, part = name.partition("/")
         if base == "stdlib_code":
