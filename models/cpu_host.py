@@ -16,7 +16,8 @@ from typing import Any
 
 import jax
 
-DEVICES = ("dev/accel*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*", "dev/dxg", "dev/kfd")
+TPUS = ("dev/accel*", "dev/vfio/[0-9]*")
+GPUS = ("dev/nvidia[0-9]*", "dev/dxg", "dev/kfd")
 GOOGLE = "0x1ae0"  # the vendor's number on the PCI bus
 # Classes of its devices in any virtual machine of Google Cloud: storage, network.
 ORDINARY = ("0x01", "0x02")
@@ -43,7 +44,12 @@ def settle() -> bool:
 
 def has_accelerator(root: str = "/") -> bool:
     """Test whether the machine seems to have a TPU or a GPU; `root` is for tests."""
-    if any(glob.glob(os.path.join(root, pattern)) for pattern in DEVICES):
+    return _there(GPUS, root) or has_tpu(root)
+
+
+def has_tpu(root: str = "/") -> bool:
+    """Test whether the machine seems to have a TPU; `root` is for tests."""
+    if _there(TPUS, root):
         return True
     for vendor in pathlib.Path(root).glob("sys/bus/pci/devices/*/vendor"):
         kind = vendor.with_name("class")
@@ -51,3 +57,7 @@ def has_accelerator(root: str = "/") -> bool:
             if not kind.read_text().startswith(ORDINARY):
                 return True
     return False
+
+
+def _there(patterns: tuple[str, ...], root: str) -> bool:
+    return any(glob.glob(os.path.join(root, pattern)) for pattern in patterns)

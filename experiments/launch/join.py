@@ -1,7 +1,7 @@
 """Join several processes into one program.
 
-JAX recognises a slice of several hosts, and a SLURM or Kubernetes job. Elsewhere flags
-or environment variables set every process's index:
+JAX recognises TPU hosts, of one slice or several, and a SLURM or Kubernetes job.
+Elsewhere flags or environment variables set every process's index:
 
     --coordinator=host:port  --num_processes=4  --process_id=0
     JAX_COORDINATOR_ADDRESS  JAX_NUM_PROCESSES  JAX_PROCESS_ID
@@ -15,7 +15,9 @@ import os
 from typing import Any
 
 import jax
+from absl import logging
 
+from models import cpu_host
 from models.errors import ConfigError
 
 SILENCE = 30  # seconds without a heartbeat after which a process counts as dead
@@ -40,6 +42,8 @@ def start(options: argparse.Namespace) -> None:
     if not any(place.values()):
         if managed():
             jax.distributed.initialize(heartbeat_timeout_seconds=SILENCE)
+        elif "SLURM_JOB_ID" not in os.environ and cpu_host.has_tpu():
+            _detected()
         return
     missing = [f"--{n} or {NAMES[n]}" for n, value in place.items() if not value]
     try:
@@ -64,11 +68,25 @@ def start(options: argparse.Namespace) -> None:
         ) from error
 
 
+def _detected() -> None:
+    """Join by JAX's own detection, where it finds a cluster.
+
+    On a TPU host of Google Cloud it asks the metadata server for the other hosts: no
+    variable of the environment tells them.
+    """
+    try:
+        jax.distributed.initialize(heartbeat_timeout_seconds=SILENCE)
+    except ValueError as error:  # there is none: JAX misses a coordinator's address
+        logging.debug("one process: %s", error)
+
+
 def managed(environment: Any = os.environ) -> bool:
     """Test whether a launcher that JAX supports started several processes."""
     if int(environment.get("SLURM_NTASKS") or 1) > 1:
         return "SLURM_PROCID" in environment
     if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
+        return True
+    if int(environment.get("MEGASCALE_NUM_SLICES") or 1) > 1:
         return True
     return "KUBERNETES_SERVICE_HOST" in environment and (
         "JOB_COMPLETION_INDEX" in environment

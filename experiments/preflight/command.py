@@ -132,9 +132,14 @@ class Preflight:
         return self.programs(self.config)
 
     def bills(self) -> list[str]:
-        """Describe the cost of each training of heads, from sizes alone."""
+        """Describe each training of heads from sizes alone: uncut params, cost."""
         lines = []
         for program in self.own:
+            if program.whole:
+                names = [f"{n} {b / 1e6:.0f} MB" for n, b in program.whole.items()]
+                lines.append(
+                    f"{program.name}: whole on every device: {', '.join(names)}."
+                )
             bill = program.bill
             if bill is None:
                 continue

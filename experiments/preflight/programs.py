@@ -8,7 +8,7 @@ is made.
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -41,6 +41,7 @@ class Program:
     tokens: int = 1  # of a row in one call of the target
     read: int = 0  # bytes of weights that a call reads on one device
     bill: "Bill | None" = None
+    whole: dict[str, int] = field(default_factory=dict)  # param -> bytes, uncut
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,8 @@ def training(
         "batch": size(shapes),
     }
     rows, length = batch["tokens"]
-    return Program(name, lower, memory, rows, length, bill=bill)
+    uncut = sharding.whole(plan, params)
+    return Program(name, lower, memory, rows, length, bill=bill, whole=uncut)
 
 
 def of(config: Any) -> stage.Preflight:

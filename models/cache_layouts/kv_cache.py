@@ -93,7 +93,7 @@ class DenseLayer:
         return DenseLayer(self.k[rows], self.v[rows])
 
     def axes(self) -> Any:
-        names: Any = "batch kv_heads sequence -"
+        names: Any = "batch kv_heads - -"
         return DenseLayer(names, names)
 
 
@@ -189,7 +189,7 @@ class KVCache:
         See `models.distributed.sharding`.
         """
         layers = tuple(layer.axes() for layer in self.layers)
-        names: dict[str, Any] = {"pos": "batch sequence", "length": "batch"}
+        names: dict[str, Any] = {"pos": "batch -", "length": "batch"}
         return replace(self, layers=layers, **names)
 
 

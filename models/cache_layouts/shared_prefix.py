@@ -103,7 +103,7 @@ class SharedLayer:
         return replace(self, rest=self.rest.gather(rows))
 
     def axes(self) -> Any:
-        names: Any = "- kv_heads sequence -"
+        names: Any = "- kv_heads - -"
         prefix = kv_cache.DenseLayer(names, names)
         return replace(self, prefix=prefix, rest=self.rest.axes())
 

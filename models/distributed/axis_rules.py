@@ -7,7 +7,6 @@ from models.errors import ConfigError
 # decoding would fetch it again for every few tokens, and uses `fsdp` for rows alone.
 DECODE: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
-    "sequence": (),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
     "mlp": ("tensor",),
@@ -77,6 +76,11 @@ def replaced(rules: str) -> dict[str, tuple[str, ...]]:
     for item in filter(None, rules.replace(" ", "").split(",")):
         name, sep, value = item.partition("=")
         axes = tuple(filter(None, value.split("+")))
+        if name == "sequence":
+            raise ConfigError(
+                f"rules={rules!r}: a row's slots stay on one device, since attention "
+                "reads them up to its length: cut batch and kv_heads"
+            )
         if not sep or name not in DECODE or not set(axes) <= set(known):
             raise ConfigError(
                 f"rules={rules!r}: write axis=mesh axes, as in 'vocab=,batch=data+fsdp'"

@@ -30,8 +30,10 @@ def from_text(text: str, kind: str, config: Any) -> Mesh | None:
         return mesh_of(parse(text))
     if jax.device_count() == 1 or not text:
         return None
-    sizes = preset(kind, weights(config), config.n_kv_heads, jax.device_count())
-    return mesh_of(sizes)
+    slices = len(_slices(jax.devices()))
+    return mesh_of(
+        preset(kind, weights(config), config.n_kv_heads, jax.device_count(), slices)
+    )
 
 
 def weights(config: Any) -> int:
@@ -43,7 +45,15 @@ def weights(config: Any) -> int:
 
 
 def mesh_of(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
-    """Make a mesh of these sizes (1 where absent); a size of -1 takes the rest."""
+    """Make a mesh of these sizes (1 where absent); a size of -1 takes the rest.
+
+    Where the devices are of several TPU slices, these lie along `data`, or along `fsdp`
+    where `data` is 1: what crosses them goes through the data centre's network.
+
+    Raises:
+        ConfigError: sizes that are not those of the devices, or that would put `tensor`
+            across slices.
+    """
     devices = list(jax.devices() if devices is None else devices)
     unknown = set(sizes) - set(MESH_AXES)
     shape = [int(sizes.get(axis, 1)) for axis in MESH_AXES]
@@ -56,9 +66,35 @@ def mesh_of(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> M
             f"whose product is {len(devices)}; one may be -1"
         )
     auto = (AxisType.Auto,) * 3
-    make = mesh_utils.create_device_mesh
-    grid = make(shape, devices, allow_split_physical_axes=True)
+    slices = len(_slices(devices))
+    if slices > 1:
+        outer = _across(shape, slices)
+        inner = [size // ways for size, ways in zip(shape, outer)]
+        grid = mesh_utils.create_hybrid_device_mesh(
+            inner, outer, devices, allow_split_physical_axes=True
+        )
+    else:
+        make = mesh_utils.create_device_mesh
+        grid = make(shape, devices, allow_split_physical_axes=True)
     return Mesh(grid, MESH_AXES, axis_types=auto)
+
+
+def _slices(devices: Sequence[Any]) -> set[int]:
+    """Return the numbers of the TPU slices that the devices are of; {0} elsewhere."""
+    return {getattr(device, "slice_index", None) or 0 for device in devices}
+
+
+def _across(shape: Sequence[int], slices: int) -> list[int]:
+    """Return how many slices lie along each axis of MESH_AXES."""
+    data, fsdp, _ = shape
+    if data % slices == 0:
+        return [slices, 1, 1]
+    if data == 1 and fsdp % slices == 0:
+        return [1, slices, 1]
+    raise ConfigError(
+        f"mesh={dict(zip(MESH_AXES, shape))} on {slices} slices: let data, or fsdp "
+        f"with data=1, be a multiple of {slices}"
+    )
 
 
 def parse(text: str) -> dict[str, int]:
@@ -81,16 +117,21 @@ def covers(text: str, devices: int) -> bool:
     return rest == devices
 
 
-def preset(kind: str, parameters: float, groups: int, devices: int) -> dict[str, int]:
+def preset(
+    kind: str, parameters: float, groups: int, devices: int, slices: int = 1
+) -> dict[str, int]:
     """Choose mesh sizes for a model: `tensor` by memory, at most its KV heads.
 
     Args:
         kind: "decode" or "train".
         parameters: the number of params.
         groups: the number of KV heads.
-        devices: the number of devices.
+        devices: the number of devices, of all slices.
+        slices: the number of TPU slices; training has a copy of the weights in each.
     """
     chips = next(ways for most, ways in SIZES if parameters <= most)
-    tensor = math.gcd(math.gcd(chips, groups), devices)
-    other_axis = "fsdp" if kind == "train" else "data"
-    return {other_axis: devices // tensor, "tensor": tensor}
+    tensor = math.gcd(math.gcd(chips, groups), devices // slices)
+    if kind != "train":
+        return {"data": devices // tensor, "tensor": tensor}
+    within = {"fsdp": devices // slices // tensor, "tensor": tensor}
+    return {"data": slices, **within} if slices > 1 else within

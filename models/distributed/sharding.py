@@ -19,11 +19,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from models.distributed import axis_rules, device_mesh
 from models.errors import ConfigError
+
+LARGE = 1 << 24  # bytes of a param that is named if every device holds it whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +150,33 @@ def placed(plan: Plan | None, params: Any) -> Any:
         return x if x.sharding.device_set == devices else put(x, where)
 
     return jax.tree.map(one, params, plan.params(params))
+
+
+def whole(plan: Plan | None, params: Any, least: int = LARGE) -> dict[str, int]:
+    """Return the params of `least` bytes or more that every device holds whole.
+
+    Path -> bytes. Without a mesh that cuts params there is none. Params may be shapes.
+    """
+    found: dict[str, int] = {}
+    if plan is None or plan.mesh.size == plan.mesh.shape.get("data", 1):
+        return found
+    places = jax.tree.leaves(plan.params(params))
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    for (path, leaf), where in zip(leaves, places):
+        size = int(leaf.size * leaf.dtype.itemsize)
+        if where.is_fully_replicated and size >= least:
+            found[jax.tree_util.keystr(path, simple=True, separator="/")] = size
+    return found
+
+
+def warn_of_whole(plan: Plan | None, params: Any) -> None:
+    """Log the params that `whole` finds, where there are any."""
+    for path, size in whole(plan, params).items():
+        logging.warning(
+            "every device holds all of %s (%.0f MB): no rule of "
+            "models/distributed/axis_rules.py cuts it",
+            *(path, size / 1e6),
+        )
 
 
 def fetch(tree: Any) -> Any:

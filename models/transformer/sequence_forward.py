@@ -41,14 +41,14 @@ def forward(
     embedding: Any = Embedding(config)
     top = {"params": params["embedding"]}
     x = embedding.apply(top, tokens, positions, method="embed")
-    x = sharding.constrain(x, "batch sequence -")
+    x = sharding.constrain(x, "batch - -")
     spun = rotations(config, positions, length)
     views = Views(config, positions, positions, mask)
 
     def step(weights, x, i):
         args = (views.window(config.window(i)), spun[config.rope(i)], views.bias)
         x = layer.apply({"params": weights}, x, *args)
-        return sharding.constrain(x, "batch sequence -")
+        return sharding.constrain(x, "batch - -")
 
     if remat:
         step = rematerialisation.remat(step, (2,))
@@ -71,7 +71,7 @@ def forward(
     if "norm" in taps:
         hidden["norm"] = x
     logits = embedding.apply(top, x, method="logits")
-    logits = sharding.constrain(logits, "batch sequence vocab")
+    logits = sharding.constrain(logits, "batch - vocab")
     return base.ModelOutput(logits, base.Hidden(hidden))
 
 

@@ -269,3 +269,4 @@ def test_launchers_are_recognised():
     assert join.managed({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"})
     assert not join.managed({"TPU_WORKER_HOSTNAMES": "localhost"})
     assert join.managed({"TPU_WORKER_HOSTNAMES": "a,b"})
+    assert join.managed({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"})

@@ -156,6 +156,7 @@ def fit(
     evaluate_every, compute_dtype = config.evaluate_every, config.compute_dtype
     workdir = storage.absolute(storage.path(workdir))
     state = train_step.first_state(params, optimizer, bool(ema), plan)
+    sharding.warn_of_whole(plan, state.params)
     places = None if plan is None else jax.tree.map(lambda x: x.sharding, state)
     frozen = sharding.placed(plan, frozen)
     store = checkpoints.Store(workdir, config.keep)
