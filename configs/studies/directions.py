@@ -12,10 +12,9 @@ random tokens, and in `_sample` with draws from the law on their left.
 python -m experiments.run --config=configs/studies/directions.py
     --workdir=runs/directions
 
-Hardware: two cores, some fifty minutes; not run to its end; calls are counted.
-Greedily, where all seeds are one and the two rules are one:
---config.temperatures='(0.0,)' --config.seeds='(0,)'. Expected: plain decoding's texts
-of all rows but those of p/q, whose law is its law.
+Hardware: two cores, half an hour; calls are counted. Greedily, where all seeds are one
+and the two rules are one: --config.temperatures='(0.0,)' --config.seeds='(0,)'.
+Expected: plain decoding's texts of all rows but those of p/q, whose law is its law.
 """
 
 import ml_collections
