@@ -16,6 +16,7 @@ from typing import Any
 import models
 from decoding.text_lookup import suffix_array
 from experiments import console
+from models.checkpoints import hub
 from models.errors import PromptError
 from training import command_line
 from training.data import file_groups
@@ -42,7 +43,11 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
 
 def files(paths: Sequence[str], suffix: str) -> Iterator[pathlib.Path]:
     """Yield every text file of `paths`, in a fixed order."""
-    for path in map(pathlib.Path, paths):
+    for source in paths:
+        if hub.is_data(source):
+            yield from hub.data_files(source)
+            continue
+        path = pathlib.Path(source)
         if not path.exists():
             raise PromptError(f"--text={path} does not exist")
         candidates = path.rglob(f"*{suffix}") if path.is_dir() else [path]
