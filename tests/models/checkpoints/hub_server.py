@@ -14,9 +14,8 @@ import threading
 import urllib.parse
 from collections.abc import Iterator
 
-import huggingface_hub
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, file_download, utils
 
 from models.checkpoints import hub
 
@@ -174,15 +173,15 @@ def online(tmp_path, monkeypatch) -> Iterator[Hub]:
     with serve() as served:
         template = served.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "ENDPOINT", served.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        for module in (constants, file_download):  # before 2.0 in both
+            name = "HUGGINGFACE_CO_URL_TEMPLATE"
+            monkeypatch.setattr(module, name, template, raising=False)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
         monkeypatch.setenv("HF_TOKEN", "")
-        huggingface_hub.close_session()
-        huggingface_hub.utils.disable_progress_bars()
+        utils.disable_progress_bars()
         forget()
         yield served
-        huggingface_hub.utils.enable_progress_bars()
-        huggingface_hub.close_session()
+        utils.enable_progress_bars()
         forget()

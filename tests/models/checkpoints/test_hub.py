@@ -82,7 +82,7 @@ def test_the_cache_serves_a_process_without_a_network(repository, monkeypatch):
     refused(NAME, "HF_HUB_OFFLINE is set", "without HF_HUB_OFFLINE")
     (folder / SHARDS[1]).unlink()  # as after an interrupted download
     forget()
-    refused(f"{NAME}@v1", "is not complete in the cache")
+    refused(f"{NAME}@v1", constants.HF_HUB_CACHE)
 
 
 def test_an_interrupted_download_resumes(repository):
