@@ -29,7 +29,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     parser = command_line.Parser(MODULE, __doc__)
     add = parser.add_argument
     add("--model", default="tiny", help="the model whose tokenizer is used")
-    text = "file or directory; repeatable"
+    text = "file, directory or hf://...; repeatable"
     add("--text", action="append", default=[], help=text)
     suffix = "suffix of the files taken from a directory"
     add("--suffix", default=".txt", help=suffix)

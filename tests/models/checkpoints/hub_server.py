@@ -15,7 +15,7 @@ import urllib.parse
 from collections.abc import Iterator
 
 import pytest
-from huggingface_hub import constants, file_download, utils
+from huggingface_hub import constants, utils
 
 from models.checkpoints import hub
 
@@ -173,9 +173,7 @@ def online(tmp_path, monkeypatch) -> Iterator[Hub]:
     with serve() as served:
         template = served.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "ENDPOINT", served.url)
-        for module in (constants, file_download):  # before 2.0 in both
-            name = "HUGGINGFACE_CO_URL_TEMPLATE"
-            monkeypatch.setattr(module, name, template, raising=False)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")

@@ -23,6 +23,7 @@ from models.checkpoints import hub
 from models.errors import CheckpointError
 from models.heads.formats import native, published
 from tests.models.checkpoints.hub_server import Hub, forget, online  # noqa: F401
+from training.data import train_bpe
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "models"
 NAME = "lab/small"
@@ -165,6 +166,7 @@ def test_shapes_and_tokenizers_download_no_weights(repository):
     shape = programs.shape_at(NAME)
     tokenizer = replay.read_tokenizer(f"{NAME}@v1")
     assert shape.vocab_size >= tokenizer.vocab_size
+    assert train_bpe.load(NAME).to_str() == tokenizer.inner.to_str()
     assert not any("safetensors" in name for name in repository.downloaded())
 
 
