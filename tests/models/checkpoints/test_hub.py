@@ -101,7 +101,7 @@ def test_an_interrupted_download_resumes(repository):
 
 
 def test_no_network(repository, tmp_path, monkeypatch):
-    """A fresh process with HF_HUB_OFFLINE loads from the cache; without, it says so."""
+    """The cache serves with HF_HUB_OFFLINE, and without it where no server answers."""
     hub.local(NAME)
     variables = {
         "HF_HUB_CACHE": constants.HF_HUB_CACHE,
