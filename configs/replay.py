@@ -28,13 +28,13 @@ FIXED = (2, 4, 8, 16)
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.stage = "replay"
-    config.data = ""  # JSONL: a prompt and its response a line
+    config.data = ""  # JSONL or parquet: a prompt and its response a row
     config.prompt_field = "prompt"  # name of the prompt in a line
     config.response_field = "response"  # name of the response in a line
     config.records = 100  # lines that are read; 0: all
     config.longest = 2048  # tokens of a record; a longer one is left out
     config.times = 1  # replays of all records; the last one counts
-    config.tokenizer = ""  # a tokenizer.json or its folder; empty: that of `tiny`
+    config.tokenizer = ""  # a tokenizer.json, its folder or owner/name; empty: tiny's
     # Names of recipes in configs/, or of `variants`.
     config.methods = (
         "prompt_lookup",

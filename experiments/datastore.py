@@ -16,6 +16,7 @@ import models
 from decoding.text_lookup import suffix_array
 from experiments import console
 from models import storage
+from models.checkpoints import hub
 from models.errors import PromptError
 from training import command_line
 from training.data import file_groups
@@ -28,7 +29,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     parser = command_line.Parser(MODULE, __doc__)
     add = parser.add_argument
     add("--model", default="tiny", help="the model whose tokenizer is used")
-    text = "file or directory; repeatable"
+    text = "file, directory or hf://...; repeatable"
     add("--text", action="append", default=[], help=text)
     suffix = "suffix of the files taken from a directory"
     add("--suffix", default=".txt", help=suffix)
@@ -42,7 +43,11 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
 
 def files(paths: Sequence[str], suffix: str) -> Iterator[storage.Path]:
     """Yield every text file of `paths`, in a fixed order."""
-    for path in map(storage.path, paths):
+    for source in paths:
+        if hub.is_data(source):
+            yield from hub.data_files(source)
+            continue
+        path = storage.path(source)
         if not path.exists():
             raise PromptError(f"--text={path} does not exist")
         candidates = storage.files(path) if path.is_dir() else [path]

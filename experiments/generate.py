@@ -36,12 +36,12 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     method = "a recipe, by name or path; by default the heads' own, or plain"
     transform = "beside the method's: transforms/min_p(p=0.1) or my_package.my_file"
     mesh = 'devices as in "data=2,tensor=4"; auto: by the model\'s size'
-    add("--model", default="tiny", help="a shipped model, or a directory in HF layout")
+    add("--model", default="tiny", help="a shipped model, a directory, or owner/name")
     add("--method", help=method)
     add("--prompt", help="the text to continue")
     add("--mesh", default="auto", help=mesh)
     add("--draft", help="draft model; by default the method's own")
-    add("--heads", help="trained heads: a folder, tiny-hydra-pp or tiny-eagle3")
+    add("--heads", help="trained heads: tiny-hydra-pp, tiny-eagle3, or as --model")
     add("--max_new_tokens", type=int, default=128, help="tokens to write")
     add("--temperature", type=float, default=0.0, help="0 decodes greedily")
     add("--seed", type=int, default=0, help="seed of the sampled text")

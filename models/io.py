@@ -19,7 +19,7 @@ from models import (
     transformer,
 )
 from models.cache_layouts import kv_cache
-from models.checkpoints import fields, hf, tensors
+from models.checkpoints import fields, hf, hub, tensors
 from models.distributed import axis_rules, sharding
 from models.errors import CheckpointError, ConfigError, PromptError
 from models.heads.formats import native
@@ -91,13 +91,16 @@ def load(
     cache: Callable[..., kv_cache.KVCache] = kv_cache.dense,
     rules: str = "",
     heads: str | os.PathLike | None = None,
+    revision: str | None = None,
 ) -> Loaded:
-    """Load a model from a directory in HF layout, tensor by tensor.
+    """Load a model in HF layout, tensor by tensor, from disk or from the hub.
 
     Compiled programs are kept from then on (`models/compile_cache.py`).
 
     Args:
-        name: the directory, or the name of a packaged model.
+        name: the directory, the name of a packaged model, or a repository of the hub,
+            `owner/name` or `owner/name@revision`, which is downloaded into
+            huggingface_hub's cache.
         mesh: a mesh with axes among `data`, `fsdp` and `tensor`, sizes as text, or
             "auto". Params are sharded over it, and so is everything decoded with them.
         dtype: of the params; by default float32 on CPU, where bfloat16 products are
@@ -106,17 +109,20 @@ def load(
         cache: makes an empty cache: dense, or a layout of `models.cache_layouts`.
         rules: replaces some of the sharding rules in `models.distributed.axis_rules`,
             like "vocab=,batch=data+fsdp".
-        heads: the folder of trained draft heads, or the name of packaged ones. They
-            and their method are then the default of `decoding.generate`.
+        heads: the folder of trained draft heads, the name of packaged ones, or a
+            repository of the hub. They and their method are then the default of
+            `decoding.generate`.
+        revision: the branch, tag or commit of a repository; by default its main branch.
 
     Raises:
         ConfigError: config.json lacks fields, has unknown ones, or is of a family that
             is not supported.
-        CheckpointError: weights or tokenizer are absent or do not fit config.json.
+        CheckpointError: weights or tokenizer are absent or do not fit config.json; or a
+            repository is missing, gated or cannot be reached.
     """
     cpu_host.settle()
     compile_cache.enable()
-    directory = locate(name)
+    directory = locate(name, revision)
     data = tensors.read_json(directory / "config.json")
     family, config = checkpoints.read_config(data, str(directory / "config.json"))
     generation = {}
@@ -140,16 +146,24 @@ def load(
     return dataclasses.replace(lm, heads=with_heads)
 
 
-def locate(name: str | os.PathLike) -> storage.Path:
-    """Return the directory of a packaged model, or of a model at a path."""
-    path = storage.path(name)
-    if str(name) in packaged.MODELS:
+def locate(
+    name: str | os.PathLike,
+    revision: str | None = None,
+    files: tuple[str, ...] = hub.MODEL,
+) -> storage.Path:
+    """Return the directory of a packaged model, of one at a path, or of a download.
+
+    `files` are patterns of the names that a repository's download is limited to.
+    """
+    if str(name) in packaged.MODELS and revision is None:
         path = packaged.folder(str(name))
+    else:
+        path = hub.local(name, revision, files)
     if not path.is_dir():
         raise CheckpointError(
             f"there is no model {str(name)!r}: give a directory in HF layout "
-            f"(config.json, *.safetensors, tokenizer.json) or one of "
-            f"{list(packaged.MODELS)}"
+            f"(config.json, *.safetensors, tokenizer.json), a repository of the hub "
+            f"(owner/name), or one of {list(packaged.MODELS)}"
         )
     return path
 

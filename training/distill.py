@@ -155,7 +155,7 @@ def body(arguments: list[str]) -> int:
     parser = command_line.Parser(MODULE, __doc__)
     parser.add_argument("--model", required=True, help="the target")
     parser.add_argument("--mesh", default="auto", help="as in data=2,tensor=4")
-    parser.add_argument("--prompts", required=True, help="a JSONL file")
+    parser.add_argument("--prompts", required=True, help="JSONL, parquet, or hf://...")
     parser.add_argument("--out", required=True, help="the JSONL file to write")
     for name, value in defaults._asdict().items():
         parser.add_argument(f"--{name}", type=type(value), default=value)

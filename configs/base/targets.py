@@ -1,9 +1,9 @@
 """Settings that recipes on slices share: the targets' shapes, data, and trees.
 
 `architecture` holds fields of the target's config.json, so that `experiments.preflight`
-needs no weights. Data is a folder with `train/` and `validation/`, or a `.jsonl` file
-(`training/data/documents.py`). It holds conversations, or better, the target's own
-answers (`python -m training.distill`).
+needs no weights. Data is a folder with `train/` and `validation/`, or files of rows,
+also of the hub (`training/data/documents.py`). It holds conversations, or better, the
+target's own answers (`python -m training.distill`).
 """
 
 import ml_collections

@@ -37,7 +37,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.parts = ()
     c.data.held = 0.02
     c.data.vocab_size = 4096  # of the tokenizer
-    c.data.tokenizer = ""  # a tokenizer.json; empty: one trained on the training split
+    c.data.tokenizer = ""  # tokenizer.json or owner/name; empty: one trained here
     # (steps, windows a batch, tokens a window); the last stages train long positions.
     c.data.stages = ((150, 12, 512), (3950, 8, 512), (60, 2, 2048), (8, 2, 4096))
     c.data.repeat_share = 0.5  # of the windows: text that repeats after a marker

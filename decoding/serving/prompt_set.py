@@ -25,6 +25,7 @@ from models import storage
 from models.distributed import processes
 from models.errors import DataError
 from models.heads.formats import native
+from models.text import row_files
 
 
 class Prompt(NamedTuple):
@@ -44,27 +45,21 @@ def read(
 
     Args:
         lm: the model, whose tokenizer and chat template encode the prompts.
-        path: a JSONL file; blank lines are skipped.
+        path: a JSONL or parquet file, or an address `hf://...` of one.
         new: `max_new_tokens` of lines without their own.
         asked: converts a line's object, of any form, to a request's object.
 
     Raises:
         DataError: an unreadable file, or a line without a request; names the line.
     """
-    try:
-        text = storage.path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
     prompts = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
+    for where, line in row_files.lines(path):
         try:
             prompts.append(_prompt(lm, asked(json.loads(line)), new))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DataError(
-                f"{path}, line {number}: write an object with prompt, messages or "
-                f"tokens ({type(error).__name__}: {error})"
+                f"{where}: write an object with prompt, messages or tokens "
+                f"({type(error).__name__}: {error})"
             ) from error
     return prompts
 

@@ -27,7 +27,7 @@ import models
 from experiments import stage
 from experiments.preflight import programs
 from models import checkpoints, io, transformer
-from models.checkpoints import tensors
+from models.checkpoints import hub, tensors
 from models.errors import DecodaxError, TrainingError
 from training.loop import metrics_writer
 
@@ -229,7 +229,7 @@ def _like() -> models.Loaded:
 
 def _start(name: str, folder: pathlib.Path) -> str:
     """Save a small random model in place of the one that a draft starts from."""
-    path = io.locate(name) / "config.json"
+    path = io.locate(name, files=hub.CONFIG) / "config.json"
     family, shape = checkpoints.read_config(tensors.read_json(path), str(path))
     lm = random_model(shape, DRAFT_LAYERS, 1)
     lm = dataclasses.replace(lm, family=family.model_type)

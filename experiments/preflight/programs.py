@@ -20,7 +20,7 @@ from decoding import Method, compose
 from decoding.loops import decode, engines, initial_state, prefill, state_sharding
 from experiments import stage
 from models import checkpoints, io, transformer
-from models.checkpoints import tensors
+from models.checkpoints import hub, tensors
 from models.distributed import sharding
 from models.errors import ConfigError
 from training.loop import train_step
@@ -78,8 +78,8 @@ def context(config: Any) -> int:
 
 
 def shape_at(name: str) -> transformer.Config:
-    """Read the Config of a shipped model or a directory in HF layout."""
-    path = io.locate(name) / "config.json"
+    """Read the Config of a shipped model, a directory in HF layout or a repository."""
+    path = io.locate(name, files=hub.CONFIG) / "config.json"
     return checkpoints.read_config(tensors.read_json(path), str(path))[1]
 
 

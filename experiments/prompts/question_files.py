@@ -1,9 +1,10 @@
-"""Read prompts from a file by category: Spec-Bench's layout, or plain JSONL.
+"""Read prompts from a file by category: Spec-Bench's layout, or plain rows.
 
-A line is `{"category": ..., "turns": [text, ...]}` (Spec-Bench, MT-Bench) or
-`{"prompt": text}`, with or without a category. A question of several turns belongs to
-the task `multi_turn`, as in Spec-Bench, and gives one prompt a turn. Each prompt holds
-the turns before it with plain decoding's greedy answers.
+A row of JSONL or parquet, on disk or at an address `hf://...`, is
+`{"category": ..., "turns": [text, ...]}` (Spec-Bench, MT-Bench) or `{"prompt": text}`,
+with or without a category. A question of several turns belongs to the task
+`multi_turn`, as in Spec-Bench, and gives one prompt a turn. Each prompt holds the turns
+before it with plain decoding's greedy answers.
 """
 
 import json
@@ -12,7 +13,9 @@ from typing import Any
 
 import decoding
 from models import storage
+from models.checkpoints import hub
 from models.errors import ConfigError, DataError
+from models.text import row_files
 
 MULTI_TURN, PROMPTS = "multi_turn", "prompts"
 
@@ -22,39 +25,30 @@ def read(path: str) -> dict[str, list[list[str]]]:
 
     ConfigError if there is no file; DataError names the line that is malformed.
     """
-    file = storage.path(path)
-    if not file.is_file():
+    if not hub.is_data(path) and not storage.path(path).is_file():
         raise ConfigError(
-            f"config.data={path!r} is no file: give JSONL with 'turns' or 'prompt'"
+            f"config.data={path!r} is no file: give JSONL or parquet with 'turns' or "
+            "'prompt'"
         )
     tasks: dict[str, list[list[str]]] = {}
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: not a readable UTF-8 file ({error})") from error
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
+    for where, line in row_files.lines(path):
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{file}:{number} is no JSON: {error}") from error
+            raise DataError(f"{where} is no JSON: {error}") from error
         if not isinstance(entry, dict):
-            raise DataError(f"{file}:{number} is no JSON object")
+            raise DataError(f"{where} is no JSON object")
         turns = entry.get("turns") or [entry.get("prompt")]
         if not isinstance(turns, list) or not all(
             isinstance(turn, str) and turn for turn in turns
         ):
             raise DataError(
-                f"{file}:{number} has neither texts under 'turns' nor one under "
-                "'prompt'"
+                f"{where} has neither texts under 'turns' nor one under 'prompt'"
             )
         task = MULTI_TURN if len(turns) > 1 else str(entry.get("category", PROMPTS))
         tasks.setdefault(task, []).append(turns)
     if not tasks:
-        raise DataError(
-            f"{file} holds no question: give JSONL with 'turns' or 'prompt'"
-        )
+        raise DataError(f"{path} holds no question: give rows with 'turns' or 'prompt'")
     return tasks
 
 

@@ -25,8 +25,9 @@ def get_config() -> ConfigDict:
     config.trained = ConfigDict(type_safe=False)
     # Kinds of prompt: experiments/prompts/builtin_tasks.py.
     config.tasks = ("code", "copy", "text")
-    # A JSONL file of questions in place of the built-in tasks; `tasks` are then its
-    # categories, () all of them. See experiments/prompts/question_files.py.
+    # Questions in place of the built-in tasks, in JSONL or parquet, also of the hub
+    # (hf://datasets/..); `tasks` are then their categories, () all of them. See
+    # experiments/prompts/question_files.py.
     config.data = ""
     config.chat = True  # questions in the model's chat template, if it has one
     # "auto": the blocks that decode fastest here; "paper": the methods' own; or both.

@@ -25,6 +25,7 @@ from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
 from models import storage
+from models.checkpoints import hub
 from models.errors import ConfigError
 from training.data import documents, sources
 from training.runs.online_draft_run import Online
@@ -81,7 +82,8 @@ def run(
     count = {"first": config.before, "second": config.after}
     streams = []
     for number, (name, source) in enumerate(domains.items()):
-        split = sources.EVERY if storage.path(source).is_file() else "validation"
+        whole = hub.is_data(source) or storage.path(source).is_file()
+        split = sources.EVERY if whole else "validation"
         texts = documents.read(lm, source, split, storage.path(folder), store.path)
         every, sizes = config.every, (config.prompt_tokens, config.max_new_tokens)
         prompts = documents.requests(

@@ -26,9 +26,10 @@ from experiments.run_folder import RunFolder
 from experiments.stage import Section, Stage
 from experiments.studies import common
 from models import storage
+from models.checkpoints import hub
 from models.errors import ConfigError, DataError
 from models.synthetic import recorded
-from models.text import hf_tokenizer
+from models.text import hf_tokenizer, row_files
 
 
 class Record(NamedTuple):
@@ -41,7 +42,8 @@ class Record(NamedTuple):
 def read(config: Any, tokenizer: Any) -> list[Record]:
     """Read the first `config.records` records of the file `config.data`.
 
-    The file is JSONL, or one JSON list (`.json`), plain or in `.gz`. A field is a list
+    The file is JSONL, or one JSON list (`.json`), plain or in `.gz`; or it is parquet;
+    also at an address `hf://...`. A field is a list
     of token ids (`[1, 2]`) or a text, which `tokenizer` encodes. Records with an empty
     field, or of more than `config.longest` tokens, are left out.
 
@@ -49,10 +51,10 @@ def read(config: Any, tokenizer: Any) -> list[Record]:
         ConfigError: the file does not exist.
         DataError: a line is no JSON, or lacks a field; or no record is left.
     """
-    path = storage.path(config.data)
-    if not config.data or not path.is_file():
+    path = config.data
+    if not hub.is_data(path) and not storage.path(path).is_file():
         raise ConfigError(
-            f"config.data={config.data!r} is no file: give JSONL with the fields "
+            f"config.data={path!r} is no file: give JSONL or parquet with the fields "
             f"{config.prompt_field!r} and {config.response_field!r}"
         )
     records: list[Record] = []
@@ -71,23 +73,20 @@ def read(config: Any, tokenizer: Any) -> list[Record]:
     return records
 
 
-def _objects(path: storage.Path) -> Iterator[tuple[str, Any]]:
-    """Yield ("file:number", JSON value) for every record of a file."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with (
-        storage.local_copy(path) as copy,
-        opened(copy, "rt", encoding="utf-8") as lines,
-    ):
+def _objects(source: str) -> Iterator[tuple[str, Any]]:
+    """Yield (place, JSON value) for every record of a file."""
+    for path in row_files.paths(source):
         if path.name.removesuffix(".gz").endswith(".json"):
-            yield from ((f"{path}:{i}", x) for i, x in enumerate(json.load(lines), 1))
-            return
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
+            opened = gzip.open if path.suffix == ".gz" else open
+            with storage.local_copy(path) as copy, opened(copy, "rb") as file:
+                records = json.load(file)
+            yield from ((f"{path}:{i}", x) for i, x in enumerate(records, 1))
+            continue
+        for where, line in row_files.lines(path):
             try:
-                yield f"{path}:{number}", json.loads(line)
+                yield where, json.loads(line)
             except json.JSONDecodeError as error:
-                raise DataError(f"{path}:{number} is no JSON: {error}") from error
+                raise DataError(f"{where} is no JSON: {error}") from error
 
 
 def _field(whole: Any, field: str, where: str) -> Any:
@@ -102,8 +101,8 @@ def _field(whole: Any, field: str, where: str) -> Any:
 
 
 def read_tokenizer(given: str) -> Any:
-    """Load the tokenizer of a model directory, or a tokenizer.json itself."""
-    path = storage.path(given)
+    """Load the tokenizer of a model directory, of a repository, or a tokenizer.json."""
+    path = hub.local(given, files=hub.TOKENIZER)
     tokenizer = hf_tokenizer.load(path.parent if path.is_file() else path, ())
     if tokenizer is None:
         raise ConfigError(f"config.tokenizer={given!r} holds no tokenizer.json")

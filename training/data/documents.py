@@ -1,6 +1,6 @@
 """Training documents: raw text, conversations, or text that the target generated.
 
-A line of a `.jsonl` file is one of
+A line of a `.jsonl` file, or a row of a `.parquet` file, is one of
 
     {"text": ..}                              raw text, all of it in the loss
     {"messages": ..} or {"conversations": ..} a conversation: the assistant's turns
@@ -20,6 +20,7 @@ import numpy as np
 
 from models import storage
 from models.errors import ConfigError, DataError, PromptError
+from models.text import row_files
 from training import distill, progress_lines
 from training.data import conversations, sources, text_corpus, token_cache
 
@@ -38,7 +39,7 @@ def read(
 
     Args:
         lm: the model whose tokenizer and chat template are used.
-        source: `tfds:<name>`, a `.jsonl` file, or a folder.
+        source: `tfds:<name>`, a file of rows, a folder, or an address `hf://...`.
         split: one of `sources.SPLITS`.
         folder: where TFDS keeps its data.
         keep: where the tokens of raw text are cached.
@@ -252,20 +253,17 @@ def whole_windows(
 
 
 def rows(source: str, split: str) -> Iterator[tuple[str, Any]]:
-    """Yield each line or file, its place first; yield nothing for TFDS.
+    """Yield each row or file, its place first; yield nothing for TFDS.
 
-    A line comes as its JSON object, a file as its path.
+    A row comes as its JSON object, a file as its path.
     """
     if source.startswith("tfds:"):
         return
-    path = storage.path(source)
-    alone = not path.is_dir()
-    for file in [path] if alone else sources.files(path, split):
-        if file.suffix != ".jsonl":
+    for file, part in sources.parts(source, split):
+        if not row_files.is_rows(file):
             yield str(file), file
             continue
-        for number, line in sources.lines(file, split if alone else sources.EVERY):
-            where = f"{file}, line {number}"
+        for where, line in sources.lines(file, part):
             try:
                 yield where, json.loads(line)
             except (ValueError, RecursionError) as error:

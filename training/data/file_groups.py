@@ -7,13 +7,16 @@ a split, so that training and evaluation agree on any copy of the data.
 import gzip
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from models import storage
+from models.checkpoints import hub
 from models.errors import DataError
+from models.text import row_files
 
 SPLITS = ("train", "validation")
 SHORTEST = 64  # characters of a document
@@ -24,8 +27,8 @@ class Part:
     """A group of a folder's files, and how they are cut into documents."""
 
     files: str  # a glob pattern under the folder; `.gz` files are unpacked
-    # Fields of a JSON or JSONL row, joined by blank lines where they are not empty; ()
-    # for files of plain text.
+    # Fields of a JSON, JSONL or parquet row, joined by blank lines where they are not
+    # empty; () for files of plain text.
     fields: tuple[str, ...] = ()
     between: str = ""  # a regular expression that separates a text's documents
 
@@ -35,7 +38,8 @@ def texts(
 ) -> list[str]:
     """Return the documents of `split`; a share `held` of all is for validation.
 
-    Documents are in the order of the parts and of the files' names. Those with under 64
+    `folder` may be a data set, `hf://datasets/owner/name@revision`. Documents are in
+    the order of the parts and of the files' names. Those with under 64
     characters, and repetitions of an earlier one, are left out.
 
     Raises:
@@ -48,7 +52,7 @@ def texts(
     seen: set[bytes] = set()
     chosen = []
     for part in parts:
-        for text in documents(storage.path(folder), part):
+        for text in documents(folder, part):
             digest = hashlib.sha256(text.encode()).digest()
             if len(text) < SHORTEST or digest in seen:
                 continue
@@ -64,14 +68,17 @@ def texts(
     return chosen
 
 
-def documents(folder: storage.Path, part: Part) -> Iterator[str]:
+def documents(folder: str | os.PathLike, part: Part) -> Iterator[str]:
     """Yield the texts of one part, in the order of the files' names."""
-    paths = sorted(p for p in folder.glob(part.files) if p.is_file())
+    if hub.is_data(folder):
+        paths = list(hub.data_files(f"{folder}/{part.files}"))
+    else:
+        found = storage.path(folder).glob(part.files)
+        paths = sorted(p for p in found if p.is_file())
     if not paths:
         raise DataError(f"{folder} has no file {part.files!r}: see config.data.parts")
     for path in paths:
-        whole = _read(path)
-        for text in _rows(path, whole, part.fields) if part.fields else (whole,):
+        for text in _rows(path, part.fields) if part.fields else (_read(path),):
             yield from re.split(part.between, text) if part.between else (text,)
 
 
@@ -83,14 +90,13 @@ def _read(path: storage.Path) -> str:
         raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
 
 
-def _rows(path: storage.Path, whole: str, fields: Sequence[str]) -> Iterator[str]:
-    """Yield one text for each row of a JSON list or JSONL file."""
+def _rows(path: storage.Path, fields: Sequence[str]) -> Iterator[str]:
+    """Yield one text for each row of a JSON list, JSONL or parquet file."""
     try:
-        if path.name.removesuffix(".gz").endswith(".jsonl"):
-            # Not splitlines: JSON strings may hold U+2028 and its like.
-            rows = [json.loads(x) for x in whole.split("\n") if x.strip()]
+        if row_files.is_rows(path):
+            rows = [json.loads(line) for _, line in row_files.lines(path)]
         else:
-            rows = json.loads(whole)
+            rows = json.loads(_read(path))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: not JSON ({error})") from error
     for number, row in enumerate(rows, 1):

@@ -23,8 +23,9 @@ import jax
 import numpy as np
 
 import models
-from models import storage, transformer
+from models import transformer
 from models.errors import DataError, DecodaxError, PromptError
+from models.text import row_files
 from training.data import conversations
 
 LEAST_COVERAGE, LEAST_AGREEMENT = 0.05, 0.3
@@ -64,17 +65,14 @@ def examine(
     reasons: Counter = Counter()
     sampled: list[conversations.Conversation] = []
     answers = ended = 0
-    text = storage.path(path).read_text(encoding="utf-8")
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
+    for where, line in row_files.lines(path):
         findings.lines += 1
         try:
             messages = conversations.messages(json.loads(line))
             one = conversations.render(lm, messages)
         except (json.JSONDecodeError, DataError, PromptError) as error:
             reasons[_reason(error)] += 1
-            findings.first_refused = findings.first_refused or f"line {number}: {error}"
+            findings.first_refused = findings.first_refused or f"{where}: {error}"
             continue
         findings.usable += 1
         roles.update(message["role"] for message in messages)
@@ -217,7 +215,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True, help="the target")
-    parser.add_argument("--data", required=True, help="a JSONL file")
+    parser.add_argument(
+        "--data", required=True, help="a JSONL or parquet file, or hf://..."
+    )
     parser.add_argument(
         "--sample", type=int, default=64, help="lines for the agreement"
     )

@@ -1,4 +1,4 @@
-"""Sources of documents: TFDS, JSONL files and folders, and their held-out share."""
+"""Sources of documents: TFDS, files, folders, the hub; and their held-out share."""
 
 import hashlib
 import json
@@ -6,7 +6,9 @@ import os
 from typing import Any
 
 from models import storage
+from models.checkpoints import hub
 from models.errors import DataError
+from models.text import row_files
 from training import progress_lines
 from training.data.file_groups import SPLITS
 
@@ -67,51 +69,49 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def lines(path: str | os.PathLike, split: str = EVERY) -> list[tuple[int, str]]:
-    """Return the lines of a JSONL file that are of `split`, with their numbers.
+def lines(path: str | os.PathLike, split: str = EVERY) -> list[tuple[str, str]]:
+    """Return the rows of a file that are of `split`, each as its place and its JSON.
 
     A hash of a line decides whether it is held out for "validation": one in twenty of
     many, at least one of few, and the same lines in any copy of the file. Raises
     `DataError` for another split, and where no line is left for it.
     """
-    # Not splitlines: JSON strings may hold U+2028 and its like.
-    numbered = [x for x in enumerate(file_text(path).split("\n"), 1) if x[1].strip()]
+    placed = list(row_files.lines(path))
     if split == EVERY:
-        return numbered
+        return placed
     if split not in SPLITS:
         raise DataError(f"{path} has no split {split!r}: use one of {SPLITS}")
-    digests = [hashlib.sha256(line.encode()).digest()[:8] for _, line in numbered]
+    digests = [hashlib.sha256(line.encode()).digest()[:8] for _, line in placed]
     share = max([round(HELD * 2**64).to_bytes(8, "big"), *sorted(digests)[:1]])
     chosen = [
         line
-        for line, digest in zip(numbered, digests)
+        for line, digest in zip(placed, digests)
         if (digest <= share) == (split == "validation")
     ]
     if not chosen:
         raise DataError(
-            f"{path}: of {len(numbered)} lines none is left for {split}: give more "
+            f"{path}: of {len(placed)} lines none is left for {split}: give more "
             "lines, or a folder with train/ and validation/"
         )
     return chosen
 
 
-def jsonl_texts(
+def row_texts(
     path: str | os.PathLike, key: str = "text", split: str = EVERY
 ) -> list[str]:
-    """Read one document a line; raise `DataError` naming the line that has no text."""
+    """Read one document a row; raise `DataError` naming the row that has no text."""
     texts = []
-    for number, line in lines(path, split):
+    for where, line in lines(path, split):
         try:
             text = json.loads(line)[key]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
-                f"{path}, line {number}: no JSON object with {key!r} ({error}): mend "
-                "or delete it"
+                f"{where}: no JSON object with {key!r} ({error}): mend or delete it"
             ) from error
         if not isinstance(text, str):
             raise DataError(
-                f"{path}, line {number}: {key!r} is no string but "
-                f"{type(text).__name__}: mend or delete it"
+                f"{where}: {key!r} is no string but {type(text).__name__}: mend or "
+                "delete it"
             )
         texts.append(text)
     return texts
@@ -135,27 +135,35 @@ def file_text(path: str | os.PathLike) -> str:
         raise DataError(f"{path}: not a readable UTF-8 file ({error})") from error
 
 
-def texts(source: str, split: str, data_dir: str | os.PathLike) -> list[str]:
-    """Read the documents of a source: `tfds:<name>`, a `.jsonl` file, or a folder.
+def parts(source: str, split: str) -> list[tuple[storage.Path, str]]:
+    """List the files of a split of a source, and the split to take of their rows.
 
-    A folder `d` gives the files of `d/<split>`, sorted, and of those in `.jsonl` a
-    document a line; a `.jsonl` file by itself is split by its lines (`lines`). The
-    split "every" takes all documents, also a single file of text.
+    A folder `d` gives the files of `d/<split>`, whole; a file, or those that match an
+    address `hf://datasets/owner/name@revision/path`, are split by their rows.
+    """
+    if not hub.is_data(source) and storage.path(source).is_dir():
+        return [(path, EVERY) for path in files(source, split)]
+    return [(path, split) for path in row_files.paths(source)]
+
+
+def texts(source: str, split: str, data_dir: str | os.PathLike) -> list[str]:
+    """Read the documents of a source: `tfds:<name>`, a file, a folder, or the hub's.
+
+    JSONL and parquet files hold a document a row; of a single one, or the hub's, a
+    split is a part of the rows (`parts`). Another file is one document. The split
+    "every" takes all documents, also a single file of text.
     """
     if source.startswith("tfds:"):
         return tfds_texts(source.removeprefix("tfds:"), split, data_dir)
-    path = storage.path(source)
-    if path.suffix == ".jsonl" and not path.is_dir():
-        return jsonl_texts(path, split=split)
-    if not path.is_dir():
-        text = file_text(path)
-        if split != EVERY:
-            raise DataError(
-                f"{path}: of one text nothing can be held out: give a .jsonl file, or "
-                "a folder with train/ and validation/"
-            )
-        return [text]
     documents = []
-    for file in files(path, split):
-        documents += jsonl_texts(file) if file.suffix == ".jsonl" else [file_text(file)]
+    for path, rows in parts(source, split):
+        if row_files.is_rows(path):
+            documents += row_texts(path, split=rows)
+            continue
+        documents.append(file_text(path))
+        if rows != EVERY:
+            raise DataError(
+                f"{path}: of one text nothing can be held out: give a .jsonl or "
+                ".parquet file, or a folder with train/ and validation/"
+            )
     return documents

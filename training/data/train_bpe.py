@@ -7,7 +7,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from models import storage
+from models.checkpoints import hub
 from models.errors import CheckpointError, DataError
 
 SEPARATOR = "<|endoftext|>"  # id 0: ends a document, and is the only special token
@@ -40,8 +40,12 @@ def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
 
 
 def load(path: str | os.PathLike) -> tokenizers.Tokenizer:
-    """Read a tokenizer.json; raise `CheckpointError` where it cannot be used."""
-    path = storage.path(path)
+    """Read a tokenizer.json, or that of a folder or of a repository of the hub.
+
+    Raises `CheckpointError` where it cannot be used.
+    """
+    path = hub.local(path, files=hub.TOKENIZER)
+    path = path / "tokenizer.json" if path.is_dir() else path
     try:
         return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
     except OSError as error:

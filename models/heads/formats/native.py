@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.flax import load_file, save_file
 
 from models import packaged, storage
-from models.checkpoints import hf, tensors
+from models.checkpoints import hf, hub, tensors
 from models.distributed import sharding
 from models.errors import CheckpointError, hint
 from models.heads.modules import head_config
@@ -19,15 +19,15 @@ WEIGHTS, CONFIG = "heads.safetensors", "heads.json"
 
 
 def locate(name: str | os.PathLike) -> storage.Path:
-    """Return the folder of packaged heads, or of heads at a path."""
-    path = storage.path(name)
-    if str(name) in packaged.HEADS:
-        path = packaged.folder(str(name))
+    """Return the folder of packaged heads, of heads at a path, or of a download."""
+    is_packaged = str(name) in packaged.HEADS
+    path = packaged.folder(str(name)) if is_packaged else hub.local(name)
     if not (path / WEIGHTS).exists():
         known = list(packaged.HEADS)
         raise CheckpointError(
             f"{name} holds no {WEIGHTS}{hint(name, known)}: give the export folder of "
-            f"a head training, or one of {known}"
+            f"a head training, a repository with its files, or one of {known}; "
+            "models.heads.formats.published reads other layouts"
         )
     return path
 
@@ -66,8 +66,9 @@ def save(
 def load(folder: str | os.PathLike, target: Any = None, dtype: Any = None) -> Any:
     """Load the params of `folder` with their nesting and configs; floats in `dtype`.
 
-    `folder` may be the name of packaged heads. With `target`, a loaded model, heads of
-    another target are refused, and its dtype is the default.
+    `folder` may be the name of packaged heads, or a repository of the hub. With
+    `target`, a loaded model, heads of another target are refused, and its dtype is the
+    default.
     """
     folder = locate(folder)
     about = describe(folder)

@@ -24,7 +24,7 @@ from safetensors.flax import load_file
 from safetensors.numpy import save_file
 
 from models import storage, transformer
-from models.checkpoints import hf
+from models.checkpoints import hf, hub
 from models.checkpoints.tensors import read_json, write_json
 from models.errors import CheckpointError, ConfigError
 from models.heads import eagle, eagle3, hydra, medusa
@@ -288,12 +288,12 @@ def write(kind: str, params: Any, target: Any, blocks: int = 1) -> dict[str, Any
 def load(
     kind: str, path: str | os.PathLike, target: Any, embedding: Any = None
 ) -> tuple[Any, dict]:
-    """Apply `read` to a safetensors file, or to the only one in a folder.
+    """Apply `read` to a safetensors file, or to the only one in a folder or repository.
 
     config.json beside it gives EAGLE's RoPE; where the tensors differ from it in
     another field, a warning names both values.
     """
-    path = storage.path(path)
+    path = hub.local(path)
     beside = (path if path.is_dir() else path.parent) / "config.json"
     claims = read_json(beside) if beside.exists() else None
     params, arguments = read(kind, stored(path), target, embedding, claims)

@@ -19,7 +19,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from models import storage
-from models.checkpoints import fields, tensors
+from models.checkpoints import fields, hub, tensors
 from models.checkpoints.families import llama
 from models.errors import CheckpointError, ConfigError
 from models.heads import eagle, eagle3
@@ -212,8 +212,8 @@ def load(
     embedding: Any = None,
     taps: Sequence[int] = (),
 ) -> tuple[str, Any]:
-    """Apply `read` to a folder."""
-    folder = storage.path(folder)
+    """Apply `read` to a folder, or to a repository of the hub."""
+    folder = hub.local(folder)
     config = tensors.read_json(folder / "config.json")
     return read(config, published.stored(folder), target, embedding, taps)
 

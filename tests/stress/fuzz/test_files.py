@@ -105,7 +105,7 @@ def test_jsonl(count, tmp_path):
         assert told and all(type(t) is str and t for turns in told for t in turns)
 
     def read_texts() -> None:
-        assert all(type(t) is str for t in sources.jsonl_texts(path))
+        assert all(type(t) is str for t in sources.row_texts(path))
 
     def read_conversations() -> None:
         for _, row in documents.rows(str(path), sources.EVERY):
