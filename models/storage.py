@@ -87,7 +87,7 @@ def new_file(file: Path) -> Iterator[pathlib.Path]:
     """Yield a local path to write, which becomes `file` at the end.
 
     A reader sees the old file or the new one. After an exception there is no new one.
-    Folders are made. What a killed process had begun to write is removed.
+    Folders are made. A process that is killed leaves a `leftover` on a disk.
     """
     if not isinstance(file, pathlib.Path):
         with tempfile.TemporaryDirectory() as folder:
@@ -97,14 +97,19 @@ def new_file(file: Path) -> Iterator[pathlib.Path]:
                 upload(part, file)
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    for old in file.parent.glob(f".{file.name}.*.part"):
-        old.unlink(missing_ok=True)
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         yield part
         os.replace(part, file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def leftovers(file: Path) -> list[pathlib.Path]:
+    """List what killed processes had begun to write in place of `file`."""
+    if not isinstance(file, pathlib.Path):
+        return []
+    return list(file.parent.glob(f".{file.name}.*.part"))
 
 
 @contextlib.contextmanager

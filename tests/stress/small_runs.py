@@ -1,4 +1,4 @@
-"""Two small runs to be killed: `python -m tests.stress.small_runs KIND FOLDER`.
+"""Two small runs to be killed: `python -m tests.stress.small_runs KIND FOLDER [EVERY]`.
 
 `train` is a bigram model under `training.loop.fit`, `prompts` a set of prompts decoded
 by the exact toy model under `decoding.serving.prompt_set`; both depend on nothing but
@@ -114,7 +114,10 @@ def prompts(folder: storage.Path) -> None:
 
 
 def main() -> int:
-    kind, folder = sys.argv[1:]
+    kind, folder, *more = sys.argv[1:]
+    if more:
+        global SAVE_EVERY
+        SAVE_EVERY = int(more[0])
     try:
         with preemption.watch():
             {"train": train, "prompts": prompts}[kind](storage.path(folder))

@@ -290,8 +290,13 @@ class Cache:
 
     @contextlib.contextmanager
     def _writing(self, path: storage.Path) -> Iterator[pathlib.Path]:
-        """Yield a temporary file that becomes `path` at the end."""
+        """Yield a temporary file that becomes `path` at the end.
+
+        Of a killed run's temporary files those of the same name are removed.
+        """
         try:
+            for old in storage.leftovers(path):
+                old.unlink(missing_ok=True)
             with storage.new_file(path) as part:
                 yield part
         except FAILURES as error:

@@ -193,7 +193,7 @@ def test_a_killed_build_goes_on(built, tmp_path, monkeypatch):
     first = (folder / "000000.array_record").stat()
     shards = sorted(p.name for p in folder.glob("*.array_record"))
     assert shards == ["000000.array_record", "000001.array_record"]
-    (folder / ".000002.array_record.1").write_bytes(b"what SIGKILL leaves")
+    (folder / ".000002.array_record.1.part").write_bytes(b"what SIGKILL leaves")
     sources.build(lesson(folder))
     assert (folder / "000000.array_record").stat().st_mtime_ns == first.st_mtime_ns
     for path in built.iterdir():
