@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+import itertools
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 
 from kernels import block_traffic, int4_packing
@@ -14,9 +15,13 @@ from kernels.block_traffic import Operand
 from kernels.tree_attention import layout
 
 STEP = 2 * block_traffic.MIB  # bytes of keys and values a step reads, at most
-SCORES = 2**17  # scores of a chunk and a block, at most
+SCORES = 2**18  # scores of a chunk and a block, at most
+SMALL = block_traffic.MIB // 2  # a step's bytes, if it need not be less
 LARGEST = 1024  # slots of a block
+BOUNDS = 4  # prefetched scalars of a row: `layout.bounds`, `layout.clear_from`
 PARTS = 32  # of a cache, at least: on average half a block is wasted at a row's end
+
+FEWEST = 8  # parts of a cache whose parts would be small
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +55,11 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The tiling of a call: `groups` KV heads and `block` slots a step, in `passes`."""
+    """The tiling of a call: `groups` KV heads and `block` slots a step, in `passes`.
+
+    A row's maximum and total have 128 lanes each if `replicated`, which spares moves
+    across lanes in every step; else a lane each.
+    """
 
     shape: Shape
     at: layout.Rows
@@ -58,6 +67,7 @@ class Plan:
     block: int
     passes: int
     buffers: int
+    replicated: bool = True
 
     @property
     def chunks(self) -> int:
@@ -70,6 +80,13 @@ class Plan:
         s = self.shape
         return s.batch, s.groups // self.groups, self.passes, steps
 
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of keys and values that a step reads."""
+        s = self.shape
+        slots = self.block // int4_packing.slots(s.cache_dtype)
+        return 2 * self.groups * slots * s.dim * np.dtype(s.cache_dtype).itemsize
+
     def inputs(self) -> list[Operand]:
         s, at, bs, gs = self.shape, self.at, self.block, self.groups
         per = int4_packing.slots(s.cache_dtype)
@@ -79,7 +96,7 @@ class Plan:
         def slots(b, g, p, j, bounds):
             at = current(bounds, b, j, bs)
             if s.page:  # the table follows the bounds
-                return bounds[3 + at, b], g, 0, 0
+                return bounds[BOUNDS + at, b], g, 0, 0
             return b, g, at, 0
 
         def across(b, g, p, j, bounds):
@@ -91,14 +108,8 @@ class Plan:
             Operand("q", rows, s.dtype, part, _rows, self.buffers),
             Operand("k", cache, s.cache_dtype, cut, slots),
             Operand("v", cache, s.cache_dtype, cut, slots),
-            self._nodes("bytes", layout.LANES, jnp.bfloat16),
-            Operand(
-                "union",
-                (s.batch, layout.SUBLANES, layout.LANES),
-                jnp.bfloat16,
-                (1, layout.SUBLANES, layout.LANES),
-                lambda b, g, p, j, bounds: (b, 0, 0),
-            ),
+            # Of the nodes of a tile, and behind them of their union.
+            self._nodes("bytes", layout.LANES, jnp.bfloat16, layout.SUBLANES),
         ]
         if s.scaled:
             scales, strip = (s.batch, s.groups, 1, s.size), (1, gs, 1, bs)
@@ -117,8 +128,8 @@ class Plan:
             )
         return operands
 
-    def _nodes(self, name: str, width: int, dtype: Any) -> Operand:
-        shape = (self.shape.batch, self.at.tiles, self.at.width, width)
+    def _nodes(self, name: str, width: int, dtype: Any, more: int = 0) -> Operand:
+        shape = (self.shape.batch, self.at.tiles, self.at.width + more, width)
 
         def index(b, g, p, j, bounds):
             return b, 0, 0, 0
@@ -138,13 +149,11 @@ class Plan:
     def scratch(self) -> list[tuple[int, ...]]:
         """Return the shapes of float32 scratch arrays.
 
-        They hold each row's running sum; its maximum and total, in lanes 0 and 1.
+        They hold each row's running sum; its maximum and its total.
         """
-        many = self.groups * self.chunks
-        return [
-            (many, self.at.rows, self.shape.dim),
-            (many, self.at.rows, layout.LANES),
-        ]
+        rows = (self.groups * self.chunks, self.at.rows)
+        lanes = layout.LANES * (2 if self.replicated else 1)
+        return [(*rows, self.shape.dim), (*rows, lanes)]
 
     @property
     def vmem(self) -> int:
@@ -161,7 +170,7 @@ class Plan:
         nodes = self.shape.nodes if nodes is None else nodes
         lengths = np.asarray(lengths)
         last = np.minimum(lengths + nodes, self.shape.size)
-        scalars = [lengths, 0 * lengths, last]
+        scalars = [lengths, 0 * lengths, last, 0 * lengths]
         if self.shape.page:  # each row in pages of its own
             columns = self.shape.size // self.shape.page
             table = np.arange(len(lengths) * columns).reshape(len(lengths), columns)
@@ -194,13 +203,22 @@ def current(bounds: Any, b: Any, j: Any, block: int) -> Any:
 
     Further steps return the last block again.
     """
-    # `//` on traced integers queries the chip, which some lowerings do not have.
     counted = isinstance(bounds, np.ndarray)
     least, most = (np.minimum, np.maximum) if counted else (jnp.minimum, jnp.maximum)
-    divide: Any = np.floor_divide if counted else lax.div
-    first = divide(bounds[1, b], np.int32(block))
-    end = divide(bounds[2, b] + np.int32(block - 1), np.int32(block))
+    first = divide(bounds[1, b], block)
+    end = divide(bounds[2, b] + np.int32(block - 1), block)
     return most(least(first + j, end - 1), 0)
+
+
+def divide(x: Any, by: int) -> Any:
+    """Divide integers of 0 or more, traced or not; by a power of two with a shift.
+
+    The compiler does not know the sign: its division takes several operations more.
+    """
+    if by & (by - 1) == 0:
+        return x >> (by.bit_length() - 1)
+    # `//` on traced integers queries the chip, which some lowerings do not have.
+    return lax.div(x, np.int32(by)) if isinstance(x, Array) else x // by
 
 
 def plan(shape: Shape, vmem: int) -> Plan:
@@ -212,7 +230,9 @@ def plan(shape: Shape, vmem: int) -> Plan:
     item = np.dtype(shape.cache_dtype).itemsize
     slot = 2 * layout.up(shape.dim, layout.LANES) * item
     slot //= int4_packing.slots(shape.cache_dtype)
-    largest = min(LARGEST, SCORES // at.rows, max(layout.LANES, shape.size // PARTS))
+    longest = min(SMALL // (shape.groups * slot), shape.size // FEWEST)
+    longest = max(layout.LANES, shape.size // PARTS, longest)
+    largest = min(LARGEST, SCORES // at.rows, longest)
     sizes = [b for b in (1024, 512, 256, 128) if b <= largest]
     if shape.size <= layout.LANES:
         sizes = [shape.size]
@@ -225,12 +245,11 @@ def plan(shape: Shape, vmem: int) -> Plan:
         if groups * block * slot <= STEP or groups == 1
     ]
     steps.sort(key=lambda step: (step[0] * step[1], step[0]), reverse=True)
-    for passes in _divisors(at.chunks):
-        for buffers in (2, 1):
-            for groups, block in steps:
-                candidate = Plan(shape, at, groups, block, passes, buffers)
-                if candidate.vmem <= vmem:
-                    return candidate
+    many = itertools.product(_divisors(at.chunks), (True, False), (2, 1), steps)
+    for passes, replicated, buffers, (groups, block) in many:
+        candidate = Plan(shape, at, groups, block, passes, buffers, replicated)
+        if candidate.vmem <= vmem:
+            return candidate
     raise ValueError(
         f"{shape} does not fit {vmem} bytes of vector memory: use kernel='xla'"
     )
