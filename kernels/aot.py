@@ -103,7 +103,9 @@ def tree_attention(
     that the kernel cannot read in place then shows as a copy. `planned_for` is the chip
     of the plan, if not `chip`.
     """
-    cut = pallas_tpu.plan(shape, block_traffic.budget(planned_for or chip))
+    planned = planned_for or chip
+    cores = block_traffic.CORES.get(planned, 1)
+    cut = pallas_tpu.plan(shape, block_traffic.budget(planned), cores)
     batch, nodes, new = shape.batch, shape.nodes, jax.ShapeDtypeStruct
     heads = shape.groups * shape.heads
     per = int4_packing.slots(shape.cache_dtype)

@@ -1,10 +1,11 @@
 """Tree attention for TPUs: one pass over the blocks of the cache that a row needs.
 
-The grid is (rows of the batch, KV-head groups, passes, blocks of slots). The index maps
-read each row's bounds from prefetched scalars and stay at its last block afterwards, so
-that nothing past it is fetched. A block wholly inside the committed prefix needs no
-mask. In the others a product gives the bits of every slot: the nodes' mask bytes times
-a 0/1 matrix that selects the byte of each slot.
+The grid is (cores, KV-head groups, passes, steps). Each core has a list of steps: every
+block that one of its rows needs, row by row. The list is as long as the rows are: a
+short row takes no empty steps, and the next row's first block is fetched during its
+last. A block wholly inside the committed prefix needs no mask. In the others a product
+gives the bits of every slot: the nodes' mask bytes times a 0/1 matrix that selects the
+byte of each slot.
 """
 
 import functools
@@ -67,12 +68,13 @@ def tree_attention(
         arrays += [k_scale[:, :, None], v_scale[:, :, None]]
     if positions is not None and key_positions is not None and s.window:
         arrays += [layout.spread(at, positions[..., None]), key_positions[:, None]]
+    scalars = plan.scalars(bounds)
     inputs, outputs = plan.inputs(), plan.outputs()
     call = pl.pallas_call(
         functools.partial(_kernel, plan),
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=plan.grid,
+            num_scalar_prefetch=len(scalars),
+            grid=plan.grid(scalars[-1]),
             in_specs=[o.spec for o in inputs],
             out_specs=[o.spec for o in outputs],
             scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in plan.scratch()],
@@ -86,18 +88,21 @@ def tree_attention(
         interpret=interpret,
         name="tree_attention",
     )
-    out, lse = call(bounds, *arrays)
+    out, lse = call(*scalars, *arrays)
     return layout.unfold(at, out), layout.unfold(at, lse.swapaxes(-1, -2))[..., 0]
 
 
-def _kernel(plan: Plan, bounds, *refs) -> None:
+def _kernel(plan: Plan, bounds, rows, blocks, counts, *refs) -> None:
     named = dict(zip([o.name for o in plan.inputs()], refs))
     out, lse, acc, stats = refs[-4:]
-    b, j = pl.program_id(0), pl.program_id(3)
+    c, t = pl.program_id(0), pl.program_id(3)
+    b, block = rows[c * plan.most + t], blocks[c * plan.most + t]
     length, first, end, clear = (bounds[i, b] for i in range(4))
-    start = (tiling.divide(first, plan.block) + j) * plan.block
+    earliest, last = plan.ends(first, end)
+    start = block * plan.block
+    has_step = t < counts[c]  # a core may have fewer steps than another
 
-    @pl.when(j == 0)
+    @pl.when(has_step & (block == earliest))
     def _():
         acc[...] = jnp.zeros_like(acc)
         lane = lax.broadcasted_iota(jnp.int32, stats.shape, 2)
@@ -105,15 +110,17 @@ def _kernel(plan: Plan, bounds, *refs) -> None:
 
     whole = (start >= clear) & (start + plan.block <= length)
 
-    @pl.when((start < end) & whole)
+    fold = has_step & (start < end)
+
+    @pl.when(fold & whole)
     def _():
         _block(plan, named, acc, stats, None)
 
-    @pl.when((start < end) & jnp.logical_not(whole))
+    @pl.when(fold & jnp.logical_not(whole))
     def _():
         _block(plan, named, acc, stats, (start, length, first, end))
 
-    @pl.when(j == pl.num_programs(3) - 1)
+    @pl.when(has_step & (block == last))
     def _():
         def finish(i) -> None:
             g, c = _split(plan, i)

@@ -18,7 +18,7 @@ STEP = 2 * block_traffic.MIB  # bytes of keys and values a step reads, at most
 SCORES = 2**18  # scores of a chunk and a block, at most
 SMALL = block_traffic.MIB // 2  # a step's bytes, if it need not be less
 LARGEST = 1024  # slots of a block
-BOUNDS = 4  # prefetched scalars of a row: `layout.bounds`, `layout.clear_from`
+BOUNDS = 4  # scalars of a row: `layout.bounds`, `layout.clear_from`
 PARTS = 32  # of a cache, at least: on average half a block is wasted at a row's end
 
 FEWEST = 8  # parts of a cache whose parts would be small
@@ -68,6 +68,7 @@ class Plan:
     passes: int
     buffers: int
     replicated: bool = True
+    cores: int = 1  # that have rows of their own
 
     @property
     def chunks(self) -> int:
@@ -75,10 +76,52 @@ class Plan:
         return self.at.chunks // self.passes
 
     @property
-    def grid(self) -> tuple[int, int, int, int]:
-        steps = -(-self.shape.size // self.block)
-        s = self.shape
-        return s.batch, s.groups // self.groups, self.passes, steps
+    def blocks(self) -> int:
+        """Blocks of a row's cache."""
+        return -(-self.shape.size // self.block)
+
+    @property
+    def most(self) -> int:
+        """Steps of a core that reads every block of its rows."""
+        return -(-self.shape.batch // self.cores) * self.blocks
+
+    def grid(self, counts: Any) -> tuple:
+        """Return the grid of cores that have `counts` int32[cores] steps."""
+        heads = self.shape.groups // self.groups
+        return self.cores, heads, self.passes, counts.max()
+
+    def scalars(self, bounds: Any) -> tuple[Any, ...]:
+        """Return the prefetched scalars: the bounds and the steps of every core.
+
+        Core c has the rows c, c + cores, and so on. A row has a step for each block
+        from its first slot's to its last's, and one if it has no slot.
+
+        Args:
+            bounds: int32[3 or more, B], from `layout.bounds`.
+
+        Returns:
+            `bounds`; the row and the block of each step, int32[cores * most] each, the
+            last step's again where a core has fewer; int32[cores], the steps of each.
+        """
+        xp: Any = _arrays(bounds)
+        rows, blocks, counts = [], [], []
+        first, last = self.ends(bounds[1], bounds[2])
+        for core in range(self.cores):
+            mine = xp.arange(core, self.shape.batch, self.cores, dtype=jnp.int32)
+            behind = xp.cumsum(last[mine] - first[mine] + 1)
+            step = xp.minimum(xp.arange(self.most), behind[-1] - 1)
+            at = xp.searchsorted(behind, step, side="right")
+            rows.append(mine[at])
+            blocks.append(last[mine[at]] + 1 - (behind[at] - step))
+            counts.append(behind[-1])
+        lists = (xp.concatenate(rows), xp.concatenate(blocks), xp.stack(counts))
+        return bounds, *(x.astype(jnp.int32) for x in lists)
+
+    def ends(self, first: Any, end: Any) -> tuple[Any, Any]:
+        """Return the first and the last block of rows that have slots [first, end)."""
+        xp = _arrays(first)
+        first = xp.minimum(divide(first, self.block), self.blocks - 1)
+        return first, xp.maximum(divide(end + self.block - 1, self.block) - 1, first)
 
     @property
     def step_bytes(self) -> int:
@@ -93,19 +136,19 @@ class Plan:
         cache = (s.pages or s.batch, s.groups, (s.page or s.size) // per, s.dim)
         cut = (1, gs, bs // per, s.dim)
 
-        def slots(b, g, p, j, bounds):
-            at = current(bounds, b, j, bs)
+        def slots(c, g, p, t, bounds, rows, blocks, counts):
+            b, at = rows[c * self.most + t], blocks[c * self.most + t]
             if s.page:  # the table follows the bounds
                 return bounds[BOUNDS + at, b], g, 0, 0
             return b, g, at, 0
 
-        def across(b, g, p, j, bounds):
-            return b, g, 0, current(bounds, b, j, bs)
+        def across(c, g, p, t, bounds, rows, blocks, counts):
+            return rows[c * self.most + t], g, 0, blocks[c * self.most + t]
 
         rows = (s.batch, s.groups, at.chunks, at.rows, s.dim)
         part = (1, gs, self.chunks, at.rows, s.dim)
         operands = [
-            Operand("q", rows, s.dtype, part, _rows, self.buffers),
+            Operand("q", rows, s.dtype, part, self._rows, self.buffers),
             Operand("k", cache, s.cache_dtype, cut, slots),
             Operand("v", cache, s.cache_dtype, cut, slots),
             # Of the nodes of a tile, and behind them of their union.
@@ -123,7 +166,7 @@ class Plan:
                     (s.batch, 1, s.size),
                     jnp.int32,
                     (1, 1, bs),
-                    lambda b, g, p, j, bounds: (b, 0, current(bounds, b, j, bs)),
+                    lambda *at: across(*at)[:1] + (0, across(*at)[3]),
                 )
             )
         return operands
@@ -131,10 +174,13 @@ class Plan:
     def _nodes(self, name: str, width: int, dtype: Any, more: int = 0) -> Operand:
         shape = (self.shape.batch, self.at.tiles, self.at.width + more, width)
 
-        def index(b, g, p, j, bounds):
-            return b, 0, 0, 0
+        def index(c, g, p, t, bounds, rows, blocks, counts):
+            return rows[c * self.most + t], 0, 0, 0
 
         return Operand(name, shape, dtype, (1, *shape[1:]), index, self.buffers)
+
+    def _rows(self, c, g, p, t, bounds, rows, blocks, counts):
+        return rows[c * self.most + t], g, p, 0, 0
 
     def outputs(self) -> list[Operand]:
         s, at = self.shape, self.at
@@ -142,8 +188,12 @@ class Plan:
         lse = (s.batch, s.groups, at.chunks, 1, at.rows)
         part = (1, self.groups, self.chunks)
         return [
-            Operand("out", rows, s.dtype, (*part, at.rows, s.dim), _rows, self.buffers),
-            Operand("lse", lse, jnp.float32, (*part, 1, at.rows), _rows, self.buffers),
+            Operand(
+                "out", rows, s.dtype, (*part, at.rows, s.dim), self._rows, self.buffers
+            ),
+            Operand(
+                "lse", lse, jnp.float32, (*part, 1, at.rows), self._rows, self.buffers
+            ),
         ]
 
     def scratch(self) -> list[tuple[int, ...]]:
@@ -166,20 +216,22 @@ class Plan:
         return fixed + scores + spreads + 3 * block * dim * 4 + block_traffic.MIB // 2
 
     def bounds_at(self, lengths: Any, nodes: int | None = None) -> np.ndarray:
-        """Return the prefetched scalars of rows of these lengths that see all slots."""
+        """Return the bounds of rows of these lengths that see all slots."""
         nodes = self.shape.nodes if nodes is None else nodes
         lengths = np.asarray(lengths)
         last = np.minimum(lengths + nodes, self.shape.size)
-        scalars = [lengths, 0 * lengths, last, 0 * lengths]
+        bounds = [lengths, 0 * lengths, last, 0 * lengths]
         if self.shape.page:  # each row in pages of its own
             columns = self.shape.size // self.shape.page
             table = np.arange(len(lengths) * columns).reshape(len(lengths), columns)
-            scalars += list(table.T % self.shape.pages)
-        return np.stack(scalars).astype(np.int32)
+            bounds += list(table.T % self.shape.pages)
+        return np.stack(bounds).astype(np.int32)
 
     def traffic(self, bounds: Any) -> dict[str, int]:
         """Count the bytes moved, by array, for these bounds."""
-        return block_traffic.traffic(self.grid, self.inputs() + self.outputs(), bounds)
+        scalars = self.scalars(bounds)
+        operands = self.inputs() + self.outputs()
+        return block_traffic.traffic(self.grid(scalars[-1]), operands, *scalars)
 
     @functools.cached_property
     def cost(self) -> pl.CostEstimate:
@@ -194,20 +246,9 @@ class Plan:
         )
 
 
-def _rows(b, g, p, j, bounds):
-    return b, g, p, 0, 0
-
-
-def current(bounds: Any, b: Any, j: Any, block: int) -> Any:
-    """Return the block of slots of step `j`: from the row's first to its last.
-
-    Further steps return the last block again.
-    """
-    counted = isinstance(bounds, np.ndarray)
-    least, most = (np.minimum, np.maximum) if counted else (jnp.minimum, jnp.maximum)
-    first = divide(bounds[1, b], block)
-    end = divide(bounds[2, b] + np.int32(block - 1), block)
-    return most(least(first + j, end - 1), 0)
+def _arrays(x: Any) -> Any:
+    """Return the library of an array: numpy where bytes are counted, else jax's."""
+    return np if isinstance(x, np.ndarray) else jnp
 
 
 def divide(x: Any, by: int) -> Any:
@@ -221,10 +262,11 @@ def divide(x: Any, by: int) -> Any:
     return lax.div(x, np.int32(by)) if isinstance(x, Array) else x // by
 
 
-def plan(shape: Shape, vmem: int) -> Plan:
+def plan(shape: Shape, vmem: int, cores: int = 1) -> Plan:
     """Choose the tiling that reads the cache least often and moves most bytes a step.
 
-    It must fit `vmem` bytes of vector memory.
+    It must fit `vmem` bytes of vector memory. The `cores` of a chip share the rows; of
+    one row, the KV heads.
     """
     at = layout.rows(shape.nodes, shape.heads)
     item = np.dtype(shape.cache_dtype).itemsize
@@ -238,16 +280,26 @@ def plan(shape: Shape, vmem: int) -> Plan:
         sizes = [shape.size]
     if shape.page:
         sizes = [shape.page]
+    shared = max(1, shape.groups // cores) if shape.batch == 1 else shape.groups
     steps = [
         (groups, block)
-        for groups in _divisors(shape.groups)
+        for groups in _divisors(shared)
         for block in sizes
         if groups * block * slot <= STEP or groups == 1
     ]
     steps.sort(key=lambda step: (step[0] * step[1], step[0]), reverse=True)
     many = itertools.product(_divisors(at.chunks), (True, False), (2, 1), steps)
     for passes, replicated, buffers, (groups, block) in many:
-        candidate = Plan(shape, at, groups, block, passes, buffers, replicated)
+        candidate = Plan(
+            shape,
+            at,
+            groups,
+            block,
+            passes,
+            buffers,
+            replicated,
+            min(cores, shape.batch),
+        )
         if candidate.vmem <= vmem:
             return candidate
     raise ValueError(

@@ -44,7 +44,7 @@ LB: loop body
 def test_by_hand():
     """Every step: 7 + 6 + 6 + 3 bundles; 3 x 4 or 1 more.
 
-    Planted: an empty bundle more; a branch over the copy that has no copy; 4 turns by 1.
+    Planted: one empty bundle more; a branch over no copy; 8 turns by 1.
     """
     step = bundles.Step(whole=34, masked=23)
     assert bundles.count(PROGRAM) == step

@@ -90,6 +90,7 @@ def test_every_form_computes_the_oracle(name, form):
         {"groups": 1, "buffers": 1},
         {"groups": 1, "passes": 4},  # a lone fold, in halves
         {"replicated": False},
+        {"cores": 2},
     ],
 )
 def test_other_cuts_compute_the_same(changes):
