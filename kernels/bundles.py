@@ -15,10 +15,11 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 
-from kernels import aot, chips
+from kernels import aot, block_traffic, chips
 from kernels.tree_attention import tiling
 
 DELAY_SLOTS = 4  # bundles after a branch that run whether or not it is taken
@@ -48,8 +49,8 @@ class _Bundle:
     text: str
 
 
-def of_tree_attention(chip: str, shape: tiling.Shape) -> Step:
-    """Compile one call for `chip` and count.
+def of_tree_attention(chip: str, shapes: Sequence[tiling.Shape]) -> list[Step]:
+    """Compile a call of each shape for `chip`, and count.
 
     The cache should be larger than the chip's vector memory: the compiler may otherwise
     keep it there, which spares the copies that a model's call has.
@@ -57,19 +58,31 @@ def of_tree_attention(chip: str, shape: tiling.Shape) -> Step:
     Raises:
         BundlesError: no final bundles; the message has the compiler's last lines.
     """
-    return count(final_program(chip, shape))
+    return [count(text) for text in final_programs(chip, shapes)]
 
 
 def copy_cycles(chip: str, num_bytes: int) -> float:
-    """Return the cycles in which `num_bytes` arrive at the chip's whole bandwidth.
+    """Return a core's cycles for a copy from HBM with every core of `chip` at work.
 
-    Two cores share the bandwidth of v4 and v5p. With both at work, double the result.
+    0 where the clock is unknown.
     """
-    return num_bytes / chips.TPUS[chip].bandwidth * chips.TPUS[chip].clock
+    cores = block_traffic.CORES.get(chip, 1)
+    return num_bytes * cores / chips.TPUS[chip].bandwidth * chips.TPUS[chip].clock
 
 
-def final_program(chip: str, shape: tiling.Shape) -> str:
-    """Return the text of the final bundles of tree attention at `shape`."""
+def product_cycles(chip: str, plan: tiling.Plan) -> float:
+    """Return a core's cycles for the products of a step at the chip's peak rate.
+
+    0 where the clock is unknown.
+    """
+    rows = plan.groups * plan.chunks * plan.at.rows
+    operations = 4 * rows * plan.block * plan.shape.dim
+    cores = block_traffic.CORES.get(chip, 1)
+    return operations * cores / chips.TPUS[chip].flops * chips.TPUS[chip].clock
+
+
+def final_programs(chip: str, shapes: Sequence[tiling.Shape]) -> list[str]:
+    """Return the texts of the final bundles of tree attention, one a shape."""
     with tempfile.TemporaryDirectory() as folder:
         flags = (
             f"--xla_jf_dump_to={folder}",
@@ -84,21 +97,22 @@ def final_program(chip: str, shape: tiling.Shape) -> str:
             "JAX_ENABLE_COMPILATION_CACHE": "false",  # a hit would write no dump
         }
         done = subprocess.run(
-            [sys.executable, "-m", "kernels.bundles", chip, _to_json(shape)],
+            [sys.executable, "-m", "kernels.bundles", chip, *map(_to_json, shapes)],
             env=environment,
             capture_output=True,
             text=True,
             cwd=pathlib.Path(__file__).parents[1],
         )
         files = pathlib.Path(folder).glob("*tree_attention*-final_bundles.txt")
+        # Names begin with the time of the compilation, in nanoseconds.
         texts = [path.read_text(errors="replace") for path in sorted(files)]
-    if done.returncode or len(texts) != 1:
+    if done.returncode or len(texts) != len(shapes):
         raise BundlesError(
-            f"{chip}, {shape}: {len(texts)} dumps of final bundles where 1 was "
+            f"{chip}: {len(texts)} dumps of final bundles where {len(shapes)} were "
             f"expected (exit code {done.returncode}). Needs a libtpu that knows "
             f"{' '.join(flags[1:])}. {done.stderr[-2000:]}"
         )
-    return texts[0]
+    return texts
 
 
 def count(text: str) -> Step:
@@ -195,10 +209,11 @@ def _to_json(shape: tiling.Shape) -> str:
     return json.dumps({**fields, **{n: jnp.dtype(fields[n]).name for n in _DTYPES}})
 
 
-def _main(chip: str, fields: str) -> None:
-    named = json.loads(fields)
-    named.update({name: jnp.dtype(named[name]) for name in _DTYPES})
-    aot.tree_attention(chip, tiling.Shape(**named))
+def _main(chip: str, *shapes: str) -> None:
+    for fields in shapes:
+        named = json.loads(fields)
+        named.update({name: jnp.dtype(named[name]) for name in _DTYPES})
+        aot.tree_attention(chip, tiling.Shape(**named))
 
 
 if __name__ == "__main__":

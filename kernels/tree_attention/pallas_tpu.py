@@ -95,7 +95,7 @@ def tree_attention(
 def _kernel(plan: Plan, bounds, rows, blocks, counts, *refs) -> None:
     named = dict(zip([o.name for o in plan.inputs()], refs))
     out, lse, acc, stats = refs[-4:]
-    c, t = pl.program_id(0), pl.program_id(3)
+    c, p, t = pl.program_id(0), pl.program_id(2), pl.program_id(3)
     b, block = rows[c * plan.most + t], blocks[c * plan.most + t]
     length, first, end, clear = (bounds[i, b] for i in range(4))
     earliest, last = plan.ends(first, end)
@@ -114,11 +114,11 @@ def _kernel(plan: Plan, bounds, rows, blocks, counts, *refs) -> None:
 
     @pl.when(fold & whole)
     def _():
-        _block(plan, named, acc, stats, None)
+        _block(plan, named, acc, stats, p, None)
 
     @pl.when(fold & jnp.logical_not(whole))
     def _():
-        _block(plan, named, acc, stats, (start, length, first, end))
+        _block(plan, named, acc, stats, p, (start, length, first, end))
 
     @pl.when(has_step & (block == last))
     def _():
@@ -135,7 +135,7 @@ def _kernel(plan: Plan, bounds, rows, blocks, counts, *refs) -> None:
         _each(plan.groups * plan.chunks, finish)
 
 
-def _block(plan: Plan, named, acc, stats, limits) -> None:
+def _block(plan: Plan, named, acc, stats, p, limits) -> None:
     """Fold one block of slots into every row; `limits` None: all slots are seen.
 
     Every node of a tile has one mask, for all heads.
@@ -156,7 +156,7 @@ def _block(plan: Plan, named, acc, stats, limits) -> None:
         if masks is not None:
             tile = t
             if turns != tiles:
-                tile = lax.rem(pl.program_id(2) * chunks + t, np.int32(tiles))
+                tile = lax.rem(p * chunks + t, np.int32(tiles))
             seen = masks.seen(tile, plan.at.width, plan.shape.window)
 
         def at(i) -> tuple[Any, Any, slice]:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kernels import aot, block_traffic, bundles, chips
-from kernels.tree_attention import tiling
+from kernels import aot, bundles, chips
 
 # A grid loop that skips one of two blocks: the first with an inner loop of 8 turns by
 # 2, and, in a stretch of its own, a copy that every step starts.
@@ -65,6 +64,12 @@ def test_a_program_of_another_form_is_refused():
 
 def test_cycles_of_a_copy():
     assert bundles.copy_cycles("v5e", 819) == pytest.approx(1.5)
+    assert bundles.copy_cycles("v5p", 2765) == pytest.approx(2 * 1.75)  # of two cores
+    assert bundles.copy_cycles("v6e", 1640) == 0
+    cut = aot.plan("v5e", aot.tree_attention_shape("8B", 8, 8192, 64))
+    rows = 8 * 4 * 64  # in 4 units: a row a cycle for each 128 x 128 of k, and of v
+    turns = rows * 2 * (cut.block // 128) / 4
+    assert bundles.product_cycles("v5e", cut) == pytest.approx(turns, rel=0.01)
     for name in ("v4", "v5e", "v5p"):  # the clock times operations a cycle
         chip = chips.TPUS[name]
         units = {"v4": 8, "v5e": 4, "v5p": 8}[name]
@@ -73,18 +78,19 @@ def test_cycles_of_a_copy():
 
 @pytest.mark.tpu_aot
 def test_a_step_of_one_token_waits_for_its_copy():
-    """8B's shape on v5e. Planted: a flag that libtpu does not know."""
+    """8B's shape on v5e: each count is below the copy's cycles."""
     pytest.importorskip("libtpu")
     shape = aot.tree_attention_shape("8B", 8, 8192, 1)
-    step = bundles.of_tree_attention("v5e", shape)
-    cut = tiling.plan(shape, block_traffic.budget("v5e"))
+    cut = aot.plan("v5e", shape)
+    (step,) = bundles.of_tree_attention("v5e", [shape])
     assert 0 < step.whole < step.masked < bundles.copy_cycles("v5e", cut.step_bytes)
 
 
 @pytest.mark.tpu_aot
 def test_a_missing_dump_is_named(monkeypatch):
+    """Planted: a flag that libtpu does not know."""
     pytest.importorskip("libtpu")
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--no_such_flag=1")
     shape = aot.tree_attention_shape("8B", 1, 256, 1)
-    with pytest.raises(bundles.BundlesError, match=r"0 dumps.*no_such_flag"):
-        bundles.final_program("v5e", shape)
+    with pytest.raises(bundles.BundlesError, match=r"0 dumps.*where 1 were"):
+        bundles.final_programs("v5e", [shape])
