@@ -349,7 +349,7 @@ class _Masks:
         column = self._bits(column, self._slot(column.shape, 0))
         return column, self._bits(row, self._slot(row.shape, 1))
 
-    def _slot(self, shape: tuple[int, int], axis: int) -> Array:
+    def _slot(self, shape: tuple[int, ...], axis: int) -> Array:
         return self.start + lax.broadcasted_iota(jnp.int32, shape, axis)
 
     def _bits(self, value: Array, slot: Array) -> Array:

@@ -82,8 +82,8 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
         counted = []
         for chip in config.bundles.chips:
             bar.doing(f"bundles {chip}")
-            make = functools.partial(count_bundles, chip, config.bundles)
-            counted += store.make("bundles", chip, make)
+            count = functools.partial(count_bundles, chip, config.bundles)
+            counted += store.make("bundles", chip, count)
             bar.done()
         bar.doing("times")
         times = store.make("parts", "times", lambda: measure(config))
@@ -312,10 +312,10 @@ def markdown(report: dict[str, Any]) -> str:
             "## Bundles",
             "",
             "Instruction bundles of a grid step in the compiler's final program, for G "
-            "KV heads with four query heads each. A core issues one a cycle; stalls are "
-            "not in the count. The largest of bundles, copy and products bounds a step. "
-            "Cycles are a core's, at the chip's bandwidth and peak rate, with every core "
-            "at work.",
+            "KV heads with four query heads each. A core issues one a cycle; stalls "
+            "are not in the count. The largest of bundles, copy and products bounds a "
+            "step. Cycles are a core's, at the chip's bandwidth and peak rate, with "
+            "every core at work.",
             "",
             table(BUNDLE_HEADS, counted),
             "## Times on this machine",
