@@ -105,14 +105,16 @@ class Plan:
         """
         xp: Any = _arrays(bounds)
         rows, blocks, counts = [], [], []
-        first, last = self.ends(bounds[1], bounds[2])
         for core in range(self.cores):
-            mine = xp.arange(core, self.shape.batch, self.cores, dtype=jnp.int32)
-            behind = xp.cumsum(last[mine] - first[mine] + 1)
-            step = xp.minimum(xp.arange(self.most), behind[-1] - 1)
-            at = xp.searchsorted(behind, step, side="right")
-            rows.append(mine[at])
-            blocks.append(last[mine[at]] + 1 - (behind[at] - step))
+            mine = slice(core, None, self.cores)
+            first, last = self.ends(bounds[1, mine], bounds[2, mine])
+            behind = xp.cumsum(last - first + 1)
+            ahead = behind - (last - first + 1)
+            step = xp.minimum(xp.arange(self.most), behind[-1] - 1)[:, None]
+            # Sums over the one row that holds the step: no gather, no loop.
+            holds = (ahead <= step) & (step < behind)
+            rows.append((holds * xp.arange(self.shape.batch)[mine]).sum(1))
+            blocks.append((holds * (first + step - ahead)).sum(1))
             counts.append(behind[-1])
         lists = (xp.concatenate(rows), xp.concatenate(blocks), xp.stack(counts))
         return bounds, *(x.astype(jnp.int32) for x in lists)
