@@ -188,7 +188,8 @@ def _score(plan: Plan, named, g, c, rows: slice) -> Array:
     )
 
 
-def _products(plan):
+def _products(plan: Plan) -> tuple[Any, Any]:
+    """Return the dtype and the precision of the products."""
     compute = jnp.promote_types(plan.shape.dtype, jnp.bfloat16)
     return compute, lax.Precision.HIGHEST if compute == jnp.float32 else None
 
@@ -256,8 +257,17 @@ def _of_totals(plan: Plan, lane: Array) -> Array:
     return lane >= layout.LANES if plan.replicated else lane == 1
 
 
-def _each(count: int, body: Callable, before=None, unrolled: int = UNROLLED) -> None:
-    """Run `body(i)` for i below `count`, at most `unrolled` without a loop."""
+def _each(
+    count: int,
+    body: Callable,
+    before: Callable | None = None,
+    unrolled: int = UNROLLED,
+) -> None:
+    """Run `body(i)` for i below `count`, at most `unrolled` side by side.
+
+    With `before`, run `body(i, before(i))`, and `before` one turn ahead: the compiler
+    keeps that order, so that a product fills the wait for the turn before.
+    """
     many = max(n for n in range(1, unrolled + 1) if count % n == 0)
 
     def several(j, _):
