@@ -285,9 +285,9 @@ def plan(shape: Shape, vmem: int, cores: int = 1) -> Plan:
     shared = max(1, shape.groups // cores) if shape.batch == 1 else shape.groups
     steps = [
         (groups, block)
-        for groups in _divisors(shared)
+        for groups in _divisors(shape.groups)
         for block in sizes
-        if groups * block * slot <= STEP or groups == 1
+        if groups <= shared and (groups * block * slot <= STEP or groups == 1)
     ]
     steps.sort(key=lambda step: (step[0] * step[1], step[0]), reverse=True)
     many = itertools.product(_divisors(at.chunks), (True, False), (2, 1), steps)

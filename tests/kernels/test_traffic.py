@@ -165,10 +165,7 @@ def test_a_window_is_all_that_is_read():
 
 
 def test_every_core_has_its_rows_blocks_and_no_others():
-    """Rows of 0 to 8 blocks on two cores, by hand; a row alone is cut by its heads.
-
-    Planted: the lists of one core, which are no lists of two.
-    """
+    """Rows of 0 to 8 blocks on two cores, by hand; a row alone is cut by its heads."""
     shape = shape_of("8B", 5, 8192, 1)
     cut = pallas_tpu.plan(shape, block_traffic.budget("v5p"), 2)
     cut = dataclasses.replace(cut, block=1024)
@@ -180,7 +177,11 @@ def test_every_core_has_its_rows_blocks_and_no_others():
     assert counts.tolist() == [4, 6] and cut.grid(counts) == (2, 1, 1, 6)
     assert lists[0, :6].tolist() == [[0, 0], [2, 0], [4, 0], [4, 1], [4, 1], [4, 1]]
     assert lists[1, :6].tolist() == [[1, 4], [1, 5], [1, 6], [1, 7], [3, 0], [3, 1]]
+    one_more = bounds + np.array([[0], [0], [1], [0]], np.int32)  # planted: an end
+    assert np.asarray(cut.scalars(one_more)[3]).tolist() != [4, 6]
     together = dataclasses.replace(cut, cores=1).scalars(bounds)
     assert np.asarray(together[3]).tolist() == [10]
     alone = pallas_tpu.plan(shape_of("8B", 1, 8192, 1), 2**24, 2)
     assert alone.cores == 1 and alone.groups == 4
+    odd = dataclasses.replace(shape_of("8B", 1, 8192, 1), groups=5)
+    assert pallas_tpu.plan(odd, 2**24, 2).groups == 1  # 2 of 5 would leave one out
