@@ -94,6 +94,12 @@ def tree_attention_shape(
     return dataclasses.replace(shape, scale=128**-0.5, **changes)
 
 
+def plan(chip: str, shape: pallas_tpu.Shape) -> pallas_tpu.Plan:
+    """Plan a call for the vector memory and the cores of `chip`."""
+    cores = block_traffic.CORES.get(chip, 1)
+    return pallas_tpu.plan(shape, block_traffic.budget(chip), cores)
+
+
 def tree_attention(
     chip: str, shape: pallas_tpu.Shape, planned_for: str = ""
 ) -> tuple[pallas_tpu.Plan, Any]:
@@ -103,7 +109,7 @@ def tree_attention(
     that the kernel cannot read in place then shows as a copy. `planned_for` is the chip
     of the plan, if not `chip`.
     """
-    cut = pallas_tpu.plan(shape, block_traffic.budget(planned_for or chip))
+    cut = plan(planned_for or chip, shape)
     batch, nodes, new = shape.batch, shape.nodes, jax.ShapeDtypeStruct
     heads = shape.groups * shape.heads
     per = int4_packing.slots(shape.cache_dtype)

@@ -21,6 +21,7 @@ MIB = 2**20
 # Bytes of a core's vector memory, and the share for programs: the compiler needs some.
 VMEM = {"v4": 16 * MIB, "v5e": 128 * MIB, "v5p": 64 * MIB, "v6e": 128 * MIB}
 SHARE = 15 / 16
+CORES = {"v4": 2, "v5p": 2}  # of a chip that appears as one device; of others 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,3 +116,14 @@ def vmem_here(interpret: bool) -> int:
     from jax.experimental.pallas import tpu as pltpu
 
     return int(pltpu.get_tpu_info().vmem_capacity_bytes * SHARE)
+
+
+def cores_here(interpret: bool) -> int:
+    """Return the cores that share a call on this chip."""
+    if interpret:
+        return CORES["v4"]
+    if _CHIP.get():
+        return CORES.get(_CHIP.get(), 1)
+    from jax.experimental.pallas import tpu as pltpu
+
+    return int(pltpu.get_tpu_info().num_cores)

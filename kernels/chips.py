@@ -1,7 +1,8 @@
 """Data of chips: HBM, bandwidth and dense bfloat16 operations.
 
 Sources: Google Cloud's documentation for TPUs, NVIDIA's data sheets for GPUs (SXM,
-without sparsity).
+without sparsity). A clock is operations / (2 * 128 * 128 * matrix units of the chip).
+The v6e's units do more a cycle, so that its clock does not follow: it is unknown.
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Chip:
     bandwidth: float  # bytes a second
     flops: float  # a second, bfloat16
     kind: str = ""  # the beginning of jax's `device_kind`
+    clock: float = 0.0  # of a TensorCore, Hz
 
     @property
     def free(self) -> int:
@@ -27,9 +29,9 @@ class Chip:
 
 
 TPUS = {
-    "v4": Chip("v4", 32 * GIB, 1228e9, 275e12, "TPU v4"),
-    "v5e": Chip("v5e", 16 * GIB, 819e9, 197e12, "TPU v5 lite"),
-    "v5p": Chip("v5p", 95 * GIB, 2765e9, 459e12, "TPU v5"),
+    "v4": Chip("v4", 32 * GIB, 1228e9, 275e12, "TPU v4", 1.05e9),
+    "v5e": Chip("v5e", 16 * GIB, 819e9, 197e12, "TPU v5 lite", 1.5e9),
+    "v5p": Chip("v5p", 95 * GIB, 2765e9, 459e12, "TPU v5", 1.75e9),
     "v6e": Chip("v6e", 32 * GIB, 1640e9, 918e12, "TPU v6 lite"),
 }
 GPUS = {

@@ -4,14 +4,15 @@ python -m experiments.run --config=configs/studies/kernels.py --workdir=runs/ker
 
 Needs the extra `tpu` (libtpu): the real TPU compiler, on any machine. One layer's tree
 attention at the shapes of Llama 3 8B and 70B in bfloat16, with the write of the block's
-keys before it. Every piece is stored: the same command resumes after a kill.
+keys before it. The second table counts the instruction bundles of a grid step beside
+the cycles of its copy. Every piece is stored: the same command resumes after a kill.
 
 On a GPU the same command measures instead. Tree attention (of rows and of pages) and
 the passes over logits are timed beside XLA, cuDNN and the bandwidth of a copy. A model
 with a shared prefix, and rounds of a target of 8B's shape, take 18 GB of random weights
 and as much again for caches. No GPU has run it yet.
 
-Hardware: any; 192 compilations of one to four seconds on two free cores. The second
+Hardware: any; 219 compilations of one to four seconds on two free cores. The third
 table times the machine that runs it; on a CPU, XLA alone.
 Expected: every configuration compiles within its chip's vector memory, in one pass over
 the cache, and moves at most 1.1 times the bytes of the cache, q and the output.
@@ -28,6 +29,13 @@ def get_config() -> ml_collections.ConfigDict:
     config.sizes = (8192, 32768)  # slots of the cache
     config.nodes = (1, 64, 256, 1024)  # of a block
     config.batches = (1, 8, 32)  # rows
+    # Bundles of a grid step, for `groups` KV heads with four query heads each.
+    config.bundles = {
+        "chips": ("v5e", "v5p", "v6e"),
+        "groups": (1, 2, 8),
+        "nodes": (1, 16, 64),
+        "size": 8192,
+    }
     # Times on this machine: one layer of the first model, batch 1, `repeats` calls.
     config.timed = {"size": 8192, "nodes": (1, 64), "repeats": 5}
     # On a GPU. The whole model reads its cache by the last of `forms`.

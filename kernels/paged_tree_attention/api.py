@@ -76,7 +76,7 @@ def paged_tree_attention(
         return pallas_gpu.tree_attention(shape, *arguments, table=table)
     interpret = form == INTERPRET
     vmem = vmem or block_traffic.vmem_here(interpret)
-    plan = pallas_tpu.plan(shape, vmem)
+    plan = pallas_tpu.plan(shape, vmem, block_traffic.cores_here(interpret))
     return pallas_tpu.tree_attention(
         plan, *arguments, table=table, vmem=vmem, interpret=interpret
     )

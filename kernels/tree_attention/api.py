@@ -99,7 +99,7 @@ def tree_attention(
         return pallas_gpu.tree_attention(shape, *arguments[:-1])
     interpret = form == INTERPRET
     vmem = vmem or block_traffic.vmem_here(interpret)
-    plan = pallas_tpu.plan(shape, vmem)
+    plan = pallas_tpu.plan(shape, vmem, block_traffic.cores_here(interpret))
     return pallas_tpu.tree_attention(
         plan, *arguments, v_scale, vmem=vmem, interpret=interpret
     )

@@ -150,6 +150,22 @@ def bounds(
     return jnp.stack([lengths, first, last]).astype(jnp.int32)
 
 
+def clear_from(
+    lengths: Array, positions: Array | None, key_positions: Array | None, window: int
+) -> Array:
+    """Return int32[B]: from this slot on to `lengths`, every node sees every slot.
+
+    Arguments as in `bounds`.
+    """
+    if not window:
+        return jnp.zeros_like(lengths, jnp.int32)
+    assert positions is not None and key_positions is not None
+    newest = positions.max(1)[:, None] - window
+    index = jnp.arange(key_positions.shape[1], dtype=jnp.int32)
+    far = (key_positions <= newest) & (index < lengths[:, None])
+    return jnp.where(far, index + 1, 0).max(1).astype(jnp.int32)
+
+
 def _pad(x: Array, axis: int, size: int) -> Array:
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, size - x.shape[axis])

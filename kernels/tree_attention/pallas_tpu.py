@@ -1,13 +1,16 @@
 """Tree attention for TPUs: one pass over the blocks of the cache that a row needs.
 
-The grid is (rows of the batch, KV-head groups, passes, blocks of slots). The index maps
-read each row's bounds from prefetched scalars and stay at its last block afterwards, so
-that nothing past it is fetched. A block wholly inside the committed prefix needs no
-mask. In the others a product gives the bits of every slot: the nodes' mask bytes times
-a 0/1 matrix that selects the byte of each slot.
+The grid is (cores, KV-head groups, passes, steps). Each core has a list of steps: every
+block that one of its rows needs, row by row. The list is as long as the rows are: a
+short row takes no empty steps, and the next row's first block is fetched during its
+last. A block wholly inside the committed prefix needs no mask. In the others a product
+gives the bits of every slot: the nodes' mask bytes times a 0/1 matrix that selects the
+byte of each slot.
 """
 
 import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,13 +21,16 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from kernels import int4_packing
-from kernels.tree_attention import layout
+from kernels.tree_attention import layout, tiling
 from kernels.tree_attention.tiling import Plan as Plan
 from kernels.tree_attention.tiling import Shape as Shape
 from kernels.tree_attention.tiling import plan as plan
 
 LEAST = -1e30  # the running maximum of a row without a visible slot so far
-UNSEEN = -2e30  # a masked score: exp(UNSEEN - LEAST) is 0
+UNSEEN = -2e30  # a masked score: exp2(UNSEEN - LEAST) is 0
+LN_2 = math.log(2.0)
+LOG2_E = 1 / LN_2
+UNROLLED = 8  # folds side by side: one's products hide behind another's exponentials
 
 
 def tree_attention(
@@ -50,26 +56,25 @@ def tree_attention(
     s, at = plan.shape, plan.at
     union, end = layout.reach(ancestors)
     bounds = layout.bounds(s.size, lengths, end, positions, key_positions, s.window)
+    clear = layout.clear_from(lengths, positions, key_positions, s.window)
+    bounds = jnp.concatenate([bounds, clear[None]])
     if table is not None:
         bounds = jnp.concatenate([bounds, jnp.clip(table.T, 0, s.pages - 1)])
-    some = layout.mask_bytes(union)[:, None]
-    arrays = [
-        layout.fold(at, q, s.groups),
-        k,
-        v,
-        layout.spread(at, layout.mask_bytes(ancestors)),
-        jnp.broadcast_to(some, (s.batch, layout.SUBLANES, layout.LANES)),
-    ]
+    own = layout.spread(at, layout.mask_bytes(ancestors))
+    some = layout.mask_bytes(union)[:, None, None]
+    some = jnp.broadcast_to(some, (s.batch, at.tiles, layout.SUBLANES, layout.LANES))
+    arrays = [layout.fold(at, q, s.groups), k, v, jnp.concatenate([own, some], 2)]
     if k_scale is not None and v_scale is not None:
         arrays += [k_scale[:, :, None], v_scale[:, :, None]]
     if positions is not None and key_positions is not None and s.window:
         arrays += [layout.spread(at, positions[..., None]), key_positions[:, None]]
+    scalars = plan.scalars(bounds)
     inputs, outputs = plan.inputs(), plan.outputs()
     call = pl.pallas_call(
         functools.partial(_kernel, plan),
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=plan.grid,
+            num_scalar_prefetch=len(scalars),
+            grid=plan.grid(scalars[-1]),
             in_specs=[o.spec for o in inputs],
             out_specs=[o.spec for o in outputs],
             scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in plan.scratch()],
@@ -83,117 +88,232 @@ def tree_attention(
         interpret=interpret,
         name="tree_attention",
     )
-    out, lse = call(bounds, *arrays)
+    out, lse = call(*scalars, *arrays)
     return layout.unfold(at, out), layout.unfold(at, lse.swapaxes(-1, -2))[..., 0]
 
 
-def _kernel(plan: Plan, bounds, *refs) -> None:
-    s, at, block = plan.shape, plan.at, plan.block
+def _kernel(plan: Plan, bounds, rows, blocks, counts, *refs) -> None:
     named = dict(zip([o.name for o in plan.inputs()], refs))
     out, lse, acc, stats = refs[-4:]
-    b, p, j = pl.program_id(0), pl.program_id(2), pl.program_id(3)
-    length, first, end = bounds[0, b], bounds[1, b], bounds[2, b]
-    start = (lax.div(first, np.int32(block)) + j) * block
+    c, p, t = pl.program_id(0), pl.program_id(2), pl.program_id(3)
+    b, block = rows[c * plan.most + t], blocks[c * plan.most + t]
+    length, first, end, clear = (bounds[i, b] for i in range(4))
+    earliest, last = plan.ends(first, end)
+    start = block * plan.block
+    has_step = t < counts[c]  # a core may have fewer steps than another
 
-    @pl.when(j == 0)
+    @pl.when(has_step & (block == earliest))
     def _():
         acc[...] = jnp.zeros_like(acc)
         lane = lax.broadcasted_iota(jnp.int32, stats.shape, 2)
-        stats[...] = jnp.where(lane == 0, LEAST, 0.0)
+        stats[...] = jnp.where(_of_totals(plan, lane), 0.0, LEAST)
 
-    within = (start >= first) & (start + block <= length) & (not s.window)
+    whole = (start >= clear) & (start + plan.block <= length)
 
-    @pl.when((start < end) & within)
+    fold = has_step & (start < end)
+
+    @pl.when(fold & whole)
     def _():
         _block(plan, named, acc, stats, p, None)
 
-    @pl.when((start < end) & jnp.logical_not(within))
+    @pl.when(fold & jnp.logical_not(whole))
     def _():
         _block(plan, named, acc, stats, p, (start, length, first, end))
 
-    @pl.when(j == pl.num_programs(3) - 1)
+    @pl.when(has_step & (block == last))
     def _():
-        def finish(i, _):
+        def finish(i) -> None:
             g, c = _split(plan, i)
-            top, total = stats[i, :, :1], stats[i, :, 1:2]
-            some = jnp.where(total == 0, 1.0, total)
+            top, total = _read(plan, stats, i)
+            count = total.sum(1, keepdims=True)
+            some = jnp.where(count == 0, 1.0, count)
             out[0, g, c] = (acc[i] / some).astype(out.dtype)
-            column = jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
-            # Column to row: sums over a diagonal matrix, exact because the rest is 0.
-            square = (at.rows, at.rows)
-            down = lax.broadcasted_iota(jnp.int32, square, 0)
-            right = lax.broadcasted_iota(jnp.int32, square, 1)
-            diagonal = jnp.where(down == right, column, 0.0)
-            lse[0, g, c] = diagonal.sum(0, keepdims=True)
-            return 0
+            # In every lane; a transposition makes a row of it.
+            column = jnp.where(count == 0, -jnp.inf, LN_2 * top + jnp.log(some))
+            lse[0, g, c] = column.T[:1]
 
-        lax.fori_loop(0, plan.groups * plan.chunks, finish, 0)
+        _each(plan.groups * plan.chunks, finish)
 
 
-def _block(plan, named, acc, stats, p, limits) -> None:
-    """Fold one block of slots into every row; `limits` None: all slots are seen."""
+def _block(plan: Plan, named, acc, stats, p, limits) -> None:
+    """Fold one block of slots into every row; `limits` None: all slots are seen.
+
+    Every node of a tile has one mask, for all heads.
+    """
+    tiles, chunks = plan.at.tiles, plan.chunks
+    turns = tiles if chunks % tiles == 0 else chunks  # several passes cut the tiles
+    heads = chunks // turns
+    masks = None if limits is None else _Masks(named, plan.block, limits)
+    used = None if masks is None else masks.used()
+    # A lone fold is cut in two, so that one half's products hide the other's rest.
+    rows = plan.at.rows
+    is_cut = rows >= layout.LANES and rows % (2 * layout.SUBLANES) == 0
+    parts = 2 if plan.groups * heads == 1 and is_cut else 1
+    many = rows // parts
+
+    def turn(t) -> None:
+        seen = None
+        if masks is not None:
+            tile = t
+            if turns != tiles:
+                tile = lax.rem(p * chunks + t, np.int32(tiles))
+            seen = masks.seen(tile, plan.at.width, plan.shape.window)
+
+        def at(i) -> tuple[Any, Any, slice]:
+            i, part = (0, i) if parts > 1 else (i, 0)
+            g = tiling.divide(i, heads)
+            rows = slice(part * many, (part + 1) * many)
+            return g, (i - g * heads) * turns + t, rows
+
+        def score(i) -> Array:
+            return _score(plan, named, *at(i))
+
+        def fold(i, scores) -> None:
+            _fold(plan, named, acc, stats, *at(i), scores, seen, used)
+
+        _each(plan.groups * heads * parts, fold, score)
+
+    _each(turns, turn, unrolled=1)
+
+
+def _score(plan: Plan, named, g, c, rows: slice) -> Array:
+    """Return float32[rows, block]: the products of chunk `c` of KV head `g`."""
+    compute, precise = _products(plan)
+    return lax.dot_general(
+        named["q"][0, g, c, rows].astype(compute),
+        _wide(named["k"][0, g], compute),
+        (((1,), (1,)), ((), ())),
+        precision=precise,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def _products(plan: Plan) -> tuple[Any, Any]:
+    """Return the dtype and the precision of the products."""
+    compute = jnp.promote_types(plan.shape.dtype, jnp.bfloat16)
+    return compute, lax.Precision.HIGHEST if compute == jnp.float32 else None
+
+
+def _fold(plan: Plan, named, acc, stats, g, c, rows: slice, scores, seen, used) -> None:
+    """Fold the block of KV head `g` into `rows` of its chunk `c`."""
     s, at, block = plan.shape, plan.at, plan.block
-    compute = jnp.promote_types(s.dtype, jnp.bfloat16)
-    precise = lax.Precision.HIGHEST if compute == jnp.float32 else None
-    if limits is not None:
-        masks = _Masks(named, block, limits)
-        keep_column, keep_row = masks.used()
+    i = g * plan.chunks + c
+    compute, precise = _products(plan)
+    v = _wide(named["v"][0, g], compute)
+    if s.scaled:
+        scores = scores * named["k_scale"][0, g]
+        v_scale = named["v_scale"][0, g]
+    # Of base 2: the unit for exponentials has that base.
+    if s.softcap:
+        scores = jnp.tanh(scores * (s.scale / s.softcap)) * (s.softcap * LOG2_E)
+    else:
+        scores = scores * (s.scale * LOG2_E)
+    if seen is not None:
+        if at.copies > 1:
+            shape = (at.copies, at.width, block)
+            seen = jnp.broadcast_to(seen[None], shape).reshape(at.rows, block)
+        scores = jnp.where(seen[rows] != 0, scores, UNSEEN)
+        # A weight of 0 is not enough: an unused slot may hold NaN, and NaN * 0 is NaN.
+        column, row = used
+        v = jnp.where(_across(column, s.dim) != 0, v, jnp.zeros_like(v))
+        if s.scaled:
+            v_scale = jnp.where(row != 0, v_scale, 0.0)
+    before, total = _read(plan, stats, i, rows)
+    top = jnp.maximum(before, scores.max(1, keepdims=True))
+    weights = jnp.exp2(scores - _across(top, block))
+    shrink = jnp.exp2(before - top)
+    total = total * shrink + _lane_sums(weights)
+    if not plan.replicated:
+        total = total.sum(1, keepdims=True)
+        lane = lax.broadcasted_iota(jnp.int32, top.shape, 1)
+        stats[i, rows] = jnp.where(_of_totals(plan, lane), total, top)
+    else:
+        stats[i, rows] = jnp.concatenate([top, total], 1)
+    if s.scaled:
+        weights = weights * v_scale
+    acc[i, rows] = acc[i, rows] * _across(shrink, s.dim) + lax.dot_general(
+        weights.astype(compute),
+        v,
+        (((1,), (0,)), ((), ())),
+        precision=precise,
+        preferred_element_type=jnp.float32,
+    )
 
-    def fold(i, _):
-        g, c = _split(plan, i)
-        k = _wide(named["k"][0, g], compute)
-        v = _wide(named["v"][0, g], compute)
-        scores = lax.dot_general(
-            named["q"][0, g, c].astype(compute),
-            k,
-            (((1,), (1,)), ((), ())),
-            precision=precise,
-            preferred_element_type=jnp.float32,
-        )
-        if s.scaled:
-            scores = scores * named["k_scale"][0, g]
-            v_scale = named["v_scale"][0, g]
-        if s.scale != 1.0:
-            scores = scores * s.scale
-        if s.softcap:
-            scores = jnp.tanh(scores / s.softcap) * s.softcap
-        if limits is not None:
-            tile = lax.rem(p * plan.chunks + c, np.int32(at.tiles))
-            seen = masks.seen(tile, s.window)
-            if at.copies > 1:
-                shape = (at.copies, at.width, block)
-                seen = jnp.broadcast_to(seen[None], shape).reshape(at.rows, block)
-            scores = jnp.where(seen != 0, scores, UNSEEN)
-            # A weight of 0 is not enough: an unused slot may hold NaN, and NaN * 0 is
-            # NaN.
-            v = jnp.where(keep_column != 0, v, jnp.zeros_like(v))
-            if s.scaled:
-                v_scale = jnp.where(keep_row != 0, v_scale, 0.0)
-        before, total = stats[i, :, :1], stats[i, :, 1:2]
-        top = jnp.maximum(before, scores.max(1, keepdims=True))
-        weights = jnp.exp(scores - top)
-        shrink = jnp.exp(before - top)
-        total = total * shrink + weights.sum(1, keepdims=True)
-        lane = lax.broadcasted_iota(jnp.int32, stats.shape[1:], 1)
-        stats[i] = jnp.where(lane == 0, top, total)
-        if s.scaled:
-            weights = weights * v_scale
-        acc[i] = acc[i] * shrink + lax.dot_general(
-            weights.astype(compute),
-            v,
-            (((1,), (0,)), ((), ())),
-            precision=precise,
-            preferred_element_type=jnp.float32,
-        )
+
+def _read(plan: Plan, stats, i, rows=slice(None)) -> tuple[Array, Array]:
+    """Return the maximum of each row, in every lane, and its total, in parts."""
+    x, lanes = stats[i, rows], layout.LANES
+    if plan.replicated:
+        return x[:, :lanes], x[:, lanes:]
+    lane = lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    return (
+        jnp.broadcast_to(x[:, :1], x.shape),
+        jnp.where(_of_totals(plan, lane), x, 0.0),
+    )
+
+
+def _of_totals(plan: Plan, lane: Array) -> Array:
+    """Return where the scratch of maxima and totals has a part of a total."""
+    return lane >= layout.LANES if plan.replicated else lane == 1
+
+
+def _each(
+    count: int,
+    body: Callable,
+    before: Callable | None = None,
+    unrolled: int = UNROLLED,
+) -> None:
+    """Run `body(i)` for i below `count`, at most `unrolled` side by side.
+
+    With `before`, run `body(i, before(i))`, and `before` one turn ahead: the compiler
+    keeps that order, so that a product fills the wait for the turn before.
+    """
+    many = max(n for n in range(1, unrolled + 1) if count % n == 0)
+
+    def several(j, _):
+        if before is None:
+            for i in range(many):
+                body(j * many + i)
+            return 0
+        ready = before(j * many)
+        for i in range(many):
+            now = ready
+            if i + 1 < many:
+                ready = before(j * many + i + 1)
+            body(j * many + i, now)
         return 0
 
-    lax.fori_loop(0, plan.groups * plan.chunks, fold, 0)
+    if many == count:
+        several(0, 0)
+    else:
+        lax.fori_loop(0, count // many, several, 0)
 
 
-def _split(plan: Plan, i: Array) -> tuple[Array, Array]:
+def _across(x: Array, width: int) -> Array:
+    """Spread `x` [rows, 128], the same in every lane, over `width` lanes."""
+    if width % layout.LANES == 0:
+        return jnp.concatenate([x] * (width // layout.LANES), 1)
+    if width < layout.LANES:
+        return x[:, :width]
+    return jnp.broadcast_to(x[:, :1], (x.shape[0], width))
+
+
+def _lane_sums(x: Array) -> Array:
+    """Return [rows, 128], whose sums over lanes are those of `x` [rows, width]."""
+    rows, width = x.shape
+    lanes = layout.LANES
+    if width % lanes == 0:
+        return functools.reduce(
+            jnp.add, [x[:, i : i + lanes] for i in range(0, width, lanes)]
+        )
+    lane = lax.broadcasted_iota(jnp.int32, (rows, lanes), 1)
+    return jnp.where(lane == 0, x.sum(1, keepdims=True), 0.0)
+
+
+def _split(plan: Plan, i: Any) -> tuple[Any, Any]:
     """Return the KV head and the chunk of row block `i` of the scratch."""
-    chunks = np.int32(plan.chunks)
-    return lax.div(i, chunks), lax.rem(i, chunks)
+    g = tiling.divide(i, plan.chunks)
+    return g, i - g * plan.chunks
 
 
 def _wide(x: Array, dtype: Any) -> Array:
@@ -212,43 +332,46 @@ class _Masks:
     def __init__(self, named, block: int, limits):
         self.named, self.block = named, block
         self.start, self.length, self.first, self.end = limits
-        lanes = layout.LANES
-        self.slot = self.start + lax.broadcasted_iota(jnp.int32, (1, block), 1)
-        offset = self.slot - self.length
-        self.shift = offset & 7
-        byte = lax.broadcasted_iota(jnp.int32, (lanes, block), 0)
-        which = byte == (offset >> 3)
-        self.spread = jnp.where(which, 1.0, 0.0).astype(jnp.bfloat16)
+        # The byte of each slot, as a 0/1 matrix [slots, bytes].
+        byte = lax.broadcasted_iota(jnp.int32, (block, layout.LANES), 1)
+        which = byte == ((self._slot(byte.shape, 0) - self.length) >> 3)
+        self.select = jnp.where(which, 1.0, 0.0).astype(jnp.bfloat16)
 
-    def seen(self, tile, window: int) -> Array:
+    def seen(self, tile, width: int, window: int) -> Array:
         """Return int32[width, block]: 1 where a node of the tile sees the slot."""
-        bits = self._bits(self.named["bytes"][0, tile], self.spread)
-        seen = jnp.where(self._in_prefix(self.slot), 1, bits)
+        value = _product(self.named["bytes"][0, tile, :width], self.select)
+        slot = self._slot(value.shape, 1)
+        seen = self._bits(value, slot)
         if window:
             distance = self.named["positions"][0, tile] - self.named["key_positions"][0]
             seen = jnp.where(distance < window, seen, 0)
-        return jnp.where(self.slot < self.end, seen, 0)
+        return seen
 
     def used(self) -> tuple[Array, Array]:
-        """Return int32[block, 1] and [1, block]: 1 for slots that some node may see."""
-        union = self.named["union"][0]
-        row = self._bits(union, self.spread)[:1]
-        row = jnp.where(self._in_prefix(self.slot), 1, row)
-        row = jnp.where(self.slot < self.end, row, 0)
-        shape = (self.block, layout.LANES)
-        slot = self.start + lax.broadcasted_iota(jnp.int32, (self.block, 1), 0)
+        """Return int32[block, 128] and [1, block]: 1 for slots that some node may see.
+
+        The first is the same in every lane.
+        """
+        union = self.named["bytes"][0, 0, -layout.SUBLANES :]
+        row = _product(union, self.select)[:1]
+        alike = jnp.concatenate([union] * (layout.LANES // layout.SUBLANES), 0)
+        column = _product(self.select, alike)
+        column = self._bits(column, self._slot(column.shape, 0))
+        return column, self._bits(row, self._slot(row.shape, 1))
+
+    def _slot(self, shape: tuple[int, ...], axis: int) -> Array:
+        return self.start + lax.broadcasted_iota(jnp.int32, shape, axis)
+
+    def _bits(self, value: Array, slot: Array) -> Array:
+        """Return int32: 1 in the prefix; the bit of `value` for slots of the block."""
         offset = slot - self.length
-        byte = lax.broadcasted_iota(jnp.int32, shape, 1)
-        selected = jnp.where(byte == (offset >> 3), union[:1].astype(jnp.float32), 0.0)
-        value = selected.sum(1, keepdims=True).astype(jnp.int32)
-        column = lax.shift_right_logical(value, offset & 7) & 1
-        column = jnp.where(self._in_prefix(slot), 1, column)
-        return jnp.where(slot < self.end, column, 0), row
+        bits = lax.shift_right_logical(value.astype(jnp.int32), offset & 7) & 1
+        bits = jnp.where((slot >= self.first) & (offset < 0), 1, bits)
+        return jnp.where(slot < self.end, bits, 0)
 
-    def _in_prefix(self, slot: Array) -> Array:
-        return (slot >= self.first) & (slot < self.length)
 
-    def _bits(self, nodes: Array, spread: Array) -> Array:
-        value = jnp.dot(nodes, spread, preferred_element_type=jnp.float32)
-        shift = jnp.broadcast_to(self.shift, value.shape)
-        return lax.shift_right_logical(value.astype(jnp.int32), shift) & 1
+def _product(x: Array, y: Array) -> Array:
+    """Return float32 x @ y.T of bfloat16."""
+    return lax.dot_general(
+        x, y, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )

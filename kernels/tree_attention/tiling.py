@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+import itertools
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 
 from kernels import block_traffic, int4_packing
@@ -14,9 +15,13 @@ from kernels.block_traffic import Operand
 from kernels.tree_attention import layout
 
 STEP = 2 * block_traffic.MIB  # bytes of keys and values a step reads, at most
-SCORES = 2**17  # scores of a chunk and a block, at most
+SCORES = 2**18  # scores of a chunk and a block, at most
+SMALL = block_traffic.MIB // 2  # a step's bytes, if it need not be less
 LARGEST = 1024  # slots of a block
+BOUNDS = 4  # scalars of a row: `layout.bounds`, `layout.clear_from`
 PARTS = 32  # of a cache, at least: on average half a block is wasted at a row's end
+
+FEWEST = 8  # parts of a cache whose parts would be small
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +55,11 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The tiling of a call: `groups` KV heads and `block` slots a step, in `passes`."""
+    """The tiling of a call: `groups` KV heads and `block` slots a step, in `passes`.
+
+    A row's maximum and total have 128 lanes each if `replicated`, which spares moves
+    across lanes in every step; else a lane each.
+    """
 
     shape: Shape
     at: layout.Rows
@@ -58,6 +67,8 @@ class Plan:
     block: int
     passes: int
     buffers: int
+    replicated: bool = True
+    cores: int = 1  # that have rows of their own
 
     @property
     def chunks(self) -> int:
@@ -65,10 +76,61 @@ class Plan:
         return self.at.chunks // self.passes
 
     @property
-    def grid(self) -> tuple[int, int, int, int]:
-        steps = -(-self.shape.size // self.block)
+    def blocks(self) -> int:
+        """Blocks of a row's cache."""
+        return -(-self.shape.size // self.block)
+
+    @property
+    def most(self) -> int:
+        """Steps of a core that reads every block of its rows."""
+        return -(-self.shape.batch // self.cores) * self.blocks
+
+    def grid(self, counts: Any) -> tuple:
+        """Return the grid of cores that have `counts` int32[cores] steps."""
+        heads = self.shape.groups // self.groups
+        return self.cores, heads, self.passes, counts.max()
+
+    def scalars(self, bounds: Any) -> tuple[Any, ...]:
+        """Return the prefetched scalars: the bounds and the steps of every core.
+
+        Core c has the rows c, c + cores, and so on. A row has a step for each block
+        from its first slot's to its last's, and one if it has no slot.
+
+        Args:
+            bounds: int32[3 or more, B], from `layout.bounds`.
+
+        Returns:
+            `bounds`; the row and the block of each step, int32[cores * most] each, the
+            last step's again where a core has fewer; int32[cores], the steps of each.
+        """
+        xp: Any = _arrays(bounds)
+        rows, blocks, counts = [], [], []
+        for core in range(self.cores):
+            mine = slice(core, None, self.cores)
+            first, last = self.ends(bounds[1, mine], bounds[2, mine])
+            behind = xp.cumsum(last - first + 1)
+            ahead = behind - (last - first + 1)
+            step = xp.minimum(xp.arange(self.most), behind[-1] - 1)[:, None]
+            # Sums over the one row that holds the step: no gather, no loop.
+            holds = (ahead <= step) & (step < behind)
+            rows.append((holds * xp.arange(self.shape.batch)[mine]).sum(1))
+            blocks.append((holds * (first + step - ahead)).sum(1))
+            counts.append(behind[-1])
+        lists = (xp.concatenate(rows), xp.concatenate(blocks), xp.stack(counts))
+        return bounds, *(x.astype(jnp.int32) for x in lists)
+
+    def ends(self, first: Any, end: Any) -> tuple[Any, Any]:
+        """Return the first and the last block of rows that have slots [first, end)."""
+        xp = _arrays(first)
+        first = xp.minimum(divide(first, self.block), self.blocks - 1)
+        return first, xp.maximum(divide(end + self.block - 1, self.block) - 1, first)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of keys and values that a step reads."""
         s = self.shape
-        return s.batch, s.groups // self.groups, self.passes, steps
+        slots = self.block // int4_packing.slots(s.cache_dtype)
+        return 2 * self.groups * slots * s.dim * np.dtype(s.cache_dtype).itemsize
 
     def inputs(self) -> list[Operand]:
         s, at, bs, gs = self.shape, self.at, self.block, self.groups
@@ -76,29 +138,23 @@ class Plan:
         cache = (s.pages or s.batch, s.groups, (s.page or s.size) // per, s.dim)
         cut = (1, gs, bs // per, s.dim)
 
-        def slots(b, g, p, j, bounds):
-            at = current(bounds, b, j, bs)
+        def slots(c, g, p, t, bounds, rows, blocks, counts):
+            b, at = rows[c * self.most + t], blocks[c * self.most + t]
             if s.page:  # the table follows the bounds
-                return bounds[3 + at, b], g, 0, 0
+                return bounds[BOUNDS + at, b], g, 0, 0
             return b, g, at, 0
 
-        def across(b, g, p, j, bounds):
-            return b, g, 0, current(bounds, b, j, bs)
+        def across(c, g, p, t, bounds, rows, blocks, counts):
+            return rows[c * self.most + t], g, 0, blocks[c * self.most + t]
 
         rows = (s.batch, s.groups, at.chunks, at.rows, s.dim)
         part = (1, gs, self.chunks, at.rows, s.dim)
         operands = [
-            Operand("q", rows, s.dtype, part, _rows, self.buffers),
+            Operand("q", rows, s.dtype, part, self._rows, self.buffers),
             Operand("k", cache, s.cache_dtype, cut, slots),
             Operand("v", cache, s.cache_dtype, cut, slots),
-            self._nodes("bytes", layout.LANES, jnp.bfloat16),
-            Operand(
-                "union",
-                (s.batch, layout.SUBLANES, layout.LANES),
-                jnp.bfloat16,
-                (1, layout.SUBLANES, layout.LANES),
-                lambda b, g, p, j, bounds: (b, 0, 0),
-            ),
+            # Of the nodes of a tile, and behind them of their union.
+            self._nodes("bytes", layout.LANES, jnp.bfloat16, layout.SUBLANES),
         ]
         if s.scaled:
             scales, strip = (s.batch, s.groups, 1, s.size), (1, gs, 1, bs)
@@ -112,18 +168,21 @@ class Plan:
                     (s.batch, 1, s.size),
                     jnp.int32,
                     (1, 1, bs),
-                    lambda b, g, p, j, bounds: (b, 0, current(bounds, b, j, bs)),
+                    lambda *at: across(*at)[:1] + (0, across(*at)[3]),
                 )
             )
         return operands
 
-    def _nodes(self, name: str, width: int, dtype: Any) -> Operand:
-        shape = (self.shape.batch, self.at.tiles, self.at.width, width)
+    def _nodes(self, name: str, width: int, dtype: Any, more: int = 0) -> Operand:
+        shape = (self.shape.batch, self.at.tiles, self.at.width + more, width)
 
-        def index(b, g, p, j, bounds):
-            return b, 0, 0, 0
+        def index(c, g, p, t, bounds, rows, blocks, counts):
+            return rows[c * self.most + t], 0, 0, 0
 
         return Operand(name, shape, dtype, (1, *shape[1:]), index, self.buffers)
+
+    def _rows(self, c, g, p, t, bounds, rows, blocks, counts):
+        return rows[c * self.most + t], g, p, 0, 0
 
     def outputs(self) -> list[Operand]:
         s, at = self.shape, self.at
@@ -131,20 +190,22 @@ class Plan:
         lse = (s.batch, s.groups, at.chunks, 1, at.rows)
         part = (1, self.groups, self.chunks)
         return [
-            Operand("out", rows, s.dtype, (*part, at.rows, s.dim), _rows, self.buffers),
-            Operand("lse", lse, jnp.float32, (*part, 1, at.rows), _rows, self.buffers),
+            Operand(
+                "out", rows, s.dtype, (*part, at.rows, s.dim), self._rows, self.buffers
+            ),
+            Operand(
+                "lse", lse, jnp.float32, (*part, 1, at.rows), self._rows, self.buffers
+            ),
         ]
 
     def scratch(self) -> list[tuple[int, ...]]:
         """Return the shapes of float32 scratch arrays.
 
-        They hold each row's running sum; its maximum and total, in lanes 0 and 1.
+        They hold each row's running sum; its maximum and its total.
         """
-        many = self.groups * self.chunks
-        return [
-            (many, self.at.rows, self.shape.dim),
-            (many, self.at.rows, layout.LANES),
-        ]
+        rows = (self.groups * self.chunks, self.at.rows)
+        lanes = layout.LANES * (2 if self.replicated else 1)
+        return [(*rows, self.shape.dim), (*rows, lanes)]
 
     @property
     def vmem(self) -> int:
@@ -157,20 +218,22 @@ class Plan:
         return fixed + scores + spreads + 3 * block * dim * 4 + block_traffic.MIB // 2
 
     def bounds_at(self, lengths: Any, nodes: int | None = None) -> np.ndarray:
-        """Return the prefetched scalars of rows of these lengths that see all slots."""
+        """Return the bounds of rows of these lengths that see all slots."""
         nodes = self.shape.nodes if nodes is None else nodes
         lengths = np.asarray(lengths)
         last = np.minimum(lengths + nodes, self.shape.size)
-        scalars = [lengths, 0 * lengths, last]
+        bounds = [lengths, 0 * lengths, last, 0 * lengths]
         if self.shape.page:  # each row in pages of its own
             columns = self.shape.size // self.shape.page
             table = np.arange(len(lengths) * columns).reshape(len(lengths), columns)
-            scalars += list(table.T % self.shape.pages)
-        return np.stack(scalars).astype(np.int32)
+            bounds += list(table.T % self.shape.pages)
+        return np.stack(bounds).astype(np.int32)
 
     def traffic(self, bounds: Any) -> dict[str, int]:
         """Count the bytes moved, by array, for these bounds."""
-        return block_traffic.traffic(self.grid, self.inputs() + self.outputs(), bounds)
+        scalars = self.scalars(bounds)
+        operands = self.inputs() + self.outputs()
+        return block_traffic.traffic(self.grid(scalars[-1]), operands, *scalars)
 
     @functools.cached_property
     def cost(self) -> pl.CostEstimate:
@@ -185,52 +248,62 @@ class Plan:
         )
 
 
-def _rows(b, g, p, j, bounds):
-    return b, g, p, 0, 0
+def _arrays(x: Any) -> Any:
+    """Return the library of an array: numpy where bytes are counted, else jax's."""
+    return np if isinstance(x, np.ndarray) else jnp
 
 
-def current(bounds: Any, b: Any, j: Any, block: int) -> Any:
-    """Return the block of slots of step `j`: from the row's first to its last.
+def divide(x: Any, by: int) -> Any:
+    """Divide integers of 0 or more, traced or not; by a power of two with a shift.
 
-    Further steps return the last block again.
+    The compiler does not know the sign: its division takes several operations more.
     """
+    if by & (by - 1) == 0:
+        return x >> (by.bit_length() - 1)
     # `//` on traced integers queries the chip, which some lowerings do not have.
-    counted = isinstance(bounds, np.ndarray)
-    least, most = (np.minimum, np.maximum) if counted else (jnp.minimum, jnp.maximum)
-    divide: Any = np.floor_divide if counted else lax.div
-    first = divide(bounds[1, b], np.int32(block))
-    end = divide(bounds[2, b] + np.int32(block - 1), np.int32(block))
-    return most(least(first + j, end - 1), 0)
+    return lax.div(x, np.int32(by)) if isinstance(x, Array) else x // by
 
 
-def plan(shape: Shape, vmem: int) -> Plan:
+def plan(shape: Shape, vmem: int, cores: int = 1) -> Plan:
     """Choose the tiling that reads the cache least often and moves most bytes a step.
 
-    It must fit `vmem` bytes of vector memory.
+    It must fit `vmem` bytes of vector memory. The `cores` of a chip share the rows; of
+    one row, the KV heads.
     """
     at = layout.rows(shape.nodes, shape.heads)
     item = np.dtype(shape.cache_dtype).itemsize
     slot = 2 * layout.up(shape.dim, layout.LANES) * item
     slot //= int4_packing.slots(shape.cache_dtype)
-    largest = min(LARGEST, SCORES // at.rows, max(layout.LANES, shape.size // PARTS))
+    longest = min(SMALL // (shape.groups * slot), shape.size // FEWEST)
+    longest = max(layout.LANES, shape.size // PARTS, longest)
+    largest = min(LARGEST, SCORES // at.rows, longest)
     sizes = [b for b in (1024, 512, 256, 128) if b <= largest]
     if shape.size <= layout.LANES:
         sizes = [shape.size]
     if shape.page:
         sizes = [shape.page]
+    shared = max(1, shape.groups // cores) if shape.batch == 1 else shape.groups
     steps = [
         (groups, block)
         for groups in _divisors(shape.groups)
         for block in sizes
-        if groups * block * slot <= STEP or groups == 1
+        if groups <= shared and (groups * block * slot <= STEP or groups == 1)
     ]
     steps.sort(key=lambda step: (step[0] * step[1], step[0]), reverse=True)
-    for passes in _divisors(at.chunks):
-        for buffers in (2, 1):
-            for groups, block in steps:
-                candidate = Plan(shape, at, groups, block, passes, buffers)
-                if candidate.vmem <= vmem:
-                    return candidate
+    many = itertools.product(_divisors(at.chunks), (True, False), (2, 1), steps)
+    for passes, replicated, buffers, (groups, block) in many:
+        candidate = Plan(
+            shape,
+            at,
+            groups,
+            block,
+            passes,
+            buffers,
+            replicated,
+            min(cores, shape.batch),
+        )
+        if candidate.vmem <= vmem:
+            return candidate
     raise ValueError(
         f"{shape} does not fit {vmem} bytes of vector memory: use kernel='xla'"
     )

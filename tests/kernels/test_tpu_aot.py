@@ -97,6 +97,7 @@ def test_a_decoding_loop_copies_no_cache(layout, monkeypatch):
     monkeypatch.setattr(block_traffic, "platform", lambda: "tpu")
     budget = block_traffic.budget("v5e")
     monkeypatch.setattr(block_traffic, "vmem_here", lambda interpret: budget)
+    monkeypatch.setattr(block_traffic, "cores_here", lambda interpret: 1)
     config = transformer.Config(
         vocab_size=1024,
         d_model=512,

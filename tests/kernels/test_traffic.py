@@ -60,15 +60,16 @@ def captured(cut, monkeypatch):
     return seen
 
 
-def moved(seen, bounds):
+def moved(seen, cut, bounds):
     """Bytes of a call, step by step: a block moves when its index changes."""
     grid = seen["grid_spec"]
-    arrays = [*seen["arrays"][1:], *seen["out_shape"]]
+    scalars = [np.asarray(x) for x in cut.scalars(bounds)]
+    arrays = [*seen["arrays"][len(scalars) :], *seen["out_shape"]]
     total = 0
     for spec, array in zip([*grid.in_specs, *grid.out_specs], arrays, strict=True):
         before = None
-        for step in itertools.product(*map(range, grid.grid)):
-            at = tuple(int(i) for i in spec.index_map(*map(np.int32, step), bounds))
+        for step in itertools.product(*map(range, cut.grid(scalars[-1]))):
+            at = tuple(int(i) for i in spec.index_map(*map(np.int32, step), *scalars))
             if at != before:
                 sides = zip(at, spec.block_shape, array.shape)
                 inside = [min(side, size - i * side) for i, side, size in sides]
@@ -91,21 +92,20 @@ def test_declared_cost_is_what_the_index_maps_fetch(nodes, changes, monkeypatch)
     if not changes:
         seen = captured(cut, monkeypatch)
         full = cut.bounds_at([1000, 1000])
-        assert seen["cost_estimate"].bytes_accessed == moved(seen, full)
-    cut = pallas_tpu.plan(dataclasses.replace(shape, **changes), 2**24)
+        assert seen["cost_estimate"].bytes_accessed == moved(seen, cut, full)
+    cut = pallas_tpu.plan(dataclasses.replace(shape, **changes), 2**24, cores=2)
     for lengths in ([1000, 1000], [0, 512], [77, 640]):
         bounds = cut.bounds_at(lengths)
         operands = cut.inputs() + cut.outputs()
-        counted = block_traffic.traffic(cut.grid, operands, bounds)
-        assert sum(counted.values()) == by_hand(cut.grid, operands, bounds)
+        assert sum(cut.traffic(bounds).values()) == by_hand(cut, operands, bounds)
 
 
-def by_hand(grid, operands, bounds):
-    total = 0
+def by_hand(cut, operands, bounds):
+    total, scalars = 0, [np.asarray(x) for x in cut.scalars(bounds)]
     for o in operands:
         before = None
-        for step in itertools.product(*map(range, grid)):
-            at = tuple(int(i) for i in o.index(*map(np.int32, step), bounds))
+        for step in itertools.product(*map(range, cut.grid(scalars[-1]))):
+            at = tuple(int(i) for i in o.index(*map(np.int32, step), *scalars))
             if at != before:
                 sides = zip(at, o.block, o.shape)
                 inside = [min(side, size - i * side) for i, side, size in sides]
@@ -141,7 +141,8 @@ def test_a_call_moves_little_more_than_it_needs(chip):
     worst = 0.0
     for _, model, size, nodes, batch in (g for g in GRID if g[0] == chip):
         shape = shape_of(model, batch, size, nodes)
-        cut = pallas_tpu.plan(shape, block_traffic.budget(chip))
+        cores = block_traffic.CORES.get(chip, 1)
+        cut = pallas_tpu.plan(shape, block_traffic.budget(chip), cores)
         assert cut.vmem <= block_traffic.budget(chip) and cut.passes == 1
         rng = np.random.default_rng(batch)
         ragged = rng.integers(size // 8, size - nodes, batch)
@@ -161,3 +162,26 @@ def test_a_window_is_all_that_is_read():
     counted = cut.traffic(bounds)
     slots = counted["k"] / (4 * 8 * 128 * 2)
     assert 1088 <= slots <= 1088 + 2 * cut.block
+
+
+def test_every_core_has_its_rows_blocks_and_no_others():
+    """Rows of 0 to 8 blocks on two cores, by hand; a row alone is cut by its heads."""
+    shape = shape_of("8B", 5, 8192, 1)
+    cut = pallas_tpu.plan(shape, block_traffic.budget("v5p"), 2)
+    cut = dataclasses.replace(cut, block=1024)
+    bounds = cut.bounds_at([0, 8192, 1023, 1024, 2047], nodes=1)
+    bounds[2, 0] = 0  # nobody sees anything: one step all the same
+    bounds[1, 1] = 4096  # a window
+    _, rows, blocks, counts = map(np.asarray, cut.scalars(bounds))
+    lists = np.stack([rows, blocks], 1).reshape(2, -1, 2)
+    assert counts.tolist() == [4, 6] and cut.grid(counts) == (2, 1, 1, 6)
+    assert lists[0, :6].tolist() == [[0, 0], [2, 0], [4, 0], [4, 1], [4, 1], [4, 1]]
+    assert lists[1, :6].tolist() == [[1, 4], [1, 5], [1, 6], [1, 7], [3, 0], [3, 1]]
+    one_more = bounds + np.array([[0], [0], [1], [0]], np.int32)  # planted: an end
+    assert np.asarray(cut.scalars(one_more)[3]).tolist() != [4, 6]
+    together = dataclasses.replace(cut, cores=1).scalars(bounds)
+    assert np.asarray(together[3]).tolist() == [10]
+    alone = pallas_tpu.plan(shape_of("8B", 1, 8192, 1), 2**24, 2)
+    assert alone.cores == 1 and alone.groups == 4
+    odd = dataclasses.replace(shape_of("8B", 1, 8192, 1), groups=5)
+    assert pallas_tpu.plan(odd, 2**24, 2).groups == 1  # 2 of 5 would leave one out

@@ -83,10 +83,37 @@ def test_every_form_computes_the_oracle(name, form):
     assert np.isneginf(nobody).all() and (got[0][0] == 0).all()
 
 
-@pytest.mark.parametrize("changes", [{"passes": 2}, {"groups": 1, "buffers": 1}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"passes": 2},
+        {"groups": 1, "buffers": 1},
+        {"groups": 1, "passes": 4},  # a lone fold, in halves
+        {"replicated": False},
+        {"cores": 2},
+    ],
+)
 def test_other_cuts_compute_the_same(changes):
     case = Case(nodes=150, groups=2, heads=4)
     assert distance(planned(case, **changes), truth(case)) < case.tolerance
+
+
+def test_passes_that_cut_the_tiles_compute_the_same():
+    """Each pass has one chunk: the nodes of one of two tiles, of one head."""
+    case = CASES["chunk"]
+    assert distance(planned(case, passes=4), truth(case)) < case.tolerance
+
+
+def test_blocks_that_a_window_ends_in_are_masked(monkeypatch):
+    """By hand, and planted: blocks on the window's edge that count as wholly seen."""
+    positions = jnp.array([[9, 11], [9, 11]])
+    keys = jnp.arange(12).at[2].set(10)[None].repeat(2, 0)  # slot 2 was written late
+    clear = layout.clear_from(jnp.array([9, 5]), positions, keys, 4)
+    assert clear.tolist() == [8, 5]  # position 7 is outside of (11 - 4, 11]
+    case = Case(nodes=20, size=640, window=300)
+    assert distance(planned(case, block=128), truth(case)) < case.tolerance
+    monkeypatch.setattr(layout, "clear_from", lambda lengths, *_: 0 * lengths)
+    assert distance(planned(case, block=128), truth(case)) > 100 * case.tolerance
 
 
 def test_an_off_by_one_is_caught(monkeypatch):

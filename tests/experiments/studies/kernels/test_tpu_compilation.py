@@ -27,6 +27,18 @@ ROW = {
     "copies": 0,
     "seconds": 1.0,
 }
+COUNT = {
+    "chip": "v5e",
+    "groups": 1,
+    "nodes": 64,
+    "heads": 1,
+    "block": 512,
+    "bytes": 2**18,
+    "whole": 1809,
+    "masked": 2279,
+    "copy": 480.1,
+    "products": 0.0,
+}
 
 
 def test_report_by_hand():
@@ -35,6 +47,7 @@ def test_report_by_hand():
         "versions": {"jax": "0.10.2", "libtpu": "0.0.42"},
         "command": "python -m experiments.run --config=configs/studies/kernels.py",
         "compiled": [ROW],
+        "bundles": [COUNT],
         "times": [
             {"form": "xla", "nodes": 1, "ms": 2.0, "gb_s": 10.0},
             {"form": "xla", "nodes": 64, "ms": 5.0, "gb_s": 4.0},
@@ -43,6 +56,8 @@ def test_report_by_hand():
     text = tpu_compilation.markdown(report)
     row = "| v4 | 8B | 8192 | 64 | 8 | 8 heads × 256 slots | 1 | 12.0 | 16 | 264.0 |"
     assert f"{row} 1.100 | 0 |" in text
+    count = "| v5e | 1 | 64 | 1 heads × 512 slots | 256 | 1,809 | 2,279 | 480 | – |"
+    assert count in text
     assert "| xla | 64 | 5.00 | 4.0 | 2.50 |" in text
     assert "libtpu 0.0.42" in text and report["command"] in text
 
@@ -50,6 +65,7 @@ def test_report_by_hand():
 def test_the_command_stands_in_the_report(tmp_path):
     hardware = {"processor": "P", "cores": 2, "devices": 1, "device": "cpu"}
     found = {"hardware": hardware, "versions": {}, "compiled": [ROW], "times": []}
+    found["bundles"] = []
     for commands in (["the command"], []):
         given = {**found, "commands": commands}
         tpu_compilation.write_report(RunFolder(tmp_path), {}, given)
@@ -71,7 +87,9 @@ def test_without_libtpu_the_extra_is_named(tmp_path, monkeypatch):
 def test_one_configuration_through_the_command(tmp_path):
     pytest.importorskip("libtpu")
     overrides = ("chips=('v5e',)", "models=('8B',)", "sizes=(8192,)", "nodes=(1,)")
-    fields = [f"--config.{o}" for o in (*overrides, "batches=(1,)", "timed.size=512")]
+    overrides += ("batches=(1,)", "timed.size=512", "bundles.chips=('v5e',)")
+    overrides += ("bundles.groups=(1,)", "bundles.nodes=(1,)")
+    fields = [f"--config.{o}" for o in overrides]
     arguments = [
         "--config=configs/studies/kernels.py",
         f"--workdir={tmp_path}",
@@ -80,3 +98,4 @@ def test_one_configuration_through_the_command(tmp_path):
     assert run.main(arguments) == 0
     text = (tmp_path / "report.md").read_text()
     assert "| v5e | 8B | 8192 | 1 | 1 |" in text and "1 configurations" in text
+    assert "| v5e | 1 | 1 | 1 heads × 1024 slots | 512 |" in text

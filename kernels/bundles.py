@@ -1,0 +1,220 @@
+"""Instruction bundles of a grid step, from the TPU compiler's final program.
+
+A TensorCore issues one VLIW bundle a cycle. A kernel overlaps a step's bundles with
+the copy of the next step's blocks. So the larger of the two bounds a step from below.
+Stalls are not in the count: a bundle that reads a product waits until it is there.
+Nothing runs: libtpu compiles in a process of its own, because it reads its flags only
+when it is loaded. Needs the extra `tpu`.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+from kernels import aot, block_traffic, chips
+from kernels.tree_attention import tiling
+
+DELAY_SLOTS = 4  # bundles after a branch that run whether or not it is taken
+_BUNDLE = re.compile(r"\s*0x([0-9a-f]+)\s+(\w\w)?\s*:\s*(>*)\s*\{(.*)")
+_SKIP = re.compile(r"sbr\.rel \(!?%p\w+\) target = \$region(\d+)\b")
+_EXIT = re.compile(
+    r"scmp\.ge\.s32\.totalorder (%s\d+)_s\d+, (\d+) /\* loop exit test \*/"
+)
+
+
+class BundlesError(RuntimeError):
+    """The compiler wrote no final bundles, or in a form that is not understood."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Bundles of a grid step whose block is `whole` (unmasked), or `masked`."""
+
+    whole: int
+    masked: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Bundle:
+    label: str
+    depth: int  # of loops; the grid is the first
+    text: str
+
+
+def of_tree_attention(chip: str, shapes: Sequence[tiling.Shape]) -> list[Step]:
+    """Compile a call of each shape for `chip`, and count.
+
+    The cache should be larger than the chip's vector memory: the compiler may otherwise
+    keep it there, which spares the copies that a model's call has.
+
+    Raises:
+        BundlesError: no final bundles; the message has the compiler's last lines.
+    """
+    return [count(text) for text in final_programs(chip, shapes)]
+
+
+def copy_cycles(chip: str, num_bytes: int) -> float:
+    """Return a core's cycles for a copy from HBM with every core of `chip` at work.
+
+    0 where the clock is unknown.
+    """
+    cores = block_traffic.CORES.get(chip, 1)
+    return num_bytes * cores / chips.TPUS[chip].bandwidth * chips.TPUS[chip].clock
+
+
+def product_cycles(chip: str, plan: tiling.Plan) -> float:
+    """Return a core's cycles for the products of a step at the chip's peak rate.
+
+    0 where the clock is unknown.
+    """
+    rows = plan.groups * plan.chunks * plan.at.rows
+    operations = 4 * rows * plan.block * plan.shape.dim
+    cores = block_traffic.CORES.get(chip, 1)
+    return operations * cores / chips.TPUS[chip].flops * chips.TPUS[chip].clock
+
+
+def final_programs(chip: str, shapes: Sequence[tiling.Shape]) -> list[str]:
+    """Return the texts of the final bundles of tree attention, one a shape."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = (
+            f"--xla_jf_dump_to={folder}",
+            "--xla_jf_dump_llo_text=true",
+            "--xla_jf_dump_llo_pass_label_regex=final_bundles",
+        )
+        given = os.environ.get("LIBTPU_INIT_ARGS", "")
+        environment = {
+            **os.environ,
+            "LIBTPU_INIT_ARGS": " ".join([given, *flags]).strip(),
+            "JAX_PLATFORMS": "cpu",
+            "JAX_ENABLE_COMPILATION_CACHE": "false",  # a hit would write no dump
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "kernels.bundles", chip, *map(_to_json, shapes)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            cwd=pathlib.Path(__file__).parents[1],
+        )
+        files = pathlib.Path(folder).glob("*tree_attention*-final_bundles.txt")
+        # Names begin with the time of the compilation, in nanoseconds.
+        texts = [path.read_text(errors="replace") for path in sorted(files)]
+    if done.returncode or len(texts) != len(shapes):
+        raise BundlesError(
+            f"{chip}: {len(texts)} dumps of final bundles where {len(shapes)} were "
+            f"expected (exit code {done.returncode}). Needs a libtpu that knows "
+            f"{' '.join(flags[1:])}. {done.stderr[-2000:]}"
+        )
+    return texts
+
+
+def count(text: str) -> Step:
+    """Count the bundles that a step runs, in the text of a kernel's final bundles.
+
+    A step runs the loop over the grid once, without the branches over which it jumps.
+    Of the branches beside each other, two hold products: the unmasked block's and,
+    after it, the masked block's. A step runs one of the two. The first and the last
+    step of a row, which run the other branches too, are not counted.
+    """
+    bundles = _parse(text)
+    times = _times(bundles)
+    skips = _skips(bundles)
+    products = [s for s in skips if _has(bundles, s, "vmatmul")]
+    leaves = [s for s in products if not any(_within(o, s) for o in products)]
+    if len(leaves) != 2:
+        raise BundlesError(f"{len(leaves)} branches with products, not 2")
+    parents = [s for s in skips if _within(leaves[0], s)]
+    parent = min(parents, key=lambda s: s[1] - s[0], default=(0, len(bundles)))
+    inside = [s for s in skips if _within(s, parent) and not _has(bundles, s, "dma.")]
+    beside = [s for s in inside if not any(_within(s, o) for o in inside)]
+    size = {s: sum(times[slice(*s)]) for s in beside}
+    rest = sum(times) - sum(size.values())
+    return Step(*(rest + size[leaf] for leaf in leaves))
+
+
+def _parse(text: str) -> list[_Bundle]:
+    bundles: list[_Bundle] = []
+    for line in text.splitlines():
+        match = _BUNDLE.match(line)
+        if match:
+            depth = len(match[3])
+            if bundles and match[4].startswith("}"):  # empty bundles have no marks
+                depth = bundles[-1].depth
+            bundles.append(_Bundle(match[2] or "", depth, match[4]))
+        elif bundles:  # a bundle may take several lines
+            last = bundles[-1]
+            bundles[-1] = dataclasses.replace(last, text=f"{last.text}\n{line}")
+    if sum(b.label == "LB" and b.depth == 1 for b in bundles) != 1:
+        raise BundlesError("not the text of one loop over a grid")
+    return bundles
+
+
+def _times(bundles: list[_Bundle]) -> list[int]:
+    """Return how often each bundle runs in one pass of the grid's loop."""
+    times = [int(b.depth > 0) for b in bundles]
+    for begin, b in enumerate(bundles):
+        if b.label == "LB" and b.depth > 1:
+            end = begin
+            while end < len(bundles) and bundles[end].depth >= b.depth:
+                end += 1
+            body = "\n".join(b.text for b in bundles[begin:end])
+            trips = _trips(body)
+            times[begin:end] = [n * trips for n in times[begin:end]]
+    return times
+
+
+def _trips(body: str) -> int:
+    tests = _EXIT.findall(body)
+    steps = [re.search(rf"{name}_s\d+ = sadd\.s32 (\d+),", body) for name, _ in tests]
+    if len(tests) != 1 or steps[0] is None:
+        raise BundlesError("an inner loop without a constant number of turns")
+    return -(-int(tests[0][1]) // int(steps[0][1]))
+
+
+def _skips(bundles: list[_Bundle]) -> list[tuple[int, int]]:
+    """Return the stretches [begin, end) that a branch of the grid's loop skips."""
+    targets = {}
+    for i, b in enumerate(bundles):
+        if b.label == "PF":
+            for region in re.findall(r"Start/End empty region (\d+)", b.text):
+                targets[region] = i
+    stretches = []
+    for i, b in enumerate(bundles):
+        match = _SKIP.search(b.text) if b.depth == 1 else None
+        if match and targets.get(match[1], 0) > i + DELAY_SLOTS:
+            stretches.append((i + 1 + DELAY_SLOTS, targets[match[1]]))
+    return stretches
+
+
+def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
+    return inner != outer and outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _has(bundles: list[_Bundle], stretch: tuple[int, int], word: str) -> bool:
+    return any(word in b.text for b in bundles[slice(*stretch)])
+
+
+_DTYPES = ("dtype", "cache_dtype")
+
+
+def _to_json(shape: tiling.Shape) -> str:
+    fields = dataclasses.asdict(shape)
+    return json.dumps({**fields, **{n: jnp.dtype(fields[n]).name for n in _DTYPES}})
+
+
+def _main(chip: str, *shapes: str) -> None:
+    for fields in shapes:
+        named = json.loads(fields)
+        named.update({name: jnp.dtype(named[name]) for name in _DTYPES})
+        aot.tree_attention(chip, tiling.Shape(**named))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
