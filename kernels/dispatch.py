@@ -1,7 +1,7 @@
 """Dispatch of a call to one of a kernel's forms.
 
-`auto` takes no GPU kernel yet: they are lowered and interpreted in tests, but not
-measured against XLA.
+`auto` takes a GPU kernel only where it was measured to be faster than XLA
+(experiments/reports/accelerator_day.md).
 """
 
 from typing import NamedTuple
@@ -20,13 +20,14 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(kernel: str, platform: str, against: str) -> Choice:
+def choose(kernel: str, platform: str, against: str, measured: bool = False) -> Choice:
     """Choose the form of a call.
 
     Args:
         kernel: one of `KERNELS`.
         platform: as of `block_traffic.platform`.
         against: why the GPU kernel cannot take the call; "" if it can.
+        measured: whether the GPU kernel was measured to be the faster one.
     """
     if kernel not in KERNELS:
         raise ValueError(f"kernel={kernel!r}: use one of {KERNELS}")
@@ -34,7 +35,7 @@ def choose(kernel: str, platform: str, against: str) -> Choice:
         return Choice(XLA, "asked for")
     if platform == TPU:
         return Choice(TPU, "Pallas kernel")
-    if kernel == AUTO:
+    if kernel == AUTO and not (platform == HOPPER and measured):
         return Choice(XLA, f"no measured kernel for {platform}")
     if platform == HOPPER:
         return Choice(XLA, against) if against else Choice(GPU, "Mosaic GPU kernel")

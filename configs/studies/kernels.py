@@ -7,11 +7,6 @@ attention at the shapes of Llama 3 8B and 70B in bfloat16, with the write of the
 keys before it. The second table counts the instruction bundles of a grid step beside
 the cycles of its copy. Every piece is stored: the same command resumes after a kill.
 
-On a GPU the same command measures instead. Tree attention (of rows and of pages) and
-the passes over logits are timed beside XLA, cuDNN and the bandwidth of a copy. A model
-with a shared prefix, and rounds of a target of 8B's shape, take 18 GB of random weights
-and as much again for caches. No GPU has run it yet.
-
 Hardware: any; 219 compilations of one to four seconds on two free cores. The third
 table times the machine that runs it; on a CPU, XLA alone.
 Expected: every configuration compiles within its chip's vector memory, in one pass over
@@ -38,25 +33,4 @@ def get_config() -> ml_collections.ConfigDict:
     }
     # Times on this machine: one layer of the first model, batch 1, `repeats` calls.
     config.timed = {"size": 8192, "nodes": (1, 64), "repeats": 5}
-    # On a GPU. The whole model reads its cache by the last of `forms`.
-    config.gpu = {
-        "repeats": 20,
-        "rounds": 20,
-        "copy_bytes": 2**32,
-        "model": "8B",
-        "forms": ("xla", "pallas"),
-        "cudnn": True,
-        "batch": 8,
-        "sizes": (4096, 8192, 16384, 32768),
-        "nodes": (1, 16, 64),
-        "page": 256,  # slots of a page, for caches in pages
-        "vocab": 128256,
-        "layers": 32,
-        "d_model": 4096,
-        "d_ff": 14336,
-        "shared_batch": 256,
-        "prefixes": (1024, 4096, 16384),
-        "suffix": 128,
-        "largest_copied": 1024,
-    }
     return config

@@ -65,12 +65,18 @@ def paged_tree_attention(
         page,
         pages,
     )
-    form, _ = choose(kernel, block_traffic.platform(), shape, ancestors.shape[2])
+    platform = block_traffic.platform()
+    form, _ = choose(kernel, platform, shape, ancestors.shape[2])
     arguments = (q, k, v, lengths, ancestors, positions, key_positions)
     table = table.astype(jnp.int32)
     if form == XLA:
         return xla.tree_attention(
-            *arguments, window=window, softcap=softcap, scale=scale, table=table
+            *arguments,
+            window=window,
+            softcap=softcap,
+            scale=scale,
+            stretch=xla.stretch_of(platform, shape),
+            table=table,
         )
     if form == GPU:
         return pallas_gpu.tree_attention(shape, *arguments, table=table)

@@ -21,7 +21,8 @@ def choose(
         shape: the static facts of the call.
         words: 32-bit words of ancestor bits per node.
     """
-    choice = dispatch.choose(kernel, platform, pallas_gpu.reason_against(shape))
+    against = pallas_gpu.reason_against(shape)
+    choice = dispatch.choose(kernel, platform, against, measured=True)
     if choice.form != XLA and 32 * words > layout.MOST_NODES:
         why = f"a tree of {32 * words}: the kernels' masks hold {layout.MOST_NODES}"
         return Choice(XLA, why)
@@ -89,11 +90,17 @@ def tree_attention(
         softcap,
         scale,
     )
-    form, _ = choose(kernel, block_traffic.platform(), shape, ancestors.shape[2])
+    platform = block_traffic.platform()
+    form, _ = choose(kernel, platform, shape, ancestors.shape[2])
     arguments = (q, k, v, lengths, ancestors, positions, key_positions, k_scale)
     if form == XLA:
         return xla.tree_attention(
-            *arguments, v_scale, window=window, softcap=softcap, scale=scale
+            *arguments,
+            v_scale,
+            window=window,
+            softcap=softcap,
+            scale=scale,
+            stretch=xla.stretch_of(platform, shape),
         )
     if form == GPU:
         return pallas_gpu.tree_attention(shape, *arguments[:-1])

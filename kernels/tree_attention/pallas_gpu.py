@@ -1,11 +1,16 @@
 """Tree attention for Hopper GPUs, in Mosaic GPU.
 
-A program computes 64 rows of one batch row and KV head: nodes times the query heads of
-the KV head. It reads one of `splits` runs of the row's blocks of slots, so that a small
-batch still fills the machine; the runs are merged by log-sum-exp afterwards. The tensor
-memory accelerator fetches keys and values `STAGES` blocks ahead, by the page table if
-the cache is paged. Blocks wholly inside the prefix need no mask. In the others each
-row's ancestor words are shifted to the slots in registers.
+A program computes 64 rows of one batch row and KV head for each of its `warpgroups`:
+nodes times the query heads of the KV head. It reads one of `splits` runs of the row's
+blocks of slots, so that a small batch still fills the machine; the runs are merged by
+log-sum-exp afterwards. The tensor memory accelerator fetches keys and values `STAGES`
+blocks ahead, by the page table if the cache is paged; the warpgroups share them. The
+first one fetches again when all have read. Blocks wholly inside the prefix need no
+mask. In the others each row's ancestor words are shifted to the slots in registers.
+
+The bound: a slot's keys and values are 4 d bytes, and `R` rows do 4 R d operations with
+them: R a byte. An H100 does 295 operations in the time of a byte, an H200 206: 64
+nodes of four heads are 256 rows, near the point where products take over.
 
 q and the cache must both be bfloat16 or both float16. `d`, and the number of slots of
 the cache and of a page, must be multiples of 64. `reason_against` checks all
@@ -31,7 +36,9 @@ from kernels.tree_attention.pallas_tpu import LEAST, UNSEEN, Shape
 ROWS = 64  # of a matrix instruction
 BLOCK = 64  # slots
 STAGES = 2
-PROGRAMS = 264  # twice the multiprocessors of an H100: the target of `splits`
+MOST = 4  # warpgroups of a program
+PROCESSORS = 132  # multiprocessors of an H100 and an H200
+FEWEST = 0.9 * PROCESSORS  # programs, before warpgroups are given up for more
 LOG2E = 1.4426950408889634
 
 plgpu: Any = mosaic_gpu  # typed differently in each of the versions in setup.py
@@ -55,12 +62,40 @@ def reason_against(shape: Shape) -> str:
     return ""
 
 
+def warpgroups(shape: Shape) -> int:
+    """Return the warpgroups of a program, 64 rows each, that share keys and values.
+
+    As many as the rows need, but half of them where the programs would leave
+    multiprocessors without work: short caches of few rows.
+    """
+    wide = MOST if shape.dim <= 128 else MOST // 2  # fast memory and registers
+    wide = min(wide, -(-shape.nodes * shape.heads // ROWS))
+    while wide > 1 and _programs(shape, wide) * _longest(shape) < FEWEST:
+        wide //= 2
+    return wide
+
+
 def splits(shape: Shape) -> int:
-    """Return the number of runs: enough programs, each of at least 8 blocks."""
-    tiles = -(-shape.nodes * shape.heads // ROWS)
-    programs = shape.batch * shape.groups * tiles
-    longest = max(1, shape.size // (8 * BLOCK))
-    return max(1, min(PROGRAMS // programs, longest))
+    """Return the number of runs: enough programs, each of at least 8 blocks.
+
+    A multiprocessor takes two programs of one warpgroup, one of several.
+    """
+    wide = warpgroups(shape)
+    target = PROCESSORS * (2 if wide == 1 else 1)
+    return max(1, min(target // _programs(shape, wide), _longest(shape)))
+
+
+def tiles(shape: Shape, wide: int) -> int:
+    """Return the programs of `wide` warpgroups that the rows of a KV head need."""
+    return -(-shape.nodes * shape.heads // (ROWS * wide))
+
+
+def _programs(shape: Shape, wide: int) -> int:
+    return shape.batch * shape.groups * tiles(shape, wide)
+
+
+def _longest(shape: Shape) -> int:
+    return max(1, shape.size // (8 * BLOCK))
 
 
 def tree_attention(
@@ -81,20 +116,21 @@ def tree_attention(
     With a `table` int32[B, S / page], k and v are pools of pages [P, G, page, d].
     """
     s, runs = shape, splits(shape)
-    count = s.nodes * s.heads
-    tiles = -(-count // ROWS)
+    count, wide = s.nodes * s.heads, warpgroups(shape)
+    cut = tiles(shape, wide)
+    padded = cut * wide * ROWS
     union, end = layout.reach(ancestors)
     bounds = layout.bounds(s.size, lengths, end, positions, key_positions, s.window)
 
     def rows(x: Array) -> Array:
-        """Reshape entries per node, `[B, N, w]`, to int32[B, tiles, w, ROWS]."""
+        """Reshape entries per node, `[B, N, w]`, to int32[B, rows / 64, w, 64]."""
         x = jnp.repeat(x, s.heads, 1)
-        x = jnp.pad(x, ((0, 0), (0, tiles * ROWS - count), (0, 0)))
+        x = jnp.pad(x, ((0, 0), (0, padded - count), (0, 0)))
         x = einops.rearrange(x, "b (t rows) w -> b t w rows", rows=ROWS)
         return lax.bitcast_convert_type(x, jnp.int32)
 
     queries = einops.rearrange(q, "b n (g r) d -> b g (n r) d", g=s.groups)
-    queries = jnp.pad(queries, ((0, 0), (0, 0), (0, tiles * ROWS - count), (0, 0)))
+    queries = jnp.pad(queries, ((0, 0), (0, 0), (0, padded - count), (0, 0)))
     arrays = [queries, k, v, bounds, rows(ancestors)]
     arrays.append(lax.bitcast_convert_type(union, jnp.int32))
     if s.window:
@@ -103,29 +139,33 @@ def tree_attention(
     if table is not None:
         arrays.append(jnp.clip(table, 0, s.pages - 1))
     new = jax.ShapeDtypeStruct
-    lead = (runs, s.batch, s.groups, tiles * ROWS)
+    lead = (runs, s.batch, s.groups, padded)
     # Tiles of 8 rows of 128 bytes, as the matrix instructions read them.
     tiled = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
     memory = functools.partial(plgpu.SMEM, dtype=q.dtype, transforms=tiled)
+    # Approximate tanh has 11 bits, and a soft cap multiplies its error.
+    exact = bool(s.softcap)
     call = plgpu.kernel(
         functools.partial(_kernel, s, runs, bool(interpret)),
         out_type=[new((*lead, s.dim), q.dtype), new(lead, jnp.float32)],
-        grid=(tiles, s.groups, s.batch * runs),
+        grid=(cut, s.groups, s.batch * runs),
         grid_names=("tile", "group", "run"),
+        num_threads=wide,
+        thread_name="warpgroup",
         scratch_types=[
-            memory((ROWS, s.dim)),
+            memory((wide, ROWS, s.dim)),
             memory((STAGES, BLOCK, s.dim)),
             memory((STAGES, BLOCK, s.dim)),
-            memory((ROWS, BLOCK)),
-            plgpu.SMEM((ROWS,), jnp.float32),
-            plgpu.Barrier(),
+            plgpu.SMEM((wide, ROWS), jnp.float32),
+            plgpu.Barrier(num_barriers=wide),
             plgpu.Barrier(num_barriers=STAGES),
             plgpu.Barrier(num_barriers=STAGES),
+            plgpu.Barrier(num_arrivals=wide, num_barriers=STAGES),
         ],
+        compiler_params=plgpu.CompilerParams(approx_math=not exact),
         **({"interpret": interpret} if interpret else {}),
     )
-    out, total = call(*arrays)
-    out, total = merge_softmax.merge([(out[i], total[i]) for i in range(runs)])
+    out, total = merge_softmax.merge_stacked(*call(*arrays))
     joined = jnp.concatenate([out.astype(jnp.float32), total[..., None]], -1)
     joined = einops.rearrange(
         joined[:, :, :count], "b g (n r) d -> b n (g r) d", n=s.nodes
@@ -139,9 +179,12 @@ def _kernel(
     union, *more = refs[:-10]
     near: Any = more[:2] if s.window else ()
     table = more[-1] if s.page else None
-    out, lse, q_at, k_at, v_at, p_at, lse_at, q_here, k_here, v_here = refs[-10:]
+    out, lse, q_all, k_at, v_at, lse_all, q_here, k_here, v_here, read = refs[-10:]
     one, block = np.int32(1), np.int32(BLOCK)
     tile, g, both = (lax.axis_index(name) for name in ("tile", "group", "run"))
+    mine = lax.axis_index("warpgroup")
+    tile = tile * np.int32(q_all.shape[0]) + mine
+    q_at, lse_at = q_all.at[mine], lse_all.at[mine]
     b, run = lax.div(both, np.int32(runs)), lax.rem(both, np.int32(runs))
     length, first, end = bounds[0, b], bounds[1, b], bounds[2, b]
     low = lax.div(first, block)
@@ -149,7 +192,7 @@ def _kernel(
     each = lax.div(jnp.maximum(blocks, 0) + np.int32(runs - 1), np.int32(runs))
     begin = low + run * each
     steps = jnp.maximum(jnp.minimum(each, low + blocks - begin), 0)
-    mine = pl.ds(tile * ROWS, ROWS)
+    rows = pl.ds(tile * ROWS, ROWS)
     square, row = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1)
 
     def fetch(i: Any) -> None:
@@ -162,7 +205,7 @@ def _kernel(
         plgpu.copy_gmem_to_smem(v.at[at, g, slots], v_at.at[stage], v_here.at[stage])
 
     # The interpreter has no register layouts.
-    def read(ref: Any, index: tuple, to: Any) -> Array:
+    def load(ref: Any, index: tuple, to: Any) -> Array:
         if interpret:
             return ref[index]
         return _load(ref.at[index], layout=to, optimized=False)
@@ -178,7 +221,7 @@ def _kernel(
 
     def product(stage: Any) -> Array:
         if interpret:  # nor transposed operands
-            a, b = q_at[...].astype(jnp.float32), k_at[stage].astype(jnp.float32)
+            a, b = q_all[mine].astype(jnp.float32), k_at[stage].astype(jnp.float32)
             return lax.dot_general(a, b, (((1,), (1,)), ((), ())))
 
         def into(acc: Any) -> Array:
@@ -207,14 +250,14 @@ def _kernel(
         offset = slot - length
 
         def word(at: Array) -> Array:
-            values = read(words, (b, tile, at), row)
+            values = load(words, (b, tile, at), row)
             return lax.broadcast_in_dim(values, shape, [0])
 
         seen = bits(word, start - length, offset)
         seen = jnp.where((offset < 0) & (slot >= first), one, seen)
         if s.window:
-            here = read(near[0], (b, tile, 0), row)
-            there = read(near[1], (b, pl.ds(start, BLOCK)), square.reduce(0))
+            here = load(near[0], (b, tile, 0), row)
+            there = load(near[1], (b, pl.ds(start, BLOCK)), square.reduce(0))
             distance = lax.broadcast_in_dim(here, shape, [0]) - lax.broadcast_in_dim(
                 there, shape, [1]
             )
@@ -223,7 +266,7 @@ def _kernel(
 
     def clean(stage: Any, start: Array) -> None:
         """Zero the values that no node sees: 0 times NaN is NaN."""
-        values = read(v_at, (stage,), square)
+        values = load(v_at, (stage,), square)
         slot = start + iota(values.shape, 0)
         offset = slot - length
         used = bits(lambda at: union[b, at], start - length, offset)
@@ -232,6 +275,18 @@ def _kernel(
         v_at[stage] = jnp.where(used, values, jnp.zeros_like(values))
         plgpu.commit_smem()
 
+    def weighed(acc: Array, weights: Array, stage: Any) -> Array:
+        """Add the weighted values of a block to the sums."""
+        if interpret:  # nor operands in registers
+            return acc + jnp.dot(
+                weights.astype(jnp.float32), v_at[stage].astype(jnp.float32)
+            )
+
+        def sums(into: Any) -> None:
+            plgpu.wgmma(into, weights, v_at.at[stage])
+
+        return pl.run_state(sums)(plgpu.ACC.init(acc))
+
     def step(i: Array, carry: tuple) -> tuple:
         acc, top, total = carry
         stage = lax.rem(i, np.int32(STAGES))
@@ -239,42 +294,42 @@ def _kernel(
         whole = (start >= first) & (start + BLOCK <= length) & (not s.window)
         plgpu.barrier_wait(k_here.at[stage])
 
-        scores = product(stage) * s.scale
+        # Of base 2, and masked after the factor: a mask is no number to be scaled.
+        scores = product(stage)
         if s.softcap:
-            scores = jnp.tanh(scores / s.softcap) * s.softcap
+            scores = jnp.tanh(scores * (s.scale / s.softcap)) * (s.softcap * LOG2E)
+        else:
+            scores = scores * (s.scale * LOG2E)
         scores = lax.cond(whole, lambda x: x, lambda x: masked(x, start), scores)
         high = jnp.maximum(top, scores.max(axis=1))
-        weights = jnp.exp2(
-            (scores - lax.broadcast_in_dim(high, scores.shape, [0])) * LOG2E
-        )
-        shrink = jnp.exp2((top - high) * LOG2E)
+        weights = jnp.exp2(scores - lax.broadcast_in_dim(high, scores.shape, [0]))
+        shrink = jnp.exp2(top - high)
         total = total * shrink + weights.sum(axis=1)
+        acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [0])
         plgpu.barrier_wait(v_here.at[stage])
 
+        # Warpgroups that share the values write the same zeros.
         @pl.when(jnp.logical_not(whole))
         def _():
             clean(stage, start)
 
-        p_at[...] = weights.astype(s.dtype)
-        plgpu.commit_smem()
-
-        def sums(into: Any) -> Array:
-            plgpu.wgmma(into, p_at, v_at.at[stage])
-            return into[...]
-
-        new = pl.run_scoped(sums, plgpu.ACC((ROWS, s.dim), jnp.float32))
-        acc = acc * lax.broadcast_in_dim(shrink, acc.shape, [0]) + new
+        acc = weighed(acc, weights.astype(s.dtype), stage)
 
         @pl.when(i + STAGES < steps)
         def _():
-            fetch(i + STAGES)
+            plgpu.barrier_arrive(read.at[stage])
+
+            @pl.when(mine == 0)
+            def _():
+                plgpu.barrier_wait(read.at[stage])
+                fetch(i + STAGES)
 
         return acc, high, total
 
-    plgpu.copy_gmem_to_smem(q.at[b, g, mine], q_at, q_here)
+    plgpu.copy_gmem_to_smem(q.at[b, g, rows], q_at, q_here.at[mine])
     for i in range(STAGES):
-        pl.when(i < steps)(functools.partial(fetch, np.int32(i)))
-    plgpu.barrier_wait(q_here)
+        pl.when((mine == 0) & (i < steps))(functools.partial(fetch, np.int32(i)))
+    plgpu.barrier_wait(q_here.at[mine])
 
     begun = (
         full((ROWS, s.dim), 0.0, square),
@@ -284,8 +339,8 @@ def _kernel(
     acc, top, total = lax.fori_loop(0, steps, step, begun)
     some = jnp.where(total == 0, 1.0, total)
     q_at[...] = (acc / lax.broadcast_in_dim(some, acc.shape, [0])).astype(s.dtype)
-    lse_at[...] = jnp.where(total == 0, -jnp.inf, top + jnp.log(some))
+    lse_at[...] = jnp.where(total == 0, -jnp.inf, top * (1 / LOG2E) + jnp.log(some))
     plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(q_at, out.at[run, b, g, mine])
-    plgpu.copy_smem_to_gmem(lse_at, lse.at[run, b, g, mine])
+    plgpu.copy_smem_to_gmem(q_at, out.at[run, b, g, rows])
+    plgpu.copy_smem_to_gmem(lse_at, lse.at[run, b, g, rows])
     plgpu.wait_smem_to_gmem(0)

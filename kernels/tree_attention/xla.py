@@ -1,7 +1,8 @@
 """Tree attention as a loop over the cache, for back ends without a kernel.
 
 Scores and masks exist for one stretch of slots at a time, so their memory does not grow
-with the cache. Stretches past the longest row are not read.
+with the cache. Stretches past the longest row are not read. On a GPU a step of the loop
+costs a dozen launches, so that stretches are as long as the memory of scores permits.
 """
 
 from typing import Any
@@ -11,10 +12,27 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from kernels import int4_packing
+from kernels.dispatch import GPU, HOPPER
 from kernels.tree_attention import layout
+from kernels.tree_attention.tiling import Shape
 
 STRETCH = 512  # slots
+SCORES = 2**29  # bytes of a stretch's scores, on a GPU
 LEAST, UNSEEN = -1e30, -2e30  # see pallas_tpu
+
+
+def stretch_of(platform: str, shape: Shape) -> int:
+    """Return the slots of a step: a page at least; on a GPU, all that `SCORES` holds.
+
+    H100, Llama 3 8B's shape: with the whole cache at once 4.3 to 9.4 times as fast at
+    one row of 32k slots, 1.5 to 2.3 times at eight of 8k, as with 512
+    (experiments/reports/accelerator_day.md).
+    """
+    if platform not in (GPU, HOPPER):
+        return shape.page or STRETCH
+    column = 4 * shape.batch * shape.groups * shape.heads * shape.nodes
+    step = shape.page or STRETCH
+    return max(1, min(SCORES // column, shape.size) // step) * step
 
 
 def tree_attention(
@@ -36,12 +54,13 @@ def tree_attention(
 ) -> tuple[Array, Array]:
     """Compute `api.tree_attention`; with a `table`, over pools of pages.
 
-    `stretch` is the number of slots per step; with a `table` it is the page.
+    `stretch` is the number of slots per step; with a `table`, a multiple of the page.
     """
     batch, nodes, heads, dim = q.shape
     groups, size = k.shape[1], k.shape[2] * int4_packing.slots(k.dtype)
+    page = size
     if table is not None:
-        stretch, size = size, size * table.shape[1]
+        size = page * table.shape[1]
     stretch = min(stretch, size)
     copies = heads // groups
     dtype = jnp.promote_types(q.dtype, jnp.bfloat16)
@@ -53,10 +72,15 @@ def tree_attention(
     def part(x: Array | None, at: Array, axis: int) -> Any:
         return None if x is None else lax.dynamic_slice_in_dim(x, at, stretch, axis)
 
+    def pages(at: Array) -> Array:
+        """Return int32[B, p]: the pages of a stretch."""
+        assert table is not None
+        return lax.dynamic_slice_in_dim(table, at // page, stretch // page, 1)
+
     def stored(x: Array, at: Array) -> Array:
         if table is not None:
-            page = lax.dynamic_index_in_dim(table, at // stretch, 1, False)
-            return x.at[page].get(mode="clip")
+            held = x.at[pages(at)].get(mode="clip")  # [B, p, G, page, d]
+            return einops.rearrange(held, "b p g s d -> b g (p s) d")
         if int4_packing.packed(x.dtype):
             half = lax.dynamic_slice_in_dim(x, at // 2, stretch // 2, 2)
             return int4_packing.unpack(half)

@@ -28,7 +28,7 @@ def test_every_stage_is_the_file_of_its_name():
         if re.search("^STAGE = ", path.read_text(), re.MULTILINE)
     ]
     assert len(marked) == len(stage.modules())  # no two files of one name
-    assert "gpu_timing" not in stage.modules()
+    assert "chained_timing" not in stage.modules()
 
 
 def test_a_new_file_is_a_new_stage(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import models
 from decoding.conformance import kit
 from kernels import block_traffic
 from kernels.paged_tree_attention import api, reference
-from kernels.tree_attention import pallas_tpu
+from kernels.tree_attention import pallas_tpu, xla
 from models import base, transformer
 from models.cache_layouts import kv_cache, paged
 from models.errors import ConfigError, PromptError
@@ -73,6 +73,17 @@ def test_every_form_computes_the_oracle(name, kernel, page):
     assert distance(got, truth(name)) < CASES[name].tolerance
 
 
+@pytest.mark.parametrize("name", ["tree", "window"])
+def test_several_pages_at_a_time_compute_the_oracle(name, monkeypatch):
+    """As on a GPU; the last stretch repeats a page. Planted: pages in another order."""
+    monkeypatch.setattr(xla, "stretch_of", lambda platform, shape: 5 * shape.page)
+    got = run(name, 32, "xla")
+    assert distance(got, truth(name)) < CASES[name].tolerance
+    table = pooled(CASES[name], 32)["table"]
+    other = run(name, 32, "xla", table=table.at[5].set(table[5, ::-1]))
+    assert distance(other, truth(name)) > 1e-3
+
+
 @pytest.mark.parametrize(("kernel", "page"), [("xla", 32), ("pallas", 128)])
 def test_a_wrong_page_is_caught(kernel, page):
     """Planted: a page of another row (of its own the order would not matter)."""
@@ -104,7 +115,8 @@ def test_what_the_kernel_takes():
     assert api.choose("pallas", "hopper", shape).form == "gpu"  # of 64 slots a block
     form, why = api.choose("pallas", "hopper", dataclasses.replace(shape, page=32))
     assert form == "xla" and "32" in why
-    assert api.choose("auto", "hopper", shape).form == "xla"
+    assert api.choose("auto", "hopper", shape).form == "gpu"
+    assert api.choose("auto", "gpu", shape).form == "xla"
     with pytest.raises(ConfigError, match="page=0"):
         paged.pages(0)
 

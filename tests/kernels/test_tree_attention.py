@@ -16,6 +16,7 @@ import pytest
 from kernels import block_traffic, int4_packing, merge_softmax
 from kernels.tree_attention import api, layout, pallas_tpu, reference, xla
 from tests.kernels.cases import Case, device, distance, make, oracle, settings
+from tests.kernels.test_traffic import shape_of
 
 pytestmark = pytest.mark.kernels
 
@@ -196,11 +197,27 @@ def test_choice_says_what_and_why():
     assert api.choose("auto", "cpu", shape) == ("xla", "no measured kernel for cpu")
     assert api.choose("pallas", "cpu", shape).form == "interpret"
     assert api.choose("pallas", "hopper", half).form == "gpu"
-    assert api.choose("auto", "hopper", half).form == "xla"
+    assert api.choose("auto", "hopper", half).form == "gpu"
+    assert api.choose("auto", "hopper", shape).form == "xla"
+    assert api.choose("auto", "gpu", half) == ("xla", "no measured kernel for gpu")
     form, why = api.choose("pallas", "hopper", shape)
     assert form == "xla" and "float32" in why
     with pytest.raises(ValueError, match="mosaic"):
         api.choose("mosaic", "tpu", shape)
+
+
+def test_stretches_of_a_gpu_hold_what_fits():
+    """The whole cache, or whole pages within the bytes of scores; else as they were."""
+    shape = shape_of("8B", 8, 8192, 64)
+    assert xla.stretch_of("cpu", shape) == xla.stretch_of("tpu", shape) == 512
+    assert xla.stretch_of("hopper", shape) == 8192
+    long = dataclasses.replace(shape, size=2**17)
+    assert xla.stretch_of("gpu", long) == 8192  # 512 MiB of scores
+    paged = dataclasses.replace(long, page=768, pages=9)
+    assert xla.stretch_of("cpu", paged) == 768
+    assert xla.stretch_of("gpu", paged) == 7680
+    short = dataclasses.replace(shape, size=64)
+    assert xla.stretch_of("gpu", short) == 512  # cut to the cache by the call
 
 
 GRID = list(
@@ -249,6 +266,7 @@ def test_nibbles_keep_their_slots(monkeypatch):
     turned = stored << 4 | stored >> 4
     assert (np.asarray(int4_packing.unpack(turned)) != values).any()
     case = CASES["int4"]
+    expected = truth(case)
     unpack = int4_packing.unpack
     monkeypatch.setattr(int4_packing, "unpack", lambda x: unpack(x) & 15)
-    assert distance(planned(case), truth(case)) > 100 * case.tolerance
+    assert distance(planned(case), expected) > 100 * case.tolerance

@@ -16,7 +16,6 @@ from experiments.reporting.report import table
 from experiments.run_folder import RunFolder, text, write
 from experiments.stage import Stage
 from experiments.studies import common
-from experiments.studies.kernels import gpu_timing
 from kernels import aot, block_traffic, bundles
 from kernels.tree_attention import runs_kernel, tree_attention
 from models.base import pack_bits
@@ -51,12 +50,7 @@ TIME_HEADS = ("form", "N", "ms", "cache GB/s", "÷ one node")
 
 
 def run(config: Any, store: RunFolder) -> dict[str, Any]:
-    """Compile missing configurations, and return all of them.
-
-    On a GPU, run `on_gpu` in their place.
-    """
-    if jax.default_backend() == "gpu":
-        return on_gpu(config, store)
+    """Compile missing configurations, and return all of them."""
     try:
         import libtpu
     except ImportError as error:
@@ -97,41 +91,15 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
     }
 
 
-def on_gpu(config: Any, store: RunFolder) -> dict[str, Any]:
-    """Measure the GPU's tables."""
-    hardware, versions = common.provenance(store)
-    measured = gpu_timing.measure(config.gpu, store)
-    return {"hardware": hardware, "versions": versions, "measured": measured}
-
-
 def write_report(
     store: RunFolder, config: Any, found: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write report.json and report.md, of TPUs or of a GPU.
-
-    experiments/reports/kernels_gpu.md is a copy of the GPU's report.md.
-    """
+    """Write report.json and report.md."""
     parts = {name: part for name, part in found.items() if name != "commands"}
     report = {**parts, "command": "".join(found["commands"])}
     write(store.path / "report.json", report)
-    page = gpu_markdown(report) if "measured" in report else markdown(report)
-    text(store.path / "report.md", page)
+    text(store.path / "report.md", markdown(report))
     return report
-
-
-def gpu_markdown(report: dict[str, Any]) -> str:
-    """Write the GPU's report as Markdown."""
-    hardware, versions = report["hardware"], report["versions"]
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    head = [
-        "# `configs/studies/kernels.py` on a GPU",
-        "",
-        f"- machine: {hardware['devices']} × {hardware['device']}",
-        f"- versions: {named}",
-        f"- command: `{report['command']}`",
-        "",
-    ]
-    return "\n".join(head) + gpu_timing.markdown(report["measured"])
 
 
 def compile_one(
