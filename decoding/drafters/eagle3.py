@@ -53,8 +53,8 @@ def drafter(
         return eagle3.block(params["heads"], target, cache, embedded, g, nodes)
 
     def laws(params, output: Array) -> Array:
-        logits = eagle3.logits(params["heads"], output, eps)
-        return eagle3.spread(params["heads"], logits, target.vocab_size)
+        scores = eagle3.scores(params["heads"], output, eps)
+        return eagle3.spread(params["heads"], scores, target.vocab_size)
 
     def features(params, outcome: base.Outcome) -> Array:
         three = jnp.stack([draft_head.states(outcome, tap) for tap in read], -2)

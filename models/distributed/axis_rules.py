@@ -29,10 +29,11 @@ PARAMS: dict[str, tuple[str, ...]] = {
     "up": ("embed mlp", "embed - mlp"),
     "up_bias": ("mlp", "- mlp"),
     "down": ("mlp embed",),
-    "skip": ("- embed draft",),
-    "mix": ("- embed draft", "- -"),
-    "fuse": ("- embed draft",),
-    "res": ("embed draft",),
+    # Cut where they are summed over: one sum a product, and what follows is whole.
+    "skip": ("- draft embed",),
+    "mix": ("- draft embed", "- -"),
+    "fuse": ("- draft embed",),
+    "res": ("draft embed",),
     "head_bias": ("vocab",),
 }
 # Params of draft heads that are replicated on every device: norms, biases, and matrices

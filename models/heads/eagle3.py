@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from models.distributed import sharding
 from models.errors import ConfigError
 from models.heads.modules import decoder_layer, head_config
 from models.heads.modules.decoder_layer import Params
@@ -111,12 +112,11 @@ def shape(params: Params, target):
 
 def features(params: Params, hidden: Array, eps: float) -> Array:
     """Compute g [..., D] from the three states [..., 3, D]."""
-    flat = hidden.reshape(*hidden.shape[:-2], -1)
     if config_of(params).fuse_norm:
         scale = params["fuse_norm"]
-        parts = flat.reshape(*flat.shape[:-1], *scale.shape)
-        flat = decoder_layer.rms(parts, scale, eps).reshape(flat.shape)
-    return flat @ params["fuse"].reshape(flat.shape[-1], -1)
+        parts = hidden.reshape(*hidden.shape[:-2], *scale.shape)
+        hidden = decoder_layer.rms(parts, scale, eps).reshape(hidden.shape)
+    return decoder_layer.joint(hidden, params["fuse"])
 
 
 def inputs(params: Params, embedded: Array, g: Array, eps: float) -> tuple:
@@ -140,17 +140,33 @@ def handed(params: Params, a: Array, eps: float) -> Array:
 
 def logits(params: Params, a: Array, eps: float) -> Array:
     """Compute float32[..., V'] over the draft vocabulary; `a` is a `handed` result."""
+    return scores(params, a, eps).astype(jnp.float32)
+
+
+def scores(params: Params, a: Array, eps: float) -> Array:
+    """Compute `logits` in the dtype of the product."""
     done = config_of(params).output_norm
     x = a if done else decoder_layer.rms(a, params["norm"], eps)
-    return (x @ params["head"].T).astype(jnp.float32)
+    return x @ params["head"].T
 
 
 def spread(params: Params, found: Array, vocab: int) -> Array:
-    """Scatter logits `found` [..., V'] to float32[..., V], with -inf elsewhere."""
+    """Place scores `found` [..., V'] in float32[..., V], with -inf elsewhere.
+
+    On a mesh every device has all of `found`, and fills its own part of the vocabulary.
+    """
     if not config_of(params).draft_vocabulary:
-        return found
-    whole = jnp.full((*found.shape[:-1], vocab), -jnp.inf, found.dtype)
-    return whole.at[..., params["kept"]].set(found)
+        return found.astype(jnp.float32)
+    kept = params["kept"]
+    place = jnp.full((vocab,), -1, jnp.int32).at[kept].set(jnp.arange(kept.size))
+    place = sharding.constrain(place, "vocab")
+    rows = "batch" + " -" * (found.ndim - 2)
+    # First as the head's rows are cut: else the head would be gathered.
+    found = sharding.constrain(found, f"{rows} vocab")
+    raw = sharding.constrain(found, f"{rows} -")
+    there = raw[..., jnp.maximum(place, 0)].astype(jnp.float32)
+    whole = jnp.where(place >= 0, there, -jnp.inf)
+    return sharding.constrain(whole, f"{rows} vocab")
 
 
 def block(params: Params, target, cache, embedded: Array, g: Array, nodes):

@@ -89,10 +89,8 @@ def count(params: Params) -> int:
 def inputs(params: Params, i: int, u: Array) -> tuple[Array, Array]:
     """Compute R u and W u [..., D] of head i; `u` is [..., i + 2, D]."""
     head = params[f"head_{i}"]
-    flat = u.reshape(*u.shape[:-2], -1)
-    width = flat.shape[-1]
-    skip = flat @ head["skip"].reshape(width, -1)
-    return skip, flat @ head["mix"].reshape(width, -1)
+    joint = decoder_layer.joint
+    return joint(u, head["skip"]), joint(u, head["mix"])
 
 
 def logits(params: Params, i: int, u: Array, blocks: int = 4, drop=None) -> Array:

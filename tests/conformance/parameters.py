@@ -12,8 +12,10 @@ RARE = (
     "model-dyspec",
     "model-hardware_aware",
     "model-rsd_s",
+    "online_sd-chain",
     "rapid-eagle2",
     "rasd-eagle2",
+    "s2d-chain",
     "suffix_model-eagle2",
     "oracle-static",
 )

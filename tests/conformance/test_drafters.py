@@ -70,6 +70,7 @@ def test_slow_contract(method, contract):
     contract(method)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transform", kit.transforms(), ids=lambda s: s.name)
 def test_text_is_plain_under_each_transform(transform):
     transforms.drafts_keep_text(transform)
@@ -99,12 +100,25 @@ def test_all_transforms_meet_every_drafter():
     assert every != named - {"transforms/typical"}
 
 
+def with_transforms(method: Method, names) -> Method:
+    return replace(method, transforms=tuple(kit.spec(name) for name in names))
+
+
+@pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER)
+def test_text_is_plain_under_every_transform(names):
+    """Greedily and sampled; each alone with the long tests."""
+    method = with_transforms(TREE, names)
+    for temperature in (0.0, 0.8):
+        out = kit.generate(method, temperature)
+        assert out.tokens == kit.plain(method, temperature)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER)
 @pytest.mark.parametrize("method", EACH)
 def test_every_drafter_under_every_transform(method, names, temperature):
-    method = replace(method, transforms=tuple(kit.spec(name) for name in names))
+    method = with_transforms(method, names)
     out = kit.generate(method, temperature)
     assert out.tokens == kit.plain(method, temperature)
 

@@ -15,6 +15,7 @@ from jax import Array, lax
 
 from models import base
 from models.cache_layouts import kv_cache
+from models.distributed import sharding
 from models.errors import ConfigError
 from models.transformer import (
     config,
@@ -104,6 +105,15 @@ def init_layer(key: Array, c: config.Config, inputs: int = 0) -> Params:
 def normal(key: Array, shape: tuple[int, ...], fan: int) -> Array:
     """Draw float32 normals of variance 1 / fan."""
     return jax.random.normal(key, shape, jnp.float32) * fan**-0.5
+
+
+def joint(x: Array, kernel: Array) -> Array:
+    """Multiply `x[..., K, in]`, summed over both, by `kernel[K, in, out]`."""
+    if sharding.active() is not None:  # as in `product`
+        return lax.dot_general(
+            x, kernel, (((x.ndim - 2, x.ndim - 1), (0, 1)), ((), ()))
+        )
+    return x.reshape(*x.shape[:-2], -1) @ kernel.reshape(-1, kernel.shape[-1])
 
 
 def rms(x: Array, scale: Array, eps: float) -> Array:
