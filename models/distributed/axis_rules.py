@@ -13,7 +13,7 @@ DECODE: dict[str, tuple[str, ...]] = {
     "vocab": ("tensor",),
     "embed": (),
     "layers": (),
-    "draft": ("tensor",),  # the inner width of draft heads; (): replicated
+    "draft": ("tensor",),  # the width that draft heads sum over; (): replicated
 }
 RULES = {"decode": DECODE, "train": {**DECODE, "embed": ("fsdp",)}}
 

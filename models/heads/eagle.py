@@ -61,7 +61,7 @@ def shape(params: Params, target):
 
 def fuse(params: Params, embedded: Array, feature: Array) -> Array:
     """Compute fc [e ; f] [..., D]; the params may be of another head with this fc."""
-    u = embedded @ params["fuse"][0] + feature @ params["fuse"][1]
+    u = decoder_layer.joint(jnp.stack([embedded, feature], -2), params["fuse"])
     return u + params["bias"] if config_of(params).bias else u
 
 

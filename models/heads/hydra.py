@@ -106,7 +106,8 @@ def logits(params: Params, i: int, u: Array, blocks: int = 4, drop=None) -> Arra
     if config_of(params).deep:
         for j in range(1, blocks):
             z = drop(j, z)
-            z = z + jax.nn.silu(z @ head["res"] + head["res_bias"])
+            inner = decoder_layer.summed(z @ head["res"])
+            z = z + jax.nn.silu(inner + head["res_bias"])
     scores = drop(blocks, z) @ head["head"].T + head["head_bias"]
     return scores.astype(jnp.float32)
 

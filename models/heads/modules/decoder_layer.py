@@ -110,10 +110,19 @@ def normal(key: Array, shape: tuple[int, ...], fan: int) -> Array:
 def joint(x: Array, kernel: Array) -> Array:
     """Multiply `x[..., K, in]`, summed over both, by `kernel[K, in, out]`."""
     if sharding.active() is not None:  # as in `product`
-        return lax.dot_general(
-            x, kernel, (((x.ndim - 2, x.ndim - 1), (0, 1)), ((), ()))
-        )
+        both = (((x.ndim - 2, x.ndim - 1), (0, 1)), ((), ()))
+        x = sharding.constrain(x, "* " * (x.ndim - 1) + "draft")
+        return summed(lax.dot_general(x, kernel, both))
     return x.reshape(*x.shape[:-2], -1) @ kernel.reshape(-1, kernel.shape[-1])
+
+
+def summed(x: Array) -> Array:
+    """Keep the width of `x[..., D]` whole: a product of cut rows is summed at once.
+
+    Left to itself the compiler cuts it as the next product's rows are cut, and pieces
+    go round the devices.
+    """
+    return sharding.constrain(x, "* " * (x.ndim - 1) + "-")
 
 
 def rms(x: Array, scale: Array, eps: float) -> Array:
