@@ -103,11 +103,12 @@ def logits(params: Params, i: int, u: Array, blocks: int = 4, drop=None) -> Arra
     drop = drop or (lambda block, x: x)
     skip, mix = inputs(params, i, drop(0, u))
     z = skip + head["skip_bias"] + jax.nn.silu(mix + head["mix_bias"])
+    z = decoder_layer.summed(z)
     if config_of(params).deep:
         for j in range(1, blocks):
             z = drop(j, z)
             inner = decoder_layer.summed(z @ head["res"])
-            z = z + jax.nn.silu(inner + head["res_bias"])
+            z = decoder_layer.summed(z + jax.nn.silu(inner + head["res_bias"]))
     scores = drop(blocks, z) @ head["head"].T + head["head_bias"]
     return scores.astype(jnp.float32)
 

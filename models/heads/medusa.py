@@ -65,7 +65,8 @@ def states(params: Params, hidden: Array, blocks: int = 1) -> Array:
     def one(res: Array, bias: Array) -> Array:
         z = hidden
         for _ in range(blocks):
-            z = z + jax.nn.silu(decoder_layer.summed(z @ res) + bias)
+            inner = decoder_layer.summed(z @ res)
+            z = decoder_layer.summed(z + jax.nn.silu(inner + bias))
         return z
 
     return jax.vmap(one)(params["res"], params["bias"])
