@@ -12,10 +12,11 @@ extra `tpu`; `cpu:N` needs nothing. The command prints for each program: a devic
 memory against its HBM, operations, bytes, the compiler's time estimate, our own
 (`estimate`) with its parts on the links and in attention kernels, the collectives of a
 step, upper bounds of speed, and the tokens that a decoding verifies for nothing. A
-config that does not fit is an error, which names the smallest change that fits. For a training of heads the parameters and
-operations are printed first. --only selects the programs whose names begin with NAME
-(train, prefill, decode). --report adds the rows to FILE.json and writes FILE.md from
-all of its rows. --list_fields prints the config's fields.
+config that does not fit is an error, which names the smallest change that fits. For a
+training of heads the parameters and operations are printed first. --only selects the
+programs whose names begin with NAME (train, prefill, decode). --report adds the rows to
+FILE.json and writes FILE.md from all of its rows. --list_fields prints the config's
+fields.
 """
 
 import contextlib
