@@ -25,7 +25,10 @@ from kernels.tree_attention import tiling
 DELAY_SLOTS = 4  # bundles after a branch that run whether or not it is taken
 _BUNDLE = re.compile(r"\s*0x([0-9a-f]+)\s+(\w\w)?\s*:\s*(>*)\s*\{(.*)")
 _SKIP = re.compile(r"sbr\.rel \(!?%p\w+\) target = \$region(\d+)\b")
-_SHAPE = re.compile(r'kernel_metadata=(\{[^{}]*"cache_dtype"[^{}]*\})')
+# The compiler copies the metadata to other instructions; the call alone counts.
+_SHAPE = re.compile(
+    r'"tpu_custom_call"[^\n]*\bkernel_metadata=(\{[^{}]*"cache_dtype"[^{}]*\})'
+)
 _EXIT = re.compile(
     r"scmp\.ge\.s32\.totalorder (%s\d+)_s\d+, (\d+) /\* loop exit test \*/"
 )

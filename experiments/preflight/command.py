@@ -69,7 +69,7 @@ def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
     if chip.bandwidth:
         at = estimate.coordinates(program.mesh)
         times = estimate.times(text, row["flops"], row["bytes"], chip, at)
-        row |= {"times": times._asdict(), "roofline": times.least}
+        row |= {"times": times._asdict(), "roofline": times.step}
         row |= ceilings(program, chip, row) if program.read else {}
     return row
 

@@ -1,8 +1,8 @@
-"""The least time of a step, from what the compiler's program does.
+"""The time of a step, from what the compiler's program does.
 
 A chip has three resources: its core, its HBM and its links.
 
-    least = max(core, HBM, collectives that run beside it) + collectives that wait
+    time = max(core, HBM, collectives that run beside it) + collectives that wait
 
 A core computes at the chip's peak. Its attention kernels take as long as their
 instruction bundles, which the compiler's final program has, in place of the operations
@@ -11,9 +11,10 @@ stands alone in the schedule: the products before it make its operand and those 
 read its result, so its time adds up. One that is started and ended by two instructions
 hides behind what stands between them.
 
-Loops count once, as the compiler counts them. Copies that it began before a collective
-go on during it; this is not subtracted. So the sum is no strict bound where it
-prefetches much, and it lacks stalls and the starts of collectives.
+It is neither a lower nor an upper bound. Too short: there are no stalls and no starts
+of collectives, and a loop's body counts once, as the compiler counts it. Too long: the
+compiler counts the whole of an array that a gather or a scatter touches, and copies
+that it began before a collective go on during it.
 """
 
 import collections
@@ -36,8 +37,8 @@ class Times(NamedTuple):
     running: float  # collectives beside other work
 
     @property
-    def least(self) -> float:
-        """Seconds of the whole step."""
+    def step(self) -> float:
+        """Seconds of the whole."""
         core = self.operations + (self.attention or 0.0)
         return max(core, self.memory, self.running) + self.waiting
 

@@ -13,7 +13,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     out = [
         "| program | rows | params | optimiser | frozen, drafts | cache | "
         "temporaries | all / HBM, GiB | Tops | GB moved | compiler's ms | "
-        "attention's ms | links' ms | least ms | collectives (MB) | MBU |",
+        "attention's ms | links' ms | our ms | collectives (MB) | MBU |",
         "|---|" + "---|" * 15,
     ]
     for row in rows:
@@ -47,7 +47,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _times(row: dict[str, Any]) -> list[str]:
-    """Format the attention kernels' time, the links', and the least of a step."""
+    """Format the attention kernels' time, the links', and a step's, as we estimate."""
     times = row.get("times")
     if times is None:
         return ["—"] * 3
@@ -95,16 +95,17 @@ What recipes need on slices that were not there: every row is a program that the
 compiler made for the real target, and nothing was run. Figures are of one device.
 `compiler's ms` is the compiler's estimate of a step, where it gives one (of a loop,
 one round); `collectives` counts instructions once, with the bytes of their results.
-`least ms` is the longest of its operations at the chip's peak, its bytes at the HBM's
-bandwidth, and the collectives that run beside other work, and those that nothing can
-hide are added (`experiments/preflight/estimate.py`); "—" in rows from before it was
-counted. `links' ms` is all collectives on the links of their groups. `attention's ms`
-is the attention kernels' bundles in place of the operations that they declare
-("declared": the chip's clock is unknown). `MBU` is what a step must read (weights, full
-caches) over what the bandwidth allows in the longest of the compiler's estimate and
-`least ms`. It is a lower bound: the compiler counts the whole of an array that a gather
-or a scatter touches, and a kernel's bytes are what its author declared. Rows without a
-commit are older: their losses were float32 and their batches without masks.
+`our ms` is the longest of its operations at the chip's peak, its bytes at the HBM's
+bandwidth and the collectives that run beside other work, with those added that nothing
+can hide (`experiments/preflight/estimate.py`); "—" in rows from before it was counted.
+`links' ms` is all collectives on the links of their groups. `attention's ms` is the
+attention kernels' bundles, in place of the operations that they declare ("declared":
+the chip's clock is unknown). `MBU` is what a step must read (weights, full caches) over
+what the bandwidth allows in the longest of the two estimates. It is a lower bound: the
+compiler counts the whole of an array that a gather or a scatter touches, and a kernel's
+bytes are what its author declared. Tokens are free where their products take no longer
+than the read of the weights; on the links each of them costs. Rows without a commit
+are older: their losses were float32 and their batches without masks.
 """
 NOT_RUN = "\n## Not run\n"  # begins the end of the report, which is written by hand
 
