@@ -70,12 +70,12 @@ def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
         at = estimate.coordinates(program.mesh)
         times = estimate.times(text, row["flops"], row["bytes"], chip, at)
         row |= {"times": times._asdict(), "roofline": times.step}
-        row |= ceilings(program, chip, row) if program.read else {}
+        row |= ceilings(program, chip, row, times) if program.read else {}
     return row
 
 
 def ceilings(
-    program: programs.Program, chip: Chip, row: dict[str, Any]
+    program: programs.Program, chip: Chip, row: dict[str, Any], times: estimate.Times
 ) -> dict[str, Any]:
     """Compute bounds on decoding, from the bytes that one call cannot avoid.
 
@@ -83,6 +83,7 @@ def ceilings(
         plain: tokens/s of one text at one token a call, which reads the weights.
         free: tokens of a call that cost no more than one.
         at_free: tokens/s if all `free` tokens are accepted.
+        least: seconds of a step that moves no other bytes.
         beside: rows of a call beside each copy of the weights, in decoding.
         mbu: share of the bandwidth that weights and cache use in the estimated time.
     """
@@ -93,6 +94,7 @@ def ceilings(
         "plain": 1 / least,
         "free": chip.free,
         "at_free": chip.free / least,
+        "least": times._replace(memory=must / chip.bandwidth).step,
         "beside": program.beside,
         "mbu": must / chip.bandwidth / longest,
     }

@@ -13,8 +13,8 @@ hides behind what stands between them.
 
 It is neither a lower nor an upper bound. Too short: there are no stalls and no starts
 of collectives, and a loop's body counts once, as the compiler counts it. Too long: the
-compiler counts the whole of an array that a gather or a scatter touches, and copies
-that it began before a collective go on during it.
+compiler's bytes have the whole of an array that a gather or a scatter touches, and
+copies within fast memory, and what it began before a collective goes on during it.
 """
 
 import collections

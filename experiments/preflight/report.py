@@ -54,7 +54,10 @@ def _times(row: dict[str, Any]) -> list[str]:
     links = times["waiting"] + times["running"]
     attention = times["attention"]
     counted = "declared" if attention is None else f"{attention * 1e3:.2f}"
-    return [counted, f"{links * 1e3:.2f}", f"{row['roofline'] * 1e3:.2f}"]
+    step = f"{row['roofline'] * 1e3:.2f}"
+    if "least" in row:
+        step = f"{row['least'] * 1e3:.2f} to {step}"
+    return [counted, f"{links * 1e3:.2f}", step]
 
 
 def bounds(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -98,11 +101,13 @@ one round); `collectives` counts instructions once, with the bytes of their resu
 `our ms` is the longest of its operations at the chip's peak, its bytes at the HBM's
 bandwidth and the collectives that run beside other work, with those added that nothing
 can hide (`experiments/preflight/estimate.py`); "—" in rows from before it was counted.
+Of a decoding it begins with the bytes of weights and full caches alone, and ends with
+all that the compiler counts, which has the whole of an array that a gather or a scatter
+touches, and copies within fast memory.
 `links' ms` is all collectives on the links of their groups. `attention's ms` is the
 attention kernels' bundles, in place of the operations that they declare ("declared":
 the chip's clock is unknown). `MBU` is what a step must read (weights, full caches) over
-what the bandwidth allows in the longest of the two estimates. It is a lower bound: the
-compiler counts the whole of an array that a gather or a scatter touches, and a kernel's
+what the bandwidth allows in the longest of the estimates: a lower bound. A kernel's
 bytes are what its author declared. Tokens are free where their products take no longer
 than the read of the weights; on the links each of them costs. Rows without a commit
 are older: their losses were float32 and their batches without masks.

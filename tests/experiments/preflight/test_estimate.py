@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from experiments.preflight import estimate, report
+from experiments.preflight import command, estimate, programs, report
 from kernels import aot, bundles
 from kernels.chips import TPUS
 
@@ -88,6 +88,23 @@ def test_cycles_of_a_call():
     assert fast == pytest.approx(8 * (7 * copy + 3000))  # planted: bundles alone
 
 
+def test_ceilings_by_hand():
+    """A decoding that reads 819 MB and a cache of 81.9 MB, and is said to move 8.19 GB.
+
+    Planted: the bytes that the compiler counts, as the least.
+    """
+    found = estimate.Times(1e-4, 2e-4, 1e-2, 4e-4, 0.0)
+    program = programs.Program(
+        "decode", lambda: None, {}, rows=16, tokens=30, read=819_000_000, beside=8
+    )
+    row = {"parts": {"cache": 81_900_000}, "seconds": 0.0, "roofline": found.step}
+    ceilings = command.ceilings(program, V5E, row, found)
+    assert found.step == pytest.approx(10.4e-3)
+    assert ceilings["least"] == pytest.approx(1.1e-3 + 0.4e-3) != found.step
+    assert ceilings["mbu"] == pytest.approx(1.1 / 10.4)
+    assert (ceilings["beside"], ceilings["free"]) == (8, 241)
+
+
 ROW = {
     "program": "decode, x",
     "plain": 436.4,
@@ -139,6 +156,8 @@ def test_columns_of_time():
     new = {**row, "times": found._asdict(), "roofline": found.step}
     cells = [line.split(" | ")[11:14] for line in report.lines([new, row])[2:]]
     assert cells == [["2.00", "4.50", "7.00"], ["—"] * 3]
+    decoding = report.lines([{**new, "least": 5.5e-3}])[2]
+    assert decoding.split(" | ")[13] == "5.50 to 7.00"
     declared = found._replace(attention=None)
     new = {**row, "times": declared._asdict(), "roofline": declared.step}
     assert report.lines([new])[2].split(" | ")[11] == "declared"
