@@ -96,8 +96,9 @@ INTRODUCTION = """# Preflight
 
 What recipes need on slices that were not there: every row is a program that the real
 compiler made for the real target, and nothing was run. Figures are of one device.
-`compiler's ms` is the compiler's estimate of a step, where it gives one (of a loop,
-one round); `collectives` counts instructions once, with the bytes of their results.
+`compiler's ms` is the compiler's estimate of a step, where it gives one. All figures
+count the body of a loop once: one round of a decoding, one part of a batch that a
+training cuts into parts. `collectives` has the bytes of their results.
 `our ms` is the longest of its operations at the chip's peak, its bytes at the HBM's
 bandwidth and the collectives that run beside other work, with those added that nothing
 can hide (`experiments/preflight/estimate.py`); "—" in rows from before it was counted.
