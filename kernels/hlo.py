@@ -1,4 +1,4 @@
-"""Collectives, copies and kernel calls of a compiled program, parsed from its text.
+"""Collectives and copies of a compiled program, parsed from its text.
 
 The TPU compiler writes the devices of a collective in four forms: as lists, as
 `[2,8]<=[16]`, whose rows are groups of a range that may be transposed, as axes of a
