@@ -7,7 +7,9 @@ Nothing runs: libtpu compiles in a process of its own, because it reads its flag
 when it is loaded. Needs the extra `tpu`.
 """
 
+import collections
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -17,14 +19,16 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-import jax.numpy as jnp
-
 from kernels import aot, block_traffic, chips
 from kernels.tree_attention import tiling
 
 DELAY_SLOTS = 4  # bundles after a branch that run whether or not it is taken
 _BUNDLE = re.compile(r"\s*0x([0-9a-f]+)\s+(\w\w)?\s*:\s*(>*)\s*\{(.*)")
 _SKIP = re.compile(r"sbr\.rel \(!?%p\w+\) target = \$region(\d+)\b")
+# The compiler copies the metadata to other instructions; the call alone counts.
+_SHAPE = re.compile(
+    r'"tpu_custom_call"[^\n]*\bkernel_metadata=(\{[^{}]*"cache_dtype"[^{}]*\})'
+)
 _EXIT = re.compile(
     r"scmp\.ge\.s32\.totalorder (%s\d+)_s\d+, (\d+) /\* loop exit test \*/"
 )
@@ -59,6 +63,39 @@ def of_tree_attention(chip: str, shapes: Sequence[tiling.Shape]) -> list[Step]:
         BundlesError: no final bundles; the message has the compiler's last lines.
     """
     return [count(text) for text in final_programs(chip, shapes)]
+
+
+def calls(text: str) -> collections.Counter[tiling.Shape]:
+    """Count the calls of tree attention in a compiled program, by shape.
+
+    Args:
+        text: of the program; a call in a loop's body counts once.
+    """
+    return collections.Counter(
+        tiling.Shape.read(json.loads(written)) for written in _SHAPE.findall(text)
+    )
+
+
+@functools.cache
+def call_cycles(chip: str, shape: tiling.Shape) -> float:
+    """Return the least cycles of a call whose rows fill the cache.
+
+    A core's steps, each as long as its bundles or as its copy. One step a row, the
+    last, has masks. Compiles the kernel once a process, in about ten seconds.
+
+    Raises:
+        BundlesError: as `of_tree_attention`.
+    """
+    (step,) = of_tree_attention(chip, [shape])
+    return cycles_of(chip, aot.plan(chip, shape), step)
+
+
+def cycles_of(chip: str, plan: tiling.Plan, step: Step) -> float:
+    """Return the least cycles of a call of `plan`, of the bundles of a `step`."""
+    copy = copy_cycles(chip, plan.step_bytes)
+    rows = -(-plan.shape.batch // plan.cores)
+    row = (plan.blocks - 1) * max(step.whole, copy) + max(step.masked, copy)
+    return rows * plan.shape.groups // plan.groups * plan.passes * row
 
 
 def copy_cycles(chip: str, num_bytes: int) -> float:
@@ -96,8 +133,9 @@ def final_programs(chip: str, shapes: Sequence[tiling.Shape]) -> list[str]:
             "JAX_PLATFORMS": "cpu",
             "JAX_ENABLE_COMPILATION_CACHE": "false",  # a hit would write no dump
         }
+        given_shapes = [json.dumps(shape.written()) for shape in shapes]
         done = subprocess.run(
-            [sys.executable, "-m", "kernels.bundles", chip, *map(_to_json, shapes)],
+            [sys.executable, "-m", "kernels.bundles", chip, *given_shapes],
             env=environment,
             capture_output=True,
             text=True,
@@ -201,19 +239,9 @@ def _has(bundles: list[_Bundle], stretch: tuple[int, int], word: str) -> bool:
     return any(word in b.text for b in bundles[slice(*stretch)])
 
 
-_DTYPES = ("dtype", "cache_dtype")
-
-
-def _to_json(shape: tiling.Shape) -> str:
-    fields = dataclasses.asdict(shape)
-    return json.dumps({**fields, **{n: jnp.dtype(fields[n]).name for n in _DTYPES}})
-
-
 def _main(chip: str, *shapes: str) -> None:
-    for fields in shapes:
-        named = json.loads(fields)
-        named.update({name: jnp.dtype(named[name]) for name in _DTYPES})
-        aot.tree_attention(chip, tiling.Shape(**named))
+    for written in shapes:
+        aot.tree_attention(chip, tiling.Shape.read(json.loads(written)))
 
 
 if __name__ == "__main__":

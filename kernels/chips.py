@@ -1,8 +1,15 @@
-"""Data of chips: HBM, bandwidth and dense bfloat16 operations.
+"""Data of chips: HBM, bandwidth, dense bfloat16 operations, interconnect.
 
 Sources: Google Cloud's documentation for TPUs, NVIDIA's data sheets for GPUs (SXM,
 without sparsity). A clock is operations / (2 * 128 * 128 * matrix units of the chip).
 The v6e's units do more a cycle, so that its clock does not follow: it is unknown.
+
+The interconnect of a TPU is half of "bidirectional inter-chip interconnect bandwidth
+per chip" in the pages of v5e (400 GB/s, four ports), v5p (1,200 GB/s) and v6e (800
+GB/s, four ports): what a chip sends over all its links. The page of v4 has none; its
+"all-reduce bandwidth per Pod", 1.1 PB/s over 4,096 chips, is the same quantity, as it
+is on the pages of v5e and v6e. A chip of a 3D torus has six links, of a 2D torus four.
+Links of GPUs are not listed: no program is compiled for several.
 """
 
 from dataclasses import dataclass
@@ -21,6 +28,8 @@ class Chip:
     flops: float  # a second, bfloat16
     kind: str = ""  # the beginning of jax's `device_kind`
     clock: float = 0.0  # of a TensorCore, Hz
+    interconnect: float = 0.0  # bytes a second that it sends over all its links
+    links: int = 0  # to neighbours
 
     @property
     def free(self) -> int:
@@ -29,10 +38,10 @@ class Chip:
 
 
 TPUS = {
-    "v4": Chip("v4", 32 * GIB, 1228e9, 275e12, "TPU v4", 1.05e9),
-    "v5e": Chip("v5e", 16 * GIB, 819e9, 197e12, "TPU v5 lite", 1.5e9),
-    "v5p": Chip("v5p", 95 * GIB, 2765e9, 459e12, "TPU v5", 1.75e9),
-    "v6e": Chip("v6e", 32 * GIB, 1640e9, 918e12, "TPU v6 lite"),
+    "v4": Chip("v4", 32 * GIB, 1228e9, 275e12, "TPU v4", 1.05e9, 269e9, 6),
+    "v5e": Chip("v5e", 16 * GIB, 819e9, 197e12, "TPU v5 lite", 1.5e9, 200e9, 4),
+    "v5p": Chip("v5p", 95 * GIB, 2765e9, 459e12, "TPU v5", 1.75e9, 600e9, 6),
+    "v6e": Chip("v6e", 32 * GIB, 1640e9, 918e12, "TPU v6 lite", 0.0, 400e9, 4),
 }
 GPUS = {
     "a100": Chip("a100", 80 * GIB, 2039e9, 312e12, "NVIDIA A100"),

@@ -9,12 +9,14 @@ decoding with what they trained (`first_steps`). --compile_only leaves that out.
 A recipe's mesh is its own slice's: on other numbers of chips "auto" stands in for it.
 The real compiler of the slice's chips compiles the config's programs. It needs the
 extra `tpu`; `cpu:N` needs nothing. The command prints for each program: a device's
-memory against its HBM, operations, bytes, the compiler's time estimate, the collectives
-of a step, and upper bounds of speed. A config that does not fit is an error, which
-names the smallest change that makes it fit. For a training of heads the parameters and
-operations are printed first. --only selects the programs whose names begin with NAME
-(train, prefill, decode). --report adds the rows to FILE.json and writes FILE.md from
-all of its rows. --list_fields prints the config's fields.
+memory against its HBM, operations, bytes, the compiler's time estimate, our own
+(`estimate`) with its parts on the links and in attention kernels, the collectives of a
+step, upper bounds of speed, and the tokens that a decoding verifies for nothing. A
+config that does not fit is an error, which names the smallest change that fits. For a
+training of heads the parameters and operations are printed first. --only selects the
+programs whose names begin with NAME (train, prefill, decode). --report adds the rows to
+FILE.json and writes FILE.md from all of its rows. --list_fields prints the config's
+fields.
 """
 
 import contextlib
@@ -30,7 +32,7 @@ from ml_collections import ConfigDict
 
 from experiments import console
 from experiments.measurement import machine
-from experiments.preflight import first_steps, programs, report, topologies
+from experiments.preflight import estimate, first_steps, programs, report, topologies
 from experiments.recipes import command_fields, settings
 from kernels import block_traffic, hlo
 from kernels.chips import GIB, Chip
@@ -50,6 +52,7 @@ def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
     cost: Any = compiled.cost_analysis() or {}
     temporary = memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
     unshared = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    text = compiled.as_text()
     row: dict[str, Any] = {
         "program": program.name,
         "rows": program.rows,
@@ -61,35 +64,39 @@ def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
         "flops": float(cost.get("flops", 0.0)),
         "bytes": float(cost.get("bytes accessed", 0.0)),
         "seconds": max(float(cost.get("optimal_seconds", 0.0)), 0.0),
-        "collectives": hlo.summary(compiled.as_text()),
+        "collectives": hlo.summary(text),
     }
-    if chip.bandwidth and program.read:
-        row |= ceilings(program, chip, row)
+    if chip.bandwidth:
+        at = estimate.coordinates(program.mesh)
+        times = estimate.times(text, row["flops"], row["bytes"], chip, at)
+        row |= {"times": times._asdict(), "roofline": times.step}
+        row |= ceilings(program, chip, row, times) if program.read else {}
     return row
 
 
 def ceilings(
-    program: programs.Program, chip: Chip, row: dict[str, Any]
+    program: programs.Program, chip: Chip, row: dict[str, Any], times: estimate.Times
 ) -> dict[str, Any]:
     """Compute bounds on decoding, from the bytes that one call cannot avoid.
 
     Returns:
         plain: tokens/s of one text at one token a call, which reads the weights.
-        free: nodes of a block that cost no more than one node.
-        at_free: tokens/s if all `free` nodes are accepted.
-        roofline: least seconds of this program.
+        free: tokens of a call that cost no more than one.
+        at_free: tokens/s if all `free` tokens are accepted.
+        least: seconds of a step that moves no other bytes.
+        beside: rows of a call beside each copy of the weights, in decoding.
         mbu: share of the bandwidth that weights and cache use in the estimated time.
     """
     least = program.read / chip.bandwidth
     must = program.read + row["parts"]["cache"]
-    roofline = max(row["flops"] / chip.flops, row["bytes"] / chip.bandwidth)
-    estimate = max(row["seconds"], roofline, must / chip.bandwidth)
+    longest = max(row["seconds"], row["roofline"], must / chip.bandwidth)
     return {
         "plain": 1 / least,
         "free": chip.free,
         "at_free": chip.free / least,
-        "roofline": roofline,
-        "mbu": must / chip.bandwidth / estimate,
+        "least": times._replace(memory=must / chip.bandwidth).step,
+        "beside": program.beside,
+        "mbu": must / chip.bandwidth / longest,
     }
 
 
@@ -249,7 +256,8 @@ def run(
             out.print(line, markup=False, highlight=False, soft_wrap=True)
         if not fits(row):
             refused.append(row)
-    out.print(report.bounds(rows), markup=False, highlight=False)
+    for line in report.bounds(rows):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
     verdict = "It fits."
     if refused:
         worst = max(refused, key=lambda row: row["need"])

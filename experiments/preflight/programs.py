@@ -42,6 +42,8 @@ class Program:
     read: int = 0  # bytes of weights that a call reads on one device
     bill: "Bill | None" = None
     whole: dict[str, int] = field(default_factory=dict)  # param -> bytes, uncut
+    mesh: Any = None  # of its devices
+    beside: int = 0  # rows beside each copy of the weights; 0: no decoding
 
 
 @dataclass(frozen=True)
@@ -208,9 +210,13 @@ def decoding(
     )
     nodes, read = parts.program.drafter.nodes, read_bytes(lm)
     chunk = parts.program.chunk
+    beside = config.batch // plan.parts(config.batch, "batch")
+    make = functools.partial(
+        Program, parts=memory, rows=config.batch, read=read, mesh=plan.mesh
+    )
     return [
-        Program(f"prefill, {name}", fill, memory, config.batch, chunk, read),
-        Program(f"decode, {name}", run, memory, config.batch, nodes, read),
+        make(f"prefill, {name}", fill, tokens=chunk),
+        make(f"decode, {name}", run, tokens=nodes, beside=beside),
     ]
 
 
@@ -274,7 +280,8 @@ def training(
     }
     rows, length = batch["tokens"]
     uncut = sharding.whole(plan, params)
-    return Program(name, lower, memory, rows, length, bill=bill, whole=uncut)
+    about = functools.partial(Program, bill=bill, whole=uncut, mesh=plan.mesh)
+    return about(name, lower, memory, rows, length)
 
 
 def of(config: Any) -> stage.Preflight:

@@ -86,6 +86,7 @@ def tree_attention(
         ),
         cost_estimate=plan.cost,
         interpret=interpret,
+        metadata=s.written(),  # stays in the compiled program: `bundles.calls`
         name="tree_attention",
     )
     out, lse = call(*scalars, *arrays)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import json
 from typing import Any
 
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ LARGEST = 1024  # slots of a block
 BOUNDS = 4  # scalars of a row: `layout.bounds`, `layout.clear_from`
 PARTS = 32  # of a cache, at least: on average half a block is wasted at a row's end
 
+DTYPES = ("dtype", "cache_dtype")
 FEWEST = 8  # parts of a cache whose parts would be small
 
 
@@ -42,6 +44,18 @@ class Shape:
     scale: float = 1.0
     page: int = 0  # slots of a page; 0: the cache is one array a row
     pages: int = 0  # of the pool
+
+    def written(self) -> dict[str, str]:
+        """Return the fields as texts, from which `read` makes the shape again."""
+        fields = dataclasses.asdict(self)
+        names = {name: np.dtype(fields[name]).name for name in DTYPES}
+        return {name: json.dumps(value) for name, value in {**fields, **names}.items()}
+
+    @classmethod
+    def read(cls, written: dict[str, str]) -> "Shape":
+        """Make a shape of its fields as texts."""
+        fields = {name: json.loads(value) for name, value in written.items()}
+        return cls(**{**fields, **{n: jnp.dtype(fields[n]) for n in DTYPES}})
 
     @property
     def least_bytes(self) -> int:

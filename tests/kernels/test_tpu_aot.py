@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
-from kernels import aot, block_traffic
+from kernels import aot, block_traffic, bundles
 from kernels.tree_attention import pallas_tpu
 from models import base, transformer
 from models.cache_layouts import kv_cache, paged, quantized, shared_prefix
@@ -173,3 +173,13 @@ def test_too_much_memory_is_refused():
 @pytest.mark.parametrize("case", GRID, ids=str)
 def test_the_full_grid_compiles(case):
     check(*case)
+
+
+def test_the_compiled_program_names_its_shape():
+    """Planted: the call of another shape, and a program without the kernel."""
+    shape = aot.tree_attention_shape("8B", 2, 1024, 7, window=300)
+    text = aot.tree_attention("v5e", shape)[1].as_text()
+    assert bundles.calls(text) == {shape: 1}
+    other = dataclasses.replace(shape, nodes=8)
+    assert bundles.calls(text) != {other: 1}
+    assert not bundles.calls(text.replace("tpu_custom_call", "another"))
