@@ -1,12 +1,13 @@
 """Meshes of devices: their axes, their sizes as text, and presets by a model's size."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from models.errors import ConfigError
 
@@ -77,6 +78,49 @@ def mesh_of(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> M
         make = mesh_utils.create_device_mesh
         grid = make(shape, devices, allow_split_physical_axes=True)
     return Mesh(grid, MESH_AXES, axis_types=auto)
+
+
+@functools.cache
+def factored(mesh: Any) -> Any:
+    """Split the `tensor` axis into one axis for each prime factor of its size.
+
+    A dimension may then be cut by part of `tensor`: eight KV heads lie over eight of
+    sixteen devices, and two devices hold each.
+
+    Args:
+        mesh: a `Mesh`, or an `AbstractMesh` where only shapes are needed.
+
+    Returns:
+        A mesh of the same devices in the same order. The parts of `tensor` are named
+        `tensor_0`, `tensor_1`, and so on; a prime size keeps its name.
+    """
+    names: list[str] = []
+    sizes: list[int] = []
+    for axis, size in mesh.shape.items():
+        factors = _primes(size) if axis == "tensor" else [size]
+        several = len(factors) > 1
+        names += [f"{axis}_{i}" if several else axis for i in range(len(factors))]
+        sizes += factors
+    auto = (AxisType.Auto,) * len(names)
+    if isinstance(mesh, AbstractMesh):
+        return AbstractMesh(tuple(sizes), tuple(names), axis_types=auto)
+    return Mesh(mesh.devices.reshape(sizes), names, axis_types=auto)
+
+
+def parts_of(mesh: Any, axis: str) -> list[str]:
+    """Return the axes of the factored `mesh` that a mesh axis was split into."""
+    return [name for name in mesh.axis_names if name.partition("_")[0] == axis]
+
+
+def _primes(size: int) -> list[int]:
+    """Return the prime factors of `size` in order; [1] for 1."""
+    factors, factor = [], 2
+    while factor * factor <= size:
+        while size % factor == 0 and size > factor:
+            factors.append(factor)
+            size //= factor
+        factor += 1
+    return [*factors, size]
 
 
 def _slices(devices: Sequence[Any]) -> set[int]:
