@@ -262,11 +262,12 @@ def pieces(size: int, axis: str) -> int:
     return 1 if plan is None else plan.parts(size, axis)
 
 
-def by_shard(function: Callable, arrays: tuple, axes: tuple) -> jax.Array:
+def by_shard(function: Callable, arrays: tuple, axes: tuple) -> Any:
     """Apply `function(*arrays)` on every device to its own shard (`jax.shard_map`).
 
-    The result has the shape and axes of the first array. Kernels need this: the
-    compiler cannot partition them and would gather their inputs.
+    The result has the shape and axes of the first argument. Kernels need this, and so
+    do reads and writes at computed indices: the compiler cannot partition them and
+    would gather their inputs.
 
     Args:
         function: maps the shards to the result's shard.
