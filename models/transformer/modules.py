@@ -107,9 +107,11 @@ class Attention(nn.Module):
 def split_heads(qkv: Array) -> tuple[Array, Array, Array]:
     """Split `[B, N, G, R + 2, d]` into q `[B, N, G, R, d]`, k and v `[B, N, G, d]`.
 
-    On a mesh of more tensor shards than KV heads, query heads are cut as well and k, v
-    are copied to all shards of their group.
+    On a mesh of more tensor shards than KV heads, the shards of a group gather its
+    heads, of which the weights' last axis was cut. Each keeps its part of q.
     """
+    # Without this the compiler cuts R + 2, which the shards do not divide.
+    qkv = sharding.constrain(qkv, "* * kv_heads - -")
     q, k, v = qkv[..., :-2, :], qkv[..., -2, :], qkv[..., -1, :]
     kv = "* * kv_heads -"
     return (
