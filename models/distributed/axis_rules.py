@@ -9,8 +9,8 @@ DECODE: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
-    "head_dim": ("tensor",),  # of q, k and v weights, by what KV heads leave over
-    "expert": ("tensor",),  # [expert, ...] weights of mixtures; no family has them yet
+    "head_dim": ("tensor",),  # of q, k and v's weights: takes what KV heads leave
+    "expert": ("tensor",),  # the first axis of a mixture's weights; no family has it
     "mlp": ("tensor",),
     "vocab": ("tensor",),
     "embed": (),

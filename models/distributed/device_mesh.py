@@ -32,9 +32,8 @@ def from_text(text: str, kind: str, config: Any) -> Mesh | None:
     if jax.device_count() == 1 or not text:
         return None
     slices = len(_slices(jax.devices()))
-    return mesh_of(
-        preset(kind, weights(config), config.n_kv_heads, jax.device_count(), slices)
-    )
+    size, heads = weights(config), heads_of(kind, config)
+    return mesh_of(preset(kind, size, heads, jax.device_count(), slices))
 
 
 def weights(config: Any) -> int:
@@ -43,6 +42,15 @@ def weights(config: Any) -> int:
     heads = (c.n_heads + 2 * c.n_kv_heads + c.n_heads) * c.head_dim
     layer = c.d_model * (heads + (3 if c.gated else 2) * c.d_ff)
     return c.n_layers * layer + (1 if c.tied else 2) * c.vocab_size * c.d_model
+
+
+def heads_of(kind: str, config: Any) -> int:
+    """Return the number of heads that a preset's `tensor` divides.
+
+    In decoding query heads: several devices hold the same KV head where the weights
+    need more devices than there are. In training KV heads, since `fsdp` cuts weights.
+    """
+    return int(config.n_kv_heads if kind == "train" else config.n_heads)
 
 
 def mesh_of(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
@@ -162,19 +170,19 @@ def covers(text: str, devices: int) -> bool:
 
 
 def preset(
-    kind: str, parameters: float, groups: int, devices: int, slices: int = 1
+    kind: str, parameters: float, heads: int, devices: int, slices: int = 1
 ) -> dict[str, int]:
-    """Choose mesh sizes for a model: `tensor` by memory, at most its KV heads.
+    """Choose mesh sizes for a model: `tensor` by memory and heads.
 
     Args:
         kind: "decode" or "train".
         parameters: the number of params.
-        groups: the number of KV heads.
+        heads: the number of heads that `tensor` divides; see `heads_of`.
         devices: the number of devices, of all slices.
         slices: the number of TPU slices; training has a copy of the weights in each.
     """
     chips = next(ways for most, ways in SIZES if parameters <= most)
-    tensor = math.gcd(math.gcd(chips, groups), devices // slices)
+    tensor = math.gcd(math.gcd(chips, heads), devices // slices)
     if kind != "train":
         return {"data": devices // tensor, "tensor": tensor}
     within = {"fsdp": devices // slices // tensor, "tensor": tensor}

@@ -113,12 +113,7 @@ def split_heads(qkv: Array) -> tuple[Array, Array, Array]:
     # Without this the compiler cuts R + 2, which the shards do not divide.
     qkv = sharding.constrain(qkv, "* * kv_heads - -")
     q, k, v = qkv[..., :-2, :], qkv[..., -2, :], qkv[..., -1, :]
-    kv = "* * kv_heads -"
-    return (
-        sharding.constrain(q, "* * kv_heads heads -"),
-        sharding.constrain(k, kv),
-        sharding.constrain(v, kv),
-    )
+    return sharding.constrain(q, "* * kv_heads heads -"), k, v
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
