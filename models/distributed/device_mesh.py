@@ -47,8 +47,8 @@ def weights(config: Any) -> int:
 def heads_of(kind: str, config: Any) -> int:
     """Return the number of heads that a preset's `tensor` divides.
 
-    In decoding query heads: several devices hold the same KV head where the weights
-    need more devices than there are. In training KV heads, since `fsdp` cuts weights.
+    In decoding query heads: weights may need more devices than there are KV heads, and
+    several then hold the same one. In training KV heads, since `fsdp` cuts weights.
     """
     return int(config.n_kv_heads if kind == "train" else config.n_heads)
 
