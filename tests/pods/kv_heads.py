@@ -22,6 +22,7 @@ from models.cache_layouts import kv_cache, paged, quantized
 from models.distributed import sharding
 from models.heads import hydra
 from models.transformer import cached_attention, modules
+from tests.models import blocks
 from tests.pods import meshes
 
 PAGE = 8
@@ -43,7 +44,7 @@ MESH = "2x1x4"  # it cuts the batch, and two KV heads further than their number
 def model(groups: int, cache: str) -> models.Loaded:
     config = dataclasses.replace(meshes.CONFIG, n_kv_heads=groups, n_layers=1)
     lm = transformer.transformer(config, cache=CACHES[cache])
-    return models.Loaded(lm, jax.jit(lm.init)(jax.random.key(0)))
+    return models.Loaded(lm, blocks.numpy_params(lm))
 
 
 def heads_of(lm: models.Loaded):
