@@ -8,7 +8,7 @@ written: a forked row copies its one partial page (the copy on write of section 
 the only time it can be needed).
 
 On a mesh that cuts the batch, each of its D parts has a pool of its own, for its own
-rows: no key crosses devices, and each device holds one pool. Without a mesh D is 1. Row
+rows: a device holds one pool, and attention reads no other. Without a mesh D is 1. Row
 `b` of B owns pages of pool `b // (B / D)`, and page numbers count within a pool.
 """
 
