@@ -53,8 +53,9 @@ def made(plan: sharding.Plan | None, make: Callable[[], Any]) -> Any:
     """Make a cache directly in its sharding: whole, it may not fit one device."""
     if plan is None:
         return make()
-    like = jax.eval_shape(make)
-    return jax.jit(make, out_shardings=plan.tree(like, like.axes()))()
+    with sharding.use(plan):  # a layout may divide its arrays by the mesh
+        like = jax.eval_shape(make)
+        return jax.jit(make, out_shardings=plan.tree(like, like.axes()))()
 
 
 RESULTS = ("tokens", "origin", "logprobs", "length", "counters")

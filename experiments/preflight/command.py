@@ -122,8 +122,9 @@ class Preflight:
         if sizes in ("", device_mesh.AUTO) or not device_mesh.covers(sizes, count):
             preflight = programs.of(config)
             shape = preflight.target(config)
-            size, groups = device_mesh.weights(shape), shape.n_kv_heads
-            axes = device_mesh.preset(preflight.preset, size, groups, count)
+            size = device_mesh.weights(shape)
+            heads = device_mesh.heads_of(preflight.preset, shape)
+            axes = device_mesh.preset(preflight.preset, size, heads, count)
         else:
             axes = device_mesh.parse(sizes)
         return device_mesh.mesh_of(axes, self.devices)

@@ -192,7 +192,8 @@ def decoding(
             parts.program, params, parts, *sizes, None, False, None
         )
 
-    state, role_params = jax.eval_shape(make_state, params)
+    with sharding.use(plan):
+        state, role_params = jax.eval_shape(make_state, params)
     state = laid(state, state_sharding.shardings(plan, state))
     bound = jax.ShapeDtypeStruct((), jnp.int32, sharding=plan.of((), ""))
     caches = size(state.caches)

@@ -9,6 +9,8 @@ DECODE: dict[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
     "heads": ("tensor",),
     "kv_heads": ("tensor",),
+    "head_dim": ("tensor",),  # of q, k and v's weights: takes what KV heads leave
+    "expert": ("tensor",),  # the first axis of a mixture's weights; no family has it
     "mlp": ("tensor",),
     "vocab": ("tensor",),
     "embed": (),
@@ -23,7 +25,7 @@ PARAMS: dict[str, tuple[str, ...]] = {
     "tokens": ("vocab embed",),
     "head": ("vocab embed",),
     "positions": ("- embed",),
-    "qkv": ("embed kv_heads - -",),
+    "qkv": ("embed kv_heads - head_dim",),
     "qkv_bias": ("kv_heads - -",),
     "out": ("heads embed",),
     "up": ("embed mlp", "embed - mlp"),

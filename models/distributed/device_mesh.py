@@ -1,12 +1,13 @@
 """Meshes of devices: their axes, their sizes as text, and presets by a model's size."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from models.errors import ConfigError
 
@@ -31,9 +32,8 @@ def from_text(text: str, kind: str, config: Any) -> Mesh | None:
     if jax.device_count() == 1 or not text:
         return None
     slices = len(_slices(jax.devices()))
-    return mesh_of(
-        preset(kind, weights(config), config.n_kv_heads, jax.device_count(), slices)
-    )
+    size, heads = weights(config), heads_of(kind, config)
+    return mesh_of(preset(kind, size, heads, jax.device_count(), slices))
 
 
 def weights(config: Any) -> int:
@@ -42,6 +42,15 @@ def weights(config: Any) -> int:
     heads = (c.n_heads + 2 * c.n_kv_heads + c.n_heads) * c.head_dim
     layer = c.d_model * (heads + (3 if c.gated else 2) * c.d_ff)
     return c.n_layers * layer + (1 if c.tied else 2) * c.vocab_size * c.d_model
+
+
+def heads_of(kind: str, config: Any) -> int:
+    """Return the number of heads that a preset's `tensor` divides.
+
+    In decoding query heads: weights may need more devices than there are KV heads, and
+    several then hold the same one. In training KV heads, since `fsdp` cuts weights.
+    """
+    return int(config.n_kv_heads if kind == "train" else config.n_heads)
 
 
 def mesh_of(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
@@ -77,6 +86,49 @@ def mesh_of(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> M
         make = mesh_utils.create_device_mesh
         grid = make(shape, devices, allow_split_physical_axes=True)
     return Mesh(grid, MESH_AXES, axis_types=auto)
+
+
+@functools.cache
+def factored(mesh: Any) -> Any:
+    """Split the `tensor` axis into one axis for each prime factor of its size.
+
+    A dimension may then be cut by part of `tensor`: eight KV heads lie over eight of
+    sixteen devices, and two devices hold each.
+
+    Args:
+        mesh: a `Mesh`, or an `AbstractMesh` where only shapes are needed.
+
+    Returns:
+        A mesh of the same devices in the same order. The parts of `tensor` are named
+        `tensor_0`, `tensor_1`, and so on; a prime size keeps its name.
+    """
+    names: list[str] = []
+    sizes: list[int] = []
+    for axis, size in mesh.shape.items():
+        factors = _primes(size) if axis == "tensor" else [size]
+        several = len(factors) > 1
+        names += [f"{axis}_{i}" if several else axis for i in range(len(factors))]
+        sizes += factors
+    auto = (AxisType.Auto,) * len(names)
+    if isinstance(mesh, AbstractMesh):
+        return AbstractMesh(tuple(sizes), tuple(names), axis_types=auto)
+    return Mesh(mesh.devices.reshape(sizes), names, axis_types=auto)
+
+
+def parts_of(mesh: Any, axis: str) -> list[str]:
+    """Return the axes of the factored `mesh` that a mesh axis was split into."""
+    return [name for name in mesh.axis_names if name.partition("_")[0] == axis]
+
+
+def _primes(size: int) -> list[int]:
+    """Return the prime factors of `size` in order; [1] for 1."""
+    factors, factor = [], 2
+    while factor * factor <= size:
+        while size % factor == 0 and size > factor:
+            factors.append(factor)
+            size //= factor
+        factor += 1
+    return [*factors, size]
 
 
 def _slices(devices: Sequence[Any]) -> set[int]:
@@ -118,19 +170,19 @@ def covers(text: str, devices: int) -> bool:
 
 
 def preset(
-    kind: str, parameters: float, groups: int, devices: int, slices: int = 1
+    kind: str, parameters: float, heads: int, devices: int, slices: int = 1
 ) -> dict[str, int]:
-    """Choose mesh sizes for a model: `tensor` by memory, at most its KV heads.
+    """Choose mesh sizes for a model: `tensor` by memory and heads.
 
     Args:
         kind: "decode" or "train".
         parameters: the number of params.
-        groups: the number of KV heads.
+        heads: the number of heads that `tensor` divides; see `heads_of`.
         devices: the number of devices, of all slices.
         slices: the number of TPU slices; training has a copy of the weights in each.
     """
     chips = next(ways for most, ways in SIZES if parameters <= most)
-    tensor = math.gcd(math.gcd(chips, groups), devices // slices)
+    tensor = math.gcd(math.gcd(chips, heads), devices // slices)
     if kind != "train":
         return {"data": devices // tensor, "tensor": tensor}
     within = {"fsdp": devices // slices // tensor, "tensor": tensor}

@@ -1,10 +1,14 @@
 """Sharding of arrays over a mesh of devices, by logical axes and one table of rules.
 
 A mesh has up to three axes: `data` (copies of the weights), `fsdp` (weights sharded and
-fetched layer by layer) and `tensor` (products sharded, two sums a layer). An array's
-logical axes are a string, `"embed kv_heads - -"`: `-` is on no axis, `*` is left to
-the compiler. `axis_rules.RULES` maps a logical axis to mesh axes. A dimension that they
-do not divide is not sharded, so every plan is legal for every shape.
+fetched layer by layer) and `tensor` (products sharded, two sums a layer). `tensor` is
+split into its prime factors. KV heads take as many factors as divide their number, and
+the query heads of each KV head take the rest: a device has one copy of one KV head.
+
+An array's logical axes are a string, `"embed kv_heads - head_dim"`: `-` is on no axis,
+`*` is left to the compiler. `axis_rules.RULES` maps a logical axis to mesh axes. A
+dimension that they do not divide is not sharded, so every plan is legal for every
+shape. Of two dimensions on the same mesh axes, the second gets what the first leaves.
 
 While a plan is in `use`, `constrain` fixes the sharding of traced arrays; without a
 plan it does nothing.
@@ -36,18 +40,24 @@ class Plan:
     mesh: Mesh
     rules: tuple[tuple[str, tuple[str, ...]], ...]
 
+    @property
+    def factored(self) -> Mesh:
+        """The mesh with `tensor` in its prime factors, on which arrays are placed."""
+        return device_mesh.factored(self.mesh)
+
     def spec(self, shape: Sequence[int], axes: str) -> PartitionSpec:
         """Return the partition of an array of `shape` whose dimensions are `axes`."""
-        rules, taken = dict(self.rules), set()
+        rules, taken, mesh = dict(self.rules), set(), self.factored
         parts: list[Any] = []
         for size, name in zip(shape, axes.split()):
             if name == "*":
                 parts.append(PartitionSpec.UNCONSTRAINED)
                 continue
             chosen: list[str] = []
-            for axis in rules.get(name, ()):
-                width = self.mesh.shape.get(axis, 1)
-                ways = width * math.prod(self.mesh.shape[a] for a in chosen)
+            named = rules.get(name, ())
+            for axis in (p for a in named for p in device_mesh.parts_of(mesh, a)):
+                width = mesh.shape[axis]
+                ways = width * math.prod(mesh.shape[a] for a in chosen)
                 if width > 1 and axis not in taken and size % ways == 0:
                     chosen.append(axis)
                     taken.add(axis)
@@ -59,7 +69,7 @@ class Plan:
 
     def of(self, shape: Sequence[int], axes: str) -> NamedSharding:
         """Return the sharding of an array of `shape` whose dimensions are `axes`."""
-        return NamedSharding(self.mesh, self.spec(shape, axes))
+        return NamedSharding(self.factored, self.spec(shape, axes))
 
     def tree(self, arrays: Any, axes: Any) -> Any:
         """Return the shardings of a tree, from a tree of axes of the same structure."""
@@ -82,7 +92,7 @@ class Plan:
         """Return the number of shards of a dimension of `size`."""
         entry = next(iter(self.spec((size,), axis)), None)
         names = (entry,) if type(entry) is str else entry or ()
-        return math.prod(self.mesh.shape[name] for name in names)
+        return math.prod(self.factored.shape[name] for name in names)
 
     def share(self) -> tuple[int, int]:
         """Return (i, n): this process holds the i-th of n shares of a batch's rows."""
@@ -252,11 +262,12 @@ def pieces(size: int, axis: str) -> int:
     return 1 if plan is None else plan.parts(size, axis)
 
 
-def by_shard(function: Callable, arrays: tuple, axes: tuple) -> jax.Array:
+def by_shard(function: Callable, arrays: tuple, axes: tuple) -> Any:
     """Apply `function(*arrays)` on every device to its own shard (`jax.shard_map`).
 
-    The result has the shape and axes of the first array. Kernels need this: the
-    compiler cannot partition them and would gather their inputs.
+    The result has the shape and axes of the first argument. Kernels need this, and so
+    do reads and writes at computed indices: the compiler cannot partition them and
+    would gather their inputs.
 
     Args:
         function: maps the shards to the result's shard.
@@ -268,6 +279,10 @@ def by_shard(function: Callable, arrays: tuple, axes: tuple) -> jax.Array:
         return function(*arrays)
     specs = jax.tree.map(lambda x, a: plan.spec(x.shape, a), arrays, axes)
     cut = jax.shard_map(
-        function, mesh=plan.mesh, in_specs=specs, out_specs=specs[0], check_vma=False
+        function,
+        mesh=plan.factored,
+        in_specs=specs,
+        out_specs=specs[0],
+        check_vma=False,
     )
     return cut(*arrays)

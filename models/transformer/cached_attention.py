@@ -86,7 +86,7 @@ def over_cache(
                 return out.reshape(q.shape)
 
             rows = jax.tree.map(lambda x: "batch", seen)
-            axes = ("batch - kv_heads - -", store.axes(), rows, "batch", "batch")
+            axes = ("batch - kv_heads heads -", store.axes(), rows, "batch", "batch")
             arrays = (q, store, seen, block.positions, cache.pos)
             return sharding.by_shard(run, arrays, axes).reshape(*q.shape[:2], -1)
 

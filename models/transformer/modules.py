@@ -89,7 +89,7 @@ class Attention(nn.Module):
         qkv = product(x, self.qkv)
         if c.qkv_bias:
             qkv = qkv + self.qkv_bias
-        q, k, v = qkv[..., :-2, :], qkv[..., -2, :], qkv[..., -1, :]
+        q, k, v = split_heads(qkv)
         if c.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         if rotation is not None:
@@ -102,6 +102,18 @@ class Attention(nn.Module):
         """Project heads `[B, N, H * d]` back to the model's width `[B, N, D]`."""
         y = product(out, self.out)
         return y + self.out_bias if self.config.out_bias else y
+
+
+def split_heads(qkv: Array) -> tuple[Array, Array, Array]:
+    """Split `[B, N, G, R + 2, d]` into q `[B, N, G, R, d]`, k and v `[B, N, G, d]`.
+
+    On a mesh of more tensor shards than KV heads, the shards of a group gather its
+    heads, of which the weights' last axis was cut. Each keeps its part of q.
+    """
+    # Without this the compiler cuts R + 2, which the shards do not divide.
+    qkv = sharding.constrain(qkv, "* * kv_heads - -")
+    q, k, v = qkv[..., :-2, :], qkv[..., -2, :], qkv[..., -1, :]
+    return sharding.constrain(q, "* * kv_heads heads -"), k, v
 
 
 def rotate(x: Array, cos: Array, sin: Array) -> Array:
@@ -132,24 +144,24 @@ def attend(
         bias: float32[G, R, B, N, S] or None.
     """
     nodes = q.shape[1]
-    q = einops.rearrange(q, "b n g r d -> b g (n r) d")
+    q = einops.rearrange(q, "b n g r d -> b g (r n) d")
     s = lax.dot_general(
         q, k, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
     )
-    s = einops.rearrange(s, "b g (n r) s -> b g n r s", n=nodes)
+    s = einops.rearrange(s, "b g (r n) s -> b g r n s", n=nodes)
     if config.attention_softcap:
         s = jnp.tanh(s / config.attention_softcap) * config.attention_softcap
     if bias is not None:
-        s = s + einops.rearrange(bias, "g r b n s -> b g n r s")
-    s = jnp.where(mask[:, None, :, None], s, NEGATIVE)
+        s = s + einops.rearrange(bias, "g r b n s -> b g r n s")
+    s = jnp.where(mask[:, None, None], s, NEGATIVE)
     p = jnp.exp(s - s.max(-1, keepdims=True))
-    total = einops.rearrange(p.sum(-1, keepdims=True), "b g n r x -> b g (n r) x")
-    p = einops.rearrange(p, "b g n r s -> b g (n r) s").astype(v.dtype)
+    total = einops.rearrange(p.sum(-1, keepdims=True), "b g r n x -> b g (r n) x")
+    p = einops.rearrange(p, "b g r n s -> b g (r n) s").astype(v.dtype)
     out = lax.dot_general(
         p, v, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
     )
     out = (out / total).astype(v.dtype)
-    return einops.rearrange(out, "b g (n r) d -> b n (g r d)", n=nodes)
+    return einops.rearrange(out, "b g (r n) d -> b n (g r d)", n=nodes)
 
 
 class MLP(nn.Module):

@@ -16,6 +16,7 @@ from kernels.paged_tree_attention import api, reference
 from kernels.tree_attention import pallas_tpu, xla
 from models import base, transformer
 from models.cache_layouts import kv_cache, paged
+from models.distributed import sharding
 from models.errors import ConfigError, PromptError
 from tests.kernels.cases import Case, device, distance, make, oracle, settings
 from tests.kernels.test_traffic import shape_of
@@ -156,7 +157,7 @@ def test_a_pool_that_is_too_small_says_so(monkeypatch):
 
 
 def owned(cache):
-    return (cache.table < cache.users.shape[0]).sum(1).tolist()
+    return (cache.table < cache.absent).sum(1).tolist()
 
 
 LM = transformer.transformer(CONFIG, cache=paged.pages(PAGE, 40))
@@ -196,7 +197,7 @@ def test_a_prefix_is_shared_until_it_is_written():
     assert table[0, 2] != table[2, 2]  # each its own third page
     assert owned(cache) == [3, 2, 3]
     assert int((cache.users > 0).sum()) == 2 + 2 + 2  # row 1's page was given back
-    assert int(cache.users[table[0, 0]]) == 2
+    assert int(cache.users[0, table[0, 0]]) == 2
     expected, _ = follow(DENSE, dense)
     got, after = follow(LM, cache)
     small.close(got, expected)
@@ -237,6 +238,27 @@ def test_a_row_admitted_late_brings_its_pages():
     table[1, :3] = 39  # a page that nobody wrote
     wrong = got._with(jnp.asarray(table), got.users)
     assert np.abs(follow(LM, wrong)[0] - expected).max() > 10 * small.TOLERANCE
+
+
+def test_rows_of_two_pools(monkeypatch):
+    """Pages of the row's own pool, and rows admitted from the other; planted: pools
+    that changed places. Rows are not reordered across pools."""
+    monkeypatch.setattr(sharding, "pieces", lambda size, axis: 2)
+    lm = transformer.transformer(CONFIG, cache=paged.pages(PAGE, 20))
+    tokens, counts = small.random_tokens(2, 4, 20), [20, 3, 16, 7]
+    cache, dense = (
+        blocks.prefill(x, PARAMS, tokens, counts, 48)[1] for x in (lm, DENSE)
+    )
+    assert cache.users.shape == (2, 10) and cache.users.sum(1).tolist() == [4, 3]
+    got = jax.jit(lambda c: c.admit(3, c, 0))(cache)
+    assert got.users.sum(1).tolist() == [4, 5] and not got.overrun
+    expected = follow(DENSE, gather(dense, np.array([0, 1, 2, 0])))[0]
+    small.close(follow(lm, got)[0], expected)
+    layers = tuple(x.replace(k=x.k[::-1]) for x in got.layers)
+    wrong = follow(lm, got.replace(layers=layers))[0]
+    assert np.abs(wrong - expected).max() > 10 * small.TOLERANCE
+    with pytest.raises(ConfigError, match="the 2 pools of its mesh"):
+        cache.gather(np.array([0, 1, 2, 0]))
 
 
 def test_a_commit_copies_the_accepted_tokens_alone():

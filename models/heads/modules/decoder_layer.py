@@ -23,7 +23,14 @@ from models.transformer import (
     sequence_attention,
     sequence_forward,
 )
-from models.transformer.modules import NEGATIVE, attend, product, rotate, rotations
+from models.transformer.modules import (
+    NEGATIVE,
+    attend,
+    product,
+    rotate,
+    rotations,
+    split_heads,
+)
 
 Params = dict[str, Any]
 
@@ -136,8 +143,7 @@ def qkv(layer: Params, c: config.Config, x: Array, positions: Array) -> tuple:
 
     q is scaled; q and k are rotated by `positions` int32[B, N].
     """
-    both = product(x, layer["qkv"])
-    q, k, v = both[..., :-2, :], both[..., -2, :], both[..., -1, :]
+    q, k, v = split_heads(product(x, layer["qkv"]))
     cos, sin = rotations(c, positions, c.max_positions)[0]
     q = rotate(q, cos[:, :, None, None], sin[:, :, None, None])
     k = rotate(k, cos[:, :, None], sin[:, :, None])

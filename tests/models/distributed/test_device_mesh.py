@@ -84,8 +84,8 @@ def test_params_that_no_rule_cuts_are_named(monkeypatch):
     params = {"layer": {"qkv": shape(4096, 8, 6, 128)}, "norm": shape(4096)}
     params["transfer"] = shape(3, 4096, 4096)
     assert sharding.whole(plan, params) == {"transfer": 3 * 4096 * 4096 * 2}
-    # Five KV heads are not divided by two devices.
-    params["layer"]["qkv"] = shape(4096, 5, 6, 128)
+    # Two devices divide neither five KV heads nor their odd width.
+    params["layer"]["qkv"] = shape(4096, 5, 6, 127)
     assert set(sharding.whole(plan, params)) == {"transfer", "layer/qkv"}
     copies = jax.sharding.AbstractMesh((4, 1, 1), device_mesh.MESH_AXES)
     plan = sharding.Plan(copies, plan.rules)

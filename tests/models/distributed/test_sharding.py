@@ -1,10 +1,15 @@
-"""Every param of every draft head has its place on a mesh, by name."""
+"""Every param has its place on a mesh, by name; bytes a device, from shapes alone."""
+
+import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from models.distributed import axis_rules
+from models import transformer
+from models.cache_layouts import kv_cache, paged, quantized
+from models.distributed import axis_rules, device_mesh, sharding
 from tests.decoding.drafters import agreement
 from training.runs import draft_head_run
 
@@ -32,3 +37,70 @@ def test_fault_a_name_that_nobody_placed():
     """Planted: a new weight, and a known one with other dimensions."""
     params = {"wheel": jnp.zeros((2, 2)), "out": jnp.zeros(3), "norm": jnp.zeros(2)}
     assert unplaced(params) == {"wheel", "out"}
+
+
+def plan_of(data: int, tensor: int) -> sharding.Plan:
+    mesh: Any = jax.sharding.AbstractMesh((data, 1, tensor), device_mesh.MESH_AXES)
+    return sharding.Plan(mesh, tuple(sorted(axis_rules.RULES["decode"].items())))
+
+
+@pytest.mark.parametrize(
+    "groups, tensor, q, weight",
+    [
+        (8, 8, [1, 8, 128], [1, 10, 128]),
+        (8, 16, [1, 4, 128], [1, 10, 64]),
+        (8, 4, [2, 8, 128], [2, 10, 128]),
+        (2, 8, [1, 8, 128], [1, 34, 32]),
+        (1, 8, [1, 8, 128], [1, 66, 16]),
+        (6, 4, [3, 4, 128], [3, 10, 64]),
+        (3, 6, [1, 8, 128], [1, 18, 64]),
+        (8, 1, [8, 8, 128], [8, 10, 128]),
+    ],
+)
+def test_query_heads_take_what_kv_heads_leave(groups, tensor, q, weight):
+    """Of 64 query heads, or 48: the shapes on a device."""
+    plan, repeats = plan_of(1, tensor), (64 if groups & groups - 1 == 0 else 48)
+    repeats //= groups
+    cut = lambda shape, axes: list(plan.of(shape, axes).shard_shape(shape))
+    assert cut((groups, repeats, 128), "kv_heads heads -") == q
+    qkv = axis_rules.param_axes("qkv", 4)
+    assert cut((64, groups, repeats + 2, 128), qkv)[1:] == weight
+
+
+def bytes_of(data: int, tensor: int, layout) -> int:
+    """Of two layers of a 70B and its cache of 16 rows of 8192 slots, on one device."""
+    config = transformer.Config(
+        *(1024, 8192, 2, 64, 8, 128, 28672, 8192),
+        ropes=(transformer.rope(128, 5e5),),
+    )
+    plan, lm = plan_of(data, tensor), transformer.transformer(config, cache=layout)
+    with sharding.use(plan):
+        cache = jax.eval_shape(lambda: lm.init_cache(16, 8192, jnp.bfloat16))
+    params = jax.eval_shape(lm.init, jax.random.key(0))
+    trees = (cache, plan.tree(cache, cache.axes())), (params, plan.params(params))
+    pairs = (zip(jax.tree.leaves(a), jax.tree.leaves(b)) for a, b in trees)
+    return sum(
+        math.prod(where.shard_shape(x.shape)) * x.dtype.itemsize
+        for tree in pairs
+        for x, where in tree
+    )
+
+
+LAYOUTS = {"dense": kv_cache.dense, "paged": paged.pages(), "int8": quantized.int8()}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_sixteen_devices_hold_less_than_eight(name, monkeypatch):
+    """Of a model of eight KV heads; planted: the tensor axis in one piece."""
+    more, few = (bytes_of(1, tensor, LAYOUTS[name]) for tensor in (16, 8))
+    assert more < few
+    monkeypatch.setattr(device_mesh, "factored", lambda mesh: mesh)
+    assert bytes_of(1, 8, LAYOUTS[name]) == few < bytes_of(1, 16, LAYOUTS[name])
+
+
+def test_a_pool_is_cut_as_its_rows_are(monkeypatch):
+    """Within the table's bytes of the dense cache; planted: one pool for all rows."""
+    dense, pools = (bytes_of(4, 8, LAYOUTS[name]) for name in ("dense", "paged"))
+    assert dense < pools < 1.01 * dense
+    monkeypatch.setattr(sharding, "pieces", lambda size, axis: 1)
+    assert bytes_of(4, 8, LAYOUTS["paged"]) > 1.1 * dense

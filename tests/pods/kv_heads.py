@@ -1,0 +1,158 @@
+"""Texts of caches on meshes with more tensor shards than KV heads.
+
+Run by test_meshes.py. Usage: kv_heads.py few | heads | CACHE. Prints one JSON object:
+{case: {mesh: texts}}. The mesh "one" is a single device; "fault ..." are planted
+faults. "few" is two KV heads in pages on one mesh, with the faults; "heads" decodes
+with draft heads; a name of `CACHES` takes 1, 2 and 8 KV heads on every mesh.
+"""
+
+import dataclasses
+import functools
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import models
+from decoding.loops import state_sharding
+from models import base, io, transformer
+from models.cache_layouts import kv_cache, paged, quantized
+from models.distributed import sharding
+from models.heads import hydra
+from models.transformer import cached_attention, modules
+from tests.models import blocks
+from tests.pods import meshes
+
+CACHES = {
+    "whole": kv_cache.dense,
+    "streamed": kv_cache.dense,
+    "paged": paged.pages(8),
+    "int8": quantized.int8(32),
+}
+MESHES = {
+    "1x1x8": (1, 1, 8),
+    "2x1x4": (2, 1, 4),
+    "4x1x2": (4, 1, 2),
+    "8x1x1": (8, 1, 1),
+}
+MESH = "2x1x4"  # it cuts the batch, and two KV heads further than their number
+ROWS, SLOTS, DRAWN = 8, 128, 10
+GIVEN = {"int8": 90}  # tokens, so that codes are read; other caches: 14
+
+
+def model(groups: int, cache: str) -> models.Loaded:
+    cached_attention.LONG = 4096 if cache == "whole" else 64
+    config = dataclasses.replace(meshes.CONFIG, n_kv_heads=groups, n_layers=1)
+    lm = transformer.transformer(config, cache=CACHES[cache])
+    return models.Loaded(lm, blocks.numpy_params(lm))
+
+
+def call(lm: models.Loaded):
+    """A round: commits the root and, where `count` is 1, its second child."""
+
+    @jax.jit
+    def run(params, cache, block, count):
+        out, cache = lm.model(params, cache, block)
+        assert out.logits is not None
+        last = out.logits[jnp.arange(ROWS), 2 * count]
+        path = jnp.full((ROWS, 1), 2, jnp.int32)
+        cache = cache.commit(path, count)
+        cache = jax.tree.map(sharding.constrain, cache, cache.axes())
+        return cache, last.argmax(-1)
+
+    return run
+
+
+def steps(groups: int, cache: str, mesh: str) -> list[list[int]]:
+    """Ragged rows, given up to two tokens a round and then drawn one by one.
+
+    The root's second child is committed, so that slots move; its first is a decoy.
+    """
+    lm, rng = model(groups, cache), np.random.default_rng(0)
+    plan, given = meshes.plan_of(MESHES.get(mesh)), GIVEN.get(cache, 14)
+    lm = io.placed(lm, plan)
+    make = functools.partial(lm.model.init_cache, ROWS, SLOTS)
+    store, run = state_sharding.made(plan, make), call(lm)
+    texts = [rng.integers(0, 1024, given + b % 3).tolist() for b in range(ROWS)]
+    parents = np.tile(np.array([-1, 0, 0]), (ROWS, 1))
+    length = np.zeros(ROWS, int)
+    for _ in range(given // 2 + DRAWN):
+        count = np.array([at + 1 < len(x) for at, x in zip(length, texts)], np.int32)
+        tokens = [[x[at], 7, x[at + n]] for x, at, n in zip(texts, length, count)]
+        block = blocks.tree_block(tokens, parents, length, base.ALL)
+        with sharding.use(plan):
+            store, following = run(lm.params, store, block, count)
+        length += 1 + count
+        for text, at, token in zip(texts, length, np.asarray(following).tolist()):
+            if at == len(text):
+                text.append(token)
+    assert not store.overrun
+    return texts
+
+
+def other_head(split):
+    """Planted: a shard's keys are of another KV head than its queries."""
+
+    def wrong(qkv):
+        q, k, v = split(qkv)
+        return q, k if sharding.active() is None else jnp.roll(k, 1, 2), v
+
+    return wrong
+
+
+def other_pool(attend):
+    """Planted: a shard reads the pages of its neighbour along `data`."""
+
+    def wrong(layer, *arguments, **settings):
+        swap = lambda x: jax.lax.ppermute(x, "data", [(0, 1), (1, 0)])
+        return attend(
+            dataclasses.replace(layer, k=swap(layer.k)), *arguments, **settings
+        )
+
+    return wrong
+
+
+FAULTS = {
+    "fault head": (modules, "split_heads", other_head),
+    "fault pool": (paged.PagedLayer, "attend", other_pool),
+}
+
+
+def few() -> dict[str, list]:
+    """The texts of two KV heads in pages on one mesh, sound and with each fault."""
+    found = {mesh: steps(2, "paged", mesh) for mesh in ("one", MESH)}
+    for name, (place, hook, wrong) in FAULTS.items():
+        sound = getattr(place, hook)
+        setattr(place, hook, wrong(sound))
+        found[name] = steps(2, "paged", MESH)
+        setattr(place, hook, sound)
+    return found
+
+
+def with_heads(cache: str) -> dict[str, list]:
+    """The texts of two KV heads and of draft heads, from a tree."""
+    lm = model(2, cache)
+    rows = lm.params["embedding"]["head"]
+    make = jax.jit(lambda key: hydra.init(key, lm.config, rows, 3, prefix=True))
+    drafts = make(jax.random.key(1))
+    plans = {"one": None, MESH: meshes.plan_of(MESHES[MESH])}
+    return {n: meshes.texts(io.placed(lm, p), "tree", drafts) for n, p in plans.items()}
+
+
+def main(cases: str) -> dict[str, dict]:
+    if cases == "few":
+        return {"2, paged": few()}
+    if cases == "heads":
+        return {f"heads, {cache}": with_heads(cache) for cache in ("whole", "paged")}
+    return {
+        f"{groups}, {cases}": {n: steps(groups, cases, n) for n in ("one", *MESHES)}
+        for groups in (1, 2, 8)
+    }
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_disable_most_optimizations", True)  # compiling is the cost
+    print(json.dumps(main(sys.argv[1])))
