@@ -2,8 +2,8 @@
 
 Run by test_meshes.py. Usage: kv_heads.py few | heads | CACHE. Prints one JSON object:
 {case: {mesh: texts}}. The mesh "one" is a single device; "fault ..." are planted
-faults. "few" is two KV heads in pages on one mesh, with the faults; "heads" decodes
-with draft heads; a name of `CACHES` takes 1, 2 and 8 KV heads on every mesh.
+faults. "few" is two KV heads in pages on one mesh, with the faults; "heads", the layer
+of draft heads, and a name of `CACHES` take 1, 2 and 8 KV heads on every mesh.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from decoding.loops import state_sharding
 from models import base, io, transformer
 from models.cache_layouts import kv_cache, paged, quantized
 from models.distributed import sharding
-from models.heads import hydra
+from models.heads.modules import decoder_layer
 from models.transformer import cached_attention, modules
 from tests.models import blocks
 from tests.pods import meshes
@@ -131,23 +131,38 @@ def few() -> dict[str, list]:
     return found
 
 
-def with_heads(cache: str) -> dict[str, list]:
-    """The texts of two KV heads and of draft heads, from a tree."""
-    lm = model(2, cache)
-    rows = lm.params["embedding"]["head"]
-    make = jax.jit(lambda key: hydra.init(key, lm.config, rows, 3, prefix=True))
-    drafts = make(jax.random.key(1))
-    plans = {"one": None, MESH: meshes.plan_of(MESHES[MESH])}
-    return {n: meshes.texts(io.placed(lm, p), "tree", drafts) for n, p in plans.items()}
+def head_layer(groups: int, mesh: str) -> list[list[int]]:
+    """The largest of each output of a draft head's layer, in rounds like `steps`."""
+    config = dataclasses.replace(meshes.CONFIG, n_kv_heads=groups)
+    shape, rng = decoder_layer.geometry(config), np.random.default_rng(0)
+    plan = meshes.plan_of(MESHES.get(mesh))
+    weights = decoder_layer.init_layer(jax.random.key(0), shape)
+    layer = sharding.placed(plan, weights)
+    make = functools.partial(decoder_layer.cache, layer, ROWS, 32)
+    store, texts = state_sharding.made(plan, make), []
+    parents = np.tile(np.array([-1, 0, 0]), (ROWS, 1))
+
+    @jax.jit
+    def run(layer, cache, x, nodes):
+        y, cache = decoder_layer.block(layer, shape, cache, x, x, nodes)
+        path, ones = jnp.full((ROWS, 1), 2, jnp.int32), jnp.ones(ROWS, jnp.int32)
+        return cache.commit(path, ones), y.argmax(-1)
+
+    with sharding.use(plan):
+        for i in range(5):
+            x = rng.standard_normal((ROWS, 3, shape.d_model)).astype(np.float32)
+            nodes = blocks.tree_block(parents, parents, np.full(ROWS, 2 * i))
+            store, drafts = run(layer, store, x, nodes)
+            texts.append(np.asarray(drafts))
+    return np.concatenate(texts, 1).tolist()
 
 
 def main(cases: str) -> dict[str, dict]:
     if cases == "few":
         return {"2, paged": few()}
-    if cases == "heads":
-        return {f"heads, {cache}": with_heads(cache) for cache in ("whole", "paged")}
+    run = head_layer if cases == "heads" else functools.partial(steps, cache=cases)
     return {
-        f"{groups}, {cases}": {n: steps(groups, cases, n) for n in ("one", *MESHES)}
+        f"{groups}, {cases}": {n: run(groups, mesh=n) for n in ("one", *MESHES)}
         for groups in (1, 2, 8)
     }
 
