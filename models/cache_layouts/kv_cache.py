@@ -89,6 +89,11 @@ class DenseLayer:
         """Update the layer after a commit of slots `before` to `length`, int32[B]."""
         return self
 
+    def take(self, index: Array) -> "DenseLayer":
+        """Let slot j of row b be what slot `index[b, j]` was; int32[B, M], M = S."""
+        rows = jax.vmap(lambda x, at: jnp.take(x, at, axis=1, mode="clip"))
+        return DenseLayer(rows(self.k, index), rows(self.v, index))
+
     def gather(self, rows: Array) -> "DenseLayer":
         return DenseLayer(self.k[rows], self.v[rows])
 
