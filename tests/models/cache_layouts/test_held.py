@@ -27,6 +27,7 @@ LOADED = models.Loaded(LM, blocks.numpy_params(LM))
 PROMPTS = [small.random_tokens(i, n).tolist() for i, n in enumerate((350, 9, 200))]
 TREE = decoding.Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
 SIZE, WIDTH = 512, 8  # slots; nodes a call writes
+SWAPPED = np.array([1, 0])
 
 
 @pytest.fixture
@@ -64,10 +65,15 @@ def step(cache, tokens, count):
     return out.logits, cache.commit(path, count)
 
 
-def largest_error(cache, rounds=150):
-    """The largest difference of logits from the whole cache's, over ragged trees."""
+def largest_error(cache, rounds=150, swap=lambda cache: cache):
+    """The largest difference of logits from the whole cache's, over ragged trees.
+
+    The rows change places in every 30th round; `swap` does it with the held cache.
+    """
     rng, whole, worst = np.random.default_rng(0), make(), 0.0
-    for _ in range(rounds):
+    for i in range(rounds):
+        if i % 30 == 29:
+            whole, cache = whole.gather(SWAPPED), swap(cache.gather(SWAPPED))
         tokens = blocks.ints(rng.integers(0, CONFIG.vocab_size, (2, WIDTH)))
         count = blocks.ints(rng.integers((1, -1), (4, 3)))
         expected, whole = step(whole, tokens, count)
@@ -125,6 +131,18 @@ def test_a_position_off_by_one_shows(often, monkeypatch):
     assert worst > 1e-3
 
 
+def test_rows_that_keep_the_shift_of_others_show(often):
+    def swap(cache):
+        layers = [
+            dataclasses.replace(x, shift=x.shift[SWAPPED]) if held_too else x
+            for x, held_too in zip(cache.layers, holding(cache))
+        ]
+        return dataclasses.replace(cache, layers=tuple(layers))
+
+    worst, _ = largest_error(held.windowed(make, WINDOWS, WIDTH), 60, swap)
+    assert worst > 1e-3
+
+
 def bytes_of(tree):
     return sum(x.nbytes for x in jax.tree.leaves(tree))
 
@@ -155,7 +173,7 @@ def texts(method=TREE, temperature=0.0):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("method", [TREE, decoding.Method()])
 def test_texts_are_those_of_the_whole_cache(monkeypatch, method, temperature):
-    """The loop holds windows by itself."""
+    """The loop holds windows by itself. Planted: windows of one token."""
     windowed = held.windowed
     kept = []
 
@@ -168,6 +186,11 @@ def test_texts_are_those_of_the_whole_cache(monkeypatch, method, temperature):
     monkeypatch.setattr(initial_state, "windowed", held_cache)
     assert texts(method, temperature) == whole
     assert holding(kept[-1]) == [False, True, True]
+    narrow = lambda make, windows, width: windowed(
+        make, [min(w, 1) for w in windows], width
+    )
+    monkeypatch.setattr(initial_state, "windowed", narrow)
+    assert texts(method, temperature) != whole
 
 
 @pytest.mark.long
