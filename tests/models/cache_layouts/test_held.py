@@ -65,7 +65,7 @@ def step(cache, tokens, count):
     return out.logits, cache.commit(path, count)
 
 
-def largest_error(cache, rounds=150, swap=lambda cache: cache):
+def largest_error(cache, rounds=110, swap=lambda cache: cache):
     """The largest difference of logits from the whole cache's, over ragged trees.
 
     The rows change places in every 30th round; `swap` does it with the held cache.
@@ -85,14 +85,14 @@ def largest_error(cache, rounds=150, swap=lambda cache: cache):
 
 @pytest.mark.parametrize("limit", [4096, 0])
 def test_logits_are_those_of_the_whole_cache(often, monkeypatch, limit):
-    """Both forms of attention, trees, ragged rows; texts of 8 windows of 40 tokens."""
+    """Both forms of attention, trees, ragged rows; texts of 6 windows of 40 tokens."""
     monkeypatch.setattr(cached_attention, "LONG", limit)
     step.clear_cache()
     cache = held.windowed(make, WINDOWS, WIDTH)
     assert holding(cache) == [False, True, True]
     worst, cache = largest_error(cache)
     step.clear_cache()
-    assert worst < 1e-5 and int(cache.length.max()) > 8 * 40
+    assert worst < 1e-5 and int(cache.length.max()) > 6 * 40
     for layer in cache.layers[1:]:
         used = cache.length - layer.shift
         assert (used <= layer.window + 16).all() and (used >= layer.window).all()
@@ -103,7 +103,7 @@ FAULTS = {
         dataclasses.replace(self, window=self.window - 24), before, length
     ).replace(window=self.window),
     "one compaction is skipped": lambda f, self, before, length: jax.lax.cond(
-        ((length > 150) & (length < 250)).any(),
+        ((length > 100) & (length < 150)).any(),
         lambda: self,
         lambda: f(self, before, length),
     ),
@@ -116,7 +116,7 @@ def test_a_wrong_compaction_shows(often, monkeypatch, fault):
     wrong = lambda *args: FAULTS[fault](settle, *args)
     monkeypatch.setattr(held.HeldLayer, "settle", wrong)
     step.clear_cache()
-    worst, _ = largest_error(held.windowed(make, WINDOWS, WIDTH), 110)
+    worst, _ = largest_error(held.windowed(make, WINDOWS, WIDTH), 80)
     step.clear_cache()
     assert worst > 1e-3
 
@@ -173,7 +173,7 @@ def texts(method=TREE, temperature=0.0):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("method", [TREE, decoding.Method()])
 def test_texts_are_those_of_the_whole_cache(monkeypatch, method, temperature):
-    """The loop holds windows by itself. Planted: windows of one token."""
+    """The loop holds windows by itself."""
     windowed = held.windowed
     kept = []
 
@@ -186,19 +186,25 @@ def test_texts_are_those_of_the_whole_cache(monkeypatch, method, temperature):
     monkeypatch.setattr(initial_state, "windowed", held_cache)
     assert texts(method, temperature) == whole
     assert holding(kept[-1]) == [False, True, True]
+
+
+@pytest.mark.long
+def test_fault_windows_of_one_token(monkeypatch):
+    plain, windowed = decoding.Method(), held.windowed
+    sound = texts(plain)
     narrow = lambda make, windows, width: windowed(
         make, [min(w, 1) for w in windows], width
     )
     monkeypatch.setattr(initial_state, "windowed", narrow)
-    assert texts(method, temperature) != whole
+    assert texts(plain) != sound
 
 
 @pytest.mark.long
 def test_refilled_rows_are_those_of_the_whole_cache(monkeypatch):
-    """Two rows for five requests."""
-    parts = compose.compose(TREE, LOADED, 0.8)
-    prompts = [*PROMPTS, PROMPTS[1][:4], PROMPTS[0][:300]]
-    limits = [len(p) + n for p, n in zip(prompts, (40, 420, 90, 30, 60))]
+    """Two rows for four requests."""
+    parts = compose.compose(decoding.Method(), LOADED, 0.8)
+    prompts = [*PROMPTS, PROMPTS[0][:300]]
+    limits = [len(p) + n for p, n in zip(prompts, (40, 420, 90, 60))]
     keys = engines.request_keys(0, len(prompts), 1)
 
     def refilled():
