@@ -12,6 +12,7 @@ from jax import Array
 
 from decoding import base, compose
 from decoding.loops import decode, state_sharding, stats
+from models.cache_layouts.held import windowed
 from models.cache_layouts.shared_prefix import must_be_dense, shared
 from models.distributed import sharding
 from models.errors import MethodError, PromptError
@@ -65,7 +66,9 @@ def initial_state(
     dtype = _dtype(params["target"])
     room = max(program.drafter.nodes, program.drafter.scratch)
     slots = -(-(size + room) // 16) * 16
-    caches = {decode.TARGET: _cache(program, prompts, slots, dtype, share, plan)}
+    caches = {
+        decode.TARGET: _cache(program, prompts, (slots, room), dtype, share, plan)
+    }
     stream_prompts = {}
     for name, stream in program.streams.items():
         texts = fresh.streams[name].prompts
@@ -191,18 +194,35 @@ def _dtype(params: Any) -> Any:
 def _cache(
     program: decode.Program,
     prompts: Sequence,
-    slots: int,
+    sizes: tuple[int, int],
     dtype: Any,
     share: bool,
     plan: Any,
 ) -> Any:
-    """Make the target's cache; with `share` a long common beginning is stored once."""
+    """Make the target's cache; with `share` a long common beginning is stored once.
+
+    Args:
+        program: the compiled composition's program.
+        prompts: token lists, one per row.
+        sizes: the number of slots, and of those behind `length` that a round writes.
+        dtype: of keys and values.
+        share: as of `initial_state`.
+        plan: the sharding plan, or None.
+    """
+    slots, room = sizes
+    config = program.model.config
 
     def make() -> Any:
         return program.model.init_cache(len(prompts), slots, dtype)
 
     like = jax.eval_shape(make)
-    if share and like.shares and not must_be_dense(program.model.config):
+    if like.shares and must_be_dense(config):
+        # On a mesh every layer is whole: held ones were not tried there.
+        held = config.position != "alibi" and plan is None
+        windows = config.windows if held else ()
+        width = max(room, program.chunk)
+        return state_sharding.made(plan, lambda: windowed(make, windows, width))
+    if share and like.shares:
         prefix = common_prefix(prompts, program.chunk)
         if prefix * (len(prompts) - 1) >= SHARED:
             return state_sharding.made(plan, lambda: shared(like, prefix))

@@ -89,6 +89,15 @@ class DenseLayer:
         """Update the layer after a commit of slots `before` to `length`, int32[B]."""
         return self
 
+    def take(self, index: Array) -> "DenseLayer":
+        """Let slot j of row b be what slot `index[b, j]` was; int32[B, M], M = S."""
+        # Indexed as in `append`, so that the result keeps the layer's memory layout.
+        rows, groups = jnp.arange(self.k.shape[0]), jnp.arange(self.k.shape[1])
+        at = (rows[:, None, None], groups[None, :, None], index[:, None, :])
+        return DenseLayer(
+            self.k.at[at].get(mode="clip"), self.v.at[at].get(mode="clip")
+        )
+
     def gather(self, rows: Array) -> "DenseLayer":
         return DenseLayer(self.k[rows], self.v[rows])
 

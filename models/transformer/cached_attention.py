@@ -14,6 +14,7 @@ from jax import Array
 
 from kernels import tree_attention as trees
 from models import base
+from models.cache_layouts.held import HeldLayer
 from models.distributed import sharding
 from models.errors import ConfigError
 from models.transformer import modules
@@ -65,7 +66,8 @@ def over_cache(
 
             def attend(q: Array, store: Any) -> Array:
                 k, v = store.read()
-                return modules.attend(config, q, k, v, mask, views.bias)
+                own = store.view(mask) if isinstance(store, HeldLayer) else mask
+                return modules.attend(config, q, k, v, own, views.bias)
 
             return attend
 

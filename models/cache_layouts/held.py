@@ -1,0 +1,168 @@
+"""Layers that hold fewer slots than a row has seen tokens: sliding windows.
+
+A layer with a window of W tokens never reads older ones, so it needs W slots, not one
+for every token. Slots stay logical everywhere else (`Block.slots`, `Visibility.prefix`,
+`KVCache.pos`): token t of a row is in slot `t - shift` of the layer that holds it, and
+the layer translates. Committed slots remain a prefix, as every kernel expects; there is
+no modular ring.
+
+Once in `EVERY` tokens of a row its oldest slots are dropped and the others move down.
+What is dropped no node can see, so the text does not depend on when this happens.
+Neither drafters, trees nor verifiers know of it.
+
+Only the dense layers of the target's cache are held, on one device. The quantised and paged layouts
+keep all slots, since both take slot and token number for the same. So do the caches of
+draft models: some drafters set their length back, and dropped slots do not return.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array, lax
+
+from models import base
+from models.cache_layouts.kv_cache import DenseLayer, KVCache
+
+EVERY = 128  # tokens of a row between compactions
+STEP = 128  # slots: capacities are multiples, as the kernels' blocks of keys are
+
+
+@struct.dataclass
+class HeldLayer:
+    """A layer's newest slots: token t of row b is in slot `t - shift[b]` of `store`."""
+
+    store: DenseLayer  # C slots
+    shift: Array  # int32[B]: tokens without a slot, the row's oldest
+    size: int = struct.field(pytree_node=False)  # S, logical slots
+    window: int = struct.field(pytree_node=False)  # W, in tokens
+    every: int = struct.field(pytree_node=False)  # tokens between compactions
+
+    streamed = DenseLayer.streamed
+    shares = False
+
+    @property
+    def capacity(self) -> int:
+        return self.store.k.shape[2]
+
+    def append(self, slots: Array, k: Array, v: Array) -> "HeldLayer":
+        """Write `k`, `v` `[B, N, G, d]` at logical `slots[B, N]`; drop those >= S."""
+        return replace(self, store=self.store.append(self._own(slots), k, v))
+
+    def read(self) -> tuple[Array, Array]:
+        """Return keys and values `[B, G, C, d]` of the layer's own slots."""
+        return self.store.read()
+
+    def view(self, mask: Array) -> Array:
+        """Return bool[B, N, C], the layer's own slots of a logical mask [B, N, S]."""
+        at = self._logical()[:, None]
+        return jnp.take_along_axis(mask, at, axis=2, mode="fill", fill_value=False)
+
+    def attend(
+        self,
+        q: Array,
+        seen: base.Visibility,
+        positions: Array,
+        key_positions: Array,
+        **settings: Any,
+    ) -> tuple[Array, Array]:
+        """Attend with q `[B, N, H, d]`; arguments as in `kv_cache.DenseLayer.attend`.
+
+        `seen` and `key_positions` int32[B, S] are logical.
+        """
+        own = jnp.take_along_axis(key_positions, self._logical(), axis=1, mode="clip")
+        seen = replace(seen, prefix=seen.prefix - self.shift)
+        return self.store.attend(q, seen, positions, own, **settings)
+
+    def move(self, source: Array, target: Array) -> "HeldLayer":
+        """Copy logical slots `source[B, M]` to `target[B, M]`; drop targets >= S."""
+        source = source - self.shift[:, None]
+        return replace(self, store=self.store.move(source, self._own(target)))
+
+    def settle(self, before: Array, length: Array) -> "HeldLayer":
+        """Drop what no later node sees, in rows that passed a multiple of `every`.
+
+        Args:
+            before: int32[B], tokens seen before the commit.
+            length: int32[B], tokens seen; later nodes have this position or a later
+                one, and see `window` tokens with their own.
+        """
+        due = jnp.maximum(length // self.every * self.every - self.window, self.shift)
+
+        # A loop of one round at most: XLA copies what both branches of a `cond` write.
+        def behind(layer: HeldLayer) -> Array:
+            return (layer.shift < due).any()
+
+        def compact(layer: HeldLayer) -> HeldLayer:
+            index = jnp.arange(layer.capacity, dtype=jnp.int32)
+            return layer.take((due - layer.shift)[:, None] + index, due)
+
+        return lax.while_loop(behind, compact, self)
+
+    def take(self, index: Array, shift: Array) -> "HeldLayer":
+        """Let slot j be what slot `index[b, j]` was, and `shift` the tokens without."""
+        return replace(self, store=self.store.take(index), shift=shift)
+
+    def gather(self, rows: Array) -> "HeldLayer":
+        return replace(self, store=self.store.gather(rows), shift=self.shift[rows])
+
+    def axes(self) -> Any:
+        names: dict[str, Any] = {"store": self.store.axes(), "shift": "batch"}
+        return replace(self, **names)
+
+    def _logical(self) -> Array:
+        """Return int32[B, C]: the logical slots of the layer's own."""
+        return self.shift[:, None] + jnp.arange(self.capacity, dtype=jnp.int32)
+
+    def _own(self, slots: Array) -> Array:
+        """Translate logical slots [B, N]; those without a slot get distinct ones >= C.
+
+        Distinct, since `append` promises XLA that indices are unique.
+        """
+        own = slots - self.shift[:, None]
+        none = (slots >= self.size) | (own < 0)
+        return jnp.where(none, self.capacity + slots, own)
+
+
+def capacity(window: int, width: int) -> int:
+    """Count the slots of a layer of `window` tokens whose calls write <= `width`."""
+    return -(-(window + EVERY + width) // STEP) * STEP
+
+
+def windowed(
+    make: Callable[[], KVCache], windows: Sequence[int], width: int
+) -> KVCache:
+    """Make the cache that `make` makes, but whose dense layers hold their windows only.
+
+    Layers without a window, and those of which this would save no slot, are whole.
+
+    Args:
+        make: makes an empty cache. It is traced only, if a layer is held: the whole
+            cache need not fit.
+        windows: each layer's window in tokens, 0 for full attention; or empty.
+        width: the most slots from `length` on that one call or round writes.
+    """
+    like = jax.eval_shape(make)
+    dense = all(isinstance(x, DenseLayer) for x in like.layers)
+    saved = [w and capacity(w, width) < like.size for w in windows]
+    if not dense or not any(saved):
+        return make()
+
+    def layer(whole: Any, window: int, holds: Any) -> Any:
+        shape = list(whole.k.shape)
+        if holds:
+            shape[2] = capacity(window, width)
+        store = DenseLayer(*(jnp.zeros(shape, x.dtype) for x in (whole.k, whole.v)))
+        if not holds:
+            return store
+        shift = jnp.zeros(shape[:1], jnp.int32)
+        return HeldLayer(store, shift, like.size, window, EVERY)
+
+    return KVCache(
+        tuple(map(layer, like.layers, windows, saved)),
+        jnp.full(like.pos.shape, -1, jnp.int32),
+        jnp.zeros(like.length.shape, jnp.int32),
+    )
