@@ -10,9 +10,10 @@ Once in `EVERY` tokens of a row its oldest slots are dropped and the others move
 What is dropped no node can see, so the text does not depend on when this happens.
 Neither drafters, trees nor verifiers know of it.
 
-Only the dense layers of the target's cache are held, on one device. The quantised and paged layouts
-keep all slots, since both take slot and token number for the same. So do the caches of
-draft models: some drafters set their length back, and dropped slots do not return.
+Only the dense layers of the target's cache are held, on one device. The quantised and
+paged layouts keep all slots, since both take slot and token number for the same. So do
+the caches of draft models: some drafters set their length back, and dropped slots do
+not return.
 """
 
 from collections.abc import Callable, Sequence
