@@ -20,90 +20,96 @@ import ml_collections
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.stage = "accelerator_day"
-    config.chip = settings()
-    config.rehearsal = rehearsal()
+    config.chip = chip()  # the sizes on an accelerator
+    config.rehearsal = rehearsal()  # the sizes on a CPU
     return config
 
 
-def settings() -> ml_collections.ConfigDict:
+def chip() -> ml_collections.ConfigDict:
     """Return the settings on an accelerator."""
     forms, nodes = ("xla", "pallas"), (1, 16, 64)
     vocab = 128256
     day = ml_collections.ConfigDict()
+    # Bytes of the arrays that are copied and summed, the side of the matrices that are
+    # multiplied, and the runs of each.
     day.ceilings = {"copy_bytes": 2**32, "product_side": 8192, "repeats": 5}
     day.parity = {
-        "forms": forms,
-        "nodes": nodes,
-        "batch": 4,
-        "size": 2048,
-        "page": 256,
-        "vocab": vocab,
+        "forms": forms,  # of a kernel that are compared with its reference
+        "nodes": nodes,  # of a block
+        "batch": 4,  # rows
+        "size": 2048,  # slots of a cache
+        "page": 256,  # slots of a page
+        "vocab": vocab,  # tokens that a pass over logits reads
     }
-    common = {
-        "model": "8B",
-        "repeats": 5,
-        "seconds": 0.01,  # of one program, at the bandwidth of a copy
+    timed = {
+        "model": "8B",  # whose heads a call has
+        "repeats": 5,  # runs of a program
+        "seconds": 0.01,  # of one program, at the best bandwidth
         "resident_bytes": 2**27,  # of all operands of a program: no cache holds them
-        "layers": 8,  # at most
+        "layers": 8,  # operands of a program, at most
     }
+    # Timed calls of kernels.
     day.kernels = {
-        **common,
-        "forms": forms,
-        "nodes": nodes,
+        **timed,
+        "forms": forms,  # of the kernels
+        "nodes": nodes,  # of a block
         "caches": ((1, 4096), (1, 32768), (8, 4096), (8, 32768)),  # rows, slots
-        "page": 256,
-        "cudnn": True,  # JAX's cuDNN flash attention, at one node
-        "batch": 8,
-        "vocab": vocab,
+        "page": 256,  # slots of a page
+        "cudnn": True,  # whether JAX's cuDNN flash attention runs too, at one node
+        "batch": 8,  # rows of logits
+        "vocab": vocab,  # tokens
     }
+    # Timed calls of the XLA form of tree attention.
     day.stretches = {
-        **common,
-        "caches": ((1, 32768), (8, 8192)),
-        "nodes": (1, 64),
-        "stretches": (512, 2048, 8192, 32768),
+        **timed,
+        "caches": ((1, 32768), (8, 8192)),  # rows, slots
+        "nodes": (1, 64),  # of a block
+        "stretches": (512, 2048, 8192, 32768),  # slots of a step
     }
     llama = {"vocab": vocab, "groups": 8}
-    day.models = {
-        "shapes": {
-            "1B": {
-                **llama,
-                "d_model": 2048,
-                "layers": 16,
-                "heads": 4,
-                "head_dim": 64,
-                "d_ff": 8192,
-                "tied": True,
-            },
-            "8B": {
-                **llama,
-                "d_model": 4096,
-                "layers": 32,
-                "heads": 4,
-                "head_dim": 128,
-                "d_ff": 14336,
-                "tied": False,
-            },
+    shapes = {
+        "1B": {
+            **llama,
+            "d_model": 2048,
+            "layers": 16,
+            "heads": 4,
+            "head_dim": 64,
+            "d_ff": 8192,
+            "tied": True,
         },
-        "rounds": ("1B", "8B"),
-        "prefixed": "1B",
-        "trained": "1B",
-        "forms": forms,
-        "nodes": nodes,
-        "size": 8192,
-        "rounds_a_program": 20,
-        "repeats": 3,
-        "shared_batch": 256,
-        "prefixes": (1024, 16384),
-        "suffix": 128,
-        "largest_copied": 1024,
+        "8B": {
+            **llama,
+            "d_model": 4096,
+            "layers": 32,
+            "heads": 4,
+            "head_dim": 128,
+            "d_ff": 14336,
+            "tied": False,
+        },
     }
+    day.models = {
+        "shapes": shapes,  # of models, by name; `groups` KV heads of `heads` each
+        "rounds": ("1B", "8B"),  # models that decode
+        "prefixed": "1B",  # the model whose rows share a prefix
+        "trained": "1B",  # the model that is trained
+        "forms": forms,  # of the kernels
+        "nodes": nodes,  # of a round
+        "size": 8192,  # slots of a cache
+        "rounds_a_program": 20,  # in one compiled loop
+        "repeats": 3,  # runs of a program
+        "shared_batch": 256,  # rows that share a prefix
+        "prefixes": (1024, 16384),  # tokens
+        "suffix": 128,  # slots behind the prefix
+        "largest_copied": 1024,  # the longest prefix that is copied for every row
+    }
+    # Rows and tokens of a batch, and timed updates.
     day.training = {"rows": 4, "window": 2048, "updates": 5}
     return day
 
 
 def rehearsal() -> ml_collections.ConfigDict:
     """Return settings that a CPU takes."""
-    day = settings()
+    day = chip()
     small = {"repeats": 1, "seconds": 1e-9, "resident_bytes": 1, "cudnn": False}
     day.ceilings.update({"copy_bytes": 2**24, "product_side": 256, "repeats": 1})
     day.parity.update({"forms": ("xla",), "nodes": (1, 8), "size": 256, "page": 64})
