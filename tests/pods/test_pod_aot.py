@@ -40,6 +40,8 @@ def recipe(name: str, layers: int = 0, drafter: str = ""):
     elif drafter:
         config.method.drafter = drafter
         config.method.topology = None
+        if "tree_nodes" in config:  # no heads, no tree of their hits
+            config.tree_nodes = 0
     return config
 
 
