@@ -22,7 +22,7 @@ def merge(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 def merge_stacked(outs: Array, lses: Array) -> tuple[Array, Array]:
     """Merge parts that are the first axis of `outs` [P, ..., d] and `lses` [P, ...].
 
-    As `merge`, but one reduction, whose cost does not grow with calls a part.
+    As `merge`, in one reduction however many parts there are.
     """
     weights, lse = _weights(lses)
     out = (weights[..., None] * outs.astype(jnp.float32)).sum(0)

@@ -1,5 +1,6 @@
 """Shared parts of stages: methods and prompts of a config, provenance, report form."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import models
 from decoding import Method, recipes
 from experiments.measurement import machine
 from experiments.prompts import builtin_tasks, question_files
-from experiments.run_folder import RunFolder
+from experiments.run_folder import RunFolder, text, write
 from models.errors import ConfigError
 from models.heads.formats import native
 from models.synthetic import larger
@@ -95,6 +96,17 @@ def study(store: RunFolder, **found: Any) -> dict[str, Any]:
         "rows": [],
         **found,
     }
+
+
+def write_page(
+    store: RunFolder, found: dict[str, Any], markdown: Callable[[dict[str, Any]], str]
+) -> dict[str, Any]:
+    """Write report.json, and report.md from it by `markdown`; return the report."""
+    parts = {name: part for name, part in found.items() if name != "commands"}
+    report = {**parts, "command": "".join(found["commands"])}
+    write(store.path / "report.json", report)
+    text(store.path / "report.md", markdown(report))
+    return report
 
 
 def line(row: dict[str, Any]) -> str:

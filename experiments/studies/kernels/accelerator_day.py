@@ -15,7 +15,7 @@ import jax
 
 from experiments import console
 from experiments.reporting.report import table
-from experiments.run_folder import RunFolder, text, write
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
 from experiments.studies.kernels import chained_timing, model_timing, parity
@@ -90,11 +90,7 @@ def write_report(
     store: RunFolder, config: Any, found: dict[str, Any]
 ) -> dict[str, Any]:
     """Write report.json and report.md."""
-    parts = {name: part for name, part in found.items() if name != "commands"}
-    report = {**parts, "command": "".join(found["commands"])}
-    write(store.path / "report.json", report)
-    text(store.path / "report.md", markdown(report))
-    return report
+    return common.write_page(store, found, markdown)
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -126,7 +122,11 @@ def markdown(report: dict[str, Any]) -> str:
             lines += [f"## {name} ({piece['seconds']:.0f} s)", ""]
             lines += [_table(name, piece["rows"])]
         if piece["error"]:
-            lines += [f"`{name}` ended early:", "", "```", piece["error"], "```", ""]
+            lines += [
+                f"`{name}` ended early; without pieces/{name}.json in the folder the "
+                "same command tries again:",
+                *("", "```", piece["error"], "```", ""),
+            ]
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ def rounds(settings: Any, shape: Any, gb_s: float) -> Iterator[dict[str, Any]]:
     """Time a plain step and rounds of trees at batch 1, commit included.
 
     Yields a row for each form and number of nodes. `mbu` is the bytes of the weights
-    and of the cache's used half over the time and the copy's bandwidth.
+    and of the cache's used half over the time and the best bandwidth.
     """
     config, params = model(shape)
     for form in settings.forms:
@@ -71,7 +71,7 @@ def training(settings: Any, shape: Any) -> dict[str, Any]:
     optimizer = optax.adamw(1e-4)
     step = train_step.make_step(objective, optimizer, compute_dtype="bfloat16")
     init = transformer.transformer(config).init
-    params = jax.jit(lambda key: jax.tree.map(_narrow, init(key)))(jax.random.key(0))
+    params = jax.jit(init)(jax.random.key(0))
     state = train_step.first_state(params, optimizer, False)
     del params
     size = (settings.rows, settings.window + 1)
@@ -93,10 +93,6 @@ def training(settings: Any, shape: Any) -> dict[str, Any]:
     count = sum(x.size for x in jax.tree.leaves(state.params))
     row = work.row(statistics.median(spent))
     return {"params": count, "loss": float(metrics["loss"]), **row}
-
-
-def _narrow(x: Array) -> Array:
-    return x.astype(jnp.float32)
 
 
 def model(shape: Any) -> tuple[transformer.Config, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from experiments import console
 from experiments.reporting.report import table
-from experiments.run_folder import RunFolder, text, write
+from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
 from kernels import aot, block_traffic, bundles
@@ -95,11 +95,7 @@ def write_report(
     store: RunFolder, config: Any, found: dict[str, Any]
 ) -> dict[str, Any]:
     """Write report.json and report.md."""
-    parts = {name: part for name, part in found.items() if name != "commands"}
-    report = {**parts, "command": "".join(found["commands"])}
-    write(store.path / "report.json", report)
-    text(store.path / "report.md", markdown(report))
-    return report
+    return common.write_page(store, found, markdown)
 
 
 def compile_one(
