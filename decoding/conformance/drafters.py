@@ -157,10 +157,10 @@ def a_finished_row_teaches_nothing(method: Method) -> None:
 
 
 def limits_cut_at_every_offset(method: Method) -> None:
-    """Require that greedy texts of 1 to 9 tokens are prefixes of the long one."""
-    whole = kit.plain(method, 0.0)
+    """Require that texts of 1 to 9 tokens are prefixes of the long one."""
+    whole = kit.plain(method, TEMPERATURE)
     for new in range(1, 10):
-        out = kit.generate(method, 0.0, max_new_tokens=new)
+        out = kit.generate(method, TEMPERATURE, max_new_tokens=new)
         cut = out.tokens == [text[:new] for text in whole]
         require(cut, method, f"a limit of {new} gives another text")
         counts = out.stats.new_tokens.tolist()
@@ -170,9 +170,9 @@ def limits_cut_at_every_offset(method: Method) -> None:
 def ends(method: Method, seed: int) -> tuple[list, list, list]:
     """Return texts, plain texts, and the depths of the drafts that ended texts."""
     lm = kit.model(seed, 1.0)
-    out = kit.generate(method, 0.0, lm=lm, draft=lm)
+    out = kit.generate(method, TEMPERATURE, lm=lm, draft=lm)
     cut = [o[-1] for t, o in zip(out.tokens, out.origin) if t[-1] == kit.EOS]
-    return out.tokens, kit.plain(method, 0.0, lm=lm), cut
+    return out.tokens, kit.plain(method, TEMPERATURE, lm=lm), cut
 
 
 def eos_cuts_at_every_offset(method: Method) -> None:
