@@ -20,7 +20,7 @@ from models import (
 )
 from models.cache_layouts import kv_cache
 from models.checkpoints import fields, hf, hub, tensors
-from models.distributed import axis_rules, sharding
+from models.distributed import sharding
 from models.errors import CheckpointError, ConfigError, PromptError
 from models.heads.formats import native
 from models.text import hf_tokenizer
@@ -187,9 +187,10 @@ def placer(plan: sharding.Plan | None) -> Callable[[str, np.ndarray], jax.Array]
         return lambda path, array: jnp.asarray(array)
 
     def place(path: str, array: np.ndarray) -> jax.Array:
-        axes = axis_rules.param_axes(path.rpartition("/")[2], array.ndim)
-        where = plan.of(array.shape, axes)
-        return jax.make_array_from_callback(array.shape, where, array.__getitem__)
+        where = plan.place(path.rpartition("/")[2], array.shape)
+        on = sharding.devices_of(where)
+        x = jax.make_array_from_callback(array.shape, on, array.__getitem__)
+        return jax.device_put(x, where)
 
     return place
 
@@ -198,7 +199,7 @@ def placed(lm: Any, plan: sharding.Plan | None) -> Any:
     """Move a loaded model to the devices of `plan`."""
     if plan is None:
         return lm
-    params = sharding.put(lm.params, plan.params(lm.params))
+    params = sharding.put(lm.params, plan.places(lm.params))
     model = lm.model._replace(plan=plan)
     return dataclasses.replace(lm, model=model, params=params)
 

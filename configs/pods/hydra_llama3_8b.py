@@ -11,10 +11,9 @@ Command:   python -m experiments.run --config=configs/pods/hydra_llama3_8b.py
 Preflight: python -m experiments.preflight
                --config=configs/pods/hydra_llama3_8b.py --topology=v5e:4x4
 Figures:   training: 10.8 of a chip's 16 GiB (1.9 target, 2.0 heads and optimiser, 6.9
-           temporaries); decoding of 16 texts of 8,192 tokens, with 64 nodes: 4.7 (1.9
-           weights, 1.0 cache, 0.7 heads, 1.1 temporaries, most of them gate-up weights
-           that the compiler turns once), two sums a layer; a text alone at most 436
-           tokens/s.
+           temporaries); decoding of 16 texts of 8,192 tokens, with 30 nodes: 3.7 (1.9
+           weights, 1.0 cache, 0.7 heads, 0.1 temporaries), two sums a layer; a text
+           alone at most 436 tokens/s.
            Training on one v5p (--topology=v5p:1 --only=train): 90.7 of 95 GiB.
            experiments/reports/preflight.md
 """

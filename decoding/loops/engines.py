@@ -104,7 +104,9 @@ class Engine:
 
     def _call(self, name: str, function: Callable, donate: tuple, *arguments: Any):
         leaves, structure = jax.tree.flatten(arguments)
-        shapes = tuple((x.shape, x.dtype, getattr(x, "sharding", None)) for x in leaves)
+        plan = self.program.model.plan
+        lies = "format" if plan is not None and plan.ordered else "sharding"
+        shapes = tuple((x.shape, x.dtype, getattr(x, lies, None)) for x in leaves)
         key = (name, structure, shapes)
         if key not in self._compiled:
             begun = time.perf_counter()

@@ -90,7 +90,7 @@ def abstract(model: transformer.Config, dtype: Any, plan: sharding.Plan) -> Any:
     lm = transformer.transformer(model, dtype)._replace(plan=plan)
     params = jax.eval_shape(lm.init, KEY(0))
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), params)
-    return models.Loaded(lm, laid(params, plan.params(params)))
+    return models.Loaded(lm, laid(params, plan.places(params)))
 
 
 def laid(tree: Any, shardings: Any) -> Any:
@@ -180,7 +180,7 @@ def decoding(
     params = {decode.TARGET: lm.params}
     for role, draft in given.items():
         role_params = getattr(draft, "params", draft)
-        params[role] = laid(role_params, plan.params(role_params))
+        params[role] = laid(role_params, plan.places(role_params))
     longest = context(config)
     prompts = [[1, 1]] * config.batch
     limits = [longest] * config.batch

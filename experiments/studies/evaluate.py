@@ -257,7 +257,7 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
                 )
             stored = native.load(config.trained[name], dtype=dtype)
             _, params = jax.eval_shape(lora.applied, lm.params, stored)
-            drafts["heads"] = programs.laid(params, plan.params(params))
+            drafts["heads"] = programs.laid(params, plan.places(params))
         if "draft" in method.needs:
             shape = programs.shape_at(config.drafts["draft"])
             drafts["draft"] = programs.abstract(shape, dtype, plan)

@@ -327,7 +327,7 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
     _, params = jax.eval_shape(lora.applied, lm.params, shapes)
     method = programs.method_of(config)
     train_program = _train_program(config, lm, sharding.on(mesh, "train", rules))
-    drafts = {"heads": programs.laid(params, plan.params(params))}
+    drafts = {"heads": programs.laid(params, plan.places(params))}
     return [train_program, *programs.decoding(config.name, method, lm, drafts, config)]
 
 

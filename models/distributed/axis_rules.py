@@ -38,6 +38,10 @@ PARAMS: dict[str, tuple[str, ...]] = {
     "res": ("draft embed",),
     "head_bias": ("vocab",),
 }
+# How a TPU's memory orders the dimensions of a param, slowest first, if not as its
+# shape does. In [D, 2, F] gate and up alternate by row: before every loop the compiler
+# would copy the whole weight into this order.
+ORDER: dict[str, tuple[int, ...]] = {"up": (1, 0, 2)}
 # Params of draft heads that are replicated on every device: norms, biases, and matrices
 # that are small beside the rows of a vocabulary.
 WHOLE = frozenset(

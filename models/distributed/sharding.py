@@ -19,17 +19,19 @@ import contextvars
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
+from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from models.distributed import axis_rules, device_mesh
 from models.errors import ConfigError
 
+ORDERED = ("tpu",)  # platforms on which `axis_rules.ORDER` holds
 LARGE = 1 << 24  # bytes of a param that is named if every device holds it whole
 
 
@@ -84,6 +86,28 @@ class Plan:
 
         return jax.tree_util.tree_map_with_path(one, tree)
 
+    @property
+    def ordered(self) -> bool:
+        """Whether the devices' memory has params in the order of `axis_rules.ORDER`."""
+        return self.mesh.devices.flat[0].platform in ORDERED
+
+    def place(self, name: str, shape: Sequence[int]) -> NamedSharding | Format:
+        """Return where the param `name` lies and, if not as its shape, in which order.
+
+        For params that are read; those that are trained are placed by `params` alone.
+        """
+        where = self.of(shape, axis_rules.param_axes(name, len(shape)))
+        order = axis_rules.ORDER.get(name, ())
+        if self.ordered and len(order) == len(shape):
+            return Format(Layout(order), where)
+        return where
+
+    def places(self, tree: Any) -> Any:
+        """Return the `place` of every param in a tree."""
+        return jax.tree_util.tree_map_with_path(
+            lambda path, x: self.place(axis_rules.param_name(path), x.shape), tree
+        )
+
     def rows(self, tree: Any) -> Any:
         """Return the shardings of arrays whose first dimension is the batch."""
         return jax.tree.map(lambda x: self.of(x.shape, "batch"), tree)
@@ -134,10 +158,20 @@ def share(plan: Plan | None) -> tuple[int, int]:
     return (0, 1) if plan is None else plan.share()
 
 
-def put(tree: Any, shardings: Any) -> Any:
-    """Place arrays on a mesh; every process must hold equal, whole arrays."""
+def devices_of(place: NamedSharding | Format) -> NamedSharding:
+    """Return a place without its order."""
+    return cast(NamedSharding, getattr(place, "sharding", place))
 
-    def one(x: Any, sharding: NamedSharding) -> jax.Array:
+
+def put(tree: Any, shardings: Any) -> Any:
+    """Place arrays on a mesh; every process must hold equal, whole arrays.
+
+    `shardings` may be `Plan.places`.
+    """
+
+    def one(x: Any, sharding: NamedSharding | Format) -> jax.Array:
+        if isinstance(sharding, Format):  # reordered where it lies: never whole again
+            return jax.device_put(one(x, devices_of(sharding)), sharding)
         x = jax.numpy.asarray(x)
         if sharding.is_fully_addressable or not x.is_fully_addressable:
             return jax.device_put(x, sharding)
@@ -159,7 +193,7 @@ def placed(plan: Plan | None, params: Any) -> Any:
         x = jax.numpy.asarray(x)
         return x if x.sharding.device_set == devices else put(x, where)
 
-    return jax.tree.map(one, params, plan.params(params))
+    return jax.tree.map(one, params, plan.places(params))
 
 
 def whole(plan: Plan | None, params: Any, least: int = LARGE) -> dict[str, int]:

@@ -18,7 +18,7 @@ from decoding import tree
 from experiments.preflight import command, programs
 from experiments.recipes import settings
 from kernels import block_traffic, hlo
-from models.distributed import device_mesh, sharding
+from models.distributed import axis_rules, device_mesh, sharding
 from models.heads.modules import decoder_layer
 
 pytestmark = pytest.mark.tpu_aot
@@ -153,6 +153,17 @@ def test_fault_groups_that_cross_devices(monkeypatch):
     assert gathered(text_of(name, 1, ""), recipe(name))
 
 
+def test_weights_stay_as_they_lie(monkeypatch):
+    """No copy of a layer's matrix. Planted: gate and up in the order of their shape."""
+    name, plain = "hydra_llama3_8b", "drafters/plain"
+    shape = recipe(name).architecture
+    cut = device_mesh.parse(recipe(name).mesh)["tensor"]
+    sizes = {n * shape.hidden_size * shape.intermediate_size // cut for n in (1, 2)}
+    assert hlo.copies(compiled(name, 1, plain), sizes) == []
+    monkeypatch.setattr(axis_rules, "ORDER", {})
+    assert hlo.copies(text_of(name, 1, plain), sizes)
+
+
 def test_fault_rows_named_by_an_array(monkeypatch):
     """Planted: the logits of a row's nodes are picked as if they were another's."""
 
@@ -161,7 +172,7 @@ def test_fault_rows_named_by_an_array(monkeypatch):
         return x[rows, index]
 
     name, plain = "hydra_llama3_8b", "drafters/plain"
-    assert gathered(text_of(name, 1, plain), recipe(name)) == []
+    assert gathered(compiled(name, 1, plain), recipe(name)) == []
     monkeypatch.setattr(tree, "pick", pick)
     assert gathered(text_of(name, 1, plain), recipe(name))
 

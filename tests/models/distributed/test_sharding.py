@@ -1,5 +1,6 @@
 """Every param has its place on a mesh, by name; bytes a device, from shapes alone."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -7,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from models import transformer
+import decoding
+import models
+from models import io, transformer
 from models.cache_layouts import kv_cache, paged, quantized
 from models.distributed import axis_rules, device_mesh, sharding
 from tests.decoding.drafters import agreement
@@ -104,3 +107,30 @@ def test_a_pool_is_cut_as_its_rows_are(monkeypatch):
     assert dense < pools < 1.01 * dense
     monkeypatch.setattr(sharding, "pieces", lambda size, axis: 1)
     assert bytes_of(4, 8, LAYOUTS["paged"]) > 1.1 * dense
+
+
+def test_a_weight_lies_as_products_read_it(monkeypatch):
+    """Its text is that of the order of its shape, whose program is another. Planted:
+    programs are told apart by what devices hold, and not in which order."""
+    monkeypatch.setattr(sharding, "ORDERED", ("cpu",))
+    toy, plan = agreement.target(), sharding.on("data=1")
+    assert plan is not None
+    lm = models.Loaded(toy.model, toy.params)
+    turned = io.placed(lm, plan)
+    bare = dataclasses.replace(
+        turned, params=sharding.put(lm.params, plan.params(lm.params))
+    )
+    orders = [
+        x.params["layer_0"]["mlp"]["up"].format.layout.major_to_minor
+        for x in (turned, bare)
+    ]
+    assert orders == [(1, 0, 2), (0, 1, 2)]
+
+    def text(lm):
+        return decoding.generate(lm, [[1, 2, 3]], max_new_tokens=8).tokens
+
+    assert text(turned) == text(bare) == text(lm)
+    monkeypatch.setattr(sharding.Plan, "ordered", False)
+    assert text(bare)
+    with pytest.raises(ValueError, match="layouts"):
+        text(turned)
