@@ -10,9 +10,9 @@ Command:   python -m experiments.run --config=configs/pods/eagle3_llama3_70b.py
 Preflight: python -m experiments.preflight
                --config=configs/pods/eagle3_llama3_70b.py --topology=v5p:2x4x4
 Figures:   training: 29.5 of a chip's 95 GiB (16.4 target, 0.5 heads and optimiser, 12.6
-           temporaries); decoding of 32 texts, with 60 nodes: 36.6 (16.4 weights, 10.0
-           cache, 0.3 heads, 9.7 temporaries); a text alone at most 159 tokens/s.
-           Counted with float32 losses, before rows of whole conversations had masks.
+           temporaries; counted with float32 losses, before rows of whole conversations
+           had masks); decoding of 32 texts, with 20 nodes: 27.5 (16.4 weights, 10.0
+           cache, 0.3 heads, 0.6 temporaries); a text alone at most 159 tokens/s.
            experiments/reports/preflight.md
 """
 
