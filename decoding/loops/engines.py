@@ -104,15 +104,20 @@ class Engine:
 
     def _call(self, name: str, function: Callable, donate: tuple, *arguments: Any):
         leaves, structure = jax.tree.flatten(arguments)
-        plan = self.program.model.plan
-        lies = "format" if plan is not None and plan.ordered else "sharding"
-        shapes = tuple((x.shape, x.dtype, getattr(x, lies, None)) for x in leaves)
+        shapes = tuple(self._described(x) for x in leaves)
         key = (name, structure, shapes)
         if key not in self._compiled:
             begun = time.perf_counter()
             self._compiled[key] = self.lower(name, function, donate, *arguments)
             self.compile_seconds += time.perf_counter() - begun
         return self._compiled[key](*arguments)
+
+    def _described(self, x: Any) -> tuple:
+        """Return what a compiled program demands of an argument."""
+        plan = self.program.model.plan
+        ordered = plan is not None and plan.ordered  # keys have no format
+        order = getattr(x, "format", None) if ordered else None
+        return x.shape, x.dtype, getattr(x, "sharding", None), order
 
     def text(self, name: str) -> str:
         """Return the compiled function `name` that ran last, in XLA's notation."""

@@ -77,14 +77,16 @@ class Plan:
         """Return the shardings of a tree, from a tree of axes of the same structure."""
         return jax.tree.map(lambda x, a: self.of(x.shape, a), arrays, axes)
 
+    def param(self, name: str, shape: Sequence[int]) -> NamedSharding:
+        """Return the sharding of the param `name`."""
+        return self.of(shape, axis_rules.param_axes(name, len(shape)))
+
     def params(self, tree: Any) -> Any:
         """Return the shardings of params, their gradients or an optimiser's state."""
 
-        def one(path: tuple, x: Any) -> NamedSharding:
-            axes = axis_rules.param_axes(axis_rules.param_name(path), len(x.shape))
-            return self.of(x.shape, axes)
-
-        return jax.tree_util.tree_map_with_path(one, tree)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, x: self.param(axis_rules.param_name(path), x.shape), tree
+        )
 
     @property
     def ordered(self) -> bool:
@@ -96,7 +98,7 @@ class Plan:
 
         For params that are read; those that are trained are placed by `params` alone.
         """
-        where = self.of(shape, axis_rules.param_axes(name, len(shape)))
+        where = self.param(name, shape)
         order = axis_rules.ORDER.get(name, ())
         if self.ordered and len(order) == len(shape):
             return Format(Layout(order), where)

@@ -19,21 +19,19 @@ EACH_EAGER = [
     pytest.param(method, id=name, marks=() if name in EAGER else (pytest.mark.long,))
     for name, method in CASES.items()
 ]
-# A method's greedy programs serve one contract alone, its sampled ones all others: of
-# methods that draft alike these meet it in every run, the others with the long tests.
-GREEDY = (
-    *("plain", "oracle-chain", "model-chain", "model-eagle2", "pearl"),
-    *("medusa-static", "eagle3-eagle2", "token_recycling", "lookahead"),
-    *("speculative_jacobi", "swift", "specee", "ead"),
-)
+
+
+def rare(name: str, contract) -> bool:
+    """Whether a method meets the contract with the long tests alone."""
+    return name in parameters.ALIKE and contract is drafters.greedy_text_is_plain
+
+
 CONTRACTS = [
     pytest.param(
         *case.values,
         contract,
         id=f"{case.id}-{contract.__name__}",
-        marks=case.marks
-        or [pytest.mark.long]
-        * (contract is drafters.greedy_text_is_plain and case.id not in GREEDY),
+        marks=case.marks or [pytest.mark.long] * rare(case.id, contract),
     )
     for case in EACH
     for contract in drafters.CONTRACT
@@ -66,6 +64,7 @@ def test_every_drafter_and_exit_is_in_every_run():
         parts = {spec.name for method in usual for spec in method.parts}
         return {*catalogue.names("drafters"), *catalogue.names("exits")} - parts
 
+    assert {*parameters.RARE, *parameters.ALIKE} <= set(CASES)
     assert not missing(parameters.RARE)
     assert missing((*parameters.RARE, "lud")) == {"drafters/lud"}
 

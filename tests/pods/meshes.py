@@ -28,7 +28,6 @@ MESHES = {
     "2x2x2": (2, 2, 2),
 }
 FEW = ("1x8x1", "2x2x2")
-sharding.ORDERED = ("cpu",)  # weights lie in memory as a TPU's do
 NEW, ROWS = 16, 8
 CONFIG = transformer.Config(
     vocab_size=1024,
@@ -149,6 +148,7 @@ def train(every: bool) -> dict[str, list[float]]:
 
 
 if __name__ == "__main__":
+    sharding.ORDERED = ("cpu",)  # weights lie in memory as a TPU's do
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_disable_most_optimizations", True)  # compiling is the cost
     every = sys.argv[1] == "all"

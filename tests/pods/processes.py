@@ -121,4 +121,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sharding.ORDERED = ("cpu",)  # weights lie in memory as a TPU's do
     main()
