@@ -14,7 +14,8 @@ Figures:   training: 34.1 of a chip's 95 GiB (16.4 target, 2.5 heads and optimis
            temporaries; counted with float32 losses, before rows of whole conversations
            had masks); decoding of 32 texts of 32,768 tokens, eight beside each copy of
            the weights, with 20 nodes: 28.7 (16.4 weights, 10.0 cache, 1.7 heads, 0.4
-           temporaries); a text alone at most 159 tokens/s.
+           temporaries; its prefill was 38.4 and is not counted anew); a text alone at
+           most 159 tokens/s.
            experiments/reports/preflight.md
 """
 
