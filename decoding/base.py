@@ -143,10 +143,10 @@ class Context:
     cache: Any  # the target's cache; a drafter that runs the target returns its own
     law: "LogitsTransform"  # the transform in force
     transform: State  # the transform's state after the last committed token
-    noise: Callable[[Array], Array]
+    noise: Callable[..., Array]
     """position[B] -> float32[B, V]: the Gumbel noise of the token at an absolute
     position, 0 in rows of temperature 0. It is the same for every drafter, verifier and
-    call."""
+    call. (position, ids int32[M]) -> float32[B, M]: that of a part of the tokens."""
     active: Array  # bool[B]: rows that are not done
     depth: Array | None = None
     """int32[]: the depth below which this round's drafts do not pay, at least 1. A
@@ -283,6 +283,8 @@ class LogitsTransform(NamedTuple):
       input and the output of `apply`.
     - `warper`: whether the transform belongs after the temperature (top-k, top-p, ...)
       or before it (penalties, bans, constraints).
+    - `nameless`: `apply` reads values alone, never which token a value belongs to. It
+      then serves a part of the vocabulary, outside of which every logit is -inf.
     """
 
     init: Callable[[Array, Array], State]
@@ -291,6 +293,7 @@ class LogitsTransform(NamedTuple):
     domain: str = "logits"
     warper: bool = False
     streams: tuple[str, ...] = ()
+    nameless: bool = False
 
 
 class CachePolicy(NamedTuple):

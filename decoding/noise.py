@@ -35,23 +35,29 @@ def request_keys(seed: ArrayLike, requests: Array, samples: Array) -> Array:
     return jax.vmap(one)(seeds, requests, samples)
 
 
-def at_position(key: Array, position: Array, size: int) -> Array:
-    """★ Draw the Gumbel noise float32[size] of the token at an absolute position."""
-    return gumbel(jax.random.fold_in(key, position), size)
+def at_position(
+    key: Array, position: Array, size: int, ids: Array | None = None
+) -> Array:
+    """★ Draw the Gumbel noise of the token at an absolute position; as `gumbel`."""
+    return gumbel(jax.random.fold_in(key, position), size, ids)
 
 
-def gumbel(key: Array, size: int) -> Array:
+def gumbel(key: Array, size: int, ids: Array | None = None) -> Array:
     """★ Return `jax.random.gumbel(key, (size,))`, bit for bit, at four times the speed.
 
     JAX rolls the rounds of Threefry into a loop on CPU, which passes over the array ten
-    times. Here they are one expression, and a single pass.
+    times. Here they are one expression, and a single pass. `ids` int32[M] < `size` are
+    the entries wanted, all if None: each is a function of its place alone.
     """
     options: Any = jax.config
     threefry = str(jax.random.key_impl(key)) == "threefry2x32"
     if not (threefry and options.jax_threefry_partitionable):
-        return jax.random.gumbel(key, (size,), jnp.float32)
+        whole = jax.random.gumbel(key, (size,), jnp.float32)
+        return whole if ids is None else whole[ids]
     words = jax.random.key_data(key)
-    index = jnp.arange(-(-size // LANES) * LANES, dtype=jnp.uint32)
+    index = jnp.arange(size) if ids is None else ids
+    count = index.shape[0]
+    index = jnp.pad(index.astype(jnp.uint32), (0, -count % LANES))
     left, right = _threefry(words[0], words[1], jnp.zeros_like(index), index)
     # As `jax.random.uniform`: the mantissa of a number in [1, 2), then [tiny, 1).
     one = np.float32(1).view(np.uint32)
@@ -59,7 +65,7 @@ def gumbel(key: Array, size: int) -> Array:
     fraction = lax.bitcast_convert_type(fraction, jnp.float32) - 1
     tiny = jnp.finfo(jnp.float32).tiny
     uniform = jnp.maximum(tiny, fraction * (jnp.float32(1) - tiny) + tiny)
-    return -jnp.log(-jnp.log(uniform))[:size]
+    return -jnp.log(-jnp.log(uniform))[:count]
 
 
 def _threefry(key0: Array, key1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:

@@ -15,8 +15,8 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
     itself takes logits. Each `advance` receives the logits that its own `apply`
     received, and the `aux` of that node.
 
-    The state is a tuple of the parts' states. The chain is a warper if all parts are,
-    and stateless if all parts are. Its streams are the union of the parts'.
+    The state is a tuple of the parts' states. The chain is a warper, nameless
+    or stateless if all parts are. Its streams are the union of the parts'.
 
     Raises:
         MethodError: a part has an unknown domain.
@@ -67,5 +67,6 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         apply,
         advance if any(part.advance is not None for part in transforms) else None,
         warper=bool(transforms) and all(part.warper for part in transforms),
+        nameless=all(part.nameless for part in transforms),
         streams=tuple(dict.fromkeys(s for part in transforms for s in part.streams)),
     )

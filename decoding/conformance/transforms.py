@@ -25,6 +25,7 @@ def check(spec: Spec) -> None:
     """
     transform = kit.spec(spec.name, **spec.arguments).build(kit.PARTS)
     walks(spec, transform)
+    parts_are_parts(spec, transform)
     nodes_hold_replayed_states(spec, transform)
     numbers_share_a_program(spec)
 
@@ -75,6 +76,23 @@ def walks(spec: Spec, transform: base.LogitsTransform) -> None:
             state = step(state, jnp.int32(rng.choice(allowed)), logits, aux)
             after = jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), state)
             require(after == shapes, spec, f"advance changes {shapes} to {after}")
+
+
+def parts_are_parts(spec: Spec, transform: base.LogitsTransform) -> None:
+    """Require of a nameless transform that it serves a part of the vocabulary.
+
+    It is stateless, and `apply` to the logits of some tokens gives what it gives them
+    where all others have -inf.
+    """
+    if not transform.nameless:
+        return
+    require(transform.advance is None, spec, "a nameless transform has a state")
+    ids, state = jnp.arange(1, kit.VOCAB, 2), begin(transform)
+    logits, aux = inputs(transform, 5)
+    whole = jnp.full_like(logits, -jnp.inf).at[ids].set(logits[ids])
+    part = transform.apply(state, logits[ids], aux)
+    same = np.allclose(transform.apply(state, whole, aux)[ids], part, rtol=1e-5)
+    require(same, spec, "a nameless transform reads which tokens the logits are of")
 
 
 def nodes_hold_replayed_states(

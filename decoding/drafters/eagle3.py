@@ -17,6 +17,7 @@ Cost per call: one layer and one (small) head over the nodes of each level but t
 and the layer over the round's committed tokens. No model call.
 """
 
+import functools
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -24,7 +25,8 @@ from jax import Array
 
 from decoding import base
 from decoding.catalogue import Card
-from decoding.tree_building import draft_head
+from decoding.tree_building import draft_head, grow
+from models.distributed import sharding
 from models.heads import eagle3
 from models.heads.modules import decoder_layer
 
@@ -48,13 +50,22 @@ def drafter(
     eagle3.check(heads, model.config)
     target = model.config
     eps, read = decoder_layer.geometry(target).norm_eps, eagle3.taps(target, taps)
+    few = eagle3.config_of(heads).draft_vocabulary
 
     def block(params, cache, embedded: Array, g: Array, nodes) -> tuple:
         return eagle3.block(params["heads"], target, cache, embedded, g, nodes)
 
     def laws(params, output: Array) -> Array:
         scores = eagle3.scores(params["heads"], output, eps)
-        return eagle3.spread(params["heads"], scores, target.vocab_size)
+        scores = sharding.constrain(scores, "batch - vocab")
+        return scores if few else scores.astype(jnp.float32)
+
+    def part(params) -> grow.Part | None:
+        if not few:
+            return None
+        heads = params["heads"]
+        spread = functools.partial(eagle3.spread, heads, vocab=target.vocab_size)
+        return grow.Part(heads["kept"], spread)
 
     def features(params, outcome: base.Outcome) -> Array:
         three = jnp.stack([draft_head.states(outcome, tap) for tap in read], -2)
@@ -69,4 +80,5 @@ def drafter(
         laws,
         features,
         taps=read,
+        part=part,
     )

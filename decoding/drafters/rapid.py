@@ -129,7 +129,7 @@ def _view(ctx: base.Context, row: Row) -> base.Context:
         ctx,
         tokens=jnp.where(index < row.size[:, None], short, text),
         length=ctx.length - row.left_out,
-        noise=lambda position: ctx.noise(position + row.left_out),
+        noise=lambda position, *ids: ctx.noise(position + row.left_out, *ids),
     )
 
 

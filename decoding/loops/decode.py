@@ -83,8 +83,8 @@ class Program:
 def context(program: Program, params: base.Params, state: DecodeState) -> base.Context:
     """Build the context that components receive from `state`."""
 
-    def noise_at(position: Array) -> Array:
-        draw = functools.partial(_noise, size=program.vocab)
+    def noise_at(position: Array, ids: Array | None = None) -> Array:
+        draw = functools.partial(_noise, size=program.vocab, ids=ids)
         return jax.vmap(draw)(state.key, state.sampled, position)
 
     return base.Context(
@@ -99,9 +99,11 @@ def context(program: Program, params: base.Params, state: DecodeState) -> base.C
     )
 
 
-def _noise(key: Array, sampled: Array, position: Array, size: int) -> Array:
+def _noise(
+    key: Array, sampled: Array, position: Array, size: int, ids: Array | None = None
+) -> Array:
     """★ Return the noise of the token at a position: 0 where a row is greedy."""
-    return jnp.where(sampled, noise.at_position(key, position, size), 0.0)
+    return jnp.where(sampled, noise.at_position(key, position, size, ids), 0.0)
 
 
 def _streams(program, params, state, block, nodes):

@@ -48,4 +48,4 @@ def transform(p: float) -> base.LogitsTransform:
         gap = jnp.log(state.row.p)
         return vocab.keep(logits, vocab.near_best_mask(logits, lambda best: best + gap))
 
-    return base.LogitsTransform(init, apply, warper=True)
+    return base.LogitsTransform(init, apply, warper=True, nameless=True)

@@ -48,4 +48,4 @@ def transform(temperature: float) -> base.LogitsTransform:
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         return logits / state.row.temperature
 
-    return base.LogitsTransform(init, apply, warper=True)
+    return base.LogitsTransform(init, apply, warper=True, nameless=True)

@@ -45,4 +45,4 @@ def transform(k: int) -> base.LogitsTransform:
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         return vocab.keep(logits, vocab.top_k_mask(logits, state.row.k))
 
-    return base.LogitsTransform(init, apply, warper=True)
+    return base.LogitsTransform(init, apply, warper=True, nameless=True)

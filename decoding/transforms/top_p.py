@@ -48,4 +48,4 @@ def transform(p: float) -> base.LogitsTransform:
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         return vocab.keep(logits, vocab.top_p_mask(logits, state.row.p))
 
-    return base.LogitsTransform(init, apply, warper=True)
+    return base.LogitsTransform(init, apply, warper=True, nameless=True)

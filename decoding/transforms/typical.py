@@ -50,4 +50,4 @@ def transform(mass: float) -> base.LogitsTransform:
         typical = vocab.mass_mask(nearness, jnp.exp(logp), state.row.mass)
         return vocab.keep(logits, typical)
 
-    return base.LogitsTransform(init, apply, warper=True)
+    return base.LogitsTransform(init, apply, warper=True, nameless=True)

@@ -35,9 +35,10 @@ class Start(NamedTuple):
     """The start of a tree: arguments of `grow.sprout`."""
 
     call: Call
-    logits: Array  # float32[B, V]: the root's, raw
+    logits: Array  # [B, V]: the root's, raw
     own: Any = ()  # the root's values for its children
     prefix: Array | None = None  # int32[B]; None: `call` reads no slots
+    part: grow.Part | None = None  # the tokens of the logits; None: all
 
 
 def drafter(
@@ -78,6 +79,7 @@ def drafter(
             base.State(row.grown, state.shared),
             first.logits,
             first.own,
+            first.part,
         )
         nodes = replace(nodes, calls=nodes.calls + calls)
         row = Row(row.own, cache, grown.row)
@@ -113,6 +115,7 @@ def layered(
     features: Callable[[Any, base.Outcome], Array],
     handed: Callable[[Array], Array] = lambda output: output,
     taps: tuple = ("norm",),
+    part: Callable[[Any], grow.Part | None] = lambda params: None,
 ) -> base.Drafter:
     """Return the drafter of a one-layer head over pairs (token, the state before it).
 
@@ -132,6 +135,7 @@ def layered(
             committed tokens.
         handed: `handed(output)` of its parent is the state before a draft.
         taps: states of the target that `features` needs.
+        part: `part(params)`, the tokens that the logits are of; None: all.
     """
 
     def init(ctx: base.Context) -> tuple:
@@ -148,7 +152,8 @@ def layered(
 
         root = output[:, None]
         # The root's pair is the last that is committed.
-        return Start(call, laws(ctx.params, root)[:, 0], root, cache.length - 1)
+        logits = laws(ctx.params, root)[:, 0]
+        return Start(call, logits, root, cache.length - 1, part(ctx.params))
 
     def read(ctx: base.Context, output: Array, cache: Any, outcome: base.Outcome):
         nodes, embedded = read_pairs(model, ctx, cache, outcome)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,14 @@ from models.base import ALL, Block, Visibility, pack_bits
 from models.errors import MethodError
 
 LAWS = (base.IID, base.NO_REPLACE)  # draws whose verifiers need the laws
+
+
+class Part(NamedTuple):
+    """The part of the vocabulary that a draft knows."""
+
+    ids: Array  # int32[M], rising
+    spread: Callable[[Array], Array]
+    """[..., M] -> float32[..., V], with -inf outside of the part"""
 
 
 def empty(ctx: base.Context, topology: base.Topology) -> base.TokenTree:
@@ -115,6 +123,7 @@ def sprout(
     state: base.State,
     logits: Array,
     own: Any = (),
+    part: Part | None = None,
 ) -> tuple[base.TokenTree, base.State, Any]:
     """Grow a tree level by level with any function that gives the laws of a level.
 
@@ -132,13 +141,17 @@ def sprout(
         topology: of the tree.
         keys: key[B].
         state: the topology's.
-        logits: float32[B, V], the root's, raw.
+        logits: [B, V], the root's, raw.
         own: [B, 1, ...], the root's.
+        part: the tokens of the raw logits, [..., M] then; None: all. The tree grows
+            among them alone, unless its draw or the transform needs every token's.
 
     Returns:
         The tree, the topology's state, and the cache.
     """
     nodes, run = empty(ctx, topology), topology.run
+    if part is not None:
+        call, logits, part = _known(call, logits, part, ctx, topology)
     eye = pack_bits(jnp.eye(sum(run), dtype=bool))
     if topology.draw in LAWS:
         laws = jnp.zeros((*nodes.tokens.shape, logits.shape[-1]), jnp.float32)
@@ -154,7 +167,8 @@ def sprout(
     ran = [jnp.broadcast_to(grows(topology, state), (batch,))]
 
     def noise(level: Array) -> Array:
-        return ctx.noise(ctx.length + level)
+        at = ctx.length + level
+        return ctx.noise(at) if part is None else ctx.noise(at, part.ids)
 
     for level in range(topology.depth):
         end = start + topology.widths[level]
@@ -185,6 +199,9 @@ def sprout(
             fold(keys, level), state, nodes, laws, noise, level
         )
         below = slice(end, end + topology.widths[level + 1])
+        if part is not None:
+            ids = part.ids[nodes.tokens[:, below]]
+            nodes = replace(nodes, tokens=nodes.tokens.at[:, below].set(ids))
         if bounded:
             kind = jnp.where(live[:, None], nodes.kind[:, below], base.PAD)
             nodes = replace(nodes, kind=nodes.kind.at[:, below].set(kind))
@@ -208,6 +225,23 @@ def grows(topology: base.Topology, state: base.State) -> Array:
     if topology.more is None:
         return jnp.bool_(True)
     return topology.more(state, 0).any()
+
+
+def _known(call, logits, part, ctx, topology) -> tuple:
+    """Return `call` and `logits` with the values that the tree grows from, float32.
+
+    And their part of the vocabulary: None, all of it, where verifiers need the laws,
+    or the transform the tokens' ids.
+    """
+    law = ctx.law
+    needed = topology.draw in LAWS or not law.nameless or law.advance is not None
+    values = part.spread if needed else lambda x: x.astype(jnp.float32)
+
+    def known(cache: Any, above: Any, block: Block, level: int) -> tuple:
+        raw, own, cache = call(cache, above, block, level)
+        return values(raw), own, cache
+
+    return known, values(logits), None if needed else part
 
 
 def _call(call, cache, above, block, level, live):

@@ -120,6 +120,16 @@ def test_fault_a_number_that_shapes_the_program(monkeypatch):
         transforms.numbers_share_a_program(Spec("transforms/top_p", p=0.9))
 
 
+def test_fault_a_transform_that_reads_ids_and_says_it_does_not():
+    biased = part(Spec("transforms/top_p", p=0.9))
+
+    def apply(state, logits, aux):
+        return logits - jnp.arange(logits.shape[0])
+
+    with pytest.raises(AssertionError, match="reads which tokens"):
+        transforms.parts_are_parts(TOP_K, biased._replace(apply=apply))
+
+
 def test_fault_a_constraint_that_strands():
     """Planted: after token 3 nothing is allowed."""
 

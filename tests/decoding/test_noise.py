@@ -24,8 +24,17 @@ def test_the_noise_is_that_of_jax(size):
 
 
 def test_other_generators_keep_their_own_noise():
-    key = jax.random.key(3, impl="rbg")
-    np.testing.assert_array_equal(noise.gumbel(key, 9), jax.random.gumbel(key, (9,)))
+    key, ids = jax.random.key(3, impl="rbg"), np.array([1, 8])
+    whole = jax.random.gumbel(key, (9,))
+    np.testing.assert_array_equal(noise.gumbel(key, 9), whole)
+    np.testing.assert_array_equal(noise.gumbel(key, 9, ids), whole[ids])
+
+
+def test_noise_of_some_tokens_is_a_part_of_all_noise():
+    key, ids = jax.random.key(4), np.array([0, 3, 130, 499])
+    whole = noise.gumbel(key, 500)
+    np.testing.assert_array_equal(noise.gumbel(key, 500, ids), whole[ids])
+    assert not np.array_equal(noise.gumbel(key, 4), whole[ids])  # planted: by place
 
 
 def test_fault_a_turn_by_another_number_of_bits(monkeypatch):

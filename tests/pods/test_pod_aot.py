@@ -14,7 +14,8 @@ import pytest
 
 pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
-from decoding import tree
+from decoding import base, tree
+from decoding.tree_building import grow
 from experiments.preflight import command, programs
 from experiments.recipes import settings
 from kernels import block_traffic, hlo
@@ -24,6 +25,7 @@ from models.heads.modules import decoder_layer
 pytestmark = pytest.mark.tpu_aot
 
 PODS = pathlib.Path(__file__).parent.parent.parent / "configs" / "pods"
+RECIPES = sorted(p.stem for p in PODS.glob("*_*b.py"))
 SLICES = {"8b": "v5e:4x4", "70b": "v5p:2x4x4", "1b": "v5e:16x16"}
 VOCAB = 128256
 
@@ -80,6 +82,13 @@ def gathered(text: str, config) -> list[hlo.Collective]:
     return found
 
 
+def matrices(name: str) -> set[int]:
+    """Sizes of a device's part of a layer's gate and up, and of each alone."""
+    config = recipe(name)
+    shape, cut = config.architecture, device_mesh.parse(config.mesh).get("tensor", 1)
+    return {n * shape.hidden_size * shape.intermediate_size // cut for n in (1, 2)}
+
+
 def layer(name: str) -> dict[str, int]:
     """How many collectives of each kind one layer has."""
     few, more = (hlo.summary(compiled(name, n)) for n in (2, 3))
@@ -89,14 +98,8 @@ def layer(name: str) -> dict[str, int]:
     return {kind: n for kind, n in each.items() if n}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("hydra_llama3_8b", marks=pytest.mark.long),
-        pytest.param("eagle3_llama3_70b", marks=pytest.mark.long),
-        pytest.param("fastdraft_1b", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_layer_sums_twice_and_nothing_is_gathered(name):
     assert layer(name) == {"all-reduce": 2}
     config = recipe(name)
@@ -116,12 +119,6 @@ def test_a_cache_stays_where_it_lies():
     assert hlo.copies(text, sizes) == []
 
 
-@pytest.mark.long
-def test_drafting_gathers_nothing():
-    for name in ("hydra_llama3_8b", "eagle3_llama3_8b"):
-        assert gathered(text_of(name, 2, ""), recipe(name)) == []
-
-
 MOVES = ("collective-permute", "all-to-all")
 
 
@@ -132,17 +129,28 @@ def large(text: str, least: int = 2**20) -> set[tuple[int, ...]]:
 
 
 @pytest.mark.long
-def test_a_round_sums_and_gathers_little(monkeypatch):
-    """Nothing is exchanged among devices; only EAGLE-3's scores of its own 32,000
-    tokens are gathered, to be placed among the target's. Planted: sums of the heads
-    that the compiler may leave in pieces."""
-    gathers = {"hydra_llama3_8b": set(), "eagle3_llama3_8b": {(8, 10, 32000)}}
-    for name, shapes in gathers.items():
-        text = text_of(name, 2, "")
-        assert not set(hlo.summary(text)) & set(MOVES)
-        assert large(text) == shapes
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_round_exchanges_little_and_copies_no_weights(name):
+    """Of every pod, its own drafter and tree among it."""
+    text = compiled(name, 2, "")
+    assert not set(hlo.summary(text)) & set(MOVES)
+    assert large(text) == set()
+    assert gathered(text, recipe(name)) == []
+    assert hlo.copies(text, matrices(name)) == []
+
+
+@pytest.mark.long
+def test_fault_sums_that_are_left_in_pieces(monkeypatch):
+    """Planted: sums of the heads, in whatever pieces the compiler likes."""
     monkeypatch.setattr(decoder_layer, "summed", lambda x: x)
     assert set(hlo.summary(text_of("hydra_llama3_8b", 1, ""))) & set(MOVES)
+
+
+@pytest.mark.long
+def test_fault_drafts_that_are_placed_among_all_tokens(monkeypatch):
+    """Planted: EAGLE-3's 32,000 scores are gathered to be made the target's 128,256."""
+    monkeypatch.setattr(grow, "LAWS", base.DRAWS)
+    assert large(text_of("eagle3_llama3_8b", 1, "")) == {(8, 10, 32000)}
 
 
 @pytest.mark.long
@@ -156,9 +164,7 @@ def test_fault_groups_that_cross_devices(monkeypatch):
 def test_weights_stay_as_they_lie(monkeypatch):
     """No copy of a layer's matrix. Planted: gate and up in the order of their shape."""
     name, plain = "hydra_llama3_8b", "drafters/plain"
-    shape = recipe(name).architecture
-    cut = device_mesh.parse(recipe(name).mesh)["tensor"]
-    sizes = {n * shape.hidden_size * shape.intermediate_size // cut for n in (1, 2)}
+    sizes = matrices(name)
     assert hlo.copies(compiled(name, 1, plain), sizes) == []
     monkeypatch.setattr(axis_rules, "ORDER", {})
     assert hlo.copies(text_of(name, 1, plain), sizes)
@@ -178,7 +184,7 @@ def test_fault_rows_named_by_an_array(monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted(p.stem for p in PODS.glob("*_*b.py")))
+@pytest.mark.parametrize("name", RECIPES)
 def test_recipes_fit_their_slices(name):
     """The whole programs, training among them, within the HBM of a chip."""
     flight = command.Preflight(recipe(name), SLICES[name.rpartition("_")[2]])

@@ -13,11 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from kernels.dispatch import AUTO
 from models import base
 from models.cache_layouts import kv_cache
 from models.distributed import sharding
 from models.errors import ConfigError
 from models.transformer import (
+    cached_attention,
     config,
     rematerialisation,
     sequence_attention,
@@ -25,7 +27,6 @@ from models.transformer import (
 )
 from models.transformer.modules import (
     NEGATIVE,
-    attend,
     product,
     rotate,
     rotations,
@@ -277,9 +278,8 @@ def block(
     cache = cache.open(nodes)
     q, k, v = qkv(layer, c, x, nodes.positions)
     store = cache.layers[0].append(nodes.slots, k, v)
-    mask = base.dense_mask(nodes.visibility, cache.size)
-    keys, values = store.read()
-    out = product(attend(c, q, keys, values, mask), layer["out"])
+    attend = cached_attention.over_cache(c, nodes, cache, AUTO)(0)
+    out = product(attend(q, store), layer["out"])
     return feed_forward(layer, c, residual + out), replace(cache, layers=(store,))
 
 
