@@ -183,11 +183,12 @@ def choose_dtype(dtype: Any) -> np.dtype:
 
 def placer(plan: sharding.Plan | None) -> Callable[[str, np.ndarray], jax.Array]:
     """Return a function (path, array) that shards a param over the plan's devices."""
-    if plan is None:
-        return lambda path, array: jnp.asarray(array)
 
     def place(path: str, array: np.ndarray) -> jax.Array:
-        where = plan.place(path.rpartition("/")[2], array.shape)
+        name = path.rpartition("/")[2]
+        if plan is None:
+            return sharding.in_order(name, jnp.asarray(array))
+        where = plan.place(name, array.shape)
         on = sharding.devices_of(where)
         x = jax.make_array_from_callback(array.shape, on, array.__getitem__)
         return jax.device_put(x, where)

@@ -114,8 +114,7 @@ class Engine:
 
     def _described(self, x: Any) -> tuple:
         """Return what a compiled program demands of an argument."""
-        plan = self.program.model.plan
-        ordered = plan is not None and plan.ordered  # keys have no format
+        ordered = sharding.ordered(self.program.model.plan)  # keys have no format
         order = getattr(x, "format", None) if ordered else None
         return x.shape, x.dtype, getattr(x, "sharding", None), order
 

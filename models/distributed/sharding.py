@@ -88,11 +88,6 @@ class Plan:
             lambda path, x: self.param(axis_rules.param_name(path), x.shape), tree
         )
 
-    @property
-    def ordered(self) -> bool:
-        """Whether the devices' memory has params in the order of `axis_rules.ORDER`."""
-        return self.mesh.devices.flat[0].platform in ORDERED
-
     def place(self, name: str, shape: Sequence[int]) -> NamedSharding | Format:
         """Return where the param `name` lies and, if not as its shape, in which order.
 
@@ -100,7 +95,7 @@ class Plan:
         """
         where = self.param(name, shape)
         order = axis_rules.ORDER.get(name, ())
-        if self.ordered and len(order) == len(shape):
+        if ordered(self) and len(order) == len(shape):
             return Format(Layout(order), where)
         return where
 
@@ -155,6 +150,13 @@ class Plan:
         return jax.tree.map(whole, batch)
 
 
+def ordered(plan: Plan | None) -> bool:
+    """Return whether params lie in the order of `axis_rules.ORDER`."""
+    if plan is None:
+        return jax.default_backend() in ORDERED
+    return plan.mesh.devices.flat[0].platform in ORDERED
+
+
 def share(plan: Plan | None) -> tuple[int, int]:
     """Return `Plan.share`; without a plan a process reads every row: (0, 1)."""
     return (0, 1) if plan is None else plan.share()
@@ -186,16 +188,32 @@ def put(tree: Any, shardings: Any) -> Any:
 
 
 def placed(plan: Plan | None, params: Any) -> Any:
-    """Move params to the plan's devices; those already there keep their sharding."""
-    if plan is None:
-        return params
-    devices = set(plan.mesh.devices.flat)
+    """Move params to the plan's devices; those already there keep their sharding.
 
-    def one(x: Any, where: Any) -> Any:
-        x = jax.numpy.asarray(x)
-        return x if x.sharding.device_set == devices else put(x, where)
+    With or without a plan they lie in the order of `axis_rules.ORDER` then, where
+    their devices are `ORDERED`.
+    """
+    devices = None if plan is None else set(plan.mesh.devices.flat)
 
-    return jax.tree.map(one, params, plan.places(params))
+    def one(path: tuple, x: Any) -> Any:
+        x, name = jax.numpy.asarray(x), axis_rules.param_name(path)
+        if plan is not None and x.sharding.device_set != devices:
+            return put(x, plan.place(name, x.shape))
+        return in_order(name, x)
+
+    return jax.tree_util.tree_map_with_path(one, params)
+
+
+def in_order(name: str, x: Any) -> Any:
+    """Return the param `name`, reordered where it lies if its order is another."""
+    order = axis_rules.ORDER.get(name, ())
+    platforms = {device.platform for device in x.sharding.device_set}
+    if len(order) != x.ndim or not platforms <= set(ORDERED):
+        return x
+    layout = x.format.layout
+    if layout is not None and layout.major_to_minor == order:
+        return x
+    return jax.device_put(x, Format(Layout(order), x.sharding))
 
 
 def whole(plan: Plan | None, params: Any, least: int = LARGE) -> dict[str, int]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import decoding
@@ -120,17 +121,27 @@ def test_a_weight_lies_as_products_read_it(monkeypatch):
     bare = dataclasses.replace(
         turned, params=sharding.put(lm.params, plan.params(lm.params))
     )
-    orders = [
-        x.params["layer_0"]["mlp"]["up"].format.layout.major_to_minor
-        for x in (turned, bare)
+    weights = [
+        *(x.params["layer_0"]["mlp"]["up"] for x in (turned, bare, toy)),
+        *(  # what was trained or changed on its devices
+            sharding.placed(*pair)["layer_0"]["mlp"]["up"]
+            for pair in ((plan, bare.params), (None, toy.params))
+        ),
+        io.placer(None)("mlp/up", np.ones((2, 2, 3))),
     ]
-    assert orders == [(1, 0, 2), (0, 1, 2)]
+    orders = [x.format.layout.major_to_minor for x in weights]
+    turned_to, own = (1, 0, 2), (0, 1, 2)
+    assert orders == [turned_to, own, own, turned_to, turned_to, turned_to]
 
     def text(lm):
         return decoding.generate(lm, [[1, 2, 3]], max_new_tokens=8).tokens
 
     assert text(turned) == text(bare) == text(lm)
-    monkeypatch.setattr(sharding.Plan, "ordered", False)
+    single = dataclasses.replace(lm, params=sharding.placed(None, lm.params))
+    assert text(single) == text(lm)
+    monkeypatch.setattr(axis_rules, "ORDER", {})  # what is there stays as it lies
+    assert text(turned) == text(bare)
+    monkeypatch.setattr(sharding, "ordered", lambda plan: False)
     assert text(bare)
     with pytest.raises(ValueError, match="layouts"):
         text(turned)
