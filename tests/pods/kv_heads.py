@@ -1,9 +1,10 @@
 """Texts of caches on meshes with more tensor shards than KV heads.
 
-Run by test_meshes.py. Usage: kv_heads.py few | heads | CACHE. Prints one JSON object:
-{case: {mesh: texts}}. The mesh "one" is a single device; "fault ..." are planted
-faults. "few" is two KV heads in pages on one mesh, with the faults; "heads", the layer
-of draft heads, and a name of `CACHES` take 1, 2 and 8 KV heads on every mesh.
+Run by test_meshes.py. Usage: kv_heads.py few | heads | drafted | CACHE. Prints one JSON
+object: {case: {mesh: texts}}. The mesh "one" is a single device; "fault ..." are
+planted faults. "few" is two KV heads in pages on one mesh, with the faults;
+"drafted" is whole decodings with EAGLE-3, of two KV heads; "heads", the layer of draft
+heads, and a name of `CACHES` take 1, 2 and 8 KV heads on every mesh.
 """
 
 import dataclasses
@@ -15,11 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import decoding
 import models
+from decoding import Method, Spec
 from decoding.loops import state_sharding
 from models import base, io, transformer
 from models.cache_layouts import kv_cache, paged, quantized
 from models.distributed import sharding
+from models.heads import eagle3
 from models.heads.modules import decoder_layer
 from models.transformer import cached_attention, modules
 from tests.models import blocks
@@ -157,9 +161,37 @@ def head_layer(groups: int, mesh: str) -> list[list[int]]:
     return np.concatenate(texts, 1).tolist()
 
 
+def drafted(groups: int, mesh: str, shifted: bool = False) -> list[list[int]]:
+    """Texts of trees that a head grows in half of the vocabulary, and their calls.
+
+    The calls tell drafts apart, which texts do not. `shifted` plants the ids of others.
+    """
+    config = dataclasses.replace(meshes.CONFIG, n_kv_heads=groups, vocab_size=64)
+    lm = transformer.transformer(config)
+    lm = models.Loaded(lm, blocks.numpy_params(lm))
+    kept = np.arange(int(shifted), 64, 2)
+    rows = lm.params["embedding"]["head"]
+    heads = eagle3.init(jax.random.key(1), config, rows, np.arange(0, 64, 2))
+    heads["kept"] = jnp.asarray(kept, jnp.int32)
+    tree = Spec("topologies/eagle2", nodes=8, depth=2, top_k=4)
+    out = decoding.generate(
+        io.placed(lm, meshes.plan_of(MESHES.get(mesh))),
+        [[token % 64 for token in prompt] for prompt in meshes.prompts()],
+        Method(Spec("drafters/eagle3"), topology=tree),
+        max_new_tokens=32,
+        drafts={"heads": heads},
+        width="paper",
+    )
+    calls = np.asarray(out.stats.target_calls).reshape(-1).tolist()
+    return [*out.tokens, calls]
+
+
 def main(cases: str) -> dict[str, dict]:
     if cases == "few":
         return {"2, paged": few()}
+    if cases == "drafted":
+        found = {n: drafted(2, n) for n in ("one", "1x1x8", MESH)}
+        return {"2, drafted": {**found, "fault ids": drafted(2, MESH, shifted=True)}}
     run = head_layer if cases == "heads" else functools.partial(steps, cache=cases)
     return {
         f"{groups}, {cases}": {n: run(groups, mesh=n) for n in ("one", *MESHES)}
