@@ -217,9 +217,7 @@ def _cache(
 
     like = jax.eval_shape(make)
     if like.shares and must_be_dense(config):
-        # On a mesh every layer is whole: held ones were not tried there.
-        held = config.position != "alibi" and plan is None
-        windows = config.windows if held else ()
+        windows = () if config.position == "alibi" else config.windows
         width = max(room, program.chunk)
         return state_sharding.made(plan, lambda: windowed(make, windows, width))
     if share and like.shares:

@@ -10,10 +10,13 @@ Once in `EVERY` tokens of a row its oldest slots are dropped and the others move
 What is dropped no node can see, so the text does not depend on when this happens.
 Neither drafters, trees nor verifiers know of it.
 
-Only the dense layers of the target's cache are held, on one device. The quantised and
-paged layouts keep all slots, since both take slot and token number for the same. So do
-the caches of draft models: some drafters set their length back, and dropped slots do
-not return.
+On a mesh a held layer is laid out as a dense one: rows over the batch's axes, KV heads
+over `tensor`, and each row's shift beside it. Every device drops the slots of its own
+rows, so this takes no collective.
+
+Only the dense layers of the target's cache are held. The quantised and paged layouts
+keep all slots, since both take slot and token number for the same. So do the caches of
+draft models: some drafters set their length back, and dropped slots do not return.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +30,7 @@ from jax import Array, lax
 
 from models import base
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
+from models.distributed import sharding
 
 EVERY = 128  # tokens of a row between compactions
 STEP = 128  # slots: capacities are multiples, as the kernels' blocks of keys are
@@ -91,17 +95,9 @@ class HeldLayer:
             length: int32[B], tokens seen; later nodes have this position or a later
                 one, and see `window` tokens with their own.
         """
-        due = jnp.maximum(length // self.every * self.every - self.window, self.shift)
-
-        # A loop of one round at most: XLA copies what both branches of a `cond` write.
-        def behind(layer: HeldLayer) -> Array:
-            return (layer.shift < due).any()
-
-        def compact(layer: HeldLayer) -> HeldLayer:
-            index = jnp.arange(layer.capacity, dtype=jnp.int32)
-            return layer.take((due - layer.shift)[:, None] + index, due)
-
-        return lax.while_loop(behind, compact, self)
+        return sharding.by_shard(
+            HeldLayer._settle, (self, length), (self.axes(), "batch")
+        )
 
     def take(self, index: Array, shift: Array) -> "HeldLayer":
         """Let slot j be what slot `index[b, j]` was, and `shift` the tokens without."""
@@ -113,6 +109,19 @@ class HeldLayer:
     def axes(self) -> Any:
         names: dict[str, Any] = {"store": self.store.axes(), "shift": "batch"}
         return replace(self, **names)
+
+    def _settle(self, length: Array) -> "HeldLayer":
+        due = jnp.maximum(length // self.every * self.every - self.window, self.shift)
+
+        # A loop of one round at most: XLA copies what both branches of a `cond` write.
+        def behind(layer: HeldLayer) -> Array:
+            return (layer.shift < due).any()
+
+        def compact(layer: HeldLayer) -> HeldLayer:
+            index = jnp.arange(layer.capacity, dtype=jnp.int32)
+            return layer.take((due - layer.shift)[:, None] + index, due)
+
+        return lax.while_loop(behind, compact, self)
 
     def _logical(self) -> Array:
         """Return int32[B, C]: the logical slots of the layer's own."""
