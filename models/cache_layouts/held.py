@@ -14,9 +14,10 @@ On a mesh a held layer is laid out as a dense one: rows over the batch's axes, K
 over `tensor`, and each row's shift beside it. Every device drops the slots of its own
 rows, so this takes no collective.
 
-Only the dense layers of the target's cache are held. The quantised and paged layouts
-keep all slots, since both take slot and token number for the same. So do the caches of
-draft models: some drafters set their length back, and dropped slots do not return.
+Only dense layers are held: those of the target, and of a draft model that
+`drafters/model` runs. The quantised and paged layouts keep all slots, since both take
+slot and token number for the same. So do other drafters' caches: PEARL and EasySpec set
+their length back, and dropped slots do not return.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ class HeldLayer:
 
     streamed = DenseLayer.streamed
     shares = False
+    span = 0
 
     @property
     def capacity(self) -> int:
@@ -103,6 +105,13 @@ class HeldLayer:
         """Let slot j be what slot `index[b, j]` was, and `shift` the tokens without."""
         return replace(self, store=self.store.take(index), shift=shift)
 
+    def sized(self, slots: int) -> "HeldLayer":
+        """Return the layer with `slots` slots of its own, at least those it uses."""
+        more = slots - self.capacity
+        pad = ((0, 0), (0, 0), (0, max(more, 0)), (0, 0))
+        resize = lambda x: jnp.pad(x, pad)[:, :, :slots]
+        return replace(self, store=jax.tree.map(resize, self.store))
+
     def gather(self, rows: Array) -> "HeldLayer":
         return replace(self, store=self.store.gather(rows), shift=self.shift[rows])
 
@@ -140,6 +149,44 @@ class HeldLayer:
 def capacity(window: int, width: int) -> int:
     """Count the slots of a layer of `window` tokens whose calls write <= `width`."""
     return -(-(window + EVERY + width) // STEP) * STEP
+
+
+def windows_of(config: Any) -> Sequence[int]:
+    """Return the windows of a model's layers that may be held: none with ALiBi.
+
+    ALiBi reads a cache whole, with a bias for every logical slot.
+    """
+    if getattr(config, "position", "") == "alibi":
+        return ()
+    return getattr(config, "windows", ())
+
+
+def widened(tree: Any, width: int) -> Any:
+    """Give the held layers of a tree the slots for calls that write `width`."""
+
+    def one(x: Any) -> Any:
+        if not _is_held(x):
+            return x
+        slots = min(capacity(x.window, width), x.size)
+        return x.sized(max(slots, x.capacity))
+
+    return jax.tree.map(one, tree, is_leaf=_is_held)
+
+
+def narrowed(tree: Any, like: Any) -> Any:
+    """Give the held layers of a tree as many slots as those of `like` have.
+
+    After a commit a row uses less than its window and `every` slots of a layer.
+    """
+
+    def one(x: Any, like: Any) -> Any:
+        return x.sized(like.capacity) if _is_held(x) else x
+
+    return jax.tree.map(one, tree, like, is_leaf=_is_held)
+
+
+def _is_held(x: Any) -> bool:
+    return isinstance(x, HeldLayer)
 
 
 def windowed(

@@ -1,14 +1,12 @@
 """Texts of layers that hold their windows, on a mesh of 8 virtual devices.
 
-Run by test_meshes.py. Usage: held_windows.py few | all. Prints one JSON object:
-{"texts": {run: texts}, "held": {run: which layers hold windows}, "collectives": {run:
-the loop's number}}. The run "one" is a single device, "whole" a mesh whose layers keep
-all slots; "fault ..." is a planted one. "few" leaves out what "all" adds.
+Run by test_meshes.py. Prints one JSON object: {"texts": {run: texts}, "held": {run:
+which layers hold windows}, "collectives": {run: the loop's number}}. The run "one" is a
+single device, "whole" a mesh whose layers keep all slots; "fault ..." is a planted one.
 """
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -78,12 +76,15 @@ def run(
         }
 
 
-def main(cases: str) -> dict[str, dict[str, Any]]:
+def main() -> dict[str, dict[str, Any]]:
     model = transformer.transformer(CONFIG)
     lm = models.Loaded(model, blocks.numpy_params(model))
-    found = {"one": run(lm, None, 64, whole), "pieces": run(lm, MESH, 64)}
-    if cases == "all":
-        found |= {"whole": run(lm, MESH, 64, whole), "masks": run(lm, MESH, 4096)}
+    found = {
+        "one": run(lm, None, 64, whole),
+        "whole": run(lm, MESH, 64, whole),
+        "pieces": run(lm, MESH, 64),
+        "masks": run(lm, MESH, 4096),
+    }
     place: Any = held.HeldLayer
     place._settle = neighbours_shift
     found["fault shift"] = run(lm, MESH, 64)
@@ -94,4 +95,4 @@ if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_disable_most_optimizations", True)  # compiling is the cost
     held.EVERY = held.STEP = 16
-    print(json.dumps(main(sys.argv[1])))
+    print(json.dumps(main()))
