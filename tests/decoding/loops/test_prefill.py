@@ -14,7 +14,6 @@ import models
 from decoding import compose
 from decoding.conformance import kit
 from decoding.loops import engines, prefill
-from kernels import block_traffic
 from models import transformer
 from models.cache_layouts import held, quantized
 from models.errors import PromptError
@@ -83,9 +82,16 @@ def chosen(rows=1, longest=1 << 17, vocab=None, caches=None, **changes) -> int:
     return prefill.chunk_size(program, state, longest)
 
 
+def on_tpu(monkeypatch):
+    """Choose chunks, and nothing else, as on a TPU."""
+    chip = types.SimpleNamespace(platform=lambda: "tpu")
+    monkeypatch.setattr(prefill, "block_traffic", chip)
+
+
 def test_chunks_fit(monkeypatch):
     """By rows, the longest prompt, logits that a drafter reads, and the layout."""
-    monkeypatch.setattr(block_traffic, "platform", lambda: "tpu")
+    assert chosen() == 128  # on a CPU
+    on_tpu(monkeypatch)
     assert [chosen(n) for n in (1, 4, 8, 9, 64)] == [1024, 1024, 512, 256, 128]
     assert [chosen(1, n) for n in (1, 129, 130, 600)] == [128, 128, 256, 1024]
     assert [chosen(n, vocab=128_000) for n in (1, 2, 9)] == [512, 256, 128]
@@ -96,7 +102,7 @@ def test_chunks_fit(monkeypatch):
 
 def test_a_long_prompt_takes_few_calls(monkeypatch):
     """Of 4,096 tokens alone; planted: chunks of `CHUNK` tokens, whatever fits."""
-    monkeypatch.setattr(prefill, "CPU_TOKENS", prefill.TOKENS)
+    on_tpu(monkeypatch)
     prompt = np.random.default_rng(0).integers(0, 7, 4096).tolist()
 
     def calls() -> int:
