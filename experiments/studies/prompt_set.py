@@ -218,7 +218,10 @@ def _cells(
 
 
 def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
-    """Return the prefill that refills rows and the loop, each beside the other's."""
+    """Return the prefill that refills rows and the loop, each beside the other's rows.
+
+    Those rows are counted with the caches.
+    """
     plan = sharding.on(mesh, "decode", config.get("rules", ""))
     assert plan is not None
     lm = programs.abstract(programs.shape_of(config), dtype, plan)
