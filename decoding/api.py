@@ -104,6 +104,7 @@ def generate(
     prompt_logprobs: bool = False,
     echo: bool = False,
     width: str | int | None = None,
+    prefill_chunk: int | None = None,
 ) -> Output:
     """Decode every prompt in one batch.
 
@@ -159,6 +160,9 @@ def generate(
             recent texts accepted; a method whose guarantee is LOSSY keeps its own.
             "paper": those of the method. A number: at most so many. None: as the
             environment's `DECODAX_WIDTH` says, else "auto".
+        prefill_chunk: tokens of a prompt in a call of the target, 1 or more. None: as
+            many as pay (`decoding.loops.prefill.chunk_size`). Texts differ by rounding
+            alone.
 
     Returns:
         An `Output`: the texts, their tokens and log-probabilities, and the run's
@@ -318,7 +322,8 @@ def _start(lm: Any, settings: requests.Settings) -> _Call:
     # Of what was measured above only the compilation belongs to the call.
     begun = time.perf_counter() - (engine.compile_seconds - compiled)
     rows = (asked.rows, asked.limits, keys, size, settings.memory)
-    state = engine.start(params, parts, *rows, share=True)
+    chunk = settings.prefill_chunk or 0
+    state = engine.start(params, parts, *rows, share=True, chunk=chunk)
     state = tuning.begun(parts, state, costs)
     return _Call(lm, settings, asked, parts, params, engine, state, begun, compiled)
 

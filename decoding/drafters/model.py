@@ -14,6 +14,7 @@ begins with a block of two tokens that catches up.
 Cost per call: gamma draft calls, the first of two nodes; fewer if the topology stops.
 """
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -23,6 +24,7 @@ from jax import lax
 from decoding import base
 from decoding.catalogue import Card
 from decoding.tree_building import draft_model, grow
+from models.cache_layouts import held
 
 CARD = Card(
     paper="Speculative decoding, arXiv 2211.17192",
@@ -41,11 +43,7 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
     model = draft
 
     def init(ctx: base.Context) -> base.State:
-        batch, size = ctx.tokens.shape
-        dtype = jax.tree.leaves(ctx.params["draft"])[0].dtype
-        cache = model.init_cache(batch, size + sum(topology.run) + 1, dtype)
-        grown = topology.init(batch)
-        return base.State((cache, grown.row), grown.shared)
+        return first_state(model, topology, ctx)
 
     def draft_tree(keys, ctx: base.Context, state: base.State):
         return propose(model, topology, keys, ctx, state)
@@ -70,6 +68,27 @@ def drafter(draft, topology: base.Topology) -> base.Drafter:
         blocks=topology.blocks,
         pauses=True,
     )
+
+
+def first_state(
+    model, topology: base.Topology, ctx: base.Context, block: int = CHUNK
+) -> base.State:
+    """Make `model`'s empty cache, whose layers hold their windows, and the topology's.
+
+    Args:
+        model: the draft model.
+        topology: of the trees.
+        ctx: before the prompts are read.
+        block: tokens of a block that catches up, at most.
+    """
+    batch, size = ctx.tokens.shape
+    dtype = jax.tree.leaves(ctx.params["draft"])[0].dtype
+    grows = sum(topology.run) + 1
+    make = functools.partial(model.init_cache, batch, size + grows, dtype)
+    # A round's first block may go two tokens past what was committed, with no commit.
+    cache = held.windowed(make, held.windows_of(model.config), max(grows, block) + 2)
+    grown = topology.init(batch)
+    return base.State((cache, grown.row), grown.shared)
 
 
 def propose(

@@ -92,7 +92,7 @@ def drafter(
         shorten = jax.vmap(_shorten, in_axes=(0, 0, None, None, None))
         room = min(kept, ctx.tokens.shape[1])
         short, size = shorten(ctx.tokens, ctx.length, chunk, room, threshold)
-        inner = writer.init(ctx)
+        inner = model.first_state(draft, topology, ctx, max(chunk, 2))
         row = Row(short, size, ctx.length - size, inner.row)
         return base.State(row, inner.shared)
 

@@ -92,6 +92,9 @@ def drafter(
         )
     writer = model.drafter(draft, topology)
 
+    def init(ctx: base.Context) -> base.State:
+        return model.first_state(draft, topology, ctx, length + 2)
+
     def draft_tree(keys, ctx: base.Context, state: base.State):
         cache, row = state.row
         params = ctx.params["draft"]
@@ -132,7 +135,7 @@ def drafter(
 
     size = topology.nodes + branches * length
     return base.Drafter(
-        writer.init,
+        init,
         draft_tree,
         observe,
         size,

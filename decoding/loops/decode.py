@@ -21,6 +21,7 @@ from models.cache_layouts.kv_cache import by_rows
 from models.errors import MethodError
 
 TARGET = "target"
+CHUNK = 128  # tokens: a prefill chunk has no fewer, unless `Program.chunk` is set
 
 
 @struct.dataclass
@@ -62,7 +63,7 @@ class Program:
     widths: tuple[int, ...] = ()  # of blocks to compile, in rising order
     streams: dict[str, base.Stream] = field(default_factory=dict)
     stop: bool = False  # whether the state carries a stop automaton
-    chunk: int = 128  # tokens of a prefill chunk
+    chunk: int = 0  # tokens of a prefill chunk; 0: as `prefill.chunk_size`
 
     @property
     def vocab(self) -> int:

@@ -1,6 +1,8 @@
 """Engines: the compiled functions of a composition, and the cache of engines."""
 
 import contextlib
+import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +45,7 @@ class Engine:
         memory: Any = None,
         share: bool = False,
         requests: Sequence[int] | None = None,
+        chunk: int = 0,
     ) -> decode.DecodeState:
         """Make a state for `prompts` and prefill its caches.
 
@@ -59,13 +62,20 @@ class Engine:
                 requests.
             requests: each row's index in the settings of `parts`. None: the rows are
                 in the order of the settings, as many for each.
+            chunk: tokens of a row in a chunk of the prompt; 0: `prefill.chunk_size`.
         """
+        program = self.program
+        if chunk:
+            program = dataclasses.replace(program, chunk=chunk)
         arguments = (params, parts, prompts, limits, keys, size, memory, share)
         state, stream_prompts = initial_state.initial_state(
-            self.program, *arguments, self.program.model.plan, requests
+            program, *arguments, program.model.plan, requests
         )
+        texts = [*prompts, *initial_state.own_prompts(parts)]
+        tokens = prefill.chunk_size(program, state, max(map(len, texts)))
+        fill = functools.partial(prefill.prefill, size=tokens)
         return self._call(
-            "prefill", prefill.prefill, (1,), params, state, stream_prompts
+            f"prefill by {tokens}", fill, (1,), params, state, stream_prompts
         )
 
     def advance(

@@ -12,7 +12,7 @@ from jax import Array
 
 from decoding import base, compose
 from decoding.loops import decode, state_sharding, stats
-from models.cache_layouts.held import windowed
+from models.cache_layouts.held import windowed, windows_of
 from models.cache_layouts.shared_prefix import must_be_dense, shared
 from models.distributed import sharding
 from models.errors import MethodError, PromptError
@@ -121,6 +121,12 @@ def initial_state(
     return state, stream_prompts
 
 
+def own_prompts(parts: compose.Composition) -> list[Sequence[int]]:
+    """List the prompts that streams have of their own."""
+    streams = parts.program.streams.values()
+    return [text for stream in streams for text in stream.prompts or ()]
+
+
 def _of_rows(
     parts: compose.Composition, requests: Sequence[int] | None, batch: int
 ) -> list[compose.Setting]:
@@ -217,13 +223,10 @@ def _cache(
 
     like = jax.eval_shape(make)
     if like.shares and must_be_dense(config):
-        # On a mesh every layer is whole: held ones were not tried there.
-        held = config.position != "alibi" and plan is None
-        windows = config.windows if held else ()
-        width = max(room, program.chunk)
-        return state_sharding.made(plan, lambda: windowed(make, windows, width))
+        windows = windows_of(config)
+        return state_sharding.made(plan, lambda: windowed(make, windows, room))
     if share and like.shares:
-        prefix = common_prefix(prompts, program.chunk)
+        prefix = common_prefix(prompts, program.chunk or decode.CHUNK)
         if prefix * (len(prompts) - 1) >= SHARED:
             return state_sharding.made(plan, lambda: shared(like, prefix))
     return state_sharding.made(plan, make)

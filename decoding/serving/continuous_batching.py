@@ -6,7 +6,8 @@ their texts share every model call, and a finished one is replaced at once.
 
 The loop stays on the device, and `advance` returns when `free` rows are done. The host
 takes their texts and admits the next requests, whose prompts were prefilled `together`.
-Shapes never change, so nothing compiles after the first requests. A text depends on its
+Shapes never change, so nothing compiles after the first requests, but for a prefill of
+each size of chunk (`loops/prefill.py`: at most four). A text depends on its
 request alone (see `decoding/noise.py`), and not on the row, the batch or the time of
 admission. The drafter's `shared` state passes from request to request.
 
@@ -30,6 +31,7 @@ from decoding.loops import decode, engines, initial_state
 from models.distributed import sharding
 from models.errors import PromptError
 
+TOGETHER = 4  # prompts of a prefill
 ROUNDS = 512  # rounds per device call at most, whether a row is done or not
 
 
@@ -68,7 +70,7 @@ def decode_requests(
     batch: int,
     *,
     wanted: Sequence[int] | None = None,
-    together: int = 4,
+    together: int = TOGETHER,
     free: int = 1,
     memory: Any = None,
     usage: Usage | None = None,
@@ -84,7 +86,8 @@ def decode_requests(
         keys: key[len(prompts)], from `engines.request_keys`.
         batch: number of rows.
         wanted: indices of the prompts to decode; None: all.
-        together: prompts per prefill.
+        together: prompts of a prefill. Its caches, of as many rows, exist beside those
+            of the batch until the last of its requests is admitted.
         free: rows that must be done before their texts are taken; with `batch`, prompts
             are decoded batch by batch.
         memory: `out.memory` of an earlier call, or None.
@@ -132,6 +135,7 @@ def decode_requests(
     state = replace(state, done=jnp.ones((batch,), bool))
     waiting = iter(range(len(prompts)) if wanted is None else wanted)
     ready: collections.deque[tuple[int, Any, int]] = collections.deque()
+    fresh: Any = None
     rows: list[int | None] = [None] * batch
     admitted, calls = [0.0] * batch, np.zeros(batch, np.int64)
     usage.rows = batch
@@ -143,12 +147,15 @@ def decode_requests(
                 indices = list(itertools.islice(waiting, together))
                 if not indices:
                     break
+                fresh = None  # free the last ones' caches before these are made
                 fresh = start(indices, together, state.drafter.shared)
                 state, fresh = _handed_over(state, fresh)
                 ready.extend((i, fresh, source) for source, i in enumerate(indices))
             rows[row], fresh, source = ready.popleft()
             state = engine.admit(state, row, fresh, source)
             admitted[row], calls[row] = clock(), 0
+        if not ready:
+            fresh = None  # its caches are freed, and the rounds may use their memory
         idle = rows.count(None)
         if idle == batch:
             clock()

@@ -50,6 +50,7 @@ class Settings:
     prompt_logprobs: bool = False
     echo: bool = False
     width: Any = None
+    prefill_chunk: int | None = None
 
 
 class Ends(NamedTuple):
@@ -108,6 +109,9 @@ def read(lm: Any, settings: Settings) -> Requests:
         _check(config, i, prompt, new[i])
     if n < 1:
         raise PromptError(f"n={n}: use at least 1")
+    chunk = settings.prefill_chunk
+    if chunk is not None and not (isinstance(chunk, int) and chunk >= 1):
+        raise PromptError(f"prefill_chunk={chunk!r}: use at least 1, or None")
     best = settings.top_logprobs
     if not (isinstance(best, int) and 0 <= best <= config.vocab_size):
         raise PromptError(

@@ -59,7 +59,10 @@ def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
         "tokens": program.tokens,
         "parts": program.parts,
         "temporaries": temporary + max(unshared, 0),
-        "need": memory.argument_size_in_bytes + temporary + max(unshared, 0),
+        "need": memory.argument_size_in_bytes
+        + temporary
+        + max(unshared, 0)
+        + program.parts.get(programs.WAITING, 0),
         "hbm": chip.hbm,
         "flops": float(cost.get("flops", 0.0)),
         "bytes": float(cost.get("bytes accessed", 0.0)),

@@ -28,6 +28,7 @@ from training.runs import draft_head_run
 from training.teacher import outputs, sources
 
 KEY = jax.random.key
+WAITING = "waiting"  # rows of a state that a program does not touch
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ def decoding(
     lm: Any,
     given: dict[str, Any],
     config: Any,
+    together: int = 0,
 ) -> list[Program]:
     """Return prefill and loop of one method, at the config's batch and context.
 
@@ -172,19 +174,59 @@ def decoding(
         lm: the target, with shapes for params.
         given: role -> draft model or heads, with shapes for params.
         config: the recipe.
+        together: rows of the prefill that refills finished ones, whose state lies
+            beside the batch's; 0: the batch is prefilled at once and not refilled.
     """
     plan = lm.model.plan
-    temperature = float(max(config.temperatures))
-    parts = compose.compose(method, lm, temperature, given)
+    heats = config.get("temperatures", None) or (config.temperature,)
+    parts = compose.compose(method, lm, float(max(heats)), given)
     engine = engines.Engine(parts.program)
     params = {decode.TARGET: lm.params}
     for role, draft in given.items():
         role_params = getattr(draft, "params", draft)
         params[role] = laid(role_params, plan.places(role_params))
     longest = context(config)
-    prompts = [[1, 1]] * config.batch
-    limits = [longest] * config.batch
-    keys = engines.request_keys(0, config.batch, 1)
+    first = functools.partial(_first_state, parts, params, longest)
+    state = first(config.batch)[0]
+    fresh, role_prompts = first(together or config.batch)
+    bound = jax.ShapeDtypeStruct((), jnp.int32, sharding=plan.of((), ""))
+    weights = {
+        "params": size(params[decode.TARGET]),
+        "drafts": sum(size(params[role]) for role in given),
+    }
+    chunk = prefill.chunk_size(parts.program, fresh, longest)
+    by_chunks = functools.partial(prefill.prefill, size=chunk)
+    fill = functools.partial(
+        engine.lower, "prefill", by_chunks, (1,), params, fresh, role_prompts
+    )
+    run = functools.partial(
+        engine.lower, "advance", decode.advance, (1,), params, state, bound, bound
+    )
+
+    def memory(state: Any, other: Any) -> dict[str, int]:
+        caches = size(state.caches)
+        beside = {WAITING: size(other)} if together else {}
+        rest = {"cache": caches, "rest of the state": size(state) - caches}
+        return {**weights, **rest, **beside}
+
+    nodes = parts.program.drafter.nodes
+    beside = config.batch // plan.parts(config.batch, "batch")
+    make = functools.partial(
+        Program, rows=config.batch, read=read_bytes(lm), mesh=plan.mesh
+    )
+    return [
+        make(f"prefill, {name}", fill, memory(fresh, state), tokens=chunk),
+        make(f"decode, {name}", run, memory(state, fresh), tokens=nodes, beside=beside),
+    ]
+
+
+def _first_state(
+    parts: compose.Composition, params: Any, longest: int, rows: int
+) -> tuple[Any, Any]:
+    """Return the shapes of a state before its prompts are read, and of the prompts."""
+    plan = parts.program.model.plan
+    prompts, limits = [[1, 1]] * rows, [longest] * rows
+    keys = engines.request_keys(0, rows, 1)
 
     def make_state(params: Any) -> Any:
         sizes = (prompts, limits, keys, initial_state.bucket(longest))
@@ -193,32 +235,8 @@ def decoding(
         )
 
     with sharding.use(plan):
-        state, role_params = jax.eval_shape(make_state, params)
-    state = laid(state, state_sharding.shardings(plan, state))
-    bound = jax.ShapeDtypeStruct((), jnp.int32, sharding=plan.of((), ""))
-    caches = size(state.caches)
-    memory = {
-        "params": size(params[decode.TARGET]),
-        "drafts": sum(size(params[role]) for role in given),
-        "cache": caches,
-        "rest of the state": size(state) - caches,
-    }
-    fill = functools.partial(
-        engine.lower, "prefill", prefill.prefill, (1,), params, state, role_params
-    )
-    run = functools.partial(
-        engine.lower, "advance", decode.advance, (1,), params, state, bound, bound
-    )
-    nodes, read = parts.program.drafter.nodes, read_bytes(lm)
-    chunk = parts.program.chunk
-    beside = config.batch // plan.parts(config.batch, "batch")
-    make = functools.partial(
-        Program, parts=memory, rows=config.batch, read=read, mesh=plan.mesh
-    )
-    return [
-        make(f"prefill, {name}", fill, tokens=chunk),
-        make(f"decode, {name}", run, tokens=nodes, beside=beside),
-    ]
+        state, role_prompts = jax.eval_shape(make_state, params)
+    return laid(state, state_sharding.shardings(plan, state)), role_prompts
 
 
 def training(

@@ -23,7 +23,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
             parts["params"],
             parts.get("optimiser", 0),
             frozen,
-            parts.get("cache", 0),
+            parts.get("cache", 0) + parts.get("waiting", 0),
             row["temporaries"],
         ]
         collectives = ", ".join(

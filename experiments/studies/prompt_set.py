@@ -17,10 +17,12 @@ from decoding.loops import engines
 from decoding.serving import continuous_batching, prompt_set
 from experiments import console
 from experiments.measurement import machine
+from experiments.preflight import programs
 from experiments.prompts import builtin_tasks
 from experiments.run_folder import RunFolder
-from experiments.stage import Stage
+from experiments.stage import Preflight, Stage
 from experiments.studies import common
+from models.distributed import sharding
 from models.errors import ConfigError
 
 SHOWN = (50, 90, 99)  # percentiles of latency
@@ -215,9 +217,28 @@ def _cells(
     ]
 
 
+def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
+    """Return the prefill that refills rows and the loop, each beside the other's rows.
+
+    Those rows are counted with the caches.
+    """
+    plan = sharding.on(mesh, "decode", config.get("rules", ""))
+    assert plan is not None
+    lm = programs.abstract(programs.shape_of(config), dtype, plan)
+    method = recipes.method(config.recipe)
+    drafts = {
+        name: programs.abstract(programs.shape_at(draft), dtype, plan)
+        for name, draft in config.drafts.items()
+        if name in method.needs
+    }
+    together = continuous_batching.TOGETHER
+    return programs.decoding(config.recipe, method, lm, drafts, config, together)
+
+
 # No text depends on these fields.
 STAGE = Stage(
     run,
     "A set of prompts decoded with {}",
     ("batch", "compare", "mesh", "rules"),
+    preflight=Preflight(programs_of, programs.shape_of),
 )

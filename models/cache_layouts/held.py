@@ -10,10 +10,14 @@ Once in `EVERY` tokens of a row its oldest slots are dropped and the others move
 What is dropped no node can see, so the text does not depend on when this happens.
 Neither drafters, trees nor verifiers know of it.
 
-Only the dense layers of the target's cache are held, on one device. The quantised and
-paged layouts keep all slots, since both take slot and token number for the same. So do
-the caches of draft models: some drafters set their length back, and dropped slots do
-not return.
+On a mesh a held layer is laid out as a dense one: rows over the batch's axes, KV heads
+over `tensor`, and each row's shift beside it. Every device drops the slots of its own
+rows, so this takes no collective.
+
+Only dense layers are held: those of the target, and of a draft model that
+`drafters/model` runs. The quantised and paged layouts keep all slots, since both take
+slot and token number for the same. So do other drafters' caches: PEARL and EasySpec set
+their length back, and dropped slots do not return.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +31,7 @@ from jax import Array, lax
 
 from models import base
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
+from models.distributed import sharding
 
 EVERY = 128  # tokens of a row between compactions
 STEP = 128  # slots: capacities are multiples, as the kernels' blocks of keys are
@@ -44,6 +49,7 @@ class HeldLayer:
 
     streamed = DenseLayer.streamed
     shares = False
+    span = 0
 
     @property
     def capacity(self) -> int:
@@ -91,6 +97,29 @@ class HeldLayer:
             length: int32[B], tokens seen; later nodes have this position or a later
                 one, and see `window` tokens with their own.
         """
+        return sharding.by_shard(
+            HeldLayer._settle, (self, length), (self.axes(), "batch")
+        )
+
+    def take(self, index: Array, shift: Array) -> "HeldLayer":
+        """Let slot j be what slot `index[b, j]` was, and `shift` the tokens without."""
+        return replace(self, store=self.store.take(index), shift=shift)
+
+    def sized(self, slots: int) -> "HeldLayer":
+        """Return the layer with `slots` slots of its own, at least those it uses."""
+        more = slots - self.capacity
+        pad = ((0, 0), (0, 0), (0, max(more, 0)), (0, 0))
+        resize = lambda x: jnp.pad(x, pad)[:, :, :slots]
+        return replace(self, store=jax.tree.map(resize, self.store))
+
+    def gather(self, rows: Array) -> "HeldLayer":
+        return replace(self, store=self.store.gather(rows), shift=self.shift[rows])
+
+    def axes(self) -> Any:
+        names: dict[str, Any] = {"store": self.store.axes(), "shift": "batch"}
+        return replace(self, **names)
+
+    def _settle(self, length: Array) -> "HeldLayer":
         due = jnp.maximum(length // self.every * self.every - self.window, self.shift)
 
         # A loop of one round at most: XLA copies what both branches of a `cond` write.
@@ -102,17 +131,6 @@ class HeldLayer:
             return layer.take((due - layer.shift)[:, None] + index, due)
 
         return lax.while_loop(behind, compact, self)
-
-    def take(self, index: Array, shift: Array) -> "HeldLayer":
-        """Let slot j be what slot `index[b, j]` was, and `shift` the tokens without."""
-        return replace(self, store=self.store.take(index), shift=shift)
-
-    def gather(self, rows: Array) -> "HeldLayer":
-        return replace(self, store=self.store.gather(rows), shift=self.shift[rows])
-
-    def axes(self) -> Any:
-        names: dict[str, Any] = {"store": self.store.axes(), "shift": "batch"}
-        return replace(self, **names)
 
     def _logical(self) -> Array:
         """Return int32[B, C]: the logical slots of the layer's own."""
@@ -131,6 +149,44 @@ class HeldLayer:
 def capacity(window: int, width: int) -> int:
     """Count the slots of a layer of `window` tokens whose calls write <= `width`."""
     return -(-(window + EVERY + width) // STEP) * STEP
+
+
+def windows_of(config: Any) -> Sequence[int]:
+    """Return the windows of a model's layers that may be held: none with ALiBi.
+
+    ALiBi reads a cache whole, with a bias for every logical slot.
+    """
+    if getattr(config, "position", "") == "alibi":
+        return ()
+    return getattr(config, "windows", ())
+
+
+def widened(tree: Any, width: int) -> Any:
+    """Give the held layers of a tree the slots for calls that write `width`."""
+
+    def one(x: Any) -> Any:
+        if not _is_held(x):
+            return x
+        slots = min(capacity(x.window, width), x.size)
+        return x.sized(max(slots, x.capacity))
+
+    return jax.tree.map(one, tree, is_leaf=_is_held)
+
+
+def narrowed(tree: Any, like: Any) -> Any:
+    """Give the held layers of a tree as many slots as those of `like` have.
+
+    After a commit a row uses less than its window and `every` slots of a layer.
+    """
+
+    def one(x: Any, like: Any) -> Any:
+        return x.sized(like.capacity) if _is_held(x) else x
+
+    return jax.tree.map(one, tree, like, is_leaf=_is_held)
+
+
+def _is_held(x: Any) -> bool:
+    return isinstance(x, HeldLayer)
 
 
 def windowed(

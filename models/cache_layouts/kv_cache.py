@@ -33,6 +33,7 @@ class DenseLayer:
 
     streamed = False  # True: a model call must use `attend`, not `read` and a mask
     shares = True  # whether `models.cache_layouts.shared_prefix` may replace it
+    span = 0  # slots that chunks of the prompt must divide; 0: any
 
     def append(self, slots: Array, k: Array, v: Array) -> "DenseLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""

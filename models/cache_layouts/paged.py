@@ -41,6 +41,7 @@ class PagedLayer:
 
     streamed = True  # no layer is one array
     shares = False
+    span = 0
 
     def append(self, slots: Array, k: Array, v: Array) -> "PagedLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""

@@ -38,6 +38,10 @@ class QuantizedLayer:
     streamed = True  # a slot's precision for a node depends on the node's position
     shares = False
 
+    @property
+    def span(self) -> int:
+        return self.window  # a block has at most so many nodes
+
     def append(self, slots: Array, k: Array, v: Array) -> "QuantizedLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""
         recent = self.recent

@@ -34,6 +34,10 @@ class SharedLayer:
         """The number of slots P in the prefix."""
         return self.prefix.k.shape[2]
 
+    @property
+    def span(self) -> int:
+        return self.start
+
     def append(self, slots: Array, k: Array, v: Array) -> "SharedLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped.
 

@@ -76,6 +76,7 @@ class Tokens:
     pos: Array  # int32[B, S]
 
     shares = False
+    span = 0
 
     def append(self, slots: Array, token: Array, pos: Array) -> "Tokens":
         """Write at `slots[B, N]`; slots >= S are dropped."""

@@ -2,9 +2,9 @@
 
 Run by test_meshes.py. Usage: kv_heads.py few | heads | drafted | CACHE. Prints one JSON
 object: {case: {mesh: texts}}. The mesh "one" is a single device; "fault ..." are
-planted faults. "few" is two KV heads in pages on one mesh, with the faults;
-"drafted" is whole decodings with EAGLE-3, of two KV heads; "heads", the layer of draft
-heads, and a name of `CACHES` take 1, 2 and 8 KV heads on every mesh.
+planted faults. "few" is two KV heads in pages and in a held window on one mesh, with
+the faults; "drafted" is whole decodings with EAGLE-3, of two KV heads; "heads", the
+layer of draft heads, and a name of `CACHES` take 1, 2 and 8 KV heads on every mesh.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ import models
 from decoding import Method, Spec
 from decoding.loops import state_sharding
 from models import base, io, transformer
-from models.cache_layouts import kv_cache, paged, quantized
+from models.cache_layouts import held, kv_cache, paged, quantized
 from models.distributed import sharding
 from models.heads import eagle3
 from models.heads.modules import decoder_layer
@@ -34,6 +34,7 @@ CACHES = {
     "streamed": kv_cache.dense,
     "paged": paged.pages(8),
     "int8": quantized.int8(32),
+    "held": kv_cache.dense,
 }
 MESHES = {
     "1x1x8": (1, 1, 8),
@@ -43,12 +44,18 @@ MESHES = {
 }
 MESH = "2x1x4"  # it cuts the batch, and two KV heads further than their number
 ROWS, SLOTS, DRAWN = 8, 128, 10
-GIVEN = {"int8": 90}  # tokens, so that codes are read; other caches: 14
+# Tokens, so that codes are read and slots dropped; other caches: 14.
+GIVEN = {"int8": 90, "held": 58}
+FEWER = {"held": 9}  # of rows 1, 4 and 7, twice as many of 2 and 5; others: one more
+WINDOWS = {"held": (24,)}
 
 
 def model(groups: int, cache: str) -> models.Loaded:
     cached_attention.LONG = 4096 if cache == "whole" else 64
-    config = dataclasses.replace(meshes.CONFIG, n_kv_heads=groups, n_layers=1)
+    windows = WINDOWS.get(cache, ())
+    config = dataclasses.replace(
+        meshes.CONFIG, n_kv_heads=groups, n_layers=1, windows=windows
+    )
     lm = transformer.transformer(config, cache=CACHES[cache])
     return models.Loaded(lm, blocks.numpy_params(lm))
 
@@ -77,9 +84,12 @@ def steps(groups: int, cache: str, mesh: str) -> list[list[int]]:
     lm, rng = model(groups, cache), np.random.default_rng(0)
     plan, given = meshes.plan_of(MESHES.get(mesh)), GIVEN.get(cache, 14)
     lm = io.placed(lm, plan)
-    make = functools.partial(lm.model.init_cache, ROWS, SLOTS)
+    empty = functools.partial(lm.model.init_cache, ROWS, SLOTS)
+    make = lambda: held.windowed(empty, WINDOWS.get(cache, ()), 3)
     store, run = state_sharding.made(plan, make), call(lm)
-    texts = [rng.integers(0, 1024, given + b % 3).tolist() for b in range(ROWS)]
+    assert isinstance(store.layers[0], held.HeldLayer) == (cache in WINDOWS)
+    sizes = [given - FEWER.get(cache, -1) * (b % 3) for b in range(ROWS)]
+    texts = [rng.integers(0, 1024, size).tolist() for size in sizes]
     parents = np.tile(np.array([-1, 0, 0]), (ROWS, 1))
     length = np.zeros(ROWS, int)
     for _ in range(given // 2 + DRAWN):
@@ -118,19 +128,31 @@ def other_pool(attend):
     return wrong
 
 
+def other_shift(settle):
+    """Planted: a shard drops slots by the lengths of its neighbour along `data`."""
+
+    def wrong(layer, length):
+        return settle(layer, jax.lax.ppermute(length, "data", [(0, 1), (1, 0)]))
+
+    return wrong
+
+
 FAULTS = {
-    "fault head": (modules, "split_heads", other_head),
-    "fault pool": (paged.PagedLayer, "attend", other_pool),
+    "paged": {
+        "fault head": (modules, "split_heads", other_head),
+        "fault pool": (paged.PagedLayer, "attend", other_pool),
+    },
+    "held": {"fault shift": (held.HeldLayer, "_settle", other_shift)},
 }
 
 
-def few() -> dict[str, list]:
-    """The texts of two KV heads in pages on one mesh, sound and with each fault."""
-    found = {mesh: steps(2, "paged", mesh) for mesh in ("one", MESH)}
-    for name, (place, hook, wrong) in FAULTS.items():
+def few(cache: str) -> dict[str, list]:
+    """The texts of two KV heads on one mesh, sound and with each fault."""
+    found = {mesh: steps(2, cache, mesh) for mesh in ("one", MESH)}
+    for name, (place, hook, wrong) in FAULTS[cache].items():
         sound = getattr(place, hook)
         setattr(place, hook, wrong(sound))
-        found[name] = steps(2, "paged", MESH)
+        found[name] = steps(2, cache, MESH)
         setattr(place, hook, sound)
     return found
 
@@ -188,7 +210,7 @@ def drafted(groups: int, mesh: str, shifted: bool = False) -> list[list[int]]:
 
 def main(cases: str) -> dict[str, dict]:
     if cases == "few":
-        return {"2, paged": few()}
+        return {f"2, {cache}": few(cache) for cache in FAULTS}
     if cases == "drafted":
         found = {n: drafted(2, n) for n in ("one", "1x1x8", MESH)}
         return {"2, drafted": {**found, "fault ids": drafted(2, MESH, shifted=True)}}
@@ -202,4 +224,5 @@ def main(cases: str) -> dict[str, dict]:
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_disable_most_optimizations", True)  # compiling is the cost
+    held.EVERY = held.STEP = 16
     print(json.dumps(main(sys.argv[1])))

@@ -51,7 +51,7 @@ def check(curves: dict[str, list[float]]) -> None:
         assert (off < 1e-5) != mesh.startswith("fault"), (mesh, off)
 
 
-DEARER = ("heads", "drafted", "whole", "streamed", "paged", "int8")
+DEARER = ("heads", "drafted", "whole", "streamed", "paged", "int8", "held")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,19 @@ def test_kv_heads_and_pages_lie_on_any_mesh(cases):
         for mesh, text in texts.items():
             same = text == texts["one"]
             assert same != mesh.startswith("fault"), (case, mesh)
+
+
+@pytest.mark.long
+def test_windows_are_held_on_a_mesh():
+    """By the loop; each device drops slots of its own rows."""
+    found = ran("held_windows.py")
+    texts, held = found["texts"], found["held"]
+    assert len(set(map(tuple, texts["one"]))) == 8, "rows that cannot differ"
+    for case, text in texts.items():
+        assert held[case] == [False, case not in ("one", "whole")], case
+        assert (text == texts["one"]) != case.startswith("fault"), case
+    counts = found["collectives"]
+    assert counts["pieces"] == counts["whole"], "what is held is sent about"
 
 
 @pytest.mark.long

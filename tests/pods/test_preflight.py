@@ -5,6 +5,7 @@ import json
 import jax
 import jax.numpy as jnp
 import pytest
+from ml_collections import ConfigDict
 
 from experiments import stage
 from experiments.preflight import command
@@ -47,6 +48,23 @@ def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("recipes") / "small.py"
     path.write_text(RECIPE)
     return path
+
+
+def test_rows_that_wait_are_counted(path):
+    """Of a set of prompts: a prefill of four beside eight rows, and the reverse."""
+    config = settings.load(path)
+    refill = {"stage": "prompt_set", "recipe": "plain", "temperature": 0.0}
+    config = ConfigDict({**config.to_dict(), **refill, "drafts": {}})
+    flight = command.Preflight(config, "cpu:1", 2**40)
+    fill, run = (program.parts for program in flight.own)
+    assert CACHE <= run["cache"] < CACHE * 1.1 and fill["cache"] == run["cache"] // 2
+    assert fill["waiting"] == run["cache"] + run["rest of the state"]
+    assert run["waiting"] == fill["cache"] + fill["rest of the state"]
+    (row,) = flight.rows("decode")
+    # Planted: a need of the program's own arguments alone.
+    own = row["need"] - run["waiting"]
+    parts = sum(run.values())
+    assert own < parts <= row["need"] == pytest.approx(parts + row["temporaries"], 0.01)
 
 
 def test_refused_with_the_smallest_change(path, tmp_path, monkeypatch):

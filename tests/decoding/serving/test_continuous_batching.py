@@ -90,6 +90,34 @@ def test_log_probabilities_are_the_request_s():
         assert len(text.logprobs) == len(text.tokens)
 
 
+def test_no_prefilled_row_stays_beside_the_rounds(monkeypatch):
+    """Once all are admitted; planted: something else refers to the prefilled state."""
+    method, together = kit.cases()["plain"], continuous_batching.TOGETHER
+    sound = engines.Engine.advance, engines.Engine.start
+
+    def beside(keep: bool) -> int:
+        """The most arrays of `together` rows while rounds ran."""
+        alive: list[int] = [0]
+        held: list = []
+
+        def advance(*arguments):
+            rows = [x.shape[:1] for x in jax.live_arrays()]
+            alive.append(rows.count((together,)))
+            return sound[0](*arguments)
+
+        def start(*arguments, **fields):
+            held[:] = [sound[1](*arguments, **fields)]
+            return held[0] if keep else held.pop()
+
+        monkeypatch.setattr(engines.Engine, "advance", advance)
+        monkeypatch.setattr(engines.Engine, "start", start)
+        refilled(method, wanted=range(3))  # of one prefill
+        return max(alive)
+
+    first = sum(x.shape[:1] == (together,) for x in jax.live_arrays())
+    assert beside(False) <= first < beside(True)
+
+
 def test_fault_noise_of_the_row(monkeypatch):
     """Planted: a request takes the key of the row that it runs in."""
     sound = decode.admit
