@@ -204,6 +204,7 @@ def stream(
     repetition_penalty: float | Sequence[float | None] | None = None,
     stop_token_ids: int | Sequence[Any] | None = None,
     width: str | int | None = None,
+    prefill_chunk: int | None = None,
 ) -> Iterator[Piece]:
     """Yield the texts of `generate` as they grow, round by round, all rows together.
 

@@ -9,10 +9,10 @@ Command:   python -m experiments.run --config=configs/pods/eagle3_llama3_70b.py
                --workdir=runs/eagle3_llama3_70b
 Preflight: python -m experiments.preflight
                --config=configs/pods/eagle3_llama3_70b.py --topology=v5p:2x4x4
-Figures:   training: 29.5 of a chip's 95 GiB (16.4 target, 0.5 heads and optimiser, 12.6
-           temporaries; counted with float32 losses, before rows of whole conversations
-           had masks); decoding of 32 texts, with 20 nodes: 27.5 (16.4 weights, 10.0
-           cache, 0.3 heads, 0.6 temporaries); a text alone at most 159 tokens/s.
+Figures:   training: 26.2 of a chip's 95 GiB (16.4 target, 0.5 heads and optimiser, 9.3
+           temporaries); decoding of 32 texts, with 20 nodes: 27.7 (16.4 weights, 10.0
+           cache, 0.3 heads, 0.8 temporaries), its prefill 29.1; a text alone at most
+           159 tokens/s.
            experiments/reports/preflight.md
 """
 

@@ -10,12 +10,10 @@ Command:   python -m experiments.run --config=configs/pods/hydra_llama3_70b.py
                --workdir=runs/hydra_llama3_70b
 Preflight: python -m experiments.preflight
                --config=configs/pods/hydra_llama3_70b.py --topology=v5p:2x4x4
-Figures:   training: 34.1 of a chip's 95 GiB (16.4 target, 2.5 heads and optimiser, 15.1
-           temporaries; counted with float32 losses, before rows of whole conversations
-           had masks); decoding of 32 texts of 32,768 tokens, eight beside each copy of
-           the weights, with 20 nodes: 28.7 (16.4 weights, 10.0 cache, 1.7 heads, 0.4
-           temporaries; its prefill was 38.4 and is not counted anew); a text alone at
-           most 159 tokens/s.
+Figures:   training: 27.2 of a chip's 95 GiB (16.4 target, 2.5 heads and optimiser, 8.3
+           temporaries); decoding of 32 texts of 32,768 tokens, eight beside each copy of
+           the weights, with 20 nodes: 28.6 (16.4 weights, 10.0 cache, 1.7 heads, 0.4
+           temporaries), its prefill 28.9; a text alone at most 159 tokens/s.
            experiments/reports/preflight.md
 """
 

@@ -10,7 +10,7 @@ Command:   python -m experiments.run --config=configs/pods/hydra_llama3_8b.py
                --workdir=runs/hydra_llama3_8b
 Preflight: python -m experiments.preflight
                --config=configs/pods/hydra_llama3_8b.py --topology=v5e:4x4
-Figures:   training: 10.8 of a chip's 16 GiB (1.9 target, 2.0 heads and optimiser, 6.9
+Figures:   training: 9.2 of a chip's 16 GiB (1.9 target, 2.0 heads and optimiser, 5.4
            temporaries); decoding of 16 texts of 8,192 tokens, with 30 nodes: 3.7 (1.9
            weights, 1.0 cache, 0.7 heads, 0.1 temporaries), two sums a layer; a text
            alone at most 436 tokens/s.
