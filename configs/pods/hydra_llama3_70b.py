@@ -11,7 +11,7 @@ Command:   python -m experiments.run --config=configs/pods/hydra_llama3_70b.py
 Preflight: python -m experiments.preflight
                --config=configs/pods/hydra_llama3_70b.py --topology=v5p:2x4x4
 Figures:   training: 27.2 of a chip's 95 GiB (16.4 target, 2.5 heads and optimiser, 8.3
-           temporaries); decoding of 32 texts of 32,768 tokens, eight beside each copy of
+           temporaries); decoding of 32 texts of 32,768 tokens, eight beside a copy of
            the weights, with 20 nodes: 28.6 (16.4 weights, 10.0 cache, 1.7 heads, 0.4
            temporaries), its prefill 28.9; a text alone at most 159 tokens/s.
            experiments/reports/preflight.md
