@@ -55,9 +55,12 @@ def gumbel(key: Array, size: int, ids: Array | None = None) -> Array:
         whole = jax.random.gumbel(key, (size,), jnp.float32)
         return whole if ids is None else whole[ids]
     words = jax.random.key_data(key)
-    index = jnp.arange(size) if ids is None else ids
-    count = index.shape[0]
-    index = jnp.pad(index.astype(jnp.uint32), (0, -count % LANES))
+    count = size if ids is None else ids.shape[0]
+    more = -count % LANES
+    if ids is None:
+        index = jnp.arange(count + more, dtype=jnp.uint32)
+    else:
+        index = jnp.pad(ids.astype(jnp.uint32), (0, more))
     left, right = _threefry(words[0], words[1], jnp.zeros_like(index), index)
     # As `jax.random.uniform`: the mantissa of a number in [1, 2), then [tiny, 1).
     one = np.float32(1).view(np.uint32)

@@ -105,7 +105,8 @@ def load(
             "auto". Params are sharded over it, and so is everything decoded with them.
         dtype: of the params; by default float32 on CPU, where bfloat16 products are
             slow, and bfloat16 elsewhere.
-        kernel: "auto", "pallas" or "xla", which reads the cache in attention.
+        kernel: "auto", "pallas" or "xla", which reads the cache in attention. The
+            layers of draft heads choose as "auto" does.
         cache: makes an empty cache: dense, or a layout of `models.cache_layouts`.
         rules: replaces some of the sharding rules in `models.distributed.axis_rules`,
             like "vocab=,batch=data+fsdp".

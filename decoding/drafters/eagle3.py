@@ -50,20 +50,18 @@ def drafter(
     eagle3.check(heads, model.config)
     target = model.config
     eps, read = decoder_layer.geometry(target).norm_eps, eagle3.taps(target, taps)
-    few = eagle3.config_of(heads).draft_vocabulary
 
     def block(params, cache, embedded: Array, g: Array, nodes) -> tuple:
         return eagle3.block(params["heads"], target, cache, embedded, g, nodes)
 
     def laws(params, output: Array) -> Array:
         scores = eagle3.scores(params["heads"], output, eps)
-        scores = sharding.constrain(scores, "batch - vocab")
-        return scores if few else scores.astype(jnp.float32)
+        return sharding.constrain(scores, "batch - vocab")
 
     def part(params) -> grow.Part | None:
-        if not few:
-            return None
         heads = params["heads"]
+        if not eagle3.config_of(heads).draft_vocabulary:
+            return None
         spread = functools.partial(eagle3.spread, heads, vocab=target.vocab_size)
         return grow.Part(heads["kept"], spread)
 

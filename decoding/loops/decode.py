@@ -21,7 +21,6 @@ from models.cache_layouts.kv_cache import by_rows
 from models.errors import MethodError
 
 TARGET = "target"
-CHUNK = 128  # tokens: a prefill chunk has no fewer, unless `Program.chunk` is set
 
 
 @struct.dataclass

@@ -114,19 +114,14 @@ class Engine:
 
     def _call(self, name: str, function: Callable, donate: tuple, *arguments: Any):
         leaves, structure = jax.tree.flatten(arguments)
-        shapes = tuple(self._described(x) for x in leaves)
+        ordered = sharding.ordered(self.program.model.plan)
+        shapes = tuple(_demanded(x, ordered) for x in leaves)
         key = (name, structure, shapes)
         if key not in self._compiled:
             begun = time.perf_counter()
             self._compiled[key] = self.lower(name, function, donate, *arguments)
             self.compile_seconds += time.perf_counter() - begun
         return self._compiled[key](*arguments)
-
-    def _described(self, x: Any) -> tuple:
-        """Return what a compiled program demands of an argument."""
-        ordered = sharding.ordered(self.program.model.plan)  # keys have no format
-        order = getattr(x, "format", None) if ordered else None
-        return x.shape, x.dtype, getattr(x, "sharding", None), order
 
     def text(self, name: str) -> str:
         """Return the compiled function `name` that ran last, in XLA's notation."""
@@ -157,6 +152,15 @@ class Engine:
         jitted = jax.jit(call, donate_argnums=donate, **places)
         with sharding.use(plan):
             return jitted.lower(*arguments).compile()
+
+
+def _demanded(x: Any, ordered: bool) -> tuple:
+    """Return what a program that was compiled for an argument demands of it.
+
+    `ordered`: the order of its memory, too. Keys have none.
+    """
+    order = getattr(x, "format", None) if ordered else None
+    return x.shape, x.dtype, getattr(x, "sharding", None), order
 
 
 def engine(parts: compose.Composition) -> Engine:

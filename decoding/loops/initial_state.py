@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from decoding import base, compose
-from decoding.loops import decode, state_sharding, stats
+from decoding.loops import decode, prefill, state_sharding, stats
 from models.cache_layouts.held import windowed, windows_of
 from models.cache_layouts.shared_prefix import must_be_dense, shared
 from models.distributed import sharding
@@ -226,7 +226,7 @@ def _cache(
         windows = windows_of(config)
         return state_sharding.made(plan, lambda: windowed(make, windows, room))
     if share and like.shares:
-        prefix = common_prefix(prompts, program.chunk or decode.CHUNK)
+        prefix = common_prefix(prompts, program.chunk or prefill.CHUNK)
         if prefix * (len(prompts) - 1) >= SHARED:
             return state_sharding.made(plan, lambda: shared(like, prefix))
     return state_sharding.made(plan, make)

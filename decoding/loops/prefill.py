@@ -15,12 +15,13 @@ from jax import Array, lax
 
 from decoding import base, tree
 from decoding.loops import state_sharding
-from decoding.loops.decode import CHUNK, TARGET, DecodeState, Program, context
-from kernels import block_traffic
+from decoding.loops.decode import TARGET, DecodeState, Program, context
 from models.base import ALL, NONE, causal_block
 from models.cache_layouts import held
-from models.cache_layouts.kv_cache import KVCache
+from models.cache_layouts.kv_cache import by_rows
+from models.distributed import sharding
 
+CHUNK = 128  # tokens: a chunk has no fewer, unless `Program.chunk` is set
 MOST = 1024  # tokens of a row in a chunk: those that attention kernels take
 TOKENS = 4096  # of all rows of a device in a chunk
 LOGITS = 2**28  # bytes of a chunk's logits on a device, where a drafter reads them
@@ -48,19 +49,15 @@ def chunk_size(program: Program, state: DecodeState, longest: int) -> int:
     rows, plan = state.length.shape[0], program.model.plan
     parts = plan.parts if plan is not None else lambda size, axis: 1
     rows = rows // parts(rows, "batch")
-    # A mesh may be of devices that are not here.
-    here = plan is None
-    platform = block_traffic.platform() if here else plan.mesh.devices.flat[0].platform
-    tokens = CHUNK if platform == "cpu" else TOKENS
+    tokens = CHUNK if sharding.platform(plan) == "cpu" else TOKENS
     if program.drafter.prompt_logits:
         row = 4 * program.vocab // parts(program.vocab, "vocab")
         tokens = min(tokens, LOGITS // row)
     size = CHUNK
     while size < min(longest - 1, MOST) and 2 * size * rows <= tokens:
         size *= 2
-    whole = lambda x: isinstance(x, KVCache)
-    caches = filter(whole, jax.tree.leaves(state, is_leaf=whole))
-    return math.gcd(size, *(layer.span for cache in caches for layer in cache.layers))
+    spans = by_rows(lambda cache: [x.span for x in cache.layers], lambda x: (), state)
+    return math.gcd(size, *jax.tree.leaves(spans))
 
 
 def prefill(

@@ -110,7 +110,7 @@ def read(lm: Any, settings: Settings) -> Requests:
     if n < 1:
         raise PromptError(f"n={n}: use at least 1")
     chunk = settings.prefill_chunk
-    if chunk is not None and not (isinstance(chunk, int) and chunk >= 1):
+    if chunk is not None and (type(chunk) is not int or chunk < 1):
         raise PromptError(f"prefill_chunk={chunk!r}: use at least 1, or None")
     best = settings.top_logprobs
     if not (isinstance(best, int) and 0 <= best <= config.vocab_size):

@@ -150,8 +150,7 @@ def sprout(
         The tree, the topology's state, and the cache.
     """
     nodes, run = empty(ctx, topology), topology.run
-    if part is not None:
-        call, logits, part = _known(call, logits, part, ctx, topology)
+    call, logits, part = _known(call, logits, part, ctx, topology)
     eye = pack_bits(jnp.eye(sum(run), dtype=bool))
     if topology.draw in LAWS:
         laws = jnp.zeros((*nodes.tokens.shape, logits.shape[-1]), jnp.float32)
@@ -233,9 +232,9 @@ def _known(call, logits, part, ctx, topology) -> tuple:
     And their part of the vocabulary: None, all of it, where verifiers need the laws,
     or the transform the tokens' ids.
     """
-    law = ctx.law
-    needed = topology.draw in LAWS or not law.nameless or law.advance is not None
-    values = part.spread if needed else lambda x: x.astype(jnp.float32)
+    needed = topology.draw in LAWS or not ctx.law.nameless
+    spread = part is not None and needed
+    values = part.spread if spread else lambda x: x.astype(jnp.float32)
 
     def known(cache: Any, above: Any, block: Block, level: int) -> tuple:
         raw, own, cache = call(cache, above, block, level)

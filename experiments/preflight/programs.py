@@ -187,8 +187,8 @@ def decoding(
         params[role] = laid(role_params, plan.places(role_params))
     longest = context(config)
     first = functools.partial(_first_state, parts, params, longest)
-    state = first(config.batch)[0]
     fresh, role_prompts = first(together or config.batch)
+    state = first(config.batch)[0] if together else fresh
     bound = jax.ShapeDtypeStruct((), jnp.int32, sharding=plan.of((), ""))
     weights = {
         "params": size(params[decode.TARGET]),
@@ -211,12 +211,18 @@ def decoding(
 
     nodes = parts.program.drafter.nodes
     beside = config.batch // plan.parts(config.batch, "batch")
-    make = functools.partial(
-        Program, rows=config.batch, read=read_bytes(lm), mesh=plan.mesh
-    )
+    make = functools.partial(Program, read=read_bytes(lm), mesh=plan.mesh)
+    filled, decoded = memory(fresh, state), memory(state, fresh)
+    rows = {"rows": config.batch, "tokens": nodes, "beside": beside}
     return [
-        make(f"prefill, {name}", fill, memory(fresh, state), tokens=chunk),
-        make(f"decode, {name}", run, memory(state, fresh), tokens=nodes, beside=beside),
+        make(
+            f"prefill, {name}",
+            fill,
+            filled,
+            rows=together or config.batch,
+            tokens=chunk,
+        ),
+        make(f"decode, {name}", run, decoded, **rows),
     ]
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.preflight import programs
 from kernels.chips import GIB
 from models import storage
 
@@ -23,7 +24,7 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
             parts["params"],
             parts.get("optimiser", 0),
             frozen,
-            parts.get("cache", 0) + parts.get("waiting", 0),
+            parts.get("cache", 0) + parts.get(programs.WAITING, 0),
             row["temporaries"],
         ]
         collectives = ", ".join(

@@ -150,11 +150,16 @@ class Plan:
         return jax.tree.map(whole, batch)
 
 
+def platform(plan: Plan | None) -> str:
+    """Return the platform of a plan's devices, which may not be here, or of JAX's."""
+    if plan is None:
+        return jax.default_backend()
+    return plan.mesh.devices.flat[0].platform
+
+
 def ordered(plan: Plan | None) -> bool:
     """Return whether params lie in the order of `axis_rules.ORDER`."""
-    if plan is None:
-        return jax.default_backend() in ORDERED
-    return plan.mesh.devices.flat[0].platform in ORDERED
+    return platform(plan) in ORDERED
 
 
 def share(plan: Plan | None) -> tuple[int, int]:
@@ -193,6 +198,8 @@ def placed(plan: Plan | None, params: Any) -> Any:
     With or without a plan they lie in the order of `axis_rules.ORDER` then, where
     their devices are `ORDERED`.
     """
+    if plan is None and not ordered(plan):
+        return params
     devices = None if plan is None else set(plan.mesh.devices.flat)
 
     def one(path: tuple, x: Any) -> Any:

@@ -22,14 +22,14 @@ from models import io, transformer
 from models.cache_layouts import held
 from models.transformer import cached_attention
 from tests.models import blocks
-from tests.pods import meshes
+from tests.pods import kv_heads, meshes
 
 MESH = (2, 2, 2)
 ROWS, NEW, SIZE, CHUNK = 8, 60, 192, 16
 CONFIG = dataclasses.replace(
     meshes.CONFIG, n_layers=2, windows=(0, 24), n_heads=4, n_kv_heads=2
 )
-WINDOWED, SETTLE = held.windowed, held.HeldLayer._settle
+WINDOWED = held.windowed
 
 
 def prompts() -> list[list[int]]:
@@ -42,12 +42,6 @@ def prompts() -> list[list[int]]:
 
 def whole(make: Callable, windows: Any, width: int) -> Any:
     return make()
-
-
-def neighbours_shift(layer: Any, length: Any) -> Any:
-    """Planted: a shard drops slots by the lengths of its neighbour along `data`."""
-    swapped = jax.lax.ppermute(length, "data", [(0, 1), (1, 0)])
-    return SETTLE(layer, swapped)
 
 
 def run(
@@ -86,7 +80,7 @@ def main() -> dict[str, dict[str, Any]]:
         "masks": run(lm, MESH, 4096),
     }
     place: Any = held.HeldLayer
-    place._settle = neighbours_shift
+    place._settle = kv_heads.other_shift(held.HeldLayer._settle)
     found["fault shift"] = run(lm, MESH, 64)
     return {key: {name: x[key] for name, x in found.items()} for key in found["one"]}
 

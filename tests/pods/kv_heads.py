@@ -184,7 +184,7 @@ def head_layer(groups: int, mesh: str) -> list[list[int]]:
 
 
 def drafted(groups: int, mesh: str, shifted: bool = False) -> list[list[int]]:
-    """Texts of trees that a head grows in half of the vocabulary, and their calls.
+    """Texts of trees that a head grows in half of the vocabulary, each with its calls.
 
     The calls tell drafts apart, which texts do not. `shifted` plants the ids of others.
     """
@@ -204,8 +204,8 @@ def drafted(groups: int, mesh: str, shifted: bool = False) -> list[list[int]]:
         drafts={"heads": heads},
         width="paper",
     )
-    calls = np.asarray(out.stats.target_calls).reshape(-1).tolist()
-    return [*out.tokens, calls]
+    calls = np.asarray(out.stats.target_calls).tolist()
+    return [[*text, n] for text, n in zip(out.tokens, calls, strict=True)]
 
 
 def main(cases: str) -> dict[str, dict]:

@@ -84,8 +84,8 @@ def chosen(rows=1, longest=1 << 17, vocab=None, caches=None, **changes) -> int:
 
 def on_tpu(monkeypatch):
     """Choose chunks, and nothing else, as on a TPU."""
-    chip = types.SimpleNamespace(platform=lambda: "tpu")
-    monkeypatch.setattr(prefill, "block_traffic", chip)
+    chips = types.SimpleNamespace(platform=lambda plan: "tpu")
+    monkeypatch.setattr(prefill, "sharding", chips)
 
 
 def test_chunks_fit(monkeypatch):
@@ -124,7 +124,7 @@ def test_a_long_prompt_takes_few_calls(monkeypatch):
     assert calls() == 32
 
 
-@pytest.mark.parametrize("chunk", [0, -1, 2.5])
+@pytest.mark.parametrize("chunk", [0, -1, 2.5, True])
 def test_a_wrong_chunk_is_refused(chunk):
     with pytest.raises(PromptError, match=f"prefill_chunk={chunk}"):
         decoding.generate(kit.TARGET, kit.PROMPTS, prefill_chunk=chunk)
