@@ -26,21 +26,31 @@ CORES = {"v4": 2, "v5p": 2}  # of a chip that appears as one device; of others 1
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """An array of a kernel call and its blocks; `buffers` of them are in flight."""
+    """An array of a kernel call and its blocks; `buffers` of them are in flight.
+
+    Without an index map the array stays in HBM, and the kernel copies the blocks.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: Any
     block: tuple[int, ...]
-    index: Callable  # (*grid indices, *scalars) -> block index
+    index: Callable | None  # (*grid indices, *scalars) -> block index
     buffers: int = 2
 
     @property
     def spec(self) -> pl.BlockSpec:
+        if self.index is None:
+            return pl.BlockSpec(memory_space=pl.ANY)
         if self.buffers == 2:
             return pl.BlockSpec(self.block, self.index)
         mode = pl.Buffered(self.buffers)
         return pl.BlockSpec(self.block, self.index, pipeline_mode=mode)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
 
     @property
     def vmem(self) -> int:
@@ -62,11 +72,14 @@ def vmem_bytes(shape: tuple[int, ...], dtype: Any) -> int:
 def traffic(grid: tuple[int, ...], operands: list[Operand], *scalars: Any) -> dict:
     """Count the bytes moved for each operand, by name, for these prefetched scalars.
 
-    Of a block that reaches past the end of an array, only the part inside counts.
+    Of a block that reaches past the end of an array, only the part inside counts. An
+    operand without an index map is left out.
     """
     steps = np.indices(grid).reshape(len(grid), -1)
     moved = {}
     for operand in operands:
+        if operand.index is None:
+            continue
         at = operand.index(*steps, *(np.asarray(s) for s in scalars))
         at = np.stack([np.broadcast_to(np.asarray(i), steps.shape[1]) for i in at])
         fresh = np.ones(steps.shape[1], bool)
@@ -74,7 +87,7 @@ def traffic(grid: tuple[int, ...], operands: list[Operand], *scalars: Any) -> di
         full = np.array(operand.block)[:, None]
         inside = np.array(operand.shape)[:, None] - at[:, fresh] * full
         elements = np.minimum(full, inside).prod(0).sum()
-        moved[operand.name] = int(elements) * np.dtype(operand.dtype).itemsize
+        moved[operand.name] = int(elements) * operand.itemsize
     return moved
 
 

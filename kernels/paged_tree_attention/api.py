@@ -1,8 +1,9 @@
 """Tree attention over pages: the same kernels, with a page table.
 
-A page is [G, page, d] in one piece of memory: on a TPU a block of the kernel, on a GPU
-one or several. Slot `s` of row `b` is slot `s % page` of page `table[b, s // page]`.
-The tables of rows that share a prefix have the same pages.
+A page is [G, page, d] in one piece of memory. On a TPU the kernel copies the pages of a
+block side by side; on a GPU a page is one or several of its blocks. Slot `s` of row `b`
+is slot `s % page` of page `table[b, s // page]`. The tables of rows that share a prefix
+have the same pages.
 """
 
 import jax.numpy as jnp
@@ -17,8 +18,8 @@ from kernels.tree_attention import layout, pallas_gpu, pallas_tpu, xla
 def choose(kernel: str, platform: str, shape: pallas_tpu.Shape, words: int = 1):
     """Choose the form of a call; see `tree_attention.choose`."""
     choice = dense.choose(kernel, platform, shape, words)
-    if choice.form == TPU and shape.page % layout.LANES:
-        why = f"pages of {shape.page} slots: a multiple of {layout.LANES} is needed"
+    if choice.form == TPU and shape.page % layout.SUBLANES:
+        why = f"pages of {shape.page} slots: a multiple of {layout.SUBLANES} is needed"
         return Choice(XLA, why)
     return choice
 

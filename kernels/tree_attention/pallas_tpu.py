@@ -5,7 +5,7 @@ block that one of its rows needs, row by row. The list is as long as the rows ar
 short row takes no empty steps, and the next row's first block is fetched during its
 last. A block wholly inside the committed prefix needs no mask. In the others a product
 gives the bits of every slot: the nodes' mask bytes times a 0/1 matrix that selects the
-byte of each slot.
+byte of each slot. Of a paged cache the kernel copies the pages itself (`page_copies`).
 """
 
 import functools
@@ -21,7 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from kernels import int4_packing
-from kernels.tree_attention import layout, tiling
+from kernels.tree_attention import layout, page_copies, tiling
 from kernels.tree_attention.tiling import Plan as Plan
 from kernels.tree_attention.tiling import Shape as Shape
 from kernels.tree_attention.tiling import plan as plan
@@ -58,8 +58,6 @@ def tree_attention(
     bounds = layout.bounds(s.size, lengths, end, positions, key_positions, s.window)
     clear = layout.clear_from(lengths, positions, key_positions, s.window)
     bounds = jnp.concatenate([bounds, clear[None]])
-    if table is not None:
-        bounds = jnp.concatenate([bounds, jnp.clip(table.T, 0, s.pages - 1)])
     own = layout.spread(at, layout.mask_bytes(ancestors))
     some = layout.mask_bytes(union)[:, None, None]
     some = jnp.broadcast_to(some, (s.batch, at.tiles, layout.SUBLANES, layout.LANES))
@@ -69,20 +67,25 @@ def tree_attention(
     if positions is not None and key_positions is not None and s.window:
         arrays += [layout.spread(at, positions[..., None]), key_positions[:, None]]
     scalars = plan.scalars(bounds)
+    scratch = [pltpu.VMEM(shape, jnp.float32) for shape in plan.scratch()]
+    if table is not None:
+        scalars += (page_copies.flatten(plan, table),)
+        scratch += page_copies.scratch(plan)
     inputs, outputs = plan.inputs(), plan.outputs()
     call = pl.pallas_call(
         functools.partial(_kernel, plan),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(scalars),
-            grid=plan.grid(scalars[-1]),
+            grid=plan.grid(scalars[3]),
             in_specs=[o.spec for o in inputs],
             out_specs=[o.spec for o in outputs],
-            scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in plan.scratch()],
+            scratch_shapes=scratch,
         ),
         out_shape=[jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary"),
             vmem_limit_bytes=vmem,
+            disable_bounds_checks=bool(s.page),  # 16 bundles a copy
         ),
         cost_estimate=plan.cost,
         interpret=interpret,
@@ -93,15 +96,24 @@ def tree_attention(
     return layout.unfold(at, out), layout.unfold(at, lse.swapaxes(-1, -2))[..., 0]
 
 
-def _kernel(plan: Plan, bounds, rows, blocks, counts, *refs) -> None:
-    named = dict(zip([o.name for o in plan.inputs()], refs))
-    out, lse, acc, stats = refs[-4:]
-    c, p, t = pl.program_id(0), pl.program_id(2), pl.program_id(3)
+def _kernel(plan: Plan, *refs) -> None:
+    inputs, num_scalars = plan.inputs(), 5 if plan.shape.page else 4
+    scalars, refs = refs[:num_scalars], refs[num_scalars:]
+    bounds, rows, blocks, counts = scalars[:4]
+    named = dict(zip([o.name for o in inputs], refs))
+    out, lse, acc, stats, *buffers = refs[len(inputs) :]
+    c, g, p, t = (pl.program_id(i) for i in range(4))
+    if plan.shape.page:
+        pools = named["k"], named["v"]
+        copies = page_copies.PageCopies(plan, scalars, pools, buffers, c, g)
+        named["k"], named["v"] = copies.turn(t)
     b, block = rows[c * plan.most + t], blocks[c * plan.most + t]
     length, first, end, clear = (bounds[i, b] for i in range(4))
     earliest, last = plan.ends(first, end)
     start = block * plan.block
     has_step = t < counts[c]  # a core may have fewer steps than another
+    if plan.lead:
+        has_step &= t >= plan.lead
 
     @pl.when(has_step & (block == earliest))
     def _():
@@ -182,7 +194,7 @@ def _score(plan: Plan, named, g, c, rows: slice) -> Array:
     compute, precise = _products(plan)
     return lax.dot_general(
         named["q"][0, g, c, rows].astype(compute),
-        _wide(named["k"][0, g], compute),
+        _stored(plan, named["k"], g, compute),
         (((1,), (1,)), ((), ())),
         precision=precise,
         preferred_element_type=jnp.float32,
@@ -200,7 +212,7 @@ def _fold(plan: Plan, named, acc, stats, g, c, rows: slice, scores, seen, used) 
     s, at, block = plan.shape, plan.at, plan.block
     i = g * plan.chunks + c
     compute, precise = _products(plan)
-    v = _wide(named["v"][0, g], compute)
+    v = _stored(plan, named["v"], g, compute)
     if s.scaled:
         scores = scores * named["k_scale"][0, g]
         v_scale = named["v_scale"][0, g]
@@ -315,6 +327,11 @@ def _split(plan: Plan, i: Any) -> tuple[Any, Any]:
     """Return the KV head and the chunk of row block `i` of the scratch."""
     g = tiling.divide(i, plan.chunks)
     return g, i - g * plan.chunks
+
+
+def _stored(plan: Plan, ref, g, dtype: Any) -> Array:
+    """Return [block, d] of KV head `g` of keys or values [pieces, heads, piece, d]."""
+    return _wide(ref[:, g].reshape(-1, plan.shape.dim), dtype)
 
 
 def _wide(x: Array, dtype: Any) -> Array:

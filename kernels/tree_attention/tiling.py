@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,7 +20,6 @@ STEP = 2 * block_traffic.MIB  # bytes of keys and values a step reads, at most
 SCORES = 2**18  # scores of a chunk and a block, at most
 SMALL = block_traffic.MIB // 2  # a step's bytes, if it need not be less
 LARGEST = 1024  # slots of a block
-BOUNDS = 4  # scalars of a row: `layout.bounds`, `layout.clear_from`
 PARTS = 32  # of a cache, at least: on average half a block is wasted at a row's end
 
 DTYPES = ("dtype", "cache_dtype")
@@ -95,9 +95,30 @@ class Plan:
         return -(-self.shape.size // self.block)
 
     @property
+    def piece(self) -> int:
+        """Slots side by side in memory: of a block and of a page."""
+        return math.gcd(self.block, self.shape.page)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of a block."""
+        return self.block // self.piece
+
+    def needed(self, start: Any, end: Any) -> Any:
+        """Return how many pieces of the block at slot `start` begin before `end`."""
+        xp = _arrays(start)
+        slots = xp.clip(end - start, 0, self.block)
+        return divide(slots + self.piece - 1, self.piece)
+
+    @property
     def most(self) -> int:
         """Steps of a core that reads every block of its rows."""
-        return -(-self.shape.batch // self.cores) * self.blocks
+        return -(-self.shape.batch // self.cores) * self.blocks + self.lead
+
+    @property
+    def lead(self) -> int:
+        """Steps before the first block's, which start its copy: 1 for pages."""
+        return 1 if self.shape.page else 0
 
     def grid(self, counts: Any) -> tuple:
         """Return the grid of cores that have `counts` int32[cores] steps."""
@@ -108,7 +129,8 @@ class Plan:
         """Return the prefetched scalars: the bounds and the steps of every core.
 
         Core c has the rows c, c + cores, and so on. A row has a step for each block
-        from its first slot's to its last's, and one if it has no slot.
+        from its first slot's to its last's, and one if it has no slot. The first is
+        there `lead` times more.
 
         Args:
             bounds: int32[3 or more, B], from `layout.bounds`.
@@ -124,12 +146,13 @@ class Plan:
             first, last = self.ends(bounds[1, mine], bounds[2, mine])
             behind = xp.cumsum(last - first + 1)
             ahead = behind - (last - first + 1)
-            step = xp.minimum(xp.arange(self.most), behind[-1] - 1)[:, None]
+            step = xp.arange(self.most)[:, None] - self.lead
+            step = xp.clip(step, 0, behind[-1] - 1)
             # Sums over the one row that holds the step: no gather, no loop.
             holds = (ahead <= step) & (step < behind)
             rows.append((holds * xp.arange(self.shape.batch)[mine]).sum(1))
             blocks.append((holds * (first + step - ahead)).sum(1))
-            counts.append(behind[-1])
+            counts.append(behind[-1] + self.lead)
         lists = (xp.concatenate(rows), xp.concatenate(blocks), xp.stack(counts))
         return bounds, *(x.astype(jnp.int32) for x in lists)
 
@@ -149,24 +172,23 @@ class Plan:
     def inputs(self) -> list[Operand]:
         s, at, bs, gs = self.shape, self.at, self.block, self.groups
         per = int4_packing.slots(s.cache_dtype)
-        cache = (s.pages or s.batch, s.groups, (s.page or s.size) // per, s.dim)
+        cache = (s.batch, s.groups, s.size // per, s.dim)
         cut = (1, gs, bs // per, s.dim)
 
-        def slots(c, g, p, t, bounds, rows, blocks, counts):
-            b, at = rows[c * self.most + t], blocks[c * self.most + t]
-            if s.page:  # the table follows the bounds
-                return bounds[BOUNDS + at, b], g, 0, 0
-            return b, g, at, 0
+        def slots(c, g, p, t, bounds, rows, blocks, *_):
+            return rows[c * self.most + t], g, blocks[c * self.most + t], 0
 
-        def across(c, g, p, t, bounds, rows, blocks, counts):
+        def across(c, g, p, t, bounds, rows, blocks, *_):
             return rows[c * self.most + t], g, 0, blocks[c * self.most + t]
+
+        def cached(name):
+            return Operand(name, cache, s.cache_dtype, cut, slots)
 
         rows = (s.batch, s.groups, at.chunks, at.rows, s.dim)
         part = (1, gs, self.chunks, at.rows, s.dim)
         operands = [
             Operand("q", rows, s.dtype, part, self._rows, self.buffers),
-            Operand("k", cache, s.cache_dtype, cut, slots),
-            Operand("v", cache, s.cache_dtype, cut, slots),
+            *(self.copied() or [cached("k"), cached("v")]),
             # Of the nodes of a tile, and behind them of their union.
             self._nodes("bytes", layout.LANES, jnp.bfloat16, layout.SUBLANES),
         ]
@@ -187,15 +209,23 @@ class Plan:
             )
         return operands
 
+    def copied(self) -> list[Operand]:
+        """Return the keys and values that the kernel copies itself: of pages."""
+        s = self.shape
+        pool = (s.pages, s.groups, s.page, s.dim)
+        block = (self.pieces, self.groups, self.piece, s.dim)
+        names = ("k", "v") if s.page else ()
+        return [Operand(name, pool, s.cache_dtype, block, None) for name in names]
+
     def _nodes(self, name: str, width: int, dtype: Any, more: int = 0) -> Operand:
         shape = (self.shape.batch, self.at.tiles, self.at.width + more, width)
 
-        def index(c, g, p, t, bounds, rows, blocks, counts):
+        def index(c, g, p, t, bounds, rows, *_):
             return rows[c * self.most + t], 0, 0, 0
 
         return Operand(name, shape, dtype, (1, *shape[1:]), index, self.buffers)
 
-    def _rows(self, c, g, p, t, bounds, rows, blocks, counts):
+    def _rows(self, c, g, p, t, bounds, rows, *_):
         return rows[c * self.most + t], g, p, 0, 0
 
     def outputs(self) -> list[Operand]:
@@ -237,17 +267,19 @@ class Plan:
         lengths = np.asarray(lengths)
         last = np.minimum(lengths + nodes, self.shape.size)
         bounds = [lengths, 0 * lengths, last, 0 * lengths]
-        if self.shape.page:  # each row in pages of its own
-            columns = self.shape.size // self.shape.page
-            table = np.arange(len(lengths) * columns).reshape(len(lengths), columns)
-            bounds += list(table.T % self.shape.pages)
         return np.stack(bounds).astype(np.int32)
 
     def traffic(self, bounds: Any) -> dict[str, int]:
         """Count the bytes moved, by array, for these bounds."""
         scalars = self.scalars(bounds)
         operands = self.inputs() + self.outputs()
-        return block_traffic.traffic(self.grid(scalars[-1]), operands, *scalars)
+        moved = block_traffic.traffic(self.grid(scalars[-1]), operands, *scalars)
+        start = self.ends(bounds[1], bounds[2])[0] * self.block
+        pieces = -(-np.maximum(bounds[2] - start, 0) // self.piece).sum()
+        for o in self.copied():  # whole pieces, of every KV head, in each pass
+            size = self.shape.groups * self.piece * self.shape.dim * o.itemsize
+            moved[o.name] = int(pieces) * size * self.passes
+        return moved
 
     @functools.cached_property
     def cost(self) -> pl.CostEstimate:
@@ -294,8 +326,6 @@ def plan(shape: Shape, vmem: int, cores: int = 1) -> Plan:
     sizes = [b for b in (1024, 512, 256, 128) if b <= largest]
     if shape.size <= layout.LANES:
         sizes = [shape.size]
-    if shape.page:
-        sizes = [shape.page]
     shared = max(1, shape.groups // cores) if shape.batch == 1 else shape.groups
     steps = [
         (groups, block)

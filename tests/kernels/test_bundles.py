@@ -87,6 +87,19 @@ def test_a_step_of_one_token_waits_for_its_copy():
 
 
 @pytest.mark.tpu_aot
+def test_a_step_of_small_pages_waits_for_their_copy():
+    """Of 8B on v5e: the bundles that start 2 * 16 copies are among the count."""
+    pytest.importorskip("libtpu")
+    shape = aot.tree_attention_shape("8B", 8, 8192, 1, page=16, pages=4096)
+    cut = aot.plan("v5e", shape)
+    (text,) = bundles.final_programs("v5e", [shape])
+    step = bundles.count(text)
+    assert 0 < step.whole < step.masked < bundles.copy_cycles("v5e", cut.step_bytes)
+    without = bundles.count(text.replace("dma.hbm_to_vmem", "none"))
+    assert without.whole < step.whole - 2 * cut.pieces  # planted: copies that are free
+
+
+@pytest.mark.tpu_aot
 def test_a_missing_dump_is_named(monkeypatch):
     """Planted: a flag that libtpu does not know."""
     pytest.importorskip("libtpu")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.tpu_aot
 CODES = {"cache_dtype": jnp.dtype(jnp.uint8), "scaled": True}
 CASES = {
     "v4-wide": ("v4", "70B", 8192, 1024, 8, {}),
-    "v4-paged": ("v4", "8B", 8192, 64, 8, {"page": 256, "pages": 300}),
+    "v4-paged": ("v4", "8B", 8192, 64, 8, {"page": 16, "pages": 4800}),
     "v5e-plain": ("v5e", "8B", 32768, 1, 32, {}),
     "v5e-int4": ("v5e", "8B", 8192, 64, 8, CODES),
     "v6e-window": ("v6e", "8B", 32768, 64, 1, {"window": 4096, "softcap": 30.0}),
@@ -56,8 +56,9 @@ def test_compiles_within_the_chips_memory(name):
         {"cache_dtype": jnp.dtype(jnp.float8_e4m3fn), "scaled": True},
         {"dtype": jnp.dtype(jnp.float32), "cache_dtype": jnp.dtype(jnp.float32)},
         {"window": 4096, "softcap": 30.0},
-        {"page": 256, "pages": 300},
-        {"page": 128, "pages": 300, "window": 4096},
+        {"page": 1024, "pages": 75},
+        {"page": 64, "pages": 1200},
+        {"page": 16, "pages": 4800, "window": 4096},
     ],
     ids=lambda changes: "-".join(changes),
 )
