@@ -75,21 +75,30 @@ def cut(run: kit.Run) -> kit.Run:
     return run.alter(width=ragged(max(drafter.depth, 1)), widths=widths)
 
 
-def text_of_cut_drafts_is_plain(method: Method, temperature: float = 0.8) -> None:
-    """Require plain decoding's text from drafts that are cut and left out."""
+def text_of_cut_drafts_is_plain(
+    method: Method, temperature: float = 0.8, run: kit.Run | None = None
+) -> None:
+    """Require plain decoding's text from drafts that are cut and left out.
+
+    `run` is a compiled `cut` run of the method.
+    """
+    run = run or cut(kit.Run(method, temperature))
     for seed in (0, 5):
-        texts = cut(kit.Run(method, temperature)).texts(seed=seed)
+        texts = run.texts(seed=seed)
         plain = kit.plain(method, temperature, seed=seed)
         require(texts == plain, method, "a cut draft changes the text")
 
 
-def a_pause_is_its_rounds(method: Method, temperature: float = 0.8) -> None:
+def a_pause_is_its_rounds(
+    method: Method, temperature: float = 0.8, run: kit.Run | None = None
+) -> None:
     """Require the same drafts after rounds of a pause that were told of together.
 
     Where the loop returns after every round, the drafter is told of each by itself. Not
-    for drafters whose state depends by design on how rounds divide a text.
+    for drafters whose state depends by design on how rounds divide a text. `run` is a
+    compiled `cut` run of the method.
     """
-    run = cut(kit.Run(method, temperature))
+    run = run or cut(kit.Run(method, temperature))
     if not run.parts.program.drafter.pauses:
         return
     start = lambda: run.start(new=kit.SIZE - max(map(len, kit.PROMPTS)))

@@ -18,11 +18,13 @@ RARE = (
     "s2d-chain",
     "suffix_model-eagle2",
     "oracle-static",
+    "oracle-eagle2",
+    "model-static",
 )
 
-# A method's greedy programs serve one contract alone, its sampled ones all others.
-# These draft as another does that meets it in every run; they meet it with the long
-# tests.
+# A method's greedy programs serve one contract alone, its sampled ones all others,
+# greedy rows among them. These draft as another does that meets it in every run; they
+# meet it with the long tests.
 ALIKE = (
     *("chimera-static", "clover-static", "falcon-static", "hidden_transfer-static"),
     *("hydra-static", "lud", "ppd-static", "eagle-eagle2", "fspad-eagle2"),
@@ -30,6 +32,8 @@ ALIKE = (
     *("copyspec_model-chain", "easyspec-chain", "rapid-chain", "rasd-chain"),
     *("suffix_model-chain", "s2d-eagle2", "online_sd-eagle2", "oracle-eagle2"),
     *("model-static", "model-specdec_pp", "del_exit", "foreal", "fs_gen"),
+    *("model-eagle2", "eagle3-eagle2", "lookahead", "speculative_jacobi", "pearl"),
+    *("ead", "specee"),
 )
 
 

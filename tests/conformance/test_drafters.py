@@ -14,7 +14,7 @@ from tests.conformance import parameters
 
 CASES = kit.cases()
 EACH = parameters.each(CASES)
-EAGER = ("plain", "oracle-chain")
+EAGER = ("plain",)
 EACH_EAGER = [
     pytest.param(method, id=name, marks=() if name in EAGER else (pytest.mark.long,))
     for name, method in CASES.items()
@@ -76,6 +76,19 @@ def test_plain_text_is_the_table_s(ending):
         assert text == kit.greedy_by_hand(lm.params, kit.PROMPTS[i], kit.NEW)
 
 
+def test_greedy_rows_among_sampled_ones():
+    """Planted: all rows sample, or none."""
+    greedy = [
+        kit.greedy_by_hand(kit.TARGET.params, prompt, kit.NEW) for prompt in kit.PROMPTS
+    ]
+    is_greedy = lambda heats: [
+        text == wanted
+        for text, wanted in zip(kit.generate(Method(), heats).tokens, greedy)
+    ]
+    assert is_greedy(drafters.HEATS) == [heat == 0 for heat in drafters.HEATS]
+    assert is_greedy(0.8) != is_greedy(drafters.HEATS) != is_greedy(0.0)
+
+
 @pytest.mark.parametrize(("method", "contract"), CONTRACTS)
 def test_contract(method, contract):
     contract(method)
@@ -123,11 +136,8 @@ def with_transforms(method: Method, names) -> Method:
 
 @pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER)
 def test_text_is_plain_under_every_transform(names):
-    """Greedily and sampled; each alone with the long tests."""
-    method = with_transforms(TREE, names)
-    for temperature in (0.0, 0.8):
-        out = kit.generate(method, temperature)
-        assert out.tokens == kit.plain(method, temperature)
+    """Greedy and sampled rows of one program; each alone with the long tests."""
+    drafters.greedy_rows_are_plain(with_transforms(TREE, names))
 
 
 @pytest.mark.long
@@ -168,10 +178,15 @@ def ends_at_a_leaf(run: kit.Run, rounds: int = 3) -> bool:
     return True
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "temperature", [drafters.HEATS, pytest.param(0.0, marks=pytest.mark.long)], ids=str
+)
 @pytest.mark.parametrize("method", PERFECT)
 def test_perfect_drafts_are_all_accepted(method, temperature):
-    """As deep as the tree goes, or, if that changes, to a leaf of it."""
+    """As deep as the tree goes, or, if that changes, to a leaf of it.
+
+    In the program of sampled texts for both; the greedy one with the long tests.
+    """
     if method.topology.name.split("/")[1] in DYNAMIC:
         assert ends_at_a_leaf(kit.Run(method, temperature, draft=kit.TARGET))
         return
@@ -181,9 +196,9 @@ def test_perfect_drafts_are_all_accepted(method, temperature):
 
 def test_fault_another_draft():
     """The oracle can fail: a draft with other weights is not always accepted."""
-    least, made = calls(kit.Run(CASES["model-chain"], 0.0, draft=kit.DRAFT))
+    least, made = calls(kit.Run(CASES["model-chain"], 0.8, draft=kit.DRAFT))
     assert min(made) > least[0]
-    assert not ends_at_a_leaf(kit.Run(CASES["model-eagle2"], 0.0, draft=kit.DRAFT))
+    assert not ends_at_a_leaf(kit.Run(CASES["model-eagle2"], 0.8, draft=kit.DRAFT))
 
 
 def test_fault_slots_by_node(monkeypatch):

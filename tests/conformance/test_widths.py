@@ -27,20 +27,17 @@ def marked(cases: dict) -> list:
     ]
 
 
-@pytest.mark.parametrize("method", marked(LAWFUL))
-def test_text_of_cut_drafts_is_plain(method):
-    widths.text_of_cut_drafts_is_plain(method)
-
-
 # ADED learns the last tokens once a round; pages of a suffix index hold whole rounds.
 BY_ROUNDS = ("aded", "suffix_decoding", "suffix_model-chain")
 
 
-@pytest.mark.parametrize(
-    "method", marked({n: m for n, m in LAWFUL.items() if n not in BY_ROUNDS})
-)
-def test_a_pause_is_its_rounds(method):
-    widths.a_pause_is_its_rounds(method)
+@pytest.mark.parametrize("method", marked(LAWFUL))
+def test_cut_drafts_keep_the_text_and_a_pause_is_its_rounds(method):
+    """One program for both."""
+    run = widths.cut(kit.Run(method, 0.8))
+    widths.text_of_cut_drafts_is_plain(method, run=run)
+    if method not in [LAWFUL[name] for name in BY_ROUNDS]:
+        widths.a_pause_is_its_rounds(method, run=run)
 
 
 def test_fault_a_pause_without_its_last_token(monkeypatch):
