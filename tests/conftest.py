@@ -15,10 +15,11 @@ from importlib import metadata
 # fusions directly and not by way of MLIR (another third). Newer ones know no such flag
 # and would end the process. Such code contracts a * b + c where it may, in one fusion
 # and not in its neighbour, so that a value differs from itself: AVX, which cannot,
-# keeps it whole. Everything else runs at the compiler's default.
+# keeps it whole. Everything else runs at the compiler's default. The flags are the same
+# for all tests, so that they find each other's programs on disk.
 os.environ["XLA_FLAGS"] = " ".join(
     [
-        "--xla_backend_optimization_level=0",
+        "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
         *["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_max_isa=AVX"]
         * metadata.version("jaxlib").startswith("0.10."),
         os.environ.get("XLA_FLAGS", ""),
@@ -33,20 +34,20 @@ os.environ.setdefault("DECODAX_WIDTH", "paper")
 # Where libtpu is installed jax would look for a TPU, in every process.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+# Both workers and the processes that tests start share what is compiled. Of single
+# operations there are thousands; kept, they are compiled by one process alone (user
+# time of four files of drafters: 132 s without, 116 s with).
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR",
+    str(pathlib.Path(__file__).parent.parent / ".jax_cache"),
+)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
 import jax
 import pytest
 
 from decoding.loops import engines
-
-_DEFAULT = pathlib.Path(__file__).parent.parent / ".jax_cache"
-jax.config.update(
-    "jax_compilation_cache_dir",
-    os.environ.get("JAX_COMPILATION_CACHE_DIR", str(_DEFAULT)),
-)
-# Of single operations there are thousands; kept, they are compiled by one worker alone
-# (user time of four files of drafters: 132 s without, 116 s with).
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -140,12 +141,3 @@ def pytest_runtest_teardown(item, nextitem):
         gc.collect()
         ctypes.CDLL("libc.so.6").malloc_trim(0)  # glibc keeps what was freed otherwise
     return found
-
-
-@pytest.fixture
-def quick_compilation():
-    """For many small programs that run once: XLA's costly passes are left out."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from typing import Any
 
-import jax
-
 CODE = """
 import importlib, json, sys
 found = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])()
@@ -21,9 +19,7 @@ print(json.dumps(found))
 
 def result(module: str, function: str) -> Any:
     """Call `module.function()` in a new process; what it returns comes as JSON."""
-    cache = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    kept = {name.upper(): str(getattr(jax.config, name)) for name in cache}
-    environment = {**os.environ, **kept, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", CODE, module, function]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What conformance tests share: quick compilation, and the table of the laws held."""
+"""What conformance tests share: the table of the laws held."""
 
 import pytest
 
@@ -7,19 +7,6 @@ from decoding.conformance import laws
 HEAD = (
     "| verifier | draws | topology, or planted fault | n | chi-square | df | p | due |"
 )
-
-
-@pytest.fixture(autouse=True)
-def quickly(request):
-    """Many small programs are compiled once: XLA's costly passes are left out.
-
-    Where a program draws two million texts, running it is what costs.
-    """
-    much = (
-        request.node.get_closest_marker("long") and "law_table" in request.fixturenames
-    )
-    if not much:
-        request.getfixturevalue("quick_compilation")
 
 
 @pytest.fixture

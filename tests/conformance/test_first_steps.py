@@ -18,11 +18,10 @@ from training.loop import throughput
 from training.objectives.heads import medusa
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
-QUICK = (
+QUICK = (  # one of each kind; a pod's recipe is that of a head, on a mesh
     "heads/medusa.py",
     "draft_models/fastdraft.py",
     "predictors/specdec_pp.py",
-    "pods/eagle3_llama3_8b.py",
 )
 TARGET = {
     "model_type": "llama",

@@ -8,16 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-# Tests of what the compiler makes of a program, or of how it rounds.
-AS_COMPILED = ("test_copies", "test_vocab", "test_joint_law")
-
-
-@pytest.fixture(autouse=True)
-def quickly(request):
-    """Many small programs that run once: XLA's costly passes are left out."""
-    if request.path.stem not in AS_COMPILED:
-        request.getfixturevalue("quick_compilation")
-
 
 class Bytes:
     """The part of a tokenizer that constraints use."""

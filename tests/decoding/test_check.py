@@ -11,7 +11,6 @@ from models.errors import MethodError
 from tests.decoding import examples
 
 SAMPLER, DRAFTER = "own_sampler.sampler", "own_drafter.drafter"
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ from decoding.conformance import kit
 from decoding.serving import requests
 from models.errors import MethodError, PromptError
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 LOOKUP = Method(kit.spec("drafters/prompt_lookup"))
 SHORT = [3, 40, 17, 9]
 

@@ -15,7 +15,6 @@ from decoding.verifiers import sample_then_match
 from models.errors import MethodError
 from tests.decoding import examples
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 SAMPLER, DRAFTER = "own_sampler.sampler", "own_drafter.drafter"
 
 

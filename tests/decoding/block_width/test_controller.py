@@ -147,7 +147,16 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", TEXTS)
+# A chain that is drafted to its end, a tree drafted level by level, and a draft that is
+# left out. The others run with the long tests.
+USUAL = ("a chain on a small machine", "a tree of a draft model")
+USUAL += ("a draft that does not pay",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.long] * (n not in USUAL)) for n in TEXTS],
+)
 def test_as_fast_as_the_best_fixed_width(name):
     """From round 64 on, within 5 %; n = 448 rounds, three seeds pooled."""
     shape, rate, node, level = TEXTS[name]

@@ -15,6 +15,7 @@ from models import compile_cache
 from models.errors import MethodError
 from tests.conformance.test_widths import LAWFUL
 
+HEATS = (0.0, 0.8, 0.8, 0.0)  # greedy rows and sampled ones, one program for both
 LOOKUP = Method(kit.spec("drafters/prompt_lookup"))
 RECYCLING = Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
 
@@ -29,8 +30,14 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("method", [LOOKUP, RECYCLING], ids=["lookup", "recycling"])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(LOOKUP, marks=pytest.mark.long), RECYCLING],
+    ids=["lookup", "recycling"],
+)
+@pytest.mark.parametrize(
+    "temperature", [HEATS, pytest.param(0.0, marks=pytest.mark.long)], ids=str
+)
 def test_text_does_not_depend_on_the_width(cache, method, temperature):
     """Planted: plain decoding's of another seed."""
     texts = {
@@ -58,7 +65,6 @@ def believe(monkeypatch, slope):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("method", LAWFUL.values(), ids=LAWFUL)
 @pytest.mark.parametrize("batch", [1, 8])
 def test_no_drafter_s_text_depends_on_the_width(cache, monkeypatch, method, batch):

@@ -111,7 +111,8 @@ def over_texts(objective, heads, texts: list, chains: np.ndarray) -> np.ndarray:
 
     What stands behind a chain does not matter: the heads and the target are causal.
     """
-    rows = np.zeros((len(texts), SIZE), np.int32)
+    # As many rows where the first has nothing to draft from: one program for all.
+    rows = np.zeros((max(len(texts), len(PROMPTS)), SIZE), np.int32)
     for row, text, chain in zip(rows, texts, chains):
         row[: len(text) + len(chain)] = [*text, *chain]
     found = _likeliest(objective, chains.shape[1])(heads, rows)

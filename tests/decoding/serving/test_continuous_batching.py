@@ -83,9 +83,9 @@ def test_a_text_does_not_depend_on_its_admission(name):
 
 
 def test_log_probabilities_are_the_request_s():
-    _, found, _ = refilled(kit.cases()["plain"])
+    _, found, _ = refilled(Method())
     for text in found[::5]:
-        _, single, _ = refilled(kit.cases()["plain"], batch=1, wanted=[text.request])
+        _, single, _ = refilled(Method(), batch=1, wanted=[text.request])
         assert text.logprobs == single[0].logprobs
         assert len(text.logprobs) == len(text.tokens)
 
@@ -126,7 +126,7 @@ def test_fault_noise_of_the_row(monkeypatch):
         after = sound(state, row, fresh, source)
         return dataclasses.replace(after, key=state.key)
 
-    method = kit.cases()["plain"]
+    method = Method()
     wanted = alone(method)
     monkeypatch.setattr(decode, "admit", admit)
     monkeypatch.setattr(engines, "_ENGINES", {})
@@ -135,7 +135,7 @@ def test_fault_noise_of_the_row(monkeypatch):
 
 def test_fault_noise_of_the_time():
     """Planted: keys are given in the order of admission, not of the prompts."""
-    method = kit.cases()["plain"]
+    method = Method()
     order = np.roll(np.arange(len(PROMPTS)), 5)
     keys = engines.request_keys(0, len(PROMPTS), 1)
     by_time = keys[np.argsort(order)]  # request order[i] is admitted ith
@@ -198,7 +198,7 @@ def test_requests_bring_their_own_settings():
     heats = [(0.0, 0.7, 1.2)[i % 3] for i in range(len(PROMPTS))]
     whole = kit.generate(Method(), heats, prompts=PROMPTS, lm=LM).tokens
     wanted = [t[:n] for t, n in zip(whole, NEW)]
-    settings = {"batch": 2, "together": 1}
+    settings = {"together": 1}
     assert refilled(Method(), temperature=heats, **settings)[0] == wanted
     assert refilled(Method(), temperature=heats[::-1], **settings)[0] != wanted
     with pytest.raises(PromptError, match="2 settings for 16 prompts"):
@@ -215,13 +215,13 @@ def test_memory_is_flat():
     keys = engines.request_keys(0, len(PROMPTS), 1)
     keep, seen = [], []
     for _ in continuous_batching.decode_requests(
-        parts, {"target": LM.params}, PROMPTS, LIMITS, keys, 2, together=1
+        parts, {"target": LM.params}, PROMPTS, LIMITS, keys, 3, together=1
     ):
         seen.append(live())
     assert max(seen[8:]) <= max(seen[:8])
     # Planted: the caller keeps something on the device.
     for text in continuous_batching.decode_requests(
-        parts, {"target": LM.params}, PROMPTS, LIMITS, keys, 2, together=1
+        parts, {"target": LM.params}, PROMPTS, LIMITS, keys, 3, together=1
     ):
         keep.append(jnp.zeros(len(text.tokens) + 1000))
         seen.append(live())

@@ -67,7 +67,6 @@ def test_summary_by_hand():
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)
     c = recipe(first=corpus, second=corpus, before=2, after=2, settled=1, every=2)

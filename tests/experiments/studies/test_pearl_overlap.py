@@ -66,7 +66,6 @@ def test_modelled_times():
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_study_and_its_report(small, tmp_path, monkeypatch):  # noqa: F811
     """The target drafts for itself: chains of 3 tokens a call, and runs without end."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)

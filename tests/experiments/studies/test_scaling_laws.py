@@ -30,7 +30,6 @@ def recipe(source):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: F811
     """Trained, decoded, fitted; a second sitting repeats nothing."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)

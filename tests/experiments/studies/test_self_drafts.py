@@ -75,7 +75,6 @@ def recipe(name: str):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_study_and_its_report(tmp_path, monkeypatch):
     """Counts of each drafter of a small target; its report has every table."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)
@@ -100,7 +99,6 @@ def test_a_study_and_its_report(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("quick_compilation")
 def test_easyspec_of_the_target_itself(tmp_path, monkeypatch):
     """Exact drafts of the target itself are all accepted; planted: noise refuses."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)

@@ -11,8 +11,6 @@ from experiments.run_folder import RunFolder
 from experiments.studies import synthetic_speed
 from models.errors import ConfigError
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def recipe():
     c = settings.load("configs/studies/synthetic_speed.py")

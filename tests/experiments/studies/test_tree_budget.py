@@ -58,8 +58,13 @@ def test_a_run_and_its_report(config, tmp_path, lm, draft):
     assert (tmp_path / "figures" / "budget_t0.png").exists()
     config.seed = 1
     assert tree_budget.run(config, place, lm, draft)["budget"] == rows
-    config.temperatures = (0.8,)  # under rejection only the law is plain decoding's
-    made = tree_budget.run(config, place, lm, draft)
+
+
+@pytest.mark.long
+def test_sampled_texts_are_not_compared(config, tmp_path, lm, draft):
+    """Under rejection only the law is plain decoding's."""
+    config.temperatures = (0.8,)
+    made = tree_budget.run(config, run_folder.RunFolder(tmp_path), lm, draft)
     assert [r["identical_to_plain"] for r in made["budget"]] == [None, None]
     assert not any("plain" in note for t in made["tables"] for note in t["notes"])
 

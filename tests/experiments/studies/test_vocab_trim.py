@@ -24,7 +24,6 @@ def recipe(source):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("quick_compilation")
 def test_a_study_and_its_report(small, corpus, tmp_path, monkeypatch):  # noqa: F811
     """The target drafts for itself: its whole vocabulary has every draft accepted."""
     monkeypatch.setattr(machine, "last_level_cache", lambda: 2**20)

@@ -19,7 +19,6 @@ from models.heads.formats import native
 # Of two prompts: 2.06 tokens a round are expected within 6, 2.33 within 18.
 HITS = ((0.5, 0.2, 0.1, 0.05, 0.02), (0.5, 0.1, 0.05, 0.03, 0.02))
 TASKS = {"text": [[1, 2, 3, 4], [5, 6, 7, 8]]}
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def recipe(folder):

@@ -19,8 +19,6 @@ from training.objectives.predictors import specee
 from training.runs import draft_head_run
 from training.teacher import outputs, sources
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 KEY = jax.random.key(0)
 LENGTH, DEPTH, FIRST = 13, 3, 6
 ALONE = ("medusa",)  # it reads one state of the target, and no text

@@ -28,8 +28,6 @@ from training.objectives.heads import eagle3, hydra
 from training.runs import draft_head_run, scaffold
 from training.teacher import outputs
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def test_training_resumes_and_leaves_the_target_alone(small, corpus, tmp_path):
     """Stopped at step 4 of 8 and begun again: the same weights, bit for bit."""

@@ -187,7 +187,7 @@ def test_targets_of_one_name_are_refused(tmp_path):
 
 @pytest.mark.long  # minutes: three trainings and their decoding
 def test_one_sorted_draft_serves_two_targets(
-    request, tmp_path, monkeypatch, quick_bandwidth, quick_compilation
+    request, tmp_path, monkeypatch, quick_bandwidth
 ):
     """The texts are each target's own; a threshold of its own changes what it costs."""
     first, second = small_target(1), small_target(2)

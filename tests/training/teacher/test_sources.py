@@ -207,7 +207,6 @@ def test_sigkill(built, tmp_path):
     """A process that ends itself within the fourth shard, and the command again."""
     code = f"""
 import os, signal, jax
-jax.config.update("jax_disable_most_optimizations", True)
 from tests.training.teacher.small_cache import lesson
 from training.teacher import sources
 whole, calls = sources.FeatureWriter.read, []

@@ -14,7 +14,6 @@ from models.heads.formats import native
 
 PROMPTS = ["def read_config(path):\n    with open(", "class Stack:\n"]
 NEW = 32
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 @functools.cache

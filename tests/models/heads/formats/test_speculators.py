@@ -16,7 +16,6 @@ from models.heads.formats import speculators
 from tests.models import published_weights
 from tests.models.published_weights import EPS, KEPT, TARGET, VD, D, E, V, X
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 # What transformers' LlamaConfig writes: no field that has its default there.
 LAYER = {
     "model_type": "llama",

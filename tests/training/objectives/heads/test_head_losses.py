@@ -15,7 +15,6 @@ from training.objectives.heads import eagle, eagle3, hydra, medusa
 from training.teacher import outputs
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def counting(rows: int = 8, length: int = 24) -> dict:

@@ -25,7 +25,6 @@ from training.runs import scaffold
 from training.teacher import outputs
 
 KEY = jax.random.key(0)
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def loaded():

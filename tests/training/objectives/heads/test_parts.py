@@ -12,7 +12,6 @@ from training.objectives.heads import falcon, hydra
 from training.runs import draft_head_run
 from training.teacher import outputs
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 KEY = jax.random.key(0)
 PART = 7  # divides no batch here
 
@@ -51,7 +50,7 @@ def same(one, other) -> bool:
     return all(np.allclose(a, b, rtol=1e-3, atol=2e-5) for a, b in pairs)
 
 
-QUICK = ("hydra", "medusa")
+QUICK = ("medusa",)  # Hydra and Falcon take the step below, where they draw
 
 
 @pytest.mark.parametrize(
