@@ -44,9 +44,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return workdir
 
 
-def test_killed_anywhere(whole: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Before the first checkpoint, between two, and while two are being written."""
-    for point in ("step:2", "save:3", "step:8", "save:9"):
+@pytest.mark.parametrize(
+    "points",
+    [
+        ("step:2", "save:9"),  # a start of Python each
+        pytest.param(("step:2", "save:3", "step:8", "save:9"), marks=pytest.mark.long),
+    ],
+    ids=len,
+)
+def test_killed_anywhere(
+    points: tuple[str, ...], whole: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Before the first checkpoint, between two, and while one is being written."""
+    for point in points:
         assert start(tmp_path, point) == -signal.SIGKILL, point
     assert curve(tmp_path) != curve(whole)
     assert start(tmp_path, "none") == 0
