@@ -45,6 +45,8 @@ PROMPTS = (
 )
 SMALL_TREE = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
 
+Heat = float | tuple[float, ...]  # one temperature, or one a prompt
+
 
 class Letters:
     """A tokenizer whose token i is the i-th letter; EOS has no bytes."""
@@ -243,7 +245,7 @@ def streams(method: Method) -> dict[str, base.Stream]:
     return {name: base.Stream(TARGET.model, name) for name in names}
 
 
-def generate(method: Method, temperature: float = 0.0, *, draft=None, **fields):
+def generate(method: Method, temperature: Heat = 0.0, *, draft=None, **fields):
     """Call `decoding.generate` with the toy models; `fields` override its arguments."""
     fields = {"prompts": PROMPTS, "max_new_tokens": NEW, "lm": TARGET, **fields}
     arguments = {"streams": streams(method), **fields}
@@ -263,7 +265,7 @@ def models(method: Method, draft=None) -> dict:
     return by_name
 
 
-def plain(method: Method, temperature: float, **fields) -> list[list[int]]:
+def plain(method: Method, temperature: Heat, **fields) -> list[list[int]]:
     """Decode plainly under the transforms, policy and exit of `method`.
 
     A method without a drafter is compared with the target without its exit. Texts of
