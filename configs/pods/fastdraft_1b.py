@@ -11,8 +11,8 @@ Command:   python -m experiments.run --config=configs/pods/fastdraft_1b.py
 Preflight: python -m experiments.preflight
                --config=configs/pods/fastdraft_1b.py --topology=v5e:16x16
 Figures:   raw text: 5.1 of a chip's 16 GiB (0.6 weights, 1.2 optimiser, 3.4
-           temporaries); the target's text, with the target beside it: 8.5; decoding:
-           4.0 (1.9 target, 0.3 draft, 0.3 the target's cache, 1.5 temporaries), a text
+           temporaries); the target's text, with the target beside it: 8.2; decoding:
+           3.0 (1.9 target, 0.3 draft, 0.3 the target's cache, 0.5 temporaries), a text
            alone without drafts at most 436 tokens/s.
            experiments/reports/preflight.md
 """
