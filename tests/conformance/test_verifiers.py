@@ -65,14 +65,7 @@ def test_law_of_the_first_tokens(verifier, draw, topology):
         perfect(run)
 
 
-@pytest.mark.parametrize(
-    ("verifier", "draw"),
-    # The first draw has its law under top-k, above.
-    [
-        pytest.param(*case[:2], marks=[pytest.mark.long] * first(*case[:2]))
-        for case in EVERY
-    ],
-)
+@pytest.mark.parametrize(("verifier", "draw"), [case[:2] for case in EVERY])
 def test_law_without_transforms(verifier, draw):
     verifiers.keeps_the_law(Spec(verifier), draw, None, ())
 

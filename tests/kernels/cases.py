@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kernels import int4_packing
+from kernels.tree_attention import pallas_tpu
 from models.base import pack_bits
 from tests.models.blocks import path_of, random_tree
 
@@ -36,6 +37,23 @@ class Case:
     def tolerance(self) -> float:
         """fp32 sums of 400 terms; bf16 rounds q, k, the weights and the output."""
         return 2e-6 if self.dtype == jnp.float32 else 2e-2
+
+
+def call_shape(case: Case, given: dict[str, Any], **pages: int) -> pallas_tpu.Shape:
+    """The Pallas form's shape of a call with the arrays of `given`."""
+    return pallas_tpu.Shape(
+        len(given["q"]),
+        case.groups,
+        case.size,
+        case.dim,
+        case.nodes,
+        case.heads,
+        given["q"].dtype,
+        given["k"].dtype,
+        case.scaled,
+        **settings(case),
+        **pages,
+    )
 
 
 def make(case: Case) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from jax.experimental.pallas import tpu as pltpu
 
 from kernels import block_traffic
 from kernels.tree_attention import page_copies, pallas_tpu, tiling
+from tests.kernels import cases
 from tests.kernels import test_paged_tree_attention as pages
-from tests.kernels.cases import Case, distance, make, oracle, settings
+from tests.kernels.cases import Case, distance, make, oracle
 from tests.kernels.test_traffic import shape_of
 
 pytestmark = pytest.mark.kernels
@@ -23,18 +24,7 @@ LATE = pltpu.InterpretParams(dma_execution_mode="on_wait", uninitialized_memory=
 def error(page, case=CASE):
     """The distance from the oracle; memory that no copy has filled is NaN."""
     given = pages.pooled(case, page)
-    shape = tiling.Shape(
-        len(given["q"]),
-        case.groups,
-        case.size,
-        case.dim,
-        case.nodes,
-        case.heads,
-        given["q"].dtype,
-        given["k"].dtype,
-        **settings(case),
-    )
-    shape = dataclasses.replace(shape, page=page, pages=len(given["k"]))
+    shape = cases.call_shape(case, given, page=page, pages=len(given["k"]))
     cut = tiling.plan(shape, block_traffic.budget("v4"))
     got = pallas_tpu.tree_attention(cut, **given, interpret=LATE)
     return distance(got, oracle(case, make(case)))
@@ -82,13 +72,8 @@ def test_steps_and_pages_by_hand():
     bounds = cut.bounds_at([0, 1023, 1056])
     _, rows, blocks, counts = map(np.asarray, cut.scalars(bounds))
     assert counts.tolist() == [1 + 1 + 1 + 2]
-    assert rows[:5].tolist() == [0, 0, 1, 2, 2] and blocks[:5].tolist() == [
-        0,
-        0,
-        0,
-        0,
-        1,
-    ]
+    assert rows[:5].tolist() == [0, 0, 1, 2, 2]
+    assert blocks[:5].tolist() == [0, 0, 0, 0, 1]
     many = [
         int(cut.needed(np.array(1024 * b), bounds[2, r]))
         for r, b in ((0, 0), (1, 0), (2, 1))

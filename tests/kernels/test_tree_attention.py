@@ -15,6 +15,7 @@ import pytest
 
 from kernels import block_traffic, int4_packing, merge_softmax
 from kernels.tree_attention import api, layout, pallas_tpu, reference, xla
+from tests.kernels import cases
 from tests.kernels.cases import Case, device, distance, make, oracle, settings
 from tests.kernels.test_traffic import shape_of
 
@@ -42,19 +43,7 @@ def planned(case, **changes):
 
 
 def program(case, given, **changes):
-    shape = pallas_tpu.Shape(
-        6,
-        case.groups,
-        case.size,
-        case.dim,
-        case.nodes,
-        case.heads,
-        given["q"].dtype,
-        given["k"].dtype,
-        case.scaled,
-        **settings(case),
-    )
-    cut = pallas_tpu.plan(shape, block_traffic.budget("v4"))
+    cut = pallas_tpu.plan(cases.call_shape(case, given), block_traffic.budget("v4"))
     cut = dataclasses.replace(cut, **changes)
 
     def call(given):
