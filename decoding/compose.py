@@ -321,6 +321,12 @@ def _chain(
     """Build one chain, with the temperature before the first warper."""
     built = [spec.build(available) for spec in specs]
     if temperature > 0:
+        greedy_only = [s.name for s in specs if s.card.guarantee == base.ARGMAX]
+        if greedy_only:
+            raise MethodError(
+                f"temperature={temperature} with {greedy_only[0]}, which gives values "
+                "to maximise and no law: use temperature=0, or leave it out"
+            )
         if any(spec.name == "transforms/temperature" for spec in specs):
             raise MethodError(
                 f"temperature={temperature} and a temperature transform: give one of "

@@ -68,6 +68,15 @@ def entropy(logits: Array) -> Array:
     return -jnp.where(p > 0, p * logp, 0.0).sum(-1)
 
 
+def deviation(logits: Array) -> Array:
+    """Return the standard deviation of the allowed tokens' logits, float32[...]."""
+    finite = logits > -jnp.inf
+    count = finite.sum(-1)
+    mean = jnp.where(finite, logits, 0.0).sum(-1) / count
+    gap = jnp.where(finite, logits - mean[..., None], 0.0)
+    return jnp.sqrt((gap * gap).sum(-1) / count)
+
+
 def top_k(logits: Array, k: int) -> tuple[Array, Array]:
     """Return the `k` best values [..., k] and tokens int32[..., k]; ties by lowest id.
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tokenizers
 
 from models import storage
@@ -214,6 +215,34 @@ def check_same(
         f"target's id, {first!r} for one (id {draft_id} there, {target_id} in "
         "the target's): use a draft with the target's tokenizer"
     )
+
+
+def token_mask(
+    name: str, tokens: Sequence[int | str], tokenizer: Any, vocab_size: int
+) -> np.ndarray:
+    """Mark `tokens`, bool[V]: ids, or strings whose last token is meant.
+
+    A string is read after a letter, since many tokenizers begin a text with a space.
+
+    Args:
+        name: what the user calls them, for errors.
+        tokens: ids or strings.
+        tokenizer: the target's, for strings.
+        vocab_size: V.
+
+    Raises:
+        PromptError: an id outside the vocabulary, or a string without a token.
+    """
+    mask = np.zeros(vocab_size, bool)
+    for token in tokens:
+        ids = tokenizer.encode(f"a{token}")[-1:] if type(token) is str else [token]
+        if not ids or ids[0] != int(ids[0]) or not 0 <= ids[0] < vocab_size:
+            raise PromptError(
+                f"{name} holds {token!r}, which is no token of the vocabulary of "
+                f"{vocab_size}: give ids or strings"
+            )
+        mask[ids[0]] = True
+    return mask
 
 
 def load(directory: storage.Path, eos: tuple[int, ...]) -> Tokenizer | None:

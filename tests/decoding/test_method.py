@@ -84,7 +84,7 @@ def test_fault_a_file_before_a_recipe(monkeypatch):
 
 
 def test_a_name_that_means_nothing():
-    for name in ("nothing", "heads/nothing", "drafters/nothing", "verifiers/greedy"):
+    for name in ("nothing", "heads/nothing", "drafters/nothing", "verifiers/judge"):
         with pytest.raises(MethodError, match=rf"{name}.*'token_recycling'"):
             recipes.method(name)
 

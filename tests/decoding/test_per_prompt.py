@@ -163,6 +163,9 @@ def test_every_transform_differs_by_prompt_or_refuses(name, monkeypatch):
         "transforms/logit_bias": {"bias": ((3, 1.5),)},
         "transforms/min_new_tokens": {"count": 9},
         "transforms/top_k": {"k": 2},
+        "transforms/no_repeat_ngram": {"n": 2},
+        "transforms/momentum": {"alpha": 0.7, "k": 2},
+        "transforms/dry": {"multiplier": 0.7, "allowed_length": 3, "window": 9},
         "constraints/regex": {"pattern": "(a|b)*"},
     }
     other = values.get(name, dict.fromkeys(names, 0.7))

@@ -43,6 +43,12 @@ def main() -> None:
     for penalty in (0.7, 1.3):
         processor = hf.RepetitionPenaltyLogitsProcessor(penalty)
         cases[f"repetition_penalty/{penalty}"] = processor
+    for epsilon in (0.003, 0.1):
+        cases[f"epsilon/{epsilon}"] = hf.EpsilonLogitsWarper(epsilon)
+    for epsilon in (0.004, 0.2):
+        cases[f"eta/{epsilon}"] = hf.EtaLogitsWarper(epsilon)
+    for n in (2, 3):
+        cases[f"no_repeat_ngram/{n}"] = hf.NoRepeatNGramLogitsProcessor(n)
     cases["ban_tokens/"] = hf.NoBadWordsLogitsProcessor(bans)
     cases["logit_bias/"] = hf.SequenceBiasLogitsProcessor([[[4], 2.5], [[90], -7.0]])
     ids, scores = torch.tensor(tokens), torch.tensor(logits)
