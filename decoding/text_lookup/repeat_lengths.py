@@ -30,8 +30,8 @@ def begin(tokens: Array, size: Array, breakers: Array | None = None) -> Repeats:
 
     Cost: O(T) a token.
     """
-    empty = Repeats(tokens.astype(jnp.int32), jnp.zeros_like(tokens, jnp.int32), 0)
-    empty = empty.replace(size=jnp.int32(0))
+    none = jnp.zeros_like(tokens, jnp.int32)
+    empty = Repeats(tokens.astype(jnp.int32), none, jnp.int32(0))
 
     def body(i: Array, text: Repeats) -> Repeats:
         return advance(text, text.tokens[i], breakers)

@@ -81,8 +81,15 @@ def transform(
             raise MethodError(f"{name}={value} is outside [0, 1] (the paper's is 0.8)")
 
     def init(tokens: Array, length: Array) -> base.State:
-        given = (omega, filter_p, target_p, class_bias, scale)
-        row = Row(*map(jnp.float32, given), jnp.zeros(2, jnp.float32), jnp.int32(0))
+        row = Row(
+            omega=jnp.float32(omega),
+            filter_p=jnp.float32(filter_p),
+            target_p=jnp.float32(target_p),
+            class_bias=jnp.float32(class_bias),
+            scale=jnp.float32(scale),
+            classes=jnp.zeros(2, jnp.float32),
+            count=jnp.int32(0),
+        )
         return base.State(row)
 
     def laws(aux: dict[str, Array]) -> Array:
