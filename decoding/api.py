@@ -11,7 +11,7 @@ from decoding import base, compose
 from decoding.block_width import choice, tuning
 from decoding.loops import decode, engines, initial_state, state_sharding, stats
 from decoding.method import Method
-from decoding.serving import requests, results, scoring, streaming
+from decoding.serving import requests, results, scoring, searching, streaming
 from decoding.serving.streaming import Piece
 from models.errors import MethodError, PromptError
 
@@ -38,6 +38,7 @@ class Output:
         guarantee: "LAW", "ARGMAX" or "LOSSY", of the method at these temperatures.
         top_logprobs: M lists of the k best (token, log-probability), the best first;
             None unless asked for.
+        scores: of a search: the value that it ranked each text by. Else None.
         prompt_logprobs: one list a prompt, whatever `n` is: the log-probability of
             each token, None for the first. None unless asked for.
 
@@ -57,6 +58,7 @@ class Output:
     guarantee: str
     top_logprobs: list | None = None
     prompt_logprobs: list | None = None
+    scores: list | None = None
 
     def __repr__(self) -> str:
         new = int(self.stats.new_tokens.sum())
@@ -78,6 +80,7 @@ class _Call(NamedTuple):
     state: decode.DecodeState
     begun: float
     compiled: float  # seconds of compilation that the engine had before
+    new: int  # tokens of a text at most
 
 
 def generate(
@@ -176,12 +179,27 @@ def generate(
             do not fit together.
     """
     call = _start(lm, _settings(locals()))
+    if call.parts.program.select is not None:
+        return _searched(call, loop)
     if loop is None:
         state = tuning.run(call.engine, call.params, call.parts, call.state)
     else:
         state = loop(lambda s: call.engine.step(call.params, s), call.state)
         tuning.ended(call.parts, state)
     return _output(call, jax.block_until_ready(state))
+
+
+def _searched(call: _Call, loop: engines.Loop | None) -> Output:
+    """Run the search of a started call."""
+    if loop is not None:
+        raise MethodError("loop= runs rounds on the host, a search has none: leave it")
+    select: Any = call.parts.program.select
+    sizes = searching.scratch(call.lm, select, call.new)
+    state, syncs = searching.run(
+        call.engine, call.params, select, call.state, call.new, sizes
+    )
+    rows, found = searching.texts(state, call.requests, syncs)
+    return _output(call, rows, found)
 
 
 def stream(
@@ -216,7 +234,7 @@ def stream(
     Raises:
         PromptError, MethodError: as `generate`, before the first piece.
     """
-    return _pieces(_start(lm, _settings(locals())))
+    return _pieces(_start(lm, _settings(locals()), streamed=True))
 
 
 def _settings(arguments: Mapping[str, Any]) -> requests.Settings:
@@ -314,7 +332,7 @@ def _composed(lm: Any, settings: requests.Settings) -> _Ready:
     return _Ready(lm, asked, parts, params, engines.engine(parts), size)
 
 
-def _start(lm: Any, settings: requests.Settings) -> _Call:
+def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Call:
     """Compose the method, measure its rounds if need be, and prefill the caches."""
     lm, asked, parts, params, engine, size = _composed(lm, settings)
     keys = engines.request_keys(settings.seed, asked.prompts, asked.n)
@@ -322,11 +340,19 @@ def _start(lm: Any, settings: requests.Settings) -> _Call:
     costs = tuning.costs_of(engine, params, parts, len(asked.rows), size)
     # Of what was measured above only the compilation belongs to the call.
     begun = time.perf_counter() - (engine.compile_seconds - compiled)
-    rows = (asked.rows, asked.limits, keys, size, settings.memory)
-    chunk = settings.prefill_chunk or 0
-    state = engine.start(params, parts, *rows, share=True, chunk=chunk)
+    new = max(end - len(p) for p, end in zip(asked.rows, asked.limits))
+    chunk, each, scratch = settings.prefill_chunk or 0, 1, 0
+    if (select := parts.program.select) is not None:
+        # One row a prompt holds all of its hypotheses.
+        each, scratch = asked.n, searching.scratch(lm, select, new)[0]
+        searching.check(lm, select, asked.n, streamed)
+    rows = (asked.rows[::each], asked.limits[::each], keys[::each], size)
+    state = engine.start(
+        params, parts, *rows, settings.memory, not scratch, None, chunk, scratch
+    )
     state = tuning.begun(parts, state, costs)
-    return _Call(lm, settings, asked, parts, params, engine, state, begun, compiled)
+    started = (params, engine, state, begun, compiled, new)
+    return _Call(lm, settings, asked, parts, *started)
 
 
 def _check_pool(state: decode.DecodeState) -> None:
@@ -354,7 +380,9 @@ def _pieces(call: _Call) -> Iterator[Piece]:
                 yield Piece(i // asked.n, i % asked.n, text, new, row.reason)
 
 
-def _output(call: _Call, state: decode.DecodeState) -> Output:
+def _output(
+    call: _Call, state: decode.DecodeState, found: searching.Found | None = None
+) -> Output:
     """Read the finished state on the host."""
     _check_pool(state)
     compiled = call.engine.compile_seconds - call.compiled
@@ -378,7 +406,10 @@ def _output(call: _Call, state: decode.DecodeState) -> Output:
         "prompt_logprobs": [text.prompt_logprobs for text in texts[:: asked.n]]
         if settings.prompt_logprobs
         else None,
+        "scores": None if found is None else found.scores.tolist(),
     }
+    if found is not None and asked.n == 1:
+        optional["scores"] = found.scores[:, 0].tolist()
     return Output(
         tokens=group("tokens"),
         texts=None if lm.tokenizer is None else group("text"),
@@ -387,7 +418,7 @@ def _output(call: _Call, state: decode.DecodeState) -> Output:
         finish_reason=group("finish_reason"),
         memory=state.drafter.shared,
         exits=state.exit.shared,
-        stats=stats.summarise(state.counters, seconds, compiled),
+        stats=stats.summarise(state.counters, seconds, compiled, found),
         guarantee=call.parts.guarantee,
         **optional,
     )

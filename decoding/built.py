@@ -10,6 +10,7 @@ from jax import Array
 
 from decoding import base
 from decoding.catalogue import Built, Card, Part, PerPrompt, Spec
+from decoding.hypotheses import nodes
 from models.errors import MethodError
 
 # Folder -> the interface of the components that its factories build.
@@ -20,6 +21,7 @@ INTERFACES = {
     "transforms": base.LogitsTransform,
     "caches": base.CachePolicy,
     "exits": base.ExitPolicy,
+    "search": nodes.Select,
 }
 
 

@@ -12,6 +12,7 @@ from decoding import base, transform_chain
 from decoding.automata import stop_strings
 from decoding.block_width import choice
 from decoding.catalogue import Part, PerPrompt, Spec
+from decoding.hypotheses.nodes import Select
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
 from decoding.verifiers import greedy
@@ -157,6 +158,12 @@ def compose(
     if is_sampled and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
     widths, width_policy = choice.widths(width, drafter, guarantee)
+    select = None
+    if method.search is not None:
+        most = max(len({*target.eos, *ids}) for ids in stop_ids)
+        select = _select(method, {**available, "ends": most}, temperature)
+        parts = (*parts, method.search)
+        guarantee = base.weakest(guarantee, select.guarantee)
     program = Program(
         exits.wrap(drafter.wrap(lm.model)),
         drafter,
@@ -168,6 +175,7 @@ def compose(
         widths,
         streams,
         automaton is not None,
+        select,
     )
     per_prompt: dict[str, Sequence[Any]] = {
         "temperature": heats,
@@ -186,6 +194,27 @@ def compose(
     block = (widths, width_policy is base.PAPER)
     key = (lm.model, models, stream_ids, statics, program.stop, is_mixed, block)
     return Composition(program, key, guarantee, settings, automaton)
+
+
+def _select(method: Method, available: Mapping[str, Any], temperature: Any) -> Select:
+    """Build a search, which takes no other role."""
+    search = cast(Part, method.search)
+    roles = ("drafter", "verifier", "topology", "exit")
+    beside = [part for role in roles if (part := getattr(method, role)) is not None]
+    if method.policy != Spec("caches/dense"):
+        beside.append(method.policy)
+    if beside:
+        raise MethodError(
+            f"{search.name} and {beside[0].name}: a search keeps its hypotheses in the "
+            "full cache and takes transforms alone; leave the other part out"
+        )
+    select = search.build(available)
+    if np.any(np.asarray(temperature) > 0) and not select.samples:
+        raise MethodError(
+            f"temperature={temperature} with {search.name}, which draws nothing: use "
+            "temperature=0, or an argument that makes it sample"
+        )
+    return select
 
 
 def _temperatures(temperature: Any) -> list[float]:

@@ -14,6 +14,7 @@ ROLES = {  # field of a method -> folder of its files
     "topology": "topologies",
     "policy": "caches",
     "exit": "exits",
+    "search": "search",
 }
 KNOWN = (*ROLES, "transforms")  # the fields of a method
 
@@ -26,7 +27,8 @@ class Method:
 
     `drafter` None is plain decoding: one token a call. `verifier` None is the default:
     greedy at temperature 0, Gumbel-coupled above it, where the text is a function of
-    seed, request and target alone. `exit` None runs all layers of the target. A part is
+    seed, request and target alone. `exit` None runs all layers of the target. A
+    `search` keeps several hypotheses and takes none of the other roles. A part is
     a `Spec`, or a component that was built by hand, such as a `base.LogitsTransform`; a
     transform may also be a function (see `built.function_transform`).
     """
@@ -37,6 +39,7 @@ class Method:
     transforms: tuple[Part, ...] = ()
     policy: Part = field(default_factory=lambda: Spec("caches/dense"))
     exit: Part | None = None
+    search: Part | None = None
 
     def __post_init__(self) -> None:
         for role, folder in ROLES.items():

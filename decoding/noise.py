@@ -20,7 +20,7 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # Threefry 2x32's, in turns
 LANES = 128  # noise is drawn in multiples of it: other loops are not vectorised
 
 ROLE, SAMPLE = 1 << 31, 1 << 30
-DRAFT, VERIFY, EXIT = ROLE, ROLE + 1, ROLE + 2
+DRAFT, VERIFY, EXIT, SELECT = ROLE, ROLE + 1, ROLE + 2, ROLE + 3
 
 
 def request_keys(seed: ArrayLike, requests: Array, samples: Array) -> Array:
@@ -33,6 +33,12 @@ def request_keys(seed: ArrayLike, requests: Array, samples: Array) -> Array:
         return jnp.where(sample > 0, other, key)
 
     return jax.vmap(one)(seeds, requests, samples)
+
+
+def samples(key: Array, sample: Array) -> Array:
+    """★ Return the keys [K] of the samples int32[K] of a request's `key`."""
+    other = lambda j: jax.random.fold_in(key, SAMPLE + j.astype(jnp.uint32))
+    return jax.vmap(lambda j: jnp.where(j > 0, other(j), key))(sample)
 
 
 def at_position(

@@ -15,6 +15,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import base, noise, tree
+from decoding.hypotheses.nodes import Select
 from decoding.loops import block_choice, commit, pause, state_sharding, stats
 from models.base import ALL, Block, LanguageModel
 from models.cache_layouts.kv_cache import by_rows
@@ -62,6 +63,7 @@ class Program:
     widths: tuple[int, ...] = ()  # of blocks to compile, in rising order
     streams: dict[str, base.Stream] = field(default_factory=dict)
     stop: bool = False  # whether the state carries a stop automaton
+    select: Select | None = None  # of a search; see `loops.search`
     chunk: int = 0  # tokens of a prefill chunk; 0: as `prefill.chunk_size`
 
     @property

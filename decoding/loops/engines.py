@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array
 
 from decoding import base, compose, noise
-from decoding.loops import decode, initial_state, prefill, state_sharding
+from decoding.loops import decode, initial_state, prefill, search, state_sharding
 from models.distributed import sharding
-from models.errors import PromptError
+from models.errors import MethodError, PromptError
 
 Loop = Callable[[Callable, decode.DecodeState], decode.DecodeState]
 
@@ -46,6 +46,7 @@ class Engine:
         share: bool = False,
         requests: Sequence[int] | None = None,
         chunk: int = 0,
+        scratch: int = 0,
     ) -> decode.DecodeState:
         """Make a state for `prompts` and prefill its caches.
 
@@ -63,13 +64,14 @@ class Engine:
             requests: each row's index in the settings of `parts`. None: the rows are
                 in the order of the settings, as many for each.
             chunk: tokens of a row in a chunk of the prompt; 0: `prefill.chunk_size`.
+            scratch: of a search: slots behind each prompt, in place of the text's.
         """
         program = self.program
         if chunk:
             program = dataclasses.replace(program, chunk=chunk)
         arguments = (params, parts, prompts, limits, keys, size, memory, share)
         state, stream_prompts = initial_state.initial_state(
-            program, *arguments, program.model.plan, requests
+            program, *arguments, program.model.plan, requests, scratch
         )
         texts = [*prompts, *initial_state.own_prompts(parts)]
         tokens = prefill.chunk_size(program, state, max(map(len, texts)))
@@ -89,13 +91,39 @@ class Engine:
         rounds = np.iinfo(np.int32).max if rounds is None else rounds
         free = state.done.shape[0] if free is None else free
         bounds = (np.int32(rounds), np.int32(free))
+        self._no_search()
         return self._call("advance", decode.advance, (1,), params, state, *bounds)
+
+    def plant(
+        self, own: base.State, rows: decode.DecodeState, new: int, size: int
+    ) -> search.SearchState:
+        """Begin a search behind the prompts of a started state; see `search.begin`."""
+
+        def begin(program, own, rows):
+            return search.begin(program, own, rows, new, size)
+
+        return self._call(f"plant {new} {size}", begin, (1,), own, rows)
+
+    def search(
+        self, params: base.Params, state: search.SearchState, least: int
+    ) -> search.SearchState:
+        """Search until it is done or slots run short; see `search.advance`."""
+        bound = np.int32(least)
+        return self._call("search", search.advance, (1,), params, state, bound)
 
     def step(
         self, params: base.Params, state: decode.DecodeState
     ) -> tuple[decode.DecodeState, base.Outcome]:
         """Run one round and return its outcome too, for loops on the host."""
+        self._no_search()
         return self._call("step", decode.round_, (1,), params, state)
+
+    def _no_search(self) -> None:
+        if self.program.select is not None:
+            raise MethodError(
+                "a search runs whole, by decoding.generate: streams, prompt sets and "
+                "loops of rounds take other methods"
+            )
 
     def admit(
         self,

@@ -40,6 +40,7 @@ def initial_state(
     share: bool,
     plan: Any,
     requests: Sequence[int] | None = None,
+    scratch: int = 0,
 ) -> tuple[decode.DecodeState, dict]:
     """Make the state of a decode loop before its prompts are read.
 
@@ -56,6 +57,7 @@ def initial_state(
         plan: the sharding plan, or None.
         requests: each row's index in `parts.settings`. None: the rows are in their
             order, as many for each.
+        scratch: of a search: slots behind each prompt, in place of the text's.
 
     Returns:
         The state, and per stream its prompts: tokens int32[B, P] and lengths int32[B].
@@ -66,6 +68,8 @@ def initial_state(
     dtype = _dtype(params["target"])
     room = max(program.drafter.nodes, program.drafter.scratch)
     slots = -(-(size + room) // 16) * 16
+    if scratch:
+        room, slots = scratch, bucket(max(map(len, prompts))) + scratch
     caches = {
         decode.TARGET: _cache(program, prompts, (slots, room), dtype, share, plan)
     }

@@ -1,6 +1,6 @@
 """The loop's counters and figures computed from them; definitions: ARCHITECTURE.md."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -45,15 +45,22 @@ class Stats(NamedTuple):
     compile_seconds: float
     row_draft_calls: np.ndarray  # int32[B]: `draft_calls`, row by row
     committed_by_depth: list[int]  # rounds that committed a draft of that depth
+    rounds: int = 0  # of a search, as the next three
+    nodes_run: np.ndarray | None = None  # int32[B]
+    host_syncs: int = 0  # times that the host waited for the device
+    most_slots: np.ndarray | None = None  # int32[B]: scratch slots in use, at most
 
 
-def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Stats:
+def summarise(
+    counters: Counters, seconds: float, compile_seconds: float, found: Any = None
+) -> Stats:
     """Compute figures over all rows.
 
     Args:
         counters: the loop's counters.
         seconds: time of prefill and loop, without compilation.
         compile_seconds: time of compilation.
+        found: a search's `Found`, or None.
     """
     calls, new = np.asarray(counters.target_calls), np.asarray(counters.new_tokens)
     accepted = np.asarray(counters.accepted).sum(0)
@@ -73,6 +80,7 @@ def summarise(counters: Counters, seconds: float, compile_seconds: float) -> Sta
         compile_seconds,
         np.asarray(counters.draft_calls),
         accepted.tolist(),
+        *(found[1:] if found is not None else ()),
     )
 
 

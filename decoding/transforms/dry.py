@@ -27,7 +27,7 @@ from models.errors import MethodError
 from models.text import hf_tokenizer
 
 CARD = Card(
-    paper="DRY, 2024",
+    paper="Do not repeat yourself (DRY)",
     guarantee=base.LAW,
     family="penalty",
     data=("multiplier", "growth", "allowed_length", "window"),

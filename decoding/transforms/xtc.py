@@ -29,7 +29,7 @@ from models.errors import MethodError
 from models.text import hf_tokenizer
 
 CARD = Card(
-    paper="Exclude Top Choices (XTC), 2024",
+    paper="Exclude Top Choices (XTC)",
     guarantee=base.LAW,
     family="diversity",
     data=("threshold", "probability"),

@@ -47,7 +47,17 @@ MODULE = "experiments.preflight"
 def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
     """Compile one program and return its costs. Bytes are of one device."""
     with block_traffic.compiling_for("" if chip.name == "cpu" else chip.name):
-        compiled = program.compile()
+        try:
+            compiled = program.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            # Far beyond its memory the compiler gives up instead of counting.
+            raise ConfigError(
+                f"It does not fit: the compiler cannot place {program.name} into "
+                f"{chip.hbm / GIB:.0f} GiB ({str(error).split(': ', 1)[-1]}). Use "
+                "fewer rows at once, a larger slice, or chips with more memory"
+            ) from error
     memory: Any = compiled.memory_analysis()
     cost: Any = compiled.cost_analysis() or {}
     temporary = memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
@@ -180,11 +190,11 @@ class Preflight:
             try:
                 config = settings.override(config, change)
                 candidates = self.programs(config)
+                program = next(p for p in candidates if p.name == row["program"])
+                if fits(measure(program, self.chip)):
+                    return " ".join(change)
             except DecodaxError:
                 continue
-            program = next(p for p in candidates if p.name == row["program"])
-            if fits(measure(program, self.chip)):
-                return " ".join(change)
         return "a larger slice, or chips with more memory"
 
     def _changes(self, row: dict[str, Any]) -> Iterator[list[str]]:

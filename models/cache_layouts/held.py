@@ -105,6 +105,10 @@ class HeldLayer:
         """Let slot j be what slot `index[b, j]` was, and `shift` the tokens without."""
         return replace(self, store=self.store.take(index), shift=shift)
 
+    def grown(self, more: int) -> "HeldLayer":
+        """Add `more` empty slots."""
+        return replace(self.sized(self.capacity + more), size=self.size + more)
+
     def sized(self, slots: int) -> "HeldLayer":
         """Return the layer with `slots` slots of its own, at least those it uses."""
         more = slots - self.capacity

@@ -90,6 +90,11 @@ class DenseLayer:
         """Update the layer after a commit of slots `before` to `length`, int32[B]."""
         return self
 
+    def grown(self, more: int) -> "DenseLayer":
+        """Add `more` empty slots."""
+        pad = ((0, 0), (0, 0), (0, more), (0, 0))
+        return DenseLayer(jnp.pad(self.k, pad), jnp.pad(self.v, pad))
+
     def take(self, index: Array) -> "DenseLayer":
         """Let slot j of row b be what slot `index[b, j]` was; int32[B, M], M = S."""
         # Indexed as in `append`, so that the result keeps the layer's memory layout.
@@ -179,6 +184,37 @@ class KVCache:
         length = self.length + count + 1
         layers = tuple(layer.settle(self.length, length) for layer in cache.layers)
         return replace(cache, layers=layers, length=length)
+
+    def close_up(self, order: Array, kept: Array, settled: Array) -> Self:
+        """Give the scratch slots a new order, and commit the first of them.
+
+        Args:
+            order: int32[B, M]; the slot `length + order[b, i]` becomes `length + i`.
+            kept: int32[B], how many of them hold something.
+            settled: int32[B], how many of these are committed.
+        """
+        index = jnp.arange(order.shape[1], dtype=jnp.int32)
+        source = self.length[:, None] + order
+        moves = (index < kept[:, None]) & (order != index)
+        target = jnp.where(moves, self.length[:, None] + index, self.size + index)
+        rows = jnp.arange(self.pos.shape[0])[:, None]
+        moved = jnp.take_along_axis(self.pos, source, axis=1, mode="clip")
+        pos = self.pos.at[rows, target].set(moved, mode="drop", unique_indices=True)
+        length = self.length + settled
+        layers = [layer.move(source, target) for layer in self.layers]
+        settle = lambda layer: layer.settle(self.length, length)
+        return replace(self, layers=tuple(map(settle, layers)), pos=pos, length=length)
+
+    def grown(self, more: int) -> Self:
+        """Add `more` empty slots; only where `grows`."""
+        layers = tuple(layer.grown(more) for layer in self.layers)
+        pos = jnp.pad(self.pos, ((0, 0), (0, more)), constant_values=-1)
+        return replace(self, layers=layers, pos=pos)
+
+    @property
+    def grows(self) -> bool:
+        """Whether slots can be added."""
+        return all(hasattr(layer, "grown") for layer in self.layers)
 
     def admit(self, row: Array, other: Self, source: Array) -> Self:
         """Replace row `row` by row `source` of `other`, a cache of the same sizes."""

@@ -98,6 +98,10 @@ class Tokens:
     def settle(self, before: Array, length: Array) -> "Tokens":
         return self
 
+    def grown(self, more: int) -> "Tokens":
+        add = lambda x: jnp.pad(x, ((0, 0), (0, more)), constant_values=-1)
+        return Tokens(add(self.token), add(self.pos))
+
     def gather(self, rows: Array) -> "Tokens":
         return Tokens(self.token[rows], self.pos[rows])
 

@@ -19,15 +19,16 @@ BIB = ROOT / "decoding" / "papers.bib"
 
 HEAD = re.compile(r"@(article|inproceedings|misc)\{([a-z]+\d{4}[a-z0-9]+),")
 FIELD = re.compile(r"  (\w+) = \{(.*?)\},\n(?=  \w+ = \{|\}$)", re.S)
-ARXIV = re.compile(r"\d{4}\.\d{5}")
+ID = r"(?:(?:0\d|1[0-4])\d\d\.\d{4}|\d{4}\.\d{5})"  # five digits from 2015 on
+ARXIV = re.compile(ID)
 
 # "Cai, Li et al., *Title*, 2024, arXiv 2401.10774": the title and the id may be absent.
 NAME = r"(?:van )?[^\W\d_a-z][\w-]+(?: [A-Z][\w-]+)?"
 CITATION = re.compile(
     rf"({NAME}(?:, {NAME})*)( et al\.,?|,) \(?"
-    r'(?:(\*[^*]+\*|"[^"]+"), )?((?:19|20)\d\d)(?:, arXiv (\d{4}\.\d{5}))?'
+    rf'(?:(\*[^*]+\*|"[^"]+"), )?((?:19|20)\d\d)(?:, arXiv ({ID}))?'
 )
-YEAR = re.compile(r"((?:19|20)\d\d), arXiv (\d{4}\.\d{5})")
+YEAR = re.compile(rf"((?:19|20)\d\d), arXiv ({ID})")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,141 @@
+"""The tree of a search: its nodes, and what a search method sees and returns.
+
+`B` requests · `M` nodes · `K` lanes, the leaves that run in a round · `F` new leaves a
+round · `P` finished texts · `V` vocabulary. Node 0 is the prompt's last token; a node's
+depth is the number of generated tokens up to it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array, lax
+
+from decoding import base
+from decoding.hypotheses.pool import Pool
+
+
+@struct.dataclass
+class Nodes:
+    """All hypotheses. Records of dead branches stay, because pools name them."""
+
+    tokens: Array  # int32[B, M]
+    parents: Array  # int32[B, M]; of node 0: -1
+    depth: Array  # int32[B, M]
+    slot: Array  # int32[B, M]: scratch slot of its key; -1: never run, or committed
+    given: Array  # float32[B, M]: log-probability under the raw target
+    ended: Array  # bool[B, M]: EOS, a stop or the limit; it is never run
+    size: Array  # int32[B]: nodes in use
+
+
+@struct.dataclass
+class View:
+    """What `select` sees of one request after a round; nothing has a `B`."""
+
+    lanes: Array  # int32[K]: the nodes that ran; -1: none
+    logits: Array  # float32[K, V]: after the transform, in `Select.domain`
+    raw: Array  # float32[K, V]: log-probabilities under the target
+    hidden: dict[Any, Array]  # tap -> [K, D]
+    nodes: Nodes
+    limit: Array  # int32[]: generated tokens at most
+    round: Array  # int32[]: rounds before this one
+    pool: Pool
+    _ends: Callable = struct.field(pytree_node=False)
+    _noise: Callable = struct.field(pytree_node=False)
+
+    @property
+    def depth(self) -> Array:
+        """Generated tokens up to each lane's node, int32[K]."""
+        return self.nodes.depth[jnp.maximum(self.lanes, 0)]
+
+    def ends(self, lane: Array, token: Array) -> Array:
+        """Tell whether `token` int32[C] behind lanes int32[C] ends a text, bool[C].
+
+        EOS, a stop token, a stop string or the limit does.
+        """
+        return self._ends(lane, token)
+
+    def ids(self, there: Array) -> Array:
+        """Return the ids that leaves `there` bool[F] will get, int32[F]; else -1."""
+        return jnp.where(there, self.nodes.size + jnp.cumsum(there) - 1, -1)
+
+    def noise(self, stream: Array) -> Array:
+        """Draw the Gumbel noise of the tokens behind every lane, float32[K, V].
+
+        It is that of text `stream` int32[K] of `generate(n=)` at the lane's position.
+        """
+        return self._noise(stream)
+
+
+class Selection(NamedTuple):
+    """What `select` returns: new leaves, the next lanes, finished texts."""
+
+    parent: Array  # int32[F]: lane
+    token: Array  # int32[F]
+    there: Array  # bool[F]: whether the leaf exists
+    run: Array  # int32[K]: ids of new leaves that run next; -1: none
+    pool: Pool
+    done: Array  # bool[]
+
+
+class Select(NamedTuple):
+    """A search method: which hypotheses go on.
+
+    - `init(params) -> State`, of one request.
+    - `select(key, state, view) -> Selection, State` ★ runs once a round. The lanes of
+      the first round are node 0 and nothing else.
+    - `width`, `fan`, `pool`: K, F and P.
+    - `rounds(new) -> int`: rounds for texts of `new` tokens at most.
+    - `domain`: whether the transform receives "logits" or "logprobs".
+    - `samples`: whether it draws, so that a temperature means something.
+    """
+
+    init: Callable[[Any], base.State]
+    select: Callable[[Array, base.State, View], tuple[Selection, base.State]]
+    width: int
+    fan: int
+    pool: int
+    rounds: Callable[[int], int] = lambda new: new
+    domain: str = "logits"
+    samples: bool = False
+    taps: tuple = ()
+    guarantee: str = base.LOSSY
+
+    def capacity(self, new: int) -> int:
+        """Return `M`, the most nodes of texts of `new` tokens."""
+        return 1 + self.fan * self.rounds(new)
+
+
+def first(tokens: Array, size: int) -> Nodes:
+    """Make trees of one node, `tokens` int32[B], with room for `size`."""
+    shape = (tokens.shape[0], size)
+    zeros, none = jnp.zeros(shape, jnp.int32), jnp.full(shape, -1, jnp.int32)
+    return Nodes(
+        tokens=zeros.at[:, 0].set(tokens),
+        parents=none,
+        depth=zeros,
+        slot=none,
+        given=jnp.zeros(shape),
+        ended=jnp.zeros(shape, bool),
+        size=jnp.ones(shape[0], jnp.int32),
+    )
+
+
+def path(nodes: Nodes, node: Array, size: int) -> tuple[Array, Array]:
+    """★ Return the nodes from the root's child to `node`, int32[T], and their number.
+
+    Args:
+        nodes: of one request.
+        node: int32[].
+        size: T; entries past the number are 0.
+    """
+    count = nodes.depth[node]
+
+    def climb(i: Array, carry: tuple) -> tuple:
+        at, found = carry
+        found = jnp.where(at > 0, found.at[count - 1 - i].set(at, mode="drop"), found)
+        return jnp.where(at > 0, nodes.parents[at], 0), found
+
+    start = (jnp.maximum(node, 0), jnp.zeros(size, jnp.int32))
+    return lax.fori_loop(0, size, climb, start)[1], count

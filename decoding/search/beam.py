@@ -1,0 +1,153 @@
+"""Beam search: the best `width` beginnings go on, the best finished texts are kept.
+
+Graves, *Sequence Transduction with Recurrent Neural Networks*, 2012, arXiv 1211.3711,
+section 3, with the rules of HF transformers 4.57. With the K beams' sums s, a round
+takes the best max(2, 1 + E) K of the K V sums s_k + log p_k(v), E the number of tokens
+that end a text. Then
+
+    ended ones of rank below K enter the pool of K texts, with s / |y|^alpha
+    the best K that did not end go on
+    a full pool ends the search: by early_stopping
+        True: at once
+        False: when its worst is at least the best running sum / |y|^alpha
+        "never": the same, with the limit for |y| where alpha > 0
+
+K -> width; alpha -> length_penalty; |y| counts generated tokens, the last included; at
+the limit every candidate has ended. The transform receives log-probabilities, and its
+values are summed as they are.
+
+Options: `normaliser="gnmt"` divides by ((5 + |y|) / 6)^alpha, as Google's translation
+system does. `pool_rule="any"` lets every ended candidate into the pool, as t5x does.
+`sample=True` draws the candidates without replacement from the law of the sums, by
+Gumbel top-k (Kool, van Hoof, Welling, 2019, arXiv 1903.06059).
+
+Deviations: none; of equal candidates the one of the lower beam, then of the lower id.
+Cost: a node a beam and round, and a top-k over V for each.
+"""
+
+import math
+
+import jax.numpy as jnp
+from flax import struct
+from jax import Array, lax
+
+from decoding import base, vocab
+from decoding.catalogue import Card
+from decoding.hypotheses import pool as pools
+from decoding.hypotheses.nodes import Select, Selection, View
+from decoding.hypotheses.pool import NONE, Pool
+from models.errors import MethodError
+
+CARD = Card(
+    paper="Beam search, arXiv 1211.3711",
+    guarantee=base.LOSSY,
+    family="beams",
+    needs=("ends",),
+    data=("length_penalty",),
+    sources=("graves2012sequence", "kool2019stochastic"),
+)
+
+
+@struct.dataclass
+class Row:
+    alpha: Array  # float32[]
+    sums: Array  # float32[K]: NONE: no beam
+
+
+def normalised(sums: Array, length: Array, alpha: Array, gnmt: bool) -> Array:
+    """Divide sums of log-probabilities by a power of the length, float32[...]."""
+    size = (5.0 + length) / 6.0 if gnmt else length.astype(jnp.float32)
+    return sums / size**alpha
+
+
+def select(
+    ends: int,
+    width: int = 4,
+    length_penalty: float = 1.0,
+    early_stopping: bool | str = False,
+    normaliser: str = "length",
+    pool_rule: str = "best",
+    sample: bool = False,
+) -> Select:
+    """Search by beams.
+
+    Args:
+        ends: how many tokens end a text.
+        width: beams, and finished texts that are kept.
+        length_penalty: above 0 favours long texts, below 0 short ones.
+        early_stopping: when a full pool ends the search: True, False or "never".
+        normaliser: "length" or "gnmt".
+        pool_rule: "best": ended candidates of rank below `width` enter the pool; "any":
+            all of them.
+        sample: draw the candidates.
+    """
+    if width != int(width) or width < 1:
+        raise MethodError(f"width={width}: use a whole number of beams, 1 or more")
+    if not math.isfinite(length_penalty):
+        raise MethodError(f"length_penalty={length_penalty}: use a finite number")
+    for name, value, known in (
+        ("early_stopping", early_stopping, (True, False, "never")),
+        ("normaliser", normaliser, ("length", "gnmt")),
+        ("pool_rule", pool_rule, ("best", "any")),
+    ):
+        if value not in known:
+            raise MethodError(f"{name}={value!r}: use one of {known}")
+    gnmt = normaliser == "gnmt"
+
+    def init(params: base.Params) -> base.State:
+        sums = jnp.full(width, NONE).at[0].set(0.0)
+        return base.State(Row(jnp.float32(length_penalty), sums))
+
+    def choose(key: Array, state: base.State, view: View) -> tuple:
+        alpha, size = state.row.alpha, view.logits.shape[-1]
+        count = min(max(2, 1 + ends) * width, width * size)
+        live = view.lanes >= 0
+        sums = jnp.where(live, state.row.sums, NONE)[:, None] + view.logits
+        sums = jnp.maximum(sums, 2 * NONE)  # a forbidden token is no NaN in a sum
+        lane, token, score = candidates(key if sample else None, sums, count)
+        there = score > NONE / 2
+        length = view.depth.max() + 1
+        ended = view.ends(lane, token) & there
+        rank = jnp.arange(count)
+        enters = ended if pool_rule == "any" else ended & (rank < width)
+        value = normalised(score, length, alpha, gnmt)
+        pool = pools.merged(
+            view.pool,
+            Pool(
+                jnp.where(enters, view.lanes[lane], -1),
+                token,
+                view.raw[lane, token],
+                jnp.where(enters, value, NONE),
+            ),
+        )
+        running = jnp.where(there & ~ended, score, NONE)
+        best, at = lax.top_k(running, width)
+        goes = best > NONE / 2
+        if early_stopping is True:
+            done = pool.full
+        else:
+            most = length
+            if early_stopping == "never":
+                most = jnp.where(alpha > 0, view.limit, length)
+            hope = normalised(best[0], most, alpha, gnmt)
+            done = pool.full & (pool.score[-1] >= hope)
+        done |= ~goes.any()
+        chosen = Selection(lane[at], token[at], goes, view.ids(goes), pool, done)
+        return chosen, base.State(Row(alpha, jnp.where(goes, best, NONE)), state.shared)
+
+    return Select(init, choose, width, width, width, domain="logprobs", samples=sample)
+
+
+def candidates(key: Array | None, sums: Array, count: int) -> tuple:
+    """★ Return the best `count` of sums [K, V]: lanes, tokens, sums, best first.
+
+    With a key they are drawn without replacement from softmax(sums), in draw order.
+    """
+    size, ranked = sums.shape[-1], sums
+    if key is not None:
+        ranked = jnp.where(sums > NONE / 2, sums + vocab.gumbel(key, sums.shape), sums)
+    few = min(count, size)
+    values, tokens = vocab.top_k(ranked, few)
+    _, at = lax.top_k(values.reshape(-1), count)
+    lane, token = (at // few).astype(jnp.int32), tokens.reshape(-1)[at]
+    return lane, token, sums[lane, token]

@@ -1,0 +1,167 @@
+"""A search from its prompts to the rows of its texts."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding import base
+from decoding.hypotheses.nodes import Select
+from decoding.loops import decode, engines, search
+from decoding.serving import requests
+from models.errors import MethodError, PromptError
+
+FIRST = 64  # scratch slots a lane, at first
+
+
+class Found(NamedTuple):
+    """What a search has beside its texts."""
+
+    scores: np.ndarray  # float32[prompts, n]
+    rounds: int
+    nodes_run: np.ndarray  # int32[prompts]
+    host_syncs: int
+    most_slots: np.ndarray  # int32[prompts]
+
+
+def check(lm: Any, select: Select, n: int, streamed: bool) -> None:
+    """Refuse what a search cannot do, before anything is compiled.
+
+    Raises:
+        PromptError: more texts than it keeps.
+        MethodError: a mesh, or texts that are to be streamed.
+    """
+    if streamed:
+        raise MethodError("a search has no text before it ends: use generate")
+    if n > select.pool:
+        raise PromptError(
+            f"n={n}: this search keeps {select.pool} finished texts; ask for at most "
+            "as many, or search wider"
+        )
+    if lm.model.plan is not None:
+        raise MethodError(
+            "a search runs on one device: load the model without mesh=, or choose "
+            "another method"
+        )
+
+
+def scratch(lm: Any, select: Select, new: int) -> tuple[int, int]:
+    """Choose the scratch slots behind each prompt at first, and at most.
+
+    A cache that cannot grow has as many at once as it may need: all, or where its
+    layers bound a block, as many as they take.
+    """
+    most = -(-select.width * (new + 1) // 32) * 32
+    like = jax.eval_shape(lambda: lm.model.init_cache(1, 64, jnp.float32))
+    if like.grows:
+        return min(FIRST * select.width, most), most
+    spans = [layer.span for layer in like.layers if layer.span]
+    size = min([most, *(span // 32 * 32 for span in spans)])
+    return size, size
+
+
+def run(
+    engine: engines.Engine,
+    params: base.Params,
+    select: Select,
+    rows: decode.DecodeState,
+    new: int,
+    sizes: tuple[int, int],
+) -> tuple[search.SearchState, int]:
+    """Search from started rows to the end.
+
+    Args:
+        engine: of a composition with a search.
+        params: all params, by name.
+        select: the search, whose numbers may differ from the compiled one's.
+        rows: from `Engine.start`, with `sizes[0]` scratch slots.
+        new: tokens of a text at most.
+        sizes: scratch slots at first, and at most.
+
+    Returns:
+        The ended search, and how often the host waited for it.
+
+    Raises:
+        PromptError: the cache cannot hold the hypotheses.
+    """
+    size, most = sizes
+    state = engine.plant(select.init(params), rows, new, size)
+    syncs = 0
+    while True:
+        least = search.EVERY if size < most else 1
+        state = engine.search(params, state, least)
+        syncs += 1
+        if bool(np.asarray(state.rows.done).all()):
+            return state, syncs
+        if size >= most:
+            raise PromptError(
+                f"the hypotheses need more than {size} scratch slots, which is all "
+                "that this cache can give: use the dense cache, a wider window, or "
+                "fewer hypotheses"
+            )
+        size = min(2 * size, most)
+        state = search.grown(state, size)
+
+
+def texts(
+    state: search.SearchState, asked: requests.Requests, syncs: int
+) -> tuple[decode.DecodeState, Found]:
+    """Write the `n` best texts of every request into rows of their own.
+
+    Returns:
+        Rows as `generate(n=)` has them, on the host, and what is known beside.
+
+    Raises:
+        PromptError: a search ended with fewer finished texts than `n`.
+    """
+    nodes, pool = jax.device_get((state.nodes, state.pool))
+    n, prompts = asked.n, asked.prompts
+    size = state.rows.tokens.shape[1]
+    tokens = np.zeros((prompts * n, size), np.int32)
+    logprobs = np.zeros((prompts * n, size), np.float32)
+    ends = np.zeros(prompts * n, np.int32)
+    for row in range(prompts * n):
+        request, place = divmod(row, n)
+        node = int(pool.node[request, place])
+        if node < 0:
+            raise PromptError(
+                f"n={n}: the search ended with {place} finished texts for prompt "
+                f"{request}; ask for fewer, or search wider"
+            )
+        written, given = climbed(nodes, request, node)
+        if pool.last[request, place] >= 0:
+            written.append(int(pool.last[request, place]))
+            given.append(float(pool.given[request, place]))
+        prompt = asked.rows[row]
+        text = slice(len(prompt), len(prompt) + len(written))
+        tokens[row, : text.start], tokens[row, text] = prompt, written
+        logprobs[row, text], ends[row] = given, text.stop
+    rounds = int(state.round)
+    best = ends[::n] - np.asarray([len(p) for p in asked.rows[::n]])
+    counters = replace(
+        state.rows.counters,
+        target_calls=jnp.full(prompts, rounds, jnp.int32),
+        new_tokens=jnp.asarray(best, jnp.int32),
+    )
+    rows = replace(
+        state.rows,
+        tokens=jnp.asarray(tokens),
+        logprobs=jnp.asarray(logprobs),
+        origin=jnp.zeros(tokens.shape, jnp.int8),
+        length=jnp.asarray(ends),
+        counters=counters,
+    )
+    run, most = jax.device_get((state.nodes_run, state.most_slots))
+    return rows, Found(pool.score[:, :n], rounds, run, syncs, most)
+
+
+def climbed(nodes: Any, request: int, node: int) -> tuple[list[int], list[float]]:
+    """Read the tokens of a path, and their log-probabilities."""
+    tokens, given = [], []
+    while node > 0:
+        tokens.append(int(nodes.tokens[request, node]))
+        given.append(float(nodes.given[request, node]))
+        node = int(nodes.parents[request, node])
+    return tokens[::-1], given[::-1]
