@@ -13,6 +13,7 @@ from decoding.automata import stop_strings
 from decoding.block_width import choice
 from decoding.catalogue import Part, PerPrompt, Spec
 from decoding.hypotheses.nodes import Select
+from decoding.loops import search
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
 from decoding.verifiers import greedy
@@ -162,6 +163,8 @@ def compose(
     if method.search is not None:
         most = max(len({*target.eos, *ids}) for ids in stop_ids)
         select = _select(method, {**available, "ends": most}, temperature)
+        if select.read is not None:
+            drafter = search.reader(select)
         parts = (*parts, method.search)
         guarantee = base.weakest(guarantee, select.guarantee)
     program = Program(
@@ -198,20 +201,20 @@ def compose(
 
 def _select(method: Method, available: Mapping[str, Any], temperature: Any) -> Select:
     """Build a search, which takes no other role."""
-    search = cast(Part, method.search)
+    spec = cast(Part, method.search)
     roles = ("drafter", "verifier", "topology", "exit")
     beside = [part for role in roles if (part := getattr(method, role)) is not None]
     if method.policy != Spec("caches/dense"):
         beside.append(method.policy)
     if beside:
         raise MethodError(
-            f"{search.name} and {beside[0].name}: a search keeps its hypotheses in the "
+            f"{spec.name} and {beside[0].name}: a search keeps its hypotheses in the "
             "full cache and takes transforms alone; leave the other part out"
         )
-    select = search.build(available)
+    select = spec.build(available)
     if np.any(np.asarray(temperature) > 0) and not select.samples:
         raise MethodError(
-            f"temperature={temperature} with {search.name}, which draws nothing: use "
+            f"temperature={temperature} with {spec.name}, which draws nothing: use "
             "temperature=0, or an argument that makes it sample"
         )
     return select

@@ -3,8 +3,9 @@
 python -m experiments.generate --model=tiny --method=token_recycling \\
     --prompt="def main(" --max_new_tokens=64
 
-A terminal colours accepted drafts by depth. The host runs the rounds one by one, to
-print each as it ends; `experiments.run` measures speed.
+A search prints its texts when it ends, the best first (--n). A terminal colours
+accepted drafts by depth. The host runs the rounds one by one, to print each as it ends;
+`experiments.run` measures speed.
 """
 
 import argparse
@@ -44,6 +45,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     add("--heads", help="trained heads: tiny-hydra-pp, tiny-eagle3, or as --model")
     add("--max_new_tokens", type=int, default=128, help="tokens to write")
     add("--temperature", type=float, default=0.0, help="0 decodes greedily")
+    add("--n", type=int, default=1, help="texts of a search to print")
     add("--seed", type=int, default=0, help="seed of the sampled text")
     add("--transform", action="append", help=f"{transform}; repeatable")
     add("--stop", action="append", help="a text that ends decoding; repeatable")
@@ -151,6 +153,9 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
     if values.echo:
         out.print(Text(values.prompt, "dim"), end="", soft_wrap=True)
     stops = values.stop_token_ids or ()
+    searches = method.search is not None
+    if values.n != 1 and not searches:
+        raise PromptError(f"--n={values.n} prints texts of a search: leave it out")
     found = decoding.generate(
         lm,
         [prompt],
@@ -161,11 +166,14 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
         transforms=transforms,
         stop=values.stop,
         drafts=drafts,
-        loop=Streamer(lm, len(prompt), show, stops),
+        n=values.n,
+        loop=None if searches else Streamer(lm, len(prompt), show, stops),
         stop_token_ids=stops,
         top_logprobs=values.top_logprobs,
         width=values.width,
     )
+    if searches:
+        out.print(Text(listed(found, values.n)), soft_wrap=True)
     if values.top_logprobs:
         out.print("\n")
         for line in alternatives(lm.tokenizer, found):
@@ -173,16 +181,33 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
     return found
 
 
+def listed(found: decoding.api.Output, n: int) -> str:
+    """Join the texts of a search; of several each begins with its score."""
+    assert found.texts is not None and found.scores is not None
+    if n == 1:
+        return found.texts[0]
+    pairs = zip(found.texts[0], found.scores[0])
+    return "\n".join(f"\n[{score:.4f}] {text}" for text, score in pairs)
+
+
 def figures(found: decoding.api.Output) -> list[str]:
     """Format the statistics of one text, a line each."""
     stats = found.stats
     new, calls = int(stats.new_tokens.sum()), int(stats.target_calls.sum())
+    spent = f"{stats.seconds:.2f} s, and {stats.compile_seconds:.1f} s of compilation"
+    if stats.nodes_run is not None and stats.most_slots is not None:
+        run, most = int(stats.nodes_run.sum()), int(stats.most_slots.max())
+        return [
+            f"{new} tokens of the best text; {stats.rounds} rounds ran {run} nodes in "
+            f"at most {most} slots ({found.guarantee})",
+            spent,
+        ]
     depths = " ".join(f"{100 * x:.0f}%" for x in stats.accepted_by_depth) or "–"
     return [
         f"{new} tokens in {calls} target calls: {stats.tokens_per_call:.2f} a call "
         f"({found.guarantee})",
         f"accepted by depth: {depths}; draft calls: {stats.draft_calls}",
-        f"{stats.seconds:.2f} s, and {stats.compile_seconds:.1f} s of compilation",
+        spent,
     ]
 
 

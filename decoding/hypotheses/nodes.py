@@ -41,7 +41,7 @@ class View:
     limit: Array  # int32[]: generated tokens at most
     round: Array  # int32[]: rounds before this one
     pool: Pool
-    _ends: Callable = struct.field(pytree_node=False)
+    _stops: Callable = struct.field(pytree_node=False)
     _noise: Callable = struct.field(pytree_node=False)
 
     @property
@@ -54,7 +54,11 @@ class View:
 
         EOS, a stop token, a stop string or the limit does.
         """
-        return self._ends(lane, token)
+        return self.stops(lane, token) | (self.depth[lane] + 1 >= self.limit)
+
+    def stops(self, lane: Array, token: Array) -> Array:
+        """Tell whether anything but the limit ends a text there, bool[C]."""
+        return self._stops(lane, token)
 
     def ids(self, there: Array) -> Array:
         """Return the ids that leaves `there` bool[F] will get, int32[F]; else -1."""
@@ -82,16 +86,19 @@ class Selection(NamedTuple):
 class Select(NamedTuple):
     """A search method: which hypotheses go on.
 
-    - `init(params) -> State`, of one request.
+    - `init(params, size) -> State`, of one request; `size` tokens are the most that
+      prompt and text have.
     - `select(key, state, view) -> Selection, State` ★ runs once a round. The lanes of
       the first round are node 0 and nothing else.
     - `width`, `fan`, `pool`: K, F and P.
     - `rounds(new) -> int`: rounds for texts of `new` tokens at most.
     - `domain`: whether the transform receives "logits" or "logprobs".
     - `samples`: whether it draws, so that a temperature means something.
+    - `read(state, hidden, count) -> State` ★ gets the states {tap: [C, D]} of `count`
+      int32[] tokens of the prompt, chunk by chunk; the last token is node 0.
     """
 
-    init: Callable[[Any], base.State]
+    init: Callable[[Any, int], base.State]
     select: Callable[[Array, base.State, View], tuple[Selection, base.State]]
     width: int
     fan: int
@@ -100,6 +107,7 @@ class Select(NamedTuple):
     domain: str = "logits"
     samples: bool = False
     taps: tuple = ()
+    read: Callable[[base.State, dict, Array], base.State] | None = None
     guarantee: str = base.LOSSY
 
     def capacity(self, new: int) -> int:

@@ -27,6 +27,7 @@ from decoding.hypotheses.nodes import Nodes, Select, Selection, View, first
 from decoding.hypotheses.pool import Pool
 from decoding.hypotheses.slots import Slots
 from decoding.loops.decode import TARGET, DecodeState, Program
+from decoding.method import PLAIN
 from models.base import ALL, Block, Visibility
 
 EVERY = 32  # rounds between settlings
@@ -57,7 +58,7 @@ def begin(
 
     Args:
         program: with a `select`.
-        own: the state of `select`, of one request.
+        own: the state of `select`, of one request; not read where `select` reads.
         rows: after prefill; the caches have `size` slots behind each prompt.
         new: tokens of a text at most.
         size: scratch slots, a multiple of 32.
@@ -68,6 +69,11 @@ def begin(
     root = jnp.take_along_axis(rows.tokens, at, 1)[:, 0]
     capacity = select.capacity(new)
     repeat = lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x)))
+    if select.read is not None:
+        chooser = rows.drafter  # which read the prompt
+        rows = replace(rows, drafter=base.State())
+    else:
+        chooser = base.State(jax.tree.map(repeat, own.row), own.shared)
     over_lanes = lambda x: jnp.repeat(x[:, None], select.width, 1)
     lanes = jnp.full((batch, select.width), -1, jnp.int32).at[:, 0].set(0)
     stop = jnp.zeros((batch, capacity), jnp.int32)
@@ -83,12 +89,37 @@ def begin(
         ),
         stop=stop,
         pool=jax.tree.map(repeat, pools.empty(select.pool)),
-        select=base.State(jax.tree.map(repeat, own.row), own.shared),
+        select=chooser,
         starts={name: cache.length for name, cache in rows.caches.items()},
         round=jnp.int32(0),
         nodes_run=jnp.zeros(batch, jnp.int32),
         most_slots=jnp.zeros(batch, jnp.int32),
     )
+
+
+def reader(select: Select) -> base.Drafter:
+    """Make plain decoding's drafter, but with the state of `select`, which it reads to.
+
+    So the prompt's chunks reach a search as they reach a drafter.
+    """
+    read = select.read
+    assert read is not None
+
+    def init(ctx: base.Context) -> base.State:
+        batch, size = ctx.tokens.shape
+        own = select.init(ctx.params, size)
+        repeat = lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x)))
+        return base.State(jax.tree.map(repeat, own.row), own.shared)
+
+    def observe(
+        ctx: base.Context, state: base.State, outcome: base.Outcome
+    ) -> base.State:
+        count = jnp.where(outcome.active, outcome.verdict.count + 1, 0)
+        hidden = {tap: outcome.target.hidden[tap] for tap in select.taps}
+        return tree.over_rows(read, 2)(state, hidden, count)
+
+    plain = PLAIN.build({})
+    return plain._replace(init=init, observe=observe, taps=select.taps)
 
 
 def _select(program: Program) -> Select:
@@ -192,11 +223,10 @@ def _chosen(program, state, live, warped, raw, hidden):
     def one(key, own, row, lanes, logits, raw, hidden, nodes, pool, stop, chooser):
         request, length, limit, ends, automaton = row
 
-        def is_end(lane: Array, token: Array) -> Array:
-            node = jnp.maximum(lanes[lane], 0)
+        def stops(lane: Array, token: Array) -> Array:
             over = (token[:, None] == ends).any(-1)
-            over |= nodes.depth[node] + 1 >= limit - length
             if program.stop:
+                node = jnp.maximum(lanes[lane], 0)
                 reached = stop_strings.advance(automaton, stop[node], token)
                 over |= stop_strings.matched(automaton, reached)
             return over
@@ -215,7 +245,7 @@ def _chosen(program, state, live, warped, raw, hidden):
             limit - length,
             state.round,
             pool,
-            is_end,
+            stops,
             drawn,
         )
         return select.select(key, chooser, view)

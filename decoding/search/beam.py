@@ -54,6 +54,18 @@ class Row:
     sums: Array  # float32[K]: NONE: no beam
 
 
+def check(width: int, length_penalty: float, early_stopping: bool | str) -> None:
+    """Refuse numbers that mean nothing, by a MethodError."""
+    if width != int(width) or width < 1:
+        raise MethodError(f"width={width}: use a whole number of beams, 1 or more")
+    if not math.isfinite(length_penalty):
+        raise MethodError(f"length_penalty={length_penalty}: use a finite number")
+    if early_stopping not in (True, False, "never"):
+        raise MethodError(
+            f'early_stopping={early_stopping!r}: use True, False or "never"'
+        )
+
+
 def normalised(sums: Array, length: Array, alpha: Array, gnmt: bool) -> Array:
     """Divide sums of log-probabilities by a power of the length, float32[...]."""
     size = (5.0 + length) / 6.0 if gnmt else length.astype(jnp.float32)
@@ -81,12 +93,8 @@ def select(
             all of them.
         sample: draw the candidates.
     """
-    if width != int(width) or width < 1:
-        raise MethodError(f"width={width}: use a whole number of beams, 1 or more")
-    if not math.isfinite(length_penalty):
-        raise MethodError(f"length_penalty={length_penalty}: use a finite number")
+    check(width, length_penalty, early_stopping)
     for name, value, known in (
-        ("early_stopping", early_stopping, (True, False, "never")),
         ("normaliser", normaliser, ("length", "gnmt")),
         ("pool_rule", pool_rule, ("best", "any")),
     ):
@@ -94,7 +102,7 @@ def select(
             raise MethodError(f"{name}={value!r}: use one of {known}")
     gnmt = normaliser == "gnmt"
 
-    def init(params: base.Params) -> base.State:
+    def init(params: base.Params, size: int) -> base.State:
         sums = jnp.full(width, NONE).at[0].set(0.0)
         return base.State(Row(jnp.float32(length_penalty), sums))
 

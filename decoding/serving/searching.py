@@ -87,7 +87,10 @@ def run(
         PromptError: the cache cannot hold the hypotheses.
     """
     size, most = sizes
-    state = engine.plant(select.init(params), rows, new, size)
+    own = base.State()
+    if select.read is None:
+        own = select.init(params, rows.tokens.shape[1])
+    state = engine.plant(own, rows, new, size)
     syncs = 0
     while True:
         least = search.EVERY if size < most else 1

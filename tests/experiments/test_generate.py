@@ -6,7 +6,7 @@ import decoding
 import models
 from decoding.block_width import tuning
 from experiments import generate
-from models.errors import MethodError
+from models.errors import MethodError, PromptError
 
 
 @pytest.fixture
@@ -32,6 +32,21 @@ def test_streamed_text_is_the_batch_text(loaded, lm):
     whole = decoding.generate(lm, [prompt], "prompt_lookup", 20)
     assert "".join(s for s, _ in shown) == whole.texts[0] == found.texts[0]
     assert [d for _, d in shown[:-1]] == whole.origin[0]
+
+
+def test_texts_of_a_search(loaded, lm, capsys):
+    """The best text alone, or several with their scores; no search, no --n."""
+    flags = ["--prompt=def main(", "--max_new_tokens=6", "--method=beam"]
+    generate.body(flags)
+    best = capsys.readouterr().out
+    generate.body([*flags, "--n=2"])
+    both = capsys.readouterr().out
+    out = decoding.generate(lm, ["def main("], "beam", max_new_tokens=6, n=2)
+    assert out.texts[0][0] in best and "6 rounds ran" in best
+    assert out.texts[0][1] not in best and out.texts[0][1] in both
+    assert f"[{out.scores[0][1]:.4f}]" in both
+    with pytest.raises(PromptError, match="--n=2 prints texts of a search"):
+        generate.body(["--prompt=a", "--n=2"])
 
 
 def test_flags_of_ends_scores_and_echo(loaded, lm, capsys):

@@ -94,6 +94,7 @@ def found(model, prompt: list[int], arguments: dict) -> tuple[np.ndarray, np.nda
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     load = lambda dtype: AutoModelForCausalLM.from_pretrained(TINY, torch_dtype=dtype)
     single, double = load(torch.float32).eval(), load(torch.float64).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)

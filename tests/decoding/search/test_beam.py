@@ -2,24 +2,21 @@
 
 import functools
 import itertools
-import pathlib
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import decoding
-import models
 from decoding import Method, Spec
 from decoding.conformance import kit
 from decoding.hypotheses import slots
 from decoding.loops import engines, search
 from decoding.serving import searching
 from models.errors import MethodError, PromptError
-from tests.decoding.search import reference
+from tests.decoding.search import golden, reference
 from tests.decoding.search.reference import Rules
 
-GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "search_beams.npz"
 LM = kit.model(0, ending=0.5)  # texts end
 LONG = kit.model(3)  # they do not
 ENDS = (kit.EOS,)
@@ -262,51 +259,41 @@ def test_samples_follow_the_sums():
     assert ((counts - flat) ** 2 / flat).sum() > 27.9
 
 
-@functools.cache
-def tiny():
-    return models.load("tiny")
+def hf(k: int, stop: int, two: int, alphas=None) -> tuple:
+    """The differences to HF's texts of K beams, a stop rule and one or two EOS."""
 
+    def chosen(columns):
+        same = (columns[:, [1, 3, 4]] == (k, stop, two)).all(1)
+        return same & (np.isin(columns[:, 2], alphas) if alphas else True)
 
-def golden_differences(k: int, stop: int, two: int, most: int = 10**6) -> tuple:
-    """(texts that differ, texts, greatest gap of scores) of some of HF's cases."""
-    with np.load(GOLDEN) as file:
-        prompts, columns = file["prompts"], file["beams_cases"]
-        texts, scores = file["beams_texts"], file["beams_scores"]
-    chosen = (columns[:, [1, 3, 4]] == (k, stop, two)).all(1)
-    wrong, count, gap = 0, 0, 0.0
-    for i in np.flatnonzero(chosen)[:most]:
-        prompt = prompts[int(columns[i, 0])]
-        out = decoding.generate(
-            tiny(),
-            [prompt[prompt >= 0].tolist()],
-            method(
-                width=k,
-                length_penalty=float(columns[i, 2]),
-                early_stopping=(False, True, "never")[stop],
-            ),
-            max_new_tokens=texts.shape[-1],
-            n=k,
-            stop_token_ids=[279] if two else None,
-        )
-        for text, score, want, value in zip(
-            out.tokens[0], out.scores[0], texts[i], scores[i]
-        ):
-            wrong += text != want[want >= 0].tolist()
-            gap, count = max(gap, abs(score - value)), count + 1
-    return wrong, count, gap
+    return golden.differences(
+        "search_beams",
+        "beams",
+        chosen,
+        lambda case: method(
+            width=k,
+            length_penalty=float(case[2]),
+            early_stopping=(False, True, "never")[stop],
+        ),
+        lambda case: [golden.LINE] if two else None,
+        lambda case: k,
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("k", "stop", "two"), itertools.product((2, 4, 8), range(3), (0, 1))
+    ("k", "stop", "two"), list(itertools.product((2, 4, 8), range(3), (0, 1)))
 )
 def test_equals_hf(k, stop, two):
-    wrong, count, gap = golden_differences(k, stop, two)
+    wrong, count, gap = hf(k, stop, two)
     assert wrong == 0 and count and gap < 1e-3
 
 
 def test_equals_hf_on_some():
-    assert golden_differences(4, 0, 1, 4)[::2] < (1, 1e-3)
+    wrong, count, gap = hf(4, 0, 1, [0.6])
+    assert wrong == 0 and count >= 8 and gap < 1e-3
+    two_ends = golden.arrays("search_beams")["beams_texts"]
+    assert (two_ends == golden.LINE).any()  # both kinds of end occur
 
 
 @pytest.mark.parametrize(

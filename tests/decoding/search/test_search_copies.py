@@ -54,7 +54,7 @@ def copies(target, alter=lambda round_: round_, settles: bool = True) -> list[st
     rows = engine.start(params, parts, prompts, limits, keys, 128, scratch=SCRATCH)
     caches = [x for x in jax.tree.leaves(rows.caches) if x.ndim == 4]
     sizes = {int(x.size) for x in caches}
-    state = engine.plant(parts.program.select.init(params), rows, NEW, SCRATCH)
+    state = engine.plant(parts.program.select.init(params, 128), rows, NEW, SCRATCH)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "round_", alter(search.round_))
         if not settles:

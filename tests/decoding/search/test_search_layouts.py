@@ -42,7 +42,13 @@ def beams(model, width: int, new: int = NEW, n: int = 1):
     return decoding.generate(model, PROMPTS, method, max_new_tokens=new, n=n)
 
 
-@pytest.mark.parametrize("name", CACHES)
+USUAL = ("int8",)  # -m long runs all; test_beam.py has the dense layout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in USUAL else pytest.mark.long) for n in CACHES],
+)
 def test_one_beam_is_greedy(name):
     """Three settlings; planted: with other keys the text is another."""
     model = target(name)
@@ -58,6 +64,7 @@ def test_four_beams_in_pages_are_the_dense_ones():
     np.testing.assert_allclose(dense.scores, pages.scores, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_layers_that_hold_a_window(monkeypatch):
     """As whole layers that mask; planted: a window of one token less."""
     whole = lambda make, windows, width: make()
