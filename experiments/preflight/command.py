@@ -319,9 +319,24 @@ def body(arguments: list[str]) -> int:
         with contextlib.suppress(RuntimeError):  # JAX has its devices already
             jax.config.update("jax_num_cpu_devices", int(count))
     command = command_line.words(MODULE, arguments)
+    if not programs.compiles(config) and not options.compile_only:
+        console.terminal().print(steps_alone(config), markup=False, highlight=False)
+        return 0
     flags = (options.report, options.only, options.compile_only)
     run(config, topology, command, *flags)
     return 0
+
+
+def steps_alone(config: ConfigDict) -> str:
+    """Run the first steps of a stage that has no program for a slice."""
+    seconds = first_steps.run(config)
+    if seconds is None:
+        programs.of(config)  # names the stages that have one
+    return (
+        f"Two steps and a decoding on shrunk widths: fine, {seconds or 0:.0f} s. "
+        f"stage={config.stage!r} trains on outputs that one device stored: it has no "
+        "program of its own to compile for a slice."
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

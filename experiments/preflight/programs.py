@@ -322,6 +322,11 @@ def of(config: Any) -> stage.Preflight:
     return preflight
 
 
+def compiles(config: Any) -> bool:
+    """Whether the config's stage has programs to compile."""
+    return stage.find(config.get("stage", "evaluate")).preflight is not None
+
+
 def teacher(config: Any, lm: Any, reads: tuple, masked: bool) -> tuple[Any, dict]:
     """Return the target's outputs in the step, and the shapes of cached features."""
     if config.get("teacher", sources.ONLINE) == sources.ONLINE:

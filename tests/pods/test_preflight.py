@@ -1,6 +1,7 @@
 """Preflight on virtual devices: memory counted, a config refused with what would do."""
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -181,6 +182,44 @@ def test_a_stage_brings_its_programs(path, monkeypatch):
     monkeypatch.setattr(stage, "find", lambda name: own._replace(preflight=None))
     with pytest.raises(ConfigError, match="no program of its own"):
         command.Preflight(config, "cpu:1", 2**40).programs(config)
+
+
+def test_a_stage_without_programs_takes_its_steps(monkeypatch, capsys):
+    """Predictors: their networks learn from stored outputs. Planted: with no steps."""
+    taken = []
+
+    def steps(config):
+        taken.append(config.stage)
+        return 3.0
+
+    monkeypatch.setattr(command.first_steps, "run", steps)
+    flags = ["--config=configs/predictors/specee.py", "--topology=v5e:1"]
+    assert command.main(flags) == 0
+    assert taken == ["exit_predictors"] and "fine, 3 s" in capsys.readouterr().out
+    assert command.main([*flags, "--compile_only"]) == 2
+    assert "no program of its own" in capsys.readouterr().err
+    monkeypatch.setattr(command.first_steps, "run", lambda config: None)
+    assert command.main(flags) == 2
+
+
+def test_a_program_that_the_compiler_gives_up_on(path):
+    """Its memory is named; planted: another error of the compiler is none of these."""
+    flight = command.Preflight(settings.load(path), "cpu:1", 2**40)
+    (program,) = [p for p in flight.own if p.name.startswith("decode")]
+
+    def refusing(words: str):
+        def compile_():
+            raise command.jax.errors.JaxRuntimeError(words)
+
+        return compile_
+
+    full = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, 128.26G exceed 95.74G"
+    with pytest.raises(ConfigError, match=r"does not fit: .*128\.26G"):
+        command.measure(replace(program, compile=refusing(full)), flight.chip)
+    with pytest.raises(command.jax.errors.JaxRuntimeError, match="a bug"):
+        command.measure(
+            replace(program, compile=refusing("INTERNAL: a bug")), flight.chip
+        )
 
 
 def test_topologies_and_meshes_are_checked(path):
