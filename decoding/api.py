@@ -74,6 +74,7 @@ class _Call(NamedTuple):
     lm: Any
     settings: requests.Settings
     requests: requests.Requests
+    running: requests.Requests  # the rows that are decoded
     parts: compose.Composition
     params: base.Params
     engine: engines.Engine
@@ -179,8 +180,11 @@ def generate(
             do not fit together.
     """
     call = _start(lm, _settings(locals()))
-    if call.parts.program.select is not None:
-        return _searched(call, loop)
+    program = call.parts.program
+    if loop is not None and (program.select or program.rank):
+        raise MethodError("loop= runs rounds on the host, a search has none: leave it")
+    if program.select is not None:
+        return _searched(call)
     if loop is None:
         state = tuning.run(call.engine, call.params, call.parts, call.state)
     else:
@@ -189,10 +193,8 @@ def generate(
     return _output(call, jax.block_until_ready(state))
 
 
-def _searched(call: _Call, loop: engines.Loop | None) -> Output:
+def _searched(call: _Call) -> Output:
     """Run the search of a started call."""
-    if loop is not None:
-        raise MethodError("loop= runs rounds on the host, a search has none: leave it")
     select: Any = call.parts.program.select
     sizes = searching.scratch(call.lm, select, call.new)
     state, syncs = searching.run(
@@ -286,7 +288,7 @@ def tune(
         transforms=transforms,
         width="auto",
     )
-    _, _, parts, params, engine, size = _composed(lm, settings)
+    *_, parts, params, engine, size = _composed(lm, settings)
     costs = tuning.costs_of(engine, params, parts, batch, size, again=True)
     if costs is None:
         raise MethodError(
@@ -301,6 +303,7 @@ class _Ready(NamedTuple):
 
     lm: Any
     requests: requests.Requests
+    running: requests.Requests  # the rows that are decoded
     parts: compose.Composition
     params: base.Params
     engine: engines.Engine
@@ -313,14 +316,15 @@ def _composed(lm: Any, settings: requests.Settings) -> _Ready:
         lm = requests.named(lm)
     lm, chosen, drafts = requests.with_heads(lm, settings.method, settings.drafts)
     asked = requests.read(lm, settings)
-    prompts, n = asked.prompts, asked.n
+    prompts, n = asked.prompts, searching.rows_of(chosen.search, asked.n)
+    running = asked if n == asked.n else requests.read(lm, replace(settings, n=n))
     if asked.transforms:
         chosen = replace(chosen, transforms=(*chosen.transforms, *asked.transforms))
     streams = {
         name: requests.stream_prompts(name, stream, prompts, n)
         for name, stream in (settings.streams or {}).items()
     }
-    ends = asked.ends[::n]
+    ends = running.ends[::n]
     parts = compose.compose(
         *(chosen, lm, asked.temperature, drafts, streams),
         stop=[end.strings for end in ends],
@@ -329,30 +333,27 @@ def _composed(lm: Any, settings: requests.Settings) -> _Ready:
     )
     params = compose.params(lm, drafts, streams)
     size = initial_state.bucket(max(asked.limits))
-    return _Ready(lm, asked, parts, params, engines.engine(parts), size)
+    return _Ready(lm, asked, running, parts, params, engines.engine(parts), size)
 
 
 def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Call:
     """Compose the method, measure its rounds if need be, and prefill the caches."""
-    lm, asked, parts, params, engine, size = _composed(lm, settings)
-    keys = engines.request_keys(settings.seed, asked.prompts, asked.n)
+    lm, asked, running, parts, params, engine, size = _composed(lm, settings)
+    searching.check(lm, parts.program, asked.n, streamed)
+    keys = engines.request_keys(settings.seed, running.prompts, running.n)
     compiled = engine.compile_seconds
-    costs = tuning.costs_of(engine, params, parts, len(asked.rows), size)
+    costs = tuning.costs_of(engine, params, parts, len(running.rows), size)
     # Of what was measured above only the compilation belongs to the call.
     begun = time.perf_counter() - (engine.compile_seconds - compiled)
-    new = max(end - len(p) for p, end in zip(asked.rows, asked.limits))
-    chunk, each, scratch = settings.prefill_chunk or 0, 1, 0
-    if (select := parts.program.select) is not None:
-        # One row a prompt holds all of its hypotheses.
-        each, scratch = asked.n, searching.scratch(lm, select, new)[0]
-        searching.check(lm, select, asked.n, streamed)
-    rows = (asked.rows[::each], asked.limits[::each], keys[::each], size)
-    state = engine.start(
-        params, parts, *rows, settings.memory, not scratch, None, chunk, scratch
-    )
+    new = max(end - len(p) for p, end in zip(running.rows, running.limits))
+    chunk, scratch = settings.prefill_chunk or 0, 0
+    if parts.program.select is not None:
+        scratch = searching.scratch(lm, parts.program.select, new)[0]
+    rows = (running.rows, running.limits, keys, size, settings.memory, not scratch)
+    state = engine.start(params, parts, *rows, None, chunk, scratch)
     state = tuning.begun(parts, state, costs)
     started = (params, engine, state, begun, compiled, new)
-    return _Call(lm, settings, asked, parts, *started)
+    return _Call(lm, settings, asked, running, parts, *started)
 
 
 def _check_pool(state: decode.DecodeState) -> None:
@@ -388,28 +389,33 @@ def _output(
     compiled = call.engine.compile_seconds - call.compiled
     seconds = time.perf_counter() - call.begun - compiled
     lm, asked, settings = call.lm, call.requests, call.settings
-    scores = None
+    rank, scores = call.parts.program.rank, None
     if settings.top_logprobs or settings.prompt_logprobs:
         weights, k = call.params["target"], settings.top_logprobs
         scores = scoring.score(lm.model, weights, state.tokens, state.length, k)
     state = replace(state, **state_sharding.results(state))
-    texts = results.of_rows(lm, settings, asked, state, scores)
+    shown = asked if rank is None else call.running
+    texts = results.of_rows(lm, settings, shown, state, scores)
+    rows = [texts[i : i + shown.n] for i in range(0, len(texts), shown.n)]
+    values = None if found is None else found.scores.tolist()
+    if rank is not None:
+        bare = replace(settings, echo=False)
+        plain = results.of_rows(lm, bare, shown, state, scores)
+        rows, values = searching.ranked(rank, rows, plain, asked.n)
 
     def group(name: str) -> list:
-        flat = [getattr(text, name) for text in texts]
-        if asked.n == 1:
-            return flat
-        return [flat[i : i + asked.n] for i in range(0, len(flat), asked.n)]
+        named = [[getattr(text, name) for text in row] for row in rows]
+        return [row[0] for row in named] if asked.n == 1 else named
 
     optional = {
         "top_logprobs": group("top_logprobs") if settings.top_logprobs else None,
-        "prompt_logprobs": [text.prompt_logprobs for text in texts[:: asked.n]]
+        "prompt_logprobs": [row[0].prompt_logprobs for row in rows]
         if settings.prompt_logprobs
         else None,
-        "scores": None if found is None else found.scores.tolist(),
+        "scores": values,
     }
-    if found is not None and asked.n == 1:
-        optional["scores"] = found.scores[:, 0].tolist()
+    if values is not None and asked.n == 1:
+        optional["scores"] = [row[0] for row in values]
     return Output(
         tokens=group("tokens"),
         texts=None if lm.tokenizer is None else group("text"),

@@ -10,7 +10,7 @@ from jax import Array
 
 from decoding import base
 from decoding.catalogue import Built, Card, Part, PerPrompt, Spec
-from decoding.hypotheses import nodes
+from decoding.hypotheses import nodes, rank
 from models.errors import MethodError
 
 # Folder -> the interface of the components that its factories build.
@@ -41,7 +41,7 @@ def part(value: Any, folder: str) -> Part:
     if folder == "transforms" and type(value) in (list, tuple):
         return PerPrompt(tuple(value))
     interface = INTERFACES[folder]
-    if type(value) is interface:
+    if type(value) is interface or (folder == "search" and type(value) is rank.Rank):
         # An exit may change the law, and no card says that it does not.
         guarantee = getattr(value, "guarantee", base.LAW)
         if folder == "exits":
@@ -50,7 +50,7 @@ def part(value: Any, folder: str) -> Part:
         topology: Any = value
         draws = (topology.draw,) if folder == "topologies" else base.DRAWS
         card = Card("built", guarantee, draws=draws)
-        return Built(f"a built {interface.__name__}", folder, value, card)
+        return Built(f"a built {type(value).__name__}", folder, value, card)
     if folder == "transforms" and callable(value) and type(value) is not type:
         name = getattr(value, "__name__", repr(value))
         card = Card(f"the function {name}", base.LAW)

@@ -31,6 +31,7 @@ FACTORIES = {
     "search": "select",
     "diffusion": "scheduler",
 }
+KINDS = {"rank": "search"}  # other factories -> their folder
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Card:
     - `cite` is BibTeX of papers that papers.bib does not have.
     - `examples` are arguments for the test suite, where the factory's defaults are
       absent or larger than a test needs.
+    - `kind` is the factory's name where a folder has several ("rank" in search/).
     - `draws` are the draws that a topology offers. Its factory receives the one that
       the verifier prefers.
     """
@@ -63,6 +65,7 @@ class Card:
     cite: str = ""
     examples: Mapping[str, Any] = field(default_factory=dict)
     draws: tuple[str, ...] = base.DRAWS
+    kind: str = ""
 
 
 class Spec:
@@ -130,7 +133,7 @@ class Spec:
     @property
     def factory(self) -> Callable:
         """The file's function that builds the component."""
-        return getattr(self.module, FACTORIES[self.folder])
+        return getattr(self.module, self.card.kind or FACTORIES[self.folder])
 
     @property
     def required(self) -> list[str]:
@@ -269,7 +272,8 @@ def names(folder: str) -> list[str]:
     specs = []
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"decoding.{folder}.{info.name}")
-        if info.name[0] != "_" and FACTORIES[folder] in vars(module):
+        kind = getattr(vars(module).get("CARD"), "kind", "")
+        if info.name[0] != "_" and (kind or FACTORIES[folder]) in vars(module):
             specs.append(f"{folder}/{info.name}")
     return sorted(specs)
 
@@ -328,7 +332,8 @@ def _roles(module: Any) -> list[str]:
         if getattr(value, "__module__", None) == module.__name__
     }
     folders = [f for f in FACTORIES if f != "constraints"]  # a transform, by its code
-    return [folder for folder in folders if FACTORIES[folder] in own]
+    found = [folder for folder in folders if FACTORIES[folder] in own]
+    return found + [folder for kind, folder in KINDS.items() if kind in own]
 
 
 def _load_outside(name: str) -> Any:

@@ -13,6 +13,7 @@ from decoding.automata import stop_strings
 from decoding.block_width import choice
 from decoding.catalogue import Part, PerPrompt, Spec
 from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.rank import Rank
 from decoding.loops import search
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
@@ -159,14 +160,19 @@ def compose(
     if is_sampled and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
     widths, width_policy = choice.widths(width, drafter, guarantee)
-    select = None
+    select = rank = None
     if method.search is not None:
         most = max(len({*target.eos, *ids}) for ids in stop_ids)
-        select = _select(method, {**available, "ends": most}, temperature)
-        if select.read is not None:
-            drafter = search.reader(select)
+        found = method.search.build({**available, "ends": most})
+        if type(found) is Rank:
+            rank = found
+        else:
+            select = found
+            _check_select(method, select, temperature)
+            if select.read is not None:
+                drafter = search.reader(select)
         parts = (*parts, method.search)
-        guarantee = base.weakest(guarantee, select.guarantee)
+        guarantee = base.weakest(guarantee, found.guarantee)
     program = Program(
         exits.wrap(drafter.wrap(lm.model)),
         drafter,
@@ -179,6 +185,7 @@ def compose(
         streams,
         automaton is not None,
         select,
+        rank,
     )
     per_prompt: dict[str, Sequence[Any]] = {
         "temperature": heats,
@@ -199,25 +206,23 @@ def compose(
     return Composition(program, key, guarantee, settings, automaton)
 
 
-def _select(method: Method, available: Mapping[str, Any], temperature: Any) -> Select:
-    """Build a search, which takes no other role."""
-    spec = cast(Part, method.search)
+def _check_select(method: Method, select: Select, temperature: Any) -> None:
+    """Refuse what a search by a tree cannot have beside it."""
+    name = cast(Part, method.search).name
     roles = ("drafter", "verifier", "topology", "exit")
     beside = [part for role in roles if (part := getattr(method, role)) is not None]
     if method.policy != Spec("caches/dense"):
         beside.append(method.policy)
     if beside:
         raise MethodError(
-            f"{spec.name} and {beside[0].name}: a search keeps its hypotheses in the "
-            "full cache and takes transforms alone; leave the other part out"
+            f"{name} and {beside[0].name}: a search keeps its hypotheses in the full "
+            "cache and takes transforms alone; leave the other part out"
         )
-    select = spec.build(available)
     if np.any(np.asarray(temperature) > 0) and not select.samples:
         raise MethodError(
-            f"temperature={temperature} with {spec.name}, which draws nothing: use "
+            f"temperature={temperature} with {name}, which draws nothing: use "
             "temperature=0, or an argument that makes it sample"
         )
-    return select
 
 
 def _temperatures(temperature: Any) -> list[float]:

@@ -28,7 +28,8 @@ class Method:
     `drafter` None is plain decoding: one token a call. `verifier` None is the default:
     greedy at temperature 0, Gumbel-coupled above it, where the text is a function of
     seed, request and target alone. `exit` None runs all layers of the target. A
-    `search` keeps several hypotheses and takes none of the other roles. A part is
+    `search` keeps several hypotheses: as rows under any of the other roles, or as the
+    leaves of a tree, with none of them. A part is
     a `Spec`, or a component that was built by hand, such as a `base.LogitsTransform`; a
     transform may also be a function (see `built.function_transform`).
     """

@@ -17,10 +17,11 @@ def is_complete(spec: Spec) -> None:
 def faults(folder: str, module: Any) -> list[str]:
     """List the parts that a method file of the role `folder` lacks."""
     wrong = []
-    factory = vars(module).get(catalogue.FACTORIES[folder])
     card = vars(module).get("CARD")
+    name = getattr(card, "kind", "") or catalogue.FACTORIES[folder]
+    factory = vars(module).get(name)
     if factory is None:
-        wrong.append(f"no factory {catalogue.FACTORIES[folder]}()")
+        wrong.append(f"no factory {name}()")
     elif not inspect.getdoc(factory):
         wrong.append("its factory has no docstring")
     if type(card) is not Card:

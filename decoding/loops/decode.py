@@ -6,6 +6,7 @@ round with nothing to verify.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax import Array, lax
 
 from decoding import base, noise, tree
 from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.rank import Rank
 from decoding.loops import block_choice, commit, pause, state_sharding, stats
 from models.base import ALL, Block, LanguageModel
 from models.cache_layouts.kv_cache import by_rows
@@ -64,6 +66,7 @@ class Program:
     streams: dict[str, base.Stream] = field(default_factory=dict)
     stop: bool = False  # whether the state carries a stop automaton
     select: Select | None = None  # of a search; see `loops.search`
+    rank: Rank | None = None  # rows of a prompt that are ranked
     chunk: int = 0  # tokens of a prefill chunk; 0: as `prefill.chunk_size`
 
     @property
@@ -369,9 +372,19 @@ def advance(
         i, state = carry
         most = rounds - i
         state, turns, _ = _round(program, params, state, most, free, whole=False)
+        if program.rank is not None and program.rank.retire is not None:
+            state = _retired(program.rank, program.rank.retire, state)
         return i + turns, state
 
     return lax.while_loop(more, body, (jnp.int32(0), state))[1]
+
+
+def _retired(rank: Rank, retire: Callable, state: DecodeState) -> DecodeState:
+    """End the rows that cannot win any more, as the limit would."""
+    group = lambda x: x.reshape(-1, rank.samples)
+    length, done = group(state.length), group(state.done)
+    lost = jax.vmap(retire)(length, done)
+    return replace(state, done=state.done | lost.reshape(-1))
 
 
 def admit(

@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding import base
+from decoding.catalogue import Part
 from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.rank import Rank, Sample
 from decoding.loops import decode, engines, search
 from decoding.serving import requests
+from decoding.serving.results import Text
 from models.errors import MethodError, PromptError
 
 FIRST = 64  # scratch slots a lane, at first
@@ -26,24 +29,69 @@ class Found(NamedTuple):
     most_slots: np.ndarray  # int32[prompts]
 
 
-def check(lm: Any, select: Select, n: int, streamed: bool) -> None:
+def rows_of(search: Part | None, n: int) -> int:
+    """Return how many rows a prompt has: of a tree one, of a ranking its samples."""
+    if search is None:
+        return n
+    built = getattr(search, "part", None)
+    if search.card.kind == "rank":
+        built = search.build({})
+    return built.samples if type(built) is Rank else 1
+
+
+def ranked(
+    rank: Rank, rows: list[list[Text]], plain: list[Text], n: int
+) -> tuple[list[list[Text]], list[list[float]]]:
+    """Take the `n` best texts of every prompt.
+
+    Args:
+        rank: the search.
+        rows: the texts of every prompt, in the order of its samples.
+        plain: the same one after the other, without the prompt.
+        n: texts to take.
+
+    Returns:
+        The texts and their scores, best first.
+    """
+    best, scores = [], []
+    for i, row in enumerate(rows):
+        found = [
+            Sample(
+                t.tokens,
+                t.text,
+                [x or 0.0 for x in t.logprobs],
+                t.finish_reason != "length",
+            )
+            for t in plain[i * len(row) : (i + 1) * len(row)]
+        ]
+        order = rank.order(found)[:n]
+        best.append([row[at] for at, _ in order])
+        scores.append([value for _, value in order])
+    return best, scores
+
+
+def check(lm: Any, program: decode.Program, n: int, streamed: bool) -> None:
     """Refuse what a search cannot do, before anything is compiled.
 
     Raises:
         PromptError: more texts than it keeps.
         MethodError: a mesh, or texts that are to be streamed.
     """
+    select, rank = program.select, program.rank
+    if select is None and rank is None:
+        return
     if streamed:
         raise MethodError("a search has no text before it ends: use generate")
-    if n > select.pool:
+    kept = rank.samples if rank is not None else select.pool if select else 0
+    if n > kept:
         raise PromptError(
-            f"n={n}: this search keeps {select.pool} finished texts; ask for at most "
-            "as many, or search wider"
+            f"n={n}: this search keeps {kept} texts; ask for at most as many, or "
+            "search wider"
         )
-    if lm.model.plan is not None:
+    if select is not None and lm.model.plan is not None:
         raise MethodError(
-            "a search runs on one device: load the model without mesh=, or choose "
-            "another method"
+            "a search by a tree runs on one device: load the model without mesh=, or "
+            "choose another method"
         )
 
 

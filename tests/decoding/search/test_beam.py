@@ -303,7 +303,7 @@ def test_equals_hf_on_some():
         ({"length_penalty": float("nan")}, MethodError, "length_penalty=nan"),
         ({"early_stopping": "no"}, MethodError, "early_stopping='no'"),
         ({"normaliser": "x"}, MethodError, "normaliser='x'"),
-        ({"n": 5}, PromptError, "keeps 4 finished texts"),
+        ({"n": 5}, PromptError, "keeps 4 texts"),
         ({"temperature": 0.5}, MethodError, "draws nothing"),
         ({"loop": max}, MethodError, "a search has none"),
     ],

@@ -1,0 +1,32 @@
+"""Searches over independent samples: rows of `generate(n=)`, ranked when they end."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from jax import Array
+
+from decoding import base
+
+
+class Sample(NamedTuple):
+    """A finished text, as the host ranks it."""
+
+    tokens: list[int]
+    text: str | None  # None without a tokenizer
+    logprobs: list[float]
+    ended: bool  # by EOS or a stop; else by the limit
+
+
+class Rank(NamedTuple):
+    """A search whose hypotheses are `samples` rows a prompt, under any drafter.
+
+    - `order(samples) -> [(index, score), ...]` runs on the host, once a prompt: the
+      best first, every index once.
+    - `retire(length int32[N], ended bool[N]) -> bool[N]` ★ names the rows that cannot
+      win any more; they end where they are. `ended` rows are finished. None: none.
+    """
+
+    samples: int
+    order: Callable[[Sequence[Sample]], list[tuple[int, float]]]
+    retire: Callable[[Array, Array], Array] | None = None
+    guarantee: str = base.LOSSY
