@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -12,60 +12,9 @@ from decoding.block_width import choice, tuning
 from decoding.loops import decode, engines, initial_state, state_sharding, stats
 from decoding.method import Method
 from decoding.serving import requests, results, scoring, searching, streaming
+from decoding.serving.output import Output
 from decoding.serving.streaming import Piece
 from models.errors import MethodError, PromptError
-
-
-@dataclass(frozen=True, repr=False)
-class Output:
-    """The generated texts: one entry per prompt, or a list of `n` entries if `n > 1`.
-
-    Prompts are not repeated, unless `echo` asks for it. An EOS or a stop token that
-    ended a text is its last token.
-
-    Attributes:
-        tokens: the text's ids, a list of M int.
-        texts: a str, which ends before EOS, a stop token or a stop string. None
-            without a tokenizer.
-        logprobs: M floats: log-probability of each token under the target's raw law,
-            without temperature and transforms, where the loop chose it.
-        origin: M int: each token's depth as an accepted draft; 0: the target's own.
-        finish_reason: "eos", "stop" (a stop string or token) or "length".
-        memory: the drafter's state, for the next call.
-        exits: the exit's counts, such as SpecEE's tokens by the layers that they ran.
-        stats: a `decoding.loops.stats.Stats`: figures of all rows, and arrays [B] of
-            the B = prompts · n rows.
-        guarantee: "LAW", "ARGMAX" or "LOSSY", of the method at these temperatures.
-        top_logprobs: M lists of the k best (token, log-probability), the best first;
-            None unless asked for.
-        scores: of a search: the value that it ranked each text by. Else None.
-        prompt_logprobs: one list a prompt, whatever `n` is: the log-probability of
-            each token, None for the first. None unless asked for.
-
-    With `echo`, `tokens` and `texts` begin with the prompt. `origin` and `top_logprobs`
-    are None at its tokens. `logprobs` are None there too, or with `prompt_logprobs`
-    those.
-    """
-
-    tokens: list
-    texts: list | None
-    logprobs: list
-    origin: list
-    finish_reason: list
-    memory: Any
-    exits: Any
-    stats: stats.Stats
-    guarantee: str
-    top_logprobs: list | None = None
-    prompt_logprobs: list | None = None
-    scores: list | None = None
-
-    def __repr__(self) -> str:
-        new = int(self.stats.new_tokens.sum())
-        return (
-            f"Output({len(self.tokens)} prompts, {new} tokens, "
-            f"{self.stats.tokens_per_call:.2f} a call, {self.guarantee})"
-        )
 
 
 class _Call(NamedTuple):

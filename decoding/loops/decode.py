@@ -6,7 +6,6 @@ round with nothing to verify.
 """
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +17,8 @@ from jax import Array, lax
 from decoding import base, noise, tree
 from decoding.hypotheses.nodes import Select
 from decoding.hypotheses.rank import Rank
-from decoding.loops import block_choice, commit, pause, state_sharding, stats
+from decoding.loops import admission, block_choice, commit, pause, state_sharding, stats
 from models.base import ALL, Block, LanguageModel
-from models.cache_layouts.kv_cache import by_rows
 from models.errors import MethodError
 
 TARGET = "target"
@@ -373,43 +371,7 @@ def advance(
         most = rounds - i
         state, turns, _ = _round(program, params, state, most, free, whole=False)
         if program.rank is not None and program.rank.retire is not None:
-            state = _retired(program.rank, program.rank.retire, state)
+            state = admission.retired(program.rank, program.rank.retire, state)
         return i + turns, state
 
     return lax.while_loop(more, body, (jnp.int32(0), state))[1]
-
-
-def _retired(rank: Rank, retire: Callable, state: DecodeState) -> DecodeState:
-    """End the rows that cannot win any more, as the limit would."""
-    group = lambda x: x.reshape(-1, rank.samples)
-    length, done = group(state.length), group(state.done)
-    lost = jax.vmap(retire)(length, done)
-    return replace(state, done=state.done | lost.reshape(-1))
-
-
-def admit(
-    state: DecodeState, row: Array, fresh: DecodeState, source: Array
-) -> DecodeState:
-    """Copy row `source` of `fresh` into `row` of `state`.
-
-    `shared` leaves stay those of `state`, because they outlive a request.
-
-    Args:
-        state: the running rows.
-        row: int32[], a finished row of `state`.
-        fresh: a started state with buffers of the same sizes.
-        source: int32[], the request's row in `fresh`.
-    """
-
-    def puts(old: Any, new: Any) -> Any:
-        admit = lambda old, new: old.admit(row, new, source)
-        return by_rows(admit, lambda old, new: old.at[row].set(new[source]), old, new)
-
-    parts: dict[str, Any] = {}
-    for name in state.__dataclass_fields__:
-        old, new = getattr(state, name), getattr(fresh, name)
-        if name in state_sharding.COMPONENTS:
-            parts[name] = base.State(puts(old.row, new.row), old.shared)
-        else:
-            parts[name] = puts(old, new)
-    return state_sharding.pinned(replace(state, **parts))

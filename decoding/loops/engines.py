@@ -14,7 +14,14 @@ import numpy as np
 from jax import Array
 
 from decoding import base, compose, noise
-from decoding.loops import decode, initial_state, prefill, search, state_sharding
+from decoding.loops import (
+    admission,
+    decode,
+    initial_state,
+    prefill,
+    search,
+    state_sharding,
+)
 from models.distributed import sharding
 from models.errors import MethodError, PromptError
 
@@ -135,7 +142,7 @@ class Engine:
         """Copy row `source` of `fresh` (a `start` of the same `size`) into `row`."""
 
         def put(program, state, row, fresh, source):
-            return decode.admit(state, row, fresh, source)
+            return admission.admit(state, row, fresh, source)
 
         at = jnp.int32(row), jnp.int32(source)
         return self._call("admit", put, (0,), state, at[0], fresh, at[1])

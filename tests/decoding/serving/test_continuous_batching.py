@@ -10,7 +10,7 @@ import pytest
 import decoding
 from decoding import Method, compose
 from decoding.conformance import kit
-from decoding.loops import decode, engines
+from decoding.loops import admission, engines
 from decoding.serving import continuous_batching
 from models import transformer
 from models.base import causal_block
@@ -120,7 +120,7 @@ def test_no_prefilled_row_stays_beside_the_rounds(monkeypatch):
 
 def test_fault_noise_of_the_row(monkeypatch):
     """Planted: a request takes the key of the row that it runs in."""
-    sound = decode.admit
+    sound = admission.admit
 
     def admit(state, row, fresh, source):
         after = sound(state, row, fresh, source)
@@ -128,7 +128,7 @@ def test_fault_noise_of_the_row(monkeypatch):
 
     method = Method()
     wanted = alone(method)
-    monkeypatch.setattr(decode, "admit", admit)
+    monkeypatch.setattr(admission, "admit", admit)
     monkeypatch.setattr(engines, "_ENGINES", {})
     assert refilled(method)[0] != wanted
 
