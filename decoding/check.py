@@ -28,6 +28,7 @@ from decoding.conformance import (
     files,
     kit,
     policies,
+    searches,
     topologies,
     transforms,
     verifiers,
@@ -122,6 +123,15 @@ def _exits(spec: Spec) -> Iterator[Contract]:
     yield Contract(exits.check, lambda: exits.check(spec))
 
 
+def _searches(spec: Spec) -> Iterator[Contract]:
+    for contract in (
+        searches.texts_end_once_and_come_best_first,
+        searches.a_prompt_is_as_alone,
+        searches.numbers_share_a_program,
+    ):
+        yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
+
+
 ROLES: dict[str, Callable[[Spec], Iterator[Contract]]] = {
     "transforms": _transforms,
     "constraints": _transforms,
@@ -130,6 +140,7 @@ ROLES: dict[str, Callable[[Spec], Iterator[Contract]]] = {
     "topologies": _topologies,
     "caches": _caches,
     "exits": _exits,
+    "search": _searches,
 }
 
 

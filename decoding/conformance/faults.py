@@ -15,13 +15,16 @@ import jax.numpy as jnp
 
 from decoding import base, catalogue
 from decoding.catalogue import Spec
+from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.rank import Rank
 from decoding.loops import engines
 
 
 @contextlib.contextmanager
 def planted(spec: Spec, fault: Callable[[Any], Any]) -> Iterator[None]:
     """Let the factory of `spec` build faulty parts for a while."""
-    module, name = spec.module, catalogue.FACTORIES[spec.folder]
+    module = spec.module
+    name = spec.card.kind or catalogue.FACTORIES[spec.folder]
     sound = getattr(module, name)
 
     @functools.wraps(sound)
@@ -107,6 +110,25 @@ def turns_wide_blocks(part: base.ExitPolicy) -> base.ExitPolicy:
     return part._replace(wrap=wrap, path_pure=True)
 
 
+def loses_an_end(part: Select | Rank) -> Select | Rank:
+    """leaves the last token of its texts out, or lists the worst one first"""
+    if isinstance(part, Rank):
+        ranked = part.order
+        return part._replace(order=lambda found: ranked(found)[::-1])
+
+    def select(key, state, view):
+        chosen, state = part.select(key, state, view)
+        pool, up = chosen.pool, view.nodes.parents
+        before = jnp.where(pool.last >= 0, pool.node, up[jnp.maximum(pool.node, 0)])
+        node = jnp.where(pool.node >= 0, jnp.maximum(before, 0), -1)
+        short = replace(pool, node=node, last=jnp.full_like(pool.last, -1))
+        done = chosen.done
+        shown = jax.tree.map(lambda a, b: jnp.where(done, a, b), short, pool)
+        return chosen._replace(pool=shown), state
+
+    return part._replace(select=select)
+
+
 FAULTS: dict[str, Callable[[Any], Any]] = {
     "transforms": forbids_everything,
     "drafters": keeps_a_slot_too_many,
@@ -114,4 +136,5 @@ FAULTS: dict[str, Callable[[Any], Any]] = {
     "topologies": swaps_parents,
     "caches": counts_a_token_too_many,
     "exits": turns_wide_blocks,
+    "search": loses_an_end,
 }

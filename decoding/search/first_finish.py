@@ -29,6 +29,7 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="samples",
     kind="rank",
+    examples={"samples": 4},
     sources=("agarwal2025first",),
 )
 

@@ -12,6 +12,7 @@ from decoding.conformance import (
     exits,
     kit,
     policies,
+    searches,
     topologies,
     transforms,
 )
@@ -22,6 +23,7 @@ CONTRACTS = {
     "topologies": topologies.check,
     "caches": policies.check,
     "exits": exits.check,
+    "search": searches.check,
 }
 EVERY = [name for folder in CONTRACTS for name in catalogue.names(folder)]
 

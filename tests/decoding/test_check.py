@@ -110,4 +110,4 @@ def test_usage(capsys):
     assert check.main([]) == 2 and check.main(["--help"]) == 0
     assert "python -m decoding.check" in capsys.readouterr().out
     with pytest.raises(MethodError, match="have no contracts yet"):
-        next(check.contracts(Spec("search/none")))
+        next(check.contracts(Spec("diffusion/none")))

@@ -9,7 +9,7 @@ import decoding
 import models
 
 FOLDER = pathlib.Path(__file__).parents[2] / "golden"
-LINE = 279  # the second token that ends texts in some cases
+EOS, LINE = 0, 279  # LINE ends texts too, in some cases
 
 
 @functools.cache
@@ -54,6 +54,8 @@ def differences(file: str, kind: str, chosen, make, ends, n) -> tuple:
         for (text, score), want, value in zip(
             pairs, texts[i], known[f"{kind}_scores"][i]
         ):
+            if kind == "groups" and text[-1] == LINE:
+                text = [*text[:-1], EOS]  # that release writes the first EOS for all
             wrong += text != want[want >= 0].tolist()
             gap, count = max(gap, abs(score - value)), count + 1
     return wrong, count, gap

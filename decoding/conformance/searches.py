@@ -1,0 +1,102 @@
+"""The contract of searches: whole texts, best first, of each prompt as of it alone."""
+
+import inspect
+
+from decoding.catalogue import Spec
+from decoding.compose import compose
+from decoding.conformance import kit
+from decoding.conformance.require import require
+from decoding.loops import engines
+from decoding.method import Method
+
+NEW, ENDING = 24, 0.0  # tokens of a text; texts of the toy end after some of them
+
+
+def check(spec: Spec) -> None:
+    """Check a search against every contract of this file.
+
+    Raises:
+        AssertionError: it breaks a property; the message names it.
+    """
+    texts_end_once_and_come_best_first(spec)
+    a_prompt_is_as_alone(spec)
+    numbers_share_a_program(spec)
+
+
+def of(spec: Spec) -> Method:
+    """Make the method of a search, with its card's examples."""
+    return Method(search=kit.spec(spec.name, **spec.arguments))
+
+
+def kept(method: Method) -> int:
+    """Return how many texts a search keeps."""
+    program = compose(method, kit.model(0, ENDING)).program
+    if program.select is not None:
+        return program.select.pool
+    assert program.rank is not None
+    return program.rank.samples
+
+
+def found(method: Method, n: int, prompts=kit.PROMPTS):
+    """Search with the toy model: draws at 0.8, where the search is over samples."""
+    samples = method.search is not None and is_rank(method)
+    heat = 0.8 if samples else 0.0
+    lm = kit.model(0, ENDING)
+    return kit.generate(method, heat, lm=lm, n=n, max_new_tokens=NEW, prompts=prompts)
+
+
+def is_rank(method: Method) -> bool:
+    """Return whether a search is over rows."""
+    return compose(method, kit.model(0, ENDING)).program.rank is not None
+
+
+def of_prompt(values: list, n: int) -> list:
+    """Return the lists of `n` values of every prompt."""
+    return [[value] for value in values] if n == 1 else values
+
+
+def texts_end_once_and_come_best_first(spec: Spec) -> None:
+    """Require whole texts: an end is their last token, or the limit is reached.
+
+    A ranking may retire a text that has lost. Scores do not rise.
+    """
+    method = of(spec)
+    n = kept(method)
+    out = found(method, n)
+    for texts, scores in zip(of_prompt(out.tokens, n), of_prompt(out.scores, n)):
+        for text in texts:
+            require(0 < len(text) <= NEW, spec, f"a text has {len(text)} tokens")
+            require(kit.EOS not in text[:-1], spec, "a text goes on after its end")
+            whole = text[-1] == kit.EOS or len(text) == NEW
+            require(whole or is_rank(method), spec, "a text stops before its end")
+        order = list(scores) == sorted(scores, reverse=True)
+        require(order, spec, f"texts are not best first: their scores are {scores}")
+    require(out.guarantee == spec.card.guarantee, spec, "another guarantee")
+
+
+def a_prompt_is_as_alone(spec: Spec) -> None:
+    """Require of the first prompts the texts and scores of calls of one prompt each."""
+    method = of(spec)
+    n = kept(method)
+    together = found(method, n)
+    for i in (0, 1) if not is_rank(method) else (0,):  # other prompts: other noise
+        alone = found(method, n, kit.PROMPTS[i : i + 1])
+        same = (alone.tokens, alone.scores) == (
+            together.tokens[i : i + 1],
+            together.scores[i : i + 1],
+        )
+        require(same, spec, f"prompt {i} alone has other texts or scores")
+
+
+def numbers_share_a_program(spec: Spec) -> None:
+    """Require that another value of a number in `CARD.data` keeps the program."""
+    part = kit.spec(spec.name, **spec.arguments)
+    known = inspect.signature(part.factory).parameters
+    values = {n: part.arguments.get(n, known[n].default) for n in part.card.data}
+    numbers = {n: v * 0.5 for n, v in values.items() if type(v) is float}
+    n = kept(of(spec))
+    found(of(spec), n)
+    before = len(engines._ENGINES)
+    scaled = Spec(part.name, **{**part.arguments, **numbers})
+    found(Method(search=scaled), n)
+    require(len(engines._ENGINES) == before, spec, "a number makes another program")
