@@ -7,6 +7,7 @@ import numpy as np
 from decoding.text_lookup import repeat_lengths
 
 VOCAB, SIZE = 4, 40
+BEGIN, STEP = jax.jit(repeat_lengths.begin), jax.jit(repeat_lengths.advance)
 
 
 def searched(text: list[int], breakers=(), window: int | None = None) -> list[int]:
@@ -25,11 +26,10 @@ def searched(text: list[int], breakers=(), window: int | None = None) -> list[in
 
 def table(text: list[int], prompt: int, breakers=None) -> repeat_lengths.Repeats:
     """The table of a text whose first tokens are the prompt."""
-    buffer = jnp.asarray([*text, *[1] * (SIZE - len(text))], jnp.int32)
-    state = repeat_lengths.begin(buffer, jnp.int32(prompt), breakers)
-    step = jax.jit(repeat_lengths.advance)
+    buffer = np.asarray([*text, *[1] * (SIZE - len(text))], np.int32)
+    state = BEGIN(buffer, np.int32(prompt), breakers)
     for token in text[prompt:]:
-        state = step(state, jnp.int32(token), breakers)
+        state = STEP(state, np.int32(token), breakers)
     return state
 
 
