@@ -79,7 +79,8 @@ def generate(
             is a `Spec`, a built `LogitsTransform`, a function of logits float32[V],
             tokens int32[T] and length int32[] that returns logits, or a list of P specs
             of one file that differ in numbers.
-        n: samples per prompt; sample 0 is the text of `n=1`.
+        n: samples per prompt; sample 0 is the text of `n=1`. Of a search its n best
+            texts, the best first.
         seed: † of the sampled texts. One for all gives each prompt other noise, by its
             index.
         stop: a string or strings that end a text. A list of P lists (or None) gives
