@@ -31,6 +31,7 @@ class _Call(NamedTuple):
     begun: float
     compiled: float  # seconds of compilation that the engine had before
     new: int  # tokens of a text at most
+    sizes: tuple[int, int]  # scratch slots of a search, at first and at most
 
 
 def generate(
@@ -146,9 +147,8 @@ def generate(
 def _searched(call: _Call) -> Output:
     """Run the search of a started call."""
     select: Any = call.parts.program.select
-    sizes = searching.scratch(call.lm, select, call.new)
     state, syncs = searching.run(
-        call.engine, call.params, select, call.state, call.new, sizes
+        call.engine, call.params, select, call.state, call.new, call.sizes
     )
     rows, found = searching.texts(state, call.requests, syncs)
     return _output(call, rows, found)
@@ -296,13 +296,13 @@ def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Cal
     # Of what was measured above only the compilation belongs to the call.
     begun = time.perf_counter() - (engine.compile_seconds - compiled)
     new = max(end - len(p) for p, end in zip(running.rows, running.limits))
-    chunk, scratch = settings.prefill_chunk or 0, 0
+    chunk, sizes = settings.prefill_chunk or 0, (0, 0)
     if parts.program.select is not None:
-        scratch = searching.scratch(lm, parts.program.select, new)[0]
-    rows = (running.rows, running.limits, keys, size, settings.memory, not scratch)
-    state = engine.start(params, parts, *rows, None, chunk, scratch)
+        sizes = searching.scratch(lm, parts.program.select, new)
+    rows = (running.rows, running.limits, keys, size, settings.memory, not sizes[0])
+    state = engine.start(params, parts, *rows, None, chunk, sizes[0], True)
     state = tuning.begun(parts, state, costs)
-    started = (params, engine, state, begun, compiled, new)
+    started = (params, engine, state, begun, compiled, new, sizes)
     return _Call(lm, settings, asked, running, parts, *started)
 
 
@@ -349,9 +349,11 @@ def _output(
     rows = [texts[i : i + shown.n] for i in range(0, len(texts), shown.n)]
     values = None if found is None else found.scores.tolist()
     if rank is not None:
-        bare = replace(settings, echo=False)
-        plain = results.of_rows(lm, bare, shown, state, scores)
-        rows, values = searching.ranked(rank, rows, plain, asked.n)
+        bare = texts
+        if settings.echo:
+            without = replace(settings, echo=False)
+            bare = results.of_rows(lm, without, shown, state, scores)
+        rows, values = searching.ranked(rank, rows, bare, asked.n)
 
     def group(name: str) -> list:
         named = [[getattr(text, name) for text in row] for row in rows]

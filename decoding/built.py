@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base
+from decoding import base, catalogue
 from decoding.catalogue import Built, Card, Part, PerPrompt, Spec
 from decoding.hypotheses import nodes, rank
 from models.errors import MethodError
@@ -23,6 +23,7 @@ INTERFACES = {
     "exits": base.ExitPolicy,
     "search": nodes.Select,
 }
+KINDS = {rank.Rank: "rank"}  # a folder's other interfaces -> `Card.kind`
 
 
 def part(value: Any, folder: str) -> Part:
@@ -41,7 +42,8 @@ def part(value: Any, folder: str) -> Part:
     if folder == "transforms" and type(value) in (list, tuple):
         return PerPrompt(tuple(value))
     interface = INTERFACES[folder]
-    if type(value) is interface or (folder == "search" and type(value) is rank.Rank):
+    kind = KINDS.get(type(value), "")
+    if type(value) is interface or catalogue.KINDS.get(kind) == folder:
         # An exit may change the law, and no card says that it does not.
         guarantee = getattr(value, "guarantee", base.LAW)
         if folder == "exits":
@@ -49,7 +51,7 @@ def part(value: Any, folder: str) -> Part:
         # A built topology has its draw; its card offers no other.
         topology: Any = value
         draws = (topology.draw,) if folder == "topologies" else base.DRAWS
-        card = Card("built", guarantee, draws=draws)
+        card = Card("built", guarantee, draws=draws, kind=kind)
         return Built(f"a built {type(value).__name__}", folder, value, card)
     if folder == "transforms" and callable(value) and type(value) is not type:
         name = getattr(value, "__name__", repr(value))

@@ -163,7 +163,7 @@ def contracts(spec: Spec) -> Iterator[Contract]:
 def a_planted_fault_is_caught(spec: Spec) -> None:
     """A contract fails on a faulty copy of the part."""
     role = "transforms" if spec.folder == "constraints" else spec.folder
-    fault = faults.FAULTS[role]
+    fault = faults.FAULTS[spec.card.kind or role]
     with faults.planted(spec, fault):
         for contract in ROLES[role](spec):
             try:

@@ -13,7 +13,6 @@ from decoding.automata import stop_strings
 from decoding.block_width import choice
 from decoding.catalogue import Part, PerPrompt, Spec
 from decoding.hypotheses.nodes import Select
-from decoding.hypotheses.rank import Rank
 from decoding.loops import search
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
@@ -164,7 +163,7 @@ def compose(
     if method.search is not None:
         most = max(len({*target.eos, *ids}) for ids in stop_ids)
         found = method.search.build({**available, "ends": most})
-        if type(found) is Rank:
+        if method.search.card.kind == "rank":
             rank = found
         else:
             select = found

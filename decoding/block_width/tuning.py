@@ -164,7 +164,8 @@ def measure(
     length = max(1, min(PROMPT, size // 4))
     prompts = rng.integers(0, program.vocab, (batch, length)).tolist()
     keys = engines.request_keys(0, batch, 1)
-    state = engine.start(params, parts, prompts, [size] * batch, keys, size)
+    limits = [size] * batch
+    state = engine.start(params, parts, prompts, limits, keys, size, whole=True)
     depth, last = program.drafter.depth, len(program.widths) - 1
     settings = [(i, depth) for i in range(last + 1)]
     if depth > 1:

@@ -110,11 +110,13 @@ def turns_wide_blocks(part: base.ExitPolicy) -> base.ExitPolicy:
     return part._replace(wrap=wrap, path_pure=True)
 
 
-def loses_an_end(part: Select | Rank) -> Select | Rank:
-    """leaves the last token of its texts out, or lists the worst one first"""
-    if isinstance(part, Rank):
-        ranked = part.order
-        return part._replace(order=lambda found: ranked(found)[::-1])
+def puts_the_worst_first(part: Rank) -> Rank:
+    """lists its texts backwards"""
+    return part._replace(order=lambda found: part.order(found)[::-1])
+
+
+def loses_an_end(part: Select) -> Select:
+    """leaves the last token of its texts out"""
 
     def select(key, state, view):
         chosen, state = part.select(key, state, view)
@@ -129,7 +131,7 @@ def loses_an_end(part: Select | Rank) -> Select | Rank:
     return part._replace(select=select)
 
 
-FAULTS: dict[str, Callable[[Any], Any]] = {
+FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "transforms": forbids_everything,
     "drafters": keeps_a_slot_too_many,
     "verifiers": takes_the_likeliest,
@@ -137,4 +139,5 @@ FAULTS: dict[str, Callable[[Any], Any]] = {
     "caches": counts_a_token_too_many,
     "exits": turns_wide_blocks,
     "search": loses_an_end,
+    "rank": puts_the_worst_first,
 }

@@ -28,6 +28,11 @@ def of(spec: Spec) -> Method:
     return Method(search=kit.spec(spec.name, **spec.arguments))
 
 
+def is_rank(method: Method) -> bool:
+    """Return whether a search is over rows."""
+    return method.search is not None and method.search.card.kind == "rank"
+
+
 def kept(method: Method) -> int:
     """Return how many texts a search keeps."""
     program = compose(method, kit.model(0, ENDING)).program
@@ -39,15 +44,9 @@ def kept(method: Method) -> int:
 
 def found(method: Method, n: int, prompts=kit.PROMPTS):
     """Search with the toy model: draws at 0.8, where the search is over samples."""
-    samples = method.search is not None and is_rank(method)
-    heat = 0.8 if samples else 0.0
+    heat = 0.8 if is_rank(method) else 0.0
     lm = kit.model(0, ENDING)
     return kit.generate(method, heat, lm=lm, n=n, max_new_tokens=NEW, prompts=prompts)
-
-
-def is_rank(method: Method) -> bool:
-    """Return whether a search is over rows."""
-    return compose(method, kit.model(0, ENDING)).program.rank is not None
 
 
 def of_prompt(values: list, n: int) -> list:

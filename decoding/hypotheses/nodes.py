@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import struct
-from jax import Array, lax
+from jax import Array
 
 from decoding import base
 from decoding.hypotheses.pool import Pool
@@ -25,7 +25,7 @@ class Nodes:
     depth: Array  # int32[B, M]
     slot: Array  # int32[B, M]: scratch slot of its key; -1: never run, or committed
     given: Array  # float32[B, M]: log-probability under the raw target
-    ended: Array  # bool[B, M]: EOS, a stop or the limit; it is never run
+    ended: Array  # bool[B, M]: EOS, a stop or the limit: a text ends with it
     size: Array  # int32[B]: nodes in use
 
 
@@ -42,7 +42,6 @@ class View:
     round: Array  # int32[]: rounds before this one
     pool: Pool
     _stops: Callable = struct.field(pytree_node=False)
-    _noise: Callable = struct.field(pytree_node=False)
 
     @property
     def depth(self) -> Array:
@@ -63,13 +62,6 @@ class View:
     def ids(self, there: Array) -> Array:
         """Return the ids that leaves `there` bool[F] will get, int32[F]; else -1."""
         return jnp.where(there, self.nodes.size + jnp.cumsum(there) - 1, -1)
-
-    def noise(self, stream: Array) -> Array:
-        """Draw the Gumbel noise of the tokens behind every lane, float32[K, V].
-
-        It is that of text `stream` int32[K] of `generate(n=)` at the lane's position.
-        """
-        return self._noise(stream)
 
 
 class Selection(NamedTuple):
@@ -128,22 +120,3 @@ def first(tokens: Array, size: int) -> Nodes:
         ended=jnp.zeros(shape, bool),
         size=jnp.ones(shape[0], jnp.int32),
     )
-
-
-def path(nodes: Nodes, node: Array, size: int) -> tuple[Array, Array]:
-    """★ Return the nodes from the root's child to `node`, int32[T], and their number.
-
-    Args:
-        nodes: of one request.
-        node: int32[].
-        size: T; entries past the number are 0.
-    """
-    count = nodes.depth[node]
-
-    def climb(i: Array, carry: tuple) -> tuple:
-        at, found = carry
-        found = jnp.where(at > 0, found.at[count - 1 - i].set(at, mode="drop"), found)
-        return jnp.where(at > 0, nodes.parents[at], 0), found
-
-    start = (jnp.maximum(node, 0), jnp.zeros(size, jnp.int32))
-    return lax.fori_loop(0, size, climb, start)[1], count

@@ -48,6 +48,11 @@ def above(bits: Array, slot: Array) -> Array:
     return jnp.where((slot >= 0)[:, None], bits[jnp.maximum(slot, 0)], jnp.uint32(0))
 
 
+def held(up: Array, live: Array) -> Array:
+    """Return the slots that the `live` bool[K] lanes' ancestries hold, bool[S]."""
+    return unpacked(jnp.where(live[:, None], up, jnp.uint32(0))).any(0)
+
+
 def placed(bits: Array, up: Array, live: Array) -> tuple[Array, Array, Array]:
     """Give every live lane a free slot.
 
@@ -61,10 +66,10 @@ def placed(bits: Array, up: Array, live: Array) -> tuple[Array, Array, Array]:
         uint32[K, W], and the new bits.
     """
     size = bits.shape[0]
-    held = unpacked(jnp.where(live[:, None], up, jnp.uint32(0))).any(0)
-    rank = jnp.cumsum(~held) - 1  # of the free slots
+    free = ~held(up, live)
+    rank = jnp.cumsum(free) - 1
     turn = jnp.cumsum(live) - 1
-    mine = (~held) & (rank == turn[:, None])
+    mine = free & (rank == turn[:, None])
     slot = jnp.argmax(mine, -1).astype(jnp.int32)
     own = pack_bits(jnp.arange(size) == slot[:, None])
     seen = up | own
@@ -81,14 +86,13 @@ def settling(bits: Array, up: Array, live: Array) -> Order:
         live: bool[K].
     """
     size = bits.shape[0]
-    sets = unpacked(up)
-    held = (sets & live[:, None]).any(0)
-    common = (sets | ~live[:, None]).all(0) & held
+    used = held(up, live)
+    common = (unpacked(up) | ~live[:, None]).all(0) & used
     depth = lax.population_count(bits).sum(-1).astype(jnp.int32)
     index = jnp.arange(size, dtype=jnp.int32)
-    rank = jnp.where(common, depth, jnp.where(held, size + 1 + index, 3 * size + index))
+    rank = jnp.where(common, depth, jnp.where(used, size + 1 + index, 3 * size + index))
     order = jnp.argsort(rank).astype(jnp.int32)
-    return Order(order, common.sum(dtype=jnp.int32), held.sum(dtype=jnp.int32))
+    return Order(order, common.sum(dtype=jnp.int32), used.sum(dtype=jnp.int32))
 
 
 def reordered(bits: Array, order: Order) -> tuple[Array, Array]:

@@ -54,6 +54,7 @@ class Engine:
         requests: Sequence[int] | None = None,
         chunk: int = 0,
         scratch: int = 0,
+        whole: bool = False,
     ) -> decode.DecodeState:
         """Make a state for `prompts` and prefill its caches.
 
@@ -72,8 +73,17 @@ class Engine:
                 in the order of the settings, as many for each.
             chunk: tokens of a row in a chunk of the prompt; 0: `prefill.chunk_size`.
             scratch: of a search: slots behind each prompt, in place of the text's.
+            whole: whether a search will run to its end, as `generate` does.
+
+        Raises:
+            MethodError: a search whose rounds another loop would run.
         """
         program = self.program
+        if (program.select or program.rank) and not whole:
+            raise MethodError(
+                "a search runs whole, by decoding.generate: streams, prompt sets and "
+                "loops of rounds take other methods"
+            )
         if chunk:
             program = dataclasses.replace(program, chunk=chunk)
         arguments = (params, parts, prompts, limits, keys, size, memory, share)
@@ -98,7 +108,6 @@ class Engine:
         rounds = np.iinfo(np.int32).max if rounds is None else rounds
         free = state.done.shape[0] if free is None else free
         bounds = (np.int32(rounds), np.int32(free))
-        self._no_search()
         return self._call("advance", decode.advance, (1,), params, state, *bounds)
 
     def plant(
@@ -122,15 +131,7 @@ class Engine:
         self, params: base.Params, state: decode.DecodeState
     ) -> tuple[decode.DecodeState, base.Outcome]:
         """Run one round and return its outcome too, for loops on the host."""
-        self._no_search()
         return self._call("step", decode.round_, (1,), params, state)
-
-    def _no_search(self) -> None:
-        if self.program.select is not None:
-            raise MethodError(
-                "a search runs whole, by decoding.generate: streams, prompt sets and "
-                "loops of rounds take other methods"
-            )
 
     def admit(
         self,

@@ -169,11 +169,7 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
     capacity = state.nodes.tokens.shape[1]
     at = jnp.where(live, state.lanes, capacity)
     nodes = replace(state.nodes, slot=jax.vmap(put)(state.nodes.slot, at, slot))
-    used = jax.vmap(
-        lambda seen, live: (
-            scratch.unpacked(jnp.where(live[:, None], seen, jnp.uint32(0))).any(0).sum()
-        )
-    )(seen, live)
+    used = jax.vmap(scratch.held)(seen, live).sum(1)
 
     about = functools.partial(_block, program, state, slot, seen, live)
     weights = program.weights(params, rows.drafter, rows.exit)
@@ -200,7 +196,13 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
         state,
         select=tree.masked(~stays, chooser, state.select),
         pool=_where(stays, state.pool, chosen.pool),
-        rows=replace(rows, done=stays | chosen.done | (state.lanes < 0).all(1)),
+        rows=replace(
+            rows,
+            done=stays | chosen.done | (state.lanes < 0).all(1),
+            counters=replace(
+                rows.counters, target_calls=rows.counters.target_calls + ~stays
+            ),
+        ),
         round=state.round + 1,
         nodes_run=state.nodes_run + live.sum(1),
         most_slots=jnp.maximum(state.most_slots, used),
@@ -220,52 +222,43 @@ def _chosen(program, state, live, warped, raw, hidden):
         rows.key, noise.SELECT, jnp.broadcast_to(state.round, rows.length.shape)
     )
 
-    def one(key, own, row, lanes, logits, raw, hidden, nodes, pool, stop, chooser):
-        request, length, limit, ends, automaton = row
+    def one(key, row, lanes, logits, raw, hidden, nodes, pool, stop, chooser):
+        limit, ends, automaton = row
 
         def stops(lane: Array, token: Array) -> Array:
-            over = (token[:, None] == ends).any(-1)
-            if program.stop:
-                node = jnp.maximum(lanes[lane], 0)
-                reached = stop_strings.advance(automaton, stop[node], token)
-                over |= stop_strings.matched(automaton, reached)
-            return over
+            before = stop[jnp.maximum(lanes[lane], 0)]
+            return _ending(program, ends, automaton, before, token)[0]
 
-        def drawn(stream: Array) -> Array:
-            position = length + nodes.depth[jnp.maximum(lanes, 0)]
-            at = functools.partial(noise.at_position, size=program.vocab)
-            return jax.vmap(at)(noise.samples(request, stream), position)
+        about = (logits, raw, hidden, nodes, limit, state.round, pool, stops)
+        return select.select(key, chooser, View(lanes, *about))
 
-        view = View(
-            lanes,
-            logits,
-            raw,
-            hidden,
-            nodes,
-            limit - length,
-            state.round,
-            pool,
-            stops,
-            drawn,
-        )
-        return select.select(key, chooser, view)
-
-    row = (rows.key, rows.length, rows.limit, rows.ends, rows.stop.shared)
-    over = (0, 0, (0, 0, 0, 0, None), 0, 0, 0, 0, 0, 0, 0, base.ROWS)
+    row = (rows.limit - rows.length, rows.ends, rows.stop.shared)
     lanes = jnp.where(live, state.lanes, -1)
+    each = (lanes, warped, raw, hidden, state.nodes, state.pool, state.stop)
+    over = (0, (0, 0, None), *[0] * len(each), base.ROWS)
     return jax.vmap(one, in_axes=over, out_axes=(0, base.ROWS))(
-        keys,
-        rows.key,
-        row,
-        lanes,
-        warped,
-        raw,
-        hidden,
-        state.nodes,
-        state.pool,
-        state.stop,
-        state.select,
+        keys, row, *each, state.select
     )
+
+
+def _ending(program, ends, automaton, state, token):
+    """Tell whether tokens end a text by EOS or a stop, bool[...].
+
+    Args:
+        program: says whether there are stop strings.
+        ends: int32[..., E], EOS and stop tokens.
+        automaton: of all stop strings.
+        state: int32[...], its state before each token.
+        token: int32[...].
+
+    Returns:
+        That, and the automaton's state after each token.
+    """
+    over = (token[..., None] == ends).any(-1)
+    if not program.stop:
+        return over, state
+    reached = stop_strings.advance(automaton, state, token)
+    return over | stop_strings.matched(automaton, reached), reached
 
 
 def _hang(program, state, chosen: Selection, logp, received, aux):
@@ -280,22 +273,18 @@ def _hang(program, state, chosen: Selection, logp, received, aux):
     depth = jnp.take_along_axis(nodes.depth, parent, 1) + 1
     pick = jax.vmap(lambda logp, lane, token: logp[lane, token])
     given = pick(logp, chosen.parent, chosen.token)
-    ends = (chosen.token[..., None] == rows.ends[:, None]).any(-1)
-    ends |= depth >= (rows.limit - rows.length)[:, None]
-    stop = state.stop
+    before = jnp.take_along_axis(state.stop, parent, 1)
+    ends, stop = rows.ends[:, None], rows.stop.shared
+    over, reached = _ending(program, ends, stop, before, chosen.token)
+    over |= depth >= (rows.limit - rows.length)[:, None]
     put = jax.vmap(lambda x, at, values: x.at[at].set(values, mode="drop"))
-    if program.stop:
-        before = jnp.take_along_axis(stop, parent, 1)
-        reached = stop_strings.advance(rows.stop.shared, before, chosen.token)
-        ends |= stop_strings.matched(rows.stop.shared, reached)
-        stop = put(stop, at, reached)
     hung = Nodes(
         tokens=put(nodes.tokens, at, chosen.token),
         parents=put(nodes.parents, at, parent),
         depth=put(nodes.depth, at, depth),
         slot=nodes.slot,
         given=put(nodes.given, at, given),
-        ended=put(nodes.ended, at, ends),
+        ended=put(nodes.ended, at, over),
         size=nodes.size + there.sum(1, dtype=jnp.int32),
     )
     # The leaf of each lane: a lane that runs nothing keeps what it had.
@@ -313,7 +302,7 @@ def _hang(program, state, chosen: Selection, logp, received, aux):
     return replace(
         state,
         nodes=hung,
-        stop=stop,
+        stop=put(state.stop, at, reached),
         states=states,
         lanes=jnp.where(runs, chosen.run, -1),
     )
@@ -342,8 +331,7 @@ def settle(state: SearchState) -> SearchState:
 def lasts(state: SearchState) -> Array:
     """Count the rounds, at most `EVERY`, for which the slots last in any case."""
     up, live = _up(state)
-    sets = scratch.unpacked(jnp.where(live[..., None], up, jnp.uint32(0)))
-    used = sets.any(1).sum(-1)
+    used = jax.vmap(scratch.held)(up, live).sum(1)
     size, width = state.slots.bits.shape[1], state.lanes.shape[1]
     return jnp.minimum((size - used.max()) // width, EVERY)
 

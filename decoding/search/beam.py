@@ -19,23 +19,23 @@ values are summed as they are.
 Options: `normaliser="gnmt"` divides by ((5 + |y|) / 6)^alpha, as Google's translation
 system does. `pool_rule="any"` lets every ended candidate into the pool, as t5x does.
 `sample=True` draws the candidates without replacement from the law of the sums, by
-Gumbel top-k (Kool, van Hoof, Welling, 2019, arXiv 1903.06059).
+Gumbel top-k (Kool, van Hoof, Welling, 2019, arXiv 1903.06059); as in HF transformers
+the best K of the drawn go on, so that texts are no samples of the target's law.
 
 Deviations: none; of equal candidates the one of the lower beam, then of the lower id.
 Cost: a node a beam and round, and a top-k over V for each.
 """
 
-import math
-
 import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, vocab
+from decoding import base
 from decoding.catalogue import Card
+from decoding.hypotheses import beams
 from decoding.hypotheses import pool as pools
 from decoding.hypotheses.nodes import Select, Selection, View
-from decoding.hypotheses.pool import NONE, Pool
+from decoding.hypotheses.pool import NONE
 from models.errors import MethodError
 
 CARD = Card(
@@ -52,24 +52,6 @@ CARD = Card(
 class Row:
     alpha: Array  # float32[]
     sums: Array  # float32[K]: NONE: no beam
-
-
-def check(width: int, length_penalty: float, early_stopping: bool | str) -> None:
-    """Refuse numbers that mean nothing, by a MethodError."""
-    if width != int(width) or width < 1:
-        raise MethodError(f"width={width}: use a whole number of beams, 1 or more")
-    if not math.isfinite(length_penalty):
-        raise MethodError(f"length_penalty={length_penalty}: use a finite number")
-    if early_stopping not in (True, False, "never"):
-        raise MethodError(
-            f'early_stopping={early_stopping!r}: use True, False or "never"'
-        )
-
-
-def normalised(sums: Array, length: Array, alpha: Array, gnmt: bool) -> Array:
-    """Divide sums of log-probabilities by a power of the length, float32[...]."""
-    size = (5.0 + length) / 6.0 if gnmt else length.astype(jnp.float32)
-    return sums / size**alpha
 
 
 def select(
@@ -93,7 +75,7 @@ def select(
             all of them.
         sample: draw the candidates.
     """
-    check(width, length_penalty, early_stopping)
+    beams.check(width, length_penalty, early_stopping)
     for name, value, known in (
         ("normaliser", normaliser, ("length", "gnmt")),
         ("pool_rule", pool_rule, ("best", "any")),
@@ -112,50 +94,22 @@ def select(
         live = view.lanes >= 0
         sums = jnp.where(live, state.row.sums, NONE)[:, None] + view.logits
         sums = jnp.maximum(sums, 2 * NONE)  # a forbidden token is no NaN in a sum
-        lane, token, score = candidates(key if sample else None, sums, count)
+        lane, token, score = beams.candidates(key if sample else None, sums, count)
         there = score > NONE / 2
         length = view.depth.max() + 1
         ended = view.ends(lane, token) & there
         rank = jnp.arange(count)
         enters = ended if pool_rule == "any" else ended & (rank < width)
-        value = normalised(score, length, alpha, gnmt)
-        pool = pools.merged(
-            view.pool,
-            Pool(
-                jnp.where(enters, view.lanes[lane], -1),
-                token,
-                view.raw[lane, token],
-                jnp.where(enters, value, NONE),
-            ),
-        )
+        value = beams.normalised(score, length, alpha, gnmt)
+        new = beams.finished(view, lane, token, value, enters)
+        pool = pools.merged(view.pool, new)
         running = jnp.where(there & ~ended, score, NONE)
         best, at = lax.top_k(running, width)
         goes = best > NONE / 2
-        if early_stopping is True:
-            done = pool.full
-        else:
-            most = length
-            if early_stopping == "never":
-                most = jnp.where(alpha > 0, view.limit, length)
-            hope = normalised(best[0], most, alpha, gnmt)
-            done = pool.full & (pool.score[-1] >= hope)
-        done |= ~goes.any()
+        most = beams.reach(view, alpha, early_stopping)
+        hope = beams.normalised(best[0], most, alpha, gnmt)
+        done = beams.ends(pool, hope, early_stopping) | ~goes.any()
         chosen = Selection(lane[at], token[at], goes, view.ids(goes), pool, done)
         return chosen, base.State(Row(alpha, jnp.where(goes, best, NONE)), state.shared)
 
     return Select(init, choose, width, width, width, domain="logprobs", samples=sample)
-
-
-def candidates(key: Array | None, sums: Array, count: int) -> tuple:
-    """★ Return the best `count` of sums [K, V]: lanes, tokens, sums, best first.
-
-    With a key they are drawn without replacement from softmax(sums), in draw order.
-    """
-    size, ranked = sums.shape[-1], sums
-    if key is not None:
-        ranked = jnp.where(sums > NONE / 2, sums + vocab.gumbel(key, sums.shape), sums)
-    few = min(count, size)
-    values, tokens = vocab.top_k(ranked, few)
-    _, at = lax.top_k(values.reshape(-1), count)
-    lane, token = (at // few).astype(jnp.int32), tokens.reshape(-1)[at]
-    return lane, token, sums[lane, token]

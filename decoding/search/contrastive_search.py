@@ -20,6 +20,7 @@ from decoding.catalogue import Card
 from decoding.hypotheses import pool as pools
 from decoding.hypotheses.nodes import Select, Selection, View
 from decoding.hypotheses.pool import Pool
+from models.base import LanguageModel
 from models.errors import MethodError
 
 CARD = Card(
@@ -41,7 +42,7 @@ class Row:
     total: Array  # float32[]: log-probability of the text
 
 
-def select(model, k: int = 8, alpha: float = 0.6) -> Select:
+def select(model: LanguageModel, k: int = 8, alpha: float = 0.6) -> Select:
     """Search contrastively.
 
     Args:

@@ -26,10 +26,10 @@ from jax import Array, lax
 
 from decoding import base
 from decoding.catalogue import Card
+from decoding.hypotheses import beams
 from decoding.hypotheses import pool as pools
 from decoding.hypotheses.nodes import Select, Selection, View
 from decoding.hypotheses.pool import NONE, Pool
-from decoding.search.beam import candidates, check, normalised
 from models.errors import MethodError
 
 CARD = Card(
@@ -69,7 +69,7 @@ def select(
         length_penalty: as in `beam`.
         early_stopping: as in `beam`.
     """
-    check(width, length_penalty, early_stopping)
+    beams.check(width, length_penalty, early_stopping)
     if groups < 1 or width % groups:
         raise MethodError(
             f"groups={groups} of width={width}: use a number that divides the width"
@@ -130,7 +130,7 @@ def select(
         live = view.lanes[lanes] >= 0
         sums = jnp.where(live, row.sums[g], NONE)[:, None]
         sums = jnp.maximum(sums + view.logits[lanes] - penalty, 2 * NONE)
-        at, token, score = candidates(None, sums, count)
+        at, token, score = beams.candidates(None, sums, count)
         lane, there = lanes[at], score > NONE / 2
         length = view.depth.max() + 1
         ended = view.stops(lane, token) & there
@@ -141,23 +141,14 @@ def select(
         last = goes & (length >= view.limit)
         entering = jnp.concatenate([enters, last])
         pick = lambda x: jnp.concatenate([x, x[order]])
-        value = normalised(pick(score), length, row.alpha, False)
+        value = beams.normalised(pick(score), length, row.alpha, False)
         pool = pools.merged(
             jax.tree.map(lambda x: x[g], row.pools),
-            Pool(
-                jnp.where(entering, pick(view.lanes[lane]), -1),
-                pick(token),
-                pick(view.raw[lane, token]),
-                jnp.where(entering, value, NONE),
-            ),
+            beams.finished(view, pick(lane), pick(token), value, entering),
         )
-        most = length
-        if early_stopping == "never":
-            most = jnp.where(row.alpha > 0, view.limit, length)
-        hope = normalised(score[0], most, row.alpha, False)
-        done = pool.full
-        if early_stopping is not True:
-            done &= pool.score[-1] >= hope
+        most = beams.reach(view, row.alpha, early_stopping)
+        hope = beams.normalised(score[0], most, row.alpha, False)
+        done = beams.ends(pool, hope, early_stopping)
         done |= last.any() | ~goes.any()
         return lane[order], token[order], goes, best, pool, done
 

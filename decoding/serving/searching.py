@@ -33,10 +33,7 @@ def rows_of(search: Part | None, n: int) -> int:
     """Return how many rows a prompt has: of a tree one, of a ranking its samples."""
     if search is None:
         return n
-    built = getattr(search, "part", None)
-    if search.card.kind == "rank":
-        built = search.build({})
-    return built.samples if type(built) is Rank else 1
+    return search.build({}).samples if search.card.kind == "rank" else 1
 
 
 def ranked(
@@ -189,11 +186,9 @@ def texts(
         text = slice(len(prompt), len(prompt) + len(written))
         tokens[row, : text.start], tokens[row, text] = prompt, written
         logprobs[row, text], ends[row] = given, text.stop
-    rounds = int(state.round)
     best = ends[::n] - np.asarray([len(p) for p in asked.rows[::n]])
     counters = replace(
         state.rows.counters,
-        target_calls=jnp.full(prompts, rounds, jnp.int32),
         new_tokens=jnp.asarray(best, jnp.int32),
     )
     rows = replace(
@@ -205,7 +200,7 @@ def texts(
         counters=counters,
     )
     run, most = jax.device_get((state.nodes_run, state.most_slots))
-    return rows, Found(pool.score[:, :n], rounds, run, syncs, most)
+    return rows, Found(pool.score[:, :n], int(state.round), run, syncs, most)
 
 
 def climbed(nodes: Any, request: int, node: int) -> tuple[list[int], list[float]]:

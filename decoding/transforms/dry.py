@@ -1,8 +1,8 @@
 """Don't repeat yourself (DRY): a penalty that grows with the repetition's length.
 
-Weidmann, *DRY: A modern repetition penalty that reliably prevents looping*, 2024: a
-pull request, with code. Let m be the longest text that ends before v somewhere and also
-ends the text so far. Then
+Weidmann, *DRY: A modern repetition penalty that reliably prevents looping*, 2024, pull
+request 5677 of github.com/oobabooga/text-generation-webui. Let m be the longest text
+that ends before v somewhere and also ends the text so far. Then
 
     z'_v = z_v - multiplier * base^(m - allowed)   if m >= allowed
            z_v                                     otherwise

@@ -1,8 +1,9 @@
 """Exclude top choices (XTC): sometimes drop all likely tokens but the least of them.
 
-Weidmann, *Exclude Top Choices (XTC)*, 2024: a pull request, with code. The official
-sampler throws a coin at each token. With probability p it drops every token of P_i >= t
-but the least probable of these. A fresh coin a token is a law: the mixture
+Weidmann, *Exclude Top Choices (XTC)*, 2024, pull request 6335 of
+github.com/oobabooga/text-generation-webui. The official sampler throws a coin at each
+token. With probability p it drops every token of P_i >= t but the least probable of
+these. A fresh coin a token is a law: the mixture
 
     (1 - p) P + p P'        P': P without the dropped tokens; p -> probability
                             t -> threshold

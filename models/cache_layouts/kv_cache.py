@@ -171,19 +171,23 @@ class KVCache:
             source = self.length[:, None] + path
             target = self.length[:, None] + 1 + order
             keep = (order < count[:, None]) & (source != target)
-            target = jnp.where(keep, target, self.size + order)
-            rows = jnp.arange(self.pos.shape[0])[:, None]
-            moved = jnp.take_along_axis(self.pos, source, axis=1, mode="clip")
-            cache = replace(
-                cache,
-                layers=tuple(layer.move(source, target) for layer in self.layers),
-                pos=self.pos.at[rows, target].set(
-                    moved, mode="drop", unique_indices=True
-                ),
-            )
-        length = self.length + count + 1
-        layers = tuple(layer.settle(self.length, length) for layer in cache.layers)
-        return replace(cache, layers=layers, length=length)
+            cache = self._moved(source, jnp.where(keep, target, self.size + order))
+        return cache._committed(self.length + count + 1)
+
+    def _moved(self, source: Array, target: Array) -> Self:
+        """Copy slots `source[B, M]` to `target[B, M]`; targets >= S are dropped."""
+        rows = jnp.arange(self.pos.shape[0])[:, None]
+        pos = jnp.take_along_axis(self.pos, source, axis=1, mode="clip")
+        return replace(
+            self,
+            layers=tuple(layer.move(source, target) for layer in self.layers),
+            pos=self.pos.at[rows, target].set(pos, mode="drop", unique_indices=True),
+        )
+
+    def _committed(self, length: Array) -> Self:
+        """Return the cache with `length` committed slots, int32[B]."""
+        layers = tuple(layer.settle(self.length, length) for layer in self.layers)
+        return replace(self, layers=layers, length=length)
 
     def close_up(self, order: Array, kept: Array, settled: Array) -> Self:
         """Give the scratch slots a new order, and commit the first of them.
@@ -197,13 +201,7 @@ class KVCache:
         source = self.length[:, None] + order
         moves = (index < kept[:, None]) & (order != index)
         target = jnp.where(moves, self.length[:, None] + index, self.size + index)
-        rows = jnp.arange(self.pos.shape[0])[:, None]
-        moved = jnp.take_along_axis(self.pos, source, axis=1, mode="clip")
-        pos = self.pos.at[rows, target].set(moved, mode="drop", unique_indices=True)
-        length = self.length + settled
-        layers = [layer.move(source, target) for layer in self.layers]
-        settle = lambda layer: layer.settle(self.length, length)
-        return replace(self, layers=tuple(map(settle, layers)), pos=pos, length=length)
+        return self._moved(source, target)._committed(self.length + settled)
 
     def grown(self, more: int) -> Self:
         """Add `more` empty slots; only where `grows`."""

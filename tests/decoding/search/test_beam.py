@@ -245,18 +245,34 @@ def test_streams_run_on_the_same_tree():
     assert differences(out, wanted(Rules(3), LONG)) > 0  # planted: without the stream
 
 
-def test_samples_follow_the_sums():
+@pytest.mark.parametrize("heat", [1.0, 0.9])
+def test_samples_follow_the_sums(heat):
     """One beam that samples one token draws from the law: chi-squared, n = 4,000."""
     prompts = [[1]] * 4000
     out = decoding.generate(
-        LONG, prompts, method(width=1, sample=True), max_new_tokens=1, temperature=1.0
+        LONG, prompts, method(width=1, sample=True), max_new_tokens=1, temperature=heat
     )
     counts = np.bincount([t[0] for t in out.tokens], minlength=kit.VOCAB)
-    p = np.exp(reference.log_law(LONG.params, [1]))
-    gap = ((counts - 4000 * p)[p > 1e-4] ** 2 / (4000 * p[p > 1e-4])).sum()
+    p = np.exp(reference.log_law(LONG.params, [1]) / heat)
+    p, there = p / p.sum(), p > 1e-4
+    gap = ((counts - 4000 * p)[there] ** 2 / (4000 * p[there])).sum()
     assert gap < 27.9  # 7 degrees of freedom, level 1e-4
     flat = 4000 / kit.VOCAB  # planted: a flat law
     assert ((counts - flat) ** 2 / flat).sum() > 27.9
+
+
+def test_calls_are_counted_by_prompt_and_alternatives_are_the_raw_law_s():
+    """A prompt that ends early makes fewer calls; planted: all make as many."""
+    out = found(Rules(4), n=2, top_logprobs=3)
+    rounds = [max(map(len, texts)) for texts in out.tokens]
+    calls = out.stats.target_calls.tolist()
+    assert max(calls) == out.stats.rounds and len(set(calls)) > 1
+    assert all(c >= r for c, r in zip(calls, rounds))
+    for prompt, texts, best in zip(kit.PROMPTS, out.tokens, out.top_logprobs):
+        law = reference.log_law(LM.params, prompt)
+        (token, value), *_ = best[0][0]
+        assert token == law.argmax() and value == pytest.approx(law.max(), abs=1e-4)
+        assert len(best[0]) == len(texts[0])
 
 
 def hf(k: int, stop: int, two: int, alphas=None) -> tuple:
@@ -312,6 +328,17 @@ def test_refuses(fields, error, words):
     call = {k: fields.pop(k) for k in ("n", "temperature", "loop") if k in fields}
     with pytest.raises(error, match=words):
         decoding.generate(LM, [[1]], method(**fields), **call)
+
+
+@pytest.mark.parametrize("name", ["beam", "first_finish"])
+def test_rounds_of_another_loop_are_refused(name):
+    """A prompt set or an evaluation would decode plainly; planted: it says `whole`."""
+    run = kit.Run(Method(search=Spec(f"search/{name}")))
+    with pytest.raises(MethodError, match="a search runs whole"):
+        run.start()
+    keys = engines.request_keys(0, 1, 4)
+    arguments = (run.params, run.parts, [[1]] * 4, [9] * 4, keys, 64)
+    assert run.engine.start(*arguments, scratch=64, whole=True).tokens.shape == (4, 64)
 
 
 def test_refuses_other_roles_and_streaming():

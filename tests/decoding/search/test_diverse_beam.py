@@ -1,12 +1,15 @@
 """decoding/search/diverse_beam.py, against HF's texts and its two limits."""
 
+import functools
+
+import numpy as np
 import pytest
 
 import decoding
 from decoding import Method, Spec
 from decoding.conformance import kit
 from models.errors import MethodError
-from tests.decoding.search import golden
+from tests.decoding.search import golden, reference
 
 LM = kit.model(0, ending=0.5)
 
@@ -71,12 +74,43 @@ def test_one_group_is_beam_search(alpha):
     assert one.tokens != found(groups=2, **rules).tokens  # planted: two groups
 
 
-def test_a_group_that_ended_penalises_nobody():
-    """The first group ends at once; the second then finds what it finds alone."""
-    ending = kit.model(0, ending=3.0)
-    out = found(lm=ending, width=2, groups=2, diversity=0.5, n=2)
-    assert all(any(len(t) == 1 for t in texts) for texts in out.tokens)
-    assert all(texts[0] != texts[1] or len(texts[0]) == 1 for texts in out.tokens)
+LAW = functools.partial(reference.log_law, LM.params)
+
+
+def wanted(alpha: float, early, **fields) -> list:
+    rules = reference.Rules(4, alpha, early)
+    return [
+        reference.groups(LAW, p, 24, (kit.EOS,), rules, 4, 1.0, **fields)
+        for p in kit.PROMPTS
+    ]
+
+
+def same(out, want) -> int:
+    """Prompts whose texts and scores are those wanted."""
+    return sum(
+        texts == [t for _, t in pool]
+        and np.allclose(scores, [s for s, _ in pool], atol=1e-4)
+        for texts, scores, pool in zip(out.tokens, out.scores, want)
+    )
+
+
+@pytest.mark.parametrize("early", [False, True, "never"])
+def test_equals_lists_on_the_host(early):
+    """Ragged prompts whose groups end in other rounds, three length penalties."""
+    for alpha in (0.0, 1.0, 2.0):
+        out = found(
+            width=4,
+            groups=4,
+            diversity=1.0,
+            length_penalty=alpha,
+            early_stopping=early,
+        )
+        assert same(out, wanted(alpha, early)) == len(kit.PROMPTS)
+
+
+def test_fault_a_group_that_ended_still_penalises():
+    out = found(width=4, groups=4, diversity=1.0, early_stopping=True)
+    assert same(out, wanted(1.0, True, stopped_pay=True)) < len(kit.PROMPTS)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 Read off the compiled loop, as in tests/decoding/loops/test_copies.py.
 """
 
-import functools
 import types
 
 import jax
@@ -51,7 +50,9 @@ def copies(target, alter=lambda round_: round_, settles: bool = True) -> list[st
     engine = engines.Engine(parts.program)
     prompts, keys = [[1, 2, 3], [4]], engines.request_keys(0, 2, 1)
     limits = [len(p) + NEW for p in prompts]
-    rows = engine.start(params, parts, prompts, limits, keys, 128, scratch=SCRATCH)
+    rows = engine.start(
+        params, parts, prompts, limits, keys, 128, scratch=SCRATCH, whole=True
+    )
     caches = [x for x in jax.tree.leaves(rows.caches) if x.ndim == 4]
     sizes = {int(x.size) for x in caches}
     state = engine.plant(parts.program.select.init(params, 128), rows, NEW, SCRATCH)
@@ -128,9 +129,6 @@ def test_settling_keeps_what_branches():
     assert new[:4, 0].tolist() == [0b001, 0b010, 0b110, 0]
 
 
-def test_a_settled_cache_holds_the_path(monkeypatch):
-    """Its committed keys are those of the prompt and the path all beams have."""
-    target = of_layout("dense")
-    settled = functools.partial(copies, target)
+def test_settling_every_four_rounds_copies_nothing(monkeypatch):
     monkeypatch.setattr(search, "EVERY", 4)
-    assert settled() == []
+    assert copies(of_layout("dense")) == []

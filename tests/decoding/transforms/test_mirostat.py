@@ -66,9 +66,13 @@ def test_the_target_is_held(version, target):
     assert -np.log2(float(law[0])) < target < entropy
     surprises, *_ = followed(mirostat.transform(target, 1.0, version), zipf(1.25))
     assert abs(surprises[-LAST:].mean() - target) < 0.1
-    # Planted: a fixed cut does not know the target.
+
+
+def test_fault_a_fixed_cut():
+    """Planted: top-50 holds one surprise, whatever the target is."""
     fixed, *_ = followed(top_k.transform(50), zipf(1.25))
-    assert abs(fixed[-LAST:].mean() - target) > 0.1 or target == 3.0
+    mean = fixed[-LAST:].mean()
+    assert sum(abs(mean - target) > 0.1 for target in (2.0, 3.0, 4.0)) >= 2
 
 
 def official(p: np.ndarray, bound: float) -> int:
