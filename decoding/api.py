@@ -49,6 +49,7 @@ def generate(
     streams: Mapping[str, base.Stream] | None = None,
     loop: engines.Loop | None = None,
     *,
+    reward: Any = (),
     top_k: int | Sequence[int | None] | None = None,
     top_p: float | Sequence[float | None] | None = None,
     min_p: float | Sequence[float | None] | None = None,
@@ -93,6 +94,9 @@ def generate(
             it.
         loop: `loop(step, state) -> state` runs the rounds on the host, to stream or
             record them; `step(state) -> (state, outcome)`. None: on the device.
+        reward: what a search values texts by, in place of the method's: a `Spec` of
+            rewards/, a function of a list of `Sample` that returns a number for each,
+            or a list of a reward and those that wrap it, such as `rewards/calibrated`.
         top_k: † keep the k best tokens. This and the next three are short for the
             transforms of those names, in the order of HF transformers; None in a list
             leaves its prompt as it is.
@@ -268,6 +272,10 @@ def _composed(lm: Any, settings: requests.Settings) -> _Ready:
     asked = requests.read(lm, settings)
     prompts, n = asked.prompts, searching.rows_of(chosen.search, asked.n)
     running = asked if n == asked.n else requests.read(lm, replace(settings, n=n))
+    if settings.reward != ():
+        given = settings.reward
+        given = given if type(given) in (list, tuple) else (given,)
+        chosen = replace(chosen, rewards=tuple(given))
     if asked.transforms:
         chosen = replace(chosen, transforms=(*chosen.transforms, *asked.transforms))
     streams = {
@@ -353,7 +361,11 @@ def _output(
         if settings.echo:
             without = replace(settings, echo=False)
             bare = results.of_rows(lm, without, shown, state, scores)
-        rows, values = searching.ranked(rank, rows, bare, asked.n)
+        samples = searching.samples(bare, shown.n)
+        if (reward := call.parts.program.reward) is not None:
+            about = (call.engine, reward, call.params, call.running, state)
+            samples = searching.valued(lm, *about, samples)
+        rows, values = searching.ranked(rank, rows, samples, asked.n)
 
     def group(name: str) -> list:
         named = [[getattr(text, name) for text in row] for row in rows]

@@ -10,7 +10,7 @@ from jax import Array
 
 from decoding import base, catalogue
 from decoding.catalogue import Built, Card, Part, PerPrompt, Spec
-from decoding.hypotheses import nodes, rank
+from decoding.hypotheses import nodes, rank, reward
 from models.errors import MethodError
 
 # Folder -> the interface of the components that its factories build.
@@ -22,6 +22,7 @@ INTERFACES = {
     "caches": base.CachePolicy,
     "exits": base.ExitPolicy,
     "search": nodes.Select,
+    "rewards": reward.Reward,
 }
 KINDS = {rank.Rank: "rank"}  # a folder's other interfaces -> `Card.kind`
 
@@ -31,7 +32,8 @@ def part(value: Any, folder: str) -> Part:
 
     Args:
         value: a `Spec`, a component of the folder's interface, or, for "transforms", a
-            function (see `function_transform`) or a list of specs, one a prompt.
+            function (see `function_transform`) or a list of specs, one a prompt, or,
+            for "rewards", a function (see `rewards/python`).
         folder: the role's folder of decoding/.
 
     Raises:
@@ -39,6 +41,8 @@ def part(value: Any, folder: str) -> Part:
     """
     if type(value) in (Spec, Built, PerPrompt):
         return value
+    if folder == "rewards" and callable(value) and type(value) is not type:
+        return Spec("rewards/python", function=value)
     if folder == "transforms" and type(value) in (list, tuple):
         return PerPrompt(tuple(value))
     interface = INTERFACES[folder]
@@ -57,7 +61,7 @@ def part(value: Any, folder: str) -> Part:
         name = getattr(value, "__name__", repr(value))
         card = Card(f"the function {name}", base.LAW)
         return Built(name, folder, function_transform(value), card)
-    function = ", a function" if folder == "transforms" else ""
+    function = ", a function" if folder in ("transforms", "rewards") else ""
     raise MethodError(
         f"{value!r} is no part of {folder}: give a Spec, a base.{interface.__name__}"
         f"{function} or, in a config, a name"

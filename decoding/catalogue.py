@@ -29,6 +29,7 @@ FACTORIES = {
     "caches": "policy",
     "exits": "exit_policy",
     "search": "select",
+    "rewards": "reward",
     "diffusion": "scheduler",
 }
 KINDS = {"rank": "search"}  # other factories -> their folder
@@ -259,9 +260,11 @@ def _remedy(name: str) -> str:
     hints = {
         "tokenizer": "the model directory has no tokenizer.json; add one",
         "topology": "give the method a topology=Spec(...)",
+        "inner": "put a reward before it, as in rewards=(Spec(...), this one)",
     }
     if name in base.Params.__annotations__:
-        value = "models.load(...)" if name == "draft" else "params"
+        kinds = {"draft": "models.load(...)", "reward": "a model or a head's params"}
+        value = kinds.get(name, "params")
         return f'pass drafts={{"{name}": {value}}} to generate'
     return hints.get(name, "give it as an argument of the Spec")
 

@@ -28,6 +28,7 @@ from decoding.conformance import (
     files,
     kit,
     policies,
+    rewards,
     searches,
     topologies,
     transforms,
@@ -132,6 +133,14 @@ def _searches(spec: Spec) -> Iterator[Contract]:
         yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
 
 
+def _rewards(spec: Spec) -> Iterator[Contract]:
+    for contract in (
+        rewards.every_text_has_a_worth,
+        rewards.a_worth_is_of_the_text_alone,
+    ):
+        yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
+
+
 ROLES: dict[str, Callable[[Spec], Iterator[Contract]]] = {
     "transforms": _transforms,
     "constraints": _transforms,
@@ -141,6 +150,7 @@ ROLES: dict[str, Callable[[Spec], Iterator[Contract]]] = {
     "caches": _caches,
     "exits": _exits,
     "search": _searches,
+    "rewards": _rewards,
 }
 
 

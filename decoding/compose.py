@@ -8,11 +8,10 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
-from decoding import base, transform_chain
+from decoding import base, search_parts, transform_chain
 from decoding.automata import stop_strings
 from decoding.block_width import choice
 from decoding.catalogue import Part, PerPrompt, Spec
-from decoding.hypotheses.nodes import Select
 from decoding.loops import search
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
@@ -78,6 +77,10 @@ def compose(
     is_sampled = any(heat > 0 for heat in heats)
     is_listed = np.ndim(temperature) > 0 and is_sampled
     target = lm.model.config
+    if getattr(target, "labels", 0):
+        raise MethodError(
+            "the target has the head of a classifier: give it as drafts={'reward': ...}"
+        )
     available: dict[str, Any] = {
         "vocab_size": target.vocab_size,
         "eos": tuple(target.eos),
@@ -159,19 +162,15 @@ def compose(
     if is_sampled and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
     widths, width_policy = choice.widths(width, drafter, guarantee)
-    select = rank = None
+    most = max(len({*target.eos, *ids}) for ids in stop_ids)
+    found = search_parts.build(method, {**available, "ends": most}, temperature)
     if method.search is not None:
-        most = max(len({*target.eos, *ids}) for ids in stop_ids)
-        found = method.search.build({**available, "ends": most})
-        if method.search.card.kind == "rank":
-            rank = found
-        else:
-            select = found
-            _check_select(method, select, temperature)
-            if select.read is not None:
-                drafter = search.reader(select)
-        parts = (*parts, method.search)
-        guarantee = base.weakest(guarantee, found.guarantee)
+        parts = (*parts, method.search, *method.rewards)
+        chosen = found.select or found.rank
+        assert chosen is not None
+        guarantee = base.weakest(guarantee, chosen.guarantee)
+        if found.select is not None and found.select.read is not None:
+            drafter = search.reader(found.select)
     program = Program(
         exits.wrap(drafter.wrap(lm.model)),
         drafter,
@@ -183,8 +182,7 @@ def compose(
         widths,
         streams,
         automaton is not None,
-        select,
-        rank,
+        *found,
     )
     per_prompt: dict[str, Sequence[Any]] = {
         "temperature": heats,
@@ -203,25 +201,6 @@ def compose(
     block = (widths, width_policy is base.PAPER)
     key = (lm.model, models, stream_ids, statics, program.stop, is_mixed, block)
     return Composition(program, key, guarantee, settings, automaton)
-
-
-def _check_select(method: Method, select: Select, temperature: Any) -> None:
-    """Refuse what a search by a tree cannot have beside it."""
-    name = cast(Part, method.search).name
-    roles = ("drafter", "verifier", "topology", "exit")
-    beside = [part for role in roles if (part := getattr(method, role)) is not None]
-    if method.policy != Spec("caches/dense"):
-        beside.append(method.policy)
-    if beside:
-        raise MethodError(
-            f"{name} and {beside[0].name}: a search keeps its hypotheses in the full "
-            "cache and takes transforms alone; leave the other part out"
-        )
-    if np.any(np.asarray(temperature) > 0) and not select.samples:
-        raise MethodError(
-            f"temperature={temperature} with {name}, which draws nothing: use "
-            "temperature=0, or an argument that makes it sample"
-        )
 
 
 def _temperatures(temperature: Any) -> list[float]:

@@ -16,7 +16,11 @@ ROLES = {  # field of a method -> folder of its files
     "exit": "exits",
     "search": "search",
 }
-KNOWN = (*ROLES, "transforms")  # the fields of a method
+LISTS = {  # field of several parts -> folders of their files
+    "transforms": ("transforms", "constraints"),
+    "rewards": ("rewards",),
+}
+KNOWN = (*ROLES, *LISTS)  # the fields of a method
 
 PLAIN = Spec("drafters/plain")
 
@@ -29,9 +33,10 @@ class Method:
     greedy at temperature 0, Gumbel-coupled above it, where the text is a function of
     seed, request and target alone. `exit` None runs all layers of the target. A
     `search` keeps several hypotheses: as rows under any of the other roles, or as the
-    leaves of a tree, with none of them. A part is
-    a `Spec`, or a component that was built by hand, such as a `base.LogitsTransform`; a
-    transform may also be a function (see `built.function_transform`).
+    leaves of a tree, with none of them. `rewards` are what a search values texts by:
+    one, and then those that wrap it, such as `rewards/calibrated`. A part is a `Spec`,
+    or a component that was built by hand, such as a `base.LogitsTransform`; a transform
+    may also be a function (see `built.function_transform`), and so may a reward.
     """
 
     drafter: Part | None = None
@@ -41,14 +46,16 @@ class Method:
     policy: Part = field(default_factory=lambda: Spec("caches/dense"))
     exit: Part | None = None
     search: Part | None = None
+    rewards: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         for role, folder in ROLES.items():
             value = getattr(self, role)
             if value is not None:
                 object.__setattr__(self, role, built.part(value, folder))
-        transforms = tuple(built.part(t, "transforms") for t in self.transforms)
-        object.__setattr__(self, "transforms", transforms)
+        for name in LISTS:
+            parts = tuple(built.part(part, name) for part in getattr(self, name))
+            object.__setattr__(self, name, parts)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Method":
@@ -82,18 +89,23 @@ class Method:
             raise MethodError(
                 f"a method has no {sorted(unknown, key=str)}; use {KNOWN}"
             )
-        parts = {r: spec(entries[r], f) for r, f in ROLES.items() if entries.get(r)}
-        specs = entries.get("transforms", ())
-        if type(specs) not in (list, tuple):
-            raise MethodError(f"transforms={specs!r}: write a list")
-        transforms = tuple(spec(v, "transforms", "constraints") for v in specs)
-        return cls(transforms=transforms, **parts)
+        parts: dict[str, Any] = {
+            r: spec(entries[r], f) for r, f in ROLES.items() if entries.get(r)
+        }
+        lists: dict[str, Any] = {}
+        for name, folders in LISTS.items():
+            specs = entries.get(name, ())
+            if type(specs) not in (list, tuple):
+                raise MethodError(f"{name}={specs!r}: write a list")
+            lists[name] = tuple(spec(v, *folders) for v in specs)
+        return cls(**lists, **parts)
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """The parts that the method names."""
         roles = [getattr(self, role) for role in ROLES]
-        return (*(spec for spec in roles if spec is not None), *self.transforms)
+        lists = (part for name in LISTS for part in getattr(self, name))
+        return (*(spec for spec in roles if spec is not None), *lists)
 
     @property
     def needs(self) -> set[str]:
@@ -122,7 +134,8 @@ class Method:
 
         parts = {role: getattr(self, role) for role in ROLES}
         entries = {r: written(s) for r, s in parts.items() if s is not None}
-        return entries | {"transforms": [written(s) for s in self.transforms]}
+        lists = {name: [written(s) for s in getattr(self, name)] for name in LISTS}
+        return entries | {n: v for n, v in lists.items() if v or n == "transforms"}
 
     def with_drafter(self, **arguments: Any) -> "Method":
         """Replace arguments of the method's drafter."""

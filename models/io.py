@@ -252,6 +252,8 @@ def save(
             f"a model whose config is a {type(config)} cannot be saved: save a "
             "transformer"
         )
+    if config.labels:
+        family = checkpoints.scorer(family)
     dtype = lm.params["embedding"]["tokens"].dtype.name
     ids = {
         "bos_token_id": config.bos,

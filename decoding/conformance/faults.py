@@ -17,6 +17,7 @@ from decoding import base, catalogue
 from decoding.catalogue import Spec
 from decoding.hypotheses.nodes import Select
 from decoding.hypotheses.rank import Rank
+from decoding.hypotheses.reward import Reward
 from decoding.loops import engines
 
 
@@ -115,6 +116,19 @@ def puts_the_worst_first(part: Rank) -> Rank:
     return part._replace(order=lambda found: part.order(found)[::-1])
 
 
+def reads_its_surroundings(part: Reward) -> Reward:
+    """values a text by what stands behind it, or beside it"""
+    ask, score, node = part.ask, part.score, part.node
+    if ask is not None:
+        return part._replace(ask=lambda found: [x + len(found) for x in ask(found)])
+    if score is not None:
+        past = lambda tokens: tokens[-1].astype(jnp.float32)
+        return part._replace(score=lambda s, t, *ends: score(s, t, *ends) + past(t))
+    assert node is not None
+    last = lambda state, values, *text: values[-1]
+    return part._replace(reduce=last)
+
+
 def loses_an_end(part: Select) -> Select:
     """leaves the last token of its texts out"""
 
@@ -140,4 +154,5 @@ FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "exits": turns_wide_blocks,
     "search": loses_an_end,
     "rank": puts_the_worst_first,
+    "rewards": reads_its_surroundings,
 }

@@ -33,7 +33,7 @@ from models.heads import (
     medusa,
     ppd,
 )
-from models.predictors import acceptance_predictor, exit_predictor
+from models.predictors import acceptance_predictor, exit_predictor, value_predictor
 from models.synthetic import toy
 
 VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
@@ -234,7 +234,18 @@ def drafts(method: Method, lm=None) -> dict | None:
         params["judge"] = {"weight": jax.numpy.zeros(8), "bias": jax.numpy.zeros(())}
     if method.topology is not None and "acceptance" in method.topology.card.needs:
         params["acceptance"] = acceptance_head()
+    for part in method.rewards:
+        if "reward" in part.card.needs:
+            # A head's factory asks for the target that it reads, a model's does not.
+            head = "model" in part.card.needs
+            params["reward"] = value_head() if head else model(5)
     return params or None
+
+
+@functools.cache
+def value_head():
+    """Make random params of a value head."""
+    return value_predictor.init(jax.random.key(10), TARGET.config.d_model)
 
 
 @functools.cache

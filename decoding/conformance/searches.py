@@ -1,6 +1,7 @@
 """The contract of searches: whole texts, best first, of each prompt as of it alone."""
 
 import inspect
+from dataclasses import replace
 
 from decoding.catalogue import Spec
 from decoding.compose import compose
@@ -9,6 +10,7 @@ from decoding.conformance.require import require
 from decoding.loops import engines
 from decoding.method import Method
 
+LIKELY = Spec("rewards/likelihood")
 NEW, ENDING = 24, 0.0  # tokens of a text; texts of the toy end after some of them
 
 
@@ -24,8 +26,11 @@ def check(spec: Spec) -> None:
 
 
 def of(spec: Spec) -> Method:
-    """Make the method of a search, with its card's examples."""
-    return Method(search=kit.spec(spec.name, **spec.arguments))
+    """Make the method of a search: its card's examples, and a reward if need be."""
+    part = kit.spec(spec.name, **spec.arguments)
+    available = {**kit.PARTS, "model": kit.TARGET.model, "ends": 1}
+    needs = part.build(available).rewarded
+    return Method(search=part, rewards=(LIKELY,) if needs else ())
 
 
 def is_rank(method: Method) -> bool:
@@ -97,5 +102,5 @@ def numbers_share_a_program(spec: Spec) -> None:
     found(of(spec), n)
     before = len(engines._ENGINES)
     scaled = Spec(part.name, **{**part.arguments, **numbers})
-    found(Method(search=scaled), n)
+    found(replace(of(spec), search=scaled), n)
     require(len(engines._ENGINES) == before, spec, "a number makes another program")

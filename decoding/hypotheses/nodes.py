@@ -86,6 +86,7 @@ class Select(NamedTuple):
     - `rounds(new) -> int`: rounds for texts of `new` tokens at most.
     - `domain`: whether the transform receives "logits" or "logprobs".
     - `samples`: whether it draws, so that a temperature means something.
+    - `rewarded`: whether it chooses by a reward, which it then needs.
     - `read(state, hidden, count) -> State` ★ gets the states {tap: [C, D]} of `count`
       int32[] tokens of the prompt, chunk by chunk; the last token is node 0.
     """
@@ -100,6 +101,7 @@ class Select(NamedTuple):
     samples: bool = False
     taps: tuple = ()
     read: Callable[[base.State, dict, Array], base.State] | None = None
+    rewarded: bool = False
     guarantee: str = base.LOSSY
 
     def capacity(self, new: int) -> int:

@@ -9,12 +9,14 @@ from decoding import base
 
 
 class Sample(NamedTuple):
-    """A finished text, as the host ranks it."""
+    """A text, as the host ranks it."""
 
-    tokens: list[int]
+    tokens: list[int]  # without the prompt
     text: str | None  # None without a tokenizer
     logprobs: list[float]
-    ended: bool  # by EOS or a stop; else by the limit
+    ended: bool  # by EOS or a stop; else by the limit, or not yet
+    request: int = 0  # index of its prompt
+    value: float | None = None  # its reward, where there is one
 
 
 class Rank(NamedTuple):
@@ -29,4 +31,5 @@ class Rank(NamedTuple):
     samples: int
     order: Callable[[Sequence[Sample]], list[tuple[int, float]]]
     retire: Callable[[Array, Array], Array] | None = None
+    rewarded: bool = False  # needs a reward
     guarantee: str = base.LOSSY

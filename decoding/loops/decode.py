@@ -17,6 +17,7 @@ from jax import Array, lax
 from decoding import base, noise, tree
 from decoding.hypotheses.nodes import Select
 from decoding.hypotheses.rank import Rank
+from decoding.hypotheses.reward import Reward
 from decoding.loops import admission, block_choice, commit, pause, state_sharding, stats
 from models.base import ALL, Block, LanguageModel
 from models.errors import MethodError
@@ -65,6 +66,7 @@ class Program:
     stop: bool = False  # whether the state carries a stop automaton
     select: Select | None = None  # of a search; see `loops.search`
     rank: Rank | None = None  # rows of a prompt that are ranked
+    reward: Reward | None = None  # what the search values texts by
     chunk: int = 0  # tokens of a prefill chunk; 0: as `prefill.chunk_size`
 
     @property

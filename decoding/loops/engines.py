@@ -21,6 +21,7 @@ from decoding.loops import (
     prefill,
     search,
     state_sharding,
+    valuing,
 )
 from models.distributed import sharding
 from models.errors import MethodError, PromptError
@@ -148,6 +149,16 @@ class Engine:
         at = jnp.int32(row), jnp.int32(source)
         return self._call("admit", put, (0,), state, at[0], fresh, at[1])
 
+    def value(
+        self, lm: Any, params: base.Params, state: base.State, texts: tuple
+    ) -> Array:
+        """Value finished texts by the reward; see `valuing.of_rows`."""
+
+        def of_rows(program, params, state, texts):
+            return valuing.of_rows(program.reward, lm.model, params, state, texts)
+
+        return self._call("value", of_rows, (), params, state, texts)
+
     def _call(self, name: str, function: Callable, donate: tuple, *arguments: Any):
         leaves, structure = jax.tree.flatten(arguments)
         ordered = sharding.ordered(self.program.model.plan)
@@ -172,7 +183,8 @@ class Engine:
         Args:
             name: the function's name; "step" returns an outcome beside the state.
             function: the function of the loop to compile.
-            donate: index of the state among `arguments`, whose buffers are donated.
+            donate: index of the state among `arguments`, whose buffers are donated;
+                empty: a function that returns no state.
             *arguments: arrays, or their shapes.
         """
         plan = self.program.model.plan
@@ -180,9 +192,9 @@ class Engine:
         def call(*arguments):
             return function(self.program, *arguments)
 
-        state = arguments[donate[0]]
         places: dict[str, Any] = {}
-        if plan is not None:
+        if plan is not None and donate:
+            state = arguments[donate[0]]
             out = state_sharding.shardings(plan, state)
             places["out_shardings"] = (out, None) if name == "step" else out
         jitted = jax.jit(call, donate_argnums=donate, **places)

@@ -4,10 +4,11 @@ Wang, Wei, Schuurmans, Le, Chi, Narang, Chowdhery, Zhou, *Self-Consistency Impro
 Chain of Thought Reasoning in Language Models*, 2023, arXiv 2203.11171, section 2. The
 answer of a text is the last match of `pattern` (its first group, if it has one).
 
-    answer = argmax_a sum_i [a_i = a]        N -> samples
+    answer = argmax_a sum_i w_i [a_i = a]        N -> samples
 
-Ties go to the answer that was given first. The text returned is the first that gives
-the answer; then come the texts of the next answers. Texts without an answer come last.
+with w_i = 1, or the texts' rewards where there is a reward. Ties go to the answer that
+was given first. The text returned is the first that gives the answer; then come the
+texts of the next answers. Texts without an answer come last.
 
 Deviations: none; the paper samples 40 texts at T = 0.5 to 0.7.
 Cost: N rows.
@@ -64,14 +65,16 @@ def rank(
         if any(s.text is None for s in found):
             raise MethodError("votes need texts, and the model has no tokenizer")
         answers = [find(s.text or "") for s in found]
-        given = [a for a in answers if a is not None]
-        # Stable: of equal counts the answer that was given first.
-        ranked = sorted(dict.fromkeys(given), key=lambda a: -given.count(a))
-        place = {answer: i for i, answer in enumerate(ranked)}
-        places = [len(ranked) if a is None else place[a] for a in answers]
-        votes = [0 if a is None else given.count(a) for a in answers]
-        return [
-            (i, float(votes[i])) for _, i in sorted(zip(places, range(len(places))))
-        ]
+        votes: dict[str, float] = {}
+        for answer, sample in zip(answers, found):
+            if answer is not None:
+                weight = 1.0 if sample.value is None else sample.value
+                votes[answer] = votes.get(answer, 0.0) + weight
+        # Stable: of equal votes the answer that was given first.
+        place = {a: i for i, a in enumerate(sorted(votes, key=lambda a: -votes[a]))}
+        places = [len(place) if a is None else place[a] for a in answers]
+        order = sorted(range(len(found)), key=lambda i: (places[i], i))
+        least = min([0.0, *votes.values()])
+        return [(i, votes.get(answers[i] or "", least)) for i in order]
 
     return Rank(samples, order)

@@ -41,6 +41,7 @@ class Settings:
     drafts: Mapping[str, Any] | None = None
     memory: Any = None
     streams: Mapping[str, base.Stream] | None = None
+    reward: Any = ()
     top_k: Any = None
     top_p: Any = None
     min_p: Any = None

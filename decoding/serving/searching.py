@@ -9,8 +9,10 @@ import numpy as np
 
 from decoding import base
 from decoding.catalogue import Part
+from decoding.hypotheses import reward as rewards
 from decoding.hypotheses.nodes import Select
 from decoding.hypotheses.rank import Rank, Sample
+from decoding.hypotheses.reward import Reward
 from decoding.loops import decode, engines, search
 from decoding.serving import requests
 from decoding.serving.results import Text
@@ -37,14 +39,14 @@ def rows_of(search: Part | None, n: int) -> int:
 
 
 def ranked(
-    rank: Rank, rows: list[list[Text]], plain: list[Text], n: int
+    rank: Rank, rows: list[list[Text]], found: list[Sample], n: int
 ) -> tuple[list[list[Text]], list[list[float]]]:
     """Take the `n` best texts of every prompt.
 
     Args:
         rank: the search.
         rows: the texts of every prompt, in the order of its samples.
-        plain: the same one after the other, without the prompt.
+        found: the same one after the other, as the search ranks them.
         n: texts to take.
 
     Returns:
@@ -52,19 +54,46 @@ def ranked(
     """
     best, scores = [], []
     for i, row in enumerate(rows):
-        found = [
-            Sample(
-                t.tokens,
-                t.text,
-                [x or 0.0 for x in t.logprobs],
-                t.finish_reason != "length",
-            )
-            for t in plain[i * len(row) : (i + 1) * len(row)]
-        ]
-        order = rank.order(found)[:n]
+        order = rank.order(found[i * len(row) : (i + 1) * len(row)])[:n]
         best.append([row[at] for at, _ in order])
         scores.append([value for _, value in order])
     return best, scores
+
+
+def samples(texts: list[Text], each: int) -> list[Sample]:
+    """Read texts without their prompts, `each` in a row for a prompt."""
+    return [
+        Sample(
+            text.tokens,
+            text.text,
+            [x or 0.0 for x in text.logprobs],
+            text.finish_reason != "length",
+            i // each,
+        )
+        for i, text in enumerate(texts)
+    ]
+
+
+def valued(
+    lm: Any,
+    engine: engines.Engine,
+    reward: Reward,
+    params: base.Params,
+    running: requests.Requests,
+    state: decode.DecodeState,
+    found: list[Sample],
+) -> list[Sample]:
+    """Ask the reward for the worth of all texts, once."""
+    if reward.ask is not None:
+        values: Any = rewards.asked(reward.ask, found)
+    else:
+        own = reward.init(running.prompts)
+        over = lambda x: jnp.repeat(x, running.n, 0)
+        own = base.State(jax.tree.map(over, own.row), own.shared)
+        prompt = jnp.asarray([len(row) for row in running.rows], jnp.int32)
+        texts = (jnp.asarray(state.tokens), prompt, jnp.asarray(state.length))
+        values = np.asarray(engine.value(lm, params, own, texts)).tolist()
+    return [sample._replace(value=v) for sample, v in zip(found, values)]
 
 
 def check(lm: Any, program: decode.Program, n: int, streamed: bool) -> None:

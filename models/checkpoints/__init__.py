@@ -1,5 +1,7 @@
 """Checkpoints in HF layout: the families, and the family of a config.json."""
 
+import dataclasses
+
 from models.checkpoints import fields, hf
 from models.checkpoints.families import (
     gemma2,
@@ -19,12 +21,15 @@ FAMILIES: dict[str, hf.Family] = {
     for module in (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, opt)
 }
 ALIASES = {"gemma3": "gemma3_text"}
+SCORER = "ForSequenceClassification"
 
 
 def family(data: dict, where: str) -> hf.Family:
     """Return the family of a config.json, by `model_type`, then by `architectures`."""
     kind = str(data.get("model_type", ""))
     names = data.get("architectures") or []
+    scorers = [name for name in names if name.endswith(SCORER)]
+    names = [name.replace(SCORER, "ForCausalLM") for name in names]
     match = FAMILIES.get(ALIASES.get(kind, kind))
     if not kind:
         match = next(
@@ -36,7 +41,34 @@ def family(data: dict, where: str) -> hf.Family:
             f"{where}: model_type={kind!r} with architectures={names} is not "
             f"supported: use a model of one of {known}"
         )
-    return match
+    if not scorers:
+        return match
+    labels = len(data.get("id2label") or "12")  # not written where there are two
+    if labels != 1:
+        raise ConfigError(
+            f"{where}: a classifier of {labels} labels: use one of one label, whose "
+            "output is a number"
+        )
+    return scorer(match)
+
+
+def scorer(family: hf.Family) -> hf.Family:
+    """Return a family's classifiers of one label: reward models."""
+
+    def read(f: fields.Fields) -> hf.Config:
+        return dataclasses.replace(
+            family.read(f), labels=1, tied=False, final_softcap=0.0
+        )
+
+    def write(config: hf.Config) -> dict:
+        return {**family.write(config), "id2label": {"0": "LABEL_0"}}
+
+    name = family.architectures[0].replace("ForCausalLM", SCORER)
+    head = hf.Entry("embedding/head", ("/score.weight",), hf.SAME)
+    entries = [e for e in family.entries if e.ours != head.ours]
+    return dataclasses.replace(
+        family, architectures=(name,), entries=(*entries, head), read=read, write=write
+    )
 
 
 def read_config(data: dict, where: str) -> tuple[hf.Family, hf.Config]:

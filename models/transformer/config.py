@@ -54,6 +54,7 @@ class Config:
     qk_norm: bool = False
     post_norms: bool = False  # Gemma 2/3: a norm after attention and after the MLP
     tied: bool = True
+    labels: int = 0  # outputs of the head of a classifier; 0: vocab_size
     embed_scale: float = 1.0
     bos: int | None = None
     eos: tuple[int, ...] = field(default=())

@@ -231,7 +231,8 @@ class Embedding(nn.Module):
             rows = c.max_positions + c.position_offset
             self.positions = self.param("positions", init, (rows, c.d_model))
         if not c.tied:
-            self.head = self.param("head", init, (c.vocab_size, c.d_model))
+            rows = c.labels or c.vocab_size
+            self.head = self.param("head", init, (rows, c.d_model))
         self.norm = Norm(c, c.d_model)
 
     def embed(self, tokens: Array, positions: Array) -> Array:

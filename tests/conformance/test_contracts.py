@@ -12,6 +12,7 @@ from decoding.conformance import (
     exits,
     kit,
     policies,
+    rewards,
     searches,
     topologies,
     transforms,
@@ -24,6 +25,7 @@ CONTRACTS = {
     "caches": policies.check,
     "exits": exits.check,
     "search": searches.check,
+    "rewards": rewards.check,
 }
 EVERY = [name for folder in CONTRACTS for name in catalogue.names(folder)]
 

@@ -78,7 +78,7 @@ def test_help_documents_every_argument_and_field():
     assert not undocumented(decoding.Output.__doc__, fields)
     streamed = inspect.signature(decoding.stream).parameters
     assert all(arguments[name] == streamed[name] for name in streamed)
-    whole_texts = {"loop", "top_logprobs", "prompt_logprobs", "echo"}
+    whole_texts = {"loop", "top_logprobs", "prompt_logprobs", "echo", "reward"}
     assert set(arguments) - set(streamed) == whole_texts
     settings = {f.name: f.default for f in dataclasses.fields(requests.Settings)}
     assert set(settings) == set(arguments) - {"lm", "loop"}

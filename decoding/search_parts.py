@@ -1,0 +1,88 @@
+"""The search of a method and its rewards, built and checked."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from decoding.catalogue import Part, Spec
+from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.rank import Rank
+from decoding.hypotheses.reward import Reward
+from decoding.method import Method
+from models.errors import MethodError
+
+
+class Parts(NamedTuple):
+    """A search as a program has it; None without one, or of the other kind."""
+
+    select: Select | None = None
+    rank: Rank | None = None
+    reward: Reward | None = None
+
+
+def build(method: Method, available: Mapping[str, Any], temperature: Any) -> Parts:
+    """Build the search of a method.
+
+    Args:
+        method: its search may be None.
+        available: what factories may need; see `Card.needs`.
+        temperature: one number, or one a prompt.
+
+    Raises:
+        MethodError: a reward without a search, or a search that lacks one; parts that
+            a search cannot have beside it.
+    """
+    reward: Reward | None = None
+    for part in method.rewards:
+        inner = {} if reward is None else {"inner": reward}
+        reward = part.build({**available, **inner})
+        if reward is not None and inner and "inner" not in part.card.needs:
+            raise MethodError(
+                f"{part.name} values texts by itself: give one reward, and after it "
+                "those that wrap it, such as rewards/calibrated"
+            )
+    if method.search is None:
+        if reward is not None:
+            raise MethodError(
+                f"{method.rewards[0].name} and no search that chooses by it: use a "
+                "method such as best_of_n"
+            )
+        return Parts()
+    found = method.search.build(available)
+    if found.rewarded and reward is None:
+        raise MethodError(
+            f"{method.search.name} chooses by a reward: pass reward=, a Spec of "
+            "rewards/ or a function of a list of texts"
+        )
+    if method.search.card.kind == "rank":
+        return Parts(rank=found, reward=reward)
+    _check(method, found, temperature)
+    return Parts(found, reward=reward)
+
+
+def _check(method: Method, select: Select, temperature: Any) -> None:
+    """Refuse what a search by a tree cannot have beside it."""
+    assert method.search is not None
+    name = method.search.name
+    roles = ("drafter", "verifier", "topology", "exit")
+    beside: list[Part] = [
+        part for role in roles if (part := getattr(method, role)) is not None
+    ]
+    if method.policy != Spec("caches/dense"):
+        beside.append(method.policy)
+    if beside:
+        raise MethodError(
+            f"{name} and {beside[0].name}: a search keeps its hypotheses in the full "
+            "cache and takes transforms alone; leave the other part out"
+        )
+    if method.rewards and not select.rewarded:
+        raise MethodError(
+            f"{name} chooses by likelihood and reads no reward: leave "
+            f"{method.rewards[0].name} out"
+        )
+    if np.any(np.asarray(temperature) > 0) and not select.samples:
+        raise MethodError(
+            f"temperature={temperature} with {name}, which draws nothing: use "
+            "temperature=0, or an argument that makes it sample"
+        )
