@@ -30,7 +30,6 @@ class _Call(NamedTuple):
     state: decode.DecodeState
     begun: float
     compiled: float  # seconds of compilation that the engine had before
-    new: int  # tokens of a text at most
     sizes: tuple[int, int]  # scratch slots of a search, at first and at most
 
 
@@ -150,9 +149,10 @@ def generate(
 
 def _searched(call: _Call) -> Output:
     """Run the search of a started call."""
-    select: Any = call.parts.program.select
+    found: Any = (call.parts.program.select, call.parts.program.reward)
     state, syncs = searching.run(
-        call.engine, call.params, select, call.state, call.new, call.sizes
+        *(call.lm, call.engine, call.params, found, call.state),
+        *(call.requests, call.sizes),
     )
     rows, found = searching.texts(state, call.requests, syncs)
     return _output(call, rows, found)
@@ -303,14 +303,13 @@ def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Cal
     costs = tuning.costs_of(engine, params, parts, len(running.rows), size)
     # Of what was measured above only the compilation belongs to the call.
     begun = time.perf_counter() - (engine.compile_seconds - compiled)
-    new = max(end - len(p) for p, end in zip(running.rows, running.limits))
     chunk, sizes = settings.prefill_chunk or 0, (0, 0)
     if parts.program.select is not None:
-        sizes = searching.scratch(lm, parts.program.select, new)
+        sizes = searching.scratch(lm, parts.program.select, searching.longest(running))
     rows = (running.rows, running.limits, keys, size, settings.memory, not sizes[0])
     state = engine.start(params, parts, *rows, None, chunk, sizes[0], True)
     state = tuning.begun(parts, state, costs)
-    started = (params, engine, state, begun, compiled, new, sizes)
+    started = (params, engine, state, begun, compiled, sizes)
     return _Call(lm, settings, asked, running, parts, *started)
 
 

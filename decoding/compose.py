@@ -12,7 +12,7 @@ from decoding import base, search_parts, transform_chain
 from decoding.automata import stop_strings
 from decoding.block_width import choice
 from decoding.catalogue import Part, PerPrompt, Spec
-from decoding.loops import search
+from decoding.loops import search_state
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
 from decoding.verifiers import greedy
@@ -168,9 +168,11 @@ def compose(
         parts = (*parts, method.search, *method.rewards)
         chosen = found.select or found.rank
         assert chosen is not None
+        if found.select is not None and found.reward is not None:
+            streams |= search_parts.streams(found.reward, streams)
         guarantee = base.weakest(guarantee, chosen.guarantee)
         if found.select is not None and found.select.read is not None:
-            drafter = search.reader(found.select)
+            drafter = search_state.reader(found.select)
     program = Program(
         exits.wrap(drafter.wrap(lm.model)),
         drafter,

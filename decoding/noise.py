@@ -35,6 +35,12 @@ def request_keys(seed: ArrayLike, requests: Array, samples: Array) -> Array:
     return jax.vmap(one)(seeds, requests, samples)
 
 
+def samples(key: Array, sample: Array) -> Array:
+    """★ Return the keys [K] of the samples int32[K] of a request's `key`."""
+    other = lambda j: jax.random.fold_in(key, SAMPLE + j.astype(jnp.uint32))
+    return jax.vmap(lambda j: jnp.where(j > 0, other(j), key))(sample)
+
+
 def at_position(
     key: Array, position: Array, size: int, ids: Array | None = None
 ) -> Array:

@@ -61,6 +61,18 @@ def build(method: Method, available: Mapping[str, Any], temperature: Any) -> Par
     return Parts(found, reward=reward)
 
 
+def streams(reward: Reward, others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stream of a reward model, which runs on a tree's nodes."""
+    if reward.stream is None:
+        return {}
+    if "reward" in others:
+        raise MethodError(
+            "streams={'reward': ...} beside a reward model, which is that stream: give "
+            "it another name"
+        )
+    return {"reward": reward.stream}
+
+
 def _check(method: Method, select: Select, temperature: Any) -> None:
     """Refuse what a search by a tree cannot have beside it."""
     assert method.search is not None

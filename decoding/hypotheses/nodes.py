@@ -25,8 +25,17 @@ class Nodes:
     depth: Array  # int32[B, M]
     slot: Array  # int32[B, M]: scratch slot of its key; -1: never run, or committed
     given: Array  # float32[B, M]: log-probability under the raw target
+    value: Array  # float32[B, M]: by the reward's `node`; NaN: never run
     ended: Array  # bool[B, M]: EOS, a stop or the limit: a text ends with it
     size: Array  # int32[B]: nodes in use
+
+
+@struct.dataclass
+class Texts:
+    """Texts that a search asks the worth of, as those of a `Pool`."""
+
+    node: Array  # int32[A]: -1: none
+    last: Array  # int32[A]: the token behind the node; -1: the node ends the text
 
 
 @struct.dataclass
@@ -37,16 +46,24 @@ class View:
     logits: Array  # float32[K, V]: after the transform, in `Select.domain`
     raw: Array  # float32[K, V]: log-probabilities under the target
     hidden: dict[Any, Array]  # tap -> [K, D]
+    aux: dict[str, Array]  # stream -> float32[K, V]
+    values: Array  # float32[A]: of the texts that were asked for in the round before
     nodes: Nodes
     limit: Array  # int32[]: generated tokens at most
     round: Array  # int32[]: rounds before this one
     pool: Pool
     _stops: Callable = struct.field(pytree_node=False)
+    _noise: Callable = struct.field(pytree_node=False)
 
     @property
     def depth(self) -> Array:
         """Generated tokens up to each lane's node, int32[K]."""
         return self.nodes.depth[jnp.maximum(self.lanes, 0)]
+
+    @property
+    def node_values(self) -> Array:
+        """The values of the lanes' nodes by the reward's `node`, float32[K]."""
+        return self.nodes.value[jnp.maximum(self.lanes, 0)]
 
     def ends(self, lane: Array, token: Array) -> Array:
         """Tell whether `token` int32[C] behind lanes int32[C] ends a text, bool[C].
@@ -63,6 +80,13 @@ class View:
         """Return the ids that leaves `there` bool[F] will get, int32[F]; else -1."""
         return jnp.where(there, self.nodes.size + jnp.cumsum(there) - 1, -1)
 
+    def noise(self, stream: Array) -> Array:
+        """Draw the Gumbel noise of the tokens behind every lane, float32[K, V].
+
+        It is that of text `stream` int32[K] of `generate(n=)` at the lane's position.
+        """
+        return self._noise(stream)
+
 
 class Selection(NamedTuple):
     """What `select` returns: new leaves, the next lanes, finished texts."""
@@ -73,6 +97,10 @@ class Selection(NamedTuple):
     run: Array  # int32[K]: ids of new leaves that run next; -1: none
     pool: Pool
     done: Array  # bool[]
+    ask: Texts | None = None  # where `Select.asks`
+
+
+LANES, ALL = "lanes", "all"
 
 
 class Select(NamedTuple):
@@ -84,6 +112,10 @@ class Select(NamedTuple):
       the first round are node 0 and nothing else.
     - `width`, `fan`, `pool`: K, F and P.
     - `rounds(new) -> int`: rounds for texts of `new` tokens at most.
+    - `holds`: whether the next lanes are new leaves, or lanes that wait and run again
+      (LANES), or any node whatever (ALL), for which all keys are kept.
+    - `asks`: A, the texts whose worth it asks for in a round; the values are there in
+      the next, in which the lanes of a host's reward may be empty.
     - `domain`: whether the transform receives "logits" or "logprobs".
     - `samples`: whether it draws, so that a temperature means something.
     - `rewarded`: whether it chooses by a reward, which it then needs.
@@ -99,6 +131,8 @@ class Select(NamedTuple):
     rounds: Callable[[int], int] = lambda new: new
     domain: str = "logits"
     samples: bool = False
+    holds: str = LANES
+    asks: int = 0
     taps: tuple = ()
     read: Callable[[base.State, dict, Array], base.State] | None = None
     rewarded: bool = False
@@ -119,6 +153,7 @@ def first(tokens: Array, size: int) -> Nodes:
         depth=zeros,
         slot=none,
         given=jnp.zeros(shape),
+        value=jnp.full(shape, jnp.nan),
         ended=jnp.zeros(shape, bool),
         size=jnp.ones(shape[0], jnp.int32),
     )

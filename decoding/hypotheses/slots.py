@@ -53,20 +53,28 @@ def held(up: Array, live: Array) -> Array:
     return unpacked(jnp.where(live[:, None], up, jnp.uint32(0))).any(0)
 
 
-def placed(bits: Array, up: Array, live: Array) -> tuple[Array, Array, Array]:
+def written(bits: Array) -> Array:
+    """Return the slots that were ever given, bool[S]; `bits` uint32[S, W]."""
+    return (bits != 0).any(-1)
+
+
+def placed(
+    bits: Array, up: Array, live: Array, used: Array
+) -> tuple[Array, Array, Array]:
     """Give every live lane a free slot.
 
     Args:
         bits: uint32[S, W].
         up: uint32[K, W], the ancestors of each lane's node.
         live: bool[K].
+        used: bool[S], the slots that are not free.
 
     Returns:
         The slots int32[K] (-1: the lane is not live), the lanes' ancestors-or-self
         uint32[K, W], and the new bits.
     """
     size = bits.shape[0]
-    free = ~held(up, live)
+    free = ~used
     rank = jnp.cumsum(free) - 1
     turn = jnp.cumsum(live) - 1
     mine = free & (rank == turn[:, None])

@@ -20,6 +20,7 @@ from decoding.loops import (
     initial_state,
     prefill,
     search,
+    search_state,
     state_sharding,
     valuing,
 )
@@ -112,19 +113,22 @@ class Engine:
         return self._call("advance", decode.advance, (1,), params, state, *bounds)
 
     def plant(
-        self, own: base.State, rows: decode.DecodeState, new: int, size: int
-    ) -> search.SearchState:
-        """Begin a search behind the prompts of a started state; see `search.begin`."""
+        self, own: tuple, rows: decode.DecodeState, new: int, size: int
+    ) -> search_state.SearchState:
+        """Begin a search behind the prompts of a started state.
+
+        See `search_state.begin`.
+        """
 
         def begin(program, own, rows):
-            return search.begin(program, own, rows, new, size)
+            return search_state.begin(program, own, rows, new, size)
 
         return self._call(f"plant {new} {size}", begin, (1,), own, rows)
 
     def search(
-        self, params: base.Params, state: search.SearchState, least: int
-    ) -> search.SearchState:
-        """Search until it is done or slots run short; see `search.advance`."""
+        self, params: base.Params, state: search_state.SearchState, least: int
+    ) -> search_state.SearchState:
+        """Search until it is done or needs the host; see `search.advance`."""
         bound = np.int32(least)
         return self._call("search", search.advance, (1,), params, state, bound)
 

@@ -16,115 +16,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array, lax
 
 from decoding import base, noise, tree, vocab
 from decoding.automata import stop_strings
-from decoding.hypotheses import pool as pools
 from decoding.hypotheses import slots as scratch
-from decoding.hypotheses.nodes import Nodes, Select, Selection, View, first
-from decoding.hypotheses.pool import Pool
+from decoding.hypotheses.nodes import ALL as ALL_NODES
+from decoding.hypotheses.nodes import Nodes, Selection, View
 from decoding.hypotheses.slots import Slots
-from decoding.loops.decode import TARGET, DecodeState, Program
-from decoding.method import PLAIN
-from models.base import ALL, Block, Visibility
+from decoding.loops import asking
+from decoding.loops.decode import TARGET, Program
+from decoding.loops.search_state import SearchState, selects
+from models.base import ALL, NONE, Block, Visibility
 
 EVERY = 32  # rounds between settlings
-
-
-@struct.dataclass
-class SearchState:
-    """The carry of the loop: the requests' rows after prefill, and their trees."""
-
-    rows: DecodeState
-    nodes: Nodes
-    slots: Slots
-    lanes: Array  # int32[B, K]: the nodes that run next; -1: none
-    states: base.State  # the transform's, row leaves [B, K, ...]
-    stop: Array  # int32[B, M]: the stop automaton's state at every node
-    pool: Pool  # leaves [B, P]
-    select: base.State
-    starts: dict[str, Array]  # cache -> int32[B]: position of node 0
-    round: Array  # int32[]
-    nodes_run: Array  # int32[B]
-    most_slots: Array  # int32[B]
-
-
-def begin(
-    program: Program, own: base.State, rows: DecodeState, new: int, size: int
-) -> SearchState:
-    """Plant a tree of one node a request.
-
-    Args:
-        program: with a `select`.
-        own: the state of `select`, of one request; not read where `select` reads.
-        rows: after prefill; the caches have `size` slots behind each prompt.
-        new: tokens of a text at most.
-        size: scratch slots, a multiple of 32.
-    """
-    select = _select(program)
-    batch = rows.length.shape[0]
-    at = (rows.length - 1)[:, None]
-    root = jnp.take_along_axis(rows.tokens, at, 1)[:, 0]
-    capacity = select.capacity(new)
-    repeat = lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x)))
-    if select.read is not None:
-        chooser = rows.drafter  # which read the prompt
-        rows = replace(rows, drafter=base.State())
-    else:
-        chooser = base.State(jax.tree.map(repeat, own.row), own.shared)
-    over_lanes = lambda x: jnp.repeat(x[:, None], select.width, 1)
-    lanes = jnp.full((batch, select.width), -1, jnp.int32).at[:, 0].set(0)
-    stop = jnp.zeros((batch, capacity), jnp.int32)
-    if program.stop:
-        stop = stop.at[:, 0].set(rows.stop.row)
-    return SearchState(
-        rows=rows,
-        nodes=first(root, capacity),
-        slots=scratch.empty(batch, size),
-        lanes=lanes,
-        states=base.State(
-            jax.tree.map(over_lanes, rows.transform.row), rows.transform.shared
-        ),
-        stop=stop,
-        pool=jax.tree.map(repeat, pools.empty(select.pool)),
-        select=chooser,
-        starts={name: cache.length for name, cache in rows.caches.items()},
-        round=jnp.int32(0),
-        nodes_run=jnp.zeros(batch, jnp.int32),
-        most_slots=jnp.zeros(batch, jnp.int32),
-    )
-
-
-def reader(select: Select) -> base.Drafter:
-    """Make plain decoding's drafter, but with the state of `select`, which it reads to.
-
-    So the prompt's chunks reach a search as they reach a drafter.
-    """
-    read = select.read
-    assert read is not None
-
-    def init(ctx: base.Context) -> base.State:
-        batch, size = ctx.tokens.shape
-        own = select.init(ctx.params, size)
-        repeat = lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x)))
-        return base.State(jax.tree.map(repeat, own.row), own.shared)
-
-    def observe(
-        ctx: base.Context, state: base.State, outcome: base.Outcome
-    ) -> base.State:
-        count = jnp.where(outcome.active, outcome.verdict.count + 1, 0)
-        hidden = {tap: outcome.target.hidden[tap] for tap in select.taps}
-        return tree.over_rows(read, 2)(state, hidden, count)
-
-    plain = PLAIN.build({})
-    return plain._replace(init=init, observe=observe, taps=select.taps)
-
-
-def _select(program: Program) -> Select:
-    assert program.select is not None
-    return program.select
+REWARD = "reward"  # the stream of a reward model
 
 
 def _up(state: SearchState) -> tuple[Array, Array]:
@@ -162,9 +68,10 @@ def _block(program, state, slot, seen, live, name):
 
 def round_(program: Program, params: base.Params, state: SearchState) -> SearchState:
     """Run the lanes of every request that is not done, and select anew."""
-    select, rows = _select(program), state.rows
+    select, rows = selects(program), state.rows
     up, live = _up(state)
-    slot, seen, bits = jax.vmap(scratch.placed)(state.slots.bits, up, live)
+    taken = _taken(program, state, up, live)
+    slot, seen, bits = jax.vmap(scratch.placed)(state.slots.bits, up, live, taken)
     put = lambda x, at, values: x.at[at].set(values, mode="drop")
     capacity = state.nodes.tokens.shape[1]
     at = jnp.where(live, state.lanes, capacity)
@@ -173,32 +80,49 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
 
     about = functools.partial(_block, program, state, slot, seen, live)
     weights = program.weights(params, rows.drafter, rows.exit)
-    taps = tuple(dict.fromkeys((*program.taps, *select.taps)))
+    reward = program.reward
+    read = () if reward is None or reward.stream is not None else reward.taps
+    taps = tuple(dict.fromkeys((*program.taps, *select.taps, *read)))
     out, cache = program.model(weights, rows.caches[TARGET], about(TARGET), taps)
-    caches, aux = {**rows.caches, TARGET: cache}, {}
+    caches, aux, hidden = {**rows.caches, TARGET: cache}, {}, out.hidden
     for name, stream in program.streams.items():
-        weights = base.read(params, stream.params)
-        beside, caches[name] = stream.model(weights, caches[name], about(name))
-        aux[name] = beside.logits
+        weights, valued = base.read(params, stream.params), name == REWARD
+        taps = reward.taps if reward is not None and valued else ()
+        block = replace(about(name), logits_at=NONE if valued else ALL)
+        beside, caches[name] = stream.model(weights, caches[name], block, taps)
+        if valued:
+            hidden = beside.hidden
+        else:
+            aux[name] = beside.logits
     rows = replace(rows, caches=caches)
+    if reward is not None and reward.node is not None:
+        value = reward.node(params, state.reward, hidden)
+        nodes = replace(nodes, value=jax.vmap(put)(nodes.value, at, value))
 
     raw: Any = out.logits
     received = vocab.log_softmax(raw) if select.domain == "logprobs" else raw
     apply = jax.vmap(program.transform.apply, in_axes=(base.ROWS, 0, 0))
     apply = jax.vmap(apply, in_axes=(base.ROWS, 0, 0))
-    warped = apply(state.states, received, aux)
+    before = _of_lanes(program, state)
+    warped = apply(before, received, aux)
     state = replace(state, rows=rows, nodes=nodes, slots=Slots(bits))
     logp = vocab.log_softmax(raw)
-    chosen, chooser = _chosen(program, state, live, warped, logp, out.hidden)
-    state = _hang(program, state, chosen, logp, received, aux)
+    laws = (warped, logp, out.hidden, aux)
+    chosen, chooser = _chosen(program, state, live, laws)
+    state = _hang(program, state, chosen, logp, before, (received, aux))
     stays = rows.done
+    ask, asked = chosen.ask, jnp.zeros(stays.shape, bool)
+    if ask is not None:
+        ask = replace(ask, node=jnp.where(stays[:, None], -1, ask.node))
+        asked = (ask.node >= 0).any(-1)
+        state = asking.ask(program, state, ask)
     return replace(
         state,
         select=tree.masked(~stays, chooser, state.select),
         pool=_where(stays, state.pool, chosen.pool),
         rows=replace(
             rows,
-            done=stays | chosen.done | (state.lanes < 0).all(1),
+            done=stays | chosen.done | ((state.lanes < 0).all(1) & ~asked),
             counters=replace(
                 rows.counters, target_calls=rows.counters.target_calls + ~stays
             ),
@@ -209,33 +133,59 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
     )
 
 
-def _where(rows: Array, a: Any, b: Any) -> Any:
-    """Take `a` in `rows` bool[B] and `b` elsewhere."""
-    one = lambda a, b: jnp.where(rows.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+def _where(at: Array, a: Any, b: Any) -> Any:
+    """Take `a` where `at` bool[B, ...] is, and `b` elsewhere."""
+
+    def one(a: Array, b: Array) -> Array:
+        return jnp.where(at.reshape(*at.shape, *[1] * (a.ndim - at.ndim)), a, b)
+
     return jax.tree.map(one, a, b)
 
 
-def _chosen(program, state, live, warped, raw, hidden):
+def _taken(program, state, up, live):
+    """Return the slots that are not free, bool[B, S]."""
+    if selects(program).holds == ALL_NODES:
+        return scratch.written(state.slots.bits)
+    return jax.vmap(scratch.held)(up, live)
+
+
+def _of_lanes(program, state):
+    """Return the transform's states of the lanes' nodes, row leaves [B, K, ...]."""
+    if selects(program).holds != ALL_NODES:
+        return state.states
+    lanes = jnp.maximum(state.lanes, 0)
+    row = jax.tree.map(lambda x: tree.pick(x, lanes), state.states.row)
+    return base.State(row, state.states.shared)
+
+
+def _chosen(program, state, live, laws):
     """Run `select` in every row; return the selections and the new states."""
-    select, rows = _select(program), state.rows
+    select, rows = selects(program), state.rows
     keys = noise.for_role(
         rows.key, noise.SELECT, jnp.broadcast_to(state.round, rows.length.shape)
     )
 
-    def one(key, row, lanes, logits, raw, hidden, nodes, pool, stop, chooser):
-        limit, ends, automaton = row
+    def one(key, row, lanes, laws, values, nodes, pool, stop, chooser):
+        request, length, limit, ends, automaton = row
+        logits, raw, hidden, aux = laws
 
         def stops(lane: Array, token: Array) -> Array:
             before = stop[jnp.maximum(lanes[lane], 0)]
             return _ending(program, ends, automaton, before, token)[0]
 
-        about = (logits, raw, hidden, nodes, limit, state.round, pool, stops)
-        return select.select(key, chooser, View(lanes, *about))
+        def drawn(stream: Array) -> Array:
+            position = length + nodes.depth[jnp.maximum(lanes, 0)]
+            at = functools.partial(noise.at_position, size=program.vocab)
+            return jax.vmap(at)(noise.samples(request, stream), position)
 
-    row = (rows.limit - rows.length, rows.ends, rows.stop.shared)
+        about = (nodes, limit - length, state.round, pool, stops, drawn)
+        view = View(lanes, logits, raw, hidden, aux, values, *about)
+        return select.select(key, chooser, view)
+
+    row = (rows.key, rows.length, rows.limit, rows.ends, rows.stop.shared)
     lanes = jnp.where(live, state.lanes, -1)
-    each = (lanes, warped, raw, hidden, state.nodes, state.pool, state.stop)
-    over = (0, (0, 0, None), *[0] * len(each), base.ROWS)
+    each = (lanes, laws, state.values, state.nodes, state.pool, state.stop)
+    over = (0, (0, 0, 0, 0, None), *[0] * len(each), base.ROWS)
     return jax.vmap(one, in_axes=over, out_axes=(0, base.ROWS))(
         keys, row, *each, state.select
     )
@@ -261,8 +211,8 @@ def _ending(program, ends, automaton, state, token):
     return over | stop_strings.matched(automaton, reached), reached
 
 
-def _hang(program, state, chosen: Selection, logp, received, aux):
-    """Hang the new leaves, and move the lanes' states along them."""
+def _hang(program, state, chosen: Selection, logp, before, received):
+    """Hang the new leaves, and move the lanes' states `before` along them."""
     nodes, rows = state.nodes, state.rows
     there = chosen.there & ~rows.done[:, None]
     capacity = nodes.tokens.shape[1]
@@ -273,9 +223,9 @@ def _hang(program, state, chosen: Selection, logp, received, aux):
     depth = jnp.take_along_axis(nodes.depth, parent, 1) + 1
     pick = jax.vmap(lambda logp, lane, token: logp[lane, token])
     given = pick(logp, chosen.parent, chosen.token)
-    before = jnp.take_along_axis(state.stop, parent, 1)
+    read = jnp.take_along_axis(state.stop, parent, 1)
     ends, stop = rows.ends[:, None], rows.stop.shared
-    over, reached = _ending(program, ends, stop, before, chosen.token)
+    over, reached = _ending(program, ends, stop, read, chosen.token)
     over |= depth >= (rows.limit - rows.length)[:, None]
     put = jax.vmap(lambda x, at, values: x.at[at].set(values, mode="drop"))
     hung = Nodes(
@@ -284,21 +234,30 @@ def _hang(program, state, chosen: Selection, logp, received, aux):
         depth=put(nodes.depth, at, depth),
         slot=nodes.slot,
         given=put(nodes.given, at, given),
+        value=nodes.value,
         ended=put(nodes.ended, at, over),
         size=nodes.size + there.sum(1, dtype=jnp.int32),
     )
-    # The leaf of each lane: a lane that runs nothing keeps what it had.
-    same = there[:, None] & (ids[:, None] == chosen.run[..., None])  # [B, K, F]
-    leaf = jnp.argmax(same, -1)
-    runs = same.any(-1)
-    states = state.states
-    if program.transform.advance is not None:
-        lane = jnp.take_along_axis(chosen.parent, leaf, 1)
-        token = jnp.take_along_axis(chosen.token, leaf, 1)
-        row = jax.tree.map(lambda x: tree.pick(x, lane), states.row)
-        inputs = jax.tree.map(lambda x: tree.pick(x, lane), (received, aux))
-        step = tree.over_nodes(program.transform.advance, 3)
-        states = step(base.State(row, states.shared), token, *inputs)
+    states, runs = state.states, chosen.run >= 0
+    advance = program.transform.advance
+    if selects(program).holds == ALL_NODES:
+        if advance is not None:
+            after = _advanced(advance, before, chosen.parent, chosen.token, received)
+            every = jax.tree.map(lambda x, new: put(x, at, new), states.row, after)
+            states = base.State(every, states.shared)
+    else:
+        # A lane runs a new leaf, or waits: what another lane just ran, it runs again.
+        same = there[:, None] & (ids[:, None] == chosen.run[..., None])  # [B, K, F]
+        old = state.lanes[:, None] == chosen.run[..., None]  # [B, K, K]
+        waits = old.any(-1) & runs
+        runs = same.any(-1) | waits
+        if advance is not None:
+            leaf, lane = jnp.argmax(same, -1), jnp.argmax(old, -1)
+            of_leaf = jax.vmap(lambda x, i: x[i])
+            moved = (of_leaf(chosen.parent, leaf), of_leaf(chosen.token, leaf))
+            after = _advanced(advance, before, *moved, received)
+            kept = jax.tree.map(lambda x: tree.pick(x, lane), before.row)
+            states = base.State(_where(waits, kept, after), states.shared)
     return replace(
         state,
         nodes=hung,
@@ -306,6 +265,21 @@ def _hang(program, state, chosen: Selection, logp, received, aux):
         states=states,
         lanes=jnp.where(runs, chosen.run, -1),
     )
+
+
+def _advanced(advance, before, lane, token, received):
+    """Return the transform's rows after `token` int32[B, F] behind `lane` int32[B, F].
+
+    Args:
+        advance: the transform's.
+        before: its states at the lanes' nodes.
+        lane: int32[B, F].
+        token: int32[B, F].
+        received: what `apply` got there: logits [B, K, V], and those of the streams.
+    """
+    row, inputs = jax.tree.map(lambda x: tree.pick(x, lane), (before.row, received))
+    step = tree.over_nodes(advance, 3)
+    return step(base.State(row, before.shared), token, *inputs).row
 
 
 def settle(state: SearchState) -> SearchState:
@@ -328,10 +302,10 @@ def settle(state: SearchState) -> SearchState:
     )
 
 
-def lasts(state: SearchState) -> Array:
+def lasts(program: Program, state: SearchState) -> Array:
     """Count the rounds, at most `EVERY`, for which the slots last in any case."""
     up, live = _up(state)
-    used = jax.vmap(scratch.held)(up, live).sum(1)
+    used = _taken(program, state, up, live).sum(1)
     size, width = state.slots.bits.shape[1], state.lanes.shape[1]
     return jnp.minimum((size - used.max()) // width, EVERY)
 
@@ -339,35 +313,23 @@ def lasts(state: SearchState) -> Array:
 def advance(
     program: Program, params: base.Params, state: SearchState, least: Array
 ) -> SearchState:
-    """Search until all requests are done, or slots last for fewer than `least` rounds.
+    """Search until all requests are done, or need slots or a reward on the host.
 
-    `least` int32[] is `EVERY` where the caches can grow, and 1 where they cannot.
+    Slots run short where they last for fewer than `least` int32[] rounds: `EVERY` where
+    the caches can grow, and 1 where they cannot.
     """
 
+    def goes(state: SearchState) -> Array:
+        return ~state.rows.done.all() & ~(state.ask.node >= 0).any()
+
     def rounds(state: SearchState) -> SearchState:
-        last = state.round + lasts(state)
-
-        def more(state: SearchState) -> Array:
-            return ~state.rows.done.all() & (state.round < last)
-
+        last = state.round + lasts(program, state)
+        more = lambda state: goes(state) & (state.round < last)
         run = functools.partial(round_, program, params)
-        return settle(lax.while_loop(more, run, state))
+        state = lax.while_loop(more, run, state)
+        return state if selects(program).holds == ALL_NODES else settle(state)
 
     def more(state: SearchState) -> Array:
-        return ~state.rows.done.all() & (lasts(state) >= least)
+        return goes(state) & (lasts(program, state) >= least)
 
     return lax.while_loop(more, rounds, state)
-
-
-def grown(state: SearchState, size: int) -> SearchState:
-    """Give every request `size` scratch slots, more than it has."""
-    bits = state.slots.bits
-    more = size - bits.shape[1]
-    words = size // 32 - bits.shape[2]
-    rows = state.rows
-    caches = {name: cache.grown(more) for name, cache in rows.caches.items()}
-    return replace(
-        state,
-        rows=replace(rows, caches=caches),
-        slots=Slots(jnp.pad(bits, ((0, 0), (0, more), (0, words)))),
-    )

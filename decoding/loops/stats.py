@@ -47,7 +47,7 @@ class Stats(NamedTuple):
     committed_by_depth: list[int]  # rounds that committed a draft of that depth
     rounds: int = 0  # of a search, as the next three
     nodes_run: np.ndarray | None = None  # int32[B]
-    host_syncs: int = 0  # times that the host waited for the device
+    host_syncs: int = 0  # rounds that waited for a reward on the host, or for slots
     most_slots: np.ndarray | None = None  # int32[B]: scratch slots in use, at most
 
 

@@ -10,15 +10,16 @@ import numpy as np
 from decoding import base
 from decoding.catalogue import Part
 from decoding.hypotheses import reward as rewards
-from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.nodes import ALL, Select
 from decoding.hypotheses.rank import Rank, Sample
 from decoding.hypotheses.reward import Reward
-from decoding.loops import decode, engines, search
+from decoding.loops import decode, engines, search, search_state
 from decoding.serving import requests
 from decoding.serving.results import Text
 from models.errors import MethodError, PromptError
 
 FIRST = 64  # scratch slots a lane, at first
+STATES = 64 << 20  # bytes of a transform's states at all nodes, at most
 
 
 class Found(NamedTuple):
@@ -127,7 +128,8 @@ def scratch(lm: Any, select: Select, new: int) -> tuple[int, int]:
     A cache that cannot grow has as many at once as it may need: all, or where its
     layers bound a block, as many as they take.
     """
-    most = -(-select.width * (new + 1) // 32) * 32
+    rounds = select.rounds(new) if select.holds == ALL else new
+    most = -(-select.width * (rounds + 1) // 32) * 32
     like = jax.eval_shape(lambda: lm.model.init_cache(1, 64, jnp.float32))
     if like.grows:
         return min(FIRST * select.width, most), most
@@ -137,41 +139,55 @@ def scratch(lm: Any, select: Select, new: int) -> tuple[int, int]:
 
 
 def run(
+    lm: Any,
     engine: engines.Engine,
     params: base.Params,
-    select: Select,
+    found: tuple[Select, Reward | None],
     rows: decode.DecodeState,
-    new: int,
+    asked: requests.Requests,
     sizes: tuple[int, int],
-) -> tuple[search.SearchState, int]:
+) -> tuple[search_state.SearchState, int]:
     """Search from started rows to the end.
 
     Args:
+        lm: the model, whose tokenizer spells the texts of a reward on the host.
         engine: of a composition with a search.
         params: all params, by name.
-        select: the search, whose numbers may differ from the compiled one's.
+        found: the search and its reward, whose numbers may differ from the compiled
+            ones'.
         rows: from `Engine.start`, with `sizes[0]` scratch slots.
-        new: tokens of a text at most.
+        asked: the requests.
         sizes: scratch slots at first, and at most.
 
     Returns:
-        The ended search, and how often the host waited for it.
+        The ended search, and how often the device waited for the host: at rounds that
+        asked for rewards, and where the scratch grew.
 
     Raises:
         PromptError: the cache cannot hold the hypotheses.
+        MethodError: a reward that is no number, or transforms whose states at all nodes
+            need more than `STATES` bytes.
     """
-    size, most = sizes
+    (select, reward), (size, most) = found, sizes
+    new = longest(asked)
+    _check_states(select, rows, new)
     own = base.State()
     if select.read is None:
         own = select.init(params, rows.tokens.shape[1])
-    state = engine.plant(own, rows, new, size)
+    worth = base.State() if reward is None else reward.init(asked.prompts)
+    state = engine.plant((own, worth), rows, new, size)
+    memo: dict = {}
     syncs = 0
     while True:
         least = search.EVERY if size < most else 1
         state = engine.search(params, state, least)
-        syncs += 1
         if bool(np.asarray(state.rows.done).all()):
             return state, syncs
+        syncs += 1
+        if (np.asarray(state.ask.node) >= 0).any():
+            assert reward is not None
+            state = answered(lm, reward, asked, state, memo)
+            continue
         if size >= most:
             raise PromptError(
                 f"the hypotheses need more than {size} scratch slots, which is all "
@@ -179,11 +195,69 @@ def run(
                 "fewer hypotheses"
             )
         size = min(2 * size, most)
-        state = search.grown(state, size)
+        state = search_state.grown(state, size)
+
+
+def longest(asked: requests.Requests) -> int:
+    """Return the tokens of a text at most."""
+    return max(end - len(p) for p, end in zip(asked.rows, asked.limits))
+
+
+def _check_states(select: Select, rows: decode.DecodeState, new: int) -> None:
+    """Refuse a transform whose states at all nodes take too much memory."""
+    if select.holds != ALL:
+        return
+    leaves = jax.tree.leaves(rows.transform.row)
+    size = sum(leaf.nbytes for leaf in leaves) * select.capacity(new)
+    if size > STATES:
+        raise MethodError(
+            f"a transform's states at all {select.capacity(new)} nodes of this search "
+            f"need {size >> 20} MB, of {STATES >> 20}: ask for fewer tokens, rounds or "
+            "prompts, or leave the transform out"
+        )
+
+
+def answered(
+    lm: Any,
+    reward: Reward,
+    asked: requests.Requests,
+    state: search_state.SearchState,
+    memo: dict,
+) -> search_state.SearchState:
+    """Ask a reward on the host for all texts that the search waits for, once.
+
+    `memo` maps (request, tokens) to values; the reward is asked for new ones alone.
+    """
+    assert reward.ask is not None
+    nodes, ask = jax.device_get((state.nodes, state.ask))
+    places: list[tuple] = []
+    fresh: dict[tuple, Sample] = {}
+    for request, place in np.argwhere(ask.node >= 0).tolist():
+        node, last = int(ask.node[request, place]), int(ask.last[request, place])
+        written, given = climbed(nodes, request, node)
+        if last >= 0:
+            written.append(last)
+        ended = last >= 0 or bool(nodes.ended[request, node])
+        key = (request, *written)
+        places.append((request, place, key))
+        if key not in memo:
+            text = None
+            if lm.tokenizer is not None:
+                text = requests.text_of(lm, written, asked.ends[request])
+            fresh[key] = Sample(written, text, given, ended, request)
+    memo.update(zip(fresh, rewards.asked(reward.ask, [*fresh.values()])))
+    values = np.full(ask.node.shape, np.nan, np.float32)
+    for request, place, key in places:
+        values[request, place] = memo[key]
+    return replace(
+        state,
+        ask=search_state.nothing(*ask.node.shape),
+        values=jnp.asarray(values),
+    )
 
 
 def texts(
-    state: search.SearchState, asked: requests.Requests, syncs: int
+    state: search_state.SearchState, asked: requests.Requests, syncs: int
 ) -> tuple[decode.DecodeState, Found]:
     """Write the `n` best texts of every request into rows of their own.
 

@@ -46,8 +46,9 @@ def family(data: dict, where: str) -> hf.Family:
     labels = len(data.get("id2label") or "12")  # not written where there are two
     if labels != 1:
         raise ConfigError(
-            f"{where}: a classifier of {labels} labels: use one of one label, whose "
-            "output is a number"
+            f"{where}: {scorers[0]} of {labels} labels: use a classifier of one label, "
+            "whose output is a number, or a model of "
+            f"{match.architectures[0]}"
         )
     return scorer(match)
 

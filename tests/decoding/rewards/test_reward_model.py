@@ -74,7 +74,7 @@ def test_a_checkpoint_is_written_and_read(tmp_path):
     assert by_hand(read, [[1]], [[2, 3]]) == by_hand(lm, [[1]], [[2, 3]])
     # Planted: two labels are no reward.
     (tmp_path / "config.json").write_text(json.dumps({**config, "id2label": None}))
-    with pytest.raises(ConfigError, match="a classifier of 2 labels"):
+    with pytest.raises(ConfigError, match="of 2 labels: use a classifier of one label"):
         models.load(str(tmp_path))
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, compose
+from decoding import Method, Spec, base, compose
 from decoding.hypotheses import slots
 from decoding.loops import engines, search
 from models import transformer
@@ -55,7 +55,8 @@ def copies(target, alter=lambda round_: round_, settles: bool = True) -> list[st
     )
     caches = [x for x in jax.tree.leaves(rows.caches) if x.ndim == 4]
     sizes = {int(x.size) for x in caches}
-    state = engine.plant(parts.program.select.init(params, 128), rows, NEW, SCRATCH)
+    own = (parts.program.select.init(params, 128), base.State())
+    state = engine.plant(own, rows, NEW, SCRATCH)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "round_", alter(search.round_))
         if not settles:
@@ -93,7 +94,7 @@ def test_fault_rows_are_gathered():
 
 def test_slots_by_hand():
     """A root, two children and a grandchild of the second; then only that one lives."""
-    place = jax.jit(slots.placed)
+    place = jax.jit(lambda *lanes: slots.placed(*lanes, slots.held(*lanes[1:])))
     empty = slots.empty(1, 32).bits[0]
     none = np.zeros((2, 1), np.uint32)
     one, two = np.array([True, False]), np.array([True, True])

@@ -82,7 +82,11 @@ CONFIGS = {
     ),
     "head": (
         {"architectures": ["LlamaForSequenceClassification"]},
-        ["LlamaForSequenceClassification", "LlamaForCausalLM"],
+        ["LlamaForSequenceClassification of 2 labels", "LlamaForCausalLM"],
+    ),
+    "other head": (
+        {"architectures": ["LlamaForTokenClassification"]},
+        ["LlamaForTokenClassification", "LlamaForCausalLM"],
     ),
     "rope type": (
         {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2}},

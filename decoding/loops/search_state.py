@@ -1,0 +1,140 @@
+"""The state of a search: planted behind the prompts, and grown."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from decoding import base, tree
+from decoding.hypotheses import pool as pools
+from decoding.hypotheses import slots as scratch
+from decoding.hypotheses.nodes import ALL, Nodes, Select, Texts, first
+from decoding.hypotheses.pool import Pool
+from decoding.hypotheses.slots import Slots
+from decoding.loops.decode import DecodeState, Program
+from decoding.method import PLAIN
+
+
+@struct.dataclass
+class SearchState:
+    """The carry of the loop: the requests' rows after prefill, and their trees."""
+
+    rows: DecodeState
+    nodes: Nodes
+    slots: Slots
+    lanes: Array  # int32[B, K]: the nodes that run next; -1: none
+    states: base.State  # the transform's, row leaves [B, K, ...]; under ALL [B, M, ...]
+    stop: Array  # int32[B, M]: the stop automaton's state at every node
+    pool: Pool  # leaves [B, P]
+    select: base.State
+    reward: base.State
+    ask: Texts  # leaves [B, A]: what waits for a reward on the host
+    values: Array  # float32[B, A]: of the texts of the round before; NaN: none
+    starts: dict[str, Array]  # cache -> int32[B]: position of node 0
+    round: Array  # int32[]
+    nodes_run: Array  # int32[B]
+    most_slots: Array  # int32[B]
+
+
+def begin(
+    program: Program, own: tuple, rows: DecodeState, new: int, size: int
+) -> SearchState:
+    """Plant a tree of one node a request.
+
+    Args:
+        program: with a `select`.
+        own: the state of `select`, of one request (not read where `select` reads),
+            and that of the reward.
+        rows: after prefill; the caches have `size` slots behind each prompt.
+        new: tokens of a text at most.
+        size: scratch slots, a multiple of 32.
+    """
+    select = selects(program)
+    batch = rows.length.shape[0]
+    at = (rows.length - 1)[:, None]
+    root = jnp.take_along_axis(rows.tokens, at, 1)[:, 0]
+    capacity = select.capacity(new)
+    repeat = lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x)))
+    if select.read is not None:
+        chooser = rows.drafter  # which read the prompt
+        rows = replace(rows, drafter=base.State())
+    else:
+        chooser = base.State(jax.tree.map(repeat, own[0].row), own[0].shared)
+    each = capacity if select.holds == ALL else select.width
+    over_lanes = lambda x: jnp.repeat(x[:, None], each, 1)
+    lanes = jnp.full((batch, select.width), -1, jnp.int32).at[:, 0].set(0)
+    stop = jnp.zeros((batch, capacity), jnp.int32)
+    if program.stop:
+        stop = stop.at[:, 0].set(rows.stop.row)
+    return SearchState(
+        rows=rows,
+        nodes=first(root, capacity),
+        slots=scratch.empty(batch, size),
+        lanes=lanes,
+        states=base.State(
+            jax.tree.map(over_lanes, rows.transform.row), rows.transform.shared
+        ),
+        stop=stop,
+        pool=jax.tree.map(repeat, pools.empty(select.pool)),
+        select=chooser,
+        reward=own[1],
+        ask=nothing(batch, select.asks),
+        values=jnp.full((batch, select.asks), jnp.nan),
+        starts={name: cache.length for name, cache in rows.caches.items()},
+        round=jnp.int32(0),
+        nodes_run=jnp.zeros(batch, jnp.int32),
+        most_slots=jnp.zeros(batch, jnp.int32),
+    )
+
+
+def nothing(batch: int, asks: int) -> Texts:
+    """Ask for no text."""
+    none = jnp.full((batch, asks), -1, jnp.int32)
+    return Texts(none, none)
+
+
+def reader(select: Select) -> base.Drafter:
+    """Make plain decoding's drafter, but with the state of `select`, which it reads to.
+
+    So the prompt's chunks reach a search as they reach a drafter.
+    """
+    read = select.read
+    assert read is not None
+
+    def init(ctx: base.Context) -> base.State:
+        batch, size = ctx.tokens.shape
+        own = select.init(ctx.params, size)
+        repeat = lambda x: jnp.broadcast_to(x, (batch, *jnp.shape(x)))
+        return base.State(jax.tree.map(repeat, own.row), own.shared)
+
+    def observe(
+        ctx: base.Context, state: base.State, outcome: base.Outcome
+    ) -> base.State:
+        count = jnp.where(outcome.active, outcome.verdict.count + 1, 0)
+        hidden = {tap: outcome.target.hidden[tap] for tap in select.taps}
+        return tree.over_rows(read, 2)(state, hidden, count)
+
+    plain = PLAIN.build({})
+    return plain._replace(init=init, observe=observe, taps=select.taps)
+
+
+def selects(program: Program) -> Select:
+    """Return the program's search."""
+    assert program.select is not None
+    return program.select
+
+
+def grown(state: SearchState, size: int) -> SearchState:
+    """Give every request `size` scratch slots, more than it has."""
+    bits = state.slots.bits
+    more = size - bits.shape[1]
+    words = size // 32 - bits.shape[2]
+    rows = state.rows
+    caches = {name: cache.grown(more) for name, cache in rows.caches.items()}
+    return replace(
+        state,
+        rows=replace(rows, caches=caches),
+        slots=Slots(jnp.pad(bits, ((0, 0), (0, more), (0, words)))),
+    )
