@@ -238,7 +238,7 @@ def _child(limits: Limits) -> Iterator["_Link"]:
     ours, theirs = socket.socketpair()
     numbers = (theirs.fileno(), limits.memory, limits.cpu, limits.file)
     command = [sys.executable, "-s", "-P", "-B", "-u", "-X", "utf8", child.__file__]
-    with ours, theirs, tempfile.TemporaryDirectory(prefix="decodax-") as folder:
+    with ours, theirs, tempfile.TemporaryDirectory(prefix="decodax-run-") as folder:
         process = subprocess.Popen(
             [*command, *map(str, numbers)],
             cwd=folder,
