@@ -50,6 +50,7 @@ class View:
     values: Array  # float32[A]: of the texts that were asked for in the round before
     nodes: Nodes
     limit: Array  # int32[]: generated tokens at most
+    sampled: Array  # bool[]: the temperature is above 0
     round: Array  # int32[]: rounds before this one
     pool: Pool
     _stops: Callable = struct.field(pytree_node=False)
@@ -83,7 +84,8 @@ class View:
     def noise(self, stream: Array) -> Array:
         """Draw the Gumbel noise of the tokens behind every lane, float32[K, V].
 
-        It is that of text `stream` int32[K] of `generate(n=)` at the lane's position.
+        It is that of text `stream` int32[K] of `generate(n=)` at the lane's position,
+        and 0 at temperature 0.
         """
         return self._noise(stream)
 

@@ -166,7 +166,7 @@ def _chosen(program, state, live, laws):
     )
 
     def one(key, row, lanes, laws, values, nodes, pool, stop, chooser):
-        request, length, limit, ends, automaton = row
+        request, length, limit, sampled, ends, automaton = row
         logits, raw, hidden, aux = laws
 
         def stops(lane: Array, token: Array) -> Array:
@@ -176,16 +176,18 @@ def _chosen(program, state, live, laws):
         def drawn(stream: Array) -> Array:
             position = length + nodes.depth[jnp.maximum(lanes, 0)]
             at = functools.partial(noise.at_position, size=program.vocab)
-            return jax.vmap(at)(noise.samples(request, stream), position)
+            drawn = jax.vmap(at)(noise.samples(request, stream), position)
+            return jnp.where(sampled, drawn, 0.0)
 
-        about = (nodes, limit - length, state.round, pool, stops, drawn)
+        about = (nodes, limit - length, sampled, state.round, pool, stops, drawn)
         view = View(lanes, logits, raw, hidden, aux, values, *about)
         return select.select(key, chooser, view)
 
-    row = (rows.key, rows.length, rows.limit, rows.ends, rows.stop.shared)
+    row = (rows.key, rows.length, rows.limit, rows.sampled)
+    row = (*row, rows.ends, rows.stop.shared)
     lanes = jnp.where(live, state.lanes, -1)
     each = (lanes, laws, state.values, state.nodes, state.pool, state.stop)
-    over = (0, (0, 0, 0, 0, None), *[0] * len(each), base.ROWS)
+    over = (0, (0, 0, 0, 0, 0, None), *[0] * len(each), base.ROWS)
     return jax.vmap(one, in_axes=over, out_axes=(0, base.ROWS))(
         keys, row, *each, state.select
     )

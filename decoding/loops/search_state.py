@@ -91,8 +91,8 @@ def begin(
 
 def nothing(batch: int, asks: int) -> Texts:
     """Ask for no text."""
-    none = jnp.full((batch, asks), -1, jnp.int32)
-    return Texts(none, none)
+    # Two arrays: a state's buffers are donated, and none may be there twice.
+    return Texts(*(jnp.full((batch, asks), -1, jnp.int32) for _ in range(2)))
 
 
 def reader(select: Select) -> base.Drafter:

@@ -245,7 +245,8 @@ def answered(
             if lm.tokenizer is not None:
                 text = requests.text_of(lm, written, asked.ends[request])
             fresh[key] = Sample(written, text, given, ended, request)
-    memo.update(zip(fresh, rewards.asked(reward.ask, [*fresh.values()])))
+    if fresh:
+        memo.update(zip(fresh, rewards.asked(reward.ask, [*fresh.values()])))
     values = np.full(ask.node.shape, np.nan, np.float32)
     for request, place, key in places:
         values[request, place] = memo[key]

@@ -5,7 +5,6 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import decoding
 from decoding import Method, Spec
@@ -14,7 +13,7 @@ from decoding.hypotheses.rank import Sample
 from decoding.search import best_of_n
 from models.errors import MethodError
 from models.synthetic import toy
-from tests.decoding.search.rows import DRAFTERS, HEAT, LM, NEW, N, samples
+from tests.decoding.search.rows import DRAFTERS, HEAT, LM, NEW, N, p_value, samples
 
 PROMPT, TOKENS = [1, 2], 2  # of the law
 
@@ -78,18 +77,6 @@ def drawn(each: int, heat: float, count: int, seeds=None) -> collections.Counter
         )
         found.update(map(tuple, out.tokens))
     return found
-
-
-def p_value(found: collections.Counter, law: dict[tuple, float]) -> float:
-    """Chi-squared over the texts that are expected five times or more, and the rest."""
-    count = found.total()
-    often = [text for text in law if law[text] * count >= 5]
-    seen = [found[text] for text in often]
-    wanted = [law[text] * count for text in often]
-    seen, wanted = [*seen, count - sum(seen)], [*wanted, count - sum(wanted)]
-    if wanted[-1] < 5:
-        seen[-2:], wanted[-2:] = [sum(seen[-2:])], [sum(wanted[-2:])]
-    return float(stats.chisquare(seen, wanted).pvalue)
 
 
 @pytest.mark.parametrize("heat", [0.9, 1.0])
