@@ -183,8 +183,7 @@ def _chosen(program, state, live, laws):
         view = View(lanes, logits, raw, hidden, aux, values, *about)
         return select.select(key, chooser, view)
 
-    row = (rows.key, rows.length, rows.limit, rows.sampled)
-    row = (*row, rows.ends, rows.stop.shared)
+    row = (rows.key, rows.length, rows.limit, rows.sampled, rows.ends, rows.stop.shared)
     lanes = jnp.where(live, state.lanes, -1)
     each = (lanes, laws, state.values, state.nodes, state.pool, state.stop)
     over = (0, (0, 0, 0, 0, 0, None), *[0] * len(each), base.ROWS)
