@@ -26,6 +26,7 @@ from decoding.hypotheses import slots as scratch
 from decoding.hypotheses.nodes import Nodes, Select, Selection, View, first
 from decoding.hypotheses.pool import Pool
 from decoding.hypotheses.slots import Slots
+from decoding.loops import streams
 from decoding.loops.decode import TARGET, DecodeState, Program
 from decoding.method import PLAIN
 from models.base import ALL, Block, Visibility
@@ -175,11 +176,8 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
     weights = program.weights(params, rows.drafter, rows.exit)
     taps = tuple(dict.fromkeys((*program.taps, *select.taps)))
     out, cache = program.model(weights, rows.caches[TARGET], about(TARGET), taps)
-    caches, aux = {**rows.caches, TARGET: cache}, {}
-    for name, stream in program.streams.items():
-        weights = base.read(params, stream.params)
-        beside, caches[name] = stream.model(weights, caches[name], about(name))
-        aux[name] = beside.logits
+    caches = {**rows.caches, TARGET: cache}
+    aux, caches = streams.run(program.streams, params, out.hidden, caches, about)
     rows = replace(rows, caches=caches)
 
     raw: Any = out.logits
