@@ -4,6 +4,8 @@ The transforms are held against a simulation by table look-up, in which every mo
 its own prompt and all have the text in common.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -166,6 +168,23 @@ def test_refilled_rows_read_derived_streams():
     texts = {f.request: f.tokens for f in found}
     expected = generate(method("proxy"), None, 0.8, derived).tokens
     assert [texts[i] for i in range(len(expected))] == expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [n for n, m in kit.cases().items() if not m.exit])
+def test_every_drafter_reads_derived_streams(case):
+    """The texts of plain decoding, greedily and sampled, where the method claims it."""
+    transforms, streams = method("contrastive").transforms, derived(("amateur",))
+    chosen = dataclasses.replace(kit.cases()[case], transforms=transforms)
+    plain = Method(transforms=transforms)
+    for temperature in (0.0, 0.8):
+        given = (temperature, kit.models(chosen), streams)
+        claim = compose.compose(chosen, kit.TARGET, *given).guarantee
+        texts = [
+            kit.generate(one, temperature, streams=streams, width="paper").tokens
+            for one in (chosen, plain)
+        ]
+        assert texts[0] == texts[1] or claim == base.LOSSY
 
 
 def test_fault_a_derived_stream_of_the_node_beside():
