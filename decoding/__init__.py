@@ -1,7 +1,7 @@
 """decodax: language-model decoding methods as small files under four loops."""
 
 from decoding.api import Output, Piece, generate, stream, tune
-from decoding.base import Stream
+from decoding.base import Derived, Stream
 from decoding.catalogue import Card, Spec
 from decoding.listing import cite, methods
 from decoding.method import Method
@@ -9,6 +9,7 @@ from decoding.version import __version__
 
 __all__ = [
     "Card",
+    "Derived",
     "Method",
     "Output",
     "Piece",

@@ -45,7 +45,7 @@ def generate(
     stop: str | Sequence[Any] | None = None,
     drafts: Mapping[str, Any] | None = None,
     memory: Any = None,
-    streams: Mapping[str, base.Stream] | None = None,
+    streams: base.Streams | None = None,
     loop: engines.Loop | None = None,
     *,
     reward: Any = (),
@@ -89,8 +89,8 @@ def generate(
         drafts: `{"draft": lm2}` for a draft model, `{"heads": params}` for heads; the
             names are those of `base.Params`.
         memory: `out.memory` of an earlier call with the same method.
-        streams: name -> another model run on the same tokens, for transforms that read
-            it.
+        streams: name -> another model run on the same tokens, or a law of the target's
+            states (`Derived`), for transforms that read it.
         loop: `loop(step, state) -> state` runs the rounds on the host, to stream or
             record them; `step(state) -> (state, outcome)`. None: on the device.
         reward: what a search values texts by, in place of the method's: a `Spec` of
@@ -170,7 +170,7 @@ def stream(
     stop: str | Sequence[Any] | None = None,
     drafts: Mapping[str, Any] | None = None,
     memory: Any = None,
-    streams: Mapping[str, base.Stream] | None = None,
+    streams: base.Streams | None = None,
     *,
     top_k: int | Sequence[int | None] | None = None,
     top_p: float | Sequence[float | None] | None = None,

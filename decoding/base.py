@@ -11,7 +11,7 @@ Functions marked ★ are written for ONE row; the loop vmaps them. They hold no
 `pallas_call`, and no `lax.cond` to save work, because vmap turns it into a select.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Required, TypedDict
 
@@ -275,8 +275,8 @@ class LogitsTransform(NamedTuple):
       one call may have transforms that differ in the numbers of `row`; `shared` must
       then be equal.
     - `apply(state, logits[V], aux) -> logits[V]` reads the state. `aux` maps the names
-      in `streams` to the logits of those models at the same node. Drafts have no `aux`,
-      and `apply` then returns the logits unchanged.
+      in `streams` to their logits at the same node. Drafts have no `aux`, and `apply`
+      then returns the logits unchanged.
     - `advance(state, token, logits, aux) -> State` updates the state, and is None for a
       stateless transform. `logits` and `aux` are those that `apply` received where
       `token` was chosen.
@@ -382,6 +382,18 @@ class Stream(NamedTuple):
     model: Any  # LanguageModel
     params: str  # key in params
     prompts: Any = None  # its own prompts (list of token lists); None: the target's
+
+
+class Derived(NamedTuple):
+    """A function of the target's states at the same nodes: no model, no cache."""
+
+    taps: tuple  # the target's states that it reads
+    params: str  # key in params
+    logits: Callable[[Any, dict[Any, Array]], Array]
+    """(params, {tap: [B, N, D]}) -> float32[B, N, V]; equal ones share programs"""
+
+
+Streams = Mapping[str, Stream | Derived]
 
 
 def weakest(*guarantees: str) -> str:

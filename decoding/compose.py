@@ -46,7 +46,7 @@ def compose(
     lm: Any,
     temperature: float | Sequence[float] = 0.0,
     drafts: Mapping[str, Any] | None = None,
-    streams: Mapping[str, base.Stream] | None = None,
+    streams: base.Streams | None = None,
     stop: Sequence[str] | Sequence[Sequence[str]] = (),
     stop_token_ids: Sequence[int] | Sequence[Sequence[int]] = (),
     width: str | int = "paper",
@@ -61,7 +61,7 @@ def compose(
         lm: the target, as `models.load` returns it.
         temperature: 0 decodes greedily. One number, or one a prompt.
         drafts: draft models and params of heads, by name.
-        streams: other models run on the same tokens, by name.
+        streams: other models run on the same tokens, and laws of the target's states.
         stop: strings that end a text, or one list of them a prompt.
         stop_token_ids: tokens that end a text, beside EOS, or one list a prompt.
         width: nodes of a verified block: those of the method ("paper"), those that
@@ -140,7 +140,7 @@ def compose(
     if missing:
         raise MethodError(
             f"the transforms {[s.name for s in specs]} read the streams {missing}: "
-            "pass streams={name: Stream(model, params_key)}"
+            "pass streams={name: Stream(model, params_key)}, or a Derived"
         )
     stops, stop_ids = _lists(stop), _lists(stop_token_ids)
     automaton, starts = None, [0]
@@ -154,6 +154,12 @@ def compose(
         raise MethodError(
             f"{drafter_spec.name} drafts blocks of {drafter.nodes} nodes and "
             f"{method.exit} serves blocks of one node only: leave one of them out"
+        )
+    derived = [n for n, s in streams.items() if isinstance(s, base.Derived)]
+    if derived and method.exit is not None:
+        raise MethodError(
+            f"the streams {derived} read the target's states, which {method.exit.name} "
+            "may stop short of: leave one of them out"
         )
     optional = [p for p in (method.topology, method.exit) if p is not None]
     parts: tuple[Part, ...] = (drafter_spec, method.policy, *specs, *optional)
@@ -198,11 +204,18 @@ def compose(
         for heat, law, start, ids in zip(*columns)
     )
     models = tuple(_identity(d) for d in drafts.values())
-    stream_ids = tuple((n, s.model, s.params) for n, s in streams.items())
+    stream_ids = tuple((name, *_of_stream(s)) for name, s in streams.items())
     statics = tuple(p.static for p in (*parts, verifier_spec))
     block = (widths, width_policy is base.PAPER)
     key = (lm.model, models, stream_ids, statics, program.stop, is_mixed, block)
     return Composition(program, key, guarantee, settings, automaton)
+
+
+def _of_stream(stream: base.Stream | base.Derived) -> tuple:
+    """Identify a stream in a program's key; prompts are no part of a program."""
+    if isinstance(stream, base.Derived):
+        return tuple(stream)
+    return stream.model, stream.params
 
 
 def _temperatures(temperature: Any) -> list[float]:
@@ -249,7 +262,7 @@ def _columns(lists: Mapping[str, Sequence[Any]]) -> list[Sequence[Any]]:
 def params(
     lm: Any,
     drafts: Mapping[str, Any] | None = None,
-    streams: Mapping[str, base.Stream] | None = None,
+    streams: base.Streams | None = None,
 ) -> base.Params:
     """Collect the weights of the target and of `drafts`, laid out by the target's plan.
 

@@ -42,6 +42,11 @@ class Bar:
         self.shown.advance(self.task)
         self.clock.reach(int(self.shown.tasks[self.task].completed))
 
+    def reach(self, count: int) -> None:
+        """Set the number of finished pieces."""
+        self.shown.update(self.task, completed=count)
+        self.clock.reach(count)
+
     def say(self, what: str) -> None:
         self.shown.console.print(what, highlight=False, soft_wrap=True)
 

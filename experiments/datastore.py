@@ -9,7 +9,7 @@ these fields of each row. The suffix array sorts in memory, in about 60 bytes a 
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import models
@@ -41,33 +41,40 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.read(arguments)
 
 
-def files(paths: Sequence[str], suffix: str) -> Iterator[storage.Path]:
-    """Yield every text file of `paths`, in a fixed order."""
+def files(
+    paths: Sequence[str], suffix: str, flag: str = "--text"
+) -> Iterator[storage.Path]:
+    """Yield every text file of `paths`, which `flag` gave, in a fixed order."""
     for source in paths:
         if hub.is_data(source):
             yield from hub.data_files(source)
             continue
         path = storage.path(source)
         if not path.exists():
-            raise PromptError(f"--text={path} does not exist")
+            raise PromptError(f"{flag}={path} does not exist")
         candidates = storage.files(path) if path.is_dir() else [path]
         yield from (p for p in candidates if p == path or p.name.endswith(suffix))
+
+
+def documents(paths: Iterable[storage.Path], fields: Sequence[str]) -> Iterator[str]:
+    """Yield the texts of files: their rows' `fields`, or each file as a whole."""
+    for path in paths:
+        part = file_groups.Part(path.name, tuple(fields))
+        yield from file_groups.documents(path.parent, part)
 
 
 def taken(tokenizer: Any, options: argparse.Namespace) -> Iterator[list[int]]:
     """Yield the tokens of every text, `--most` of them in all."""
     count = 0
-    for path in files(options.text, options.suffix):
-        part = file_groups.Part(path.name, tuple(options.fields))
-        for text in file_groups.documents(path.parent, part):
-            tokens = tokenizer.encode(text, add_special=False)
-            if options.most:
-                tokens = tokens[: options.most - count]
-            if tokens:
-                yield tokens
-            count += len(tokens) + 1  # the separator
-            if options.most and count >= options.most:
-                return
+    for text in documents(files(options.text, options.suffix), options.fields):
+        tokens = tokenizer.encode(text, add_special=False)
+        if options.most:
+            tokens = tokens[: options.most - count]
+        if tokens:
+            yield tokens
+        count += len(tokens) + 1  # the separator
+        if options.most and count >= options.most:
+            return
 
 
 def make(options: argparse.Namespace) -> suffix_array.Datastore:

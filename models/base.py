@@ -16,6 +16,8 @@ ALL = "all"
 LAST = "last"
 NONE = "none"
 
+FFN_INPUT = "ffn_input"
+
 Params = Any
 Tap = int | str
 
@@ -74,7 +76,9 @@ class LanguageModel(NamedTuple):
     """A language model as pure functions; `__call__` composes them.
 
     `taps` name hidden states: an int `i` is the state after `i` layers (0 is the
-    embedding output, `L` the last layer's), `"norm"` the state after the final norm.
+    embedding output, `L` the last layer's), `"norm"` the state after the final norm,
+    `FFN_INPUT` what the last layer's feed-forward reads: the state after attention,
+    normed. A call of some of the layers returns it if the last one is among them.
     """
 
     config: Any

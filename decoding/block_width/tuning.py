@@ -228,12 +228,13 @@ def _file(parts: compose.Composition, batch: int, size: int) -> storage.Path | N
     if folder is None or jax.process_count() > 1:
         return None
     model, drafts, streams, *rest = parts.key
+    named = lambda part: repr(getattr(part, "config", part))
     program, device = parts.program, jax.devices()[0]
     identity = [
         repr(model.config),
         repr(model.plan),
-        [repr(getattr(draft, "config", draft)) for draft in drafts],
-        [(name, repr(other.config)) for name, other, _ in streams],
+        [named(draft) for draft in drafts],
+        [(name, [named(part) for part in identity]) for name, *identity in streams],
         repr(rest),
         # A method that was changed since: what it needs measured may differ.
         [program.widths, program.drafter.depth, program.drafter.pauses],

@@ -18,7 +18,15 @@ from decoding import base, noise, tree
 from decoding.hypotheses.nodes import Select
 from decoding.hypotheses.rank import Rank
 from decoding.hypotheses.reward import Reward
-from decoding.loops import admission, block_choice, commit, pause, state_sharding, stats
+from decoding.loops import (
+    admission,
+    block_choice,
+    commit,
+    pause,
+    state_sharding,
+    stats,
+    streams,
+)
 from models.base import ALL, Block, LanguageModel
 from models.errors import MethodError
 
@@ -62,7 +70,7 @@ class Program:
     exit: base.ExitPolicy = base.WHOLE
     width: base.WidthPolicy = base.PAPER
     widths: tuple[int, ...] = ()  # of blocks to compile, in rising order
-    streams: dict[str, base.Stream] = field(default_factory=dict)
+    streams: base.Streams = field(default_factory=dict)
     stop: bool = False  # whether the state carries a stop automaton
     select: Select | None = None  # of a search; see `loops.search`
     rank: Rank | None = None  # rows of a prompt that are ranked
@@ -76,7 +84,7 @@ class Program:
     @property
     def taps(self) -> tuple:
         taps = self.drafter.taps + self.verifier.taps + self.exit.taps
-        return tuple(dict.fromkeys(taps))
+        return tuple(dict.fromkeys(taps + streams.taps(self.streams)))
 
     def weights(
         self, params: base.Params, drafter: base.State, exits: base.State
@@ -111,23 +119,16 @@ def _noise(
     return jnp.where(sampled, noise.at_position(key, position, size, ids), 0.0)
 
 
-def _streams(program, params, state, block, nodes):
-    """Run the block through every stream; return the streams' logits and all caches."""
-    aux, caches = {}, dict(state.caches)
-    depth = block.positions - block.positions[:, :1]
-    for name, stream in program.streams.items():
-        cache = caches[name]
-        index = jnp.arange(block.tokens.shape[1], dtype=jnp.int32)
-        stream_block = Block(
-            block.tokens.at[:, 0].set(state.roots[name]),
-            cache.length[:, None] + depth,
-            cache.length[:, None] + index,
-            tree.visibility(nodes, cache.length),
-        )
-        weights = base.read(params, stream.params)
-        out, caches[name] = stream.model(weights, cache, stream_block)
-        aux[name] = out.logits
-    return aux, caches
+def _beside(state: DecodeState, nodes: base.TokenTree, name: str) -> Block:
+    """Make the block of a round's nodes for a stream that is a model."""
+    cache = state.caches[name]
+    index = jnp.arange(nodes.tokens.shape[1], dtype=jnp.int32)
+    return Block(
+        nodes.tokens.at[:, 0].set(state.roots[name]),
+        cache.length[:, None] + tree.depths(nodes),
+        cache.length[:, None] + index,
+        tree.visibility(nodes, cache.length),
+    )
 
 
 def round_(
@@ -277,7 +278,9 @@ def _commit(program, params, state, draft):
     weights = program.weights(params, state.drafter, exits)
     out, cache = program.model(weights, cache, block, program.taps)
     logits: Any = out.logits
-    aux, caches = _streams(program, params, state, block, draft)
+    about = functools.partial(_beside, state, draft)
+    beside = (params, out.hidden, state.caches, about)
+    aux, caches = streams.run(program.streams, *beside)
 
     at_nodes = tree.node_states(program.transform, state.transform, draft, logits, aux)
     apply = jax.vmap(program.transform.apply, in_axes=(base.ROWS, 0, 0))
@@ -295,7 +298,7 @@ def _commit(program, params, state, draft):
 
     cache, policy = program.policy.retain(state.policy, cache, outcome)
     caches[TARGET] = cache
-    for name in program.streams:
+    for name in state.roots:
         caches[name] = caches[name].commit(verdict.path, verdict.count, draft.linear)
     after = commit.write(state, outcome, tokens, new, drafts).replace(
         length=state.length + new,

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from decoding import base, compose
-from decoding.loops import decode, prefill, state_sharding, stats
+from decoding.loops import decode, prefill, state_sharding, stats, streams
 from models.cache_layouts.held import windowed, windows_of
 from models.cache_layouts.shared_prefix import must_be_dense, shared
 from models.distributed import sharding
@@ -74,8 +74,8 @@ def initial_state(
         decode.TARGET: _cache(program, prompts, (slots, room), dtype, share, plan)
     }
     stream_prompts = {}
-    for name, stream in program.streams.items():
-        texts = fresh.streams[name].prompts
+    for name, stream in streams.models(fresh.streams).items():
+        texts = stream.prompts
         stream_prompts[name] = (
             _pad(texts, bucket(max(map(len, texts))))
             if texts
@@ -102,7 +102,7 @@ def initial_state(
         key=keys,
         sampled=jnp.asarray([setting.sampled for setting in settings]),
         ends=_ends(parts, settings),
-        roots={name: jnp.zeros((batch,), jnp.int32) for name in program.streams},
+        roots={name: jnp.zeros((batch,), jnp.int32) for name in stream_prompts},
         caches=caches,
         drafter=base.State(),
         verifier=base.State(_repeat(verifier.row, batch), verifier.shared),
@@ -127,8 +127,8 @@ def initial_state(
 
 def own_prompts(parts: compose.Composition) -> list[Sequence[int]]:
     """List the prompts that streams have of their own."""
-    streams = parts.program.streams.values()
-    return [text for stream in streams for text in stream.prompts or ()]
+    models = streams.models(parts.program.streams).values()
+    return [text for stream in models for text in stream.prompts or ()]
 
 
 def _of_rows(

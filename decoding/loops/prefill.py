@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from decoding import base, tree
-from decoding.loops import state_sharding
+from decoding.loops import state_sharding, streams
 from decoding.loops.decode import TARGET, DecodeState, Program, context
 from models.base import ALL, NONE, causal_block
 from models.cache_layouts import held
@@ -79,7 +79,7 @@ def prefill(
     before = state
     state = held.widened(state, size)
     caches, roots = dict(state.caches), dict(state.roots)
-    for name, stream in program.streams.items():
+    for name, stream in streams.models(program.streams).items():
         tokens, length = prompts[name]
         model = (stream.model, base.read(params, stream.params))
         caches[name] = _fill_stream(model, caches[name], tokens, length, size)

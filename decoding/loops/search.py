@@ -24,7 +24,7 @@ from decoding.hypotheses import slots as scratch
 from decoding.hypotheses.nodes import ALL as ALL_NODES
 from decoding.hypotheses.nodes import Nodes, Selection, View
 from decoding.hypotheses.slots import Slots
-from decoding.loops import asking
+from decoding.loops import asking, streams
 from decoding.loops.decode import TARGET, Program
 from decoding.loops.search_state import SearchState, selects
 from models.base import ALL, NONE, Block, Visibility
@@ -84,16 +84,15 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
     read = () if reward is None or reward.stream is not None else reward.taps
     taps = tuple(dict.fromkeys((*program.taps, *select.taps, *read)))
     out, cache = program.model(weights, rows.caches[TARGET], about(TARGET), taps)
-    caches, aux, hidden = {**rows.caches, TARGET: cache}, {}, out.hidden
-    for name, stream in program.streams.items():
-        weights, valued = base.read(params, stream.params), name == REWARD
-        taps = reward.taps if reward is not None and valued else ()
-        block = replace(about(name), logits_at=NONE if valued else ALL)
-        beside, caches[name] = stream.model(weights, caches[name], block, taps)
-        if valued:
-            hidden = beside.hidden
-        else:
-            aux[name] = beside.logits
+    others = {n: s for n, s in program.streams.items() if n != REWARD}
+    caches, hidden = {**rows.caches, TARGET: cache}, out.hidden
+    aux, caches = streams.run(others, params, hidden, caches, about)
+    if reward is not None and reward.stream is not None:
+        weights = base.read(params, reward.stream.params)
+        block = replace(about(REWARD), logits_at=NONE)
+        model, cache = reward.stream.model, caches[REWARD]
+        beside, caches[REWARD] = model(weights, cache, block, reward.taps)
+        hidden = beside.hidden
     rows = replace(rows, caches=caches)
     if reward is not None and reward.node is not None:
         value = reward.node(params, state.reward, hidden)

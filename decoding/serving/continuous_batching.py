@@ -27,7 +27,7 @@ import numpy as np
 from jax import Array
 
 from decoding import base, compose
-from decoding.loops import decode, engines, initial_state
+from decoding.loops import decode, engines, initial_state, streams
 from models.distributed import sharding
 from models.errors import PromptError
 
@@ -100,7 +100,7 @@ def decode_requests(
     for name, value in (("batch", batch), ("together", together), ("free", free)):
         if value < 1:
             raise PromptError(f"{name}={value}: use at least 1")
-    for name, stream in parts.program.streams.items():
+    for name, stream in streams.models(parts.program.streams).items():
         if stream.prompts is not None:
             raise PromptError(
                 f"stream {name!r} has prompts of its own: use decoding.generate"

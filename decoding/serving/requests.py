@@ -40,7 +40,7 @@ class Settings:
     stop: Any = None
     drafts: Mapping[str, Any] | None = None
     memory: Any = None
-    streams: Mapping[str, base.Stream] | None = None
+    streams: base.Streams | None = None
     reward: Any = ()
     top_k: Any = None
     top_p: Any = None
@@ -260,9 +260,11 @@ def sampling(prompts: int = 1, **keywords: Any) -> list[Spec | PerPrompt]:
     return parts
 
 
-def stream_prompts(name: str, stream: base.Stream, prompts: int, n: int) -> base.Stream:
-    """Repeat the stream's own prompts `n` times, one per row."""
-    if stream.prompts is None:
+def stream_prompts(
+    name: str, stream: base.Stream | base.Derived, prompts: int, n: int
+) -> base.Stream | base.Derived:
+    """Repeat the prompts that a stream has of its own `n` times, one per row."""
+    if isinstance(stream, base.Derived) or stream.prompts is None:
         return stream
     texts = [[int(t) for t in prompt] for prompt in stream.prompts]
     if len(texts) != prompts or not all(texts):

@@ -6,7 +6,6 @@ A datastore is a directory of `tokens.npy` (int32[M]: texts, each followed by -1
 """
 
 import os
-import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from decoding.text_lookup import array_files
 from models import storage
 from models.errors import MethodError
 
 DEPTH = 64
 END = -1
 FILES = ("tokens.npy", "order.npy")
+COMMAND = "python -m experiments.datastore --model=M --text=FILE --out=DIRECTORY"
 
 
 class Datastore(NamedTuple):
@@ -54,19 +55,8 @@ def build(texts: Iterable[Sequence[int]]) -> Datastore:
 
 def save(store: Datastore, directory: str | os.PathLike) -> None:
     """Write `store` to a directory, created if missing."""
-    path = storage.path(directory)
-    path.mkdir(parents=True, exist_ok=True)
     for name, array in zip(FILES, store):
-        with storage.new_file(path / name) as part, part.open("wb") as file:
-            np.save(file, np.asarray(array), allow_pickle=False)
-
-
-def _mapped(path: storage.Path) -> np.ndarray:
-    """Map an array's file; one of a bucket is read into memory."""
-    if isinstance(path, pathlib.Path):
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    with storage.local_copy(path) as copy:
-        return np.load(copy, allow_pickle=False)
+        array_files.write(storage.path(directory) / name, array)
 
 
 def load(directory: str | os.PathLike) -> Datastore:
@@ -75,21 +65,8 @@ def load(directory: str | os.PathLike) -> Datastore:
     Raises:
         MethodError: a file is missing or unreadable, or the two files do not match.
     """
-    arrays = []
-    for name in FILES:
-        path = storage.path(directory) / name
-        if not path.exists():
-            raise MethodError(
-                f"no datastore file {path}: build one with python -m "
-                "experiments.datastore --model=M --text=FILE --out=DIRECTORY"
-            )
-        try:
-            arrays.append(_mapped(path))
-        except ValueError as error:
-            raise MethodError(
-                f"{path} is not an array file ({error}): build the datastore again"
-            ) from error
-    store = Datastore(*arrays)
+    path = storage.path(directory)
+    store = Datastore(*(array_files.read(path / name, COMMAND) for name in FILES))
     for name, array in zip(FILES, store):
         if array.shape != store.tokens.shape or array.ndim != 1 or not array.size:
             raise MethodError(

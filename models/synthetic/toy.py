@@ -185,7 +185,8 @@ def language_model(config: Config) -> base.LanguageModel:
 
     def layers(params, cache, x, block, lo, hi, taps=()):
         seen = base.dense_mask(block.visibility, cache.size)
-        stores, hidden = list(cache.layers), {}
+        stores = list(cache.layers)
+        hidden: dict[base.Tap, Array] = {}
         for i in range(lo, hi):
             if i in taps:
                 hidden[i] = x
@@ -198,6 +199,8 @@ def language_model(config: Config) -> base.LanguageModel:
             x, stores[i] = after, store
         if hi in taps:
             hidden[hi] = x
+        if base.FFN_INPUT in taps and hi == config.n_layers:
+            hidden[base.FFN_INPUT] = x  # its layers have no feed-forward
         return x, cache.replace(layers=tuple(stores)), hidden
 
     def fill(params, cache, x, block, lo, hi):

@@ -94,7 +94,8 @@ def transformer(
         """Run layers lo <= i < hi; `hidden[i]` is the state after i layers."""
         spun = rotations(config, block.positions, cache.size)
         attend = over_cache(config, block, cache, kernel)
-        stores, hidden = list(cache.layers), {}
+        stores = list(cache.layers)
+        hidden: dict[base.Tap, Array] = {}
         for i in range(lo, hi):
             if i in taps:
                 hidden[i] = x
@@ -103,11 +104,16 @@ def transformer(
             mlp = mlp_of(at(params, i))
             if block.run is None:
                 x, stores[i] = attention(x, stores[i])
-                x = mlp(x)
             else:
                 x, stores[i] = lax.cond(
                     block.run[i, 0], attention, lambda x, s: (x, s), x, stores[i]
                 )
+            if base.FFN_INPUT in taps and i == config.n_layers - 1:
+                normed = layer.apply(at(params, i), x, method="feed_forward_input")
+                hidden[base.FFN_INPUT] = normed
+            if block.run is None:
+                x = mlp(x)
+            else:
                 x = lax.cond(block.run[i, 1], mlp, lambda x: x, x)
         if hi in taps:
             hidden[hi] = x

@@ -208,13 +208,22 @@ class Layer(nn.Module):
         y = self.attention.merge(out)
         return self.post_attention_norm(y) if self.config.post_norms else y
 
+    def feed_forward_input(self, x: Array) -> Array:
+        """Return what the feed-forward reads of the state `x` after attention."""
+        return self.mlp_norm(x)
+
     def feed_forward(self, x: Array) -> Array:
         y = self.mlp(self.mlp_norm(x))
         return self.post_mlp_norm(y) if self.config.post_norms else y
 
-    def __call__(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
+    def attended(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
+        """Return the state after attention over the whole sequence."""
         q, k, v = self.project(x, rotation)
-        x = x + self.merge(sequence_attention.attend(self.config, q, k, v, mask, bias))
+        out = sequence_attention.attend(self.config, q, k, v, mask, bias)
+        return x + self.merge(out)
+
+    def __call__(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
+        x = self.attended(x, mask, rotation, bias)
         return x + self.feed_forward(x)
 
 

@@ -45,10 +45,17 @@ def forward(
     spun = rotations(config, positions, length)
     views = Views(config, positions, positions, mask)
 
+    def around(i):
+        return views.window(config.window(i)), spun[config.rope(i)], views.bias
+
     def step(weights, x, i):
-        args = (views.window(config.window(i)), spun[config.rope(i)], views.bias)
-        x = layer.apply({"params": weights}, x, *args)
+        x = layer.apply({"params": weights}, x, *around(i))
         return sharding.constrain(x, "batch - -")
+
+    def last_input(weights, x, i):  # the compiler joins this attention with the step's
+        weights = {"params": weights}
+        x = layer.apply(weights, x, *around(i), method="attended")
+        return layer.apply(weights, x, method="feed_forward_input")
 
     if remat:
         step = rematerialisation.remat(step, (2,))
@@ -64,6 +71,8 @@ def forward(
         for i in range(config.n_layers):
             if i in taps:
                 hidden[i] = x
+            if base.FFN_INPUT in taps and i == config.n_layers - 1:
+                hidden[base.FFN_INPUT] = last_input(params[f"layer_{i}"], x, i)
             x = step(params[f"layer_{i}"], x, i)
         if config.n_layers in taps:
             hidden[config.n_layers] = x

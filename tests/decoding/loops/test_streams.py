@@ -4,14 +4,18 @@ The transforms are held against a simulation by table look-up, in which every mo
 its own prompt and all have the text in common.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import decoding
-from decoding import Method, base
+from decoding import Method, base, compose
 from decoding.conformance import kit
-from models.errors import PromptError
+from decoding.loops import engines
+from decoding.serving import continuous_batching
+from models.errors import MethodError, PromptError
 from models.synthetic import toy
 
 AMATEUR, EXPERT = kit.model(2), kit.model(3)
@@ -33,8 +37,22 @@ def streams(names, prompts=None) -> dict[str, base.Stream]:
     return {n: base.Stream(AMATEUR.model, n, prompts) for n in names}
 
 
-def generate(chosen: Method, prompts=None, temperature=0.0, **fields):
+def recall(params, hidden, turn: int = 0):
+    """The logits of another toy model, at the contexts that the target has read."""
+    code = jnp.roll(hidden["norm"][..., toy.CODE], turn, 1).astype(jnp.int32)
+    table = params["table"]
+    flat = table.reshape(table.shape[0], -1, table.shape[-1])
+    return flat[:, code].sum(0)
+
+
+def derived(names) -> dict[str, base.Derived]:
+    """Streams that compute what `streams` do, with no model."""
+    return {n: base.Derived(("norm",), n, recall) for n in names}
+
+
+def generate(chosen: Method, prompts=None, temperature=0.0, make=streams, **fields):
     names = [s for t in chosen.transforms for s in t.build({}).streams]
+    beside = make(names, prompts) if prompts else make(names)
     return decoding.generate(
         kit.TARGET,
         kit.PROMPTS,
@@ -42,7 +60,7 @@ def generate(chosen: Method, prompts=None, temperature=0.0, **fields):
         max_new_tokens=kit.NEW,
         temperature=temperature,
         drafts={name: MODELS[name] for name in names},
-        streams=streams(names, prompts),
+        streams=beside,
         **fields,
     )
 
@@ -104,3 +122,89 @@ def test_fault_a_stream_that_runs_another_block():
 def test_prompts_of_a_stream_are_checked():
     with pytest.raises(PromptError, match="stream 'amateur' has 1 prompts"):
         generate(method("contrastive"), ([1],))
+
+
+@pytest.mark.parametrize("name", ["contrastive", "proxy"])
+def test_derived_text_is_the_simulation_s(name):
+    """Streams that read the target's states: plainly, at a tree's nodes, in samples."""
+    expected = [by_hand(name, p, p) for p in kit.PROMPTS]
+    assert generate(method(name), make=derived).tokens == expected
+    assert generate(method(name, TREE), make=derived).tokens == expected
+    both = generate(method(name), make=derived, n=2).tokens
+    assert both == [[text] * 2 for text in expected]
+
+
+def test_derived_samples_are_those_of_the_models():
+    texts = [
+        generate(method("proxy", drafter), None, 0.8, make).tokens
+        for drafter in (None, TREE)
+        for make in (streams, derived)
+    ]
+    assert texts == texts[:1] * 4
+
+
+def test_a_search_reads_derived_streams():
+    """Beams under both kinds of stream; planted: under the target alone."""
+    transforms = method("contrastive").transforms
+    beams = Method(search=kit.spec("search/beam", width=3), transforms=transforms)
+    found = [generate(beams, make=make, n=3) for make in (streams, derived)]
+    assert found[0].tokens == found[1].tokens
+    np.testing.assert_allclose(found[0].scores, found[1].scores, atol=1e-4)
+    alone = Method(search=kit.spec("search/beam", width=3))
+    assert generate(alone, n=3).tokens != found[1].tokens
+
+
+def test_refilled_rows_read_derived_streams():
+    chosen = method("proxy", TREE)
+    parts = compose.compose(
+        chosen, kit.TARGET, 0.8, MODELS, derived(("expert", "amateur"))
+    )
+    params = compose.params(kit.TARGET, MODELS, parts.program.streams)
+    limits = [len(p) + kit.NEW for p in kit.PROMPTS]
+    keys = engines.request_keys(0, len(kit.PROMPTS), 1)
+    found = continuous_batching.decode_requests(
+        parts, params, kit.PROMPTS, limits, keys, 2
+    )
+    texts = {f.request: f.tokens for f in found}
+    expected = generate(method("proxy"), None, 0.8, derived).tokens
+    assert [texts[i] for i in range(len(expected))] == expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [n for n, m in kit.cases().items() if not m.exit])
+def test_every_drafter_reads_derived_streams(case):
+    """The texts of plain decoding, greedily and sampled, where the method claims it."""
+    transforms, streams = method("contrastive").transforms, derived(("amateur",))
+    chosen = dataclasses.replace(kit.cases()[case], transforms=transforms)
+    plain = Method(transforms=transforms)
+    for temperature in (0.0, 0.8):
+        given = (temperature, kit.models(chosen), streams)
+        claim = compose.compose(chosen, kit.TARGET, *given).guarantee
+        texts = [
+            kit.generate(one, temperature, streams=streams, width="paper").tokens
+            for one in (chosen, plain)
+        ]
+        assert texts[0] == texts[1] or claim == base.LOSSY
+
+
+def test_fault_a_derived_stream_of_the_node_beside():
+    """Planted: every node reads the state of its neighbour in the block."""
+    run = kit.Run(method("contrastive", TREE))
+    sound = run.alter(streams=derived(("amateur",))).texts()
+    assert sound == [by_hand("contrastive", p, p) for p in kit.PROMPTS]
+
+    def beside(params, hidden):
+        return recall(params, hidden, turn=1)
+
+    faulty = base.Derived(("norm",), "amateur", beside)
+    assert run.alter(streams={"amateur": faulty}).texts() != sound
+
+
+def test_derived_streams_and_early_exits_are_refused():
+    exiting = kit.exiting("exits/specee")
+    transforms = method("contrastive").transforms
+    chosen = Method(exit=exiting.exit, transforms=transforms)
+    beside = {**kit.models(exiting), "amateur": AMATEUR}
+    with pytest.raises(MethodError, match=r"\['amateur'\].*exits/specee"):
+        compose.compose(chosen, kit.TARGET, 0.0, beside, derived(("amateur",)))
+    compose.compose(chosen, kit.TARGET, 0.0, beside, streams(("amateur",)))

@@ -70,6 +70,32 @@ def test_logits_of_some_tokens(fields):
     assert np.abs(some - other).max() > 0.1
 
 
+BIASED = {"norm": "layer", "gated": False, "activation": "gelu", "mlp_bias": True}
+BLOCKS = ({}, BIASED, {"post_norms": True, "norm_offset": 1.0, "embed_scale": 5.0})
+
+
+@pytest.mark.parametrize("fields", BLOCKS, ids=("rms", "layer", "post_norms"))
+def test_what_the_last_feed_forward_reads(fields):
+    """By hand from the state after attention; planted: that state without the norm."""
+    config = dataclasses.replace(CONFIG, **fields)
+    lm = transformer.transformer(config)
+    params, (_, block) = blocks.numpy_params(lm), causal(random_tokens(7, 2, 5))
+    call, cache = blocks.call(lm, (base.FFN_INPUT, 3)), lm.init_cache(2, SIZE)
+    run = jnp.ones((3, 2), bool).at[2, 1].set(False)
+    out, _ = call(params, cache, block)
+    without, _ = call(params, cache, block.replace(run=run))
+    x = np.asarray(without.hidden[3])  # the last feed-forward is left out
+    norm = params["layer_2"]["mlp_norm"]
+    centred = x - x.mean(-1, keepdims=True) if config.norm == "layer" else x
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + config.norm_eps)
+    want = scaled * (norm["scale"] + config.norm_offset) + norm.get("bias", 0.0)
+    for hidden in (out.hidden, without.hidden):
+        close(hidden[base.FFN_INPUT], want)
+    assert np.abs(out.hidden[base.FFN_INPUT] - x).max() > 0.1
+    layer, last = modules.Layer(config), {"params": params["layer_2"]}
+    close(out.hidden[3], x + layer.apply(last, x, method="feed_forward"))
+
+
 def test_logits_only_where_asked():
     cache, block = causal(random_tokens(1, 2, 6))
     out, after = blocks.call(LM)(PARAMS, cache, block)

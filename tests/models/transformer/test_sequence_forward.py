@@ -6,14 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from models import errors, transformer
+from models import base, errors, transformer
 from tests.models import blocks
 from tests.models.small import CONFIG, LM, PARAMS, SIZE, causal, close, random_tokens
 
 
 def test_training_form_equals_blocks():
     tokens = random_tokens(8, 2, 10)
-    taps = (0, 2, 3, "norm")
+    taps = (0, 2, 3, "norm", base.FFN_INPUT)
     out = jax.jit(lambda p, t: transformer.forward(CONFIG, p, t, taps=taps))(
         PARAMS, blocks.ints(tokens)
     )
