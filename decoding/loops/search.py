@@ -70,13 +70,13 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
     """Run the lanes of every request that is not done, and select anew."""
     select, rows = selects(program), state.rows
     up, live = _up(state)
-    taken = _taken(program, state, up, live)
+    taken = _taken(program, state.slots.bits, up, live)
     slot, seen, bits = jax.vmap(scratch.placed)(state.slots.bits, up, live, taken)
     put = lambda x, at, values: x.at[at].set(values, mode="drop")
     capacity = state.nodes.tokens.shape[1]
     at = jnp.where(live, state.lanes, capacity)
     nodes = replace(state.nodes, slot=jax.vmap(put)(state.nodes.slot, at, slot))
-    used = jax.vmap(scratch.held)(seen, live).sum(1)
+    used = _taken(program, bits, seen, live).sum(1)
 
     about = functools.partial(_block, program, state, slot, seen, live)
     weights = program.weights(params, rows.drafter, rows.exit)
@@ -141,10 +141,10 @@ def _where(at: Array, a: Any, b: Any) -> Any:
     return jax.tree.map(one, a, b)
 
 
-def _taken(program, state, up, live):
-    """Return the slots that are not free, bool[B, S]."""
+def _taken(program, bits, up, live):
+    """Return the slots that are not free, bool[B, S], by `bits` or the lanes' `up`."""
     if selects(program).holds == ALL_NODES:
-        return scratch.written(state.slots.bits)
+        return scratch.written(bits)
     return jax.vmap(scratch.held)(up, live)
 
 
@@ -305,7 +305,7 @@ def settle(state: SearchState) -> SearchState:
 def lasts(program: Program, state: SearchState) -> Array:
     """Count the rounds, at most `EVERY`, for which the slots last in any case."""
     up, live = _up(state)
-    used = _taken(program, state, up, live).sum(1)
+    used = _taken(program, state.slots.bits, up, live).sum(1)
     size, width = state.slots.bits.shape[1], state.lanes.shape[1]
     return jnp.minimum((size - used.max()) // width, EVERY)
 
