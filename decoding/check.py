@@ -67,6 +67,7 @@ def _transforms(spec: Spec) -> Iterator[Contract]:
     yield of(transforms.nodes_hold_replayed_states)
     if spec.card.family == "grammar":
         yield of(constraints.never_strands)
+        yield of(constraints.has_a_mass)
     for contract in (transforms.numbers_share_a_program, transforms.drafts_keep_text):
         yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
 
