@@ -104,9 +104,7 @@ class Verdict:
     path: Array  # int32[B, D]: node indices; entries past `count` are 0
     count: Array  # int32[B]; -1 for a row that commits nothing
     token: Array  # int32[B]
-    drafted: Array | None = None
-    """bool[B]: the extra token is a draft too (its node is not on `path`); None: it
-    never is, the target chose it."""
+    drafted: Array | None = None  # bool[B]: so is the extra token; None: it never is
 
 
 @struct.dataclass
@@ -272,14 +270,14 @@ class LogitsTransform(NamedTuple):
     """Changes logits as a function of the text so far. All functions are ★.
 
     - `init(tokens[T], length) -> State`: the state after the whole prompt. Prompts of
-      one call may have transforms that differ in the numbers of `row`; `shared` must
-      then be equal.
+      one call may differ in the numbers of `row`; `shared` must then be equal.
     - `apply(state, logits[V], aux) -> logits[V]` reads the state. `aux` maps the names
       in `streams` to their logits at the same node. Drafts have no `aux`, and `apply`
       then returns the logits unchanged.
-    - `advance(state, token, logits, aux) -> State` updates the state, and is None for a
-      stateless transform. `logits` and `aux` are those that `apply` received where
-      `token` was chosen.
+    - `free`, of a constraint, is `apply` without what it forbids; None: the transform
+      is no constraint. The two compared are `transform_chain.mass`.
+    - `advance(state, token, logits, aux) -> State`, None for a stateless transform,
+      gets the `logits` and `aux` that `apply` received where `token` was chosen.
     - `domain`: "logits" (need not be normalised) or "logprobs" (are), for both the
       input and the output of `apply`.
     - `warper`: whether the transform belongs after the temperature (top-k, top-p, ...)
@@ -295,6 +293,7 @@ class LogitsTransform(NamedTuple):
     warper: bool = False
     streams: tuple[str, ...] = ()
     nameless: bool = False
+    free: Callable[[State, Array, dict[str, Array]], Array] | None = None
 
 
 class CachePolicy(NamedTuple):

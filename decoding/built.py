@@ -10,7 +10,7 @@ from jax import Array
 
 from decoding import base, catalogue
 from decoding.catalogue import Built, Card, Part, PerPrompt, Spec
-from decoding.hypotheses import nodes, rank, reward
+from decoding.hypotheses import nodes, prefill, rank, reward
 from models.errors import MethodError
 
 # Folder -> the interface of the components that its factories build.
@@ -24,7 +24,10 @@ INTERFACES = {
     "search": nodes.Select,
     "rewards": reward.Reward,
 }
-KINDS = {rank.Rank: "rank"}  # a folder's other interfaces -> `Card.kind`
+KINDS = {
+    rank.Rank: "rank",
+    prefill.Prefill: "prefill",
+}  # a folder's other interfaces -> `Card.kind`
 
 
 def part(value: Any, folder: str) -> Part:

@@ -32,7 +32,7 @@ FACTORIES = {
     "rewards": "reward",
     "diffusion": "scheduler",
 }
-KINDS = {"rank": "search"}  # other factories -> their folder
+KINDS = {"rank": "search", "prefill": "search"}  # other factories -> their folder
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from decoding.conformance import (
     files,
     kit,
     policies,
+    prefills,
     rewards,
     searches,
     topologies,
@@ -67,6 +68,7 @@ def _transforms(spec: Spec) -> Iterator[Contract]:
     yield of(transforms.nodes_hold_replayed_states)
     if spec.card.family == "grammar":
         yield of(constraints.never_strands)
+        yield of(constraints.has_a_mass)
     for contract in (transforms.numbers_share_a_program, transforms.drafts_keep_text):
         yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
 
@@ -125,11 +127,19 @@ def _exits(spec: Spec) -> Iterator[Contract]:
 
 
 def _searches(spec: Spec) -> Iterator[Contract]:
-    for contract in (
+    every: tuple[Callable, ...] = (
         searches.texts_end_once_and_come_best_first,
         searches.a_prompt_is_as_alone,
         searches.numbers_share_a_program,
-    ):
+    )
+    if spec.card.kind == "prefill":
+        every = (
+            prefills.params_stay,
+            prefills.a_prompt_is_as_alone,
+            prefills.drafts_keep_the_text,
+            prefills.numbers_share_a_program,
+        )
+    for contract in every:
         yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
 
 

@@ -172,7 +172,7 @@ def compose(
     found = search_parts.build(method, {**available, "ends": most}, temperature)
     if method.search is not None:
         parts = (*parts, method.search, *method.rewards)
-        chosen = found.select or found.rank
+        chosen = found.search
         assert chosen is not None
         if found.select is not None and found.reward is not None:
             streams |= search_parts.streams(found.reward, streams)

@@ -7,6 +7,7 @@ import numpy as np
 
 from decoding.catalogue import Part, Spec
 from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.prefill import Prefill
 from decoding.hypotheses.rank import Rank
 from decoding.hypotheses.reward import Reward
 from decoding.method import Method
@@ -19,6 +20,12 @@ class Parts(NamedTuple):
     select: Select | None = None
     rank: Rank | None = None
     reward: Reward | None = None
+    prefill: Prefill | None = None
+
+    @property
+    def search(self) -> Select | Rank | Prefill | None:
+        """Whichever there is."""
+        return self.select or self.rank or self.prefill
 
 
 def build(method: Method, available: Mapping[str, Any], temperature: Any) -> Parts:
@@ -50,6 +57,9 @@ def build(method: Method, available: Mapping[str, Any], temperature: Any) -> Par
             )
         return Parts()
     found = method.search.build(available)
+    if method.search.card.kind == "prefill":
+        _check_prefill(method, available)
+        return Parts(prefill=found)
     if found.rewarded and reward is None:
         raise MethodError(
             f"{method.search.name} chooses by a reward: pass reward=, a Spec of "
@@ -71,6 +81,22 @@ def streams(reward: Reward, others: Mapping[str, Any]) -> dict[str, Any]:
             "it another name"
         )
     return {"reward": reward.stream}
+
+
+def _check_prefill(method: Method, available: Mapping[str, Any]) -> None:
+    """Refuse what a changed cache cannot have beside it."""
+    assert method.search is not None
+    name = method.search.name
+    beside: list[Part] = [*method.rewards]
+    beside += [] if method.exit is None else [method.exit]
+    beside += [] if method.policy == Spec("caches/dense") else [method.policy]
+    if beside:
+        raise MethodError(
+            f"{name} and {beside[0].name}: it changes the full cache of the whole "
+            "model and reads no reward; leave the other part out"
+        )
+    if available["model"].plan is not None:
+        raise MethodError(f"{name} runs on one device: load the model without mesh=")
 
 
 def _check(method: Method, select: Select, temperature: Any) -> None:

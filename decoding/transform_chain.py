@@ -1,5 +1,6 @@
-"""Composition of logits transforms."""
+"""Composition of logits transforms, and the mass that their constraints leave."""
 
+import jax.numpy as jnp
 from jax import Array
 
 from decoding import base, vocab
@@ -16,10 +17,12 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
     received, and the `aux` of that node.
 
     The state is a tuple of the parts' states. The chain is a warper, nameless
-    or stateless if all parts are. Its streams are the union of the parts'.
+    or stateless if all parts are, and a constraint if one part is. Its streams are the
+    union of the parts'.
 
     Raises:
-        MethodError: a part has an unknown domain.
+        MethodError: a part has an unknown domain; where the chain's `free` runs, a part
+            behind a constraint normalises or mixes laws, so that `mass` sees nothing.
     """
     for part in transforms:
         if part.domain not in DOMAINS:
@@ -35,18 +38,36 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
     def split(state: base.State) -> list[base.State]:
         return [base.State(*pair) for pair in zip(state.row, state.shared)]
 
-    def stages(state: base.State, logits: Array, aux: dict) -> list[Array]:
-        """Return the input of each part's `apply`, then the last part's output."""
+    def stages(
+        state: base.State, logits: Array, aux: dict, is_free: bool = False
+    ) -> list[Array]:
+        """Return the input of each part's `apply`, then the last part's output.
+
+        `is_free`: constraints forbid nothing.
+        """
         received, domain = [], "logits"
         for part, part_state in zip(transforms, split(state)):
             if part.domain == "logprobs" and domain != "logprobs":
                 logits = vocab.log_softmax(logits)
             received.append(logits)
-            logits, domain = part.apply(part_state, logits, aux), part.domain
+            act = part.free if is_free and part.free else part.apply
+            logits, domain = act(part_state, logits, aux), part.domain
         return received + [logits]
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         return stages(state, logits, aux)[-1]
+
+    first = next((i for i, part in enumerate(transforms) if part.free), None)
+
+    def free(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
+        assert first is not None
+        for part in transforms[first + 1 :]:
+            if part.domain == "logprobs" or part.streams:
+                raise MethodError(
+                    "a transform that reads log-probabilities or streams stands behind "
+                    "a constraint, whose mass it hides: put the constraint behind it"
+                )
+        return stages(state, logits, aux, is_free=True)[-1]
 
     def advance(
         state: base.State, token: Array, logits: Array, aux: dict[str, Array]
@@ -69,4 +90,33 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         warper=bool(transforms) and all(part.warper for part in transforms),
         nameless=all(part.nameless for part in transforms),
         streams=tuple(dict.fromkeys(s for part in transforms for s in part.streams)),
+        free=None if first is None else free,
     )
+
+
+def mass(
+    transform: base.LogitsTransform,
+    state: base.State,
+    logits: Array,
+    aux: dict[str, Array],
+) -> Array:
+    """★ Return the log of the share that a transform's constraints leave, float32[].
+
+    With z' the logits after the transform, z those after it without its constraints:
+
+        mass = log sum_v exp z'_v - log sum_v exp z_v
+
+    So the law after the transform, times the mass, is exp z'_v / sum exp z: where parts
+    behind a constraint act on each logit alone (a temperature, a bias), the law without
+    the constraint, at the allowed tokens. A truncation there (top-k, top-p) sees the
+    masked law. Of tokens that both laws keep, this is still the law without the
+    constraint; one that a truncation keeps under the mask alone has what its logit
+    is worth beside them. 0 without a constraint.
+
+    Raises:
+        MethodError: see `chain`.
+    """
+    if transform.free is None:
+        return jnp.zeros(())
+    free = vocab.logsumexp(transform.free(state, logits, aux))
+    return vocab.logsumexp(transform.apply(state, logits, aux)) - free

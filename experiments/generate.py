@@ -153,7 +153,8 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
     if values.echo:
         out.print(Text(values.prompt, "dim"), end="", soft_wrap=True)
     stops = values.stop_token_ids or ()
-    searches = method.search is not None
+    search = method.search
+    searches = search is not None and search.card.kind != "prefill"
     if values.n != 1 and not searches:
         raise PromptError(f"--n={values.n} prints texts of a search: leave it out")
     found = decoding.generate(

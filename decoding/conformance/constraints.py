@@ -22,6 +22,7 @@ def check(spec: Spec) -> None:
     transforms.walks(spec, constraint)
     transforms.nodes_hold_replayed_states(spec, constraint)
     never_strands(spec, constraint)
+    has_a_mass(spec, constraint)
 
 
 def never_strands(spec: Spec, constraint: base.LogitsTransform) -> None:
@@ -46,3 +47,19 @@ def never_strands(spec: Spec, constraint: base.LogitsTransform) -> None:
             if step is not None:
                 state = step(state, jnp.int32(token), logits, aux)
     require(forbids, spec, "it forbids nothing")
+
+
+def has_a_mass(spec: Spec, constraint: base.LogitsTransform) -> None:
+    """Require a `free` that forbids nothing and changes no allowed token's logit."""
+    without = constraint.free
+    if without is None:
+        raise AssertionError(f"{spec}: it has no `free`, for its mass")
+    for text in range(TEXTS):
+        state = transforms.begin(constraint, text)
+        logits, aux = transforms.inputs(constraint, text)
+        left = np.asarray(constraint.apply(state, logits, aux))
+        free = np.asarray(without(state, logits, aux))
+        require(np.isfinite(free).all(), spec, "its `free` forbids a token")
+        allowed = np.isfinite(left)
+        same = np.array_equal(left[allowed], free[allowed])
+        require(same, spec, "its `free` changes the logit of an allowed token")

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from decoding import base, catalogue
 from decoding.catalogue import Spec
 from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.prefill import Prefill
 from decoding.hypotheses.rank import Rank
 from decoding.hypotheses.reward import Reward
 from decoding.loops import engines
@@ -145,6 +146,17 @@ def loses_an_end(part: Select) -> Select:
     return part._replace(select=select)
 
 
+def reads_its_neighbours(part: Prefill) -> Prefill:
+    """adds the keys of all prompts to those of each"""
+
+    def read(*arguments):
+        cache, state = part.read(*arguments)
+        spread = lambda layer: replace(layer, k=layer.k + layer.k.sum(0))
+        return replace(cache, layers=tuple(map(spread, cache.layers))), state
+
+    return part._replace(read=read)
+
+
 FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "transforms": forbids_everything,
     "drafters": keeps_a_slot_too_many,
@@ -154,5 +166,6 @@ FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "exits": turns_wide_blocks,
     "search": loses_an_end,
     "rank": puts_the_worst_first,
+    "prefill": reads_its_neighbours,
     "rewards": reads_its_surroundings,
 }

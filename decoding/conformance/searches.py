@@ -3,10 +3,11 @@
 import inspect
 from dataclasses import replace
 
-from decoding.catalogue import Spec
-from decoding.compose import compose
-from decoding.conformance import kit
+from decoding.catalogue import Part, Spec
+from decoding.conformance import kit, prefills
 from decoding.conformance.require import require
+from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.rank import Rank
 from decoding.loops import engines
 from decoding.method import Method
 
@@ -20,16 +21,23 @@ def check(spec: Spec) -> None:
     Raises:
         AssertionError: it breaks a property; the message names it.
     """
+    if spec.card.kind == "prefill":
+        prefills.check(spec)
+        return
     texts_end_once_and_come_best_first(spec)
     a_prompt_is_as_alone(spec)
     numbers_share_a_program(spec)
 
 
+def built(spec: Part) -> Select | Rank:
+    """Build a search for the toy model."""
+    return spec.build({**kit.PARTS, "model": kit.TARGET.model, "ends": 1})
+
+
 def of(spec: Spec) -> Method:
     """Make the method of a search: its card's examples, and a reward if need be."""
     part = kit.spec(spec.name, **spec.arguments)
-    available = {**kit.PARTS, "model": kit.TARGET.model, "ends": 1}
-    needs = part.build(available).rewarded
+    needs = built(part).rewarded
     return Method(search=part, rewards=(LIKELY,) if needs else ())
 
 
@@ -40,18 +48,22 @@ def is_rank(method: Method) -> bool:
 
 def kept(method: Method) -> int:
     """Return how many texts a search keeps."""
-    program = compose(method, kit.model(0, ENDING)).program
-    if program.select is not None:
-        return program.select.pool
-    assert program.rank is not None
-    return program.rank.samples
+    assert method.search is not None
+    search = built(method.search)
+    return search.pool if isinstance(search, Select) else search.samples
+
+
+def heat(method: Method) -> float:
+    """Return a temperature: 0 where the search draws nothing."""
+    assert method.search is not None
+    return 0.8 if built(method.search).samples else 0.0
 
 
 def found(method: Method, n: int, prompts=kit.PROMPTS):
-    """Search with the toy model: draws at 0.8, where the search is over samples."""
-    heat = 0.8 if is_rank(method) else 0.0
+    """Search with the toy model: draws at 0.8, where the search draws."""
     lm = kit.model(0, ENDING)
-    return kit.generate(method, heat, lm=lm, n=n, max_new_tokens=NEW, prompts=prompts)
+    fields = {"lm": lm, "n": n, "max_new_tokens": NEW, "prompts": prompts}
+    return kit.generate(method, heat(method), **fields)
 
 
 def of_prompt(values: list, n: int) -> list:
@@ -83,7 +95,7 @@ def a_prompt_is_as_alone(spec: Spec) -> None:
     method = of(spec)
     n = kept(method)
     together = found(method, n)
-    for i in (0, 1) if not is_rank(method) else (0,):  # other prompts: other noise
+    for i in (0, 1) if not heat(method) else (0,):  # other prompts: other noise
         alone = found(method, n, kit.PROMPTS[i : i + 1])
         same = (alone.tokens, alone.scores) == (
             together.tokens[i : i + 1],

@@ -46,6 +46,9 @@ CARD = Card(
 )
 
 
+LOST = -1e4  # of tokens that earlier transforms forbade: they have no mass
+
+
 @struct.dataclass
 class Row:
     state: Array  # int32[]: state of the automaton; -1: dead, no token is masked
@@ -143,7 +146,7 @@ def transform(
         at, tables = state.row.state, state.shared
         allowed = (tables.next[jnp.maximum(at, 0)] >= 0)[tables.classes]
         masked_logits = jnp.where(allowed, logits, -jnp.inf)
-        forced = jnp.where(allowed, 0.0, -jnp.inf)
+        forced = jnp.where(allowed, LOST, -jnp.inf)
         masked = jnp.where(
             vocab.maximum(masked_logits) > -jnp.inf, masked_logits, forced
         )
@@ -157,4 +160,7 @@ def transform(
         moved = jnp.where(at >= 0, after, token_dfa.DEAD).astype(jnp.int32)
         return base.State(Row(moved), tables)
 
-    return base.LogitsTransform(init, apply, advance)
+    def free(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
+        return logits
+
+    return base.LogitsTransform(init, apply, advance, free=free)

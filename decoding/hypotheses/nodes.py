@@ -47,6 +47,7 @@ class View:
     raw: Array  # float32[K, V]: log-probabilities under the target
     hidden: dict[Any, Array]  # tap -> [K, D]
     aux: dict[str, Array]  # stream -> float32[K, V]
+    mass: Array  # float32[K]: log of what constraints leave; 0 if not `Select.weighs`
     values: Array  # float32[A]: of the texts that were asked for in the round before
     nodes: Nodes
     limit: Array  # int32[]: generated tokens at most
@@ -121,6 +122,7 @@ class Select(NamedTuple):
     - `domain`: whether the transform receives "logits" or "logprobs".
     - `samples`: whether it draws, so that a temperature means something.
     - `rewarded`: whether it chooses by a reward, which it then needs.
+    - `weighs`: whether it reads `View.mass` (see `transform_chain.mass`).
     - `read(state, hidden, count) -> State` ★ gets the states {tap: [C, D]} of `count`
       int32[] tokens of the prompt, chunk by chunk; the last token is node 0.
     """
@@ -138,6 +140,7 @@ class Select(NamedTuple):
     taps: tuple = ()
     read: Callable[[base.State, dict, Array], base.State] | None = None
     rewarded: bool = False
+    weighs: bool = False
     guarantee: str = base.LOSSY
 
     def capacity(self, new: int) -> int:

@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from decoding import base, noise, tree
 from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.prefill import Prefill
 from decoding.hypotheses.rank import Rank
 from decoding.hypotheses.reward import Reward
 from decoding.loops import (
@@ -75,6 +76,7 @@ class Program:
     select: Select | None = None  # of a search; see `loops.search`
     rank: Rank | None = None  # rows of a prompt that are ranked
     reward: Reward | None = None  # what the search values texts by
+    prefill: Prefill | None = None  # what changes the cache while prompts are read
     chunk: int = 0  # tokens of a prefill chunk; 0: as `prefill.chunk_size`
 
     @property

@@ -86,6 +86,16 @@ class Engine:
                 "a search runs whole, by decoding.generate: streams, prompt sets and "
                 "loops of rounds take other methods"
             )
+        numbers: Any = ()
+        if program.prefill is not None:
+            if chunk:
+                raise MethodError(
+                    f"prefill_chunk={chunk} beside a search that reads the prompt by "
+                    f"windows of {program.prefill.window}: leave it out"
+                )
+            # The slots of one row alone are changed: no beginning is shared.
+            chunk, share = program.prefill.window, False
+            numbers = parts.program.prefill.numbers  # type: ignore[union-attr]
         if chunk:
             program = dataclasses.replace(program, chunk=chunk)
         arguments = (params, parts, prompts, limits, keys, size, memory, share)
@@ -96,7 +106,7 @@ class Engine:
         tokens = prefill.chunk_size(program, state, max(map(len, texts)))
         fill = functools.partial(prefill.prefill, size=tokens)
         return self._call(
-            f"prefill by {tokens}", fill, (1,), params, state, stream_prompts
+            f"prefill by {tokens}", fill, (1,), params, state, stream_prompts, numbers
         )
 
     def advance(

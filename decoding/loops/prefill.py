@@ -65,6 +65,8 @@ def prefill(
     params: base.Params,
     state: DecodeState,
     prompts: dict,
+    numbers: Any = (),
+    *,
     size: int,
 ) -> DecodeState:
     """Fill the caches with every prompt's tokens but the last, chunk by chunk.
@@ -74,6 +76,7 @@ def prefill(
         params: all params, by name.
         state: before the prompts are read.
         prompts: stream -> its prompts, `(tokens int32[B, P], length int32[B])`.
+        numbers: those of `program.prefill`.
         size: tokens of a row in a chunk.
     """
     before = state
@@ -87,12 +90,17 @@ def prefill(
     state = replace(state, caches=caches, roots=roots)
     logits_at = ALL if program.drafter.prompt_logits else NONE
 
-    def body(carry: DecodeState) -> DecodeState:
+    own = base.State()
+    if program.prefill is not None:
+        own = program.prefill.init(numbers, state.caches[TARGET])
+
+    def body(both: tuple[DecodeState, base.State]) -> tuple:
+        carry, own = both
         cache = carry.caches[TARGET]
         block, nodes, count = chunk(carry.tokens, carry.length, cache, size)
         if program.policy.room is not None:
-            ahead = chunk(carry.tokens[:, 1:], carry.length, cache, size)[0]
-            room = program.policy.room(carry.policy, cache, ahead.tokens)
+            coming = chunk(carry.tokens[:, 1:], carry.length, cache, size)[0]
+            room = program.policy.room(carry.policy, cache, coming.tokens)
             count = jnp.minimum(count, room)
             nodes = tree.chain(block.tokens[:, 0], block.tokens[:, 1:], count - 1)
         slots, visibility = program.policy.place(carry.policy, cache, nodes)
@@ -100,6 +108,11 @@ def prefill(
         index = jnp.arange(size, dtype=jnp.int32)
         slots = jnp.where(index < count[:, None], slots, cache.size + index)
         block = replace(block, slots=slots, visibility=visibility, logits_at=logits_at)
+        if program.prefill is not None:
+            ahead = cache.length[:, None] + 1 + index
+            labels = jnp.take_along_axis(carry.tokens, ahead, 1, mode="clip")
+            rest = (cache, block, labels, count)
+            cache, own = program.prefill.read(params, own, *rest)
         weights = program.weights(params, carry.drafter, carry.exit)
         out, cache = program.model(weights, cache, block, program.taps)
         start = carry.caches[TARGET].length
@@ -122,12 +135,13 @@ def prefill(
             exit=program.exit.observe(ctx, carry.exit, outcome),
             length=carry.length,
         )
-        return state_sharding.pinned(observed)
+        return state_sharding.pinned(observed), own
 
-    def more(carry: DecodeState) -> Array:
+    def more(both: tuple[DecodeState, base.State]) -> Array:
+        carry, _ = both
         return (carry.caches[TARGET].length < carry.length - 1).any()
 
-    return held.narrowed(lax.while_loop(more, body, state), before)
+    return held.narrowed(lax.while_loop(more, body, (state, own))[0], before)
 
 
 def chunk(tokens, length, cache, size):

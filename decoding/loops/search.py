@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from decoding import base, noise, tree, vocab
+from decoding import base, noise, transform_chain, tree, vocab
 from decoding.automata import stop_strings
 from decoding.hypotheses import slots as scratch
 from decoding.hypotheses.nodes import ALL as ALL_NODES
@@ -100,13 +100,16 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
 
     raw: Any = out.logits
     received = vocab.log_softmax(raw) if select.domain == "logprobs" else raw
-    apply = jax.vmap(program.transform.apply, in_axes=(base.ROWS, 0, 0))
-    apply = jax.vmap(apply, in_axes=(base.ROWS, 0, 0))
+    over = functools.partial(jax.vmap, in_axes=(base.ROWS, 0, 0))
     before = _of_lanes(program, state)
-    warped = apply(before, received, aux)
+    warped = over(over(program.transform.apply))(before, received, aux)
+    mass = jnp.zeros(live.shape)
+    if select.weighs:
+        share = functools.partial(transform_chain.mass, program.transform)
+        mass = over(over(share))(before, received, aux)
     state = replace(state, rows=rows, nodes=nodes, slots=Slots(bits))
     logp = vocab.log_softmax(raw)
-    laws = (warped, logp, out.hidden, aux)
+    laws = (warped, logp, out.hidden, aux, mass)
     chosen, chooser = _chosen(program, state, live, laws)
     state = _hang(program, state, chosen, logp, before, (received, aux))
     stays = rows.done
@@ -166,7 +169,7 @@ def _chosen(program, state, live, laws):
 
     def one(key, row, lanes, laws, values, nodes, pool, stop, chooser):
         request, length, limit, sampled, ends, automaton = row
-        logits, raw, hidden, aux = laws
+        logits, raw, hidden, aux, mass = laws
 
         def stops(lane: Array, token: Array) -> Array:
             before = stop[jnp.maximum(lanes[lane], 0)]
@@ -179,7 +182,7 @@ def _chosen(program, state, live, laws):
             return jnp.where(sampled, drawn, 0.0)
 
         about = (nodes, limit - length, sampled, state.round, pool, stops, drawn)
-        view = View(lanes, logits, raw, hidden, aux, values, *about)
+        view = View(lanes, logits, raw, hidden, aux, mass, values, *about)
         return select.select(key, chooser, view)
 
     row = (rows.key, rows.length, rows.limit, rows.sampled, rows.ends, rows.stop.shared)

@@ -34,7 +34,7 @@ class Found(NamedTuple):
 
 def rows_of(search: Part | None, n: int) -> int:
     """Return how many rows a prompt has: of a tree one, of a ranking its samples."""
-    if search is None:
+    if search is None or search.card.kind == "prefill":
         return n
     return search.build({}).samples if search.card.kind == "rank" else 1
 

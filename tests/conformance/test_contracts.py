@@ -160,6 +160,20 @@ def test_fault_a_constraint_that_forbids_nothing():
         constraints.never_strands(TOP_K, free)
 
 
+@pytest.mark.parametrize(
+    ("free", "words"),
+    [
+        (None, "has no `free`"),
+        (lambda state, logits, aux: logits * 2, "changes the logit"),
+        (lambda state, logits, aux: logits.at[0].set(-jnp.inf), "forbids a token"),
+    ],
+)
+def test_fault_a_constraint_without_a_mass(free, words):
+    regex = part(kit.spec("constraints/regex"))
+    with pytest.raises(AssertionError, match=words):
+        constraints.has_a_mass(TOP_K, regex._replace(free=free))
+
+
 def swapped(nodes: base.TokenTree) -> base.TokenTree:
     parents = nodes.parents.copy()
     parents[0, 1] = 2

@@ -140,3 +140,68 @@ def test_node_states_of_a_chain():
 def test_refuses_an_unknown_domain():
     with pytest.raises(MethodError, match="odds"):
         transform_chain.chain(_recorder(1.0, domain="odds"))
+
+
+LOGITS = jnp.array([1.0, 2.0, 3.0, 4.0])
+
+
+def _constraint(*allowed, **fields):
+    """Allows these tokens alone."""
+    mask = jnp.isin(jnp.arange(4), jnp.asarray(allowed))
+    return base.LogitsTransform(
+        lambda tokens, length: base.State(),
+        lambda state, logits, aux: jnp.where(mask, logits, -jnp.inf),
+        free=lambda state, logits, aux: logits,
+        **fields,
+    )
+
+
+def _mass(*parts, logits=LOGITS) -> float:
+    made = transform_chain.chain(*parts)
+    return float(transform_chain.mass(made, _begin(made), logits, {}))
+
+
+def test_the_mass_that_constraints_leave():
+    """The law at the allowed tokens, whatever scales or shifts it before and behind."""
+    shift = jnp.array([0.0, 1.0, -1.0, 0.5])
+    biased = base.LogitsTransform(
+        lambda tokens, length: base.State(), lambda state, z, aux: z + shift
+    )
+    half, some = temperature.transform(0.5), _constraint(1, 2)
+    law = lambda logits: np.exp(np.asarray(vocab.log_softmax(logits)))
+    for parts, p in (
+        ((some,), law(LOGITS)),
+        ((some, half), law(LOGITS / 0.5)),
+        ((half, some), law(LOGITS / 0.5)),
+        ((biased, some, half), law((LOGITS + shift) / 0.5)),
+        ((some, biased, half), law((LOGITS + shift) / 0.5)),
+        ((transform_chain.chain(biased, some), half), law((LOGITS + shift) / 0.5)),
+    ):
+        assert _mass(*parts) == pytest.approx(np.log(p[[1, 2]].sum()), abs=1e-5)
+    assert _mass(_constraint(0, 1, 2), some) == _mass(some)
+    assert _mass(half) == _mass() == 0.0
+    # Planted: the mass where the constraint stands, before the temperature.
+    assert _mass(some, half) != pytest.approx(_mass(some), abs=1e-2)
+
+
+def test_the_mass_before_a_truncation():
+    """The two best of the masked law, against the two best of the law."""
+    p = np.exp(np.asarray(LOGITS))
+    two = (_constraint(0, 2, 3), top_k.transform(2))
+    assert _mass(*two) == pytest.approx(0.0, abs=1e-6)  # the same two
+    two = (_constraint(0, 1, 3), top_k.transform(2))
+    want = np.log((p[1] + p[3]) / (p[2] + p[3]))
+    assert _mass(*two) == pytest.approx(want, abs=1e-5)
+    # Planted: the truncation left out.
+    assert _mass(_constraint(0, 1, 3)) != pytest.approx(want, abs=1e-2)
+
+
+def test_a_mass_that_is_hidden_is_refused():
+    """By log-probabilities behind a constraint, and streams; not before it."""
+    some = _constraint(1, 2)
+    for part in (_recorder(1.0, domain="logprobs"), _recorder(1.0, streams=("a",))):
+        assert np.isfinite(_mass(part, some))
+        with pytest.raises(MethodError, match="put the constraint behind it"):
+            _mass(some, part)
+        made = transform_chain.chain(some, part)  # decoding alone is served
+        assert np.isfinite(made.apply(_begin(made), LOGITS, {})[1])

@@ -284,6 +284,23 @@ def test_the_pattern_wins_over_bans_and_survives_truncation(tokenizer):
         np.testing.assert_array_equal(np.flatnonzero(np.isfinite(out)), [1])
 
 
+def test_the_mass_that_a_pattern_leaves(tokenizer):
+    """Of the law that it receives; none where earlier transforms forbade all of it."""
+    only_a = regex.transform("a", tokenizer(TOKENS), EOS, VOCAB)
+    state = only_a.init(jnp.zeros(1, jnp.int32), jnp.int32(1))
+    logits = jnp.arange(float(VOCAB)) / VOCAB
+    mass = transform_chain.mass(only_a, state, logits, {})
+    p = np.exp(logits) / np.exp(logits).sum()
+    np.testing.assert_allclose(mass, np.log(p[1]), rtol=1e-5)
+    dead = base.State(state.row.replace(state=jnp.int32(-1)), state.shared)
+    assert transform_chain.mass(only_a, dead, logits, {}) == 0
+    banned = transform_chain.chain(ban_tokens.transform([1], VOCAB), only_a)
+    state = banned.init(jnp.zeros(1, jnp.int32), jnp.int32(1))
+    lost = transform_chain.mass(banned, state, logits, {})
+    assert np.isfinite(lost) and np.exp(lost) == 0
+    assert lost != mass  # planted: the pattern's tokens count as if they were allowed
+
+
 def test_patterns_of_like_size_share_a_program(tokenizer):
     made = [
         regex.transform(pattern, tokenizer(TOKENS), EOS, VOCAB)
