@@ -17,11 +17,10 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from models import storage
 from models.errors import DataError
 from models.text import row_files
+from training.data import sources
 
 SIZES = (3, 4)  # numbers of a drawn problem
 LARGEST = 99  # of a drawn problem's numbers
@@ -171,17 +170,16 @@ def read_file(path: str) -> list[Problem]:
         DataError: a row of another layout, named by its place.
     """
     if path.endswith(".csv"):
-        lines = storage.path(path).read_text().splitlines()
-        rows = [
-            (f"{path}, row {i}", row) for i, row in enumerate(csv.DictReader(lines))
-        ]
+        table = csv.DictReader(sources.file_text(path).splitlines())
+        rows = [(f"{path}, row {i}", json.dumps(row)) for i, row in enumerate(table, 1)]
     else:
-        rows = [(where, json.loads(line)) for where, line in row_files.lines(path)]
-    return [_problem(where, row) for where, row in rows]
+        rows = [*row_files.lines(path)]
+    return [_problem(where, line) for where, line in rows]
 
 
-def _problem(where: str, row: Any) -> Problem:
+def _problem(where: str, line: str) -> Problem:
     try:
+        row = json.loads(line)
         if "text" in row:
             return read(row["text"])[0]
         if "Puzzles" in row:

@@ -181,9 +181,13 @@ def test_published_layouts(tmp_path):
     assert countdown.read_file(str(file)) == [HAND] * 3
     table.write_text("Rank,Puzzles\n1,1 1 4 6\n")
     assert countdown.read_file(str(table)) == [Problem((1, 1, 4, 6), 24)]
-    file.write_text('{"input": "1,2", "output": "x"}\n')
-    with pytest.raises(DataError, match=r"a\.jsonl, line 1: no problem"):
-        countdown.read_file(str(file))
+    for fault in ('{"input": "1,2", "output": "x"}', "{", "[]", '{"text": 3}'):
+        file.write_text(f"{fault}\n")
+        with pytest.raises(DataError, match=r"a\.jsonl, line 1: no problem"):
+            countdown.read_file(str(file))
+    for missing in ("c.csv", "c.jsonl"):
+        with pytest.raises(DataError, match="not a readable UTF-8 file"):
+            countdown.read_file(str(tmp_path / missing))
 
 
 @pytest.mark.parametrize("numbers", [(), (1,), (1,) * 7])
