@@ -48,7 +48,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.card.about = "generated Countdown problems, a step a line"
     c.card.origin = (
         "problems drawn by `training/data/problems/countdown.py`: three or four "
-        "numbers up to 99, a target of two digits, and one solution. A hash of numbers "
+        "numbers up to 25, a target of two digits, and one solution. A hash of numbers "
         "and target holds problems out, whatever the order of the numbers"
     )
     c.card.licence = "The text is generated; the weights are under the project's terms."

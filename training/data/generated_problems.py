@@ -43,7 +43,7 @@ def take(
     seed: int = 0,
     excluded: Collection[str] = (),
 ) -> Iterator[Any]:
-    """Yield `count` problems of a split: no prompt twice, nor a key of validation.
+    """Yield `count` problems of a split: no text twice, nor a key of validation.
 
     Args:
         draw: of a task.
@@ -62,7 +62,7 @@ def take(
     idle = 0
     while len(seen) < count:
         problem = draw(rng)
-        name = problem.key if held else problem.prompt
+        name = problem.key if held else problem.prompt + problem.answer
         is_new = name not in seen and problem.key not in excluded
         if is_new and is_held(problem.key) == held:
             seen.add(name)

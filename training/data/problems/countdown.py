@@ -23,9 +23,9 @@ from models.text import row_files
 from training.data import sources
 
 SIZES = (3, 4)  # numbers of a drawn problem
-LARGEST = 99  # of a drawn problem's numbers
+LARGEST = 25  # of a drawn problem's numbers
 TARGETS = range(10, 100)
-RESULTS = 999  # largest result of a drawn solution; others may be larger
+RESULTS = 99  # largest result of a drawn solution; others may be larger
 MOST = 6  # numbers: six take seconds where no solution exists
 
 PROMPT = re.compile(r"(\d+(?:,\d+)+):(\d+)\n")
