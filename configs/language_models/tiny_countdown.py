@@ -31,7 +31,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.model.d_ff = 384
     c.model.max_positions = 512
     c.data.source = ""
-    c.data.vocab_size = 384
+    c.data.vocab_size = 347  # bytes, separator, the numbers of two digits
     c.data.stages = ((2000, 16, 256),)
     c.data.repeat_share = 0.0
     c.data.markers = ()

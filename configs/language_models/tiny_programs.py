@@ -1,4 +1,4 @@
-"""The research target `tiny_programs`: 1.3M parameters that guess a Python expression.
+"""The research target `tiny_programs`: 1.2M parameters that guess a Python expression.
 
 Command:  python -m training.data.generated_problems --task=programs --out=DIRECTORY
           python -m experiments.run --config=configs/language_models/tiny_programs.py
