@@ -109,8 +109,8 @@ LANES, ALL = "lanes", "all"
 class Select(NamedTuple):
     """A search method: which hypotheses go on.
 
-    - `init(params, size) -> State`, of one request; `size` tokens are the most that
-      prompt and text have.
+    - `init(params, size) -> State`, of one request. A text has at most `size` tokens,
+      its prompt included where the search reads it.
     - `select(key, state, view) -> Selection, State` ★ runs once a round. The lanes of
       the first round are node 0 and nothing else.
     - `width`, `fan`, `pool`: K, F and P.

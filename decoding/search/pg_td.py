@@ -18,6 +18,7 @@ a text goes on where an earlier one ended, no node runs twice, no text is valued
 Deviations: none. Cost: one node a round; a round that asks the host waits for it.
 """
 
+import functools
 import math
 
 import jax
@@ -71,6 +72,17 @@ class Row:
     count: Array  # int32[]: simulations so far
 
 
+@struct.dataclass
+class Place:
+    """Where a simulation is; see `Row`."""
+
+    node: Array
+    path: Array
+    depth: Array
+    phase: Array
+    entered: Array = struct.field(default_factory=lambda: jnp.int32(-1))
+
+
 def select(
     simulations: int = 32,
     top: int = 3,
@@ -99,7 +111,7 @@ def select(
         raise MethodError(f'backup={backup!r}: use "max" or "mean"')
 
     def rounds(new: int) -> int:
-        return 1 + simulations * (new + 1)
+        return 1 + simulations * (new + 1)  # new nodes, and the text's worth
 
     def init(params: base.Params, size: int) -> base.State:
         nodes = 1 + top * rounds(size)
@@ -139,9 +151,10 @@ def select(
             ended=put(row.tree.ended, view.ends(lane, token)),
             prior=put(row.tree.prior, jax.nn.softmax(best)),
         )
-        # The worth that was asked for.
+        # The worth that was asked for, which ends a simulation.
         worth = view.values[0]
         came = ~jnp.isnan(worth)
+        known = jnp.where(came, worth, tree.worth[row.node])
         tree = tree.replace(
             worth=tree.worth.at[jnp.where(came, row.node, size)].set(worth, mode="drop")
         )
@@ -152,80 +165,80 @@ def select(
             jnp.where(came, worth, NONE)[None],
         )
         pool = pools.merged(view.pool, text)
+        ends = (row.phase == VALUE) & ~jnp.isnan(known)
+        tree = backed_up(tree, row, known, ends)
+        count = row.count + ends
+        done = count >= simulations
         # On to the next node that must run, or the next text that must be valued.
-        first = jnp.where(view.round == 0, DESCEND, WRITE)
-        phase = jnp.where(row.phase == RUN, first, row.phase)
-        row = lax.while_loop(goes, step, row.replace(tree=tree, phase=phase))
-        done = row.count >= simulations
-        runs, asks = (row.phase == RUN) & ~done, (row.phase == VALUE) & ~done
+        begins = ends | (view.round == 0)
+        at = Place(
+            node=jnp.where(begins, 0, row.node),
+            path=row.path,
+            depth=jnp.where(begins, 0, row.depth),
+            phase=jnp.where(begins, DESCEND, WRITE),
+        )
+        at = lax.while_loop(moves_on, functools.partial(step, row, tree), at)
+        entered = jnp.where(at.entered >= 0, at.entered, size)
+        tree = tree.replace(entered=tree.entered.at[entered].set(True, mode="drop"))
+        runs = (at.phase == RUN) & ~done
+        # A text that is known is valued in a round of its own, which runs nothing.
+        asks = (at.phase == VALUE) & jnp.isnan(tree.worth[at.node]) & ~done
         chosen = Selection(
             parent=lane,
             token=token,
             there=there,
-            run=jnp.where(runs, row.node, -1)[None],
+            run=jnp.where(runs, at.node, -1)[None],
             pool=pool,
             done=done,
-            ask=Texts(jnp.where(asks, row.node, -1)[None], jnp.full(1, -1)),
+            ask=Texts(jnp.where(asks, at.node, -1)[None], jnp.full(1, -1)),
         )
-        return chosen, base.State(row, state.shared)
+        after = Row(
+            *(row.explore, row.growth, tree),
+            *(at.node, at.path, at.depth, at.phase, count),
+        )
+        return chosen, base.State(after, state.shared)
 
-    def goes(row: Row) -> Array:
-        waits = (row.phase == VALUE) & jnp.isnan(row.tree.worth[row.node])
-        return ~waits & (row.phase != RUN) & (row.count < simulations)
+    def moves_on(at: Place) -> Array:
+        return (at.phase == DESCEND) | (at.phase == WRITE)
 
-    def step(row: Row) -> Row:
+    def step(row: Row, tree: Tree, at: Place) -> Place:
         """★ Make the simulation's next move; none of them runs the model."""
-        after = (descended(row), written(row), valued(row))
-        phase = row.phase
-        pick = lambda *x: jnp.where(phase == 0, x[0], jnp.where(phase == 1, x[1], x[2]))
-        return jax.tree.map(pick, *after)
-
-    def descended(row: Row) -> Row:
-        tree, moves = row.tree, row.tree.child[row.node]
-        value = (
-            tree.best if backup == "max" else tree.total / jnp.maximum(tree.moves, 1)
-        )
-        visits = tree.visits[row.node].astype(jnp.float32)
+        descends = at.phase == DESCEND
+        moves = tree.child[at.node]
+        value = tree.best if backup == "max" else tree.total / jnp.maximum(tree.moves, 1)
+        visits = tree.visits[at.node].astype(jnp.float32)
         weight = jnp.log((visits + row.growth + 1) / row.growth) + row.explore
         bonus = jnp.sqrt(jnp.log(visits)) / (1 + tree.moves[moves])
         score = value[moves] + weight * tree.prior[moves] * bonus
-        move = moves[jnp.argmax(jnp.where(moves >= 0, score, -jnp.inf))]
-        over, known = tree.ended[move], tree.entered[move]
-        new = ~over & ~known
-        return row.replace(
-            tree=tree.replace(entered=tree.entered.at[move].set(known | new)),
-            node=move,
-            path=row.path.at[row.depth].set(move),
-            depth=row.depth + 1,
-            phase=jnp.where(over, VALUE, jnp.where(known, DESCEND, WRITE)),
+        best = jnp.argmax(jnp.where(moves >= 0, score, -jnp.inf))
+        move = moves[jnp.where(descends, best, 0)]
+        # A node without moves has not run: a text that is written stops there.
+        ran, over = move >= 0, tree.ended[move]
+        known = tree.entered[move]
+        new = descends & ~over & ~known
+        further = jnp.where(descends & known, DESCEND, WRITE)
+        return Place(
+            node=jnp.where(ran, move, at.node),
+            path=jnp.where(descends, at.path.at[at.depth].set(move), at.path),
+            depth=at.depth + descends,
+            phase=jnp.where(ran, jnp.where(over, VALUE, further), RUN),
+            entered=jnp.where(new, move, at.entered),
         )
 
-    def written(row: Row) -> Row:
-        move = row.tree.child[row.node, 0]
-        ran, over = move >= 0, row.tree.ended[move]
-        return row.replace(
-            node=jnp.where(ran, move, row.node),
-            phase=jnp.where(ran, jnp.where(over, VALUE, WRITE), RUN),
-        )
-
-    def valued(row: Row) -> Row:
-        tree, size = row.tree, row.tree.prior.shape[0]
-        worth = tree.worth[row.node]
-        made = jnp.arange(row.path.shape[0]) < row.depth
-        at = jnp.where(made, row.path, size)
+    def backed_up(tree: Tree, row: Row, worth: Array, ends: Array) -> Tree:
+        """★ Count a simulation that `ends` bool[] at its moves, with its return."""
+        made = (jnp.arange(row.path.shape[0]) < row.depth) & ends
+        at = jnp.where(made, row.path, tree.prior.shape[0])
         add = lambda x, value: x.at[at].add(value, mode="drop")
         first = jnp.where(tree.moves == 0, -jnp.inf, tree.best)
         best = first.at[at].max(worth, mode="drop")
         inside = made & tree.entered[row.path]
-        tree = tree.replace(
+        visits = add(tree.visits, inside.astype(jnp.int32))
+        return tree.replace(
             best=jnp.where(best > -jnp.inf, best, 0.0),
             total=add(tree.total, worth),
             moves=add(tree.moves, 1),
-            visits=add(tree.visits, inside.astype(jnp.int32)).at[0].add(1),
-        )
-        zero = jnp.int32(0)
-        return row.replace(
-            tree=tree, node=zero, depth=zero, phase=zero, count=row.count + 1
+            visits=visits.at[0].add(ends),
         )
 
     return Select(

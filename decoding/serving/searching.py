@@ -173,7 +173,7 @@ def run(
     _check_states(select, rows, new)
     own = base.State()
     if select.read is None:
-        own = select.init(params, rows.tokens.shape[1])
+        own = select.init(params, new)
     worth = base.State() if reward is None else reward.init(asked.prompts)
     state = engine.plant((own, worth), rows, new, size)
     memo: dict = {}

@@ -31,6 +31,7 @@ class Part:
     # empty; () for files of plain text.
     fields: tuple[str, ...] = ()
     between: str = ""  # a regular expression that separates a text's documents
+    before: str = ""  # put before each document, such as the code of its class
 
 
 def texts(
@@ -40,7 +41,8 @@ def texts(
 
     `folder` may be a data set, `hf://datasets/owner/name@revision`. Documents are in
     the order of the parts and of the files' names. Those with under 64
-    characters, and repetitions of an earlier one, are left out.
+    characters, and repetitions of an earlier one, are left out; `before` counts for
+    neither.
 
     Raises:
         DataError: a part has no file, a row lacks a field, or no document is left.
@@ -59,7 +61,7 @@ def texts(
             seen.add(digest)
             out = int.from_bytes(digest[:8], "big") < held * 2**64
             if out == (split == "validation"):
-                chosen.append(text)
+                chosen.append(part.before + text)
     if not chosen:
         raise DataError(
             f"{folder} gives no document for {split}: use another share than "

@@ -1,5 +1,6 @@
 """Documents of several kinds of file: whole, split once, in a fixed order."""
 
+import dataclasses
 import gzip
 import json
 import pathlib
@@ -66,6 +67,20 @@ def test_a_repeated_document_is_in_one_split(tmp_path: pathlib.Path) -> None:
     for split in file_groups.SPLITS:
         once = file_groups.texts(tmp_path, chosen, split, HELD)
         assert file_groups.texts(tmp_path, twice, split, HELD) == once
+
+
+def test_the_code_before_a_document(tmp_path: pathlib.Path) -> None:
+    """It moves no document to the other split; planted: another text, which does."""
+    chosen = write(tmp_path)
+    coded = [dataclasses.replace(part, before="\x01") for part in chosen]
+    for split in file_groups.SPLITS:
+        plain = file_groups.texts(tmp_path, chosen, split, HELD)
+        behind = file_groups.texts(tmp_path, coded, split, HELD)
+        assert behind == [f"\x01{text}" for text in plain]
+    packed = (tmp_path / "wiki" / "train.txt").read_text()
+    (tmp_path / "wiki" / "train.txt").write_text(packed.replace("Title", "\x01Title"))
+    held = file_groups.texts(tmp_path, chosen, "validation", HELD)
+    assert [text.replace("\x01", "") for text in held] != plain
 
 
 def test_mistakes_are_named(tmp_path: pathlib.Path) -> None:
