@@ -114,6 +114,8 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
     state = _hang(program, state, chosen, logp, before, (received, aux))
     stays = rows.done
     ask, asked = chosen.ask, jnp.zeros(stays.shape, bool)
+    # Under ALL a search may spend a round on what it knows, and go on.
+    stuck = (state.lanes < 0).all(1) & (select.holds != ALL_NODES)
     if ask is not None:
         ask = replace(ask, node=jnp.where(stays[:, None], -1, ask.node))
         asked = (ask.node >= 0).any(-1)
@@ -124,7 +126,7 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
         pool=_where(stays, state.pool, chosen.pool),
         rows=replace(
             rows,
-            done=stays | chosen.done | ((state.lanes < 0).all(1) & ~asked),
+            done=stays | chosen.done | (stuck & ~asked),
             counters=replace(
                 rows.counters, target_calls=rows.counters.target_calls + ~stays
             ),

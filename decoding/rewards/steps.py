@@ -23,6 +23,7 @@ from decoding.catalogue import Card
 from decoding.hypotheses import reward as rewards
 from decoding.hypotheses.rank import Sample
 from decoding.hypotheses.reward import PREFIX, Reward
+from decoding.text_lookup import token_marks
 from models.errors import MethodError
 
 CARD = Card(
@@ -60,14 +61,7 @@ def reward(
             "the reward under rewards/steps values whole texts alone: use one that "
             "values beginnings, such as rewards/value_head"
         )
-    mark = separator.encode()
-    spelt = tokenizer.token_bytes()[:vocab_size]
-    ends = np.zeros(vocab_size, bool)
-    ends[: len(spelt)] = [bool(mark) and mark in token for token in spelt]
-    if not ends.any():
-        raise MethodError(
-            f"separator={separator!r} lies in no token: use characters of one token"
-        )
+    ends = token_marks.holding(tokenizer, vocab_size, separator)
 
     def is_end(tokens: Array, prompt: Array, length: Array) -> Array:
         index = jnp.arange(tokens.shape[0])

@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from jax import Array
 
@@ -28,6 +27,7 @@ from decoding.catalogue import Card
 from decoding.hypotheses import pool as pools
 from decoding.hypotheses.nodes import Select, Selection, View
 from decoding.hypotheses.pool import NONE, Pool
+from decoding.text_lookup import token_marks
 from models.errors import MethodError
 
 CARD = Card(
@@ -80,7 +80,7 @@ def select(
         raise MethodError(f"trials={trials}, longest={longest}: use at least 1 of each")
     if not low < high:
         raise MethodError(f"low={low}, high={high}: use a low end below the high one")
-    ends = jnp.asarray(is_mark(tokenizer, vocab_size, marks))
+    ends = jnp.asarray(token_marks.among(tokenizer, vocab_size, marks))
 
     def init(params: base.Params, size: int) -> base.State:
         none, zero = jnp.zeros(trials, bool), jnp.zeros(trials, jnp.int32)
@@ -140,18 +140,3 @@ def select(
         *(init, choose, trials, trials, 1, lambda new: 1 + new * min(new, longest)),
         samples=True,
     )
-
-
-def is_mark(tokenizer: Any, vocab_size: int, marks: str) -> np.ndarray:
-    """Say which tokens are one of the marks, bool[V].
-
-    Raises:
-        MethodError: none is.
-    """
-    spelt = tokenizer.token_bytes()[:vocab_size]
-    known = {mark.encode() for mark in marks}
-    found = np.zeros(vocab_size, bool)
-    found[: len(spelt)] = [token in known for token in spelt]
-    if not found.any():
-        raise MethodError(f"marks={marks!r}: no token of the model is one of them")
-    return found

@@ -205,7 +205,9 @@ def select(
         """★ Make the simulation's next move; none of them runs the model."""
         descends = at.phase == DESCEND
         moves = tree.child[at.node]
-        value = tree.best if backup == "max" else tree.total / jnp.maximum(tree.moves, 1)
+        value = (
+            tree.best if backup == "max" else tree.total / jnp.maximum(tree.moves, 1)
+        )
         visits = tree.visits[at.node].astype(jnp.float32)
         weight = jnp.log((visits + row.growth + 1) / row.growth) + row.explore
         bonus = jnp.sqrt(jnp.log(visits)) / (1 + tree.moves[moves])

@@ -11,7 +11,7 @@ import pytest
 import decoding
 from decoding import Method, Spec
 from decoding.conformance import kit
-from decoding.search import cntp
+from decoding.text_lookup import token_marks
 from models.errors import MethodError
 from models.synthetic import toy
 from tests.decoding.search.rows import p_value
@@ -102,6 +102,5 @@ def test_refuses():
     ):
         with pytest.raises(MethodError, match=words):
             searched(0.9, kit.PROMPTS, max_new_tokens=4, **fields)
-    assert cntp.is_mark(LM.tokenizer, kit.VOCAB, "ad").tolist() == [
-        i in MARKS for i in range(kit.VOCAB)
-    ]
+    found = token_marks.among(LM.tokenizer, kit.VOCAB, "ad").tolist()
+    assert found == [i in MARKS for i in range(kit.VOCAB)]

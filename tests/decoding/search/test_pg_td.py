@@ -156,6 +156,7 @@ def planted(leaves: np.ndarray) -> Reward:
     return Reward(score=score, init=init)
 
 
+@pytest.mark.long
 def test_planted_leaves():
     """100 trees, 400 simulations, priors of deviation 0.5: found in 95 or more."""
     draw = np.random.default_rng(0)
