@@ -297,7 +297,7 @@ def _composed(lm: Any, settings: requests.Settings) -> _Ready:
 def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Call:
     """Compose the method, measure its rounds if need be, and prefill the caches."""
     lm, asked, running, parts, params, engine, size = _composed(lm, settings)
-    searching.check(lm, parts.program, asked.n, streamed)
+    searching.check(lm, parts.program, asked, streamed)
     keys = engines.request_keys(settings.seed, running.prompts, running.n)
     compiled = engine.compile_seconds
     costs = tuning.costs_of(engine, params, parts, len(running.rows), size)
@@ -360,7 +360,7 @@ def _output(
         if settings.echo:
             without = replace(settings, echo=False)
             bare = results.of_rows(lm, without, shown, state, scores)
-        samples = searching.samples(bare, shown.n)
+        samples = searching.samples(lm, shown, bare)
         if (reward := call.parts.program.reward) is not None:
             about = (call.engine, reward, call.params, call.running, state)
             samples = searching.valued(lm, *about, samples)

@@ -65,6 +65,11 @@ def build(method: Method, available: Mapping[str, Any], temperature: Any) -> Par
             f"{method.search.name} chooses by a reward: pass reward=, a Spec of "
             "rewards/ or a function of a list of texts"
         )
+    if getattr(found, "valued", False) and (reward is None or reward.node is None):
+        raise MethodError(
+            f"{method.search.name} needs a reward with a value for every node, such as "
+            "rewards/value_head or rewards/reward_model"
+        )
     if method.search.card.kind == "rank":
         return Parts(rank=found, reward=reward)
     _check(method, found, temperature)

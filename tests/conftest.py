@@ -31,6 +31,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # A program of several widths compiles for as long as some four of one; tests of widths
 # ask for them.
 os.environ.setdefault("DECODAX_WIDTH", "paper")
+# The contracts of rewards run programs, of a line each.
+os.environ.setdefault("DECODAX_ALLOW_EXECUTION", "1")
 # Where libtpu is installed jax would look for a TPU, in every process.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 

@@ -11,7 +11,7 @@ from decoding.hypotheses.rank import Rank
 from decoding.loops import engines
 from decoding.method import Method
 
-LIKELY = Spec("rewards/likelihood")
+LIKELY, VALUE = Spec("rewards/likelihood"), Spec("rewards/value_head")
 NEW, ENDING = 24, 0.0  # tokens of a text; texts of the toy end after some of them
 
 
@@ -37,8 +37,11 @@ def built(spec: Part) -> Select | Rank:
 def of(spec: Spec) -> Method:
     """Make the method of a search: its card's examples, and a reward if need be."""
     part = kit.spec(spec.name, **spec.arguments)
-    needs = built(part).rewarded
-    return Method(search=part, rewards=(LIKELY,) if needs else ())
+    found = built(part)
+    rewards = (LIKELY,) if found.rewarded else ()
+    if isinstance(found, Select) and found.valued:
+        rewards = (VALUE,)
+    return Method(search=part, rewards=rewards)
 
 
 def is_rank(method: Method) -> bool:

@@ -157,14 +157,7 @@ def run_all(
     Raises:
         MethodError: as for `run`.
     """
-    setting = os.environ.get(SWITCH)
-    if allow_execution is not True or setting != "1":
-        raise MethodError(
-            f"running programs is off (allow_execution={allow_execution!r}, "
-            f"{SWITCH}={setting!r}): generated programs run on this machine, and the "
-            "page of decoding/execution/tests_runner.py says what that risks. To allow "
-            f"it, pass allow_execution=True and set {SWITCH}=1"
-        )
+    check_allowed(allow_execution)
     if len(programs) != len(tests):
         raise MethodError(
             f"{len(programs)} programs and {len(tests)} lists of tests: give each "
@@ -184,6 +177,18 @@ def run_all(
             return [job.result() for job in jobs]
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def check_allowed(allow_execution: bool) -> None:
+    """Refuse to run programs unless both switches are on, by a MethodError."""
+    setting = os.environ.get(SWITCH)
+    if allow_execution is not True or setting != "1":
+        raise MethodError(
+            f"running programs is off (allow_execution={allow_execution!r}, "
+            f"{SWITCH}={setting!r}): generated programs run on this machine, and the "
+            "page of decoding/execution/tests_runner.py says what that risks. To allow "
+            f"it, pass allow_execution=True and set {SWITCH}=1"
+        )
 
 
 class _EndError(Exception):

@@ -121,7 +121,8 @@ class Select(NamedTuple):
       the next, in which the lanes of a host's reward may be empty.
     - `domain`: whether the transform receives "logits" or "logprobs".
     - `samples`: whether it draws, so that a temperature means something.
-    - `rewarded`: whether it chooses by a reward, which it then needs.
+    - `rewarded`: whether it chooses by a reward, which it then needs; `valued`: whether
+      this must value every node.
     - `weighs`: whether it reads `View.mass` (see `transform_chain.mass`).
     - `read(state, hidden, count) -> State` ★ gets the states {tap: [C, D]} of `count`
       int32[] tokens of the prompt, chunk by chunk; the last token is node 0.
@@ -140,6 +141,7 @@ class Select(NamedTuple):
     taps: tuple = ()
     read: Callable[[base.State, dict, Array], base.State] | None = None
     rewarded: bool = False
+    valued: bool = False
     weighs: bool = False
     guarantee: str = base.LOSSY
 

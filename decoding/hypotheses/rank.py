@@ -16,6 +16,7 @@ class Sample(NamedTuple):
     logprobs: list[float]
     ended: bool  # by EOS or a stop; else by the limit, or not yet
     request: int = 0  # index of its prompt
+    prompt: str | None = None  # as the tokenizer spells it
     value: float | None = None  # its reward, where there is one
 
 

@@ -1,6 +1,6 @@
 """A*-decoding: the most promising step of any text goes on, by a process reward.
 
-Chatziveroglou, *A-star-Decoding: Token-Efficient Inference Scaling*, 2025, arXiv
+Chatziveroglou, *A*-Decoding: Token-Efficient Inference Scaling*, 2025, arXiv
 2505.13672, section 3. Texts are written step by step. A frontier holds the texts that
 wait, each with
 
@@ -19,6 +19,7 @@ others.
 Deviations: none known. Cost: M k nodes a round, and three rounds more a step.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -105,7 +106,7 @@ def select(
 
     def init(params: base.Params, size: int) -> base.State:
         waits, zero = frontier(max(1 + width * turns, take)), jnp.int32(0)
-        waits = waits.replace(node=waits.node.at[0].set(0))  # the prompt
+        waits = replace(waits, node=waits.node.at[0].set(0))  # the prompt
         off = jnp.zeros(width, bool)
         row = Row(zero, waits, zero + 1, zero, frontier(width), off, 0 * index)
         return base.State(row)
@@ -152,12 +153,13 @@ def select(
         steps = jax.tree.map(lambda x: x[at][own], waits)
         begins = goes[own]
         run = jnp.where(begins & (index % samples == 0), steps.node, -1)
-        after = row.replace(
+        after = replace(
+            row,
             phase=jnp.int32(WRITE),
-            waits=waits.replace(node=waits.node.at[gone].set(-1, mode="drop")),
+            waits=replace(waits, node=waits.node.at[gone].set(-1, mode="drop")),
             count=count,
             taken=row.taken + goes.sum(),
-            steps=steps.replace(node=jnp.where(begins, steps.node, -1)),
+            steps=replace(steps, node=jnp.where(begins, steps.node, -1)),
             live=begins,
             size=0 * index,
         )
@@ -168,7 +170,7 @@ def select(
         steps, value = row.steps, view.values
         there = (steps.node >= 0) & ~jnp.isnan(value)
         cost = steps.cost + jnp.maximum(value - steps.value, 0)
-        new = steps.replace(value=value, cost=cost)
+        new = replace(steps, value=value, cost=cost)
         at = row.count + jnp.cumsum(there) - 1
         at = jnp.where(there, at, row.waits.node.shape[0])
         waits = jax.tree.map(lambda x, y: x.at[at].set(y, mode="drop"), row.waits, new)
@@ -196,9 +198,11 @@ def select(
         live = hangs & ~ends[token] & (size < longest)
         ids = view.ids(hangs)
         stops = row.live & over
-        after = row.replace(
+        after = replace(
+            row,
             phase=jnp.where(live.any(), WRITE, LAST).astype(jnp.int32),
-            steps=steps.replace(
+            steps=replace(
+                steps,
                 node=jnp.where(
                     hangs, ids, jnp.where(stops, view.lanes[lane], steps.node)
                 ),
@@ -214,7 +218,7 @@ def select(
     def asked(row: Row, view: View) -> tuple[Row, Selection]:
         """★ Ask the worth of the texts with their new steps."""
         ask = Texts(row.steps.node, row.steps.last)
-        return row.replace(phase=jnp.int32(TAKE)), selection(view, ask=ask)
+        return replace(row, phase=jnp.int32(TAKE)), selection(view, ask=ask)
 
     return Select(
         *(init, choose, width, width, keep, rounds),

@@ -20,6 +20,7 @@ Deviations: none. Cost: one node a round; a round that asks the host waits for i
 
 import functools
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -142,9 +143,10 @@ def select(
         there = (best > -jnp.inf) & (ran >= 0)
         moves = view.ids(there)
         size = row.tree.prior.shape[0]
-        at = jnp.where(there, moves, size)
-        put = lambda x, values: x.at[at].set(values, mode="drop")
-        tree = row.tree.replace(
+        hung = jnp.where(there, moves, size)
+        put = lambda x, values: x.at[hung].set(values, mode="drop")
+        tree = replace(
+            row.tree,
             child=row.tree.child.at[jnp.where(ran >= 0, ran, size)].set(
                 moves, mode="drop"
             ),
@@ -155,8 +157,11 @@ def select(
         worth = view.values[0]
         came = ~jnp.isnan(worth)
         known = jnp.where(came, worth, tree.worth[row.node])
-        tree = tree.replace(
-            worth=tree.worth.at[jnp.where(came, row.node, size)].set(worth, mode="drop")
+        tree = replace(
+            tree,
+            worth=tree.worth.at[jnp.where(came, row.node, size)].set(
+                worth, mode="drop"
+            ),
         )
         text = Pool(
             jnp.where(came, row.node, -1)[None],
@@ -179,7 +184,7 @@ def select(
         )
         at = lax.while_loop(moves_on, functools.partial(step, row, tree), at)
         entered = jnp.where(at.entered >= 0, at.entered, size)
-        tree = tree.replace(entered=tree.entered.at[entered].set(True, mode="drop"))
+        tree = replace(tree, entered=tree.entered.at[entered].set(True, mode="drop"))
         runs = (at.phase == RUN) & ~done
         # A text that is known is valued in a round of its own, which runs nothing.
         asks = (at.phase == VALUE) & jnp.isnan(tree.worth[at.node]) & ~done
@@ -236,7 +241,8 @@ def select(
         best = first.at[at].max(worth, mode="drop")
         inside = made & tree.entered[row.path]
         visits = add(tree.visits, inside.astype(jnp.int32))
-        return tree.replace(
+        return replace(
+            tree,
             best=jnp.where(best > -jnp.inf, best, 0.0),
             total=add(tree.total, worth),
             moves=add(tree.moves, 1),

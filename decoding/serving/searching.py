@@ -61,18 +61,28 @@ def ranked(
     return best, scores
 
 
-def samples(texts: list[Text], each: int) -> list[Sample]:
-    """Read texts without their prompts, `each` in a row for a prompt."""
+def samples(lm: Any, asked: requests.Requests, texts: list[Text]) -> list[Sample]:
+    """Read the texts of all rows, which are without their prompts."""
+    spelt = prompts(lm, asked)
     return [
         Sample(
             text.tokens,
             text.text,
             [x or 0.0 for x in text.logprobs],
             text.finish_reason != "length",
-            i // each,
+            i // asked.n,
+            spelt[i // asked.n],
         )
         for i, text in enumerate(texts)
     ]
+
+
+def prompts(lm: Any, asked: requests.Requests) -> list[str | None]:
+    """Spell every prompt; None without a tokenizer."""
+    rows = asked.rows[:: asked.n]
+    if lm.tokenizer is None:
+        return [None] * len(rows)
+    return [lm.tokenizer.decode(row) for row in rows]
 
 
 def valued(
@@ -97,14 +107,19 @@ def valued(
     return [sample._replace(value=v) for sample, v in zip(found, values)]
 
 
-def check(lm: Any, program: decode.Program, n: int, streamed: bool) -> None:
+def check(
+    lm: Any, program: decode.Program, asked: requests.Requests, streamed: bool
+) -> None:
     """Refuse what a search cannot do, before anything is compiled.
 
     Raises:
         PromptError: more texts than it keeps.
-        MethodError: a mesh, or texts that are to be streamed.
+        MethodError: a mesh, texts that are to be streamed, or a reward for another
+            number of prompts.
     """
-    select, rank = program.select, program.rank
+    select, rank, n = program.select, program.rank, asked.n
+    if program.reward is not None:
+        program.reward.init(asked.prompts)
     if select is None and rank is None:
         return
     if streamed:
@@ -231,6 +246,7 @@ def answered(
     assert reward.ask is not None
     nodes, ask = jax.device_get((state.nodes, state.ask))
     places: list[tuple] = []
+    spelt = prompts(lm, asked)
     fresh: dict[tuple, Sample] = {}
     for request, place in np.argwhere(ask.node >= 0).tolist():
         node, last = int(ask.node[request, place]), int(ask.last[request, place])
@@ -244,7 +260,8 @@ def answered(
             text = None
             if lm.tokenizer is not None:
                 text = requests.text_of(lm, written, asked.ends[request])
-            fresh[key] = Sample(written, text, given, ended, request)
+            about = (ended, request, spelt[request])
+            fresh[key] = Sample(written, text, given, *about)
     if fresh:
         memo.update(zip(fresh, rewards.asked(reward.ask, [*fresh.values()])))
     values = np.full(ask.node.shape, np.nan, np.float32)
