@@ -77,25 +77,26 @@ def test_the_law():
     found = collections.Counter(map(tuple, out.tokens))
     assert p_value(found, texts(ALPHA)) > 1e-4
     assert p_value(found, texts(ALPHA, NEW - 2)) < 1e-4  # planted: one token short
-    raised = drawn(64, lambda samples: [x + 3.0 for x in by_taste(samples)])
-    assert raised.tokens == out.tokens[:64]
+    raised = drawn(1024, lambda samples: [x + 3.0 for x in by_taste(samples)])
+    assert raised.tokens == out.tokens
 
 
 def test_plain_forms():
     """No reward: the target's samples, of the same noise; T = 0: the best token."""
     flat = lambda samples: [0.5] * len(samples)
     plain = decoding.generate(
-        *(kit.TARGET, [PROMPT] * 64, "plain", NEW, 1.0), seed=[*range(64)]
+        *(kit.TARGET, [PROMPT] * 1024, "plain", NEW, 1.0), seed=[*range(1024)]
     )
-    assert drawn(64, flat).tokens == plain.tokens
-    assert drawn(64, alpha=float("inf")).tokens == plain.tokens
-    assert drawn(64).tokens != plain.tokens  # planted: a reward
+    # Programs are compiled for one number of prompts.
+    assert drawn(1024, flat).tokens == plain.tokens
+    assert drawn(1024, alpha=float("inf")).tokens == plain.tokens
+    assert drawn(1024).tokens != plain.tokens  # planted: a reward
     best: tuple = ()
     for _ in range(NEW):
         ends = [finished((*best, z), NEW) for z in range(kit.VOCAB)]
         value = law("target", best) + np.array([worth(end) for end in ends]) / ALPHA
         best = (*best, int(value.argmax()))
-    assert drawn(2, heat=0.0).tokens == [[*best]] * 2
+    assert drawn(1024, heat=0.0).tokens == [[*best]] * 1024
 
 
 def test_refuses():
