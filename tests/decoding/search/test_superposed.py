@@ -36,8 +36,10 @@ def method(**call) -> Method:
     )
 
 
-def searched(lm=LM, n=K, prompts=kit.PROMPTS, new=NEW, **call):
-    return decoding.generate(lm, prompts, method(**call), max_new_tokens=new, n=n)
+def searched(lm=LM, n=K, prompts=kit.PROMPTS, new=NEW, stop=None, **call):
+    return decoding.generate(
+        lm, prompts, method(**call), max_new_tokens=new, n=n, stop=stop
+    )
 
 
 def of_toy(params, prompt, mixes, weigh=lambda w: w):
@@ -62,7 +64,9 @@ def chances(texts, context, token, shares=superposed.WEIGHTS) -> float:
     return total
 
 
-def expected(law, root, eos, k=K, kept=KEPT, new=NEW, texts=None, alpha=0.54, heat=1.0):
+def expected(
+    law, root, eos, k=K, kept=KEPT, new=NEW, texts=None, alpha=0.54, heat=1.0, stop=None
+):
     """The drafts of a prompt, by whole passes: `law` of the mixtures so far -> logits.
 
     Returns:
@@ -82,7 +86,7 @@ def expected(law, root, eos, k=K, kept=KEPT, new=NEW, texts=None, alpha=0.54, he
                 given = (1 - alpha) * given + known
             every.append(((*text, int(token)), total + given))
         every.sort(key=lambda one: -one[1])
-        over = lambda text: text[-1] in eos or len(text) == new
+        over = lambda text: text[-1] in eos or len(text) == new or text[-2:] == stop
         ended += [one for one in every[:k] if over(one[0])]
         ended = sorted(ended, key=lambda one: -one[1])[:k]
         drafts = [one for one in every[: 2 * k] if not over(one[0])][:k]
@@ -136,6 +140,19 @@ def test_drafts_are_those_of_whole_passes(ending):
     rounds = out.stats.rounds
     assert rounds == NEW if ending < 0 else rounds <= NEW
     assert (out.stats.nodes_run <= rounds).all()
+
+
+def test_a_stop_string_ends_the_draft_that_has_it():
+    """Planted: without the stop string, and each draft with the first one's end."""
+    lm = long_memory(-30.0)
+    out = searched(lm, stop="bb")
+    assert out.tokens == by_hand(lm.params, stop=(1, 1))[0]
+    assert out.tokens != by_hand(lm.params)[0]
+    below = View.ends_below
+    with pytest.MonkeyPatch.context() as patch, engines.apart():
+        first = lambda view, node, token: below(view, node[:1] + 0 * node, token)
+        patch.setattr(View, "ends_below", first)
+        assert searched(lm, stop="bb").tokens != out.tokens
 
 
 def test_n_grams():
@@ -227,6 +244,9 @@ def test_a_transformer_by_whole_passes():
     np.testing.assert_allclose(out.scores, [sums for _, sums in wanted], atol=1e-3)
     equal = of_passes(lambda w: np.full(len(w), 1 / len(w)))
     assert out.tokens != [texts for texts, _ in equal]
+    one = searched(transformer(), 1, PROMPTS, drafts=1)
+    greedy = decoding.generate(transformer(), PROMPTS, "plain", max_new_tokens=NEW)
+    assert one.tokens == greedy.tokens
 
 
 @pytest.mark.parametrize("fault", ["slots", "parents", "weights"])
