@@ -73,6 +73,11 @@ def build(method: Method, available: Mapping[str, Any], temperature: Any) -> Par
     if method.search.card.kind == "rank":
         return Parts(rank=found, reward=reward)
     _check(method, found, temperature)
+    if found.mixes and available["model"].embed_rows is None:
+        raise MethodError(
+            f"{method.search.name} mixes rows of the embedding table, and this model "
+            "has none: use a transformer"
+        )
     return Parts(found, reward=reward)
 
 

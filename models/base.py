@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
+from models.errors import ConfigError
+
 ALL = "all"
 LAST = "last"
 NONE = "none"
@@ -49,6 +51,9 @@ class Block:
         None  # bool[L, 2]: run (attention, MLP) of each layer; None: all
     )
     logits_at: str = struct.field(pytree_node=False, default=ALL)  # ALL | LAST | NONE
+    embeds: Array | None = (
+        None  # float32[B, N, D]: read in place of the table's rows of `tokens`
+    )
 
 
 @jax.tree_util.register_pytree_node_class
@@ -79,6 +84,9 @@ class LanguageModel(NamedTuple):
     embedding output, `L` the last layer's), `"norm"` the state after the final norm,
     `FFN_INPUT` what the last layer's feed-forward reads: the state after attention,
     normed. A call of some of the layers returns it if the last one is among them.
+
+    `embed` is `embed_rows` of `token_rows`: a table's rows, and then what the model
+    makes of any row, such as a mixture of several. Models without a table have neither.
     """
 
     config: Any
@@ -93,6 +101,8 @@ class LanguageModel(NamedTuple):
     plan: Any = (
         None  # models.distributed.sharding.Plan: sharding of arrays; None: one device
     )
+    token_rows: Callable | None = None  # (params, tokens[...]) -> rows[..., D]
+    embed_rows: Callable | None = None  # (params, rows, positions) -> x[B, N, D]
 
     def __call__(
         self,
@@ -101,9 +111,20 @@ class LanguageModel(NamedTuple):
         block: Block,
         taps: tuple[Tap, ...] = (),
     ) -> tuple[ModelOutput, Any]:
-        """Run the block; return its output, and the cache with its keys."""
+        """Run the block; return its output, and the cache with its keys.
+
+        Raises:
+            ConfigError: the block has `embeds` and the model no table.
+        """
         cache = cache.open(block)
-        x = self.embed(params, block.tokens, block.positions)
+        if block.embeds is None:
+            x = self.embed(params, block.tokens, block.positions)
+        elif self.embed_rows is None:
+            raise ConfigError(
+                "embeds= for a model without an embedding table: give it tokens alone"
+            )
+        else:
+            x = self.embed_rows(params, block.embeds, block.positions)
         x, cache, hidden = self.layers(
             params, cache, x, block, 0, self.config.n_layers, taps
         )

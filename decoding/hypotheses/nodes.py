@@ -1,8 +1,8 @@
 """The tree of a search: its nodes, and what a search method sees and returns.
 
-`B` requests · `M` nodes · `K` lanes, the leaves that run in a round · `F` new leaves a
-round · `P` finished texts · `V` vocabulary. Node 0 is the prompt's last token; a node's
-depth is the number of generated tokens up to it.
+`B` requests · `M` nodes · `K` lanes, the leaves that run in a round · `J` nodes that a
+lane runs as one · `F` new leaves a round · `P` finished texts · `V` vocabulary. Node 0
+is the prompt's last token; a node's depth is the number of generated tokens up to it.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,10 @@ from decoding.hypotheses.pool import Pool
 
 @struct.dataclass
 class Nodes:
-    """All hypotheses. Records of dead branches stay, because pools name them."""
+    """All hypotheses. Records of dead branches stay, because pools name them.
+
+    Nodes that ran as one (`Mix`) have one slot, and their children see it.
+    """
 
     tokens: Array  # int32[B, M]
     parents: Array  # int32[B, M]; of node 0: -1
@@ -36,6 +39,18 @@ class Texts:
 
     node: Array  # int32[A]: -1: none
     last: Array  # int32[A]: the token behind the node; -1: the node ends the text
+
+
+@struct.dataclass
+class Mix:
+    """The nodes that each lane runs as one, and their shares of its input.
+
+    The lane's input is the weighted sum of the rows of the embedding table of the
+    nodes' tokens. It has one key and one law, which all of them share.
+    """
+
+    node: Array  # int32[K, J]: equally deep, and the lane's own among them; -1: none
+    weight: Array  # float32[K, J]: of sum 1; 0 where there is none
 
 
 @struct.dataclass
@@ -76,7 +91,12 @@ class View:
 
     def stops(self, lane: Array, token: Array) -> Array:
         """Tell whether anything but the limit ends a text there, bool[C]."""
-        return self._stops(lane, token)
+        return self._stops(self.lanes[lane], token)
+
+    def ends_below(self, node: Array, token: Array) -> Array:
+        """Tell whether `token` int32[C] behind nodes int32[C] ends a text, bool[C]."""
+        depth = self.nodes.depth[jnp.maximum(node, 0)] + 1
+        return self._stops(node, token) | (depth >= self.limit)
 
     def ids(self, there: Array) -> Array:
         """Return the ids that leaves `there` bool[F] will get, int32[F]; else -1."""
@@ -101,6 +121,8 @@ class Selection(NamedTuple):
     pool: Pool
     done: Array  # bool[]
     ask: Texts | None = None  # where `Select.asks`
+    mix: Mix | None = None  # of the next lanes, where `Select.mixes`
+    below: Array | None = None  # int32[F]: the leaves' parents, nodes of their lanes
 
 
 LANES, ALL = "lanes", "all"
@@ -124,6 +146,8 @@ class Select(NamedTuple):
     - `rewarded`: whether it chooses by a reward, which it then needs; `valued`: whether
       this must value every node.
     - `weighs`: whether it reads `View.mass` (see `transform_chain.mass`).
+    - `mixes`: J, the nodes that a lane may run as one; it then gives `Selection.mix`
+      and `below`, and takes no transform that reads the text. 0: a lane runs its node.
     - `read(state, hidden, count) -> State` ★ gets the states {tap: [C, D]} of `count`
       int32[] tokens of the prompt, chunk by chunk; the last token is node 0.
     """
@@ -143,11 +167,19 @@ class Select(NamedTuple):
     rewarded: bool = False
     valued: bool = False
     weighs: bool = False
+    mixes: int = 0
     guarantee: str = base.LOSSY
 
     def capacity(self, new: int) -> int:
         """Return `M`, the most nodes of texts of `new` tokens."""
         return 1 + self.fan * self.rounds(new)
+
+
+def alone(lanes: Array, size: int) -> Mix:
+    """Mix nothing: lanes int32[..., K] run their own nodes, of at most `size`."""
+    none = jnp.full((*lanes.shape, size), -1, jnp.int32)
+    weight = jnp.zeros(none.shape).at[..., 0].set(1.0)
+    return Mix(none.at[..., 0].set(lanes), weight)
 
 
 def first(tokens: Array, size: int) -> Nodes:

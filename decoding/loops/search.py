@@ -22,7 +22,7 @@ from decoding import base, noise, transform_chain, tree, vocab
 from decoding.automata import stop_strings
 from decoding.hypotheses import slots as scratch
 from decoding.hypotheses.nodes import ALL as ALL_NODES
-from decoding.hypotheses.nodes import Nodes, Selection, View
+from decoding.hypotheses.nodes import Mix, Nodes, Selection, View
 from decoding.hypotheses.slots import Slots
 from decoding.loops import asking, streams
 from decoding.loops.decode import TARGET, Program
@@ -47,7 +47,7 @@ def _up(state: SearchState) -> tuple[Array, Array]:
 
 
 def _block(program, state, slot, seen, live, name):
-    """Make the block of all lanes for one cache."""
+    """Make the block of all lanes for one cache, but for `embeds`."""
     rows, nodes = state.rows, state.nodes
     cache = rows.caches[name]
     lanes = jnp.maximum(state.lanes, 0)
@@ -80,10 +80,14 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
 
     about = functools.partial(_block, program, state, slot, seen, live)
     weights = program.weights(params, rows.drafter, rows.exit)
+    block = about(TARGET)
+    if state.mix is not None:
+        nodes = replace(nodes, slot=_shared(state.mix, nodes.slot, slot, live))
+        block = replace(block, embeds=_mixed(program, weights, nodes, state.mix))
     reward = program.reward
     read = () if reward is None or reward.stream is not None else reward.taps
     taps = tuple(dict.fromkeys((*program.taps, *select.taps, *read)))
-    out, cache = program.model(weights, rows.caches[TARGET], about(TARGET), taps)
+    out, cache = program.model(weights, rows.caches[TARGET], block, taps)
     others = {n: s for n, s in program.streams.items() if n != REWARD}
     caches, hidden = {**rows.caches, TARGET: cache}, out.hidden
     aux, caches = streams.run(others, params, hidden, caches, about)
@@ -137,6 +141,27 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
     )
 
 
+def _shared(mix: Mix, known: Array, slot: Array, live: Array) -> Array:
+    """Give all nodes of a lane its slot; `known` int32[B, M] are the nodes' slots."""
+
+    def one(node: Array, known: Array, slot: Array, live: Array) -> Array:
+        at = jnp.where(live[:, None] & (node >= 0), node, known.shape[0])
+        slot = jnp.broadcast_to(slot[:, None], at.shape)
+        return known.at[at].set(slot, mode="drop")
+
+    return jax.vmap(one)(mix.node, known, slot, live)
+
+
+def _mixed(program: Program, weights: Any, nodes: Nodes, mix: Mix) -> Array:
+    """Compute the lanes' inputs float32[B, K, D]: sums of rows of the table."""
+    token_rows = program.model.token_rows
+    assert token_rows is not None
+    pick = jax.vmap(lambda tokens, node: tokens[jnp.maximum(node, 0)])
+    rows = token_rows(weights, pick(nodes.tokens, mix.node)).astype(jnp.float32)
+    # A sum and no product of matrices, which some devices round to bfloat16.
+    return (mix.weight[..., None] * rows).sum(-2)
+
+
 def _where(at: Array, a: Any, b: Any) -> Any:
     """Take `a` where `at` bool[B, ...] is, and `b` elsewhere."""
 
@@ -173,8 +198,8 @@ def _chosen(program, state, live, laws):
         request, length, limit, sampled, ends, automaton = row
         logits, raw, hidden, aux, mass = laws
 
-        def stops(lane: Array, token: Array) -> Array:
-            before = stop[jnp.maximum(lanes[lane], 0)]
+        def stops(node: Array, token: Array) -> Array:
+            before = stop[jnp.maximum(node, 0)]
             return _ending(program, ends, automaton, before, token)[0]
 
         def drawn(stream: Array) -> Array:
@@ -225,6 +250,8 @@ def _hang(program, state, chosen: Selection, logp, before, received):
     at = jnp.where(there, ids, capacity)
     lane_node = jnp.maximum(state.lanes, 0)
     parent = jnp.take_along_axis(lane_node, chosen.parent, 1)
+    if chosen.below is not None:
+        parent = jnp.maximum(chosen.below, 0)
     depth = jnp.take_along_axis(nodes.depth, parent, 1) + 1
     pick = jax.vmap(lambda logp, lane, token: logp[lane, token])
     given = pick(logp, chosen.parent, chosen.token)
@@ -269,6 +296,7 @@ def _hang(program, state, chosen: Selection, logp, before, received):
         stop=put(state.stop, at, reached),
         states=states,
         lanes=jnp.where(runs, chosen.run, -1),
+        mix=chosen.mix,
     )
 
 

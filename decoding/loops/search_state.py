@@ -10,7 +10,7 @@ from jax import Array
 from decoding import base, tree
 from decoding.hypotheses import pool as pools
 from decoding.hypotheses import slots as scratch
-from decoding.hypotheses.nodes import ALL, Nodes, Select, Texts, first
+from decoding.hypotheses.nodes import ALL, Mix, Nodes, Select, Texts, alone, first
 from decoding.hypotheses.pool import Pool
 from decoding.hypotheses.slots import Slots
 from decoding.loops.decode import DecodeState, Program
@@ -25,6 +25,7 @@ class SearchState:
     nodes: Nodes
     slots: Slots
     lanes: Array  # int32[B, K]: the nodes that run next; -1: none
+    mix: Mix | None  # leaves [B, K, J]: the nodes that run as one
     states: base.State  # the transform's, row leaves [B, K, ...]; under ALL [B, M, ...]
     stop: Array  # int32[B, M]: the stop automaton's state at every node
     pool: Pool  # leaves [B, P]
@@ -73,6 +74,7 @@ def begin(
         nodes=first(root, capacity),
         slots=scratch.empty(batch, size),
         lanes=lanes,
+        mix=alone(lanes, select.mixes) if select.mixes else None,
         states=base.State(
             jax.tree.map(over_lanes, rows.transform.row), rows.transform.shared
         ),

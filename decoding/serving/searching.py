@@ -114,8 +114,8 @@ def check(
 
     Raises:
         PromptError: more texts than it keeps.
-        MethodError: a mesh, texts that are to be streamed, or a reward for another
-            number of prompts.
+        MethodError: a mesh, texts that are to be streamed, a reward for another number
+            of prompts, or a transform of one text beside a law that several share.
     """
     select, rank, n = program.select, program.rank, asked.n
     if program.reward is not None:
@@ -130,6 +130,13 @@ def check(
             f"n={n}: this search keeps {kept} texts; ask for at most as many, or "
             "search wider"
         )
+    if select is not None and select.mixes:
+        reads = program.transform.advance is not None
+        if reads or program.streams:
+            raise MethodError(
+                f"{'a transform that reads the text' if reads else 'streams'} beside a "
+                "search whose texts share one law: leave it out, or search by beams"
+            )
     if select is not None and lm.model.plan is not None:
         raise MethodError(
             "a search by a tree runs on one device: load the model without mesh=, or "

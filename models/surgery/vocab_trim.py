@@ -99,6 +99,11 @@ def trim(lm: Any, ids: np.ndarray) -> Any:
         return jnp.take_along_axis(head(params, x), ids, -1)
 
     model = lm.model._replace(
-        embed=inner.embed, norm=inner.norm, head=head, logits_of=logits_of
+        embed=inner.embed,
+        token_rows=inner.token_rows,
+        embed_rows=inner.embed_rows,
+        norm=inner.norm,
+        head=head,
+        logits_of=logits_of,
     )
     return replace(lm, model=model, params=params)

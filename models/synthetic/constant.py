@@ -42,6 +42,8 @@ def language_model(like: base.LanguageModel) -> base.LanguageModel:
 
     return like._replace(
         embed=embed,
+        token_rows=lambda params, tokens: embed(params, tokens, tokens),
+        embed_rows=lambda params, rows, positions: rows.astype(params["table"].dtype),
         layers=layers,
         fill=lambda params, cache, x, block, lo, hi: cache,
         norm=lambda params, x: x,

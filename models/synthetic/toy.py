@@ -158,6 +158,10 @@ def language_model(config: Config) -> base.LanguageModel:
         x = jnp.zeros((*tokens.shape, config.d_model), jnp.float32)
         return x.at[..., TOKEN].set(jnp.where(known, tokens, vocab))
 
+    def embed_rows(params: Any, rows: Array, positions: Array) -> Array:
+        """Read a mixture of rows as the token nearest to its mean."""
+        return rows.at[..., TOKEN].set(jnp.round(rows[..., TOKEN]))
+
     def token_of(x: Array) -> Array:
         return jnp.clip(x[..., TOKEN], 0, vocab).astype(jnp.int32)
 
@@ -224,7 +228,9 @@ def language_model(config: Config) -> base.LanguageModel:
 
     norm = lambda params, x: x
     return base.LanguageModel(
-        config, init, init_cache, embed, layers, fill, norm, head, logits_of
+        *(config, init, init_cache, embed, layers, fill, norm, head, logits_of),
+        token_rows=lambda params, tokens: embed(params, tokens, tokens),
+        embed_rows=embed_rows,
     )
 
 

@@ -78,6 +78,15 @@ def transformer(
         x = embedding.apply(variables, tokens, positions, method="embed")
         return sharding.constrain(x, STATES)
 
+    def token_rows(params: Any, tokens: Array) -> Array:
+        variables = {"params": params["embedding"]}
+        return embedding.apply(variables, tokens, method="token_rows")
+
+    def embed_rows(params: Any, rows: Array, positions: Array) -> Array:
+        variables = {"params": params["embedding"]}
+        x = embedding.apply(variables, rows, positions, method="embed_rows")
+        return sharding.constrain(x, STATES)
+
     def norm(params: Any, x: Array) -> Array:
         return embedding.apply({"params": params["embedding"]}, x, method="final_norm")
 
@@ -147,5 +156,7 @@ def transformer(
         return replace(cache, layers=tuple(stores))
 
     return base.LanguageModel(
-        config, init, init_cache, embed, layers, fill, norm, head, logits_of
+        *(config, init, init_cache, embed, layers, fill, norm, head, logits_of),
+        token_rows=token_rows,
+        embed_rows=embed_rows,
     )

@@ -245,8 +245,15 @@ class Embedding(nn.Module):
         self.norm = Norm(c, c.d_model)
 
     def embed(self, tokens: Array, positions: Array) -> Array:
+        return self.embed_rows(self.token_rows(tokens), positions)
+
+    def token_rows(self, tokens: Array) -> Array:
+        return sharding.constrain(self.tokens, "vocab -")[tokens]
+
+    def embed_rows(self, rows: Array, positions: Array) -> Array:
+        """Scale and place rows [..., D] of the table, or mixtures of them."""
         c = self.config
-        x = sharding.constrain(self.tokens, "vocab -")[tokens]
+        x = rows.astype(self.tokens.dtype)
         if c.embed_scale != 1.0:
             # HF rounds the factor to the weights' dtype before it multiplies.
             x = x * jnp.asarray(c.embed_scale, x.dtype)
