@@ -24,7 +24,9 @@ def init(key: Array, width: int) -> Params:
 def value(params: Params, states: Array) -> Array:
     """Compute v, float32[...], from states [..., D]."""
     weight = params["weight"].astype(jnp.float32)
-    return states.astype(jnp.float32) @ weight + params["bias"].astype(jnp.float32)
+    # A sum, whose order does not depend on the batch, as a product's may.
+    product = (states.astype(jnp.float32) * weight).sum(-1)
+    return product + params["bias"].astype(jnp.float32)
 
 
 def check(params: Params, width: int) -> None:
