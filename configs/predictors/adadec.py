@@ -4,7 +4,7 @@ He et al., *Towards Better Code Generation: Adaptive Decoding with Uncertainty
 Guidance*, 2025, arXiv 2506.08980. The model reads held-out text. A logistic regression
 predicts from the entropy of each token's law whether its most probable token is the
 true one; the cut of the best accuracy, as an entropy, is the threshold of
-`search/adadec`.
+`search/adadec`. At random places the search's choice is compared with the best token.
 
 Command:  python -m experiments.run --config=configs/predictors/adadec.py
               --workdir=runs/adadec
@@ -30,4 +30,11 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.directory = ""  # empty: workdir/data
     c.data.tokens = 200_000  # most tokens of the held-out split to read
     c.data.window = 1024  # tokens of a forward pass, a quarter of them read before
+
+    c.evaluate = ml_collections.ConfigDict()
+    c.evaluate.prompts = 4000  # places of held-out text where choices are compared
+    c.evaluate.prompt_tokens = 128  # before each
+    c.evaluate.batch = 50  # places at once
+    c.evaluate.beams = 3  # tokens to choose from
+    c.evaluate.lookahead = 5  # tokens of a continuation behind each
     return c

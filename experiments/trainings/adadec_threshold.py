@@ -1,26 +1,17 @@
 """The stage `adadec_threshold`: AdaDec's entropy threshold for a model.
 
 He, Liu, Wang, Li, Wang, Peng, Zheng, *Towards Better Code Generation: Adaptive Decoding
-with Uncertainty Guidance*, 2025, arXiv 2506.08980. The model reads held-out text. For
-every token, H is the entropy of its law in nats, and y = 1 where the true token is the
-most probable one:
+with Uncertainty Guidance*, 2025, arXiv 2506.08980. The model reads held-out text; the
+fit is training/objectives/predictors/entropy_threshold.py. At random places the token
+that the search chooses is compared with the most probable one.
 
-    P(y = 1 | H) = sigmoid(w H + b),   least  w^2 / 2 + C sum_i s_i bce_i,   C = 1
-    theta = (logit(cut) - b) / w,      cut of .01, .02 .. .99 with the best accuracy
-
-s_i = n / (2 n of the class of i): scikit-learn's `class_weight="balanced"`, its default
-L2 penalty, and its free intercept.
-
-Deviations: the authors' code balances by leaving tokens of the larger class out, and
-chooses the cut on the test tokens; here it is chosen on those of the fit, so that the
-accuracy on the test tokens is of tokens that chose nothing.
-Cost: one forward pass of the text; the fit itself takes milliseconds.
+Cost: one forward pass of the text, and a search of six tokens at every pause compared.
 """
 
 import itertools
 import pathlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -34,26 +25,9 @@ from experiments.studies import common
 from models import storage, transformer
 from models.errors import DataError
 from training.data import documents, sources
-from training.evaluation import calibration, language_model
+from training.evaluation import language_model
+from training.objectives.predictors import entropy_threshold
 from training.runs import scaffold
-
-CUTS = np.arange(1, 100) / 100
-PENALTY = 1.0  # C of scikit-learn's LogisticRegression
-EDGES = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, np.inf)  # nats, of the report's rows
-
-
-class Tokens(NamedTuple):
-    """Tokens of a text under the model's laws."""
-
-    entropy: np.ndarray  # float64[n], in nats
-    best: np.ndarray  # bool[n]: the true token is the most probable one
-
-
-class Line(NamedTuple):
-    """Log-odds that the most probable token is the true one: weight H + bias."""
-
-    weight: float
-    bias: float
 
 
 def run(config: Any, folder: RunFolder, lm: Any = None) -> dict[str, Any]:
@@ -63,27 +37,48 @@ def run(config: Any, folder: RunFolder, lm: Any = None) -> dict[str, Any]:
     def compute() -> dict[str, Any]:
         target = scaffold.target(config, lm)
         tokens = read(config, target, folder.path)
-        return measured(tokens, config.test, config.seed)
+        return entropy_threshold.measured(tokens, config.test, config.seed)
 
     trained = folder.make("parts", "threshold", compute)
-    tables = [_about(trained), _bins(trained)]
+    theta = trained["threshold"]
+
+    def compare() -> dict[str, Any]:
+        return compared(config, scaffold.target(config, lm), folder.path, theta)
+
+    trained["choices"] = folder.make("parts", "choices", compare)
+    tables = [_about(trained), _bins(trained), _choices(trained["choices"])]
     console.terminal().print(tables[0]["notes"][0], markup=False)
     return common.study(folder, trained=trained, tables=tables)
 
 
-def read(config: Any, lm: Any, folder: storage.Path) -> Tokens:
-    """Run the model over the first `data.tokens` held-out tokens, document by document.
+def texts(
+    config: Any, lm: Any, folder: storage.Path
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the held-out documents int32[n], and which tokens are counted, bool[n].
 
-    Each document begins as a prompt does, with the tokenizer's BOS, or else behind the
-    EOS that ended the one before. Where documents have loss masks, the tokens in the
-    loss are counted. A pass holds `data.window` tokens, and past a document's first a
-    quarter of them are context.
+    Each begins as a prompt does, with the tokenizer's BOS, or else behind the EOS that
+    ended the one before. Where documents have loss masks, the tokens in the loss are
+    counted.
     """
-    c = config.data
     data = scaffold.data_folder(config, folder)
-    held = documents.read(lm, c.source, sources.SPLITS[1], data, folder)
+    held = documents.read(lm, config.data.source, sources.SPLITS[1], data, folder)
     held = documents.begun(lm, held)
     start = lm.config.eos[: not lm.tokenizer.encode("")]
+    for document, mask in zip(held.tokens, held.masks or itertools.repeat(None)):
+        ids = np.concatenate([start, document]).astype(np.int32)
+        learnt = np.ones(len(ids), bool)
+        if mask is not None:
+            learnt[len(start) :] = mask[: len(document)]
+        yield ids, learnt
+
+
+def read(config: Any, lm: Any, folder: storage.Path) -> entropy_threshold.Tokens:
+    """Run the model over the first `data.tokens` held-out tokens, document by document.
+
+    A pass holds `data.window` tokens, and past a document's first a quarter of them are
+    context.
+    """
+    c = config.data
 
     @jax.jit
     def laws(params: Any, tokens: jax.Array) -> tuple:
@@ -91,11 +86,7 @@ def read(config: Any, lm: Any, folder: storage.Path) -> Tokens:
         return vocab.entropy(logits[0]), vocab.argmax(logits[0]) == tokens[1:]
 
     parts, room = [], int(c.tokens)
-    for document, mask in zip(held.tokens, held.masks or itertools.repeat(None)):
-        ids = np.concatenate([start, document]).astype(np.int32)
-        learnt = np.ones(len(ids), bool)
-        if mask is not None:
-            learnt[len(start) :] = mask[: len(document)]
+    for ids, learnt in texts(config, lm, folder):
         for tokens, place, counted in language_model.pieces(
             ids, c.window, c.window // 4
         ):
@@ -105,121 +96,89 @@ def read(config: Any, lm: Any, folder: storage.Path) -> Tokens:
         if room <= 0:
             break
     entropy, best = (np.concatenate(x)[: max(c.tokens, 0)] for x in zip(*parts))
-    return Tokens(entropy.astype(np.float64), best)
+    return entropy_threshold.Tokens(entropy.astype(np.float64), best)
 
 
-def fit(tokens: Tokens, steps: int = 100) -> Line:
-    """Fit the regression by Newton's method, from 0.
+def compared(
+    config: Any, lm: Any, folder: storage.Path, theta: float
+) -> dict[str, Any]:
+    """Compare the search's choice with the best token, at random held-out places.
 
-    Raises:
-        DataError: all tokens are of one class, or the entropy does not fall where the
-            most probable token is the true one.
-    """
-    x = np.stack([tokens.entropy, np.ones(len(tokens.entropy))], 1)
-    sign = np.where(tokens.best, 1.0, -1.0)
-    counts = np.array([np.sum(~tokens.best), np.sum(tokens.best)])
-    if not counts.all():
-        raise DataError(
-            f"the most probable token is the true one at {counts[1]} of {counts.sum()} "
-            "tokens: use a text with both kinds, or more data.tokens"
-        )
-    share = PENALTY * counts.sum() / (2 * counts[tokens.best.astype(int)])
-    ridge = np.diag([1.0, 0.0])
-
-    def loss(theta: np.ndarray) -> float:
-        return theta @ ridge @ theta / 2 + share @ np.logaddexp(0, -sign * (x @ theta))
-
-    theta = np.zeros(2)
-    for _ in range(steps):
-        wrong = 1 / (1 + np.exp(np.minimum(sign * (x @ theta), 500)))
-        slope = ridge @ theta - x.T @ (share * sign * wrong)
-        curve = ridge + (x.T * (share * wrong * (1 - wrong))) @ x
-        step = np.linalg.solve(curve, slope)
-        while loss(theta - step) > loss(theta) and np.abs(step).max() > 1e-12:
-            step = step / 2
-        theta = theta - step
-        if np.abs(step).max() < 1e-10:
-            break
-    if not theta[0] < 0:
-        raise DataError(
-            f"weight={theta[0]:.4g}: the entropy is not lower where the most probable "
-            "token is the true one, so no threshold separates them: use another text, "
-            "or more data.tokens"
-        )
-    return Line(float(theta[0]), float(theta[1]))
-
-
-def cut(line: Line, tokens: Tokens) -> float:
-    """Return the cut of the best accuracy; of equal ones the lowest, with most sure."""
-    odds = line.weight * tokens.entropy + line.bias
-    return float(max(CUTS, key=lambda c: np.mean((odds >= logit(c)) == tokens.best)))
-
-
-def threshold(line: Line, chance: float) -> float:
-    """Return the entropy in nats at which P(y = 1) is `chance`."""
-    return (logit(chance) - line.bias) / line.weight
-
-
-def logit(chance: float) -> float:
-    """Return the log-odds of a probability."""
-    return float(np.log(chance) - np.log1p(-chance))
-
-
-def measured(tokens: Tokens, test: float, seed: int) -> dict[str, Any]:
-    """Fit on one part of the tokens, and measure on the other.
-
-    Args:
-        tokens: all of them.
-        test: share of the part for the measurement, rounded up.
-        seed: of the division.
+    The model reads the `evaluate.prompt_tokens` tokens before each place.
 
     Returns:
-        `threshold` and the fit; on the test tokens `accuracy`, `always` (that of a rule
-        that is always sure) and the `margin` of their difference, 95 %; `pauses`, the
-        share of tokens at H >= threshold; `wrong`, the share of these whose true token
-        is another; `caught`, the share of such tokens that are among the pauses; and
-        `bins`, all tokens by entropy.
+        `places`, and the `pauses` among them; at these the tokens that the search
+        `changed`, the shares of true tokens of `greedy` and `search`, and the `margin`
+        of their difference, 95 %.
 
     Raises:
-        DataError: see `fit`; or a part has no tokens.
+        DataError: too few documents are long enough.
     """
-    n = len(tokens.entropy)
-    size = int(np.ceil(test * n))
-    if not 0 < size < n:
+    c, size = config.evaluate, config.evaluate.prompt_tokens
+    places = [
+        (ids, i)
+        for ids, learnt in texts(config, lm, folder)
+        for i in size + np.flatnonzero(learnt[size:])
+    ]
+    if len(places) < c.prompts:
         raise DataError(
-            f"test={test} of {n} tokens: a part is empty: use a share between 0 and 1, "
-            "or more data.tokens"
+            f"evaluate.prompts={c.prompts}: {len(places)} held-out tokens come after "
+            f"{size} others: use fewer, or more text"
         )
-    order = np.random.default_rng(seed).permutation(n)
-    own, held = (
-        Tokens(*(x[at] for x in tokens)) for at in (order[size:], order[:size])
+    order = np.random.default_rng(config.seed).permutation(len(places))
+    rows = np.stack(
+        [places[i][0][places[i][1] - size :][: size + 1] for i in order[: c.prompts]]
     )
-    line = fit(own)
-    chance = cut(line, own)
-    theta = threshold(line, chance)
-    sure = held.entropy < theta
-    # 1, 0 or -1 a token: what the rule is right about and "always best" is not.
-    gain = (sure == held.best).astype(float) - held.best
-    weights = np.ones(size)
+
+    @jax.jit
+    def last(params: Any, tokens: jax.Array) -> tuple:
+        logits: Any = transformer.forward(lm.config, params, tokens).logits
+        return vocab.entropy(logits[:, -1]), vocab.argmax(logits[:, -1])
+
+    laws = [last(lm.params, part[:, :-1]) for part in batches(rows, c.batch)]
+    entropy, best = (np.concatenate(x)[: len(rows)] for x in zip(*laws))
+    at = entropy >= theta
+    spec = decoding.Spec(
+        "search/adadec", threshold=theta, beams=c.beams, lookahead=c.lookahead
+    )
+    method = decoding.Method(search=spec)
+    chosen: list[int] = []
+    for part in batches(rows[at], c.batch):
+        asked = part[:, :-1].tolist()
+        out = decoding.generate(lm, asked, method, max_new_tokens=1 + c.lookahead)
+        chosen += [text[0] for text in out.tokens]
+    true, best = rows[at, -1], best[at]
+    own = np.asarray(chosen[: len(true)], int)
+    gain = (own == true).astype(float) - (best == true)
+    count = max(len(true), 1)
     return {
-        "threshold": theta,
-        **line._asdict(),
-        "cut": chance,
-        "tokens": [n - size, size],
-        "accuracy": float(np.mean(sure == held.best)),
-        "always": float(np.mean(held.best)),
-        "margin": float(1.96 * gain.std() / np.sqrt(size)),
-        "pauses": float(np.mean(~sure)),
-        "wrong": float(np.mean(~held.best[~sure])) if not sure.all() else 0.0,
-        "caught": float(np.mean(~sure[~held.best])) if not held.best.all() else 0.0,
-        "auc": calibration.auc(-held.entropy, held.best.astype(float), weights),
-        "bins": [
-            [int(inside.sum()), float(tokens.best[inside].mean())]
-            if inside.any()
-            else [0, 0.0]
-            for low, high in itertools.pairwise(EDGES)
-            for inside in [(low <= tokens.entropy) & (tokens.entropy < high)]
-        ],
+        "places": len(rows),
+        "pauses": len(true),
+        "changed": float((own != best).sum() / count),
+        "greedy": float((best == true).sum() / count),
+        "search": float((own == true).sum() / count),
+        "margin": float(1.96 * gain.std() / np.sqrt(count)) if len(true) else 0.0,
+    }
+
+
+def batches(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Cut rows into batches of one size; the last repeats its last row."""
+    for first in range(0, len(rows), size):
+        part = rows[first : first + size]
+        yield np.concatenate([part, np.repeat(part[-1:], size - len(part), 0)])
+
+
+def _choices(found: dict[str, Any]) -> dict[str, Any]:
+    """Make the table of the choices at pauses."""
+    gain = 100 * (found["search"] - found["greedy"])
+    heads = ["places", "pauses", "changed", "greedy is right", "the search is right"]
+    shares = (f"{100 * found[x]:.1f} %" for x in ("changed", "greedy", "search"))
+    difference = f"{gain:+.1f} ± {100 * found['margin']:.1f} %"
+    return {
+        "title": "Choices at pauses",
+        "heads": [*heads, "difference"],
+        "lines": [[f"{found['places']}", f"{found['pauses']}", *shares, difference]],
+        "notes": ["right: the true token of the text is chosen."],
     }
 
 
@@ -278,7 +237,7 @@ def _bins(trained: dict[str, Any]) -> dict[str, Any]:
     lines = [
         [f"{low:g} to {high:g}", f"{100 * count / total:.1f} %", f"{100 * right:.1f} %"]
         for (low, high), (count, right) in zip(
-            itertools.pairwise(EDGES), trained["bins"]
+            itertools.pairwise(entropy_threshold.EDGES), trained["bins"]
         )
         if count
     ]
@@ -296,16 +255,23 @@ def trials(
     """
     folder.mkdir(parents=True, exist_ok=True)
     entropy = read(config, lm, folder).entropy
-    tokens = Tokens(entropy, entropy < np.median(entropy))
+    tokens = entropy_threshold.Tokens(entropy, entropy < np.median(entropy))
 
     def decode(line: Any) -> Any:
-        theta = threshold(line, cut(line, tokens))
+        theta = entropy_threshold.threshold(line, entropy_threshold.cut(line, tokens))
         spec = decoding.Spec("search/adadec", threshold=theta)
         method = decoding.Method(search=spec)
         return decoding.generate(lm, [[1, 2, 3]], method, max_new_tokens=4)
 
-    train = lambda: fit(tokens)
-    yield Trial("threshold", Line(0.0, 0.0), train, decode, folder, optimised=False)
+    train = lambda: entropy_threshold.fit(tokens)
+    yield Trial(
+        "threshold",
+        entropy_threshold.Line(0.0, 0.0),
+        train,
+        decode,
+        folder,
+        optimised=False,
+    )
 
 
 STAGE = Stage(

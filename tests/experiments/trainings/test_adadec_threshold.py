@@ -1,11 +1,10 @@
-"""AdaDec's threshold: the regression against an optimiser, and the stage on `tiny`."""
+"""The stage `adadec_threshold` on `tiny`: what it reads, compares and reports."""
 
 import pathlib
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import optimize
 
 import models
 from configs.predictors import adadec
@@ -16,124 +15,15 @@ from experiments.recipes import settings
 from experiments.reporting import report
 from experiments.run_folder import RunFolder
 from experiments.trainings import adadec_threshold
-from experiments.trainings.adadec_threshold import Line, Tokens
 from models import transformer
 from models.errors import DataError
 from tests.training.small_trainings import corpus  # noqa: F401
 
 
-def drawn(n: int) -> Tokens:
-    """Tokens of the law that the regression assumes, w = -1.5 and b = 2."""
-    rng = np.random.default_rng(0)
-    entropy = rng.exponential(1.0, n)
-    return Tokens(entropy, rng.random(n) < 1 / (1 + np.exp(1.5 * entropy - 2)))
-
-
-def stepped(n: int, at: float, wrong: float, seed: int = 1) -> Tokens:
-    """The best token is true below an entropy; a share of the labels is the other."""
-    rng = np.random.default_rng(seed)
-    entropy = rng.uniform(0, 3, n)
-    return Tokens(entropy, (entropy < at) ^ (rng.random(n) < wrong))
-
-
-def loss(tokens: Tokens, theta, balanced: bool = True, ridge: float = 0.5) -> float:
-    """The objective in plain words."""
-    n, right = len(tokens.best), tokens.best.sum()
-    weights = np.where(tokens.best, n / (2 * right), n / (2 * (n - right)))
-    odds = theta[0] * tokens.entropy + theta[1]
-    each = np.logaddexp(0, np.where(tokens.best, -odds, odds))
-    return ridge * theta[0] ** 2 + ((weights if balanced else 1) * each).sum()
-
-
-def least(tokens: Tokens, **other) -> tuple:
-    """Weight and bias by an optimiser without derivatives."""
-    return tuple(
-        optimize.minimize(
-            lambda theta: loss(tokens, theta, **other),
-            np.array([-1.0, 1.0]),
-            method="Nelder-Mead",
-            options={"xatol": 1e-8, "fatol": 1e-12, "maxiter": 4000},
-        ).x
-    )
-
-
-def test_the_regression_is_the_least_loss():
-    """That of Nelder and Mead; scikit-learn 1.9.1 gave the other numbers, to 1e-6."""
-    tokens = drawn(4000)
-    line = adadec_threshold.fit(tokens)
-    assert line == pytest.approx((-1.55438439, 1.56507732), abs=1e-6)
-    for n in (20, 400):  # few tokens, where the penalty counts
-        few = Tokens(*(x[:n] for x in tokens))
-        line = adadec_threshold.fit(few)
-
-        assert line == pytest.approx(least(few), abs=1e-5)
-        # Planted: classes that are not balanced, and no penalty.
-        assert line != pytest.approx(least(few, balanced=False), abs=1e-3)
-        assert line != pytest.approx(least(few, ridge=0.0), abs=1e-3)
-
-
-def test_separable_tokens_have_a_finite_fit():
-    tokens = stepped(50, 1.2, 0.0)
-    line = adadec_threshold.fit(tokens)
-    assert np.isfinite(line).all() and loss(tokens, line) < loss(tokens, (0, 0))
-
-
-@pytest.mark.parametrize("at", [0.8, 1.2, 2.0])
-def test_a_planted_threshold_is_found(at):
-    """20,000 tokens, a tenth of the labels wrong: within 0.06 nats.
-
-    Cuts .01 apart are 0.02 nats apart at these weights of 2 to 4 and more at the ends.
-    """
-    found = adadec_threshold.measured(stepped(20_000, at, 0.1), 0.2, 42)
-    assert found["threshold"] == pytest.approx(at, abs=0.06)
-    # n = 4,000: 4 standard errors of a share of .9 are 0.019.
-    assert found["accuracy"] == pytest.approx(0.9, abs=0.019)
-    assert found["pauses"] == pytest.approx(1 - at / 3, abs=0.05)
-    assert found["accuracy"] > found["always"] + found["margin"]
-    assert sum(count for count, _ in found["bins"]) == 20_000
-    assert found["tokens"] == [16_000, 4_000]
-
-
-def test_what_is_tested_chose_nothing():
-    """Planted: test tokens whose labels are all wrong leave the threshold as it is."""
-    tokens = stepped(5000, 1.2, 0.1)
-    own = np.random.default_rng(42).permutation(5000)[:1000]
-    best = tokens.best.copy()
-    best[own] = ~best[own]
-    first, other = (
-        adadec_threshold.measured(x, 0.2, 42)
-        for x in (tokens, Tokens(tokens.entropy, best))
-    )
-    assert first["threshold"] == other["threshold"]
-    assert other["accuracy"] == pytest.approx(1 - first["accuracy"])
-
-
-def test_fault_flipped_labels():
-    """Planted: y = 1 where the true token is *not* the best; or all of one class."""
-    tokens = stepped(2000, 1.2, 0.1)
-    with pytest.raises(DataError, match="no threshold separates them"):
-        adadec_threshold.measured(Tokens(tokens.entropy, ~tokens.best), 0.2, 42)
-    every = Tokens(tokens.entropy, np.ones(2000, bool))
-    with pytest.raises(DataError, match="at 2000 of 2000 tokens"):
-        adadec_threshold.fit(every)
-    with pytest.raises(DataError, match=r"test=1.0 of 2000 tokens"):
-        adadec_threshold.measured(tokens, 1.0, 42)
-
-
-def test_a_threshold_is_where_the_chance_is_the_cut():
-    """Of equal cuts the lowest is taken: the fewest pauses."""
-    line = Line(-2.0, 1.0)
-    assert adadec_threshold.threshold(line, 0.5) == pytest.approx(0.5)
-    chance = 1 / (1 + np.exp(2.0 * 0.7 - 1.0))
-    assert adadec_threshold.threshold(line, chance) == pytest.approx(0.7)
-    tokens = Tokens(np.array([0.1, 3.0]), np.array([True, False]))
-    assert adadec_threshold.cut(line, tokens) == 0.01
-    assert adadec_threshold.threshold(line, 0.01) < 3.0
-
-
 def recipe(source: str):
     c = adadec.get_config()
     c.data.update(source=source, tokens=600, window=128)
+    c.evaluate.update(prompts=30, prompt_tokens=16, batch=8)
     return c
 
 
@@ -159,6 +49,47 @@ def test_every_token_is_read_once(corpus, tmp_path):  # noqa: F811
     shorter = adadec_threshold.read(c, lm, tmp_path)
     assert len(shorter.entropy) == 600
     assert np.abs(shorter.entropy - tokens.entropy).mean() < 0.2
+
+
+def test_choices_at_pauses(corpus, tmp_path):  # noqa: F811
+    """Each by a forward pass and a search of its own; planted: no look-ahead."""
+    lm, c = models.load("tiny"), recipe(corpus)
+    places = [
+        ids[i - 16 : i + 1]
+        for ids, _ in adadec_threshold.texts(c, lm, tmp_path)
+        for i in range(16, len(ids))
+    ]
+    order = np.random.default_rng(c.seed).permutation(len(places))[:30]
+    law = lambda row: np.float64(
+        transformer.forward(lm.config, lm.params, row[None, :-1]).logits[0, -1]
+    )
+    rows = [places[i] for i in order]
+    chances = [np.exp(law(row) - law(row).max()) for row in rows]
+    chances = [p / p.sum() for p in chances]
+    entropy = np.array([-(p * np.log(p)).sum() for p in chances])
+    theta = float(np.median(entropy))
+    asked = [row for row, h in zip(rows, entropy) if h >= theta]
+    spec = Spec("search/adadec", threshold=0.0)  # pauses always
+    out = kit.generate(
+        Method(search=spec),
+        lm=lm,
+        prompts=[row[:-1].tolist() for row in asked],
+        max_new_tokens=6,
+    )
+    own, true = [text[0] for text in out.tokens], [row[-1] for row in asked]
+    best = [p.argmax() for p, h in zip(chances, entropy) if h >= theta]
+    share = lambda a, b: float(np.mean([x == y for x, y in zip(a, b)]))
+    found = adadec_threshold.compared(c, lm, tmp_path, theta)
+    assert found["places"] == 30 and found["pauses"] == len(asked) == 15
+    assert found["changed"] == pytest.approx(1 - share(own, best))
+    assert found["greedy"] == pytest.approx(share(best, true))
+    assert found["search"] == pytest.approx(share(own, true))
+    assert 0 < found["changed"]
+    c.evaluate.lookahead = 0
+    assert adadec_threshold.compared(c, lm, tmp_path, theta)["changed"] == 0
+    c.evaluate.lookahead, c.evaluate.prompts = 5, 10**6
+    with pytest.raises(DataError, match=r"evaluate\.prompts=1000000"):
+        adadec_threshold.compared(c, lm, tmp_path, theta)
 
 
 def test_the_stage(corpus, tmp_path):  # noqa: F811
