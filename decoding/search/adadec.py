@@ -10,7 +10,8 @@ next token's law p, in nats,
 
 theta -> threshold; B -> beams; L -> lookahead. A continuation ends early with the text,
 and where a function's body does: with a line that is not indented, or four blank lines.
-theta is learned for each model (experiments/trainings/adadec_threshold.py).
+theta is learned for each model (experiments/trainings/adadec_threshold.py): 2.161 for
+`tiny` on held-out code.
 
 Deviations: none of the search; theta has no default, the paper's are for other models:
 0.61 to 1.32.

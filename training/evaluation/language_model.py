@@ -1,7 +1,7 @@
 """Held-out figures of a language model: bits per byte, and copying."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -51,10 +51,6 @@ def bits_per_byte(
     Raises:
         DataError: a context as long as the window.
     """
-    if not 0 <= context < window:
-        raise DataError(
-            f"context={context}: must be 0 or more and below window={window}"
-        )
 
     @jax.jit
     def nats(params: Any, tokens: jax.Array, counted: jax.Array) -> jax.Array:
@@ -64,15 +60,39 @@ def bits_per_byte(
     total, count = 0.0, 0
     for document in documents:
         ids = np.concatenate([[separator], document]).astype(np.int32)
-        for start, first, end in spans(len(ids), window, context):
-            length = _bucket(end - start, window)
-            tokens = np.zeros(length + 1, np.int32)
-            tokens[: end - start] = ids[start:end]
-            place = start + 1 + np.arange(length)
-            counted = (place >= first) & (place < end)
+        for tokens, _, counted in pieces(ids, window, context):
             total += float(nats(params, tokens, jnp.asarray(counted)))
             count += int(counted.sum())
     return Bits(total / math.log(2) / size, total / count, count, size)
+
+
+def pieces(
+    ids: np.ndarray, window: int, context: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Cut a document into pieces for forward passes, few lengths n of them.
+
+    Args:
+        ids: int32[T]; the first token is predicted by none.
+        window: tokens of a forward pass.
+        context: fewest tokens before a prediction, past the first window.
+
+    Yields:
+        tokens int32[n + 1], zeros behind the document; the places int32[n] in it of all
+        but the first; and which of them, bool[n], this piece predicts.
+
+    Raises:
+        DataError: a context as long as the window.
+    """
+    if not 0 <= context < window:
+        raise DataError(
+            f"context={context}: must be 0 or more and below window={window}"
+        )
+    for start, first, end in spans(len(ids), window, context):
+        length = _bucket(end - start, window)
+        tokens = np.zeros(length + 1, np.int32)
+        tokens[: end - start] = ids[start:end]
+        place = start + 1 + np.arange(length)
+        yield tokens, place, (place >= first) & (place < end)
 
 
 def spans(length: int, window: int, context: int) -> list[tuple[int, int, int]]:

@@ -115,6 +115,104 @@ def test_the_texts_of_plain_python_in_their_order(backup):
     assert [run.texts for run in other] != [run.texts for run in runs]
 
 
+class Moves:
+    """All of a prompt's moves in tables, as `mctx` takes them; node 0 is the prompt."""
+
+    def __init__(self, prompt, top=3):
+        self.texts: list = [()]
+        child, prior, value, path = [], [], [], []
+        for node, text in enumerate(self.texts):  # which grows
+            rest, over = text, lambda x: len(x) == NEW or x[-1:] == (kit.EOS,)
+            if over(text):  # nothing comes after it
+                child.append([node] * top)
+                prior.append([0.0] * top)
+            else:
+                logits = law(LM.params, [*prompt, *text])
+                tokens = np.argsort(-logits, kind="stable")[:top]
+                child.append([len(self.texts) + i for i in range(top)])
+                prior.append(logits[tokens])
+                self.texts += [(*text, int(token)) for token in tokens]
+            while not over(rest):
+                rest = (*rest, int(law(LM.params, [*prompt, *rest]).argmax()))
+            path.append(rest)
+            value.append(worth(rest))
+        self.path = path  # the greedy text from every node
+        self.child = jnp.asarray(child)
+        self.prior = jnp.asarray(prior, jnp.float32)
+        self.value = jnp.asarray(value, jnp.float32)
+
+    def search(self, mctx, simulations, explore=4.0, growth=10.0):
+        """The tree of `mctx.search`, whose backup averages, under PG-TD's formula."""
+
+        def choose(key, tree, node, depth=0):
+            # A node counts the simulation that made it once more, but not the prompt.
+            visits = (tree.node_visits[node] + (node != 0)).astype(jnp.float32)
+            weight = jnp.log((visits + growth + 1) / growth) + explore
+            prior = jax.nn.softmax(tree.children_prior_logits[node])
+            bonus = jnp.sqrt(jnp.log(visits)) / (1 + tree.children_visits[node])
+            return jnp.argmax(tree.qvalues(node) + weight * prior * bonus)
+
+        def model(params, key, action, node):
+            after = self.child[node, action]
+            new = mctx.RecurrentFnOutput(
+                reward=jnp.zeros(1),
+                discount=jnp.ones(1),
+                prior_logits=self.prior[after],
+                value=self.value[after],
+            )
+            return new, after
+
+        start = jnp.zeros(1, jnp.int32)
+        return mctx.search(
+            None,
+            jax.random.key(0),
+            root=mctx.RootFnOutput(
+                prior_logits=self.prior[start], value=self.value[start], embedding=start
+            ),
+            recurrent_fn=model,
+            root_action_selection_fn=choose,
+            interior_action_selection_fn=choose,
+            num_simulations=simulations,
+            max_depth=NEW,
+        )
+
+
+def test_the_mean_is_that_of_mctx():
+    """Visits of every node, and the texts in their order, by another implementation.
+
+    Planted: another weight, with other visits.
+    """
+    mctx = pytest.importorskip("mctx", reason="mctx is not installed")
+    asked: list = []
+    reward = lambda samples: [
+        asked.append(tuple(s.tokens)) or worth(s.tokens) for s in samples
+    ]
+    prompt = kit.PROMPTS[0]
+    found(40, reward, prompts=[prompt], backup="mean")
+    moves, mine = Moves(prompt), ByHand(prompt, 40, mean=True)
+
+    def visits(tree) -> dict:
+        """Of the moves of every node that is no whole text."""
+        counts = {
+            moves.texts[int(node)]: count.tolist()
+            for node, count in zip(tree.embeddings[0], tree.children_visits[0])
+            if count.any()
+        }
+        return {text: count for text, count in counts.items() if text in mine.nodes}
+
+    tree = moves.search(mctx, 40)
+    by_hand = {
+        text: [len(x) for x in node.returns]
+        for text, node in mine.nodes.items()
+        if any(node.returns)
+    }
+    assert visits(tree) == by_hand
+    order = [moves.path[int(node)] for node in tree.embeddings[0, 1:]]
+    made = np.asarray(tree.parents[0, 1:]) >= 0
+    assert [*dict.fromkeys(x for x, is_made in zip(order, made) if is_made)] == asked
+    assert visits(moves.search(mctx, 40, explore=1.0)) != by_hand
+
+
 def test_the_host_is_asked_once_a_text():
     """One prompt: as many waits as texts, and one where the 64 slots are doubled."""
     calls = []
