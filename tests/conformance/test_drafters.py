@@ -128,6 +128,7 @@ TOGETHER = {
     "momentum": ("transforms/momentum",),
     "classes": ("transforms/gedi", "transforms/uscd"),
     "streams": ("transforms/contrastive", "transforms/proxy"),
+    "datastore": ("transforms/knn_lm",),
     "grammar": ("constraints/regex",),
 }
 
