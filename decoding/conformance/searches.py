@@ -3,8 +3,6 @@
 import inspect
 from dataclasses import replace
 
-import numpy as np
-
 from decoding.catalogue import Part, Spec
 from decoding.conformance import kit, prefills
 from decoding.conformance.require import require
@@ -96,17 +94,15 @@ def texts_end_once_and_come_best_first(spec: Spec) -> None:
 
 
 def a_prompt_is_as_alone(spec: Spec) -> None:
-    """Require of the first prompts the texts and scores of calls of one prompt each.
-
-    Scores may differ by rounding: a product of one row is summed in another order.
-    """
+    """Require of the first prompts the texts and scores of calls of one prompt each."""
     method = of(spec)
     n = kept(method)
     together = found(method, n)
     for i in (0, 1) if not heat(method) else (0,):  # other prompts: other noise
         alone = found(method, n, kit.PROMPTS[i : i + 1])
-        same = alone.tokens == together.tokens[i : i + 1] and np.allclose(
-            alone.scores, together.scores[i : i + 1], rtol=1e-6, atol=1e-6
+        same = (alone.tokens, alone.scores) == (
+            together.tokens[i : i + 1],
+            together.scores[i : i + 1],
         )
         require(same, spec, f"prompt {i} alone has other texts or scores")
 
