@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
-from decoding import base
+from decoding import base, vocab
 from decoding.hypotheses.pool import Pool
 
 
@@ -117,7 +117,7 @@ class Selection(NamedTuple):
     parent: Array  # int32[F]: lane
     token: Array  # int32[F]
     there: Array  # bool[F]: whether the leaf exists
-    run: Array  # int32[K]: ids of new leaves that run next; -1: none
+    run: Array  # int32[K]: nodes that run next, see `Select.holds`; -1: none
     pool: Pool
     done: Array  # bool[]
     ask: Texts | None = None  # where `Select.asks`
@@ -173,6 +173,17 @@ class Select(NamedTuple):
     def capacity(self, new: int) -> int:
         """Return `M`, the most nodes of texts of `new` tokens."""
         return 1 + self.fan * self.rounds(new)
+
+
+def best(logits: Array, count: int) -> tuple[Array, Array]:
+    """Return the values and ids of the `count` best tokens, [..., count], best first.
+
+    Beyond the vocabulary's size values are -inf.
+    """
+    size = min(count, logits.shape[-1])
+    values, tokens = vocab.top_k(logits, size)
+    room = [(0, 0)] * (values.ndim - 1) + [(0, count - size)]
+    return jnp.pad(values, room, constant_values=-jnp.inf), jnp.pad(tokens, room)
 
 
 def alone(lanes: Array, size: int) -> Mix:

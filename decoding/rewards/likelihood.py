@@ -16,7 +16,12 @@ from decoding.hypotheses.rank import Sample
 from decoding.hypotheses.reward import PREFIX, Reward
 from models.errors import MethodError
 
-CARD = Card(paper="baseline", guarantee=base.LOSSY, family="by the model")
+CARD = Card(
+    paper="baseline",
+    guarantee=base.LOSSY,
+    family="by the model",
+    data=("length_penalty",),
+)
 
 
 def reward(length_penalty: float = 1.0) -> Reward:

@@ -17,6 +17,7 @@ from jax import Array
 
 from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.hypotheses import nodes
 from decoding.hypotheses import pool as pools
 from decoding.hypotheses.nodes import Select, Selection, View
 from decoding.hypotheses.pool import Pool
@@ -79,8 +80,7 @@ def select(model: LanguageModel, k: int = 8, alpha: float = 0.6) -> Select:
         node = view.lanes[lane]
         total = row.total + view.nodes.given[node]
         logits = view.logits[lane]
-        _, tokens = vocab.top_k(logits, min(k, logits.shape[-1]))
-        tokens = jnp.pad(tokens, (0, k - tokens.shape[0]))
+        _, tokens = nodes.best(logits, k)
         chances = vocab.softmax(logits)[tokens]
         done = view.nodes.ended[node]
         there = (jnp.arange(k) < logits.shape[-1]) & (chances > 0) & ~done

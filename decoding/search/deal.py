@@ -24,7 +24,7 @@ from jax import Array, lax
 
 from decoding import base, vocab
 from decoding.catalogue import Card
-from decoding.hypotheses import beams, rollout
+from decoding.hypotheses import beams, nodes, rollout
 from decoding.hypotheses import pool as pools
 from decoding.hypotheses.nodes import Select, Selection, Texts, View
 from decoding.hypotheses.pool import NONE
@@ -92,10 +92,7 @@ def select(
         row = state.row
         begins = row.step == 0
         logp = view.logits
-        best, tokens = vocab.top_k(logp[:width], min(top, logp.shape[-1]))
-        room = ((0, 0), (0, top - best.shape[-1]))
-        best = jnp.pad(best, room, constant_values=-jnp.inf).reshape(-1)
-        tokens = jnp.pad(tokens, room).reshape(-1)
+        best, tokens = (x.reshape(-1) for x in nodes.best(logp[:width], top))
         live = (view.lanes[:width] >= 0) & (row.sums > NONE / 2)
         fresh = rollout.fresh(live[parents] & (best > -jnp.inf))
         before = jax.tree.map(lambda a, b: jnp.where(begins, a, b), fresh, row.roll)

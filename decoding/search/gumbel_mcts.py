@@ -1,10 +1,10 @@
 """Gumbel MuZero: every token by a small tree search over the values of a head.
 
 Danihelka, Guez, Schrittwieser, Silver, *Policy Improvement by Planning with Gumbel*,
-2022, ICLR. A node's moves a have logits l(a) of
-the model, and q(a) is the mean of the values v of the nodes run below a. The q of moves
-without a visit is (v + N sum_a p(a) q(a)) / (1 + N), over the visited moves with p
-scaled to 1 there and N visits in all. With q scaled to [0, 1] by the node's extremes,
+2022, ICLR. A node's moves a have logits l(a) of the model, and q(a) is the mean of the
+values v of the nodes run below a. The q of moves without a visit is (v + N sum_a p(a)
+q(a)) / (1 + N), over the visited moves with p scaled to 1 there and N visits in all.
+With q scaled to [0, 1] by the node's extremes,
 
     sigma(q) = (visits + max_a n(a)) scale q
     root:   argmax g(a) + l(a) + sigma(q(a)), of the moves with the round's visits n
@@ -33,6 +33,7 @@ from jax import Array, lax
 
 from decoding import base, vocab
 from decoding.catalogue import Card
+from decoding.hypotheses import nodes
 from decoding.hypotheses.nodes import ALL, Select, Selection, View
 from decoding.hypotheses.pool import NONE, Pool
 from models.errors import MethodError
@@ -105,14 +106,14 @@ def select(
         return 1 + simulations * new
 
     def init(params: base.Params, size: int) -> base.State:
-        nodes, zero = 1 + top * rounds(size), jnp.int32(0)
+        most, zero = 1 + top * rounds(size), jnp.int32(0)
         tree = Tree(
-            child=jnp.full((nodes, top), -1, jnp.int32),
-            ended=jnp.zeros(nodes, bool),
-            logit=jnp.zeros(nodes),
-            value=jnp.full(nodes, jnp.nan),
-            total=jnp.zeros(nodes),
-            moves=jnp.zeros(nodes, jnp.int32),
+            child=jnp.full((most, top), -1, jnp.int32),
+            ended=jnp.zeros(most, bool),
+            logit=jnp.zeros(most),
+            value=jnp.full(most, jnp.nan),
+            total=jnp.zeros(most),
+            moves=jnp.zeros(most, jnp.int32),
         )
         numbers = (jnp.float32(visits), jnp.float32(scale))
         path = jnp.zeros(size, jnp.int32)
@@ -124,10 +125,7 @@ def select(
         ran, lane = view.lanes[0], jnp.zeros(top, jnp.int32)
         # The value and the moves of the node that ran.
         logp = vocab.log_softmax(view.logits[0])
-        best, token = vocab.top_k(logp, min(top, logp.shape[-1]))
-        room = (0, top - best.shape[-1])
-        best = jnp.pad(best, room, constant_values=-jnp.inf)
-        token = jnp.pad(token, room)
+        best, token = nodes.best(logp, top)
         there = (best > -jnp.inf) & (ran >= 0) & ~row.tree.ended[ran]
         hung = view.ids(there)
         put = lambda x, at, new: x.at[jnp.where(at >= 0, at, size)].set(

@@ -27,8 +27,9 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from decoding import base, vocab
+from decoding import base
 from decoding.catalogue import Card
+from decoding.hypotheses import nodes
 from decoding.hypotheses import pool as pools
 from decoding.hypotheses.nodes import ALL, Select, Selection, Texts, View
 from decoding.hypotheses.pool import NONE, Pool
@@ -115,18 +116,18 @@ def select(
         return 1 + simulations * (new + 1)  # new nodes, and the text's worth
 
     def init(params: base.Params, size: int) -> base.State:
-        nodes = 1 + top * rounds(size)
-        zeros, zero = jnp.zeros(nodes), jnp.int32(0)
+        most = 1 + top * rounds(size)
+        zeros, zero = jnp.zeros(most), jnp.int32(0)
         tree = Tree(
-            child=jnp.full((nodes, top), -1, jnp.int32),
-            ended=jnp.zeros(nodes, bool),
+            child=jnp.full((most, top), -1, jnp.int32),
+            ended=jnp.zeros(most, bool),
             prior=zeros,
-            worth=jnp.full(nodes, jnp.nan),
+            worth=jnp.full(most, jnp.nan),
             best=zeros,
             total=zeros,
-            moves=jnp.zeros(nodes, jnp.int32),
-            visits=jnp.ones(nodes, jnp.int32),
-            entered=jnp.arange(nodes) == 0,
+            moves=jnp.zeros(most, jnp.int32),
+            visits=jnp.ones(most, jnp.int32),
+            entered=jnp.arange(most) == 0,
         )
         numbers = (jnp.float32(explore), jnp.float32(growth))
         path = jnp.zeros(size, jnp.int32)
@@ -136,10 +137,7 @@ def select(
         row = state.row
         ran, lane = view.lanes[0], jnp.zeros(top, jnp.int32)
         # The moves of the node that ran.
-        best, token = vocab.top_k(view.logits[0], min(top, view.logits.shape[-1]))
-        room = (0, top - best.shape[-1])
-        best = jnp.pad(best, room, constant_values=-jnp.inf)
-        token = jnp.pad(token, room)
+        best, token = nodes.best(view.logits[0], top)
         there = (best > -jnp.inf) & (ran >= 0)
         moves = view.ids(there)
         size = row.tree.prior.shape[0]

@@ -25,7 +25,7 @@ from jax import Array
 
 from decoding import base, vocab
 from decoding.catalogue import Card
-from decoding.hypotheses import rollout
+from decoding.hypotheses import nodes, rollout
 from decoding.hypotheses.nodes import Select, Texts, View
 from decoding.hypotheses.rollout import Rollout
 from models.errors import MethodError
@@ -74,10 +74,7 @@ def select(top: int = 10, lookahead: int = 20, alpha: float = 1.0) -> Select:
         row = state.row
         begins = row.step == 0
         logp = view.logits
-        best, tokens = vocab.top_k(logp[0], min(top, logp.shape[-1]))
-        room = (0, top - best.shape[-1])
-        best = jnp.pad(best, room, constant_values=-jnp.inf)
-        tokens = jnp.pad(tokens, room)
+        best, tokens = nodes.best(logp[0], top)
         fresh = rollout.fresh(best > -jnp.inf)
         before = jax.tree.map(lambda a, b: jnp.where(begins, a, b), fresh, row.roll)
         first = jnp.where(begins, tokens, row.token)
