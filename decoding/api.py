@@ -305,7 +305,7 @@ def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Cal
     begun = time.perf_counter() - (engine.compile_seconds - compiled)
     chunk, sizes = settings.prefill_chunk or 0, (0, 0)
     if parts.program.select is not None:
-        sizes = searching.scratch(lm, parts.program.select, searching.longest(running))
+        sizes = searching.scratch(lm, parts.program, searching.longest(running))
     rows = (running.rows, running.limits, keys, size, settings.memory, not sizes[0])
     state = engine.start(params, parts, *rows, None, chunk, sizes[0], True)
     state = tuning.begun(parts, state, costs)

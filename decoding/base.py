@@ -141,11 +141,10 @@ class Context:
     length: Array  # int32[B]: committed tokens, prompt included
     cache: Any  # the target's cache; a drafter that runs the target returns its own
     law: "LogitsTransform"  # the transform in force
-    transform: State  # the transform's state after the last committed token
+    transform: State  # its state after the last committed token
     noise: Callable[..., Array]
-    """position[B] -> float32[B, V]: the Gumbel noise of the token at an absolute
-    position, 0 in rows of temperature 0. It is the same for every drafter, verifier and
-    call. (position, ids int32[M]) -> float32[B, M]: that of a part of the tokens."""
+    """position[B] -> float32[B, V]: the Gumbel noise of the token there, the same for
+    all parts, and 0 at temperature 0; (position, ids int32[M]): that of some tokens."""
     active: Array  # bool[B]: rows that are not done
     depth: Array | None = None
     """int32[]: the depth below which this round's drafts do not pay, at least 1. A
@@ -187,9 +186,10 @@ class Drafter(NamedTuple):
     scratch: int = 0  # slots of the target's cache that drafting itself occupies
     blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `decode.Program`
     pauses: bool = False
-    """Rounds may leave `draft` out. `observe` gets several of them as one outcome, with
-    `is_pause`; the next draft reads whatever the drafter missed. It also gets a round
-    so whose draft was made, but not verified."""
+    """Rounds may leave `draft` out. `observe` gets several as one outcome, `is_pause`;
+    the next draft reads what the drafter missed. It gets a round so, too, whose draft
+    was made, but not verified."""
+    reads_text: bool = False  # and raw logits, no more: the lanes of searches serve too
     reads_parts: bool = False
     """`observe` takes a round on a part of its tree, the other nodes left out; else it
     gets the whole tree, in which they are padding (their logits are zeros)."""

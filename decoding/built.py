@@ -10,7 +10,7 @@ from jax import Array
 
 from decoding import base, catalogue
 from decoding.catalogue import Built, Card, Part, PerPrompt, Spec
-from decoding.hypotheses import nodes, prefill, rank, reward
+from decoding.hypotheses import drafts, nodes, prefill, rank, reward
 from models.errors import MethodError
 
 # Folder -> the interface of the components that its factories build.
@@ -27,6 +27,7 @@ INTERFACES = {
 KINDS = {
     rank.Rank: "rank",
     prefill.Prefill: "prefill",
+    drafts.Lanes: "lanes",
 }  # a folder's other interfaces -> `Card.kind`
 
 

@@ -32,7 +32,8 @@ FACTORIES = {
     "rewards": "reward",
     "diffusion": "scheduler",
 }
-KINDS = {"rank": "search", "prefill": "search"}  # other factories -> their folder
+# Other factories -> their folder.
+KINDS = {"rank": "search", "prefill": "search", "lanes": "drafters"}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from decoding import base, search_parts, transform_chain
 from decoding.automata import stop_strings
 from decoding.block_width import choice
 from decoding.catalogue import Part, PerPrompt, Spec
-from decoding.loops import search_state
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
 from decoding.verifiers import greedy
@@ -150,7 +149,8 @@ def compose(
         automaton, starts = stop_strings.stopper(stops, lm.tokenizer, target.vocab_size)
     policy = method.policy.build(available)
     exits = base.WHOLE if method.exit is None else method.exit.build(available)
-    if drafter.nodes > 1 and not exits.path_pure:
+    wide = isinstance(drafter, base.Drafter) and drafter.nodes > 1
+    if wide and not exits.path_pure:
         raise MethodError(
             f"{drafter_spec.name} drafts blocks of {drafter.nodes} nodes and "
             f"{method.exit} serves blocks of one node only: leave one of them out"
@@ -167,18 +167,18 @@ def compose(
     guarantee = base.weakest(*(p.card.guarantee for p in parts), verifier.guarantee)
     if is_sampled and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
-    widths, width_policy = choice.widths(width, drafter, guarantee)
     most = max(len({*target.eos, *ids}) for ids in stop_ids)
-    found = search_parts.build(method, {**available, "ends": most}, temperature)
+    given = {**available, "ends": most}
+    found = search_parts.build(method, given, temperature, drafter)
     if method.search is not None:
         parts = (*parts, method.search, *method.rewards)
-        chosen = found.search
-        assert chosen is not None
-        if found.select is not None and found.reward is not None:
-            streams |= search_parts.streams(found.reward, streams)
-        guarantee = base.weakest(guarantee, chosen.guarantee)
-        if found.select is not None and found.select.read is not None:
-            drafter = search_state.reader(found.select)
+        streams |= search_parts.streams(found, streams)
+    if found.select is not None:
+        drafter = search_parts.drafter(found)
+    rounds = PLAIN.build({}) if found.select is not None else drafter
+    widths, width_policy = choice.widths(width, rounds, guarantee)
+    if found.search is not None:
+        guarantee = base.weakest(guarantee, found.search.guarantee)
     program = Program(
         exits.wrap(drafter.wrap(lm.model)),
         drafter,

@@ -5,12 +5,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from decoding import base
 from decoding.catalogue import Part, Spec
-from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.drafts import Lanes
+from decoding.hypotheses.nodes import ALL, Select
 from decoding.hypotheses.prefill import Prefill
 from decoding.hypotheses.rank import Rank
 from decoding.hypotheses.reward import Reward
-from decoding.method import Method
+from decoding.loops import search_state
+from decoding.method import PLAIN, Method
 from models.errors import MethodError
 
 
@@ -21,6 +24,7 @@ class Parts(NamedTuple):
     rank: Rank | None = None
     reward: Reward | None = None
     prefill: Prefill | None = None
+    drafts: base.Drafter | Lanes | None = None
 
     @property
     def search(self) -> Select | Rank | Prefill | None:
@@ -28,13 +32,19 @@ class Parts(NamedTuple):
         return self.select or self.rank or self.prefill
 
 
-def build(method: Method, available: Mapping[str, Any], temperature: Any) -> Parts:
+def build(
+    method: Method,
+    available: Mapping[str, Any],
+    temperature: Any,
+    drafter: base.Drafter | Lanes,
+) -> Parts:
     """Build the search of a method.
 
     Args:
         method: its search may be None.
         available: what factories may need; see `Card.needs`.
         temperature: one number, or one a prompt.
+        drafter: the method's, or plain decoding's.
 
     Raises:
         MethodError: a reward without a search, or a search that lacks one; parts that
@@ -55,8 +65,11 @@ def build(method: Method, available: Mapping[str, Any], temperature: Any) -> Par
                 f"{method.rewards[0].name} and no search that chooses by it: use a "
                 "method such as best_of_n"
             )
+        _check_rows(method, drafter)
         return Parts()
     found = method.search.build(available)
+    if method.search.card.kind:
+        _check_rows(method, drafter)
     if method.search.card.kind == "prefill":
         _check_prefill(method, available)
         return Parts(prefill=found)
@@ -78,19 +91,64 @@ def build(method: Method, available: Mapping[str, Any], temperature: Any) -> Par
             f"{method.search.name} mixes rows of the embedding table, and this model "
             "has none: use a transformer"
         )
-    return Parts(found, reward=reward)
+    drafts = None if method.drafter in (None, PLAIN) else drafter
+    if drafts is not None:
+        _check_drafts(method, found, drafts)
+    return Parts(found, reward=reward, drafts=drafts)
 
 
-def streams(reward: Reward, others: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stream of a reward model, which runs on a tree's nodes."""
-    if reward.stream is None:
+def streams(found: Parts, others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the models that run on a tree's nodes: of rewards, and of drafts."""
+    if found.select is None:
         return {}
-    if "reward" in others:
+    own: dict[str, Any] = {}
+    if found.reward is not None and found.reward.stream is not None:
+        own["reward"] = found.reward.stream
+    if isinstance(found.drafts, Lanes):
+        own["draft"] = base.Stream(found.drafts.model, "draft")
+    for name in own:
+        if name in others:
+            raise MethodError(
+                f"streams={{{name!r}: ...}} beside a {name} model, which is that "
+                "stream: give it another name"
+            )
+    return own
+
+
+def drafter(found: Parts) -> base.Drafter:
+    """Return what reads the prompts of a search by a tree."""
+    assert found.select is not None
+    own = found.drafts if isinstance(found.drafts, base.Drafter) else PLAIN.build({})
+    if found.select.read is not None:
+        return search_state.reader(found.select, own)
+    return own
+
+
+def _check_rows(method: Method, drafter: base.Drafter | Lanes) -> None:
+    """Refuse a drafter of lanes where there are none."""
+    if isinstance(drafter, Lanes):
+        assert method.drafter is not None
         raise MethodError(
-            "streams={'reward': ...} beside a reward model, which is that stream: give "
-            "it another name"
+            f"{method.drafter.name} drafts for the lanes of a search by a tree: add "
+            "such a search, as search/beam, or use drafters/model"
         )
-    return {"reward": reward.stream}
+
+
+def _check_drafts(method: Method, select: Select, drafter: Any) -> None:
+    """Refuse drafters and searches that do not go together."""
+    assert method.search is not None and method.drafter is not None
+    names = f"{method.search.name} and {method.drafter.name}"
+    if select.holds == ALL or select.mixes:
+        raise MethodError(
+            f"{names}: drafts hang under lanes that run new leaves, and this search "
+            "runs any node; leave the drafter out"
+        )
+    if isinstance(drafter, base.Drafter) and not drafter.reads_text:
+        raise MethodError(
+            f"{names}: the drafter keeps more of a row than its text, which a search "
+            "would have to copy when it reorders; use drafters/lane_model for a draft "
+            "model, or one that reads texts, such as drafters/prompt_lookup"
+        )
 
 
 def _check_prefill(method: Method, available: Mapping[str, Any]) -> None:
@@ -113,7 +171,7 @@ def _check(method: Method, select: Select, temperature: Any) -> None:
     """Refuse what a search by a tree cannot have beside it."""
     assert method.search is not None
     name = method.search.name
-    roles = ("drafter", "verifier", "topology", "exit")
+    roles = ("verifier", "topology", "exit")
     beside: list[Part] = [
         part for role in roles if (part := getattr(method, role)) is not None
     ]
@@ -122,7 +180,7 @@ def _check(method: Method, select: Select, temperature: Any) -> None:
     if beside:
         raise MethodError(
             f"{name} and {beside[0].name}: a search keeps its hypotheses in the full "
-            "cache and takes transforms alone; leave the other part out"
+            "cache and takes transforms and drafts alone; leave the other part out"
         )
     if method.rewards and not select.rewarded:
         raise MethodError(

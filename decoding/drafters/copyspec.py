@@ -54,4 +54,6 @@ def drafter(gamma: int = 3, copy: int = 10) -> base.Drafter:
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         return state
 
-    return base.Drafter(init, draft, observe, nodes=copy + 1, depth=copy, pauses=True)
+    return base.Drafter(
+        init, draft, observe, nodes=copy + 1, depth=copy, pauses=True, reads_text=True
+    )

@@ -59,4 +59,6 @@ def drafter(n_max: int = 3, k: int = 10, latest: bool = False) -> base.Drafter:
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         return state
 
-    return base.Drafter(init, draft, observe, nodes=k + 1, depth=k, pauses=True)
+    return base.Drafter(
+        init, draft, observe, nodes=k + 1, depth=k, pauses=True, reads_text=True
+    )

@@ -114,7 +114,9 @@ def drafter(
     def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
         return state
 
-    return base.Drafter(init, draft, observe, choices + 1, length, pauses=True)
+    return base.Drafter(
+        init, draft, observe, choices + 1, length, pauses=True, reads_text=True
+    )
 
 
 @functools.partial(jax.jit, static_argnums=2)

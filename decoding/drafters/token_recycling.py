@@ -128,6 +128,7 @@ def drafter(
         shape.depth,
         prompt_logits=learn_prompt,
         pauses=True,
+        reads_text=True,
         reads_parts=True,
     )
 

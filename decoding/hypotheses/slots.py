@@ -59,28 +59,32 @@ def written(bits: Array) -> Array:
 
 
 def placed(
-    bits: Array, up: Array, live: Array, used: Array
+    bits: Array, up: Array, live: Array, used: Array, parents: Array, depth: int
 ) -> tuple[Array, Array, Array]:
-    """Give every live lane a free slot.
+    """Give every live node of a block a free slot: the lanes' nodes, then drafts.
 
     Args:
         bits: uint32[S, W].
         up: uint32[K, W], the ancestors of each lane's node.
-        live: bool[K].
+        live: bool[N], of all nodes of the block.
         used: bool[S], the slots that are not free.
+        parents: int32[N - K], the drafts' parents in the block.
+        depth: how deep drafts hang below the lanes, at most.
 
     Returns:
-        The slots int32[K] (-1: the lane is not live), the lanes' ancestors-or-self
-        uint32[K, W], and the new bits.
+        The slots int32[N] (-1: the node is not live), the nodes' ancestors-or-self
+        uint32[N, W], and the new bits.
     """
-    size = bits.shape[0]
+    size, lanes = bits.shape[0], up.shape[0]
     free = ~used
     rank = jnp.cumsum(free) - 1
     turn = jnp.cumsum(live) - 1
     mine = free & (rank == turn[:, None])
     slot = jnp.argmax(mine, -1).astype(jnp.int32)
     own = pack_bits(jnp.arange(size) == slot[:, None])
-    seen = up | own
+    seen = jnp.pad(up, ((0, parents.shape[0]), (0, 0))) | own
+    for _ in range(depth):
+        seen = seen.at[lanes:].set(seen[parents] | own[lanes:])
     at = jnp.where(live, slot, size)
     return jnp.where(live, slot, -1), seen, bits.at[at].set(seen, mode="drop")
 

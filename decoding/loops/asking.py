@@ -14,14 +14,19 @@ from decoding.hypotheses.reward import Reward
 from decoding.loops.decode import Program
 
 
-def ask(program: Program, state: Any, texts: Texts) -> Any:
-    """Value the texts [B, A] of a `SearchState`, or leave them for the host."""
+def ask(program: Program, state: Any, texts: Texts, on: Array) -> Any:
+    """Value the texts [B, A] of a `SearchState`, or leave them for the host.
+
+    Requests that are not `on` bool[B] keep what they asked, and its values.
+    """
     reward = program.reward
     assert reward is not None
+    keep = lambda new, old: jnp.where(on[:, None], new, old)
     if reward.ask is not None:
-        return replace(state, ask=texts, values=jnp.full_like(state.values, jnp.nan))
-    values = worths(reward, state, texts)
-    return replace(state, values=jnp.where(texts.node >= 0, values, jnp.nan))
+        values = keep(jnp.nan, state.values)
+        return replace(state, ask=jax.tree.map(keep, texts, state.ask), values=values)
+    values = jnp.where(texts.node >= 0, worths(reward, state, texts), jnp.nan)
+    return replace(state, values=keep(values, state.values))
 
 
 def worths(reward: Reward, state: Any, texts: Texts) -> Array:

@@ -15,6 +15,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import base, noise, tree
+from decoding.hypotheses.drafts import Lanes
 from decoding.hypotheses.nodes import Select
 from decoding.hypotheses.prefill import Prefill
 from decoding.hypotheses.rank import Rank
@@ -77,6 +78,7 @@ class Program:
     rank: Rank | None = None  # rows of a prompt that are ranked
     reward: Reward | None = None  # what the search values texts by
     prefill: Prefill | None = None  # what changes the cache while prompts are read
+    drafts: base.Drafter | Lanes | None = None  # of the lanes of a search
     chunk: int = 0  # tokens of a prefill chunk; 0: as `prefill.chunk_size`
 
     @property

@@ -45,10 +45,11 @@ class Stats(NamedTuple):
     compile_seconds: float
     row_draft_calls: np.ndarray  # int32[B]: `draft_calls`, row by row
     committed_by_depth: list[int]  # rounds that committed a draft of that depth
-    rounds: int = 0  # of a search, as the next three
+    rounds: int = 0  # of a search, as the next four: calls of the model
     nodes_run: np.ndarray | None = None  # int32[B]
     host_syncs: int = 0  # rounds that waited for a reward on the host, or for slots
     most_slots: np.ndarray | None = None  # int32[B]: scratch slots in use, at most
+    levels: np.ndarray | None = None  # int32[B]: selections, several a call
 
 
 def summarise(

@@ -13,7 +13,7 @@ from decoding.hypotheses import reward as rewards
 from decoding.hypotheses.nodes import ALL, Select
 from decoding.hypotheses.rank import Rank, Sample
 from decoding.hypotheses.reward import Reward
-from decoding.loops import decode, engines, search, search_state
+from decoding.loops import decode, drafting, engines, search, search_state
 from decoding.serving import requests
 from decoding.serving.results import Text
 from models.errors import MethodError, PromptError
@@ -30,6 +30,7 @@ class Found(NamedTuple):
     nodes_run: np.ndarray  # int32[prompts]
     host_syncs: int
     most_slots: np.ndarray  # int32[prompts]
+    levels: np.ndarray  # int32[prompts]
 
 
 def rows_of(search: Part | None, n: int) -> int:
@@ -144,17 +145,20 @@ def check(
         )
 
 
-def scratch(lm: Any, select: Select, new: int) -> tuple[int, int]:
+def scratch(lm: Any, program: decode.Program, new: int) -> tuple[int, int]:
     """Choose the scratch slots behind each prompt at first, and at most.
 
     A cache that cannot grow has as many at once as it may need: all, or where its
     layers bound a block, as many as they take.
     """
+    select = search_state.selects(program)
     rounds = select.rounds(new) if select.holds == ALL else new
-    most = -(-select.width * (rounds + 1) // 32) * 32
+    drafts = drafting.size(program, select.width)[0] - select.width
+    most = -(-(select.width * (rounds + 1) + drafts) // 32) * 32
+    first = -(-(select.width * FIRST + drafts) // 32) * 32
     like = jax.eval_shape(lambda: lm.model.init_cache(1, 64, jnp.float32))
     if like.grows:
-        return min(FIRST * select.width, most), most
+        return min(first, most), most
     spans = [layer.span for layer in like.layers if layer.span]
     size = min([most, *(span // 32 * 32 for span in spans)])
     return size, size
@@ -201,10 +205,11 @@ def run(
     memo: dict = {}
     syncs = 0
     while True:
-        least = search.EVERY if size < most else 1
+        least = search.every(engine.program, select.width) if size < most else 1
         state = engine.search(params, state, least)
         if bool(np.asarray(state.rows.done).all()):
-            return state, syncs
+            memory = search_state.memory(state, select)
+            return replace(state, rows=replace(state.rows, drafter=memory)), syncs
         syncs += 1
         if (np.asarray(state.ask.node) >= 0).any():
             assert reward is not None
@@ -327,8 +332,9 @@ def texts(
         length=jnp.asarray(ends),
         counters=counters,
     )
-    run, most = jax.device_get((state.nodes_run, state.most_slots))
-    return rows, Found(pool.score[:, :n], int(state.round), run, syncs, most)
+    counts = (state.nodes_run, state.most_slots, state.level)
+    run, most, levels = jax.device_get(counts)
+    return rows, Found(pool.score[:, :n], int(state.round), run, syncs, most, levels)
 
 
 def climbed(nodes: Any, request: int, node: int) -> tuple[list[int], list[float]]:
