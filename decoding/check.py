@@ -27,6 +27,7 @@ from decoding.conformance import (
     faults,
     files,
     kit,
+    lanes,
     policies,
     prefills,
     rewards,
@@ -74,6 +75,10 @@ def _transforms(spec: Spec) -> Iterator[Contract]:
 
 
 def _drafters(spec: Spec) -> Iterator[Contract]:
+    if spec.card.kind == "lanes":
+        for held in (lanes.the_search_is_the_same, lanes.own_drafts_save_rounds):
+            yield Contract(held, lambda c=held: c(spec))  # type: ignore[misc]
+        return
     for case, method in kit.cases_of(spec.name, **spec.arguments).items():
         found = [*drafters.CONTRACT, *drafters.SLOW]
         if all(part.card.guarantee == base.LAW for part in method.parts):
@@ -131,6 +136,7 @@ def _searches(spec: Spec) -> Iterator[Contract]:
         searches.texts_end_once_and_come_best_first,
         searches.a_prompt_is_as_alone,
         searches.numbers_share_a_program,
+        searches.drafts_keep_the_texts,
     )
     if spec.card.kind == "prefill":
         every = (

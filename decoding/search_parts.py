@@ -85,15 +85,15 @@ def build(
         )
     if method.search.card.kind == "rank":
         return Parts(rank=found, reward=reward)
+    drafts = None if method.drafter in (None, PLAIN) else drafter
+    if drafts is not None:
+        _check_drafts(method, found, drafts)
     _check(method, found, temperature)
     if found.mixes and available["model"].embed_rows is None:
         raise MethodError(
             f"{method.search.name} mixes rows of the embedding table, and this model "
             "has none: use a transformer"
         )
-    drafts = None if method.drafter in (None, PLAIN) else drafter
-    if drafts is not None:
-        _check_drafts(method, found, drafts)
     return Parts(found, reward=reward, drafts=drafts)
 
 

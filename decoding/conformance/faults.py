@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from decoding import base, catalogue
 from decoding.catalogue import Spec
+from decoding.hypotheses.drafts import Lanes
 from decoding.hypotheses.nodes import Select
 from decoding.hypotheses.prefill import Prefill
 from decoding.hypotheses.rank import Rank
@@ -157,6 +158,15 @@ def reads_its_neighbours(part: Prefill) -> Prefill:
     return part._replace(read=read)
 
 
+def drafts_the_worst(part: Lanes) -> Lanes:
+    """drafts the worst tokens"""
+
+    def expand(sums, logprobs, most):
+        return part.expand(sums, -logprobs, most)
+
+    return part._replace(expand=expand)
+
+
 FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "transforms": forbids_everything,
     "drafters": keeps_a_slot_too_many,
@@ -167,5 +177,6 @@ FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "search": loses_an_end,
     "rank": puts_the_worst_first,
     "prefill": reads_its_neighbours,
+    "lanes": drafts_the_worst,
     "rewards": reads_its_surroundings,
 }

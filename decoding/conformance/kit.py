@@ -136,11 +136,17 @@ def cases() -> dict[str, Method]:
     two topologies.
     """
     methods: dict[str, Method] = {}
-    for name in catalogue.names("drafters"):
+    for name in drafters():
         methods |= cases_of(name)
     for name in catalogue.names("exits"):
         methods[name.split("/")[1]] = exiting(name)
     return methods
+
+
+def drafters() -> list[str]:
+    """List the drafters of rows; those of a search's lanes have their own contract."""
+    names = catalogue.names("drafters")
+    return [name for name in names if not Spec(name).card.kind]
 
 
 def cases_of(name: str, **arguments) -> dict[str, Method]:

@@ -6,17 +6,19 @@ from dataclasses import replace
 from decoding.catalogue import Part, Spec
 from decoding.conformance import kit, prefills
 from decoding.conformance.require import require
-from decoding.hypotheses.nodes import Select
+from decoding.hypotheses.nodes import ALL, Select
 from decoding.hypotheses.rank import Rank
 from decoding.loops import engines
 from decoding.method import Method
 
 LIKELY, VALUE = Spec("rewards/likelihood"), Spec("rewards/value_head")
+LOOKUP = kit.spec("drafters/prompt_lookup")
+RECYCLED = kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE)
 NEW, ENDING = 24, 0.0  # tokens of a text; texts of the toy end after some of them
 
 
 def check(spec: Spec) -> None:
-    """Check a search against every contract of this file.
+    """Check a search against the contracts of this file, but for that of drafts.
 
     Raises:
         AssertionError: it breaks a property; the message names it.
@@ -105,6 +107,22 @@ def a_prompt_is_as_alone(spec: Spec) -> None:
             together.scores[i : i + 1],
         )
         require(same, spec, f"prompt {i} alone has other texts or scores")
+
+
+def drafts_keep_the_texts(spec: Spec) -> None:
+    """Require the texts and scores of the search without drafts, bit for bit.
+
+    Searches whose lanes may run any node take no drafts.
+    """
+    method = of(spec)
+    select = method.search and built(method.search)
+    if not isinstance(select, Select) or select.holds == ALL or select.mixes:
+        return
+    plain = found(method, select.pool)
+    for drafter in (LOOKUP, RECYCLED):
+        out = found(replace(method, drafter=drafter), select.pool)
+        same = (out.tokens, out.scores) == (plain.tokens, plain.scores)
+        require(same, spec, f"other texts or scores with drafts of {drafter}")
 
 
 def numbers_share_a_program(spec: Spec) -> None:

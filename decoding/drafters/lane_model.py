@@ -37,6 +37,7 @@ CARD = Card(
     kind="lanes",
     needs=("draft",),
     trained=True,
+    examples={"m": 2},
     sources=("leviathan2023fast",),
 )
 

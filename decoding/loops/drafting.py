@@ -20,7 +20,7 @@ from decoding.hypotheses.nodes import ALL as ALL_NODES
 from decoding.loops.decode import TARGET, Program
 from decoding.loops.search_state import SearchState, selects
 from models import base as model_base
-from models.base import ALL, NONE, ModelOutput, Visibility
+from models.base import ALL, NONE, Hidden, ModelOutput, Visibility
 
 DRAFT = "draft"  # the stream of a draft model
 
@@ -76,9 +76,9 @@ def block(program: Program, params: base.Params, state: SearchState):
     if isinstance(drafts, Lanes):
         return *_of_model(program, drafts, params, state, place, first), None
     trees, state = _of_texts(drafts, program, params, state)
-    below, parents = _below(trees, *live.shape, depth)
-    every = (jnp.concatenate([a, b], 1) for a, b in zip(first, below))
-    run, bits = place(_within(state, tuple(every), parents), parents, drafts.depth)
+    below, parents = _below(trees, depth)
+    every = _joined(first, below)
+    run, bits = place(_within(state, every, parents), parents, drafts.depth)
     return run, bits, state, trees
 
 
@@ -89,6 +89,11 @@ def _placed(state, above, used, nodes, parents, most):
     places = (state.slots.bits, above, there, used, parents)
     slot, seen, bits = jax.vmap(place)(*places)
     return Block(tokens, depth, there, parents, slot, seen, most), bits
+
+
+def _joined(nodes: tuple, more: tuple) -> tuple:
+    """Put nodes (tokens, depths, presence) behind others."""
+    return tuple(jnp.concatenate([a, b], 1) for a, b in zip(nodes, more))
 
 
 def _within(state, nodes, parents):
@@ -152,8 +157,7 @@ def _of_model(program, drafts: Lanes, params, state, place, nodes):
         begin = nodes[0].shape[1]
         parents = jnp.concatenate([parents, parent], 1)
         new = (token, deeper, sums > -jnp.inf)
-        every = tuple(jnp.concatenate([a, b], 1) for a, b in zip(nodes, new))
-        nodes = _within(state, every, parents)
+        nodes = _within(state, _joined(nodes, new), parents)
         sums = jnp.where(nodes[2][:, begin:], sums, -jnp.inf)
     calls = jnp.where(state.rows.done, 0, drafts.depth + 1)
     counters = state.rows.counters
@@ -222,13 +226,14 @@ def _by_lane(own: base.State, state) -> base.State:
     return base.State(row, own.shared)
 
 
-def _below(trees: base.TokenTree, batch: int, lanes: int, depth: Array):
-    """Hang every tree's drafts below its lane.
+def _below(trees: base.TokenTree, depth: Array):
+    """Hang every tree's drafts below its lane, of `depth` int32[B, K].
 
     Returns:
         The drafts' tokens, depths and presence, [B, K (n - 1)] with trees of n nodes,
         and their parents in the block.
     """
+    batch, lanes = depth.shape
     fold = lambda x: x[:, 1:].reshape(batch, -1)
     size = trees.tokens.shape[1] - 1
     own = jnp.arange(batch * lanes, dtype=jnp.int32)[:, None] % lanes
@@ -280,7 +285,7 @@ def told(
     state: SearchState,
     trees: base.TokenTree,
     trail: Trail,
-    logits: Array,
+    logits: Any,
 ) -> SearchState:
     """Write the lanes' texts on, and tell the drafter what became of its drafts.
 
@@ -293,21 +298,22 @@ def told(
         logits: float32[B, N, V], the target's at the block's nodes.
     """
     drafter, texts = program.drafts, state.texts
+    assert isinstance(drafter, base.Drafter) and texts is not None
     batch, lanes = state.lanes.shape
     size = trees.tokens.shape[1]
-    pick = lambda x: tree.pick(x, trail.lane)
+    came = lambda x: _flat(tree.pick(x, trail.lane))
     unfold = lambda x: x.reshape(batch, lanes, *x.shape[1:])
-    nodes = jax.tree.map(lambda x: _flat(pick(unfold(x))), _whole(trees))
+    nodes = jax.tree.map(lambda x: came(unfold(x)), _whole(trees))
     index = lanes + jnp.arange(lanes)[:, None] * (size - 1) + jnp.arange(size - 1)
     index = jnp.concatenate([jnp.arange(lanes)[:, None], index], 1)  # [K, n]
-    raw = _flat(pick(logits[:, index]))
+    raw = came(logits[:, index])
     moves = _flat(trail.moves)
     active = (moves > 0) & _flat((state.lanes >= 0) & ~state.rows.done[:, None])
     count = jnp.where(active, moves - 1, -1)
     verdict = base.Verdict(_flat(trail.path), count, _flat(trail.last))
     tokens, new = tree.committed(nodes, verdict)
-    texts = jax.tree.map(pick, replace(texts, own=base.State(texts.own.row)))
-    own = base.State(_flat(texts.own.row), state.texts.own.shared)
+    old = (texts.tokens, texts.length, texts.own.row)
+    text, length, row = jax.tree.map(came, old)
 
     def written(text: Array, length: Array, tokens: Array, count: Array) -> Array:
         index = jnp.arange(tokens.shape[0])
@@ -315,13 +321,13 @@ def told(
         return text.at[at].set(tokens, mode="drop")
 
     new = jnp.where(active, new, 0)
-    rows = (_flat(texts.tokens), _flat(texts.length), tokens, new)
-    text, length = jax.vmap(written)(*rows), _flat(texts.length) + new
-    state = replace(state, texts=Texts(unfold(text), unfold(length), state.texts.own))
-    out = ModelOutput(logits=raw, hidden={})
+    text, length = jax.vmap(written)(text, length, tokens, new), length + new
+    after = Texts(unfold(text), unfold(length), texts.own)
+    ctx = _context(program, params, replace(state, texts=after))
+    out = ModelOutput(logits=raw, hidden=Hidden())
     outcome = base.Outcome(nodes, verdict, out, None, active)
-    own = drafter.observe(_context(program, params, state), own, outcome)
-    return replace(state, texts=replace(state.texts, own=_by_lane(own, state)))
+    own = drafter.observe(ctx, base.State(row, texts.own.shared), outcome)
+    return replace(state, texts=replace(after, own=_by_lane(own, state)))
 
 
 def _whole(trees: base.TokenTree) -> base.TokenTree:

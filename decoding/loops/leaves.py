@@ -26,7 +26,7 @@ from decoding.loops.search_state import SearchState, selects
 class Laws(NamedTuple):
     """What the models gave at the nodes of a round's block."""
 
-    logits: Array  # float32[B, N, V]: raw
+    logits: Any  # float32[B, N, V]: raw
     hidden: dict[Any, Array]  # tap -> [B, N, D]
     aux: dict[str, Array]  # stream -> float32[B, N, V]
     values: Array | None  # float32[B, N]: by the reward's `node`

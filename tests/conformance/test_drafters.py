@@ -62,7 +62,7 @@ def test_every_drafter_and_exit_is_in_every_run():
     def missing(rare) -> set:
         usual = [method for name, method in CASES.items() if name not in rare]
         parts = {spec.name for method in usual for spec in method.parts}
-        return {*catalogue.names("drafters"), *catalogue.names("exits")} - parts
+        return {*kit.drafters(), *catalogue.names("exits")} - parts
 
     assert {*parameters.RARE, *parameters.ALIKE} <= set(CASES)
     assert not missing(parameters.RARE)

@@ -40,7 +40,7 @@ def spec(name: str) -> Spec:
 def pairs() -> dict[str, Method]:
     """A name and a method for every drafter and every topology it takes."""
     found = {}
-    for name in catalogue.names("drafters"):
+    for name in kit.drafters():
         short = name.split("/")[1]
         if "topology" not in Spec(name).card.needs:
             found[short] = Method(spec(name))
