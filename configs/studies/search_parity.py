@@ -29,4 +29,23 @@ def get_config() -> ml_collections.ConfigDict:
         (8, 256, 2, 256),
     )
     c.repeats = 5
+    # Beams in layouts of the cache, and with drafts.
+    c.prompts, c.prompt_tokens = 8, 128
+    c.layouts, c.layout_width, c.layout_tokens = ("paged", "int8", "int4"), 4, 96
+    c.widths, c.draft_tokens = (1, 2, 4, 8), 48
+    c.draft_models = {"draft": "tiny-draft"}
+    c.drafts = {
+        "tiny-draft, 2": {"name": "drafters/lane_model", "m": 2},
+        "tiny-draft, 8": {"name": "drafters/lane_model", "m": 8},
+        "tiny-draft, 4 on 3 levels": {
+            "name": "drafters/lane_model",
+            "m": 4,
+            "depth": 3,
+        },
+        "recycled, 8": {
+            "name": "drafters/token_recycling",
+            "choices": tuple((i,) for i in range(8)),
+        },
+        "prompt lookup, 4": {"name": "drafters/prompt_lookup", "k": 4},
+    }
     return c

@@ -24,7 +24,7 @@ from decoding.serving import requests, searching
 from experiments import console
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage
-from experiments.studies import common
+from experiments.studies import common, search_drafts
 from models.errors import ConfigError
 
 RULES = (False, True, "never")  # `early_stopping`, as the golden files number it
@@ -34,6 +34,11 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     """Measure what is missing and return everything; `lm` is loaded unless given."""
     lm = lm or models.load(config.model)
     found = store.make("parts", "parity", lambda: parity(config, lm))
+    layouts = store.make("parts", "layouts", lambda: search_drafts.layouts(config))
+    drafted = []
+    for name in config.drafts:
+        draft = functools.partial(search_drafts.drafted, config, lm, name)
+        drafted += store.make("parts", f"drafts {name}", draft)
     rows = []
     cells = [tuple(cell) for cell in config.cells]
     with console.bar(len(cells), "cell") as bar:
@@ -43,7 +48,9 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
             work = functools.partial(cost, config, lm, *cell)
             rows.append(store.make("rows", name, work))
             bar.done(str(cell))
-    return common.study(store, repeats=rows, tables=[of_parity(found), of_cost(rows)])
+    tables = [of_parity(found), search_drafts.of_layouts(layouts), of_cost(rows)]
+    tables.append(search_drafts.of_drafts(drafted))
+    return common.study(store, repeats=rows, tables=tables)
 
 
 def parity(config: Any, lm: Any) -> dict[str, Any]:
@@ -145,8 +152,7 @@ class _Tree:
         limits = [len(row) + rounds for row in prompts]
         ends = [requests.Ends()] * len(prompts)
         self.asked = requests.Requests(prompts, limits, len(prompts), 1, ends, 0.0, ())
-        select: Any = self.parts.program.select
-        self.sizes = searching.scratch(lm, select, rounds)
+        self.sizes = searching.scratch(lm, self.parts.program, rounds)
         size = initial_state.bucket(max(limits))
         keys = engines.request_keys(0, len(prompts), 1)
         self.state = self.engine.start(

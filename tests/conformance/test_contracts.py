@@ -35,6 +35,13 @@ def test_contract(name):
     CONTRACTS[name.split("/")[0]](Spec(name))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", catalogue.names("search"))
+def test_drafts_keep_a_search(name):
+    """test_search_drafts.py has the faults, and the usual drafters of beams."""
+    searches.drafts_keep_the_texts(Spec(name))
+
+
 TOP_K = Spec("transforms/top_k", k=2)
 PENALTY = Spec("transforms/frequency_penalty", penalty=0.5)
 

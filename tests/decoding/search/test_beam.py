@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ import decoding
 from decoding import Method, Spec
 from decoding.conformance import kit
 from decoding.hypotheses import slots
-from decoding.loops import engines, search
+from decoding.loops import engines, leaves
 from decoding.serving import searching
 from models.errors import MethodError, PromptError
 from tests.decoding.search import golden, reference
@@ -204,10 +205,13 @@ def test_states_follow_their_lanes():
     )
     assert repeats(found(Rules(4), LONG, 30, transforms=[ngrams]).tokens) == 0
     assert repeats(found(Rules(4), LONG, 30).tokens) > 0
-    sound = search.tree.pick
+    sound = leaves._advanced
     with pytest.MonkeyPatch.context() as patch, engines.apart():
-        still = lambda x, at: x if x.shape[1:2] == at.shape[1:] else sound(x, at)
-        patch.setattr(search.tree, "pick", still)
+        own = lambda lane: jnp.broadcast_to(jnp.arange(lane.shape[1]), lane.shape)
+        still = lambda program, before, lane, *to: sound(
+            program, before, own(lane), *to
+        )
+        patch.setattr(leaves, "_advanced", still)
         wrong = found(Rules(4), LONG, 30, transforms=[ngrams]).tokens
     assert repeats(wrong) > 0
 
@@ -335,8 +339,8 @@ def test_rounds_of_another_loop_are_refused(name):
 
 
 def test_refuses_other_roles_and_streaming():
-    beside = Method(Spec("drafters/prompt_lookup"), search=Spec("search/beam"))
-    with pytest.raises(MethodError, match="drafters/prompt_lookup: a search"):
+    beside = Method(verifier=Spec("verifiers/spectr"), search=Spec("search/beam"))
+    with pytest.raises(MethodError, match="verifiers/greedy: a search"):
         decoding.generate(LM, [[1]], beside)
     with pytest.raises(MethodError, match="no text before it ends"):
         list(decoding.stream(LM, [[1]], method()))

@@ -42,11 +42,14 @@ def rounds_alone(program, params, state, least):
     return jax.lax.while_loop(more, step, state)
 
 
-def copies(target, alter=lambda round_: round_, settles: bool = True) -> list[str]:
+def copies(
+    target, alter=lambda round_: round_, settles: bool = True, drafter=None
+) -> list[str]:
     """The instructions of the loop that make an array as large as a layer's."""
-    method = Method(search=Spec("search/beam", width=4))
-    parts = compose.compose(method, target)
-    params = {"target": target.params}
+    method = Method(search=Spec("search/beam", width=4), drafter=drafter)
+    beside = {"draft": lm(3, 2, 7)} if "draft" in method.needs else {}
+    parts = compose.compose(method, target, drafts=beside)
+    params = compose.params(target, beside)
     engine = engines.Engine(parts.program)
     prompts, keys = [[1, 2, 3], [4]], engines.request_keys(0, 2, 1)
     limits = [len(p) + NEW for p in prompts]
@@ -76,6 +79,16 @@ def test_no_round_copies_a_cache(layout):
     assert copies(of_layout(layout), settles=layout == "dense") == []
 
 
+@pytest.mark.parametrize(
+    "drafter",
+    [Spec("drafters/prompt_lookup", k=3), Spec("drafters/lane_model", m=3, depth=2)],
+    ids=lambda part: part.name,
+)
+def test_no_round_with_drafts_copies_a_cache(drafter):
+    """Nor the draft model's, whose nodes lie in the same slots."""
+    assert copies(of_layout("dense"), drafter=drafter) == []
+
+
 def test_fault_rows_are_gathered():
     """Planted: the cache's rows are reordered in every round, as rows of beams are."""
 
@@ -94,7 +107,11 @@ def test_fault_rows_are_gathered():
 
 def test_slots_by_hand():
     """A root, two children and a grandchild of the second; then only that one lives."""
-    place = jax.jit(lambda *lanes: slots.placed(*lanes, slots.held(*lanes[1:])))
+    place = jax.jit(
+        lambda bits, up, live: slots.placed(
+            bits, up, live, slots.held(up, live), jax.numpy.zeros(0, int), 0
+        )
+    )
     empty = slots.empty(1, 32).bits[0]
     none = np.zeros((2, 1), np.uint32)
     one, two = np.array([True, False]), np.array([True, True])
@@ -112,6 +129,24 @@ def test_slots_by_hand():
     assert (int(order.settled), int(order.kept)) == (3, 3)
     bits, moved = slots.reordered(bits, order)
     assert not bits.any() and (np.asarray(moved) == -1).all()
+
+
+def test_slots_of_drafts_by_hand():
+    """Two lanes, of which the second is not there; a draft below the first, and its.
+
+    Planted: one level fewer, and the deeper draft does not see the lane.
+    """
+    bits = slots.empty(1, 32).bits[0]
+    up = np.zeros((2, 1), np.uint32)
+    there, parents = np.array([True, False, True, True, False]), np.array([0, 2, 1])
+    used = np.zeros(32, bool)
+    used[1] = True
+    slot, seen, new = slots.placed(bits, up, there, used, parents, 2)
+    assert slot.tolist() == [0, -1, 2, 3, -1]
+    assert seen[[0, 2, 3], 0].tolist() == [0b1, 0b101, 0b1101]
+    assert new[:4, 0].tolist() == [0b1, 0, 0b101, 0b1101]
+    shallow = slots.placed(bits, up, there, used, parents, 1)[1]
+    assert shallow[3, 0] != seen[3, 0]
 
 
 def test_settling_keeps_what_branches():

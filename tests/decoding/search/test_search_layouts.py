@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import decoding
-from decoding import Method, Spec
+from decoding import Method, Spec, compose
 from decoding.serving import searching
 from models import transformer
 from models.cache_layouts import held, paged, quantized
@@ -82,7 +82,7 @@ def test_a_cache_that_cannot_grow_says_so(monkeypatch):
     """64 slots that int8 layers of a window of 64 take are too few for eight beams."""
     small = types.SimpleNamespace(**vars(target("int8")))
     small.model = transformer.transformer(small.config, cache=quantized.int8(64))
-    select = Spec("search/beam", width=8).build({"ends": 1})
-    assert searching.scratch(small, select, NEW) == (64, 64)
+    parts = compose.compose(Method(search=Spec("search/beam", width=8)), small)
+    assert searching.scratch(small, parts.program, NEW) == (64, 64)
     with pytest.raises(PromptError, match="more than 64 scratch slots"):
         beams(small, 8)

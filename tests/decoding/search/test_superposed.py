@@ -15,7 +15,7 @@ from decoding import Method, Spec
 from decoding.conformance import kit
 from decoding.hypotheses import nodes, pool
 from decoding.hypotheses.nodes import View
-from decoding.loops import engines, search
+from decoding.loops import engines, leaves, search
 from decoding.search import superposed
 from decoding.text_lookup import suffix_array
 from models import base
@@ -255,13 +255,13 @@ def test_faults_of_the_loop(fault, monkeypatch, tmp_path):
     the first draft's row is the input. N-grams make another draft the first."""
     suffix_array.save(suffix_array.build(STORED), tmp_path)
     right = searched(kit.TARGET, datastore=str(tmp_path)).tokens
-    hang, mixed = search._hang, search._mixed
+    hang, mixed = leaves._hang, search._mixed
     if fault == "slots":
         monkeypatch.setattr(search, "_shared", lambda mix, known, *_: known)
     if fault == "parents":
         alone = lambda chosen: chosen._replace(below=None)
         wrong = lambda p, s, chosen, *more: hang(p, s, alone(chosen), *more)
-        monkeypatch.setattr(search, "_hang", wrong)
+        monkeypatch.setattr(leaves, "_hang", wrong)
     if fault == "weights":
         first = lambda mix: nodes.alone(mix.node[..., 0], K)
         wrong = lambda p, w, n, mix: mixed(p, w, n, first(mix))

@@ -12,13 +12,18 @@ from models.errors import ConfigError
 def config(tmp_path):
     c = recipe.get_config()
     c.every, c.repeats, c.cells = 150, 1, ((2, 12, 2, 4),)
+    c.prompts, c.prompt_tokens, c.layout_tokens, c.draft_tokens = 2, 24, 12, 12
+    c.layouts, c.widths = ("int8",), (2,)
+    c.drafts = {"two": {"name": "drafters/lane_model", "m": 2}}
     return c
 
 
 @pytest.mark.long
 def test_the_study_runs(config, tmp_path):
     found = search_parity.run(config, RunFolder(tmp_path / "w"))
-    texts, cost = found["tables"]
+    texts, layouts, cost, drafts = found["tables"]
+    assert [line[2] for line in layouts["lines"]] == ["2", "2"]
+    assert drafts["lines"][0][2] == "2 of 2"
     assert texts["lines"][0][1] == texts["lines"][0][2] != "0"
     assert len(cost["lines"]) == 1 and len(cost["lines"][0]) == len(cost["heads"])
     assert all(ms > 0 for ms in found["repeats"][0]["ms"].values())
