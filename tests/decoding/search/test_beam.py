@@ -340,7 +340,7 @@ def test_rounds_of_another_loop_are_refused(name):
 
 def test_refuses_other_roles_and_streaming():
     beside = Method(verifier=Spec("verifiers/spectr"), search=Spec("search/beam"))
-    with pytest.raises(MethodError, match="verifiers/greedy: a search"):
+    with pytest.raises(MethodError, match="verifiers/spectr: a search"):
         decoding.generate(LM, [[1]], beside)
     with pytest.raises(MethodError, match="no text before it ends"):
         list(decoding.stream(LM, [[1]], method()))
