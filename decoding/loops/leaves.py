@@ -21,6 +21,7 @@ from decoding.hypotheses.nodes import Nodes, Selection, View
 from decoding.loops import asking, drafting
 from decoding.loops.decode import Program
 from decoding.loops.search_state import SearchState, selects
+from kernels import one_buffer
 
 
 class Laws(NamedTuple):
@@ -65,13 +66,15 @@ def _level(program, run: Block, laws: Laws, state, at, trail, on):
     select, rows = selects(program), state.rows
     pick = (lambda x: tree.pick(x, at)) if run.most else lambda x: x
     logits, hidden, aux = jax.tree.map(pick, (laws.logits, laws.hidden, laws.aux))
+    logits = one_buffer.held(logits)
     live = (state.lanes >= 0) & on[:, None]
 
     logp = vocab.log_softmax(logits)
     received = logp if select.domain == "logprobs" else logits
     over = functools.partial(jax.vmap, in_axes=(base.ROWS, 0, 0))
     before = _of_lanes(program, state)
-    warped = over(over(program.transform.apply))(before, received, aux)
+    # The readers of a law differ with the batch's size, and so would their rounding.
+    warped = one_buffer.held(over(over(program.transform.apply))(before, received, aux))
     mass = jnp.zeros(live.shape)
     if select.weighs:
         share = functools.partial(transform_chain.mass, program.transform)
