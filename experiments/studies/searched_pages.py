@@ -50,7 +50,6 @@ def page_row(
         temperature=temperature,
         n=width,
         seed=seed,
-        stop="\n",
     )
     assert out.texts is not None
     scores = [
