@@ -220,7 +220,7 @@ def head(study: Study) -> tuple[dict[str, Array], float]:
         for label, tokens in ((1.0, passage[start:]), (0.0, text.tokens)):
             row = np.zeros((1, start + new), np.int32)
             row[0, : start + len(tokens)] = [*passage[:start], *tokens]
-            hidden = _states(lm.config)(lm.params, row).hidden["norm"][0]
+            hidden = _states(lm.model.config)(lm.params, row).hidden["norm"][0]
             states.append(np.asarray(hidden[start : start + len(tokens)]))
             labels += [label] * len(tokens)
             of += [i] * len(tokens)

@@ -62,11 +62,11 @@ def _grams(text: Iterable[int]) -> list[tuple[int, ...]]:
 def gedi(study: Study) -> dict[str, Any]:
     """Guide texts to articles, and let a judge count them."""
     c, lm, classes = study.config, study.model("text_model"), study.model("class_model")
-    if classes.config.vocab_size != lm.config.vocab_size:
+    sizes = [x.model.config.vocab_size for x in (classes, lm)]
+    if sizes[0] != sizes[1]:
         raise ConfigError(
-            f"config.class_model={c.class_model!r} has {classes.config.vocab_size} "
-            f"tokens and config.text_model {lm.config.vocab_size}: train it with the "
-            "text model's tokenizer"
+            f"config.class_model={c.class_model!r} has {sizes[0]} tokens and config."
+            f"text_model {sizes[1]}: train it with the text model's tokenizer"
         )
     groups = {
         name: [*study.encoded(part, "validation")] for name, part in c.classes.items()
@@ -183,7 +183,7 @@ def bodies(study: Study, tasks: Sequence[dict]) -> dict[str, Any]:
     c, lm = study.config, study.model("code_model")
     forms = {"plain": None, "USCD": contrast.transform()}
     forms["always contrasted"] = contrast.transform(certainty=1.0)
-    run = sampler_texts.forward(lm.config)
+    run = sampler_texts.forward(lm.model.config)
 
     @jax.jit
     def scored(standard: Array, other: Array, true: Array) -> Any:
@@ -312,7 +312,7 @@ def knn_lm(study: Study) -> dict[str, Any]:
     held = [*study.encoded({**c.articles, "files": c.knn.held}, "")]
     new, size = c.knn.new, c.knn.prompt + c.knn.new
     passages = study.passages(held, size)
-    run = sampler_texts.forward(lm.config, (FFN_INPUT,))
+    run = sampler_texts.forward(lm.model.config, (FFN_INPUT,))
 
     @functools.partial(jax.jit, static_argnums=2)
     def read(states: Array, logits: Array, weights: tuple) -> Any:
