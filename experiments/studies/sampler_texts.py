@@ -338,7 +338,8 @@ def of_directions(
         "notes": [
             "Differences of two arms on the same prompts and seeds, ± 95 % over "
             "prompts; even: the interval holds 0. Prompts of one document are counted "
-            "as independent."
+            "as independent. In the tables below ± is 95 % over an arm's texts, which "
+            "holds what prompts differ by too."
         ],
     }
 

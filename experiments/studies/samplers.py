@@ -103,6 +103,4 @@ def check_data(config: Any, names: Sequence[str]) -> None:
                 )
 
 
-STAGE = Stage(
-    run, "Samplers on small models", ("parts", "class_model"), parts=("samplers",)
-)
+STAGE = Stage(run, "Samplers on small models", ("parts",), parts=("samplers",))
