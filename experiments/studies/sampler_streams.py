@@ -156,7 +156,10 @@ def items(study: Study) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("*.jsonl*")):
         for _, line in row_files.lines(path):
             task = json.loads(line)
-            texts = task["prompt"], lame(task["prompt"]), task["canonical_solution"]
+            # The official harness strips prompts: a line break and the indentation
+            # behind it are often one token.
+            prompt = task["prompt"].rstrip()
+            texts = prompt, lame(prompt), "\n" + task["canonical_solution"]
             tokens = dict(
                 zip(("prompt", "lame", "body"), map(lm.tokenizer.encode, texts))
             )
@@ -231,16 +234,17 @@ def parses(prompt: str, text: str) -> bool:
     """Return whether a prompt with the body that a text begins with is Python.
 
     The body ends before the first line that is not indented; without such a line the
-    last one may be cut, and is left out.
+    last one may be cut, and is left out. It holds a statement or more.
     """
     lines = text.split("\n")
     end = next((i for i, x in enumerate(lines) if re.match(r"\S", x) and i), None)
     body = lines[:end] if end is not None else lines[:-1]
     try:
-        ast.parse(prompt + "\n".join(body) + "\n")
+        tree = ast.parse(prompt + "\n".join(body) + "\n")
     except (SyntaxError, ValueError):
         return False
-    return any(line.strip() for line in body)
+    count = lambda tree: sum(1 for _ in ast.walk(tree))
+    return count(tree) > count(ast.parse(prompt))
 
 
 def uscd(study: Study) -> dict[str, Any]:

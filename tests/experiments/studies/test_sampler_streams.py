@@ -33,12 +33,13 @@ def test_a_lame_prompt_has_no_examples():
         ("    if x:\n        return 2\n    return (", True),  # the last line is cut
         ("    return (x\n    y = 2\n", False),
         ("    return x +\n\ndef other(y):\n", False),
-        ("\nx = 2\n", False),  # no body at all
+        ("    # later\nx = 2\n", False),  # no statement
         ("", False),
     ],
 )
 def test_bodies_that_parse(text, good):
     assert sampler_streams.parses(PROMPT, text) == good
+    assert sampler_streams.parses(PROMPT.rstrip(), "\n" + text) == good
 
 
 def test_the_judge_tells_two_laws_of_tokens_apart():
