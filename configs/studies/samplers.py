@@ -98,7 +98,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     c.beams = ml_collections.ConfigDict()
     c.beams.width = 4  # beams
-    c.beams.weight = 1.0  # of the classifier's log-probability
+    c.beams.weights = (1.0, 4.0)  # of the classifier's log-probability; the paper's: 1
     c.beams.new = 64  # tokens of a text
     c.beams.decay = 0.01  # of the classifier's weights
 

@@ -266,7 +266,7 @@ def conditional_beam(study: Study) -> dict[str, Any]:
     params, right = head(study)
     prompts = study.novels(c.prompt_tokens)
     arms = {}
-    for name, weight in (("beams", 0.0), ("conditional", c.beams.weight)):
+    for weight in (0.0, *c.beams.weights):
         search = Spec("search/conditional_beam", width=c.beams.width, weight=weight)
         texts = study.generate(
             *(lm, prompts, c.beams.new),
@@ -275,8 +275,12 @@ def conditional_beam(study: Study) -> dict[str, Any]:
             drafts={"reward": params},
         )
         names = ("repeated", "loops", "distinct", "total")
-        arms[name] = sampler_texts.figures(texts, *names)
+        arms[_weight(weight)] = sampler_texts.figures(texts, *names)
     return {"arms": arms, "right": right}
+
+
+def _weight(weight: float) -> str:
+    return f"weight {weight:g}" if weight else "beams"
 
 
 CONDITIONAL_BEAM = Part(
@@ -289,8 +293,12 @@ CONDITIONAL_BEAM = Part(
         *(Column("distinct", "distinct 2-grams"), Column("total", "log p", ".2f")),
     ),
     lambda config: [
-        Direction("degenerates less than beams", "repeated", "beams", "conditional"),
-        Direction("fewer loops than beams", "loops", "beams", "conditional"),
+        Direction(claim, figure, "beams", _weight(weight))
+        for weight in config.beams.weights
+        for claim, figure in (
+            ("degenerates less than beams", "repeated"),
+            ("fewer loops than beams", "loops"),
+        )
     ],
     lambda found: [
         "The classifier tells training chapters from beams' texts by the state at each "
