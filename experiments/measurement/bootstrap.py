@@ -1,6 +1,6 @@
 """Bootstrap over prompts and repeats: intervals of means and speed-ups, errors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,3 +74,24 @@ def difference(
     gaps = new[at].sum(1) / calls[at].sum(1) - other[at].sum(1) / used[at].sum(1)
     whole = new.sum() / calls.sum() - other.sum() / used.sum()
     return float(whole), float(gaps.std())
+
+
+def interval(
+    statistic: Callable[[np.ndarray], float],
+    count: int,
+    level: float = 0.95,
+    draws: int = 2000,
+) -> tuple[float, list[float]]:
+    """Compute a statistic of `count` prompts, and its bootstrap interval [low, high].
+
+    Args:
+        statistic: indices int[count] of prompts -> a number. What it compares is drawn
+            together, so that the interval is a paired one.
+        count: number of prompts.
+        level: the interval's coverage.
+        draws: number of bootstrap draws.
+    """
+    at = np.random.default_rng(0).integers(count, size=(draws, count))
+    tail = (1 - level) / 2
+    ends = np.quantile([statistic(each) for each in at], [tail, 1 - tail])
+    return float(statistic(np.arange(count))), [float(x) for x in ends]

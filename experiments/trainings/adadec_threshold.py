@@ -11,7 +11,7 @@ Cost: one forward pass of the text, and a search of six tokens at every pause co
 import itertools
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -99,17 +99,19 @@ def read(config: Any, lm: Any, folder: storage.Path) -> entropy_threshold.Tokens
     return entropy_threshold.Tokens(entropy.astype(np.float64), best)
 
 
-def compared(
-    config: Any, lm: Any, folder: storage.Path, theta: float
-) -> dict[str, Any]:
-    """Compare the search's choice with the best token, at random held-out places.
+class Choices(NamedTuple):
+    """What was chosen at the pauses among `places` places of held-out text."""
+
+    places: int
+    true: np.ndarray  # int32[n]: the text's own token
+    greedy: np.ndarray  # int32[n]: the most probable token
+    search: np.ndarray  # int32[n]: that of the search
+
+
+def choices(config: Any, lm: Any, folder: storage.Path, theta: float) -> Choices:
+    """Let the search choose a token at the pauses among random held-out places.
 
     The model reads the `evaluate.prompt_tokens` tokens before each place.
-
-    Returns:
-        `places`, and the `pauses` among them; at these the tokens that the search
-        `changed`, the shares of true tokens of `greedy` and `search`, and the `margin`
-        of their difference, 95 %.
 
     Raises:
         DataError: too few documents are long enough.
@@ -147,12 +149,25 @@ def compared(
         asked = part[:, :-1].tolist()
         out = decoding.generate(lm, asked, method, max_new_tokens=1 + c.lookahead)
         chosen += [text[0] for text in out.tokens]
-    true, best = rows[at, -1], best[at]
-    own = np.asarray(chosen[: len(true)], int)
+    search = np.asarray(chosen[: int(at.sum())], int)
+    return Choices(len(rows), rows[at, -1], best[at], search)
+
+
+def compared(
+    config: Any, lm: Any, folder: storage.Path, theta: float
+) -> dict[str, Any]:
+    """Compare the search's choice with the best token (`choices`).
+
+    Returns:
+        `places`, and the `pauses` among them; at these the tokens that the search
+        `changed`, the shares of true tokens of `greedy` and `search`, and the `margin`
+        of their difference, 95 %.
+    """
+    places, true, best, own = choices(config, lm, folder, theta)
     gain = (own == true).astype(float) - (best == true)
     count = max(len(true), 1)
     return {
-        "places": len(rows),
+        "places": places,
         "pauses": len(true),
         "changed": float((own != best).sum() / count),
         "greedy": float((best == true).sum() / count),
