@@ -27,6 +27,7 @@ from decoding.hypotheses.slots import Slots
 from decoding.loops import asking, streams
 from decoding.loops.decode import TARGET, Program
 from decoding.loops.search_state import SearchState, selects
+from kernels import one_buffer
 from models.base import ALL, NONE, Block, Visibility
 
 EVERY = 32  # rounds between settlings
@@ -102,11 +103,13 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
         value = reward.node(params, state.reward, hidden)
         nodes = replace(nodes, value=jax.vmap(put)(nodes.value, at, value))
 
-    raw: Any = out.logits
+    assert out.logits is not None
+    raw = one_buffer.held(out.logits)
     received = vocab.log_softmax(raw) if select.domain == "logprobs" else raw
     over = functools.partial(jax.vmap, in_axes=(base.ROWS, 0, 0))
     before = _of_lanes(program, state)
-    warped = over(over(program.transform.apply))(before, received, aux)
+    # The readers of a law differ with the batch's size, and so would their rounding.
+    warped = one_buffer.held(over(over(program.transform.apply))(before, received, aux))
     mass = jnp.zeros(live.shape)
     if select.weighs:
         share = functools.partial(transform_chain.mass, program.transform)
