@@ -32,7 +32,11 @@ FACTORIES = {
     "rewards": "reward",
     "diffusion": "scheduler",
 }
-KINDS = {"rank": "search", "prefill": "search"}  # other factories -> their folder
+KINDS = {  # other factories -> their folder
+    "rank": "search",
+    "prefill": "search",
+    "procedure": "search",
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class Card:
     - `cite` is BibTeX of papers that papers.bib does not have.
     - `examples` are arguments for the test suite, where the factory's defaults are
       absent or larger than a test needs.
-    - `kind` is the factory's name where a folder has several ("rank" in search/).
+    - `kind` is the factory's name where a folder has several ("rank", "procedure" and
+      "prefill" in search/).
     - `draws` are the draws that a topology offers. Its factory receives the one that
       the verifier prefers.
     """

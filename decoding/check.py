@@ -29,6 +29,7 @@ from decoding.conformance import (
     kit,
     policies,
     prefills,
+    procedures,
     rewards,
     searches,
     topologies,
@@ -139,6 +140,8 @@ def _searches(spec: Spec) -> Iterator[Contract]:
             prefills.drafts_keep_the_text,
             prefills.numbers_share_a_program,
         )
+    if spec.card.kind == "procedure":
+        every = procedures.CONTRACT
     for contract in every:
         yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
 

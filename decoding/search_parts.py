@@ -56,6 +56,11 @@ def build(method: Method, available: Mapping[str, Any], temperature: Any) -> Par
                 "method such as best_of_n"
             )
         return Parts()
+    if method.search.card.kind == "procedure":
+        raise MethodError(
+            f"{method.search.name} is a loop over decoding.generate, and no program: "
+            "call generate, or leave the search out"
+        )
     found = method.search.build(available)
     if method.search.card.kind == "prefill":
         _check_prefill(method, available)
