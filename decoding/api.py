@@ -11,10 +11,17 @@ from decoding import base, compose
 from decoding.block_width import choice, tuning
 from decoding.loops import decode, engines, initial_state, state_sharding, stats
 from decoding.method import Method
-from decoding.serving import requests, results, scoring, searching, streaming
+from decoding.serving import (
+    procedures,
+    requests,
+    results,
+    scoring,
+    searching,
+    streaming,
+)
 from decoding.serving.output import Output
 from decoding.serving.streaming import Piece
-from models.errors import MethodError, PromptError
+from models.errors import MethodError
 
 
 class _Call(NamedTuple):
@@ -133,7 +140,10 @@ def generate(
         MethodError: an unknown method, a number that a transform refuses, or parts that
             do not fit together.
     """
-    call = _start(lm, _settings(locals()))
+    settings = _settings(locals())
+    if (looping := procedures.of(lm, settings)) is not None:
+        return procedures.run(generate, lm, settings, looping, loop)
+    call = _start(lm, settings)
     program = call.parts.program
     if loop is not None and (program.select or program.rank):
         raise MethodError("loop= runs rounds on the host, a search has none: leave it")
@@ -313,21 +323,13 @@ def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Cal
     return _Call(lm, settings, asked, running, parts, *started)
 
 
-def _check_pool(state: decode.DecodeState) -> None:
-    if any(bool(cache.overrun) for cache in state.caches.values()):
-        raise PromptError(
-            "a cache's pool of pages was too small, so that texts would be wrong: make "
-            "the pool larger, or decode fewer prompts at a time"
-        )
-
-
 def _pieces(call: _Call) -> Iterator[Piece]:
     """Run the rounds and yield what they commit."""
     lm, asked, state = call.lm, call.requests, call.state
     rows = [streaming.Row(lm, len(p), end) for p, end in zip(asked.rows, asked.ends)]
     while not all(row.reason for row in rows):
         state, _ = call.engine.step(call.params, state)
-        _check_pool(state)
+        results.check_pool(state)
         tokens, ends, done = jax.device_get((state.tokens, state.length, state.done))
         for i, row in enumerate(rows):
             if row.reason:
@@ -342,7 +344,7 @@ def _output(
     call: _Call, state: decode.DecodeState, found: searching.Found | None = None
 ) -> Output:
     """Read the finished state on the host."""
-    _check_pool(state)
+    results.check_pool(state)
     compiled = call.engine.compile_seconds - call.compiled
     seconds = time.perf_counter() - call.begun - compiled
     lm, asked, settings = call.lm, call.requests, call.settings

@@ -32,8 +32,12 @@ FACTORIES = {
     "rewards": "reward",
     "diffusion": "scheduler",
 }
-# Other factories -> their folder.
-KINDS = {"rank": "search", "prefill": "search", "lanes": "drafters"}
+KINDS = {  # other factories -> their folder
+    "rank": "search",
+    "prefill": "search",
+    "procedure": "search",
+    "lanes": "drafters",
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Card:
     - `cite` is BibTeX of papers that papers.bib does not have.
     - `examples` are arguments for the test suite, where the factory's defaults are
       absent or larger than a test needs.
-    - `kind` is the factory's name where a folder has several ("rank" in search/).
+    - `kind` is the factory's name where a folder has several ("rank", "procedure" and
+      "prefill" in search/).
     - `draws` are the draws that a topology offers. Its factory receives the one that
       the verifier prefers.
     """

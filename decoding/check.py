@@ -30,6 +30,7 @@ from decoding.conformance import (
     lanes,
     policies,
     prefills,
+    procedures,
     rewards,
     searches,
     topologies,
@@ -145,6 +146,8 @@ def _searches(spec: Spec) -> Iterator[Contract]:
             prefills.drafts_keep_the_text,
             prefills.numbers_share_a_program,
         )
+    if spec.card.kind == "procedure":
+        every = procedures.CONTRACT
     for contract in every:
         yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
 

@@ -67,6 +67,11 @@ def build(
             )
         _check_rows(method, drafter)
         return Parts()
+    if method.search.card.kind == "procedure":
+        raise MethodError(
+            f"{method.search.name} is a loop over decoding.generate, and no program: "
+            "call generate, or leave the search out"
+        )
     found = method.search.build(available)
     if method.search.card.kind:
         _check_rows(method, drafter)

@@ -145,6 +145,21 @@ def keep(logits: Array, mask: Array) -> Array:
     return jnp.where(maximum(masked)[..., None] > -jnp.inf, masked, logits)
 
 
+def best_of_groups_mask(logits: Array, groups: Array) -> Array:
+    """Return the tokens that are the best of their group, bool[V].
+
+    Args:
+        logits: float32[V].
+        groups: int32[V], the group of every token, in [0, V).
+    """
+    size = logits.shape[-1]
+    return one_buffer.two_passes(
+        logits,
+        lambda logits: jax.ops.segment_max(logits, groups, size),
+        lambda logits, best: logits >= best[groups],
+    )[1]
+
+
 def _image(values: Array) -> Array:
     """Map float32 to uint32 in the order of the floats; zeros are equal."""
     values = values.astype(jnp.float32)

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 
 from decoding import base, catalogue
 from decoding.catalogue import Spec
+from decoding.hypotheses import procedure
 from decoding.hypotheses.drafts import Lanes
 from decoding.hypotheses.nodes import Select
 from decoding.hypotheses.prefill import Prefill
+from decoding.hypotheses.procedure import Procedure
 from decoding.hypotheses.rank import Rank
 from decoding.hypotheses.reward import Reward
 from decoding.loops import engines
@@ -118,6 +120,19 @@ def puts_the_worst_first(part: Rank) -> Rank:
     return part._replace(order=lambda found: part.order(found)[::-1])
 
 
+def ends_with_its_best(part: Procedure) -> Procedure:
+    """returns its best text last"""
+
+    def run(generate, prompts):
+        found = part.run(generate, prompts)
+        backwards = lambda rows: None if rows is None else [row[::-1] for row in rows]
+        names = (*procedure.OF_TEXTS, "scores")
+        rows: dict[str, Any] = {n: backwards(getattr(found, n)) for n in names}
+        return replace(found, **rows)
+
+    return part._replace(run=run)
+
+
 def reads_its_surroundings(part: Reward) -> Reward:
     """values a text by what stands behind it, or beside it"""
     ask, score, node = part.ask, part.score, part.node
@@ -178,5 +193,6 @@ FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "rank": puts_the_worst_first,
     "prefill": reads_its_neighbours,
     "lanes": drafts_the_worst,
+    "procedure": ends_with_its_best,
     "rewards": reads_its_surroundings,
 }

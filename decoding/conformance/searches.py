@@ -4,7 +4,7 @@ import inspect
 from dataclasses import replace
 
 from decoding.catalogue import Part, Spec
-from decoding.conformance import kit, prefills
+from decoding.conformance import kit, prefills, procedures
 from decoding.conformance.require import require
 from decoding.hypotheses.nodes import ALL, Select
 from decoding.hypotheses.rank import Rank
@@ -25,6 +25,9 @@ def check(spec: Spec) -> None:
     """
     if spec.card.kind == "prefill":
         prefills.check(spec)
+        return
+    if spec.card.kind == "procedure":
+        procedures.check(spec)
         return
     texts_end_once_and_come_best_first(spec)
     a_prompt_is_as_alone(spec)

@@ -1,12 +1,15 @@
 """The loop's counters and figures computed from them; definitions: ARCHITECTURE.md."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import Array
 
+SEARCHED = ("rounds", "nodes_run", "host_syncs", "most_slots", "levels")
 RANKS = 8  # sibling ranks counted apart; the last one pools the higher ranks
 
 
@@ -47,9 +50,11 @@ class Stats(NamedTuple):
     committed_by_depth: list[int]  # rounds that committed a draft of that depth
     rounds: int = 0  # of a search, as the next four: calls of the model
     nodes_run: np.ndarray | None = None  # int32[B]
-    host_syncs: int = 0  # rounds that waited for a reward on the host, or for slots
+    # Rounds that waited for a reward on the host, or for slots; calls after the first.
+    host_syncs: int = 0
     most_slots: np.ndarray | None = None  # int32[B]: scratch slots in use, at most
     levels: np.ndarray | None = None  # int32[B]: selections, several a call
+    counters: Counters | None = None  # what the figures are computed from
 
 
 def summarise(
@@ -81,8 +86,22 @@ def summarise(
         compile_seconds,
         np.asarray(counters.draft_calls),
         accepted.tolist(),
-        *(found[1:] if found is not None else ()),
+        **({} if found is None else dict(zip(SEARCHED, found[1:]))),
+        counters=jax.tree.map(np.asarray, counters),
     )
+
+
+def merged(every: Sequence[Stats]) -> Stats:
+    """Sum the statistics of several calls of the same rows and depths.
+
+    Between two calls the device waits for the host: `host_syncs` counts that, too.
+    """
+    counters = [stats.counters for stats in every]
+    total = jax.tree.map(lambda *x: np.sum(x, 0), *counters)
+    seconds = sum(stats.seconds for stats in every)
+    compiled = sum(stats.compile_seconds for stats in every)
+    syncs = sum(stats.host_syncs for stats in every) + len(every) - 1
+    return summarise(total, seconds, compiled)._replace(host_syncs=syncs)
 
 
 def loop_share(tokens: list[int], least: float = 0.3) -> float:

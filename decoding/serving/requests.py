@@ -79,20 +79,26 @@ def named(name: str) -> models.Loaded:
     return models.load(name)
 
 
+def chosen(lm: Any, method: str | Method | None) -> Method:
+    """Resolve a method: None is that of the model's heads, or plain decoding."""
+    heads = getattr(lm, "heads", None)
+    if method is None and heads is not None:
+        return Method.from_config(native.method(heads.folder))
+    if method is None or type(method) is str:
+        return recipes.method(method or "plain")
+    assert isinstance(method, Method)
+    return method
+
+
 def with_heads(
     lm: Any, method: str | Method | None, drafts: Mapping[str, Any] | None
 ) -> tuple[Any, Any, Mapping[str, Any] | None]:
     """Resolve the method; a model that was loaded with heads brings them."""
-    heads = getattr(lm, "heads", None)
-    if method is None and heads is not None:
-        method = Method.from_config(native.method(heads.folder))
-    chosen: Any = method
-    if method is None or type(method) is str:
-        chosen = recipes.method(method or "plain")
-    if heads is not None and "heads" in chosen.needs and "heads" not in (drafts or {}):
+    heads, method = getattr(lm, "heads", None), chosen(lm, method)
+    if heads is not None and "heads" in method.needs and "heads" not in (drafts or {}):
         lm, params = lora.model(lm, heads.params)
         drafts = {**(drafts or {}), "heads": params}
-    return lm, chosen, drafts
+    return lm, method, drafts
 
 
 def read(lm: Any, settings: Settings) -> Requests:

@@ -6,6 +6,7 @@ import numpy as np
 
 from decoding.loops import decode
 from decoding.serving import requests, scoring
+from models.errors import PromptError
 
 
 class Text(NamedTuple):
@@ -18,6 +19,15 @@ class Text(NamedTuple):
     finish_reason: str
     top_logprobs: list  # for each token, (token, log-probability) best first, or None
     prompt_logprobs: list[float | None]  # empty without scores
+
+
+def check_pool(state: decode.DecodeState) -> None:
+    """Raise PromptError if a cache's pool of pages was too small."""
+    if any(bool(cache.overrun) for cache in state.caches.values()):
+        raise PromptError(
+            "a cache's pool of pages was too small, so that texts would be wrong: make "
+            "the pool larger, or decode fewer prompts at a time"
+        )
 
 
 def of_rows(

@@ -45,6 +45,10 @@ def test_texts_of_a_search(loaded, lm, capsys):
     assert out.texts[0][0] in best and "6 rounds ran" in best
     assert out.texts[0][1] not in best and out.texts[0][1] in both
     assert f"[{out.scores[0][1]:.4f}]" in both
+    generate.body([*flags[:-1], "--method=icn", "--n=2"])
+    looped = capsys.readouterr().out
+    assert "\n[0.0000] " in looped and "\n[-1.0000] " in looped
+    assert "24 tokens in 24 target calls" in looped
     with pytest.raises(PromptError, match="--n=2 prints texts of a search"):
         generate.body(["--prompt=a", "--n=2"])
 

@@ -14,7 +14,7 @@ PAGE = pathlib.Path(decoding.__file__).parent / "search" / "README.md"
 def test_the_page_runs(capsys):
     names: dict = {}
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
         exec(compile(block, "the page", "exec"), names)
     assert names["out"].stats.host_syncs > 0
@@ -28,6 +28,8 @@ def test_every_name_of_the_page_is_there():
     known = {name.rpartition("/")[2] for name in decoding.catalogue.catalogue()}
     known |= {"beam"}
     text = re.sub(r"```.*?```", "", PAGE.read_text(), flags=re.S)
-    named = set(re.findall(r"`((?:[a-z]+_)+[a-z]+|gedi|uscd|dry|xtc|mbr|smc)`", text))
+    named = set(
+        re.findall(r"`((?:[a-z]+_)+[a-z]+|gedi|icn|uscd|dry|xtc|mbr|smc)`", text)
+    )
     assert named - known == set()
     assert {"no_such_part"} - known
