@@ -10,7 +10,7 @@ from jax import lax
 
 import decoding
 from decoding import Method, Spec, base, tree
-from decoding.conformance import faults, kit, lanes
+from decoding.conformance import kit
 from decoding.loops import drafting, engines, leaves
 from models.errors import MethodError
 from tests.decoding.search import test_search_layouts as layouts
@@ -79,13 +79,6 @@ def test_own_texts_as_drafts(width):
     assert out.stats.rounds == -(-22 // 4)
     assert out.stats.draft_calls == 4 * 4 * out.stats.rounds
     assert found(drafter, draft=OTHER, **fields).stats.rounds > out.stats.rounds
-
-
-def test_the_contract_and_its_fault():
-    lanes.check(MODEL)
-    with faults.planted(MODEL, faults.drafts_the_worst):
-        with pytest.raises(AssertionError, match="own drafts"):
-            lanes.own_drafts_save_rounds(MODEL)
 
 
 def reader(count: int) -> base.Drafter:
