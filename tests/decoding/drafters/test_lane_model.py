@@ -12,7 +12,7 @@ MODEL = Spec("drafters/lane_model", m=3, depth=2)
 
 
 def test_drafts_are_the_best_of_all_lanes():
-    """By hand; planted: a lane of twice the chance, and the best of each lane."""
+    """By hand; planted: with other chances of the lanes they are others."""
     part = Spec("drafters/lane_model", m=2).build({"draft": kit.DRAFT.model})
     law = np.full((2, kit.VOCAB), -20.0, np.float32)
     law[0, [1, 4, 6]] = np.log([0.5, 0.3, 0.2])
@@ -23,8 +23,8 @@ def test_drafts_are_the_best_of_all_lanes():
     parent, token, values = part.expand(jnp.asarray(sums), jnp.asarray(law), 4)
     assert parent.tolist() == [1, 0, 0, 0] and token.tolist() == [2, 1, 4, 6]
     np.testing.assert_allclose(np.exp(values), [0.36, 0.3, 0.18, 0.12], rtol=1e-5)
-    other = part.expand(jnp.asarray(sums[::-1].copy()), jnp.asarray(law), 4)
-    assert other[1].tolist() != token.tolist()
+    other = part.expand(jnp.log(jnp.asarray([0.1, 0.9])), jnp.asarray(law), 4)
+    assert other[1].tolist() == [2, 3, 1, 4]
 
 
 def test_a_lane_that_is_not_there_has_no_drafts():
