@@ -5,6 +5,7 @@ its own prompt and all have the text in common.
 """
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from decoding.loops import engines
 from decoding.serving import continuous_batching
 from models.errors import MethodError, PromptError
 from models.synthetic import toy
+from tests.decoding.search import reference
 
 AMATEUR, EXPERT = kit.model(2), kit.model(3)
 MODELS = {"amateur": AMATEUR, "expert": EXPERT}
@@ -55,7 +57,7 @@ def generate(chosen: Method, prompts=None, temperature=0.0, make=streams, **fiel
     beside = make(names, prompts) if prompts else make(names)
     return decoding.generate(
         kit.TARGET,
-        kit.PROMPTS,
+        fields.pop("texts", kit.PROMPTS),
         chosen,
         max_new_tokens=kit.NEW,
         temperature=temperature,
@@ -97,10 +99,14 @@ def test_coupled_text_through_a_tree():
 
 
 def test_every_sample_has_its_stream():
-    """With n = 2 a stream's prompts are repeated as the target's are."""
-    out = generate(method("contrastive"), OWN, n=2)
-    for i, pair in enumerate(out.tokens):
-        assert pair == [by_hand("contrastive", kit.PROMPTS[i], OWN[i])] * 2
+    """With n = 2 a stream's prompts are repeated as the target's are.
+
+    Two prompts, so that there are four rows: programs are compiled for as many.
+    """
+    texts = kit.PROMPTS[2:]
+    out = generate(method("contrastive"), OWN[2:], n=2, texts=texts)
+    for text, own, pair in zip(texts, OWN[2:], out.tokens):
+        assert pair == [by_hand("contrastive", text, own)] * 2
 
 
 def test_fault_a_stream_that_runs_another_block():
@@ -124,14 +130,16 @@ def test_prompts_of_a_stream_are_checked():
         generate(method("contrastive"), ([1],))
 
 
-@pytest.mark.parametrize("name", ["contrastive", "proxy"])
+@pytest.mark.parametrize(
+    "name", ["contrastive", pytest.param("proxy", marks=pytest.mark.long)]
+)
 def test_derived_text_is_the_simulation_s(name):
     """Streams that read the target's states: plainly, at a tree's nodes, in samples."""
     expected = [by_hand(name, p, p) for p in kit.PROMPTS]
     assert generate(method(name), make=derived).tokens == expected
     assert generate(method(name, TREE), make=derived).tokens == expected
-    both = generate(method(name), make=derived, n=2).tokens
-    assert both == [[text] * 2 for text in expected]
+    both = generate(method(name), make=derived, n=2, texts=kit.PROMPTS[2:]).tokens
+    assert both == [[text] * 2 for text in expected[2:]]
 
 
 def test_derived_samples_are_those_of_the_models():
@@ -150,8 +158,10 @@ def test_a_search_reads_derived_streams():
     found = [generate(beams, make=make, n=3) for make in (streams, derived)]
     assert found[0].tokens == found[1].tokens
     np.testing.assert_allclose(found[0].scores, found[1].scores, atol=1e-4)
-    alone = Method(search=kit.spec("search/beam", width=3))
-    assert generate(alone, n=3).tokens != found[1].tokens
+    law = functools.partial(reference.log_law, kit.TARGET.params)
+    about = (kit.NEW, (kit.EOS,), reference.Rules(3))
+    alone = [reference.beams(law, p, *about) for p in kit.PROMPTS]
+    assert [[text for _, text in row] for row in alone] != found[1].tokens
 
 
 def test_refilled_rows_read_derived_streams():
@@ -190,8 +200,7 @@ def test_every_drafter_reads_derived_streams(case):
 def test_fault_a_derived_stream_of_the_node_beside():
     """Planted: every node reads the state of its neighbour in the block."""
     run = kit.Run(method("contrastive", TREE))
-    sound = run.alter(streams=derived(("amateur",))).texts()
-    assert sound == [by_hand("contrastive", p, p) for p in kit.PROMPTS]
+    sound = [by_hand("contrastive", p, p) for p in kit.PROMPTS]
 
     def beside(params, hidden):
         return recall(params, hidden, turn=1)
