@@ -86,13 +86,14 @@ def by_hand(name: str, prompt: list[int], own: list[int]) -> list[int]:
 @pytest.mark.parametrize("name", ["contrastive", "proxy"])
 def test_text_is_the_simulation_s(name):
     """Plainly and through a tree, whose path the streams' caches must follow."""
-    for prompts in (kit.PROMPTS, OWN):
-        expected = [by_hand(name, p, o) for p, o in zip(kit.PROMPTS, prompts)]
-        own = None if prompts is kit.PROMPTS else prompts
-        assert generate(method(name), own).tokens == expected
-        assert generate(method(name, TREE), own).tokens == expected
+    expected = [by_hand(name, p, p) for p in kit.PROMPTS]
+    assert generate(method(name)).tokens == expected
+    expected = [by_hand(name, p, o) for p, o in zip(kit.PROMPTS, OWN)]
+    assert generate(method(name), OWN).tokens == expected
+    assert generate(method(name, TREE), OWN).tokens == expected
 
 
+@pytest.mark.long
 def test_coupled_text_through_a_tree():
     plain = generate(method("proxy"), OWN, 0.8)
     assert generate(method("proxy", TREE), OWN, 0.8).tokens == plain.tokens
@@ -120,7 +121,7 @@ def test_fault_a_stream_that_runs_another_block():
             tokens = tokens.at[:, 1:].set(jnp.roll(tokens[:, 1:], 1, 1))
         return stream.model.embed(params, tokens, positions)
 
-    expected = run.texts()
+    expected = [by_hand("contrastive", p, p) for p in kit.PROMPTS]
     faulty = stream._replace(model=stream.model._replace(embed=embed))
     assert run.alter(streams={"amateur": faulty}).texts() != expected
 
@@ -142,26 +143,38 @@ def test_derived_text_is_the_simulation_s(name):
     assert both == [[text] * 2 for text in expected[2:]]
 
 
-def test_derived_samples_are_those_of_the_models():
-    texts = [
-        generate(method("proxy", drafter), None, 0.8, make).tokens
-        for drafter in (None, TREE)
-        for make in (streams, derived)
-    ]
-    assert texts == texts[:1] * 4
+@pytest.mark.parametrize(
+    ("drafter", "make"),
+    [
+        (TREE, streams),
+        (TREE, derived),
+        pytest.param(None, derived, marks=pytest.mark.long),
+    ],
+)
+def test_samples_are_those_of_plain_decoding_with_models(drafter, make):
+    """Coupled texts; planted: greedy ones."""
+    plain = generate(method("proxy"), None, 0.8).tokens
+    assert generate(method("proxy", drafter), None, 0.8, make).tokens == plain
+    assert plain != [by_hand("proxy", p, p) for p in kit.PROMPTS]
 
 
 def test_a_search_reads_derived_streams():
-    """Beams under both kinds of stream; planted: under the target alone."""
+    """Beams by lists on the host; planted: under the target alone."""
     transforms = method("contrastive").transforms
     beams = Method(search=kit.spec("search/beam", width=3), transforms=transforms)
-    found = [generate(beams, make=make, n=3) for make in (streams, derived)]
-    assert found[0].tokens == found[1].tokens
-    np.testing.assert_allclose(found[0].scores, found[1].scores, atol=1e-4)
-    law = functools.partial(reference.log_law, kit.TARGET.params)
+    out = generate(beams, make=derived, n=3)
+    alone = functools.partial(reference.log_law, kit.TARGET.params)
+
+    def law(text):
+        amateur = toy.logits(AMATEUR.params, text).astype(np.float64)
+        return combined("contrastive", alone(text), amateur, None)
+
     about = (kit.NEW, (kit.EOS,), reference.Rules(3))
-    alone = [reference.beams(law, p, *about) for p in kit.PROMPTS]
-    assert [[text for _, text in row] for row in alone] != found[1].tokens
+    for wanted, same in ((law, True), (alone, False)):
+        rows = [reference.beams(wanted, p, *about) for p in kit.PROMPTS]
+        assert (out.tokens == [[text for _, text in row] for row in rows]) == same
+        scores = [[score for score, _ in row] for row in rows]
+        assert np.allclose(out.scores, scores, atol=1e-4) == same
 
 
 def test_refilled_rows_read_derived_streams():
@@ -176,7 +189,7 @@ def test_refilled_rows_read_derived_streams():
         parts, params, kit.PROMPTS, limits, keys, 2
     )
     texts = {f.request: f.tokens for f in found}
-    expected = generate(method("proxy"), None, 0.8, derived).tokens
+    expected = generate(method("proxy"), None, 0.8).tokens
     assert [texts[i] for i in range(len(expected))] == expected
 
 
