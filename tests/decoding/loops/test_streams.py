@@ -5,6 +5,7 @@ its own prompt and all have the text in common.
 """
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from decoding.loops import engines
 from decoding.serving import continuous_batching
 from models.errors import MethodError, PromptError
 from models.synthetic import toy
+from tests.decoding.search import reference
 
 AMATEUR, EXPERT = kit.model(2), kit.model(3)
 MODELS = {"amateur": AMATEUR, "expert": EXPERT}
@@ -55,7 +57,7 @@ def generate(chosen: Method, prompts=None, temperature=0.0, make=streams, **fiel
     beside = make(names, prompts) if prompts else make(names)
     return decoding.generate(
         kit.TARGET,
-        kit.PROMPTS,
+        fields.pop("texts", kit.PROMPTS),
         chosen,
         max_new_tokens=kit.NEW,
         temperature=temperature,
@@ -84,23 +86,28 @@ def by_hand(name: str, prompt: list[int], own: list[int]) -> list[int]:
 @pytest.mark.parametrize("name", ["contrastive", "proxy"])
 def test_text_is_the_simulation_s(name):
     """Plainly and through a tree, whose path the streams' caches must follow."""
-    for prompts in (kit.PROMPTS, OWN):
-        expected = [by_hand(name, p, o) for p, o in zip(kit.PROMPTS, prompts)]
-        own = None if prompts is kit.PROMPTS else prompts
-        assert generate(method(name), own).tokens == expected
-        assert generate(method(name, TREE), own).tokens == expected
+    expected = [by_hand(name, p, p) for p in kit.PROMPTS]
+    assert generate(method(name)).tokens == expected
+    expected = [by_hand(name, p, o) for p, o in zip(kit.PROMPTS, OWN)]
+    assert generate(method(name), OWN).tokens == expected
+    assert generate(method(name, TREE), OWN).tokens == expected
 
 
+@pytest.mark.long
 def test_coupled_text_through_a_tree():
     plain = generate(method("proxy"), OWN, 0.8)
     assert generate(method("proxy", TREE), OWN, 0.8).tokens == plain.tokens
 
 
 def test_every_sample_has_its_stream():
-    """With n = 2 a stream's prompts are repeated as the target's are."""
-    out = generate(method("contrastive"), OWN, n=2)
-    for i, pair in enumerate(out.tokens):
-        assert pair == [by_hand("contrastive", kit.PROMPTS[i], OWN[i])] * 2
+    """With n = 2 a stream's prompts are repeated as the target's are.
+
+    Two prompts, so that there are four rows: programs are compiled for as many.
+    """
+    texts = kit.PROMPTS[2:]
+    out = generate(method("contrastive"), OWN[2:], n=2, texts=texts)
+    for text, own, pair in zip(texts, OWN[2:], out.tokens):
+        assert pair == [by_hand("contrastive", text, own)] * 2
 
 
 def test_fault_a_stream_that_runs_another_block():
@@ -114,7 +121,7 @@ def test_fault_a_stream_that_runs_another_block():
             tokens = tokens.at[:, 1:].set(jnp.roll(tokens[:, 1:], 1, 1))
         return stream.model.embed(params, tokens, positions)
 
-    expected = run.texts()
+    expected = [by_hand("contrastive", p, p) for p in kit.PROMPTS]
     faulty = stream._replace(model=stream.model._replace(embed=embed))
     assert run.alter(streams={"amateur": faulty}).texts() != expected
 
@@ -124,34 +131,50 @@ def test_prompts_of_a_stream_are_checked():
         generate(method("contrastive"), ([1],))
 
 
-@pytest.mark.parametrize("name", ["contrastive", "proxy"])
+@pytest.mark.parametrize(
+    "name", ["contrastive", pytest.param("proxy", marks=pytest.mark.long)]
+)
 def test_derived_text_is_the_simulation_s(name):
     """Streams that read the target's states: plainly, at a tree's nodes, in samples."""
     expected = [by_hand(name, p, p) for p in kit.PROMPTS]
     assert generate(method(name), make=derived).tokens == expected
     assert generate(method(name, TREE), make=derived).tokens == expected
-    both = generate(method(name), make=derived, n=2).tokens
-    assert both == [[text] * 2 for text in expected]
+    both = generate(method(name), make=derived, n=2, texts=kit.PROMPTS[2:]).tokens
+    assert both == [[text] * 2 for text in expected[2:]]
 
 
-def test_derived_samples_are_those_of_the_models():
-    texts = [
-        generate(method("proxy", drafter), None, 0.8, make).tokens
-        for drafter in (None, TREE)
-        for make in (streams, derived)
-    ]
-    assert texts == texts[:1] * 4
+@pytest.mark.parametrize(
+    ("drafter", "make"),
+    [
+        (TREE, streams),
+        (TREE, derived),
+        pytest.param(None, derived, marks=pytest.mark.long),
+    ],
+)
+def test_samples_are_those_of_plain_decoding_with_models(drafter, make):
+    """Coupled texts; planted: greedy ones."""
+    plain = generate(method("proxy"), None, 0.8).tokens
+    assert generate(method("proxy", drafter), None, 0.8, make).tokens == plain
+    assert plain != [by_hand("proxy", p, p) for p in kit.PROMPTS]
 
 
 def test_a_search_reads_derived_streams():
-    """Beams under both kinds of stream; planted: under the target alone."""
+    """Beams by lists on the host; planted: under the target alone."""
     transforms = method("contrastive").transforms
     beams = Method(search=kit.spec("search/beam", width=3), transforms=transforms)
-    found = [generate(beams, make=make, n=3) for make in (streams, derived)]
-    assert found[0].tokens == found[1].tokens
-    np.testing.assert_allclose(found[0].scores, found[1].scores, atol=1e-4)
-    alone = Method(search=kit.spec("search/beam", width=3))
-    assert generate(alone, n=3).tokens != found[1].tokens
+    out = generate(beams, make=derived, n=3)
+    alone = functools.partial(reference.log_law, kit.TARGET.params)
+
+    def law(text):
+        amateur = toy.logits(AMATEUR.params, text).astype(np.float64)
+        return combined("contrastive", alone(text), amateur, None)
+
+    about = (kit.NEW, (kit.EOS,), reference.Rules(3))
+    for wanted, same in ((law, True), (alone, False)):
+        rows = [reference.beams(wanted, p, *about) for p in kit.PROMPTS]
+        assert (out.tokens == [[text for _, text in row] for row in rows]) == same
+        scores = [[score for score, _ in row] for row in rows]
+        assert np.allclose(out.scores, scores, atol=1e-4) == same
 
 
 def test_refilled_rows_read_derived_streams():
@@ -166,7 +189,7 @@ def test_refilled_rows_read_derived_streams():
         parts, params, kit.PROMPTS, limits, keys, 2
     )
     texts = {f.request: f.tokens for f in found}
-    expected = generate(method("proxy"), None, 0.8, derived).tokens
+    expected = generate(method("proxy"), None, 0.8).tokens
     assert [texts[i] for i in range(len(expected))] == expected
 
 
@@ -190,8 +213,7 @@ def test_every_drafter_reads_derived_streams(case):
 def test_fault_a_derived_stream_of_the_node_beside():
     """Planted: every node reads the state of its neighbour in the block."""
     run = kit.Run(method("contrastive", TREE))
-    sound = run.alter(streams=derived(("amateur",))).texts()
-    assert sound == [by_hand("contrastive", p, p) for p in kit.PROMPTS]
+    sound = [by_hand("contrastive", p, p) for p in kit.PROMPTS]
 
     def beside(params, hidden):
         return recall(params, hidden, turn=1)

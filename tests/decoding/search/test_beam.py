@@ -19,7 +19,9 @@ from tests.decoding.search.reference import Rules
 
 LM = kit.model(0, ending=0.5)  # texts end
 LONG = kit.model(3)  # they do not
+FEW = kit.model(5, vocab=4)
 ENDS = (kit.EOS,)
+NGRAMS = Spec("transforms/no_repeat_ngram", n=3)
 
 
 def method(**arguments) -> Method:
@@ -67,12 +69,20 @@ def test_equals_lists_on_the_host(early, alpha):
 
 
 @pytest.mark.parametrize(
-    "rules", [Rules(3, gnmt=True), Rules(5, early=True, everyone=True)]
+    "rules",
+    [
+        Rules(4, early=True, gnmt=True, everyone=True),
+        pytest.param(Rules(3, gnmt=True), marks=pytest.mark.long),
+        pytest.param(Rules(5, early=True, everyone=True), marks=pytest.mark.long),
+    ],
 )
 def test_the_rules_of_t5x(rules):
-    assert differences(found(rules), wanted(rules)) == 0
-    plain = rules._replace(gnmt=False, everyone=False)
-    assert differences(found(rules), wanted(plain)) > 0
+    """Planted: without each of the rules."""
+    out = found(rules)
+    assert differences(out, wanted(rules)) == 0
+    for name in ("gnmt", "everyone"):
+        if getattr(rules, name):
+            assert differences(out, wanted(rules._replace(**{name: False}))) > 0
 
 
 def test_fault_any_ended_candidate_enters_the_pool():
@@ -87,55 +97,77 @@ def test_fault_any_ended_candidate_enters_the_pool():
     assert differences(out, longer) > 0
 
 
-@pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize(
+    "alpha",
+    [-0.5, 0.0, 2.0, *(pytest.param(a, marks=pytest.mark.long) for a in (0.6, 1.0))],
+)
 def test_a_beam_of_all_texts_is_exhaustive(alpha):
     """Width 4^4 over 4 tokens and 4 steps: the best of all texts."""
-    lm, new = kit.model(5, vocab=4), 4
+    new = 4
     rules = Rules(4**new, alpha, "never")
-    out = found(rules, lm, new, [[1, 2], [0]], n=1, stop_token_ids=[3])
+    out = found(rules, FEW, new, [[1, 2], [0]], n=1, stop_token_ids=[3])
     for prompt, text, score in zip([[1, 2], [0]], out.tokens, out.scores):
-        best = max(values(lm, prompt, new, alpha))
+        best = max(values(prompt, new, alpha))
         assert score == pytest.approx(best[0], abs=1e-4) and text == list(best[1])
         if alpha:  # planted: a length that counts the prompt
-            other = max(values(lm, prompt, new, alpha, len(prompt)))
+            other = max(values(prompt, new, alpha, len(prompt)))
             assert other[0] != pytest.approx(best[0], abs=1e-4)
 
 
-def values(lm, prompt, new, alpha, more=0):
+def values(prompt, new, alpha, more=0):
     """The score of every text over 4 tokens, of which 3 ends it."""
+    for text, total in every(tuple(prompt), new):
+        yield total / (len(text) + more) ** alpha, text
+
+
+@functools.cache
+def every(prompt: tuple, new: int) -> list:
+    """Every text, and its log-probability."""
+    texts = []
     for size in range(1, new + 1):
         for text in itertools.product(range(4), repeat=size):
             ended = [t == 3 for t in text]
             if any(ended[:-1]) or not (ended[-1] or size == new):
                 continue
             laws = [
-                reference.log_law(lm.params, [*prompt, *text[:i]]) for i in range(size)
+                reference.log_law(FEW.params, [*prompt, *text[:i]]) for i in range(size)
             ]
-            total = sum(law[token] for law, token in zip(laws, text))
-            yield total / (size + more) ** alpha, text
+            texts.append((text, sum(law[token] for law, token in zip(laws, text))))
+    return texts
 
 
 def test_one_beam_is_greedy():
     out = found(Rules(1), n=1)
-    assert out.tokens == kit.generate(Method(), lm=LM, max_new_tokens=24).tokens
+    greedy = [kit.greedy_by_hand(LM.params, p, 24) for p in kit.PROMPTS]
+    assert out.tokens == greedy
     assert out.guarantee == "LOSSY"
+
+
+ENOUGH = 104  # slots a lane that 100 rounds fill at most: none are added
 
 
 def test_slots_are_reused_settled_and_grown(monkeypatch):
     """100 rounds of 4 lanes: 400 nodes run in fewer slots; the toy model is strict."""
-    rules, new = Rules(4), 100
-    want = wanted(rules, LONG, new)
+    rules, new, want = Rules(4), 100, wanted_long()
+    monkeypatch.setattr(searching, "FIRST", ENOUGH)
     out = found(rules, LONG, new)
     assert differences(out, want) == 0
     run, most = out.stats.nodes_run, out.stats.most_slots
     assert out.stats.rounds == new and (run > 390).all() and (most < 256).all()
-    monkeypatch.setattr(searching, "FIRST", 32)
+    monkeypatch.setattr(searching, "FIRST", 56)  # 224 slots, then all
     grown = found(rules, LONG, new)
     assert differences(grown, want) == 0
     assert grown.stats.host_syncs > out.stats.host_syncs
     assert grown.scores == out.scores  # bit for bit
-    alone = [found(rules, LONG, new, [p]) for p in kit.PROMPTS]
-    assert [a.tokens[0] for a in alone] == out.tokens
+    monkeypatch.setattr(searching, "FIRST", ENOUGH)
+    # Each behind three copies of itself: slots close up as if it were alone.
+    alone = [found(rules, LONG, new, [p] * 4) for p in kit.PROMPTS[::3]]
+    assert [a.tokens for a in alone] == [[out.tokens[i]] * 4 for i in (0, 3)]
+
+
+@functools.cache
+def wanted_long():
+    return wanted(Rules(4), LONG, 100)
 
 
 def unshifted(bits, order):
@@ -158,14 +190,15 @@ FAULTS = {"reordered": unshifted, "held": early}
 def test_fault_slots(name, monkeypatch):
     """Planted: bits not shifted by a settling; a slot given away a round early."""
     monkeypatch.setattr(slots, name, FAULTS[name])
+    monkeypatch.setattr(searching, "FIRST", ENOUGH)
     with engines.apart():
         out = found(Rules(4), LONG, 100)
-    assert differences(out, wanted(Rules(4), LONG, 100)) > 0
+    assert differences(out, wanted_long()) > 0
 
 
 def test_stop_tokens_strings_and_limits():
     """Of each prompt its own; two ends: three times as many candidates."""
-    rules = Rules(3)
+    rules = Rules(4)
     out = found(rules, stop_token_ids=[2])
     assert differences(out, wanted(rules, ends=(kit.EOS, 2))) == 0
     assert differences(out, wanted(rules)) > 0  # planted: the model's EOS alone
@@ -180,10 +213,9 @@ def test_stop_tokens_strings_and_limits():
 
 
 def test_logprobs_are_the_raw_target_s():
-    bias = Spec("transforms/logit_bias", bias=((2, 3.0),))
-    plain, biased = found(Rules(2), LONG), found(Rules(2), LONG, transforms=[bias])
-    assert plain.tokens != biased.tokens
-    for prompt, texts, given in zip(kit.PROMPTS, biased.tokens, biased.logprobs):
+    plain, other = found(Rules(4), LONG), found(Rules(4), LONG, transforms=[NGRAMS])
+    assert plain.tokens != other.tokens
+    for prompt, texts, given in zip(kit.PROMPTS, other.tokens, other.logprobs):
         for text, logprobs in zip(texts, given):
             laws = [
                 reference.log_law(LONG.params, [*prompt, *text[:i]])[t]
@@ -196,23 +228,20 @@ def test_logprobs_are_the_raw_target_s():
 
 def test_states_follow_their_lanes():
     """No 3-gram occurs twice in any text; planted: states of the lanes before."""
-    ngrams = Spec("transforms/no_repeat_ngram", n=3)
     repeats = lambda texts: sum(
         len(set(zip(t, t[1:], t[2:]))) < len(t) - 2
         for p, row in zip(kit.PROMPTS, texts)
         for t in ([*p, *text] for text in row)
         if len(set(zip(p, p[1:], p[2:]))) == max(len(p) - 2, 0)
     )
-    assert repeats(found(Rules(4), LONG, 30, transforms=[ngrams]).tokens) == 0
-    assert repeats(found(Rules(4), LONG, 30).tokens) > 0
+    assert repeats(found(Rules(4), LONG, transforms=[NGRAMS]).tokens) == 0
+    assert repeats(found(Rules(4), LONG).tokens) > 0
     sound = leaves._advanced
     with pytest.MonkeyPatch.context() as patch, engines.apart():
         own = lambda lane: jnp.broadcast_to(jnp.arange(lane.shape[1]), lane.shape)
-        still = lambda program, before, lane, *to: sound(
-            program, before, own(lane), *to
-        )
+        still = lambda p, before, lane, *to: sound(p, before, own(lane), *to)
         patch.setattr(leaves, "_advanced", still)
-        wrong = found(Rules(4), LONG, 30, transforms=[ngrams]).tokens
+        wrong = found(Rules(4), LONG, transforms=[NGRAMS]).tokens
     assert repeats(wrong) > 0
 
 

@@ -7,6 +7,7 @@ from decoding import Method, Spec
 from decoding.conformance import kit
 from models.errors import MethodError
 from models.synthetic import toy
+from tests.decoding.search import reference
 
 LM = kit.model(0, ending=-1.0)
 NEW = 10
@@ -68,17 +69,15 @@ def found(reward, width=2, top=3, lookahead=3, alpha=4.0, **fields):
 DEVICE = Spec("rewards/keywords", words=WORDS)
 
 
-@pytest.mark.parametrize(
-    ("width", "top", "lookahead"), [(3, 3, 1), (1, 4, 0), (2, 3, 3)]
-)
+@pytest.mark.parametrize(("width", "top", "lookahead"), [(3, 6, 1), (2, 3, 3)])
 def test_against_plain_python(width, top, lookahead):
     numbers = (width, top, lookahead, 4.0)
     out = found(DEVICE, *numbers)
     wanted = [by_hand(p, *numbers) for p in kit.PROMPTS]
     texts = [[t for _, t in row] for row in wanted]
-    assert (out.tokens if width > 1 else [[t] for t in out.tokens]) == texts
+    assert out.tokens == texts
     scores = [[s for s, _ in row] for row in wanted]
-    np.testing.assert_allclose(np.reshape(out.scores, (4, -1)), scores, rtol=1e-5)
+    np.testing.assert_allclose(out.scores, scores, rtol=1e-5)
     assert out.stats.host_syncs == 0
     if lookahead == 1:  # planted: the look-ahead is one token short
         short = [by_hand(p, width, top, 0, 4.0) for p in kit.PROMPTS]
@@ -99,19 +98,22 @@ def test_the_host_gives_the_same():
     every = [text for texts in calls for text in texts]
     assert len({*every}) == len(every)
     assert 0 < len(calls) <= host.stats.host_syncs
-    one = found(counted, width=1, prompts=kit.PROMPTS[:1])
-    assert one.stats.host_syncs == len(one.tokens[0])  # one token, one question
+    # Without a look-ahead, one beam: one token, one question.
+    one = found(counted, 1, 4, 0, prompts=kit.PROMPTS[:1])
+    assert one.tokens == [text for _, text in by_hand(kit.PROMPTS[0], 1, 4, 0, 4.0)]
+    assert one.stats.host_syncs == len(one.tokens[0])
 
 
 def test_alpha_zero_is_beam_search():
-    rules = {"width": 3, "length_penalty": 0.0, "early_stopping": True}
-    beams = Method(search=Spec("search/beam", **rules))
-    fields = {"lm": LM, "max_new_tokens": NEW, "n": 3}
-    plain = kit.generate(beams, **fields)
-    out = found(DEVICE, 3, 6, 2, 0.0)
-    assert out.tokens == plain.tokens
-    np.testing.assert_allclose(out.scores, plain.scores, rtol=1e-5)
-    assert found(DEVICE, 3, 6, 2, 4.0).tokens != plain.tokens  # planted: a reward
+    """By lists on the host, which `search/beam` is held to."""
+    rules = reference.Rules(3, 0.0, True)
+    plain = [reference.beams(law, p, NEW, (kit.EOS,), rules) for p in kit.PROMPTS]
+    out = found(DEVICE, 3, 6, 1, 0.0)
+    texts = [[text for _, text in row] for row in plain]
+    assert out.tokens == texts
+    scores = [[score for score, _ in row] for row in plain]
+    np.testing.assert_allclose(out.scores, scores, rtol=1e-5)
+    assert found(DEVICE, 3, 6, 1, 4.0).tokens != texts  # planted: a reward
 
 
 def test_by_the_reward_alone():

@@ -1,5 +1,6 @@
 """decoding/search/hidden_state_optimisation.py: its steps, by hand, and its limits."""
 
+import functools
 import types
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ LOSS = jax.jit(
     lambda kept, *window: hso.loss(kept, TARGET.model, TARGET.params, *window)
 )
 SLOPE = jax.jit(jax.grad(LOSS))
+FORWARD = jax.jit(lambda *arguments: TARGET.model(*arguments))
 
 
 def method(**arguments) -> Method:
@@ -49,9 +51,15 @@ def test_rate_0_is_plain_decoding():
     plain = generate(Method(), prefill_chunk=WINDOW)
     still = generate(method(rate=0.0))
     assert (still.tokens, still.logprobs) == (plain.tokens, plain.logprobs)
-    moved = generate(method(rate=0.3))
+    moved = generate(method(rate=0.3))  # a number: the same program
     assert moved.tokens != plain.tokens and moved.logprobs != plain.logprobs
     assert moved.guarantee == "LOSSY"
+
+
+@functools.cache
+def reading(steps: int):
+    """Compile `Prefill.read`; the rate lies in its state."""
+    return jax.jit(hso.prefill(TARGET.model, steps=steps, window=WINDOW).read)
 
 
 class Window:
@@ -60,9 +68,9 @@ class Window:
     def __init__(self):
         tokens = jnp.asarray([p[:20] for p in (PROMPTS[2], PROMPTS[3])])
         length = jnp.asarray([20, 14])
-        cache = TARGET.model.init_cache(2, 40)
+        cache = TARGET.model.init_cache(2, 64)
         block, _, count = prefill.chunk(tokens, length, cache, WINDOW)
-        _, cache = TARGET.model(TARGET.params, cache, block)
+        _, cache = FORWARD(TARGET.params, cache, block)
         none = jnp.zeros((2, 0), jnp.int32)
         self.cache = cache.commit(none, count - 1, linear=True)
         chunk = prefill.chunk(tokens, length, self.cache, WINDOW)
@@ -77,7 +85,7 @@ class Window:
         part = hso.prefill(TARGET.model, steps=steps, window=WINDOW)
         state = part.init(jnp.float32(rate), self.cache)
         rest = (self.cache, self.block, self.labels, self.count)
-        cache, _ = jax.jit(part.read)({"target": TARGET.params}, state, *rest)
+        cache, _ = reading(steps)({"target": TARGET.params}, state, *rest)
         return hso.states(cache)
 
 
@@ -112,10 +120,11 @@ def replace_count(window: Window, count: list[int]) -> Window:
 def by_hand(prompt: list[int], is_shared: bool = False) -> list[np.ndarray]:
     """Adam in NumPy over the windows of one prompt; moments of every slot are its own.
 
-    `is_shared`: all slots count their steps from the first window on.
+    `is_shared`: all slots count their steps from the first window on. Two rows have the
+    prompt, as `Window` has two.
     """
-    tokens, length = jnp.asarray([prompt]), jnp.asarray([len(prompt)])
-    cache = TARGET.model.init_cache(1, 64)
+    tokens, length = jnp.asarray([prompt] * 2), jnp.asarray([len(prompt)] * 2)
+    cache = TARGET.model.init_cache(2, 64)
     mean = [np.zeros(x.shape) for pair in hso.states(cache) for x in pair]
     square = [np.zeros(m.shape) for m in mean]
     turns = np.zeros(64)
@@ -138,8 +147,8 @@ def by_hand(prompt: list[int], is_shared: bool = False) -> list[np.ndarray]:
             way[:, :, start:] = 0
             after.append(jnp.asarray(np.asarray(x) - RATE * way, jnp.float32))
         cache = hso.with_states(cache, tuple(zip(after[::2], after[1::2])))
-        _, cache = TARGET.model(TARGET.params, cache, block)
-        none = jnp.zeros((1, 0), jnp.int32)
+        _, cache = FORWARD(TARGET.params, cache, block)
+        none = jnp.zeros((2, 0), jnp.int32)
         cache = cache.commit(none, count - 1, linear=True)
     return [np.asarray(x) for pair in hso.states(cache) for x in pair]
 
@@ -161,7 +170,7 @@ def test_equals_adam_by_hand():
 def test_a_prompt_is_as_alone(monkeypatch):
     """The shorter of two prompts, whose windows end first."""
     size = len(PROMPTS[3]) - 1
-    alone = caches(PROMPTS[3:])
+    alone = caches(PROMPTS[3:] * 4)  # no longer prompt beside it: the same program
     assert furthest(caches(), alone, 3, size) < 1e-4
     sound = hso.adam
 
@@ -178,10 +187,12 @@ def test_a_prompt_is_as_alone(monkeypatch):
 
 def test_samples_and_streams():
     """As of any other drafter: n texts a prompt, the first that of n=1; pieces."""
-    fields = {"temperature": 0.8, "seed": 3}
-    several = generate(method(), n=2, **fields)
+    fields = {"temperature": 0.8, "seed": [3, 1, 4, 2]}
     one = generate(method(), **fields)
-    assert [texts[0] for texts in several.tokens] == one.tokens
+    # Two texts of two prompts are four rows, too: the same program.
+    several = generate(method(), PROMPTS[2:], n=2, temperature=0.8, seed=[4, 2])
+    assert [texts[0] for texts in several.tokens] == one.tokens[2:]
+    assert all(first != second for first, second in several.tokens)
     pieces = decoding.stream(
         TARGET, PROMPTS, method(), max_new_tokens=12, width="paper", **fields
     )
@@ -189,7 +200,8 @@ def test_samples_and_streams():
     for piece in pieces:
         texts[piece.prompt] += piece.tokens
     assert texts == one.tokens
-    assert generate(Method(), **fields).tokens != one.tokens  # planted
+    # Planted: plain decoding, which is rate 0.
+    assert generate(method(rate=0.0), **fields).tokens != one.tokens
 
 
 def windowed():

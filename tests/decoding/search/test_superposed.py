@@ -114,6 +114,14 @@ def by_hand(params, n=K, weigh=lambda w: w, prompts=kit.PROMPTS, **call):
     return [texts for texts, _ in found], [sums for _, sums in found]
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> str:
+    """One folder, which a program is made for."""
+    folder = tmp_path_factory.mktemp("store")
+    suffix_array.save(suffix_array.build(STORED), folder)
+    return str(folder)
+
+
 @functools.cache
 def long_memory(ending: float):
     """A toy of four tokens' memory: its texts have no cycles, whose sums would tie."""
@@ -170,27 +178,28 @@ def test_n_grams():
     assert np.abs(found - reverse).max() > 0.01
 
 
-def test_drafts_with_n_grams(tmp_path):
+def test_drafts_with_n_grams(store):
     """Against counting; planted: alpha of 0, and a store of one text."""
-    suffix_array.save(suffix_array.build(STORED), tmp_path)
-    out = searched(datastore=str(tmp_path))
+    out = searched(datastore=store)
     texts, sums = by_hand(LM.params, texts=STORED)
     assert out.tokens == texts
     np.testing.assert_allclose(out.scores, sums, rtol=1e-4)
-    assert searched(datastore=str(tmp_path), alpha=0.0).tokens != texts
+    assert searched(datastore=store, alpha=0.0).tokens != texts
     assert by_hand(LM.params, texts=STORED[:1])[0] != texts
 
 
 def test_one_draft_is_greedy():
     """At any temperature of the law; planted: three drafts, whose mixture differs."""
-    for heat in (0.06, 1.0):
-        for lm in (LM, kit.TARGET):
-            greedy = decoding.generate(lm, kit.PROMPTS, "plain", max_new_tokens=NEW)
+    for lm in (LM, kit.TARGET):  # the mixture of one row is that row
+        greedy = [kit.greedy_by_hand(lm.params, p, NEW) for p in kit.PROMPTS]
+        for heat in (0.06, 1.0):
             one = searched(lm, 1, drafts=1, law_temperature=heat)
-            assert one.tokens == greedy.tokens
-    assert [t[0] for t in searched(kit.TARGET).tokens] != greedy.tokens
-    firsts = searched(kit.TARGET, new=1).tokens
-    assert all(len({text[0] for text in texts}) == K for texts in firsts)
+            assert one.tokens == greedy
+    lm = long_memory(-30.0)
+    several = searched(lm, new=[1, 1, 1, NEW]).tokens
+    assert several[3][0] != kit.greedy_by_hand(lm.params, kit.PROMPTS[3], NEW)
+    for texts in several[:3]:  # of one token each
+        assert len({text[0] for text in texts}) == K
 
 
 @functools.cache
@@ -224,7 +233,7 @@ def of_transformer(prompt, mixes):
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [8]]
 
 
-def of_passes(weigh=lambda w: w):
+def of_passes(weigh=lambda w: w, prompts=PROMPTS):
     return [
         expected(
             lambda mixes, p=p: of_transformer(p, [(t, weigh(w)) for t, w in mixes]),
@@ -232,7 +241,7 @@ def of_passes(weigh=lambda w: w):
             (),
             kept=9,
         )
-        for p in PROMPTS
+        for p in prompts
     ]
 
 
@@ -242,19 +251,19 @@ def test_a_transformer_by_whole_passes():
     wanted = of_passes()
     assert out.tokens == [texts for texts, _ in wanted]
     np.testing.assert_allclose(out.scores, [sums for _, sums in wanted], atol=1e-3)
-    equal = of_passes(lambda w: np.full(len(w), 1 / len(w)))
-    assert out.tokens != [texts for texts, _ in equal]
+    equal = of_passes(lambda w: np.full(len(w), 1 / len(w)), PROMPTS[:1])
+    assert out.tokens[:1] != [texts for texts, _ in equal]
     one = searched(transformer(), 1, PROMPTS, drafts=1)
-    greedy = decoding.generate(transformer(), PROMPTS, "plain", max_new_tokens=NEW)
-    assert one.tokens == greedy.tokens
+    for prompt, text in zip(PROMPTS, one.tokens):  # greedy, by the rows of its tokens
+        for i in range(0, NEW, 7):
+            assert text[i] == of_transformer([*prompt, *text[:i]], []).argmax()
 
 
 @pytest.mark.parametrize("fault", ["slots", "parents", "weights"])
-def test_faults_of_the_loop(fault, monkeypatch, tmp_path):
+def test_faults_of_the_loop(fault, monkeypatch, store):
     """Planted: drafts but the first have no key; all leaves hang below the first draft;
     the first draft's row is the input. N-grams make another draft the first."""
-    suffix_array.save(suffix_array.build(STORED), tmp_path)
-    right = searched(kit.TARGET, datastore=str(tmp_path)).tokens
+    right = searched(kit.TARGET, datastore=store).tokens
     hang, mixed = leaves._hang, search._mixed
     if fault == "slots":
         monkeypatch.setattr(search, "_shared", lambda mix, known, *_: known)
@@ -267,7 +276,7 @@ def test_faults_of_the_loop(fault, monkeypatch, tmp_path):
         wrong = lambda p, w, n, mix: mixed(p, w, n, first(mix))
         monkeypatch.setattr(search, "_mixed", wrong)
     with engines.apart():
-        assert searched(kit.TARGET, datastore=str(tmp_path)).tokens != right
+        assert searched(kit.TARGET, datastore=store).tokens != right
 
 
 def test_weights_are_chances_of_sum_one():
@@ -280,16 +289,20 @@ def test_weights_are_chances_of_sum_one():
         node=jnp.asarray([1, 2, 3]), sums=jnp.asarray([-1.0, -2.5, -7.0])
     )
     logits = jax.random.normal(jax.random.key(0), (1, kit.VOCAB))
-    for ends, limit, there in ((False, NEW, K), (True, NEW, 0), (False, 1, 0)):
-        stops = lambda node, token, ends=ends: jnp.full(token.shape, ends)
+
+    @jax.jit
+    def select(ends, limit):
+        stops = lambda node, token: jnp.broadcast_to(ends, token.shape)
         view = View(
             *(jnp.asarray([1]), logits, jax.nn.log_softmax(logits), {}, {}),
-            *(jnp.zeros(1), jnp.zeros(0), tree, jnp.int32(limit), jnp.asarray(False)),
+            *(jnp.zeros(1), jnp.zeros(0), tree, limit, jnp.asarray(False)),
             *(jnp.int32(3), pool.empty(K), stops, None),
         )
-        picked, after = choice.select(
-            jax.random.key(0), dataclasses.replace(state, row=start), view
-        )
+        before = dataclasses.replace(state, row=start)
+        return choice.select(jax.random.key(0), before, view)
+
+    for ends, limit, there in ((False, NEW, K), (True, NEW, 0), (False, 1, 0)):
+        picked, after = select(jnp.asarray(ends), jnp.int32(limit))
         weights, node = np.asarray(picked.mix.weight[0]), np.asarray(picked.mix.node[0])
         assert (node >= 0).sum() == there and (picked.there.sum() == there)
         assert bool(picked.done) == (there == 0)

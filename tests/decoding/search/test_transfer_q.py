@@ -18,6 +18,7 @@ from models.synthetic import toy
 from tests.decoding.search.rows import p_value
 
 PROMPT, NEW, ALPHA, BASE = [1, 2], 3, 0.5, kit.model(4)
+PART = 256  # prompts of a call
 TASTE = np.random.default_rng(5).uniform(0, 2, [kit.VOCAB] * NEW)
 
 
@@ -26,8 +27,16 @@ def worth(text) -> float:
     return float(TASTE[tuple(text)]) if len(text) == NEW else 0.0
 
 
-def by_taste(samples):
-    return [worth(s.tokens) for s in samples]
+class Judge:
+    """The worth of texts, scaled and raised: one function, so one program."""
+
+    scale, raised = 1.0, 0.0
+
+    def __call__(self, samples):
+        return [self.scale * worth(s.tokens) + self.raised for s in samples]
+
+
+JUDGE = Judge()
 
 
 @functools.cache
@@ -58,45 +67,48 @@ def texts(alpha: float, lookahead: int = NEW) -> dict[tuple, float]:
     return found
 
 
-def drawn(count: int, reward=by_taste, heat: float = 1.0, **fields):
+def drawn(count: int = PART, heat: float = 1.0, first: int = 0, **fields):
+    """Texts of the seeds from `first` on; programs are compiled for one `count`."""
     numbers = {"top": kit.VOCAB, "lookahead": NEW, "alpha": ALPHA, **fields}
     method = Method(search=Spec("search/transfer_q", **numbers))
     streams = {"baseline": decoding.Stream(BASE.model, "baseline")}
     return decoding.generate(
         *(kit.TARGET, [PROMPT] * count, method, NEW, heat),
-        seed=[*range(count)],
-        reward=reward,
+        seed=[*range(first, first + count)],
+        reward=JUDGE,
         streams=streams,
         drafts={"baseline": BASE},
     )
 
 
-def test_the_law():
+def test_the_law(monkeypatch):
     """n = 1,024; level 1e-4. A constant on top of the reward changes no text."""
-    out = drawn(1024)
-    found = collections.Counter(map(tuple, out.tokens))
+    every = [drawn(first=first).tokens for first in range(0, 1024, PART)]
+    found = collections.Counter(tuple(text) for part in every for text in part)
+    assert found.total() == 1024
     assert p_value(found, texts(ALPHA)) > 1e-4
     assert p_value(found, texts(ALPHA, NEW - 2)) < 1e-4  # planted: one token short
-    raised = drawn(1024, lambda samples: [x + 3.0 for x in by_taste(samples)])
-    assert raised.tokens == out.tokens
+    monkeypatch.setattr(Judge, "raised", 3.0)
+    assert drawn().tokens == every[0]
 
 
-def test_plain_forms():
+def test_plain_forms(monkeypatch):
     """No reward: the target's samples, of the same noise; T = 0: the best token."""
-    flat = lambda samples: [0.5] * len(samples)
     plain = decoding.generate(
-        *(kit.TARGET, [PROMPT] * 1024, "plain", NEW, 1.0), seed=[*range(1024)]
+        *(kit.TARGET, [PROMPT] * PART, "plain", NEW, 1.0), seed=[*range(PART)]
     )
-    # Programs are compiled for one number of prompts.
-    assert drawn(1024, flat).tokens == plain.tokens
-    assert drawn(1024, alpha=float("inf")).tokens == plain.tokens
-    assert drawn(1024).tokens != plain.tokens  # planted: a reward
+    assert drawn(alpha=float("inf")).tokens == plain.tokens
+    assert drawn().tokens != plain.tokens  # planted: a reward
+    with monkeypatch.context() as patch:
+        patch.setattr(Judge, "scale", 0.0)
+        patch.setattr(Judge, "raised", 0.5)
+        assert drawn().tokens == plain.tokens
     best: tuple = ()
     for _ in range(NEW):
         ends = [finished((*best, z), NEW) for z in range(kit.VOCAB)]
         value = law("target", best) + np.array([worth(end) for end in ends]) / ALPHA
         best = (*best, int(value.argmax()))
-    assert drawn(1024, heat=0.0).tokens == [[*best]] * 1024
+    assert drawn(2, heat=0.0).tokens == [[*best]] * 2
 
 
 def test_refuses():
