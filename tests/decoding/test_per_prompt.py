@@ -98,7 +98,7 @@ def test_calls_of_one_prompt_with_the_same_method(name, settings):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", decoding.catalogue.names("drafters"))
+@pytest.mark.parametrize("name", kit.drafters())
 def test_every_lossless_drafter(name):
     """Its texts are plain decoding's, all rows together."""
     for method in kit.cases_of(name).values():

@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 import pytest
 
-import decoding
 from decoding import Method, Spec
 from decoding.conformance import kit
 from decoding.hypotheses.rank import Sample
@@ -28,7 +27,7 @@ def test_first_finish_is_the_shortest_of_all_samples(drafter):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", decoding.catalogue.names("drafters"))
+@pytest.mark.parametrize("name", kit.drafters())
 def test_first_finish_under_every_lossless_drafter(name):
     want = [shortest(texts) for texts in samples().tokens]
     for method in kit.cases_of(name).values():
