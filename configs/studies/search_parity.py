@@ -29,11 +29,16 @@ def get_config() -> ml_collections.ConfigDict:
         (8, 256, 2, 256),
     )
     c.repeats = 5
-    # Beams in layouts of the cache, and with drafts.
-    c.prompts, c.prompt_tokens = 8, 128
-    c.layouts, c.layout_width, c.layout_tokens = ("paged", "int8", "int4"), 4, 96
-    c.widths, c.draft_tokens = (1, 2, 4, 8), 48
-    c.draft_models = {"draft": "tiny-draft"}
+    c.prompts = 8  # of beams in layouts of the cache, and with drafts
+    c.prompt_tokens = 128  # of each
+    c.layouts = ("paged", "int8", "int4")  # layouts beside the dense one
+    c.layout_width = 4  # beams in them
+    c.layout_tokens = 96  # tokens of a text in them
+    c.widths = (1, 2, 4, 8)  # beams with drafts
+    c.draft_tokens = 48  # tokens of a text with drafts
+    c.draft_models = ml_collections.ConfigDict()
+    c.draft_models.draft = "tiny-draft"  # for drafters that need a model
+    # Drafters by their name in the table.
     c.drafts = {
         "tiny-draft, 2": {"name": "drafters/lane_model", "m": 2},
         "tiny-draft, 8": {"name": "drafters/lane_model", "m": 8},

@@ -28,6 +28,7 @@ class Nodes:
     depth: Array  # int32[B, M]
     slot: Array  # int32[B, M]: scratch slot of its key; -1: never run, or committed
     given: Array  # float32[B, M]: log-probability under the raw target
+    total: Array  # float32[B, M]: the sum of `given` on the path to the node
     value: Array  # float32[B, M]: by the reward's `node`; NaN: never run
     ended: Array  # bool[B, M]: EOS, a stop or the limit: a text ends with it
     size: Array  # int32[B]: nodes in use
@@ -203,6 +204,7 @@ def first(tokens: Array, size: int) -> Nodes:
         depth=zeros,
         slot=none,
         given=jnp.zeros(shape),
+        total=jnp.zeros(shape),
         value=jnp.full(shape, jnp.nan),
         ended=jnp.zeros(shape, bool),
         size=jnp.ones(shape[0], jnp.int32),

@@ -55,7 +55,9 @@ def taken(program: Program, bits: Array, seen: Array, live: Array) -> Array:
     return jax.vmap(scratch.held)(seen, live)
 
 
-def block(program: Program, params: base.Params, state: SearchState):
+def block(
+    program: Program, params: base.Params, state: SearchState
+) -> tuple[Block, Array, SearchState, base.TokenTree | None]:
     """Make a round's block.
 
     Returns:
@@ -137,7 +139,8 @@ def _of_model(program, drafts: Lanes, params, state, place, nodes):
     weights = base.read(params, DRAFT)
     caches = state.rows.caches
     parents = jnp.zeros((len(state.lanes), 0), jnp.int32)
-    sums = jnp.where(nodes[2], _given(state), -jnp.inf)
+    given = jnp.take_along_axis(state.nodes.total, jnp.maximum(state.lanes, 0), 1)
+    sums = jnp.where(nodes[2], given, -jnp.inf)
     begin = 0
     for level in range(drafts.depth + 1):
         run, bits = place(nodes, parents, level)
@@ -163,21 +166,6 @@ def _of_model(program, drafts: Lanes, params, state, place, nodes):
     counters = state.rows.counters
     counters = replace(counters, draft_calls=counters.draft_calls + calls)
     return run, bits, replace(state, rows=replace(state.rows, counters=counters))
-
-
-def _given(state):
-    """Sum the log-probabilities of the lanes' texts, float32[B, K]."""
-
-    def one(lane: Array, parents: Array, given: Array) -> Array:
-        def climb(carry: tuple) -> tuple:
-            node, total = carry
-            return parents[node], total + given[node]
-
-        start = (jnp.maximum(lane, 0), jnp.float32(0))
-        return jax.lax.while_loop(lambda c: c[0] > 0, climb, start)[1]
-
-    each = jax.vmap(jax.vmap(one, (0, None, None)))
-    return each(state.lanes, state.nodes.parents, state.nodes.given)
 
 
 def _flat(x: Any) -> Any:

@@ -232,6 +232,7 @@ def _hang(program, state, chosen: Selection, known, on):
         depth=put(nodes.depth, at, depth),
         slot=nodes.slot,
         given=put(nodes.given, at, given),
+        total=put(nodes.total, at, tree.pick(nodes.total, parent) + given),
         value=nodes.value,
         ended=put(nodes.ended, at, over),
         size=nodes.size + there.sum(1, dtype=jnp.int32),

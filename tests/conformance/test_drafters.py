@@ -118,6 +118,7 @@ TOGETHER = {
     ),
     "bias": ("transforms/logit_bias", "transforms/ban_tokens"),
     "truncation": ("transforms/top_k", "transforms/top_p", "transforms/min_p"),
+    "clusters": ("transforms/key_cluster",),
     "bars": (
         "transforms/typical",
         "transforms/epsilon",

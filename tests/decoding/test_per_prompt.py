@@ -166,6 +166,7 @@ def test_every_transform_differs_by_prompt_or_refuses(name, monkeypatch):
         "transforms/no_repeat_ngram": {"n": 2},
         "transforms/momentum": {"alpha": 0.7, "k": 2},
         "transforms/dry": {"multiplier": 0.7, "allowed_length": 3, "window": 9},
+        "transforms/key_cluster": {"clusters": tuple(range(8))},
         "constraints/regex": {"pattern": "(a|b)*"},
     }
     other = values.get(name, dict.fromkeys(names, 0.7))
@@ -176,7 +177,7 @@ def test_every_transform_differs_by_prompt_or_refuses(name, monkeypatch):
         return
     method = Method(transforms=(specs,))
     run = kit.Run(method)
-    if name.startswith("constraints/"):
+    if name.startswith("constraints/") or name == "transforms/key_cluster":
         with pytest.raises(MethodError, match="calls of their own"):
             run.start()
         return

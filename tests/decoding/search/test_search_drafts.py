@@ -44,7 +44,10 @@ BUSY = {  # a state at every node, two ends, ragged limits
 }
 
 
-@pytest.mark.parametrize("drafter", [LOOKUP, RECYCLED, MODEL], ids=lambda d: d.name)
+RARE = pytest.param(RECYCLED, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("drafter", [LOOKUP, RARE, MODEL], ids=lambda d: d.name)
 def test_drafts_change_nothing(drafter, monkeypatch):
     """Planted: a level counts although the leaf of one lane was not drafted."""
     fields = (
@@ -63,7 +66,7 @@ def test_drafts_change_nothing(drafter, monkeypatch):
         assert not alike(found(drafter, **BUSY), plain)
 
 
-@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_own_texts_as_drafts(width):
     """m levels of drafts that hold every leaf: one round for m + 1 tokens.
 
