@@ -53,8 +53,8 @@ def layouts(config: Any) -> list[dict[str, Any]]:
 
 LAYOUTS: dict[str, Any] = {
     "paged": paged.pages(page=16),
-    "int8": quantized.int8(256),
-    "int4": quantized.int4(256),
+    "int8": quantized.int8(512),
+    "int4": quantized.int4(512),
 }
 
 
