@@ -74,7 +74,7 @@ class Engine:
             requests: each row's index in the settings of `parts`. None: the rows are
                 in the order of the settings, as many for each.
             chunk: tokens of a row in a chunk of the prompt; 0: `prefill.chunk_size`.
-            scratch: of a search: slots behind each prompt, in place of the text's.
+            scratch: of a search: slots behind each prompt and text.
             whole: whether a search will run to its end, as `generate` does.
 
         Raises:

@@ -57,7 +57,7 @@ def initial_state(
         plan: the sharding plan, or None.
         requests: each row's index in `parts.settings`. None: the rows are in their
             order, as many for each.
-        scratch: of a search: slots behind each prompt, in place of the text's.
+        scratch: of a search: slots behind each prompt and text.
 
     Returns:
         The state, and per stream its prompts: tokens int32[B, P] and lengths int32[B].
@@ -69,7 +69,8 @@ def initial_state(
     room = max(program.drafter.nodes, program.drafter.scratch)
     slots = -(-(size + room) // 16) * 16
     if scratch:
-        room, slots = scratch, bucket(max(map(len, prompts))) + scratch
+        # What a search settles takes the places of the text, before the scratch slots.
+        room, slots = scratch, size + scratch
     caches = {
         decode.TARGET: _cache(program, prompts, (slots, room), dtype, share, plan)
     }

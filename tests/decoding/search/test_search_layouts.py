@@ -9,6 +9,8 @@ import pytest
 
 import decoding
 from decoding import Method, Spec, compose
+from decoding.conformance import kit
+from decoding.loops import initial_state
 from decoding.serving import searching
 from models import transformer
 from models.cache_layouts import held, paged, quantized
@@ -16,6 +18,7 @@ from models.errors import PromptError
 from tests.decoding.loops.test_copies import lm
 
 NEW, PROMPTS = 100, [[1, 2, 3], [4], list(range(1, 40))]
+PREFIX = initial_state.bucket(40)
 CACHES = {
     "dense": None,
     "paged": paged.pages(page=16),
@@ -56,6 +59,26 @@ def test_one_beam_is_greedy(name):
     assert beams(model, 1).tokens == greedy.tokens
     other = types.SimpleNamespace(**{**vars(model), "params": lm(3, 2, 7).params})
     assert beams(other, 1).tokens != greedy.tokens
+
+
+def test_settled_tokens_leave_the_scratch_as_it_is(monkeypatch):
+    """A prompt that fills its slots. Planted: no slots for the text, as if no token
+    were ever committed, so that keys past the cache's end are lost."""
+    model = kit.model(3)  # it reads every slot
+    prompts = [[i % 7 for i in range(PREFIX)]]
+    fields = {"max_new_tokens": NEW}
+    greedy = decoding.generate(model, prompts, width="paper", **fields)
+    search = Method(search=Spec("search/beam", width=1))
+    assert decoding.generate(model, prompts, search, **fields).tokens == greedy.tokens
+    sound = initial_state._cache
+
+    def narrow(program, prompts, sizes, *rest):
+        text = initial_state.bucket(PREFIX + NEW) - PREFIX
+        return sound(program, prompts, (sizes[0] - text, sizes[1]), *rest)
+
+    monkeypatch.setattr(initial_state, "_cache", narrow)
+    wrong = decoding.generate(model, prompts, search, **fields).tokens
+    assert wrong != greedy.tokens
 
 
 def test_four_beams_in_pages_are_the_dense_ones():
