@@ -30,10 +30,11 @@ def get_config() -> ml_collections.ConfigDict:
     )
     c.repeats = 5
     c.prompts = 8  # of beams in layouts of the cache, and with drafts
-    c.prompt_tokens = 128  # of each
+    c.prompt_tokens = 128  # of each, with drafts
     c.layouts = ("paged", "int8", "int4")  # layouts beside the dense one
     c.layout_width = 4  # beams in them
-    c.layout_tokens = 96  # tokens of a text in them
+    c.layout_prompt = 512  # tokens of a prompt in them; 256 are kept as they are
+    c.layout_tokens = 48  # tokens of a text in them
     c.widths = (1, 2, 4, 8)  # beams with drafts
     c.draft_tokens = 48  # tokens of a text with drafts
     c.draft_models = ml_collections.ConfigDict()

@@ -5,13 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 
 import decoding
 import models
 from decoding import Method, Spec
-from decoding.loops import initial_state
 from experiments import console
 from experiments.prompts import builtin_tasks
 from models import transformer
@@ -27,7 +25,7 @@ def layouts(config: Any) -> list[dict[str, Any]]:
         if name != "dense":
             model = transformer.transformer(lm.model.config, cache=LAYOUTS[name])
             lm = replace(lm, model=model)
-        prompts = _prompts(config, lm)
+        prompts = _prompts(config, lm, config.layout_prompt)
         new, texts = config.layout_tokens, []
         for width in (1, config.layout_width):
             method = Method(search=Spec("search/beam", width=width))
@@ -35,8 +33,6 @@ def layouts(config: Any) -> list[dict[str, Any]]:
             texts.append([[row] if width == 1 else row for row in out.tokens])
         greedy = decoding.generate(lm, prompts, max_new_tokens=new, width="paper")
         dense = dense or texts
-        slots = initial_state.bucket(max(map(len, prompts)) + new)
-        made = lm.model.init_cache(1, slots, np.float32)
         same = [row == other for row, other in zip(texts[1], dense[1])]
         rows.append(
             {
@@ -45,7 +41,6 @@ def layouts(config: Any) -> list[dict[str, Any]]:
                 "greedy": sum(a[0] == b for a, b in zip(texts[0], greedy.tokens)),
                 "same": sum(same),
                 "width": config.layout_width,
-                "bytes": sum(x.nbytes for x in jax.tree.leaves(made)) / slots,
             }
         )
     return rows
@@ -53,14 +48,13 @@ def layouts(config: Any) -> list[dict[str, Any]]:
 
 LAYOUTS: dict[str, Any] = {
     "paged": paged.pages(page=16),
-    "int8": quantized.int8(512),
-    "int4": quantized.int4(512),
+    "int8": quantized.int8(256),
+    "int4": quantized.int4(256),
 }
 
 
-def _prompts(config: Any, lm: Any) -> list[list[int]]:
-    tasks = builtin_tasks.build(lm, ("code",), config.prompts, config.prompt_tokens)
-    return tasks["code"]
+def _prompts(config: Any, lm: Any, size: int) -> list[list[int]]:
+    return builtin_tasks.build(lm, ("code",), config.prompts, size)["code"]
 
 
 def of_layouts(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -69,14 +63,10 @@ def of_layouts(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "title": "Layouts of the cache",
         "heads": [
-            *("layout", "prompts", "one beam is greedy"),
-            *(f"{width} beams as dense", "bytes a slot, all layers"),
+            *("layout", "prompts", "one beam is greedy", f"{width} beams as dense"),
         ],
         "lines": [
-            [
-                *(row["layout"], str(row["prompts"]), str(row["greedy"])),
-                *(str(row["same"]), f"{row['bytes']:.0f}"),
-            ]
+            [str(row[name]) for name in ("layout", "prompts", "greedy", "same")]
             for row in rows
         ],
         "notes": [
@@ -93,7 +83,7 @@ def drafted(config: Any, lm: Any, name: str) -> list[dict[str, Any]]:
     part = Spec(spec["name"], **{k: v for k, v in spec.items() if k != "name"})
     beside = {n: models.load(d) for n, d in config.draft_models.items()}
     beside = {n: d for n, d in beside.items() if n in part.card.needs}
-    prompts, rows = _prompts(config, lm), []
+    prompts, rows = _prompts(config, lm, config.prompt_tokens), []
     with console.bar(len(config.widths), "width") as bar:
         for width in config.widths:
             bar.doing(f"{name}, width {width}")

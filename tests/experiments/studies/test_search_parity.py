@@ -13,6 +13,7 @@ def config(tmp_path):
     c = recipe.get_config()
     c.every, c.repeats, c.cells = 150, 1, ((2, 12, 2, 4),)
     c.prompts, c.prompt_tokens, c.layout_tokens, c.draft_tokens = 2, 24, 12, 12
+    c.layout_prompt = 24
     c.layouts, c.widths = ("int8",), (2,)
     c.drafts = {"two": {"name": "drafters/lane_model", "m": 2}}
     return c
