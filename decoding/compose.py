@@ -132,7 +132,10 @@ def compose(
                 "leave the topology out"
             )
         available["topology"] = topology(method.topology, verifier, available)
-    drafter = drafter_spec.build(available)
+    lanes, of_rows = None, drafter_spec
+    if drafter_spec.card.kind == "lanes":
+        lanes, of_rows = drafter_spec.build(available), PLAIN
+    drafter = of_rows.build(available)
     specs, transforms = _transforms(method.transforms, heats, available)
     transform = transforms[0]
     missing = [s for s in transform.streams if s not in streams]
@@ -149,8 +152,7 @@ def compose(
         automaton, starts = stop_strings.stopper(stops, lm.tokenizer, target.vocab_size)
     policy = method.policy.build(available)
     exits = base.WHOLE if method.exit is None else method.exit.build(available)
-    wide = isinstance(drafter, base.Drafter) and drafter.nodes > 1
-    if wide and not exits.path_pure:
+    if drafter.nodes > 1 and not exits.path_pure:
         raise MethodError(
             f"{drafter_spec.name} drafts blocks of {drafter.nodes} nodes and "
             f"{method.exit} serves blocks of one node only: leave one of them out"
@@ -169,7 +171,7 @@ def compose(
         guarantee = base.LOSSY
     most = max(len({*target.eos, *ids}) for ids in stop_ids)
     given = {**available, "ends": most}
-    found = search_parts.build(method, given, temperature, drafter)
+    found = search_parts.build(method, given, temperature, drafter, lanes)
     if method.search is not None:
         parts = (*parts, method.search, *method.rewards)
         streams |= search_parts.streams(found, streams)

@@ -24,7 +24,8 @@ class Parts(NamedTuple):
     rank: Rank | None = None
     reward: Reward | None = None
     prefill: Prefill | None = None
-    drafts: base.Drafter | Lanes | None = None
+    lanes: Lanes | None = None
+    texts: base.Drafter | None = None
 
     @property
     def search(self) -> Select | Rank | Prefill | None:
@@ -36,7 +37,8 @@ def build(
     method: Method,
     available: Mapping[str, Any],
     temperature: Any,
-    drafter: base.Drafter | Lanes,
+    drafter: base.Drafter,
+    lanes: Lanes | None = None,
 ) -> Parts:
     """Build the search of a method.
 
@@ -45,6 +47,7 @@ def build(
         available: what factories may need; see `Card.needs`.
         temperature: one number, or one a prompt.
         drafter: the method's, or plain decoding's.
+        lanes: the method's drafts for the lanes of a search.
 
     Raises:
         MethodError: a reward without a search, or a search that lacks one; parts that
@@ -65,7 +68,7 @@ def build(
                 f"{method.rewards[0].name} and no search that chooses by it: use a "
                 "method such as best_of_n"
             )
-        _check_rows(method, drafter)
+        _check_rows(method, lanes)
         return Parts()
     if method.search.card.kind == "procedure":
         raise MethodError(
@@ -74,7 +77,7 @@ def build(
         )
     found = method.search.build(available)
     if method.search.card.kind:
-        _check_rows(method, drafter)
+        _check_rows(method, lanes)
     if method.search.card.kind == "prefill":
         _check_prefill(method, available)
         return Parts(prefill=found)
@@ -90,16 +93,18 @@ def build(
         )
     if method.search.card.kind == "rank":
         return Parts(rank=found, reward=reward)
-    drafts = None if method.drafter in (None, PLAIN) else drafter
-    if drafts is not None:
-        _check_drafts(method, found, drafts)
+    texts = None
+    if lanes is None and method.drafter not in (None, PLAIN):
+        texts = drafter
+    if lanes is not None or texts is not None:
+        _check_drafts(method, found, texts)
     _check(method, found, temperature)
     if found.mixes and available["model"].embed_rows is None:
         raise MethodError(
             f"{method.search.name} mixes rows of the embedding table, and this model "
             "has none: use a transformer"
         )
-    return Parts(found, reward=reward, drafts=drafts)
+    return Parts(found, reward=reward, lanes=lanes, texts=texts)
 
 
 def streams(found: Parts, others: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,8 +114,8 @@ def streams(found: Parts, others: Mapping[str, Any]) -> dict[str, Any]:
     own: dict[str, Any] = {}
     if found.reward is not None and found.reward.stream is not None:
         own["reward"] = found.reward.stream
-    if isinstance(found.drafts, Lanes):
-        own["draft"] = base.Stream(found.drafts.model, "draft")
+    if found.lanes is not None:
+        own["draft"] = base.Stream(found.lanes.model, "draft")
     for name in own:
         if name in others:
             raise MethodError(
@@ -123,15 +128,15 @@ def streams(found: Parts, others: Mapping[str, Any]) -> dict[str, Any]:
 def drafter(found: Parts) -> base.Drafter:
     """Return what reads the prompts of a search by a tree."""
     assert found.select is not None
-    own = found.drafts if isinstance(found.drafts, base.Drafter) else PLAIN.build({})
+    own = found.texts or PLAIN.build({})
     if found.select.read is not None:
         return search_state.reader(found.select, own)
     return own
 
 
-def _check_rows(method: Method, drafter: base.Drafter | Lanes) -> None:
+def _check_rows(method: Method, lanes: Lanes | None) -> None:
     """Refuse a drafter of lanes where there are none."""
-    if isinstance(drafter, Lanes):
+    if lanes is not None:
         assert method.drafter is not None
         raise MethodError(
             f"{method.drafter.name} drafts for the lanes of a search by a tree: add "
@@ -139,7 +144,7 @@ def _check_rows(method: Method, drafter: base.Drafter | Lanes) -> None:
         )
 
 
-def _check_drafts(method: Method, select: Select, drafter: Any) -> None:
+def _check_drafts(method: Method, select: Select, texts: base.Drafter | None) -> None:
     """Refuse drafters and searches that do not go together."""
     assert method.search is not None and method.drafter is not None
     names = f"{method.search.name} and {method.drafter.name}"
@@ -148,7 +153,7 @@ def _check_drafts(method: Method, select: Select, drafter: Any) -> None:
             f"{names}: drafts hang under lanes that run new leaves, and this search "
             "runs any node; leave the drafter out"
         )
-    if isinstance(drafter, base.Drafter) and not drafter.reads_text:
+    if texts is not None and not texts.reads_text:
         raise MethodError(
             f"{names}: the drafter keeps more of a row than its text, which a search "
             "would have to copy when it reorders; use drafters/lane_model for a draft "

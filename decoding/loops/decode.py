@@ -78,7 +78,8 @@ class Program:
     rank: Rank | None = None  # rows of a prompt that are ranked
     reward: Reward | None = None  # what the search values texts by
     prefill: Prefill | None = None  # what changes the cache while prompts are read
-    drafts: base.Drafter | Lanes | None = None  # of the lanes of a search
+    lanes: Lanes | None = None  # drafts for all lanes of a search, by a model
+    texts: base.Drafter | None = None  # or by what each lane's text tells
     chunk: int = 0  # tokens of a prefill chunk; 0: as `prefill.chunk_size`
 
     @property

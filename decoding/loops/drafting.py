@@ -27,12 +27,11 @@ DRAFT = "draft"  # the stream of a draft model
 
 def size(program: Program, lanes: int) -> tuple[int, int]:
     """Return the nodes of a round's block, and the levels that it may serve."""
-    drafts = program.drafts
-    if drafts is None:
-        return lanes, 1
-    if isinstance(drafts, Lanes):
-        return lanes + drafts.count(lanes) * drafts.depth, drafts.depth + 1
-    return lanes * drafts.nodes, drafts.depth + 1
+    if (model := program.lanes) is not None:
+        return lanes + model.count(lanes) * model.depth, model.depth + 1
+    if (drafter := program.texts) is not None:
+        return lanes * drafter.nodes, drafter.depth + 1
+    return lanes, 1
 
 
 def up(state: SearchState) -> tuple[Array, Array]:
@@ -70,17 +69,16 @@ def block(
     tokens = jnp.take_along_axis(nodes.tokens, lanes, 1)
     depth = jnp.take_along_axis(nodes.depth, lanes, 1)
     first = (tokens, depth, live)
-    drafts = program.drafts
     place = functools.partial(_placed, state, above, used)
     none = jnp.zeros((len(live), 0), jnp.int32)
-    if drafts is None:
+    if program.lanes is not None:
+        return *_of_model(program.lanes, params, state, place, first), None
+    if program.texts is None:
         return *place(first, none, 0), state, None
-    if isinstance(drafts, Lanes):
-        return *_of_model(program, drafts, params, state, place, first), None
-    trees, state = _of_texts(drafts, program, params, state)
+    trees, state = _of_texts(program.texts, program, params, state)
     below, parents = _below(trees, depth)
     every = _joined(first, below)
-    run, bits = place(_within(state, every, parents), parents, drafts.depth)
+    run, bits = place(_within(state, every, parents), parents, program.texts.depth)
     return run, bits, state, trees
 
 
@@ -132,7 +130,7 @@ def of_cache(
     return model_base.Block(tokens, positions, at, sight, logits_at=ALL)
 
 
-def _of_model(program, drafts: Lanes, params, state, place, nodes):
+def _of_model(drafts: Lanes, params, state, place, nodes):
     """Draft level by level with a model, which then has run every node."""
     lanes = state.lanes.shape[1]
     most = drafts.count(lanes)
@@ -285,8 +283,8 @@ def told(
         trail: of the lanes.
         logits: float32[B, N, V], the target's at the block's nodes.
     """
-    drafter, texts = program.drafts, state.texts
-    assert isinstance(drafter, base.Drafter) and texts is not None
+    drafter, texts = program.texts, state.texts
+    assert drafter is not None and texts is not None
     batch, lanes = state.lanes.shape
     size = trees.tokens.shape[1]
     came = lambda x: _flat(tree.pick(x, trail.lane))

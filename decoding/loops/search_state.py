@@ -71,7 +71,7 @@ def begin(
     over_lanes = lambda x: jnp.repeat(x[:, None], each, 1)
     lanes = jnp.full((batch, select.width), -1, jnp.int32).at[:, 0].set(0)
     texts = None
-    if isinstance(program.drafts, base.Drafter):
+    if program.texts is not None:
         many = lambda x: jnp.repeat(x[:, None], select.width, 1)
         mine = base.State(jax.tree.map(many, drafter.row), drafter.shared)
         texts = Texts(many(rows.tokens), many(rows.length), mine)
