@@ -38,6 +38,7 @@ class _Call(NamedTuple):
     begun: float
     compiled: float  # seconds of compilation that the engine had before
     sizes: tuple[int, int]  # scratch slots of a search, at first and at most
+    memory: stats.Memory
 
 
 def generate(
@@ -319,7 +320,7 @@ def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Cal
     rows = (running.rows, running.limits, keys, size, settings.memory, not sizes[0])
     state = engine.start(params, parts, *rows, None, chunk, sizes[0], True)
     state = tuning.begun(parts, state, costs)
-    started = (params, engine, state, begun, compiled, sizes)
+    started = (params, engine, state, begun, compiled, sizes, engine.memory(state))
     return _Call(lm, settings, asked, running, parts, *started)
 
 
@@ -389,7 +390,7 @@ def _output(
         finish_reason=group("finish_reason"),
         memory=state.drafter.shared,
         exits=state.exit.shared,
-        stats=stats.summarise(state.counters, seconds, compiled, found),
+        stats=stats.summarise(state.counters, seconds, compiled, found, call.memory),
         guarantee=call.parts.guarantee,
         **optional,
     )

@@ -296,25 +296,46 @@ class LogitsTransform(NamedTuple):
     free: Callable[[State, Array, dict[str, Array]], Array] | None = None
 
 
+class Sizes(NamedTuple):
+    """What a policy sizes its cache by: static numbers of a call's rows."""
+
+    batch: int
+    slots: int  # logical ones: a place for each token of the longest row and its block
+    prompt: int  # tokens of the longest prompt
+    new: int  # tokens that a row may add to its prompt
+    block: int  # slots behind `length` that a round writes
+    dtype: Any
+
+
 class CachePolicy(NamedTuple):
     """Decides which cache slots stay, in rounds and in prompt chunks alike.
 
-    `place` and `retain` use logical slots: a tree's node i lies at `cache.length + i`,
-    whatever was evicted before. `retain` commits the outcome's path and may then evict.
-    `room` bounds the commits of a round or a chunk. Of `tokens` int32[B, M] (the root's
-    successors) it returns how many may be committed, at least 1 a row, before the
-    visible slots change. A row that it cuts continues in the next round. None: there is
-    no bound. `path_pure`: the slots that a node sees depend on its path alone. The text
-    of a speculative method is then plain decoding's under the same policy.
+    - `make(model, sizes, length) -> cache` makes the empty cache of prompts of `length`
+      int32[B] tokens; None: the model's own, which keeps every slot.
+    - `init(cache, length) -> state`.
+    - `place(state, cache, tree) -> slots int32[B, N], visibility`, and `retain(state,
+      cache, outcome) -> cache, state`, use logical slots: a tree's node i lies at
+      `cache.length + i`, whatever was evicted before. `retain` commits the outcome's
+      path and may then evict.
+    - `room(state, cache, tokens, is_prompt) -> int32[B]` bounds the commits of a round
+      or a chunk: how many of `tokens` int32[B, M] (the root's successors) may be
+      committed, at least 1 a row, before what nodes see changes. A row that it cuts
+      continues in the next round. None: there is no bound.
+    - `finish(state, cache) -> cache, state`: once the prompt is read; the arrays it
+      returns are those of decoding.
+    - `reads(state, cache) -> float32[B]`: slots that a node of the next round reads, a
+      layer and head on average; None: all tokens seen.
+    - `path_pure`: what a node sees depends on its path and position alone. The text of
+      a speculative method is then plain decoding's under the same policy.
     """
 
-    init: Callable[[Any], Any]  # (cache) -> state
+    init: Callable[[Any, Array], Any]
     place: Callable[[Any, Any, TokenTree], tuple[Array, Any]]
-    """(state, cache, tree) -> slots int32[B, N], visibility"""
     retain: Callable[[Any, Any, "Outcome"], tuple[Any, Any]]
-    """(state, cache, outcome) -> cache, state"""
-    room: Callable[[Any, Any, Array], Array] | None = None
-    """(state, cache, tokens int32[B, M]) -> int32[B]"""
+    room: Callable[[Any, Any, Array, bool], Array] | None = None
+    make: Callable[[Any, Sizes, Array], Any] | None = None
+    finish: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    reads: Callable[[Any, Any], Array] | None = None
     path_pure: bool = True
 
 
@@ -347,34 +368,6 @@ WHOLE = ExitPolicy(  # every layer, for every token
 )
 
 
-class WidthPolicy(NamedTuple):
-    """Decides how much of a draft a round verifies, and when to draft at all.
-
-    - `init(batch, depth) -> State`, for drafts of at most `depth`.
-    - `plan(state) -> int32[]` is the depth to draft; 0 pauses a drafter that `pauses`.
-    - `rest(state) -> int32[]`: rounds of the pause that are left, this one included;
-      of a draft of which only the root is kept, rounds before the next draft.
-    - `keep(state, tree, widths, active) -> live, least, state` chooses bool[B, N], the
-      nodes to verify, and the least width int32[] of their block. A node's parent is
-      kept with it, and so are the siblings that were drawn before it. Which nodes it
-      keeps may depend on earlier rounds and on the tree's form, never on its tokens.
-    - `observe(state, tree, verdict, width, active, rounds) -> state` gets the whole
-      draft, in which nodes that were not verified are padding, the verdict on it, and
-      the width int32[] of the block. After as many `rounds` int32[] of a pause at once
-      it gets the nodes that their text tested, and the path that the text took.
-    """
-
-    init: Callable[[int, int], State] = lambda batch, depth: State()
-    plan: Callable[[State], Array] | None = None
-    rest: Callable[[State], Array] = lambda state: jnp.int32(1)
-    keep: Callable[..., tuple[Array, Array, State]] | None = None
-    observe: Callable[..., State] | None = None
-    measured: bool = False  # whether its state takes `block_width.costs.Costs`
-
-
-PAPER = WidthPolicy()  # every node, every round
-
-
 class Stream(NamedTuple):
     """Another model, run beside the target on the same committed tokens."""
 
@@ -397,4 +390,10 @@ Streams = Mapping[str, Stream | Derived]
 
 def weakest(*guarantees: str) -> str:
     """Return the weakest of the parts' guarantees, that of their composition."""
-    return max(guarantees, key=GUARANTEES.index)
+    rank = lambda name: (GUARANTEES.index(name.partition(" ")[0]), len(name))
+    return max(guarantees, key=rank)
+
+
+def under(guarantee: str, policy: str) -> str:
+    """Return a guarantee towards plain decoding with the same cache policy."""
+    return guarantee if guarantee == LOSSY else f"{guarantee} under {policy}"

@@ -11,6 +11,7 @@ import numpy as np
 from decoding import base, search_parts, transform_chain
 from decoding.automata import stop_strings
 from decoding.block_width import choice
+from decoding.block_width.policy import PAPER
 from decoding.catalogue import Part, PerPrompt, Spec
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
@@ -166,7 +167,8 @@ def compose(
     optional = [p for p in (method.topology, method.exit) if p is not None]
     parts: tuple[Part, ...] = (drafter_spec, method.policy, *specs, *optional)
     # A verifier's guarantee may depend on its arguments, so its card is not enough.
-    guarantee = base.weakest(*(p.card.guarantee for p in parts), verifier.guarantee)
+    judged = [p for p in parts if p is not method.policy or not policy.path_pure]
+    guarantee = base.weakest(*(p.card.guarantee for p in judged), verifier.guarantee)
     if is_sampled and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
     most = max(len({*target.eos, *ids}) for ids in stop_ids)
@@ -181,6 +183,8 @@ def compose(
     widths, width_policy = choice.widths(width, rounds, guarantee)
     if found.search is not None:
         guarantee = base.weakest(guarantee, found.search.guarantee)
+    if method.policy.card.guarantee == base.LOSSY:
+        guarantee = base.under(guarantee, method.policy.name.rpartition("/")[2])
     program = Program(
         exits.wrap(drafter.wrap(lm.model)),
         drafter,
@@ -208,7 +212,7 @@ def compose(
     models = tuple(_identity(d) for d in drafts.values())
     stream_ids = tuple((name, *_of_stream(s)) for name, s in streams.items())
     statics = tuple(p.static for p in (*parts, verifier_spec))
-    block = (widths, width_policy is base.PAPER)
+    block = (widths, width_policy is PAPER)
     key = (lm.model, models, stream_ids, statics, program.stop, is_mixed, block)
     return Composition(program, key, guarantee, settings, automaton)
 

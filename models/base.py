@@ -103,6 +103,7 @@ class LanguageModel(NamedTuple):
     )
     token_rows: Callable | None = None  # (params, tokens[...]) -> rows[..., D]
     embed_rows: Callable | None = None  # (params, rows, positions) -> x[B, N, D]
+    init_layer: Callable | None = None  # (batch, slots, dtype) -> a layer of a cache
 
     def __call__(
         self,

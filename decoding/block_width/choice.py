@@ -4,6 +4,7 @@ import os
 
 from decoding import base
 from decoding.block_width import controller
+from decoding.block_width.policy import PAPER, WidthPolicy
 from models.errors import MethodError, hint
 
 VARIABLE = "DECODAX_WIDTH"
@@ -17,7 +18,7 @@ def default() -> str | int:
 
 def widths(
     width: str | int, drafter: base.Drafter, guarantee: str
-) -> tuple[tuple[int, ...], base.WidthPolicy]:
+) -> tuple[tuple[int, ...], WidthPolicy]:
     """Return the block widths to compile, and the policy that chooses among them."""
     if not isinstance(width, int) and width not in ("auto", "paper"):
         raise MethodError(
@@ -27,7 +28,7 @@ def widths(
     lossy = guarantee == base.LOSSY
     if width == "paper" or drafter.nodes == 1 or (width == "auto" and lossy):
         narrower = {w for w in drafter.blocks if w < drafter.nodes}
-        return (*sorted(narrower), drafter.nodes), base.PAPER
+        return (*sorted(narrower), drafter.nodes), PAPER
     if not isinstance(width, int):
         ladder = controller.ladder(drafter.nodes)
         policy = controller.policy(ladder, drafter.pauses)

@@ -40,6 +40,7 @@ from decoding import base
 from decoding.block_width import acceptance
 from decoding.block_width.acceptance import Rates
 from decoding.block_width.costs import Costs, round_times
+from decoding.block_width.policy import WidthPolicy
 
 FORGET = 0.94  # weight of the counts of before in each drafted round
 WATCHED = 0.5  # the same in a draft that is only compared with the text
@@ -72,7 +73,7 @@ class Plan:
     forced: Array  # int32[2]: index of the width, and depth; -1: chosen
 
 
-def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
+def policy(widths: tuple[int, ...], pauses: bool = False) -> WidthPolicy:
     """Choose among the block `widths`; `pauses` tells whether the drafter can pause."""
 
     def init(batch: int, depth: int) -> base.State:
@@ -173,7 +174,7 @@ def policy(widths: tuple[int, ...], pauses: bool = False) -> base.WidthPolicy:
             after, rates = _pausing(chosen, after, rates, drafted, rounds, drafts)
         return base.State(rates, after)
 
-    return base.WidthPolicy(init, plan, rest, keep, observe)
+    return WidthPolicy(init, plan, rest, keep, observe)
 
 
 @struct.dataclass

@@ -1,4 +1,4 @@
-"""The contract of a drafter under `base.WidthPolicy`: drafts that are cut or left out.
+"""The contract of a drafter under a `WidthPolicy`: drafts that are cut or left out.
 
 A policy of random numbers stands for any: each round it drafts to another depth, or not
 at all, and keeps other nodes. The text must not change.
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding import base, tree
+from decoding.block_width.policy import WidthPolicy
 from decoding.conformance import kit
 from decoding.conformance.require import require
 from decoding.method import Method
@@ -20,7 +21,7 @@ SPAN = 3  # rounds of one depth
 ALONE = 0.3  # share of the spans in which a draft is made, and its root alone verified
 
 
-def ragged(deepest: int) -> base.WidthPolicy:
+def ragged(deepest: int) -> WidthPolicy:
     """Cut drafts at random, by the number of the round alone; pause in some rounds.
 
     Where only roots are left, the drafter rests to the end of the span.
@@ -65,7 +66,7 @@ def ragged(deepest: int) -> base.WidthPolicy:
     def rest(state: base.State) -> jax.Array:
         return jnp.maximum(state.shared[1] - state.shared[0], 1)
 
-    return base.WidthPolicy(init, plan, rest, keep, observe)
+    return WidthPolicy(init, plan, rest, keep, observe)
 
 
 def cut(run: kit.Run) -> kit.Run:
@@ -110,7 +111,7 @@ def a_pause_is_its_rounds(
     require(counted and texts, method, "a pause changes the drafts after it")
 
 
-def watching(depth: int) -> base.WidthPolicy:
+def watching(depth: int) -> WidthPolicy:
     """Draft `depth` levels, verify none, and count nodes that the text tests, takes."""
 
     def keep(state: base.State, nodes: base.TokenTree, widths, active):
@@ -123,7 +124,7 @@ def watching(depth: int) -> base.WidthPolicy:
         taken = jnp.where(active, jnp.stack([tested, verdict.count]), 0)
         return base.State(shared=state.shared + taken.sum(1))
 
-    return base.WidthPolicy(
+    return WidthPolicy(
         lambda batch, depth: base.State(shared=jnp.zeros(2, jnp.int32)),
         lambda state: jnp.int32(depth),
         lambda state: jnp.int32(depth + 1),

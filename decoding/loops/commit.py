@@ -46,7 +46,8 @@ def cut(program, state, cache, tokens, count):
     limit = state.limit - state.length
     new = jnp.minimum(first, limit)
     if program.policy.room is not None:
-        new = jnp.minimum(new, program.policy.room(state.policy, cache, tokens))
+        room = program.policy.room(state.policy, cache, tokens, False)
+        new = jnp.minimum(new, room)
     ended = (ends.any(1) & (first <= new)) | (new >= limit)
     if program.stop:
         at = jnp.where(state.done, 0, new)[:, None]
@@ -75,8 +76,11 @@ def write(state, outcome, tokens, new, drafts):
     )
 
 
-def count(counters, draft, verified, active):
-    """Add the counts of a round or of a pause: every call commits a token at least."""
+def count(counters, draft, verified, active, reads=None):
+    """Add the counts of a round or of a pause: every call commits a token at least.
+
+    `reads` float32[B]: slots that a node reads; None where that is not counted.
+    """
     verdict, drafts, calls = verified.verdict, verified.drafts, verified.rounds
     deep = jnp.arange(counters.offered.shape[1], dtype=jnp.int32)
     level = jnp.where(draft.kind == base.CANDIDATE, tree.depths(draft), 0)
@@ -90,4 +94,5 @@ def count(counters, draft, verified, active):
         counters.draft_calls + jnp.where(active, draft.calls, 0),
         counters.candidates + jnp.where(active, candidates, 0),
         counters.ranked + tree.ranks(draft, verdict.path, drafts, stats.RANKS),
+        None if reads is None else counters.keys_read + reads * calls,
     )

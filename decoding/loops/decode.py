@@ -15,6 +15,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding import base, noise, tree
+from decoding.block_width.policy import PAPER, WidthPolicy
 from decoding.hypotheses.drafts import Lanes
 from decoding.hypotheses.nodes import Select
 from decoding.hypotheses.prefill import Prefill
@@ -70,7 +71,7 @@ class Program:
     transform: base.LogitsTransform
     policy: base.CachePolicy
     exit: base.ExitPolicy = base.WHOLE
-    width: base.WidthPolicy = base.PAPER
+    width: WidthPolicy = PAPER
     widths: tuple[int, ...] = ()  # of blocks to compile, in rising order
     streams: base.Streams = field(default_factory=dict)
     stop: bool = False  # whether the state carries a stop automaton
@@ -159,7 +160,9 @@ def _round(program, params, state, most, free, whole):
         The new state, the number of rounds, and the outcome on the `whole` draft, or
         None unless that is asked for: the loop on the device needs none.
     """
-    active = ~state.done
+    active, reads = ~state.done, None
+    if program.policy.reads is not None:
+        reads = program.policy.reads(state.policy, state.caches[TARGET])
     draft, drafter, cache = _draft(program, params, state)
     caches = {**state.caches, TARGET: cache}
     state = replace(state, drafter=drafter, caches=caches)
@@ -195,7 +198,7 @@ def _round(program, params, state, most, free, whole):
         tested = replace(draft, kind=verified.tested)
         seen = (tested, verified.followed, width, active, verified.turns)
         chosen = program.width.observe(chosen, *seen)
-    counters = commit.count(state.counters, draft, verified, active)
+    counters = commit.count(state.counters, draft, verified, active, reads)
     state = replace(state, width=chosen, counters=counters)
     return state_sharding.pinned(state), verified.turns, outcome
 

@@ -22,6 +22,7 @@ from decoding.loops import (
     search,
     search_state,
     state_sharding,
+    stats,
     valuing,
 )
 from models.distributed import sharding
@@ -41,6 +42,7 @@ class Engine:
     def __init__(self, program: decode.Program):
         self.program = program
         self.compile_seconds = 0.0
+        self.prefill_bytes = 0  # of the target's cache, in the latest `start`
         self._compiled: dict[Any, Callable] = {}
 
     def start(
@@ -57,6 +59,7 @@ class Engine:
         chunk: int = 0,
         scratch: int = 0,
         whole: bool = False,
+        longest: tuple[int, int] | None = None,
     ) -> decode.DecodeState:
         """Make a state for `prompts` and prefill its caches.
 
@@ -76,6 +79,7 @@ class Engine:
             chunk: tokens of a row in a chunk of the prompt; 0: `prefill.chunk_size`.
             scratch: of a search: slots behind each prompt and text.
             whole: whether a search will run to its end, as `generate` does.
+            longest: see `initial_state.initial_state`.
 
         Raises:
             MethodError: a search whose rounds another loop would run.
@@ -100,14 +104,24 @@ class Engine:
             program = dataclasses.replace(program, chunk=chunk)
         arguments = (params, parts, prompts, limits, keys, size, memory, share)
         state, stream_prompts = initial_state.initial_state(
-            program, *arguments, program.model.plan, requests, scratch
+            program, *arguments, program.model.plan, requests, scratch, longest
         )
         texts = [*prompts, *initial_state.own_prompts(parts)]
         tokens = prefill.chunk_size(program, state, max(map(len, texts)))
         fill = functools.partial(prefill.prefill, size=tokens)
-        return self._call(
+        state = self._call(
             f"prefill by {tokens}", fill, (1,), params, state, stream_prompts, numbers
         )
+        self.prefill_bytes = nbytes(state.caches[decode.TARGET])
+        if program.policy.finish is not None:
+            state = self._call("finish", prefill.finish, (), state)
+        return state
+
+    def memory(self, state: decode.DecodeState) -> stats.Memory:
+        """Return the bytes of a row's cache, of the state that `start` just made."""
+        rows = state.length.shape[0]
+        now = nbytes(state.caches[decode.TARGET])
+        return stats.Memory(self.prefill_bytes / rows, now / rows)
 
     def advance(
         self,
@@ -214,6 +228,11 @@ class Engine:
         jitted = jax.jit(call, donate_argnums=donate, **places)
         with sharding.use(plan):
             return jitted.lower(*arguments).compile()
+
+
+def nbytes(tree: Any) -> int:
+    """Return the bytes of a tree's arrays."""
+    return sum(x.nbytes for x in jax.tree.leaves(tree))
 
 
 def _demanded(x: Any, ordered: bool) -> tuple:

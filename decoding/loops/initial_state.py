@@ -41,6 +41,7 @@ def initial_state(
     plan: Any,
     requests: Sequence[int] | None = None,
     scratch: int = 0,
+    longest: tuple[int, int] | None = None,
 ) -> tuple[decode.DecodeState, dict]:
     """Make the state of a decode loop before its prompts are read.
 
@@ -58,6 +59,8 @@ def initial_state(
         requests: each row's index in `parts.settings`. None: the rows are in their
             order, as many for each.
         scratch: of a search: slots behind each prompt and text.
+        longest: tokens of the longest prompt, and the most that a row may add, of all
+            requests that the state may admit; None: those of these rows.
 
     Returns:
         The state, and per stream its prompts: tokens int32[B, P] and lengths int32[B].
@@ -71,9 +74,14 @@ def initial_state(
     if scratch:
         # What a search settles takes the places of the text, before the scratch slots.
         room, slots = scratch, size + scratch
-    caches = {
-        decode.TARGET: _cache(program, prompts, (slots, room), dtype, share, plan)
-    }
+    sizes = base.Sizes(
+        batch,
+        slots,
+        *(longest or _longest(prompts, limits)),
+        room,
+        dtype,
+    )
+    caches = {decode.TARGET: _cache(program, prompts, sizes, length, share, plan)}
     stream_prompts = {}
     for name, stream in streams.models(fresh.streams).items():
         texts = stream.prompts
@@ -108,11 +116,13 @@ def initial_state(
         drafter=base.State(),
         verifier=base.State(_repeat(verifier.row, batch), verifier.shared),
         transform=transform,
-        policy=program.policy.init(caches[decode.TARGET]),
+        policy=program.policy.init(caches[decode.TARGET], length),
         exit=base.State(),
         width=fresh.width.init(batch, program.drafter.depth),
         stop=stop,
-        counters=stats.zeros(batch, program.drafter.depth),
+        counters=stats.zeros(
+            batch, program.drafter.depth, program.policy.reads is not None
+        ),
     )
     ctx = decode.context(fresh, params, state)
     drafter, exits = fresh.drafter.init(ctx), fresh.exit.init(ctx)
@@ -202,11 +212,19 @@ def _dtype(params: Any) -> Any:
     return jax.tree.leaves(params)[0].dtype
 
 
+def _longest(
+    prompts: Sequence[Sequence[int]], limits: Sequence[int]
+) -> tuple[int, int]:
+    """Return the tokens of the longest prompt, and the most that a row may add."""
+    lengths = [len(prompt) for prompt in prompts]
+    return max(lengths), max(end - n for end, n in zip(limits, lengths))
+
+
 def _cache(
     program: decode.Program,
     prompts: Sequence,
-    sizes: tuple[int, int],
-    dtype: Any,
+    sizes: base.Sizes,
+    length: Array,
     share: bool,
     plan: Any,
 ) -> Any:
@@ -215,21 +233,24 @@ def _cache(
     Args:
         program: the compiled composition's program.
         prompts: token lists, one per row.
-        sizes: the number of slots, and of those behind `length` that a round writes.
-        dtype: of keys and values.
+        sizes: what the cache has to hold.
+        length: int32[B], of the prompts.
         share: as of `initial_state`.
         plan: the sharding plan, or None.
     """
-    slots, room = sizes
+    policy, model = program.policy, program.model
+    if policy.make is not None:
+        own = functools.partial(policy.make, model, sizes, length)
+        return state_sharding.made(plan, own)
     config = program.model.config
 
     def make() -> Any:
-        return program.model.init_cache(len(prompts), slots, dtype)
+        return model.init_cache(len(prompts), sizes.slots, sizes.dtype)
 
     like = jax.eval_shape(make)
     if like.shares and must_be_dense(config):
         windows = windows_of(config)
-        return state_sharding.made(plan, lambda: windowed(make, windows, room))
+        return state_sharding.made(plan, lambda: windowed(make, windows, sizes.block))
     if share and like.shares:
         prefix = common_prefix(prompts, program.chunk or prefill.CHUNK)
         if prefix * (len(prompts) - 1) >= SHARED:

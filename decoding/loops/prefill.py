@@ -100,7 +100,7 @@ def prefill(
         block, nodes, count = chunk(carry.tokens, carry.length, cache, size)
         if program.policy.room is not None:
             coming = chunk(carry.tokens[:, 1:], carry.length, cache, size)[0]
-            room = program.policy.room(carry.policy, cache, coming.tokens)
+            room = program.policy.room(carry.policy, cache, coming.tokens, True)
             count = jnp.minimum(count, room)
             nodes = tree.chain(block.tokens[:, 0], block.tokens[:, 1:], count - 1)
         slots, visibility = program.policy.place(carry.policy, cache, nodes)
@@ -142,6 +142,13 @@ def prefill(
         return (carry.caches[TARGET].length < carry.length - 1).any()
 
     return held.narrowed(lax.while_loop(more, body, (state, own))[0], before)
+
+
+def finish(program: Program, state: DecodeState) -> DecodeState:
+    """Let the policy go from the prompt to decoding; see `base.CachePolicy.finish`."""
+    assert program.policy.finish is not None
+    cache, policy = program.policy.finish(state.policy, state.caches[TARGET])
+    return replace(state, caches={**state.caches, TARGET: cache}, policy=policy)
 
 
 def chunk(tokens, length, cache, size):

@@ -24,13 +24,29 @@ class Counters:
     draft_calls: Array  # int32[B]: model calls made by the drafter
     candidates: Array  # int32[B]: draft nodes verified
     ranked: Array  # int32[B, RANKS]: committed drafts by rank among their siblings
+    # float32[B]: slots of a layer that the rounds' nodes read; None: all tokens seen.
+    keys_read: Array | None = None
 
 
-def zeros(batch: int, depth: int) -> Counters:
-    """Make counters of `batch` rows for drafts of at most `depth`."""
+def zeros(batch: int, depth: int, reads: bool = False) -> Counters:
+    """Make counters of `batch` rows for drafts of at most `depth`.
+
+    `reads`: whether to count the slots that a cache policy lets nodes read.
+    """
     rows, deep = jnp.zeros((batch,), jnp.int32), jnp.zeros((batch, depth), jnp.int32)
     ranks = jnp.zeros((batch, RANKS), jnp.int32)
-    return Counters(rows, rows, deep, deep, rows, rows, ranks)
+    keys = jnp.zeros((batch,), jnp.float32) if reads else None
+    return Counters(rows, rows, deep, deep, rows, rows, ranks, keys)
+
+
+class Memory(NamedTuple):
+    """Bytes of a row's cache of the target: positions, scores and scales included."""
+
+    prefill: float = 0.0
+    decode: float = 0.0
+
+
+NO_MEMORY = Memory()
 
 
 class Stats(NamedTuple):
@@ -55,10 +71,17 @@ class Stats(NamedTuple):
     most_slots: np.ndarray | None = None  # int32[B]: scratch slots in use, at most
     levels: np.ndarray | None = None  # int32[B]: selections, several a call
     counters: Counters | None = None  # what the figures are computed from
+    kv_bytes: float = 0.0  # of a row's cache of the target while decoding
+    kv_bytes_prefill: float = 0.0  # while its prompt is read
+    keys_read: float | None = None  # slots of a layer read for a new token; None: all
 
 
 def summarise(
-    counters: Counters, seconds: float, compile_seconds: float, found: Any = None
+    counters: Counters,
+    seconds: float,
+    compile_seconds: float,
+    found: Any = None,
+    memory: Memory = NO_MEMORY,
 ) -> Stats:
     """Compute figures over all rows.
 
@@ -67,7 +90,9 @@ def summarise(
         seconds: time of prefill and loop, without compilation.
         compile_seconds: time of compilation.
         found: a search's `Found`, or None.
+        memory: of the cache.
     """
+    keys = counters.keys_read
     calls, new = np.asarray(counters.target_calls), np.asarray(counters.new_tokens)
     accepted = np.asarray(counters.accepted).sum(0)
     offered = np.asarray(counters.offered).sum(0)
@@ -88,6 +113,11 @@ def summarise(
         accepted.tolist(),
         **({} if found is None else dict(zip(SEARCHED, found[1:]))),
         counters=jax.tree.map(np.asarray, counters),
+        kv_bytes=memory.decode,
+        kv_bytes_prefill=memory.prefill,
+        keys_read=None
+        if keys is None
+        else float(np.asarray(keys).sum() / max(new.sum(), 1)),
     )
 
 
@@ -101,7 +131,10 @@ def merged(every: Sequence[Stats]) -> Stats:
     seconds = sum(stats.seconds for stats in every)
     compiled = sum(stats.compile_seconds for stats in every)
     syncs = sum(stats.host_syncs for stats in every) + len(every) - 1
-    return summarise(total, seconds, compiled)._replace(host_syncs=syncs)
+    most = lambda name: max(getattr(stats, name) for stats in every)
+    memory = Memory(most("kv_bytes_prefill"), most("kv_bytes"))
+    found = summarise(total, seconds, compiled, memory=memory)
+    return found._replace(host_syncs=syncs)
 
 
 def loop_share(tokens: list[int], least: float = 0.3) -> float:

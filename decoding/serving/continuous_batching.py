@@ -129,8 +129,11 @@ def decode_requests(
             *(params, parts, texts, ends, keys[key_rows], size, memory),
             share=False,
             requests=key_rows.tolist(),
+            longest=longest,
         )
 
+    # A policy's cache has places for any of them.
+    longest = max(map(len, prompts)), max(e - len(p) for e, p in zip(limits, prompts))
     state = start((), batch, memory)
     state = replace(state, done=jnp.ones((batch,), bool))
     waiting = iter(range(len(prompts)) if wanted is None else wanted)

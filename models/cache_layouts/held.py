@@ -150,6 +150,12 @@ class HeldLayer:
         return jnp.where(none, self.capacity + slots, own)
 
 
+def layer(store: DenseLayer, size: int, window: int) -> HeldLayer:
+    """Make the layer of a window of tokens in an empty `store`, of `size` slots."""
+    shift = jnp.zeros(store.k.shape[:1], jnp.int32)
+    return HeldLayer(store, shift, size, window, EVERY)
+
+
 def capacity(window: int, width: int) -> int:
     """Count the slots of a layer of `window` tokens whose calls write <= `width`."""
     return -(-(window + EVERY + width) // STEP) * STEP
@@ -166,10 +172,10 @@ def windows_of(config: Any) -> Sequence[int]:
 
 
 def widened(tree: Any, width: int) -> Any:
-    """Give the held layers of a tree the slots for calls that write `width`."""
+    """Give the windows of a tree the slots for calls that write `width`."""
 
     def one(x: Any) -> Any:
-        if not _is_held(x):
+        if not _is_window(x):
             return x
         slots = min(capacity(x.window, width), x.size)
         return x.sized(max(slots, x.capacity))
@@ -178,19 +184,23 @@ def widened(tree: Any, width: int) -> Any:
 
 
 def narrowed(tree: Any, like: Any) -> Any:
-    """Give the held layers of a tree as many slots as those of `like` have.
+    """Give the windows of a tree as many slots as those of `like` have.
 
     After a commit a row uses less than its window and `every` slots of a layer.
     """
 
     def one(x: Any, like: Any) -> Any:
-        return x.sized(like.capacity) if _is_held(x) else x
+        return x.sized(like.capacity) if _is_window(x) else x
 
     return jax.tree.map(one, tree, like, is_leaf=_is_held)
 
 
 def _is_held(x: Any) -> bool:
     return isinstance(x, HeldLayer)
+
+
+def _is_window(x: Any) -> bool:
+    return _is_held(x) and x.window > 0
 
 
 def windowed(
@@ -212,18 +222,15 @@ def windowed(
     if not dense or not any(saved):
         return make()
 
-    def layer(whole: Any, window: int, holds: Any) -> Any:
+    def made(whole: Any, window: int, holds: Any) -> Any:
         shape = list(whole.k.shape)
         if holds:
             shape[2] = capacity(window, width)
         store = DenseLayer(*(jnp.zeros(shape, x.dtype) for x in (whole.k, whole.v)))
-        if not holds:
-            return store
-        shift = jnp.zeros(shape[:1], jnp.int32)
-        return HeldLayer(store, shift, like.size, window, EVERY)
+        return layer(store, like.size, window) if holds else store
 
     return KVCache(
-        tuple(map(layer, like.layers, windows, saved)),
+        tuple(map(made, like.layers, windows, saved)),
         jnp.full(like.pos.shape, -1, jnp.int32),
         jnp.zeros(like.length.shape, jnp.int32),
     )

@@ -96,10 +96,14 @@ class DenseLayer:
         return DenseLayer(jnp.pad(self.k, pad), jnp.pad(self.v, pad))
 
     def take(self, index: Array) -> "DenseLayer":
-        """Let slot j of row b be what slot `index[b, j]` was; int32[B, M], M = S."""
+        """Let slot j of row b be what slot `index[b, j]` was; int32[B, M].
+
+        An index [B, G, M] gives each KV head its own.
+        """
         # Indexed as in `append`, so that the result keeps the layer's memory layout.
         rows, groups = jnp.arange(self.k.shape[0]), jnp.arange(self.k.shape[1])
-        at = (rows[:, None, None], groups[None, :, None], index[:, None, :])
+        index = index if index.ndim == 3 else index[:, None, :]
+        at = (rows[:, None, None], groups[None, :, None], index)
         return DenseLayer(
             self.k.at[at].get(mode="clip"), self.v.at[at].get(mode="clip")
         )

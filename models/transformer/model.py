@@ -20,6 +20,7 @@ from jax import Array, lax
 from kernels.dispatch import KERNELS
 from models import base
 from models.cache_layouts import kv_cache
+from models.cache_layouts.kept import KeptLayer
 from models.distributed import sharding
 from models.errors import ConfigError
 from models.transformer.cached_attention import over_cache
@@ -72,6 +73,10 @@ def transformer(
         return make_cache(
             config.n_layers, batch, size, config.n_kv_heads, config.head_dim, dtype
         )
+
+    def init_layer(batch: int, slots: int, dtype: Any = cache_dtype) -> Any:
+        shape = (1, batch, slots, config.n_kv_heads, config.head_dim)
+        return make_cache(*shape, dtype).layers[0]
 
     def embed(params: Any, tokens: Array, positions: Array) -> Array:
         variables = {"params": params["embedding"]}
@@ -132,6 +137,8 @@ def transformer(
         def run(x, store):
             q, k, v = layer.apply(variables, x, rotation, method="project")
             store = store.append(block.slots, k, v)
+            if isinstance(store, KeptLayer):
+                store = store.noted(block.slots, q)
             out = attend(q, store)
             x = x + layer.apply(variables, out, method="merge")
             return sharding.constrain(x, STATES), store
@@ -159,4 +166,5 @@ def transformer(
         *(config, init, init_cache, embed, layers, fill, norm, head, logits_of),
         token_rows=token_rows,
         embed_rows=embed_rows,
+        init_layer=init_layer,
     )

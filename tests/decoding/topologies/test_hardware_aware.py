@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, base, tree
+from decoding.block_width.policy import PAPER
 from decoding.conformance import kit as programs
 from decoding.loops import block_choice, decode
 from decoding.topologies import hardware_aware
@@ -113,7 +114,7 @@ def test_the_narrowest_block_that_holds_the_nodes(last, width):
     """Widths of 1, 2, 4 and 6 nodes; the second row has the most."""
     zeros = jnp.zeros((2, 6), jnp.int32)
     kind = zeros.at[:, 0].set(base.CANDIDATE).at[1, : last + 1].set(base.CANDIDATE)
-    program: Any = types.SimpleNamespace(width=base.PAPER, widths=(1, 2, 4, 6))
+    program: Any = types.SimpleNamespace(width=PAPER, widths=(1, 2, 4, 6))
     draft = base.TokenTree(zeros, zeros, kind)
     live, choice, _ = block_choice.narrowest(program, None, draft)
     assert (live == (kind != base.PAD)).all()
