@@ -67,6 +67,7 @@ def generate(
     echo: bool = False,
     width: str | int | None = None,
     prefill_chunk: int | None = None,
+    contexts: Sequence[Any] | None = None,
 ) -> Output:
     """Decode every prompt in one batch.
 
@@ -127,8 +128,9 @@ def generate(
             "paper": those of the method. A number: at most so many. None: as the
             environment's `DECODAX_WIDTH` says, else "auto".
         prefill_chunk: tokens of a prompt in a call of the target, 1 or more. None: as
-            many as pay (`decoding.loops.prefill.chunk_size`). Texts differ by rounding
-            alone.
+            many as pay (`decoding.loops.prefill.chunk_size`). Texts differ by rounding.
+        contexts: P texts or token lists that precede the prompts. The cache policy
+            compresses them before it reads the prompts.
 
     Returns:
         An `Output`: the texts, their tokens and log-probabilities, and the run's
@@ -190,6 +192,7 @@ def stream(
     stop_token_ids: int | Sequence[Any] | None = None,
     width: str | int | None = None,
     prefill_chunk: int | None = None,
+    contexts: Sequence[Any] | None = None,
 ) -> Iterator[Piece]:
     """Yield the texts of `generate` as they grow, round by round, all rows together.
 
@@ -318,7 +321,8 @@ def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Cal
     if parts.program.select is not None:
         sizes = searching.scratch(lm, parts.program, searching.longest(running))
     rows = (running.rows, running.limits, keys, size, settings.memory, not sizes[0])
-    state = engine.start(params, parts, *rows, None, chunk, sizes[0], True)
+    rest = (None, chunk, sizes[0], True, None, running.contexts)
+    state = engine.start(params, parts, *rows, *rest)
     state = tuning.begun(parts, state, costs)
     started = (params, engine, state, begun, compiled, sizes, engine.memory(state))
     return _Call(lm, settings, asked, running, parts, *started)

@@ -317,7 +317,7 @@ class CachePolicy(NamedTuple):
       cache, outcome) -> cache, state`, use logical slots: a tree's node i lies at
       `cache.length + i`, whatever was evicted before. `retain` commits the outcome's
       path and may then evict.
-    - `room(state, cache, tokens, is_prompt) -> int32[B]` bounds the commits of a round
+    - `room(state, cache, tokens) -> int32[B]` bounds the commits of a round
       or a chunk: how many of `tokens` int32[B, M] (the root's successors) may be
       committed, at least 1 a row, before what nodes see changes. A row that it cuts
       continues in the next round. None: there is no bound.
@@ -332,7 +332,7 @@ class CachePolicy(NamedTuple):
     init: Callable[[Any, Array], Any]
     place: Callable[[Any, Any, TokenTree], tuple[Array, Any]]
     retain: Callable[[Any, Any, "Outcome"], tuple[Any, Any]]
-    room: Callable[[Any, Any, Array, bool], Array] | None = None
+    room: Callable[[Any, Any, Array], Array] | None = None
     make: Callable[[Any, Sizes, Array], Any] | None = None
     finish: Callable[[Any, Any], tuple[Any, Any]] | None = None
     reads: Callable[[Any, Any], Array] | None = None

@@ -26,6 +26,7 @@ from decoding.conformance import (
     exits,
     faults,
     files,
+    kept_caches,
     kit,
     lanes,
     policies,
@@ -118,6 +119,9 @@ def _topologies(spec: Spec) -> Iterator[Contract]:
 
 def _caches(spec: Spec) -> Iterator[Contract]:
     part = kit.spec(spec.name, **spec.arguments)
+    if policies.keeps_a_part(part):
+        yield Contract(kept_caches.check, lambda: kept_caches.check(spec))
+        return
     plain = Method(policy=part)
     tree = Method(
         kit.spec("drafters/model"), topology=kit.spec(policies.TREE), policy=part

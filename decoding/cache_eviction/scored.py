@@ -145,19 +145,25 @@ def policy(
             at += 1
         return replace(cache, layers=tuple(stores))
 
+    def step_of(cache: KVCache) -> int:
+        """Return the tokens between evictions in this phase; 0: there are none."""
+        kept_ones = [x for x in cache.layers if isinstance(x, KeptLayer)]
+        if all(layer.is_read for layer in kept_ones):
+            return every if decode else 0
+        return prompt_every if online else 0
+
     def retain(state: Array, cache: KVCache, outcome: base.Outcome):
-        before = cache.length
+        before, step = cache.length, step_of(cache)
         cache, _ = full.retain((), cache, outcome)
-        if online if outcome.is_prompt else decode:
-            step = prompt_every if outcome.is_prompt else every
+        if step:
             due = cache.length // step > before // step
             cache = evicted(state, cache, due, False)
         return cache, state
 
-    def room(state: Array, cache: KVCache, tokens: Array, is_prompt: bool) -> Array:
-        if not (online if is_prompt else decode):
+    def room(state: Array, cache: KVCache, tokens: Array) -> Array:
+        step = step_of(cache)
+        if not step:
             return jnp.full_like(cache.length, tokens.shape[1] + 1)
-        step = prompt_every if is_prompt else every
         return step - cache.length % step
 
     def finish(state: Array, cache: KVCache):

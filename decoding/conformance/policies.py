@@ -3,7 +3,7 @@
 import numpy as np
 
 from decoding.catalogue import Spec
-from decoding.conformance import drafters, kit
+from decoding.conformance import drafters, kept_caches, kit, peaked
 from decoding.conformance.require import require
 from decoding.method import Method
 
@@ -17,10 +17,18 @@ def check(spec: Spec) -> None:
         AssertionError: it breaks a property; the message names it.
     """
     part = kit.spec(spec.name, **spec.arguments)
+    if keeps_a_part(part):
+        kept_caches.check(spec)
+        return
     counts_tokens_seen(spec, kit.Run(Method(policy=part)))
     chunks_leave_one_cache(spec, kit.Run(Method(policy=part)))
     tree = Method(kit.spec("drafters/model"), topology=kit.spec(TREE), policy=part)
     drafts_keep_the_text(spec, kit.Run(tree), kit.Run(Method(policy=part)))
+
+
+def keeps_a_part(spec: Spec) -> bool:
+    """Return whether a policy keeps a part of the cache only."""
+    return spec.build({"model": peaked.functions()}).make is not None
 
 
 def counts_tokens_seen(spec: Spec, run: kit.Run) -> None:

@@ -46,8 +46,7 @@ def cut(program, state, cache, tokens, count):
     limit = state.limit - state.length
     new = jnp.minimum(first, limit)
     if program.policy.room is not None:
-        room = program.policy.room(state.policy, cache, tokens, False)
-        new = jnp.minimum(new, room)
+        new = jnp.minimum(new, program.policy.room(state.policy, cache, tokens))
     ended = (ends.any(1) & (first <= new)) | (new >= limit)
     if program.stop:
         at = jnp.where(state.done, 0, new)[:, None]

@@ -60,6 +60,7 @@ class Engine:
         scratch: int = 0,
         whole: bool = False,
         longest: tuple[int, int] | None = None,
+        contexts: Sequence[int] | None = None,
     ) -> decode.DecodeState:
         """Make a state for `prompts` and prefill its caches.
 
@@ -80,9 +81,12 @@ class Engine:
             scratch: of a search: slots behind each prompt and text.
             whole: whether a search will run to its end, as `generate` does.
             longest: see `initial_state.initial_state`.
+            contexts: how many of each row's first tokens the cache policy compresses,
+                before the rest of the prompt is read; None: all.
 
         Raises:
-            MethodError: a search whose rounds another loop would run.
+            MethodError: a search whose rounds another loop would run, or contexts
+                without a policy that compresses them.
         """
         program = self.program
         if (program.select or program.rank) and not whole:
@@ -104,14 +108,35 @@ class Engine:
             program = dataclasses.replace(program, chunk=chunk)
         arguments = (params, parts, prompts, limits, keys, size, memory, share)
         state, stream_prompts = initial_state.initial_state(
-            program, *arguments, program.model.plan, requests, scratch, longest
+            program,
+            *arguments,
+            program.model.plan,
+            requests,
+            scratch,
+            longest,
+            contexts,
         )
         texts = [*prompts, *initial_state.own_prompts(parts)]
         tokens = prefill.chunk_size(program, state, max(map(len, texts)))
         fill = functools.partial(prefill.prefill, size=tokens)
-        state = self._call(
-            f"prefill by {tokens}", fill, (1,), params, state, stream_prompts, numbers
-        )
+        read = (f"prefill by {tokens}", fill, (1,), params)
+        if contexts is not None:
+            if program.policy.finish is None:
+                raise MethodError(
+                    "contexts= without a cache policy that compresses them: give one, "
+                    "such as Method(policy=Spec('caches/snapkv')), or put the context "
+                    "into the prompt"
+                )
+            # The cache lacks a prompt's last token: here, the first behind the context.
+            whole = state.length
+            ends = jnp.minimum(jnp.asarray(contexts, jnp.int32) + 1, whole)
+            state = dataclasses.replace(state, length=ends)
+            state = self._call(*read, state, stream_prompts, numbers)
+            self.prefill_bytes = nbytes(state.caches[decode.TARGET])
+            state = self._call("finish", prefill.finish, (), state)
+            state = dataclasses.replace(state, length=whole)
+            return self._call(*read, state, stream_prompts, numbers)
+        state = self._call(*read, state, stream_prompts, numbers)
         self.prefill_bytes = nbytes(state.caches[decode.TARGET])
         if program.policy.finish is not None:
             state = self._call("finish", prefill.finish, (), state)

@@ -42,6 +42,7 @@ def initial_state(
     requests: Sequence[int] | None = None,
     scratch: int = 0,
     longest: tuple[int, int] | None = None,
+    contexts: Sequence[int] | None = None,
 ) -> tuple[decode.DecodeState, dict]:
     """Make the state of a decode loop before its prompts are read.
 
@@ -61,6 +62,7 @@ def initial_state(
         scratch: of a search: slots behind each prompt and text.
         longest: tokens of the longest prompt, and the most that a row may add, of all
             requests that the state may admit; None: those of these rows.
+        contexts: how many of each row's first tokens the policy compresses; None: all.
 
     Returns:
         The state, and per stream its prompts: tokens int32[B, P] and lengths int32[B].
@@ -74,14 +76,14 @@ def initial_state(
     if scratch:
         # What a search settles takes the places of the text, before the scratch slots.
         room, slots = scratch, size + scratch
-    sizes = base.Sizes(
-        batch,
-        slots,
-        *(longest or _longest(prompts, limits)),
-        room,
-        dtype,
-    )
-    caches = {decode.TARGET: _cache(program, prompts, sizes, length, share, plan)}
+    # What the policy compresses ends behind the context, as if the prompt did.
+    read = [len(prompt) for prompt in prompts]
+    if contexts is not None:
+        read = [min(size + 1, whole) for size, whole in zip(contexts, read)]
+    longest = longest or (max(read), max(end - n for end, n in zip(limits, read)))
+    sizes = base.Sizes(batch, slots, *longest, room, dtype)
+    ends = jnp.asarray(read, jnp.int32)
+    caches = {decode.TARGET: _cache(program, prompts, sizes, ends, share, plan)}
     stream_prompts = {}
     for name, stream in streams.models(fresh.streams).items():
         texts = stream.prompts
@@ -116,7 +118,7 @@ def initial_state(
         drafter=base.State(),
         verifier=base.State(_repeat(verifier.row, batch), verifier.shared),
         transform=transform,
-        policy=program.policy.init(caches[decode.TARGET], length),
+        policy=program.policy.init(caches[decode.TARGET], ends),
         exit=base.State(),
         width=fresh.width.init(batch, program.drafter.depth),
         stop=stop,
@@ -210,14 +212,6 @@ def _pad(prompts: Sequence[Sequence[int]], size: int) -> tuple[Array, Array]:
 
 def _dtype(params: Any) -> Any:
     return jax.tree.leaves(params)[0].dtype
-
-
-def _longest(
-    prompts: Sequence[Sequence[int]], limits: Sequence[int]
-) -> tuple[int, int]:
-    """Return the tokens of the longest prompt, and the most that a row may add."""
-    lengths = [len(prompt) for prompt in prompts]
-    return max(lengths), max(end - n for end, n in zip(limits, lengths))
 
 
 def _cache(

@@ -100,7 +100,7 @@ def prefill(
         block, nodes, count = chunk(carry.tokens, carry.length, cache, size)
         if program.policy.room is not None:
             coming = chunk(carry.tokens[:, 1:], carry.length, cache, size)[0]
-            room = program.policy.room(carry.policy, cache, coming.tokens, True)
+            room = program.policy.room(carry.policy, cache, coming.tokens)
             count = jnp.minimum(count, room)
             nodes = tree.chain(block.tokens[:, 0], block.tokens[:, 1:], count - 1)
         slots, visibility = program.policy.place(carry.policy, cache, nodes)

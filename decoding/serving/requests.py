@@ -52,6 +52,7 @@ class Settings:
     echo: bool = False
     width: Any = None
     prefill_chunk: int | None = None
+    contexts: Sequence[Any] | None = None
 
 
 class Ends(NamedTuple):
@@ -71,6 +72,7 @@ class Requests(NamedTuple):
     ends: list[Ends]  # of each row
     temperature: Any  # one number, or a list of one a prompt
     transforms: tuple[Any, ...]  # those of `transforms`, then those of the keywords
+    contexts: list[int] | None = None  # tokens of each row's context
 
 
 @functools.lru_cache(2)
@@ -110,6 +112,7 @@ def read(lm: Any, settings: Settings) -> Requests:
         MethodError: a number that a sampling keyword's transform refuses.
     """
     tokens, n = encode(lm, settings.prompts), settings.n
+    tokens, contexts = with_contexts(lm, settings.contexts, tokens)
     prompts, config = len(tokens), lm.model.config
     new = per_prompt("max_new_tokens", settings.max_new_tokens, prompts)
     for i, prompt in enumerate(tokens):
@@ -146,7 +149,26 @@ def read(lm: Any, settings: Settings) -> Requests:
     ends = [Ends(*pair) for pair in zip(strings, ids) for _ in range(n)]
     rows = [prompt for prompt in tokens for _ in range(n)]
     limits = [len(p) + m for p, m in zip(tokens, new) for _ in range(n)]
-    return Requests(rows, limits, prompts, n, ends, temperature, transforms)
+    read = contexts and [size for size in contexts for _ in range(n)]
+    return Requests(rows, limits, prompts, n, ends, temperature, transforms, read)
+
+
+def with_contexts(
+    lm: Any, contexts: Sequence[Any] | None, prompts: list[list[int]]
+) -> tuple[list[list[int]], list[int] | None]:
+    """Put the contexts' tokens before the prompts'; return their numbers too.
+
+    Raises:
+        PromptError: not one context a prompt, or none of any tokens.
+    """
+    if contexts is None:
+        return prompts, None
+    before = encode(lm, contexts)
+    if len(before) != len(prompts):
+        raise PromptError(
+            f"{len(before)} contexts for {len(prompts)} prompts: give one a prompt"
+        )
+    return [a + b for a, b in zip(before, prompts)], [len(tokens) for tokens in before]
 
 
 def per_prompt(name: str, value: Any, prompts: int) -> list[Any]:

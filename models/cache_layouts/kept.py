@@ -44,6 +44,7 @@ class KeptLayer(HeldLayer):
     extra: dict[str, Array]  # [B, G, ...]
     after: int = struct.field(pytree_node=False)  # slots once the prompt is read
     recent: int = struct.field(pytree_node=False)  # places for queries, then
+    is_read: bool = struct.field(pytree_node=False, default=False)  # the prompt is
 
     def append(self, slots: Array, k: Array, v: Array) -> "KeptLayer":
         """Write `k`, `v` `[B, N, G, d]` at logical `slots[B, N]`; drop those >= S."""
@@ -133,13 +134,13 @@ class KeptLayer(HeldLayer):
     def resized(self, length: Array) -> "KeptLayer":
         """Return the layer with the places that it has once the prompt is read."""
         slots = self.after
-        layer = self
+        layer = replace(self, is_read=True)
         if slots != self.capacity:
             more = ((0, 0), (0, 0), (0, max(slots - self.capacity, 0)))
             fit = lambda x: jnp.pad(x, more + ((0, 0),) * (x.ndim - 3))[:, :, :slots]
             store = jax.tree.map(fit, self.store)
             pos, notes = jax.tree.map(fit, (self.pos, self.notes))
-            layer = replace(self, store=store, pos=pos, notes=notes)
+            layer = replace(layer, store=store, pos=pos, notes=notes)
         asked = self.queries
         if asked is not None:
             kept = _newest(asked, asked.first, self.recent) if self.recent else None
