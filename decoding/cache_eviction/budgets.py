@@ -14,6 +14,7 @@ from models.errors import MethodError
 
 UNIFORM, PYRAMID = "uniform", "pyramid"
 BETA = 20  # PyramidKV's: the last layer has 1 / BETA of the average, at least
+SLACK = 1e-3  # slots: 0.3 of 400 tokens is 120, also in float32
 PARTS = 1 << 10  # a layer's weight is a multiple of one part
 Budget = int | float
 Layers = str | Sequence[float]
@@ -66,7 +67,8 @@ def of_row(budget: Budget, prompt: Array | int) -> Array:
     """
     if isinstance(budget, int):
         return jnp.full(jnp.shape(prompt), budget, jnp.int32)
-    return jnp.maximum(jnp.ceil(budget * jnp.asarray(prompt)), 1).astype(jnp.int32)
+    slots = jnp.ceil(budget * jnp.asarray(prompt) - SLACK)
+    return jnp.maximum(slots, 1).astype(jnp.int32)
 
 
 def of_layers(row: Array, parts: Sequence[int]) -> Array:
@@ -81,5 +83,7 @@ def of_layers(row: Array, parts: Sequence[int]) -> Array:
 
 def most(budget: Budget, prompt: int, parts: Sequence[int]) -> tuple[int, ...]:
     """Return the most slots of each layer, of rows of prompts up to `prompt` tokens."""
-    row = budget if isinstance(budget, int) else max(int(np.ceil(budget * prompt)), 1)
+    row = budget
+    if isinstance(budget, float):
+        row = max(int(np.ceil(budget * prompt - SLACK)), 1)
     return tuple(-(-row * part // PARTS) + 1 for part in parts)

@@ -122,13 +122,19 @@ class KeptLayer(HeldLayer):
         """
         rows, groups = (jnp.arange(n) for n in self.pos.shape[:2])
         at = rows[:, None, None], groups[None, :, None], index
-        take = lambda x: x.at[at].get(mode="clip")
+        stays = jnp.arange(index.shape[2], dtype=jnp.int32) < count[:, None, None]
+
+        def note(x: Array) -> Array:
+            """Take the notes of what stays; a slot's next token begins with zeros."""
+            to = stays.reshape(*stays.shape, *(1,) * (x.ndim - 3))
+            return jnp.where(to, x.at[at].get(mode="clip"), jnp.zeros((), x.dtype))
+
         return replace(
             self,
             store=self.store.take(index),
             shift=length - count,
-            pos=take(self.pos),
-            notes=jax.tree.map(take, self.notes),
+            pos=self.pos.at[at].get(mode="clip"),
+            notes=jax.tree.map(note, self.notes),
         )
 
     def resized(self, length: Array) -> "KeptLayer":

@@ -33,7 +33,7 @@ def nodes(batch: int) -> base.TokenTree:
 
 def test_nodes_follow_the_prefix_and_see_their_ancestors():
     policy, cache = dense.policy(), filled([4, 6])
-    slots, seen = policy.place(policy.init(cache), cache, nodes(2))
+    slots, seen = policy.place((), cache, nodes(2))
     assert slots[1].tolist() == [6, 7, 8, 9, 10]
     mask = np.asarray(dense_mask(seen, 12))
     assert np.flatnonzero(mask[0, 4]).tolist() == [0, 1, 2, 3, 4, 6, 8]

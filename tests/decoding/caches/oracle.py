@@ -1,0 +1,120 @@
+"""Evictions in NumPy, on the first layer: its keys depend on no other eviction.
+
+`follow` runs a policy on the peaked transformer and returns what its first layer keeps;
+`simulate` does the same from the queries and keys of the same tokens, slot by slot.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from decoding import Method, Spec
+from decoding.conformance import kit, peaked
+from models.transformer.modules import Layer, rotations
+
+PROMPTS = peaked.PROMPTS[2:]
+
+
+def first_layer(lm: Any, tokens: list[int]) -> tuple[np.ndarray, ...]:
+    """Return q [T, G, R, d], scaled, k and v [T, G, d] of the first layer."""
+    config, ids = lm.config, jnp.asarray([tokens], jnp.int32)
+    at = jnp.arange(len(tokens), dtype=jnp.int32)[None]
+    x = lm.model.embed(lm.params, ids, at)
+    spun = rotations(config, at, peaked.SIZE)[0]
+    layer: Any = Layer(config)
+    found = layer.apply({"params": lm.params["layer_0"]}, x, spun, method="project")
+    return tuple(np.asarray(part[0], np.float64) for part in found)
+
+
+def weights(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Return the softmax weights [R, n] of one query q [R, d] on keys k [n, d]."""
+    s = q @ k.T
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+class Heads:
+    """What the KV heads of a layer keep, and what their queries saw."""
+
+    def __init__(self, q: np.ndarray, k: np.ndarray, v: np.ndarray):
+        self.q, self.k, self.v = q, k, v
+        self.kept: list[list[int]] = [[] for _ in range(k.shape[1])]
+        self.score = np.zeros(k.shape[:2])
+        self.last = 0
+
+    def column(self, g: int, t: int) -> tuple[list[int], np.ndarray]:
+        """Return the tokens that query t of group g sees, and their summed weights."""
+        seen = [j for j in self.kept[g] if j <= t]
+        return seen, weights(self.q[t, g], self.k[seen, g]).sum(0)
+
+    def grow(self, length: int) -> None:
+        """See tokens up to `length`; add what each query attends to."""
+        for g, kept in enumerate(self.kept):
+            kept.extend(range(self.last, length))
+            for t in range(self.last, length):
+                seen, sums = self.column(g, t)
+                self.score[seen, g] += sums
+        self.last = length
+
+    def cut(self, budget: int, value: Callable, length: int, exact: bool) -> None:
+        """Keep the tokens of the best values, and of equal ones the oldest."""
+        for g, kept in enumerate(self.kept):
+            worth = np.asarray([value(self, g, t, length) for t in kept], np.float64)
+            if not exact:
+                worth = worth.astype(ml_dtypes.bfloat16).astype(np.float64)
+            order = np.argsort(-worth, kind="stable")[:budget]
+            self.kept[g] = sorted(kept[i] for i in order)
+
+
+def simulate(
+    prompt: list[int],
+    text: list[int],
+    value: Callable,
+    budget: int,
+    every: int = 0,
+    prompt_every: int = 0,
+    exact: bool = False,
+) -> list[list[int]]:
+    """Return the tokens that each KV head of the first layer keeps at the end.
+
+    Args:
+        prompt: its tokens.
+        text: the new tokens.
+        value: (heads, group, token, length) -> a number; inf is kept.
+        budget: slots.
+        every: tokens between evictions behind the prompt; 0: none there.
+        prompt_every: those in the prompt; 0: none there.
+        exact: values are not rounded.
+    """
+    heads = Heads(*first_layer(peaked.model(), [*prompt, *text]))
+    read, end = len(prompt) - 1, len(prompt) + len(text) - 1
+    events = {read}
+    if prompt_every:
+        events |= {*range(prompt_every, read + 1, prompt_every)}
+    if every:
+        events |= {n for n in range(every, end + 1, every) if n > read}
+    for length in sorted(events):
+        heads.grow(length)
+        heads.cut(budget, value, length, exact)
+    heads.grow(end)
+    return heads.kept
+
+
+def follow(spec: Spec) -> list[tuple[list[int], list[int], list[list[int]]]]:
+    """Return of each prompt: itself, its text, and what the first layer keeps."""
+    run = kit.Run(Method(policy=spec), lm=peaked.model())
+    state = run.start(PROMPTS, new=peaked.NEW, size=peaked.SIZE)
+    state = run.advance(state)
+    texts, cache = kit.texts(state, PROMPTS), state.caches["target"]
+    kept = np.asarray(cache.layers[0].tokens(cache.length))
+    rows = [[[int(t) for t in head if t >= 0] for head in row] for row in kept]
+    return list(zip(map(list, PROMPTS), texts, rows))
+
+
+def differs(spec: Spec, value: Callable, **rule: Any) -> int:
+    """Count the prompts whose kept tokens are not those of `simulate`."""
+    found = follow(spec)
+    return sum(simulate(p, text, value, **rule) != kept for p, text, kept in found)
