@@ -86,4 +86,4 @@ def most(budget: Budget, prompt: int, parts: Sequence[int]) -> tuple[int, ...]:
     row = budget
     if isinstance(budget, float):
         row = max(int(np.ceil(budget * prompt - SLACK)), 1)
-    return tuple(-(-row * part // PARTS) + 1 for part in parts)
+    return tuple(max(-(-row * part // PARTS), 1) for part in parts)
