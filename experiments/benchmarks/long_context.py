@@ -118,9 +118,10 @@ def teacher_forced(lm: Any, cases: Sequence[Case]) -> list[Forced]:
 
     @jax.jit
     def run(params: Any, tokens: Any) -> tuple[Any, Any]:
-        logits = transformer.forward(lm.config, params, tokens[None]).logits[0]
-        nats = next_token.cross_entropy(logits[:-1], tokens[1:])
-        return logits[:-1].argmax(-1), nats
+        logits = transformer.forward(lm.config, params, tokens[None, :-1]).logits
+        nats = next_token.cross_entropy(logits, tokens[None, 1:])
+        assert logits is not None
+        return logits[0].argmax(-1), nats[0]
 
     out = []
     for case in cases:

@@ -48,12 +48,12 @@ LOGIT = 40.0  # of the token whose code is written
 @functools.cache
 def codes() -> np.ndarray:
     """Draw the codes float32[VOCAB, CODE]; that of ASK is zero."""
-    rng = np.random.default_rng(0)
+    rng, signs = np.random.default_rng(0), np.array([-1, 1], np.float32)
     rows = np.zeros((VOCAB, CODE), np.float32)
     for token in [t for t in range(VOCAB) if t != ASK]:
-        row = rng.choice(np.float32([-1, 1]), CODE)
+        row = rng.choice(signs, CODE)
         while np.abs(rows[:token] @ row).max(initial=0) > AGREE:
-            row = rng.choice(np.float32([-1, 1]), CODE)
+            row = rng.choice(signs, CODE)
         rows[token] = row
     return rows
 
