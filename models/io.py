@@ -19,7 +19,7 @@ from models import (
     transformer,
 )
 from models.cache_layouts import kv_cache
-from models.checkpoints import fields, hf, hub, tensors
+from models.checkpoints import fields, hf, hub, rope, tensors
 from models.distributed import sharding
 from models.errors import CheckpointError, ConfigError, PromptError
 from models.heads.formats import native
@@ -92,6 +92,7 @@ def load(
     rules: str = "",
     heads: str | os.PathLike | None = None,
     revision: str | None = None,
+    rope_theta: float | None = None,
 ) -> Loaded:
     """Load a model in HF layout, tensor by tensor, from disk or from the hub.
 
@@ -114,10 +115,13 @@ def load(
             repository of the hub. They and their method are then the default of
             `decoding.generate`.
         revision: the branch, tag or commit of a repository; by default its main branch.
+        rope_theta: replaces the base of the rotary embedding, by default config.json's.
+            Over 700 tokens `tiny` repeats 2 % of a fact's tokens at its own base,
+            10,000, and 65 % at 40,000 (`experiments/benchmarks/needle.py`).
 
     Raises:
         ConfigError: config.json lacks fields, has unknown ones, or is of a family that
-            is not supported.
+            is not supported; or `rope_theta` for a model without one plain RoPE.
         CheckpointError: weights or tokenizer are absent or do not fit config.json; or a
             repository is missing, gated or cannot be reached.
     """
@@ -130,6 +134,8 @@ def load(
     if (directory / "generation_config.json").exists():
         generation = tensors.read_json(directory / "generation_config.json")
     config = _with_ids(config, data, generation)
+    if rope_theta is not None:
+        config = rope.with_base(config, rope_theta)
     dtype = choose_dtype(dtype)
     tokenizer = hf_tokenizer.load(directory, config.eos)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:

@@ -1,4 +1,4 @@
-"""The stage `language_model`: train a model on text from random weights."""
+"""The stage `language_model`: train a model on text, new or from another's weights."""
 
 from typing import Any
 
@@ -29,7 +29,11 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
     _, rows, window = max(stages, key=lambda stage: stage[1] * stage[2])
     objective = next_token.objective(shape)
     optimizer = language_model_run.optimizer(config, steps)
-    arguments = (objective, optimizer, params, {"tokens": (rows, window + 1)})
+    names = ["tokens"]
+    if config.data.get("facts", ""):
+        names += ["segments", "loss_mask"]
+    batch = dict.fromkeys(names, (rows, window + 1))
+    arguments = (objective, optimizer, params, batch)
     return [programs.training("train", config, plan, *arguments)]
 
 

@@ -5,6 +5,7 @@ one dict `rope_parameters`, which some families nest by layer type. A `transform
 keeps its dict in `parameters`, so that it can be written back.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -109,6 +110,30 @@ def build(
         original,
         source,
     )
+
+
+def with_base(config: transformer.Config, theta: float) -> transformer.Config:
+    """Return `config` with frequencies of another base: `theta^(-2i/d)`, i < d/2.
+
+    A base above the trained one turns every pair but the first more slowly, which
+    lengthens the distance over which a model retrieves, without training.
+
+    Raises:
+        ConfigError: `theta` is no number above 0, or the model has not one plain RoPE.
+    """
+    if not _positive(theta):
+        raise ConfigError(f"rope_theta={theta!r}: use a number above 0, like 40000")
+    kinds = [dict(rope.parameters).get("rope_type") for rope in config.ropes]
+    if config.position != "rope" or kinds != ["default"]:
+        has = f"ropes of the types {kinds}" if kinds else f"{config.position} positions"
+        raise ConfigError(
+            f"rope_theta={theta}: the model has {has}, and a base can be changed only "
+            "where there is one RoPE of the type 'default': leave rope_theta out, or "
+            "edit the rope parameters in config.json"
+        )
+    raw = {**written(config.ropes[0]), "rope_theta": theta}
+    changed = build(raw, config.head_dim, config.max_positions, "rope_theta")
+    return dataclasses.replace(config, ropes=(changed,))
 
 
 def _positive(value: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from models.errors import DataError
-from training.data import copy_augmentation, whole_documents
+from training.data import copy_augmentation, planted_facts, whole_documents
 
 Batch = dict[str, np.ndarray]
 
@@ -105,12 +105,14 @@ class Stream:
                    not the separator, which ends every turn of many chat templates
         row        int32[rows], where `numbered` is set: a row's number in the whole
                    stream, for the noise of an objective
-        loss_mask  bool[rows, window + 1], where the corpus has masks or `whole` is set
+        loss_mask  bool[rows, window + 1], where the corpus has masks, or `whole` or
+                   `mixture` is set
 
     Every epoch cuts the text at new places. With `recut` off, later epochs show the
     first epoch's windows in another order, and a cache of those windows suffices. With
     `whole` a window holds whole documents (`training/data/whole_documents.py`), all
-    epochs the same ones.
+    epochs the same ones. With a `mixture` windows hold planted facts or several short
+    texts, and `segments` keep these apart.
     """
 
     corpus: Corpus
@@ -121,6 +123,7 @@ class Stream:
     numbered: bool = False
     recut: bool = True
     whole: bool = False
+    mixture: planted_facts.Mixture | None = None
     _packed: Callable = field(init=False, repr=False, compare=False)
     _epochs: Callable = field(init=False, repr=False, compare=False)
     _marks: Callable = field(init=False, repr=False, compare=False)
@@ -143,6 +146,13 @@ class Stream:
                 "repeats rewrite windows, so that documents end elsewhere: use "
                 "repeat_share=0, or segments=False and whole=False"
             )
+        if self.mixture and (
+            self.segments or self.whole or self.corpus.mask is not None
+        ):
+            raise DataError(
+                "a mixture rewrites windows, so that masks and documents no longer fit "
+                "them: use segments=False, whole=False and text without masks"
+            )
         cached = functools.lru_cache(maxsize=2)(self._epoch)
         object.__setattr__(self, "_epochs", cached)
         marks = functools.lru_cache(maxsize=4)(self._mark)
@@ -160,14 +170,16 @@ class Stream:
     def fingerprint(self) -> str:
         """Identify the data: resuming requires the same corpus, seed and options."""
         once = "/whole" if self.whole else "" if self.recut else "/cut once"
+        mixed = f"/facts={self.mixture.share}" if self.mixture else ""
         return (
             f"{self.corpus.digest}/seed={self.seed}/repeats={self.repeats_share}{once}"
+            f"{mixed}"
         )
 
     @property
     def masked(self) -> bool:
         """Return whether batches hold a loss mask."""
-        return self.whole or self.corpus.mask is not None
+        return bool(self.whole or self.mixture or self.corpus.mask is not None)
 
     @property
     def repeats_share(self) -> float:
@@ -215,8 +227,9 @@ class Stream:
 
     def windows(self, numbers: Sequence[int], stage: int = 0) -> Batch:
         """Return the windows of these numbers, one a row."""
-        if self.whole:
-            rows = [self._whole(stage, i) for i in numbers]
+        if self.whole or self.mixture:
+            make = self._whole if self.whole else self._mixed
+            rows = [make(stage, i) for i in numbers]
             return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         batch = {"tokens": np.stack([self._window(stage, i) for i in numbers])}
         if self.segments:
@@ -295,14 +308,24 @@ class Stream:
         window = self.stages[stage].window
         return self._marks(stage, epoch, name)[start : start + window + 1]
 
-    def _window(self, stage: int, index: int) -> np.ndarray:
+    def _plain(self, stage: int, index: int) -> tuple[np.ndarray, np.random.Generator]:
+        """Return a window of the text, and the randomness to rewrite it with."""
         window = self.stages[stage].window
         epoch, place = self._place(stage, index)
         flat, starts = self._epochs(stage, epoch)
         tokens = flat[starts[place] : starts[place] + window + 1]
+        return tokens, np.random.default_rng([self.seed, stage, epoch, place])
+
+    def _mixed(self, stage: int, index: int) -> Batch:
+        """Return a window with facts, or of short texts."""
+        tokens, rng = self._plain(stage, index)
+        assert self.mixture is not None
+        return self.mixture.row(rng, tokens, self.repeats)
+
+    def _window(self, stage: int, index: int) -> np.ndarray:
+        tokens, rng = self._plain(stage, index)
         if self.repeats is None:
             return tokens
-        rng = np.random.default_rng([self.seed, stage, epoch, place])
         if rng.random() >= self.repeats.share:
             return tokens
         return copy_augmentation.repeat(rng, tokens, self.repeats)

@@ -1,4 +1,9 @@
-"""A language model from a config: trained, measured and exported."""
+"""A language model from a config: trained, measured and exported.
+
+Fields that a recipe may leave out: `start`, a model whose weights training begins with;
+`train.optimizer`, "muon" or "adamw" (of `train.adam_rate`); and `data.facts`, a form of
+`planted_facts.FORMS`, with `data.facts_share` and `data.short` of the mixture.
+"""
 
 import os
 from typing import Any
@@ -17,6 +22,7 @@ from models.text import hf_tokenizer
 from training.data import (
     copy_augmentation,
     file_groups,
+    planted_facts,
     sources,
     text_corpus,
     token_cache,
@@ -101,17 +107,52 @@ def stream(
     logging.info(
         "%d training tokens, %d steps", len(corpus), sum(s.steps for s in stages)
     )
-    return text_corpus.Stream(corpus, stages, config.seed, repeats)
+    mixture = None
+    if form := config.data.get("facts", ""):
+        facts = planted_facts.facts(tokenizer, form)
+        sizes = (config.data.facts_share, config.data.short)
+        mixture = planted_facts.Mixture(facts, *sizes)
+    return text_corpus.Stream(corpus, stages, config.seed, repeats, mixture=mixture)
 
 
 def optimizer(config: Any, steps: int) -> Any:
-    """Make Muon for the layers and Adam for the rest, both warm-up/stable/decay."""
+    """Make Muon for the layers and Adam for the rest, or AdamW for all params.
+
+    Rates warm up, stay, and decay.
+    """
     t = config.train
+    name = t.get("optimizer", "muon")
+    if name not in ("muon", "adamw"):
+        raise ConfigError(f"train.optimizer={name!r}: use 'muon' or 'adamw'")
+    if name == "adamw":
+        rates = (t.adam_rate, steps, t.warmup, t.decay)
+        schedule = optimizers.warmup_stable_decay(*rates)
+        return optimizers.adamw(schedule, weight_decay=t.weight_decay)
     muon, adam = (
         optimizers.warmup_stable_decay(peak, steps, t.warmup, t.decay)
         for peak in (t.muon_rate, t.adam_rate)
     )
     return optimizers.muon(muon, adam, weight_decay=t.weight_decay)
+
+
+def first_params(config: Any, shape: transformer.Config) -> Any:
+    """Draw float32 params, or load those of the model `config.start`.
+
+    Raises:
+        ConfigError: that model's params have other shapes.
+    """
+    model = transformer.transformer(shape)
+    if not config.get("start", ""):
+        return model.init(jax.random.key(config.seed))
+    params = models.load(config.start, dtype=jnp.float32).params
+    wanted = jax.eval_shape(model.init, jax.random.key(0))
+    sizes = lambda tree: jax.tree.map(lambda x: x.shape, tree)
+    if sizes(params) != sizes(wanted):
+        raise ConfigError(
+            f"start={config.start!r} has other params than a model of these fields of "
+            "`model` and `data.vocab_size`: make them equal"
+        )
+    return params
 
 
 def train(
@@ -120,7 +161,7 @@ def train(
     """Run (or resume) `fit` for the config's model on `batches`."""
     shape = model_config(config)
     t = config.train
-    params = transformer.transformer(shape).init(jax.random.key(config.seed))
+    params = first_params(config, shape)
     logging.info("%d parameters", scaffold.num_params(params))
     plan = sharding.on(config.get("mesh", ""), "train", config.get("rules", ""), shape)
     return fit.fit(

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 import models
-from configs.language_models import tiny, tiny_draft, tiny_text, tiny_text_draft
+from configs.language_models import (
+    tiny,
+    tiny_draft,
+    tiny_long,
+    tiny_text,
+    tiny_text_draft,
+)
 from models.errors import ConfigError
+from tests.training import small_trainings
 from training.runs import language_model_run
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
@@ -81,13 +88,55 @@ def test_parts_of_a_folder(tmp_path: pathlib.Path) -> None:
     assert (batches.batch(1)["tokens"] == again.batch(1)["tokens"]).all()
 
 
-@pytest.mark.parametrize("module", [tiny, tiny_draft, tiny_text, tiny_text_draft])
+def test_training_begins_with_a_model(tmp_path: pathlib.Path) -> None:
+    """`tiny_long`: its first weights. Planted: drawn ones."""
+    config = small(tmp_path, tiny_long)
+    config.data.vocab_size = 4096
+    target = small_trainings.small_target(1)
+    config.model.update(
+        {
+            name: getattr(target.config, name)
+            for name in config.model
+            if "rope" not in name
+        }
+    )
+    models.save(target, tmp_path / "first")
+    config.start = str(tmp_path / "first")
+    shape = language_model_run.model_config(config)
+    assert shape.ropes[0].frequencies[1] == 160000.0 ** (-2 / shape.head_dim)
+    same = lambda a, b: all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
+    assert same(language_model_run.first_params(config, shape), target.params)
+    config.start = ""
+    assert not same(language_model_run.first_params(config, shape), target.params)
+    config.start, config.model.d_ff = str(tmp_path / "first"), 48
+    with pytest.raises(ConfigError, match="has other params than a model"):
+        shape = language_model_run.model_config(config)
+        language_model_run.first_params(config, shape)
+    config.train.optimizer = "sgd"
+    with pytest.raises(ConfigError, match="'sgd': use 'muon' or 'adamw'"):
+        language_model_run.optimizer(config, 8)
+
+
+def test_windows_with_facts(tmp_path: pathlib.Path) -> None:
+    """`tiny_long`'s batches, of its own tokenizer and sizes."""
+    write_texts(tmp_path / "texts")
+    config = tiny_long.get_config()
+    config.data.update(source=str(tmp_path / "texts"), stages=((2, 2, 1024),))
+    tokenizer, train, _ = language_model_run.read_data(config, tmp_path / "run")
+    stream = language_model_run.stream(config, tokenizer, train, tmp_path / "run")
+    assert stream.mixture is not None and stream.mixture.facts.count == 12
+    assert stream.batch(1)["loss_mask"].shape == (2, 1025)
+
+
+@pytest.mark.parametrize(
+    "module", [tiny, tiny_draft, tiny_long, tiny_text, tiny_text_draft]
+)
 def test_shipped_shapes(module) -> None:
     """What issue and README promise of the shipped models."""
     config = module.get_config()
     shape = language_model_run.model_config(config)
     assert shape.vocab_size % 128 == 0 and shape.max_positions >= 4096
     assert config.data.repeat_share >= 0.1
-    if module in (tiny, tiny_text):
+    if module in (tiny, tiny_long, tiny_text):
         heads = (shape.n_layers, shape.n_heads, shape.n_kv_heads)
         assert heads == (8, 8, 2)

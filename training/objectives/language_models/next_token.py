@@ -21,12 +21,17 @@ def cross_entropy(logits: Array | None, targets: Array) -> Array:
 
 
 def counted(batch: dict[str, Array]) -> Array:
-    """Mark float32[B, T]: 1 where the next token is predicted, 0 across documents."""
-    tokens = batch["tokens"]
-    if "segments" not in batch:
-        return jnp.ones(tokens[:, 1:].shape, jnp.float32)
-    segments = batch["segments"]
-    return (segments[:, 1:] == segments[:, :-1]).astype(jnp.float32)
+    """Mark float32[B, T]: 1 where the next token is predicted, 0 across documents.
+
+    A token outside the `loss_mask` of a batch is not predicted either.
+    """
+    weights = jnp.ones(batch["tokens"][:, 1:].shape, jnp.float32)
+    if "segments" in batch:
+        segments = batch["segments"]
+        weights *= segments[:, 1:] == segments[:, :-1]
+    if "loss_mask" in batch:
+        weights *= batch["loss_mask"][:, 1:]
+    return weights
 
 
 def objective(config: transformer.Config, remat: bool = False) -> Objective:
