@@ -71,19 +71,25 @@ def of_row(budget: Budget, prompt: Array | int) -> Array:
     return jnp.maximum(slots, 1).astype(jnp.int32)
 
 
-def of_layers(row: Array, parts: Sequence[int]) -> Array:
+def of_layers(row: Array, parts: Sequence[int], each: int = 0) -> Array:
     """Divide rows' budgets int32[...] over the layers: int32[..., L], at least 1 each.
 
-    Their sum is `row` times L, but for layers raised to 1.
+    Their sum is `row` times L, but for layers raised to 1. `each` slots of a layer are
+    not divided.
     """
     ends = jnp.cumsum(jnp.asarray(parts, jnp.int32))
+    row = jnp.maximum(jnp.asarray(row) - each, 0)
     upto = (row[..., None] // PARTS) * ends + (row[..., None] % PARTS) * ends // PARTS
-    return jnp.maximum(jnp.diff(upto, axis=-1, prepend=0), 1).astype(jnp.int32)
+    own = each + jnp.diff(upto, axis=-1, prepend=0)
+    return jnp.maximum(own, 1).astype(jnp.int32)
 
 
-def most(budget: Budget, prompt: int, parts: Sequence[int]) -> tuple[int, ...]:
+def most(
+    budget: Budget, prompt: int, parts: Sequence[int], each: int = 0
+) -> tuple[int, ...]:
     """Return the most slots of each layer, of rows of prompts up to `prompt` tokens."""
     row = budget
     if isinstance(budget, float):
         row = max(int(np.ceil(budget * prompt - SLACK)), 1)
-    return tuple(max(-(-row * part // PARTS), 1) for part in parts)
+    row = max(row - each, 0)
+    return tuple(max(each - (-row * part // PARTS), 1) for part in parts)

@@ -35,7 +35,15 @@ class About(NamedTuple):
 
     length: Array  # int32[B]: tokens seen
     keep: Array  # int32[B]: the layer's budget
+    prompt: Array  # int32[B]: tokens of the prompt
     layer: int
+
+
+class State(NamedTuple):
+    """What a policy knows of its rows."""
+
+    keep: Array  # int32[B, L]: each layer's budget
+    prompt: Array  # int32[B]: tokens of the prompt, or of what is compressed of it
 
 
 class Rule(NamedTuple):
@@ -47,6 +55,8 @@ class Rule(NamedTuple):
     - `queries`: the last queries that `value` reads; `ALL`: those since the last
       eviction; 0: none.
     - `notes`, `extra`: see `kept.layer`.
+    - `fold(layer, about) -> layer` takes the queries since the last call into `extra`,
+      at every `prompt_every` tokens of the prompt; then they are dropped.
     - `place(layer, about) -> layer` edits what was kept.
     - `exact`: values are compared as they are, not in bfloat16.
     """
@@ -55,6 +65,7 @@ class Rule(NamedTuple):
     queries: int = 0
     notes: Mapping[str, Any] = MappingProxyType({})
     extra: Mapping[str, Any] = MappingProxyType({})
+    fold: Callable[[KeptLayer, About], KeptLayer] | None = None
     place: Callable[[KeptLayer, About], KeptLayer] = lambda layer, about: layer
     exact: bool = False
 
@@ -71,6 +82,7 @@ def policy(
     decode: bool = False,
     every: int = 32,
     prompt_every: int = 128,
+    each: int = 0,
 ) -> base.CachePolicy:
     """Build a policy from the rule by which it values slots.
 
@@ -82,6 +94,7 @@ def policy(
         decode: evict while decoding. Else what follows the prompt stays.
         every: tokens between evictions of a row while decoding.
         prompt_every: tokens between those in the prompt.
+        each: slots of the budget that are not divided over the layers.
 
     Raises:
         MethodError: a number that means nothing.
@@ -96,7 +109,8 @@ def policy(
         _check_model(model)
         windows = held.windows_of(config) or (0,) * config.n_layers
         ours = [i for i, window in enumerate(windows) if not window]
-        most = budgets.most(budget, sizes.prompt, budgets.shares(layers, len(ours)))
+        parts = budgets.shares(layers, len(ours))
+        most = budgets.most(budget, sizes.prompt, parts, each)
         heads = (config.n_heads // config.n_kv_heads, config.head_dim)
         new = functools.partial(model.init_layer, sizes.batch, dtype=sizes.dtype)
         # The prompt's last token is not in the cache when the prompt is read.
@@ -120,56 +134,76 @@ def policy(
         grows = every if decode else sizes.new
         after = step(most + grows + sizes.block)
         queries = since + (prompt_every if online else 0) if rule.queries else 0
-        if rule.queries == ALL and not online:
+        if rule.fold is not None:
+            queries = prompt_every
+        elif rule.queries == ALL and not online:
             queries = sizes.prompt
         recent = since + every + sizes.block if rule.queries and decode else 0
         slots = step(most + prompt_every) if online else step(sizes.prompt)
         return kept.LayerSizes(slots, after, queries, recent)
 
-    def init(cache: KVCache, length: Array) -> Array:
-        """Return each layer's budget, int32[B, L]."""
+    def init(cache: KVCache, length: Array) -> State:
         ours = sum(isinstance(layer, KeptLayer) for layer in cache.layers)
         row = budgets.of_row(budget, length)
-        return budgets.of_layers(row, budgets.shares(layers, ours))
+        parts = budgets.shares(layers, ours)
+        return State(budgets.of_layers(row, parts, each), jnp.array(length))
 
-    def evicted(state: Array, cache: KVCache, due: Array, resize: bool) -> KVCache:
+    def changed(
+        state: State, cache: KVCache, due: Array, act: Callable[..., KeptLayer]
+    ) -> KVCache:
+        """Let `act(layer, due, about)` change each layer in the rows that are due."""
         stores, at = list(cache.layers), 0
         for i, layer in enumerate(stores):
             if not isinstance(layer, KeptLayer):
                 continue
-            since = 0 if rule.queries == ALL else rule.queries
-            change = functools.partial(_evict, rule, since, i, resize)
-            arrays = (layer, due, cache.length, state[:, at])
-            axes = (layer.axes(), "batch", "batch", "batch")
-            stores[i] = sharding.by_shard(change, arrays, axes)
+
+            def of_layer(layer, due, length, keep, prompt, i=i):
+                return act(layer, due, About(length, keep, prompt, i))
+
+            arrays = (layer, due, cache.length, state.keep[:, at], state.prompt)
+            axes = (layer.axes(), "batch", "batch", "batch", "batch")
+            stores[i] = sharding.by_shard(of_layer, arrays, axes)
             at += 1
         return replace(cache, layers=tuple(stores))
 
+    def evict(layer: KeptLayer, due: Array, about: About) -> KeptLayer:
+        change = functools.partial(_evicted, rule, about=about)
+        return kept.once(change, layer, due)
+
+    def fold(layer: KeptLayer, due: Array, about: About) -> KeptLayer:
+        return kept.once(functools.partial(_folded, rule, about=about), layer, due)
+
+    def ended(layer: KeptLayer, due: Array, about: About) -> KeptLayer:
+        layer = _folded(rule, layer, due, about)
+        return _evicted(rule, layer, due, about).resized(about.length)
+
     def step_of(cache: KVCache) -> int:
         """Return the tokens between evictions in this phase; 0: there are none."""
-        kept_ones = [x for x in cache.layers if isinstance(x, KeptLayer)]
-        if all(layer.is_read for layer in kept_ones):
+        if any(_is_read(layer) for layer in cache.layers):
             return every if decode else 0
-        return prompt_every if online else 0
+        return prompt_every if online or rule.fold is not None else 0
 
-    def retain(state: Array, cache: KVCache, outcome: base.Outcome):
+    def retain(state: State, cache: KVCache, outcome: base.Outcome):
         before, step = cache.length, step_of(cache)
         cache, _ = full.retain((), cache, outcome)
         if step:
             due = cache.length // step > before // step
-            cache = evicted(state, cache, due, False)
+            reading = not any(_is_read(layer) for layer in cache.layers)
+            act = fold if reading and not online else evict
+            cache = changed(state, cache, due, act)
         return cache, state
 
-    def room(state: Array, cache: KVCache, tokens: Array) -> Array:
+    def room(state: State, cache: KVCache, tokens: Array) -> Array:
         step = step_of(cache)
         if not step:
             return jnp.full_like(cache.length, tokens.shape[1] + 1)
         return step - cache.length % step
 
-    def finish(state: Array, cache: KVCache):
-        return evicted(state, cache, jnp.ones_like(cache.length, bool), True), state
+    def finish(state: State, cache: KVCache):
+        every_row = jnp.ones_like(cache.length, bool)
+        return changed(state, cache, every_row, ended), state
 
-    def reads(state: Array, cache: KVCache) -> Array:
+    def reads(state: State, cache: KVCache) -> Array:
         evicted = [
             layer.shift if isinstance(layer, held.HeldLayer) else 0 * cache.length
             for layer in cache.layers
@@ -194,43 +228,47 @@ def _check_model(model: Any) -> None:
         )
 
 
-def _evict(
-    rule: Rule,
-    since: int,
-    index: int,
-    resize: bool,
-    layer: KeptLayer,
-    due: Array,
-    length: Array,
-    keep: Array,
-) -> KeptLayer:
+def _is_read(layer: Any) -> bool:
+    return isinstance(layer, KeptLayer) and layer.is_read
+
+
+def _in_due_rows(due: Array, new: Any, old: Any) -> Any:
+    def pick(new: Array, old: Array) -> Array:
+        return jnp.where(due.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(pick, new, old)
+
+
+def _folded(rule: Rule, layer: KeptLayer, due: Array, about: About) -> KeptLayer:
+    """Fold the queries of the rows that are `due`; see `Rule.fold`."""
+    if rule.fold is None or layer.is_read:
+        return layer
+    assert layer.queries is not None
+    extra = _in_due_rows(due, rule.fold(layer, about).extra, layer.extra)
+    first = jnp.where(due, about.length, layer.queries.first)
+    return replace(layer, extra=extra).forget(first)
+
+
+def _evicted(rule: Rule, layer: KeptLayer, due: Array, about: About) -> KeptLayer:
     """Evict in the rows that are `due`; see `policy`."""
-
-    def change(layer: KeptLayer, due: Array) -> KeptLayer:
-        values, noted = rule.value(layer, About(length, keep, index))
-        if not rule.exact:
-            values = values.astype(jnp.bfloat16)
-        by_row = lambda new, old: jnp.where(
-            due.reshape(-1, *(1,) * (new.ndim - 1)), new, old
-        )
-        noted = replace(
-            layer,
-            notes=jax.tree.map(by_row, noted.notes, layer.notes),
-            extra=jax.tree.map(by_row, noted.extra, layer.extra),
-        )
-        used = length - layer.shift
-        count = jnp.where(due, jnp.minimum(used, keep), used)
-        held = layer.tokens(length) >= 0
-        after = noted.keep(chosen(values, held, count), count, length)
-        after = rule.place(after, About(length, keep, index))
-        if after.queries is None:
-            return after
-        first = jnp.maximum(length - since, after.queries.first)
-        return after.forget(jnp.where(due, first, after.queries.first))
-
-    if resize:
-        return change(layer, due).resized(length)
-    return kept.once(change, layer, due)
+    length = about.length
+    values, noted = rule.value(layer, about)
+    if not rule.exact:
+        values = values.astype(jnp.bfloat16)
+    noted = replace(
+        layer,
+        notes=_in_due_rows(due, noted.notes, layer.notes),
+        extra=_in_due_rows(due, noted.extra, layer.extra),
+    )
+    used = length - layer.shift
+    count = jnp.where(due, jnp.minimum(used, about.keep), used)
+    held = layer.tokens(length) >= 0
+    after = rule.place(noted.keep(chosen(values, held, count), count, length), about)
+    if after.queries is None:
+        return after
+    since = 0 if rule.queries == ALL else rule.queries
+    first = jnp.maximum(length - since, after.queries.first)
+    return after.forget(jnp.where(due, first, after.queries.first))
 
 
 def chosen(values: Array, held: Array, count: Array) -> Array:

@@ -1,7 +1,8 @@
 """H2O: keep the slots that got most attention so far, and the newest.
 
-Zhenyu Zhang et al., *H2O: Heavy-Hitter Oracle for Efficient Generative Inference of
-Large Language Models*, NeurIPS 2023, arXiv 2306.14048, section 4.
+Zhang, Sheng, Zhou, Chen, Zheng, Cai, Song, Tian, Ré, Barrett, Wang, Chen, *H2O:
+Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models*, 2023,
+arXiv 2306.14048, section 4.
 
 The score of slot j is the sum, over the queries i that saw it, of the softmax weight
 a_ij. Of a budget of k slots, `recent` · k are the newest tokens; the others are those

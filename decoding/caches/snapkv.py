@@ -1,7 +1,7 @@
 """SnapKV: keep what the last queries of the prompt attend to, and what follows it.
 
-Yuhong Li et al., *SnapKV: LLM Knows What You are Looking for Before Generation*,
-NeurIPS 2024, arXiv 2404.14469, section 4.
+Li, Huang, Yang, Venkitesh, Locatelli, Ye, Cai, Lewis, Chen, *SnapKV: LLM Knows What You
+are Looking for Before Generation*, 2024, arXiv 2404.14469, section 4.
 
 When the prompt is read, the softmax weights of its last `window` queries are summed by
 slot, and pooled over `kernel` neighbours. Each KV head keeps the `budget` - `window`
@@ -37,6 +37,7 @@ def policy(
     layers: budgets.Layers = budgets.UNIFORM,
     bounded: bool = False,
     every: int = 32,
+    each: int = 0,
 ) -> base.CachePolicy:
     """Evict once, by what the prompt's last queries saw.
 
@@ -49,6 +50,7 @@ def policy(
         bounded: evict while decoding, too, every `every` tokens, by the last `window`
             queries; else what follows the prompt stays.
         every: see `bounded`.
+        each: slots of the budget that are not divided over the layers.
 
     Raises:
         MethodError: a number out of range.
@@ -73,7 +75,8 @@ def policy(
         return jnp.where(before, pooled(sums, kernel, pooling), jnp.inf), layer
 
     rule = scored.Rule(value, window)
-    return scored.policy(rule, budget, layers=layers, decode=bounded, every=every)
+    rest = {"decode": bounded, "every": every, "each": each}
+    return scored.policy(rule, budget, layers=layers, **rest)
 
 
 def pooled(x, kernel: int, pooling: str):

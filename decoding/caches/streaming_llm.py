@@ -1,7 +1,7 @@
 """StreamingLLM: keep a few first tokens and the newest, at positions in the cache.
 
-Guangxuan Xiao et al., *Efficient Streaming Language Models with Attention Sinks*, ICLR
-2024, arXiv 2309.17453, section 3.2.
+Xiao, Tian, Chen, Han, Lewis, *Efficient Streaming Language Models with Attention
+Sinks*, 2024, arXiv 2309.17453, section 3.2.
 
 The first `sinks` tokens and the newest `budget` - `sinks` stay, and rotary positions
 count within the cache: with shift = tokens evicted, a newer token t is at t - shift and

@@ -309,6 +309,15 @@ def active() -> Plan | None:
     return _PLAN.get(None)
 
 
+def total(x: jax.Array, size: int, axis: str) -> jax.Array:
+    """Sum `x` over the shards of a dimension of `size`; within `by_shard` alone."""
+    plan = active()
+    if plan is None or plan.mesh.size == 1:
+        return x
+    entry = next(iter(plan.spec((size,), axis)), None)
+    return x if entry is None else jax.lax.psum(x, entry)
+
+
 def constrain(x: jax.Array, axes: str) -> jax.Array:
     """Constrain the sharding of `x` by its axes where a plan is in use."""
     plan = active()
