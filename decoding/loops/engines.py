@@ -60,6 +60,8 @@ class Engine:
         scratch: int = 0,
         whole: bool = False,
         longest: tuple[int, int] | None = None,
+        load: Callable[[decode.DecodeState, int], decode.DecodeState] | None = None,
+        finish: bool = True,
     ) -> decode.DecodeState:
         """Make a state for `prompts` and prefill its caches.
 
@@ -80,6 +82,9 @@ class Engine:
             scratch: of a search: slots behind each prompt and text.
             whole: whether a search will run to its end, as `generate` does.
             longest: see `initial_state.initial_state`.
+            load: gets the state before its prompts are read and the tokens of a chunk;
+                returns it with what is known of them already.
+            finish: whether the policy goes on to decoding, see `prefill.finish`.
 
         Raises:
             MethodError: a search whose rounds another loop would run.
@@ -108,14 +113,22 @@ class Engine:
         )
         texts = [*prompts, *initial_state.own_prompts(parts)]
         tokens = prefill.chunk_size(program, state, max(map(len, texts)))
+        if load is not None:
+            state = load(state, tokens)
         fill = functools.partial(prefill.prefill, size=tokens)
         state = self._call(
             f"prefill by {tokens}", fill, (1,), params, state, stream_prompts, numbers
         )
         self.prefill_bytes = nbytes(state.caches[decode.TARGET])
-        if program.policy.finish is not None:
+        if finish and program.policy.finish is not None:
             state = self._call("finish", prefill.finish, (), state)
         return state
+
+    def place(
+        self, place: Callable, state: decode.DecodeState, one: Any, row: int
+    ) -> decode.DecodeState:
+        """Run `place(program, state, one, row)`; see `prefix_rows.place`."""
+        return self._call("place", place, (0,), state, one, np.int32(row))
 
     def memory(self, state: decode.DecodeState) -> stats.Memory:
         """Return the bytes of a row's cache, of the state that `start` just made."""

@@ -52,6 +52,7 @@ class Settings:
     echo: bool = False
     width: Any = None
     prefill_chunk: int | None = None
+    prefixes: Any = None
 
 
 class Ends(NamedTuple):
