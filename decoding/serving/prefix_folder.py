@@ -92,7 +92,13 @@ class PrefixFolder:
             about = prefix_files.about(file)
             level = about.get("coded", {}).get("level", codec.RAW)
             return Entry(file, int(about["tokens"]), size, age, level)
-        except (prefix_files.Damaged, KeyError, TypeError, ValueError) as reason:
+        except (
+            prefix_files.Damaged,
+            OSError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as reason:
             return Entry(file, 0, size, age, "", str(reason))
 
     def verify(self) -> list[Entry]:

@@ -80,7 +80,7 @@ def signature(
     if tokenizer is not None:
         known = getattr(tokenizer, "digest", None)
         alphabet = known or digest_of(
-            np.frombuffer(b"\0".join(tokenizer.token_bytes()))
+            np.frombuffer(b"\0".join(tokenizer.token_bytes()), np.uint8)
         )
     weights = dict(params)
     target = weights.pop("target")

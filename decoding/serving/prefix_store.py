@@ -11,8 +11,8 @@ row depends on: weights, tokenizer, config, method, chunks of the prompt.
 
 An entry ends where a chunk of the prompt ends, so a call goes on with the chunks that
 it would have had. Raw entries then give the texts and log-probabilities, bit for bit,
-of a call without the store, if rows are computed alike in batches of other sizes (they
-are on CPUs, where this is tested). Compressed ones (`cachegen`) are LOSSY.
+of a call without the store, if they were computed in a batch of as many rows: products
+of other sizes may round otherwise. Compressed entries (`cachegen`) are LOSSY.
 
 Whatever is wrong with a file is a miss, with its reason, and never an error.
 """
@@ -60,6 +60,7 @@ class PrefixStore(PrefixFolder):
         level: str = codec.RAW,
         link: int = LINK,
         new: int = 128,
+        rows: int = 1,
         prefill_chunk: int | None = None,
     ):
         """Open a folder; it is made when something is saved.
@@ -75,6 +76,8 @@ class PrefixStore(PrefixFolder):
             link: tokens of a link of the hash chain.
             new: tokens that later calls add to a saved prefix, about: some layouts and
                 drafters have arrays for the whole text, and load into no longer one.
+            rows: of the calls that should have the texts of calls without the store to
+                the last bit; texts of other batches agree but for rounding.
             prefill_chunk: see `method`.
 
         Raises:
@@ -83,10 +86,10 @@ class PrefixStore(PrefixFolder):
         if level != codec.RAW and level not in codec.LEVELS:
             known = [codec.RAW, *codec.LEVELS]
             raise MethodError(f"level={level!r}: use one of {known}")
-        if new < 1:
-            raise MethodError(f"new={new}: use at least 1 token")
+        if new < 1 or rows < 1:
+            raise MethodError(f"new={new}, rows={rows}: use at least 1")
         super().__init__(folder, link)
-        self.level, self.new = level, new
+        self.level, self.new, self.rows = level, new, rows
         self.digests = prefix_rows.Digests()
         self._chunk = prefill_chunk or 0
         self._tables: dict[tuple[str, str], codec.Tables] = {}
@@ -155,8 +158,8 @@ class PrefixStore(PrefixFolder):
         try:
             signature = self.signature(self.lm, parts, self._params)
             state = engine.start(
-                *(self._params, parts, [tokens[: end + 1]], [size]),
-                engines.request_keys(0, 1, 1),
+                *(self._params, parts, [tokens[: end + 1]] * self.rows),
+                *([size] * self.rows, engines.request_keys(0, self.rows, 1)),
                 size,
                 chunk=self._chunk,
                 whole=True,

@@ -122,12 +122,19 @@ class KeptLayer(HeldLayer):
         rows, groups = (jnp.arange(n) for n in self.pos.shape[:2])
         at = rows[:, None, None], groups[None, :, None], index
         take = lambda x: x.at[at].get(mode="clip")
+        in_use = jnp.arange(index.shape[2]) < count[:, None, None]
+
+        def noted(x: Array) -> Array:
+            # The next token in a slot begins without the note of the last one.
+            shape = (*in_use.shape, *(1,) * (x.ndim - 3))
+            return jnp.where(in_use.reshape(shape), take(x), 0).astype(x.dtype)
+
         return replace(
             self,
             store=self.store.take(index),
             shift=length - count,
             pos=take(self.pos),
-            notes=jax.tree.map(take, self.notes),
+            notes=jax.tree.map(noted, self.notes),
         )
 
     def resized(self, length: Array) -> "KeptLayer":

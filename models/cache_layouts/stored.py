@@ -126,7 +126,11 @@ def _(layer: DenseLayer, row: int, length: int) -> Arrays:
 @unpack_layer.register
 def _(layer: DenseLayer, row: int, arrays: Arrays, length: int) -> Any:
     if set(arrays) != {KEYS, VALUES}:
-        raise Misfit(f"a DenseLayer, and a stored one with {sorted(arrays)}")
+        extra = sorted(set(arrays) - {KEYS, VALUES})
+        raise Misfit(
+            f"this call keeps every slot of a layer whose stored row has {extra}, so "
+            "it holds a window or what a policy kept: store it for texts of this length"
+        )
     k = fitted(arrays[KEYS], layer.k, "keys")
     v = fitted(arrays[VALUES], layer.v, "values")
     return replace(layer, k=k, v=v)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from models.errors import MethodError
 
 TEXT = -1
+ROUNDED = 1 + 1e-9  # what sums of times may be off by
 
 
 class Piece(NamedTuple):
@@ -61,7 +62,7 @@ def schedule(
     now, rate, sent = 0.0, trace[0].rate, []
     for i, levels in enumerate(sizes):
         share = (deadline - now) / (len(sizes) - i)
-        fits = [j for j, size in enumerate(levels) if size / rate <= share]
+        fits = [j for j, size in enumerate(levels) if size / rate <= share * ROUNDED]
         level = fits[0] if fits else min(range(len(levels)), key=levels.__getitem__)
         if recompute and not fits and recompute[i] < levels[level] / rate:
             level = TEXT
