@@ -99,7 +99,12 @@ class PrefixStore(PrefixFolder):
         )
         self._params = compose.params(self.lm, drafts, streams)
         if level != codec.RAW:
-            self.tables(level, self.digests.of(self._params["target"]))
+            self.tables(level, self.weights)
+
+    @property
+    def weights(self) -> str:
+        """The digest of the target's weights."""
+        return self.digests.of(self._params["target"])
 
     def tables(self, level: str, weights: str) -> codec.Tables:
         """Read the calibrated tables of a level of the model with these weights.
