@@ -174,4 +174,4 @@ def _digest(signature: Mapping[str, Any]) -> str:
 
 def _used(file: storage.Path) -> float:
     stat: Any = file.stat()
-    return getattr(stat, "st_mtime", None) or getattr(stat, "mtime", 0.0)
+    return float(getattr(stat, "st_mtime", 0.0) or getattr(stat, "mtime", 0.0))

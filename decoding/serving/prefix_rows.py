@@ -178,7 +178,7 @@ def placeable(
     for name in _own_caches(program, state):
         start = f"caches.{name}."
         caches[name] = stored.unpack(state.caches[name], row, _below(entry, start))
-    leaves = []
+    leaves: list[Any] = []
     for name, leaf in _beside(state).items():
         if isinstance(leaf, KVCache):
             leaves.append(stored.unpack(leaf, row, _below(entry, f"{name}.")))
@@ -228,7 +228,9 @@ def ends(program: decode.Program, state: decode.DecodeState, chunk: int) -> set[
     while at < last:
         step = chunk
         if program.policy.room is not None:
-            coming = np.take(tokens, np.arange(at + 1, at + 1 + chunk), 1, mode="clip")
+            coming: Any = np.take(
+                tokens, np.arange(at + 1, at + 1 + chunk), 1, mode="clip"
+            )
             here = replace(cache, length=np.full_like(cache.length, at))
             room = program.policy.room(state.policy, here, coming, True)
             step = min(step, int(room[0]))

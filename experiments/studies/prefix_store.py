@@ -5,8 +5,11 @@ and values are coded at every level and restored, and the model reads the tokens
 it on the restored cache. The tables are counted on other held-out files.
 """
 
+import functools
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -52,12 +55,12 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
         with console.bar(len(rest) + 1, "file") as bar:
             for i, text in enumerate(rest):
                 bar.doing(f"file {i}")
-                work = lambda text=text: _row(kept, reader, text, both())
+                work = functools.partial(_row, kept, reader, text, both)
                 rows.append(store.make("rows", f"file_{i}", work))
                 bar.done(f"file {i}")
             bar.doing("times")
-            work = lambda: _times(config, lm, folder, rest[0], calibrated(False))
-            times = store.make("rows", "times", work)
+            timed = lambda: _times(config, lm, folder, rest[0], calibrated(False))
+            times = store.make("rows", "times", timed)
             bar.done("times")
     shown = [losses(rows), loads(times, config.prefix_tokens)]
     return common.study(store, repeats=rows, tables=shown)
@@ -96,12 +99,14 @@ class Reader:
             count = jnp.full((1,), after, jnp.int32)
             part = tokens[None, prefix : prefix + after]
             block = base.causal_block(part, cache.length, count, size)
+            block = replace(block, logits_at=base.ALL)
             out, _ = lm.model(params, cache, block)
             laws = jax.nn.log_softmax(out.logits[0].astype(jnp.float32))
             return -laws[jnp.arange(after), tokens[prefix + 1 :]].mean()
 
         self._nats = nats
-        self._empty = lm.model.init_cache(1, size)
+        dtype = jax.tree.leaves(lm.params)[0].dtype
+        self._empty = lm.model.init_cache(1, size, dtype)
 
     def nats(self, arrays: stored.Arrays, tokens: list[int]) -> float:
         """Return the mean nats of the tokens after the prefix."""
@@ -111,9 +116,10 @@ class Reader:
         return float(self._nats(self.lm.params, cache, np.asarray(tokens, np.int32)))
 
 
-def _row(kept: PrefixStore, reader: Reader, text: list[int], made: list) -> dict:
+def _row(kept: PrefixStore, reader: Reader, text: list[int], both: Callable) -> dict:
     """Measure one file: nats and bits a value at every level."""
     arrays = kept.row(text[: reader.prefix + 1]).arrays
+    made = both()
     values = sum(x.size for n, x in arrays.items() if codec.PLACE.match(n))
     found: dict[str, Any] = {"dense": reader.nats(arrays, text)}
     for level in LEVELS:

@@ -87,7 +87,7 @@ def layout(cache: KVCache) -> list[str]:
     ]
 
 
-def fitted(values: Any, like: Any, what: str, empty: Any = 0) -> np.ndarray:
+def fitted(values: Any, like: Any, what: str, empty: Any = 0) -> Any:
     """Return `values` [...] in an array [1, ...] with the other dimensions of `like`.
 
     Raises:
@@ -101,7 +101,8 @@ def fitted(values: Any, like: Any, what: str, empty: Any = 0) -> np.ndarray:
             f"call a place of {like.dtype.name}{list(shape)}"
         )
     whole = np.full((1, *shape), empty, like.dtype)
-    whole[(0, *map(slice, values.shape))] = values
+    place: Any = tuple(slice(size) for size in values.shape)
+    whole[0][place] = values
     return whole
 
 
@@ -140,13 +141,13 @@ def _(layer: DenseLayer, row: int, arrays: Arrays, length: int) -> Any:
 def _(layer: HeldLayer, row: int, length: int) -> Arrays:
     shift = int(layer.shift[row])
     slots = pack_layer(layer.store, row, length - shift)
-    return {**slots, "shift": np.int32(shift)}
+    return {**slots, "shift": np.asarray(shift, np.int32)}
 
 
 @unpack_layer.register
 def _(layer: HeldLayer, row: int, arrays: Arrays, length: int) -> Any:
     slots = {name: arrays[name] for name in (KEYS, VALUES)}
-    shift = np.full(1, arrays["shift"], np.int32)
+    shift: Any = np.full(1, arrays["shift"], np.int32)
     store = unpack_layer(layer.store, row, slots, length)
     return replace(layer, store=store, shift=shift)
 
@@ -173,6 +174,7 @@ def _(layer: KeptLayer, row: int, length: int) -> Arrays:
 @unpack_layer.register
 def _(layer: KeptLayer, row: int, arrays: Arrays, length: int) -> Any:
     slots = {name: arrays[name] for name in (KEYS, VALUES)}
+    shift: Any = np.full(1, arrays["shift"], np.int32)
     notes = {
         name: fitted(arrays[f"notes.{name}"], x, name)
         for name, x in layer.notes.items()
@@ -189,7 +191,7 @@ def _(layer: KeptLayer, row: int, arrays: Arrays, length: int) -> Any:
     return replace(
         layer,
         store=unpack_layer(layer.store, row, slots, length),
-        shift=np.full(1, arrays["shift"], np.int32),
+        shift=shift,
         pos=fitted(arrays["slot"], layer.pos, "tokens of slots", -1),
         notes=notes,
         extra=extra,

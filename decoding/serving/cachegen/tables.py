@@ -41,8 +41,9 @@ def counted(
                 size = 2 * codec.top(bins) + 1
                 parts = codec.split(symbols, size) if deltas else (symbols,)
                 for into, part in zip((first, second), parts):
-                    lane = np.arange(len(part))[:, None]
-                    np.add.at(into, (np.broadcast_to(lane, part.shape), part), 1)
+                    lane = np.arange(len(part))[:, None] * into.shape[1]
+                    flat = np.bincount((lane + part).ravel(), minlength=into.size)
+                    into += flat.reshape(into.shape)
     if not all(counts.values()):
         raise MethodError("no text to calibrate on: give files of at least a chunk")
     return {level: _tables(level, found, deltas) for level, found in counts.items()}
