@@ -1,6 +1,6 @@
 """Integer range coding of many lanes at once, in NumPy on the host.
 
-Jarek Duda, *Asymmetric numeral systems: entropy coding combining speed of Huffman
+Duda, *Asymmetric numeral systems: entropy coding combining speed of Huffman
 coding with compression rate of arithmetic coding*, 2013, arXiv 1311.2540, the range
 variant. With f(s) of 2^16 the frequency of symbol s, and c(s) the sum of those before:
 
