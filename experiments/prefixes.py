@@ -48,7 +48,9 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     add("--file", help="save: a file with the text")
     level = f"save: raw, or a level of the codec: {', '.join(codec.LEVELS)}"
     add("--level", default=codec.RAW, help=level)
-    add("--new", type=int, default=128, help="save: tokens that later calls add, about")
+    longest = "save: tokens of the longest prompt of later calls; 0: as the text"
+    add("--prompt_tokens", type=int, default=0, help=longest)
+    add("--new", type=int, default=128, help="save: tokens that later calls write")
     rows = "save: rows of the calls whose texts should be equal to the last bit"
     add("--rows", type=int, default=1, help=rows)
     chunk = "save: tokens of a chunk of the prompt, as in the calls; by default theirs"
@@ -106,6 +108,7 @@ def opened(values: argparse.Namespace) -> tuple[PrefixStore, Any]:
         *(values.folder, lm, method),
         drafts=drafts,
         level=values.level,
+        prompt_tokens=values.prompt_tokens,
         new=values.new,
         rows=values.rows,
         prefill_chunk=values.prefill_chunk,

@@ -11,8 +11,9 @@ row depends on: weights, tokenizer, config, method, chunks of the prompt.
 
 An entry ends where a chunk of the prompt ends, so a call goes on with the chunks that
 it would have had. Raw entries then give the texts and log-probabilities, bit for bit,
-of a call without the store, if they were computed in a batch of as many rows: products
-of other sizes may round otherwise. Compressed entries (`cachegen`) are LOSSY.
+of a call without the store, if they were computed in as many rows and in buffers of
+the same sizes (`rows`, `prompt_tokens`, `new`): products of others may round otherwise.
+Compressed entries (`cachegen`) are LOSSY.
 
 Whatever is wrong with a file is a miss, with its reason, and never an error.
 """
@@ -59,6 +60,7 @@ class PrefixStore(PrefixFolder):
         streams: base.Streams | None = None,
         level: str = codec.RAW,
         link: int = LINK,
+        prompt_tokens: int = 0,
         new: int = 128,
         rows: int = 1,
         prefill_chunk: int | None = None,
@@ -74,8 +76,10 @@ class PrefixStore(PrefixFolder):
             streams: see `method`.
             level: "raw", or a level of `cachegen` ("3", "2", "1") for what is saved.
             link: tokens of a link of the hash chain.
-            new: tokens that later calls add to a saved prefix, about: some layouts and
+            prompt_tokens: of the longest prompt of later calls; a saved one's if it is
+                longer. With `new` it decides the sizes of buffers: some layouts and
                 drafters have arrays for the whole text, and load into no longer one.
+            new: tokens that later calls write.
             rows: of the calls that should have the texts of calls without the store to
                 the last bit; texts of other batches agree but for rounding.
             prefill_chunk: see `method`.
@@ -90,6 +94,7 @@ class PrefixStore(PrefixFolder):
             raise MethodError(f"new={new}, rows={rows}: use at least 1")
         super().__init__(folder, link)
         self.level, self.new, self.rows = level, new, rows
+        self.prompt_tokens = prompt_tokens
         self.digests = prefix_rows.Digests()
         self._chunk = prefill_chunk or 0
         self._tables: dict[tuple[str, str], codec.Tables] = {}
@@ -151,7 +156,8 @@ class PrefixStore(PrefixFolder):
                 "prefixes of searches that change the prompt's cache, and of models on "
                 "a mesh, are not stored"
             )
-        size = initial_state.bucket(len(tokens) + self.new)
+        longest = max(self.prompt_tokens, len(tokens))
+        size = initial_state.bucket(longest + self.new)
         before: dict[str, Any] = {}
 
         def note(state: decode.DecodeState, chunk: int) -> decode.DecodeState:
@@ -168,7 +174,7 @@ class PrefixStore(PrefixFolder):
                 size,
                 chunk=self._chunk,
                 whole=True,
-                longest=(len(tokens), self.new),
+                longest=(longest, self.new),
                 load=note,
                 finish=False,
             )

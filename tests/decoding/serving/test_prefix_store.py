@@ -57,7 +57,8 @@ def texts(method=None, prompts=PROMPTS, **settings):
 
 def check_identical(folder, method, drafts=None):
     """Both rows load what is stored of them; texts and log-probabilities are equal."""
-    kept = store(folder, method, rows=2, drafts=drafts)
+    sizes = {"rows": 2, "prompt_tokens": len(PROMPTS[0])}
+    kept = store(folder, method, drafts=drafts, **sizes)
     assert kept.add(PROMPTS[0]).tokens == 48
     assert kept.add(PROMPTS[1][:38]).tokens == 32
     plain = texts(method, drafts=drafts)
