@@ -102,7 +102,7 @@ def fitted(values: Any, like: Any, what: str, empty: Any = 0) -> Any:
         )
     whole = np.full((1, *shape), empty, like.dtype)
     place: Any = tuple(slice(size) for size in values.shape)
-    whole[0][place] = values
+    whole[(0, *place)] = values
     return whole
 
 
