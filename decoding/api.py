@@ -12,6 +12,7 @@ from decoding.block_width import choice, tuning
 from decoding.loops import decode, engines, initial_state, state_sharding, stats
 from decoding.method import Method
 from decoding.serving import (
+    prefix_loading,
     procedures,
     requests,
     results,
@@ -39,6 +40,7 @@ class _Call(NamedTuple):
     compiled: float  # seconds of compilation that the engine had before
     sizes: tuple[int, int]  # scratch slots of a search, at first and at most
     memory: stats.Memory
+    prefixes: Any = None  # what loads them
 
 
 def generate(
@@ -68,6 +70,7 @@ def generate(
     width: str | int | None = None,
     prefill_chunk: int | None = None,
     contexts: Sequence[Any] | None = None,
+    prefixes: Any = None,
 ) -> Output:
     """Decode every prompt in one batch.
 
@@ -131,6 +134,8 @@ def generate(
             many as pay (`decoding.loops.prefill.chunk_size`). Texts differ by rounding.
         contexts: P texts or token lists that precede the prompts. The cache policy
             compresses them before it reads the prompts.
+        prefixes: a `serving.prefix_store.PrefixStore`, from which the longest stored
+            prefix of each prompt is loaded; `out.prefixes` says what was.
 
     Returns:
         An `Output`: the texts, their tokens and log-probabilities, and the run's
@@ -193,6 +198,7 @@ def stream(
     width: str | int | None = None,
     prefill_chunk: int | None = None,
     contexts: Sequence[Any] | None = None,
+    prefixes: Any = None,
 ) -> Iterator[Piece]:
     """Yield the texts of `generate` as they grow, round by round, all rows together.
 
@@ -204,7 +210,7 @@ def stream(
     Raises:
         PromptError, MethodError: as `generate`, before the first piece.
     """
-    return _pieces(_start(lm, _settings(locals()), streamed=True))
+    return streaming.pieces(_start(lm, _settings(locals()), streamed=True))
 
 
 def _settings(arguments: Mapping[str, Any]) -> requests.Settings:
@@ -321,28 +327,15 @@ def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Cal
     if parts.program.select is not None:
         sizes = searching.scratch(lm, parts.program, searching.longest(running))
     rows = (running.rows, running.limits, keys, size, settings.memory, not sizes[0])
-    rest = (None, chunk, sizes[0], True, None, running.contexts)
-    state = engine.start(params, parts, *rows, *rest)
+    load = None
+    if settings.prefixes is not None:
+        about = (lm, parts, params, running.rows, engine)
+        load = prefix_loading.Loading(settings.prefixes, *about)
+    started = (None, chunk, sizes[0], True, None, running.contexts, load)
+    state = engine.start(params, parts, *rows, *started)
     state = tuning.begun(parts, state, costs)
-    started = (params, engine, state, begun, compiled, sizes, engine.memory(state))
-    return _Call(lm, settings, asked, running, parts, *started)
-
-
-def _pieces(call: _Call) -> Iterator[Piece]:
-    """Run the rounds and yield what they commit."""
-    lm, asked, state = call.lm, call.requests, call.state
-    rows = [streaming.Row(lm, len(p), end) for p, end in zip(asked.rows, asked.ends)]
-    while not all(row.reason for row in rows):
-        state, _ = call.engine.step(call.params, state)
-        results.check_pool(state)
-        tokens, ends, done = jax.device_get((state.tokens, state.length, state.done))
-        for i, row in enumerate(rows):
-            if row.reason:
-                continue
-            new = tokens[i, row.end : ends[i]].tolist()
-            text = row.push(new, bool(done[i]))
-            if new or row.reason:
-                yield Piece(i // asked.n, i % asked.n, text, new, row.reason)
+    rest = (params, engine, state, begun, compiled, sizes, engine.memory(state), load)
+    return _Call(lm, settings, asked, running, parts, *rest)
 
 
 def _output(
@@ -377,7 +370,11 @@ def _output(
         named = [[getattr(text, name) for text in row] for row in rows]
         return [row[0] for row in named] if asked.n == 1 else named
 
+    guarantee, loaded = call.parts.guarantee, 0
+    if call.prefixes is not None:
+        guarantee, loaded = call.prefixes.guarantee(guarantee), call.prefixes.tokens
     optional = {
+        "prefixes": None if call.prefixes is None else call.prefixes.loaded,
         "top_logprobs": group("top_logprobs") if settings.top_logprobs else None,
         "prompt_logprobs": [row[0].prompt_logprobs for row in rows]
         if settings.prompt_logprobs
@@ -394,7 +391,9 @@ def _output(
         finish_reason=group("finish_reason"),
         memory=state.drafter.shared,
         exits=state.exit.shared,
-        stats=stats.summarise(state.counters, seconds, compiled, found, call.memory),
-        guarantee=call.parts.guarantee,
+        stats=stats.summarise(
+            state.counters, seconds, compiled, found, call.memory, loaded
+        ),
+        guarantee=guarantee,
         **optional,
     )

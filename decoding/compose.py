@@ -39,6 +39,7 @@ class Composition:
     guarantee: str
     settings: tuple[Setting, ...]  # one for all prompts, or one a prompt
     stop: Any = None  # the stop automaton of all prompts, or None
+    prefills: tuple = ()  # what decides, beside weights, a row whose prompt is read
 
 
 def compose(
@@ -213,8 +214,9 @@ def compose(
     stream_ids = tuple((name, *_of_stream(s)) for name, s in streams.items())
     statics = tuple(p.static for p in (*parts, verifier_spec))
     block = (widths, width_policy is PAPER)
+    prefills = tuple(p.static for p in (drafter_spec, method.policy, *optional))
     key = (lm.model, models, stream_ids, statics, program.stop, is_mixed, block)
-    return Composition(program, key, guarantee, settings, automaton)
+    return Composition(program, key, guarantee, settings, automaton, prefills)
 
 
 def _of_stream(stream: base.Stream | base.Derived) -> tuple:

@@ -19,6 +19,7 @@ from rich.text import Text
 import decoding
 import models
 from decoding import Method, Spec, recipes
+from decoding.serving.prefix_store import PrefixStore
 from experiments import console
 from models import cpu_host
 from models.errors import PromptError
@@ -72,6 +73,8 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
         default=0,
         help="print this many of the best tokens in the place of each token",
     )
+    prefixes = "folder of stored prefixes (experiments.prefixes) to load from"
+    add("--prefixes", help=prefixes)
     add(
         "--echo",
         action=argparse.BooleanOptionalAction,
@@ -157,6 +160,9 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
     searches = search is not None and search.card.kind != "prefill"
     if values.n != 1 and not searches:
         raise PromptError(f"--n={values.n} prints texts of a search: leave it out")
+    kept = None
+    if values.prefixes:
+        kept = PrefixStore(values.prefixes, lm, method, drafts=drafts)
     found = decoding.generate(
         lm,
         [prompt],
@@ -172,6 +178,7 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
         stop_token_ids=stops,
         top_logprobs=values.top_logprobs,
         width=values.width,
+        prefixes=kept,
     )
     if searches:
         out.print(Text(listed(found, values.n)), soft_wrap=True)
@@ -209,7 +216,18 @@ def figures(found: decoding.api.Output) -> list[str]:
         f"({found.guarantee})",
         f"accepted by depth: {depths}; draft calls: {stats.draft_calls}",
         spent,
+        *prefixes(found),
     ]
+
+
+def prefixes(found: decoding.api.Output) -> list[str]:
+    """Format what a prefix store gave for the prompt."""
+    if found.prefixes is None:
+        return []
+    one = found.prefixes[0]
+    level = f" ({one.level}, {one.seconds:.3f} s)" if one.tokens else ""
+    why = f"; {one.reason}" if one.reason else ""
+    return [f"{found.stats.loaded} tokens of the prompt loaded{level}{why}"]
 
 
 def alternatives(tokenizer: Any, found: decoding.api.Output) -> list[str]:

@@ -61,6 +61,8 @@ class Engine:
         whole: bool = False,
         longest: tuple[int, int] | None = None,
         contexts: Sequence[int] | None = None,
+        load: Callable[[decode.DecodeState, int], decode.DecodeState] | None = None,
+        finish: bool = True,
     ) -> decode.DecodeState:
         """Make a state for `prompts` and prefill its caches.
 
@@ -83,6 +85,9 @@ class Engine:
             longest: see `initial_state.initial_state`.
             contexts: how many of each row's first tokens the cache policy compresses,
                 before the rest of the prompt is read; None: all.
+            load: gets the state before its prompts are read and the tokens of a chunk;
+                returns it with what is known of them already.
+            finish: whether the policy goes on to decoding, see `prefill.finish`.
 
         Raises:
             MethodError: a search whose rounds another loop would run, or contexts
@@ -118,6 +123,13 @@ class Engine:
         )
         texts = [*prompts, *initial_state.own_prompts(parts)]
         tokens = prefill.chunk_size(program, state, max(map(len, texts)))
+        if load is not None:
+            if contexts is not None:
+                raise MethodError(
+                    "contexts= beside prefixes=: a stored prefix may reach behind the "
+                    "context: leave one of them out"
+                )
+            state = load(state, tokens)
         fill = functools.partial(prefill.prefill, size=tokens)
         read = (f"prefill by {tokens}", fill, (1,), params)
         if contexts is not None:
@@ -138,9 +150,15 @@ class Engine:
             return self._call(*read, state, stream_prompts, numbers)
         state = self._call(*read, state, stream_prompts, numbers)
         self.prefill_bytes = nbytes(state.caches[decode.TARGET])
-        if program.policy.finish is not None:
+        if finish and program.policy.finish is not None:
             state = self._call("finish", prefill.finish, (), state)
         return state
+
+    def place(
+        self, place: Callable, state: decode.DecodeState, one: Any, row: int
+    ) -> decode.DecodeState:
+        """Run `place(program, state, one, row)`; see `prefix_rows.place`."""
+        return self._call("place", place, (0,), state, one, np.int32(row))
 
     def memory(self, state: decode.DecodeState) -> stats.Memory:
         """Return the bytes of a row's cache, of the state that `start` just made."""

@@ -74,6 +74,7 @@ class Stats(NamedTuple):
     kv_bytes: float = 0.0  # of a row's cache of the target while decoding
     kv_bytes_prefill: float = 0.0  # while its prompt is read
     keys_read: float | None = None  # slots of a layer read for a new token; None: all
+    loaded: int = 0  # tokens of prompts that a prefix store gave
 
 
 def summarise(
@@ -82,6 +83,7 @@ def summarise(
     compile_seconds: float,
     found: Any = None,
     memory: Memory = NO_MEMORY,
+    loaded: int = 0,
 ) -> Stats:
     """Compute figures over all rows.
 
@@ -91,6 +93,7 @@ def summarise(
         compile_seconds: time of compilation.
         found: a search's `Found`, or None.
         memory: of the cache.
+        loaded: tokens of prompts that were loaded, not computed.
     """
     keys = counters.keys_read
     calls, new = np.asarray(counters.target_calls), np.asarray(counters.new_tokens)
@@ -118,6 +121,7 @@ def summarise(
         keys_read=None
         if keys is None
         else float(np.asarray(keys).sum() / max(new.sum(), 1)),
+        loaded=loaded,
     )
 
 
@@ -133,7 +137,8 @@ def merged(every: Sequence[Stats]) -> Stats:
     syncs = sum(stats.host_syncs for stats in every) + len(every) - 1
     most = lambda name: max(getattr(stats, name) for stats in every)
     memory = Memory(most("kv_bytes_prefill"), most("kv_bytes"))
-    found = summarise(total, seconds, compiled, memory=memory)
+    loaded = sum(stats.loaded for stats in every)
+    found = summarise(total, seconds, compiled, memory=memory, loaded=loaded)
     return found._replace(host_syncs=syncs)
 
 

@@ -31,6 +31,8 @@ class Output:
         scores: of a search: the value that it ranked each text by. Else None.
         prompt_logprobs: one list a prompt, whatever `n` is: the log-probability of
             each token, None for the first. None unless asked for.
+        prefixes: with a prefix store, what was loaded for each of the B rows: a
+            `prefix_store.Loaded`. Else None.
 
     With `echo`, `tokens` and `texts` begin with the prompt. `origin` and `top_logprobs`
     are None at its tokens. `logprobs` are None there too, or with `prompt_logprobs`
@@ -49,6 +51,7 @@ class Output:
     top_logprobs: list | None = None
     prompt_logprobs: list | None = None
     scores: list | None = None
+    prefixes: list | None = None
 
     def __repr__(self) -> str:
         new = int(self.stats.new_tokens.sum())

@@ -53,6 +53,7 @@ class Settings:
     width: Any = None
     prefill_chunk: int | None = None
     contexts: Sequence[Any] | None = None
+    prefixes: Any = None
 
 
 class Ends(NamedTuple):

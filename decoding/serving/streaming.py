@@ -1,8 +1,11 @@
 """The text of a row as it grows, in pieces that no later token changes."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from decoding.serving import requests
+import jax
+
+from decoding.serving import requests, results
 
 
 class Piece(NamedTuple):
@@ -41,3 +44,20 @@ class Row:
         decided = len(self.text) - requests.undecided(self.text, self.ends.strings)
         start, self.sent = self.sent, max(self.sent, decided)
         return self.text[start : self.sent]
+
+
+def pieces(call: Any) -> Iterator[Piece]:
+    """Run the rounds of a started call of `decoding.api`; yield what they commit."""
+    lm, asked, state = call.lm, call.requests, call.state
+    rows = [Row(lm, len(p), end) for p, end in zip(asked.rows, asked.ends)]
+    while not all(row.reason for row in rows):
+        state, _ = call.engine.step(call.params, state)
+        results.check_pool(state)
+        tokens, ends, done = jax.device_get((state.tokens, state.length, state.done))
+        for i, row in enumerate(rows):
+            if row.reason:
+                continue
+            new = tokens[i, row.end : ends[i]].tolist()
+            text = row.push(new, bool(done[i]))
+            if new or row.reason:
+                yield Piece(i // asked.n, i % asked.n, text, new, row.reason)
