@@ -331,8 +331,9 @@ def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Cal
     if settings.prefixes is not None:
         about = (lm, parts, params, running.rows, engine)
         load = prefix_loading.Loading(settings.prefixes, *about)
-    started = (None, chunk, sizes[0], True, None, running.contexts, load)
-    state = engine.start(params, parts, *rows, *started)
+    beside: dict[str, Any] = {"chunk": chunk, "scratch": sizes[0], "load": load}
+    beside |= {"contexts": running.contexts, "whole": True}
+    state = engine.start(params, parts, *rows, **beside)
     state = tuning.begun(parts, state, costs)
     rest = (params, engine, state, begun, compiled, sizes, engine.memory(state), load)
     return _Call(lm, settings, asked, running, parts, *rest)

@@ -9,6 +9,8 @@ accepted drafts by depth. The host runs the rounds one by one, to print each as 
 """
 
 import argparse
+import ast
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -73,6 +75,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
         default=0,
         help="print this many of the best tokens in the place of each token",
     )
+    add("--policy", help="of the cache: h2o, with --policy.budget=128, say")
     prefixes = "folder of stored prefixes (experiments.prefixes) to load from"
     add("--prefixes", help=prefixes)
     add(
@@ -81,7 +84,33 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
         default=True,
         help="print the prompt, too",
     )
-    return parser.read(arguments)
+    own = [text for text in arguments if text.startswith("--policy.")]
+    values = parser.read([text for text in arguments if text not in own])
+    values.policy = policy(values.policy, own)
+    return values
+
+
+def policy(name: str | None, arguments: Sequence[str]) -> Spec | None:
+    """Read a cache policy and its arguments, each as in --policy.budget=128.
+
+    Raises:
+        PromptError: arguments without a policy, or one that is no literal.
+    """
+    if name is None:
+        if arguments:
+            raise PromptError(f"{arguments[0]} without --policy: name one, as h2o")
+        return None
+    spec = Spec.parse(name if "/" in name or "." in name else f"caches/{name}")
+    given: dict[str, Any] = {}
+    for text in arguments:
+        key, _, value = text.removeprefix("--policy.").partition("=")
+        try:
+            given[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError) as error:
+            raise PromptError(
+                f"{text}: give a number or a quoted text, as --policy.budget=128"
+            ) from error
+    return Spec(spec.name, **{**spec.arguments, **given})
 
 
 class Streamer:
@@ -121,6 +150,8 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
     else:
         recipe = recipes.config(values.method or "plain")
         method = Method.from_config(recipe["method"])
+    if values.policy is not None:
+        method = dataclasses.replace(method, policy=values.policy)
     if values.prompt is None:
         raise PromptError('no prompt: give one, e.g. --prompt="def main("')
     cpu_host.settle()
@@ -216,7 +247,19 @@ def figures(found: decoding.api.Output) -> list[str]:
         f"({found.guarantee})",
         f"accepted by depth: {depths}; draft calls: {stats.draft_calls}",
         spent,
+        *memory(stats),
         *prefixes(found),
+    ]
+
+
+def memory(stats: Any) -> list[str]:
+    """Format the bytes of a cache that a policy keeps a part of."""
+    if stats.keys_read is None:
+        return []
+    now, before = f"{stats.kv_bytes:,.0f}", f"{stats.kv_bytes_prefill:,.0f}"
+    return [
+        f"cache of {now} bytes, {before} while the prompt was read; a token read "
+        f"{stats.keys_read:.1f} slots a layer"
     ]
 
 

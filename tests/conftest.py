@@ -53,8 +53,8 @@ from decoding.loops import engines
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave long tests out, also of `-m kernels`, unless `-m` names them."""
-    if "long" in config.option.markexpr:
+    """Leave long tests out, also of `-m kernels`, unless `-m` names them, or `kv`."""
+    if any(word in config.option.markexpr for word in ("long", "kv")):
         return
     long = [item for item in items if item.get_closest_marker("long")]
     config.hook.pytest_deselected(items=long)

@@ -88,8 +88,6 @@ def most(
     budget: Budget, prompt: int, parts: Sequence[int], each: int = 0
 ) -> tuple[int, ...]:
     """Return the most slots of each layer, of rows of prompts up to `prompt` tokens."""
-    row = budget
-    if isinstance(budget, float):
-        row = max(int(np.ceil(budget * prompt - SLACK)), 1)
-    row = max(row - each, 0)
+    row = int(np.ceil(budget * prompt - SLACK)) if type(budget) is float else budget
+    row = max(int(row) - each, 0)
     return tuple(max(each - (-row * part // PARTS), 1) for part in parts)

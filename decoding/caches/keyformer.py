@@ -77,8 +77,9 @@ def policy(
         tau = jnp.minimum(tau_init + tau_delta * written, tau_end)
 
         def drawn(queries, keys):
-            shape = (keys.shape[0], keys.shape[1], queries.shape[1])
-            shape = (*shape, q.shape[2] // keys.shape[1], keys.shape[2])
+            batch, groups, slots = keys.shape
+            copies = q.shape[2] // groups
+            shape = (batch, groups, queries.shape[1], copies, slots)
             group = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
             head = jax.lax.broadcasted_iota(jnp.int32, shape, 3)
             query = queries[:, None, :, None, None]

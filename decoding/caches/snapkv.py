@@ -11,6 +11,8 @@ Deviations: one choice a KV head, from the sum over its query heads (the officia
 repeats keys for each query head). Cost: one read of the keys, once.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import lax
 
@@ -75,7 +77,7 @@ def policy(
         return jnp.where(before, pooled(sums, kernel, pooling), jnp.inf), layer
 
     rule = scored.Rule(value, window)
-    rest = {"decode": bounded, "every": every, "each": each}
+    rest: dict[str, Any] = {"decode": bounded, "every": every, "each": each}
     return scored.policy(rule, budget, layers=layers, **rest)
 
 

@@ -140,13 +140,13 @@ class Engine:
                     "into the prompt"
                 )
             # The cache lacks a prompt's last token: here, the first behind the context.
-            whole = state.length
-            ends = jnp.minimum(jnp.asarray(contexts, jnp.int32) + 1, whole)
+            length = state.length
+            ends = jnp.minimum(jnp.asarray(contexts, jnp.int32) + 1, length)
             state = dataclasses.replace(state, length=ends)
             state = self._call(*read, state, stream_prompts, numbers)
             self.prefill_bytes = nbytes(state.caches[decode.TARGET])
             state = self._call("finish", prefill.finish, (), state)
-            state = dataclasses.replace(state, length=whole)
+            state = dataclasses.replace(state, length=length)
             return self._call(*read, state, stream_prompts, numbers)
         state = self._call(*read, state, stream_prompts, numbers)
         self.prefill_bytes = nbytes(state.caches[decode.TARGET])

@@ -232,7 +232,7 @@ def ends(program: decode.Program, state: decode.DecodeState, chunk: int) -> set[
                 tokens, np.arange(at + 1, at + 1 + chunk), 1, mode="clip"
             )
             here = replace(cache, length=np.full_like(cache.length, at))
-            room = program.policy.room(state.policy, here, coming, True)
+            room = program.policy.room(state.policy, here, coming)
             step = min(step, int(room[0]))
         at += step
         if at <= last:

@@ -30,7 +30,17 @@ CONTRACTS = {
 EVERY = [name for folder in CONTRACTS for name in catalogue.names(folder)]
 
 
-@pytest.mark.parametrize("name", EVERY)
+# One policy of each kind: online by queries, once, by position. All with `-m kv`.
+USUAL = ("caches/dense", "caches/h2o", "caches/snapkv", "caches/streaming_llm")
+
+
+def marks(name: str) -> list:
+    if not name.startswith("caches/"):
+        return []
+    return [pytest.mark.kv, *[pytest.mark.long] * (name not in USUAL)]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=marks(n)) for n in EVERY])
 def test_contract(name):
     CONTRACTS[name.split("/")[0]](Spec(name))
 

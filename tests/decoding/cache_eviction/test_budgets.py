@@ -6,6 +6,8 @@ import pytest
 from decoding.cache_eviction import budgets
 from models.errors import MethodError
 
+pytestmark = pytest.mark.kv
+
 
 @pytest.mark.parametrize("layers", ["uniform", "pyramid", (1, 2, 3, 10)])
 @pytest.mark.parametrize("budget", [33, 0.3])

@@ -12,6 +12,8 @@ from decoding import Spec, base
 from decoding.loops import engines
 from models.cache_layouts import kept
 
+pytestmark = pytest.mark.kv
+
 PROMPT, NEW, BLOCK, BUDGET, EVERY = 2048, 128, 16, 256, 32
 SLOTS = PROMPT + NEW + BLOCK
 ONLINE = {

@@ -2,8 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from decoding.cache_eviction import hashed
+
+pytestmark = pytest.mark.kv
 
 N = 20_000
 

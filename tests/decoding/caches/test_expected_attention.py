@@ -8,6 +8,8 @@ from decoding.conformance import peaked
 from models.errors import MethodError
 from tests.decoding.caches import oracle
 
+pytestmark = [pytest.mark.kv, pytest.mark.long]
+
 ARGUMENTS = {"budget": 12, "sinks": 2, "future": 16, "prompt_every": 16}
 SPEC = Spec("caches/expected_attention", **ARGUMENTS)
 

@@ -7,6 +7,8 @@ from decoding import Spec
 from models.errors import MethodError
 from tests.decoding.caches import oracle
 
+pytestmark = pytest.mark.kv
+
 SPEC = Spec("caches/h2o", budget=12, every=8, prompt_every=16)
 RULE = {"budget": 12, "every": 8, "prompt_every": 16}
 

@@ -1,9 +1,12 @@
 """Key norms: what is kept is what NumPy keeps."""
 
 import numpy as np
+import pytest
 
 from decoding import Spec
 from tests.decoding.caches import oracle
+
+pytestmark = [pytest.mark.kv, pytest.mark.long]
 
 SPEC = Spec("caches/key_norm", budget=12)
 

@@ -8,6 +8,8 @@ from decoding.cache_eviction import hashed
 from models.errors import MethodError
 from tests.decoding.caches import oracle
 
+pytestmark = [pytest.mark.kv, pytest.mark.long]
+
 ARGUMENTS = {"budget": 12, "every": 8, "prompt_every": 16}
 SPEC = Spec("caches/keyformer", **ARGUMENTS, recent=0.5, tau_delta=0.1)
 BARE = Spec("caches/keyformer", **ARGUMENTS, recent=0.5, noise=0.0, tau_end=1.0)

@@ -11,6 +11,8 @@ from models.errors import MethodError
 from tests.decoding.caches import oracle
 from tests.decoding.caches.test_snapkv import value_of
 
+pytestmark = [pytest.mark.kv, pytest.mark.long]
+
 SPEC = Spec("caches/pyramid_kv", budget=12, window=4, kernel=3, beta=4)
 
 

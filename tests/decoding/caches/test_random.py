@@ -1,10 +1,13 @@
 """Random slots: chosen by layer, head and token alone."""
 
 import numpy as np
+import pytest
 
 from decoding import Spec
 from decoding.cache_eviction import hashed
 from tests.decoding.caches import oracle
+
+pytestmark = [pytest.mark.kv, pytest.mark.long]
 
 SPEC = Spec("caches/random", budget=12)
 

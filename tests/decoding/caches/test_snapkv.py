@@ -7,6 +7,8 @@ from decoding import Spec
 from models.errors import MethodError
 from tests.decoding.caches import oracle
 
+pytestmark = pytest.mark.kv
+
 SPEC = Spec("caches/snapkv", budget=12, window=4, kernel=3)
 
 

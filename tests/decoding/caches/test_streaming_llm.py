@@ -10,6 +10,8 @@ from models.errors import MethodError
 from models.transformer.modules import rotate, rotations
 from tests.decoding.caches import oracle
 
+pytestmark = pytest.mark.kv
+
 ARGUMENTS = {"budget": 12, "sinks": 2, "every": 8, "prompt_every": 16}
 SPEC = Spec("caches/streaming_llm", **ARGUMENTS)
 CLOSE = 1e-5  # float32, of keys near 1

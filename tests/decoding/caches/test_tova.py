@@ -1,9 +1,12 @@
 """TOVA: what it keeps is what NumPy keeps, from the newest query of all heads."""
 
 import numpy as np
+import pytest
 
 from decoding import Spec
 from tests.decoding.caches import oracle
+
+pytestmark = [pytest.mark.kv, pytest.mark.long]
 
 ARGUMENTS = {"budget": 12, "every": 8, "prompt_every": 16}
 SPEC = Spec("caches/tova", **ARGUMENTS)

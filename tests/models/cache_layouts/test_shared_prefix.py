@@ -10,6 +10,7 @@ import pytest
 import decoding
 import models
 from decoding import compose
+from decoding.base import Sizes
 from decoding.conformance import kit
 from decoding.loops import initial_state
 from models import base, transformer
@@ -26,7 +27,8 @@ LOADED = models.Loaded(LM, blocks.numpy_params(LM))
 COMMON, LATER = (small.random_tokens(5, n).tolist() for n in (300, 140))
 PROMPTS = [COMMON + rest for rest in ([3], [1, 4, 1, 5], LATER)]
 TREE = decoding.Method(kit.spec("drafters/token_recycling", choices=kit.SMALL_TREE))
-SIZES = (512, 1)  # slots, and nodes of a round
+SIZES = Sizes(3, 512, 511, 1, 1, jnp.float32)
+LENGTHS = jnp.asarray([len(prompt) for prompt in PROMPTS], jnp.int32)
 
 
 def texts(prompts=PROMPTS):
@@ -39,7 +41,7 @@ def texts(prompts=PROMPTS):
 
 def cache_of(prompts):
     parts = compose.compose(decoding.Method(), LOADED)
-    return initial_state._cache(parts.program, prompts, SIZES, jnp.float32, True, None)
+    return initial_state._cache(parts.program, prompts, SIZES, LENGTHS, True, None)
 
 
 def test_texts_are_those_of_rows_apart(monkeypatch):
@@ -68,9 +70,7 @@ def test_a_prefix_is_held_once(monkeypatch):
     # A caller who admits requests later keeps rows apart.
     monkeypatch.setattr(initial_state, "SHARED", 1)
     parts = compose.compose(decoding.Method(), LOADED)
-    found = initial_state._cache(
-        parts.program, PROMPTS, SIZES, jnp.float32, False, None
-    )
+    found = initial_state._cache(parts.program, PROMPTS, SIZES, LENGTHS, False, None)
     assert count(found) == count(dense)
 
 
@@ -94,7 +94,7 @@ def test_layers_with_windows_stay_dense(monkeypatch):
     config = dataclasses.replace(CONFIG, windows=(0, 5))
     lm = transformer.transformer(config)
     parts = compose.compose(decoding.Method(), models.Loaded(lm, LOADED.params))
-    found = initial_state._cache(parts.program, PROMPTS, SIZES, jnp.float32, True, None)
+    found = initial_state._cache(parts.program, PROMPTS, SIZES, LENGTHS, True, None)
     assert found.shares
     like = jax.eval_shape(lambda: lm.init_cache(3, 512))
     block = base.causal_block(
