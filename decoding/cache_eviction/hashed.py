@@ -17,7 +17,8 @@ def uniform(*parts: Array | int) -> Array:
     """
     state = jnp.uint32(0x9E3779B9)
     for part in parts:
-        state = _mix(state ^ _mix(jnp.asarray(part).astype(jnp.uint32) + 0x85EBCA6B))
+        bits = jnp.asarray(part).astype(jnp.uint32) + jnp.uint32(0x85EBCA6B)
+        state = _mix(state ^ _mix(bits))
     return (state >> 8).astype(jnp.float32) * 2.0**-24 + LEAST / 2
 
 

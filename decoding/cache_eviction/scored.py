@@ -211,7 +211,7 @@ def policy(
         return cache.length - jnp.stack(evicted).astype(jnp.float32).mean(0)
 
     full = dense.policy()
-    bound = room if online or decode else None
+    bound = room if online or decode or rule.fold is not None else None
     return base.CachePolicy(init, full.place, retain, bound, make, finish, reads)
 
 

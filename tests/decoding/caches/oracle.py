@@ -61,8 +61,12 @@ class Heads:
 
     def cut(self, budget: int, value: Callable, length: int, exact: bool) -> None:
         """Keep the tokens of the best values, and of equal ones the oldest."""
+        values = [
+            [value(self, g, t, length) for t in kept]
+            for g, kept in enumerate(self.kept)
+        ]
         for g, kept in enumerate(self.kept):
-            worth = np.asarray([value(self, g, t, length) for t in kept], np.float64)
+            worth = np.asarray(values[g], np.float64)
             if not exact:
                 worth = worth.astype(ml_dtypes.bfloat16).astype(np.float64)
             order = np.argsort(-worth, kind="stable")[:budget]

@@ -40,6 +40,7 @@ def value_of(covariance=True, future=16):
         if covariance:
             s = s + np.einsum("rij,ni,nj->rn", spread, k, k) / 2
         p = np.exp(s - s.max(-1, keepdims=True))
+        p[p < np.finfo(np.float32).tiny] = 0  # peaked attention: equal in float32
         share = (p / p.sum(-1, keepdims=True)).mean(0)
         at = seen.index(t)
         return share[at] * np.linalg.norm(heads.v[t, g])

@@ -11,7 +11,7 @@ from tests.decoding.caches import oracle
 pytestmark = [pytest.mark.kv, pytest.mark.long]
 
 ARGUMENTS = {"budget": 12, "every": 8, "prompt_every": 16}
-SPEC = Spec("caches/keyformer", **ARGUMENTS, recent=0.5, tau_delta=0.1)
+SPEC = Spec("caches/keyformer", **ARGUMENTS, recent=0.5, tau_end=20.0, tau_delta=2.0)
 BARE = Spec("caches/keyformer", **ARGUMENTS, recent=0.5, noise=0.0, tau_end=1.0)
 
 
@@ -35,7 +35,7 @@ def value(heads, g, t, length):
     return np.inf if t >= length - 6 else heads.score[t, g]
 
 
-def differs(monkeypatch, spec, delta, noise=1.0, end=2.0):
+def differs(monkeypatch, spec, delta, noise=1.0, end=20.0):
     """Prompts on which the policy and NumPy disagree; tau rises by `delta`."""
     found = 0
     for prompt, text, kept in oracle.follow(spec):
@@ -50,9 +50,9 @@ def differs(monkeypatch, spec, delta, noise=1.0, end=2.0):
 
 def test_it_sums_softened_weights(monkeypatch):
     """Three prompts; planted: a temperature that does not rise, and no noise."""
-    assert differs(monkeypatch, SPEC, 0.1) == 0
+    assert differs(monkeypatch, SPEC, 2.0) == 0
     assert differs(monkeypatch, SPEC, 0.0) > 0
-    assert differs(monkeypatch, SPEC, 0.1, noise=0.0) > 0
+    assert differs(monkeypatch, SPEC, 2.0, noise=0.0) > 0
 
 
 def test_without_noise_and_heat_it_is_h2o():
