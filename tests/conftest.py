@@ -10,15 +10,15 @@ import signal
 from importlib import metadata
 
 # Compiling is most of what the suite costs, and its models are small: the back end's
-# own passes are left out (a third of the time), and jaxlib 0.10, which still can,
-# writes code for fusions directly and not by way of MLIR (another third). Newer ones
-# know no such flag and would end the process. Such code contracts a * b + c where it
-# may, in one fusion and not in its neighbour, so that a value differs from itself: AVX,
-# which cannot, keeps it whole. It is one module, not 32 that could compile side by
-# side, and less is fused (seven loops: 12.5 s of processor time, 11.3 as one module,
-# 10.1 with both); what reads a compiled graph takes `default_graph`. Everything else
-# runs at the compiler's default. The flags are the same for all tests, so that they
-# find each other's programs on disk.
+# own passes are left out (a third of the time; the graph passes, which decide what is
+# fused and copied, are untouched), and jaxlib 0.10, which still can, writes code for
+# fusions directly and not by way of MLIR (another third). Newer ones know no such flag
+# and would end the process. Such code contracts a * b + c where it may, in one fusion
+# and not in its neighbour, so that a value differs from itself: AVX, which cannot,
+# keeps it whole. It is one module, not 32 that could compile side by side (seven loops:
+# 12.5 s of processor time, 11.3 as one module). Everything else runs at the compiler's
+# default. The flags are the same for all tests, so that they find each other's programs
+# on disk.
 os.environ["XLA_FLAGS"] = " ".join(
     [
         "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
@@ -26,7 +26,6 @@ os.environ["XLA_FLAGS"] = " ".join(
             "--xla_cpu_use_fusion_emitters=false",
             "--xla_cpu_max_isa=AVX",
             "--xla_cpu_parallel_codegen_split_count=1",
-            "--xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE",
         ]
         * metadata.version("jaxlib").startswith("0.10."),
         os.environ.get("XLA_FLAGS", ""),
@@ -113,20 +112,6 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"{sum(files.values()):8.1f}  all {len(files)} files")
     for name, seconds in files.most_common(DEAREST):
         terminalreporter.write_line(f"{seconds:8.1f}  {name}")
-
-
-@pytest.fixture
-def default_graph(monkeypatch):
-    """Fuse and copy as programs of users do, for tests that read compiled programs."""
-    if not metadata.version("jaxlib").startswith("0.10."):
-        return
-    sound, preset = jax.stages.Lowered.compile, "CPU_OPT_PRESET_DEFAULT"
-
-    def compiled(lowered, compiler_options=None, **fields):
-        options = {"xla_cpu_opt_preset": preset, **(compiler_options or {})}
-        return sound(lowered, options, **fields)
-
-    monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
 
 
 MOST_MAPPINGS, MOST_BYTES = 30_000, 1.9 * 2**30

@@ -2,11 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-import pytest
 
 from kernels import one_buffer
-
-pytestmark = pytest.mark.usefixtures("default_graph")
 
 
 def reads(hold):

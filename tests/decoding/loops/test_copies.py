@@ -19,8 +19,6 @@ from models import transformer
 from models.heads import eagle
 from models.predictors import exit_predictor
 
-pytestmark = pytest.mark.usefixtures("default_graph")
-
 SIZE = 512
 
 

@@ -16,8 +16,6 @@ from models import transformer
 from models.cache_layouts import quantized
 from tests.decoding.loops.test_copies import MADE, lm
 
-pytestmark = pytest.mark.usefixtures("default_graph")
-
 NEW, SCRATCH = 100, 256
 LAYOUTS = {
     "dense": None,

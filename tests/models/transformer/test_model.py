@@ -328,7 +328,6 @@ def loop_text(disturb=lambda cache: cache, run=None):
     return jitted.lower(cache, token).compile().as_text()
 
 
-@pytest.mark.usefixtures("default_graph")
 def test_no_copy_of_the_cache_inside_the_loop():
     elements = 2 * CONFIG.n_kv_heads * 512 * CONFIG.head_dim
     assert cache_copies(loop_text(), elements) == []
