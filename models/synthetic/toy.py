@@ -121,7 +121,7 @@ def _mix(x: Array) -> Array:
 @functools.cache
 def _places(size: int) -> np.ndarray:
     """Return uint32[size]: the sum of the hashes of the positions 0..p, modulo 2^32."""
-    x = np.arange(size, dtype=np.uint32)
+    x: Any = np.arange(size, dtype=np.uint32)
     x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
     return np.cumsum(x ^ (x >> 16), dtype=np.uint32)
