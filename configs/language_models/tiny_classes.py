@@ -2,8 +2,8 @@
 
 Command:  python -m experiments.run --config=configs/language_models/tiny_classes.py
               --workdir=runs/tiny_classes --config.data.source=DIRECTORY
-Hardware: 2 CPU cores, after configs/language_models/tiny_text.py, whose tokenizer it
-shares.
+Hardware: 2 CPU cores, some 20 minutes, after configs/language_models/tiny_text.py,
+whose tokenizer it shares.
 
 DIRECTORY is that of `tiny_text`; only novels and WikiText-2's training articles are
 read. Before every paragraph stands the code of its class, one byte that no text holds:

@@ -3,7 +3,7 @@
 Command:  python -m training.data.generated_problems --task=countdown --out=DIRECTORY
           python -m experiments.run --config=configs/language_models/tiny_countdown.py
               --workdir=runs/tiny_countdown --config.data.source=DIRECTORY
-Hardware: 2 CPU cores.
+Hardware: 2 CPU cores, under 30 minutes.
 
 `--exclude=FILE` of the first command leaves the problems of a public test out. The
 problems, their exact checker and the reward of a step are in

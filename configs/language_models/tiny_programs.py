@@ -3,7 +3,7 @@
 Command:  python -m training.data.generated_problems --task=programs --out=DIRECTORY
           python -m experiments.run --config=configs/language_models/tiny_programs.py
               --workdir=runs/tiny_programs --config.data.source=DIRECTORY
-Hardware: 2 CPU cores.
+Hardware: 2 CPU cores, some 15 minutes.
 
 A prompt is three examples of a function of a list; five more are hidden. The problems
 and their exact checker are in training/data/problems/programs.py;

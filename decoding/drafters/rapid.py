@@ -27,6 +27,7 @@ of all chunks. Memory: 4 kept bytes a row and the draft model's cache; the index
 chunks lives while a request begins, 4 FEATURES bytes a chunk (4 MB for 128k tokens).
 """
 
+import functools
 from dataclasses import replace
 
 import jax
@@ -89,9 +90,9 @@ def drafter(
     writer = model.drafter(draft, topology)
 
     def init(ctx: base.Context) -> base.State:
-        shorten = jax.vmap(_shorten, in_axes=(0, 0, None, None, None))
         room = min(kept, ctx.tokens.shape[1])
-        short, size = shorten(ctx.tokens, ctx.length, chunk, room, threshold)
+        arguments = (ctx.tokens, ctx.length, chunk, room, threshold)
+        short, size = _shorten_rows(*arguments)
         inner = model.first_state(draft, topology, ctx, max(chunk, 2))
         row = Row(short, size, ctx.length - size, inner.row)
         return base.State(row, inner.shared)
@@ -131,6 +132,13 @@ def _view(ctx: base.Context, row: Row) -> base.Context:
         length=ctx.length - row.left_out,
         noise=lambda position, *ids: ctx.noise(position + row.left_out, *ids),
     )
+
+
+@functools.partial(jax.jit, static_argnames=("chunk", "room"))
+def _shorten_rows(texts, lengths, chunk, room, threshold):
+    """Shorten the prompts of all rows, in one program."""
+    rows = jax.vmap(_shorten, in_axes=(0, 0, None, None, None))
+    return rows(texts, lengths, chunk, room, threshold)
 
 
 def _shorten(

@@ -16,6 +16,7 @@ arithmetic is on integers but for one fixed sum, so the logits are bitwise the s
 every block width and batch.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -117,24 +118,29 @@ def _mix(x: Array) -> Array:
     return x ^ (x >> 16)
 
 
-def _complete(pos: Array, seen: Array, positions: Array) -> Array:
+@functools.cache
+def _places(size: int) -> np.ndarray:
+    """Return uint32[size]: the sum of the hashes of the positions 0..p, modulo 2^32."""
+    x: Any = np.arange(size, dtype=np.uint32)
+    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+    return np.cumsum(x ^ (x >> 16), dtype=np.uint32)
+
+
+def _complete(count: Array, place: Array, positions: Array, size: int) -> Array:
     """Return bool[B, N]: whether a node sees the positions 0..p, each exactly once.
 
-    The test compares the count and a sum of hashes modulo 2^32: a wrong set passes with
-    probability 2^-32.
+    It sees `count` slots, and the hashes of their positions have the sum `place`. A
+    wrong set passes with probability 2^-32.
     """
-    size = pos.shape[1]
-    hashes = jnp.where(seen, _mix(pos.astype(jnp.uint32))[:, None], 0)
-    whole = jnp.cumsum(_mix(jnp.arange(size, dtype=jnp.uint32)), dtype=jnp.uint32)
-    expected = whole[jnp.clip(positions, 0, size - 1)]
-    return (seen.sum(-1) == positions + 1) & (
-        hashes.sum(-1, dtype=jnp.uint32) == expected
-    )
+    expected = jnp.asarray(_places(size))[jnp.clip(positions, 0, size - 1)]
+    return (count.astype(jnp.int32) == positions + 1) & (place == expected)
 
 
 def language_model(config: Config) -> base.LanguageModel:
     """Build the pure functions of a toy model."""
     vocab, order = config.vocab_size, config.order
+    powers = (vocab + 1) ** np.arange(order, dtype=np.int32)[::-1]
 
     def init(key: Array, scale: float = 1.5) -> dict:
         """Draw `table` [L, (V + 1,) * order, V], `features` [L, contexts, D - 5]."""
@@ -165,26 +171,30 @@ def language_model(config: Config) -> base.LanguageModel:
     def token_of(x: Array) -> Array:
         return jnp.clip(x[..., TOKEN], 0, vocab).astype(jnp.int32)
 
-    def layer(params, i, x, store, block, seen, cache_pos):
-        store = store.append(block.slots, token_of(x), block.positions)
+    @jax.jit  # traced once for all layers, and for all programs of a shape
+    def layer(features, bit, x, store, slots, positions, seen, cache_pos):
+        store = store.append(slots, token_of(x), positions)
         token, pos = store.read()
-        code = jnp.zeros(block.tokens.shape, jnp.int32)
-        for back in range(order):
-            at = block.positions - back
-            hit = seen & (pos[:, None] == at[..., None])
-            digit = jnp.where(hit, token[:, None], 0).sum(-1)
-            digit = jnp.where(at < 0, vocab, jnp.clip(digit, 0, vocab))
-            code = code * (vocab + 1) + digit
-        stale = (seen & (pos != cache_pos)[:, None]).any(-1)
-        fault = stale | ~_complete(pos, seen, block.positions)
-        content = _mix((pos * (vocab + 1) + token).astype(jnp.uint32))[:, None]
-        content = jnp.where(seen, content, 0).sum(-1, dtype=jnp.uint32) % LIMIT
-        content = content.astype(x.dtype)
+        at = positions[..., None] - jnp.arange(order)
+        hit = seen[:, :, None] & (pos[:, None, None] == at[..., None])
+        digits = jnp.where(hit, token[:, None, None], 0).sum(-1)
+        digits = jnp.where(at < 0, vocab, jnp.clip(digits, 0, vocab))
+        code = (digits * powers).sum(-1)
+        # Sums over the slots that a node sees, in one pass: programs stay small.
+        hashes = _mix(jnp.stack([pos, pos * (vocab + 1) + token]).astype(jnp.uint32))
+        ones, stale = jnp.ones_like(pos), pos != cache_pos
+        terms = jnp.stack([ones, stale]).astype(jnp.uint32)
+        terms = jnp.concatenate([terms, hashes])[:, :, None]
+        sums = jnp.where(seen, terms, 0).sum(-1, dtype=jnp.uint32)
+        count, stale, place, content = sums
+        complete = _complete(count, place, positions, pos.shape[1])
+        fault = (stale > 0) | ~complete
+        content = (content % LIMIT).astype(x.dtype)
         fault |= (x[..., RAN] > 0) & (x[..., HASH] != content)
         fault = jnp.maximum(x[..., FAULT], fault)
-        values = (x[..., TOKEN], x[..., RAN] + 2.0**i, code, fault, content)
+        values = (x[..., TOKEN], x[..., RAN] + bit, code, fault, content)
         checked = jnp.stack([value.astype(x.dtype) for value in values], -1)
-        free = params["features"][i, code] + jnp.roll(x[..., FREE:], 1, -1)
+        free = features[code] + jnp.roll(x[..., FREE:], 1, -1)
         return jnp.concatenate([checked, free], -1), store
 
     def layers(params, cache, x, block, lo, hi, taps=()):
@@ -194,8 +204,9 @@ def language_model(config: Config) -> base.LanguageModel:
         for i in range(lo, hi):
             if i in taps:
                 hidden[i] = x
-            args = (stores[i], block, seen, cache.pos)
-            after, store = layer(params, i, x, *args)
+            own = (params["features"][i], np.float32(2**i))
+            at = (block.slots, block.positions)
+            after, store = layer(*own, x, stores[i], *at, seen, cache.pos)
             if block.run is not None:
                 keep = block.run[i, 0]
                 pick = lambda a, b, keep=keep: jnp.where(keep, a, b)
@@ -213,6 +224,7 @@ def language_model(config: Config) -> base.LanguageModel:
             stores[i] = stores[i].append(block.slots, token_of(x), block.positions)
         return cache.replace(layers=tuple(stores))
 
+    @jax.jit
     def head(params: Any, x: Array) -> Array:
         code = jnp.clip(x[..., CODE], 0, config.contexts - 1).astype(jnp.int32)
         ran = x[..., RAN].astype(jnp.int32)
