@@ -312,7 +312,7 @@ class CachePolicy(NamedTuple):
 
     - `make(model, sizes, length) -> cache` makes the empty cache of prompts of `length`
       int32[B] tokens; None: the model's own, which keeps every slot.
-    - `init(cache, length) -> state`.
+    - `init(cache) -> state`, of what does not lie in the cache.
     - `place(state, cache, tree) -> slots int32[B, N], visibility`, and `retain(state,
       cache, outcome) -> cache, state`, use logical slots: a tree's node i lies at
       `cache.length + i`, whatever was evicted before. `retain` commits the outcome's
@@ -329,7 +329,7 @@ class CachePolicy(NamedTuple):
       a speculative method is then plain decoding's under the same policy.
     """
 
-    init: Callable[[Any, Array], Any]
+    init: Callable[[Any], Any]
     place: Callable[[Any, Any, TokenTree], tuple[Array, Any]]
     retain: Callable[[Any, Any, "Outcome"], tuple[Any, Any]]
     room: Callable[[Any, Any, Array], Array] | None = None

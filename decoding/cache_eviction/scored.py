@@ -39,13 +39,6 @@ class About(NamedTuple):
     layer: int
 
 
-class State(NamedTuple):
-    """What a policy knows of its rows."""
-
-    keep: Array  # int32[B, L]: each layer's budget
-    prompt: Array  # int32[B]: tokens of the prompt, or of what is compressed of it
-
-
 class Rule(NamedTuple):
     """How a policy values slots.
 
@@ -111,6 +104,8 @@ def policy(
         ours = [i for i, window in enumerate(windows) if not window]
         parts = budgets.shares(layers, len(ours))
         most = budgets.most(budget, sizes.prompt, parts, each)
+        row = budgets.of_row(budget, length)
+        keep = budgets.of_layers(row, parts, each)
         heads = (config.n_heads // config.n_kv_heads, config.head_dim)
         new = functools.partial(model.init_layer, sizes.batch, dtype=sizes.dtype)
         # The prompt's last token is not in the cache when the prompt is read.
@@ -123,8 +118,10 @@ def policy(
                 made.append(held.layer(new(slots), sizes.slots, window))
                 continue
             places = _places(most[ours.index(i)], sizes)
-            about = (places, sizes.slots, heads, first, rule.notes, rule.extra)
-            made.append(kept.layer(new(places.slots), *about))
+            rows = (keep[:, ours.index(i)], jnp.array(length))
+            about = (places, sizes.slots, heads, jnp.array(first))
+            own = (rule.notes, rule.extra, rows)
+            made.append(kept.layer(new(places.slots), *about, *own))
         pos = jnp.full((sizes.batch, sizes.slots), -1, jnp.int32)
         return KVCache(tuple(made), pos, jnp.zeros((sizes.batch,), jnp.int32))
 
@@ -142,28 +139,18 @@ def policy(
         slots = step(most + prompt_every) if online else step(sizes.prompt)
         return kept.LayerSizes(slots, after, queries, recent)
 
-    def init(cache: KVCache, length: Array) -> State:
-        ours = sum(isinstance(layer, KeptLayer) for layer in cache.layers)
-        row = budgets.of_row(budget, length)
-        parts = budgets.shares(layers, ours)
-        return State(budgets.of_layers(row, parts, each), jnp.array(length))
-
-    def changed(
-        state: State, cache: KVCache, due: Array, act: Callable[..., KeptLayer]
-    ) -> KVCache:
+    def changed(cache: KVCache, due: Array, act: Callable[..., KeptLayer]) -> KVCache:
         """Let `act(layer, due, about)` change each layer in the rows that are due."""
-        stores, at = list(cache.layers), 0
+        stores = list(cache.layers)
         for i, layer in enumerate(stores):
             if not isinstance(layer, KeptLayer):
                 continue
 
-            def of_layer(layer, due, length, keep, prompt, i=i):
-                return act(layer, due, About(length, keep, prompt, i))
+            def of_layer(layer, due, length, i=i):
+                return act(layer, due, About(length, layer.budget, layer.prompt, i))
 
-            arrays = (layer, due, cache.length, state.keep[:, at], state.prompt)
-            axes = (layer.axes(), "batch", "batch", "batch", "batch")
-            stores[i] = sharding.by_shard(of_layer, arrays, axes)
-            at += 1
+            axes = (layer.axes(), "batch", "batch")
+            stores[i] = sharding.by_shard(of_layer, (layer, due, cache.length), axes)
         return replace(cache, layers=tuple(stores))
 
     def evict(layer: KeptLayer, due: Array, about: About) -> KeptLayer:
@@ -183,27 +170,27 @@ def policy(
             return every if decode else 0
         return prompt_every if online or rule.fold is not None else 0
 
-    def retain(state: State, cache: KVCache, outcome: base.Outcome):
+    def retain(state: Any, cache: KVCache, outcome: base.Outcome):
         before, step = cache.length, step_of(cache)
         cache, _ = full.retain((), cache, outcome)
         if step:
             due = cache.length // step > before // step
             reading = not any(_is_read(layer) for layer in cache.layers)
             act = fold if reading and not online else evict
-            cache = changed(state, cache, due, act)
+            cache = changed(cache, due, act)
         return cache, state
 
-    def room(state: State, cache: KVCache, tokens: Array) -> Array:
+    def room(state: Any, cache: KVCache, tokens: Array) -> Array:
         step = step_of(cache)
         if not step:
             return jnp.full_like(cache.length, tokens.shape[1] + 1)
         return step - cache.length % step
 
-    def finish(state: State, cache: KVCache):
+    def finish(state: Any, cache: KVCache):
         every_row = jnp.ones_like(cache.length, bool)
-        return changed(state, cache, every_row, ended), state
+        return changed(cache, every_row, ended), state
 
-    def reads(state: State, cache: KVCache) -> Array:
+    def reads(state: Any, cache: KVCache) -> Array:
         evicted = [
             layer.shift if isinstance(layer, held.HeldLayer) else 0 * cache.length
             for layer in cache.layers
@@ -212,7 +199,7 @@ def policy(
 
     full = dense.policy()
     bound = room if online or decode or rule.fold is not None else None
-    return base.CachePolicy(init, full.place, retain, bound, make, finish, reads)
+    return base.CachePolicy(full.init, full.place, retain, bound, make, finish, reads)
 
 
 def _check_model(model: Any) -> None:

@@ -22,4 +22,4 @@ def policy() -> base.CachePolicy:
         verdict, linear = outcome.verdict, outcome.tree.linear
         return cache.commit(verdict.path, verdict.count, linear), state
 
-    return base.CachePolicy(lambda cache, length: (), place, retain)
+    return base.CachePolicy(lambda cache: (), place, retain)

@@ -27,7 +27,7 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="eviction",
     needs=("model",),
-    sources=("cai2024pyramidkv", "li2024snapkv"),
+    sources=("cai2024pyramidkv",),
     examples={"budget": 12, "window": 4, "kernel": 3, "beta": 4},
 )
 

@@ -64,7 +64,7 @@ def the_budget_is_kept(spec: Spec, run: kit.Run) -> None:
     """
     state = start(run)
     length = np.asarray(state.caches["target"].length)
-    due = np.minimum(length, np.asarray(state.policy.keep).T)
+    due = np.stack([np.minimum(length, np.asarray(x.budget)) for x in layers(state)])
     told = f"{used(state).tolist()} slots after the prompt, not {due.tolist()}"
     require((used(state) == due).all(), spec, told)
     for _ in range(peaked.NEW):

@@ -118,7 +118,7 @@ def initial_state(
         drafter=base.State(),
         verifier=base.State(_repeat(verifier.row, batch), verifier.shared),
         transform=transform,
-        policy=program.policy.init(caches[decode.TARGET], ends),
+        policy=program.policy.init(caches[decode.TARGET]),
         exit=base.State(),
         width=fresh.width.init(batch, program.drafter.depth),
         stop=stop,

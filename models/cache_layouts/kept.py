@@ -42,6 +42,8 @@ class KeptLayer(HeldLayer):
     queries: Queries | None
     notes: dict[str, Array]  # [B, G, C, ...]
     extra: dict[str, Array]  # [B, G, ...]
+    budget: Array  # int32[B]: slots that the policy keeps
+    prompt: Array  # int32[B]: tokens of the prompt, or of what is compressed of it
     after: int = struct.field(pytree_node=False)  # slots once the prompt is read
     recent: int = struct.field(pytree_node=False)  # places for queries, then
     is_read: bool = struct.field(pytree_node=False, default=False)  # the prompt is
@@ -168,6 +170,8 @@ class KeptLayer(HeldLayer):
         names: dict[str, Any] = {
             "store": self.store.axes(),
             "shift": rows,
+            "budget": rows,
+            "prompt": rows,
             "pos": heads,
             "notes": jax.tree.map(lambda x: heads, self.notes),
             "extra": jax.tree.map(lambda x: heads, self.extra),
@@ -218,6 +222,7 @@ def layer(
     first: Array,
     notes: Mapping[str, Any],
     extra: Mapping[str, Any],
+    rows: tuple[Array, Array],
 ) -> KeptLayer:
     """Make an empty kept layer.
 
@@ -229,6 +234,7 @@ def layer(
         first: int32[B]: the first token whose query is kept.
         notes: name -> dtype and the dimensions behind [B, G, C].
         extra: name -> dtype and the dimensions behind [B, G].
+        rows: the budget and the tokens of the prompt, int32[B] both.
     """
     k, _ = store.read()
     batch, groups, slots = k.shape[:3]
@@ -246,6 +252,8 @@ def layer(
         queries=asked,
         notes={n: empty(about, batch, groups, slots) for n, about in notes.items()},
         extra={n: empty(about, batch, groups) for n, about in extra.items()},
+        budget=rows[0],
+        prompt=rows[1],
         after=sizes.after,
         recent=sizes.recent,
     )

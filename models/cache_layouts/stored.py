@@ -158,6 +158,7 @@ def _(layer: KeptLayer, row: int, length: int) -> Arrays:
     arrays = {
         **pack_layer(layer.store, row, used),
         "shift": np.asarray(layer.shift[row]),
+        "budget": np.asarray(layer.budget[row]),
         "slot": np.asarray(layer.pos[row, :, :used]),
     }
     for name, x in layer.notes.items():
@@ -175,6 +176,13 @@ def _(layer: KeptLayer, row: int, length: int) -> Arrays:
 def _(layer: KeptLayer, row: int, arrays: Arrays, length: int) -> Any:
     slots = {name: arrays[name] for name in (KEYS, VALUES)}
     shift: Any = np.full(1, arrays["shift"], np.int32)
+    here: Any = (np.asarray(x[row : row + 1]) for x in (layer.budget, layer.prompt))
+    budget, prompt = here
+    if shift[0] and budget[0] != arrays["budget"]:
+        raise Misfit(
+            f"slots were evicted under a budget of {arrays['budget']}, and this "
+            f"prompt's is {budget[0]}"
+        )
     notes = {
         name: fitted(arrays[f"notes.{name}"], x, name)
         for name, x in layer.notes.items()
@@ -196,6 +204,8 @@ def _(layer: KeptLayer, row: int, arrays: Arrays, length: int) -> Any:
         notes=notes,
         extra=extra,
         queries=queries,
+        budget=budget,
+        prompt=prompt,
     )
 
 

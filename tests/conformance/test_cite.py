@@ -188,7 +188,7 @@ def test_every_entry_parses_and_is_cited_once():
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ("  author = {Cai", "  authors = {Cai", "cai2024medusa: 'author'"),
+        ("  author = {Cai, T", "  authors = {Cai", "cai2024medusa: 'author'"),
         ("r = {Cai, Tianle and", "r = {Tianle Cai and", "write authors"),
         ("  eprint = {2401.10774}", "  eprint = {2401.1077}", "no arXiv id 2401.1077"),
         ("  eprint = {2401.10774}", "  eprint = {2401.15077}", "2401.15077 twice"),

@@ -39,7 +39,7 @@ def sizes_of(tiny, spec: Spec) -> tuple[int, int]:
     length = jnp.asarray([PROMPT], jnp.int32)
     before = jax.eval_shape(lambda: policy.make(tiny, sizes, length))
     after = jax.eval_shape(
-        lambda cache: policy.finish(policy.init(cache, length), cache)[0], before
+        lambda cache: policy.finish(policy.init(cache), cache)[0], before
     )
     return nbytes(before), nbytes(after)
 

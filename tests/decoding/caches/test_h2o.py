@@ -18,13 +18,15 @@ def value(heads, g, t, length):
 
 
 def last_query_only(heads, g, t, length):
-    """Planted: what the last query saw, in place of the sum."""
     seen, sums = heads.column(g, length - 1)
     return np.inf if t >= length - 6 else sums[seen.index(t)]
 
 
 def test_it_keeps_the_heavy_hitters_and_the_newest():
-    """Three prompts, evictions in the prompt, at its end and while decoding."""
+    """Three prompts, evictions in the prompt, at its end and while decoding.
+
+    Planted: what the last query saw, in place of the sum.
+    """
     assert oracle.differs(SPEC, value, **RULE) == 0
     assert oracle.differs(SPEC, last_query_only, **RULE) == 3
 

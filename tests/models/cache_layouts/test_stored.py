@@ -43,7 +43,8 @@ def windowed(size: int):
 def policy(size: int):
     store = kv_cache.dense(1, 2, size // 2, G, DIM, jnp.float32).layers[0]
     places = kept.LayerSizes(size // 2, size // 2, size // 4, 0)
-    about = ({"score": (jnp.float32, ())}, {"raw": (jnp.float32, (3,))})
+    rows = (jnp.full((2,), size // 2), jnp.full((2,), size // 4))
+    about = ({"score": (jnp.float32, ())}, {"raw": (jnp.float32, (3,))}, rows)
     first = jnp.zeros((2,), jnp.int32)
     return whole((kept.layer(store, places, size, HEADS, first, *about),), size)
 
@@ -55,10 +56,21 @@ def codes(size: int):
 LAYOUTS = {"dense": dense, "held": windowed, "kept": policy, "quantized": codes}
 
 
+def budgets_of(cache, other):
+    """Give the kept layers of a cache the budgets of row 1 of another one's."""
+    pairs = zip(cache.layers, other.layers)
+    same = lambda x, y: (
+        x.replace(budget=jnp.full_like(x.budget, y.budget[1]))
+        if isinstance(x, kept.KeptLayer)
+        else x
+    )
+    return cache.replace(layers=tuple(same(x, y) for x, y in pairs))
+
+
 def round_trip(make, size: int, larger: int):
     cache = filled(make(size))
     arrays = stored.pack(cache, 1)
-    one = stored.unpack(make(larger), 0, arrays)
+    one = stored.unpack(budgets_of(make(larger), cache), 0, arrays)
     return arrays, stored.pack(jax.tree.map(jnp.asarray, one), 0)
 
 
@@ -75,6 +87,14 @@ def test_rows_come_back(name):
                 np.testing.assert_array_equal(x, after[key], key)
     other = stored.pack(filled(make(128)), 0)
     assert not all(np.array_equal(other[key], x) for key, x in before.items())
+
+
+def test_another_budget_is_told():
+    """Slots that were evicted; before that a row of any budget fits."""
+    arrays = stored.pack(filled(policy(128)), 1)
+    with pytest.raises(Misfit, match="evicted under a budget of"):
+        stored.unpack(policy(128), 0, arrays)
+    stored.unpack(policy(128), 0, {**arrays, "layers.0.shift": np.int32(0)})
 
 
 def test_queries_keep_their_tokens():
