@@ -38,10 +38,15 @@ def cases(
 
 def nats(lm: Any, cases: Sequence[Case], **settings: Any) -> np.ndarray:
     """Measure -log p of the expected tokens in nats; `settings` are `generate`'s."""
+    return -np.asarray(forced_output(lm, cases, **settings).logprobs, np.float64)
+
+
+def forced_output(lm: Any, cases: Sequence[Case], **settings: Any) -> Any:
+    """Decode the expected tokens by force; return the `Output`."""
     out = written(lm, cases, transforms=[forced(cases)], **settings)
     texts = [list(map(int, tokens)) for tokens in out.tokens]
     assert texts == [list(case.expected) for case in cases], "a token was not forced"
-    return -np.asarray(out.logprobs, np.float64)
+    return out
 
 
 @struct.dataclass
