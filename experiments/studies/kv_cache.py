@@ -238,10 +238,10 @@ TITLES = {
 SCORES = {"long_nats": "nats"}
 NOTE = (
     "kept: the share of the prompt, or of the context, that the budget is. right: the "
-    "share of the answer's tokens, ± the standard error over cases; above dense: the mean of "
-    "paired differences. KiB: of a row's cache, while decoding and while the prompt is "
-    "read; freed: against the dense cache. slots read: of a layer, by a new token. "
-    "drafted: tokens a call with drafts, which keep the text. s: of all cases."
+    "share of the answer's tokens, ± the standard error over cases; above dense: the "
+    "mean of paired differences. KiB: of a row's cache, while decoding and while the "
+    "prompt is read; freed: against the dense cache. slots read: of a layer, by a new "
+    "token. drafted: tokens a call with drafts, which keep the text. s: of all cases."
 )
 
 
