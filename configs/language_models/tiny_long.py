@@ -33,7 +33,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.data.facts = "code"  # their form: training/data/planted_facts.py
     c.data.facts_share = 0.4  # of the windows
     c.data.short = 512  # tokens of the texts in other windows
-    c.train.optimizer = "adamw"
+    c.train.optimizer = "adamw"  # "adamw" or "muon"
     c.train.adam_rate = 0.0006
     c.train.warmup = 10
     c.train.decay = 160

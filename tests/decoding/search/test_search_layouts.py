@@ -74,7 +74,8 @@ def test_settled_tokens_leave_the_scratch_as_it_is(monkeypatch):
 
     def narrow(program, prompts, sizes, *rest):
         text = initial_state.bucket(PREFIX + NEW) - PREFIX
-        return sound(program, prompts, (sizes[0] - text, sizes[1]), *rest)
+        less = sizes._replace(slots=sizes.slots - text)
+        return sound(program, prompts, less, *rest)
 
     monkeypatch.setattr(initial_state, "_cache", narrow)
     wrong = decoding.generate(model, prompts, search, **fields).tokens
