@@ -166,7 +166,8 @@ def language_model(config: Config) -> base.LanguageModel:
         return jnp.clip(x[..., TOKEN], 0, vocab).astype(jnp.int32)
 
     def layer(params, i, x, store, block, seen, cache_pos):
-        store = store.append(block.slots, token_of(x), block.positions)
+        slots = base.layer_slots(block, i, cache_pos.shape[1])
+        store = store.append(slots, token_of(x), block.positions)
         token, pos = store.read()
         code = jnp.zeros(block.tokens.shape, jnp.int32)
         for back in range(order):
@@ -196,6 +197,8 @@ def language_model(config: Config) -> base.LanguageModel:
                 hidden[i] = x
             args = (stores[i], block, seen, cache.pos)
             after, store = layer(params, i, x, *args)
+            if block.gate is not None:
+                after = jnp.where(block.gate[i][..., None], x, after)
             if block.run is not None:
                 keep = block.run[i, 0]
                 pick = lambda a, b, keep=keep: jnp.where(keep, a, b)
