@@ -25,6 +25,8 @@ Cost per call: the layers that any node of any row needs: a batch whose texts ar
 long, and drafts of depth d, run active(i) of the earliest node.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -103,15 +105,15 @@ def exit_policy(
     return base.ExitPolicy(init, layers=layers)
 
 
-def active(index: Array, most: Array, least: Array, tokens: Array) -> Array:
-    """Return active(i) int32[...] of i `index`, halves rounded up; all in integers."""
+def active(index: Any, most: Any, least: Any, tokens: Any) -> Array:
+    """Return active(i) int32[...] of i `index` [...]; integers, halves rounded up."""
     last = tokens - 1
     index = jnp.clip(index, 0, last)
     return (2 * (most * last - (most - least) * index) + last) // (2 * last)
 
 
 def runs(
-    index: Array, most: Array, least: Array, tokens: Array, warm: Array, depth: int
+    index: Any, most: Any, least: Any, tokens: Any, warm: Any, depth: int
 ) -> Array:
     """Return bool[L, ...]: the layers that run for the tokens i `index` [...]."""
     count = active(index, most, least, tokens)

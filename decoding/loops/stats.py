@@ -110,7 +110,7 @@ def summarise(
         loaded: tokens of prompts that were loaded, not computed.
     """
     keys = counters.keys_read
-    ran: dict[str, float] = {}
+    ran: dict[str, Any] = {}
     calls, new = np.asarray(counters.target_calls), np.asarray(counters.new_tokens)
     accepted = np.asarray(counters.accepted).sum(0)
     offered = np.asarray(counters.offered).sum(0)

@@ -68,13 +68,15 @@ def trials(
     training = layer_router_run.Training(config, folder, lm)
     price, routers = float(config.sparsities[0]), training.first()
     train = lambda: training.fit(price).params
-    about = (train, training.grade, training.folder(price, 1))
-    yield Trial("routers", routers, *about)
+    yield Trial("routers", routers, train, training.grade, training.folder(price, 1))
     if config.adapt.rank:
-        adapt = lambda: training.adapt(price, routers).params
-        grade = lambda changes: training.grade(routers, changes)
-        about = (adapt, grade, training.folder(price, 2))
-        yield Trial("changes of the target", training.unchanged(), *about)
+        yield Trial(
+            "changes of the target",
+            training.unchanged(),
+            lambda: training.adapt(price, routers).params,
+            lambda changes: training.grade(routers, changes),
+            training.folder(price, 2),
+        )
 
 
 STAGE = Stage(run, "Layer routers for {}", parts=("trained",), trials=trials)

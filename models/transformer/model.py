@@ -113,11 +113,8 @@ def transformer(
         for i in range(lo, hi):
             if i in taps:
                 hidden[i] = x
-            rotation, slots = (
-                spun[config.rope(i)],
-                base.layer_slots(block, i, cache.size),
-            )
-            before = x
+            rotation, before = spun[config.rope(i)], x
+            slots = base.layer_slots(block, i, cache.size)
             attention = attention_of(at(params, i), rotation, slots, attend(i))
             mlp = mlp_of(at(params, i))
             if block.run is None:
