@@ -48,9 +48,12 @@ def tree(part: Spec) -> Method:
 
 
 def of_peaked(method: Method) -> kit.Run:
-    """Run a method on the peaked transformer, at `HEATS`."""
-    lm, beside = peaked.model(), {"draft": peaked.model(4)}
-    config = lm.config
+    """Run a method on the peaked transformer, at `HEATS`.
+
+    The whole target drafts for itself, so that long paths are accepted.
+    """
+    lm = peaked.model()
+    config, beside = lm.config, {"draft": lm}
     if method.exit is not None and "exits" in method.exit.card.needs:
         width = config.d_model
         beside["exits"] = kit.exit_params(method.exit.name, config.n_layers, width)
