@@ -4,6 +4,8 @@ One that chooses layers (`ExitPolicy.layers`) is also run on the peaked transfor
 where a wrong state or a missing key changes a text.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -113,15 +115,17 @@ def layers_depend_on_the_place(spec: Spec, run: kit.Run) -> None:
     A token attends to earlier ones: their keys are there in all layers that it takes.
     """
     exits, state = run.parts.program.exit, peaked_start(run)
+    assert exits.layers is not None
     length = np.asarray(state.length)
     places = jnp.arange(length.max() + peaked.NEW, dtype=jnp.int32)
     places = jnp.broadcast_to(places, (len(length), len(places)))
-    depth, before, skips = run.parts.program.model.config.n_layers, None, False
+    depth, skips = run.parts.program.model.config.n_layers, False
+    before: np.ndarray | None = None
     for _ in range(4):
         chosen, gate = exits.layers(state.exit, places)
-        needs = np.ones((depth, *places.shape), bool)
+        needs: Any = np.ones((depth, *places.shape), bool)
         if chosen is not None:
-            needs &= np.asarray(chosen).any(1)[:, None, None]
+            needs &= np.asarray(chosen.any(1))[:, None, None]
         if gate is not None:
             needs &= ~np.asarray(gate)
         nested = (needs[..., 1:] <= needs[..., :-1]).all()
@@ -143,8 +147,10 @@ def rows_are_apart(spec: Spec, run: kit.Run) -> None:
 def at_the_root(run: kit.Run) -> kit.Run:
     """Plant a fault: all nodes of a block take the layers of its root."""
     exits = run.parts.program.exit
+    inner = exits.layers
+    assert inner is not None
 
     def layers(state: base.State, positions):
-        return exits.layers(state, jnp.broadcast_to(positions[:, :1], positions.shape))
+        return inner(state, jnp.broadcast_to(positions[:, :1], positions.shape))
 
     return run.alter(exit=exits._replace(layers=layers))

@@ -318,7 +318,7 @@ class Run:
     """A composed method, to be run step by step, altered and inspected."""
 
     def __init__(
-        self, method: Method, temperature: float = 0.0, lm=TARGET, draft=None, beside=()
+        self, method: Method, temperature: Heat = 0.0, lm=TARGET, draft=None, beside=()
     ):
         beside = dict(beside) or models(method, draft)
         self.parts = compose.compose(method, lm, temperature, beside, streams(method))

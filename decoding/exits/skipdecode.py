@@ -100,7 +100,8 @@ def exit_policy(
         row: Row = state.row
         index = positions - (row.prompt[:, None] - 1)
         numbers = (row.most, row.least, row.tokens, row.warm)
-        return None, ~runs(index, *(x[:, None] for x in numbers), depth)
+        most, least, tokens, warm = (x[:, None] for x in numbers)
+        return None, ~runs(index, most, least, tokens, warm, depth)
 
     return base.ExitPolicy(init, layers=layers)
 

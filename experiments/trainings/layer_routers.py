@@ -67,7 +67,7 @@ def trials(
     """Prepare the training of routers, and of the target under them."""
     training = layer_router_run.Training(config, folder, lm)
     price, routers = float(config.sparsities[0]), training.first()
-    train = lambda: training.fit(price).params
+    train = lambda: training.route(price).params
     yield Trial("routers", routers, train, training.grade, training.folder(price, 1))
     if config.adapt.rank:
         yield Trial(

@@ -64,7 +64,7 @@ class Training:
         """Return where a stage, 1 or 2, trains at a price of a layer."""
         return self.workdir / f"price_{price:g}_stage_{stage}"
 
-    def fit(self, price: float) -> fit.Result:
+    def route(self, price: float) -> fit.Result:
         """Train routers at a price of a layer, or resume."""
         own = first.objective(self.lm.model, price, self.config.objective.part)
         frozen, folder = {"target": self.lm.params}, self.folder(price, 1)
@@ -139,7 +139,7 @@ def run(config: Any, workdir: str | os.PathLike, lm: Any = None) -> dict[str, An
     figures: dict[str, Any] = {"dense": training.fixed(every), "prices": {}}
     best: dict[int, Any] = {}
     for price in config.sparsities:
-        result = training.fit(float(price))
+        result = training.route(float(price))
         routers, changes = result.params, None
         own = training.grade(routers)
         count = max(round(own["layers"]), 1)
