@@ -348,24 +348,24 @@ class ExitPolicy(NamedTuple):
     drafter's weights and all params. `observe` updates the state after a round or a
     prompt chunk. `path_pure`: a node's layers depend on its path alone. An exit that is
     not path-pure serves blocks of one node; drafters of wider blocks are refused.
+
+    `layers(state, positions int32[B, N]) -> run, gate` chooses the layers of a block of
+    any width, also of a prompt chunk: `Block.run` and `Block.gate`, or None for either.
+    A layer that no node needs is left out. A token's later readers run a subset of its
+    layers, so that no key is missing.
     """
 
     init: Callable[[Context], State]
-    plan: Callable[[Array, Context, State], tuple[State, Any, Any]]
-    observe: Callable[[Context, State, Outcome], State]
-    wrap: Callable[[Any], Any]
-    weights: Callable[[Any, Params, State], Any]
+    plan: Callable[..., tuple] = lambda keys, ctx, state: (state, ctx.cache, 0)
+    observe: Callable[..., State] = lambda ctx, state, outcome: state
+    wrap: Callable[[Any], Any] = lambda model: model
+    weights: Callable[[Any, Params, State], Any] = lambda own, params, state: own
     taps: tuple = ()
     path_pure: bool = True
+    layers: Callable[[State, Array], tuple[Any, Any]] | None = None
 
 
-WHOLE = ExitPolicy(  # every layer, for every token
-    init=lambda ctx: State(),
-    plan=lambda keys, ctx, state: (state, ctx.cache, 0),
-    observe=lambda ctx, state, outcome: state,
-    wrap=lambda model: model,
-    weights=lambda weights, params, state: weights,
-)
+WHOLE = ExitPolicy(lambda ctx: State())  # every layer, for every token
 
 
 class Stream(NamedTuple):
@@ -395,5 +395,5 @@ def weakest(*guarantees: str) -> str:
 
 
 def under(guarantee: str, policy: str) -> str:
-    """Return a guarantee towards plain decoding with the same cache policy."""
+    """Return a guarantee towards plain decoding with the same cache policy or exit."""
     return guarantee if guarantee == LOSSY else f"{guarantee} under {policy}"

@@ -168,7 +168,10 @@ def compose(
     optional = [p for p in (method.topology, method.exit) if p is not None]
     parts: tuple[Part, ...] = (drafter_spec, method.policy, *specs, *optional)
     # A verifier's guarantee may depend on its arguments, so its card is not enough.
-    judged = [p for p in parts if p is not method.policy or not policy.path_pure]
+    # Under what is path-pure the text is that of plain decoding under the same.
+    pure = [method.policy] if policy.path_pure else []
+    pure += [method.exit] if method.exit is not None and exits.path_pure else []
+    judged = [p for p in parts if all(p is not part for part in pure)]
     guarantee = base.weakest(*(p.card.guarantee for p in judged), verifier.guarantee)
     if is_sampled and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
@@ -184,8 +187,9 @@ def compose(
     widths, width_policy = choice.widths(width, rounds, guarantee)
     if found.search is not None:
         guarantee = base.weakest(guarantee, found.search.guarantee)
-    if method.policy.card.guarantee == base.LOSSY:
-        guarantee = base.under(guarantee, method.policy.name.rpartition("/")[2])
+    lossy = [p.name.rpartition("/")[2] for p in pure if p.card.guarantee == base.LOSSY]
+    if lossy:
+        guarantee = base.under(guarantee, " and ".join(lossy))
     program = Program(
         exits.wrap(drafter.wrap(lm.model)),
         drafter,

@@ -50,10 +50,21 @@ class Block:
     run: Array | None = (
         None  # bool[L, 2]: run (attention, MLP) of each layer; None: all
     )
+    gate: Array | None = (
+        None  # bool[L, B, N]: nodes that pass a layer by, and leave no key in it
+    )
     logits_at: str = struct.field(pytree_node=False, default=ALL)  # ALL | LAST | NONE
     embeds: Array | None = (
         None  # float32[B, N, D]: read in place of the table's rows of `tokens`
     )
+
+
+def layer_slots(block: Block, layer: int, size: int) -> Array:
+    """Return int32[B, N]: where a layer's keys are written; >= `size`: nowhere."""
+    if block.gate is None:
+        return block.slots
+    index = jnp.arange(block.slots.shape[1], dtype=jnp.int32)
+    return jnp.where(block.gate[layer], size + index, block.slots)
 
 
 @jax.tree_util.register_pytree_node_class

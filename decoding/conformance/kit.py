@@ -33,7 +33,12 @@ from models.heads import (
     medusa,
     ppd,
 )
-from models.predictors import acceptance_predictor, exit_predictor, value_predictor
+from models.predictors import (
+    acceptance_predictor,
+    exit_predictor,
+    layer_router,
+    value_predictor,
+)
 from models.synthetic import toy
 
 VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
@@ -221,9 +226,13 @@ def acceptance_head():
 
 
 @functools.cache
-def exit_predictors():
-    """Make random params of exit predictors."""
-    return exit_predictor.init(jax.random.key(9), TARGET.config.n_layers, 3, 8)
+def exit_params(name: str, depth: int = 2, width: int = 8):
+    """Make random params of what an exit reads, for a target of a depth and width."""
+    if name == "exits/first":
+        routers = layer_router.init(depth, width, 0.0)
+        weight = jax.random.normal(jax.random.key(9), (depth, width))
+        return {**routers, "weight": weight / width**0.5}
+    return exit_predictor.init(jax.random.key(9), depth, 3, 8)
 
 
 def drafts(method: Method, lm=None) -> dict | None:
@@ -232,8 +241,9 @@ def drafts(method: Method, lm=None) -> dict | None:
     for part in method.parts:
         if "heads" in part.card.needs:
             params["heads"] = heads(part.name)
-    if "exits" in needs:
-        params["exits"] = exit_predictors()
+    if method.exit is not None and "exits" in needs:
+        config = (lm or TARGET).config
+        params["exits"] = exit_params(method.exit.name, config.n_layers, config.d_model)
     if "draft" in needs:
         params["draft"] = lm or DRAFT
     if method.verifier is not None and "judge" in method.verifier.card.needs:
@@ -308,7 +318,7 @@ class Run:
     """A composed method, to be run step by step, altered and inspected."""
 
     def __init__(
-        self, method: Method, temperature: float = 0.0, lm=TARGET, draft=None, beside=()
+        self, method: Method, temperature: Heat = 0.0, lm=TARGET, draft=None, beside=()
     ):
         beside = dict(beside) or models(method, draft)
         self.parts = compose.compose(method, lm, temperature, beside, streams(method))

@@ -94,4 +94,5 @@ def count(counters, draft, verified, active, reads=None):
         counters.candidates + jnp.where(active, candidates, 0),
         counters.ranked + tree.ranks(draft, verdict.path, drafts, stats.RANKS),
         None if reads is None else counters.keys_read + reads * calls,
+        counters.layers,
     )

@@ -24,6 +24,7 @@ from decoding.hypotheses.reward import Reward
 from decoding.loops import (
     admission,
     block_choice,
+    chosen_layers,
     commit,
     pause,
     state_sharding,
@@ -242,8 +243,8 @@ def _finish(program, params, state, draft, live, width, whole):
     `live` bool[B, N] are at most `width` nodes a row; None: all of them.
 
     Returns:
-        The new state but for `counters` and `width`, what became of the whole draft,
-        and with `whole` the round's outcome on it.
+        The new state but for `width` and most `counters`, what became of the whole
+        draft, and with `whole` the round's outcome on it.
     """
     drafted, kept = draft, None
     if live is not None:
@@ -283,6 +284,8 @@ def _commit(program, params, state, draft):
     slots, visibility = program.policy.place(state.policy, cache, draft)
     positions = state.length[:, None] - 1 + tree.depths(draft)
     block = Block(draft.tokens, positions, slots, visibility, logits_at=ALL)
+    live = (draft.kind != base.PAD) & active[:, None]
+    block = chosen_layers.put(program.exit, exits, block, live)
     weights = program.weights(params, state.drafter, exits)
     out, cache = program.model(weights, cache, block, program.taps)
     logits: Any = out.logits
@@ -316,6 +319,7 @@ def _commit(program, params, state, draft):
         transform=_advance(program, state, at_nodes, aux, outcome),
         policy=policy,
         stop=stop,
+        counters=chosen_layers.count(state.counters, block, outcome),
     )
     ctx = context(program, params, after)
     return (

@@ -123,7 +123,10 @@ def initial_state(
         width=fresh.width.init(batch, program.drafter.depth),
         stop=stop,
         counters=stats.zeros(
-            batch, program.drafter.depth, program.policy.reads is not None
+            batch,
+            program.drafter.depth,
+            program.policy.reads is not None,
+            program.exit.layers is not None,
         ),
     )
     ctx = decode.context(fresh, params, state)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from decoding import base, tree
-from decoding.loops import state_sharding, streams
+from decoding.loops import chosen_layers, state_sharding, streams
 from decoding.loops.decode import TARGET, DecodeState, Program, context
 from models.base import ALL, NONE, causal_block
 from models.cache_layouts import held
@@ -113,6 +113,8 @@ def prefill(
             labels = jnp.take_along_axis(carry.tokens, ahead, 1, mode="clip")
             rest = (cache, block, labels, count)
             cache, own = program.prefill.read(params, own, *rest)
+        live = index < count[:, None]
+        block = chosen_layers.put(program.exit, carry.exit, block, live)
         weights = program.weights(params, carry.drafter, carry.exit)
         out, cache = program.model(weights, cache, block, program.taps)
         start = carry.caches[TARGET].length

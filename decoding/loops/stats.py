@@ -26,17 +26,27 @@ class Counters:
     ranked: Array  # int32[B, RANKS]: committed drafts by rank among their siblings
     # float32[B]: slots of a layer that the rounds' nodes read; None: all tokens seen.
     keys_read: Array | None = None
+    # float32[B, 2]: layers of the committed path's nodes, and layers that the row's
+    # rounds ran; None: an exit does not choose them.
+    layers: Array | None = None
 
 
-def zeros(batch: int, depth: int, reads: bool = False) -> Counters:
+def zeros(
+    batch: int, depth: int, reads: bool = False, layers: bool = False
+) -> Counters:
     """Make counters of `batch` rows for drafts of at most `depth`.
 
-    `reads`: whether to count the slots that a cache policy lets nodes read.
+    Args:
+        batch: B.
+        depth: D.
+        reads: whether to count the slots that a cache policy lets nodes read.
+        layers: whether to count the layers that an exit chooses.
     """
     rows, deep = jnp.zeros((batch,), jnp.int32), jnp.zeros((batch, depth), jnp.int32)
     ranks = jnp.zeros((batch, RANKS), jnp.int32)
     keys = jnp.zeros((batch,), jnp.float32) if reads else None
-    return Counters(rows, rows, deep, deep, rows, rows, ranks, keys)
+    ran = jnp.zeros((batch, 2), jnp.float32) if layers else None
+    return Counters(rows, rows, deep, deep, rows, rows, ranks, keys, ran)
 
 
 class Memory(NamedTuple):
@@ -75,6 +85,10 @@ class Stats(NamedTuple):
     kv_bytes_prefill: float = 0.0  # while its prompt is read
     keys_read: float | None = None  # slots of a layer read for a new token; None: all
     loaded: int = 0  # tokens of prompts that a prefix store gave
+    # Under an exit that chooses layers, for a new token: the layers that its node
+    # needed, and those that ran for it, a round's layers shared by its tokens.
+    layer_evals: float | None = None
+    layers_run: float | None = None
 
 
 def summarise(
@@ -96,11 +110,15 @@ def summarise(
         loaded: tokens of prompts that were loaded, not computed.
     """
     keys = counters.keys_read
+    ran: dict[str, Any] = {}
     calls, new = np.asarray(counters.target_calls), np.asarray(counters.new_tokens)
     accepted = np.asarray(counters.accepted).sum(0)
     offered = np.asarray(counters.offered).sum(0)
     ranked = np.asarray(counters.ranked).sum(0)
     candidates = int(np.asarray(counters.candidates).sum())
+    if counters.layers is not None:
+        each = np.asarray(counters.layers).sum(0) / max(new.sum(), 1)
+        ran = {"layer_evals": float(each[0]), "layers_run": float(each[1])}
     return Stats(
         calls,
         new,
@@ -122,6 +140,7 @@ def summarise(
         if keys is None
         else float(np.asarray(keys).sum() / max(new.sum(), 1)),
         loaded=loaded,
+        **ran,
     )
 
 

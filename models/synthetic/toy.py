@@ -205,8 +205,10 @@ def language_model(config: Config) -> base.LanguageModel:
             if i in taps:
                 hidden[i] = x
             own = (params["features"][i], np.float32(2**i))
-            at = (block.slots, block.positions)
+            at = (base.layer_slots(block, i, cache.pos.shape[1]), block.positions)
             after, store = layer(*own, x, stores[i], *at, seen, cache.pos)
+            if block.gate is not None:
+                after = jnp.where(block.gate[i][..., None], x, after)
             if block.run is not None:
                 keep = block.run[i, 0]
                 pick = lambda a, b, keep=keep: jnp.where(keep, a, b)

@@ -113,8 +113,9 @@ def transformer(
         for i in range(lo, hi):
             if i in taps:
                 hidden[i] = x
-            rotation = spun[config.rope(i)]
-            attention = attention_of(at(params, i), rotation, block, attend(i))
+            rotation, before = spun[config.rope(i)], x
+            slots = base.layer_slots(block, i, cache.size)
+            attention = attention_of(at(params, i), rotation, slots, attend(i))
             mlp = mlp_of(at(params, i))
             if block.run is None:
                 x, stores[i] = attention(x, stores[i])
@@ -122,6 +123,8 @@ def transformer(
                 x, stores[i] = lax.cond(
                     block.run[i, 0], attention, lambda x, s: (x, s), x, stores[i]
                 )
+            if block.gate is not None:
+                x = jnp.where(block.gate[i][..., None], before, x)
             if base.FFN_INPUT in taps and i == config.n_layers - 1:
                 normed = layer.apply(at(params, i), x, method="feed_forward_input")
                 hidden[base.FFN_INPUT] = normed
@@ -129,16 +132,18 @@ def transformer(
                 x = mlp(x)
             else:
                 x = lax.cond(block.run[i, 1], mlp, lambda x: x, x)
+            if block.gate is not None:
+                x = jnp.where(block.gate[i][..., None], before, x)
         if hi in taps:
             hidden[hi] = x
         return x, replace(cache, layers=tuple(stores)), hidden
 
-    def attention_of(variables, rotation, block, attend):
+    def attention_of(variables, rotation, slots, attend):
         def run(x, store):
             q, k, v = layer.apply(variables, x, rotation, method="project")
-            store = store.append(block.slots, k, v)
+            store = store.append(slots, k, v)
             if isinstance(store, KeptLayer):
-                store = store.noted(block.slots, q)
+                store = store.noted(slots, q)
             out = attend(q, store)
             x = x + layer.apply(variables, out, method="merge")
             return sharding.constrain(x, STATES), store

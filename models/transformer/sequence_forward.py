@@ -1,5 +1,6 @@
 """Whole sequences without a cache, and the stacked form of params, for training."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ def forward(
     segments: Array | None = None,
     taps: tuple[base.Tap, ...] = (),
     remat: bool = False,
+    share: Callable[[int, Array], Array] | None = None,
 ) -> base.ModelOutput:
     """Compute causal logits of whole sequences, for training: no cache.
 
@@ -32,6 +34,8 @@ def forward(
             segment, and positions restart.
         taps: the hidden states to return; see `base.LanguageModel`.
         remat: whether the backward pass recomputes each layer.
+        share: `share(i, x)` -> float32[B, T], the share of layer i's change to x that
+            is added: 0 passes the layer. None: every layer runs.
     """
     length = tokens.shape[1]
     mask = causal(length, segments)
@@ -62,9 +66,10 @@ def forward(
     hidden: dict[base.Tap, Array] = {}
     if "stacked" in params:
         kinds = {(config.window(i), config.rope(i)) for i in range(config.n_layers)}
-        if len(kinds) > 1 or taps:
+        if len(kinds) > 1 or taps or share is not None:
             raise ConfigError(
-                "the stacked form needs equal layers and no taps: use unstack_layers"
+                "the stacked form needs equal layers, all run, and no taps: use "
+                "unstack_layers"
             )
         x, _ = lax.scan(lambda x, w: (step(w, x, 0), None), x, params["stacked"])
     else:
@@ -73,7 +78,11 @@ def forward(
                 hidden[i] = x
             if base.FFN_INPUT in taps and i == config.n_layers - 1:
                 hidden[base.FFN_INPUT] = last_input(params[f"layer_{i}"], x, i)
-            x = step(params[f"layer_{i}"], x, i)
+            after = step(params[f"layer_{i}"], x, i)
+            if share is not None:
+                part = share(i, x)[..., None].astype(x.dtype)
+                after = x + part * (after - x)
+            x = after
         if config.n_layers in taps:
             hidden[config.n_layers] = x
     x = embedding.apply(top, x, method="final_norm")

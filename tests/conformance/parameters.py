@@ -33,7 +33,7 @@ ALIKE = (
     *("suffix_model-chain", "s2d-eagle2", "online_sd-eagle2", "oracle-eagle2"),
     *("model-static", "model-specdec_pp", "del_exit", "foreal", "fs_gen"),
     *("model-eagle2", "eagle3-eagle2", "lookahead", "speculative_jacobi", "pearl"),
-    *("ead", "specee"),
+    *("ead", "specee", "first"),
 )
 
 

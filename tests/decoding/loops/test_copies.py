@@ -59,6 +59,7 @@ METHODS = (
     Method(
         Spec("drafters/model"), topology=Spec("topologies/confidence_stop", length=3)
     ),
+    Method(exit=Spec("exits/skipdecode", least=2, tokens=8)),
 )
 MADE = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|transpose|concatenate|pad)\(")
 
