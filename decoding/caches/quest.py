@@ -18,11 +18,10 @@ with m and M per page, 2 / `page` of the keys' bytes.
 """
 
 import jax.numpy as jnp
-from jax import lax
 
 from decoding import base
 from decoding.cache_eviction import budgets
-from decoding.cache_reading import selected
+from decoding.cache_reading import pages, selected
 from decoding.catalogue import Card
 from models.errors import MethodError
 
@@ -70,36 +69,18 @@ def policy(
         old = ends <= start[:, None]
         return jnp.where(old[:, None, None], bound.max(2), -jnp.inf)
 
+    def bounds(keys):
+        return {"low": keys.min(2), "high": keys.max(2)}
+
     def learn(layer, about):
-        """Take the bounds of the pages that committed tokens have filled."""
-        k = layer.store.read()[0]
-        rows, groups = (jnp.arange(n) for n in k.shape[:2])
-        bounds = {name: layer.extra[name] for name in ("low", "high")}
-        due = about.length // page
+        return pages.filled(layer, about.before, about.length, page, bounds)
 
-        def fill(carry):
-            bounds, at = carry
-            slots = at[:, None] * page + jnp.arange(page, dtype=jnp.int32)
-            index = rows[:, None, None], groups[None, :, None], slots[:, None]
-            keys = k.at[index].get(mode="clip").astype(jnp.float32)
-            to = jnp.where(at < due, at, bounds["low"].shape[2])
-            put = lambda x, new: x.at[rows[:, None], groups[None, :], to[:, None]].set(
-                new, mode="drop", unique_indices=True
-            )
-            low, high = keys.min(2), keys.max(2)
-            new = {"low": put(bounds["low"], low), "high": put(bounds["high"], high)}
-            return new, jnp.minimum(at + 1, due)
-
-        behind = lambda carry: (carry[1] < due).any()
-        bounds, _ = lax.while_loop(behind, fill, (bounds, about.before // page))
-        return layer.replace(extra={**layer.extra, **bounds})
-
-    def pages(slots, heads):
+    def sized(slots, heads):
         return jnp.float32, (max(slots // page, 1), heads[1])
 
     rule = selected.Rule(
         score,
-        extra={"low": pages, "high": pages},
+        extra={"low": sized, "high": sized},
         learn=learn,
         unit=page,
         newest=newest,
