@@ -46,8 +46,9 @@ class Rule(NamedTuple):
 
     - `score(layer, asked) -> float32[B, G, N, U]`: see `sparse.Reader`.
     - `notes`, `extra`: see `sparse.make`; an entry may be a function of (slots, (query
-      heads per KV head, their dimension)). `first(i, length)` gives what of `extra`
-      does not begin with zeros in layer i, of prompts of `length` int32[B] tokens.
+      heads per KV head, their dimension)).
+    - `given(i, length) -> {name: [B, G, ...]}` (B or G may be 1): what layer i has
+      besides, of prompts of `length` int32[B] tokens.
     - `mark(layer, k)`: notes of new slots; see `sparse.Reader`.
     - `learn(layer, about) -> layer`: updates `notes` and `extra` after every commit.
     - `ended(layer, length) -> layer`: once the prompt is read.
@@ -66,7 +67,7 @@ class Rule(NamedTuple):
     score: Callable[[SparseLayer, Asked], Array]
     notes: Mapping[str, Any] = MappingProxyType({})
     extra: Mapping[str, Any] = MappingProxyType({})
-    first: Callable[[int, Array], dict[str, Any]] = lambda i, length: {}
+    given: Callable[[int, Array], dict[str, Any]] = lambda i, length: {}
     mark: Callable[[SparseLayer, Array], dict[str, Array]] | None = None
     learn: Callable[[SparseLayer, About], SparseLayer] | None = None
     ended: Callable[[SparseLayer, Array], SparseLayer] | None = None
@@ -115,7 +116,7 @@ def policy(
     has_start = listed or unit > 1 or rule.begin is not None
 
     def count(layer: SparseLayer) -> Array:
-        keep = layer.extra["keep"][:, 0]
+        keep = layer.given["keep"][:, 0]
         return jnp.maximum(-(-keep // unit) - -(-reserved // unit), 0)
 
     def begin(layer: SparseLayer, prefix: Array) -> Array:
@@ -175,14 +176,10 @@ def policy(
                 first,
                 kept_queries if scores else (0, 0),
                 sized(rule.notes) if scores else {},
-                {"keep": (jnp.int32, ()), **(sized(rule.extra) if scores else {})},
+                sized(rule.extra) if scores else {},
+                {"keep": keep[:, None], **(rule.given(i, length) if scores else {})},
             )
-            begins = rule.first(i, length) if scores else {}
-            extra = {
-                name: jnp.broadcast_to(x, layer.extra[name].shape)
-                for name, x in {"keep": keep[:, None], **begins}.items()
-            }
-            made.append(replace(layer, extra={**layer.extra, **extra}))
+            made.append(layer)
         _check_roles(made)
         pos = jnp.full((sizes.batch, sizes.slots), -1, jnp.int32)
         return KVCache(tuple(made), pos, jnp.zeros((sizes.batch,), jnp.int32))

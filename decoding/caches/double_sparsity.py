@@ -82,7 +82,7 @@ def policy(
 
     def labels(layer, k):
         """Return the label channels of k [B, N, G, d]."""
-        at = layer.extra["channels"][:, None]
+        at = layer.given["channels"][:, None]
         return jnp.take_along_axis(k, at, axis=3)
 
     def mark(layer, k):
@@ -90,7 +90,7 @@ def policy(
 
     def score(layer, asked):
         label = _decoded(layer.notes) if label_bits else layer.notes["label"]
-        at = layer.extra["channels"][:, None, :, None]
+        at = layer.given["channels"][:, None, :, None]
         q = jnp.take_along_axis(asked.q, at, axis=4)
         s = jnp.einsum(
             "bngrc,bgsc->bgrns", q, label, preferred_element_type=jnp.float32
@@ -105,9 +105,8 @@ def policy(
     rule = selected.Rule(
         score,
         notes,
-        {"channels": (jnp.int32, (width,))},
-        lambda i, length: {"channels": table[i]},
-        mark,
+        given=lambda i, length: {"channels": jnp.asarray(table[i])[None]},
+        mark=mark,
         cost=1 / (2 * group),
     )
     return selected.policy(rule, budget, selected.own(full), refresh)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
@@ -81,10 +82,12 @@ class Reader(NamedTuple):
 class SparseLayer(KeptLayer):
     """A layer of all slots, of which a node reads those that `reader` selects.
 
-    `notes` are of slots and move with them, `extra` is of rows. `shift` is 0 and `pos`
-    is empty: token t is in slot t.
+    `notes` are of slots and move with them, `extra` is of rows, and `given` is what a
+    call gives its rows: [B, G, ...], never stored. `shift` is 0 and `pos` is empty:
+    token t is in slot t.
     """
 
+    given: dict[str, Array] = struct.field(default_factory=dict)
     reader: Reader = struct.field(pytree_node=False, default=Reader(WHOLE))
 
     def append(self, slots: Array, k: Array, v: Array) -> "SparseLayer":
@@ -117,6 +120,11 @@ class SparseLayer(KeptLayer):
     def attend(self, q, seen, positions, key_positions, **settings):
         """Attend to all slots; arguments as in `kv_cache.DenseLayer.attend`."""
         return self.store.attend(q, seen, positions, key_positions, **settings)
+
+    def axes(self) -> Any:
+        heads: Any = "batch kv_heads"
+        names: Any = super().axes()
+        return replace(names, given=jax.tree.map(lambda x: heads, self.given))
 
     @property
     def reads_few(self) -> bool:
@@ -201,6 +209,7 @@ def make(
     queries: tuple[int, int],
     notes: dict[str, Any],
     extra: dict[str, Any],
+    given: dict[str, Array],
 ) -> SparseLayer:
     """Make an empty layer.
 
@@ -213,6 +222,7 @@ def make(
         queries: places for queries, while the prompt is read and afterwards.
         notes: name -> dtype (None: the store's) and the dimensions behind [B, G, S].
         extra: name -> dtype and the dimensions behind [B, G].
+        given: name -> an array [B, G, ...]; B or G may be 1.
     """
     if reader.listed:
         places = min(reader.places, max(size // reader.unit, 1)) * reader.unit
@@ -229,7 +239,11 @@ def make(
     fields = {name: getattr(kept, name) for name in kept.__dataclass_fields__}
     # A list [B, G, 0] of positions: slot t is token t.
     fields["pos"] = kept.pos[:, :, :0]
-    return SparseLayer(**fields, reader=reader)
+    rows = store.k.shape[:2]
+    given = {
+        name: jnp.broadcast_to(x, (*rows, *x.shape[2:])) for name, x in given.items()
+    }
+    return SparseLayer(**fields, given=given, reader=reader)
 
 
 def _of(layer: SparseLayer) -> Any:

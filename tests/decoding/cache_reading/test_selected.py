@@ -166,7 +166,7 @@ def test_a_part_of_the_layers_begins_anew():
 
 
 def test_skipped_layers_pass_the_carry_on():
-    """Layers that might be skipped and are not give the same states; planted: one is."""
+    """Layers that might be skipped, and are not, change nothing; planted: one is."""
     run = plain(TIDAL)
     cache = kept_caches.start(run).caches["target"]
     ones = jnp.ones_like(cache.length)

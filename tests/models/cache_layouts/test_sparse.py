@@ -26,13 +26,12 @@ def products(layer, asked):
 
 
 def make(**fields):
-    reader = Reader(sparse.OWN, 6, products, lambda x: x.extra["keep"][:, 0], **fields)
+    reader = Reader(sparse.OWN, 6, products, lambda x: x.given["keep"][:, 0], **fields)
     store = DenseLayer(draw(B, G, S, D), draw(B, G, S, D))
     first = jnp.zeros((B,), jnp.int32)
-    extra = {"keep": (jnp.int32, ())}
-    layer = sparse.make(store, reader, S, (R, D), first, (0, 0), {}, extra)
-    keep = jnp.full((B, G), 6, jnp.int32)
-    return replace(layer, is_read=True, extra={**layer.extra, "keep": keep})
+    given = {"keep": jnp.full((1, 1), 6, jnp.int32)}
+    layer = sparse.make(store, reader, S, (R, D), first, (0, 0), {}, {}, given)
+    return replace(layer, is_read=True)
 
 
 def block(nodes):
