@@ -3,7 +3,7 @@
 import numpy as np
 
 from decoding.catalogue import Spec
-from decoding.conformance import drafters, kept_caches, kit, peaked
+from decoding.conformance import drafters, kept_caches, kit, peaked, sparse_reads
 from decoding.conformance.require import require
 from decoding.method import Method
 
@@ -17,6 +17,9 @@ def check(spec: Spec) -> None:
         AssertionError: it breaks a property; the message names it.
     """
     part = kit.spec(spec.name, **spec.arguments)
+    if sparse_reads.reads_few(part):
+        sparse_reads.check(spec)
+        return
     if keeps_a_part(part):
         kept_caches.check(spec)
         return

@@ -16,6 +16,7 @@ from models.cache_layouts.held import HeldLayer
 from models.cache_layouts.kept import KeptLayer, Queries
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
 from models.cache_layouts.quantized import GROUP, QuantizedLayer
+from models.cache_layouts.sparse import SparseLayer
 
 Arrays = dict[str, np.ndarray]
 KEYS, VALUES = "k", "v"  # names of a layer's exact keys and values [G, M, d]
@@ -207,6 +208,13 @@ def _(layer: KeptLayer, row: int, arrays: Arrays, length: int) -> Any:
         budget=budget,
         prompt=prompt,
     )
+
+
+@unpack_layer.register
+def _(layer: SparseLayer, row: int, arrays: Arrays, length: int) -> Any:
+    kept = unpack_layer.dispatch(KeptLayer)(layer, row, arrays, length)
+    own = jax.tree.map(lambda x: np.asarray(x[row : row + 1]), layer.given)
+    return replace(kept, given=own)
 
 
 def _queries(queries: Queries, row: int, arrays: Arrays) -> Any:

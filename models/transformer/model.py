@@ -23,9 +23,9 @@ from models.cache_layouts import kv_cache
 from models.cache_layouts.kept import KeptLayer
 from models.distributed import sharding
 from models.errors import ConfigError
-from models.transformer.cached_attention import over_cache
 from models.transformer.config import Config
 from models.transformer.modules import Embedding, Layer, rotations
+from models.transformer.sparse_attention import over_layers
 
 STATES = "batch - -"  # the axes of a block's states
 
@@ -107,8 +107,8 @@ def transformer(
     def layers(params, cache, x, block, lo, hi, taps=()):
         """Run layers lo <= i < hi; `hidden[i]` is the state after i layers."""
         spun = rotations(config, block.positions, cache.size)
-        attend = over_cache(config, block, cache, kernel)
-        stores = list(cache.layers)
+        attend, begin = over_layers(config, block, cache, kernel)
+        stores, carry = list(cache.layers), begin()
         hidden: dict[base.Tap, Array] = {}
         for i in range(lo, hi):
             if i in taps:
@@ -118,10 +118,11 @@ def transformer(
             attention = attention_of(at(params, i), rotation, slots, attend(i))
             mlp = mlp_of(at(params, i))
             if block.run is None:
-                x, stores[i] = attention(x, stores[i])
+                x, stores[i], carry = attention(x, stores[i], carry)
             else:
-                x, stores[i] = lax.cond(
-                    block.run[i, 0], attention, lambda x, s: (x, s), x, stores[i]
+                same = lambda *unchanged: unchanged
+                x, stores[i], carry = lax.cond(
+                    block.run[i, 0], attention, same, x, stores[i], carry
                 )
             if block.gate is not None:
                 x = jnp.where(block.gate[i][..., None], before, x)
@@ -139,14 +140,14 @@ def transformer(
         return x, replace(cache, layers=tuple(stores)), hidden
 
     def attention_of(variables, rotation, slots, attend):
-        def run(x, store):
+        def run(x, store, carry):
             q, k, v = layer.apply(variables, x, rotation, method="project")
             store = store.append(slots, k, v)
             if isinstance(store, KeptLayer):
                 store = store.noted(slots, q)
-            out = attend(q, store)
+            out, carry = attend(q, store, carry)
             x = x + layer.apply(variables, out, method="merge")
-            return sharding.constrain(x, STATES), store
+            return sharding.constrain(x, STATES), store, carry
 
         return run
 
