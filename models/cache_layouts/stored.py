@@ -164,6 +164,8 @@ def _(layer: KeptLayer, row: int, length: int) -> Arrays:
         arrays[f"notes.{name}"] = np.asarray(x[row, :, :used])
     for name, x in layer.extra.items():
         arrays[f"extra.{name}"] = np.asarray(x[row])
+    if layer.bias is not None:
+        arrays["bias"] = np.asarray(layer.bias[row, :, :used])
     if layer.queries is not None:
         arrays["queries.q"] = np.asarray(layer.queries.q[row])
         arrays["queries.pos"] = np.asarray(layer.queries.pos[row])
@@ -183,6 +185,9 @@ def _(layer: KeptLayer, row: int, arrays: Arrays, length: int) -> Any:
         name: fitted(arrays[f"extra.{name}"], x, name)
         for name, x in layer.extra.items()
     }
+    bias: Any = layer.bias
+    if bias is not None:
+        bias = fitted(arrays["bias"], bias, "bias")
     queries = layer.queries
     if (queries is not None) != ("queries.q" in arrays):
         raise Misfit("one of the rows holds queries, the other does not")
@@ -196,6 +201,7 @@ def _(layer: KeptLayer, row: int, arrays: Arrays, length: int) -> Any:
         notes=notes,
         extra=extra,
         queries=queries,
+        bias=bias,
     )
 
 

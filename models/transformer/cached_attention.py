@@ -15,6 +15,7 @@ from jax import Array
 from kernels import tree_attention as trees
 from models import base
 from models.cache_layouts.held import HeldLayer
+from models.cache_layouts.kept import KeptLayer
 from models.distributed import sharding
 from models.errors import ConfigError
 from models.transformer import modules
@@ -67,7 +68,10 @@ def over_cache(
             def attend(q: Array, store: Any) -> Array:
                 k, v = store.read()
                 own = store.view(mask) if isinstance(store, HeldLayer) else mask
-                return modules.attend(config, q, k, v, own, views.bias)
+                bias = views.bias
+                if isinstance(store, KeptLayer) and store.bias is not None:
+                    bias = store.bias.swapaxes(0, 1)[:, None, :, None]
+                return modules.attend(config, q, k, v, own, bias)
 
             return attend
 

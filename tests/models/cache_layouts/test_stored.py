@@ -45,7 +45,8 @@ def policy(size: int):
     places = kept.LayerSizes(size // 2, size // 2, size // 4, 0)
     about = ({"score": (jnp.float32, ())}, {"raw": (jnp.float32, (3,))})
     first = jnp.zeros((2,), jnp.int32)
-    return whole((kept.layer(store, places, size, HEADS, first, *about),), size)
+    layer = kept.layer(store, places, size, HEADS, first, *about, biased=True)
+    return whole((layer,), size)
 
 
 def codes(size: int):
