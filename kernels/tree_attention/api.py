@@ -66,7 +66,7 @@ def tree_attention(
     window       in tokens; 0: none
     softcap      c: scores become c tanh(score / c), after `scale`; 0: none
     k_scale      float32[B, G, S], and `v_scale`: factors of the stored values
-    bias         float32[B, G, S], added to the scores after `softcap`; -inf hides a slot
+    bias         float32[B, G, S], added to scores after `softcap`; -inf hides a slot
     kernel       "auto", "pallas" or "xla"
     vmem         bytes of vector memory for the plan (default: this chip's)
 
