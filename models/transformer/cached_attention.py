@@ -14,6 +14,7 @@ from jax import Array
 
 from kernels import tree_attention as trees
 from models import base
+from models.cache_layouts import latent
 from models.cache_layouts.held import HeldLayer
 from models.cache_layouts.kept import KeptLayer
 from models.distributed import sharding
@@ -32,8 +33,10 @@ def whole(config: Config, block: base.Block, size: int, kernel: str) -> bool:
 
 
 def must_be_whole(config: Config, block: base.Block) -> bool:
-    """Return whether a call must read the cache whole: for ALiBi or a slot mask."""
-    return config.position == "alibi" or block.visibility.slot_mask is not None
+    """Return whether a call must read the cache whole: ALiBi, latents, slot masks."""
+    if config.position == "alibi" or config.kv_rank:
+        return True
+    return block.visibility.slot_mask is not None
 
 
 def over_cache(
@@ -55,18 +58,24 @@ def over_cache(
     streams = cache.layers[0].streamed
     if streams and must_be_whole(config, block):
         raise ConfigError(
-            "ALiBi and policies with slot masks must read a cache whole, which this "
-            "layout does not support: use the dense cache"
+            "ALiBi, latent heads and policies with slot masks must read a cache whole, "
+            "which this layout does not support: use the dense cache"
         )
     if not streams and whole(config, block, cache.size, kernel):
         mask = base.dense_mask(seen, cache.size)
         views = modules.Views(config, block.positions, cache.pos, mask)
+        turns = (
+            modules.rotations(config, cache.pos, cache.size) if config.kv_rank else []
+        )
 
         def masked(i: int) -> Callable[[Array, Any], Array]:
             mask = views.window(config.window(i))
 
-            def attend(q: Array, store: Any) -> Array:
+            def attend(q: Array, store: Any, basis: Array | None = None) -> Array:
                 k, v = store.read()
+                if basis is not None:
+                    k, v = latent.expand(k, v, basis)
+                    k = modules.turned(k, turns[config.rope(i)])
                 own = store.view(mask) if isinstance(store, HeldLayer) else mask
                 bias = views.bias
                 if isinstance(store, KeptLayer) and store.bias is not None:
