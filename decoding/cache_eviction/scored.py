@@ -113,7 +113,7 @@ def policy(
 
     def make(model: Any, sizes: base.Sizes, length: Array) -> KVCache:
         config = model.config
-        _check_model(model)
+        check_model(model)
         windows = held.windows_of(config) or (0,) * config.n_layers
         ours = [i for i, window in enumerate(windows) if not window]
         parts = budgets.shares(layers, len(ours))
@@ -229,7 +229,8 @@ def policy(
     return base.CachePolicy(init, full.place, retain, bound, make, finish, reads)
 
 
-def _check_model(model: Any) -> None:
+def check_model(model: Any) -> None:
+    """Raise MethodError for a model whose layers no policy can keep a part of."""
     if model.init_layer is None:
         raise MethodError(
             f"a cache policy for {model.config}, whose layers cannot be made one by "

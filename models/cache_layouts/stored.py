@@ -15,6 +15,7 @@ import numpy as np
 from models.cache_layouts.held import HeldLayer
 from models.cache_layouts.kept import KeptLayer, Queries
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
+from models.cache_layouts.paired import PairedLayer
 from models.cache_layouts.quantized import GROUP, QuantizedLayer
 
 Arrays = dict[str, np.ndarray]
@@ -171,6 +172,11 @@ def _(layer: KeptLayer, row: int, length: int) -> Arrays:
         arrays["queries.pos"] = np.asarray(layer.queries.pos[row])
         arrays["queries.first"] = np.asarray(layer.queries.first[row])
     return arrays
+
+
+@pack_layer.register
+def _(layer: PairedLayer, row: int, length: int) -> Arrays:
+    raise Misfit("rows of layers that share directions cannot be stored")
 
 
 @unpack_layer.register

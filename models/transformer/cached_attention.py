@@ -14,7 +14,7 @@ from jax import Array
 
 from kernels import tree_attention as trees
 from models import base
-from models.cache_layouts import latent
+from models.cache_layouts import latent, paired
 from models.cache_layouts.held import HeldLayer
 from models.cache_layouts.kept import KeptLayer
 from models.distributed import sharding
@@ -72,6 +72,7 @@ def over_cache(
             mask = views.window(config.window(i))
 
             def attend(q: Array, store: Any, basis: Array | None = None) -> Array:
+                store = paired.lent(cache, i, store)
                 k, v = store.read()
                 if basis is not None:
                     k, v = latent.expand(k, v, basis)
@@ -88,6 +89,8 @@ def over_cache(
 
     def streamed(i: int) -> Callable[[Array, Any], Array]:
         def attend(q: Array, store: Any) -> Array:
+            store = paired.lent(cache, i, store)
+
             def run(q, store, seen, positions, key_positions):
                 out, _ = store.attend(
                     q.reshape(*q.shape[:2], -1, q.shape[4]),
