@@ -25,6 +25,7 @@ often as halving leads to the budget.
 """
 
 import functools
+from dataclasses import replace
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -181,12 +182,12 @@ def _once(
         new = new.reshape(batch, groups, -1, *new.shape[4:]).astype(x.dtype)
         return x.at[rows, heads, odd_at].set(new, mode="drop")
 
-    store = layer.store.replace(
-        k=put(layer.store.k, mean(k)), v=put(layer.store.v, mean(v))
+    store = replace(
+        layer.store, k=put(layer.store.k, mean(k)), v=put(layer.store.v, mean(v))
     )
     bias = put(layer.bias, jnp.log(total))
     gone = jnp.stack([goes, jnp.zeros_like(goes)], -1).reshape(batch, groups, -1)
     is_gone = jnp.zeros(layer.pos.shape, bool).at[index].set(gone, mode="drop")
     order = jnp.argsort(is_gone, axis=-1, stable=True).astype(jnp.int32)
     used = length - layer.shift
-    return layer.replace(store=store, bias=bias).keep(order, used - pairs, length)
+    return replace(layer, store=store, bias=bias).keep(order, used - pairs, length)

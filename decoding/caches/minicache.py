@@ -88,7 +88,7 @@ def policy(
         events = sizes.new // every + 2
         own = stays(sizes.prompt) + events * stays(every) + every + sizes.block
         places = kept.LayerSizes(step(sizes.prompt), step(own))
-        merged = step(sizes.slots) if retained < 1 else kept.STEP
+        places_of_pair = step(sizes.slots) if retained < 1 else kept.STEP
 
         def layer(slots: int) -> DenseLayer:
             store = model.init_layer(sizes.batch, slots, sizes.dtype)
@@ -99,11 +99,13 @@ def policy(
 
         none = jnp.zeros_like(length)
         heads = (config.n_heads // config.n_kv_heads, config.head_dim)
-        about = (places, sizes.slots, heads, none, {}, {RETAINED: (jnp.int32, ())})
+        extra = {RETAINED: (jnp.int32, ())}
+        new = lambda: kept.layer(
+            layer(places.slots), places, sizes.slots, heads, none, {}, extra
+        )
         stores: list[Any] = [layer(sizes.slots) for _ in range(first)]
         while len(stores) + 2 <= config.n_layers:
-            two = (kept.layer(layer(places.slots), *about) for _ in range(2))
-            stores += paired.pair(*two, merged)
+            stores += paired.pair(new(), new(), places_of_pair)
         stores += [layer(sizes.slots) for _ in range(config.n_layers - len(stores))]
         pos = jnp.full((sizes.batch, sizes.slots), -1, jnp.int32)
         return KVCache(tuple(stores), pos, jnp.zeros((sizes.batch,), jnp.int32))
@@ -127,7 +129,7 @@ def policy(
 
             def act(lower: PairedLayer, upper: PairedLayer) -> Any:
                 change = lambda two, due: merged(
-                    *two, due, cache.length, retained, weight
+                    two[0], two[1], due, cache.length, retained, weight
                 )
                 return kept.once(change, (lower, upper), due)
 
@@ -144,7 +146,7 @@ def policy(
 
         def act(lower: PairedLayer, upper: PairedLayer) -> Any:
             two = paired.opened(lower), paired.opened(upper)
-            two = merged(*two, due, cache.length, retained, weight)
+            two = merged(two[0], two[1], due, cache.length, retained, weight)
             return [x.resized(cache.length) for x in two]
 
         return changed(cache, act), state
@@ -170,7 +172,7 @@ def merged(
     new = used - old
     stay = jnp.ceil(retained * new - 1e-4).astype(jnp.int32)
     count = jnp.where(due, old + stay, used)
-    directions, lengths, angle = [], [], 0.0
+    directions, lengths, angle = [], [], jnp.zeros((len(length), slots))
     for x, y in zip(lower.store.read(), upper.store.read()):
         way, of_both, between = slerp(x, y, weight)
         directions.append(way)
@@ -195,7 +197,8 @@ def merged(
         wide = jnp.broadcast_to(index, (*layer.pos.shape[:2], slots))
         stays = jnp.where(due, count, old)[:, None]
         extra = {RETAINED: jnp.broadcast_to(stays, layer.extra[RETAINED].shape)}
-        return replace(layer, lengths=new, extra=extra).keep(wide, count, length)
+        changed: Any = replace(layer, lengths=new, extra=extra)
+        return changed.keep(wide, count, length)
 
     ways = lower.ways.append(
         target, *(x.swapaxes(1, 2)[rows, source] for x in directions)

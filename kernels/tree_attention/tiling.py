@@ -209,8 +209,8 @@ class Plan:
                 )
             )
         if s.biased:
-            strip = (s.batch, s.groups, 1, s.size), jnp.float32, (1, gs, 1, bs)
-            operands.append(Operand("bias", *strip, across))
+            added, strip = (s.batch, s.groups, 1, s.size), (1, gs, 1, bs)
+            operands.append(Operand("bias", added, jnp.float32, strip, across))
         return operands
 
     def copied(self) -> list[Operand]:

@@ -185,8 +185,8 @@ def _attention(config: Config, old: Any, keys: Pair, values: Pair, turns: bool) 
         config.n_kv_heads, -1, dim, config.d_model
     )
     spread = values.decode.reshape(groups, rank, -1, dim).swapaxes(1, 2)
-    spread = spread.reshape(config.n_kv_heads, rank, dim)
-    out = np.einsum("grd,gqdm->gqrm", spread, out).reshape(-1, config.d_model)
+    by_head = spread.reshape(config.n_kv_heads, rank, dim)
+    out = np.einsum("grd,gqdm->gqrm", by_head, out).reshape(-1, config.d_model)
     new: dict[str, Any] = {"out": out}
     for end in ("", "_bias") if "qkv_bias" in old else ("",):
         q, kv = projected(old[f"qkv{end}"])

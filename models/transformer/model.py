@@ -112,7 +112,7 @@ def transformer(
             if i in taps:
                 hidden[i] = x
             rotation = spun[config.rope(i)]
-            own = attend(i)
+            own: Any = attend(i)
             if config.kv_rank:
                 basis = params[f"layer_{i}"]["attention"]["key_basis"]
                 own = functools.partial(own, basis=basis)
