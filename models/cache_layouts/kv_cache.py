@@ -136,7 +136,7 @@ class KVCache:
 
     @property
     def shares(self) -> bool:
-        return bool(self.layers) and all(layer.shares for layer in self.layers)
+        return bool(self.layers) and self.layers[0].shares
 
     @property
     def overrun(self) -> Any:
