@@ -127,6 +127,8 @@ def tree_attention(
     if shape.scaled:
         scales = new((batch, shape.groups, shape.size), jnp.float32)
         arrays["k_scale"] = arrays["v_scale"] = scales
+    if shape.biased:
+        arrays["bias"] = new((batch, shape.groups, shape.size), jnp.float32)
 
     if shape.page:
         arrays["table"] = new((batch, shape.size // shape.page), jnp.int32)

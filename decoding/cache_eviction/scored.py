@@ -25,7 +25,7 @@ from decoding.cache_eviction import budgets
 from decoding.caches import dense
 from models.cache_layouts import held, kept
 from models.cache_layouts.kept import KeptLayer
-from models.cache_layouts.kv_cache import KVCache
+from models.cache_layouts.kv_cache import DenseLayer, KVCache
 from models.distributed import sharding
 from models.errors import MethodError
 
@@ -52,15 +52,22 @@ class Rule(NamedTuple):
       at every `prompt_every` tokens of the prompt; then they are dropped.
     - `place(layer, about) -> layer` edits what was kept.
     - `exact`: values are compared as they are, not in bfloat16.
+    - `change(layer, due, about) -> layer`, where given, takes the place of eviction by
+      value: it leaves the rows that are `due` bool[B] with `about.keep` slots at most,
+      and the others as they are. Keys and values may change (a merge), so that the
+      layers must be dense.
+    - `biased`: slots have a bias, see `kept.layer`.
     """
 
-    value: Callable[[KeptLayer, About], tuple[Array, KeptLayer]]
+    value: Callable[[KeptLayer, About], tuple[Array, KeptLayer]] | None = None
     queries: int = 0
     notes: Mapping[str, Any] = MappingProxyType({})
     extra: Mapping[str, Any] = MappingProxyType({})
     fold: Callable[[KeptLayer, About], KeptLayer] | None = None
     place: Callable[[KeptLayer, About], KeptLayer] = lambda layer, about: layer
     exact: bool = False
+    change: Callable[[KeptLayer, Array, About], KeptLayer] | None = None
+    biased: bool = False
 
 
 ALL = -1
@@ -99,7 +106,7 @@ def policy(
 
     def make(model: Any, sizes: base.Sizes, length: Array) -> KVCache:
         config = model.config
-        _check_model(model)
+        check_model(model)
         windows = held.windows_of(config) or (0,) * config.n_layers
         ours = [i for i, window in enumerate(windows) if not window]
         parts = budgets.shares(layers, len(ours))
@@ -120,8 +127,15 @@ def policy(
             places = _places(most[ours.index(i)], sizes)
             rows = (keep[:, ours.index(i)], jnp.array(length))
             about = (places, sizes.slots, heads, jnp.array(first))
-            own = (rule.notes, rule.extra, rows)
-            made.append(kept.layer(new(places.slots), *about, *own))
+            own = (rule.notes, rule.extra, rows, rule.biased)
+            store = new(places.slots)
+            if rule.change is not None and not isinstance(store, DenseLayer):
+                name = type(store).__name__
+                raise MethodError(
+                    f"a policy that changes keys and values over {name}: use the dense "
+                    "layout"
+                )
+            made.append(kept.layer(store, *about, *own))
         pos = jnp.full((sizes.batch, sizes.slots), -1, jnp.int32)
         return KVCache(tuple(made), pos, jnp.zeros((sizes.batch,), jnp.int32))
 
@@ -202,11 +216,17 @@ def policy(
     return base.CachePolicy(full.init, full.place, retain, bound, make, finish, reads)
 
 
-def _check_model(model: Any) -> None:
+def check_model(model: Any) -> None:
+    """Raise MethodError for a model whose layers no policy can keep a part of."""
     if model.init_layer is None:
         raise MethodError(
             f"a cache policy for {model.config}, whose layers cannot be made one by "
             "one: use a transformer, or caches/dense"
+        )
+    if getattr(model.config, "kv_rank", 0):
+        raise MethodError(
+            "a cache policy for a model with latent heads, whose keys exist when they "
+            "are read alone: use caches/dense"
         )
     if getattr(model.config, "position", "") == "alibi":
         raise MethodError(
@@ -239,6 +259,9 @@ def _folded(rule: Rule, layer: KeptLayer, due: Array, about: About) -> KeptLayer
 def _evicted(rule: Rule, layer: KeptLayer, due: Array, about: About) -> KeptLayer:
     """Evict in the rows that are `due`; see `policy`."""
     length = about.length
+    if rule.change is not None:
+        return rule.change(layer, due, about)
+    assert rule.value is not None
     values, noted = rule.value(layer, about)
     if not rule.exact:
         values = values.astype(jnp.bfloat16)

@@ -23,6 +23,7 @@ from jax import Array
 
 from decoding import base
 from decoding.cache_eviction import budgets
+from decoding.cache_eviction.scored import check_model
 from decoding.caches import dense
 from models.base import pack_bits
 from models.cache_layouts import held, kept, sparse
@@ -47,8 +48,7 @@ class Rule(NamedTuple):
     - `score(layer, asked) -> float32[B, G, N, U]`: see `sparse.Reader`.
     - `notes`, `extra`: see `sparse.make`; an entry may be a function of (slots, (query
       heads per KV head, their dimension)).
-    - `given(i, length) -> {name: [B, G, ...]}` (B or G may be 1): what layer i has
-      besides, of prompts of `length` int32[B] tokens.
+    - `given(i) -> {name: [B, G, ...]}` (B or G may be 1): what layer i has besides.
     - `mark(layer, k)`: notes of new slots; see `sparse.Reader`.
     - `learn(layer, about) -> layer`: updates `notes` and `extra` after every commit.
     - `ended(layer, length) -> layer`: once the prompt is read.
@@ -67,7 +67,7 @@ class Rule(NamedTuple):
     score: Callable[[SparseLayer, Asked], Array]
     notes: Mapping[str, Any] = MappingProxyType({})
     extra: Mapping[str, Any] = MappingProxyType({})
-    given: Callable[[int, Array], dict[str, Any]] = lambda i, length: {}
+    given: Callable[[int], dict[str, Any]] = lambda i: {}
     mark: Callable[[SparseLayer, Array], dict[str, Array]] | None = None
     learn: Callable[[SparseLayer, About], SparseLayer] | None = None
     ended: Callable[[SparseLayer, Array], SparseLayer] | None = None
@@ -116,8 +116,7 @@ def policy(
     has_start = listed or unit > 1 or rule.begin is not None
 
     def count(layer: SparseLayer) -> Array:
-        keep = layer.given["keep"][:, 0]
-        return jnp.maximum(-(-keep // unit) - -(-reserved // unit), 0)
+        return jnp.maximum(-(-layer.budget // unit) - -(-reserved // unit), 0)
 
     def begin(layer: SparseLayer, prefix: Array) -> Array:
         if rule.begin is not None:
@@ -151,7 +150,7 @@ def policy(
 
     def make(model: Any, sizes: base.Sizes, length: Array) -> KVCache:
         config = model.config
-        _check_model(model)
+        check_model(model)
         windows = held.windows_of(config) or (0,) * config.n_layers
         heads = (config.n_heads // config.n_kv_heads, config.head_dim)
         new = functools.partial(model.init_layer, sizes.batch, dtype=sizes.dtype)
@@ -173,11 +172,12 @@ def policy(
                 reader(role, sizes),
                 sizes.slots,
                 heads,
-                first,
+                jnp.array(first),
                 kept_queries if scores else (0, 0),
                 sized(rule.notes) if scores else {},
                 sized(rule.extra) if scores else {},
-                {"keep": keep[:, None], **(rule.given(i, length) if scores else {})},
+                rule.given(i) if scores else {},
+                (jnp.array(keep), jnp.array(length)),
             )
             made.append(layer)
         _check_roles(made)
@@ -322,14 +322,6 @@ def _is_read(cache: KVCache) -> bool:
 def _sized(about: Mapping[str, Any], slots: int, heads: tuple) -> dict[str, Any]:
     """Return notes or extras, some of which are functions of (slots, heads)."""
     return {name: x(slots, heads) if callable(x) else x for name, x in about.items()}
-
-
-def _check_model(model: Any) -> None:
-    if model.init_layer is None or getattr(model.config, "position", "") == "alibi":
-        raise MethodError(
-            f"sparse reads of {model.config}: use a transformer without ALiBi, or "
-            "caches/dense"
-        )
 
 
 def _check_layout(store: Any) -> None:

@@ -123,7 +123,7 @@ def policy(
         order = jnp.arange(found.shape[-1], dtype=jnp.int32)
         start = (asked.prefix // block + 1 - newest) * block
         old = ((order + 1) * block <= start[:, None])[:, None, None]
-        most = jnp.maximum(-(-layer.given["keep"][:, 0] // block) - newest, 0)
+        most = jnp.maximum(-(-layer.budget // block) - newest, 0)
         free = old & (order >= sinks)
         cut = entropy_cut(found, free, jnp.maximum(most - sinks, 0), least)
         found = jnp.where(free & cut, found, -jnp.inf)

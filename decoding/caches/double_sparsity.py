@@ -105,7 +105,7 @@ def policy(
     rule = selected.Rule(
         score,
         notes,
-        given=lambda i, length: {"channels": jnp.asarray(table[i])[None]},
+        given=lambda i: {"channels": jnp.asarray(table[i])[None]},
         mark=mark,
         cost=1 / (2 * group),
     )

@@ -59,7 +59,7 @@ def policy(
 
     def begin(layer, prefix):
         """Return the end of the input; its last token has no slot when it is read."""
-        return jnp.minimum(layer.given["input"][:, 0], prefix)
+        return jnp.minimum(layer.prompt - 1, prefix)
 
     def score(layer, asked):
         tokens = asked.seen.sum(-1, dtype=jnp.int32) - 1
@@ -72,7 +72,6 @@ def policy(
 
     rule = selected.Rule(
         score,
-        given=lambda i, length: {"input": length[:, None] - 1},
         begin=begin,
         span=lambda sizes: sizes.new,
         queries=queries,

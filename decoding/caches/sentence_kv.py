@@ -203,8 +203,8 @@ def policy(
         sums = jnp.where(newest, jnp.inf, sums.astype(jnp.bfloat16).astype(jnp.float32))
         sums = jnp.where(held >= 0, sums, -jnp.inf)
         rank = jnp.argsort(jnp.argsort(-sums, axis=-1, stable=True), axis=-1)
-        most = jnp.floor(factor * layer.given["keep"]).astype(jnp.int32)
-        takes_part = (held >= 0) & (rank < most[..., None])
+        most = jnp.floor(factor * layer.budget).astype(jnp.int32)
+        takes_part = (held >= 0) & (rank < most[:, None, None])
         layer = layer.replace(notes={**layer.notes, "takes_part": takes_part})
         layer = _added(layer, layer.notes["sentence"], k, takes_part)
         last = jnp.argmax(tokens, 1)[:, None, None, None]

@@ -18,6 +18,7 @@ def columns(
     noise: Callable[[Array, Array], Array] | None = None,
     reduce: str = "sum",
     softcap: float = 0.0,
+    bias: Array | None = None,
 ) -> Array:
     """Sum the attention weights that each slot gets from queries: float32[B, G, S].
 
@@ -36,6 +37,7 @@ def columns(
                      [B, G, M, H / G, s], added to the scores of a stretch of s slots
     reduce           "sum" or "max", over the queries and the heads of a group
     softcap          c: scores become c tanh(score / c); 0: none
+    bias             float32[B, G, S], added to the scores after `softcap`
     """
     if reduce not in ("sum", "max"):
         raise ValueError(f"reduce={reduce!r}: use 'sum' or 'max'")
@@ -49,4 +51,5 @@ def columns(
         noise=noise,
         reduce=reduce,
         softcap=softcap,
+        bias=bias,
     )

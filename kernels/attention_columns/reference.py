@@ -20,6 +20,7 @@ def columns(
     noise: Array | None = None,
     reduce: str = "sum",
     softcap: float = 0.0,
+    bias: Array | None = None,
 ) -> Array:
     """Compute `api.columns`; arguments as there, but `noise` float32[B, M, H, S]."""
     groups = k.shape[1]
@@ -27,6 +28,8 @@ def columns(
     s = jnp.einsum("bgrmd,bgsd->bgrms", q5, k.astype(jnp.float32), precision="highest")
     if softcap:
         s = jnp.tanh(s / softcap) * softcap
+    if bias is not None:
+        s = s + bias[:, :, None, None]
     if noise is not None:
         s = s + einops.rearrange(noise, "b m (g r) s -> b g r m s", g=groups)
     seen = key_positions[:, :, None] <= query_positions[:, None, :, None]

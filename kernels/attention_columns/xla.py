@@ -21,6 +21,7 @@ def columns(
     noise: Any = None,
     reduce: str = "sum",
     softcap: float = 0.0,
+    bias: Array | None = None,
     stretch: int = STRETCH,
 ) -> Array:
     """Compute `api.columns`; arguments as there."""
@@ -45,6 +46,8 @@ def columns(
         )
         if softcap:
             s = jnp.tanh(s / softcap) * softcap
+        if bias is not None:
+            s = s + part(bias)[:, :, None]
         s = einops.rearrange(s, "b g (m r) s -> b g m r s", m=count)
         held = part(key_positions)
         if noise is not None:

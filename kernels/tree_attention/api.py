@@ -50,6 +50,7 @@ def tree_attention(
     scale: float = 1.0,
     k_scale: Array | None = None,
     v_scale: Array | None = None,
+    bias: Array | None = None,
     kernel: str = AUTO,
     vmem: int | None = None,
 ) -> tuple[Array, Array]:
@@ -65,6 +66,7 @@ def tree_attention(
     window       in tokens; 0: none
     softcap      c: scores become c tanh(score / c), after `scale`; 0: none
     k_scale      float32[B, G, S], and `v_scale`: factors of the stored values
+    bias         float32[B, G, S], added to scores after `softcap`; -inf hides a slot
     kernel       "auto", "pallas" or "xla"
     vmem         bytes of vector memory for the plan (default: this chip's)
 
@@ -89,6 +91,7 @@ def tree_attention(
         window,
         softcap,
         scale,
+        biased=bias is not None,
     )
     platform = block_traffic.platform()
     form, _ = choose(kernel, platform, shape, ancestors.shape[2])
@@ -101,6 +104,7 @@ def tree_attention(
             softcap=softcap,
             scale=scale,
             stretch=xla.stretch_of(platform, shape),
+            bias=bias,
         )
     if form == GPU:
         return pallas_gpu.tree_attention(shape, *arguments[:-1])
@@ -108,5 +112,5 @@ def tree_attention(
     vmem = vmem or block_traffic.vmem_here(interpret)
     plan = pallas_tpu.plan(shape, vmem, block_traffic.cores_here(interpret))
     return pallas_tpu.tree_attention(
-        plan, *arguments, v_scale, vmem=vmem, interpret=interpret
+        plan, *arguments, v_scale, bias=bias, vmem=vmem, interpret=interpret
     )

@@ -59,6 +59,8 @@ def reason_against(shape: Shape) -> str:
         return f"S={shape.size} is no multiple of {BLOCK}"
     if shape.page % BLOCK:
         return f"pages of {shape.page} slots: a multiple of {BLOCK} is needed"
+    if shape.biased:
+        return "a bias of slots"
     return ""
 
 

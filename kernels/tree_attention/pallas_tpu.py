@@ -46,6 +46,7 @@ def tree_attention(
     v_scale: Array | None = None,
     *,
     table: Array | None = None,
+    bias: Array | None = None,
     vmem: int | None = None,
     interpret: Any = False,
 ) -> tuple[Array, Array]:
@@ -66,6 +67,8 @@ def tree_attention(
         arrays += [k_scale[:, :, None], v_scale[:, :, None]]
     if positions is not None and key_positions is not None and s.window:
         arrays += [layout.spread(at, positions[..., None]), key_positions[:, None]]
+    if bias is not None:
+        arrays.append(bias[:, :, None])
     scalars = plan.scalars(bounds)
     scratch = [pltpu.VMEM(shape, jnp.float32) for shape in plan.scratch()]
     if table is not None:
@@ -221,6 +224,8 @@ def _fold(plan: Plan, named, acc, stats, g, c, rows: slice, scores, seen, used) 
         scores = jnp.tanh(scores * (s.scale / s.softcap)) * (s.softcap * LOG2_E)
     else:
         scores = scores * (s.scale * LOG2_E)
+    if s.biased:
+        scores = scores + named["bias"][0, g] * LOG2_E
     if seen is not None:
         if at.copies > 1:
             shape = (at.copies, at.width, block)

@@ -54,13 +54,14 @@ def tree_attention(
     scale: float = 1.0,
     k_scale: Array | None = None,
     v_scale: Array | None = None,
+    bias: Array | None = None,
 ) -> tuple[Array, Array]:
     """Compute `api.tree_attention`; arguments as there."""
     if int4_packing.packed(k.dtype):
         k, v = int4_packing.unpack(k), int4_packing.unpack(v)
     size = k.shape[2]
     seen = visible(size, lengths, ancestors, positions, key_positions, window)
-    return attend(q, k, v, seen, softcap, scale, k_scale, v_scale)
+    return attend(q, k, v, seen, softcap, scale, k_scale, v_scale, bias)
 
 
 def attend(
@@ -72,6 +73,7 @@ def attend(
     scale: float = 1.0,
     k_scale: Array | None = None,
     v_scale: Array | None = None,
+    bias: Array | None = None,
 ) -> tuple[Array, Array]:
     """Compute attention under a mask `seen` bool[B, N, S]; else as `tree_attention`."""
     groups = k.shape[1]
@@ -86,6 +88,8 @@ def attend(
     s = jnp.einsum("bngrd,bgsd->bngrs", q5, k, precision="highest") * scale
     if softcap:
         s = jnp.tanh(s / softcap) * softcap
+    if bias is not None:
+        s = s + bias[:, None, :, None]
     s = jnp.where(seen[:, :, None, None], s, -jnp.inf)
     top = s.max(-1, keepdims=True)
     top = jnp.where(top == -jnp.inf, 0.0, top)

@@ -44,6 +44,7 @@ class Shape:
     scale: float = 1.0
     page: int = 0  # slots of a page; 0: the cache is one array a row
     pages: int = 0  # of the pool
+    biased: bool = False
 
     def written(self) -> dict[str, str]:
         """Return the fields as texts, from which `read` makes the shape again."""
@@ -207,6 +208,9 @@ class Plan:
                     lambda *at: across(*at)[:1] + (0, across(*at)[3]),
                 )
             )
+        if s.biased:
+            added, strip = (s.batch, s.groups, 1, s.size), (1, gs, 1, bs)
+            operands.append(Operand("bias", added, jnp.float32, strip, across))
         return operands
 
     def copied(self) -> list[Operand]:

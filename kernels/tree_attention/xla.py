@@ -51,6 +51,7 @@ def tree_attention(
     scale: float = 1.0,
     stretch: int = STRETCH,
     table: Array | None = None,
+    bias: Array | None = None,
 ) -> tuple[Array, Array]:
     """Compute `api.tree_attention`; with a `table`, over pools of pages.
 
@@ -113,6 +114,8 @@ def tree_attention(
             s = s * scale
         if softcap:
             s = jnp.tanh(s / softcap) * softcap
+        if bias is not None:
+            s = s + part(bias, at, 2)[:, :, None]
         s = einops.rearrange(s, "b g (n r) s -> b g n r s", n=nodes)
         s = jnp.where(seen[:, None, :, None], s, UNSEEN)
         s = einops.rearrange(s, "b g n r s -> b g (n r) s")

@@ -164,9 +164,9 @@ def capacity(window: int, width: int) -> int:
 def windows_of(config: Any) -> Sequence[int]:
     """Return the windows of a model's layers that may be held: none with ALiBi.
 
-    ALiBi reads a cache whole, with a bias for every logical slot.
+    ALiBi reads a cache whole, with a bias for every logical slot. So do latent heads.
     """
-    if getattr(config, "position", "") == "alibi":
+    if getattr(config, "position", "") == "alibi" or getattr(config, "kv_rank", 0):
         return ()
     return getattr(config, "windows", ())
 

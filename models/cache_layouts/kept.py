@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
+from models import base
 from models.cache_layouts.held import HeldLayer
 
 STEP = 16  # slots: capacities are multiples
@@ -47,6 +48,8 @@ class KeptLayer(HeldLayer):
     after: int = struct.field(pytree_node=False)  # slots once the prompt is read
     recent: int = struct.field(pytree_node=False)  # places for queries, then
     is_read: bool = struct.field(pytree_node=False, default=False)  # the prompt is
+    bias: Array | None = None
+    """float32[B, G, C], added to the scores of attention; 0 in slots not in use"""
 
     def append(self, slots: Array, k: Array, v: Array) -> "KeptLayer":
         """Write `k`, `v` `[B, N, G, d]` at logical `slots[B, N]`; drop those >= S."""
@@ -58,6 +61,19 @@ class KeptLayer(HeldLayer):
         asked, at = layer.queries, self._place(slots)
         none = asked.pos.at[at].set(-1, mode="drop", unique_indices=True)
         return replace(layer, queries=replace(asked, pos=none))
+
+    def attend(
+        self,
+        q: Array,
+        seen: base.Visibility,
+        positions: Array,
+        key_positions: Array,
+        **settings: Any,
+    ) -> tuple[Array, Array]:
+        """Attend as `HeldLayer.attend`, with the layer's bias."""
+        if self.bias is not None:
+            settings["bias"] = self.bias
+        return super().attend(q, seen, positions, key_positions, **settings)
 
     def noted(self, slots: Array, q: Array) -> "KeptLayer":
         """Keep the queries `[B, N, G, H / G, d]` of the nodes at logical `slots`."""
@@ -137,6 +153,7 @@ class KeptLayer(HeldLayer):
             shift=length - count,
             pos=self.pos.at[at].get(mode="clip"),
             notes=jax.tree.map(note, self.notes),
+            bias=jax.tree.map(note, self.bias),
         )
 
     def resized(self, length: Array) -> "KeptLayer":
@@ -147,8 +164,9 @@ class KeptLayer(HeldLayer):
             more = ((0, 0), (0, 0), (0, max(slots - self.capacity, 0)))
             fit = lambda x: jnp.pad(x, more + ((0, 0),) * (x.ndim - 3))[:, :, :slots]
             store = jax.tree.map(fit, self.store)
-            pos, notes = jax.tree.map(fit, (self.pos, self.notes))
-            layer = replace(layer, store=store, pos=pos, notes=notes)
+            beside = (self.pos, self.notes, self.bias)
+            pos, notes, bias = jax.tree.map(fit, beside)
+            layer = replace(layer, store=store, pos=pos, notes=notes, bias=bias)
         asked = self.queries
         if asked is not None:
             kept = _newest(asked, asked.first, self.recent) if self.recent else None
@@ -178,6 +196,8 @@ class KeptLayer(HeldLayer):
         }
         if self.queries is not None:
             names["queries"] = Queries(asked, rows, rows)
+        if self.bias is not None:
+            names["bias"] = heads
         return replace(self, **names)
 
     def _put(self, x: Array, own: Array, new: Array) -> Array:
@@ -223,6 +243,7 @@ def layer(
     notes: Mapping[str, Any],
     extra: Mapping[str, Any],
     rows: tuple[Array, Array],
+    biased: bool = False,
 ) -> KeptLayer:
     """Make an empty kept layer.
 
@@ -235,6 +256,7 @@ def layer(
         notes: name -> dtype and the dimensions behind [B, G, C].
         extra: name -> dtype and the dimensions behind [B, G].
         rows: the budget and the tokens of the prompt, int32[B] both.
+        biased: whether the layer has a bias.
     """
     k, _ = store.read()
     batch, groups, slots = k.shape[:3]
@@ -256,6 +278,7 @@ def layer(
         prompt=rows[1],
         after=sizes.after,
         recent=sizes.recent,
+        bias=jnp.zeros((batch, groups, slots)) if biased else None,
     )
 
 

@@ -210,6 +210,7 @@ def make(
     notes: dict[str, Any],
     extra: dict[str, Any],
     given: dict[str, Array],
+    rows: tuple[Array, Array],
 ) -> SparseLayer:
     """Make an empty layer.
 
@@ -223,6 +224,7 @@ def make(
         notes: name -> dtype (None: the store's) and the dimensions behind [B, G, S].
         extra: name -> dtype and the dimensions behind [B, G].
         given: name -> an array [B, G, ...]; B or G may be 1.
+        rows: the budget and the tokens of the prompt, int32[B] both.
     """
     if reader.listed:
         places = min(reader.places, max(size // reader.unit, 1)) * reader.unit
@@ -235,7 +237,7 @@ def make(
     kind = store.k.dtype
     notes = {name: (about[0] or kind, about[1]) for name, about in notes.items()}
     sizes = LayerSizes(size, size, *queries)
-    kept = layer(store, sizes, size, heads, first, notes, extra)
+    kept = layer(store, sizes, size, heads, first, notes, extra, rows)
     fields = {name: getattr(kept, name) for name in kept.__dataclass_fields__}
     # A list [B, G, 0] of positions: slot t is token t.
     fields["pos"] = kept.pos[:, :, :0]

@@ -15,6 +15,7 @@ import numpy as np
 from models.cache_layouts.held import HeldLayer
 from models.cache_layouts.kept import KeptLayer, Queries
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
+from models.cache_layouts.paired import PairedLayer
 from models.cache_layouts.quantized import GROUP, QuantizedLayer
 from models.cache_layouts.sparse import SparseLayer
 
@@ -166,11 +167,18 @@ def _(layer: KeptLayer, row: int, length: int) -> Arrays:
         arrays[f"notes.{name}"] = np.asarray(x[row, :, :used])
     for name, x in layer.extra.items():
         arrays[f"extra.{name}"] = np.asarray(x[row])
+    if layer.bias is not None:
+        arrays["bias"] = np.asarray(layer.bias[row, :, :used])
     if layer.queries is not None:
         arrays["queries.q"] = np.asarray(layer.queries.q[row])
         arrays["queries.pos"] = np.asarray(layer.queries.pos[row])
         arrays["queries.first"] = np.asarray(layer.queries.first[row])
     return arrays
+
+
+@pack_layer.register
+def _(layer: PairedLayer, row: int, length: int) -> Arrays:
+    raise Misfit("rows of layers that share directions cannot be stored")
 
 
 @unpack_layer.register
@@ -192,6 +200,9 @@ def _(layer: KeptLayer, row: int, arrays: Arrays, length: int) -> Any:
         name: fitted(arrays[f"extra.{name}"], x, name)
         for name, x in layer.extra.items()
     }
+    bias: Any = layer.bias
+    if bias is not None:
+        bias = fitted(arrays["bias"], bias, "bias")
     queries = layer.queries
     if (queries is not None) != ("queries.q" in arrays):
         raise Misfit("one of the rows holds queries, the other does not")
@@ -207,6 +218,7 @@ def _(layer: KeptLayer, row: int, arrays: Arrays, length: int) -> Any:
         queries=queries,
         budget=budget,
         prompt=prompt,
+        bias=bias,
     )
 
 

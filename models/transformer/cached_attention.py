@@ -14,7 +14,9 @@ from jax import Array
 
 from kernels import tree_attention as trees
 from models import base
+from models.cache_layouts import latent, paired
 from models.cache_layouts.held import HeldLayer
+from models.cache_layouts.kept import KeptLayer
 from models.distributed import sharding
 from models.errors import ConfigError
 from models.transformer import modules
@@ -31,8 +33,10 @@ def whole(config: Config, block: base.Block, size: int, kernel: str) -> bool:
 
 
 def must_be_whole(config: Config, block: base.Block) -> bool:
-    """Return whether a call must read the cache whole: for ALiBi or a slot mask."""
-    return config.position == "alibi" or block.visibility.slot_mask is not None
+    """Return whether a call must read the cache whole: ALiBi, latents, slot masks."""
+    if config.position == "alibi" or config.kv_rank:
+        return True
+    return block.visibility.slot_mask is not None
 
 
 def over_cache(
@@ -54,20 +58,30 @@ def over_cache(
     streams = cache.layers[0].streamed
     if streams and must_be_whole(config, block):
         raise ConfigError(
-            "ALiBi and policies with slot masks must read a cache whole, which this "
-            "layout does not support: use the dense cache"
+            "ALiBi, latent heads and policies with slot masks must read a cache whole, "
+            "which this layout does not support: use the dense cache"
         )
     if not streams and whole(config, block, cache.size, kernel):
         mask = base.dense_mask(seen, cache.size)
         views = modules.Views(config, block.positions, cache.pos, mask)
+        turns = (
+            modules.rotations(config, cache.pos, cache.size) if config.kv_rank else []
+        )
 
         def masked(i: int) -> Callable[[Array, Any], Array]:
             mask = views.window(config.window(i))
 
-            def attend(q: Array, store: Any) -> Array:
+            def attend(q: Array, store: Any, basis: Array | None = None) -> Array:
+                store = paired.lent(cache, i, store)
                 k, v = store.read()
+                if basis is not None:
+                    k, v = latent.expand(k, v, basis)
+                    k = modules.turned(k, turns[config.rope(i)])
                 own = store.view(mask) if isinstance(store, HeldLayer) else mask
-                return modules.attend(config, q, k, v, own, views.bias)
+                bias = views.bias
+                if isinstance(store, KeptLayer) and store.bias is not None:
+                    bias = store.bias.swapaxes(0, 1)[:, None, :, None]
+                return modules.attend(config, q, k, v, own, bias)
 
             return attend
 
@@ -75,6 +89,8 @@ def over_cache(
 
     def streamed(i: int) -> Callable[[Array, Any], Array]:
         def attend(q: Array, store: Any) -> Array:
+            store = paired.lent(cache, i, store)
+
             def run(q, store, seen, positions, key_positions):
                 out, _ = store.attend(
                     q.reshape(*q.shape[:2], -1, q.shape[4]),

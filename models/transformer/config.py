@@ -52,6 +52,12 @@ class Config:
     out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    kv_shared: int = (
+        1  # KV heads that share a latent key and value of `kv_rank` numbers
+    )
+    kv_rank: int = (
+        0  # 0: each KV head has a key and a value; see `cache_layouts/latent`
+    )
     post_norms: bool = False  # Gemma 2/3: a norm after attention and after the MLP
     tied: bool = True
     labels: int = 0  # outputs of the head of a classifier; 0: vocab_size
@@ -64,6 +70,11 @@ class Config:
             raise ConfigError(
                 f"n_heads={self.n_heads} is no multiple of n_kv_heads="
                 f"{self.n_kv_heads}: set n_kv_heads to a divisor"
+            )
+        if self.n_kv_heads % self.kv_shared:
+            raise ConfigError(
+                f"n_kv_heads={self.n_kv_heads} is no multiple of kv_shared="
+                f"{self.kv_shared}: set kv_shared to a divisor"
             )
         for name, choices in (
             ("norm", ("rms", "layer")),
@@ -82,6 +93,13 @@ class Config:
     def window(self, layer: int) -> int:
         """Return the window of a layer in tokens; 0 for full attention."""
         return self.windows[layer] if self.windows else 0
+
+    @property
+    def cached(self) -> tuple[int, int]:
+        """The heads of a cache, and the numbers of a key or value in each."""
+        if self.kv_rank:
+            return self.n_kv_heads // self.kv_shared, self.kv_rank
+        return self.n_kv_heads, self.head_dim
 
     def rope(self, layer: int) -> int:
         """Return the index in `ropes` of a layer's rotary embedding."""

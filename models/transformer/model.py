@@ -9,6 +9,7 @@ models.
 `modules.py` describes the layout of the weights.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -70,13 +71,10 @@ def transformer(
         return params
 
     def init_cache(batch: int, size: int, dtype: Any = cache_dtype) -> kv_cache.KVCache:
-        return make_cache(
-            config.n_layers, batch, size, config.n_kv_heads, config.head_dim, dtype
-        )
+        return make_cache(config.n_layers, batch, size, *config.cached, dtype)
 
     def init_layer(batch: int, slots: int, dtype: Any = cache_dtype) -> Any:
-        shape = (1, batch, slots, config.n_kv_heads, config.head_dim)
-        return make_cache(*shape, dtype).layers[0]
+        return make_cache(1, batch, slots, *config.cached, dtype).layers[0]
 
     def embed(params: Any, tokens: Array, positions: Array) -> Array:
         variables = {"params": params["embedding"]}
@@ -115,7 +113,11 @@ def transformer(
                 hidden[i] = x
             rotation, before = spun[config.rope(i)], x
             slots = base.layer_slots(block, i, cache.size)
-            attention = attention_of(at(params, i), rotation, slots, attend(i))
+            own: Any = attend(i)
+            if config.kv_rank:
+                basis = params[f"layer_{i}"]["attention"]["key_basis"]
+                own = functools.partial(own, basis=basis)
+            attention = attention_of(at(params, i), rotation, slots, own)
             mlp = mlp_of(at(params, i))
             if block.run is None:
                 x, stores[i], carry = attention(x, stores[i], carry)

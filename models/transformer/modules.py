@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array, lax
 
+from models.cache_layouts import latent
 from models.distributed import sharding
 from models.transformer import sequence_attention
 from models.transformer.config import Config
@@ -66,6 +67,9 @@ class Attention(nn.Module):
 
     def setup(self) -> None:
         c = self.config
+        if c.kv_rank:
+            self._setup_latent()
+            return
         heads = (c.n_kv_heads, c.n_heads // c.n_kv_heads + 2, c.head_dim)
         width = c.n_heads * c.head_dim
         init = nn.initializers.normal(c.d_model**-0.5)
@@ -83,9 +87,12 @@ class Attention(nn.Module):
     def project(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
         """Project x [B, N, D] to q `[B, N, G, R, d]`, k and v `[B, N, G, d]`.
 
-        q is scaled; q and k are rotated by `rotation`, (cos, sin) of `rotations`.
+        q is scaled; q and k are rotated by `rotation`, (cos, sin) of `rotations`. With
+        latents, k and v are these, `[B, N, G / t, r]`, and k is not rotated.
         """
         c = self.config
+        if c.kv_rank:
+            return self._project_latent(x, rotation)
         qkv = product(x, self.qkv)
         if c.qkv_bias:
             qkv = qkv + self.qkv_bias
@@ -97,6 +104,35 @@ class Attention(nn.Module):
             q = rotate(q, cos[:, :, None, None], sin[:, :, None, None])
             k = rotate(k, cos[:, :, None], sin[:, :, None])
         return q * (c.attention_scale or c.head_dim**-0.5), k, v
+
+    def _setup_latent(self) -> None:
+        c = self.config
+        (groups, rank), copies = c.cached, c.n_heads // c.n_kv_heads
+        queries, width = (c.n_kv_heads, copies, c.head_dim), c.n_heads * rank
+        init = nn.initializers.normal(c.d_model**-0.5)
+        out = nn.initializers.normal((2 * c.n_layers * width) ** -0.5)
+        self.queries = self.param("queries", init, (c.d_model, *queries))
+        self.latent = self.param("latent", init, (c.d_model, groups, 2, rank))
+        basis = (groups, c.kv_shared, rank, c.head_dim)
+        self.key_basis = self.param("key_basis", init, basis)
+        self.out = self.param("out", out, (width, c.d_model))
+        zeros = nn.initializers.zeros
+        if c.qkv_bias:
+            self.queries_bias = self.param("queries_bias", zeros, queries)
+            self.latent_bias = self.param("latent_bias", zeros, (groups, 2, rank))
+        if c.out_bias:
+            self.out_bias = self.param("out_bias", zeros, (c.d_model,))
+
+    def _project_latent(self, x: Array, rotation: tuple[Array, Array] | None) -> tuple:
+        c = self.config
+        q, kv = product(x, self.queries), product(x, self.latent)
+        if c.qkv_bias:
+            q, kv = q + self.queries_bias, kv + self.latent_bias
+        if rotation is not None:
+            cos, sin = rotation
+            q = rotate(q, cos[:, :, None, None], sin[:, :, None, None])
+        scale = c.attention_scale or c.head_dim**-0.5
+        return q * scale, kv[..., 0, :], kv[..., 1, :]
 
     def merge(self, out: Array) -> Array:
         """Project heads `[B, N, H * d]` back to the model's width `[B, N, D]`."""
@@ -126,6 +162,14 @@ def rotate(x: Array, cos: Array, sin: Array) -> Array:
     if 2 * half < x.shape[-1]:
         parts.append(x[..., 2 * half :])
     return jnp.concatenate(parts, -1)
+
+
+def turned(k: Array, rotation: tuple[Array, Array] | None) -> Array:
+    """Rotate keys `[B, G, S, d]` by (cos, sin) `[B, S, r/2]`, if there are any."""
+    if rotation is None:
+        return k
+    cos, sin = rotation
+    return rotate(k, cos[:, None], sin[:, None])
 
 
 def attend(
@@ -219,6 +263,10 @@ class Layer(nn.Module):
     def attended(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:
         """Return the state after attention over the whole sequence."""
         q, k, v = self.project(x, rotation)
+        if self.config.kv_rank:
+            k, v = (part.swapaxes(1, 2) for part in (k, v))
+            k, v = latent.expand(k, v, self.attention.key_basis)
+            k, v = turned(k, rotation).swapaxes(1, 2), v.swapaxes(1, 2)
         out = sequence_attention.attend(self.config, q, k, v, mask, bias)
         return x + self.merge(out)
 

@@ -15,7 +15,7 @@ from models.distributed import sharding
 from models.transformer.cached_attention import over_cache
 from models.transformer.config import Config
 
-Attend = Callable[[Array, Any, Any], tuple[Array, Any]]
+Attend = Callable[..., tuple[Array, Any]]
 
 
 def over_layers(
@@ -30,7 +30,12 @@ def over_layers(
     """
     usual = over_cache(config, block, cache, kernel)
     if not sparse.reads_few(cache.layers):
-        return lambda i: lambda q, store, carry: (usual(i)(q, store), carry), _nothing
+
+
+        def plain(i: int) -> Attend:
+            return lambda q, store, carry, **basis: (usual(i)(q, store, **basis), carry)
+
+        return plain, _nothing
     seen = block.visibility
     mask = base.dense_mask(seen, cache.size)
     names, carried = sparse.axes()

@@ -27,6 +27,7 @@ class Case:
     window: int = 0
     softcap: float = 0.0
     causal: bool = False
+    biased: bool = False
     seed: int = 0
 
     @property
@@ -51,6 +52,7 @@ def call_shape(case: Case, given: dict[str, Any], **pages: int) -> pallas_tpu.Sh
         given["q"].dtype,
         given["k"].dtype,
         case.scaled,
+        biased=case.biased,
         **settings(case),
         **pages,
     )
@@ -104,6 +106,10 @@ def make(case: Case) -> dict[str, Any]:
             values = np.round(values) if whole else values
         arguments[name] = values
     unseen = ~visible(case, arguments).any(1)
+    if case.biased:  # log counts; hidden slots; NaN where nobody looks
+        bias = np.log(rng.integers(1, 9, shape[:3]))
+        bias[rng.random(bias.shape) < 0.05] = -np.inf
+        arguments["bias"] = np.where(unseen[:, None], np.nan, bias)
     for b in range(batch):
         for name in ("k", "v"):
             if case.scaled:
@@ -135,6 +141,8 @@ def device(case: Case, arguments: dict[str, Any]) -> dict[str, Any]:
     if case.window:
         given["positions"] = jnp.asarray(arguments["positions"], jnp.int32)
         given["key_positions"] = jnp.asarray(arguments["key_positions"], jnp.int32)
+    if case.biased:
+        given["bias"] = jnp.asarray(arguments["bias"], jnp.float32)
     if case.scaled:
         for name in ("k_scale", "v_scale"):
             given[name] = jnp.asarray(arguments[name], jnp.float32)
@@ -176,6 +184,10 @@ def oracle(case: Case, arguments: dict[str, Any]) -> tuple[np.ndarray, np.ndarra
             s = k[b, g, at] @ q[b, n, h] * case.dim**-0.5
             if case.softcap:
                 s = np.tanh(s / case.softcap) * case.softcap
+            if case.biased:
+                s = s + arguments["bias"][b, g, at]
+            if np.isneginf(s).all():
+                continue
             p = np.exp(s - s.max())
             lse[b, n, h] = s.max() + np.log(p.sum())
             out[b, n, h] = p @ v[b, g, at] / p.sum()

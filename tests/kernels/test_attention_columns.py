@@ -82,6 +82,20 @@ def test_noise_changes_scores_by_slot():
     assert gap(expected, columns(**given())) > 0.01
 
 
+def test_a_bias_weighs_a_slot():
+    """A slot of bias ln 3 is three slots; planted: the bias of the other KV head."""
+    bias = jnp.log(jnp.asarray(np.random.default_rng(1).integers(1, 4, (B, G, S))))
+    bias = bias.astype(jnp.float32)
+    expected = reference.columns(**given(), bias=bias)
+    assert gap(expected, xla.columns(**given(), bias=bias, stretch=16)) < CLOSE
+    assert gap(expected, columns(**given(), bias=bias[:, ::-1])) > 0.01
+    count = jnp.zeros((B, G, S)).at[:, :, 4].set(jnp.log(3.0))
+    more = {name: given()[name] for name in ("k", "key_positions")}
+    three = [jnp.concatenate([x] + [x[:, :, 4:5]] * 2, 2) for x in more.values()]
+    apart = columns(**{**given(), **dict(zip(more, three))})
+    assert gap(apart[:, :, 4] * 3, columns(**given(), bias=count)[:, :, 4]) < CLOSE
+
+
 def test_another_reduction_is_refused():
     with pytest.raises(ValueError, match="use 'sum' or 'max'"):
         columns(**given(), reduce="mean")

@@ -27,6 +27,7 @@ CASES = {
     "v4-paged": ("v4", "8B", 8192, 64, 8, {"page": 16, "pages": 4800}),
     "v5e-plain": ("v5e", "8B", 32768, 1, 32, {}),
     "v5e-int4": ("v5e", "8B", 8192, 64, 8, CODES),
+    "v5e-bias": ("v5e", "8B", 8192, 64, 8, {"biased": True}),
     "v6e-window": ("v6e", "8B", 32768, 64, 1, {"window": 4096, "softcap": 30.0}),
 }
 

@@ -30,6 +30,7 @@ CASES = {
     "int8": Case(nodes=12, cache=jnp.int8),
     "int4": Case(nodes=12, cache=int4_packing.DTYPE, size=384, window=37),
     "fp8": Case(nodes=17, dim=256, dtype=jnp.bfloat16, cache=jnp.float8_e4m3fn),
+    "bias": Case(nodes=20, heads=4, dim=96, softcap=3.0, window=37, biased=True),
     "chunk": Case(nodes=270, groups=1, heads=2, causal=True, window=150),
 }
 cached = functools.cache(make)
@@ -104,6 +105,25 @@ def test_blocks_that_a_window_ends_in_are_masked(monkeypatch):
     assert distance(planned(case, block=128), truth(case)) < case.tolerance
     monkeypatch.setattr(layout, "clear_from", lambda lengths, *_: 0 * lengths)
     assert distance(planned(case, block=128), truth(case)) > 100 * case.tolerance
+
+
+@pytest.mark.parametrize("form", ["reference", "xla", "pallas"])
+def test_a_bias_is_of_its_head(form):
+    """Planted: the bias of the other KV head."""
+    case = CASES["bias"]
+    given = device(case, cached(case))
+    swapped = {**given, "bias": given["bias"][:, ::-1]}
+    call = jax.jit(
+        {
+            "reference": lambda given: reference.tree_attention(
+                **given, **settings(case)
+            ),
+            "xla": lambda given: xla.tree_attention(**given, **settings(case)),
+            "pallas": program(case, given),
+        }[form]
+    )
+    assert distance(call(given), truth(case)) < case.tolerance
+    assert distance(call(swapped), truth(case)) > 100 * case.tolerance
 
 
 def test_an_off_by_one_is_caught(monkeypatch):

@@ -26,11 +26,11 @@ def products(layer, asked):
 
 
 def make(**fields):
-    reader = Reader(sparse.OWN, 6, products, lambda x: x.given["keep"][:, 0], **fields)
+    reader = Reader(sparse.OWN, 6, products, lambda x: x.budget, **fields)
     store = DenseLayer(draw(B, G, S, D), draw(B, G, S, D))
     first = jnp.zeros((B,), jnp.int32)
-    given = {"keep": jnp.full((1, 1), 6, jnp.int32)}
-    layer = sparse.make(store, reader, S, (R, D), first, (0, 0), {}, {}, given)
+    rows = (jnp.full((B,), 6, jnp.int32), jnp.full((B,), S, jnp.int32))
+    layer = sparse.make(store, reader, S, (R, D), first, (0, 0), {}, {}, {}, rows)
     return replace(layer, is_read=True)
 
 

@@ -46,7 +46,8 @@ def policy(size: int):
     rows = (jnp.full((2,), size // 2), jnp.full((2,), size // 4))
     about = ({"score": (jnp.float32, ())}, {"raw": (jnp.float32, (3,))}, rows)
     first = jnp.zeros((2,), jnp.int32)
-    return whole((kept.layer(store, places, size, HEADS, first, *about),), size)
+    layer = kept.layer(store, places, size, HEADS, first, *about, biased=True)
+    return whole((layer,), size)
 
 
 def codes(size: int):
