@@ -9,6 +9,9 @@ What a policy needs to choose lies beside the slots and moves with them: `notes`
 slot, `extra` by row, and the last queries, from which a slot's past attention can be
 computed (`kernels.attention_columns`). Neither the loops nor gathered rows, continuous
 batching and meshes need code for a policy.
+
+The slots themselves are a layer of another layout, dense or of codes, which gives up
+slots by `take(index, before, after)`. To it a token's position is its slot.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,6 +23,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
+from models import base
 from models.cache_layouts.held import HeldLayer
 
 STEP = 16  # slots: capacities are multiples
@@ -38,6 +42,7 @@ class Queries:
 class KeptLayer(HeldLayer):
     """A layer's kept slots. `window` is 0: windows are layers of `held`."""
 
+    store: Any  # C slots
     pos: Array  # int32[B, G, C]: the token in a slot; undefined in slots not in use
     queries: Queries | None
     notes: dict[str, Array]  # [B, G, C, ...]
@@ -45,6 +50,14 @@ class KeptLayer(HeldLayer):
     after: int = struct.field(pytree_node=False)  # slots once the prompt is read
     recent: int = struct.field(pytree_node=False)  # places for queries, then
     is_read: bool = struct.field(pytree_node=False, default=False)  # the prompt is
+
+    @property
+    def streamed(self) -> bool:  # type: ignore[override]
+        return self.store.streamed
+
+    @property
+    def span(self) -> int:  # type: ignore[override]
+        return self.store.span
 
     def append(self, slots: Array, k: Array, v: Array) -> "KeptLayer":
         """Write `k`, `v` `[B, N, G, d]` at logical `slots[B, N]`; drop those >= S."""
@@ -87,14 +100,34 @@ class KeptLayer(HeldLayer):
             layer, queries=Queries(asked.q.at[at].set(q, **put), pos, asked.first)
         )
 
+    def attend(
+        self,
+        q: Array,
+        seen: base.Visibility,
+        positions: Array,
+        key_positions: Array,
+        **settings: Any,
+    ) -> tuple[Array, Array]:
+        """Attend with q `[B, N, H, d]`; `seen` and `positions` are logical."""
+        own = replace(seen, prefix=seen.prefix - self.shift)
+        at = positions - self.shift[:, None]
+        slots = jnp.arange(self.capacity, dtype=jnp.int32)
+        slots = jnp.broadcast_to(slots, (len(at), self.capacity))
+        return self.store.attend(q, own, at, slots, **settings)
+
     def settle(self, before: Array, length: Array) -> "KeptLayer":
         """Drop nothing: a policy's `retain` does, where its rule says."""
-        return self
+        used = before - self.shift, length - self.shift
+        return replace(self, store=self.store.settle(*used))
+
+    def used(self, length: Array) -> Array:
+        """Return int32[B, 1]: the slots in use of rows that have seen `length`."""
+        return (length - self.shift)[:, None]
 
     def tokens(self, length: Array) -> Array:
         """Return int32[B, G, C]: the token in each slot, -1 in those not in use."""
         index = jnp.arange(self.capacity, dtype=jnp.int32)
-        return jnp.where(index < (length - self.shift)[:, None, None], self.pos, -1)
+        return jnp.where(index < self.used(length)[..., None], self.pos, -1)
 
     def asked(self, length: Array) -> tuple[Array, Array]:
         """Return the queries [B, R, H, d], and the token of each int32[B, R] or -1."""
@@ -131,7 +164,7 @@ class KeptLayer(HeldLayer):
 
         return replace(
             self,
-            store=self.store.take(index),
+            store=self.store.take(index, length - self.shift, count),
             shift=length - count,
             pos=self.pos.at[at].get(mode="clip"),
             notes=jax.tree.map(note, self.notes),
@@ -139,12 +172,12 @@ class KeptLayer(HeldLayer):
 
     def resized(self, length: Array) -> "KeptLayer":
         """Return the layer with the places that it has once the prompt is read."""
-        slots = self.after
         layer = replace(self, is_read=True)
-        if slots != self.capacity:
+        if self.after != self.capacity:
+            store = self.store.sized(self.after)
+            slots = store.slots
             more = ((0, 0), (0, 0), (0, max(slots - self.capacity, 0)))
             fit = lambda x: jnp.pad(x, more + ((0, 0),) * (x.ndim - 3))[:, :, :slots]
-            store = jax.tree.map(fit, self.store)
             pos, notes = jax.tree.map(fit, (self.pos, self.notes))
             layer = replace(layer, store=store, pos=pos, notes=notes)
         asked = self.queries
@@ -230,7 +263,7 @@ def layer(
         notes: name -> dtype and the dimensions behind [B, G, C].
         extra: name -> dtype and the dimensions behind [B, G].
     """
-    k, _ = store.read()
+    k, _ = jax.eval_shape(store.read)
     batch, groups, slots = k.shape[:3]
     shape = (batch, sizes.queries, groups, *heads)
     none = jnp.full(shape[:2], -1, jnp.int32)
