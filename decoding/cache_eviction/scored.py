@@ -23,7 +23,7 @@ from jax import Array
 from decoding import base
 from decoding.cache_eviction import budgets
 from decoding.caches import dense
-from models.cache_layouts import held, kept
+from models.cache_layouts import held, kept, own_pages
 from models.cache_layouts.kept import KeptLayer
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
 from models.distributed import sharding
@@ -59,6 +59,9 @@ class Rule(NamedTuple):
       at every `prompt_every` tokens of the prompt; then they are dropped.
     - `place(layer, about) -> layer` edits what was kept.
     - `exact`: values are compared as they are, not in bfloat16.
+    - `heads(values, held, about) -> int32[B, G]`: how many slots each KV head keeps of
+      `chosen`'s values and slots, at most G times the budget in all; when the prompt is
+      read, heads get pages of `page` slots of their own. None: as many each.
     """
 
     value: Callable[[KeptLayer, About], tuple[Array, KeptLayer]]
@@ -68,6 +71,8 @@ class Rule(NamedTuple):
     fold: Callable[[KeptLayer, About], KeptLayer] | None = None
     place: Callable[[KeptLayer, About], KeptLayer] = lambda layer, about: layer
     exact: bool = False
+    heads: Callable[[Array, Array, About], Array] | None = None
+    page: int = own_pages.PAGE
 
 
 ALL = -1
@@ -179,6 +184,8 @@ def policy(
 
     def ended(layer: KeptLayer, due: Array, about: About) -> KeptLayer:
         layer = _folded(rule, layer, due, about)
+        if rule.heads is not None:
+            return _by_head(rule, layer, about)
         return _evicted(rule, layer, due, about).resized(about.length)
 
     def step_of(cache: KVCache) -> int:
@@ -209,10 +216,12 @@ def policy(
 
     def reads(state: State, cache: KVCache) -> Array:
         evicted = [
-            layer.shift if isinstance(layer, held.HeldLayer) else 0 * cache.length
+            layer.shift.reshape(len(layer.shift), -1).astype(jnp.float32).mean(1)
+            if isinstance(layer, held.HeldLayer)
+            else jnp.zeros_like(cache.length, jnp.float32)
             for layer in cache.layers
         ]
-        return cache.length - jnp.stack(evicted).astype(jnp.float32).mean(0)
+        return cache.length - jnp.stack(evicted).mean(0)
 
     full = dense.policy()
     bound = room if online or decode else None
@@ -281,13 +290,26 @@ def _evicted(rule: Rule, layer: KeptLayer, due: Array, about: About) -> KeptLaye
     return after.forget(jnp.where(due, first, after.queries.first))
 
 
+def _by_head(rule: Rule, layer: KeptLayer, about: About) -> own_pages.HeadPages:
+    """Give each head what `rule.heads` grants it, in pages of its own."""
+    assert rule.heads is not None
+    values, layer = rule.value(layer, about)
+    held = layer.tokens(about.length) >= 0
+    if not rule.exact:
+        values = values.astype(jnp.bfloat16)
+    count = rule.heads(values, held, about)
+    index = chosen(values, held, count)
+    rest = (count, about.length, about.keep, rule.page)
+    return own_pages.of_layer(layer, index, *rest)
+
+
 def chosen(values: Array, held: Array, count: Array) -> Array:
     """Return the slots to keep in the order of their tokens, the others behind them.
 
     Args:
         values: float32[B, G, C].
         held: bool[B, G, C]: slots in use.
-        count: int32[B]: how many of them to keep.
+        count: int32[B] or int32[B, G]: how many of them to keep.
 
     Returns:
         int32[B, G, C]: the first `count` of a row are those of the highest values, and
@@ -299,5 +321,6 @@ def chosen(values: Array, held: Array, count: Array) -> Array:
     order = jnp.take_along_axis(
         order, jnp.argsort(~jnp.take_along_axis(held, order, -1), -1, stable=True), -1
     )
-    best = jnp.argsort(order, axis=-1) < count[:, None, None]
+    most = count.reshape(*count.shape, *(1,) * (3 - count.ndim))
+    best = jnp.argsort(order, axis=-1) < most
     return jnp.argsort(~best, axis=-1, stable=True).astype(jnp.int32)

@@ -12,10 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from models.cache_layouts.gear import Blocks, GearLayer
 from models.cache_layouts.held import HeldLayer
 from models.cache_layouts.kept import KeptLayer, Queries
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
 from models.cache_layouts.quantized import GROUP, QuantizedLayer
+from models.cache_layouts.residual_codes import Codes
 
 Arrays = dict[str, np.ndarray]
 KEYS, VALUES = "k", "v"  # names of a layer's exact keys and values [G, M, d]
@@ -242,3 +244,33 @@ def _(layer: QuantizedLayer, row: int, arrays: Arrays, length: int) -> Any:
         }
         parts[part] = type(like)(**named)
     return replace(layer, **parts)
+
+
+@pack_layer.register
+def _(layer: GearLayer, row: int, length: int) -> Arrays:
+    whole = -(-length // layer.block)  # blocks that have a token
+    arrays = {
+        f"old.{part}.{name}": x[row, :, :whole]
+        for part in ("k", "v")
+        for name, x in getattr(layer.old, part)._asdict().items()
+    }
+    arrays |= {f"recent.{name}": x[row] for name, x in layer.recent._asdict().items()}
+    return {name: np.asarray(x) for name, x in arrays.items()}
+
+
+@unpack_layer.register
+def _(layer: GearLayer, row: int, arrays: Arrays, length: int) -> Any:
+    place = lambda name, x: fitted(arrays[name], x, name)
+    old = {
+        part: Codes(
+            **{
+                name: place(f"old.{part}.{name}", x)
+                for name, x in getattr(layer.old, part)._asdict().items()
+            }
+        )
+        for part in ("k", "v")
+    }
+    recent = {
+        name: place(f"recent.{name}", x) for name, x in layer.recent._asdict().items()
+    }
+    return replace(layer, old=Blocks(**old), recent=type(layer.recent)(**recent))
