@@ -23,7 +23,7 @@ from jax import Array
 from decoding import base
 from decoding.cache_eviction import budgets
 from decoding.caches import dense
-from models.cache_layouts import held, kept
+from models.cache_layouts import held, kept, own_pages
 from models.cache_layouts.kept import KeptLayer
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
 from models.distributed import sharding
@@ -57,6 +57,9 @@ class Rule(NamedTuple):
       and the others as they are. Keys and values may change (a merge), so that the
       layers must be dense.
     - `biased`: slots have a bias, see `kept.layer`.
+    - `heads(values, held, about) -> int32[B, G]`: how many slots each KV head keeps of
+      `chosen`'s values and slots, at most G times the budget in all; when the prompt is
+      read, heads get pages of `page` slots of their own. None: as many each.
     """
 
     value: Callable[[KeptLayer, About], tuple[Array, KeptLayer]] | None = None
@@ -68,6 +71,8 @@ class Rule(NamedTuple):
     exact: bool = False
     change: Callable[[KeptLayer, Array, About], KeptLayer] | None = None
     biased: bool = False
+    heads: Callable[[Array, Array, About], Array] | None = None
+    page: int = own_pages.PAGE
 
 
 ALL = -1
@@ -115,11 +120,15 @@ def policy(
         keep = budgets.of_layers(row, parts, each)
         heads = (config.n_heads // config.n_kv_heads, config.head_dim)
         new = functools.partial(model.init_layer, sizes.batch, dtype=sizes.dtype)
+        like = jax.eval_shape(lambda: new(1))
         # The prompt's last token is not in the cache when the prompt is read.
         first = jnp.maximum(length - 1 - rule.queries, 0)
         first = jnp.zeros_like(length) if online or rule.queries == ALL else first
         made = []
         for i, window in enumerate(windows):
+            if window and not isinstance(like, DenseLayer):
+                made.append(new(sizes.slots))
+                continue
             if window:
                 slots = min(held.capacity(window, sizes.block), sizes.slots)
                 made.append(held.layer(new(slots), sizes.slots, window))
@@ -153,7 +162,7 @@ def policy(
         slots = step(most + prompt_every) if online else step(sizes.prompt)
         return kept.LayerSizes(slots, after, queries, recent)
 
-    def changed(cache: KVCache, due: Array, act: Callable[..., KeptLayer]) -> KVCache:
+    def changed(cache: KVCache, due: Array, act: Callable) -> KVCache:
         """Let `act(layer, due, about)` change each layer in the rows that are due."""
         stores = list(cache.layers)
         for i, layer in enumerate(stores):
@@ -174,8 +183,10 @@ def policy(
     def fold(layer: KeptLayer, due: Array, about: About) -> KeptLayer:
         return kept.once(functools.partial(_folded, rule, about=about), layer, due)
 
-    def ended(layer: KeptLayer, due: Array, about: About) -> KeptLayer:
+    def ended(layer: KeptLayer, due: Array, about: About) -> Any:
         layer = _folded(rule, layer, due, about)
+        if rule.heads is not None:
+            return _by_head(rule, layer, about)
         return _evicted(rule, layer, due, about).resized(about.length)
 
     def step_of(cache: KVCache) -> int:
@@ -206,10 +217,12 @@ def policy(
 
     def reads(state: Any, cache: KVCache) -> Array:
         evicted = [
-            layer.shift if isinstance(layer, held.HeldLayer) else 0 * cache.length
+            layer.shift.reshape(len(layer.shift), -1).astype(jnp.float32).mean(1)
+            if isinstance(layer, held.HeldLayer)
+            else jnp.zeros_like(cache.length, jnp.float32)
             for layer in cache.layers
         ]
-        return cache.length - jnp.stack(evicted).astype(jnp.float32).mean(0)
+        return cache.length - jnp.stack(evicted).mean(0)
 
     full = dense.policy()
     bound = room if online or decode or rule.fold is not None else None
@@ -232,6 +245,12 @@ def check_model(model: Any) -> None:
         raise MethodError(
             "a cache policy for a model with ALiBi, which reads a bias for every slot "
             "of the whole cache: use caches/dense"
+        )
+    layer = jax.eval_shape(lambda: model.init_layer(1, 1))
+    if not hasattr(layer, "take"):
+        raise MethodError(
+            f"a cache policy over slots of the layout {type(layer).__name__}, which "
+            "gives up none: use the dense, 8-bit or 4-bit cache"
         )
 
 
@@ -281,13 +300,27 @@ def _evicted(rule: Rule, layer: KeptLayer, due: Array, about: About) -> KeptLaye
     return after.forget(jnp.where(due, first, after.queries.first))
 
 
+def _by_head(rule: Rule, layer: KeptLayer, about: About) -> own_pages.HeadPages:
+    """Give each head what `rule.heads` grants it, in pages of its own."""
+    assert rule.value is not None
+    assert rule.heads is not None
+    values, layer = rule.value(layer, about)
+    held = layer.tokens(about.length) >= 0
+    if not rule.exact:
+        values = values.astype(jnp.bfloat16)
+    count = rule.heads(values, held, about)
+    index = chosen(values, held, count)
+    rest = (count, about.length, about.keep, rule.page)
+    return own_pages.of_layer(layer, index, *rest)
+
+
 def chosen(values: Array, held: Array, count: Array) -> Array:
     """Return the slots to keep in the order of their tokens, the others behind them.
 
     Args:
         values: float32[B, G, C].
         held: bool[B, G, C]: slots in use.
-        count: int32[B]: how many of them to keep.
+        count: int32[B] or int32[B, G]: how many of them to keep.
 
     Returns:
         int32[B, G, C]: the first `count` of a row are those of the highest values, and
@@ -299,5 +332,6 @@ def chosen(values: Array, held: Array, count: Array) -> Array:
     order = jnp.take_along_axis(
         order, jnp.argsort(~jnp.take_along_axis(held, order, -1), -1, stable=True), -1
     )
-    best = jnp.argsort(order, axis=-1) < count[:, None, None]
+    most = count.reshape(*count.shape, *(1,) * (3 - count.ndim))
+    best = jnp.argsort(order, axis=-1) < most
     return jnp.argsort(~best, axis=-1, stable=True).astype(jnp.int32)

@@ -288,9 +288,7 @@ def policy(
 
     full = dense.policy()
     bound = room if listed or unit > 1 or rule.room is not None else None
-    return base.CachePolicy(
-        lambda cache, length: (), full.place, retain, bound, make, finish, reads
-    )
+    return base.CachePolicy(full.init, full.place, retain, bound, make, finish, reads)
 
 
 _SCORES = (sparse.OWN, sparse.SELECT)

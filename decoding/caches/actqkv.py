@@ -23,6 +23,8 @@ largest attention. A question is not weighted. All blocks are read if `budget` h
 them. Cost: `parts` / `block` of the keys, and as much to read.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -130,7 +132,8 @@ def policy(
         return jnp.where(old & (order < sinks), jnp.inf, found)
 
     heads = lambda slots, heads: (jnp.float32, heads)
-    extra = {"means": lambda slots, heads: _blocks(slots, block, parts, heads[1])}
+    parted = lambda slots, heads: _blocks(slots, block, parts, heads[1])
+    extra: dict[str, Any] = {"means": parted}
     if listed:
         extra |= {"number": (jnp.float32, ()), "sum": heads, "square": heads}
     rule = selected.Rule(

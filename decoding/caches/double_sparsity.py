@@ -17,6 +17,7 @@ channels are measured after rotation for every choice, there for q k alone; `ref
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -98,7 +99,7 @@ def policy(
         return jnp.where(asked.seen[:, None], s.max(2), -jnp.inf)
 
     # The labels of a kept layer have no dtype of their own: that of the cache.
-    notes = {"label": (None, (width,))}
+    notes: dict[str, Any] = {"label": (None, (width,))}
     if label_bits:
         notes = {"code": (jnp.uint8, (width // 2,))}
         notes |= {"least": (jnp.float32, ()), "step": (jnp.float32, ())}

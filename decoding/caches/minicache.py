@@ -101,7 +101,8 @@ def policy(
         heads = (config.n_heads // config.n_kv_heads, config.head_dim)
         extra = {RETAINED: (jnp.int32, ())}
         new = lambda: kept.layer(
-            layer(places.slots), places, sizes.slots, heads, none, {}, extra
+            *(layer(places.slots), places, sizes.slots, heads, none, {}, extra),
+            (jnp.array(length), jnp.array(length)),
         )
         stores: list[Any] = [layer(sizes.slots) for _ in range(first)]
         while len(stores) + 2 <= config.n_layers:
@@ -152,8 +153,7 @@ def policy(
         return changed(cache, act), state
 
     full = dense.policy()
-    init = lambda cache, length: ()
-    return base.CachePolicy(init, full.place, retain, room, make, finish)
+    return base.CachePolicy(full.init, full.place, retain, room, make, finish)
 
 
 def merged(

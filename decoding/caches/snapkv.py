@@ -57,6 +57,16 @@ def policy(
     Raises:
         MethodError: a number out of range.
     """
+    rest: dict[str, Any] = {"decode": bounded, "every": every, "each": each}
+    return scored.policy(rule(window, kernel, pooling), budget, layers=layers, **rest)
+
+
+def rule(window: int, kernel: int, pooling: str) -> scored.Rule:
+    """Value slots by what the last `window` queries saw, which themselves stay.
+
+    Raises:
+        MethodError: a number out of range.
+    """
     if window < 1 or kernel < 1 or kernel % 2 == 0:
         raise MethodError(
             f"window={window}, kernel={kernel}: use a window of at least 1 and an odd "
@@ -76,9 +86,7 @@ def policy(
         sums = jnp.where(before, sums, 0.0)
         return jnp.where(before, pooled(sums, kernel, pooling), jnp.inf), layer
 
-    rule = scored.Rule(value, window)
-    rest: dict[str, Any] = {"decode": bounded, "every": every, "each": each}
-    return scored.policy(rule, budget, layers=layers, **rest)
+    return scored.Rule(value, window)
 
 
 def pooled(x, kernel: int, pooling: str):

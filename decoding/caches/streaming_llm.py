@@ -13,11 +13,13 @@ Deviations: tokens are evicted every `every`, not each (`every=1` is the paper's
 default). Cost: an eviction moves the slots that stay.
 """
 
+import jax
 import jax.numpy as jnp
 
 from decoding import base
 from decoding.cache_eviction import budgets, scored
 from decoding.catalogue import Card
+from models.cache_layouts.kv_cache import DenseLayer
 from models.errors import MethodError
 from models.transformer.modules import rotate, rotations
 
@@ -52,7 +54,8 @@ def policy(
         prompt_every: tokens between those in the prompt.
 
     Raises:
-        MethodError: a budget without room for the sinks and a token.
+        MethodError: a budget without room for the sinks and a token; sinks to be
+            rotated in codes.
     """
     if sinks < 0 or (isinstance(budget, int) and budget <= sinks):
         raise MethodError(
@@ -60,6 +63,13 @@ def policy(
         )
     config = model.config
     turns = rerotate and sinks and getattr(config, "position", "") == "rope"
+    if turns and model.init_layer is not None:
+        layer = jax.eval_shape(lambda: model.init_layer(1, 1))
+        if not isinstance(layer, DenseLayer):
+            raise MethodError(
+                f"sinks in the layout {type(layer).__name__}, whose keys cannot be "
+                "rotated anew: use rerotate=False, or the dense cache"
+            )
 
     def value(layer, about):
         held = layer.tokens(about.length)

@@ -1,5 +1,7 @@
 """The contract of policies that keep a part of the cache, on the peaked transformer."""
 
+import inspect
+
 import numpy as np
 
 import decoding
@@ -9,6 +11,7 @@ from decoding.conformance import kit, peaked
 from decoding.conformance.require import require
 from decoding.method import Method
 from models.cache_layouts.kept import KeptLayer
+from models.cache_layouts.own_pages import HeadPages
 
 WHOLE = peaked.SIZE  # a budget that holds every token
 TREE = "topologies/static"
@@ -31,14 +34,16 @@ def check(spec: Spec) -> None:
         AssertionError: it breaks a property; the message names it.
     """
     plain, drafted = runs(spec)
-    has_budget = "budget" in kit.spec(spec.name, **spec.arguments).arguments
-    if has_budget:
+    named = inspect.signature(spec.factory).parameters
+    # A layout of codes keeps every slot. Its window bounds a chunk's nodes.
+    size = next((name for name in ("budget", "window") if name in named), None)
+    if size == "budget":
         the_budget_is_kept(spec, plain)
-    chunks_leave_one_text(spec, plain)
+    chunks_leave_one_text(spec, plain, (4, 16 if size == "window" else 128))
     drafts_keep_the_text(spec, drafted, plain)
     rows_are_apart(spec, plain)
-    if has_budget:
-        a_large_budget_is_dense(spec)
+    if size is not None:
+        a_large_budget_is_dense(spec, size)
 
 
 def start(run: kit.Run, prompts=peaked.PROMPTS):
@@ -49,27 +54,32 @@ def texts(run: kit.Run, prompts=peaked.PROMPTS) -> list:
     return run.texts(prompts, new=peaked.NEW, size=peaked.SIZE)
 
 
-def layers(state) -> list[KeptLayer]:
+def layers(state) -> list:
     kept = state.caches["target"].layers
-    return [layer for layer in kept if isinstance(layer, KeptLayer)]
+    return [layer for layer in kept if isinstance(layer, (KeptLayer, HeadPages))]
 
 
 def used(state) -> np.ndarray:
-    """Return int32[L, B]: the slots in use of each kept layer."""
-    length = np.asarray(state.caches["target"].length)
-    return np.stack([length - np.asarray(x.shift) for x in layers(state)])
+    """Return int32[L, B, G]: the slots in use of each kept layer's heads."""
+    length = state.caches["target"].length
+    shape = (len(length), peaked.GROUPS)
+    return np.stack(
+        [np.broadcast_to(np.asarray(x.used(length)), shape) for x in layers(state)]
+    )
 
 
 def the_budget_is_kept(spec: Spec, run: kit.Run) -> None:
     """Require the budget after the prompt, room for each round, and tokens in order.
+
+    The heads of a layer may divide its budget.
 
     The newest token is always kept; no token is kept twice.
     """
     state = start(run)
     length = np.asarray(state.caches["target"].length)
     due = np.stack([np.minimum(length, np.asarray(x.budget)) for x in layers(state)])
-    told = f"{used(state).tolist()} slots after the prompt, not {due.tolist()}"
-    require((used(state) == due).all(), spec, told)
+    told = f"{used(state).tolist()} slots after the prompt, not {due.tolist()} a head"
+    require((used(state).sum(2) == peaked.GROUPS * due).all(), spec, told)
     for _ in range(peaked.NEW):
         cache = state.caches["target"]
         length = np.asarray(cache.length)
@@ -78,19 +88,20 @@ def the_budget_is_kept(spec: Spec, run: kit.Run) -> None:
             full = slots.max() + block > layer.capacity
             require(not full, spec, f"{slots.max()} slots leave no room for {block}")
             tokens = np.asarray(layer.tokens(cache.length))
-            for row, n in enumerate(slots):
-                kept = tokens[row, :, :n]
-                ordered = (np.diff(kept) > 0).all() and (tokens[row, :, n:] == -1).all()
+            for row, head in np.ndindex(*slots.shape):
+                n = slots[row, head]
+                kept, rest = tokens[row, head, :n], tokens[row, head, n:]
+                ordered = (np.diff(kept) > 0).all() and (rest == -1).all()
                 require(ordered, spec, f"tokens out of order: {kept.tolist()}")
-                newest = (kept[:, -1:] == length[row] - 1).all()
+                newest = (kept[-1:] == length[row] - 1).all()
                 require(newest, spec, "the newest token is not kept")
         state = run.advance(state, 1)
 
 
-def chunks_leave_one_text(spec: Spec, run: kit.Run) -> None:
-    """Require one text and one set of kept tokens from chunks of 4 and 128 tokens."""
+def chunks_leave_one_text(spec: Spec, run: kit.Run, chunks=(4, 128)) -> None:
+    """Require one text and one set of kept tokens, whatever the prompt's chunks."""
     found = []
-    for chunk in (4, 128):
+    for chunk in chunks:
         state = start(run.alter(chunk=chunk))
         length = state.caches["target"].length
         kept = [np.asarray(x.tokens(length)).tolist() for x in layers(state)]
@@ -112,9 +123,9 @@ def rows_are_apart(spec: Spec, run: kit.Run) -> None:
     require(beside[-1] == texts(run)[-1], spec, "a text depends on other rows")
 
 
-def a_large_budget_is_dense(spec: Spec) -> None:
+def a_large_budget_is_dense(spec: Spec, name: str = "budget") -> None:
     """Require the dense cache's texts, and its log-probabilities up to rounding."""
-    part = kit.spec(spec.name, **{**spec.arguments, "budget": WHOLE})
+    part = kit.spec(spec.name, **{**spec.arguments, name: WHOLE})
 
     def out(policy: Spec):
         return decoding.generate(

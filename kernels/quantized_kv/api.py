@@ -31,8 +31,8 @@ class Old(NamedTuple):
 
     k: Array  # int8[B, G, S, d], or uint8[B, G, S / 2, d] (`kernels.int4_packing`)
     v: Array
-    k_scale: Array  # float32[B, G, S]
-    v_scale: Array
+    k_scale: Array | None  # float32[B, G, S]; None: k and v are values, not codes
+    v_scale: Array | None
     channel: Array  # float32[B, G, d]: factors of the keys' channels
 
 
@@ -44,9 +44,9 @@ class Recent(NamedTuple):
     base: Array  # int32[B]: boundary(committed tokens)
 
 
-def boundary(positions: Array, window: int) -> Array:
+def boundary(positions: Array, window: int, group: int = GROUP) -> Array:
     """Return the first slot that is exact for nodes at `positions`."""
-    return jnp.maximum((positions - window) // GROUP, 0) * GROUP
+    return jnp.maximum((positions - window) // group, 0) * group
 
 
 def attention(
@@ -59,6 +59,7 @@ def attention(
     key_positions: Array,
     *,
     keep: int,
+    group: int = GROUP,
     window: int = 0,
     softcap: float = 0.0,
     scale: float = 1.0,
@@ -67,14 +68,15 @@ def attention(
     """Compute `tree_attention` over the whole cache, with at least `keep` exact tokens.
 
     `positions` [B, N] and `key_positions` [B, S] are always needed. Positions must be
-    slots, so nothing may have been evicted. A node is less than `keep` tokens behind
-    the root. Other arguments as in `tree_attention`.
+    slots: where a policy evicts, too, a node's position is its slot's number. A node is
+    less than `keep` tokens behind the root. Groups of `group` tokens, a multiple of 32,
+    are quantised together. Other arguments as in `tree_attention`.
     """
     batch, nodes, _, dim = q.shape
     groups, size = recent.k.shape[1], key_positions.shape[1]
-    first = boundary(positions, keep)
+    first = boundary(positions, keep, group)
     # Codes past the root's boundary are for deeper nodes: the bits of whole words.
-    words = -(-keep // GROUP) * GROUP // 32
+    words = -(-keep // group) * group // 32
     ends = 32 * (1 + jnp.arange(words, dtype=jnp.int32))
     seen = ends <= (first - recent.base[:, None])[..., None]
     bits = jnp.where(seen, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))

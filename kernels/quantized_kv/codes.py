@@ -36,17 +36,35 @@ def keys(k: Array, channel: Array, dtype) -> tuple[Array, Array]:
 
 def values(v: Array, dtype) -> tuple[Array, Array]:
     """Quantise values [..., S, d]; return codes and scales float32[..., S]."""
+    codes, scale = numbers(v, dtype)
+    return stored(codes, dtype), scale
+
+
+def numbers(v: Array, dtype) -> tuple[Array, Array]:
+    """Quantise as `values` does, to whole numbers int8[..., S, d], not packed."""
     v = v.astype(jnp.float32)
     peak = jnp.abs(v).max(-1)
     scale = jnp.where(peak > 0, peak / most(dtype), 1.0)
     codes = jnp.clip(jnp.round(v / scale[..., None]), -most(dtype), most(dtype))
-    return (
-        int4_packing.pack(codes) if int4_packing.packed(dtype) else codes.astype(dtype)
-    ), scale
+    return codes.astype(jnp.int8), scale
 
 
-def widen(codes: Array, scale: Array) -> Array:
-    """Dequantise codes to float32[..., S, d], without the channels' factors."""
-    if int4_packing.packed(codes.dtype):
-        codes = int4_packing.unpack(codes)
-    return codes.astype(jnp.float32) * scale[..., None]
+def stored(numbers: Array, dtype) -> Array:
+    """Return the codes of whole numbers [..., S, d]."""
+    packs = int4_packing.packed(dtype)
+    return int4_packing.pack(numbers) if packs else numbers.astype(dtype)
+
+
+def whole(codes: Array) -> Array:
+    """Return the whole numbers int8[..., S, d] of codes: the inverse of `stored`."""
+    packs = int4_packing.packed(codes.dtype)
+    return int4_packing.unpack(codes).astype(jnp.int8) if packs else codes
+
+
+def widen(codes: Array, scale: Array | None) -> Array:
+    """Dequantise codes to float32[..., S, d], without the channels' factors.
+
+    Without a scale they are values already.
+    """
+    values = whole(codes).astype(jnp.float32)
+    return values if scale is None else values * scale[..., None]

@@ -17,6 +17,7 @@ from kernels.tree_attention import layout
 from kernels.tree_attention.tiling import Shape
 
 STRETCH = 512  # slots
+LEAST_READ = 128  # slots of small pages in a step
 SCORES = 2**29  # bytes of a stretch's scores, on a GPU
 LEAST, UNSEEN = -1e30, -2e30  # see pallas_tpu
 
@@ -29,7 +30,8 @@ def stretch_of(platform: str, shape: Shape) -> int:
     (experiments/reports/accelerator_day.md).
     """
     if platform not in (GPU, HOPPER):
-        return shape.page or STRETCH
+        pages = max(LEAST_READ // shape.page, 1) if shape.page else 0
+        return pages * shape.page or STRETCH
     column = 4 * shape.batch * shape.groups * shape.heads * shape.nodes
     step = shape.page or STRETCH
     return max(1, min(SCORES // column, shape.size) // step) * step

@@ -15,9 +15,9 @@ over `tensor`, and each row's shift beside it. Every device drops the slots of i
 rows, so this takes no collective.
 
 Only dense layers are held: those of the target, and of a draft model that
-`drafters/model` runs. The quantised and paged layouts keep all slots, since both take
-slot and token number for the same. So do other drafters' caches: PEARL and EasySpec set
-their length back, and dropped slots do not return.
+`drafters/model` runs. The quantised and paged layouts keep all slots of a window. So do
+other drafters' caches: PEARL and EasySpec set their length back, and dropped slots do
+not return.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,7 +53,7 @@ class HeldLayer:
 
     @property
     def capacity(self) -> int:
-        return self.store.k.shape[2]
+        return self.store.slots
 
     def append(self, slots: Array, k: Array, v: Array) -> "HeldLayer":
         """Write `k`, `v` `[B, N, G, d]` at logical `slots[B, N]`; drop those >= S."""
@@ -111,10 +111,7 @@ class HeldLayer:
 
     def sized(self, slots: int) -> "HeldLayer":
         """Return the layer with `slots` slots of its own, at least those it uses."""
-        more = slots - self.capacity
-        pad = ((0, 0), (0, 0), (0, max(more, 0)), (0, 0))
-        resize = lambda x: jnp.pad(x, pad)[:, :, :slots]
-        return replace(self, store=jax.tree.map(resize, self.store))
+        return replace(self, store=self.store.sized(slots))
 
     def gather(self, rows: Array) -> "HeldLayer":
         return replace(self, store=self.store.gather(rows), shift=self.shift[rows])

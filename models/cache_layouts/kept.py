@@ -9,6 +9,9 @@ What a policy needs to choose lies beside the slots and moves with them: `notes`
 slot, `extra` by row, and the last queries, from which a slot's past attention can be
 computed (`kernels.attention_columns`). Neither the loops nor gathered rows, continuous
 batching and meshes need code for a policy.
+
+The slots themselves are a layer of another layout, dense or of codes, which gives up
+slots by `take(index, before, after)`. To it a token's position is its slot.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,6 +42,7 @@ class Queries:
 class KeptLayer(HeldLayer):
     """A layer's kept slots. `window` is 0: windows are layers of `held`."""
 
+    store: Any  # C slots
     pos: Array  # int32[B, G, C]: the token in a slot; undefined in slots not in use
     queries: Queries | None
     notes: dict[str, Array]  # [B, G, C, ...]
@@ -51,6 +55,14 @@ class KeptLayer(HeldLayer):
     bias: Array | None = None
     """float32[B, G, C], added to the scores of attention; 0 in slots not in use"""
 
+    @property
+    def streamed(self) -> bool:  # type: ignore[override]
+        return self.store.streamed
+
+    @property
+    def span(self) -> int:  # type: ignore[override]
+        return self.store.span
+
     def append(self, slots: Array, k: Array, v: Array) -> "KeptLayer":
         """Write `k`, `v` `[B, N, G, d]` at logical `slots[B, N]`; drop those >= S."""
         own = self._own(slots)
@@ -61,19 +73,6 @@ class KeptLayer(HeldLayer):
         asked, at = layer.queries, self._place(slots)
         none = asked.pos.at[at].set(-1, mode="drop", unique_indices=True)
         return replace(layer, queries=replace(asked, pos=none))
-
-    def attend(
-        self,
-        q: Array,
-        seen: base.Visibility,
-        positions: Array,
-        key_positions: Array,
-        **settings: Any,
-    ) -> tuple[Array, Array]:
-        """Attend as `HeldLayer.attend`, with the layer's bias."""
-        if self.bias is not None:
-            settings["bias"] = self.bias
-        return super().attend(q, seen, positions, key_positions, **settings)
 
     def noted(self, slots: Array, q: Array) -> "KeptLayer":
         """Keep the queries `[B, N, G, H / G, d]` of the nodes at logical `slots`."""
@@ -105,14 +104,36 @@ class KeptLayer(HeldLayer):
             layer, queries=Queries(asked.q.at[at].set(q, **put), pos, asked.first)
         )
 
+    def attend(
+        self,
+        q: Array,
+        seen: base.Visibility,
+        positions: Array,
+        key_positions: Array,
+        **settings: Any,
+    ) -> tuple[Array, Array]:
+        """Attend with q `[B, N, H, d]`; `seen` and `positions` are logical."""
+        own = replace(seen, prefix=seen.prefix - self.shift)
+        at = positions - self.shift[:, None]
+        slots = jnp.arange(self.capacity, dtype=jnp.int32)
+        slots = jnp.broadcast_to(slots, (len(at), self.capacity))
+        if self.bias is not None:
+            settings["bias"] = self.bias
+        return self.store.attend(q, own, at, slots, **settings)
+
     def settle(self, before: Array, length: Array) -> "KeptLayer":
         """Drop nothing: a policy's `retain` does, where its rule says."""
-        return self
+        used = before - self.shift, length - self.shift
+        return replace(self, store=self.store.settle(*used))
+
+    def used(self, length: Array) -> Array:
+        """Return int32[B, 1]: the slots in use of rows that have seen `length`."""
+        return (length - self.shift)[:, None]
 
     def tokens(self, length: Array) -> Array:
         """Return int32[B, G, C]: the token in each slot, -1 in those not in use."""
         index = jnp.arange(self.capacity, dtype=jnp.int32)
-        return jnp.where(index < (length - self.shift)[:, None, None], self.pos, -1)
+        return jnp.where(index < self.used(length)[..., None], self.pos, -1)
 
     def asked(self, length: Array) -> tuple[Array, Array]:
         """Return the queries [B, R, H, d], and the token of each int32[B, R] or -1."""
@@ -149,7 +170,7 @@ class KeptLayer(HeldLayer):
 
         return replace(
             self,
-            store=self.store.take(index),
+            store=self.store.take(index, length - self.shift, count),
             shift=length - count,
             pos=self.pos.at[at].get(mode="clip"),
             notes=jax.tree.map(note, self.notes),
@@ -158,12 +179,12 @@ class KeptLayer(HeldLayer):
 
     def resized(self, length: Array) -> "KeptLayer":
         """Return the layer with the places that it has once the prompt is read."""
-        slots = self.after
         layer = replace(self, is_read=True)
-        if slots != self.capacity:
+        if self.after != self.capacity:
+            store = self.store.sized(self.after)
+            slots = store.slots
             more = ((0, 0), (0, 0), (0, max(slots - self.capacity, 0)))
             fit = lambda x: jnp.pad(x, more + ((0, 0),) * (x.ndim - 3))[:, :, :slots]
-            store = jax.tree.map(fit, self.store)
             beside = (self.pos, self.notes, self.bias)
             pos, notes, bias = jax.tree.map(fit, beside)
             layer = replace(layer, store=store, pos=pos, notes=notes, bias=bias)
@@ -258,7 +279,7 @@ def layer(
         rows: the budget and the tokens of the prompt, int32[B] both.
         biased: whether the layer has a bias.
     """
-    k, _ = store.read()
+    k, _ = jax.eval_shape(store.read)
     batch, groups, slots = k.shape[:3]
     shape = (batch, sizes.queries, groups, *heads)
     none = jnp.full(shape[:2], -1, jnp.int32)

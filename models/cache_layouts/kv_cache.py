@@ -35,6 +35,10 @@ class DenseLayer:
     shares = True  # whether `models.cache_layouts.shared_prefix` may replace it
     span = 0  # slots that chunks of the prompt must divide; 0: any
 
+    @property
+    def slots(self) -> int:
+        return self.k.shape[2]
+
     def append(self, slots: Array, k: Array, v: Array) -> "DenseLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""
         rows, groups = jnp.arange(self.k.shape[0]), jnp.arange(self.k.shape[1])
@@ -95,10 +99,19 @@ class DenseLayer:
         pad = ((0, 0), (0, 0), (0, more), (0, 0))
         return DenseLayer(jnp.pad(self.k, pad), jnp.pad(self.v, pad))
 
-    def take(self, index: Array) -> "DenseLayer":
+    def sized(self, slots: int) -> "DenseLayer":
+        """Return the layer with `slots` slots, the first ones as they are."""
+        pad = ((0, 0), (0, 0), (0, max(slots - self.slots, 0)), (0, 0))
+        resize = lambda x: jnp.pad(x, pad)[:, :, :slots]
+        return DenseLayer(resize(self.k), resize(self.v))
+
+    def take(
+        self, index: Array, before: Array | None = None, after: Array | None = None
+    ) -> "DenseLayer":
         """Let slot j of row b be what slot `index[b, j]` was; int32[B, M].
 
-        An index [B, G, M] gives each KV head its own.
+        An index [B, G, M] gives each KV head its own. `before` and `after` int32[B],
+        the slots in use, are for layouts to which they matter.
         """
         # Indexed as in `append`, so that the result keeps the layer's memory layout.
         rows, groups = jnp.arange(self.k.shape[0]), jnp.arange(self.k.shape[1])

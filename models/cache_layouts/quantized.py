@@ -3,6 +3,10 @@
 `transformer(config, cache=quantized.int8())`, or `quantized.int4(...)`. Memory per
 token and KV head: d bytes for keys and values of 4 bits, 2 d of 8, and 8 bytes of
 scales, against 4 d in bfloat16; the recent window has a fixed size.
+
+Under a policy that evicts (`kept`), slots count from the row's first kept one. A slot
+that was exact and stays in the recent window is exact; one that was not, and comes to
+lie in it, has the values of its codes.
 """
 
 from collections.abc import Callable
@@ -37,10 +41,15 @@ class QuantizedLayer:
 
     streamed = True  # a slot's precision for a node depends on the node's position
     shares = False
+    group = GROUP  # tokens that are quantised together
 
     @property
     def span(self) -> int:
         return self.window  # a block has at most so many nodes
+
+    @property
+    def slots(self) -> int:
+        return self.size
 
     def append(self, slots: Array, k: Array, v: Array) -> "QuantizedLayer":
         """Write `k`, `v` `[B, N, G, d]` at `slots[B, N]`; slots >= S are dropped."""
@@ -106,11 +115,8 @@ class QuantizedLayer:
         Exact keys stay while a node of the next round may read them. Rows without a
         commit stay as they are.
         """
-        layer = self
-        for i in range(-(-self.window // GROUP)):
-            group = before // GROUP + i
-            layer = layer._quantise(group, group < length // GROUP)
-        base = quantized_kv.boundary(length, self.window)
+        layer = self._completed(before, length)
+        base = quantized_kv.boundary(length, self.window, self.group)
         step = base - self.recent.base
 
         def shift(recent: quantized_kv.Recent) -> quantized_kv.Recent:
@@ -122,6 +128,69 @@ class QuantizedLayer:
         recent = lax.cond((step > 0).any(), shift, lambda x: x, layer.recent)
         return replace(layer, recent=recent)
 
+    def take(self, index: Array, before: Array, after: Array) -> "QuantizedLayer":
+        """Let slot j of head g be what slot `index[b, g, j]` was.
+
+        Args:
+            index: int32[B, G, S], in rising order where it is in use.
+            before: int32[B], slots in use, all of them settled.
+            after: int32[B], those in use of the result.
+        """
+        old: Any = self.old
+        recent = self.recent
+        base = quantized_kv.boundary(after, self.window)
+        row = jnp.arange(recent.k.shape[2], dtype=jnp.int32)
+        # Slots behind the last complete group have exact values and no codes yet.
+        exact = recent.base[:, None] + row
+        has_codes = exact < (before // GROUP * GROUP)[:, None]
+        fresh = jnp.where(has_codes, self.size + row, exact)
+        near = jnp.minimum(base[:, None] + row, self.size - 1)
+        source = jnp.take_along_axis(index, near[:, None], 2)
+        from_row = source - recent.base[:, None, None]
+        lead = self._at(old.k, row[None])[:2]
+
+        def taken(codes: Array, scale: Array, values: Array, factor: Array) -> tuple:
+            numbers = quantized_kv.whole(codes)
+            new, new_scale = quantized_kv.numbers(
+                values.astype(jnp.float32) / factor[:, :, None], codes.dtype
+            )
+            put = self._at(numbers, fresh)
+            numbers = numbers.at[put].set(new, mode="drop", unique_indices=True)
+            scale = scale.at[put].set(new_scale, mode="drop", unique_indices=True)
+            pick = lambda x, at: x.at[(*lead, at)].get(mode="clip")
+            widened = pick(numbers, source) * pick(scale, source)[..., None]
+            recents = jnp.where(
+                (from_row >= 0)[..., None],
+                pick(values, from_row),
+                (widened * factor[:, :, None]).astype(values.dtype),
+            )
+            packed = quantized_kv.stored(pick(numbers, index), codes.dtype)
+            return packed, pick(scale, index), recents
+
+        ones = jnp.ones_like(old.channel)
+        k, k_scale, near_k = taken(old.k, old.k_scale, recent.k, old.channel)
+        v, v_scale, near_v = taken(old.v, old.v_scale, recent.v, ones)
+        return replace(
+            self,
+            old=quantized_kv.Old(k, v, k_scale, v_scale, old.channel),
+            recent=quantized_kv.Recent(near_k, near_v, base),
+        )
+
+    def sized(self, slots: int) -> "QuantizedLayer":
+        """Return the layer with `slots` slots, rounded up to whole groups."""
+        size = -(-slots // GROUP) * GROUP
+        more = max(size - self.size, 0)
+
+        def resize(x: Array) -> Array:
+            per = self.size // x.shape[2]
+            pad = ((0, 0), (0, 0), (0, more // per)) + ((0, 0),) * (x.ndim - 3)
+            return jnp.pad(x, pad)[:, :, : size // per]
+
+        old: Any = self.old
+        codes = jax.tree.map(resize, old._replace(channel=None))
+        old = codes._replace(channel=old.channel)
+        return replace(self, old=old, size=size)
+
     def gather(self, rows: Array) -> "QuantizedLayer":
         pick = lambda part: jax.tree.map(lambda x: x[rows], part)
         return replace(self, old=pick(self.old), recent=pick(self.recent))
@@ -132,9 +201,18 @@ class QuantizedLayer:
         old = quantized_kv.Old(heads, heads, heads, heads, heads)
         return replace(self, old=old, recent=quantized_kv.Recent(heads, heads, rows))
 
+    def _completed(self, before: Array, length: Array) -> "QuantizedLayer":
+        """Quantise the groups that are complete at `length` and were not `before`."""
+        layer = self
+        for i in range(-(-self.window // self.group)):
+            group = before // self.group + i
+            layer = layer._quantise(group, group < length // self.group)
+        return layer
+
     def _quantise(self, group: Array, complete: Array) -> "QuantizedLayer":
         """Write the codes of group `group[b]` in the rows where it is `complete`."""
-        old, recent = self.old, self.recent
+        old: Any = self.old
+        recent = self.recent
         index = jnp.arange(GROUP, dtype=jnp.int32)
         slots = group[:, None] * GROUP + index
         at = self._at(recent.k, slots - recent.base[:, None])

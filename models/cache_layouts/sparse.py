@@ -59,7 +59,7 @@ class Reader(NamedTuple):
     - `score(layer, asked) -> float32[B, G, N, U]`: of U = S / `unit` units of slots;
       -inf for those that a node cannot read. Values are compared in bfloat16; of equal
       ones the older unit is taken.
-    - `count(layer) -> int32[B]`: units that a row selects, at most `places`.
+    - `units(layer) -> int32[B]`: units that a row selects, at most `places`.
     - `start(layer, prefix int32[B]) -> int32[B]`: from this slot on, a node reads what
       it sees. None: it selects among all slots, and its newest one is always selected.
     - `width`: slots from `start` to the end of a block, at most.
@@ -70,7 +70,7 @@ class Reader(NamedTuple):
     role: str
     places: int = 1
     score: Callable[["SparseLayer", Asked], Array] | None = None
-    count: Callable[["SparseLayer"], Array] | None = None
+    units: Callable[["SparseLayer"], Array] | None = None
     start: Callable[["SparseLayer", Array], Array] | None = None
     unit: int = 1
     width: int = 0
@@ -135,22 +135,22 @@ class SparseLayer(KeptLayer):
         """Select the slots of every node."""
         reader = self.reader
         assert reader.score is not None
-        assert reader.count is not None
+        assert reader.units is not None
         scores = reader.score(self, asked).astype(jnp.bfloat16).astype(jnp.float32)
         if reader.start is None and not reader.listed:
             scores = jnp.where(_newest(asked.seen)[:, None], jnp.inf, scores)
-        return _best(scores, reader.places, reader.count(self), reader.unit)
+        return _best(scores, reader.places, reader.units(self), reader.unit)
 
     def fresh(self, asked: Asked) -> Chosen:
         """Return the newest slots of every node: what no layer has selected yet."""
         reader = self.reader
-        assert reader.count is not None
+        assert reader.units is not None
         slots = jnp.arange(asked.seen.shape[-1], dtype=jnp.float32)
         scores = jnp.where(asked.seen, slots, -jnp.inf)[:, None]
         scores = jnp.broadcast_to(
             scores, (scores.shape[0], self.store.k.shape[1], *scores.shape[2:])
         )
-        return _best(scores, reader.places, reader.count(self), 1)
+        return _best(scores, reader.places, reader.units(self), 1)
 
     def listed(self) -> Chosen:
         """Return the list that the layer holds, of all nodes."""
@@ -183,8 +183,8 @@ class SparseLayer(KeptLayer):
         if reader.listed:
             if reader.role == SELECT:
                 return asked.q, carry
-            start = self.extra["since"][:, 0]
-            return _attend(self, asked, self.listed(), start, softcap), carry
+            since = self.extra["since"][:, 0]
+            return _attend(self, asked, self.listed(), since, softcap), carry
         if reader.role == SELECT:
             return asked.q, self.choose(asked)
         own = self.choose(asked) if reader.role == OWN else carry
@@ -280,19 +280,19 @@ def _attend(
     nodes, size = seen.shape[1:]
     shared, places = chosen.index.shape[2], chosen.index.shape[3]
     if shared == 1 and places + width < size:
-        at, is_read = chosen.index[:, :, 0], chosen.is_chosen
-        is_read = jnp.broadcast_to(is_read, (*at.shape[:2], nodes, places))
+        slots, is_read = chosen.index[:, :, 0], chosen.is_chosen
+        is_read = jnp.broadcast_to(is_read, (*slots.shape[:2], nodes, places))
         if start is not None:
             window = start[:, None] + jnp.arange(width, dtype=jnp.int32)
             new = jnp.take_along_axis(
                 seen, window[:, None], axis=2, mode="fill", fill_value=False
             )
-            new = jnp.broadcast_to(new[:, None], (*at.shape[:2], nodes, width))
-            window = jnp.broadcast_to(window[:, None], (*at.shape[:2], width))
-            at = jnp.concatenate([at, window], -1)
+            new = jnp.broadcast_to(new[:, None], (*slots.shape[:2], nodes, width))
+            window = jnp.broadcast_to(window[:, None], (*slots.shape[:2], width))
+            slots = jnp.concatenate([slots, window], -1)
             is_read = jnp.concatenate([is_read, new], -1)
-        few = layer.store.take(at)
-        return _softmax(asked.q, *few.read(), is_read, cap)
+        k, v = layer.store.take(slots).read()
+        return _softmax(asked.q, k, v, is_read, cap)
     batch, groups = chosen.index.shape[:2]
     at = (
         jnp.arange(batch)[:, None, None, None],
@@ -306,7 +306,8 @@ def _attend(
     if start is not None:
         new = jnp.arange(size, dtype=jnp.int32) >= start[:, None]
         is_read = is_read | (seen & new[:, None])[:, None]
-    return _softmax(asked.q, *layer.read(), is_read, cap)
+    k, v = layer.read()
+    return _softmax(asked.q, k, v, is_read, cap)
 
 
 def _softmax(q: Array, k: Array, v: Array, is_read: Array, cap: float) -> Array:

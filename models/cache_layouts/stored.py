@@ -12,11 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from models.cache_layouts.gear import Blocks, GearLayer
 from models.cache_layouts.held import HeldLayer
 from models.cache_layouts.kept import KeptLayer, Queries
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
 from models.cache_layouts.paired import PairedLayer
 from models.cache_layouts.quantized import GROUP, QuantizedLayer
+from models.cache_layouts.residual_codes import Codes
 from models.cache_layouts.sparse import SparseLayer
 
 Arrays = dict[str, np.ndarray]
@@ -183,7 +185,8 @@ def _(layer: PairedLayer, row: int, length: int) -> Arrays:
 
 @unpack_layer.register
 def _(layer: KeptLayer, row: int, arrays: Arrays, length: int) -> Any:
-    slots = {name: arrays[name] for name in (KEYS, VALUES)}
+    own = ("shift", "budget", "slot", "notes.", "extra.", "bias", "queries.")
+    slots = {name: x for name, x in arrays.items() if not name.startswith(own)}
     shift: Any = np.full(1, arrays["shift"], np.int32)
     here: Any = (np.asarray(x[row : row + 1]) for x in (layer.budget, layer.prompt))
     budget, prompt = here
@@ -271,3 +274,33 @@ def _(layer: QuantizedLayer, row: int, arrays: Arrays, length: int) -> Any:
         }
         parts[part] = type(like)(**named)
     return replace(layer, **parts)
+
+
+@pack_layer.register
+def _(layer: GearLayer, row: int, length: int) -> Arrays:
+    whole = -(-length // layer.block)  # blocks that have a token
+    arrays = {
+        f"old.{part}.{name}": x[row, :, :whole]
+        for part in ("k", "v")
+        for name, x in getattr(layer.old, part)._asdict().items()
+    }
+    arrays |= {f"recent.{name}": x[row] for name, x in layer.recent._asdict().items()}
+    return {name: np.asarray(x) for name, x in arrays.items()}
+
+
+@unpack_layer.register
+def _(layer: GearLayer, row: int, arrays: Arrays, length: int) -> Any:
+    place = lambda name, x: fitted(arrays[name], x, name)
+    old = {
+        part: Codes(
+            **{
+                name: place(f"old.{part}.{name}", x)
+                for name, x in getattr(layer.old, part)._asdict().items()
+            }
+        )
+        for part in ("k", "v")
+    }
+    recent = {
+        name: place(f"recent.{name}", x) for name, x in layer.recent._asdict().items()
+    }
+    return replace(layer, old=Blocks(**old), recent=type(layer.recent)(**recent))

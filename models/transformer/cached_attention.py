@@ -55,7 +55,7 @@ def over_cache(
         with the block's keys, to `[B, N, H * d]`. Layers share their masks.
     """
     seen = block.visibility
-    streams = cache.layers[0].streamed
+    streams = any(layer.streamed for layer in cache.layers)
     if streams and must_be_whole(config, block):
         raise ConfigError(
             "ALiBi, latent heads and policies with slot masks must read a cache whole, "

@@ -31,7 +31,6 @@ def over_layers(
     usual = over_cache(config, block, cache, kernel)
     if not sparse.reads_few(cache.layers):
 
-
         def plain(i: int) -> Attend:
             return lambda q, store, carry, **basis: (usual(i)(q, store, **basis), carry)
 
