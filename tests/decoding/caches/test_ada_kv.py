@@ -103,7 +103,7 @@ def test_unequal_heads_take_the_bytes_of_equal_ones():
         policy = spec.build({})
         before = jax.eval_shape(lambda: policy.make(model, sizes, length))
         after = jax.eval_shape(
-            lambda cache: policy.finish(policy.init(cache, length), cache)[0], before
+            lambda cache: policy.finish(policy.init(cache), cache)[0], before
         )
         return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(after.layers))
 

@@ -127,7 +127,8 @@ def copies() -> kept.KeptLayer:
     draw = lambda: np.repeat(rng.normal(size=(B, G, N // 4, DIM)), 4, 2)
     store = kv_cache.DenseLayer(jnp.asarray(draw()), jnp.asarray(draw()))
     places, first = kept.LayerSizes(N, N), jnp.zeros((B,), jnp.int32)
-    layer = kept.layer(store, places, N, (1, DIM), first, {}, {}, biased=True)
+    rows = (first, first)
+    layer = kept.layer(store, places, N, (1, DIM), first, {}, {}, rows, biased=True)
     pos = jnp.broadcast_to(jnp.arange(N, dtype=jnp.int32), (B, G, N))
     return layer.replace(pos=pos)
 

@@ -77,9 +77,10 @@ def test_labels_of_four_bits_are_smaller():
         return out.stats.kv_bytes
 
     whole, four, two = held(), held(label_bits=4), held(group=4)
-    slots = (whole - two) / (2 * (4 - 2) * 4)  # of 2 KV heads, 2 float32 less
-    assert four - two == slots * 2 * (2 + 2 * 4 - 2 * 4)
-    assert four - two != slots * 2 * (4 * 4 + 2 * 4 - 2 * 4)
+    numbers = 2 * (4 - 2) * 4  # of 2 KV heads: 2 float32 of a slot, 2 channels' numbers
+    slots = (whole - two - numbers) / numbers
+    assert four - two == slots * 2 * (2 + 2 * 4 - 2 * 4) + numbers
+    assert four - two != slots * 2 * (4 * 4 + 2 * 4 - 2 * 4) + numbers
 
 
 @pytest.mark.parametrize(

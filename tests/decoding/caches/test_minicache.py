@@ -47,7 +47,7 @@ def layers(seed: int = 0, same: float = 0.0) -> tuple:
         store = kv_cache.DenseLayer(jnp.asarray(k), jnp.asarray(v))
         places, first = kept.LayerSizes(C, C), jnp.zeros((B,), jnp.int32)
         extra = {minicache.RETAINED: (jnp.int32, ())}
-        layer = kept.layer(store, places, C, (1, DIM), first, {}, extra)
+        layer = kept.layer(store, places, C, (1, DIM), first, {}, extra, (first, first))
         pos = jnp.broadcast_to(jnp.arange(C, dtype=jnp.int32), (B, G, C))
         return layer.replace(pos=pos)
 
@@ -178,7 +178,7 @@ def test_memory():
 
     def after(length):
         cache = policy.make(model, sizes, length)
-        return policy.finish(policy.init(cache, length), cache)[0]
+        return policy.finish(policy.init(cache), cache)[0]
 
     cache = jax.eval_shape(after, jnp.full((1,), prompt, jnp.int32))
     size = lambda layers: sum(x.size * 4 for x in jax.tree.leaves(layers))

@@ -21,7 +21,8 @@ def layer(seed: int = 0) -> kept.KeptLayer:
     store = kv_cache.dense(1, B, SLOTS, G, DIM, jnp.float32).layers[0]
     store = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), store)
     places, first = kept.LayerSizes(SLOTS, SLOTS), jnp.zeros((B,), jnp.int32)
-    empty = kept.layer(store, places, SLOTS, (R, DIM), first, {}, {}, biased=True)
+    own = ({}, {}, (first, first))
+    empty = kept.layer(store, places, SLOTS, (R, DIM), first, *own, biased=True)
     used = np.arange(SLOTS) < LENGTH[:, None, None]
     bias = np.where(used, np.log(rng.integers(1, 9, (B, G, SLOTS))), 0)
     pos = np.broadcast_to(np.where(used, np.arange(SLOTS), -1), bias.shape)

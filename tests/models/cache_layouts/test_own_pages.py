@@ -47,6 +47,8 @@ def layer():
         0,
         pos=pos,
         queries=None,
+        budget=jnp.zeros(BATCH, jnp.int32),
+        prompt=jnp.zeros(BATCH, jnp.int32),
         notes={},
         extra={},
         after=AFTER,

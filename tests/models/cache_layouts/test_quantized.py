@@ -142,6 +142,7 @@ def kept_layer(kind):
     pos = jnp.zeros((len(BEFORE), GROUPS, SIZE), jnp.int32)
     rest = {"size": 1024, "window": 0, "every": 0, "after": SIZE, "recent": 0}
     none = {"queries": None, "notes": {}, "extra": {}}
+    none |= {"budget": shift, "prompt": shift}
     layer = KeptLayer(taken(kind), shift, pos=pos, **none, **rest)
     rng = np.random.default_rng(2)
     k, v = rng.normal(size=(2, len(BEFORE), 4, GROUPS, DIM)).astype(np.float32)
