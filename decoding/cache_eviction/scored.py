@@ -173,7 +173,9 @@ def policy(
                 return act(layer, due, About(length, layer.budget, layer.prompt, i))
 
             axes = (layer.axes(), "batch", "batch")
-            stores[i] = sharding.by_shard(of_layer, (layer, due, cache.length), axes)
+            arrays = (layer, due, cache.length)
+            after = lambda changed: changed.axes()
+            stores[i] = sharding.by_shard(of_layer, arrays, axes, after)
         return replace(cache, layers=tuple(stores))
 
     def evict(layer: KeptLayer, due: Array, about: About) -> KeptLayer:

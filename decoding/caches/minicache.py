@@ -24,6 +24,7 @@ middle. The paper's factor 5.02 is that of 4 bits too, 1.53 that of merging; wha
 saved here is `out.stats.kv_bytes`, without quantisation.
 """
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,7 @@ from decoding.catalogue import Card
 from models.cache_layouts import held, kept, paired
 from models.cache_layouts.kv_cache import DenseLayer, KVCache
 from models.cache_layouts.paired import PairedLayer
+from models.distributed import sharding
 from models.errors import MethodError
 
 CARD = Card(
@@ -111,12 +113,17 @@ def policy(
         pos = jnp.full((sizes.batch, sizes.slots), -1, jnp.int32)
         return KVCache(tuple(stores), pos, jnp.zeros((sizes.batch,), jnp.int32))
 
-    def changed(cache: KVCache, act: Any) -> KVCache:
-        """Let `act(lower, upper)` change the pairs."""
+    def changed(cache: KVCache, due: Array, act: Any) -> KVCache:
+        """Let `act(two, due, length, groups)` change the pairs."""
+        axes = lambda two: tuple(layer.axes() for layer in two)
         stores = list(cache.layers)
         for i, lower in enumerate(stores):
             if isinstance(lower, PairedLayer) and lower.is_lower:
-                stores[i : i + 2] = act(lower, stores[i + 1])
+                two = lower, stores[i + 1]
+                own = functools.partial(act, groups=lower.pos.shape[1])
+                arrays = (two, due, cache.length)
+                names = (axes(two), "batch", "batch")
+                stores[i : i + 2] = sharding.by_shard(own, arrays, names, axes)
         return replace(cache, layers=tuple(stores))
 
     def is_read(cache: KVCache) -> bool:
@@ -128,13 +135,14 @@ def policy(
         if is_read(cache):
             due = cache.length // every > before // every
 
-            def act(lower: PairedLayer, upper: PairedLayer) -> Any:
-                change = lambda two, due: merged(
-                    two[0], two[1], due, cache.length, retained, weight
-                )
-                return kept.once(change, (lower, upper), due)
+            def act(two: Any, due: Array, length: Array, groups: int) -> Any:
+                def change(two: Any, due: Array) -> Any:
+                    lower, upper = two
+                    return merged(lower, upper, due, length, retained, weight, groups)
 
-            cache = changed(cache, act)
+                return kept.once(change, two, due)
+
+            cache = changed(cache, due, act)
         return cache, state
 
     def room(state: Any, cache: KVCache, tokens: Array) -> Array:
@@ -145,12 +153,12 @@ def policy(
     def finish(state: Any, cache: KVCache):
         due = jnp.ones_like(cache.length, bool)
 
-        def act(lower: PairedLayer, upper: PairedLayer) -> Any:
-            two = paired.opened(lower), paired.opened(upper)
-            two = merged(two[0], two[1], due, cache.length, retained, weight)
-            return [x.resized(cache.length) for x in two]
+        def act(two: Any, due: Array, length: Array, groups: int) -> Any:
+            lower, upper = map(paired.opened, two)
+            two = merged(lower, upper, due, length, retained, weight, groups)
+            return tuple(x.resized(length) for x in two)
 
-        return changed(cache, act), state
+        return changed(cache, due, act), state
 
     full = dense.policy()
     return base.CachePolicy(full.init, full.place, retain, room, make, finish)
@@ -163,8 +171,12 @@ def merged(
     length: Array,
     retained: float,
     weight: float,
+    groups: int,
 ) -> tuple[PairedLayer, PairedLayer]:
-    """Merge what the pair keeps beyond its retained tokens, in rows that are `due`."""
+    """Merge what the pair keeps beyond its retained tokens, in rows that are `due`.
+
+    `groups` is the number of KV heads, of which a device may have some.
+    """
     assert lower.ways is not None and lower.lengths is not None
     assert upper.lengths is not None
     slots, size = lower.capacity, lower.merged
@@ -174,7 +186,7 @@ def merged(
     count = jnp.where(due, old + stay, used)
     directions, lengths, angle = [], [], jnp.zeros((len(length), slots))
     for x, y in zip(lower.store.read(), upper.store.read()):
-        way, of_both, between = slerp(x, y, weight)
+        way, of_both, between = slerp(x, y, weight, groups)
         directions.append(way)
         lengths.append(of_both)
         angle = angle + between
@@ -207,15 +219,17 @@ def merged(
     return kept_of(lower, pairs[0]), kept_of(upper, pairs[1])
 
 
-def slerp(x: Array, y: Array, weight: float) -> tuple[Array, tuple, Array]:
+def slerp(x: Array, y: Array, weight: float, groups: int) -> tuple[Array, tuple, Array]:
     """Interpolate the directions of a token's heads in two layers, [B, G, C, d] each.
+
+    `groups` is the number of KV heads, of which a device may have some.
 
     Returns:
         The direction float32[B, G, C, d]; both lengths float32[B, C]; the angle
         float32[B, C]. Lengths and angles are over all heads.
     """
     x, y = x.astype(jnp.float32), y.astype(jnp.float32)
-    over = lambda x, y: (x * y).sum((1, 3))
+    over = lambda x, y: sharding.total((x * y).sum((1, 3)), groups, "kv_heads")
     lengths = tuple(jnp.maximum(jnp.sqrt(over(z, z)), LEAST) for z in (x, y))
     x, y = (z / n[:, None, :, None] for z, n in zip((x, y), lengths))
     # From the chord: the inverse cosine loses half the digits of a small angle.

@@ -13,7 +13,7 @@ from decoding.method import Method
 from models.cache_layouts.kept import KeptLayer
 from models.cache_layouts.own_pages import HeadPages
 
-WHOLE = peaked.SIZE  # a budget that holds every token
+WHOLE = 16 * peaked.SIZE  # a budget that holds every token, however layers divide it
 TREE = "topologies/static"
 CLOSE = 2e-5  # of log-probabilities in float32
 

@@ -21,6 +21,7 @@ from jax import Array, lax
 from kernels import int4_packing, quantized_kv
 from models import base
 from models.cache_layouts.kv_cache import KVCache
+from models.distributed import sharding
 from models.errors import ConfigError
 
 GROUP = quantized_kv.GROUP
@@ -115,6 +116,11 @@ class QuantizedLayer:
         Exact keys stay while a node of the next round may read them. Rows without a
         commit stay as they are.
         """
+        axes = (self.axes(), "batch", "batch")
+        return sharding.by_shard(type(self)._settled, (self, before, length), axes)
+
+    def _settled(self, before: Array, length: Array) -> "QuantizedLayer":
+        """Settle a shard of the layer."""
         layer = self._completed(before, length)
         base = quantized_kv.boundary(length, self.window, self.group)
         step = base - self.recent.base

@@ -332,27 +332,35 @@ def pieces(size: int, axis: str) -> int:
     return 1 if plan is None else plan.parts(size, axis)
 
 
-def by_shard(function: Callable, arrays: tuple, axes: tuple) -> Any:
+def by_shard(
+    function: Callable, arrays: tuple, axes: tuple, result: Callable | None = None
+) -> Any:
     """Apply `function(*arrays)` on every device to its own shard (`jax.shard_map`).
 
-    The result has the shape and axes of the first argument. Kernels need this, and so
-    do reads and writes at computed indices: the compiler cannot partition them and
-    would gather their inputs.
+    Kernels need this, and so do reads and writes at computed indices: the compiler
+    cannot partition them and would gather their inputs.
 
     Args:
         function: maps the shards to the result's shard.
         arrays: the arguments, arrays or trees.
         axes: the axes of each, as a tree of the same structure.
+        result: maps the result, of shapes alone, to its axes. None: the result has the
+            shape and axes of the first argument.
     """
     plan = active()
     if plan is None or plan.mesh.size == 1:
         return function(*arrays)
     specs = jax.tree.map(lambda x, a: plan.spec(x.shape, a), arrays, axes)
+    out = specs[0]
+    if result is not None:
+        with use(None):
+            made = jax.eval_shape(function, *arrays)
+        out = jax.tree.map(lambda x, a: plan.spec(x.shape, a), made, result(made))
     cut = jax.shard_map(
         function,
         mesh=plan.factored,
         in_specs=specs,
-        out_specs=specs[0],
+        out_specs=out,
         check_vma=False,
     )
     return cut(*arrays)

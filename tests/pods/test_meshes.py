@@ -15,10 +15,10 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 
 
-def ran(script: str, *arguments: str) -> dict:
+def ran(script: str, *arguments: str, flags: str = "") -> dict:
     """What a script of this folder prints, as JSON."""
     root = str(HERE.parent.parent)
-    flags = os.environ["XLA_FLAGS"] + " --xla_backend_optimization_level=1"
+    flags += f" {os.environ['XLA_FLAGS']} --xla_backend_optimization_level=1"
     told = {"PYTHONPATH": root, "XLA_FLAGS": flags}
     done = subprocess.run(
         [sys.executable, str(HERE / script), *arguments],
@@ -77,6 +77,41 @@ def test_windows_are_held_on_a_mesh():
         assert (text == texts["one"]) != case.startswith("fault"), case
     counts = found["collectives"]
     assert counts["pieces"] == counts["whole"], "what is held is sent about"
+
+
+# One policy of each kind: evicted by queries, once and by position; read by node and by
+# lists; merged in a layer and in pairs; codes; heads apart.
+KINDS = (
+    "h2o",
+    "snapkv",
+    "streaming_llm",
+    "tidal",
+    "quest",
+    "loopserve",
+    "chelsea",
+    "minicache",
+    "gear",
+    "ada_kv",
+)
+
+
+@pytest.mark.kv
+@pytest.mark.long
+@pytest.mark.parametrize("name", KINDS)
+def test_cache_policies_on_a_mesh(name):
+    """Two devices along data or tensor; what is sent has the size of a block.
+
+    Without a policy its keys are sent. A policy that scores sends its queries, of which
+    the model has twice as many.
+    """
+    two = "--xla_force_host_platform_device_count=2"
+    found = ran("kept_caches.py", name, flags=two)[name]
+    texts = found["texts"]
+    assert len(set(map(tuple, texts["one"]))) > 1, "rows that cannot differ"
+    for mesh, text in texts.items():
+        assert (text == texts["one"]) != mesh.startswith("fault"), mesh
+    for mesh in set(texts) & {"data", "tensor"}:
+        assert found["sent"][mesh] <= 2 * found["dense"][mesh], found
 
 
 @pytest.mark.long

@@ -60,7 +60,7 @@ def layers(seed: int = 0, same: float = 0.0) -> tuple:
 
 def merge(pair, retained: float, weight: float = WEIGHT, due=(True, True)) -> tuple:
     length = jnp.asarray(LENGTH, jnp.int32)
-    return minicache.merged(*pair, jnp.asarray(due), length, retained, weight)
+    return minicache.merged(*pair, jnp.asarray(due), length, retained, weight, G)
 
 
 def whole(pair) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -116,7 +116,7 @@ def test_equal_directions_are_restored():
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_the_ends_of_the_weight_are_the_layers(weight):
     pair = layers()
-    way, lengths, _ = minicache.slerp(pair[0].store.k, pair[1].store.k, weight)
+    way, lengths, _ = minicache.slerp(pair[0].store.k, pair[1].store.k, weight, G)
     one = pair[int(weight)].store.k
     length = lengths[int(weight)][:, None, :, None]
     assert float(jnp.abs(way * length - one).max()) < 1e-5
