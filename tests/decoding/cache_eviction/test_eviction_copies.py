@@ -21,6 +21,8 @@ pytestmark = pytest.mark.kv
 
 USUAL = ("caches/h2o", "caches/quest")
 EVICTING = [name for name in catalogue.names("caches") if name != "caches/dense"]
+# Codes are expanded, layer by layer, by the form of attention without a kernel.
+EXPANDS = {"caches/gear": 12, "caches/kivi": 12}
 BUDGET = 150  # so that no other array has as many elements
 
 
@@ -45,14 +47,19 @@ def largest(layer) -> int:
 def copies(name: str) -> list[str]:
     """The instructions of a round that make a new array as large as a layer's keys."""
     card = Spec(name).card.examples
-    whole = {"budget": BUDGET} if "budget" in card else {}
-    part = kit.spec(name, **{**card, **whole})
+    own = {"budget": BUDGET} if "budget" in card else {}
+    if "channels" in card:
+        own["channels"] = ((range(4),) * 2,) * 3
+    part = kit.spec(name, **{**card, **own})
     tree = Spec("topologies/static", choices=kit.SMALL_TREE)
     method = Method(Spec("drafters/model"), topology=tree, policy=part)
     run = kit.Run(method, 0.8, lm=TARGET, draft=DRAFT).alter(chunk=16)
     state = run.start([[1, 2, 3], [4]], new=40, size=512)
-    layers = state.caches["target"].layers
-    sizes = {largest(layer) for layer in layers}
+    cache = state.caches["target"]
+    layers = cache.layers
+    config = TARGET.model.config
+    dense = cache.pos.size * config.n_kv_heads * config.head_dim
+    sizes = {dense, *(largest(layer) for layer in layers)}
     run.advance(state, 1)
     return [
         line.strip()
@@ -67,7 +74,7 @@ def copies(name: str) -> list[str]:
     [pytest.param(n, marks=() if n in USUAL else pytest.mark.long) for n in EVICTING],
 )
 def test_no_round_copies_a_cache(name):
-    assert copies(name) == []
+    assert len(copies(name)) <= EXPANDS.get(name, 0)
 
 
 @pytest.mark.long
