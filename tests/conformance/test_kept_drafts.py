@@ -1,0 +1,73 @@
+"""Drafts keep plain decoding's text under the same cache policy, greedy and sampled.
+
+On the peaked transformer, ragged rows and rows alone, by a draft tree, by the target as
+its own draft (whose drafts are all accepted, but for rounds that are cut), and at T =
+0.8 with the position's noise.
+"""
+
+import numpy as np
+import pytest
+
+from decoding import Method, Spec, catalogue
+from decoding.conformance import kept_caches, kit, peaked
+
+pytestmark = [pytest.mark.kv, pytest.mark.long]
+
+NAMES = [name for name in catalogue.names("caches") if name != "caches/dense"]
+CHAIN = Spec("topologies/chain", length=3)
+HEAT = 0.8
+
+
+def run(part: Spec, heat: float, drafter: str = "", **changes) -> kit.Run:
+    fields = {}
+    if drafter == "drafters/oracle":
+        fields = {"drafter": Spec(drafter), "topology": CHAIN}
+    if drafter == "drafters/model":
+        tree = kit.spec(kept_caches.TREE)
+        fields = {"drafter": kit.spec(drafter), "topology": tree}
+    draft = peaked.model(4) if drafter == "drafters/model" else None
+    method = Method(policy=part, **fields)
+    made = kit.Run(method, heat, lm=peaked.model(), draft=draft)
+    return made.alter(**changes) if changes else made
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("heat", [0.0, HEAT])
+def test_drafts_keep_the_text_of_plain_decoding(name, heat):
+    policy = kit.spec(name)
+    plain = kept_caches.texts(run(policy, heat))
+    assert len(set(map(tuple, plain))) > 1
+    for drafter in ("drafters/oracle", "drafters/model"):
+        drafted = run(policy, heat, drafter)
+        assert drafted.parts.program.policy.path_pure
+        assert kept_caches.texts(drafted) == plain, drafter
+    alone = kept_caches.texts(drafted, [peaked.PROMPTS[-1]])
+    if heat == 0:  # a row's noise is its request's
+        assert alone == plain[-1:]
+
+
+def test_fault_room_is_ignored():
+    """Planted: rounds go on where H2O evicts."""
+    policy = kit.spec("caches/h2o")
+    plain = kept_caches.texts(run(policy, 0.0))
+    sound = run(policy, 0.0, "drafters/oracle").parts.program.policy
+    longer = lambda state, cache, tokens: 0 * cache.length + tokens.shape[1] + 1
+    wrong = run(policy, 0.0, "drafters/oracle", policy=sound._replace(room=longer))
+    assert kept_caches.texts(wrong) != plain
+
+
+@pytest.mark.parametrize("name", ["caches/h2o", "caches/streaming_llm", "caches/tova"])
+def test_rooms_cost_few_tokens(name):
+    """At most 5 % of an oracle's tokens a call at every=32; planted: every=1."""
+
+    def per_call(**fields):
+        part = Spec(name, **{**kit.spec(name).arguments, **fields})
+        made = run(part, HEAT, "drafters/oracle")
+        state = made.advance(made.start([[1, 2, 3]], new=96, size=peaked.SIZE))
+        counters = state.counters
+        calls = np.asarray(counters.target_calls).sum()
+        return np.asarray(counters.new_tokens).sum() / calls
+
+    whole = per_call(every=10_000)
+    assert per_call(every=32) >= 0.95 * whole
+    assert per_call(every=1) < 0.95 * whole
