@@ -7,6 +7,8 @@ from decoding.cache_reading import label_channels
 from decoding.conformance import peaked
 from models.errors import MethodError
 
+pytestmark = pytest.mark.kv
+
 ORDER = np.random.default_rng(0).permuted(np.tile(np.arange(8), (2, 2, 1)), axis=-1)
 
 

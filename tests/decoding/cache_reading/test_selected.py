@@ -13,6 +13,8 @@ from models.base import Visibility, causal_block
 from models.cache_layouts import sparse
 from models.errors import MethodError
 
+pytestmark = pytest.mark.kv
+
 TIDAL = Spec("caches/tidal", budget=12, select=(0,))
 QUEST = Spec("caches/quest", budget=12, page=4, full=0)
 LABELS = kit.spec("caches/double_sparsity")

@@ -10,6 +10,8 @@ from decoding.caches import actqkv
 from models.errors import MethodError
 from tests.decoding.caches import reading
 
+pytestmark = pytest.mark.kv
+
 BLOCK, PARTS, WINDOW = 4, 2, 4
 FIELDS = {
     "budget": 16,

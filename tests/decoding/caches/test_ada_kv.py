@@ -11,6 +11,8 @@ from decoding.conformance import kit, peaked
 from models.errors import MethodError
 from tests.decoding.caches import oracle
 
+pytestmark = pytest.mark.kv
+
 PROMPTS = [np.random.default_rng(i).integers(0, 7, 60).tolist() for i in range(4)]
 REST = {"budget": 12, "window": 4, "kernel": 3, "page": 4}
 SPEC = Spec("caches/ada_kv", **REST)

@@ -15,6 +15,8 @@ from models.cache_layouts import kept, kv_cache, quantized
 from models.errors import MethodError
 from tests.decoding.caches import oracle
 
+pytestmark = pytest.mark.kv
+
 NUMBERS = {"budget": 12, "chunk": 4, "sinks": 2, "every": 8, "prompt_every": 16}
 SPEC = Spec("caches/chelsea", **NUMBERS)
 NEWEST = 3  # a quarter of the budget

@@ -12,6 +12,8 @@ from decoding.tree_design import tree_shape
 from models.base import dense_mask
 from models.cache_layouts import kv_cache
 
+pytestmark = pytest.mark.kv
+
 SHAPE = tree_shape.Shape(
     ((0,), (1,), (0, 0), (1, 0))
 )  # nodes 1 2 | 3 under 1, 4 under 2

@@ -11,6 +11,8 @@ from decoding.conformance import peaked
 from models.errors import MethodError
 from tests.decoding.caches import reading
 
+pytestmark = pytest.mark.kv
+
 K = 12
 CHANNELS = (((0, 1, 2, 3),) * 2, ((1, 3, 5, 7), (0, 1, 4, 5)))
 FIELDS = {"budget": K, "full": 1, "label_bits": 0}

@@ -14,6 +14,8 @@ from models.cache_layouts import gear, residual_codes
 from models.cache_layouts.residual_codes import KEYS, VALUES, Rule
 from models.errors import MethodError
 
+pytestmark = pytest.mark.kv
+
 SPEC = Spec("caches/gear", group=4, block=32, window=8, rank=1)
 PROMPTS, SIZE, NEW = peaked.PROMPTS[2:], peaked.SIZE, 40
 

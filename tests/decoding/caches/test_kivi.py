@@ -8,6 +8,8 @@ from decoding import Method, Spec, base
 from decoding.conformance import kit, peaked
 from models.errors import MethodError
 
+pytestmark = pytest.mark.kv
+
 SPEC = Spec("caches/kivi", window=8)
 
 

@@ -7,6 +7,8 @@ from decoding import Spec
 from models.errors import MethodError
 from tests.decoding.caches import reading
 
+pytestmark = pytest.mark.kv
+
 K, QUERIES = 12, 4
 SPEC = Spec("caches/loopserve", budget=K, queries=QUERIES, full=1, refresh=8)
 

@@ -19,6 +19,8 @@ from models.errors import MethodError
 from models.transformer import cached_attention, transformer
 from tests.decoding.caches import oracle
 
+pytestmark = pytest.mark.kv
+
 EVERY = 8
 SPEC = Spec("caches/minicache", retained=0.25, every=EVERY, start=0)
 B, G, C, M, DIM, LENGTH = 2, 2, 32, 48, 8, np.array([20, 32])

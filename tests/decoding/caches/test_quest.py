@@ -7,6 +7,8 @@ from decoding import Spec
 from models.errors import MethodError
 from tests.decoding.caches import reading
 
+pytestmark = pytest.mark.kv
+
 PAGE, K = 4, 12
 SPEC = Spec("caches/quest", budget=K, page=PAGE, full=1)
 

@@ -9,6 +9,8 @@ import pytest
 from decoding import Method, Spec
 from decoding.conformance import kit
 
+pytestmark = pytest.mark.kv
+
 EVERY = 4
 SELF = Method(
     Spec("drafters/oracle"), topology=Spec("topologies/chain", length=EVERY + 2)

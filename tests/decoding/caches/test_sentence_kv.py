@@ -9,6 +9,8 @@ from decoding.conformance import kit
 from models.errors import MethodError
 from tests.decoding.caches import reading
 
+pytestmark = pytest.mark.kv
+
 FIELDS = {
     "budget": 14,
     "factor": 1.5,

@@ -10,6 +10,8 @@ from decoding.conformance import kept_caches, kit, peaked
 from models.errors import MethodError
 from tests.decoding.caches import reading
 
+pytestmark = pytest.mark.kv
+
 K = 12
 SPEC = Spec("caches/tidal", budget=K, select=(0,))
 
