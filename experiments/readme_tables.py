@@ -4,9 +4,9 @@ python -m experiments.readme_tables --add=runs/quickstart/report.json --name=qui
 python -m experiments.readme_tables --readme=README.md
 
 The first command stores a report's figures in experiments/reports/<name>.json. The
-second writes the README's two tables: a short one of workloads, from all stored
-figures, and one of methods, from their cards. It also writes every row of workloads to
-`workloads.md` beside the figures. A test compares all three.
+second writes the README's tables: a short one of workloads, from all stored figures,
+one of methods, from their cards, and one of cache policies. It also writes every row of
+workloads to `workloads.md` beside the figures. A test compares all of them.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 
 import decoding
 from decoding import catalogue
-from experiments import console, run_folder
+from experiments import cache_table, console, run_folder
 from experiments.measurement import measured_row
 from experiments.reporting import verdict
 from models.errors import ConfigError
@@ -28,6 +28,7 @@ MODULE = "experiments.readme_tables"
 REPORTS = pathlib.Path(__file__).parent / "reports"
 WORKLOADS = "<!-- workloads: begin -->", "<!-- workloads: end -->"
 METHODS = "<!-- methods: begin -->", "<!-- methods: end -->"
+POLICIES = "<!-- policies: begin -->", "<!-- policies: end -->"
 PLAIN = "plain"
 HEADS = ("workload", "T", "fastest", "most tokens a call", "next", "report")
 SHORT = ("workload", "fastest", "most tokens a call", "report")
@@ -191,9 +192,10 @@ def method_table() -> str:
 
 
 def fill(text: str, reports: Sequence[dict[str, Any]]) -> str:
-    """Return `text` with both tables between their markers."""
+    """Return `text` with all tables between their markers."""
     text = _between(text, WORKLOADS, short(reports))
-    return _between(text, METHODS, method_table())
+    text = _between(text, METHODS, method_table())
+    return _between(text, POLICIES, cache_table.table())
 
 
 def _between(text: str, markers: tuple[str, str], table: str) -> str:

@@ -18,9 +18,10 @@ retained, not those within γ of the largest angle: arrays have fixed sizes. Tok
 merged when the prompt is read and at every `every`th token then; newer ones are exact.
 There is no official code.
 
-Cost: a merge reads what it merges. Calls read as many slots as without. Memory: merging
-alone saves half of the pairs' slots, so a quarter at most where pairs begin in the
-middle. The paper's factor 5.02 is that of 4 bits too, 1.53 that of merging; what is
+Cost: a merge reads what it merges; calls read as many slots as without.
+
+Merging alone saves half of the pairs' slots, so a quarter at most where pairs begin in
+the middle. The paper's factor 5.02 is that of 4 bits too, 1.53 that of merging; what is
 saved here is `out.stats.kv_bytes`, without quantisation.
 """
 
