@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 
 import decoding
@@ -259,7 +258,7 @@ def tables(config: Any, arms: Any, rows: dict[str, Row]) -> list[dict[str, Any]]
 NOTE = (
     "nats: of a token, mean of paired differences by window ± its standard error; by "
     "seed: of its windows. needle: share of the answer's tokens. slots: of a layer, at "
-    "an average judged token. KiB and shares: a row's cache while decoding, plain, with "
+    "an average judged token. KiB and shares: of a row while decoding plainly, with "
     "scales, positions and exact recent tokens. tree: tokens a call."
 )
 
@@ -284,7 +283,7 @@ def _claims(config: Any, rows: dict[str, Row], at: int) -> dict[str, Any]:
         )
     note = (
         "nats: the second arm's above the first's, paired; holds: *yes* if that is two "
-        "standard errors above 0, *no* if below, else *even*. needle: the first's share "
+        "standard errors above 0, *no* if below, else *even*. needle: first's share "
         "above the second's. bytes: the first's ÷ the second's, float32."
     )
     heads = ("direction, nats", "difference", "holds", "needle", "bytes")
