@@ -76,13 +76,15 @@ def columns(
     if reduce not in ("sum", "max"):
         raise ValueError(f"reduce={reduce!r}: use 'sum' or 'max'")
     batch, queries, heads, dim = q.shape
+    groups, size = k.shape[1:3]
     arguments = (q, k, weight, query_positions, key_positions)
     shape = pallas_tpu.Shape(
         batch,
-        *k.shape[1:3],
+        groups,
+        size,
         dim,
         queries,
-        heads // k.shape[1],
+        heads // groups,
         q.dtype,
         k.dtype,
         lse is not None,

@@ -135,21 +135,23 @@ def _by_head(
     flat = table * heads + jnp.arange(groups, dtype=jnp.int32)[:, None] % heads
     flat = jnp.where(table < pages, flat, pages * heads)
 
-    def rows(x: Array | None, each: bool) -> Array | None:
-        """Flatten [B, G, ...]; repeat [B, ...], which is no array of each head."""
-        if x is None or each:
-            return x if x is None else x.reshape(-1, *x.shape[2:])
-        return jnp.repeat(x, groups, 0)
+    def rows(x: Array, each: bool = False) -> Array:
+        """Flatten [B, G, ...], of `each` head; repeat [B, ...]."""
+        return x.reshape(-1, *x.shape[2:]) if each else jnp.repeat(x, groups, 0)
 
-    of_heads = key_positions is not None and key_positions.ndim == 3
+    if positions is not None:
+        positions = rows(positions)
+    if key_positions is not None:
+        key_positions = rows(key_positions, key_positions.ndim == 3)
     out, lse = paged_tree_attention(
         einops.rearrange(q, "b n (g r) d -> (b g) n r d", g=groups),
-        *(x.reshape(-1, 1, *x.shape[2:]) for x in (k, v)),
+        k.reshape(-1, 1, *k.shape[2:]),
+        v.reshape(-1, 1, *v.shape[2:]),
         flat.reshape(-1, flat.shape[2]),
         rows(lengths, lengths.ndim == 2),
-        rows(ancestors, False),
-        positions=rows(positions, False),
-        key_positions=rows(key_positions, of_heads),
+        rows(ancestors),
+        positions=positions,
+        key_positions=key_positions,
         **settings,
     )
     out = einops.rearrange(out, "(b g) n r d -> b n (g r) d", g=groups)

@@ -99,7 +99,8 @@ class HeadPages(HeldLayer):
         offset = pages * jnp.arange(batch, dtype=jnp.int32)[:, None, None]
         return paged_tree_attention(
             q,
-            *(x.reshape(-1, 1, *x.shape[2:]) for x in (pool.k, pool.v)),
+            pool.k.reshape(-1, 1, *pool.k.shape[2:]),
+            pool.v.reshape(-1, 1, *pool.v.shape[2:]),
             jnp.where(pool.table < pages, pool.table + offset, batch * pages),
             seen.prefix[:, None] - self.shift,
             seen.ancestors,

@@ -107,12 +107,10 @@ def count_pages(chip: str, config: Any) -> list[dict[str, Any]]:
         pool = {"page": page, "pages": rows * config.size // page}
         shape = aot.tree_attention_shape("8B", rows, config.size, nodes, **pool)
         shapes.append(dataclasses.replace(shape, groups=1))
-    rows = []
-    for case, shape, step in zip(
-        cases, shapes, bundles.of_tree_attention(chip, shapes), strict=True
-    ):
+    steps, counted = bundles.of_tree_attention(chip, shapes), []
+    for case, shape, step in zip(cases, shapes, steps, strict=True):
         cut = aot.plan(chip, shape)
-        rows.append(
+        counted.append(
             {
                 "chip": chip,
                 "nodes": case[0],
@@ -123,7 +121,7 @@ def count_pages(chip: str, config: Any) -> list[dict[str, Any]]:
                 "products": bundles.product_cycles(chip, cut),
             }
         )
-    return rows
+    return counted
 
 
 def count_columns(chip: str, config: Any) -> list[dict[str, Any]]:

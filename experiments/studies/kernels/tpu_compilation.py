@@ -70,8 +70,8 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
             bar.done()
         for name, count, chip in parts:
             bar.doing(f"{name} {chip}")
-            make = functools.partial(count, chip, config[name])
-            counts[name] += store.make(name, chip, make)
+            found = functools.partial(count, chip, config[name])
+            counts[name] += store.make(name, chip, found)
             bar.done()
         bar.doing("times")
         times = store.make("parts", "times", lambda: measure(config))
