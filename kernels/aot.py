@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from kernels import block_traffic, int4_packing
+from kernels.attention_columns import pallas_tpu as over_slots
 from kernels.tree_attention import pallas_tpu
 from kernels.verify import pallas_tpu as over_logits
 from kernels.verify import tiling as vocabularies
@@ -155,7 +156,12 @@ def _held(shape: pallas_tpu.Shape) -> tuple[int, int, int, int]:
 
 def copies_of_the_cache(text: str, shape: pallas_tpu.Shape) -> list[str]:
     """List a compiled program's instructions that copy or transpose a whole cache."""
-    b, g, size, d = _held(shape)
+    return copies_of(text, _held(shape))
+
+
+def copies_of(text: str, held: tuple[int, int, int, int]) -> list[str]:
+    """List instructions that copy or transpose an array like `held` [B, G, S, d]."""
+    b, g, size, d = held
     forms = ((b, g, size, d), (b * g, size, d), (b * g * size, d))
     caches = {tuple(sorted(n for n in form if n > 1)) for form in forms}
     pattern = re.compile(r"= \(?\w+\[([\d,]+)\]\S* (copy|copy-start|transpose|pad)\(")
@@ -167,6 +173,51 @@ def copies_of_the_cache(text: str, shape: pallas_tpu.Shape) -> list[str]:
             if tuple(sorted(n for n in sides if n > 1)) in caches:
                 copies.append(line.strip())
     return copies
+
+
+def attention_columns_shape(
+    model: str, batch: int, size: int, queries: int, **changes: Any
+) -> over_slots.Shape:
+    """Return one layer's column sums at a Llama 3 shape in bfloat16.
+
+    Args:
+        model: a key of `MODELS`.
+        batch: rows.
+        size: slots of the cache.
+        queries: stored queries of a row.
+        changes: other fields of the shape.
+    """
+    groups, heads = MODELS[model]
+    bf16 = jnp.dtype(jnp.bfloat16)
+    shape = over_slots.Shape(batch, groups, size, 128, queries, heads, bf16, bf16)
+    return dataclasses.replace(shape, **changes)
+
+
+def attention_columns(
+    chip: str, shape: over_slots.Shape
+) -> tuple[over_slots.Plan, Any]:
+    """Plan and compile a call of column sums."""
+    limit, new = block_traffic.budget(chip), jax.ShapeDtypeStruct
+    cut = over_slots.plan(shape, limit)
+    asked = (shape.batch, shape.queries)
+    heads = shape.groups * shape.heads
+    slots = shape.held[:3]
+    arrays = {
+        "q": new((*asked, heads, shape.dim), shape.dtype),
+        "k": new(shape.held, shape.key_dtype),
+        "weight": new(asked, jnp.float32),
+        "query_positions": new(asked, jnp.int32),
+        "key_positions": new(slots, jnp.int32),
+    }
+    if shape.known:
+        arrays["lse"] = new((*asked, heads), jnp.float32)
+    if shape.biased:
+        arrays["bias"] = new(slots, jnp.float32)
+
+    def call(arrays: dict) -> Any:
+        return over_slots.columns(cut, **arrays, vmem=limit)
+
+    return cut, compile_for(chip, call, arrays)
 
 
 def over_vocabulary(

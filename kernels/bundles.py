@@ -18,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 from kernels import aot, block_traffic, chips
+from kernels.attention_columns import tiling as over_slots
 from kernels.tree_attention import tiling
 
 DELAY_SLOTS = 4  # bundles after a branch that run whether or not it is taken
@@ -32,6 +34,13 @@ _SHAPE = re.compile(
 _EXIT = re.compile(
     r"scmp\.ge\.s32\.totalorder (%s\d+)_s\d+, (\d+) /\* loop exit test \*/"
 )
+
+
+# The kernels whose steps are counted: their shapes, and how a call is compiled.
+KERNELS: dict[str, tuple[Any, Any]] = {
+    "tree_attention": (tiling.Shape, aot.tree_attention),
+    "attention_columns": (over_slots.Shape, aot.attention_columns),
+}
 
 
 class BundlesError(RuntimeError):
@@ -63,6 +72,12 @@ def of_tree_attention(chip: str, shapes: Sequence[tiling.Shape]) -> list[Step]:
         BundlesError: no final bundles; the message has the compiler's last lines.
     """
     return [count(text) for text in final_programs(chip, shapes)]
+
+
+def of_attention_columns(chip: str, shapes: Sequence[over_slots.Shape]) -> list[list]:
+    """Compile calls as `of_tree_attention`; return a step's bundles in each sweep."""
+    texts = final_programs(chip, shapes, "attention_columns")
+    return [branches(text) for text in texts]
 
 
 def calls(text: str) -> collections.Counter[tiling.Shape]:
@@ -118,8 +133,16 @@ def product_cycles(chip: str, plan: tiling.Plan) -> float:
     return operations * cores / chips.TPUS[chip].flops * chips.TPUS[chip].clock
 
 
-def final_programs(chip: str, shapes: Sequence[tiling.Shape]) -> list[str]:
-    """Return the texts of the final bundles of tree attention, one a shape."""
+def final_programs(
+    chip: str, shapes: Sequence[Any], kernel: str = "tree_attention"
+) -> list[str]:
+    """Return the texts of the final bundles of a call, one a shape.
+
+    Args:
+        chip: a key of `aot.TOPOLOGIES`.
+        shapes: of the calls.
+        kernel: a key of `KERNELS`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         flags = (
             f"--xla_jf_dump_to={folder}",
@@ -135,13 +158,13 @@ def final_programs(chip: str, shapes: Sequence[tiling.Shape]) -> list[str]:
         }
         given_shapes = [json.dumps(shape.written()) for shape in shapes]
         done = subprocess.run(
-            [sys.executable, "-m", "kernels.bundles", chip, *given_shapes],
+            [sys.executable, "-m", "kernels.bundles", kernel, chip, *given_shapes],
             env=environment,
             capture_output=True,
             text=True,
             cwd=pathlib.Path(__file__).parents[1],
         )
-        files = pathlib.Path(folder).glob("*tree_attention*-final_bundles.txt")
+        files = pathlib.Path(folder).glob(f"*{kernel}*-final_bundles.txt")
         # Names begin with the time of the compilation, in nanoseconds.
         texts = [path.read_text(errors="replace") for path in sorted(files)]
     if done.returncode or len(texts) != len(shapes):
@@ -154,27 +177,44 @@ def final_programs(chip: str, shapes: Sequence[tiling.Shape]) -> list[str]:
 
 
 def count(text: str) -> Step:
-    """Count the bundles that a step runs, in the text of a kernel's final bundles.
+    """Count the bundles that a step of tree attention runs.
 
-    A step runs the loop over the grid once, without the branches over which it jumps.
     Of the branches beside each other, two hold products: the unmasked block's and,
     after it, the masked block's. A step runs one of the two. The first and the last
     step of a row, which run the other branches too, are not counted.
+
+    Args:
+        text: of the kernel's final bundles.
+    """
+    counts = branches(text)
+    if len(counts) != 2:
+        raise BundlesError(f"{len(counts)} branches with products, not 2")
+    return Step(*counts)
+
+
+def branches(text: str) -> list[int]:
+    """Count the bundles of a step, for each branch that holds products.
+
+    A step runs the loop over the grid once, without the branches over which it jumps,
+    and one of those with products.
+
+    Args:
+        text: of the kernel's final bundles.
     """
     bundles = _parse(text)
     times = _times(bundles)
     skips = _skips(bundles)
     products = [s for s in skips if _has(bundles, s, "vmatmul")]
     leaves = [s for s in products if not any(_within(o, s) for o in products)]
-    if len(leaves) != 2:
-        raise BundlesError(f"{len(leaves)} branches with products, not 2")
+    if not leaves:
+        raise BundlesError("0 branches with products")
     parents = [s for s in skips if _within(leaves[0], s)]
     parent = min(parents, key=lambda s: s[1] - s[0], default=(0, len(bundles)))
     inside = [s for s in skips if _within(s, parent) and not _has(bundles, s, "dma.")]
     beside = [s for s in inside if not any(_within(s, o) for o in inside)]
     size = {s: sum(times[slice(*s)]) for s in beside}
     rest = sum(times) - sum(size.values())
-    return Step(*(rest + size[leaf] for leaf in leaves))
+    return [rest + size[leaf] for leaf in leaves]
 
 
 def _parse(text: str) -> list[_Bundle]:
@@ -239,9 +279,10 @@ def _has(bundles: list[_Bundle], stretch: tuple[int, int], word: str) -> bool:
     return any(word in b.text for b in bundles[slice(*stretch)])
 
 
-def _main(chip: str, *shapes: str) -> None:
+def _main(kernel: str, chip: str, *shapes: str) -> None:
+    kind, build = KERNELS[kernel]
     for written in shapes:
-        aot.tree_attention(chip, tiling.Shape.read(json.loads(written)))
+        build(chip, kind.read(json.loads(written)))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ python -m experiments.run --config=configs/studies/kernels.py --workdir=runs/ker
 
 Needs the extra `tpu` (libtpu): the real TPU compiler, on any machine. One layer's tree
 attention at the shapes of Llama 3 8B and 70B in bfloat16, with the write of the block's
-keys before it. The second table counts the instruction bundles of a grid step beside
-the cycles of its copy. Every piece is stored: the same command resumes after a kill.
+keys before it. Three tables count the instruction bundles of a grid step beside the
+cycles of its copy: of rows' caches, of pages of each KV head, and of column sums. Every
+piece is stored: the same command resumes after a kill.
 
-Hardware: any; 219 compilations of one to four seconds on two free cores. The third
-table times the machine that runs it; on a CPU, XLA alone.
+Hardware: any; 270 compilations of one to four seconds on two free cores. The last table
+times the machine that runs it; on a CPU, XLA alone.
 Expected: every configuration compiles within its chip's vector memory, in one pass over
 the cache, and moves at most 1.1 times the bytes of the cache, q and the output.
 """
@@ -29,6 +30,20 @@ def get_config() -> ml_collections.ConfigDict:
         "chips": ("v5e", "v5p", "v6e"),
         "groups": (1, 2, 8),
         "nodes": (1, 16, 64),
+        "size": 8192,
+    }
+    # Of a cache whose KV heads have page tables of their own, by slots of a page.
+    config.pages = {
+        "chips": ("v5e", "v5p", "v6e"),
+        "nodes": (1, 16, 64),
+        "pages": (16, 32, 64),
+        "size": 8192,
+    }
+    # Of the sums of attention over stored queries, for each slot.
+    config.columns = {
+        "chips": ("v5e", "v5p", "v6e"),
+        "groups": (1, 8),
+        "queries": (32, 128),
         "size": 8192,
     }
     # Times on this machine: one layer of the first model, batch 1, `repeats` calls.

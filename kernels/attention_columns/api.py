@@ -4,7 +4,37 @@ from collections.abc import Callable
 
 from jax import Array
 
-from kernels.attention_columns import xla
+from kernels import block_traffic, dispatch
+from kernels.attention_columns import pallas_tpu, xla
+from kernels.dispatch import AUTO, INTERPRET, TPU, XLA, Choice
+
+
+def choose(
+    kernel: str,
+    platform: str,
+    shape: pallas_tpu.Shape,
+    vmem: int | None = None,
+    noisy: bool = False,
+) -> Choice:
+    """Choose the form of a call on `platform`.
+
+    Args:
+        kernel: "auto", "pallas" or "xla".
+        platform: as of `block_traffic.platform`.
+        shape: the static facts of the call.
+        vmem: bytes of vector memory for the plan; None: this chip's.
+        noisy: whether noise is added to the scores.
+    """
+    choice = dispatch.choose(kernel, platform, "no kernel for GPUs")
+    if choice.form == XLA:
+        return choice
+    if noisy:
+        return Choice(XLA, "noise: a function of positions, which XLA computes")
+    try:
+        pallas_tpu.plan(shape, vmem or block_traffic.vmem_here(choice.form != TPU))
+    except ValueError as error:
+        return Choice(XLA, str(error))
+    return choice
 
 
 def columns(
@@ -19,6 +49,8 @@ def columns(
     reduce: str = "sum",
     softcap: float = 0.0,
     bias: Array | None = None,
+    kernel: str = AUTO,
+    vmem: int | None = None,
 ) -> Array:
     """Sum the attention weights that each slot gets from queries: float32[B, G, S].
 
@@ -38,18 +70,36 @@ def columns(
     reduce           "sum" or "max", over the queries and the heads of a group
     softcap          c: scores become c tanh(score / c); 0: none
     bias             float32[B, G, S], added to the scores after `softcap`
+    kernel           "auto", "pallas" or "xla"; with `noise` always the XLA form
+    vmem             bytes of vector memory for the plan (default: this chip's)
     """
     if reduce not in ("sum", "max"):
         raise ValueError(f"reduce={reduce!r}: use 'sum' or 'max'")
-    return xla.columns(
-        q,
-        k,
-        weight,
-        query_positions,
-        key_positions,
-        lse=lse,
-        noise=noise,
-        reduce=reduce,
-        softcap=softcap,
-        bias=bias,
+    batch, queries, heads, dim = q.shape
+    groups, size = k.shape[1:3]
+    arguments = (q, k, weight, query_positions, key_positions)
+    shape = pallas_tpu.Shape(
+        batch,
+        groups,
+        size,
+        dim,
+        queries,
+        heads // groups,
+        q.dtype,
+        k.dtype,
+        lse is not None,
+        reduce == "max",
+        softcap,
+        bias is not None,
+    )
+    platform = block_traffic.platform()
+    form, _ = choose(kernel, platform, shape, vmem, noise is not None)
+    if form == XLA:
+        return xla.columns(
+            *arguments, lse=lse, noise=noise, reduce=reduce, softcap=softcap, bias=bias
+        )
+    vmem = vmem or block_traffic.vmem_here(form == INTERPRET)
+    plan = pallas_tpu.plan(shape, vmem)
+    return pallas_tpu.columns(
+        plan, *arguments, lse, bias, vmem=vmem, interpret=form == INTERPRET
     )

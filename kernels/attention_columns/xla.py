@@ -73,6 +73,8 @@ def columns(
         top, total = lax.fori_loop(0, steps, fold, begin)
         lse = top + jnp.log(jnp.where(total == 0, 1.0, total))
     else:
+        # Of -inf, a query without a slot, the difference from UNSEEN would be inf.
+        lse = jnp.maximum(lse, LEAST)
         lse = einops.rearrange(lse, "b m (g r) -> b g m r", g=groups)
     scale = weight[:, None, :, None, None]
 

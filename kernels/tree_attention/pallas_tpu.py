@@ -10,7 +10,6 @@ byte of each slot. Of a paged cache the kernel copies the pages itself (`page_co
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from kernels import int4_packing
-from kernels.tree_attention import layout, page_copies, tiling
+from kernels.tree_attention import layout, page_copies, tiling, vectors
 from kernels.tree_attention.tiling import Plan as Plan
 from kernels.tree_attention.tiling import Shape as Shape
 from kernels.tree_attention.tiling import plan as plan
@@ -30,7 +29,6 @@ LEAST = -1e30  # the running maximum of a row without a visible slot so far
 UNSEEN = -2e30  # a masked score: exp2(UNSEEN - LEAST) is 0
 LN_2 = math.log(2.0)
 LOG2_E = 1 / LN_2
-UNROLLED = 8  # folds side by side: one's products hide behind another's exponentials
 
 
 def tree_attention(
@@ -148,7 +146,7 @@ def _kernel(plan: Plan, *refs) -> None:
             column = jnp.where(count == 0, -jnp.inf, LN_2 * top + jnp.log(some))
             lse[0, g, c] = column.T[:1]
 
-        _each(plan.groups * plan.chunks, finish)
+        vectors.each(plan.groups * plan.chunks, finish)
 
 
 def _block(plan: Plan, named, acc, stats, p, limits) -> None:
@@ -187,9 +185,9 @@ def _block(plan: Plan, named, acc, stats, p, limits) -> None:
         def fold(i, scores) -> None:
             _fold(plan, named, acc, stats, *at(i), scores, seen, used)
 
-        _each(plan.groups * heads * parts, fold, score)
+        vectors.each(plan.groups * heads * parts, fold, score)
 
-    _each(turns, turn, unrolled=1)
+    vectors.each(turns, turn, unrolled=1)
 
 
 def _score(plan: Plan, named, g, c, rows: slice) -> Array:
@@ -233,14 +231,14 @@ def _fold(plan: Plan, named, acc, stats, g, c, rows: slice, scores, seen, used) 
         scores = jnp.where(seen[rows] != 0, scores, UNSEEN)
         # A weight of 0 is not enough: an unused slot may hold NaN, and NaN * 0 is NaN.
         column, row = used
-        v = jnp.where(_across(column, s.dim) != 0, v, jnp.zeros_like(v))
+        v = jnp.where(vectors.across(column, s.dim) != 0, v, jnp.zeros_like(v))
         if s.scaled:
             v_scale = jnp.where(row != 0, v_scale, 0.0)
     before, total = _read(plan, stats, i, rows)
     top = jnp.maximum(before, scores.max(1, keepdims=True))
-    weights = jnp.exp2(scores - _across(top, block))
+    weights = jnp.exp2(scores - vectors.across(top, block))
     shrink = jnp.exp2(before - top)
-    total = total * shrink + _lane_sums(weights)
+    total = total * shrink + vectors.lane_sums(weights)
     if not plan.replicated:
         total = total.sum(1, keepdims=True)
         lane = lax.broadcasted_iota(jnp.int32, top.shape, 1)
@@ -249,7 +247,7 @@ def _fold(plan: Plan, named, acc, stats, g, c, rows: slice, scores, seen, used) 
         stats[i, rows] = jnp.concatenate([top, total], 1)
     if s.scaled:
         weights = weights * v_scale
-    acc[i, rows] = acc[i, rows] * _across(shrink, s.dim) + lax.dot_general(
+    acc[i, rows] = acc[i, rows] * vectors.across(shrink, s.dim) + lax.dot_general(
         weights.astype(compute),
         v,
         (((1,), (0,)), ((), ())),
@@ -273,59 +271,6 @@ def _read(plan: Plan, stats, i, rows=slice(None)) -> tuple[Array, Array]:
 def _of_totals(plan: Plan, lane: Array) -> Array:
     """Return where the scratch of maxima and totals has a part of a total."""
     return lane >= layout.LANES if plan.replicated else lane == 1
-
-
-def _each(
-    count: int,
-    body: Callable,
-    before: Callable | None = None,
-    unrolled: int = UNROLLED,
-) -> None:
-    """Run `body(i)` for i below `count`, at most `unrolled` side by side.
-
-    With `before`, run `body(i, before(i))`, and `before` one turn ahead: the compiler
-    keeps that order, so that a product fills the wait for the turn before.
-    """
-    many = max(n for n in range(1, unrolled + 1) if count % n == 0)
-
-    def several(j, _):
-        if before is None:
-            for i in range(many):
-                body(j * many + i)
-            return 0
-        ready = before(j * many)
-        for i in range(many):
-            now = ready
-            if i + 1 < many:
-                ready = before(j * many + i + 1)
-            body(j * many + i, now)
-        return 0
-
-    if many == count:
-        several(0, 0)
-    else:
-        lax.fori_loop(0, count // many, several, 0)
-
-
-def _across(x: Array, width: int) -> Array:
-    """Spread `x` [rows, 128], the same in every lane, over `width` lanes."""
-    if width % layout.LANES == 0:
-        return jnp.concatenate([x] * (width // layout.LANES), 1)
-    if width < layout.LANES:
-        return x[:, :width]
-    return jnp.broadcast_to(x[:, :1], (x.shape[0], width))
-
-
-def _lane_sums(x: Array) -> Array:
-    """Return [rows, 128], whose sums over lanes are those of `x` [rows, width]."""
-    rows, width = x.shape
-    lanes = layout.LANES
-    if width % lanes == 0:
-        return functools.reduce(
-            jnp.add, [x[:, i : i + lanes] for i in range(0, width, lanes)]
-        )
-    lane = lax.broadcasted_iota(jnp.int32, (rows, lanes), 1)
-    return jnp.where(lane == 0, x.sum(1, keepdims=True), 0.0)
 
 
 def _split(plan: Plan, i: Any) -> tuple[Any, Any]:

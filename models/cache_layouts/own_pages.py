@@ -94,26 +94,18 @@ class HeadPages(HeldLayer):
         **settings: Any,
     ) -> tuple[Array, Array]:
         """Attend with q `[B, N, H, d]`; `seen` is logical."""
-        pool, (batch, groups) = self.store, self.shift.shape
-        nodes, heads, dim = q.shape[1:]
-        pages = pool.k.shape[1]
-        # A KV head of a row is a row of one KV head, and all pools are one.
-        q = q.reshape(batch, nodes, groups, -1, dim).swapaxes(1, 2)
+        pool, (batch, pages) = self.store, self.store.k.shape[:2]
+        # The pools of all rows are one; a row numbers its own pages.
         offset = pages * jnp.arange(batch, dtype=jnp.int32)[:, None, None]
-        table = jnp.where(pool.table < pages, pool.table + offset, batch * pages)
-        flat = lambda x: x.reshape(-1, 1, *x.shape[2:])
-        out, lse = paged_tree_attention(
-            q.reshape(batch * groups, nodes, -1, dim),
-            flat(pool.k),
-            flat(pool.v),
-            table.reshape(batch * groups, -1),
-            (seen.prefix[:, None] - self.shift).reshape(-1),
-            jnp.repeat(seen.ancestors, groups, 0),
+        return paged_tree_attention(
+            q,
+            pool.k.reshape(-1, 1, *pool.k.shape[2:]),
+            pool.v.reshape(-1, 1, *pool.v.shape[2:]),
+            jnp.where(pool.table < pages, pool.table + offset, batch * pages),
+            seen.prefix[:, None] - self.shift,
+            seen.ancestors,
             **settings,
         )
-        out = out.reshape(batch, groups, nodes, -1, dim).swapaxes(1, 2)
-        lse = lse.reshape(batch, groups, nodes, -1).swapaxes(1, 2)
-        return out.reshape(batch, nodes, heads, dim), lse.reshape(batch, nodes, heads)
 
     def move(self, source: Array, target: Array) -> "HeadPages":
         """Copy logical slots `source[B, M]` to `target[B, M]`; drop targets >= S."""

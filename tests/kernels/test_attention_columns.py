@@ -1,5 +1,6 @@
-"""Column sums of attention: the loop over the cache against the whole array."""
+"""Column sums of attention: the loop and the TPU kernel against the whole array."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kernels.attention_columns import columns, reference, xla
+from kernels import aot, block_traffic
+from kernels.attention_columns import api, columns, pallas_tpu, reference, xla
 
 pytestmark = pytest.mark.kernels
 
@@ -63,6 +65,115 @@ def test_the_sums_are_the_queries_that_saw():
     assert gap(share, found.sum(-1)) < CLOSE
     less = {**given(), "q": given()["q"][:, :, ::3]}
     assert gap(share, columns(**less).sum(-1)) > 1
+
+
+@functools.cache
+def many():
+    """Three blocks of slots and two chunks of queries, both partly full.
+
+    Rows have tokens up to the second block, in one head alone, and none. A slot without
+    a token is NaN, and a query's position is before every token of its row.
+    """
+    rng = np.random.default_rng(2)
+    batch, asked, size = 4, 90, 300
+    held = np.tile(np.arange(size) * 2, (batch, G, 1))
+    held[0, :, 150:] = held[1, 1] = held[2] = -1
+    held[3] = rng.permutation(held[3], axis=-1)
+    k = rng.normal(size=(batch, G, size, D))
+    k[held < 0] = np.nan
+    at = rng.integers(0, 600, (batch, asked))
+    at[:, 7] = -1
+    new = {
+        "q": rng.normal(size=(batch, asked, H, D)),
+        "k": k,
+        "weight": rng.choice([0.0, 1.0, 0.5], (batch, asked)),
+    }
+    arrays = {name: jnp.asarray(x, jnp.float32) for name, x in new.items()}
+    arrays["query_positions"] = jnp.asarray(at, jnp.int32)
+    arrays["key_positions"] = jnp.asarray(held, jnp.int32)
+    return arrays
+
+
+def log_sums(arrays, bias):
+    """float32[B, M, H]: the log of the sum of exponentials, -inf without a slot."""
+    batch, asked = arrays["weight"].shape
+    q = arrays["q"].reshape(batch, asked, G, -1, D)
+    s = jnp.einsum("bmgrd,bgsd->bmgrs", q, arrays["k"], precision="highest")
+    s = s + bias[:, None, :, None]
+    held = arrays["key_positions"][:, None]
+    seen = (held >= 0) & (held <= arrays["query_positions"][:, :, None, None])
+    s = jnp.where(seen[:, :, :, None], s, -jnp.inf)
+    return jax.nn.logsumexp(s, -1).reshape(batch, asked, H)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_the_kernel_is_the_whole_array(reduce):
+    """One block; several, with `lse` computed, and given. Planted: positions ignored;
+    a head of the group forgotten; another head's bias."""
+    pallas = jax.jit(
+        functools.partial(columns, reduce=reduce, kernel="pallas"),
+        static_argnames=("softcap",),
+    )
+    whole = functools.partial(reference.columns, reduce=reduce)
+    assert gap(whole(**given(), softcap=2.0), pallas(**given(), softcap=2.0)) < CLOSE
+    arrays = {**many(), "k": jnp.nan_to_num(many()["k"])}
+    rng = np.random.default_rng(3)
+    bias = jnp.asarray(np.log(rng.integers(1, 4, arrays["key_positions"].shape)))
+    bias = bias.astype(jnp.float32)
+    expected = whole(**arrays, bias=bias)
+    found = pallas(**many(), bias=bias)
+    assert gap(expected, found) < CLOSE
+    assert not np.asarray(found)[np.asarray(many()["key_positions"]) < 0].any()
+    known = pallas(**many(), bias=bias, lse=log_sums(arrays, bias))
+    assert gap(expected, known) < CLOSE
+    tokens = jnp.zeros_like(arrays["key_positions"])
+    assert gap(expected, pallas(**{**arrays, "key_positions": tokens}, bias=bias)) > 0.1
+    forgotten = arrays["q"].at[:, :, ::3].set(0)
+    assert gap(expected, pallas(**{**arrays, "q": forgotten}, bias=bias)) > 0.1
+    assert gap(expected, pallas(**many(), bias=bias[:, ::-1])) > 0.1
+
+
+def test_a_query_without_a_slot_has_no_weight():
+    """Its `lse` is -inf, in the loop as in the reference."""
+    arrays = {**many(), "k": jnp.nan_to_num(many()["k"])}
+    bias = jnp.zeros(arrays["key_positions"].shape)
+    lse = log_sums(arrays, bias)
+    assert jnp.isneginf(lse).any()
+    expected = reference.columns(**arrays)
+    assert gap(expected, xla.columns(**arrays, lse=lse)) < CLOSE
+
+
+def test_what_the_kernel_takes():
+    shape = aot.attention_columns_shape("8B", 8, 8192, 32)
+    limit = block_traffic.budget("v5e")
+    assert api.choose("auto", "tpu", shape, limit).form == "tpu"
+    assert api.choose("auto", "cpu", shape, limit).form == "xla"
+    assert api.choose("pallas", "cpu", shape).form == "interpret"
+    assert api.choose("pallas", "hopper", shape, limit).form == "xla"
+    form, why = api.choose("pallas", "tpu", shape, limit, noisy=True)
+    assert form == "xla" and "noise" in why
+    form, why = api.choose("auto", "tpu", shape, 2**20)
+    assert form == "xla" and "does not fit" in why
+
+
+def test_keys_are_read_once_a_sweep_and_no_block_without_a_token():
+    """8B on v5e, by hand: q, two numbers a query, a slot's position and its sum."""
+    shape = aot.attention_columns_shape("8B", 2, 8192, 32, known=True)
+    cut = pallas_tpu.plan(shape, block_traffic.budget("v5e"))
+    assert (cut.groups, cut.block, cut.rows) == (8, 1024, 128)
+    full = np.full((2, 8), 8192)
+    moved = cut.traffic(full)
+    assert moved["k"] == shape.key_bytes == 2 * 8 * 8192 * 128 * 2
+    assert moved["q"] == 2 * 32 * 32 * 128 * 2
+    assert moved["held"] == moved["sums"] == 2 * 8 * 8192 * 4
+    assert cut.cost.bytes_accessed == sum(moved.values())
+    assert sum(moved.values()) < 1.05 * shape.key_bytes
+    twice = pallas_tpu.Plan(dataclasses.replace(shape, known=False), 8, 1024)
+    assert twice.traffic(full)["k"] == 2 * shape.key_bytes
+    assert twice.traffic(full)["sums"] == moved["sums"]
+    used = full.copy()
+    used[1] = [1000, 0, 0, 0, 0, 0, 0, 1025]  # two blocks of eight
+    assert cut.traffic(used)["k"] == shape.key_bytes * (8 + 2) // 16
 
 
 def test_noise_changes_scores_by_slot():

@@ -14,11 +14,20 @@ from decoding.conformance import kit
 from kernels import block_traffic
 from kernels.paged_tree_attention import api, reference
 from kernels.tree_attention import pallas_tpu, xla
+from kernels.tree_attention import reference as dense
 from models import base, transformer
 from models.cache_layouts import kv_cache, paged
 from models.distributed import sharding
 from models.errors import ConfigError, PromptError
-from tests.kernels.cases import Case, device, distance, make, oracle, settings
+from tests.kernels.cases import (
+    Case,
+    device,
+    distance,
+    make,
+    oracle,
+    settings,
+    visible,
+)
 from tests.kernels.test_traffic import shape_of
 from tests.models import blocks, small
 from tests.models.transformer import test_model
@@ -91,6 +100,83 @@ def test_a_wrong_page_is_caught(kernel, page):
     table = pooled(CASES["tree"], page)["table"]
     wrong = table.at[5, 0].set(table[3, 0])
     assert distance(run("tree", page, kernel, table=wrong), truth("tree")) > 1e-3
+
+
+@functools.cache
+def by_head(name, page):
+    """The call of a case with a table and lengths of each KV head.
+
+    Pages of one head, in any order; head 1 sees a third of its prefix less: its slots
+    begin there, its tree's slots and key positions move down. The call, and the
+    masked dense call of the same meaning.
+    """
+    case = CASES[name]
+    arguments = make(case)
+    given = device(case, arguments)
+    less = np.stack([0 * arguments["lengths"], arguments["lengths"] // 3], 1)
+    batch, groups, columns = *less.shape, case.size // page
+    lengths = arguments["lengths"][:, None] - less
+    slots = less[..., None] + np.arange(case.size)
+    source = np.minimum(slots, case.size - 1)
+    keys = {n: np.asarray(given.pop(n).astype(jnp.float32)) for n in "kv"}
+    free = np.random.default_rng(5).permutation(batch * groups * columns + 7)
+    table = free[: batch * groups * columns].reshape(batch, groups, columns)
+    used = np.minimum(lengths + case.nodes, case.size)
+    for kind, x in keys.items():
+        moved = np.take_along_axis(x, source[..., None], 2)
+        pool = np.full((free.size, 1, page, case.dim), np.nan, np.float32)
+        pool[table, 0] = moved.reshape(batch, groups, columns, page, case.dim)
+        given[kind] = jnp.asarray(pool).astype(case.dtype)
+    table = np.where(np.arange(columns) * page < used[..., None], table, free.size)
+    given |= {"table": jnp.asarray(table), "lengths": jnp.asarray(lengths, jnp.int32)}
+    if case.window:
+        held = np.broadcast_to(arguments["key_positions"][:, None], slots.shape)
+        held = np.take_along_axis(held, source, 2)
+        given["key_positions"] = jnp.asarray(held, jnp.int32)
+    seen = np.broadcast_to(
+        visible(case, arguments)[:, None], (batch, groups, case.nodes, case.size)
+    )
+    seen = seen & (np.arange(case.size) >= less[..., None])[:, :, None]
+    truth = []
+    for g in range(groups):
+        heads = slice(g * case.heads, (g + 1) * case.heads)
+        k, v = (jnp.asarray(x[:, g : g + 1]) for x in keys.values())
+        q = given["q"][:, :, heads].astype(jnp.float32)
+        scale = case.dim**-0.5
+        truth.append(dense.attend(q, k, v, seen[:, g], case.softcap, scale))
+    return given, [jnp.concatenate(x, 2) for x in zip(*truth)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "page"), [("reference", 16), ("xla", 16), ("pallas", 16), ("pallas", 64)]
+)
+@pytest.mark.parametrize("name", CASES)
+def test_tables_of_kv_heads_are_the_masked_reference(name, kernel, page):
+    """Heads of unequal lengths; planted: the heads' tables exchanged."""
+    given, truth = by_head(name, page)
+    function = functools.partial(api.paged_tree_attention, kernel=kernel)
+    if kernel == "reference":
+        function = reference.paged_tree_attention
+    run = jax.jit(lambda x: function(**x, **settings(CASES[name])))
+    assert distance(run(given), truth) < CASES[name].tolerance
+    wrong = {**given, "table": given["table"][:, ::-1]}
+    assert distance(run(wrong), truth) > 1e-3
+
+
+@pytest.mark.parametrize("kernel", ["reference", "xla", "pallas"])
+def test_a_table_of_each_head_may_be_the_rows(kernel):
+    """Pages of all heads [P, G, page, d]: equal to a table of rows. Planted: a head's
+    page of another row; refused: pages of three heads."""
+    call = pooled(CASES["tree"], 32)
+    table = jnp.repeat(call["table"][:, None], CASES["tree"].groups, 1)
+    got = run("tree", 32, kernel, table=table)
+    assert distance(got, truth("tree")) < CASES["tree"].tolerance
+    wrong = table.at[5, 1, 0].set(table[3, 1, 0])
+    assert distance(run("tree", 32, kernel, table=wrong), truth("tree")) > 1e-3
+    if kernel == "xla":
+        three = {n: jnp.concatenate([call[n], call[n][:, :1]], 1) for n in "kv"}
+        with pytest.raises(ValueError, match="use 1 or the table's 2"):
+            run("tree", 32, kernel, table=table, **three)
 
 
 @pytest.mark.parametrize("page", [16, 256, 1024])

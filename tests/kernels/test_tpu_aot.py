@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
 
 from kernels import aot, block_traffic, bundles
+from kernels.attention_columns import reference as whole_columns
 from kernels.tree_attention import pallas_tpu
 from models import base, transformer
 from models.cache_layouts import kv_cache, paged, quantized, shared_prefix
@@ -65,6 +66,57 @@ def test_compiles_within_the_chips_memory(name):
 )
 def test_other_caches_compile(changes, chip):
     check(chip, "8B", 8192, 64, 8, **changes)
+
+
+PODS = ("v5e", "v5p", "v6e")
+COLUMNS = {
+    "sum": {},
+    "max-known": {"largest": True, "known": True},
+    "bias-softcap": {"biased": True, "softcap": 30.0},
+    "float32": {
+        "dtype": jnp.dtype(jnp.float32),
+        "key_dtype": jnp.dtype(jnp.float32),
+    },
+}
+
+
+@pytest.mark.parametrize("chip", PODS)
+@pytest.mark.parametrize(
+    "name",
+    ["sum", *[pytest.param(x, marks=pytest.mark.long) for x in COLUMNS if x != "sum"]],
+)
+def test_column_sums_compile(name, chip):
+    """Keys are read in place, and no array has the size of queries times slots; the
+    reference, which makes one, is seen."""
+    shape = aot.attention_columns_shape("8B", 2, 8192, 64, **COLUMNS[name])
+    _, compiled = aot.attention_columns(chip, shape)
+    text = compiled.as_text()
+    assert "tpu_custom_call" in text
+    assert aot.copies_of(text, shape.held) == []
+    scores = 4 * shape.batch * shape.queries * shape.groups * shape.heads * shape.size
+    assert compiled.memory_analysis().temp_size_in_bytes < scores / 8
+    if name != "sum" or chip != "v5e":
+        return
+    new, asked = jax.ShapeDtypeStruct, (shape.batch, shape.queries)
+    heads = shape.groups * shape.heads
+    arrays = [new((*asked, heads, 128), shape.dtype), new(shape.held, shape.key_dtype)]
+    arrays += [new(asked, jnp.float32), new(asked, jnp.int32)]
+    arrays.append(new(shape.held[:3], jnp.int32))
+    whole = aot.compile_for(chip, whole_columns.columns, *arrays)
+    assert whole.memory_analysis().temp_size_in_bytes > scores / 2
+
+
+@pytest.mark.parametrize("chip", PODS)
+@pytest.mark.parametrize(
+    "page", [16, *[pytest.param(p, marks=pytest.mark.long) for p in (32, 64)]]
+)
+def test_tables_of_kv_heads_compile(page, chip):
+    """A KV head is a row of one KV head: 8B's 8, with 16 to 64 slots a page."""
+    pages = 8 * 2 * 8192 // page
+    shape = aot.tree_attention_shape("8B", 16, 8192, 16, page=page, pages=pages)
+    shape = dataclasses.replace(shape, groups=1)
+    _, compiled = aot.tree_attention(chip, shape)
+    assert aot.copies_of_the_cache(compiled.as_text(), shape) == []
 
 
 def of_prefixes(*arguments):

@@ -1,6 +1,5 @@
-"""Compile tree attention for TPUs, and time it on this machine."""
+"""Compile attention for TPUs, and time it on this machine."""
 
-import dataclasses
 import functools
 import itertools
 import statistics
@@ -16,7 +15,8 @@ from experiments.reporting.report import table
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
-from kernels import aot, block_traffic, bundles
+from experiments.studies.kernels import step_bundles
+from kernels import aot, block_traffic
 from kernels.tree_attention import runs_kernel, tree_attention
 from models.base import pack_bits
 from models.errors import ConfigError
@@ -34,17 +34,6 @@ HEADS = (
     "moved, MiB",
     "÷ least",
     "cache copies",
-)
-BUNDLE_HEADS = (
-    "chip",
-    "G",
-    "N",
-    "a step reads",
-    "KiB",
-    "bundles",
-    "with masks",
-    "copy, cycles",
-    "products, cycles",
 )
 TIME_HEADS = ("form", "N", "ms", "cache GB/s", "÷ one node")
 
@@ -66,18 +55,23 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
         )
     )
     compiled = []
-    with console.bar(len(grid) + len(config.bundles.chips) + 1, "compiling") as bar:
+    counts: dict[str, list] = {name: [] for name in step_bundles.COUNTS}
+    parts = [
+        (name, count, chip)
+        for name, count in step_bundles.COUNTS.items()
+        for chip in config[name].chips
+    ]
+    with console.bar(len(grid) + len(parts) + 1, "compiling") as bar:
         for case in grid:
             bar.doing(" ".join(map(str, case)))
             key = "-".join(map(str, case))
             make = functools.partial(compile_one, *case)
             compiled.append(store.make("compiled", key, make))
             bar.done()
-        counted = []
-        for chip in config.bundles.chips:
-            bar.doing(f"bundles {chip}")
-            count = functools.partial(count_bundles, chip, config.bundles)
-            counted += store.make("bundles", chip, count)
+        for name, count, chip in parts:
+            bar.doing(f"{name} {chip}")
+            found = functools.partial(count, chip, config[name])
+            counts[name] += store.make(name, chip, found)
             bar.done()
         bar.doing("times")
         times = store.make("parts", "times", lambda: measure(config))
@@ -86,7 +80,7 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
         "hardware": hardware,
         "versions": versions,
         "compiled": compiled,
-        "bundles": counted,
+        **counts,
         "times": times,
     }
 
@@ -134,43 +128,6 @@ def compile_one(
         "copies": len(aot.copies_of_the_cache(compiled.as_text(), shape)),
         "seconds": seconds,
     }
-
-
-def count_bundles(chip: str, config: Any) -> list[dict[str, Any]]:
-    """Count the bundles of a grid step; a cache of 128 MiB stays out of fast memory.
-
-    Args:
-        chip: a key of `block_traffic.VMEM`.
-        config: `groups` and `nodes` to combine, and the slots `size` of the cache.
-
-    Returns:
-        A row a combination: bundles of an unmasked (`whole`) and of a `masked` step;
-        cycles of its copy and of its products, 0 where the clock is unknown.
-    """
-    cases = list(itertools.product(config.groups, config.nodes))
-    shapes = []
-    for groups, nodes in cases:
-        batch = max(1, 2**19 // (config.size * groups))
-        shape = aot.tree_attention_shape("8B", batch, config.size, nodes)
-        shapes.append(dataclasses.replace(shape, groups=groups))
-    steps = bundles.of_tree_attention(chip, shapes)
-    rows = []
-    for (groups, nodes), shape, step in zip(cases, shapes, steps, strict=True):
-        cut = aot.plan(chip, shape)
-        rows.append(
-            {
-                "chip": chip,
-                "groups": groups,
-                "nodes": nodes,
-                "heads": cut.groups,
-                "block": cut.block,
-                "bytes": cut.step_bytes,
-                **dataclasses.asdict(step),
-                "copy": bundles.copy_cycles(chip, cut.step_bytes),
-                "products": bundles.product_cycles(chip, cut),
-            }
-        )
-    return rows
 
 
 def measure(config: Any) -> list[dict[str, Any]]:
@@ -231,20 +188,6 @@ def markdown(report: dict[str, Any]) -> str:
         ]
         for row in report["compiled"]
     ]
-    counted = [
-        [
-            row["chip"],
-            str(row["groups"]),
-            str(row["nodes"]),
-            f"{row['heads']} heads × {row['block']} slots",
-            f"{row['bytes'] / 1024:,.0f}",
-            f"{row['whole']:,}",
-            f"{row['masked']:,}",
-            f"{row['copy']:,.0f}" if row["copy"] else "–",
-            f"{row['products']:,.0f}" if row["products"] else "–",
-        ]
-        for row in report["bundles"]
-    ]
     # The last to be set is the first row of a form: its fewest nodes.
     first = {row["form"]: row["ms"] for row in reversed(report["times"])}
     times = [
@@ -260,7 +203,7 @@ def markdown(report: dict[str, Any]) -> str:
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
     return "\n".join(
         [
-            "# `configs/studies/kernels.py`: tree attention, compiled for TPUs",
+            "# `configs/studies/kernels.py`: attention, compiled for TPUs",
             "",
             f"- machine: {hardware['processor']}, {hardware['cores']} cores, "
             f"{hardware['devices']} × {hardware['device']}; no TPU took part",
@@ -273,15 +216,7 @@ def markdown(report: dict[str, Any]) -> str:
             "cache, q and the output once.",
             "",
             table(HEADS, rows),
-            "## Bundles",
-            "",
-            "Instruction bundles of a grid step in the compiler's final program, for G "
-            "KV heads with four query heads each. A core issues one a cycle; stalls "
-            "are not in the count. The largest of bundles, copy and products bounds a "
-            "step. Cycles are a core's, at the chip's bandwidth and peak rate, with "
-            "every core at work.",
-            "",
-            table(BUNDLE_HEADS, counted),
+            *step_bundles.markdown(report),
             "## Times on this machine",
             "",
             "One layer of the first model, batch 1, full cache.",

@@ -39,6 +39,30 @@ COUNT = {
     "copy": 480.1,
     "products": 0.0,
 }
+PAGES = {
+    "chip": "v5e",
+    "nodes": 16,
+    "page": 32,
+    "bytes": 2**19,
+    "whole": 818,
+    "masked": 1639,
+    "copy": 960.1,
+    "products": 255.0,
+}
+COLUMNS = {
+    "chip": "v6e",
+    "groups": 8,
+    "queries": 32,
+    "known": False,
+    "heads": 8,
+    "block": 1024,
+    "bytes": 2**21,
+    "sweeps": [2583, 2353],
+    "copy": 0.0,
+    "products": 0.0,
+    "moved": 264 * 2**20,
+    "keys": 128 * 2**20,
+}
 
 
 def test_report_by_hand():
@@ -48,6 +72,8 @@ def test_report_by_hand():
         "command": "python -m experiments.run --config=configs/studies/kernels.py",
         "compiled": [ROW],
         "bundles": [COUNT],
+        "pages": [PAGES],
+        "columns": [COLUMNS, {**COLUMNS, "known": True, "sweeps": [2318]}],
         "times": [
             {"form": "xla", "nodes": 1, "ms": 2.0, "gb_s": 10.0},
             {"form": "xla", "nodes": 64, "ms": 5.0, "gb_s": 4.0},
@@ -58,6 +84,10 @@ def test_report_by_hand():
     assert f"{row} 1.100 | 0 |" in text
     count = "| v5e | 1 | 64 | 1 heads × 512 slots | 256 | 1,809 | 2,279 | 480 | – |"
     assert count in text
+    assert "| v5e | 16 | 32 | 512 | 818 | 1,639 | 960 | 255 | 1.60 |" in text
+    sums = "| v6e | 8 | 32 | computed | 8 heads × 1024 slots | 2,048 | 2,583 | 2,353 |"
+    assert f"{sums} – | – | 264.0 | 2.062 |" in text
+    assert "| given | 8 heads × 1024 slots | 2,048 | – | 2,318 |" in text
     assert "| xla | 64 | 5.00 | 4.0 | 2.50 |" in text
     assert "libtpu 0.0.42" in text and report["command"] in text
 
@@ -65,7 +95,7 @@ def test_report_by_hand():
 def test_the_command_stands_in_the_report(tmp_path):
     hardware = {"processor": "P", "cores": 2, "devices": 1, "device": "cpu"}
     found = {"hardware": hardware, "versions": {}, "compiled": [ROW], "times": []}
-    found["bundles"] = []
+    found |= {"bundles": [], "pages": [], "columns": []}
     for commands in (["the command"], []):
         given = {**found, "commands": commands}
         tpu_compilation.write_report(RunFolder(tmp_path), {}, given)
@@ -88,7 +118,9 @@ def test_one_configuration_through_the_command(tmp_path):
     pytest.importorskip("libtpu")
     overrides = ("chips=('v5e',)", "models=('8B',)", "sizes=(8192,)", "nodes=(1,)")
     overrides += ("batches=(1,)", "timed.size=512", "bundles.chips=('v5e',)")
-    overrides += ("bundles.groups=(1,)", "bundles.nodes=(1,)")
+    overrides += ("bundles.groups=(1,)", "bundles.nodes=(1,)", "pages.chips=('v5e',)")
+    overrides += ("pages.nodes=(1,)", "pages.pages=(64,)", "columns.chips=('v5e',)")
+    overrides += ("columns.groups=(8,)", "columns.queries=(32,)")
     fields = [f"--config.{o}" for o in overrides]
     arguments = [
         "--config=configs/studies/kernels.py",
@@ -99,3 +131,5 @@ def test_one_configuration_through_the_command(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert "| v5e | 8B | 8192 | 1 | 1 |" in text and "1 configurations" in text
     assert "| v5e | 1 | 1 | 1 heads × 1024 slots | 512 |" in text
+    assert "| v5e | 1 | 64 | 512 |" in text
+    assert "| v5e | 8 | 32 | given | 8 heads × 1024 slots | 2,048 | – |" in text
