@@ -114,7 +114,7 @@ def small(corpus: str):
     """The recipe, for seconds."""
     c = recipe.get_config()
     c.data.update(source=corpus, tokens=64, batch=2, window=16)
-    c.train.update(save_every=4, warmup=1)
+    c.train.update(save_every=4, warmup=1, rows_at_once=2)
     c.adapt.update(rank=2, prompt=4, tokens=64)
     c.evaluate.update(tokens=64, searched=64, window=16, prompt=4, draws=2)
     c.sparsities = (0.1,)

@@ -87,7 +87,7 @@ def test_a_run_trains_under_the_schedule_and_under_a_set(corpus, tmp_path):
     """Both change the target, which stays as it is, in two steps."""
     c = recipe.get_config()
     c.data.update(source=corpus, tokens=64, batch=2, window=16)
-    c.train.update(save_every=4, warmup=1)
+    c.train.update(save_every=4, warmup=1, rows_at_once=2)
     c.adapt.update(rank=2, prompt=4)
     c.evaluate.update(tokens=64, searched=64, window=16, prompt=4)
     c.budgets, c.tokens, c.warm = ((2, 1), (2, 1)), 4, 0
