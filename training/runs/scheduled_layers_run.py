@@ -12,6 +12,7 @@ import numpy as np
 
 from decoding.exits import skipdecode as schedule
 from models import storage
+from models.errors import ConfigError
 from models.heads.formats import native
 from models.predictors import layer_router
 from training.loop import fit
@@ -63,9 +64,16 @@ def run(config: Any, workdir: str | os.PathLike, lm: Any = None) -> dict[str, An
     """Train and export; resumable. Returns the figures.
 
     `workdir/export/<max>_<min>` and `workdir/export/fixed_<count>` hold the changes;
-    `workdir/figures.json` the fixed sets and the lengths of the fits.
+    `workdir/figures.json` the fixed sets and the lengths of the fits. ConfigError for a
+    budget that the target's layers do not allow.
     """
     training = Training(config, workdir, lm)
+    for most, least in config.budgets:
+        if not config.warm < least <= most <= training.depth:
+            raise ConfigError(
+                f"config.budgets has ({most}, {least}): use "
+                f"warm={config.warm} < min <= max <= {training.depth} layers"
+            )
     about = {
         "head": "lora",
         "target": config.model,

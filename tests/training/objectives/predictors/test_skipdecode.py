@@ -105,3 +105,6 @@ def test_a_run_trains_under_the_schedule_and_under_a_set(corpus, tmp_path):
         changes = native.load(tmp_path / "export" / name, lm)
         assert np.asarray(changes["layer_1"]["down"]["b"]).any()
     jax.tree.map(np.testing.assert_array_equal, before, lm.params)
+    c.budgets = ((3, 1),)
+    with pytest.raises(ConfigError, match=r"has \(3, 1\): use warm=0 < min"):
+        scheduled_layers_run.run(c, tmp_path, lm)
