@@ -102,12 +102,18 @@ class Bench:
         ]
         return np.asarray(jax.nn.sigmoid(jnp.stack(odds)).mean(-1) >= 0.5).T
 
-    def random(self, counts: Callable[[np.ndarray], np.ndarray], params: Any) -> Arm:
-        """Make the arm of random sets, a row's as large as `counts` [B] says."""
+    def random(
+        self, counts: Callable[[np.ndarray], np.ndarray], params: Any, first: int = 0
+    ) -> Arm:
+        """Make the arm of random sets, a row's as large as `counts` [B] says.
+
+        The `first` layers are in every set that is large enough.
+        """
 
         def gates(tokens: np.ndarray, rng: np.random.Generator) -> np.ndarray:
             every = np.tile(np.arange(self.depth), (len(tokens), 1))
-            rank = rng.permuted(every, axis=1)
+            rank = rng.permuted(every[:, first:], axis=1)
+            rank = np.concatenate([every[:, :first], rank], 1)
             return self.constant(rank < counts(tokens)[:, None], tokens)
 
         return Arm(gates, params, draws=self.config.draws)

@@ -65,8 +65,8 @@ def measured(bench: Bench, arm: Arm, name: str, seed: int) -> dict[str, Any]:
 def arms(config: Any, bench: Bench) -> dict[str, Arm]:
     """Make all arms by name.
 
-    At a price: the routers; random sets, a row's as large as its routers'; the best
-    fixed set of training text of that size; all again for the target trained under the
+    At a price: the routers; random sets, a row's as large as its routers', also such
+    that hold layer 0, without which a model may read nothing; the best fixed set of training text of that size; all again for the target trained under the
     routers, whose controls run that target, too.
     """
     found = {DENSE: Arm(bench.every)}
@@ -95,6 +95,8 @@ def arms(config: Any, bench: Bench) -> dict[str, Arm]:
             exit = Spec("exits/first")
             found[f"routers {price:g}{suffix}"] = Arm(routed, params, exit, routers)
             found[f"random {price:g}{suffix}"] = bench.random(counts, params)
+            with_first = bench.random(counts, params, 1)
+            found[f"random with layer 0 {price:g}{suffix}"] = with_first
             found[f"best fixed {price:g}{suffix}"] = Arm(best, params)
     return found
 
@@ -105,7 +107,7 @@ def pairs(config: Any) -> list[tuple[str, str]]:
     for suffix in ("", ", adapted"):
         for price in config.prices:
             own = f"routers {price:g}{suffix}"
-            for other in ("random", "best fixed"):
+            for other in ("random", "random with layer 0", "best fixed"):
                 found.append((own, f"{other} {price:g}{suffix}"))
     found += [(f"routers {p:g}, adapted", f"routers {p:g}") for p in config.prices]
     return found
