@@ -66,8 +66,9 @@ def arms(config: Any, bench: Bench) -> dict[str, Arm]:
     """Make all arms by name.
 
     At a price: the routers; random sets, a row's as large as its routers', also such
-    that hold layer 0, without which a model may read nothing; the best fixed set of training text of that size; all again for the target trained under the
-    routers, whose controls run that target, too.
+    that hold layer 0, without which a model may read nothing; the best fixed set of
+    training text of that size; all again for the target trained under the routers,
+    whose controls run that target, too.
     """
     found = {DENSE: Arm(bench.every)}
     folder = storage.path(config.trained)
