@@ -3,7 +3,7 @@
 For each price of a layer, routers are trained, and then low-rank changes of the target.
 Held-out rows are graded as decoding runs them: their beginning votes, the rest takes
 the chosen layers. Two controls keep as many layers as the routers do: random ones, and
-the set that is best for all rows alike, grown layer by layer.
+the set that is best for all rows alike, found on training text layer by layer.
 """
 
 import os
@@ -24,6 +24,8 @@ from training.objectives.predictors import first
 from training.runs import scaffold
 from training.teacher.outputs import mean, predicted
 
+ROWS = 8  # graded in one call
+
 
 class Training:
     """The routers of one target with the data of a config."""
@@ -33,14 +35,18 @@ class Training:
         self.lm = scaffold.target(config, lm)
         self.documents = scaffold.both_splits(config, self.lm, self.workdir)
         c = config.evaluate
-        self.held = documents.windows(self.documents[1], c.tokens, c.window)
+        self.held = together(documents.windows(self.documents[1], c.tokens, c.window))
+        count, seed = max(c.searched // c.window, 1), self.config.seed
+        texts = self.documents[0].tokens
+        passages = documents.random_passages(texts, count, c.window, seed)
+        self.seen = together([{"tokens": row[None]} for row in passages])
+        self._path: list[list[int]] = []
         shape = self.lm.config
         self.depth, self.width = shape.n_layers, shape.d_model
         model, prompt = self.lm.model, c.prompt
         threshold, part = config.objective.threshold, config.objective.part
 
-        @jax.jit
-        def graded(target: Any, changes: Any, routers: Any, batch: Any) -> tuple:
+        def row(target: Any, changes: Any, routers: Any, batch: Any) -> tuple:
             gates: list = []
             here = jnp.arange(batch["tokens"].shape[1]) >= prompt
             weights = predicted(batch, 1) * here
@@ -49,7 +55,7 @@ class Training:
             ce = first.cross_entropy(model, target, changes, *rest)
             return ce, mean(jnp.stack(gates).sum(0), weights), weights.sum()
 
-        self._graded = graded
+        self._graded = jax.jit(jax.vmap(row, in_axes=(None, None, None, 0)))
 
     def first(self) -> Any:
         """Make untrained routers."""
@@ -68,20 +74,28 @@ class Training:
         """Train routers at a price of a layer, or resume."""
         own = first.objective(self.lm.model, price, self.config.objective.part)
         frozen, folder = {"target": self.lm.params}, self.folder(price, 1)
-        return self._fit(self.first(), own, self.config.train.rate, folder, frozen)
+        size = (self.config.data.tokens, self.config.train.rate)
+        return self._fit(self.first(), own, *size, folder, frozen)
 
     def adapt(self, price: float, routers: Any) -> fit.Result:
         """Train changes of the target under the routers of a price, or resume."""
         a, o = self.config.adapt, self.config.objective
         own = first.adapted(self.lm.model, a.prompt, o.threshold, o.part)
         frozen = {"target": self.lm.params, "routers": routers}
-        return self._fit(self.unchanged(), own, a.rate, self.folder(price, 2), frozen)
+        size = (a.tokens, a.rate)
+        return self._fit(self.unchanged(), own, *size, self.folder(price, 2), frozen)
 
     def _fit(
-        self, params: Any, objective: Any, rate: float, folder: Any, frozen: Any
+        self,
+        params: Any,
+        objective: Any,
+        tokens: int,
+        rate: float,
+        folder: Any,
+        frozen: Any,
     ) -> fit.Result:
-        c, t = self.config.data, self.config.train
-        stream = scaffold.stream(self.config, self.lm, self.documents[0], c.tokens)
+        t = self.config.train
+        stream = scaffold.stream(self.config, self.lm, self.documents[0], tokens)
         result = fit.fit(
             params,
             objective,
@@ -94,14 +108,17 @@ class Training:
         )
         return result._replace(params=jax.tree.map(jnp.asarray, result.params))
 
-    def grade(self, routers: Any, changes: Any = None) -> dict[str, Any]:
-        """Measure nats and layers of a token on held-out rows, and their error.
+    def grade(
+        self, routers: Any, changes: Any = None, rows: Any = None
+    ) -> dict[str, Any]:
+        """Measure nats and layers of a token on rows, by default the held-out ones.
 
-        `each` are the nats of every batch, to be compared in pairs.
+        `each` are the nats of every row, to be compared in pairs.
         """
         about = (self.lm.params, changes, routers)
-        each = [[float(x) for x in self._graded(*about, batch)] for batch in self.held]
-        nats, layers, weights = np.asarray(each).T
+        rows = self.held if rows is None else rows
+        found = [jax.device_get(self._graded(*about, batch)) for batch in rows]
+        nats, layers, weights = np.concatenate([np.asarray(x) for x in found], 1)
         average = lambda x: float(np.average(x, weights=weights))
         return {
             "nats": average(nats),
@@ -109,9 +126,10 @@ class Training:
             "each": nats.tolist(),
         }
 
-    def fixed(self, layers: Any) -> dict[str, Any]:
+    def fixed(self, layers: Any, rows: Any = None) -> dict[str, Any]:
         """Grade a set of layers that all rows take."""
-        return self.grade(layer_router.fixed(self.depth, self.width, set(layers)))
+        routers = layer_router.fixed(self.depth, self.width, set(layers))
+        return self.grade(routers, rows=rows)
 
     def random(self, count: int, draws: int) -> list[dict[str, Any]]:
         """Grade so many random sets of `count` layers."""
@@ -119,13 +137,33 @@ class Training:
         sets = [rng.permutation(self.depth)[:count].tolist() for _ in range(draws)]
         return [{**self.fixed(layers), "set": sorted(layers)} for layers in sets]
 
+    def sets(self) -> list[list[int]]:
+        """Return a fixed set of every size, from all layers to one.
+
+        Layers go one at a time, each the one that costs training text least.
+        """
+        path = self._path or [[*range(self.depth)]]
+        while len(path[-1]) > 1:
+            rests = [[x for x in path[-1] if x != layer] for layer in path[-1]]
+            nats = [self.fixed(rest, self.seen)["nats"] for rest in rests]
+            path.append(rests[int(np.argmin(nats))])
+        self._path = path
+        return path
+
+    def best_set(self, count: int) -> list[int]:
+        """Return the fixed set of `count` layers that training text chose."""
+        return self.sets()[self.depth - count]
+
     def best(self, count: int) -> dict[str, Any]:
-        """Drop layers one at a time, each time the one that costs least."""
-        layers = set(range(self.depth))
-        while len(layers) > count:
-            nats = {layer: self.fixed(layers - {layer})["nats"] for layer in layers}
-            layers.remove(min(nats, key=lambda layer: nats[layer]))
-        return {**self.fixed(layers), "set": sorted(layers)}
+        """Grade that set."""
+        layers = self.best_set(count)
+        return {**self.fixed(layers), "set": layers}
+
+
+def together(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Stack batches of one row, [1, T], into [at most `ROWS`, 1, T]."""
+    parts = [rows[i : i + ROWS] for i in range(0, len(rows), ROWS)]
+    return [{name: np.stack([r[name] for r in p]) for name in p[0]} for p in parts]
 
 
 def run(config: Any, workdir: str | os.PathLike, lm: Any = None) -> dict[str, Any]:
@@ -137,6 +175,7 @@ def run(config: Any, workdir: str | os.PathLike, lm: Any = None) -> dict[str, An
     training = Training(config, workdir, lm)
     every = set(range(training.depth))
     figures: dict[str, Any] = {"dense": training.fixed(every), "prices": {}}
+    figures["sets"] = training.sets()
     best: dict[int, Any] = {}
     for price in config.sparsities:
         result = training.route(float(price))

@@ -114,9 +114,9 @@ def small(corpus: str):
     """The recipe, for seconds."""
     c = recipe.get_config()
     c.data.update(source=corpus, tokens=64, batch=2, window=16)
-    c.train.update(save_every=4, warmup=1)
-    c.adapt.update(rank=2, prompt=4)
-    c.evaluate.update(tokens=64, window=16, prompt=4, draws=2)
+    c.train.update(save_every=4, warmup=1, rows_at_once=2)
+    c.adapt.update(rank=2, prompt=4, tokens=64)
+    c.evaluate.update(tokens=64, searched=64, window=16, prompt=4, draws=2)
     c.sparsities = (0.1,)
     return c
 
@@ -146,9 +146,26 @@ def test_both_stages_train_and_are_graded(corpus, tmp_path):
     assert out.stats.layer_evals == 2
 
 
-def test_the_best_fixed_set(corpus, tmp_path):
-    """Of one layer it is the better one of two."""
+def test_the_best_fixed_set_is_of_training_text(corpus, tmp_path):
+    """Of one layer it is the better one of two there. Planted: held-out rows that say
+    the opposite are not asked."""
     training = layer_router_run.Training(small(corpus), tmp_path, small_target(2))
-    nats = [training.fixed([i])["nats"] for i in range(2)]
+    nats = [training.fixed([i], training.seen)["nats"] for i in range(2)]
+    held, training.held = training.held, []
+    assert training.best_set(1) == [int(np.argmin(nats))]
+    assert training.best_set(2) == [0, 1]
+    training.held = held
     best = training.best(1)
-    assert best["nats"] == min(nats) and best["layers"] == pytest.approx(1, abs=1e-6)
+    assert best["nats"] == training.fixed(best["set"])["nats"]
+    assert best["layers"] == pytest.approx(1, abs=1e-6) and len(best["each"]) == 4
+
+
+def test_rows_are_graded_together_as_alone(corpus, tmp_path):
+    """Planted: another row's figures."""
+    training = layer_router_run.Training(small(corpus), tmp_path, small_target(2))
+    params = layer_router.fixed(2, 16, [1])
+    each = np.asarray(training.grade(params)["each"])
+    rows = [{"tokens": x[None]} for batch in training.held for x in batch["tokens"]]
+    alone = np.asarray([training.grade(params, rows=[row])["nats"] for row in rows])
+    np.testing.assert_allclose(each, alone, atol=1e-5)
+    assert np.abs(each - alone[::-1]).max() > 1e-3
