@@ -36,7 +36,11 @@ def get_config() -> ml_collections.ConfigDict:
     c.pairs = 8  # lines of key_value
     c.facts = 32  # of the recall model
     c.least = 100  # tokens to a definition that is far back
-    c.draft = "prompt_lookup"  # method whose tokens a call are measured beside plain
+    c.tree = "model_tree"  # method whose tokens a call are measured; empty: none
+    c.draft = "tiny-draft"  # its draft model, at the same base
+    c.tree_kept = 0.25  # share that policies keep of its prompts
+    c.prompts = 4  # of the tree's measurement
+    c.written = 48  # tokens of each
 
     # Name -> the file of decoding/caches and its arguments but `budget`.
     c.policies = ml_collections.ConfigDict(

@@ -92,14 +92,19 @@ def made(model: Any, policy: base.CachePolicy, sizes: base.Sizes, length: Array)
     return model.init_cache(sizes.batch, sizes.slots, sizes.dtype)
 
 
-def kv_bytes(model: Any, spec: Spec, prompt: int, new: int, dtype: Any) -> int:
-    """Count a row's bytes while decoding one node a call; `stats.kv_bytes` of it."""
+def kv_bytes(
+    model: Any, spec: Spec, prompt: int, new: int, dtype: Any, read: bool = True
+) -> int:
+    """Count a row's bytes while decoding one node a call; `stats.kv_bytes` of it.
+
+    Without `read` while its prompt is read.
+    """
     policy = spec.build({"model": model})
     sizes = sizes_of(1, prompt, new, 1, dtype)
 
     def whole() -> Any:
         cache = made(model, policy, sizes, jnp.full((1,), prompt, jnp.int32))
-        if policy.finish is None:
+        if policy.finish is None or not read:
             return cache
         return policy.finish(policy.init(cache), cache)[0]
 

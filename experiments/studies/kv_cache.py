@@ -2,7 +2,9 @@
 
 import functools
 import re
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from decoding import Method, Spec, recipes
 from experiments import console
 from experiments.benchmarks import (
     far_definition,
+    forced_reading,
     key_value,
     long_context,
     long_nats,
@@ -23,7 +26,7 @@ from experiments.prompts import builtin_tasks
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
-from experiments.studies.search_tables import Row, pooled, table
+from experiments.studies.search_tables import Row, table
 from models.errors import ConfigError
 from models.synthetic import recall
 
@@ -36,44 +39,60 @@ def run(config: Any, store: RunFolder, lms: Any = None) -> dict[str, Any]:
     """Measure what is missing and return everything; `lms` replaces the models."""
     check(config)
     loaded = lms or load(config)
-    rows: dict[tuple, list[Row]] = {}
-    every = list(arms(config))
-    with console.bar(len(every) * len(config.seeds), "kv_cache") as bar:
-        for task, view, name, kept in every:
-            for place, seed in enumerate(config.seeds):
-                arm = f"{task} {view} {name} {kept:g}"
-                bar.doing(f"{arm}, seed {seed}")
-                key = re.sub("[^a-z0-9.]+", "-", f"{arm} {seed}".lower())
-                lm = loaded["recall" if task == "recall" else "model"]
-                about = (config, lm, task, view, spec(config, name, kept), place)
-                row = store.make("rows", key, functools.partial(measure, *about))
-                rows.setdefault((task, view, name, kept), []).append(row)
-                bar.done(arm)
-    return common.study(store, tables=tables(config, rows))
+    groups = {"recall": ["recall"], "model": [t for t in config.tasks if t != "recall"]}
+    groups = {name: tasks for name, tasks in groups.items() if name in loaded}
+    rows: dict[tuple, Row] = {}
+    every = [(group, *arm) for group in groups for arm in arms(config)]
+    treed = [arm for arm in every if config.tree and arm[0] == "model"]
+    treed = [arm for arm in treed if arm[2] in (1.0, config.tree_kept)]
+    with console.bar(len(every) + len(treed), "kv_cache") as bar:
+        for group, name, kept in every:
+            arm = f"{name}, {kept:.0%}, {group}"
+            bar.doing(arm)
+            about = (config, loaded[group], groups[group], spec(config, name, kept))
+            rows[group, name, kept] = store.make(
+                "rows", key(arm), functools.partial(measure, *about)
+            )
+            bar.done(arm)
+        for group, name, kept in treed:
+            arm = f"{name}, {kept:.0%}, tree"
+            bar.doing(arm)
+            about = (config, loaded[group], loaded["draft"], spec(config, name, kept))
+            rows["tree", name, kept] = store.make(
+                "rows", key(arm), functools.partial(drafted, *about)
+            )
+            bar.done(arm)
+    return common.study(store, tables=tables(config, groups, rows))
+
+
+def key(arm: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", arm.lower())
 
 
 def load(config: Any) -> dict[str, Any]:
-    """Load the target, and the recall model if a task needs it."""
+    """Load the target, the recall model and a draft model, where they are needed."""
     loaded = {}
+    base = {"rope_theta": config.rope_theta} if config.rope_theta else {}
     if set(config.tasks) != {"recall"}:
-        base = {"rope_theta": config.rope_theta} if config.rope_theta else {}
         loaded["model"] = models.load(config.model, **base)
+        if config.tree:
+            loaded["draft"] = models.load(config.draft, **base)
     if "recall" in config.tasks:
         loaded["recall"] = recall.load()
     return loaded
 
 
-def arms(config: Any) -> list[tuple]:
-    """List (task, view, policy, share kept); nats have no question to be unseen."""
-    found = []
-    for task in config.tasks:
-        for view in config.views:
-            if task == "long_nats" and view == UNSEEN and SEEN in config.views:
-                continue
-            found.append((task, view, DENSE, 1.0))
-            for name in config.policies:
-                found += [(task, view, name, kept) for kept in config.kept]
-    return found
+def arms(config: Any) -> list[tuple[str, float]]:
+    """List (policy, share kept), the dense cache first."""
+    found = [(DENSE, 1.0)]
+    return found + [(name, kept) for kept in config.kept for name in config.policies]
+
+
+def viewed(config: Any, task: str) -> list[str]:
+    """Return the views of a task; nats have no question to be unseen."""
+    if task == "long_nats":
+        return [SEEN]
+    return list(config.views)
 
 
 def spec(config: Any, name: str, kept: float) -> Spec:
@@ -105,126 +124,132 @@ def cases_of(config: Any, lm: Any, task: str, seed: int, place: int) -> list[Cas
     return long_nats.cases(files, length, count, seed, config.last)
 
 
-def measure(
-    config: Any, lm: Any, task: str, view: str, policy: Spec, place: int
-) -> Row:
-    """Decode the cases of a seed under a policy; lists of figures by case."""
-    cases = cases_of(config, lm, task, config.seeds[place], place)
-    method = Method(policy=policy)
-    if task == "long_nats":
-        settings: dict[str, Any] = {"method": method, "width": "paper"}
-        out = long_nats.forced_output(lm, cases, **settings)
-        score = [-float(np.mean(logprobs)) for logprobs in out.logprobs]
-    else:
-        out = write(lm, cases, view, method)
-        score = [long_context.share_right(c, t) for c, t in zip(cases, out.tokens)]
-    row = {
+def measure(config: Any, lm: Any, tasks: Sequence[str], policy: Spec) -> Row:
+    """Read the cases of all tasks, views and seeds under a policy, in one batch.
+
+    The expected tokens are read after those before them (`forced_reading`), so that
+    a case's score is the share of them that is the likeliest where it stands.
+    """
+    started = time.monotonic()
+    dense = policy == Spec("caches/dense")
+    own = {task: _cases(config, lm, task) for task in tasks}
+    each = {task: [SEEN] if dense else viewed(config, task) for task in tasks}
+    names = [(task, view) for task in tasks for view in each[task]]
+    rows = [seen_as(case, view) for task, view in names for case in own[task]]
+    found = forced_reading.read(lm, rows, policy)
+    score: dict[str, list[float]] = {}
+    slots: dict[str, float] = {}
+    first = 0
+    for task, view in names:
+        part = slice(first, first + len(own[task]))
+        first = part.stop
+        last = [len(case.expected) for case in own[task]]
+        nats, best = found.nats[part], found.best[part]
+        name = f"{task} {view}"
+        if task == "long_nats":
+            score[name] = [float(np.mean(x[-n:])) for x, n in zip(nats, last)]
+        else:
+            right = zip(own[task], best, last)
+            score[name] = [long_context.share_right(c, x[-n:]) for c, x, n in right]
+        slots[name] = float(np.mean(found.slots[part]))
+    new = max(len(row.expected) for row in rows)
+    size = functools.partial(
+        forced_reading.kv_bytes, lm.model, policy, config.length, new, np.float32
+    )
+    return {
         "score": score,
-        "kv_bytes": out.stats.kv_bytes,
-        "kv_bytes_prefill": out.stats.kv_bytes_prefill,
-        "keys_read": keys_read(out, cases),
-        "tokens_per_call": out.stats.tokens_per_call,
-        "seconds": out.stats.seconds,
-        "guarantee": out.guarantee,
+        "slots": slots,
+        "kv_bytes": size(),
+        "kv_bytes_prefill": size(read=False),
+        "seconds": time.monotonic() - started,
     }
-    if config.draft and task == "key_value" and place == 0:
-        drafter = recipes.method(config.draft)
-        drafted = write(lm, cases, view, drafted_by(drafter, policy))
-        row["drafted"] = drafted.stats.tokens_per_call
-        row["same_text"] = drafted.tokens == out.tokens
-    return row
 
 
-def drafted_by(method: Method, policy: Spec) -> Method:
-    return Method(
-        method.drafter, method.verifier, topology=method.topology, policy=policy
-    )
+def _cases(config: Any, lm: Any, task: str) -> list[Case]:
+    """Make the cases of all seeds, in the seeds' order."""
+    seeds = enumerate(config.seeds)
+    return [x for i, seed in seeds for x in cases_of(config, lm, task, seed, i)]
 
 
-def write(lm: Any, cases: Sequence[Case], view: str, method: Method) -> Any:
-    """Decode the answers, with the whole prompt compressed or its context alone."""
-    longest = max(len(case.expected) for case in cases)
-    prompts = [list(case.prompt) for case in cases]
-    fields: dict[str, Any] = {"method": method, "max_new_tokens": longest}
-    fields["width"] = "paper"
-    dense = method.policy == Spec("caches/dense")
-    if view == SEEN or dense:
-        return decoding.generate(lm, prompts, **fields)
-    contexts = [tokens[: case.context] for tokens, case in zip(prompts, cases)]
-    questions = [tokens[case.context :] for tokens, case in zip(prompts, cases)]
-    return decoding.generate(lm, questions, contexts=contexts, **fields)
+def seen_as(case: Case, view: str) -> Case:
+    """Return a case whose prompt is all that the policy sees when it compresses."""
+    if view == SEEN:
+        return case
+    question = case.prompt[case.context :]
+    return Case(case.prompt[: case.context], case.context, (*question, *case.expected))
 
 
-def keys_read(out: Any, cases: Sequence[Case]) -> float:
-    """Return the slots of a layer that a token read; the dense cache reads all."""
-    if out.stats.keys_read is not None:
-        return float(out.stats.keys_read)
-    new = np.mean([len(tokens) for tokens in out.tokens])
-    return float(np.mean([len(case.prompt) for case in cases]) + (new - 1) / 2)
+def drafted(config: Any, lm: Any, draft: Any, policy: Spec) -> Row:
+    """Write texts plainly and with a draft tree under the same policy."""
+    files = long_context.files(lm, config.data)
+    texts = long_context.passages(files, config.prompts, config.length // 2, 0)
+    prompts = [list(text) for text in texts]
+    fields: dict[str, Any] = {"max_new_tokens": config.written, "width": "paper"}
+    plain = decoding.generate(lm, prompts, method=Method(policy=policy), **fields)
+    method = replace(recipes.method(config.tree), policy=policy)
+    drafts = {"draft": draft}
+    out = decoding.generate(lm, prompts, method=method, drafts=drafts, **fields)
+    return {
+        "tokens_per_call": out.stats.tokens_per_call,
+        "same": sum(a == b for a, b in zip(out.tokens, plain.tokens)),
+        "guarantee": out.guarantee,
+        "seconds": [plain.stats.seconds, out.stats.seconds],
+    }
 
 
-def figures(rows: Sequence[Row], dense: Sequence[Row]) -> tuple[str, str]:
+def mean_error(values: Any) -> tuple[float, float]:
+    """Return the mean and its standard error."""
+    values = np.asarray(values, float)
+    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+    return float(values.mean()), float(error)
+
+
+def figures(score: Sequence[float], dense: Sequence[float]) -> tuple[str, str]:
     """Write the mean score, and its paired difference from the dense cache's."""
-    score = pooled(rows, "score")
-    gap = score - pooled(dense, "score")
-    error = lambda x: x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else 0.0
+    gap = np.asarray(score) - np.asarray(dense)
     return (
-        f"{score.mean():.3f} ± {error(score):.3f}",
-        f"{gap.mean():+.3f} ± {error(gap):.3f}",
+        "{:.3f} ± {:.3f}".format(*mean_error(score)),
+        "{:+.3f} ± {:.3f}".format(*mean_error(gap)),
     )
 
 
-def tables(config: Any, rows: dict[tuple, list[Row]]) -> list[dict[str, Any]]:
-    """Make a table for each task and view."""
+def tables(config: Any, groups: Any, rows: dict[tuple, Row]) -> list[dict[str, Any]]:
+    """Make a table for each task and view, and one of drafts."""
     found = []
-    names = {n: i for i, n in enumerate([DENSE, *config.policies])}
-    for task in config.tasks:
-        for view in config.views:
-            own = {k: r for k, r in rows.items() if k[:2] == (task, view)}
-            if not own:
-                continue
-            dense = own[task, view, DENSE, 1.0]
-            whole = dense[0]["kv_bytes"]
-            order = sorted(own, key=lambda k: (-k[3], names[k[2]]))
-            lines = []
-            for key in order:
-                row = own[key]
-                mean = lambda field, row=row: float(np.mean([r[field] for r in row]))
-                score, gap = figures(row, dense)
-                drafted = [r["drafted"] for r in row if "drafted" in r]
-                lines.append(
-                    [
-                        key[2],
-                        f"{key[3]:.0%}",
-                        score,
-                        gap,
-                        f"{mean('kv_bytes') / 1024:.0f}",
-                        f"{1 - mean('kv_bytes') / whole:.0%}",
-                        f"{mean('kv_bytes_prefill') / 1024:.0f}",
-                        f"{mean('keys_read'):.0f}",
-                        f"{drafted[0]:.2f}" if drafted else "–",
-                        f"{sum(r['seconds'] for r in row):.1f}",
-                    ]
-                )
-            found.append(
-                table(
-                    f"{TITLES[task]}, question {view}",
-                    (
-                        "policy",
-                        "kept",
-                        SCORES.get(task, "right"),
-                        "above dense",
-                        "KiB",
-                        "freed",
-                        "KiB, prompt",
-                        "slots read",
-                        "drafted",
-                        "s",
-                    ),
-                    lines,
-                    NOTE,
-                )
-            )
+    for group, tasks in groups.items():
+        dense = rows[group, DENSE, 1.0]
+        for task in tasks:
+            whole = dense["score"][f"{task} {SEEN}"]
+            for view in viewed(config, task):
+                lines = []
+                for name, kept in arms(config):
+                    row = rows[group, name, kept]
+                    at = f"{task} {SEEN if name == DENSE else view}"
+                    lines.append(
+                        [
+                            name,
+                            f"{kept:.0%}",
+                            *figures(row["score"][at], whole),
+                            f"{row['kv_bytes'] / 1024:.0f}",
+                            f"{1 - row['kv_bytes'] / dense['kv_bytes']:.0%}",
+                            f"{row['kv_bytes_prefill'] / 1024:.0f}",
+                            f"{row['slots'][at]:.0f}",
+                        ]
+                    )
+                heads = ("policy", "kept", SCORES.get(task, "right"), "above dense")
+                sizes = ("KiB", "freed", "KiB, prompt", "slots read")
+                title = f"{TITLES[task]}, question {view}"
+                found.append(table(title, (*heads, *sizes), lines, NOTE))
+    lines = []
+    for (group, name, kept), row in rows.items():
+        if group != "tree":
+            continue
+        seconds = rows["model", name, kept]["seconds"]
+        cells = [f"{row['tokens_per_call']:.2f}", f"{row['same']}/{config.prompts}"]
+        lines.append([name, f"{kept:.0%}", *cells, row["guarantee"], f"{seconds:.0f}"])
+    if lines:
+        heads = ("policy", "kept", "tokens a call, tree", "texts as plain's")
+        found.append(table("Drafts", (*heads, "guarantee", "s"), lines, DRAFTED))
     return found
 
 
@@ -238,10 +263,15 @@ TITLES = {
 SCORES = {"long_nats": "nats"}
 NOTE = (
     "kept: the share of the prompt, or of the context, that the budget is. right: the "
-    "share of the answer's tokens, ± the standard error over cases; above dense: the "
-    "mean of paired differences. KiB: of a row's cache, while decoding and while the "
-    "prompt is read; freed: against the dense cache. slots read: of a layer, by a new "
-    "token. drafted: tokens a call with drafts, which keep the text. s: of all cases."
+    "share of the answer's tokens that are the likeliest, each after those before, ± "
+    "the standard error over cases; above dense: the mean of paired differences. KiB: "
+    "of a row's cache, while decoding and while the prompt is read; freed: against the "
+    "dense cache. slots read: of a layer, by a token behind the prompt."
+)
+DRAFTED = (
+    "tokens a call: of texts written freely with a draft tree, plain decoding has 1; "
+    "as plain's: texts that are those of plain decoding under the same policy. s: of "
+    "reading all cases, with compilation."
 )
 
 

@@ -6,6 +6,7 @@ import pytest
 from configs.studies import kv_cache as recipe
 from decoding import Spec
 from experiments.benchmarks import key_value
+from experiments.benchmarks.long_context import Case
 from experiments.run_folder import RunFolder
 from experiments.studies import kv_cache as study
 from models.errors import ConfigError
@@ -19,32 +20,35 @@ def config(**fields):
     return c
 
 
-def test_arms_are_tasks_by_views_policies_and_shares():
-    """Each view has a dense arm; nats have no question, so one view."""
-    c = config(tasks=("needle", "long_nats"), kept=(0.5, 0.1))
+def test_arms_are_policies_by_shares():
+    """The dense cache once; nats have no question, so one view."""
+    c = config(kept=(0.5, 0.1))
     arms = study.arms(c)
-    each = 1 + 2 * len(c.policies)
-    assert len(arms) == 3 * each and len(set(arms)) == len(arms)
-    assert [a for a in arms if a[2] == study.DENSE] == [
-        ("needle", "seen", "dense", 1.0),
-        ("needle", "unseen", "dense", 1.0),
-        ("long_nats", "seen", "dense", 1.0),
-    ]
+    assert len(arms) == len(set(arms)) == 1 + 2 * len(c.policies)
+    assert arms[0] == (study.DENSE, 1.0)
+    assert study.viewed(c, "long_nats") == ["seen"]
+    assert study.viewed(c, "needle") == ["seen", "unseen"]
     assert study.spec(c, "dense", 1.0) == Spec("caches/dense")
     found = study.spec(c, "SnapKV", 0.5)
     assert found == Spec("caches/snapkv", window=16, budget=0.5)
+
+
+def test_an_unseen_question_is_read_behind_what_is_kept():
+    """Planted: the question stays in the prompt."""
+    case = Case((1, 2, 3, 4, 5), 3, (6, 7))
+    assert study.seen_as(case, "seen") == case
+    assert study.seen_as(case, "unseen") == Case((1, 2, 3), 3, (4, 5, 6, 7))
+    assert study.seen_as(case, "unseen").prompt != case.prompt
 
 
 def test_differences_are_paired():
     """Cases differ more than policies do; planted: cases of another order."""
     rng = np.random.default_rng(0)
     hard = rng.uniform(0, 1, 30)
-    dense = [{"score": hard.tolist()}]
-    less = [{"score": (hard - 0.1 + rng.normal(0, 0.01, 30)).tolist()}]
+    less = hard - 0.1 + rng.normal(0, 0.01, 30)
     gap = lambda other: study.figures(less, other)[1].split(" ± ")
-    assert abs(float(gap(dense)[0]) + 0.1) < 0.01 and float(gap(dense)[1]) < 0.005
-    turned = [{"score": hard[::-1].tolist()}]
-    assert float(gap(turned)[1]) > 0.03
+    assert abs(float(gap(hard)[0]) + 0.1) < 0.01 and float(gap(hard)[1]) < 0.005
+    assert float(gap(hard[::-1])[1]) > 0.03
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,7 @@ def test_a_run_on_the_recall_model(tmp_path):
     Planted: random slots, which lose some.
     """
     c = config(tasks=("recall",), kept=(0.25,), seeds=(0,), cases=6, length=128)
-    c.facts, c.draft = 8, ""
+    c.facts = 8
     policies = {"SnapKV": {"name": "caches/snapkv", "window": 4, "kernel": 1}}
     policies["random"] = {"name": "caches/random"}
     c.policies = policies
