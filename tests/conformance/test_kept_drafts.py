@@ -8,8 +8,10 @@ its own draft (whose drafts are all accepted, but for rounds that are cut), and 
 import numpy as np
 import pytest
 
-from decoding import Method, Spec, catalogue
+from decoding import Method, Spec, catalogue, compose
 from decoding.conformance import kept_caches, kit, peaked
+from decoding.loops import engines
+from decoding.serving import continuous_batching
 
 pytestmark = [pytest.mark.kv, pytest.mark.long]
 
@@ -71,3 +73,24 @@ def test_rooms_cost_few_tokens(name):
     whole = per_call(every=10_000)
     assert per_call(every=32) >= 0.95 * whole
     assert per_call(every=1) < 0.95 * whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_text_does_not_depend_on_its_admission(name):
+    """Rows that are refilled, with drafts; planted: the texts of other requests."""
+    method = Method(Spec("drafters/prompt_lookup"), policy=kit.spec(name))
+    parts = compose.compose(method, peaked.model(), HEAT, {})
+    prompts = [*peaked.PROMPTS, *peaked.PROMPTS[:2]]
+    limits = [len(prompt) + peaked.NEW for prompt in prompts]
+    keys = engines.request_keys(0, len(prompts), 1)
+    params = {"target": peaked.model().params}
+
+    def texts(batch):
+        arguments = (parts, params, prompts, limits, keys, batch)
+        found = continuous_batching.decode_requests(*arguments)
+        return {x.request: x.tokens for x in found}
+
+    together, few = texts(len(prompts)), texts(2)
+    assert together == few
+    same = len(peaked.PROMPTS)  # prompts again, with a request's own noise
+    assert [together[0], together[1]] != [together[same], together[same + 1]]
