@@ -36,6 +36,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.pairs = 8  # lines of key_value
     c.facts = 32  # of the recall model
     c.least = 100  # tokens to a definition that is far back
+    c.draft_model = "tiny-draft"  # of policies that guess by one, at the same base
     c.draft = "prompt_lookup"  # method whose tokens a call are measured beside plain
 
     # Name -> the file of decoding/caches and its arguments but `budget`.
@@ -45,6 +46,7 @@ def get_config() -> ml_collections.ConfigDict:
             "H2O": {"name": "caches/h2o"},
             "TOVA": {"name": "caches/tova"},
             "SnapKV": {"name": "caches/snapkv", "window": 16},
+            "SpecKV": {"name": "caches/speckv", "window": 16},
             "PyramidKV": {"name": "caches/pyramid_kv"},
             "expected attention": {"name": "caches/expected_attention"},
             "KeyDiff": {"name": "caches/keydiff"},

@@ -45,22 +45,34 @@ def run(config: Any, store: RunFolder, lms: Any = None) -> dict[str, Any]:
                 bar.doing(f"{arm}, seed {seed}")
                 key = re.sub("[^a-z0-9.]+", "-", f"{arm} {seed}".lower())
                 lm = loaded["recall" if task == "recall" else "model"]
-                about = (config, lm, task, view, spec(config, name, kept), place)
-                row = store.make("rows", key, functools.partial(measure, *about))
+                policy = spec(config, name, kept)
+                about = (config, lm, task, view, policy, place)
+                drafts = drafts_of(loaded, task, policy)
+                made = functools.partial(measure, *about, drafts)
+                row = store.make("rows", key, made)
                 rows.setdefault((task, view, name, kept), []).append(row)
                 bar.done(arm)
     return common.study(store, tables=tables(config, rows))
 
 
 def load(config: Any) -> dict[str, Any]:
-    """Load the target, and the recall model if a task needs it."""
+    """Load the target, and the recall and the draft model if they are needed."""
     loaded = {}
     if set(config.tasks) != {"recall"}:
         base = {"rope_theta": config.rope_theta} if config.rope_theta else {}
         loaded["model"] = models.load(config.model, **base)
+        if any("draft" in spec(config, n, 0.5).card.needs for n in config.policies):
+            loaded["draft"] = models.load(config.draft_model, **base)
     if "recall" in config.tasks:
         loaded["recall"] = recall.load()
     return loaded
+
+
+def drafts_of(loaded: dict, task: str, policy: Spec) -> dict[str, Any] | None:
+    """Return the draft model that a policy guesses by; of recall, the model itself."""
+    if "draft" not in policy.card.needs:
+        return None
+    return {"draft": loaded["recall" if task == "recall" else "draft"]}
 
 
 def arms(config: Any) -> list[tuple]:
@@ -106,17 +118,24 @@ def cases_of(config: Any, lm: Any, task: str, seed: int, place: int) -> list[Cas
 
 
 def measure(
-    config: Any, lm: Any, task: str, view: str, policy: Spec, place: int
+    config: Any,
+    lm: Any,
+    task: str,
+    view: str,
+    policy: Spec,
+    place: int,
+    drafts: dict[str, Any] | None = None,
 ) -> Row:
     """Decode the cases of a seed under a policy; lists of figures by case."""
     cases = cases_of(config, lm, task, config.seeds[place], place)
     method = Method(policy=policy)
     if task == "long_nats":
         settings: dict[str, Any] = {"method": method, "width": "paper"}
+        settings["drafts"] = drafts
         out = long_nats.forced_output(lm, cases, **settings)
         score = [-float(np.mean(logprobs)) for logprobs in out.logprobs]
     else:
-        out = write(lm, cases, view, method)
+        out = write(lm, cases, view, method, drafts)
         score = [long_context.share_right(c, t) for c, t in zip(cases, out.tokens)]
     row = {
         "score": score,
@@ -129,7 +148,7 @@ def measure(
     }
     if config.draft and task == "key_value" and place == 0:
         drafter = recipes.method(config.draft)
-        drafted = write(lm, cases, view, drafted_by(drafter, policy))
+        drafted = write(lm, cases, view, drafted_by(drafter, policy), drafts)
         row["drafted"] = drafted.stats.tokens_per_call
         row["same_text"] = drafted.tokens == out.tokens
     return row
@@ -141,12 +160,14 @@ def drafted_by(method: Method, policy: Spec) -> Method:
     )
 
 
-def write(lm: Any, cases: Sequence[Case], view: str, method: Method) -> Any:
+def write(
+    lm: Any, cases: Sequence[Case], view: str, method: Method, drafts: Any = None
+) -> Any:
     """Decode the answers, with the whole prompt compressed or its context alone."""
     longest = max(len(case.expected) for case in cases)
     prompts = [list(case.prompt) for case in cases]
     fields: dict[str, Any] = {"method": method, "max_new_tokens": longest}
-    fields["width"] = "paper"
+    fields |= {"width": "paper", "drafts": drafts}
     dense = method.policy == Spec("caches/dense")
     if view == SEEN or dense:
         return decoding.generate(lm, prompts, **fields)

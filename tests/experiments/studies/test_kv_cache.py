@@ -35,6 +35,16 @@ def test_arms_are_tasks_by_views_policies_and_shares():
     assert found == Spec("caches/snapkv", window=16, budget=0.5)
 
 
+def test_a_policy_that_guesses_gets_a_draft_model():
+    """The recall model guesses itself; planted: a policy that needs none."""
+    c = config()
+    loaded = {"model": 1, "draft": 2, "recall": 3}
+    guesses = study.spec(c, "SpecKV", 0.5)
+    assert study.drafts_of(loaded, "needle", guesses) == {"draft": 2}
+    assert study.drafts_of(loaded, "recall", guesses) == {"draft": 3}
+    assert study.drafts_of(loaded, "needle", study.spec(c, "SnapKV", 0.5)) is None
+
+
 def test_differences_are_paired():
     """Cases differ more than policies do; planted: cases of another order."""
     rng = np.random.default_rng(0)
@@ -71,6 +81,7 @@ def test_a_run_on_the_recall_model(tmp_path):
     c = config(tasks=("recall",), kept=(0.25,), seeds=(0,), cases=6, length=128)
     c.facts, c.draft = 8, ""
     policies = {"SnapKV": {"name": "caches/snapkv", "window": 4, "kernel": 1}}
+    policies["SpecKV"] = {"name": "caches/speckv", "window": 4, "kernel": 1}
     policies["random"] = {"name": "caches/random"}
     c.policies = policies
     lms = {"recall": recall.load(max_positions=512)}
@@ -78,5 +89,6 @@ def test_a_run_on_the_recall_model(tmp_path):
     seen = {line[0]: line for line in found["tables"][0]["lines"]}
     right = {name: float(line[2].split(" ")[0]) for name, line in seen.items()}
     assert right["dense"] == 1 and right["SnapKV"] > right["random"]
+    assert right["SpecKV"] == 1  # the model guesses its own answer
     assert right["random"] < 1
     assert len(key_value.recalled(128, 8, 6)) == 6
