@@ -45,7 +45,7 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="eviction",
     needs=("draft", "eos"),
-    sources=("galim2025draft", "li2024snapkv"),
+    sources=("galim2025draft",),
     examples={"budget": 12, "window": 4, "kernel": 3, "lookahead": 6},
 )
 
