@@ -109,15 +109,16 @@ def compress(
         _check(config, i, tokens)
     made = Compressed([], [], [], [], [])
     for tokens in texts:
-        size, calls = len(tokens), 0
-        positions = np.arange(size, dtype=np.int32)
-        if size > cap:
-            calls = -(-size // CHUNK)
+        calls, positions = 0, np.arange(len(tokens), dtype=np.int32)
+        if len(tokens) > cap:
+            calls = -(-len(tokens) // CHUNK)
             worth = worths(draft, tokens, window, first, weighted)
             positions = chosen(worth, cap, window, kernel, neighbours)
-        short = [tokens[i] for i in positions]
-        for field, value in zip(made, (short, positions, len(short), size, calls)):
-            field.append(value)  # type: ignore[arg-type]
+        made.prompts.append([tokens[i] for i in positions])
+        made.positions.append(positions)
+        made.kept.append(len(positions))
+        made.whole.append(len(tokens))
+        made.calls.append(calls)
     return made
 
 
