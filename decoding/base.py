@@ -214,9 +214,7 @@ class Topology(NamedTuple):
     `adapt(state, outcome) -> state` updates the state from a round.
 
     Dynamic trees set further fields:
-
-    - `beam`: the drafter runs only the first `beam` nodes of a level; the others are
-      leaves.
+    - `beam`: only the first `beam` nodes of a level are run; the others are leaves.
     - `more(state, level) -> bool[B]` (or [1], for all): whether a row grows below
       `level`. If no row does, the draft call is skipped.
     - `prune(state, tree) -> int32[B, kept]`: indices of the nodes to verify, in rising
@@ -317,10 +315,12 @@ class CachePolicy(NamedTuple):
       cache, outcome) -> cache, state`, use logical slots: a tree's node i lies at
       `cache.length + i`, whatever was evicted before. `retain` commits the outcome's
       path and may then evict.
-    - `room(state, cache, tokens) -> int32[B]` bounds the commits of a round
-      or a chunk: how many of `tokens` int32[B, M] (the root's successors) may be
-      committed, at least 1 a row, before what nodes see changes. A row that it cuts
-      continues in the next round. None: there is no bound.
+    - `room(state, cache, tokens) -> int32[B]` bounds the commits of a round or a chunk:
+      how many of `tokens` int32[B, M] (the root's successors), at least 1, may be
+      committed before what nodes see changes. A cut row goes on later. None: no bound.
+    - `lookahead(ctx, most) -> tokens int32[B, M], count, calls` (int32[B]) guesses the
+      next `count` <= `most` tokens, in so many calls of a model. `finish` sees the keys
+      and queries of the root and of them, which are never committed.
     - `finish(state, cache) -> cache, state`: once the prompt is read; the arrays it
       returns are those of decoding.
     - `reads(state, cache) -> float32[B]`: slots that a node of the next round reads, a
@@ -337,6 +337,7 @@ class CachePolicy(NamedTuple):
     finish: Callable[[Any, Any], tuple[Any, Any]] | None = None
     reads: Callable[[Any, Any], Array] | None = None
     path_pure: bool = True
+    lookahead: Callable[[Context, Array], tuple[Array, Array, Array]] | None = None
 
 
 class ExitPolicy(NamedTuple):

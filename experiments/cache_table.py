@@ -24,7 +24,7 @@ def table() -> str:
         if name == DENSE:
             continue
         policy = spec(name, lm.config).build(
-            {"model": lm.model, "tokenizer": lm.tokenizer}
+            {"model": lm.model, "tokenizer": lm.tokenizer, "draft": lm.model}
         )
         text = base.under(base.LAW, name.split("/")[1]) if policy.path_pure else "–"
         shares = [f"{share:.0%}" for share in held(policy, lm.model)]

@@ -21,6 +21,7 @@ from rich.text import Text
 import decoding
 import models
 from decoding import Method, Spec, recipes
+from decoding.prompts import specpc
 from decoding.serving.prefix_store import PrefixStore
 from experiments import console
 from models import cpu_host
@@ -78,6 +79,8 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     add("--policy", help="of the cache: h2o, with --policy.budget=128, say")
     prefixes = "folder of stored prefixes (experiments.prefixes) to load from"
     add("--prefixes", help=prefixes)
+    cap = "tokens of the prompt that --draft keeps (SpecPC), 64 or more"
+    add("--compress_prompt", type=int, help=cap)
     add(
         "--echo",
         action=argparse.BooleanOptionalAction,
@@ -166,6 +169,12 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
             f"--model={values.model} has no tokenizer.json: add it to encode texts"
         )
     prompt = lm.tokenizer.encode(values.prompt)
+    if values.compress_prompt is not None:
+        judge = drafts.get("draft") or models.load(values.draft or "tiny-draft")
+        short = specpc.compress(judge, [prompt], values.compress_prompt)
+        told = f"SpecPC keeps {short.kept[0]} of {short.whole[0]} tokens of the prompt"
+        out.print(Text(f"{told}\n", "dim"), soft_wrap=True)
+        prompt = short.prompts[0]
 
     if "heads" in needs:
         if not values.heads:

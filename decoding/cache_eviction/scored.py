@@ -47,6 +47,8 @@ class Rule(NamedTuple):
       are left out afterwards.
     - `queries`: the last queries that `value` reads; `ALL`: those since the last
       eviction; 0: none.
+    - `ahead`: places for the nodes of a lookahead, whose keys and queries `value` finds
+      behind `about.length`; see `CachePolicy.lookahead`.
     - `notes`, `extra`: see `kept.layer`.
     - `fold(layer, about) -> layer` takes the queries since the last call into `extra`,
       at every `prompt_every` tokens of the prompt; then they are dropped.
@@ -73,6 +75,7 @@ class Rule(NamedTuple):
     biased: bool = False
     heads: Callable[[Array, Array, About], Array] | None = None
     page: int = own_pages.PAGE
+    ahead: int = 0
 
 
 ALL = -1
@@ -158,8 +161,10 @@ def policy(
             queries = prompt_every
         elif rule.queries == ALL and not online:
             queries = sizes.prompt
+        queries += rule.ahead
         recent = since + every + sizes.block if rule.queries and decode else 0
-        slots = step(most + prompt_every) if online else step(sizes.prompt)
+        whole = sizes.prompt + rule.ahead
+        slots = step(most + prompt_every) if online else step(whole)
         return kept.LayerSizes(slots, after, queries, recent)
 
     def changed(cache: KVCache, due: Array, act: Callable) -> KVCache:

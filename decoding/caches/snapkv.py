@@ -61,8 +61,17 @@ def policy(
     return scored.policy(rule(window, kernel, pooling), budget, layers=layers, **rest)
 
 
-def rule(window: int, kernel: int, pooling: str) -> scored.Rule:
+def rule(
+    window: int, kernel: int, pooling: str, ahead: int = 0, reduce: str = "sum"
+) -> scored.Rule:
     """Value slots by what the last `window` queries saw, which themselves stay.
+
+    Args:
+        window: as of `policy`, like `kernel` and `pooling`.
+        kernel: see there.
+        pooling: see there.
+        ahead: queries behind `length` that are read too, see `scored.Rule`.
+        reduce: "sum" or "max", over the queries and the heads of a group.
 
     Raises:
         MethodError: a number out of range.
@@ -76,17 +85,22 @@ def rule(window: int, kernel: int, pooling: str) -> scored.Rule:
         raise MethodError(f"pooling={pooling!r}: use 'mean' or 'max'")
 
     def value(layer, about):
-        q, tokens = layer.asked(about.length)
-        held = layer.tokens(about.length)
+        end = about.length + ahead if ahead else about.length
+        q, tokens = layer.asked(end)
+        if ahead:  # rows may have fewer
+            late = tokens >= about.length[:, None]
+            end = about.length + late.sum(1, dtype=jnp.int32)
+        held = layer.tokens(end)
         first = (about.length - window)[:, None]
         weight = jnp.where(tokens >= first, 1.0, 0.0)
         weight = jnp.where(tokens < 0, 0.0, weight)
-        sums = columns(q, layer.store.read()[0], weight, tokens, held)
+        keys = layer.store.read()[0]
+        sums = columns(q, keys, weight, tokens, held, reduce=reduce)
         before = (held >= 0) & (held < first[..., None])
         sums = jnp.where(before, sums, 0.0)
         return jnp.where(before, pooled(sums, kernel, pooling), jnp.inf), layer
 
-    return scored.Rule(value, window)
+    return scored.Rule(value, window, ahead=ahead)
 
 
 def pooled(x, kernel: int, pooling: str):

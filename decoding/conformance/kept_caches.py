@@ -21,10 +21,9 @@ CLOSE = 2e-5  # of log-probabilities in float32
 def runs(spec: Spec) -> tuple[kit.Run, kit.Run]:
     """Return runs of plain decoding and of a draft tree under the policy."""
     part = kit.spec(spec.name, **spec.arguments)
-    lm = peaked.model()
+    models: dict = {"lm": peaked.model(), "draft": peaked.model(4)}
     tree = Method(kit.spec("drafters/model"), topology=kit.spec(TREE), policy=part)
-    drafted = kit.Run(tree, lm=lm, draft=peaked.model(4))
-    return kit.Run(Method(policy=part), lm=lm), drafted
+    return kit.Run(Method(policy=part), **models), kit.Run(tree, **models)
 
 
 def check(spec: Spec) -> None:
@@ -128,9 +127,10 @@ def a_large_budget_is_dense(spec: Spec, name: str = "budget") -> None:
     part = kit.spec(spec.name, **{**spec.arguments, name: WHOLE})
 
     def out(policy: Spec):
-        return decoding.generate(
-            peaked.model(), peaked.PROMPTS, Method(policy=policy), peaked.NEW
-        )
+        method = Method(policy=policy)
+        drafts = kit.models(method, peaked.model(4))
+        new: dict = {"max_new_tokens": peaked.NEW, "drafts": drafts}
+        return decoding.generate(peaked.model(), peaked.PROMPTS, method, **new)
 
     whole, dense = out(part), out(Spec("caches/dense"))
     require(whole.tokens == dense.tokens, spec, "a budget of all tokens is not dense")
@@ -140,5 +140,5 @@ def a_large_budget_is_dense(spec: Spec, name: str = "budget") -> None:
     require(gap <= CLOSE, spec, f"log-probabilities {gap:.1e} from the dense cache's")
     named = base.under(dense.guarantee, spec.name.rpartition("/")[2])
     told = f"its guarantee is {whole.guarantee}, not {named}"
-    pure = part.build({"model": peaked.functions()}).path_pure
+    pure = part.build(peaked.parts()).path_pure
     require(whole.guarantee == named or not pure, spec, told)

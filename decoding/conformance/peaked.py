@@ -59,3 +59,8 @@ def model(seed: int = 3, cache: Any = None) -> Any:
     return types.SimpleNamespace(
         model=functions(cache), params=params, tokenizer=None, config=config()
     )
+
+
+def parts() -> dict[str, Any]:
+    """Return what the catalogue fills in, for a policy that is built alone."""
+    return {"model": functions(), "draft": functions()}

@@ -31,7 +31,7 @@ def check(spec: Spec) -> None:
 
 def keeps_a_part(spec: Spec) -> bool:
     """Return whether a policy keeps a part of the cache only."""
-    return spec.build({"model": peaked.functions()}).make is not None
+    return spec.build(peaked.parts()).make is not None
 
 
 def counts_tokens_seen(spec: Spec, run: kit.Run) -> None:

@@ -47,7 +47,7 @@ def forms(spec: Spec) -> list[Spec]:
 
 def reads_few(spec: Spec) -> bool:
     """Return whether a policy's layers keep all slots and read few."""
-    policy = spec.build({"model": peaked.functions()})
+    policy = spec.build(peaked.parts())
     if policy.make is None:
         return False
     sizes = base.Sizes(1, 64, 8, 8, 4, jnp.float32)

@@ -145,14 +145,22 @@ class Engine:
             state = dataclasses.replace(state, length=ends)
             state = self._call(*read, state, stream_prompts, numbers)
             self.prefill_bytes = nbytes(state.caches[decode.TARGET])
-            state = self._call("finish", prefill.finish, (), state)
+            state = self._finished(params, state)
             state = dataclasses.replace(state, length=length)
             return self._call(*read, state, stream_prompts, numbers)
         state = self._call(*read, state, stream_prompts, numbers)
         self.prefill_bytes = nbytes(state.caches[decode.TARGET])
         if finish and program.policy.finish is not None:
-            state = self._call("finish", prefill.finish, (), state)
+            state = self._finished(params, state)
         return state
+
+    def _finished(
+        self, params: base.Params, state: decode.DecodeState
+    ) -> decode.DecodeState:
+        if self.program.policy.lookahead is not None:
+            look = prefill.look_ahead
+            state = self._call("lookahead", look, (1,), params, state)
+        return self._call("finish", prefill.finish, (), state)
 
     def place(
         self, place: Callable, state: decode.DecodeState, one: Any, row: int

@@ -16,7 +16,7 @@ from jax import Array, lax
 from decoding import base, tree
 from decoding.loops import chosen_layers, state_sharding, streams
 from decoding.loops.decode import TARGET, DecodeState, Program, context
-from models.base import ALL, NONE, causal_block
+from models.base import ALL, NONE, Block, causal_block
 from models.cache_layouts import held
 from models.cache_layouts.kv_cache import by_rows
 from models.distributed import sharding
@@ -85,7 +85,7 @@ def prefill(
     for name, stream in streams.models(program.streams).items():
         tokens, length = prompts[name]
         model = (stream.model, base.read(params, stream.params))
-        caches[name] = _fill_stream(model, caches[name], tokens, length, size)
+        caches[name] = fill_stream(model, caches[name], tokens, length, size)
         roots[name] = jnp.take_along_axis(tokens, (length - 1)[:, None], 1)[:, 0]
     state = replace(state, caches=caches, roots=roots)
     logits_at = ALL if program.drafter.prompt_logits else NONE
@@ -146,6 +146,41 @@ def prefill(
     return held.narrowed(lax.while_loop(more, body, (state, own))[0], before)
 
 
+def look_ahead(
+    program: Program, params: base.Params, state: DecodeState
+) -> DecodeState:
+    """Run the prompt's last token and what the policy guesses to follow it.
+
+    Nothing is committed. Their keys lie behind the cache's, as a draft's would, and
+    `finish` is called next.
+    """
+    policy, before = program.policy, state
+    assert policy.lookahead is not None
+    ctx = context(program, params, state)
+    guess, known, calls = policy.lookahead(ctx, state.limit - state.length)
+    tokens = jnp.concatenate([ctx.root[:, None], guess], axis=1)
+    size = tokens.shape[1]
+    state = held.widened(state, size)
+    cache = state.caches[TARGET]
+    nodes = tree.chain(tokens[:, 0], guess, known)
+    slots, visibility = policy.place(state.policy, cache, nodes)
+    index = jnp.arange(size, dtype=jnp.int32)
+    live = index <= known[:, None]
+    positions = state.length[:, None] - 1 + index
+    slots = jnp.where(live, slots, cache.size + index)
+    block = Block(tokens, positions, slots, visibility, logits_at=NONE)
+    block = chosen_layers.put(program.exit, state.exit, block, live)
+    weights = program.weights(params, state.drafter, state.exit)
+    _, cache = program.model(weights, cache, block, program.taps)
+    spent = state.counters.draft_calls + calls
+    after = replace(
+        state,
+        caches={**state.caches, TARGET: cache},
+        counters=replace(state.counters, draft_calls=spent),
+    )
+    return state_sharding.pinned(held.narrowed(after, before))
+
+
 def finish(program: Program, state: DecodeState) -> DecodeState:
     """Let the policy go from the prompt to decoding; see `base.CachePolicy.finish`."""
     assert program.policy.finish is not None
@@ -167,7 +202,7 @@ def chunk(tokens, length, cache, size):
     return block, tree.chain(part[:, 0], part[:, 1:], count - 1), count
 
 
-def _fill_stream(model, cache, tokens, length, size):
+def fill_stream(model, cache, tokens, length, size):
     """Run a stream's prompts through its `(model, params)`; return the filled cache."""
     lm, params = model
 

@@ -21,7 +21,7 @@ class Counters:
     new_tokens: Array  # int32[B]
     accepted: Array  # int32[B, D]: rounds that committed a draft of depth d + 1
     offered: Array  # int32[B, D]: rounds whose tree had a candidate of depth d + 1
-    draft_calls: Array  # int32[B]: model calls made by the drafter
+    draft_calls: Array  # int32[B]: model calls of the drafter, of a policy's lookahead
     candidates: Array  # int32[B]: draft nodes verified
     ranked: Array  # int32[B, RANKS]: committed drafts by rank among their siblings
     # float32[B]: slots of a layer that the rounds' nodes read; None: all tokens seen.

@@ -47,11 +47,13 @@ def read(lm: Any, cases: Sequence[Case], spec: Spec, block: int = BLOCK) -> Read
 
     Raises:
         ConfigError: a policy that is not path-pure, whose figures would depend on
-            `block`.
+            `block`, or one that looks ahead.
     """
     policy = spec.build({"model": lm.model})
     if not policy.path_pure:
         raise ConfigError(f"{spec.name} is not path-pure: use long_nats.nats")
+    if policy.lookahead is not None:
+        raise ConfigError(f"{spec.name} looks ahead with a draft: use long_nats.nats")
     texts = [[*case.prompt, *case.expected] for case in cases]
     whole = np.asarray([len(text) for text in texts], np.int32)
     begins = np.asarray([len(case.prompt) for case in cases], np.int32)

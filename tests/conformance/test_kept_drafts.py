@@ -27,9 +27,8 @@ def run(part: Spec, heat: float, drafter: str = "", **changes) -> kit.Run:
     if drafter == "drafters/model":
         tree = kit.spec(kept_caches.TREE)
         fields = {"drafter": kit.spec(drafter), "topology": tree}
-    draft = peaked.model(4) if drafter == "drafters/model" else None
     method = Method(policy=part, **fields)
-    made = kit.Run(method, heat, lm=peaked.model(), draft=draft)
+    made = kit.Run(method, heat, lm=peaked.model(), draft=peaked.model(4))
     return made.alter(**changes) if changes else made
 
 

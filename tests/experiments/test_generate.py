@@ -5,6 +5,7 @@ import pytest
 import decoding
 import models
 from decoding.block_width import tuning
+from decoding.prompts import specpc
 from experiments import generate
 from models.errors import MethodError, PromptError
 
@@ -32,6 +33,19 @@ def test_streamed_text_is_the_batch_text(loaded, lm):
     whole = decoding.generate(lm, [prompt], "prompt_lookup", 20)
     assert "".join(s for s, _ in shown) == whole.texts[0] == found.texts[0]
     assert [d for _, d in shown[:-1]] == whole.origin[0]
+
+
+def test_a_shortened_prompt(loaded, lm, draft, capsys):
+    """The text is that of the tokens that SpecPC keeps, and their number is told."""
+    text = "".join(f"value_{i} = {i}\n" for i in range(12))
+    flags = [f"--prompt={text}", "--max_new_tokens=6", "--compress_prompt=64"]
+    assert generate.main([*flags, "--no-echo"]) == 0
+    said = capsys.readouterr().out
+    short = specpc.compress(draft, [text], 64)
+    assert f"SpecPC keeps 64 of {short.whole[0]} tokens of the prompt" in said
+    assert decoding.generate(lm, short.prompts, max_new_tokens=6).texts[0] in said
+    with pytest.raises(MethodError, match="cap=8, window=64"):
+        generate.body([*flags[:-1], "--compress_prompt=8"])
 
 
 def test_texts_of_a_search(loaded, lm, capsys):

@@ -4,6 +4,7 @@
 `simulate` does the same from the queries and keys of the same tokens, slot by slot.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,29 @@ def first_layer(lm: Any, tokens: list[int]) -> tuple[np.ndarray, ...]:
     layer: Any = Layer(config)
     found = layer.apply({"params": lm.params["layer_0"]}, x, spun, method="project")
     return tuple(np.asarray(part[0], np.float64) for part in found)
+
+
+@functools.cache
+def every_layer(seed: int, tokens: tuple[int, ...]) -> list[tuple[np.ndarray, ...]]:
+    """Return q [T, G, R, d] and k [T, G, d] of each layer, which read all tokens.
+
+    Args:
+        seed: of the peaked transformer.
+        tokens: T of them.
+    """
+    lm, config = peaked.model(seed), peaked.config()
+    at = jnp.arange(len(tokens), dtype=jnp.int32)[None]
+    spun = rotations(config, at, peaked.SIZE)[0]
+    x = lm.model.embed(lm.params, jnp.asarray([tokens], jnp.int32), at)
+    mask = jnp.tril(jnp.ones((1, len(tokens), len(tokens)), bool))
+    layer: Any = Layer(config)
+    found = []
+    for i in range(config.n_layers):
+        own = {"params": lm.params[f"layer_{i}"]}
+        q, k, _ = layer.apply(own, x, spun, method="project")
+        found.append((np.asarray(q[0], np.float64), np.asarray(k[0], np.float64)))
+        x = layer.apply(own, x, mask, spun, None)
+    return found
 
 
 def weights(q: np.ndarray, k: np.ndarray) -> np.ndarray:
