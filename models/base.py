@@ -50,12 +50,12 @@ class Block:
     run: Array | None = (
         None  # bool[L, 2]: run (attention, MLP) of each layer; None: all
     )
-    gate: Array | None = (
-        None  # bool[L, B, N]: nodes that pass a layer by, and leave no key in it
-    )
     logits_at: str = struct.field(pytree_node=False, default=ALL)  # ALL | LAST | NONE
     embeds: Array | None = (
         None  # float32[B, N, D]: read in place of the table's rows of `tokens`
+    )
+    gate: Array | None = (
+        None  # bool[L, B, N]: nodes that pass a layer by, and leave no key in it
     )
 
 

@@ -12,6 +12,8 @@ Hardware: two CPU cores; half an hour. Expected (design figure of GEAR at 2 bits
 `tiny`): 0.04 nats above dense, needles as dense.
 """
 
+from typing import Any
+
 import ml_collections
 
 PARTS = ("codes", "merged slots", "merged layers", "heads", "eviction over codes")
@@ -42,8 +44,10 @@ def get_config() -> ml_collections.ConfigDict:
     # `window` of the cache, `heads` (arguments of `kv_heads.compress`), `like`: the arm
     # whose bytes the policy's `window` is chosen to take.
     c.arms = ml_collections.ConfigDict()
+    gear: dict[str, Any]
+    kivi: dict[str, Any]
     gear, kivi = {"name": "caches/gear"}, {"name": "caches/kivi"}
-    alone = {"part": CODES}
+    alone: dict[str, Any] = {"part": CODES}
     c.arms["8 bits"] = alone | {"layout": "int8", "window": 64}
     c.arms["4 bits"] = alone | {"layout": "int4", "window": 64}
     for bits in (2, 4):
@@ -54,7 +58,7 @@ def get_config() -> ml_collections.ConfigDict:
         for own in (bits, 2 * bits):
             arm = alone | {"policy": kivi | {"bits": own, "group": 32}, "like": name}
             c.arms[f"KIVI, {own} bits, bytes of {name}"] = arm
-    parts = {
+    parts: dict[str, Any] = {
         "no outliers": {"outliers": 0.0},
         "rank 0": {"rank": 0},
         "rank 4": {"rank": 4},
@@ -62,7 +66,7 @@ def get_config() -> ml_collections.ConfigDict:
     for name, changes in parts.items():
         c.arms[f"GEAR, 2 bits, {name}"] = alone | {"policy": gear | changes}
 
-    evicting = {
+    evicting: dict[str, Any] = {
         "Chelsea": {"name": "caches/chelsea"},
         "H2O": {"name": "caches/h2o"},
         "SnapKV": {"name": "caches/snapkv", "window": 16, "bounded": True},
@@ -74,7 +78,7 @@ def get_config() -> ml_collections.ConfigDict:
             arm = {"part": SLOTS, "policy": policy | {"budget": budget}}
             c.arms[f"{name}, {budget} slots"] = arm
 
-    mini = {"name": "caches/minicache"}
+    mini: dict[str, Any] = {"name": "caches/minicache"}
     c.arms["MiniCache"] = {"part": LAYERS, "policy": mini}
     more = mini | {"retained": 0.5}
     c.arms["MiniCache, half retained"] = {"part": LAYERS, "policy": more}
@@ -105,7 +109,7 @@ def get_config() -> ml_collections.ConfigDict:
     claims += [(f"SVD, rank {rank}", "mean of 2 heads") for rank in (16, 32)]
     for budget in (128, 256):
         for name in ("H2O", "SnapKV"):
-            own = f"{name}, {budget} slots"
-            claims.append((own, f"{own} of 8 bits"))
+            own_arm = f"{name}, {budget} slots"
+            claims.append((own_arm, f"{own_arm} of 8 bits"))
     c.claims = tuple(claims)
     return c

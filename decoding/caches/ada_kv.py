@@ -37,7 +37,7 @@ CARD = Card(
     paper="arXiv 2407.11550",
     guarantee=base.LOSSY,
     family="eviction",
-    sources=("feng2024adakv", "li2024snapkv"),
+    sources=("feng2024adakv",),
     examples={"budget": 12, "window": 4, "kernel": 3, "page": 4},
 )
 

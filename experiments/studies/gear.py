@@ -247,11 +247,11 @@ def tables(config: Any, arms: Any, rows: dict[str, Row]) -> list[dict[str, Any]]
         for name, row in rows.items()
         if name != DENSE
     ]
-    heads = [f"{kind}, {length:,}" for kind in DTYPES for length in lengths]
+    columns = [f"{kind}, {length:,}" for kind in DTYPES for length in lengths]
     about = (
         "Share of the dense cache's bytes in rows of so many tokens; arrays' shapes."
     )
-    found.append(table("Bytes by length", ("arm", *heads), lines, about))
+    found.append(table("Bytes by length", ("arm", *columns), lines, about))
     return found
 
 

@@ -62,7 +62,7 @@ class Bench:
 
         def graded(params: Any, tokens: Any, gates: Any) -> tuple:
             share = lambda i, x: gates[i].astype(jnp.float32)
-            out = transformer.forward(shape, params, tokens, share=share)
+            out: Any = transformer.forward(shape, params, tokens, share=share)
             nats = next_token.cross_entropy(out.logits[:, :-1], tokens[:, 1:])
             return nats, out.logits[:, :-1].argmax(-1)
 

@@ -11,7 +11,11 @@ from decoding import catalogue
 from experiments import readme_tables
 from models.errors import ConfigError
 
-MARKERS = (*readme_tables.WORKLOADS, *readme_tables.METHODS)
+MARKERS = (
+    *readme_tables.WORKLOADS,
+    *readme_tables.METHODS,
+    *readme_tables.POLICIES,
+)
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -126,12 +130,13 @@ def test_from_the_command_line(tmp_path, capsys):
     made = tmp_path / "report.json"
     made.write_text(json.dumps(report([row("a", 1.5, 1.2), row("b", 1.4, 1.1)])))
     readme = tmp_path / "README.md"
-    readme.write_text("# x\n{}\nstale\n{}\n{}\nstale\n{}\nrest\n".format(*MARKERS))
+    stale = "{}\nstale\n{}\n" * 3
+    readme.write_text(f"# x\n{stale}rest\n".format(*MARKERS))
     given = ["--add", str(made), "--name=mine", "--reports", str(tmp_path / "kept")]
     assert readme_tables.main([*given, "--readme", str(readme)]) == 0
     text = readme.read_text()
     assert "`a` 1.20×" in text and "stale" not in text and text.endswith("\nrest\n")
-    assert "`drafters/eagle3`" in text
+    assert "`drafters/eagle3`" in text and "LAW under h2o" in text
     for missing in MARKERS:
         readme.write_text(text.replace(missing, ""))
         assert readme_tables.main([*given, "--readme", str(readme)]) == 2

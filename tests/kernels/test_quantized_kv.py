@@ -166,10 +166,10 @@ def test_faults_of_the_boundary_are_caught(monkeypatch):
     right = oracle("int8", 0)
     boundary = api.boundary
 
-    def of_the_root(positions, window):
-        return boundary(positions - jnp.asarray(DEPTH, jnp.int32), window)
+    def of_the_root(positions, window, group):
+        return boundary(positions - jnp.asarray(DEPTH, jnp.int32), window, group)
 
-    for wrong in (of_the_root, lambda p, w: boundary(p, w + 1)):
+    for wrong in (of_the_root, lambda p, w, group: boundary(p, w + 1, group)):
         monkeypatch.setattr(api, "boundary", wrong)
         layer = case("int8")[0]
         assert distance(program("int8", "xla")(layer), right) > 10 * TOLERANCE

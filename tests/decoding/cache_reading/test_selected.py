@@ -51,6 +51,7 @@ def altered(run: kit.Run, **fields) -> kit.Run:
 texts = kept_caches.texts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [TIDAL, listed(TIDAL), QUEST, listed(QUEST)], ids=str)
 def test_drafts_keep_sampled_texts(spec):
     """Of a tree at 0.8, and of the target's own drafts, all of which are accepted."""
@@ -64,6 +65,7 @@ def test_drafts_keep_sampled_texts(spec):
         assert calls.max() <= -(-peaked.NEW // 6) + 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [listed(TIDAL), QUEST], ids=str)
 def test_fault_the_room_is_ignored(spec):
     wanted = texts(plain(spec))
@@ -71,6 +73,7 @@ def test_fault_the_room_is_ignored(spec):
     assert texts(altered(long(spec), room=None)) != wanted
 
 
+@pytest.mark.long
 def test_fault_one_selection_a_block():
     """Every node of a block reads what its first one selects, and no round is cut."""
 
@@ -85,6 +88,7 @@ def test_fault_one_selection_a_block():
     assert texts(long(method)) != texts(plain(method))
 
 
+@pytest.mark.long
 def test_fault_pages_of_drafts():
     """Bounds of pages that drafts, rejected later, have filled."""
     sound = tree(QUEST)
@@ -109,6 +113,7 @@ def test_fault_pages_of_drafts():
         sparse_reads.rejected_drafts_leave_no_trace(QUEST, faulty, plain(QUEST))
 
 
+@pytest.mark.long
 def test_fault_a_list_of_scratch():
     """A list that is renewed every round, by whatever query came last."""
     spec = listed(TIDAL)
@@ -123,6 +128,7 @@ def test_fault_a_list_of_scratch():
     assert texts(altered(run, retain=retain)) != texts(plain(spec))
 
 
+@pytest.mark.long
 def test_questions_behind_a_context():
     """Chunks of a question select by node as decoding does: one text."""
     for spec in (TIDAL, listed(TIDAL), QUEST, listed(QUEST)):

@@ -81,6 +81,7 @@ def test_a_fixed_split():
     assert counts(Spec("caches/ada_kv", heads=(1.0, 1.0), **REST)) == [8, 8]
 
 
+@pytest.mark.long
 def test_drafts_keep_sampled_text():
     tree = Method(
         kit.spec("drafters/model"), topology=kit.spec("topologies/static"), policy=SPEC

@@ -34,6 +34,7 @@ def plain(heat=0.0):
     return run(False, heat).texts(PROMPTS, new=NEW, size=SIZE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("heat", [0.0, 0.8])
 def test_drafts_keep_the_text(heat, monkeypatch):
     """Planted: every node reads what the root reads."""

@@ -18,6 +18,7 @@ def text(spec):
     return one.texts(peaked.PROMPTS[2:], new=40, size=peaked.SIZE)
 
 
+@pytest.mark.long
 def test_it_is_gear_at_rank_zero():
     """Planted: rank 4."""
     rest = {"group": 32, "block": 32, "window": 8, "outliers": 0.0}

@@ -90,6 +90,7 @@ def differ(found: list, due: list) -> int:
     return sum(a != b for a, b in zip(found, due, strict=True))
 
 
+@pytest.mark.long
 def test_the_true_text_gives_the_oracles_slots():
     """The target guesses its own text; four prompts of other lengths, two layers.
 
@@ -134,6 +135,7 @@ def guess_of(draft: int, eos=(), most=AHEAD, chunk=None, prompts=PROMPTS):
     return [np.asarray(x) for x in made]
 
 
+@pytest.mark.long
 def test_guesses_end_at_eos_and_where_the_text_must_end(monkeypatch):
     """By hand: the greedy text, cut. Also if the prompt is read in pieces of 4."""
     whole = [text[:AHEAD] for text in written(OTHER)]
@@ -235,6 +237,7 @@ def test_calls_are_counted():
     assert np.asarray(short.counters.draft_calls).tolist() == [3] * len(PROMPTS)
 
 
+@pytest.mark.long
 def test_contexts_are_compressed_by_a_guess_behind_them():
     """The guess follows the context and the question's first token.
 

@@ -97,6 +97,7 @@ def test_fault_a_vote_that_goes_on():
         exits.layers_depend_on_the_place(Spec(NAME), run)
 
 
+@pytest.mark.long
 def test_fault_all_nodes_take_the_layers_of_the_root(plain):
     """Planted: the prompt's last token takes all layers, and so would its drafts."""
     run = exits.at_the_root(exits.of_peaked(exits.tree(Spec(NAME))))

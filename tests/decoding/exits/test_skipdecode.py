@@ -91,6 +91,7 @@ def plain():
     return exits.of_peaked(Method(exit=EXAMPLE))
 
 
+@pytest.mark.long
 def test_trees_count_the_layers_of_what_is_committed(drafted, plain):
     """The committed tokens' layers are plain decoding's; what ran is less: a round's
     layers serve all its tokens."""

@@ -34,6 +34,7 @@ def one_by_one(spec):
     return long_nats.forced_output(ONE, CASES, **fields)
 
 
+@pytest.mark.long
 @pytest.mark.kv
 @pytest.mark.parametrize("name", SPECS)
 def test_it_is_decoding_one_by_one(name, monkeypatch):

@@ -240,6 +240,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_drafts_chunks_and_rows_keep_the_text(kind, name):
     """And what is kept; planted: rounds that end where they like, the room ignored."""

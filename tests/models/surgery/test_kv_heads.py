@@ -68,6 +68,7 @@ def cached(lm, tokens=TEXTS[:2, :24]) -> np.ndarray:
     return np.concatenate(parts, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONFIGS)
 def test_full_rank_is_the_model(name):
     """Over a cache and over whole texts; planted: a rank one less."""
@@ -139,6 +140,7 @@ def test_equal_heads_are_restored():
         small.close(logits(kv_heads.compress(same, TEXTS, 2, how=how)), logits(same))
 
 
+@pytest.mark.long
 def test_a_tree_decodes_the_text_of_plain_decoding():
     """Draft nodes lie in other slots than their positions."""
     lm = smaller("rope")
