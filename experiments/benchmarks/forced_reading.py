@@ -65,13 +65,14 @@ def read(lm: Any, cases: Sequence[Case], spec: Spec, block: int = BLOCK) -> Read
     sizes = sizes_of(len(cases), int(begins.max()), new, block, dtype)
     cache = made(lm.model, policy, sizes, jnp.asarray(begins))
     state = policy.init(cache)
-    phase = functools.partial(_read, policy, lm.model, lm.params, jnp.asarray(tokens))
-    prompts = jax.jit(functools.partial(phase, size=_chunk(cache), logits=NONE))
-    cache, state, _ = prompts(cache, state, jnp.asarray(begins))
+    # Weights are arguments: as constants, XLA on CPU made NaN of large batches.
+    first = functools.partial(_read, policy, lm.model, size=_chunk(cache), logits=NONE)
+    then = functools.partial(_read, policy, lm.model, size=block, logits=ALL)
+    given = (lm.params, jnp.asarray(tokens))
+    cache, state, _ = jax.jit(first)(*given, cache, state, jnp.asarray(begins))
     if policy.finish is not None:
         cache, state = jax.jit(policy.finish)(state, cache)
-    answers = jax.jit(functools.partial(phase, size=block, logits=ALL))
-    found = answers(cache, state, jnp.asarray(whole))[2]
+    found = jax.jit(then)(*given, cache, state, jnp.asarray(whole))[2]
     nats, best, slots = jax.device_get(found)
     spans = [slice(first - 1, last - 1) for first, last in zip(begins, whole)]
     return Reading(
