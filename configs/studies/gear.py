@@ -95,7 +95,6 @@ def get_config() -> ml_collections.ConfigDict:
             over = arm | {"layout": "int8", "window": 32}
             c.arms[f"{name}, {budget} slots of 8 bits"] = over
 
-    # (better, worse): expected of their nats.
     claims = [("GEAR, 2 bits", "KIVI, 2 bits, same blocks")]
     claims += [("GEAR, 4 bits", "KIVI, 4 bits, same blocks")]
     for bits in (2, 4):
@@ -111,5 +110,5 @@ def get_config() -> ml_collections.ConfigDict:
         for name in ("H2O", "SnapKV"):
             own_arm = f"{name}, {budget} slots"
             claims.append((own_arm, f"{own_arm} of 8 bits"))
-    c.claims = tuple(claims)
+    c.claims = tuple(claims)  # (better, worse), expected of their nats
     return c
