@@ -17,6 +17,18 @@ StreamingLLM and H2O; needles: SnapKV above H2O above StreamingLLM.
 
 import ml_collections
 
+CLAIMS = (
+    ("needle seen", "SnapKV", "H2O"),
+    ("needle seen", "H2O", "StreamingLLM"),
+    ("key_value seen", "SnapKV", "H2O"),
+    ("key_value unseen", "H2O", "SnapKV"),
+    ("long_nats seen", "SnapKV", "StreamingLLM"),
+    ("long_nats seen", "SnapKV", "H2O"),
+    ("long_nats seen", "SnapKV", "random"),
+    ("long_nats seen", "SnapKV", "PyramidKV"),
+    ("needle unseen", "SnapKV", "random"),
+)
+
 
 def get_config() -> ml_collections.ConfigDict:
     """Return the fields of the stage `kv_cache`."""
@@ -37,7 +49,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.facts = 32  # of the recall model
     c.least = 100  # tokens to a definition that is far back
     c.tree = "model_tree"  # method whose tokens a call are measured; empty: none
-    c.draft = "tiny-draft"  # its draft model, at the same base
+    c.draft = "tiny-draft"  # draft model of trees and of SpecKV, at the same base
     c.tree_kept = 0.25  # share that policies keep of its prompts
     c.prompts = 4  # of the tree's measurement
     c.written = 48  # tokens of each
@@ -55,4 +67,6 @@ def get_config() -> ml_collections.ConfigDict:
             "random": {"name": "caches/random"},
         }
     )
+    # (task and view, better, worse), of those that run: a table of paired differences.
+    c.claims = CLAIMS
     return c

@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from decoding import Spec, base, tree
+from decoding import Spec, base, transform_chain, tree
 from decoding.loops import initial_state, prefill
 from experiments.benchmarks.long_context import Case
-from models.base import ALL, NONE
+from models.base import ALL, NONE, Block
 from models.errors import ConfigError
 
 BLOCK = 32  # expected tokens in a call
@@ -36,7 +36,9 @@ class Reading(NamedTuple):
     slots: list[float]  # of a layer, that an expected token's node found, on average
 
 
-def read(lm: Any, cases: Sequence[Case], spec: Spec, block: int = BLOCK) -> Reading:
+def read(
+    lm: Any, cases: Sequence[Case], spec: Spec, block: int = BLOCK, draft: Any = None
+) -> Reading:
     """Read all cases as the rows of one cache.
 
     Args:
@@ -44,16 +46,16 @@ def read(lm: Any, cases: Sequence[Case], spec: Spec, block: int = BLOCK) -> Read
         cases: each with one expected token at least.
         spec: a cache policy.
         block: nodes of a call behind the prompt.
+        draft: the model of a policy that looks ahead, which may guess as many tokens
+            as a case expects.
 
     Raises:
         ConfigError: a policy that is not path-pure, whose figures would depend on
-            `block`, or one that looks ahead.
+            `block`.
     """
-    policy = spec.build({"model": lm.model})
+    policy = built(lm, spec, draft)
     if not policy.path_pure:
         raise ConfigError(f"{spec.name} is not path-pure: use long_nats.nats")
-    if policy.lookahead is not None:
-        raise ConfigError(f"{spec.name} looks ahead with a draft: use long_nats.nats")
     texts = [[*case.prompt, *case.expected] for case in cases]
     whole = np.asarray([len(text) for text in texts], np.int32)
     begins = np.asarray([len(case.prompt) for case in cases], np.int32)
@@ -70,6 +72,11 @@ def read(lm: Any, cases: Sequence[Case], spec: Spec, block: int = BLOCK) -> Read
     then = functools.partial(_read, policy, lm.model, size=block, logits=ALL)
     given = (lm.params, jnp.asarray(tokens))
     cache, state, _ = jax.jit(first)(*given, cache, state, jnp.asarray(begins))
+    if policy.lookahead is not None:
+        params = {"draft": draft.params, "target": lm.params}
+        ahead = functools.partial(_look_ahead, policy, lm.model)
+        rest = (jnp.asarray(begins), jnp.asarray(whole - begins))
+        cache = jax.jit(ahead)(params, given[1], cache, state, *rest)
     if policy.finish is not None:
         cache, state = jax.jit(policy.finish)(state, cache)
     found = jax.jit(then)(*given, cache, state, jnp.asarray(whole))[2]
@@ -80,6 +87,14 @@ def read(lm: Any, cases: Sequence[Case], spec: Spec, block: int = BLOCK) -> Read
         [row[span].tolist() for row, span in zip(best, spans)],
         (slots / (whole - begins)).tolist(),
     )
+
+
+def built(lm: Any, spec: Spec, draft: Any = None) -> base.CachePolicy:
+    """Build a policy for a target, with the draft model that it may need."""
+    parts = {"model": lm.model, "eos": tuple(lm.model.config.eos)}
+    if draft is not None:
+        parts["draft"] = draft.model
+    return spec.build(parts)
 
 
 def sizes_of(batch: int, prompt: int, new: int, block: int, dtype: Any) -> base.Sizes:
@@ -96,17 +111,23 @@ def made(model: Any, policy: base.CachePolicy, sizes: base.Sizes, length: Array)
 
 
 def kv_bytes(
-    model: Any, spec: Spec, prompt: int, new: int, dtype: Any, read: bool = True
+    lm: Any,
+    spec: Spec,
+    prompt: int,
+    new: int,
+    dtype: Any,
+    read: bool = True,
+    draft: Any = None,
 ) -> int:
     """Count a row's bytes while decoding one node a call; `stats.kv_bytes` of it.
 
     Without `read` while its prompt is read.
     """
-    policy = spec.build({"model": model})
+    policy = built(lm, spec, draft)
     sizes = sizes_of(1, prompt, new, 1, dtype)
 
     def whole() -> Any:
-        cache = made(model, policy, sizes, jnp.full((1,), prompt, jnp.int32))
+        cache = made(lm.model, policy, sizes, jnp.full((1,), prompt, jnp.int32))
         if policy.finish is None or not read:
             return cache
         return policy.finish(policy.init(cache), cache)[0]
@@ -120,6 +141,34 @@ def _chunk(cache: Any) -> int:
     spans = [layer.span for layer in cache.layers if layer.span]
     most = min([prefill.CHUNK, *spans])
     return 1 << most.bit_length() - 1
+
+
+def _look_ahead(
+    policy: base.CachePolicy,
+    model: Any,
+    params: Any,
+    tokens: Array,
+    cache: Any,
+    state: Any,
+    length: Array,
+    most: Array,
+) -> Any:
+    """Run what the policy guesses behind prompts of `length` int32[B], uncommitted.
+
+    As `prefill.look_ahead` does; a guess has at most `most` int32[B] tokens.
+    """
+    assert policy.lookahead is not None
+    law, noise = transform_chain.chain(), lambda position: jnp.zeros(())
+    rows = (tokens, length, cache, law, base.State(), noise)
+    ctx = base.Context(params, *rows, jnp.ones(length.shape, bool))
+    guess, known, _ = policy.lookahead(ctx, most)
+    nodes = tree.chain(ctx.root, guess, known)
+    places, seen = policy.place(state, cache, nodes)
+    index = jnp.arange(guess.shape[1] + 1, dtype=jnp.int32)
+    places = jnp.where(index <= known[:, None], places, cache.size + index)
+    at = length[:, None] - 1 + index
+    block = Block(nodes.tokens, at, places, seen, logits_at=NONE)
+    return model(params["target"], cache, block)[1]
 
 
 def _read(

@@ -123,7 +123,7 @@ def window_of(config: Any, lm: Any, arguments: Mapping[str, Any], like: Spec) ->
     rest = dict(arguments)
     name = rest.pop("name")
     size = functools.partial(
-        forced_reading.kv_bytes, lm.model, prompt=prompt, new=config.last
+        forced_reading.kv_bytes, lm, prompt=prompt, new=config.last
     )
     bytes_of = lambda window: size(Spec(name, **rest, window=window), dtype=np.float32)
     whole = size(like, dtype=np.float32)
@@ -152,7 +152,7 @@ def measured(config: Any, lm: Any, own: Files, files: Files, arm: Any) -> Row:
     kv_bytes = {
         kind: [
             forced_reading.kv_bytes(
-                changed.model, spec, length - config.last, config.last, kind
+                changed, spec, length - config.last, config.last, kind
             )
             for length in sorted({config.length, *config.lengths})
         ]

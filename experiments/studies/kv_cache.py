@@ -50,17 +50,20 @@ def run(config: Any, store: RunFolder, lms: Any = None) -> dict[str, Any]:
             arm = f"{name}, {kept:.0%}, {group}"
             bar.doing(arm)
             about = (config, loaded[group], groups[group], spec(config, name, kept))
-            rows[group, name, kept] = store.make(
-                "rows", key(arm), functools.partial(measure, *about)
-            )
+            work = functools.partial(measure, *about, draft=loaded.get("draft"))
+            rows[group, name, kept] = store.make("rows", key(arm), work)
             bar.done(arm)
         for group, name, kept in treed:
             arm = f"{name}, {kept:.0%}, tree"
             bar.doing(arm)
-            about = (config, loaded[group], loaded["draft"], spec(config, name, kept))
-            rows["tree", name, kept] = store.make(
-                "rows", key(arm), functools.partial(drafted, *about)
+            written = functools.partial(
+                drafted,
+                config,
+                loaded[group],
+                loaded["draft"],
+                spec(config, name, kept),
             )
+            rows["tree", name, kept] = store.make("rows", key(arm), written)
             bar.done(arm)
     return common.study(store, tables=tables(config, groups, rows))
 
@@ -75,7 +78,7 @@ def load(config: Any) -> dict[str, Any]:
     base = {"rope_theta": config.rope_theta} if config.rope_theta else {}
     if set(config.tasks) != {"recall"}:
         loaded["model"] = models.load(config.model, **base)
-        if config.tree:
+        if config.draft:
             loaded["draft"] = models.load(config.draft, **base)
     if "recall" in config.tasks:
         loaded["recall"] = recall.load()
@@ -124,7 +127,9 @@ def cases_of(config: Any, lm: Any, task: str, seed: int, place: int) -> list[Cas
     return long_nats.cases(files, length, count, seed, config.last)
 
 
-def measure(config: Any, lm: Any, tasks: Sequence[str], policy: Spec) -> Row:
+def measure(
+    config: Any, lm: Any, tasks: Sequence[str], policy: Spec, draft: Any = None
+) -> Row:
     """Read the cases of all tasks, views and seeds under a policy, in one batch.
 
     The expected tokens are read after those before them (`forced_reading`), so that
@@ -136,7 +141,7 @@ def measure(config: Any, lm: Any, tasks: Sequence[str], policy: Spec) -> Row:
     each = {task: [SEEN] if dense else viewed(config, task) for task in tasks}
     names = [(task, view) for task in tasks for view in each[task]]
     rows = [seen_as(case, view) for task, view in names for case in own[task]]
-    found = forced_reading.read(lm, rows, policy)
+    found = forced_reading.read(lm, rows, policy, draft=draft)
     score: dict[str, list[float]] = {}
     slots: dict[str, float] = {}
     first = 0
@@ -153,9 +158,8 @@ def measure(config: Any, lm: Any, tasks: Sequence[str], policy: Spec) -> Row:
             score[name] = [long_context.share_right(c, x[-n:]) for c, x, n in right]
         slots[name] = float(np.mean(found.slots[part]))
     new = max(len(row.expected) for row in rows)
-    size = functools.partial(
-        forced_reading.kv_bytes, lm.model, policy, config.length, new, np.float32
-    )
+    sizes = (config.length, new, np.float32)
+    size = functools.partial(forced_reading.kv_bytes, lm, policy, *sizes, draft=draft)
     return {
         "score": score,
         "slots": slots,
@@ -228,7 +232,7 @@ def tables(config: Any, groups: Any, rows: dict[tuple, Row]) -> list[dict[str, A
                     lines.append(
                         [
                             name,
-                            f"{kept:.0%}",
+                            f"{kept:.3g}",
                             *figures(row["score"][at], whole),
                             f"{row['kv_bytes'] / 1024:.0f}",
                             f"{1 - row['kv_bytes'] / dense['kv_bytes']:.0%}",
@@ -246,11 +250,33 @@ def tables(config: Any, groups: Any, rows: dict[tuple, Row]) -> list[dict[str, A
             continue
         seconds = rows["model", name, kept]["seconds"]
         cells = [f"{row['tokens_per_call']:.2f}", f"{row['same']}/{config.prompts}"]
-        lines.append([name, f"{kept:.0%}", *cells, row["guarantee"], f"{seconds:.0f}"])
+        lines.append([name, f"{kept:.3g}", *cells, row["guarantee"], f"{seconds:.0f}"])
     if lines:
         heads = ("policy", "kept", "tokens a call, tree", "texts as plain's")
         found.append(table("Drafts", (*heads, "guarantee", "s"), lines, DRAFTED))
-    return found
+    return found + ([claimed(config, rows)] if config.claims else [])
+
+
+def claimed(config: Any, rows: dict[tuple, Row]) -> dict[str, Any]:
+    """Make the table of claims, each at every share kept."""
+    lines = []
+    own = {DENSE, *config.policies}
+    for task, better, worse in config.claims:
+        if task.split(" ")[0] not in config.tasks or {better, worse} - own:
+            continue
+        group = "recall" if task.startswith("recall") else "model"
+        sign = -1 if task.startswith("long_nats") else 1
+        for kept in config.kept:
+            arms = [(group, x, 1.0 if x == DENSE else kept) for x in (better, worse)]
+            first, second = (np.asarray(rows[arm]["score"][task]) for arm in arms)
+            gap, error = mean_error(sign * (first - second))
+            holds = "yes" if gap > 2 * error else "no" if gap < -2 * error else "even"
+            claim = f"{better} better than {worse}"
+            lines.append(
+                [task, claim, f"{kept:.3g}", f"{gap:.3f} ± {error:.3f}", holds]
+            )
+    heads = ("task", "claim", "kept", "better by", "holds")
+    return table("Directions", heads, lines, CLAIMED)
 
 
 TITLES = {
@@ -272,6 +298,10 @@ DRAFTED = (
     "tokens a call: of texts written freely with a draft tree, plain decoding has 1; "
     "as plain's: texts that are those of plain decoding under the same policy. s: of "
     "reading all cases, with compilation."
+)
+CLAIMED = (
+    "better by: paired differences over the cases of all seeds ± standard error, in "
+    "shares right or in nats; yes and no: by more than two of them."
 )
 
 

@@ -26,11 +26,13 @@ SPECS = {
     "gear": Spec("caches/gear", group=4, block=32, window=8, rank=1),
     "h2o": Spec("caches/h2o", budget=12, every=8, prompt_every=16),
     "chelsea": Spec("caches/chelsea", budget=12, chunk=4, every=8, prompt_every=16),
+    "speckv": Spec("caches/speckv", budget=12, window=4, kernel=3, lookahead=6),
 }
 
 
 def one_by_one(spec):
-    fields = {"method": Method(policy=spec), "width": "paper", "prefill_chunk": 8}
+    fields: dict = {"drafts": {"draft": ONE}} if "speckv" in spec.name else {}
+    fields |= {"method": Method(policy=spec), "width": "paper", "prefill_chunk": 8}
     return long_nats.forced_output(ONE, CASES, **fields)
 
 
@@ -40,12 +42,12 @@ def one_by_one(spec):
 def test_it_is_decoding_one_by_one(name, monkeypatch):
     """Nats, likeliest tokens' places, and bytes. Planted: `room` is ignored."""
     spec = SPECS[name]
-    found = forced_reading.read(ONE, CASES, spec, block=8)
+    found = forced_reading.read(ONE, CASES, spec, block=8, draft=ONE)
     out = one_by_one(spec)
     nats = -np.asarray(out.logprobs)
     assert np.abs(np.asarray(found.nats) - nats).max() < 2e-4
     longest = max(len(one.prompt) for one in CASES)
-    size = forced_reading.kv_bytes(ONE.model, spec, longest, NEW, np.float32)
+    size = forced_reading.kv_bytes(ONE, spec, longest, NEW, np.float32, draft=ONE)
     assert size == out.stats.kv_bytes
     if out.stats.keys_read is not None:
         assert np.mean(found.slots) == pytest.approx(out.stats.keys_read, abs=1e-3)

@@ -32,7 +32,7 @@ def test_bytes_are_equal(bits):
     like = f"GEAR, {bits} bits"
     arm = c.arms[f"KIVI, {bits} bits, bytes of {like}"].to_dict()
     _, spec = study.built(c, TINY, [], arm)
-    size = lambda spec: forced_reading.kv_bytes(TINY.model, spec, 384, 128, np.float32)
+    size = lambda spec: forced_reading.kv_bytes(TINY, spec, 384, 128, np.float32)
     due = size(Spec("caches/gear", bits=bits))
     assert abs(size(spec) / due - 1) < 0.03
     same = Spec("caches/kivi", bits=bits, group=32, window=64)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from configs.studies import kv_cache as recipe
+from configs.studies import kv_directions as second
 from decoding import Spec
 from experiments.benchmarks import key_value
 from experiments.benchmarks.long_context import Case
@@ -84,3 +85,33 @@ def test_a_run_on_the_recall_model(tmp_path):
     assert right["dense"] == 1 and right["SnapKV"] > right["random"]
     assert right["random"] < 1
     assert len(key_value.recalled(128, 8, 6)) == 6
+
+
+def test_claims_are_paired_and_signed():
+    """Nats shall be less, shares more, both case by case. Planted: the pair turned."""
+    c = config(kept=(0.5,), tasks=("needle", "long_nats"))
+    hard = np.linspace(0, 1, 20)
+    other = {"needle seen": hard, "long_nats seen": hard}
+    better = {"needle seen": hard + 0.1, "long_nats seen": hard - 0.1}
+    noise = np.random.default_rng(0).normal(0, 0.01, 20)
+    better = {name: list(score + noise) for name, score in better.items()}
+    rows = {("model", "SnapKV", 0.5): {"score": better}}
+    rows["model", "H2O", 0.5] = {"score": other}
+    pairs = (("SnapKV", "H2O"), ("H2O", "SnapKV"))
+    c.claims = tuple((task, *pair) for task in better for pair in pairs)
+    lines = study.claimed(c, rows)["lines"]
+    assert [line[-1] for line in lines] == ["yes", "no", "yes", "no"]
+    assert abs(float(lines[0][3].split(" ")[0]) - 0.1) < 0.01
+    c.claims += (("needle seen", "SnapKV", "noodle"), ("recall seen", *pairs[0]))
+    assert study.claimed(c, rows)["lines"] == lines
+
+
+def test_the_second_recipe_claims_what_it_runs():
+    c = second.get_config()
+    study.check(c)
+    assert {task for task, *_ in c.claims} == {"needle seen", "long_nats seen"}
+    assert all(
+        sum(arm["layers"]) == pytest.approx(8)
+        for arm in c.policies.values()
+        if "layers" in arm
+    )
