@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from decoding import Method, Spec, catalogue, compose
-from decoding.conformance import kept_caches, kit, peaked
+from decoding.conformance import exits, kept_caches, kit, peaked
 from decoding.loops import engines
 from decoding.serving import continuous_batching
 
@@ -93,3 +93,20 @@ def test_a_text_does_not_depend_on_its_admission(name):
     assert together == few
     same = len(peaked.PROMPTS)  # prompts again, with a request's own noise
     assert [together[0], together[1]] != [together[same], together[same + 1]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("out", ["exits/skipdecode", "exits/first"])
+def test_drafts_keep_the_text_under_an_exit_too(name, out):
+    """A layer that a token skips holds no key of it, whatever the policy keeps.
+
+    Planted: all nodes take the layers of the root.
+    """
+    both = {"exit": kit.spec(out), "policy": kit.spec(name)}
+    tree = {"drafter": Spec("drafters/model"), "topology": kit.spec(kept_caches.TREE)}
+    plain = exits.peaked_texts(exits.of_peaked(Method(**both)))
+    drafted = exits.of_peaked(Method(**tree, **both))
+    assert exits.peaked_texts(drafted) == plain
+    if name == "caches/h2o" and out == "exits/skipdecode":
+        wrong = exits.at_the_root(exits.of_peaked(Method(**tree, **both)))
+        assert exits.peaked_texts(wrong) != plain
