@@ -319,14 +319,13 @@ class CachePolicy(NamedTuple):
       how many of `tokens` int32[B, M] (the root's successors), at least 1, may be
       committed before what nodes see changes. A cut row goes on later. None: no bound.
     - `lookahead(ctx, most) -> tokens int32[B, M], count, calls` (int32[B]) guesses the
-      next `count` <= `most` tokens, in so many calls of a model. `finish` sees the keys
-      and queries of the root and of them, which are never committed.
-    - `finish(state, cache) -> cache, state`: once the prompt is read; the arrays it
-      returns are those of decoding.
+      next `count` <= `most` tokens; `finish` sees their keys and queries, nothing else.
+    - `finish(state, cache) -> cache, state` makes decoding's arrays of the prompt's.
     - `reads(state, cache) -> float32[B]`: slots that a node of the next round reads, a
       layer and head on average; None: all tokens seen.
     - `path_pure`: what a node sees depends on its path and position alone. The text of
       a speculative method is then plain decoding's under the same policy.
+    - `joint`: it reads a token's keys of several layers at once; all must have them.
     """
 
     init: Callable[[Any], Any]
@@ -338,6 +337,7 @@ class CachePolicy(NamedTuple):
     reads: Callable[[Any, Any], Array] | None = None
     path_pure: bool = True
     lookahead: Callable[[Context, Array], tuple[Array, Array, Array]] | None = None
+    joint: bool = False
 
 
 class ExitPolicy(NamedTuple):

@@ -159,6 +159,11 @@ def compose(
             f"{drafter_spec.name} drafts blocks of {drafter.nodes} nodes and "
             f"{method.exit} serves blocks of one node only: leave one of them out"
         )
+    if policy.joint and exits.layers is not None:
+        raise MethodError(
+            f"{method.policy.name} joins the keys of layers, which {method.exit} may "
+            "leave out of a token: leave one of them out"
+        )
     derived = [n for n, s in streams.items() if isinstance(s, base.Derived)]
     if derived and method.exit is not None:
         raise MethodError(

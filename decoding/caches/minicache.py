@@ -162,7 +162,8 @@ def policy(
         return changed(cache, due, act), state
 
     full = dense.policy()
-    return base.CachePolicy(full.init, full.place, retain, room, make, finish)
+    parts = (full.init, full.place, retain, room, make, finish)
+    return base.CachePolicy(*parts, joint=True)
 
 
 def merged(

@@ -222,3 +222,11 @@ def test_models_without_a_pair_or_with_codes_are_refused():
         policy = Spec("caches/minicache", start=start)
         with pytest.raises(MethodError, match=words):
             kit.Run(Method(policy=policy), lm=lm).start(oracle.PROMPTS)
+
+
+def test_layers_that_a_token_lacks_are_refused():
+    """Planted: a policy whose layers are apart, which is taken."""
+    method = Method(policy=SPEC, exit=kit.spec("exits/skipdecode"))
+    with pytest.raises(MethodError, match="joins the keys of layers"):
+        kit.Run(method, lm=peaked.model())
+    kit.Run(dataclasses.replace(method, policy=Spec("caches/dense")), lm=peaked.model())
