@@ -26,7 +26,7 @@ from models.distributed import sharding
 from models.errors import ConfigError
 from models.transformer.config import Config
 from models.transformer.modules import Embedding, Layer, rotations
-from models.transformer.sparse_attention import over_layers
+from models.transformer.sparse_attention import over_layers, passed
 
 STATES = "batch - -"  # the axes of a block's states
 
@@ -111,7 +111,7 @@ def transformer(
         for i in range(lo, hi):
             if i in taps:
                 hidden[i] = x
-            rotation, before = spun[config.rope(i)], x
+            rotation, before, selected = spun[config.rope(i)], x, carry
             slots = base.layer_slots(block, i, cache.size)
             own: Any = attend(i)
             if config.kv_rank:
@@ -128,6 +128,7 @@ def transformer(
                 )
             if block.gate is not None:
                 x = jnp.where(block.gate[i][..., None], before, x)
+                carry = passed(block.gate[i], selected, carry)
             if base.FFN_INPUT in taps and i == config.n_layers - 1:
                 normed = layer.apply(at(params, i), x, method="feed_forward_input")
                 hidden[base.FFN_INPUT] = normed

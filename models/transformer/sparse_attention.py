@@ -7,6 +7,8 @@ layer to layer.
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
 from models import base
@@ -67,6 +69,18 @@ def over_layers(
         return first.fresh(none)
 
     return attend, begin
+
+
+def passed(gate: Array, before: Any, after: Any) -> Any:
+    """Return what `attend` hands on, unchanged for nodes that pass a layer by.
+
+    Args:
+        gate: bool[B, N], those nodes.
+        before: the layer's carry.
+        after: what it hands on.
+    """
+    keep = lambda old, new: jnp.where(gate[:, None, :, None], old, new)
+    return jax.tree.map(keep, before, after)
 
 
 def _nothing() -> None:
