@@ -23,7 +23,7 @@ from kernels.tree_attention import tree_attention
 from models.base import pack_bits
 from models.errors import ConfigError
 
-NEVER = 1 << 30  # tokens in common from which a prefix would be shared
+ALWAYS, NEVER = 1, 1 << 30  # saved slots from which a prefix is shared
 
 
 def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def written(config: Any, lm: Any, rows: int) -> Row:
     prompts = [[*beginning, *end] for end in ends]
     usual = initial_state.SHARED
     found = {}
-    for name, least in (("copied", NEVER), ("shared", usual)):
+    for name, least in (("copied", NEVER), ("shared", ALWAYS)):
         initial_state.SHARED = least
         try:
             write = functools.partial(
