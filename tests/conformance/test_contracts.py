@@ -30,13 +30,15 @@ CONTRACTS = {
 EVERY = [name for folder in CONTRACTS for name in catalogue.names(folder)]
 
 
-# One policy of each kind: online by queries, once, by position. All with `-m kv`.
-USUAL = ("caches/dense", "caches/h2o", "caches/snapkv", "caches/streaming_llm")
+# One policy that evicts; its own tests meet every other, its contract with `-m kv`.
+USUAL = ("caches/dense", "caches/h2o")
+# Its own tests meet what the other exit of layers meets here.
+RARE = ("exits/first",)
 
 
 def marks(name: str) -> list:
     if not name.startswith("caches/"):
-        return []
+        return [pytest.mark.long] * (name in RARE)
     return [pytest.mark.kv, *[pytest.mark.long] * (name not in USUAL)]
 
 

@@ -11,7 +11,7 @@ from decoding.loops import pause
 from decoding.tree_building import draft_model
 from tests.conformance.test_drafters import CASES, PERFECT
 
-USUAL = ("prompt_lookup", "model-chain", "eagle-eagle2", "lookahead", "token_recycling")
+USUAL = ("prompt_lookup", "model-chain", "lookahead", "token_recycling")
 LAWFUL = {
     name: method
     for name, method in CASES.items()
@@ -74,6 +74,7 @@ def test_what_is_left_of_perfect_drafts_is_accepted(method):
     assert widths.perfect_drafts_end_at_a_leaf(run)
 
 
+@pytest.mark.long
 def test_fault_a_narrow_tree_taken_for_a_chain(monkeypatch):
     """Its accepted nodes lie apart in the block, and their keys would stay there."""
     method, sound = CASES["oracle-static"], tree.part

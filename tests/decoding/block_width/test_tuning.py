@@ -30,14 +30,9 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param(LOOKUP, marks=pytest.mark.long), RECYCLING],
-    ids=["lookup", "recycling"],
-)
-@pytest.mark.parametrize(
-    "temperature", [HEATS, pytest.param(0.0, marks=pytest.mark.long)], ids=str
-)
+@pytest.mark.long
+@pytest.mark.parametrize("method", [LOOKUP, RECYCLING], ids=["lookup", "recycling"])
+@pytest.mark.parametrize("temperature", [HEATS, 0.0], ids=str)
 def test_text_does_not_depend_on_the_width(cache, method, temperature):
     """Planted: plain decoding's of another seed."""
     texts = {

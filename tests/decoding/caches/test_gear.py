@@ -51,6 +51,7 @@ def test_drafts_keep_the_text(heat, monkeypatch):
     assert run(True, heat).texts(PROMPTS, new=NEW, size=SIZE) != plain(heat)
 
 
+@pytest.mark.long
 def test_codes_change_the_text():
     """Else the laws of this file would say nothing."""
     dense = kit.Run(Method(), lm=peaked.model())

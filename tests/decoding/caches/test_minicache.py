@@ -138,6 +138,7 @@ def dense():
     return decoding.generate(peaked.model(), peaked.PROMPTS, Method(), peaked.NEW)
 
 
+@pytest.mark.long
 def test_all_retained_is_dense():
     """Planted: half of the tokens retained changes the text."""
 

@@ -154,6 +154,7 @@ def test_guesses_end_at_eos_and_where_the_text_must_end(monkeypatch):
     assert calls.tolist() == [-(-(len(p) - 1) // 4) + AHEAD for p in PROMPTS]
 
 
+@pytest.mark.long
 def test_without_a_guess_it_is_snapkv():
     """Bit for bit, slots, keys and values; planted: the maximum of the queries."""
 

@@ -117,12 +117,16 @@ def test_nor_does_a_round_of_narrower_blocks():
     assert copies(NARROW) == []
 
 
-@pytest.mark.parametrize("method", [METHODS[2], METHODS[7]], ids=["exit", "model"])
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(METHODS[2], id="exit", marks=pytest.mark.long), METHODS[7]],
+)
 def test_nor_does_a_round_that_chooses_its_width(method):
     """Where drafts are cut and left out: a `cond` around the draft, then a width."""
     assert copies(method, cut=True) == []
 
 
+@pytest.mark.long
 def test_fault_a_choice_of_widths_that_keeps_the_old_state(monkeypatch):
     """Planted: each layer's cache of before is read again after the chosen width ran.
 

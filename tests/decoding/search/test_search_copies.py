@@ -73,7 +73,9 @@ def copies(
     ]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", ["dense", "int8", pytest.param("int4", marks=pytest.mark.long)]
+)
 def test_no_round_copies_a_cache(layout):
     """Settling copies the recent arrays of quantised layers, once in 32 rounds."""
     assert copies(of_layout(layout), settles=layout == "dense") == []

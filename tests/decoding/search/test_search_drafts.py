@@ -158,9 +158,8 @@ def test_a_search_that_reads_its_prompt_takes_drafts():
     assert found(RECYCLED, search, n=1, memory=out.memory).memory is not None
 
 
-@pytest.mark.parametrize(
-    "name", ["int8", pytest.param("paged", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["int8", "paged"])
 def test_drafts_in_layouts(name):
     """Three settlings and reused slots; as many slots as the drafts need at once."""
     model = layouts.target(name)

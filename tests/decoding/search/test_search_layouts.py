@@ -45,13 +45,8 @@ def beams(model, width: int, new: int = NEW, n: int = 1):
     return decoding.generate(model, PROMPTS, method, max_new_tokens=new, n=n)
 
 
-USUAL = ("int8",)  # -m long runs all; test_beam.py has the dense layout
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n in USUAL else pytest.mark.long) for n in CACHES],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", CACHES)
 def test_one_beam_is_greedy(name):
     """Three settlings; planted: with other keys the text is another."""
     model = target(name)

@@ -265,6 +265,8 @@ def test_samples_are_plain_decoding_s():
     assert due != plain("int8", "h2o")[0]
 
 
+@pytest.mark.kv
+@pytest.mark.long
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_large_budget_is_the_layout_s_own_text(kind):
     """Planted: a budget below the prompts' tokens."""

@@ -67,7 +67,9 @@ def test_a_step_in_parts_is_the_step(name):
     assert same(found, wanted)
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize(
+    "name", [pytest.param("hydra", marks=pytest.mark.long), "falcon"]
+)
 def test_what_is_drawn_does_not_depend_on_the_parts(name, monkeypatch):
     """Planted: numbers within a part, so that each part draws what the first draws."""
     wanted = stepped(name, 0, **DRAWN[name])
