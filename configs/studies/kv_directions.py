@@ -34,6 +34,8 @@ def get_config() -> ml_collections.ConfigDict:
     found["Keyformer"] = {"name": "caches/keyformer"}
     found["Chelsea"] = {"name": "caches/chelsea"}
     found["TidalDecode"] = {"name": "caches/tidal"}
+    near = {"name": "caches/tidal", "select": (2, 3)}
+    found["TidalDecode, layers 2, 3"] = near
     found["Quest"] = {"name": "caches/quest"}
     for name in BASIC:
         found[f"{name}, layers 0, 1 twice"] = found[name] | {"layers": TWICE}
@@ -42,6 +44,7 @@ def get_config() -> ml_collections.ConfigDict:
     claims: list[tuple[str, str, str]] = []
     for task in ("needle seen", "long_nats seen"):
         claims += [(task, "TidalDecode", name) for name in BASIC]
+        claims += [(task, "TidalDecode", "TidalDecode, layers 2, 3")]
         claims += [(task, "Quest", "SnapKV"), (task, "SpecKV", "SnapKV")]
         claims += [(task, "Keyformer", "H2O")]
         claims += [(task, "Chelsea", name) for name in BASIC]
