@@ -32,8 +32,12 @@ EVERY = [name for folder in CONTRACTS for name in catalogue.names(folder)]
 
 # One policy that evicts; its own tests meet every other, its contract with `-m kv`.
 USUAL = ("caches/dense", "caches/h2o")
-# Its own tests meet what the other exit of layers meets here.
-RARE = ("exits/first",)
+# What the searches' own tests and the other exit of layers meet in every run.
+SEARCHES = ("beam", "best_of_n", "smc", "hidden_state_optimisation", "pg_td")
+RARE = (
+    "exits/first",
+    *(n for n in catalogue.names("search") if n.split("/")[1] not in SEARCHES),
+)
 
 
 def marks(name: str) -> list:

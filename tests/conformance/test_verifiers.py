@@ -317,7 +317,11 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
+ODD = (resort_by_q, unwarped_bonus, key_reuse, unwarped_target)  # in every run
+MARKED = [pytest.param(f, marks=[pytest.mark.long] * (f not in ODD)) for f in FAULTS]
+
+
+@pytest.mark.parametrize("fault", MARKED, ids=lambda f: f.__name__)
 def test_fault_bends_the_law(fault, monkeypatch, law_table):
     name = "verifiers/recursive_rejection"
     sound = kit.Run(

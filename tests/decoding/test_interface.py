@@ -18,6 +18,7 @@ LOOKUP = Method(kit.spec("drafters/prompt_lookup"))
 SHORT = [3, 40, 17, 9]
 
 
+@pytest.mark.long
 def test_lengths_per_prompt_are_those_of_calls_of_one_prompt():
     """Under drafts, at a seed a prompt; planted: another order of the lengths."""
     seeds = [5, 6, 7, 8]

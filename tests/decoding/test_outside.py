@@ -98,6 +98,7 @@ def test_built_components_are_parts():
     assert kit.generate(other, 0.8).tokens != out.tokens
 
 
+@pytest.mark.long
 def test_a_built_topology_keeps_its_draw():
     """It is refused by a verifier that cannot take the draw it was built with."""
     topology = static.topology(kit.SMALL_TREE, base.POINT)

@@ -59,6 +59,7 @@ def test_keys_are_the_states_of_decoding():
     assert np.abs(keys[1:] - want[:-1]).max() > 0.1
 
 
+@pytest.mark.long
 def test_the_command(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("def main():\n    return 0\n" * 9)
     out = tmp_path / "store"

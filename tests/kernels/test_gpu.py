@@ -89,6 +89,7 @@ def test_computes_the_oracle(monkeypatch):
     assert distance(interpreted(CASE), truth) > 10 * CASE.tolerance
 
 
+@pytest.mark.long
 def test_warpgroups_share_keys_and_values(monkeypatch):
     """Two of them, the second with rows of padding; planted: the off-by-one again."""
     monkeypatch.setattr(pallas_gpu, "FEWEST", 0)

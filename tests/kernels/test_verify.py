@@ -314,6 +314,7 @@ assert (run()[0][1] != expected).any()
 """
 
 
+@pytest.mark.long
 def test_a_sharded_vocabulary_merges_exactly():
     """Eight devices of 96 tokens each; planted in the end: a shard's own numbering."""
     root = pathlib.Path(__file__).parents[2]

@@ -94,6 +94,7 @@ def test_tells_what_the_dense_form_does(monkeypatch):
         check(passed((logits, tokens, rows, jnp.minimum(depth + 1, 3))), expected)
 
 
+@pytest.mark.long
 def test_the_entry_gives_it_what_it_takes(monkeypatch):
     """On a Hopper, noise of each node its own, in a part of a vocabulary; planted: the
     first node's noise for all."""

@@ -170,6 +170,7 @@ def test_weights_stay_as_they_lie(monkeypatch):
     assert hlo.copies(text_of(name, 1, plain), sizes)
 
 
+@pytest.mark.long
 def test_fault_rows_named_by_an_array(monkeypatch):
     """Planted: the logits of a row's nodes are picked as if they were another's."""
 

@@ -153,6 +153,7 @@ USUAL = ("a chain on a small machine", "a tree of a draft model")
 USUAL += ("a draft that does not pay",)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[pytest.mark.long] * (n not in USUAL)) for n in TEXTS],
@@ -183,6 +184,7 @@ def test_it_follows_the_text():
     assert (speeds >= 0.95 * bests).all()
 
 
+@pytest.mark.long
 def test_fault_counts_are_never_forgotten(monkeypatch):
     """Planted: what prose taught lasts for ever, so that code is drafted too short."""
     prices = costs(CHAIN, 0.1)

@@ -146,6 +146,7 @@ def test_questions_behind_a_context():
         assert found[0] == found[1]
 
 
+@pytest.mark.long
 def test_a_part_of_the_layers_begins_anew():
     """A call of the second layer alone reads the newest slots; planted: the list."""
     run = plain(TIDAL)

@@ -73,6 +73,7 @@ def test_heads_divide_the_budget(alpha):
         assert follow(Spec("caches/snapkv", **rest)) == found
 
 
+@pytest.mark.long
 def test_a_fixed_split():
     """Three quarters of the slots before the window to the first head; or by layer."""
     counts = lambda spec: [len(head) - 4 for head in follow(spec)[0]]

@@ -69,6 +69,7 @@ def test_codes_are_near():
     assert not (abs(halves - x) <= 0.5001 * step).all()
 
 
+@pytest.mark.long
 def test_labels_of_four_bits_are_smaller():
     """A slot's 4 codes, and two floats, of a layer; planted: floats for codes."""
 

@@ -31,6 +31,7 @@ def test_it_keeps_the_heavy_hitters_and_the_newest():
     assert oracle.differs(SPEC, last_query_only, **RULE) == 3
 
 
+@pytest.mark.long
 def test_normalised_scores():
     def mean(heads, g, t, length):
         return np.inf if t >= length - 6 else heads.score[t, g] / (length - t)

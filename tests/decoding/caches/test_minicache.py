@@ -155,6 +155,7 @@ def test_all_retained_is_dense():
     assert run(0.5).tokens != dense().tokens
 
 
+@pytest.mark.long
 def test_both_forms_of_attention_read_one_text(monkeypatch):
     """Whole masks, and the kernels' factors of slots."""
     policy = Spec("caches/minicache", retained=0.25, every=EVERY, start=0)

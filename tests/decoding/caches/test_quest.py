@@ -49,6 +49,7 @@ def test_two_newest_pages():
     assert reading.gap(spec, reads) > 10 * reading.CLOSE
 
 
+@pytest.mark.long
 def test_a_list_serves_eight_tokens():
     def select(texts, g, n):
         start = (n // PAGE) * PAGE

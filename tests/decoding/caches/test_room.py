@@ -46,7 +46,7 @@ def crossed(seen: list) -> int:
     return sum((after - 1) // EVERY > before // EVERY for before, after in moves)
 
 
-@pytest.mark.parametrize("chunk", [3, 16])
+@pytest.mark.parametrize("chunk", [pytest.param(3, marks=pytest.mark.long), 16])
 def test_rounds_are_cut_and_the_text_stays(chunk):
     """The text is plain decoding's, whatever the chunk; planted: the room ignored."""
     wanted = kit.plain(SELF, 0.8, prompts=PROMPTS)

@@ -177,6 +177,7 @@ def test_without_a_guess_it_is_snapkv():
     assert differ(kept(start(largest)), [expected(p, []) for p in PROMPTS]) == 0
 
 
+@pytest.mark.long
 def test_a_guess_leaves_nothing_in_the_cache(monkeypatch):
     """Where all slots stay, two guesses give the same texts and log-probabilities.
 
@@ -236,6 +237,7 @@ def test_rounds_are_those_of_no_guess():
     assert programs[0] == {"prefill by 128", "finish", "advance"}
 
 
+@pytest.mark.long
 def test_calls_are_counted():
     """One read of each prompt and a call a token; others count none."""
     rows = [AHEAD + 1] * len(PROMPTS)

@@ -56,6 +56,7 @@ def test_a_list_serves_eight_tokens():
     assert reading.gap(spec, reading.listed(select, 4)) > 10 * reading.CLOSE
 
 
+@pytest.mark.long
 def test_lists_are_equal_up_to_the_next_selection():
     """Of every round; planted: a list that a layer renews by itself."""
     spec = Spec("caches/tidal", **SPEC.arguments, refresh=8)

@@ -29,6 +29,7 @@ def loop():
     return agreement.Loop("drafters/chimera", chimera, params(), 3)
 
 
+@pytest.mark.long
 def test_drafts_in_the_loop_are_those_over_the_text():
     """Both halves of the cache, positions, and trigrams across the text's end."""
     assert loop().agrees()

@@ -31,6 +31,7 @@ def loop():
     return agreement.Loop("drafters/clover", clover, params(), 4)
 
 
+@pytest.mark.long
 def test_drafts_in_the_loop_are_those_over_the_text():
     """Both layers' caches, the state before the norm, and the cell along a chain."""
     assert loop().agrees()

@@ -86,6 +86,7 @@ def test_fixed_exit_and_length():
         del_exit.drafter(FUNCTIONS, threshold=2)
 
 
+@pytest.mark.long
 def test_an_exit_that_is_the_whole_model_is_never_refused():
     """Layers above the exit that add nothing. Planted: layers that do."""
     lm = agreement.target()

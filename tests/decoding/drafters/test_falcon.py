@@ -28,6 +28,7 @@ def loop():
     return agreement.Loop("drafters/falcon", falcon, params(), 4)
 
 
+@pytest.mark.long
 def test_drafts_in_the_loop_are_those_over_the_text():
     """Two blocks: memory, keys, and where the blocks begin."""
     assert loop().agrees()

@@ -38,7 +38,7 @@ def test_table_of_ends():
     assert np.flatnonzero(found).tolist() == list(ENDS)
 
 
-@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("length", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_equals_the_simulation(length):
     out = kit.generate(method(1.0, length=length))
     for i, prompt in enumerate(kit.PROMPTS):
@@ -48,6 +48,7 @@ def test_equals_the_simulation(length):
     assert any(not all(by_hand(p)[1][4:]) for p in kit.PROMPTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
 )

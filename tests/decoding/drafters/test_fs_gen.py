@@ -49,6 +49,7 @@ def test_equals_the_simulation(router, length):
     assert 0 < np.mean(shares) < 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "temperature", [pytest.param(0.0, marks=pytest.mark.long), 0.8]
 )

@@ -27,6 +27,7 @@ def loop():
     return agreement.Loop("drafters/fspad", fspad, params(), 4)
 
 
+@pytest.mark.long
 def test_drafts_in_the_loop_are_those_over_the_text():
     assert loop().agrees()
 

@@ -95,6 +95,7 @@ def after_a_round(accepted: int) -> list:
     return drafter.observe(ctx, state, seen).row.window[0, :, :3].tolist()
 
 
+@pytest.mark.long
 def test_accepted_drafts_do_not_move_the_window():
     """As the official code (ALWAYS_FWD_ONE): one position, with and without drafts."""
     stays = [[20, 21, 22], [30, 31, 32], [96, 97, 98]]  # nodes 6 .. 8: the top level

@@ -32,6 +32,7 @@ def loop():
     return agreement.Loop("drafters/ppd", ppd, params(), 3, late=1)
 
 
+@pytest.mark.long
 def test_drafts_in_the_loop_are_those_over_the_text():
     """The block's prompts see what they see behind the same token of a whole text."""
     assert loop().agrees()

@@ -68,6 +68,7 @@ def chosen(threshold: float | None) -> tuple[list[bool], list[float]]:
     return state.row.copied.tolist(), scores.tolist()
 
 
+@pytest.mark.long
 def test_the_score_decides():
     """At first a suffix draft needs the score of a draft model's whole chain, 3."""
     for threshold in (None, 2.0, 100.0):

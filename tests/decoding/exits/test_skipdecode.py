@@ -104,6 +104,7 @@ def test_trees_count_the_layers_of_what_is_committed(drafted, plain):
     assert (counts[1][:, 1] < counts[1][:, 0]).any()
 
 
+@pytest.mark.long
 def test_fault_all_nodes_take_the_layers_of_the_root(plain):
     run = exits.at_the_root(exits.of_peaked(exits.tree(EXAMPLE)))
     with pytest.raises(AssertionError, match="a draft changes the text"):

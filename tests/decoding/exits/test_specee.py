@@ -134,6 +134,7 @@ def generate(threshold: float):
     )
 
 
+@pytest.mark.long
 def test_the_ends_of_the_threshold():
     """At 1 plain decoding's text; at 0 another, by the same program."""
     plain = kit.decoding.generate(LM, kit.PROMPTS, max_new_tokens=NEW).tokens

@@ -83,7 +83,9 @@ def by_hand(name: str, prompt: list[int], own: list[int]) -> list[int]:
     return said
 
 
-@pytest.mark.parametrize("name", ["contrastive", "proxy"])
+@pytest.mark.parametrize(
+    "name", ["contrastive", pytest.param("proxy", marks=pytest.mark.long)]
+)
 def test_text_is_the_simulation_s(name):
     """Plainly and through a tree, whose path the streams' caches must follow."""
     expected = [by_hand(name, p, p) for p in kit.PROMPTS]

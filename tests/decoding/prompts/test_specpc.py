@@ -106,6 +106,7 @@ def test_a_prompt_is_shortened_alone(monkeypatch):
     assert pieces.calls == [4, 0, 3, 6]
 
 
+@pytest.mark.long
 def test_the_target_reads_what_is_left():
     short = kept().prompts
     out = decoding.generate(peaked.model(4), short, max_new_tokens=4)

@@ -85,7 +85,9 @@ class ByHand:
         return int(np.argmax(jax.nn.log_softmax(logits) + drawn))
 
 
-@pytest.mark.parametrize(("take", "expansions"), [(1, 6), (2, 5)])
+@pytest.mark.parametrize(
+    ("take", "expansions"), [(1, 6), pytest.param(2, 5, marks=pytest.mark.long)]
+)
 def test_against_plain_python(take, expansions):
     """Texts, scores and the order in which texts are taken."""
     out = searched(take=take, expansions=expansions)
@@ -118,6 +120,7 @@ def test_consistent_values():
         assert not ended or score == pytest.approx(max(ended), abs=1e-5)
 
 
+@pytest.mark.long
 def test_greedy_at_temperature_zero_and_every_reward():
     """At T = 0 all steps are the greedy one. A head's values need no host."""
     plain = kit.generate(Method(), lm=LM, max_new_tokens=NEW).tokens

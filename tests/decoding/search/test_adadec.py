@@ -71,6 +71,7 @@ def test_against_plain_python(threshold, beams, lookahead):
     assert out.tokens != short
 
 
+@pytest.mark.long
 def test_plain_forms():
     """No pause, no choice and no look-ahead are greedy decoding."""
     plain = kit.generate(Method(), lm=LM, max_new_tokens=NEW).tokens

@@ -146,6 +146,7 @@ def test_one_beam_is_greedy():
 ENOUGH = 104  # slots a lane that 100 rounds fill at most: none are added
 
 
+@pytest.mark.long
 def test_slots_are_reused_settled_and_grown(monkeypatch):
     """100 rounds of 4 lanes: 400 nodes run in fewer slots; the toy model is strict."""
     rules, new, want = Rules(4), 100, wanted_long()

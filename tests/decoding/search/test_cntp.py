@@ -72,6 +72,7 @@ def test_the_law_of_two_trials(heat):
     assert p_value(found, texts(heat, 1)) < 1e-4  # planted: the first trial is kept
 
 
+@pytest.mark.long
 def test_plain_forms():
     """One trial, or a law that is never flat, is plain sampling; T = 0 is greedy."""
     fields = {"max_new_tokens": 20, "seed": 3}

@@ -64,6 +64,7 @@ def test_equals_a_search_by_hand():
     assert by_hand(PROMPTS[2], 12, 4, 0.6, blind=True) != want[2]
 
 
+@pytest.mark.long
 def test_without_likeness_it_is_greedy():
     greedy = decoding.generate(TARGET, PROMPTS, max_new_tokens=20, width="paper")
     for fields in ({"alpha": 0.0}, {"k": 1}):

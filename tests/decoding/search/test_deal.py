@@ -84,6 +84,7 @@ def test_against_plain_python(width, top, lookahead):
         assert [[t for _, t in row] for row in short] != texts
 
 
+@pytest.mark.long
 def test_the_host_gives_the_same():
     """It is asked once a round in which a prompt asks, and never twice for a text."""
     calls: list = []

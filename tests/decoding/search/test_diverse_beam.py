@@ -57,6 +57,7 @@ def test_equals_hf_on_some():
     assert hf(chosen, blind)[0] > 0
 
 
+@pytest.mark.long
 def test_without_penalty_all_groups_are_equal():
     out = found(width=4, groups=2, diversity=0.0)
     for texts in out.tokens:
@@ -65,6 +66,7 @@ def test_without_penalty_all_groups_are_equal():
     assert any(texts[0::2] != texts[1::2] for texts in other.tokens)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_one_group_is_beam_search(alpha):
     """Where a full pool ends both at once; their other stop rules differ."""

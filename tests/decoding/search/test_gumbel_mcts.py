@@ -113,7 +113,9 @@ def found(simulations, top=3, temperature=0.0, **fields):
     return kit.generate(method, temperature, **call)
 
 
-@pytest.mark.parametrize(("simulations", "top"), [(12, 3), (20, 8)])
+@pytest.mark.parametrize(
+    ("simulations", "top"), [(12, 3), pytest.param(20, 8, marks=pytest.mark.long)]
+)
 def test_against_plain_python(simulations, top):
     """Texts, values, and how many nodes ran: none of them twice."""
     scale = 1.0

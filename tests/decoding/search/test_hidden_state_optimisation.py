@@ -185,6 +185,7 @@ def test_a_prompt_is_as_alone(monkeypatch):
         assert furthest(caches(), alone, 3, size) > 1e-2
 
 
+@pytest.mark.long
 def test_samples_and_streams():
     """As of any other drafter: n texts a prompt, the first that of n=1; pieces."""
     fields = {"temperature": 0.8, "seed": [3, 1, 4, 2]}

@@ -226,6 +226,7 @@ def test_the_host_is_asked_once_a_text():
         assert sum(map(len, node.returns)) == node.visits - (2 if text else 1)
 
 
+@pytest.mark.long
 def test_one_simulation_is_greedy_and_more_are_no_worse():
     reward = lambda samples: [worth(s.tokens) for s in samples]
     plain = kit.generate(Method(), lm=LM, max_new_tokens=NEW).tokens

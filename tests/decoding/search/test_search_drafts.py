@@ -44,10 +44,10 @@ BUSY = {  # a state at every node, two ends, ragged limits
 }
 
 
-RARE = pytest.param(RECYCLED, marks=pytest.mark.long)
+RARE = [pytest.param(d, marks=pytest.mark.long) for d in (LOOKUP, RECYCLED)]
 
 
-@pytest.mark.parametrize("drafter", [LOOKUP, RARE, MODEL], ids=lambda d: d.name)
+@pytest.mark.parametrize("drafter", [*RARE, MODEL], ids=lambda d: d.name)
 def test_drafts_change_nothing(drafter, monkeypatch):
     """Planted: a level counts although the leaf of one lane was not drafted."""
     fields = (
@@ -66,6 +66,7 @@ def test_drafts_change_nothing(drafter, monkeypatch):
         assert not alike(found(drafter, **BUSY), plain)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_own_texts_as_drafts(width):
     """m levels of drafts that hold every leaf: one round for m + 1 tokens.
@@ -141,6 +142,7 @@ def test_a_drafter_reads_the_texts_of_its_lanes(monkeypatch):
         assert found(reader(3), **fields).stats.rounds > 11
 
 
+@pytest.mark.long
 def test_what_a_drafter_remembers_serves_the_next_call():
     """Planted: without `memory` the second call takes as many rounds as the first."""
     fields = {"search": Spec("search/beam", width=1), "lm": kit.model(3), "n": 1}

@@ -56,6 +56,7 @@ def test_one_beam_is_greedy(name):
     assert beams(other, 1).tokens != greedy.tokens
 
 
+@pytest.mark.long
 def test_settled_tokens_leave_the_scratch_as_it_is(monkeypatch):
     """A prompt that fills its slots. Planted: no slots for the text, as if no token
     were ever committed, so that keys past the cache's end are lost."""

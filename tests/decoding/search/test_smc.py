@@ -166,6 +166,7 @@ def test_fault_weights(monkeypatch, module, name, fault):
     assert strays(out, total()) > 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("particles", [1, 4])
 def test_without_resampling_particles_are_independent_samples(particles):
     """Those of `generate(n=)`, each with the masses along its text."""

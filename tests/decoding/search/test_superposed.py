@@ -150,6 +150,7 @@ def test_drafts_are_those_of_whole_passes(ending):
     assert (out.stats.nodes_run <= rounds).all()
 
 
+@pytest.mark.long
 def test_a_stop_string_ends_the_draft_that_has_it():
     """Planted: without the stop string, and each draft with the first one's end."""
     lm = long_memory(-30.0)

@@ -92,6 +92,7 @@ def test_the_law(monkeypatch):
     assert drawn().tokens == every[0]
 
 
+@pytest.mark.long
 def test_plain_forms(monkeypatch):
     """No reward: the target's samples, of the same noise; T = 0: the best token."""
     plain = decoding.generate(

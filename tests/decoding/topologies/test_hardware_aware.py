@@ -151,6 +151,7 @@ def test_it_catches_up_after_a_rest():
     assert texts == plain
 
 
+@pytest.mark.long
 def test_fault_a_rest_is_forgotten(monkeypatch):
     """Planted: the root counts as run when it was not; drafts are no longer perfect."""
     sound = draft_model.commit

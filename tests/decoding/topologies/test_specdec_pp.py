@@ -141,6 +141,7 @@ def price(nodes: base.TokenTree, a: np.ndarray, cost: float) -> float:
     return tokens / (rows + cost * (rows + calls))
 
 
+@pytest.mark.long
 def test_it_beats_every_fixed_length_where_acceptance_can_be_told():
     """Token 3 is a draft's in a fifth of all places and nearly never the target's.
 

@@ -221,6 +221,7 @@ class Rounds:
         return most
 
 
+@pytest.mark.long
 def test_the_law_at_every_tree_node(known):
     """Planted: distances without |k|^2; states of the node beside; aux dropped."""
     rounds = Rounds(known)
@@ -251,6 +252,7 @@ def test_it_follows_what_the_store_has_memorised(known):
     assert generate(known, weight=0.0, prompts=prompts).tokens != list(texts)
 
 
+@pytest.mark.long
 def test_a_search_mixes_too(known):
     """One beam is the greedy text; two have the mixed law's sums as scores."""
     beams = Method(search=Spec("search/beam", width=2, length_penalty=0.0))

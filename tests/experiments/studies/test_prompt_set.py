@@ -115,6 +115,7 @@ def test_what_changed_is_shown(config, tmp_path, lm):
         execute(config, tmp_path / "w", lm)
 
 
+@pytest.mark.long
 def test_a_run_that_cannot_write(config, tmp_path, lm, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot be written.*--workdir"):

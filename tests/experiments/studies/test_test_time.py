@@ -50,6 +50,7 @@ def models_of(config, lm):
     return dict.fromkeys(("countdown_model", "programs_model", "text_model"), lm)
 
 
+@pytest.mark.long
 def test_a_part_is_written_and_resumed(config, lm, tmp_path, monkeypatch):
     config.parts = ("tldr",)
     place = RunFolder(tmp_path / "w")

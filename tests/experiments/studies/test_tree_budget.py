@@ -44,6 +44,7 @@ def test_no_tree_of_the_recipe_exceeds_its_budget():
     assert {f"topologies/{n}" for n in seen[30]} <= set(catalogue.names("topologies"))
 
 
+@pytest.mark.long
 def test_a_run_and_its_report(config, tmp_path, lm, draft):
     place = run_folder.RunFolder(tmp_path)
     found = tree_budget.run(config, place, lm, draft)

@@ -90,6 +90,7 @@ def test_of_equal_scores_the_older_slot_is_read():
     assert sorted(np.asarray(chosen.index)[0, 0, 0].tolist()) == [0, 1, 4]
 
 
+@pytest.mark.long
 def test_a_list_is_gathered_and_masked_alike():
     """Both with what follows the list; planted: a list that begins elsewhere."""
     begin = lambda layer, prefix: prefix

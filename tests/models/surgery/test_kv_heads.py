@@ -120,6 +120,7 @@ def test_svd_loses_less_than_the_mean_of_heads(name):
         assert kv_heads.error(moment, wrong) > kv_heads.error(moment, mean)
 
 
+@pytest.mark.long
 def test_logits_of_the_svd_are_nearer():
     apart = lambda how: np.abs(
         logits(smaller("rope", how=how)) - logits(model("rope"))

@@ -48,6 +48,7 @@ def test_exact_in_long_texts(length):
     assert right(recall.load(), [recall.case(length, seed=s) for s in range(8)]) == 1
 
 
+@pytest.mark.long
 def test_the_needed_slots():
     """Each step attends to its one slot. Planted: the slot of the asked name."""
     case = recall.case(SHORT, seed=1)

@@ -63,6 +63,7 @@ def test_training_resumes_and_leaves_the_target_alone(small, corpus, tmp_path):
     shutil.rmtree(tmp_path / "part")
 
 
+@pytest.mark.long
 def test_whole_conversations_are_trained_on_and_measured(small, tmp_path):
     """A row begins as its conversation does. Planted: rows cut anywhere measure other
     hits."""
@@ -91,6 +92,7 @@ def test_whole_conversations_are_trained_on_and_measured(small, tmp_path):
     assert found != own.hits(trained, 0.0)
 
 
+@pytest.mark.long
 def test_untrained_params_leave_the_device(small, corpus, tmp_path):
     """While it trains. Planted: the params as they were initialised."""
     c = recipe("medusa", corpus)
@@ -136,6 +138,7 @@ def test_every_head_trains_in_mixed_precision(name, small, corpus, tmp_path):
     assert jnp.bfloat16 not in {x.dtype for x in jax.tree.leaves(shapes.params)}
 
 
+@pytest.mark.long
 def test_losses_in_mixed_precision_are_nearly_those_in_float32(small, corpus, tmp_path):
     """To 1 %: bfloat16 rounds to 0.4 %, and a mean over positions averages it.
 
