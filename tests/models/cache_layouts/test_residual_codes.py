@@ -156,3 +156,24 @@ def test_bytes_are_the_closed_form(axis, dtype):
     length = N if axis == KEYS else D
     places = 16 * residual_codes.ends(rule, length) / length
     assert found != pytest.approx(due - places)
+
+
+def test_columns_become_orthonormal():
+    """As QR makes them, but for signs; a column that repeats one becomes 0.
+
+    Planted: nearly equal columns, of which one projection leaves an angle.
+    """
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(3, N, 4)).astype(np.float32)
+    q = np.asarray(residual_codes.orthonormal(jnp.asarray(x)))
+    assert np.abs(np.abs(q) - np.abs(np.linalg.qr(x)[0])).max() < 1e-5
+    x[..., 2] = x[..., 0] + 1e-3 * x[..., 2]
+    q = np.asarray(residual_codes.orthonormal(jnp.asarray(x)))
+    assert np.abs(q.swapaxes(1, 2) @ q - np.eye(4)).max() < 1e-5
+    first = x[..., 0] / np.linalg.norm(x[..., 0], axis=1, keepdims=True)
+    once = x[..., 2] - first * (first * x[..., 2]).sum(1, keepdims=True)
+    once /= np.linalg.norm(once, axis=1, keepdims=True)
+    assert np.abs((first * once).sum(1)).max() > 1e-5
+    x[..., 2] = 2 * x[..., 0]
+    q = np.asarray(residual_codes.orthonormal(jnp.asarray(x)))
+    assert np.abs(q[..., 2]).max() == 0 and np.abs(q[..., 3]).max() > 0
