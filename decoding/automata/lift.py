@@ -1,0 +1,340 @@
+"""Lift of a pushdown machine over bytes to the tokens of a vocabulary.
+
+In a state whose stack is unknown a token is one of three things: read whole (it stays
+in the value or in values that it opens), it *returns* (the value ends inside it, with a
+label, and the calling state must read the *rest* of its bytes), or it is dead. What a
+calling state makes of each rest is lifted the same way, so a mask needs no bytes:
+
+    fixed[q]   packed words: the tokens that q reads whole
+    own[q]     the same as a list, where they are few
+    ends[q]    (token, pair) where a pair is (label, rest)
+    code[r]    for each rest: read whole, dead, or (label, rest) again, in a state r
+               where a caller goes on
+
+Everything here runs on the host, in NumPy, once per grammar and tokenizer.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from decoding.automata import token_trie
+from decoding.automata.byte_machine import DEAD, STRING, ByteMachine
+from decoding.automata.token_trie import Trie, Walk, expand
+
+FEW = 256  # tokens of a list; a state that reads more whole has words
+NONE, WHOLE, PUSHES = -2, -1, -3  # codes of a rest: dead, read whole, and it pushes
+SHIFT = 16  # a code of a rest that returns is label << SHIFT | rest
+LONGEST = 1024  # bytes of a token
+
+
+class Rests(NamedTuple):
+    """The ends of tokens with which some calling state can go on; 0 is empty."""
+
+    strings: list[bytes]
+    trie: Trie
+    keys: np.ndarray  # int64[K]: token * LONGEST + depth, sorted
+    ids: np.ndarray  # int32[K]: the rest behind `depth` bytes of the token
+    inner_keys: np.ndarray  # int64[J]: rest * LONGEST + depth, sorted
+    inner_ids: np.ndarray  # int32[J]
+
+
+class Lists(NamedTuple):
+    """Lists by state: that of q is `values[at[q, 0] : at[q, 0] + at[q, 1]]`."""
+
+    at: np.ndarray  # int32[Q, 2]: first, length
+    values: np.ndarray  # int32[X, columns]
+
+
+class Lifted(NamedTuple):
+    """A machine over tokens, on the host."""
+
+    machine: ByteMachine
+    row: np.ndarray  # int32[Q]: of `words`; 0: none
+    words: np.ndarray  # uint32[M, W]: tokens read whole
+    plain: np.ndarray  # uint32[M, W]: of these, those that need no more of the stack
+    own: Lists  # token, whether it is plain
+    returns: Lists  # token, index of its pair in the state's list
+    pairs: Lists  # label, rest
+    rise: np.ndarray  # int32[Q]: what a whole token may take of the stack, at most
+    grow: np.ndarray  # int32[Q]: bytes that finishing takes behind one, at most
+    code_row: np.ndarray  # int32[Q]: of `code`; 0: no caller goes on here
+    code: np.ndarray  # int32[T, U]: of each rest
+    rest_rise: np.ndarray  # int32[Q]: `rise` of rests
+    rest_grow: np.ndarray  # int32[Q]: `grow` of rests
+    classes: np.ndarray  # uint8[256]: bytes with the same moves
+    steps: np.ndarray  # int32[Q, C]: the machine's moves by class
+
+
+def following(machine: ByteMachine) -> tuple[np.ndarray, np.ndarray]:
+    """Return the states where callers go on, and the bytes bool[256] they can read."""
+    after = np.unique(machine.back[machine.back != DEAD]).astype(np.int32)
+    return after, (machine.moves[after] != DEAD).any(0)
+
+
+def lookup(keys: np.ndarray, ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the id of each wanted key, -1 where it is none."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int32)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, ids[at], -1)
+
+
+def _positions(strings: Sequence[bytes], number: dict[bytes, int]) -> tuple:
+    """Return sorted keys and ids of the rests inside `strings`, the empty one as well.
+
+    Only the suffixes that are in `number` count.
+    """
+    longest = max(map(len, number))
+    keys, ids = [], []
+    for i, string in enumerate(strings):
+        size = len(string)
+        for depth in range(max(0, size - longest), size + 1):
+            rest = number.get(string[depth:])
+            if rest is not None:
+                keys.append(i * LONGEST + depth)
+                ids.append(rest)
+    return np.array(keys, np.int64), np.array(ids, np.int32)
+
+
+def rests(machine: ByteMachine, vocabulary: Trie, walk: Walk) -> Rests:
+    """Collect the rests of the vocabulary's tokens with which the machine can go on.
+
+    A rest counts if some calling state reads it whole, or ends its own value inside it
+    with a rest that counts.
+    """
+    after, follow = following(machine)
+    ended = walk.returns()
+    source, at = expand(ended.low, ended.high)
+    places = np.unique(
+        vocabulary.order[at].astype(np.int64) * LONGEST + ended.depth[source]
+    )
+    suffixes = {b""}
+    for place in places.tolist():
+        string = vocabulary.strings[place // LONGEST]
+        for depth in range(place % LONGEST, len(string)):
+            if follow[string[depth]]:
+                suffixes.add(string[depth:])
+    ordered = sorted(suffixes, key=lambda rest: (len(rest), rest))
+    every = token_trie.trie(ordered, has_empty=True)
+    number = {rest: i for i, rest in enumerate(ordered)}
+    counts = np.zeros(len(ordered), bool)
+    counts[0] = True
+    if len(after):
+        again = Walk(machine, every, after, follow)
+        nodes = np.unique(again.ends().node)
+        _, at = expand(every.low[nodes], (every.low + every.here)[nodes])
+        counts[every.order[at]] = True
+        inside = again.returns()
+        source, at = expand(inside.low, inside.high)
+        pairs = {
+            (rest, number.get(ordered[rest][depth:], -1))
+            for rest, depth in zip(
+                every.order[at].tolist(), inside.depth[source].tolist()
+            )
+        }
+        # Shorter rests come first, so one pass settles all.
+        for rest, then in sorted(pairs):
+            counts[rest] |= then >= 0 and then != rest and counts[then]
+    strings = [rest for rest, good in zip(ordered, counts) if good]
+    number = {rest: i for i, rest in enumerate(strings)}
+    return Rests(
+        strings,
+        token_trie.trie(strings, has_empty=True),
+        *_positions(vocabulary.strings, number),
+        *_positions(strings, number),
+    )
+
+
+def origins(machine: ByteMachine) -> np.ndarray:
+    """Return the states in which a token may begin, int32[...], but for STRING's."""
+    states = np.arange(STRING, len(machine.ends), dtype=np.int32)
+    return states[machine.ends[STRING:] < 0]
+
+
+def _lists(states: int, state: np.ndarray, values: np.ndarray) -> Lists:
+    """Group `values` [E, columns] by `state`, equal lists once; they come sorted."""
+    at = np.zeros((states, 2), np.int32)
+    bounds = np.searchsorted(state, np.arange(states + 1))
+    known: dict[bytes, int] = {}
+    parts, size = [np.zeros((0, values.shape[1]), np.int32)], 0
+    for q in np.unique(state).tolist():
+        part = np.ascontiguousarray(values[bounds[q] : bounds[q + 1]])
+        key = part.tobytes()
+        if key not in known:
+            known[key] = size
+            parts.append(part)
+            size += len(part)
+        at[q] = known[key], len(part)
+    return Lists(at, np.concatenate(parts).astype(np.int32))
+
+
+def pack(allowed: np.ndarray) -> np.ndarray:
+    """Pack bool[..., V] to words uint32[..., W], the least bit first."""
+    room = -allowed.shape[-1] % 32
+    padded = np.pad(allowed, [(0, 0)] * (allowed.ndim - 1) + [(0, room)])
+    return np.packbits(padded, -1, bitorder="little").view(np.uint32)
+
+
+def lift(
+    machine: ByteMachine,
+    vocabulary: Trie,
+    vocab_size: int,
+    rests_: Rests,
+    begin: np.ndarray,
+    walk: Walk,
+) -> Lifted:
+    """Lift the states `begin` of the machine, which `walk` walked over `vocabulary`."""
+    size = len(machine.ends)
+    whole = walk.ends()
+    source, at = expand(
+        vocabulary.low[whole.node], (vocabulary.low + vocabulary.here)[whole.node]
+    )
+    token, state = vocabulary.order[at], begin[whole.origin[source]]
+    is_plain = whole.rise[source] <= machine.need[state]
+    rise, grow = _most(size, state, whole.rise[source], whole.cost[source])
+    order = np.lexsort((token, state))
+    state, token, is_plain = state[order], token[order], is_plain[order]
+    many = np.bincount(state, minlength=size) > FEW
+    row, words, plain = _words(many, state, token, is_plain, vocab_size)
+    listed = ~many[state]
+    few = np.stack([token[listed], is_plain[listed]], 1).astype(np.int32)
+    returns, pairs = _returning(size, vocabulary, rests_, begin, walk)
+    codes = _codes(machine, rests_)
+    classes, steps = _steps(machine)
+    return Lifted(
+        machine,
+        row,
+        words,
+        plain,
+        _lists(size, state[listed], few),
+        returns,
+        pairs,
+        rise,
+        grow,
+        *codes,
+        classes,
+        steps,
+    )
+
+
+def _steps(machine: ByteMachine) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class of each byte, and the moves by class."""
+    columns = np.ascontiguousarray(machine.moves.T)
+    known: dict[bytes, int] = {}
+    classes = [known.setdefault(column.tobytes(), len(known)) for column in columns]
+    first = [classes.index(kind) for kind in range(len(known))]
+    return np.array(classes, np.uint8), np.ascontiguousarray(machine.moves[:, first])
+
+
+def _most(size: int, state: np.ndarray, *values: np.ndarray) -> list[np.ndarray]:
+    """Return the greatest of each kind of values by state, int32[size]; 0: none."""
+    most = []
+    for value in values:
+        top = np.zeros(size, np.int32)
+        np.maximum.at(top, state, value)
+        most.append(top)
+    return most
+
+
+def _words(
+    many: np.ndarray,
+    state: np.ndarray,
+    token: np.ndarray,
+    is_plain: np.ndarray,
+    vocab_size: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the row of each state and the packed rows; row 0 is empty."""
+    row = np.zeros(len(many), np.int32)
+    width = -(-vocab_size // 32)
+    rows = [np.zeros((2, width), np.uint32)]
+    known: dict[bytes, int] = {}
+    bounds = np.searchsorted(state, np.arange(len(many) + 1))
+    for q in np.flatnonzero(many).tolist():
+        part = slice(bounds[q], bounds[q + 1])
+        allowed = np.zeros((2, vocab_size), bool)
+        allowed[0, token[part]] = True
+        allowed[1, token[part]] = is_plain[part]
+        packed = pack(allowed)
+        row[q] = known.setdefault(packed.tobytes(), len(rows))
+        if row[q] == len(rows):
+            rows.append(packed)
+    both = np.stack(rows)
+    return row, both[:, 0], both[:, 1]
+
+
+def _returning(
+    size: int, vocabulary: Trie, rests_: Rests, begin: np.ndarray, walk: Walk
+) -> tuple[Lists, Lists]:
+    """Return the tokens inside which a state's value ends, and their distinct pairs."""
+    ended = walk.returns()
+    source, at = expand(ended.low, ended.high)
+    token = vocabulary.order[at]
+    place = token.astype(np.int64) * LONGEST + ended.depth[source]
+    rest = lookup(rests_.keys, rests_.ids, place)
+    good = rest >= 0
+    source, token, rest = source[good], token[good], rest[good]
+    state = begin[ended.origin[source]]
+    pair = ended.label[source].astype(np.int64) << SHIFT | rest
+    distinct, index = np.unique(
+        state.astype(np.int64) << 32 | pair, return_inverse=True
+    )
+    holder = (distinct >> 32).astype(np.int32)
+    first = np.searchsorted(holder, np.arange(size))
+    number = index.reshape(-1) - first[state]
+    order = np.lexsort((token, state))
+    values = np.stack([token, number], 1).astype(np.int32)
+    codes = (distinct & (1 << 32) - 1).astype(np.int32)
+    return (
+        _lists(size, state[order], values[order]),
+        _lists(size, holder, codes[:, None]),
+    )
+
+
+def _codes(machine: ByteMachine, rests_: Rests) -> tuple[Any, Any, Any, Any]:
+    """Return the row of each state where callers go on, codes, `rise` and `grow`."""
+    after, follow = following(machine)
+    size = len(machine.ends)
+    row = np.zeros(size, np.int32)
+    row[after] = 1 + np.arange(len(after))
+    code = np.full((len(after) + 1, len(rests_.strings)), NONE, np.int32)
+    if not len(after):
+        zero = np.zeros(size, np.int32)
+        return row, code, zero, zero
+    walk = Walk(machine, rests_.trie, after, follow)
+    whole = walk.ends()
+    low = rests_.trie.low[whole.node]
+    source, at = expand(low, low + rests_.trie.here[whole.node])
+    rest, state = rests_.trie.order[at], after[whole.origin[source]]
+    pushes = whole.rise[source] > machine.need[state]
+    code[row[state], rest] = np.where(pushes, PUSHES, WHOLE)
+    rise, grow = _most(size, state, whole.rise[source], whole.cost[source])
+    ended = walk.returns()
+    source, at = expand(ended.low, ended.high)
+    rest = rests_.trie.order[at]
+    place = rest.astype(np.int64) * LONGEST + ended.depth[source]
+    then = lookup(rests_.inner_keys, rests_.inner_ids, place)
+    good = then >= 0
+    source, rest, then = source[good], rest[good], then[good]
+    code[row[after[ended.origin[source]]], rest] = ended.label[source] << SHIFT | then
+    return row, code, rise, grow
+
+
+def widths(
+    vocabulary: Trie, vocab_size: int, begin: np.ndarray, walk: Walk
+) -> np.ndarray:
+    """Return the characters that tokens add to a string, uint8[STRING, V].
+
+    Of tokens in which the string ends, those before its end; 255 is the most.
+    """
+    whole, ended = walk.ends(), walk.returns()
+    count = np.zeros((STRING, vocab_size), np.uint8)
+    low = vocabulary.low[whole.node]
+    source, at = expand(low, low + vocabulary.here[whole.node])
+    values = np.minimum(whole.chars[source], 255)
+    count[begin[whole.origin[source]], vocabulary.order[at]] = values
+    source, at = expand(ended.low, ended.high)
+    values = np.minimum(ended.chars[source], 255)
+    count[begin[ended.origin[source]], vocabulary.order[at]] = values
+    return count

@@ -1,0 +1,295 @@
+"""Byte strings as a trie of arrays, and the walk of a pushdown machine over it.
+
+A walk reads all strings from many states at once: a frontier of (origin, state, node)
+arrays goes one byte a step. So a vocabulary of 115,000 tokens takes as many NumPy calls
+as its longest token has bytes.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from decoding.automata import byte_machine
+from decoding.automata.byte_machine import BODY, CALL, DEAD, OVER, POP, STRING
+
+MOST_PUSHES = 16  # inside one string; more are not followed
+
+
+class Trie(NamedTuple):
+    """Sorted byte strings, and the nodes of their prefixes, level by level.
+
+    The children of a node are consecutive nodes, in the order of their bytes. The
+    strings below it are `order[low : high]`, of which the first `here` end at it.
+    """
+
+    strings: list[bytes]
+    order: np.ndarray  # int32[N]: ids, sorted by their strings
+    byte: np.ndarray  # uint8[nodes]: the last byte of the node's prefix
+    first: np.ndarray  # int32[nodes + 1]: the first child
+    low: np.ndarray  # int32[nodes]
+    high: np.ndarray  # int32[nodes]
+    here: np.ndarray  # int32[nodes]
+
+
+def trie(strings: Sequence[bytes], has_empty: bool = False) -> Trie:
+    """Build the trie of `strings`; empty ones count only if it `has_empty` ones."""
+    order = np.array(sorted(range(len(strings)), key=strings.__getitem__), np.int32)
+    ranked = [strings[i] for i in order]
+    lengths = np.array([len(s) for s in ranked], np.int64)
+    offsets = np.cumsum(lengths) - lengths
+    flat = np.frombuffer(b"".join(ranked), np.uint8)
+    rank = np.arange(len(ranked))
+    node = np.zeros(len(ranked), np.int64)
+    bytes_ = [np.zeros(1, np.uint8)]
+    parents = [np.zeros(0, np.int64)]
+    lows, highs = [np.zeros(1, np.int64)], [np.array([len(ranked)])]
+    heres = [np.array([int((lengths == 0).sum()) if has_empty else 0])]
+    size, depth = 1, 0
+    while True:
+        rank = rank[lengths[rank] > depth]
+        if not len(rank):
+            break
+        read, parent = flat[offsets[rank] + depth], node[rank]
+        fresh = np.ones(len(rank), bool)
+        fresh[1:] = (read[1:] != read[:-1]) | (parent[1:] != parent[:-1])
+        at = np.flatnonzero(fresh)
+        index = np.cumsum(fresh) - 1
+        node[rank] = size + index
+        depth += 1
+        bytes_.append(read[at])
+        parents.append(parent[at])
+        lows.append(rank[at])
+        highs.append(rank[np.append(at[1:], len(rank)) - 1] + 1)
+        over = (lengths[rank] == depth).astype(np.int64)
+        heres.append(np.add.reduceat(over, at))
+        size += len(at)
+    parent = np.concatenate(parents)
+    # Nodes are numbered level by level, so children of later nodes come later.
+    first = 1 + np.searchsorted(parent, np.arange(size + 1))
+    return Trie(
+        list(strings),
+        order,
+        np.concatenate(bytes_),
+        first.astype(np.int32),
+        np.concatenate(lows).astype(np.int32),
+        np.concatenate(highs).astype(np.int32),
+        np.concatenate(heres).astype(np.int32),
+    )
+
+
+class Ends(NamedTuple):
+    """Where strings end that a state reads whole; an entry for each origin and node."""
+
+    origin: np.ndarray  # int32[E]: index into the origins
+    node: np.ndarray  # int32[E]: the strings that end there
+    chars: np.ndarray  # int32[E]: characters of the string that is open at the end
+    rise: np.ndarray  # int32[E]: states of the stack that finishing takes, above before
+    cost: np.ndarray  # int32[E]: bytes that finishing the origin's value takes
+
+
+class Returns(NamedTuple):
+    """Where the origin's value ends inside strings `order[low : high]`."""
+
+    origin: np.ndarray  # int32[E]
+    low: np.ndarray  # int32[E]
+    high: np.ndarray  # int32[E]
+    depth: np.ndarray  # int32[E]: bytes before the value's end
+    label: np.ndarray  # int32[E]
+    chars: np.ndarray  # int32[E]
+
+
+class _Frontier(NamedTuple):
+    origin: np.ndarray
+    state: np.ndarray
+    node: np.ndarray
+    chars: np.ndarray
+    height: np.ndarray
+    peak: np.ndarray  # the greatest height so far
+    stack: np.ndarray  # int32[F, MOST_PUSHES]
+
+    def take(self, at: np.ndarray) -> "_Frontier":
+        return _Frontier(*(leaf[at] for leaf in self))
+
+
+class Walk:
+    """The walk of `machine` over `strings` from `origins`.
+
+    `follow` bool[256] are the bytes that some calling state can go on with: where a
+    value ends before another byte, nothing is recorded.
+    """
+
+    def __init__(
+        self,
+        machine: byte_machine.ByteMachine,
+        strings: Trie,
+        origins: np.ndarray,
+        follow: np.ndarray,
+    ) -> None:
+        self.machine, self.strings, self.follow = machine, strings, follow
+        self.worst_need = _worst(machine.need, machine.back)
+        self.worst_cost = _worst(machine.cost, machine.back)
+        self.stays: list[Ends] = []
+        self.pops: list[Returns] = []
+        count = len(origins)
+        zero = np.zeros(count, np.int32)
+        stack = np.zeros((count, MOST_PUSHES), np.int32)
+        here = np.arange(count, dtype=np.int32)
+        items = _Frontier(here, origins.astype(np.int32), zero, zero, zero, zero, stack)
+        # An empty string that a state reads: nothing for a value that is over there.
+        over = machine.ends[items.state]
+        self._ended(items.take(over >= 0), over[over >= 0], 0)
+        items = items.take(over < 0)
+        self._record(items)
+        depth = 0
+        while len(items.origin):
+            items = self._step(items, depth)
+            self._record(items)
+            depth += 1
+
+    def _step(self, items: _Frontier, depth: int) -> _Frontier:
+        """Read one more byte of every string."""
+        strings, machine = self.strings, self.machine
+        counts = strings.first[items.node + 1] - strings.first[items.node]
+        source = np.repeat(np.arange(len(counts)), counts)
+        within = np.arange(len(source)) - np.repeat(np.cumsum(counts) - counts, counts)
+        child = (strings.first[items.node][source] + within).astype(np.int32)
+        # Most children are dead at once: leave them out before anything is copied.
+        read = strings.byte[child]
+        live = machine.moves[items.state[source], read] != DEAD
+        source, child, read = source[live], child[live], read[live]
+        todo = items.take(source)._replace(node=child)
+        ready: list[_Frontier] = []
+        while len(todo.origin):
+            read = strings.byte[todo.node]
+            to = machine.moves[todo.state, read]
+            step = (to >= 0) & (to & byte_machine.KINDS == 0)
+            call, pop = (to >= 0) & (to & CALL > 0), (to >= 0) & (to & POP > 0)
+            ready.append(self._moved(todo.take(step), to[step], depth))
+            called = self._called(todo.take(call), to[call] - CALL)
+            popped = todo.take(pop)
+            label, none = to[pop] - POP, popped.height == 0
+            self._returned(popped.take(none), label[none], depth)
+            back = self._popped(popped.take(~none), label[~none])
+            todo = _joined([called, back])
+        return _joined(ready) if ready else todo
+
+    def _called(self, items: _Frontier, callee: np.ndarray) -> _Frontier:
+        room = items.height < MOST_PUSHES
+        items, callee = items.take(room), callee[room]
+        items.stack[np.arange(len(callee)), items.height] = items.state
+        height = items.height + 1
+        return items._replace(
+            state=callee.astype(np.int32),
+            chars=np.zeros_like(items.chars),
+            height=height,
+            peak=np.maximum(items.peak, height),
+        )
+
+    def _popped(self, items: _Frontier, label: np.ndarray) -> _Frontier:
+        height = items.height - 1
+        caller = items.stack[np.arange(len(label)), height]
+        state = self.machine.back[caller, label]
+        span = self.machine.span[caller]
+        in_span = (span[:, 0] <= items.chars) & (items.chars <= span[:, 1])
+        live = (state != DEAD) & (in_span | (items.state >= STRING))
+        return items._replace(state=state, height=height).take(live)
+
+    def _moved(self, items: _Frontier, to: np.ndarray, depth: int) -> _Frontier:
+        """Go to states `to` behind a byte, and return from values that are over."""
+        counted = (items.state == BODY) & (to != OVER)
+        chars = items.chars + counted
+        caller = items.stack[np.arange(len(to)), np.maximum(items.height - 1, 0)]
+        short = (items.height == 0) | (chars <= self.machine.span[caller, 1])
+        items = items._replace(state=to, chars=chars).take(short | ~counted)
+        ready = []
+        while True:
+            over = self.machine.ends[items.state]
+            ready.append(items.take(over < 0))
+            items, over = items.take(over >= 0), over[over >= 0]
+            none = items.height == 0
+            self._ended(items.take(none), over[none], depth + 1)
+            items = self._popped(items.take(~none), over[~none])
+            if not len(items.origin):
+                return _joined(ready)
+
+    def _record(self, items: _Frontier) -> None:
+        """Record the strings that end where `items` are."""
+        items = items.take(self.strings.here[items.node] > 0)
+        need, cost = self.machine.need[items.state], self.machine.cost[items.state]
+        rise = np.maximum(items.peak, items.height + need)
+        inside = items.state < STRING
+        low = self.machine.span[
+            items.stack[np.arange(len(need)), np.maximum(items.height - 1, 0)], 0
+        ]
+        missing = np.maximum(low - items.chars, 0)
+        cost = cost + np.where(inside & (items.height > 0), missing, 0)
+        for level in range(int(items.height.max(initial=0))):
+            caller = items.stack[:, level]
+            there = level < items.height
+            rise = np.maximum(rise, np.where(there, level + self.worst_need[caller], 0))
+            cost = cost + np.where(there, self.worst_cost[caller], 0)
+        self.stays.append(Ends(items.origin, items.node, items.chars, rise, cost))
+
+    def _ended(self, items: _Frontier, label: np.ndarray, depth: int) -> None:
+        """Record values that are over behind the byte of `items`."""
+        strings = self.strings
+        here = strings.here[items.node]
+        low = strings.low[items.node]
+        whole = here > 0
+        at = items.take(whole)
+        self.pops.append(
+            Returns(
+                at.origin,
+                low[whole],
+                (low + here)[whole],
+                np.full(len(at.origin), depth, np.int32),
+                label[whole].astype(np.int32),
+                at.chars,
+            )
+        )
+        counts = strings.first[items.node + 1] - strings.first[items.node]
+        source = np.repeat(np.arange(len(counts)), counts)
+        within = np.arange(len(source)) - np.repeat(np.cumsum(counts) - counts, counts)
+        child = (strings.first[items.node][source] + within).astype(np.int32)
+        self._returned(items.take(source)._replace(node=child), label[source], depth)
+
+    def _returned(self, items: _Frontier, label: np.ndarray, depth: int) -> None:
+        """Record values that are over before the byte of `items`."""
+        live = self.follow[self.strings.byte[items.node]]
+        items, label = items.take(live), label[live]
+        self.pops.append(
+            Returns(
+                items.origin,
+                self.strings.low[items.node],
+                self.strings.high[items.node],
+                np.full(len(label), depth, np.int32),
+                label.astype(np.int32),
+                items.chars,
+            )
+        )
+
+    def ends(self) -> Ends:
+        """Return the strings that are read whole."""
+        return Ends(*(np.concatenate(leaves) for leaves in zip(*self.stays)))
+
+    def returns(self) -> Returns:
+        """Return the strings in which the origin's value ends."""
+        return Returns(*(np.concatenate(leaves) for leaves in zip(*self.pops)))
+
+
+def _worst(values: np.ndarray, back: np.ndarray) -> np.ndarray:
+    """Return the greatest value of the states in which a caller goes on, int32[Q]."""
+    return np.where(back != DEAD, values[back], 0).max(1).astype(np.int32)
+
+
+def _joined(parts: list[_Frontier]) -> _Frontier:
+    return _Frontier(*(np.concatenate(leaves) for leaves in zip(*parts)))
+
+
+def expand(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for ranges [low, high), the range and the place of every element."""
+    counts = (high - low).astype(np.int64)
+    source = np.repeat(np.arange(len(counts)), counts)
+    start = np.cumsum(counts) - counts
+    return source, np.arange(len(source)) - start[source] + low[source]
