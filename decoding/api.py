@@ -9,38 +9,20 @@ import jax
 
 from decoding import base, compose
 from decoding.block_width import choice, tuning
-from decoding.loops import decode, engines, initial_state, state_sharding, stats
+from decoding.loops import engines, initial_state
 from decoding.method import Method
 from decoding.serving import (
+    calls,
     prefix_loading,
     procedures,
     requests,
-    results,
-    scoring,
     searching,
     streaming,
 )
+from decoding.serving.calls import Call
 from decoding.serving.output import Output
 from decoding.serving.streaming import Piece
 from models.errors import MethodError
-
-
-class _Call(NamedTuple):
-    """A call that is ready to run."""
-
-    lm: Any
-    settings: requests.Settings
-    requests: requests.Requests
-    running: requests.Requests  # the rows that are decoded
-    parts: compose.Composition
-    params: base.Params
-    engine: engines.Engine
-    state: decode.DecodeState
-    begun: float
-    compiled: float  # seconds of compilation that the engine had before
-    sizes: tuple[int, int]  # scratch slots of a search, at first and at most
-    memory: stats.Memory
-    prefixes: Any = None  # what loads them
 
 
 def generate(
@@ -71,6 +53,8 @@ def generate(
     prefill_chunk: int | None = None,
     contexts: Sequence[Any] | None = None,
     prefixes: Any = None,
+    constraint: Any = None,
+    finish: bool = False,
 ) -> Output:
     """Decode every prompt in one batch.
 
@@ -136,6 +120,11 @@ def generate(
             compresses them before it reads the prompts.
         prefixes: a `serving.prefix_store.PrefixStore`, from which the longest stored
             prefix of each prompt is loaded; `out.prefixes` says what was.
+        constraint: a grammar that every text is one of: `{"json_schema": schema}`,
+            `{"regex": pattern}`, ... (`automata.compiled.parse`), or a list of one a
+            prompt; None there: any text. Other transforms come before it, warpers
+            after it. `out.accepted` says which texts are whole ones.
+        finish: a text under a constraint always ends within `max_new_tokens`.
 
     Returns:
         An `Output`: the texts, their tokens and log-probabilities, and the run's
@@ -145,6 +134,7 @@ def generate(
         PromptError: an empty, too long or out-of-range prompt, a list of another length
             than the prompts, or a request that cannot be served (a paged cache's pool
             is too small for it).
+        ConstraintError: a grammar that does not compile, or does not fit the model.
         MethodError: an unknown method, a number that a transform refuses, or parts that
             do not fit together.
     """
@@ -162,10 +152,10 @@ def generate(
     else:
         state = loop(lambda s: call.engine.step(call.params, s), call.state)
         tuning.ended(call.parts, state)
-    return _output(call, jax.block_until_ready(state))
+    return calls.output(call, jax.block_until_ready(state))
 
 
-def _searched(call: _Call) -> Output:
+def _searched(call: Call) -> Output:
     """Run the search of a started call."""
     found: Any = (call.parts.program.select, call.parts.program.reward)
     state, syncs = searching.run(
@@ -173,7 +163,7 @@ def _searched(call: _Call) -> Output:
         *(call.requests, call.sizes),
     )
     rows, found = searching.texts(state, call.requests, syncs)
-    return _output(call, rows, found)
+    return calls.output(call, rows, found)
 
 
 def stream(
@@ -199,6 +189,8 @@ def stream(
     prefill_chunk: int | None = None,
     contexts: Sequence[Any] | None = None,
     prefixes: Any = None,
+    constraint: Any = None,
+    finish: bool = False,
 ) -> Iterator[Piece]:
     """Yield the texts of `generate` as they grow, round by round, all rows together.
 
@@ -314,7 +306,7 @@ def _composed(lm: Any, settings: requests.Settings) -> _Ready:
     return _Ready(lm, asked, running, parts, params, engines.engine(parts), size)
 
 
-def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Call:
+def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> Call:
     """Compose the method, measure its rounds if need be, and prefill the caches."""
     lm, asked, running, parts, params, engine, size = _composed(lm, settings)
     searching.check(lm, parts.program, asked, streamed)
@@ -336,65 +328,4 @@ def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> _Cal
     state = engine.start(params, parts, *rows, **beside)
     state = tuning.begun(parts, state, costs)
     rest = (params, engine, state, begun, compiled, sizes, engine.memory(state), load)
-    return _Call(lm, settings, asked, running, parts, *rest)
-
-
-def _output(
-    call: _Call, state: decode.DecodeState, found: searching.Found | None = None
-) -> Output:
-    """Read the finished state on the host."""
-    results.check_pool(state)
-    compiled = call.engine.compile_seconds - call.compiled
-    seconds = time.perf_counter() - call.begun - compiled
-    lm, asked, settings = call.lm, call.requests, call.settings
-    rank, scores = call.parts.program.rank, None
-    if settings.top_logprobs or settings.prompt_logprobs:
-        weights, k = call.params["target"], settings.top_logprobs
-        scores = scoring.score(lm.model, weights, state.tokens, state.length, k)
-    state = replace(state, **state_sharding.results(state))
-    shown = asked if rank is None else call.running
-    texts = results.of_rows(lm, settings, shown, state, scores)
-    rows = [texts[i : i + shown.n] for i in range(0, len(texts), shown.n)]
-    values = None if found is None else found.scores.tolist()
-    if rank is not None:
-        bare = texts
-        if settings.echo:
-            without = replace(settings, echo=False)
-            bare = results.of_rows(lm, without, shown, state, scores)
-        samples = searching.samples(lm, shown, bare)
-        if (reward := call.parts.program.reward) is not None:
-            about = (call.engine, reward, call.params, call.running, state)
-            samples = searching.valued(lm, *about, samples)
-        rows, values = searching.ranked(rank, rows, samples, asked.n)
-
-    def group(name: str) -> list:
-        named = [[getattr(text, name) for text in row] for row in rows]
-        return [row[0] for row in named] if asked.n == 1 else named
-
-    guarantee, loaded = call.parts.guarantee, 0
-    if call.prefixes is not None:
-        guarantee, loaded = call.prefixes.guarantee(guarantee), call.prefixes.tokens
-    optional = {
-        "prefixes": None if call.prefixes is None else call.prefixes.loaded,
-        "top_logprobs": group("top_logprobs") if settings.top_logprobs else None,
-        "prompt_logprobs": [row[0].prompt_logprobs for row in rows]
-        if settings.prompt_logprobs
-        else None,
-        "scores": values,
-    }
-    if values is not None and asked.n == 1:
-        optional["scores"] = [row[0] for row in values]
-    return Output(
-        tokens=group("tokens"),
-        texts=None if lm.tokenizer is None else group("text"),
-        logprobs=group("logprobs"),
-        origin=group("origin"),
-        finish_reason=group("finish_reason"),
-        memory=state.drafter.shared,
-        exits=state.exit.shared,
-        stats=stats.summarise(
-            state.counters, seconds, compiled, found, call.memory, loaded
-        ),
-        guarantee=guarantee,
-        **optional,
-    )
+    return Call(lm, settings, asked, running, parts, *rest)

@@ -33,6 +33,8 @@ class Output:
             each token, None for the first. None unless asked for.
         prefixes: with a prefix store, what was loaded for each of the B rows: a
             `prefix_store.Loaded`. Else None.
+        accepted: under a constraint, whether each text is a whole one of its grammar;
+            one that was cut by its limit may not be. Else None.
 
     With `echo`, `tokens` and `texts` begin with the prompt. `origin` and `top_logprobs`
     are None at its tokens. `logprobs` are None there too, or with `prompt_logprobs`
@@ -52,6 +54,7 @@ class Output:
     prompt_logprobs: list | None = None
     scores: list | None = None
     prefixes: list | None = None
+    accepted: list | None = None
 
     def __repr__(self) -> str:
         new = int(self.stats.new_tokens.sum())

@@ -12,6 +12,7 @@ from decoding import base, recipes
 from decoding.automata import stop_strings
 from decoding.catalogue import PerPrompt, Spec
 from decoding.method import Method
+from decoding.serving import constraining
 from models.errors import PromptError
 from models.heads.formats import native
 from models.surgery import lora
@@ -54,6 +55,8 @@ class Settings:
     prefill_chunk: int | None = None
     contexts: Sequence[Any] | None = None
     prefixes: Any = None
+    constraint: Any = None
+    finish: bool = False
 
 
 class Ends(NamedTuple):
@@ -74,6 +77,7 @@ class Requests(NamedTuple):
     temperature: Any  # one number, or a list of one a prompt
     transforms: tuple[Any, ...]  # those of `transforms`, then those of the keywords
     contexts: list[int] | None = None  # tokens of each row's context
+    grammars: tuple[Any, ...] | None = None  # one a prompt; None: no constraint
 
 
 @functools.lru_cache(2)
@@ -147,11 +151,16 @@ def read(lm: Any, settings: Settings) -> Requests:
             per_prompt("a list in transforms", one_each, prompts)
     keywords = {name: getattr(settings, name) for name in SAMPLING}
     transforms = (*settings.transforms, *sampling(prompts, **keywords))
+    grammars = constraining.grammars(settings.constraint, prompts)
+    if grammars is not None:
+        ending = new if settings.finish else [0] * prompts
+        transforms = constraining.inserted(transforms, grammars, ending)
     ends = [Ends(*pair) for pair in zip(strings, ids) for _ in range(n)]
     rows = [prompt for prompt in tokens for _ in range(n)]
     limits = [len(p) + m for p, m in zip(tokens, new) for _ in range(n)]
     read = contexts and [size for size in contexts for _ in range(n)]
-    return Requests(rows, limits, prompts, n, ends, temperature, transforms, read)
+    numbers = (rows, limits, prompts, n, ends, temperature)
+    return Requests(*numbers, transforms, read, grammars)
 
 
 def with_contexts(
