@@ -1,0 +1,403 @@
+"""Objects of a schema: a state is the next name and the formulas that remain.
+
+Declared names come in order, each at most once; then come free names, which may repeat.
+A free name is read through a trie of the declared ones, so that it is none of them, and
+leaves it for the states of STRING.
+"""
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from decoding.automata.pushdown import (
+    BODY,
+    CALL,
+    ESCAPE,
+    HEX1,
+    HEX2,
+    HEX3,
+    HEX4,
+    QUOTE,
+)
+from decoding.automata.schema_formulas import FALSE, TRUE, UNKNOWN, Formula, atoms
+from decoding.automata.schema_keywords import Count, Members
+from decoding.automata.schema_members import GONE, behind, tracking
+from decoding.automata.schema_strings import automaton, holds
+from decoding.automata.string_automata import LOST, among
+from decoding.automata.string_spelling import (
+    QUOTE_BYTE,
+    SLASH_BYTE,
+    Settled,
+    StringWriter,
+    spelled,
+)
+if TYPE_CHECKING:
+    from decoding.automata.json_schema import Compiler, Rule
+
+Formulas = tuple[Formula, ...]
+_HEXES = (HEX4, HEX3, HEX2, HEX1)
+Classes = frozenset[Formula]  # the patterns that hold of a free name
+
+
+class _Node(NamedTuple):
+    """A node of the trie of names: what follows it, and the names below it."""
+
+    inside: int  # STRING's state there
+    children: dict[int, int]
+    below: list[int]  # sorted
+    name: list[int]  # that ends here, if one does
+    has_slash: bool  # a name goes on with "/", of which "\\/" is another spelling
+
+
+def trie(names: tuple[str, ...], moves: list[dict[int, int]]) -> list[_Node]:
+    """Return the spelled `names` as a trie, the root first; `moves` are STRING's.
+
+    A name that UTF-8 cannot spell is left out: no text has it.
+    """
+    nodes = [_Node(BODY, {}, [], [], False)]
+    for index, name in enumerate(names):
+        at = 0
+        path = [0]
+        for byte in spelled(name) or b"":
+            here = nodes[at]
+            if byte not in here.children:
+                here.children[byte] = len(nodes)
+                has_slash = byte == SLASH_BYTE and ord("/") in here.children
+                nodes.append(_Node(moves[here.inside][byte], {}, [], [], has_slash))
+                if byte == ord("/") and SLASH_BYTE in here.children:
+                    behind_slash = here.children[SLASH_BYTE]
+                    nodes[behind_slash] = nodes[behind_slash]._replace(has_slash=True)
+            at = here.children[byte]
+            path.append(at)
+        if spelled(name) is not None:
+            nodes[at].name.append(index)
+            for node in path:
+                nodes[node].below.append(index)
+    return nodes
+
+
+class Order:
+    """The declared names of formulas, in their order, and the patterns of free ones."""
+
+    def __init__(self, formulas: Formulas):
+        names: dict[str, None] = {}
+        patterns: dict[Formula, None] = {}
+        every = atoms(formulas)
+        for atom in every:
+            if atom[0] == "members":
+                names.update(dict.fromkeys(name for name, _ in atom[1].declared))
+                patterns.update(dict.fromkeys(p for p, _ in atom[1].patterns))
+        for atom in every:
+            if atom[0] == "required":
+                names.update(dict.fromkeys(sorted(atom[1] - names.keys())))
+        self.names, self.patterns = tuple(names), tuple(patterns)
+        self.index = {name: i for i, name in enumerate(self.names)}
+
+
+class ObjectRule:
+    """Writes the states of one kind of objects."""
+
+    def __init__(self, compiler: "Compiler", rule: "Rule", formulas: Formulas):
+        self.compiler, self.rule = compiler, rule
+        self.logic, self.builder = compiler.logic, compiler.builder
+        self.order = Order(formulas)
+        self.known: dict[tuple, int] = {}
+        self.after: dict[tuple, Formulas] = {}
+        self.demands: dict[tuple, Formula] = {}
+        self.needs: dict[Formulas, list[int]] = {}
+        self.lasts: dict[Formulas, int] = {}
+        self.escapes: dict[tuple, int] = {}
+        self.trie = trie(self.order.names, self.builder.moves)
+        opened = compiler.spaced(self.builder.state())
+        self.builder.moves[rule.start][ord("{")] = opened
+        self._close(opened, formulas)
+        self._name(opened, 0, formulas)
+
+    # What remains of the formulas.
+
+    def _demand(self, members: Members, key: int | Classes) -> Formula:
+        """Return what `members` demands of the value of a name, over nodes."""
+        known = (id(members), key)
+        if known not in self.demands:
+            logic, reader = self.logic, self.compiler.reader
+            nodes = []
+            if isinstance(key, int):
+                name = self.order.names[key]
+                nodes = [node for word, node in members.declared if word == name]
+                nodes += [n for p, n in members.patterns if holds(logic, p, name)]
+            else:
+                nodes = [node for p, node in members.patterns if p in key]
+            parts = []
+            for node in nodes or [members.rest]:
+                if node is reader.false:
+                    parts.append(FALSE)
+                elif node is not reader.true:
+                    parts.append(logic.atom(node))
+            self.demands[known] = logic.all(parts)
+        return self.demands[known]
+
+    def _seen(self, formulas: Formulas, key: int | Classes) -> Formulas:
+        """Return what remains behind a name: a declared one, or one of free classes."""
+        known = (formulas, key)
+        if known in self.after:
+            return self.after[known]
+        logic = self.logic
+        is_free = not isinstance(key, int)
+
+        def value(atom: Any) -> Formula:
+            if atom[0] == "members":
+                fails = self._demand(atom[1], key) is FALSE
+                return FALSE if fails else logic.atom(atom)
+            if atom[0] == "required":
+                if is_free or self.order.names[key] not in atom[1]:
+                    return logic.atom(atom)
+                left = atom[1] - {self.order.names[key]}
+                return logic.atom(("required", left)) if left else TRUE
+            if atom == GONE:
+                return UNKNOWN if is_free else logic.atom(atom)
+            return self._counted(atom[1], is_free)
+
+        first, *rest = (logic.replaced(f, value) for f in formulas)
+        self.after[known] = (logic.certain(first), *rest)
+        return self.after[known]
+
+    def _counted(self, count: Count, is_free: bool) -> Formula:
+        low, high, least, most, was_free = count
+        # A free name may repeat one before it.
+        least += not (is_free and was_free)
+        most += 1
+        if high is not None and least > high:
+            return FALSE
+        if high is None and least >= low:
+            return TRUE
+        if high is not None and most > high:
+            most, least = high + 1, min(least, high)
+        elif high is None:
+            most = min(most, low)
+        return self.logic.atom(("count", Count(low, high, least, most, is_free or was_free)))
+
+    def _passed(self, formulas: Formulas, last: int) -> Formulas:
+        """Return what remains if no declared name before `last` can follow."""
+        for index in self._needed(formulas):
+            if index >= last:
+                break
+            formulas = self._missed(formulas, index)
+            if formulas[0] is FALSE:
+                break
+        return formulas
+
+    def _needed(self, formulas: Formulas) -> list[int]:
+        if formulas not in self.needs:
+            names = {n for a in atoms(formulas) if a[0] == "required" for n in a[1]}
+            self.needs[formulas] = sorted(self.order.index[name] for name in names)
+        return self.needs[formulas]
+
+    def _missed(self, formulas: Formulas, index: int) -> Formulas:
+        known = (formulas, ~index)
+        if known not in self.after:
+            name, logic = self.order.names[index], self.logic
+            self.after[known] = tuple(
+                logic.replaced(
+                    f,
+                    lambda a: FALSE
+                    if a[0] == "required" and name in a[1]
+                    else logic.atom(a),
+                )
+                for f in formulas
+            )
+        return self.after[known]
+
+    def _close(self, state: int, formulas: Formulas) -> None:
+        """Let `state` read the closing brace, if the object may end there."""
+
+        def value(atom: Any) -> Formula:
+            if atom[0] == "members":
+                return TRUE
+            if atom[0] != "count":
+                return FALSE  # a name that is missing, a violation that lasts
+            low, high, least, most, _ = atom[1]
+            if least >= low and (high is None or most <= high):
+                return TRUE
+            return UNKNOWN if most >= low else FALSE
+
+        outcome = self.compiler.decided(
+            tuple(self.logic.replaced(f, value) for f in formulas)
+        )
+        if outcome is not None:
+            label = self.compiler.outcome(self.rule, outcome)
+            self.builder.moves[state][ord("}")] = self.compiler.ended(label)
+
+    # States.
+
+    def _behind(self, first: int, formulas: Formulas) -> int:
+        """Return the state behind a member; names before `first` cannot follow."""
+        key = ("behind", first, formulas)
+        if key not in self.known:
+            builder, compiler = self.builder, self.compiler
+            state = self.known[key] = compiler.spaced(builder.state())
+            self._close(state, formulas)
+
+            def more() -> None:
+                comma = compiler.spaced(builder.state())
+                builder.moves[state][ord(",")] = comma
+                self._name(comma, first, formulas)
+
+            compiler.later(more)
+        return self.known[key]
+
+    def _named(self, key: int | Classes, formulas: Formulas) -> int | None:
+        """Return the state behind a name, before its colon; None: it cannot stand."""
+        last = key if isinstance(key, int) else len(self.order.names)
+        formulas = self._seen(self._passed(formulas, last), key)
+        if formulas[0] is FALSE:
+            return None
+        known = ("named", key, formulas)
+        if known not in self.known:
+            builder, compiler = self.builder, self.compiler
+            self.known[known] = compiler.spaced(builder.state())
+
+            def more() -> None:
+                state = compiler.spaced(builder.state())
+                builder.moves[self.known[known]][ord(":")] = state
+                self._value(state, key, formulas)
+
+            compiler.later(more)
+        return self.known[known]
+
+    def _value(self, state: int, key: int | Classes, formulas: Formulas) -> None:
+        demands = tracking(
+            self.logic, formulas, "members", lambda atom: self._demand(atom[1], key)
+        )
+        is_free = not isinstance(key, int)
+        first = len(self.order.names) if is_free else key + 1
+
+        def follow(outcome: tuple[bool, ...]) -> int | None:
+            left = behind(self.logic, formulas, demands, outcome, is_free)
+            return None if left[0] is FALSE else self._behind(first, left)
+
+        self.compiler.value(state, demands.wanted, demands.tracked, follow)
+
+    def _name(self, state: int, first: int, formulas: Formulas) -> None:
+        """Let `state` read a name of `first` on, or a free one."""
+        row = self.builder.moves[state]
+        if self.order.patterns:
+            to = self._by_patterns(first, formulas)
+            if to is not None:
+                row[QUOTE_BYTE] = to
+            return
+        free = self._named(frozenset(), formulas)
+        if not self.order.names:
+            if free is not None:
+                row[QUOTE_BYTE] = CALL + QUOTE
+                self.builder.back[state][0] = free
+            return
+        to = self._in_trie(0, first, formulas, free)
+        if to is not None:
+            row[QUOTE_BYTE] = to
+
+    def _last(self, formulas: Formulas) -> int:
+        """Return the first name that must not be missed: the last that may follow."""
+        if formulas not in self.lasts:
+            self.lasts[formulas] = next(
+                (i for i in self._needed(formulas) if self._missed(formulas, i)[0] is FALSE),
+                len(self.order.names),
+            )
+        return self.lasts[formulas]
+
+    def _in_trie(
+        self, place: int, first: int, formulas: Formulas, free: int | None
+    ) -> int | None:
+        """Return the state inside a name; None if none can follow.
+
+        `free` is the state behind a free name.
+        """
+        node = self.trie[place]
+        at = bisect_left(node.below, first)
+        if free is None or node.inside in _HEXES:
+            if at == len(node.below) or node.below[at] > self._last(formulas):
+                return None
+        key = ("trie", place, at, formulas)
+        if key not in self.known:
+            state = self.known[key] = self.builder.state()
+            self.compiler.later(
+                lambda: self._write_node(state, node, first, formulas, free)
+            )
+        return self.known[key]
+
+    def _write_node(
+        self, state: int, node: _Node, first: int, formulas: Formulas, free: int | None
+    ) -> None:
+        row = self.builder.moves[state]
+        if free is not None and node.inside not in _HEXES:
+            # What no name goes on with leaves the trie: STRING reads it.
+            self.builder.back[state][0] = free
+            row.update(dict.fromkeys(self.builder.moves[node.inside], CALL + node.inside))
+            if node.inside == BODY:
+                row[QUOTE_BYTE] = free
+                row[SLASH_BYTE] = self._escape(ord("/") not in node.children, free)
+            elif node.inside == ESCAPE:
+                for byte in b"u/" if node.has_slash else b"u":
+                    row.pop(byte, None)
+        if node.name:
+            to = self._named(node.name[0], formulas) if node.name[0] >= first else None
+            row.pop(QUOTE_BYTE, None)
+            if to is not None:
+                row[QUOTE_BYTE] = to
+        for byte, child in node.children.items():
+            row.pop(byte, None)
+            to = self._in_trie(child, first, formulas, free)
+            if to is not None:
+                row[byte] = to
+
+    def _escape(self, has_slash: bool, free: int) -> int:
+        """Return the state behind the backslash of a character of no name.
+
+        Escapes by number are not read: they may spell a character of a name.
+        """
+        key = (has_slash, free)
+        if key not in self.escapes:
+            state = self.escapes[key] = self.builder.state()
+            letters = b'"\\bfnrt/' if has_slash else b'"\\bfnrt'
+            self.builder.read(state, letters, CALL + ESCAPE)
+            self.builder.back[state][0] = free
+        return self.escapes[key]
+
+    def _by_patterns(self, first: int, formulas: Formulas) -> int | None:
+        """Return the state inside a name of which patterns matter."""
+        patterns = self.order.patterns
+        names = atoms(patterns)
+        dfas = [among(self.order.names), *map(automaton, names)]
+        index = {dfas[0].state(name): i for i, name in enumerate(self.order.names)}
+
+        def classes(values: list[bool | None]) -> Classes | None:
+            constants = {
+                atom: self.logic.atom(atom) if value is None else (TRUE if value else FALSE)
+                for atom, value in zip(names, values)
+            }
+            decided = [self.logic.replaced(p, constants.__getitem__) for p in patterns]
+            if any(value is not TRUE and value is not FALSE for value in decided):
+                return None
+            return frozenset(p for p, value in zip(patterns, decided) if value is TRUE)
+
+        def settle(states: tuple[int, ...]) -> Settled | None:
+            if states[0] != LOST:
+                return None
+            fates = [d.fate[s] if s != LOST else False for d, s in zip(dfas, states)]
+            kind = classes(fates[1:])
+            if kind is None:
+                return None
+            to = self._named(kind, formulas)
+            return Settled(None if to is None else self.compiler.anything(to))
+
+        def close(states: tuple[int, ...]) -> int | None:
+            if states[0] in index:
+                name = index[states[0]]
+                return self._named(name, formulas) if name >= first else None
+            accepts = [s != LOST and d.accept[s] for d, s in zip(dfas, states)]
+            kind = classes(accepts[1:])
+            assert kind is not None
+            return self._named(kind, formulas)
+
+        writer = StringWriter(self.builder, dfas, settle, close)
+        state = writer.state((0,) * len(dfas))
+        writer.finish()
+        return state

@@ -1,0 +1,147 @@
+"""Strings of a schema: which of them are free, words, or an automaton's."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from decoding.automata import string_automata
+from decoding.automata.pushdown import BODY
+from decoding.automata.schema_formulas import CONSTANTS, FALSE, TRUE, Formula, Logic, atoms
+from decoding.automata.string_spelling import (
+    Settled,
+    StringWriter,
+    write_free,
+    write_words,
+)
+
+if TYPE_CHECKING:
+    from decoding.automata.json_schema import Compiler
+
+__all__ = ["Free", "Words", "automaton", "holds", "plan", "write", "write_free"]
+Outcome = tuple[bool, ...]
+Formulas = tuple[Formula, ...]
+
+
+class Free(NamedTuple):
+    """All strings of `low` to `high` characters."""
+
+    low: int
+    high: int
+
+
+class Words(NamedTuple):
+    """Finitely many strings, each with the values of the tracked formulas."""
+
+    outcomes: dict[str, Outcome]
+
+
+def automaton(atom: Any) -> string_automata.StringDFA:
+    """Return the automaton of an atom of strings."""
+    if atom[0] == "words":
+        return string_automata.among(atom[1])
+    if atom[0] == "pattern":
+        return string_automata.searching(atom[1])
+    return string_automata.measuring(*atom[1:])
+
+
+def holds(logic: Logic, formula: Formula, text: str) -> bool:
+    """Return whether `formula` holds of the string `text`."""
+
+    def value(atom: Any) -> Formula:
+        if atom[0] == "words":
+            is_true = text in atom[1]
+        elif atom[0] == "pattern":
+            is_true = string_automata.matches(automaton(atom), text)
+        else:
+            is_true = atom[1] <= len(text) <= (len(text) if atom[2] is None else atom[2])
+        return TRUE if is_true else FALSE
+
+    return logic.replaced(formula, value) is TRUE
+
+
+def plan(logic: Logic, formulas: Formulas) -> Free | Words | None:
+    """Return how to read the strings of which the first formula holds; else None."""
+    wanted = formulas[0]
+    others = [f for f in formulas[1:] if f not in CONSTANTS]
+    if not others:
+        parts = [] if wanted is TRUE else [wanted]
+        parts = list(wanted.args) if wanted.kind == "and" else parts
+        if all(p.kind == "atom" and p.atom[0] == "length" for p in parts):
+            highs = [p.atom[2] for p in parts if p.atom[2] is not None]
+            low = max((p.atom[1] for p in parts), default=0)
+            if low <= min(highs, default=low):
+                return Free(low, min([2**30, *highs]))
+            return Words({})
+    listed = [atom for atom in atoms([wanted]) if atom[0] == "words"]
+    rest = logic.replaced(
+        wanted, lambda atom: FALSE if atom[0] == "words" else logic.atom(atom)
+    )
+    if rest is not FALSE:
+        return None
+    words = sorted({word for atom in listed for word in atom[1]})
+    return Words(
+        {
+            word: tuple(holds(logic, f, word) for f in formulas[1:])
+            for word in words
+            if holds(logic, wanted, word)
+        }
+    )
+
+
+def write(
+    compiler: "Compiler",
+    how: Free | Words | None,
+    formulas: Formulas,
+    follow: Callable[[Outcome], int | None] | None,
+) -> int | None:
+    """Write the states inside a string; return the first, None if there is no string.
+
+    With `follow` the text goes on where it leads. Without, the string is a value of
+    its own, with no tracked formula: it may end in STRING's states.
+    """
+    logic, builder = compiler.logic, compiler.builder
+
+    def behind(outcome: Outcome) -> int | None:
+        return compiler.ended(0) if follow is None else follow(outcome)
+
+    if isinstance(how, Words):
+        targets = {word: behind(outcome) for word, outcome in how.outcomes.items()}
+        return write_words(
+            builder, {word: to for word, to in targets.items() if to is not None}
+        )
+    names = atoms(formulas)
+    dfas = [automaton(atom) for atom in names]
+    known: dict[tuple, Formulas] = {}
+
+    def decide(values: tuple[bool | None, ...]) -> Formulas:
+        if values not in known:
+            constants = {
+                atom: logic.atom(atom) if value is None else (TRUE if value else FALSE)
+                for atom, value in zip(names, values)
+            }
+            known[values] = tuple(
+                logic.replaced(f, constants.__getitem__) for f in formulas
+            )
+        return known[values]
+
+    def settle(states: tuple[int, ...]) -> Settled | None:
+        fates = [d.fate[s] if s >= 0 else False for d, s in zip(dfas, states)]
+        decided = decide(tuple(fates))
+        if decided[0] is FALSE:
+            return Settled(None)
+        outcome = compiler.decided(decided)
+        if outcome is None:
+            return None
+        if follow is None:
+            return Settled(BODY)
+        to = follow(outcome)
+        return Settled(None if to is None else compiler.anything(to))
+
+    def close(states: tuple[int, ...]) -> int | None:
+        values = [s >= 0 and d.accept[s] for d, s in zip(dfas, states)]
+        outcome = compiler.decided(decide(tuple(values)))
+        return None if outcome is None else behind(outcome)
+
+    writer = StringWriter(builder, dfas, settle, close)
+    first = writer.state((0,) * len(dfas))
+    writer.finish()
+    return first
