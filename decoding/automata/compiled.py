@@ -19,8 +19,8 @@ import numpy as np
 from decoding.automata import (
     arena,
     byte_machine,
+    grammar_compiler,
     grammar_files,
-    grammar_rules,
     json_schema,
     lift,
     marker,
@@ -125,7 +125,7 @@ def machine(grammar: Grammar) -> ByteMachine:
             schema, grammar.whitespace, grammar.strict_formats
         )
     else:
-        built = grammar_rules.compile_grammar(
+        built = grammar_compiler.compile_grammar(
             grammar.kind, grammar.source, grammar.start
         )
     if built.start == DEAD:

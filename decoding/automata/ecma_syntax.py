@@ -69,7 +69,9 @@ def _category(name: str) -> Intervals:
     if name == "ASCII":
         return ((0, 128),)
     name = _LONG.get(name, name)
-    marks = [unicodedata.category(chr(point)).startswith(name) for point in range(POINTS)]
+    marks = [
+        unicodedata.category(chr(point)).startswith(name) for point in range(POINTS)
+    ]
     edges = [i for i in range(1, POINTS) if marks[i] != marks[i - 1]]
     edges = [0, *edges] if marks[0] else edges
     edges = edges if len(edges) % 2 == 0 else [*edges, POINTS]

@@ -3,6 +3,7 @@
 import numpy as np
 
 from decoding.automata import (
+    byte_machine,
     call_sites,
     grammar_syntax,
     networks,
@@ -19,7 +20,7 @@ MOST_CHOICES = 6
 
 def compile_grammar(
     kind: str, source: str, start: str = "root"
-) -> pushdown.ByteMachine:
+) -> byte_machine.ByteMachine:
     """Compile the text of a grammar.
 
     Args:
@@ -36,29 +37,29 @@ def compile_grammar(
     if kind in ("gbnf", "ebnf"):
         grammar = grammar_syntax.parse_rules(source, start, kind)
     else:
-        raise ConstraintError(
-            f"grammar kind {kind!r}: use gbnf, lark, ebnf or regex"
-        )
+        raise ConstraintError(f"grammar kind {kind!r}: use gbnf, lark, ebnf or regex")
     built, first = _deterministic(networks.network_of(grammar)).builder()
     machine = built.machine(first)
-    if machine.start == pushdown.DEAD:
+    if machine.start == byte_machine.DEAD:
         raise ConstraintError(
             f"{kind} grammar: no text is complete: give each rule an end"
         )
     return machine
 
 
-def _regular(pattern: str) -> pushdown.ByteMachine:
+def _regular(pattern: str) -> byte_machine.ByteMachine:
     """Return the machine of a regular expression; its stack stays empty."""
     dfa = utf8.byte_automaton(regex_syntax.automaton(pattern))
-    if dfa.start == pushdown.DEAD:
+    if dfa.start == byte_machine.DEAD:
         raise ConstraintError(f"regex {pattern!r} matches no text: change it")
-    built = pushdown.Builder(len(dfa.accept) + pushdown.STRING)
+    built = pushdown.Builder(len(dfa.accept) + byte_machine.STRING)
     for row, accept in zip(dfa.next, dfa.accept):
         state = built.state(final=0 if accept else -1)
         for to in np.unique(row[row >= 0]).tolist():
-            built.read(state, np.flatnonzero(row == to).tolist(), to + pushdown.STRING)
-    return built.machine(dfa.start + pushdown.STRING)
+            built.read(
+                state, np.flatnonzero(row == to).tolist(), to + byte_machine.STRING
+            )
+    return built.machine(dfa.start + byte_machine.STRING)
 
 
 def _deterministic(net: networks.Network) -> subsets.Subsets:

@@ -15,8 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 from decoding.automata import schema_arrays, schema_objects, schema_strings
-from decoding.automata.pushdown import CALL, POP, QUOTE, Builder, ByteMachine
-from decoding.automata.schema_formulas import CONSTANTS, FALSE, TRUE, Formula, Logic, atoms
+from decoding.automata.byte_machine import CALL, POP, QUOTE, ByteMachine
+from decoding.automata.pushdown import Builder
+from decoding.automata.schema_formulas import (
+    CONSTANTS,
+    FALSE,
+    TRUE,
+    Formula,
+    Logic,
+    atoms,
+)
 from decoding.automata.schema_keywords import KINDS, Keywords
 from decoding.automata.schema_numbers import number_automaton
 from decoding.automata.schema_reading import Reader
@@ -202,7 +210,9 @@ class Compiler:
                 self._connect(rule, outcome, state, follow)
         return 0 if rule.labels is None else rule.labels[outcome]
 
-    def _connect(self, rule: Rule, outcome: Outcome, state: int, follow: Follow) -> None:
+    def _connect(
+        self, rule: Rule, outcome: Outcome, state: int, follow: Follow
+    ) -> None:
         to = follow(outcome)
         if to is not None:
             label = 0 if rule.labels is None else rule.labels[outcome]

@@ -219,9 +219,11 @@ class _Thompson:
         """
         net, terminals = self.net, self.grammar.terminals
         terminal, end = terminals[name], self.net.state(rule)
-        words = [] if terminal.is_literal else [
-            other for other, t in terminals.items() if t.is_literal
-        ]
+        words = (
+            []
+            if terminal.is_literal
+            else [other for other, t in terminals.items() if t.is_literal]
+        )
         first = (0, tuple((word, 0) for word in words))
         states, todo = {first: net.state(rule)}, [first]
         net.silent[at].append(states[first])
@@ -265,7 +267,9 @@ class _Thompson:
 def _is_calling(part: Expression) -> bool:
     if isinstance(part, Sequence | Choice):
         return any(map(_is_calling, part.items))
-    return isinstance(part, Call) or isinstance(part, Repeat) and _is_calling(part.item)
+    return isinstance(part, Call) or (
+        isinstance(part, Repeat) and _is_calling(part.item)
+    )
 
 
 def _runs(part: Sequence) -> list[Expression]:
@@ -427,4 +431,3 @@ def _unroll(
     net.start[rule], net.end[rule] = net.state(rule), net.state(rule)
     net.silent[net.start[rule]] = [copy[state] for state in starts]
     net.silent[ends[rule]].append(net.end[rule])
-

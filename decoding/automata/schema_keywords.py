@@ -279,7 +279,11 @@ class Keywords:
             if isinstance(value, list):
                 rest = words.get("additionalItems", reader.true)
                 return self.logic.atom(("items", tuple(value), rest))
-            return self.logic.atom(("items", (), value)) if value is not reader.true else TRUE
+            return (
+                self.logic.atom(("items", (), value))
+                if value is not reader.true
+                else TRUE
+            )
         return TRUE
 
     def _members(self, node: Node) -> Formula:

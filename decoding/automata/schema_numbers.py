@@ -9,7 +9,14 @@ from collections.abc import Callable, Hashable
 from decimal import Decimal
 from typing import Any, Protocol
 
-from decoding.automata.schema_formulas import CONSTANTS, FALSE, TRUE, Formula, Logic, atoms
+from decoding.automata.schema_formulas import (
+    CONSTANTS,
+    FALSE,
+    TRUE,
+    Formula,
+    Logic,
+    atoms,
+)
 from models.errors import ConstraintError
 
 MOST_REMAINDERS = 20_000
@@ -246,7 +253,9 @@ def number_automaton(
         for char, after in _AFTER[place].items():
             nexts = []
             for reader, state in zip(readers, states):
-                following = state if after in (_E_SIGN, _POWER) else reader.step(state, char)
+                following = (
+                    state if after in (_E_SIGN, _POWER) else reader.step(state, char)
+                )
                 if following is None:
                     break
                 nexts.append(following)

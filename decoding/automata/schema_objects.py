@@ -8,7 +8,7 @@ leaves it for the states of STRING.
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from decoding.automata.pushdown import (
+from decoding.automata.byte_machine import (
     BODY,
     CALL,
     ESCAPE,
@@ -30,6 +30,7 @@ from decoding.automata.string_spelling import (
     StringWriter,
     spelled,
 )
+
 if TYPE_CHECKING:
     from decoding.automata.json_schema import Compiler, Rule
 
@@ -173,7 +174,9 @@ class ObjectRule:
             most, least = high + 1, min(least, high)
         elif high is None:
             most = min(most, low)
-        return self.logic.atom(("count", Count(low, high, least, most, is_free or was_free)))
+        return self.logic.atom(
+            ("count", Count(low, high, least, most, is_free or was_free))
+        )
 
     def _passed(self, formulas: Formulas, last: int) -> Formulas:
         """Return what remains if no declared name before `last` can follow."""
@@ -198,9 +201,9 @@ class ObjectRule:
             self.after[known] = tuple(
                 logic.replaced(
                     f,
-                    lambda a: FALSE
-                    if a[0] == "required" and name in a[1]
-                    else logic.atom(a),
+                    lambda a: (
+                        FALSE if a[0] == "required" and name in a[1] else logic.atom(a)
+                    ),
                 )
                 for f in formulas
             )
@@ -298,7 +301,11 @@ class ObjectRule:
         """Return the first name that must not be missed: the last that may follow."""
         if formulas not in self.lasts:
             self.lasts[formulas] = next(
-                (i for i in self._needed(formulas) if self._missed(formulas, i)[0] is FALSE),
+                (
+                    i
+                    for i in self._needed(formulas)
+                    if self._missed(formulas, i)[0] is FALSE
+                ),
                 len(self.order.names),
             )
         return self.lasts[formulas]
@@ -330,7 +337,9 @@ class ObjectRule:
         if free is not None and node.inside not in _HEXES:
             # What no name goes on with leaves the trie: STRING reads it.
             self.builder.back[state][0] = free
-            row.update(dict.fromkeys(self.builder.moves[node.inside], CALL + node.inside))
+            row.update(
+                dict.fromkeys(self.builder.moves[node.inside], CALL + node.inside)
+            )
             if node.inside == BODY:
                 row[QUOTE_BYTE] = free
                 row[SLASH_BYTE] = self._escape(ord("/") not in node.children, free)
@@ -370,7 +379,9 @@ class ObjectRule:
 
         def classes(values: list[bool | None]) -> Classes | None:
             constants = {
-                atom: self.logic.atom(atom) if value is None else (TRUE if value else FALSE)
+                atom: self.logic.atom(atom)
+                if value is None
+                else (TRUE if value else FALSE)
                 for atom, value in zip(names, values)
             }
             decided = [self.logic.replaced(p, constants.__getitem__) for p in patterns]

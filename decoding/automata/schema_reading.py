@@ -145,7 +145,9 @@ class Reader:
         if keyword == "$ref":
             if not isinstance(value, str):
                 raise refused(path, keyword, "is no string", "name a local schema")
-            target = urljoin(base, value) if base or not value.startswith("#") else value
+            target = (
+                urljoin(base, value) if base or not value.startswith("#") else value
+            )
             return (target, path), target
         if keyword in _OTHER:
             if keyword == "uniqueItems" and value is False:
@@ -192,7 +194,11 @@ class Reader:
             if isinstance(schema, dict):
                 base = self._base(schema, base)
             part = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(schema, list) and part.isdecimal() and int(part) < len(schema):
+            if (
+                isinstance(schema, list)
+                and part.isdecimal()
+                and int(part) < len(schema)
+            ):
                 schema = schema[int(part)]
             elif isinstance(schema, dict) and part in schema:
                 schema = schema[part]

@@ -4,8 +4,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decoding.automata import string_automata
-from decoding.automata.pushdown import BODY
-from decoding.automata.schema_formulas import CONSTANTS, FALSE, TRUE, Formula, Logic, atoms
+from decoding.automata.byte_machine import BODY
+from decoding.automata.schema_formulas import (
+    CONSTANTS,
+    FALSE,
+    TRUE,
+    Formula,
+    Logic,
+    atoms,
+)
 from decoding.automata.string_spelling import (
     Settled,
     StringWriter,
@@ -52,7 +59,9 @@ def holds(logic: Logic, formula: Formula, text: str) -> bool:
         elif atom[0] == "pattern":
             is_true = string_automata.matches(automaton(atom), text)
         else:
-            is_true = atom[1] <= len(text) <= (len(text) if atom[2] is None else atom[2])
+            is_true = (
+                atom[1] <= len(text) <= (len(text) if atom[2] is None else atom[2])
+            )
         return TRUE if is_true else FALSE
 
     return logic.replaced(formula, value) is TRUE

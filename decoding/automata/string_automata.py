@@ -235,9 +235,7 @@ def searching(tree: Tree) -> StringDFA:
                         reached[kind] = {-1}
         for kind, targets in reached.items():
             after = (
-                whole
-                if -1 in targets
-                else (frozenset(targets), False, kind in word)
+                whole if -1 in targets else (frozenset(targets), False, kind in word)
             )
             if after not in number:
                 number[after] = len(queue)

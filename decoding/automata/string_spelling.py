@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from decoding.automata.pushdown import BODY, CALL, Builder
+from decoding.automata.byte_machine import BODY, CALL
+from decoding.automata.pushdown import Builder
 from decoding.automata.string_automata import LOST, Characters, StringDFA, partition
 
 _ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
@@ -251,7 +252,9 @@ class StringWriter:
             return self.shared[key]
         moves = []
         for first, last, child in form.runs:
-            after = BODY if not isinstance(child, _Form) else self._inner(child, targets)
+            after = (
+                BODY if not isinstance(child, _Form) else self._inner(child, targets)
+            )
             assert after is not None
             moves.extend((byte, after) for byte in range(first, last + 1))
         return self._shared(key, moves)

@@ -15,7 +15,7 @@ byte is a conflict.
 import time
 from typing import NamedTuple
 
-from decoding.automata import call_sites, positions, pushdown
+from decoding.automata import byte_machine, call_sites, positions, pushdown
 from decoding.automata.positions import END
 from models.errors import ConstraintError
 
@@ -113,10 +113,10 @@ class Subsets:
 
     def label(self, indices: frozenset[int]) -> int:
         if indices not in self.labels:
-            if len(self.labels) == pushdown.MOST_LABELS:
+            if len(self.labels) == byte_machine.MOST_LABELS:
                 raise TooLarge(
                     "the grammar's alternatives end together in over "
-                    f"{pushdown.MOST_LABELS} ways: make fewer of them begin alike"
+                    f"{byte_machine.MOST_LABELS} ways: make fewer of them begin alike"
                 )
             self.labels[indices] = len(self.labels)
         return self.labels[indices]
@@ -221,13 +221,13 @@ class Subsets:
             raise self.conflict(kind, over[0], readers[0][0])
         if over:
             label = self.label(frozenset(self.tags[t].index for t in over))
-            self.moves[state][kind] = pushdown.POP + label
+            self.moves[state][kind] = byte_machine.POP + label
             self.pop(state, label, 1 << kind)
         elif readers:
             inside = frozenset(item for item, _ in readers)
             if all(pending for _, pending, _ in inside):
                 callee = self.push(state, inside)
-                self.moves[state][kind] = pushdown.CALL + callee
+                self.moves[state][kind] = byte_machine.CALL + callee
                 self.want(callee, 1 << kind)
                 return
             deepest = max(readers, key=lambda reader: len(reader[0][1]))[0]
@@ -350,15 +350,15 @@ class Subsets:
 
     def builder(self) -> tuple[pushdown.Builder, int]:
         """Return the states as those of a machine, and the first one."""
-        built = pushdown.Builder(len(self.items) + pushdown.STRING + 1)
-        shift = pushdown.STRING
+        built = pushdown.Builder(len(self.items) + byte_machine.STRING + 1)
+        shift = byte_machine.STRING
 
         def moved(to: int) -> int:
-            return to if to & pushdown.POP else to + shift
+            return to if to & byte_machine.POP else to + shift
 
         for state, row in enumerate(self.moves):
             final = row.get(self.classes.end, 0)
-            label = final - pushdown.POP if final & pushdown.POP else -1
+            label = final - byte_machine.POP if final & byte_machine.POP else -1
             built.state(self.ends[state], label)
             for kind, to in row.items():
                 if kind != self.classes.end:

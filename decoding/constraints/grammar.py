@@ -1,7 +1,9 @@
 """Grammars: JSON schemas, GBNF, Lark, EBNF and regexes, another one for each prompt.
 
 Geng et al., *JSONSchemaBench: A Rigorous Benchmark of Structured Outputs for Language
-Models*, 2025, arXiv 2501.10868, for what users ask of it; the form is this project's.
+Models*, 2025, arXiv 2501.10868, for what users ask of it; Willard, Louf, *Efficient
+Guided Generation for Large Language Models*, 2023, arXiv 2307.09702, for the automaton
+over tokens. The stack, the packed masks and the common tables are this project's.
 
 A grammar is a deterministic automaton over bytes with a stack (`automata/`), lifted to
 tokens: a token is allowed if and only if some text after it completes a text of the
@@ -37,8 +39,13 @@ CARD = Card(
     family="grammar",
     data=("grammars", "index", "finish"),
     needs=("tokenizer", "eos", "vocab_size"),
-    examples={"grammars": ({"regex": "(a|b|c[a-e]|d+|e|f)*"},)},
-    sources=("geng2025jsonschemabench",),
+    examples={
+        "grammars": (
+            Grammar("gbnf", 'root ::= ([abd-f] | "c" root "g")*'),
+            Grammar("regex", "(a|b)*"),
+        )
+    },
+    sources=("geng2025jsonschemabench", "willard2023efficient"),
 )
 
 LOST = -1e4  # of tokens that earlier transforms forbade: they have no mass

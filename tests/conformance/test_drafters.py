@@ -130,7 +130,8 @@ TOGETHER = {
     "classes": ("transforms/gedi", "transforms/uscd"),
     "streams": ("transforms/contrastive", "transforms/proxy"),
     "datastore": ("transforms/knn_lm",),
-    "grammar": ("constraints/regex",),
+    "regex": ("constraints/regex",),
+    "grammar": ("constraints/grammar",),
 }
 
 

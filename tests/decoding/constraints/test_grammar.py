@@ -1,0 +1,155 @@
+"""Grammars through `generate`: rows with others, drafts, limits, refusals."""
+
+import json
+
+import jax
+import pytest
+
+import decoding
+from decoding import Method, Spec
+from decoding.conformance import kit
+from decoding.constraints import grammar
+from decoding.loops import engines
+from models.errors import ConstraintError, MethodError, PromptError
+
+# Over the toy's letters a to g.
+NESTED = {"gbnf": 'root ::= "a" root? "b" | "c"'}
+GRAMMARS = [
+    NESTED,
+    {"regex": "(ab|c)*d"},
+    {"gbnf": 'root ::= item ("e" item)*\nitem ::= [ab]+ | "c" root "d"'},
+    {"lark": 'start: "a" (B | start)* "f"\nB: /[bc]+/', "start": "start"},
+    {"ebnf": 'root ::= ("a" | "b" | "cd")* "g"'},
+    None,
+    {"regex": "[a-d]{3}", "after": "ef"},
+    {"gbnf": 'root ::= "a" x "a" | "b" x "b"\nx ::= [cd]*'},
+]
+PROMPTS = [[1], [2, 3, 4], [5], [1, 2, 3, 1, 2], [0], [6, 6], [3], [4, 2]]
+TREE = Method(
+    Spec("drafters/model"), topology=kit.spec("topologies/specinfer", branches=(2, 1))
+)
+
+
+def call(prompts, constraint, **fields):
+    fields = {"temperature": 0.8, "seed": list(range(len(prompts))), **fields}
+    fields = {"max_new_tokens": 24, "width": "paper", **fields}
+    return decoding.generate(
+        kit.model(0, -2.0), prompts, constraint=constraint, **fields
+    )
+
+
+@pytest.fixture(scope="module")
+def together():
+    return call(PROMPTS, GRAMMARS, finish=True)
+
+
+def test_every_text_is_a_whole_one(together):
+    assert together.accepted == [True] * len(PROMPTS)
+    free = call(PROMPTS, None)
+    assert free.accepted is None
+    # Planted: texts without the constraint are no texts of the grammars.
+    verdicts = call(PROMPTS, [None] * len(PROMPTS)).accepted
+    assert verdicts == [True] * len(PROMPTS)
+    assert free.tokens[5] == together.tokens[5]
+    assert all(
+        a != b for i, (a, b) in enumerate(zip(free.tokens, together.tokens)) if i != 5
+    )
+
+
+def test_rows_equal_calls_alone(together):
+    for i, (prompt, source) in enumerate(zip(PROMPTS, GRAMMARS)):
+        if source is not None:
+            alone = call([prompt], source, seed=[i], finish=True)
+            assert alone.tokens[0] == together.tokens[i]
+            assert alone.logprobs[0] == together.logprobs[i]
+
+
+def test_drafts_keep_the_text(together):
+    out = call(PROMPTS, GRAMMARS, finish=True, method=TREE, drafts={"draft": kit.DRAFT})
+    assert out.guarantee == "LAW"
+    assert out.tokens == together.tokens
+    assert out.stats.tokens_per_call > 1
+
+
+def test_other_grammars_compile_nothing(together):
+    others = [*GRAMMARS[:5][::-1], {"regex": "[abc]{2,5}"}, *GRAMMARS[6:]]
+    assert call(PROMPTS, others, finish=True).stats.compile_seconds == 0
+
+
+def test_nothing_runs_on_the_host():
+    method = Method(transforms=(kit.spec("constraints/grammar"),))
+    run = kit.Run(method, 0.8)
+    step = jax.jit(
+        lambda params, state: engines.decode.round_(run.parts.program, params, state)
+    )
+    text = step.lower(run.params, run.start()).as_text()
+    assert "callback" not in text
+
+
+@pytest.mark.parametrize("limit", [2, 4, 5, 9])
+def test_texts_end_within_their_limit(limit):
+    out = call(PROMPTS, NESTED, finish=True, max_new_tokens=limit)
+    assert out.accepted == [True] * len(PROMPTS)
+    assert set(out.finish_reason) == {"eos"}
+
+
+def test_fault_no_limit():
+    """Planted: `finish` is left out."""
+    out = call(PROMPTS, NESTED, max_new_tokens=5)
+    assert not all(out.accepted)
+    assert set(out.finish_reason) == {"eos", "length"}
+
+
+def test_truncation_follows_the_grammar():
+    """Of tokens that the grammar allows the best one is kept, never none.
+
+    Planted: the truncation first, which then keeps one that is forbidden.
+    """
+    out = call(PROMPTS, NESTED, top_k=1, finish=True)
+    greedy = call(PROMPTS, NESTED, temperature=0.0, finish=True)
+    assert out.tokens == greedy.tokens
+    spec = Spec(
+        "constraints/grammar", grammars=(grammar.Grammar(*[*NESTED.items()][0]),)
+    )
+    before = call(PROMPTS, None, transforms=[Spec("transforms/top_k", k=1), spec])
+    assert before.tokens != greedy.tokens
+
+
+REFUSED = [
+    ({"regex": "a", "gbnf": 'root ::= "a"'}, "sources .'regex', 'gbnf'.: give exactly"),
+    ({"jsonschema": {}}, "'jsonschema'; did you mean 'json_schema'"),
+    ({"regex": "h"}, "no token for 1 bytes .* 0x68|0x68"),
+    ({"regex": "a", "whitespace": "none"}, "use one of .'flexible', 'compact'"),
+    ({"gbnf": 'root ::= "a" root'}, "no text"),
+    ({"regex": 3}, "regex is int: give its text"),
+    ({"json_schema": {1, 2}}, "json_schema is no JSON"),
+    ("a+", "give a mapping such as"),
+]
+
+
+@pytest.mark.parametrize(("constraint", "words"), REFUSED, ids=lambda x: str(x)[:30])
+def test_refused_before_compilation(constraint, words):
+    with pytest.raises(ConstraintError, match=words):
+        call([[1]], constraint)
+
+
+def test_refused_lists_and_limits():
+    with pytest.raises(PromptError, match="2 entries for 1 prompts"):
+        call([[1]], [NESTED, NESTED])
+    with pytest.raises(ConstraintError, match="up to 2 tokens .* finish=1: raise max"):
+        call([[1]], NESTED, finish=True, max_new_tokens=1)
+    deep = {"gbnf": 'root ::= "a" x "b"\nx ::= "a" x "b" | "a" "c" x? "c"'}
+    spec = Spec(
+        "constraints/grammar", grammars=(grammar.compiled.parse(deep),), depth=0
+    )
+    with pytest.raises((ConstraintError, MethodError), match="depth"):
+        call([[1]], None, transforms=[spec])
+
+
+def test_schema_as_text_and_as_mapping():
+    schema = {"type": "object", "properties": {"b": {}, "a": {}}}
+    read = [
+        grammar.compiled.parse({"json_schema": s}) for s in (schema, json.dumps(schema))
+    ]
+    assert read[0] == read[1]
+    assert read[0].source.index('"b"') < read[0].source.index('"a"')
