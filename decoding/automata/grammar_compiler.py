@@ -14,7 +14,8 @@ from decoding.automata import (
 from models.errors import ConstraintError
 
 SECONDS = 4.0  # of each choice of calls
-MOST_CHOICES = 6
+# How calls are chosen, one try after the other: see CallSites.pushing.
+ORDER = (0, 2, 0, 2, 1, 0, 2, 1)
 
 
 def compile_grammar(
@@ -65,18 +66,19 @@ def _deterministic(net: networks.Network) -> subsets.Subsets:
     """Try choices of the calls that push until one is free of conflicts."""
     sites = call_sites.CallSites(net)
     errors: list[ConstraintError] = []
-    for is_shared in (False, True):
-        avoided: set[call_sites.Site] = set()
-        for _ in range(MOST_CHOICES):
-            pushed = sites.pushing(avoided, is_shared)
-            try:
-                return subsets.Subsets(sites, pushed, SECONDS)
-            except subsets.Conflict as error:
-                errors.append(error)
-                if error.sites <= avoided or not error.sites:
-                    break
-                avoided |= error.sites
-            except subsets.TooLarge as error:
-                errors.append(error)
-                break
+    avoided: dict[int, set[call_sites.Site]] = {}
+    tried: list[set[call_sites.Site]] = []
+    for sharing in ORDER:
+        avoid = avoided.setdefault(sharing, set())
+        pushed = sites.pushing(avoid, sharing)
+        if pushed in tried:
+            continue
+        tried.append(pushed)
+        try:
+            return subsets.Subsets(sites, pushed, SECONDS)
+        except subsets.Conflict as error:
+            errors.append(error)
+            avoid |= error.sites
+        except subsets.TooLarge as error:
+            errors.append(error)
     raise errors[0]
