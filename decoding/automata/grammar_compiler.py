@@ -5,6 +5,7 @@ import numpy as np
 from decoding.automata import (
     call_sites,
     grammar_syntax,
+    lark_syntax,
     networks,
     pushdown,
     regex_syntax,
@@ -36,6 +37,8 @@ def compile_grammar(
         return _regular(source)
     if kind in ("gbnf", "ebnf"):
         grammar = grammar_syntax.parse_rules(source, start, kind)
+    elif kind == "lark":
+        grammar = lark_syntax.parse_rules(source, start)
     else:
         raise ConstraintError(
             f"grammar kind {kind!r}: use gbnf, lark, ebnf or regex"

@@ -16,7 +16,7 @@ import time
 from typing import NamedTuple
 
 from decoding.automata import call_sites, positions, pushdown
-from decoding.automata.positions import END
+from decoding.automata.positions import END, NO_LITERALS
 from models.errors import ConstraintError
 
 MOST_PENDING = 4
@@ -163,7 +163,6 @@ class Subsets:
         """Follow calls and ends from the items, up to the next byte."""
         step, members = self.positions.step, self.classes.members
         literals = self.positions.literals(p for _, _, p in kernel)
-        none: frozenset[str] = frozenset()
         readers: dict[int, list[tuple[Item, int]]] = {}
         over: dict[int, int] = {}
         open_at: dict[Item, int] = {}
@@ -175,7 +174,7 @@ class Subsets:
                 continue
             open_at[item] = open_at.get(item, 0) | mask
             tag, pending, position = item
-            can = step(position, literals if item in kernel else none)
+            can = step(position, literals if item in kernel else NO_LITERALS)
             for some, after in can.reads:
                 for kind in members(some & mask):
                     readers.setdefault(kind, []).append((item, after))
