@@ -63,15 +63,25 @@ class CallSites:
         return edges
 
     def _bracketed(self) -> set[Site]:
-        """Return the calls between two bytes of their own rule."""
+        """Return the calls between two bytes, or terminals, of their own rule."""
         net = self.net
         read = {s for reads in net.reads for _, to in reads for s in self.behind[to]}
+        for calls in net.calls:
+            for callee, to in calls:
+                if callee in net.lexemes:
+                    read |= self.behind[to]
         sites = set()
         for (state, i), _, _, _ in self.edges:
             to = net.calls[state][i][1]
             behind = self.behind[to]
-            is_closed = any(net.reads[s] for s in behind) and not self.is_over(to)
-            if is_closed and state in read and not any(net.calls[s] for s in behind):
+            is_reading = [
+                bool(net.reads[s]) or callee in net.lexemes
+                for s in behind
+                for callee, _ in net.calls[s] or [(-1, -1)]
+                if net.reads[s] or net.calls[s]
+            ]
+            is_closed = all(is_reading) and not self.is_over(to)
+            if is_closed and state in read:
                 sites.add((state, i))
         return sites
 

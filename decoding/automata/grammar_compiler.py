@@ -1,5 +1,7 @@
 """Grammars as byte machines: GBNF, EBNF, Lark and regular expressions."""
 
+import time
+
 import numpy as np
 
 from decoding.automata import (
@@ -14,9 +16,9 @@ from decoding.automata import (
 )
 from models.errors import ConstraintError
 
-SECONDS = 4.0  # of each choice of calls
+SECONDS = 6.0  # of each choice of calls, and of all
 # How calls are chosen, one try after the other: see CallSites.pushing.
-ORDER = (0, 2, 0, 2, 1, 0, 2, 1)
+ORDER = (2, 0, 1, 2, 0, 1, 2, 0)
 
 
 def compile_grammar(
@@ -71,7 +73,10 @@ def _deterministic(net: networks.Network) -> subsets.Subsets:
     errors: list[ConstraintError] = []
     avoided: dict[int, set[call_sites.Site]] = {}
     tried: list[set[call_sites.Site]] = []
+    deadline = time.monotonic() + SECONDS
     for sharing in ORDER:
+        if errors and time.monotonic() > deadline:
+            break
         avoid = avoided.setdefault(sharing, set())
         pushed = sites.pushing(avoid, sharing)
         if pushed in tried:

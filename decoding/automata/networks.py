@@ -60,6 +60,7 @@ class Network:
         self.start: list[int] = []
         self.end: list[int] = []
         self.owner: list[int] = []  # the rule of each state
+        self.lexemes: set[int] = set()  # rules that read one terminal
 
     def state(self, rule: int) -> int:
         if len(self.owner) >= MOST_STATES:
@@ -208,6 +209,7 @@ class _Thompson:
         """Append a call of the terminal `name`, with what is ignored behind it."""
         if name not in self.lexemes:
             self.lexemes[name] = lexeme = self.net.rule(name)
+            self.net.lexemes.add(lexeme)
             end = self.terminal(name, self.net.start[lexeme], lexeme)
             if self.grammar.ignored:
                 end = self.pass_over(end, lexeme)
@@ -300,6 +302,7 @@ def _without_empty(net: Network) -> Network:
                 nullable.add(rule)
                 changed = True
     plain = Network()
+    plain.lexemes = net.lexemes
     for name in net.names:
         plain.rule(name)
     states: dict[tuple[int, bool], int] = {}
