@@ -434,6 +434,7 @@ def _unroll(
         net.reads[new] = [(mask, copy[to]) for mask, to in net.reads[old]]
         net.guards[new] = [(longer, copy[to], w) for longer, to, w in net.guards[old]]
         _name(net, new, net, old)
+    for old, new in copy.items():
         for callee, to in net.calls[old]:
             if old in begins and callee in among:
                 net.silent[ends[callee]].append(copy[to])
