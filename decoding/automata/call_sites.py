@@ -27,6 +27,7 @@ class CallSites:
         self.behind = [net.silently(s) for s in range(len(net.owner))]
         self.edges = self._reached()
         self.risky = self._risky()
+        self.bracketed = self._bracketed()
 
     def is_over(self, state: int) -> bool:
         """Return whether the rule of `state` may end there."""
@@ -60,6 +61,29 @@ class CallSites:
                 states |= fresh
                 todo += fresh
         return edges
+
+    def _bracketed(self) -> set[Site]:
+        """Return the calls between two bytes, or terminals, of their own rule."""
+        net = self.net
+        read = {s for reads in net.reads for _, to in reads for s in self.behind[to]}
+        for calls in net.calls:
+            for callee, to in calls:
+                if callee in net.lexemes:
+                    read |= self.behind[to]
+        sites = set()
+        for (state, i), _, _, _ in self.edges:
+            to = net.calls[state][i][1]
+            behind = self.behind[to]
+            is_reading = [
+                bool(net.reads[s]) or callee in net.lexemes
+                for s in behind
+                for callee, _ in net.calls[s] or [(-1, -1)]
+                if net.reads[s] or net.calls[s]
+            ]
+            is_closed = all(is_reading) and not self.is_over(to)
+            if is_closed and state in read:
+                sites.add((state, i))
+        return sites
 
     def _risky(self) -> set[Site]:
         """Return the calls whose value might end or go on at the same byte.
@@ -114,32 +138,47 @@ class CallSites:
                 risky.add((state, i))
         return risky
 
-    def pushing(self, avoided: set[Site], is_shared: bool) -> set[Site]:
+    def pushing(self, avoided: set[Site], sharing: int) -> set[Site]:
         """Choose the calls that push.
 
         Args:
             avoided: calls of which a push led to a conflict.
-            is_shared: push at every call within a cycle that is not risky; else at as
-                few as possible.
+            sharing: 0: push at as few calls as possible; 1: at every call within a
+                cycle that is not risky; 2: at those between two bytes, and also at such
+                calls of rules that lead to a cycle. So alternatives that open the same
+                brackets push alike.
 
         Returns:
             The calls; they hold some of `avoided` only where a cycle has no other.
         """
         within = self._within(set())
+        if sharing == 2:
+            within = self._towards(within)
         pushed = {e.site for e in within if not e.is_last}
 
         def badness(edge: _Edge) -> tuple:
             site = edge.site
-            return (site in avoided, site in self.risky, -site[0], -site[1])
+            is_open = site not in self.bracketed
+            return (site in avoided, site in self.risky, is_open, -site[0], -site[1])
 
         for edge in sorted(within, key=badness, reverse=True):
             is_good = not (edge.site in avoided or edge.site in self.risky)
-            if edge.site not in pushed or (is_shared and is_good):
+            is_good &= sharing == 1 or edge.site in self.bracketed
+            if edge.site not in pushed or (sharing and is_good):
                 continue
             rest = pushed - {edge.site}
             if all(e.is_last or e.site in rest for e in self._within(rest)):
                 pushed = rest
         return pushed
+
+    def _towards(self, within: list[_Edge]) -> list[_Edge]:
+        """Return the calls of rules that lead to a call of `within`."""
+        leading = {edge.caller for edge in within}
+        size = 0
+        while size < len(leading):
+            size = len(leading)
+            leading |= {e.caller for e in self.edges if e.callee in leading}
+        return [edge for edge in self.edges if edge.callee in leading]
 
     def _within(self, pushed: set[Site]) -> list[_Edge]:
         """Return the calls within cycles of rules without the calls `pushed`."""

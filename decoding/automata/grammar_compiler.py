@@ -1,11 +1,14 @@
 """Grammars as byte machines: GBNF, EBNF, Lark and regular expressions."""
 
+import time
+
 import numpy as np
 
 from decoding.automata import (
     byte_machine,
     call_sites,
     grammar_syntax,
+    lark_syntax,
     networks,
     pushdown,
     regex_syntax,
@@ -14,8 +17,9 @@ from decoding.automata import (
 )
 from models.errors import ConstraintError
 
-SECONDS = 4.0  # of each choice of calls
-MOST_CHOICES = 6
+SECONDS = 6.0  # of each choice of calls, and of all
+# How calls are chosen, one try after the other: see CallSites.pushing.
+ORDER = (2, 0, 1, 2, 0, 1, 2, 0)
 
 
 def compile_grammar(
@@ -36,6 +40,8 @@ def compile_grammar(
         return _regular(source)
     if kind in ("gbnf", "ebnf"):
         grammar = grammar_syntax.parse_rules(source, start, kind)
+    elif kind == "lark":
+        grammar = lark_syntax.parse_rules(source, start)
     else:
         raise ConstraintError(f"grammar kind {kind!r}: use gbnf, lark, ebnf or regex")
     built, first = _deterministic(networks.network_of(grammar)).builder()
@@ -66,18 +72,22 @@ def _deterministic(net: networks.Network) -> subsets.Subsets:
     """Try choices of the calls that push until one is free of conflicts."""
     sites = call_sites.CallSites(net)
     errors: list[ConstraintError] = []
-    for is_shared in (False, True):
-        avoided: set[call_sites.Site] = set()
-        for _ in range(MOST_CHOICES):
-            pushed = sites.pushing(avoided, is_shared)
-            try:
-                return subsets.Subsets(sites, pushed, SECONDS)
-            except subsets.Conflict as error:
-                errors.append(error)
-                if error.sites <= avoided or not error.sites:
-                    break
-                avoided |= error.sites
-            except subsets.TooLarge as error:
-                errors.append(error)
-                break
+    avoided: dict[int, set[call_sites.Site]] = {}
+    tried: list[set[call_sites.Site]] = []
+    deadline = time.monotonic() + SECONDS
+    for sharing in ORDER:
+        if errors and time.monotonic() > deadline:
+            break
+        avoid = avoided.setdefault(sharing, set())
+        pushed = sites.pushing(avoid, sharing)
+        if pushed in tried:
+            continue
+        tried.append(pushed)
+        try:
+            return subsets.Subsets(sites, pushed, SECONDS)
+        except subsets.Conflict as error:
+            errors.append(error)
+            avoid |= error.sites
+        except subsets.TooLarge as error:
+            errors.append(error)
     raise errors[0]

@@ -45,7 +45,8 @@ class Network:
 
     silent[s]: states that s goes on to without a byte; calls[s]: (rule, state behind);
     reads[s]: (set of bytes, state). A lexeme ends by guards[s]: (bytes before which it
-    may not, state, literals that win over it); literal[s]: the literal that ends in s.
+    may not, state, literals that win over it); literal[s]: the literal that ends in s; outlasts[s]: of
+    each literal that a pattern has just read there, the bytes by which it reads more.
     """
 
     def __init__(self) -> None:
@@ -54,10 +55,12 @@ class Network:
         self.calls: list[list[tuple[int, int]]] = []
         self.guards: list[list[tuple[int, int, frozenset[str]]]] = []
         self.literal: dict[int, str] = {}
+        self.outlasts: dict[int, dict[str, int]] = {}
         self.names: list[str] = []
         self.start: list[int] = []
         self.end: list[int] = []
         self.owner: list[int] = []  # the rule of each state
+        self.lexemes: set[int] = set()  # rules that read one terminal
 
     def state(self, rule: int) -> int:
         if len(self.owner) >= MOST_STATES:
@@ -206,6 +209,7 @@ class _Thompson:
         """Append a call of the terminal `name`, with what is ignored behind it."""
         if name not in self.lexemes:
             self.lexemes[name] = lexeme = self.net.rule(name)
+            self.net.lexemes.add(lexeme)
             end = self.terminal(name, self.net.start[lexeme], lexeme)
             if self.grammar.ignored:
                 end = self.pass_over(end, lexeme)
@@ -250,6 +254,10 @@ class _Thompson:
                 net.guards[states[key]].append((longer, end, frozenset(equal)))
                 if terminal.is_literal:
                     net.literal[states[key]] = name
+            longer = mask_of(b for b in BYTES if terminal.accept[row[b]] and row[b] >= 0)
+            for word, at_word in rest:
+                if longer and terminals[word].accept[at_word]:
+                    net.outlasts.setdefault(states[key], {})[word] = longer
         return end
 
     def pass_over(self, at: int, rule: int) -> int:
@@ -298,6 +306,7 @@ def _without_empty(net: Network) -> Network:
                 nullable.add(rule)
                 changed = True
     plain = Network()
+    plain.lexemes = net.lexemes
     for name in net.names:
         plain.rule(name)
     states: dict[tuple[int, bool], int] = {}
@@ -321,8 +330,7 @@ def _without_empty(net: Network) -> Network:
     while todo:
         old, has_read = todo.pop()
         new = states[old, has_read]
-        if old in net.literal:
-            plain.literal[new] = net.literal[old]
+        _name(plain, new, net, old)
         plain.silent[new] += [visit(to, has_read) for to in net.silent[old]]
         plain.reads[new] += [(mask, visit(to, True)) for mask, to in net.reads[old]]
         plain.guards[new] += [
@@ -335,6 +343,14 @@ def _without_empty(net: Network) -> Network:
     if 0 in nullable:  # the empty text is the whole text's alone
         plain.silent[plain.start[0]].append(plain.end[0])
     return plain
+
+
+def _name(net: Network, new: int, source: Network, old: int) -> None:
+    """Give the state `new` what is known of literals at `old` of `source`."""
+    if old in source.literal:
+        net.literal[new] = source.literal[old]
+    if old in source.outlasts:
+        net.outlasts[new] = source.outlasts[old]
 
 
 def _passed(net: Network, rule: int, nullable: set[int]) -> set[int]:
@@ -421,8 +437,8 @@ def _unroll(
         net.silent[new] = [copy[to] for to in net.silent[old]]
         net.reads[new] = [(mask, copy[to]) for mask, to in net.reads[old]]
         net.guards[new] = [(longer, copy[to], w) for longer, to, w in net.guards[old]]
-        if old in net.literal:
-            net.literal[new] = net.literal[old]
+        _name(net, new, net, old)
+    for old, new in copy.items():
         for callee, to in net.calls[old]:
             if old in begins and callee in among:
                 net.silent[ends[callee]].append(copy[to])

@@ -13,6 +13,10 @@ from decoding.automata import call_sites, networks
 
 END = 0
 
+# Literals that have just been read, with the bytes by which a pattern reads more.
+Literals = frozenset[tuple[str, int]]
+NO_LITERALS: Literals = frozenset()
+
 
 class Step(NamedTuple):
     """What a position can do, with the bytes before which it can."""
@@ -28,6 +32,9 @@ class Classes:
 
     def __init__(self, net: networks.Network) -> None:
         masks = {mask for reads in net.reads for mask, _ in reads}
+        masks |= {
+            longer for words in net.outlasts.values() for longer in words.values()
+        }
         masks |= {longer for guards in net.guards for longer, _, _ in guards}
         kinds: dict[tuple, int] = {}
         ordered = sorted(masks)
@@ -71,7 +78,7 @@ class Positions:
         self.classes = Classes(self.net)
         self.pairs: list[tuple[int, int]] = [(-1, -1)]
         self.number: dict[tuple[int, int], int] = {}
-        self.steps: dict[tuple[int, frozenset[str]], Step] = {}
+        self.steps: dict[tuple[int, Literals], Step] = {}
         self.sites_behind: dict[int, set[call_sites.Site]] = {}
         self.last = [sites.is_last(state) for state in range(len(self.net.owner))]
         self.ends = set(self.net.end)
@@ -102,19 +109,27 @@ class Positions:
             return "its end"
         return self.net.names[self.net.owner[self.pairs[position][0]]]
 
-    def literals(self, positions: Iterable[int]) -> frozenset[str]:
-        """Return the literals that end at the positions."""
-        states = (self.pairs[p][0] for p in positions)
-        return frozenset(self.net.literal[s] for s in states if s in self.net.literal)
+    def literals(self, positions: Iterable[int]) -> Literals:
+        """Return the literals that end at the positions, and what outlasts them."""
+        net = self.net
+        states = [self.pairs[p][0] for p in positions if p != END]
+        ended = {net.literal[s] for s in states if s in net.literal}
+        outlasts: dict[str, int] = {}
+        if ended:
+            for state in states:
+                for word, longer in net.outlasts.get(state, {}).items():
+                    if word in ended:
+                        outlasts[word] = outlasts.get(word, 0) | longer
+        return frozenset((word, outlasts.get(word, 0)) for word in ended)
 
-    def step(self, position: int, literals: frozenset[str]) -> Step:
+    def step(self, position: int, literals: Literals) -> Step:
         """Return what `position` can do where `literals` have just been read."""
         key = (position, literals)
         if key not in self.steps:
-            self.steps[key] = self._step(position, literals)
+            self.steps[key] = self._step(position, dict(literals))
         return self.steps[key]
 
-    def _step(self, first: int, literals: frozenset[str]) -> Step:
+    def _step(self, first: int, literals: dict[str, int]) -> Step:
         net, of = self.net, self.classes.of
         reads: dict[int, int] = {}
         pushes: dict[tuple[int, int], int] = {}
@@ -135,8 +150,10 @@ class Positions:
                 todo.append((behind, mask))
             todo += [(self.enter(to, behind), mask) for to in net.silent[state]]
             for longer, to, words in net.guards[state]:
-                if not words & literals:
-                    todo.append((self.enter(to, behind), mask & ~of(longer)))
+                if not words & literals.keys():
+                    more = literals.get(net.literal.get(state, ""), 0)
+                    shut = of(longer) | of(more)
+                    todo.append((self.enter(to, behind), mask & ~shut))
             for read, to in net.reads[state]:
                 if some := of(read) & mask:
                     after = self.enter(to, behind)

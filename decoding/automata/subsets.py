@@ -15,8 +15,8 @@ byte is a conflict.
 import time
 from typing import NamedTuple
 
-from decoding.automata import byte_machine, call_sites, positions, pushdown
-from decoding.automata.positions import END
+from decoding.automata import call_sites, positions, pushdown
+from decoding.automata.positions import END, NO_LITERALS
 from models.errors import ConstraintError
 
 MOST_PENDING = 4
@@ -79,6 +79,7 @@ class Subsets:
         self.back: list[dict[int, int]] = []
         self.wanted: list[int] = []  # classes that are read there
         self.explored: list[int] = []
+        self.live: list[int] = []  # classes at which there is a move
         self.after: list[set[int]] = []  # states of the same value
         self.pops: list[dict[int, int]] = []  # label -> classes
         self.roots: list[set[int]] = []  # states in which its value began
@@ -95,11 +96,9 @@ class Subsets:
         self.want(self.start, self.classes.all)
         while self.todo:
             state = self.todo.pop()
-            for kind in self.classes.members(
-                self.wanted[state] & ~self.explored[state]
-            ):
-                self.explore(state, kind)
-            self.explored[state] |= self.wanted[state]
+            fresh = self.wanted[state] & ~self.explored[state]
+            self.explored[state] |= fresh
+            self.explore(state, fresh)
 
     def tag(self, index: int, follow: int, frames: set[Frame], name: str) -> int:
         key = _Tag(index, follow)
@@ -144,6 +143,7 @@ class Subsets:
         self.back.append({})
         self.wanted.append(0)
         self.explored.append(0)
+        self.live.append(0)
         self.after.append(set())
         self.pops.append({})
         self.roots.append(set())
@@ -155,7 +155,12 @@ class Subsets:
         ends = -1
         if is_over and items.over:
             ends = self.label(frozenset(self.tags[t].index for t in items.over))
-            self.pops[state][ends] = self.explored[state] = self.classes.all
+            self.pops[state][ends] = self.classes.all
+        else:
+            for kind in items.readers:
+                self.live[state] |= 1 << kind
+            for tag, mask in items.over.items():
+                self.live[state] |= mask & self.tags[tag].follow
         self.ends.append(ends)
         return state
 
@@ -163,7 +168,6 @@ class Subsets:
         """Follow calls and ends from the items, up to the next byte."""
         step, members = self.positions.step, self.classes.members
         literals = self.positions.literals(p for _, _, p in kernel)
-        none: frozenset[str] = frozenset()
         readers: dict[int, list[tuple[Item, int]]] = {}
         over: dict[int, int] = {}
         open_at: dict[Item, int] = {}
@@ -175,7 +179,7 @@ class Subsets:
                 continue
             open_at[item] = open_at.get(item, 0) | mask
             tag, pending, position = item
-            can = step(position, literals if item in kernel else none)
+            can = step(position, literals if item in kernel else NO_LITERALS)
             for some, after in can.reads:
                 for kind in members(some & mask):
                     readers.setdefault(kind, []).append((item, after))
@@ -203,42 +207,51 @@ class Subsets:
         return self.firsts[frame]
 
     def want(self, state: int, classes: int) -> None:
+        classes &= self.live[state]
         if classes & ~self.wanted[state]:
             self.wanted[state] |= classes
-            if self.wanted[state] & ~self.explored[state]:
-                self.todo.append(state)
+            self.todo.append(state)
 
-    def explore(self, state: int, kind: int) -> None:
-        """Find the move of `state` at a class of bytes."""
+    def explore(self, state: int, classes: int) -> None:
+        """Find the moves of `state` at classes of bytes; those read alike together."""
         items = self.items[state]
-        readers = items.readers.get(kind, [])
-        over = [
-            tag
-            for tag, mask in items.over.items()
-            if mask & self.tags[tag].follow & 1 << kind
-        ]
-        if readers and over:
-            raise self.conflict(kind, over[0], readers[0][0])
-        if over:
-            label = self.label(frozenset(self.tags[t].index for t in over))
-            self.moves[state][kind] = byte_machine.POP + label
-            self.pop(state, label, 1 << kind)
-        elif readers:
-            inside = frozenset(item for item, _ in readers)
-            if all(pending for _, pending, _ in inside):
-                callee = self.push(state, inside)
-                self.moves[state][kind] = byte_machine.CALL + callee
-                self.want(callee, 1 << kind)
-                return
-            deepest = max(readers, key=lambda reader: len(reader[0][1]))[0]
-            if len(deepest[1]) > MOST_PENDING:
-                flattest = min(readers, key=lambda reader: len(reader[0][1]))[0]
-                raise self.disagreement(kind, deepest, flattest)
-            after = self.state(
-                frozenset((t, pending, to) for (t, pending, _), to in readers)
+        alike: dict[tuple, list[int]] = {}
+        for kind in self.classes.members(classes):
+            over = tuple(
+                tag
+                for tag, mask in items.over.items()
+                if mask & self.tags[tag].follow & 1 << kind
             )
-            self.moves[state][kind] = after
-            self.link(state, after, self.classes.all)
+            readers = tuple(items.readers.get(kind, ()))
+            alike.setdefault((readers, over), []).append(kind)
+        for (readers, over), kinds in alike.items():
+            if readers and over:
+                raise self.conflict(kinds[0], over[0], readers[0][0])
+            mask = sum(1 << kind for kind in kinds)
+            if over:
+                label = self.label(frozenset(self.tags[t].index for t in over))
+                move = pushdown.POP + label
+                self.pop(state, label, mask)
+            else:
+                move = self.move(state, readers, mask, kinds[0])
+            self.moves[state].update(dict.fromkeys(kinds, move))
+
+    def move(
+        self, state: int, readers: tuple[tuple[Item, int], ...], mask: int, kind: int
+    ) -> int:
+        """Return the state behind a byte of `mask`, or the call that reads it."""
+        inside = frozenset(item for item, _ in readers)
+        if all(pending for _, pending, _ in inside):
+            callee = self.push(state, inside)
+            self.want(callee, mask)
+            return pushdown.CALL + callee
+        deepest = max(inside, key=lambda item: len(item[1]))
+        if len(deepest[1]) > MOST_PENDING:
+            flattest = min(inside, key=lambda item: len(item[1]))
+            raise self.disagreement(kind, deepest, flattest)
+        after = self.state(frozenset((t, pending, to) for (t, pending, _), to in readers))
+        self.link(state, after, self.classes.all)
+        return after
 
     def link(self, state: int, after: int, classes: int) -> None:
         """Let the value of `state` go on in `after`, which reads `classes`."""
