@@ -69,7 +69,9 @@ def _category(name: str) -> Intervals:
     if name == "ASCII":
         return ((0, 128),)
     name = _LONG.get(name, name)
-    marks = [unicodedata.category(chr(point)).startswith(name) for point in range(POINTS)]
+    marks = [
+        unicodedata.category(chr(point)).startswith(name) for point in range(POINTS)
+    ]
     edges = [i for i in range(1, POINTS) if marks[i] != marks[i - 1]]
     edges = [0, *edges] if marks[0] else edges
     edges = edges if len(edges) % 2 == 0 else [*edges, POINTS]
@@ -299,7 +301,7 @@ def conjunction(pattern: str) -> tuple[tuple[bool, Tree], ...]:
     # A look ahead at the end is read: more may follow a match in any case.
     if parts[-1][0] == "look" and not parts[-1][1]:
         parts[-1] = parts[-1][2]
-    trees = []
+    trees: list[tuple[bool, Tree]] = []
     if parts[0] == ("start",):
         while len(parts) > 1 and parts[1][0] == "look":
             _, negative, ahead = parts.pop(1)

@@ -16,7 +16,14 @@ from typing import Any
 
 from decoding.automata import schema_arrays, schema_objects, schema_strings
 from decoding.automata.pushdown import CALL, POP, QUOTE, Builder, ByteMachine
-from decoding.automata.schema_formulas import CONSTANTS, FALSE, TRUE, Formula, Logic, atoms
+from decoding.automata.schema_formulas import (
+    CONSTANTS,
+    FALSE,
+    TRUE,
+    Formula,
+    Logic,
+    atoms,
+)
 from decoding.automata.schema_keywords import KINDS, Keywords
 from decoding.automata.schema_numbers import number_automaton
 from decoding.automata.schema_reading import Reader
@@ -202,14 +209,16 @@ class Compiler:
                 self._connect(rule, outcome, state, follow)
         return 0 if rule.labels is None else rule.labels[outcome]
 
-    def _connect(self, rule: Rule, outcome: Outcome, state: int, follow: Follow) -> None:
+    def _connect(
+        self, rule: Rule, outcome: Outcome, state: int, follow: Follow
+    ) -> None:
         to = follow(outcome)
         if to is not None:
             label = 0 if rule.labels is None else rule.labels[outcome]
             self.builder.back[state][label] = to
 
     def decided(self, formulas: tuple[Formula, ...]) -> Outcome | None:
-        """Return the outcome of constants; None if the first is not true, or any open."""
+        """Return the outcome; None if the first is not true, or any is open."""
         if formulas[0] is not TRUE or any(f not in CONSTANTS[:2] for f in formulas):
             return None
         return tuple(f is TRUE for f in formulas[1:])

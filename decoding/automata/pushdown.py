@@ -29,12 +29,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from decoding.automata.trimming import CALL, DEAD, POP, Built, Moves, trim
 from models.errors import ConstraintError
 
-DEAD = -1
-CALL, POP = 1 << 24, 1 << 25  # added to a state, to a label
-KINDS = CALL | POP
-MOST_LABELS = 31
 ANY_LENGTH = (0, 2**30)
 
 # States of STRING: before its quote, inside, behind its end; then escapes and forms.
@@ -42,8 +39,6 @@ QUOTE, BODY, OVER, ESCAPE, HEX4, HEX3, HEX2, HEX1 = range(8)
 HEX_D, HIGH2, HIGH1, LOW_SLASH, LOW_U, LOW_D, LOW_C = range(8, 15)  # surrogates
 TAIL1, TAIL2, TAIL3, TAIL_E0, TAIL_ED, TAIL_F0, TAIL_F4 = range(15, 22)  # of UTF-8
 STRING = 22
-
-Moves = dict[int, int]
 
 
 class ByteMachine(NamedTuple):
@@ -167,176 +162,8 @@ class Builder:
         Raises:
             ConstraintError: a value has more than 31 labels.
         """
-        return _Trimmed(self, start).machine()
-
-
-class _Trimmed:
-    """States in context: (state, set of labels with which its value may end)."""
-
-    def __init__(self, built: Builder, start: int) -> None:
-        self.built, self.start = built, start
-        # Distinct moves, by kind: few of 256 bytes differ.
-        self.states: list[list[int]] = []
-        self.calls: list[list[int]] = []
-        self.ended: list[int] = []  # labels without another byte, a set
-        for moves, ends in zip(built.moves, built.ends):
-            to = set(moves.values())
-            labels = {t - POP for t in to if t & POP} | ({ends} if ends >= 0 else set())
-            if max(labels, default=0) >= MOST_LABELS:
-                raise ConstraintError(
-                    f"a value has {max(labels) + 1} labels, of {MOST_LABELS} at most: "
-                    "make the grammar's alternatives fewer"
-                )
-            self.states.append([t for t in to if not t & KINDS])
-            self.calls.append([t - CALL for t in to if t & CALL])
-            self.ended.append(sum(1 << label for label in labels))
-        for q, final in enumerate(built.final):
-            if final >= 0:
-                self.ended[q] |= 1 << final
-        self.labels = self._labels()
-
-    def _labels(self) -> list[int]:
-        """Return the set of labels with which the value of each state may end."""
-        sets = self.ended[:]
-        users: list[set[int]] = [set() for _ in sets]
-        for q, (states, calls) in enumerate(zip(self.states, self.calls)):
-            for t in states:
-                users[t].add(q)
-            for c in calls:
-                users[c].add(q)
-            for t in self.built.back[q].values():
-                users[t].add(q)
-        todo = list(range(len(sets)))
-        while todo:
-            q = todo.pop()
-            more = sets[q]
-            for t in self.states[q]:
-                more |= sets[t]
-            for c in self.calls[q]:
-                for label, t in self.built.back[q].items():
-                    if sets[c] >> label & 1:
-                        more |= sets[t]
-            if more != sets[q]:
-                sets[q] = more
-                todo.extend(users[q])
-        return sets
-
-    def machine(self) -> ByteMachine:
-        """Number the states in context that the start reaches, and their moves."""
-        order = [(q, 1) for q in range(STRING)]
-        number = {state: i for i, state in enumerate(order)}
-        start = DEAD
-
-        def visit(q: int, among: int) -> int:
-            among &= self.labels[q]
-            if not among:
-                return DEAD
-            key = (q, among)
-            if key not in number:
-                number[key] = len(order)
-                order.append(key)
-            return number[key]
-
-        start = visit(self.start, -1)
-        moves, back = [], []
-        for q, among in order:  # grows while it is read
-            row: Moves = {}
-            seen: dict[int, int] = {}
-            goes_on: Moves = {}
-            for byte, to in self.built.moves[q].items():
-                if to not in seen:
-                    seen[to] = self._move(q, among, to, visit, goes_on)
-                if seen[to] != DEAD:
-                    row[byte] = seen[to]
-            moves.append(row)
-            back.append(goes_on)
-        width = 1 + max((label for row in back for label in row), default=0)
-        ends = np.array([self._label(self.built.ends, *key) for key in order], np.int32)
-        final = np.array(
-            [self._label(self.built.final, *key) for key in order], np.int32
-        )
-        span = [self.built.span[q] for q, _ in order]
-        need, cost = _finishing(moves, back, span, ends, final)
-        return ByteMachine(
-            _dense(moves, 256),
-            ends,
-            final,
-            _dense(back, width),
-            np.array(span, np.int32),
-            start,
-            need,
-            cost,
-        )
-
-    @staticmethod
-    def _label(labels: list[int], q: int, among: int) -> int:
-        return labels[q] if labels[q] >= 0 and among >> labels[q] & 1 else -1
-
-    def _move(self, q, among: int, to: int, visit, goes_on: Moves) -> int:
-        if to & POP:
-            return to if among >> (to - POP) & 1 else DEAD
-        if not to & CALL:
-            return visit(to, among)
-        usable = {
-            label: t
-            for label, t in self.built.back[q].items()
-            if self.labels[to - CALL] >> label & 1 and self.labels[t] & among
-        }
-        if not usable:
-            return DEAD
-        callee = visit(to - CALL, sum(1 << label for label in usable))
-        for label, t in usable.items():
-            goes_on[label] = visit(t, among)
-        return CALL + callee
-
-
-def _dense(rows: list[Moves], width: int) -> np.ndarray:
-    table = np.full((len(rows), width), DEAD, np.int32)
-    for i, row in enumerate(rows):
-        if row:
-            table[i, list(row)] = list(row.values())
-    return table
-
-
-_FAR = 2**20
-
-
-def _finishing(
-    moves: list[Moves],
-    back: list[Moves],
-    span: list[tuple[int, int]],
-    ends: np.ndarray,
-    final: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return `need` and `cost` of each state: least fixed points over its moves."""
-    ways = [sorted(set(row.values())) for row in moves]
-    users: list[set[int]] = [set() for _ in moves]
-    for q, way in enumerate(ways):
-        for t in (*(t & ~CALL for t in way if not t & POP), *back[q].values()):
-            users[t].add(q)
-    need, cost = [_FAR] * len(moves), [_FAR] * len(moves)
-    todo = list(range(len(moves)))
-    while todo:
-        q = todo.pop()
-        over = ends[q] >= 0 or final[q] >= 0
-        least, bytes_ = (0, 0) if over else (need[q], cost[q])
-        for t in ways[q]:
-            if t & POP:
-                least = bytes_ = 0
-            elif t & CALL:
-                c = t - CALL
-                after = back[q].values()
-                least = min(least, max(1 + need[c], *(need[r] for r in after)))
-                least_string = span[q][0] if c < STRING else 0
-                ways_on = max(cost[r] for r in after)
-                bytes_ = min(bytes_, cost[c] + least_string + ways_on)
-            else:
-                least = min(least, need[t])
-                bytes_ = min(bytes_, 1 + cost[t])
-        if (least, bytes_) != (need[q], cost[q]):
-            need[q], cost[q] = least, bytes_
-            todo.extend(users[q])
-    return np.array(need, np.int32), np.array(cost, np.int32)
+        built = Built(self.moves, self.ends, self.final, self.back, self.span, STRING)
+        return ByteMachine(*trim(built, start))
 
 
 class Config(NamedTuple):

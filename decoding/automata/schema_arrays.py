@@ -62,7 +62,11 @@ class ArrayRule:
                 if high == 0:
                     return FALSE
                 low, high = max(low - 1, 0), None if high is None else high - 1
-                return TRUE if low == 0 and high is None else logic.atom(("size", low, high))
+                return (
+                    TRUE
+                    if low == 0 and high is None
+                    else logic.atom(("size", low, high))
+                )
             item = self._item_of(atom, index)
             return FALSE if item is FALSE else logic.atom(atom)
 

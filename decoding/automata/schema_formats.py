@@ -54,7 +54,10 @@ def _uri() -> str:
     part = f"(?:[{safe}:@]|{code})"
     path = f"(?:/{part}*)*"
     hierarchy = _either(
-        f"//(?:{user}@)?{host}(?::[0-9]*)?{path}", f"/(?:{part}+{path})?", f"{part}+{path}", ""
+        f"//(?:{user}@)?{host}(?::[0-9]*)?{path}",
+        f"/(?:{part}+{path})?",
+        f"{part}+{path}",
+        "",
     )
     tail = rf"(?:[{safe}:@/?]|{code})*"
     return rf"[a-zA-Z][a-zA-Z0-9+\-.]*:{hierarchy}(?:\?{tail})?(?:#{tail})?"

@@ -6,6 +6,7 @@ leaves it for the states of STRING.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decoding.automata.pushdown import (
@@ -30,6 +31,7 @@ from decoding.automata.string_spelling import (
     StringWriter,
     spelled,
 )
+
 if TYPE_CHECKING:
     from decoding.automata.json_schema import Compiler, Rule
 
@@ -88,7 +90,7 @@ class Order:
                 patterns.update(dict.fromkeys(p for p, _ in atom[1].patterns))
         for atom in every:
             if atom[0] == "required":
-                names.update(dict.fromkeys(sorted(atom[1] - names.keys())))
+                names.update(dict.fromkeys(atom[1]))
         self.names, self.patterns = tuple(names), tuple(patterns)
         self.index = {name: i for i, name in enumerate(self.names)}
 
@@ -141,16 +143,17 @@ class ObjectRule:
         if known in self.after:
             return self.after[known]
         logic = self.logic
-        is_free = not isinstance(key, int)
+        name = self.order.names[key] if isinstance(key, int) else None
+        is_free = name is None
 
         def value(atom: Any) -> Formula:
             if atom[0] == "members":
                 fails = self._demand(atom[1], key) is FALSE
                 return FALSE if fails else logic.atom(atom)
             if atom[0] == "required":
-                if is_free or self.order.names[key] not in atom[1]:
+                if name not in atom[1]:
                     return logic.atom(atom)
-                left = atom[1] - {self.order.names[key]}
+                left = tuple(word for word in atom[1] if word != name)
                 return logic.atom(("required", left)) if left else TRUE
             if atom == GONE:
                 return UNKNOWN if is_free else logic.atom(atom)
@@ -173,7 +176,9 @@ class ObjectRule:
             most, least = high + 1, min(least, high)
         elif high is None:
             most = min(most, low)
-        return self.logic.atom(("count", Count(low, high, least, most, is_free or was_free)))
+        return self.logic.atom(
+            ("count", Count(low, high, least, most, is_free or was_free))
+        )
 
     def _passed(self, formulas: Formulas, last: int) -> Formulas:
         """Return what remains if no declared name before `last` can follow."""
@@ -198,9 +203,9 @@ class ObjectRule:
             self.after[known] = tuple(
                 logic.replaced(
                     f,
-                    lambda a: FALSE
-                    if a[0] == "required" and name in a[1]
-                    else logic.atom(a),
+                    lambda a: (
+                        FALSE if a[0] == "required" and name in a[1] else logic.atom(a)
+                    ),
                 )
                 for f in formulas
             )
@@ -268,7 +273,7 @@ class ObjectRule:
             self.logic, formulas, "members", lambda atom: self._demand(atom[1], key)
         )
         is_free = not isinstance(key, int)
-        first = len(self.order.names) if is_free else key + 1
+        first = key + 1 if isinstance(key, int) else len(self.order.names)
 
         def follow(outcome: tuple[bool, ...]) -> int | None:
             left = behind(self.logic, formulas, demands, outcome, is_free)
@@ -298,7 +303,11 @@ class ObjectRule:
         """Return the first name that must not be missed: the last that may follow."""
         if formulas not in self.lasts:
             self.lasts[formulas] = next(
-                (i for i in self._needed(formulas) if self._missed(formulas, i)[0] is FALSE),
+                (
+                    i
+                    for i in self._needed(formulas)
+                    if self._missed(formulas, i)[0] is FALSE
+                ),
                 len(self.order.names),
             )
         return self.lasts[formulas]
@@ -330,7 +339,9 @@ class ObjectRule:
         if free is not None and node.inside not in _HEXES:
             # What no name goes on with leaves the trie: STRING reads it.
             self.builder.back[state][0] = free
-            row.update(dict.fromkeys(self.builder.moves[node.inside], CALL + node.inside))
+            row.update(
+                dict.fromkeys(self.builder.moves[node.inside], CALL + node.inside)
+            )
             if node.inside == BODY:
                 row[QUOTE_BYTE] = free
                 row[SLASH_BYTE] = self._escape(ord("/") not in node.children, free)
@@ -368,9 +379,11 @@ class ObjectRule:
         dfas = [among(self.order.names), *map(automaton, names)]
         index = {dfas[0].state(name): i for i, name in enumerate(self.order.names)}
 
-        def classes(values: list[bool | None]) -> Classes | None:
+        def classes(values: Sequence[bool | None]) -> Classes | None:
             constants = {
-                atom: self.logic.atom(atom) if value is None else (TRUE if value else FALSE)
+                atom: self.logic.atom(atom)
+                if value is None
+                else (TRUE if value else FALSE)
                 for atom, value in zip(names, values)
             }
             decided = [self.logic.replaced(p, constants.__getitem__) for p in patterns]

@@ -64,11 +64,11 @@ def partition(sets: Iterable[Intervals]) -> tuple[Characters, list[list[int]]]:
         kind = number.setdefault(mark, len(number))
         if kind == len(classes):
             classes.append([])
-        spans = classes[kind]
-        if spans and spans[-1][1] == edges[i]:
-            spans[-1] = (spans[-1][0], edges[i + 1])
+        last = classes[kind]
+        if last and last[-1][1] == edges[i]:
+            last[-1] = (last[-1][0], edges[i + 1])
         else:
-            spans.append((edges[i], edges[i + 1]))
+            last.append((edges[i], edges[i + 1]))
     of_set = [
         [kind for mark, kind in number.items() if mark >> bit & 1]
         for bit in range(len(sets))
@@ -235,9 +235,7 @@ def searching(tree: Tree) -> StringDFA:
                         reached[kind] = {-1}
         for kind, targets in reached.items():
             after = (
-                whole
-                if -1 in targets
-                else (frozenset(targets), False, kind in word)
+                whole if -1 in targets else (frozenset(targets), False, kind in word)
             )
             if after not in number:
                 number[after] = len(queue)
