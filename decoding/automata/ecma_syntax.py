@@ -301,7 +301,7 @@ def conjunction(pattern: str) -> tuple[tuple[bool, Tree], ...]:
     # A look ahead at the end is read: more may follow a match in any case.
     if parts[-1][0] == "look" and not parts[-1][1]:
         parts[-1] = parts[-1][2]
-    trees = []
+    trees: list[tuple[bool, Tree]] = []
     if parts[0] == ("start",):
         while len(parts) > 1 and parts[1][0] == "look":
             _, negative, ahead = parts.pop(1)

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from decoding.automata import schema_arrays, schema_objects, schema_strings
-from decoding.automata.byte_machine import CALL, POP, QUOTE, ByteMachine
-from decoding.automata.pushdown import Builder
+from decoding.automata.pushdown import CALL, POP, QUOTE, Builder, ByteMachine
 from decoding.automata.schema_formulas import (
     CONSTANTS,
     FALSE,
@@ -219,7 +218,7 @@ class Compiler:
             self.builder.back[state][label] = to
 
     def decided(self, formulas: tuple[Formula, ...]) -> Outcome | None:
-        """Return the outcome of constants; None if the first is not true, or any open."""
+        """Return the outcome; None if the first is not true, or any is open."""
         if formulas[0] is not TRUE or any(f not in CONSTANTS[:2] for f in formulas):
             return None
         return tuple(f is TRUE for f in formulas[1:])

@@ -1,15 +1,15 @@
 """Formulas over atoms, simplified as they are built.
 
-A JSON schema is a formula over atoms: `allOf`, `anyOf`, `oneOf`, `not` and their kin are
-its connectives, all other keywords its atoms. While a value is read, atoms become true
-or false, and the formula that remains is the state.
+A JSON schema is a formula over atoms: `allOf`, `anyOf`, `oneOf`, `not` and their kin
+are its connectives, all other keywords its atoms. While a value is read, atoms become
+true or false, and the formula that remains is the state.
 
 A third constant, UNKNOWN, stands for what a text leaves open (a repeated key may or may
 not undo a violation). It is neither true nor false, and a value that depends on it is
 not accepted.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any
 
 
@@ -46,10 +46,10 @@ class Logic:
             self.atoms[atom] = Formula("atom", (), atom)
         return self.atoms[atom]
 
-    def _node(self, kind: str, args: Iterable[Formula]) -> Formula:
+    def _node(self, kind: str, args: Collection[Formula]) -> Formula:
         key = (kind, *args)
         if key not in self.nodes:
-            self.nodes[key] = Formula(kind, key[1:])
+            self.nodes[key] = Formula(kind, tuple(args))
         return self.nodes[key]
 
     def _joined(self, kind: str, args: Iterable[Formula], unit: Formula) -> Formula:

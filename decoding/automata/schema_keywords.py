@@ -3,11 +3,12 @@
 For one kind most keywords are true and `type` is a constant, so that what remains are
 few atoms. They are tuples that begin with their name:
 
-    string   ("words", frozenset of strings) · ("pattern", syntax) · ("length", low, high)
+    string   ("words", frozenset of strings) · ("pattern", tree) ·
+             ("length", low, high)
     number   ("integer", is_spelled_so) · ("compare", Decimal, signs) ·
              ("multiple", numerator, places) · ("numbers", frozenset of Decimals)
     array    ("items", nodes of the first items, node of the rest) · ("size", low, high)
-    object   ("members", Members) · ("required", frozenset of names) ·
+    object   ("members", Members) · ("required", names) ·
              ("count", Count)
 
 No bound from above is None.
@@ -32,20 +33,22 @@ _TYPES = {
 }
 _REFUSED = {
     "array": ("uniqueItems", "contains", "unevaluatedItems"),
-    "object": ("propertyNames", "unevaluatedProperties"),
+    "object": ("unevaluatedProperties",),
     "number": ("divisibleBy",),
     "any": ("extends", "disallow", "$dynamicRef", "$recursiveRef"),
 }
 _REMEDIES = {
     "uniqueItems": "drop it or set it to false",
     "contains": "state the items by position",
-    "propertyNames": "use patternProperties with additionalProperties: false",
     "unevaluatedProperties": "use additionalProperties",
     "unevaluatedItems": "use items",
     "divisibleBy": "use multipleOf",
     "extends": "use allOf",
     "disallow": "use not",
 }
+
+
+_CONDITIONS = {"not", "if", "dependencies", "dependentRequired", "dependentSchemas"}
 
 
 class Members(NamedTuple):
@@ -128,7 +131,9 @@ class Keywords:
                 raise refused(path, word, "is not supported", remedy)
         parts = []
         members = False
-        for word, value in words.items():
+        # Conditions come last, so that they do not set the order of names.
+        for word in sorted(words, key=_CONDITIONS.__contains__):
+            value = words[word]
             if word in ("properties", "patternProperties", "additionalProperties"):
                 if kind == "object" and not members:
                     members = True
@@ -211,7 +216,7 @@ class Keywords:
         members = Members(tuple(declared), (), self.reader.false)
         parts = [self.logic.atom(("members", members))]
         if value:
-            parts.append(self.logic.atom(("required", frozenset(value))))
+            parts.append(self.logic.atom(("required", tuple(value))))
         return self.logic.all(parts)
 
     def _string(self, node: Node, word: str, value: Any) -> Formula:
@@ -306,6 +311,10 @@ class Keywords:
             return logic.atom(("count", Count(int(value), None))) if value else TRUE
         if word == "maxProperties":
             return logic.atom(("count", Count(0, int(value))))
+        if word == "propertyNames":
+            names = (self.formula(value, "string"), self.reader.true)
+            members = Members((), (names,), self.reader.false)
+            return logic.atom(("members", members))
         if word not in ("dependencies", "dependentRequired", "dependentSchemas"):
             return TRUE
         parts = []
@@ -318,4 +327,4 @@ class Keywords:
         return logic.all(parts)
 
     def _required(self, names: tuple[str, ...]) -> Formula:
-        return self.logic.atom(("required", frozenset(names))) if names else TRUE
+        return self.logic.atom(("required", names)) if names else TRUE

@@ -5,7 +5,7 @@ character; at the end it holds, or not, of the exact decimal value. A reader tha
 exponent would leave open refuses it: 1e5 is then spelled 100000.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -103,7 +103,8 @@ class _Compare:
                 return None
             return state
         if state[0] == "whole":
-            return self._in_whole(*state[1:], char)
+            _, sign, read, order = state
+            return self._in_whole(sign, read, order, char)
         _, sign, read = state
         if char in "eE":
             return None if self.sign else ("over", self._rest(read), sign)
@@ -209,7 +210,7 @@ def _canonical(text: str) -> str:
     return "0" if text == "-0" else text
 
 
-_READERS: dict[str, Callable[..., _Reader]] = {
+_READERS: dict[str, Any] = {
     "integer": _Integer,
     "compare": _Compare,
     "multiple": _Multiple,

@@ -6,6 +6,7 @@ leaves it for the states of STRING.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decoding.automata.byte_machine import (
@@ -89,7 +90,7 @@ class Order:
                 patterns.update(dict.fromkeys(p for p, _ in atom[1].patterns))
         for atom in every:
             if atom[0] == "required":
-                names.update(dict.fromkeys(sorted(atom[1] - names.keys())))
+                names.update(dict.fromkeys(atom[1]))
         self.names, self.patterns = tuple(names), tuple(patterns)
         self.index = {name: i for i, name in enumerate(self.names)}
 
@@ -142,16 +143,17 @@ class ObjectRule:
         if known in self.after:
             return self.after[known]
         logic = self.logic
-        is_free = not isinstance(key, int)
+        name = self.order.names[key] if isinstance(key, int) else None
+        is_free = name is None
 
         def value(atom: Any) -> Formula:
             if atom[0] == "members":
                 fails = self._demand(atom[1], key) is FALSE
                 return FALSE if fails else logic.atom(atom)
             if atom[0] == "required":
-                if is_free or self.order.names[key] not in atom[1]:
+                if name not in atom[1]:
                     return logic.atom(atom)
-                left = atom[1] - {self.order.names[key]}
+                left = tuple(word for word in atom[1] if word != name)
                 return logic.atom(("required", left)) if left else TRUE
             if atom == GONE:
                 return UNKNOWN if is_free else logic.atom(atom)
@@ -271,7 +273,7 @@ class ObjectRule:
             self.logic, formulas, "members", lambda atom: self._demand(atom[1], key)
         )
         is_free = not isinstance(key, int)
-        first = len(self.order.names) if is_free else key + 1
+        first = key + 1 if isinstance(key, int) else len(self.order.names)
 
         def follow(outcome: tuple[bool, ...]) -> int | None:
             left = behind(self.logic, formulas, demands, outcome, is_free)
@@ -377,7 +379,7 @@ class ObjectRule:
         dfas = [among(self.order.names), *map(automaton, names)]
         index = {dfas[0].state(name): i for i, name in enumerate(self.order.names)}
 
-        def classes(values: list[bool | None]) -> Classes | None:
+        def classes(values: Sequence[bool | None]) -> Classes | None:
             constants = {
                 atom: self.logic.atom(atom)
                 if value is None

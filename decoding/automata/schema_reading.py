@@ -1,8 +1,8 @@
 """JSON schemas as nodes: references resolved, equal schemas shared, faults named.
 
-A `Node` holds the keywords of a schema object that bear on which instances are valid, in
-the schema's order, with subschemas as nodes. Nodes are equal where their contents are,
-so that equal schemas are compiled once. References are resolved when they are used.
+A `Node` holds the keywords of a schema object that bear on which instances are valid,
+in the schema's order, with subschemas as nodes. Nodes are equal where their contents
+are, so that equal schemas are compiled once. References are resolved when used.
 
 Keywords have the meaning of the draft that `$schema` names: 4, 6, 7, 2019-09 or
 2020-12, which is also the default. Keywords of other drafts are read as well, for
@@ -15,7 +15,10 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from models.errors import ConstraintError, hint
 
-_ONE = {"additionalProperties", "additionalItems", "not", "if", "then", "else"}
+_ONE = {
+    "additionalProperties", "additionalItems", "propertyNames", "not", "if", "then",
+    "else",
+}  # fmt: skip
 _LISTS = {"allOf", "anyOf", "oneOf", "prefixItems"}
 _MAPS = {"properties", "patternProperties", "dependentSchemas"}
 _PLAIN = {
@@ -24,8 +27,8 @@ _PLAIN = {
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
 }  # fmt: skip
 _OTHER = {  # keywords that `schema_keywords` refuses for the values that they bear on
-    "uniqueItems", "contains", "propertyNames", "unevaluatedProperties", "extends",
-    "unevaluatedItems", "$dynamicRef", "$recursiveRef", "disallow", "divisibleBy",
+    "uniqueItems", "contains", "unevaluatedProperties", "unevaluatedItems", "extends",
+    "$dynamicRef", "$recursiveRef", "disallow", "divisibleBy",
 }  # fmt: skip
 _COUNTS = {
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",

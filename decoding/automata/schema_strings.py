@@ -1,10 +1,11 @@
 """Strings of a schema: which of them are free, words, or an automaton's."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decoding.automata import string_automata
-from decoding.automata.byte_machine import BODY
+from decoding.automata.pushdown import BODY
 from decoding.automata.schema_formulas import (
     CONSTANTS,
     FALSE,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from decoding.automata.json_schema import Compiler
 
 __all__ = ["Free", "Words", "automaton", "holds", "plan", "write", "write_free"]
+MOST_COUNTED = 4_000  # states of a pattern beside a counter of characters
+LEAST_COUNTED = 32
 Outcome = tuple[bool, ...]
 Formulas = tuple[Formula, ...]
 
@@ -96,6 +99,24 @@ def plan(logic: Logic, formulas: Formulas) -> Free | Words | None:
     )
 
 
+def _shortened(logic: Logic, wanted: Formula) -> Formula:
+    """Return `wanted` with a lower bound of the length, if its automaton is too large.
+
+    A counter beside a pattern takes their product of states. Long strings are then
+    refused, rather than the schema.
+    """
+    parts = wanted.args if wanted.kind == "and" else ()
+    lengths = [p.atom for p in parts if p.kind == "atom" and p.atom[0] == "length"]
+    others = [atom for atom in atoms([wanted]) if atom[0] != "length"]
+    size = math.prod(len(automaton(atom).moves) for atom in others)
+    high = min((atom[2] for atom in lengths if atom[2] is not None), default=0)
+    low = max((atom[1] for atom in lengths), default=0)
+    if high * size <= MOST_COUNTED:
+        return wanted
+    high = min(high, max(2 * low, MOST_COUNTED // size, LEAST_COUNTED))
+    return logic.all([wanted, logic.atom(("length", 0, high))])
+
+
 def write(
     compiler: "Compiler",
     how: Free | Words | None,
@@ -117,6 +138,7 @@ def write(
         return write_words(
             builder, {word: to for word, to in targets.items() if to is not None}
         )
+    formulas = (_shortened(logic, formulas[0]), *formulas[1:])
     names = atoms(formulas)
     dfas = [automaton(atom) for atom in names]
     known: dict[tuple, Formulas] = {}

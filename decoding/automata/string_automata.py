@@ -64,11 +64,11 @@ def partition(sets: Iterable[Intervals]) -> tuple[Characters, list[list[int]]]:
         kind = number.setdefault(mark, len(number))
         if kind == len(classes):
             classes.append([])
-        spans = classes[kind]
-        if spans and spans[-1][1] == edges[i]:
-            spans[-1] = (spans[-1][0], edges[i + 1])
+        last = classes[kind]
+        if last and last[-1][1] == edges[i]:
+            last[-1] = (last[-1][0], edges[i + 1])
         else:
-            spans.append((edges[i], edges[i + 1]))
+            last.append((edges[i], edges[i + 1]))
     of_set = [
         [kind for mark, kind in number.items() if mark >> bit & 1]
         for bit in range(len(sets))

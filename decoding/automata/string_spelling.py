@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from decoding.automata.byte_machine import BODY, CALL
-from decoding.automata.pushdown import Builder
+from decoding.automata.pushdown import BODY, CALL, Builder, Moves
 from decoding.automata.string_automata import LOST, Characters, StringDFA, partition
 
 _ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
@@ -163,6 +162,9 @@ class StringWriter:
         self.known: dict[States, int | None] = {}
         self.shared: dict[tuple, int] = {}  # of escapes and forms, by their targets
         self.todo: list[States] = []
+        # Classes of characters whose forms have several bytes, and moves by theirs.
+        self.wide = sorted({k for f in self.spelling.leads.values() for k in f.classes})
+        self.leads: dict[tuple, Moves] = {}
 
     def state(self, states: States) -> int | None:
         """Return the machine's state of `states`; `finish` writes its moves."""
@@ -209,12 +211,18 @@ class StringWriter:
         )
         if letters:
             row[SLASH_BYTE] = self._shared(("escape", *letters), letters)
-        for lead, form in self.spelling.leads.items():
-            to = self._form(form, targets)
-            if to is not None:
-                row[lead] = to
-                if to < 0:  # STRING's own
-                    row[lead] = self.builder.moves[BODY][lead]
+        row.update(self._leads(targets))
+
+    def _leads(self, targets: dict[int, int]) -> Moves:
+        """Return the moves at the first bytes of forms."""
+        goals = tuple(map(targets.get, self.wide))
+        if goals not in self.leads:
+            row = self.leads[goals] = {}
+            for lead, form in self.spelling.leads.items():
+                to = self._form(form, targets)
+                if to is not None:
+                    row[lead] = to if to >= 0 else self.builder.moves[BODY][lead]
+        return self.leads[goals]
 
     def _shared(self, key: tuple, moves: Iterable[tuple[int, int]]) -> int:
         if key not in self.shared:
@@ -232,7 +240,7 @@ class StringWriter:
         key = (id(form), goals)
         if key in self.shared:
             return self.shared[key]
-        moves = []
+        moves: list[tuple[int, int]] = []
         for first, last, child in form.runs:
             to = (
                 self._inner(child, targets)
@@ -250,7 +258,7 @@ class StringWriter:
         key = (id(form), "body")
         if key in self.shared:
             return self.shared[key]
-        moves = []
+        moves: list[tuple[int, int]] = []
         for first, last, child in form.runs:
             after = (
                 BODY if not isinstance(child, _Form) else self._inner(child, targets)

@@ -1,95 +1,126 @@
-"""Trimming of pushdown machines: what cannot end is removed, in every context.
+"""The last step of a machine's construction: what cannot end is removed.
 
-A rule gets a copy for each set of labels that its callers can go on with, so no value
-ends with a label that its caller cannot use. Then `need` and `cost` are finite at every
-state that is left.
+States are numbered in context: (state, set of labels with which its value may end), so
+that no value ends with a label that its caller cannot use. Rows of 256 moves are runs
+of equal ones, of which there are few; only whole tables are NumPy's.
 """
 
-from typing import TYPE_CHECKING
+import heapq
+from typing import NamedTuple
 
 import numpy as np
 
-from decoding.automata.byte_machine import (
-    CALL,
-    DEAD,
-    KINDS,
-    MOST_LABELS,
-    POP,
-    STRING,
-    ByteMachine,
-    Moves,
-)
 from models.errors import ConstraintError
 
-if TYPE_CHECKING:
-    from decoding.automata.pushdown import Builder
+DEAD = -1
+CALL, POP = 1 << 24, 1 << 25  # added to a state, to a label
+KINDS = CALL | POP
+MOST_LABELS = 31
+
+Moves = dict[int, int]
+_FAR = 2**20
 
 
-def trim(built: "Builder", start: int) -> ByteMachine:
-    """Make the machine of what can end; its `start` is DEAD if that is nothing.
+class Built(NamedTuple):
+    """The states as they were built; those before `string` are STRING's."""
+
+    moves: list[Moves]
+    ends: list[int]
+    final: list[int]
+    back: list[Moves]
+    span: list[tuple[int, int]]
+    string: int
+
+
+class Trimmed(NamedTuple):
+    """The fields of a `ByteMachine`."""
+
+    moves: np.ndarray
+    ends: np.ndarray
+    final: np.ndarray
+    back: np.ndarray
+    span: np.ndarray
+    start: int
+    need: np.ndarray
+    cost: np.ndarray
+
+
+def trim(built: Built, start: int) -> Trimmed:
+    """Return the states in context that `start` reaches and that can end.
 
     Raises:
         ConstraintError: a value has more than 31 labels.
     """
-    return _Trimmed(built, start).machine()
+    return _Contexts(built).trimmed(start)
 
 
-class _Trimmed:
-    """States in context: (state, set of labels with which its value may end)."""
+class _Contexts:
+    """The states of a machine by the labels with which their values may end."""
 
-    def __init__(self, built: "Builder", start: int) -> None:
-        self.built, self.start = built, start
-        # Distinct moves, by kind: few of 256 bytes differ.
+    def __init__(self, built: Built):
+        self.built = built
+        raw = _dense(built.moves, 256)
+        change = np.ones(raw.shape, bool)
+        change[:, 1:] = raw[:, 1:] != raw[:, :-1]
+        runs = np.flatnonzero(change)
+        self.lengths = np.diff(runs, append=raw.size).tolist()
+        self.values = raw.ravel()[runs].tolist()
+        self.first = np.searchsorted(runs, np.arange(len(raw) + 1) * 256).tolist()
+        # Distinct moves, by kind.
+        self.ways: list[list[int]] = []
         self.states: list[list[int]] = []
         self.calls: list[list[int]] = []
         self.ended: list[int] = []  # labels without another byte, a set
-        for moves, ends in zip(built.moves, built.ends):
-            to = set(moves.values())
+        for q, ends in enumerate(built.ends):
+            to = dict.fromkeys(self.values[self.first[q] : self.first[q + 1]])
+            to.pop(DEAD, None)
             labels = {t - POP for t in to if t & POP} | ({ends} if ends >= 0 else set())
             if max(labels, default=0) >= MOST_LABELS:
                 raise ConstraintError(
                     f"a value has {max(labels) + 1} labels, of {MOST_LABELS} at most: "
                     "make the grammar's alternatives fewer"
                 )
+            self.ways.append(list(to))
             self.states.append([t for t in to if not t & KINDS])
             self.calls.append([t - CALL for t in to if t & CALL])
-            self.ended.append(sum(1 << label for label in labels))
-        for q, final in enumerate(built.final):
-            if final >= 0:
-                self.ended[q] |= 1 << final
+            among = sum(1 << label for label in labels)
+            if built.final[q] >= 0:
+                among |= 1 << built.final[q]
+            self.ended.append(among)
         self.labels = self._labels()
 
     def _labels(self) -> list[int]:
         """Return the set of labels with which the value of each state may end."""
         sets = self.ended[:]
-        users: list[set[int]] = [set() for _ in sets]
+        users: list[list[int]] = [[] for _ in sets]
         for q, (states, calls) in enumerate(zip(self.states, self.calls)):
-            for t in states:
-                users[t].add(q)
-            for c in calls:
-                users[c].add(q)
-            for t in self.built.back[q].values():
-                users[t].add(q)
-        todo = list(range(len(sets)))
+            for t in (*states, *calls, *self.built.back[q].values()):
+                users[t].append(q)
+        todo = [q for q, among in enumerate(sets) if among]
+        waiting = [bool(among) for among in sets]
         while todo:
-            q = todo.pop()
-            more = sets[q]
-            for t in self.states[q]:
-                more |= sets[t]
-            for c in self.calls[q]:
-                for label, t in self.built.back[q].items():
-                    if sets[c] >> label & 1:
-                        more |= sets[t]
-            if more != sets[q]:
-                sets[q] = more
-                todo.extend(users[q])
+            t = todo.pop()
+            waiting[t] = False
+            for q in users[t]:
+                more = sets[q]
+                for after in self.states[q]:
+                    more |= sets[after]
+                for c in self.calls[q]:
+                    for label, after in self.built.back[q].items():
+                        if sets[c] >> label & 1:
+                            more |= sets[after]
+                if more != sets[q]:
+                    sets[q] = more
+                    if not waiting[q]:
+                        waiting[q] = True
+                        todo.append(q)
         return sets
 
-    def machine(self) -> ByteMachine:
-        """Number the states in context that the start reaches, and their moves."""
-        order = [(q, 1) for q in range(STRING)]
+    def trimmed(self, start: int) -> Trimmed:
+        """Number the states in context that `start` reaches, and their moves."""
+        built = self.built
+        order = [(q, 1) for q in range(built.string)]
         number = {state: i for i, state in enumerate(order)}
-        start = DEAD
 
         def visit(q: int, among: int) -> int:
             among &= self.labels[q]
@@ -101,43 +132,42 @@ class _Trimmed:
                 order.append(key)
             return number[key]
 
-        start = visit(self.start, -1)
-        moves, back = [], []
+        begin = visit(start, -1)
+        values: list[int] = []
+        lengths: list[int] = []
+        ways, back = [], []
         for q, among in order:  # grows while it is read
-            row: Moves = {}
-            seen: dict[int, int] = {}
             goes_on: Moves = {}
-            for byte, to in self.built.moves[q].items():
-                if to not in seen:
-                    seen[to] = self._move(q, among, to, visit, goes_on)
-                if seen[to] != DEAD:
-                    row[byte] = seen[to]
-            moves.append(row)
+            to = {t: self._move(q, among, t, visit, goes_on) for t in self.ways[q]}
+            to[DEAD] = DEAD
+            low, high = self.first[q], self.first[q + 1]
+            values.extend([to[value] for value in self.values[low:high]])
+            lengths.extend(self.lengths[low:high])
+            ways.append({t for t in to.values() if t != DEAD})
             back.append(goes_on)
         width = 1 + max((label for row in back for label in row), default=0)
-        ends = np.array([self._label(self.built.ends, *key) for key in order], np.int32)
-        final = np.array(
-            [self._label(self.built.final, *key) for key in order], np.int32
-        )
-        span = [self.built.span[q] for q, _ in order]
-        need, cost, exit_ = _finishing(moves, back, span, ends, final)
-        return ByteMachine(
-            _dense(moves, 256),
-            ends,
-            final,
+        table = np.repeat(np.array(values, np.int32), lengths)
+        ends = [self._label(built.ends[q], among) for q, among in order]
+        final = [self._label(built.final[q], among) for q, among in order]
+        span = [built.span[q] for q, _ in order]
+        over = [max(a, b) >= 0 for a, b in zip(ends, final)]
+        least = [low for low, _ in span]
+        return Trimmed(
+            table.reshape(len(order), 256),
+            np.array(ends, np.int32),
+            np.array(final, np.int32),
             _dense(back, width),
             np.array(span, np.int32),
-            start,
-            need,
-            cost,
-            exit_,
+            begin,
+            _finishing(ways, back, over, [0] * len(order), built.string, False),
+            _finishing(ways, back, over, least, built.string, True),
         )
 
     @staticmethod
-    def _label(labels: list[int], q: int, among: int) -> int:
-        return labels[q] if labels[q] >= 0 and among >> labels[q] & 1 else -1
+    def _label(label: int, among: int) -> int:
+        return label if label >= 0 and among >> label & 1 else -1
 
-    def _move(self, q, among: int, to: int, visit, goes_on: Moves) -> int:
+    def _move(self, q: int, among: int, to: int, visit, goes_on: Moves) -> int:
         if to & POP:
             return to if among >> (to - POP) & 1 else DEAD
         if not to & CALL:
@@ -163,77 +193,66 @@ def _dense(rows: list[Moves], width: int) -> np.ndarray:
     return table
 
 
-_FAR = 2**20
-
-Way = tuple[int, tuple[int, ...]]  # a state behind a byte, and the states pushed
-
-
-def _ways(
-    moves: list[Moves], back: list[Moves], ends: np.ndarray, final: np.ndarray
-) -> list[dict[Way | None, int]]:
-    """Return where one byte leads from each state, with the least such byte.
-
-    None: the value may be over before that byte; its byte is then -1.
-    """
-    ways: list[dict[Way | None, int]] = []
-    empty: tuple[int, ...] = ()
-    for q, row in enumerate(moves):
-        leads: dict[Way | None, int] = {}
-        if ends[q] >= 0 or final[q] >= 0 or any(to & POP for to in row.values()):
-            leads[None] = -1
-        for byte, to in sorted(row.items()):
-            at, pushed = q, empty
-            while to != DEAD and to & KINDS:
-                if to & CALL:
-                    at, pushed = to - CALL, (*pushed, at)
-                elif pushed:
-                    at, pushed = back[pushed[-1]].get(to - POP, DEAD), pushed[:-1]
-                else:
-                    break
-                to = moves[at].get(byte, DEAD) if at != DEAD else DEAD
-            if to != DEAD and not to & KINDS:
-                leads.setdefault((to, pushed), byte)
-        ways.append(leads)
-    return ways
-
-
 def _finishing(
-    moves: list[Moves],
+    ways: list[set[int]],
     back: list[Moves],
-    span: list[tuple[int, int]],
-    ends: np.ndarray,
-    final: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return `need`, `cost` and `exit` of each state: least fixed points over bytes."""
-    ways = _ways(moves, back, ends, final)
-    users: list[set[int]] = [set() for _ in moves]
-    for q, leads in enumerate(ways):
-        for way in leads:
-            if way is not None:
-                users[way[0]].add(q)
-                for caller in way[1]:
-                    for after in back[caller].values():
-                        users[after].add(q)
-    need, cost, exit_ = ([_FAR] * len(moves) for _ in range(3))
-    todo = list(range(len(moves)))
-    while todo:
-        q = todo.pop()
-        before = need[q], cost[q]
-        for way, byte in ways[q].items():
-            if way is None:
-                need[q], cost[q], exit_[q] = 0, 0, -1
-                break
-            state, pushed = way
-            least, price = len(pushed) + need[state], 1 + cost[state]
-            if pushed and state < STRING:
-                price += span[pushed[-1]][0]
-            for height, caller in enumerate(pushed):
-                least = max(least, height + max(need[r] for r in back[caller].values()))
-                price += max(cost[r] for r in back[caller].values())
-            need[q] = min(need[q], least)
-            if price < cost[q]:
-                cost[q], exit_[q] = price, byte
-        if (need[q], cost[q]) != before:
-            todo.extend(users[q])
-    rows = (np.array(values, np.int32) for values in (need, cost, exit_))
-    return tuple(rows)  # type: ignore[return-value]
+    over: list[bool],
+    strings: list[int],
+    string: int,
+    is_bytes: bool,
+) -> np.ndarray:
+    """Return the least bytes, or else pushes, that finish the value of each state.
+
+    A call counts with the worst of the labels. The least come first, as in Dijkstra's
+    algorithm (Knuth 1977, "A generalization of Dijkstra's algorithm"), since no way is
+    less than what it leads to.
+
+    Args:
+        ways: the distinct moves of each state.
+        back: where a calling state goes on.
+        over: whether the value may end.
+        strings: the least characters of a string that a state calls.
+        string: number of STRING's states.
+        is_bytes: whether bytes are counted, not pushes.
+    """
+    least = [_FAR] * len(ways)
+    # A way: its state, the states it takes, the sum or maximum so far, what is open.
+    calls: list[tuple[int, int]] = []
+    open_: list[int] = []
+    users: list[list[tuple[int, int]]] = [[] for _ in ways]  # (state, way | -1)
+    heap = []
+    for q, targets in enumerate(ways):
+        if over[q] or any(t & POP for t in targets):
+            heap.append((0, q))
+            continue
+        for t in targets:
+            if t & CALL:
+                taken = {t - CALL, *back[q].values()}
+                for state in taken:
+                    users[state].append((q, len(calls)))
+                calls.append((q, t - CALL))
+                open_.append(len(taken))
+            else:
+                users[t].append((q, -1))
+    heapq.heapify(heap)
+    while heap:
+        value, t = heapq.heappop(heap)
+        if least[t] != _FAR:
+            continue
+        least[t] = value
+        for q, way in users[t]:
+            if least[q] != _FAR:
+                continue
+            if way < 0:
+                heapq.heappush(heap, (value + is_bytes, q))
+                continue
+            open_[way] -= 1
+            if not open_[way]:
+                c = calls[way][1]
+                worst = max(least[after] for after in back[q].values())
+                if is_bytes:
+                    total = least[c] + worst + (strings[q] if c < string else 0)
+                else:
+                    total = max(1 + least[c], worst)
+                heapq.heappush(heap, (total, q))
+    return np.array(least, np.int32)
