@@ -34,6 +34,7 @@ from models.errors import ConstraintError, hint
 VERSION = 1  # of the lifted form on disk
 MOST = 512  # grammars in memory, least recently used first out
 KINDS = ("json_schema", "gbnf", "lark", "ebnf", "regex")
+_FIRST = {"lark": "start", "gbnf": "root", "ebnf": "root", "regex": ""}
 SPACES = ("flexible", "compact")
 
 
@@ -43,7 +44,7 @@ class Grammar:
 
     kind: str
     source: str
-    start: str = "root"
+    start: str = ""  # the first rule; "": root, in Lark start
     whitespace: str = "flexible"
     strict_formats: bool = False
     after: str = ""
@@ -126,7 +127,7 @@ def machine(grammar: Grammar) -> ByteMachine:
         )
     else:
         built = grammar_compiler.compile_grammar(
-            grammar.kind, grammar.source, grammar.start
+            grammar.kind, grammar.source, grammar.start or _FIRST[grammar.kind]
         )
     if built.start == DEAD:
         raise ConstraintError(f"{grammar} accepts no text: change it")

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from decoding.automata import schema_arrays, schema_objects, schema_strings
-from decoding.automata.pushdown import CALL, POP, QUOTE, Builder, ByteMachine
+from decoding.automata.byte_machine import CALL, POP, QUOTE, ByteMachine
+from decoding.automata.pushdown import Builder
 from decoding.automata.schema_formulas import (
     CONSTANTS,
     FALSE,

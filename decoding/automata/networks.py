@@ -254,7 +254,9 @@ class _Thompson:
                 net.guards[states[key]].append((longer, end, frozenset(equal)))
                 if terminal.is_literal:
                     net.literal[states[key]] = name
-            longer = mask_of(b for b in BYTES if terminal.accept[row[b]] and row[b] >= 0)
+            longer = mask_of(
+                b for b in BYTES if terminal.accept[row[b]] and row[b] >= 0
+            )
             for word, at_word in rest:
                 if longer and terminals[word].accept[at_word]:
                     net.outlasts.setdefault(states[key], {})[word] = longer

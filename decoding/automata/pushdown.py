@@ -2,29 +2,36 @@
 
 from collections.abc import Iterable
 
-from decoding.automata.trimming import CALL, DEAD, POP, Built, Moves, trim
+from decoding.automata import trimming
+from decoding.automata.byte_machine import (
+    ANY_LENGTH,
+    BODY,
+    ESCAPE,
+    HEX1,
+    HEX2,
+    HEX3,
+    HEX4,
+    HEX_D,
+    HIGH1,
+    HIGH2,
+    LOW_C,
+    LOW_D,
+    LOW_SLASH,
+    LOW_U,
+    OVER,
+    QUOTE,
+    STRING,
+    TAIL1,
+    TAIL2,
+    TAIL3,
+    TAIL_E0,
+    TAIL_ED,
+    TAIL_F0,
+    TAIL_F4,
+    ByteMachine,
+    Moves,
+)
 from models.errors import ConstraintError
-
-ANY_LENGTH = (0, 2**30)
-
-# States of STRING: before its quote, inside, behind its end; then escapes and forms.
-QUOTE, BODY, OVER, ESCAPE, HEX4, HEX3, HEX2, HEX1 = range(8)
-HEX_D, HIGH2, HIGH1, LOW_SLASH, LOW_U, LOW_D, LOW_C = range(8, 15)  # surrogates
-TAIL1, TAIL2, TAIL3, TAIL_E0, TAIL_ED, TAIL_F0, TAIL_F4 = range(15, 22)  # of UTF-8
-STRING = 22
-
-
-class ByteMachine(NamedTuple):
-    """A deterministic automaton with a stack, over bytes; see the module's page."""
-
-    moves: np.ndarray  # int32[Q, 256]
-    ends: np.ndarray  # int32[Q]: label | -1
-    final: np.ndarray  # int32[Q]: label | -1
-    back: np.ndarray  # int32[Q, L]: where a calling state goes on; DEAD
-    span: np.ndarray  # int32[Q, 2]: characters of a string that q calls
-    start: int  # DEAD: no text
-    need: np.ndarray  # int32[Q]: states that finishing the value pushes, at the worst
-    cost: np.ndarray  # int32[Q]: bytes that finishing the value takes, at the worst
 
 
 def _span(low: int, high: int) -> range:
@@ -135,84 +142,5 @@ class Builder:
         Raises:
             ConstraintError: a value has more than 31 labels.
         """
-        built = Built(self.moves, self.ends, self.final, self.back, self.span, STRING)
-        return ByteMachine(*trim(built, start))
-
-
-class Config(NamedTuple):
-    """Where a machine is in a text: its state, the calling states, characters read."""
-
-    state: int  # DEAD: no text goes on so
-    stack: tuple[int, ...] = ()
-    chars: int = 0  # of the open string
-
-
-def returned(machine: ByteMachine, at: Config) -> Config:
-    """Return from values that are over where `at` is."""
-    while at.state != DEAD and machine.ends[at.state] >= 0 and at.stack:
-        at = _popped(machine, at, machine.ends[at.state])
-    return at
-
-
-def _popped(machine: ByteMachine, at: Config, label: int) -> Config:
-    caller = at.stack[-1]
-    low, high = machine.span[caller]
-    if at.state < STRING and not low <= at.chars <= high:
-        return Config(DEAD)
-    return Config(int(machine.back[caller, label]), at.stack[:-1], at.chars)
-
-
-def read(machine: ByteMachine, at: Config, data: bytes) -> Config:
-    """Return where the machine is behind the bytes `data`, from `at`; the reference.
-
-    There is no bound on the stack here.
-    """
-    for byte in data:
-        while at.state != DEAD:
-            to = int(machine.moves[at.state, byte])
-            if to == DEAD:
-                return Config(DEAD)
-            if to & CALL:
-                at = Config(to - CALL, (*at.stack, at.state), 0)
-            elif to & POP:
-                if not at.stack:
-                    return Config(DEAD)
-                at = _popped(machine, at, to - POP)
-            else:
-                chars = at.chars + (at.state == BODY and to != OVER)
-                if at.state == BODY and chars > machine.span[at.stack[-1], 1]:
-                    return Config(DEAD)
-                at = returned(machine, Config(to, at.stack, chars))
-                break
-    return at
-
-
-def is_final(machine: ByteMachine, at: Config) -> bool:
-    """Return whether the text may end at `at`."""
-    while at.state != DEAD and at.stack and machine.final[at.state] >= 0:
-        at = _popped(machine, at, machine.final[at.state])
-    return at.state != DEAD and machine.final[at.state] >= 0 and not at.stack
-
-
-def accepts(machine: ByteMachine, data: bytes) -> bool:
-    """Return whether `data` is a whole text of the machine."""
-    if machine.start == DEAD:
-        return False
-    return is_final(machine, read(machine, Config(machine.start), data))
-
-
-def bytes_read(machine: ByteMachine) -> set[int]:
-    """Return the bytes that occur in some text."""
-    return set(np.flatnonzero((machine.moves != DEAD).any(0)).tolist())
-
-
-def spelled(machine: ByteMachine, tokens: Iterable[bytes]) -> None:
-    """Raise ConstraintError if `tokens` cannot spell every byte that is read."""
-    single = {token[0] for token in tokens if len(token) == 1}
-    missing = bytes_read(machine) - single
-    if missing:
-        shown = ", ".join(f"{byte:#04x}" for byte in sorted(missing)[:8])
-        raise ConstraintError(
-            f"the vocabulary has no token for {len(missing)} bytes that the grammar "
-            f"reads ({shown}, …): use a tokenizer that has every byte"
-        )
+        built = trimming.Built(self.moves, self.ends, self.final, self.back, self.span)
+        return trimming.trim(built, start)

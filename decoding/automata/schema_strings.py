@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from decoding.automata import string_automata
-from decoding.automata.pushdown import BODY
+from decoding.automata.byte_machine import BODY
 from decoding.automata.schema_formulas import (
     CONSTANTS,
     FALSE,

@@ -15,7 +15,7 @@ byte is a conflict.
 import time
 from typing import NamedTuple
 
-from decoding.automata import call_sites, positions, pushdown
+from decoding.automata import byte_machine, call_sites, positions, pushdown
 from decoding.automata.positions import END, NO_LITERALS
 from models.errors import ConstraintError
 
@@ -230,7 +230,7 @@ class Subsets:
             mask = sum(1 << kind for kind in kinds)
             if over:
                 label = self.label(frozenset(self.tags[t].index for t in over))
-                move = pushdown.POP + label
+                move = byte_machine.POP + label
                 self.pop(state, label, mask)
             else:
                 move = self.move(state, readers, mask, kinds[0])
@@ -244,12 +244,14 @@ class Subsets:
         if all(pending for _, pending, _ in inside):
             callee = self.push(state, inside)
             self.want(callee, mask)
-            return pushdown.CALL + callee
+            return byte_machine.CALL + callee
         deepest = max(inside, key=lambda item: len(item[1]))
         if len(deepest[1]) > MOST_PENDING:
             flattest = min(inside, key=lambda item: len(item[1]))
             raise self.disagreement(kind, deepest, flattest)
-        after = self.state(frozenset((t, pending, to) for (t, pending, _), to in readers))
+        after = self.state(
+            frozenset((t, pending, to) for (t, pending, _), to in readers)
+        )
         self.link(state, after, self.classes.all)
         return after
 

@@ -1,63 +1,51 @@
-"""The last step of a machine's construction: what cannot end is removed.
+"""Trimming of pushdown machines: what cannot end is removed, in every context.
 
 States are numbered in context: (state, set of labels with which its value may end), so
 that no value ends with a label that its caller cannot use. Rows of 256 moves are runs
 of equal ones, of which there are few; only whole tables are NumPy's.
 """
 
-import heapq
 from typing import NamedTuple
 
 import numpy as np
 
+from decoding.automata import finishing
+from decoding.automata.byte_machine import (
+    CALL,
+    DEAD,
+    KINDS,
+    MOST_LABELS,
+    POP,
+    STRING,
+    ByteMachine,
+    Moves,
+)
 from models.errors import ConstraintError
-
-DEAD = -1
-CALL, POP = 1 << 24, 1 << 25  # added to a state, to a label
-KINDS = CALL | POP
-MOST_LABELS = 31
-
-Moves = dict[int, int]
-_FAR = 2**20
 
 
 class Built(NamedTuple):
-    """The states as they were built; those before `string` are STRING's."""
+    """The states as they were built; the first ones are STRING's."""
 
     moves: list[Moves]
     ends: list[int]
     final: list[int]
     back: list[Moves]
     span: list[tuple[int, int]]
-    string: int
 
 
-class Trimmed(NamedTuple):
-    """The fields of a `ByteMachine`."""
-
-    moves: np.ndarray
-    ends: np.ndarray
-    final: np.ndarray
-    back: np.ndarray
-    span: np.ndarray
-    start: int
-    need: np.ndarray
-    cost: np.ndarray
-
-
-def trim(built: Built, start: int) -> Trimmed:
-    """Return the states in context that `start` reaches and that can end.
+def trim(built: Built, start: int) -> ByteMachine:
+    """Make the machine of what can end; its `start` is DEAD if that is nothing.
 
     Raises:
         ConstraintError: a value has more than 31 labels.
     """
-    return _Contexts(built).trimmed(start)
+    return _Contexts(built).machine(start)
 
 
 class _Contexts:
     """The states of a machine by the labels with which their values may end."""
 
-    def __init__(self, built: Built):
+    def __init__(self, built: Built) -> None:
         self.built = built
         raw = _dense(built.moves, 256)
         change = np.ones(raw.shape, bool)
@@ -116,10 +104,10 @@ class _Contexts:
                         todo.append(q)
         return sets
 
-    def trimmed(self, start: int) -> Trimmed:
+    def machine(self, start: int) -> ByteMachine:
         """Number the states in context that `start` reaches, and their moves."""
         built = self.built
-        order = [(q, 1) for q in range(built.string)]
+        order = [(q, 1) for q in range(STRING)]
         number = {state: i for i, state in enumerate(order)}
 
         def visit(q: int, among: int) -> int:
@@ -135,7 +123,7 @@ class _Contexts:
         begin = visit(start, -1)
         values: list[int] = []
         lengths: list[int] = []
-        ways, back = [], []
+        firsts, back = [0], []
         for q, among in order:  # grows while it is read
             goes_on: Moves = {}
             to = {t: self._move(q, among, t, visit, goes_on) for t in self.ways[q]}
@@ -143,7 +131,7 @@ class _Contexts:
             low, high = self.first[q], self.first[q + 1]
             values.extend([to[value] for value in self.values[low:high]])
             lengths.extend(self.lengths[low:high])
-            ways.append({t for t in to.values() if t != DEAD})
+            firsts.append(len(values))
             back.append(goes_on)
         width = 1 + max((label for row in back for label in row), default=0)
         table = np.repeat(np.array(values, np.int32), lengths)
@@ -151,16 +139,15 @@ class _Contexts:
         final = [self._label(built.final[q], among) for q, among in order]
         span = [built.span[q] for q, _ in order]
         over = [max(a, b) >= 0 for a, b in zip(ends, final)]
-        least = [low for low, _ in span]
-        return Trimmed(
+        rows = finishing.Rows(values, lengths, firsts, back, span, over)
+        return ByteMachine(
             table.reshape(len(order), 256),
             np.array(ends, np.int32),
             np.array(final, np.int32),
             _dense(back, width),
             np.array(span, np.int32),
             begin,
-            _finishing(ways, back, over, [0] * len(order), built.string, False),
-            _finishing(ways, back, over, least, built.string, True),
+            *finishing.finishing(rows),
         )
 
     @staticmethod
@@ -191,68 +178,3 @@ def _dense(rows: list[Moves], width: int) -> np.ndarray:
         if row:
             table[i, list(row)] = list(row.values())
     return table
-
-
-def _finishing(
-    ways: list[set[int]],
-    back: list[Moves],
-    over: list[bool],
-    strings: list[int],
-    string: int,
-    is_bytes: bool,
-) -> np.ndarray:
-    """Return the least bytes, or else pushes, that finish the value of each state.
-
-    A call counts with the worst of the labels. The least come first, as in Dijkstra's
-    algorithm (Knuth 1977, "A generalization of Dijkstra's algorithm"), since no way is
-    less than what it leads to.
-
-    Args:
-        ways: the distinct moves of each state.
-        back: where a calling state goes on.
-        over: whether the value may end.
-        strings: the least characters of a string that a state calls.
-        string: number of STRING's states.
-        is_bytes: whether bytes are counted, not pushes.
-    """
-    least = [_FAR] * len(ways)
-    # A way: its state, the states it takes, the sum or maximum so far, what is open.
-    calls: list[tuple[int, int]] = []
-    open_: list[int] = []
-    users: list[list[tuple[int, int]]] = [[] for _ in ways]  # (state, way | -1)
-    heap = []
-    for q, targets in enumerate(ways):
-        if over[q] or any(t & POP for t in targets):
-            heap.append((0, q))
-            continue
-        for t in targets:
-            if t & CALL:
-                taken = {t - CALL, *back[q].values()}
-                for state in taken:
-                    users[state].append((q, len(calls)))
-                calls.append((q, t - CALL))
-                open_.append(len(taken))
-            else:
-                users[t].append((q, -1))
-    heapq.heapify(heap)
-    while heap:
-        value, t = heapq.heappop(heap)
-        if least[t] != _FAR:
-            continue
-        least[t] = value
-        for q, way in users[t]:
-            if least[q] != _FAR:
-                continue
-            if way < 0:
-                heapq.heappush(heap, (value + is_bytes, q))
-                continue
-            open_[way] -= 1
-            if not open_[way]:
-                c = calls[way][1]
-                worst = max(least[after] for after in back[q].values())
-                if is_bytes:
-                    total = least[c] + worst + (strings[q] if c < string else 0)
-                else:
-                    total = max(1 + least[c], worst)
-                heapq.heappush(heap, (total, q))
-    return np.array(least, np.int32)

@@ -85,6 +85,8 @@ def transform(
         ConstraintError: a grammar that does not compile, or that needs more than
             `depth` states or `finish` tokens.
     """
+    if depth < 1:
+        raise ConstraintError(f"depth={depth}: use at least 1")
     sources = tuple(_source(entry) for entry in grammars)
     compiler = compiled.compiler(tokenizer, tuple(eos), vocab_size)
     tables, starts = _placed(compiler, sources)

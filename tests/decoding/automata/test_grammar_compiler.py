@@ -5,7 +5,12 @@ import re
 import numpy as np
 import pytest
 
-from decoding.automata import grammar_compiler, grammar_syntax, pushdown, subsets
+from decoding.automata import (
+    byte_machine,
+    grammar_compiler,
+    grammar_syntax,
+    subsets,
+)
 from models.errors import ConstraintError
 from tests.decoding.automata import grammar_oracle
 
@@ -66,7 +71,7 @@ GRAMMARS = {
 }
 
 
-def machine_of(name: str) -> pushdown.ByteMachine:
+def machine_of(name: str) -> byte_machine.ByteMachine:
     return grammar_compiler.compile_grammar("gbnf", dedented(GRAMMARS[name]))
 
 
@@ -82,8 +87,8 @@ def texts_of(name: str, count: int = 250):
     return [(text, oracle.accepts(text)) for text in texts]
 
 
-def differences(machine: pushdown.ByteMachine, texts) -> int:
-    return sum(pushdown.accepts(machine, text) != valid for text, valid in texts)
+def differences(machine: byte_machine.ByteMachine, texts) -> int:
+    return sum(byte_machine.accepts(machine, text) != valid for text, valid in texts)
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
@@ -99,24 +104,24 @@ def test_every_prefix_goes_on_to_an_end(name):
     """No text is stuck: `cost` falls by a byte read, down to an end."""
     machine = machine_of(name)
 
-    def left(at: pushdown.Config) -> int:
+    def left(at: byte_machine.Config) -> int:
         callers = (machine.back[caller] for caller in at.stack)
         behind = [max(machine.cost[to] for to in row if to >= 0) for row in callers]
         return int(machine.cost[at.state]) + sum(map(int, behind))
 
     for text, _ in texts_of(name, 30):
-        at = pushdown.Config(machine.start)
+        at = byte_machine.Config(machine.start)
         for byte in text:
-            after = pushdown.read(machine, at, bytes([byte]))
-            if after.state == pushdown.DEAD:
+            after = byte_machine.read(machine, at, bytes([byte]))
+            if after.state == byte_machine.DEAD:
                 break
             at = after
         for _ in range(200):
-            if pushdown.is_final(machine, at):
+            if byte_machine.is_final(machine, at):
                 break
-            ways = [pushdown.read(machine, at, bytes([b])) for b in range(256)]
-            at = min((way for way in ways if way.state != pushdown.DEAD), key=left)
-        assert pushdown.is_final(machine, at)
+            ways = [byte_machine.read(machine, at, bytes([b])) for b in range(256)]
+            at = min((way for way in ways if way.state != byte_machine.DEAD), key=left)
+        assert byte_machine.is_final(machine, at)
 
 
 def test_fault_rest_by_the_wrong_label():
@@ -146,7 +151,7 @@ def test_heights_are_those_of_the_brackets():
     """One push a bracket: what is recursive in last place pushes nothing."""
     machine = machine_of("arithmetic")
     deepest = max(
-        len(pushdown.read(machine, pushdown.Config(machine.start), text).stack)
+        len(byte_machine.read(machine, byte_machine.Config(machine.start), text).stack)
         for text in (b"a+b*c^a^b^c-(a+-b", b"---a^b*a", b"((a")
     )
     assert deepest == 2
@@ -182,7 +187,7 @@ def test_an_unknown_kind_is_refused():
 def test_regular_expressions_have_an_empty_stack():
     pattern = r"(ab|[^\x00-\x7f]){1,3}-?\d"
     machine = grammar_compiler.compile_grammar("regex", pattern)
-    assert not (machine.moves & pushdown.CALL)[machine.moves >= 0].any()
+    assert not (machine.moves & byte_machine.CALL)[machine.moves >= 0].any()
     rng = np.random.default_rng(0)
     letters = ["ab", "a", "é", "€", "-", "1", "😀"]
     verdicts = []
@@ -190,7 +195,7 @@ def test_regular_expressions_have_an_empty_stack():
         text = "".join(rng.choice(letters, rng.integers(1, 4)))
         text += str(rng.choice(["1", "-1", "", "1a"]))
         verdicts.append(re.fullmatch(pattern, text, re.ASCII) is not None)
-        assert pushdown.accepts(machine, text.encode()) == verdicts[-1]
+        assert byte_machine.accepts(machine, text.encode()) == verdicts[-1]
     assert 10 < sum(verdicts) < 290
     with pytest.raises(ConstraintError, match="matches no text"):
         grammar_compiler.compile_grammar("regex", "[^\x00-\U0010ffff]")
