@@ -112,7 +112,7 @@ def _schema_text(source: Any) -> str:
 
 
 def machine(grammar: Grammar) -> ByteMachine:
-    """Compile a grammar to a machine over bytes.
+    """Compile a grammar, less its marker, to a machine over bytes.
 
     Raises:
         ConstraintError: it is invalid, not supported, or accepts no text.
@@ -131,7 +131,7 @@ def machine(grammar: Grammar) -> ByteMachine:
         )
     if built.start == DEAD:
         raise ConstraintError(f"{grammar} accepts no text: change it")
-    return marker.after(built, grammar.after.encode()) if grammar.after else built
+    return built
 
 
 class Compiler:
@@ -225,6 +225,8 @@ class Compiler:
         built = machine(grammar)
         vocabulary = self.vocabulary
         byte_machine.check_spelled(built, vocabulary.tokens, str(grammar))
+        if grammar.after:
+            built = marker.after(built, grammar.after.encode())
         begin = lift.origins(built)
         _, follow = lift.following(built)
         walk = token_trie.Walk(built, vocabulary.trie, begin, follow)

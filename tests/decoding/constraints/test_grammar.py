@@ -31,9 +31,7 @@ NEEDS_TWO = grammar.compiled.parse(
     }
 )
 PROMPTS = [[1], [2, 3, 4], [5], [1, 2, 3, 1, 2], [0], [6, 6], [3], [4, 2]]
-TREE = Method(
-    Spec("drafters/model"), topology=kit.spec("topologies/specinfer", branches=(2, 1))
-)
+TREE = Method(Spec("drafters/model"), topology=kit.spec("topologies/specinfer"))
 
 
 def call(prompts, constraint, **fields):
