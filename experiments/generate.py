@@ -11,6 +11,7 @@ accepted drafts by depth. The host runs the rounds one by one, to print each as 
 import argparse
 import ast
 import dataclasses
+import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -79,6 +80,17 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     add("--policy", help="of the cache: h2o, with --policy.budget=128, say")
     prefixes = "folder of stored prefixes (experiments.prefixes) to load from"
     add("--prefixes", help=prefixes)
+    for kind in ("json_schema", "gbnf", "lark", "ebnf"):
+        add(f"--{kind}", help=f"file of a {kind} that the text is one of")
+    add("--regex", help="a pattern that the text matches in full")
+    add("--after", help="a marker: any text may stand before it, then the grammar's")
+    add("--whitespace", help="of JSON: flexible, the default, or compact")
+    add(
+        "--finish",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="end a grammar's text within --max_new_tokens",
+    )
     cap = "tokens of the prompt that --draft keeps (SpecPC), 64 or more"
     add("--compress_prompt", type=int, help=cap)
     add(
@@ -114,6 +126,35 @@ def policy(name: str | None, arguments: Sequence[str]) -> Spec | None:
                 f"{text}: give a number or a quoted text, as --policy.budget=128"
             ) from error
     return Spec(spec.name, **{**spec.arguments, **given})
+
+
+def constraint(values: argparse.Namespace) -> dict[str, Any] | None:
+    """Read the grammar that the flags name.
+
+    Raises:
+        PromptError: a file that cannot be read, or options without a grammar.
+    """
+    named: dict[str, Any] = {}
+    for kind in ("json_schema", "gbnf", "lark", "ebnf"):
+        if (name := getattr(values, kind)) is not None:
+            try:
+                named[kind] = pathlib.Path(name).read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise PromptError(
+                    f"--{kind}={name} cannot be read ({error}): give a text file"
+                ) from error
+    named |= {} if values.regex is None else {"regex": values.regex}
+    options = {
+        name: getattr(values, name)
+        for name in ("after", "whitespace")
+        if getattr(values, name) is not None
+    }
+    if options and not named:
+        raise PromptError(
+            f"{sorted(options)} without a grammar: give --json_schema, --gbnf, --lark, "
+            "--ebnf or --regex"
+        )
+    return named | options or None
 
 
 class Streamer:
@@ -219,6 +260,8 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
         top_logprobs=values.top_logprobs,
         width=values.width,
         prefixes=kept,
+        constraint=constraint(values),
+        finish=values.finish,
     )
     if searches:
         out.print(Text(listed(found, values.n)), soft_wrap=True)
@@ -258,6 +301,7 @@ def figures(found: decoding.api.Output) -> list[str]:
         spent,
         *memory(stats),
         *prefixes(found),
+        *verdict(found),
     ]
 
 
@@ -280,6 +324,17 @@ def prefixes(found: decoding.api.Output) -> list[str]:
     level = f" ({one.level}, {one.seconds:.3f} s)" if one.tokens else ""
     why = f"; {one.reason}" if one.reason else ""
     return [f"{found.stats.loaded} tokens of the prompt loaded{level}{why}"]
+
+
+def verdict(found: decoding.api.Output) -> list[str]:
+    """Format whether the text is a whole one of its grammar."""
+    if found.accepted is None:
+        return []
+    is_whole = (
+        "a whole text" if found.accepted[0] else "no whole text, but its beginning"
+    )
+    syncs = found.stats.host_syncs
+    return [f"{is_whole} of the grammar, held on the device; host syncs: {syncs}"]
 
 
 def alternatives(tokenizer: Any, found: decoding.api.Output) -> list[str]:
