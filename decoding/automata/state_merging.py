@@ -20,21 +20,23 @@ def merge_states(machine: ByteMachine) -> ByteMachine:
     fixed = [machine.ends, machine.final, machine.span, machine.need, machine.cost]
     own = np.minimum(np.arange(states), STRING)
     block = _numbered(np.column_stack([*fixed, own, kind]))
-    # Rounds on sums of random weights are four times cheaper than on whole rows; where
-    # two rows' sums agreed by chance, the rounds on whole rows split them.
-    weights = np.random.default_rng(0).integers(
-        1, 2**63, (states + 1, 1), np.uint64
-    ), np.random.default_rng(1).integers(1, 2**63, table.shape[1] + 1, np.uint64)
+    # Rounds on sums of random weights cost a hundredth of those on whole rows. Where
+    # sums agreed by chance, the rounds on whole rows split the blocks.
+    rng = np.random.default_rng(0)
+    of_block = rng.integers(1, 2**63, states, np.uint64)
+    of_column = rng.integers(1, 2**63, table.shape[1], np.uint64)
+    at, column = np.nonzero(is_state)
+    reached = target[at, column]
     for is_exact in (False, True):
         count = 0
         while block.max() >= count:  # a round splits blocks, or is the last one
             count = block.max() + 1
-            behind = np.where(is_state, block[target], states)
-            rows = np.column_stack([block, behind])
             if is_exact:
-                block = _numbered(rows)
+                behind = np.where(is_state, block[target], DEAD)
+                block = _numbered(np.column_stack([block, behind]))
             else:
-                sums = (weights[0][rows, 0] * weights[1]).sum(1)
+                sums = of_block[block] * np.uint64(3)
+                np.add.at(sums, at, of_block[block[reached]] * of_column[column])
                 block = np.unique(sums, return_inverse=True)[1].reshape(-1)
     first = np.unique(block, return_index=True)[1]
     order = np.argsort(np.argsort(first))  # blocks in the order of their first states
