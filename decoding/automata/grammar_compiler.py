@@ -12,6 +12,7 @@ from decoding.automata import (
     networks,
     pushdown,
     regex_syntax,
+    state_merging,
     subsets,
     utf8,
 )
@@ -50,7 +51,7 @@ def compile_grammar(
         raise ConstraintError(
             f"{kind} grammar: no text is complete: give each rule an end"
         )
-    return machine
+    return state_merging.merge_states(machine)
 
 
 def _regular(pattern: str) -> byte_machine.ByteMachine:

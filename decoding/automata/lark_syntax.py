@@ -1,8 +1,9 @@
 """Lark: texts of grammars to rules and terminals.
 
 A text is read as Lark's contextual lexer would: terminals are greedy (one may not end
-before a byte that extends it), a literal wins over a pattern that reads the same text,
-`%ignore`d terminals may stand behind each terminal and before the first one. Aliases,
+before a byte that extends it, or by which another terminal that may stand there reads
+more), a literal wins over a pattern that reads the same text, `%ignore`d terminals may
+stand behind each terminal and before the first one. Aliases,
 `?`, `!` and priorities change trees, not languages: they are passed over. Refused, by
 name: declared terminals (indentation), imports but of `common`, `%override`, `%extend`,
 and patterns that `regex_syntax` cannot read.

@@ -45,8 +45,8 @@ class Network:
 
     silent[s]: states that s goes on to without a byte; calls[s]: (rule, state behind);
     reads[s]: (set of bytes, state). A lexeme ends by guards[s]: (bytes before which it
-    may not, state, literals that win over it); literal[s]: the literal that ends in s; outlasts[s]: of
-    each literal that a pattern has just read there, the bytes by which it reads more.
+    may not, state, literals that win over it); literal[s]: the literal that ends in s; longer[s]: the
+    bytes by which a terminal reads more and may end: no other one ends before them.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Network:
         self.calls: list[list[tuple[int, int]]] = []
         self.guards: list[list[tuple[int, int, frozenset[str]]]] = []
         self.literal: dict[int, str] = {}
-        self.outlasts: dict[int, dict[str, int]] = {}
+        self.longer: dict[int, int] = {}
         self.names: list[str] = []
         self.start: list[int] = []
         self.end: list[int] = []
@@ -254,12 +254,9 @@ class _Thompson:
                 net.guards[states[key]].append((longer, end, frozenset(equal)))
                 if terminal.is_literal:
                     net.literal[states[key]] = name
-            longer = mask_of(
-                b for b in BYTES if terminal.accept[row[b]] and row[b] >= 0
+            net.longer[states[key]] = mask_of(
+                byte for byte in BYTES if row[byte] >= 0 and terminal.accept[row[byte]]
             )
-            for word, at_word in rest:
-                if longer and terminals[word].accept[at_word]:
-                    net.outlasts.setdefault(states[key], {})[word] = longer
         return end
 
     def pass_over(self, at: int, rule: int) -> int:
@@ -348,11 +345,11 @@ def _without_empty(net: Network) -> Network:
 
 
 def _name(net: Network, new: int, source: Network, old: int) -> None:
-    """Give the state `new` what is known of literals at `old` of `source`."""
+    """Give the state `new` what is known of terminals at `old` of `source`."""
     if old in source.literal:
         net.literal[new] = source.literal[old]
-    if old in source.outlasts:
-        net.outlasts[new] = source.outlasts[old]
+    if old in source.longer:
+        net.longer[new] = source.longer[old]
 
 
 def _passed(net: Network, rule: int, nullable: set[int]) -> set[int]:

@@ -13,9 +13,9 @@ from decoding.automata import call_sites, networks
 
 END = 0
 
-# Literals that have just been read, with the bytes by which a pattern reads more.
-Literals = frozenset[tuple[str, int]]
-NO_LITERALS: Literals = frozenset()
+# Literals that have just been read, and bytes by which a terminal reads more.
+Lexed = tuple[frozenset[str], int]
+BETWEEN: Lexed = (frozenset(), 0)  # no terminal is being read
 
 
 class Step(NamedTuple):
@@ -32,9 +32,7 @@ class Classes:
 
     def __init__(self, net: networks.Network) -> None:
         masks = {mask for reads in net.reads for mask, _ in reads}
-        masks |= {
-            longer for words in net.outlasts.values() for longer in words.values()
-        }
+        masks |= set(net.longer.values())
         masks |= {longer for guards in net.guards for longer, _, _ in guards}
         kinds: dict[tuple, int] = {}
         ordered = sorted(masks)
@@ -78,7 +76,7 @@ class Positions:
         self.classes = Classes(self.net)
         self.pairs: list[tuple[int, int]] = [(-1, -1)]
         self.number: dict[tuple[int, int], int] = {}
-        self.steps: dict[tuple[int, Literals], Step] = {}
+        self.steps: dict[tuple[int, Lexed], Step] = {}
         self.sites_behind: dict[int, set[call_sites.Site]] = {}
         self.last = [sites.is_last(state) for state in range(len(self.net.owner))]
         self.ends = set(self.net.end)
@@ -109,27 +107,24 @@ class Positions:
             return "its end"
         return self.net.names[self.net.owner[self.pairs[position][0]]]
 
-    def literals(self, positions: Iterable[int]) -> Literals:
-        """Return the literals that end at the positions, and what outlasts them."""
+    def lexed(self, positions: Iterable[int]) -> Lexed:
+        """Return what the terminals that are read at the positions bring about."""
         net = self.net
         states = [self.pairs[p][0] for p in positions if p != END]
-        ended = {net.literal[s] for s in states if s in net.literal}
-        outlasts: dict[str, int] = {}
-        if ended:
-            for state in states:
-                for word, longer in net.outlasts.get(state, {}).items():
-                    if word in ended:
-                        outlasts[word] = outlasts.get(word, 0) | longer
-        return frozenset((word, outlasts.get(word, 0)) for word in ended)
+        ended = frozenset(net.literal[s] for s in states if s in net.literal)
+        longer = 0
+        for state in states:
+            longer |= net.longer.get(state, 0)
+        return ended, longer
 
-    def step(self, position: int, literals: Literals) -> Step:
-        """Return what `position` can do where `literals` have just been read."""
-        key = (position, literals)
+    def step(self, position: int, lexed: Lexed) -> Step:
+        """Return what `position` can do next."""
+        key = (position, lexed)
         if key not in self.steps:
-            self.steps[key] = self._step(position, dict(literals))
+            self.steps[key] = self._step(position, *lexed)
         return self.steps[key]
 
-    def _step(self, first: int, literals: dict[str, int]) -> Step:
+    def _step(self, first: int, ended: frozenset[str], outlasting: int) -> Step:
         net, of = self.net, self.classes.of
         reads: dict[int, int] = {}
         pushes: dict[tuple[int, int], int] = {}
@@ -150,9 +145,8 @@ class Positions:
                 todo.append((behind, mask))
             todo += [(self.enter(to, behind), mask) for to in net.silent[state]]
             for longer, to, words in net.guards[state]:
-                if not words & literals.keys():
-                    more = literals.get(net.literal.get(state, ""), 0)
-                    shut = of(longer) | of(more)
+                if not words & ended:
+                    shut = of(longer) | of(outlasting)
                     todo.append((self.enter(to, behind), mask & ~shut))
             for read, to in net.reads[state]:
                 if some := of(read) & mask:

@@ -15,8 +15,8 @@ byte is a conflict.
 import time
 from typing import NamedTuple
 
-from decoding.automata import byte_machine, call_sites, positions, pushdown
-from decoding.automata.positions import END, NO_LITERALS
+from decoding.automata import call_sites, positions, pushdown
+from decoding.automata.positions import BETWEEN, END
 from models.errors import ConstraintError
 
 MOST_PENDING = 4
@@ -167,7 +167,7 @@ class Subsets:
     def reached(self, kernel: frozenset[Item]) -> _Items:
         """Follow calls and ends from the items, up to the next byte."""
         step, members = self.positions.step, self.classes.members
-        literals = self.positions.literals(p for _, _, p in kernel)
+        lexed = self.positions.lexed(p for _, _, p in kernel)
         readers: dict[int, list[tuple[Item, int]]] = {}
         over: dict[int, int] = {}
         open_at: dict[Item, int] = {}
@@ -179,7 +179,7 @@ class Subsets:
                 continue
             open_at[item] = open_at.get(item, 0) | mask
             tag, pending, position = item
-            can = step(position, literals if item in kernel else NO_LITERALS)
+            can = step(position, lexed if item in kernel else BETWEEN)
             for some, after in can.reads:
                 for kind in members(some & mask):
                     readers.setdefault(kind, []).append((item, after))
