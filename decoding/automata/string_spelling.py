@@ -115,6 +115,20 @@ def spelling(characters: Characters) -> Spelling:
     return Spelling([(k, bytes(b)) for k, b in single.items()], escaped, leads)
 
 
+def width(dfa: StringDFA) -> int:
+    """Return about how many states read one character of `dfa`."""
+    leads = spelling(dfa.characters).leads.values()
+    wide = {kind for form in leads for kind in form.classes}
+    todo, forms = list(leads), set()
+    while todo:
+        form = todo.pop()
+        if form not in forms:
+            forms.add(form)
+            todo.extend(c for _, _, c in form.runs if isinstance(c, _Form))
+    reads_wide = any(kind in row for row in dfa.moves for kind in wide)
+    return 1 + len(forms) // 2 if reads_wide else 1
+
+
 def together(dfas: list[StringDFA]) -> tuple[Characters, list[list[int]]]:
     """Return the partition that all `dfas` share, and its classes' classes in each."""
     if len(dfas) == 1:
