@@ -14,9 +14,11 @@ from decoding.automata.schema_formulas import (
     Logic,
     atoms,
 )
+from decoding.automata.string_automata import LOST
 from decoding.automata.string_spelling import (
     Settled,
     StringWriter,
+    together,
     width,
     write_free,
     write_words,
@@ -180,7 +182,15 @@ def write(
         outcome = compiler.decided(decide(tuple(values)))
         return None if outcome is None else behind(outcome)
 
-    writer = StringWriter(builder, dfas, settle, close)
+    characters, columns = together(dfas)
+
+    def step(states: tuple[int, ...], kind: int) -> tuple[int, ...]:
+        return tuple(
+            LOST if s == LOST else dfa.moves[s].get(column[kind], LOST)
+            for s, dfa, column in zip(states, dfas, columns)
+        )
+
+    writer = StringWriter(builder, characters, step, settle, close)
     first = writer.state((0,) * len(dfas))
     writer.finish()
     return first
