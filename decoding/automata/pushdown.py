@@ -41,7 +41,7 @@ def _span(low: int, high: int) -> range:
 _HEX = b"0123456789abcdefABCDEF"
 
 
-def _string() -> list[Moves]:
+def string_moves() -> list[Moves]:
     """Return the moves of STRING: RFC 8259's strings of exact UTF-8, pairs whole."""
     states: list[Moves] = [{} for _ in range(STRING)]
 
@@ -92,7 +92,7 @@ class Builder:
     """
 
     def __init__(self, most: int = 50_000) -> None:
-        self.moves: list[Moves] = _string()
+        self.moves: list[Moves] = string_moves()
         self.ends = [-1] * STRING
         self.ends[OVER] = 0
         self.final = self.ends[:]

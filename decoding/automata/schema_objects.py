@@ -6,93 +6,25 @@ leaves it for the states of STRING.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from decoding.automata.byte_machine import (
-    BODY,
-    CALL,
-    ESCAPE,
-    HEX1,
-    HEX2,
-    HEX3,
-    HEX4,
-    QUOTE,
-)
+from decoding.automata.pushdown import BODY, CALL, ESCAPE, QUOTE
 from decoding.automata.schema_formulas import FALSE, TRUE, UNKNOWN, Formula, atoms
 from decoding.automata.schema_keywords import Count, Members
 from decoding.automata.schema_members import GONE, behind, tracking
-from decoding.automata.schema_strings import automaton, holds
-from decoding.automata.string_automata import LOST, among
+from decoding.automata.schema_names import HEXES, Classes, Node, Order
+from decoding.automata.schema_strings import holds
 from decoding.automata.string_spelling import (
     QUOTE_BYTE,
     SLASH_BYTE,
     Settled,
     StringWriter,
-    spelled,
 )
 
 if TYPE_CHECKING:
     from decoding.automata.json_schema import Compiler, Rule
 
 Formulas = tuple[Formula, ...]
-_HEXES = (HEX4, HEX3, HEX2, HEX1)
-Classes = frozenset[Formula]  # the patterns that hold of a free name
-
-
-class _Node(NamedTuple):
-    """A node of the trie of names: what follows it, and the names below it."""
-
-    inside: int  # STRING's state there
-    children: dict[int, int]
-    below: list[int]  # sorted
-    name: list[int]  # that ends here, if one does
-    has_slash: bool  # a name goes on with "/", of which "\\/" is another spelling
-
-
-def trie(names: tuple[str, ...], moves: list[dict[int, int]]) -> list[_Node]:
-    """Return the spelled `names` as a trie, the root first; `moves` are STRING's.
-
-    A name that UTF-8 cannot spell is left out: no text has it.
-    """
-    nodes = [_Node(BODY, {}, [], [], False)]
-    for index, name in enumerate(names):
-        at = 0
-        path = [0]
-        for byte in spelled(name) or b"":
-            here = nodes[at]
-            if byte not in here.children:
-                here.children[byte] = len(nodes)
-                has_slash = byte == SLASH_BYTE and ord("/") in here.children
-                nodes.append(_Node(moves[here.inside][byte], {}, [], [], has_slash))
-                if byte == ord("/") and SLASH_BYTE in here.children:
-                    behind_slash = here.children[SLASH_BYTE]
-                    nodes[behind_slash] = nodes[behind_slash]._replace(has_slash=True)
-            at = here.children[byte]
-            path.append(at)
-        if spelled(name) is not None:
-            nodes[at].name.append(index)
-            for node in path:
-                nodes[node].below.append(index)
-    return nodes
-
-
-class Order:
-    """The declared names of formulas, in their order, and the patterns of free ones."""
-
-    def __init__(self, formulas: Formulas):
-        names: dict[str, None] = {}
-        patterns: dict[Formula, None] = {}
-        every = atoms(formulas)
-        for atom in every:
-            if atom[0] == "members":
-                names.update(dict.fromkeys(name for name, _ in atom[1].declared))
-                patterns.update(dict.fromkeys(p for p, _ in atom[1].patterns))
-        for atom in every:
-            if atom[0] == "required":
-                names.update(dict.fromkeys(atom[1]))
-        self.names, self.patterns = tuple(names), tuple(patterns)
-        self.index = {name: i for i, name in enumerate(self.names)}
 
 
 class ObjectRule:
@@ -101,14 +33,14 @@ class ObjectRule:
     def __init__(self, compiler: "Compiler", rule: "Rule", formulas: Formulas):
         self.compiler, self.rule = compiler, rule
         self.logic, self.builder = compiler.logic, compiler.builder
-        self.order = Order(formulas)
+        self.order = Order(compiler.logic, formulas)
         self.known: dict[tuple, int] = {}
         self.after: dict[tuple, Formulas] = {}
         self.demands: dict[tuple, Formula] = {}
         self.needs: dict[Formulas, list[int]] = {}
         self.lasts: dict[Formulas, int] = {}
+        self.writers: dict[Formulas, StringWriter] = {}
         self.escapes: dict[tuple, int] = {}
-        self.trie = trie(self.order.names, self.builder.moves)
         opened = compiler.spaced(self.builder.state())
         self.builder.moves[rule.start][ord("{")] = opened
         self._close(opened, formulas)
@@ -319,9 +251,9 @@ class ObjectRule:
 
         `free` is the state behind a free name.
         """
-        node = self.trie[place]
+        node = self.order.trie[place]
         at = bisect_left(node.below, first)
-        if free is None or node.inside in _HEXES:
+        if free is None or node.inside in HEXES:
             if at == len(node.below) or node.below[at] > self._last(formulas):
                 return None
         key = ("trie", place, at, formulas)
@@ -333,10 +265,10 @@ class ObjectRule:
         return self.known[key]
 
     def _write_node(
-        self, state: int, node: _Node, first: int, formulas: Formulas, free: int | None
+        self, state: int, node: Node, first: int, formulas: Formulas, free: int | None
     ) -> None:
         row = self.builder.moves[state]
-        if free is not None and node.inside not in _HEXES:
+        if free is not None and node.inside not in HEXES:
             # What no name goes on with leaves the trie: STRING reads it.
             self.builder.back[state][0] = free
             row.update(
@@ -374,43 +306,29 @@ class ObjectRule:
 
     def _by_patterns(self, first: int, formulas: Formulas) -> int | None:
         """Return the state inside a name of which patterns matter."""
-        patterns = self.order.patterns
-        names = atoms(patterns)
-        dfas = [among(self.order.names), *map(automaton, names)]
-        index = {dfas[0].state(name): i for i, name in enumerate(self.order.names)}
-
-        def classes(values: Sequence[bool | None]) -> Classes | None:
-            constants = {
-                atom: self.logic.atom(atom)
-                if value is None
-                else (TRUE if value else FALSE)
-                for atom, value in zip(names, values)
-            }
-            decided = [self.logic.replaced(p, constants.__getitem__) for p in patterns]
-            if any(value is not TRUE and value is not FALSE for value in decided):
-                return None
-            return frozenset(p for p, value in zip(patterns, decided) if value is TRUE)
-
-        def settle(states: tuple[int, ...]) -> Settled | None:
-            if states[0] != LOST:
-                return None
-            fates = [d.fate[s] if s != LOST else False for d, s in zip(dfas, states)]
-            kind = classes(fates[1:])
-            if kind is None:
-                return None
-            to = self._named(kind, formulas)
-            return Settled(None if to is None else self.compiler.anything(to))
-
-        def close(states: tuple[int, ...]) -> int | None:
-            if states[0] in index:
-                name = index[states[0]]
-                return self._named(name, formulas) if name >= first else None
-            accepts = [s != LOST and d.accept[s] for d, s in zip(dfas, states)]
-            kind = classes(accepts[1:])
-            assert kind is not None
-            return self._named(kind, formulas)
-
-        writer = StringWriter(self.builder, dfas, settle, close)
-        state = writer.state((0,) * len(dfas))
+        automaton = self.order.patterned
+        if formulas not in self.writers:
+            self.writers[formulas] = StringWriter(
+                self.builder,
+                automaton.characters,
+                automaton.step,
+                lambda at: self._settled(automaton.settled[at[0]], formulas),
+                lambda at: self._closed(at, formulas),
+            )
+        writer = self.writers[formulas]
+        state = writer.state(automaton.place(0, first))
         writer.finish()
         return state
+
+    def _settled(self, kind: Classes | None, formulas: Formulas) -> Settled | None:
+        if kind is None:
+            return None
+        to = self._named(kind, formulas)
+        return Settled(None if to is None else self.compiler.anything(to))
+
+    def _closed(self, at: tuple[int, int], formulas: Formulas) -> int | None:
+        state, first = at
+        key = self.order.patterned.closed[state]
+        if isinstance(key, int) and key < first:
+            return None
+        return self._named(key, formulas)

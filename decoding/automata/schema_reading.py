@@ -180,6 +180,9 @@ class Reader:
         if self.resources is None:
             self.resources = {"": self.document}
             self._index(self.document, "")
+            if isinstance(self.document, dict):
+                # The document's name counts even beside $ref, in every draft.
+                self.resources.setdefault(self._base(self.document, ""), self.document)
         pointer = not fragment or fragment.startswith("/")
         key = uri if pointer else f"{uri}#{unquote(fragment)}"
         if key not in self.resources:

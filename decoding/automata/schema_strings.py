@@ -14,9 +14,12 @@ from decoding.automata.schema_formulas import (
     Logic,
     atoms,
 )
+from decoding.automata.string_automata import LOST
 from decoding.automata.string_spelling import (
     Settled,
     StringWriter,
+    together,
+    width,
     write_free,
     write_words,
 )
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from decoding.automata.json_schema import Compiler
 
 __all__ = ["Free", "Words", "automaton", "holds", "plan", "write", "write_free"]
-MOST_COUNTED = 4_000  # states of a pattern beside a counter of characters
+MOST_COUNTED = 8_000  # states of a pattern beside a counter of characters
 LEAST_COUNTED = 32
 Outcome = tuple[bool, ...]
 Formulas = tuple[Formula, ...]
@@ -99,22 +102,29 @@ def plan(logic: Logic, formulas: Formulas) -> Free | Words | None:
     )
 
 
-def _shortened(logic: Logic, wanted: Formula) -> Formula:
-    """Return `wanted` with a lower bound of the length, if its automaton is too large.
+def _shortened(logic: Logic, formulas: Formulas) -> Formulas:
+    """Return `formulas`, with a bound of the length if the automaton is too large.
 
     A counter beside a pattern takes their product of states. Long strings are then
     refused, rather than the schema.
     """
-    parts = wanted.args if wanted.kind == "and" else ()
-    lengths = [p.atom for p in parts if p.kind == "atom" and p.atom[0] == "length"]
-    others = [atom for atom in atoms([wanted]) if atom[0] != "length"]
-    size = math.prod(len(automaton(atom).moves) for atom in others)
-    high = min((atom[2] for atom in lengths if atom[2] is not None), default=0)
+    names = atoms(formulas)
+    lengths = [atom for atom in names if atom[0] == "length"]
+    dfas = [automaton(atom) for atom in names if atom[0] != "length"]
+    size = math.prod(len(dfa.moves) * width(dfa) for dfa in dfas)
     low = max((atom[1] for atom in lengths), default=0)
-    if high * size <= MOST_COUNTED:
-        return wanted
-    high = min(high, max(2 * low, MOST_COUNTED // size, LEAST_COUNTED))
-    return logic.all([wanted, logic.atom(("length", 0, high))])
+    high = max((atom[2] for atom in lengths if atom[2] is not None), default=low)
+    most = max(2 * low, MOST_COUNTED // size, LEAST_COUNTED)
+    if high <= most:
+        return formulas
+
+    def cut(atom: Any) -> Formula:
+        if atom[0] != "length" or atom[2] is None or atom[2] < most:
+            return logic.atom(atom)
+        return logic.atom(("length", atom[1], None)) if atom[1] else TRUE
+
+    first, *rest = (logic.replaced(f, cut) for f in formulas)
+    return (logic.all([first, logic.atom(("length", 0, most))]), *rest)
 
 
 def write(
@@ -138,7 +148,7 @@ def write(
         return write_words(
             builder, {word: to for word, to in targets.items() if to is not None}
         )
-    formulas = (_shortened(logic, formulas[0]), *formulas[1:])
+    formulas = _shortened(logic, formulas)
     names = atoms(formulas)
     dfas = [automaton(atom) for atom in names]
     known: dict[tuple, Formulas] = {}
@@ -172,7 +182,15 @@ def write(
         outcome = compiler.decided(decide(tuple(values)))
         return None if outcome is None else behind(outcome)
 
-    writer = StringWriter(builder, dfas, settle, close)
+    characters, columns = together(dfas)
+
+    def step(states: tuple[int, ...], kind: int) -> tuple[int, ...]:
+        return tuple(
+            LOST if s == LOST else dfa.moves[s].get(column[kind], LOST)
+            for s, dfa, column in zip(states, dfas, columns)
+        )
+
+    writer = StringWriter(builder, characters, step, settle, close)
     first = writer.state((0,) * len(dfas))
     writer.finish()
     return first

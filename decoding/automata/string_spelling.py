@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from decoding.automata.byte_machine import BODY, CALL, Moves
-from decoding.automata.pushdown import Builder
-from decoding.automata.string_automata import LOST, Characters, StringDFA, partition
+from decoding.automata.pushdown import BODY, CALL, Builder, Moves
+from decoding.automata.string_automata import Characters, StringDFA, partition
 
 _ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 QUOTE_BYTE, SLASH_BYTE = b'"'[0], b"\\"[0]
@@ -116,6 +115,20 @@ def spelling(characters: Characters) -> Spelling:
     return Spelling([(k, bytes(b)) for k, b in single.items()], escaped, leads)
 
 
+def width(dfa: StringDFA) -> int:
+    """Return about how many states read one character of `dfa`."""
+    leads = spelling(dfa.characters).leads.values()
+    wide = {kind for form in leads for kind in form.classes}
+    todo, forms = list(leads), set()
+    while todo:
+        form = todo.pop()
+        if form not in forms:
+            forms.add(form)
+            todo.extend(c for _, _, c in form.runs if isinstance(c, _Form))
+    reads_wide = any(kind in row for row in dfa.moves for kind in wide)
+    return 1 + len(forms) // 2 if reads_wide else 1
+
+
 def together(dfas: list[StringDFA]) -> tuple[Characters, list[list[int]]]:
     """Return the partition that all `dfas` share, and its classes' classes in each."""
     if len(dfas) == 1:
@@ -133,9 +146,6 @@ def together(dfas: list[StringDFA]) -> tuple[Characters, list[list[int]]]:
     return characters, columns
 
 
-States = tuple[int, ...]
-
-
 class Settled(NamedTuple):
     """What follows does not matter: the text goes on in `state` (None: nowhere)."""
 
@@ -143,66 +153,64 @@ class Settled(NamedTuple):
 
 
 class StringWriter:
-    """The states of a product of automata, inside a JSON string.
+    """The states of an automaton inside a JSON string.
 
-    `settle(states)` returns `Settled` if what follows does not matter, else None;
-    `close(states)` returns where the closing quote leads, or None.
+    Args:
+        builder: gets the states.
+        characters: the classes of characters.
+        step: the state behind a character of a class.
+        settle: returns `Settled` where what follows does not matter, else None.
+        close: where the closing quote leads, or None.
     """
 
     def __init__(
         self,
         builder: Builder,
-        dfas: list[StringDFA],
-        settle: Callable[[States], Settled | None],
-        close: Callable[[States], int | None],
+        characters: Characters,
+        step: Callable[[Any, int], Any],
+        settle: Callable[[Any], Settled | None],
+        close: Callable[[Any], int | None],
     ):
-        self.builder, self.dfas = builder, dfas
+        self.builder, self.step = builder, step
         self.settle, self.close = settle, close
-        self.characters, self.columns = together(dfas)
-        self.spelling = spelling(self.characters)
-        self.known: dict[States, int | None] = {}
+        self.kinds = range(len(characters.classes))
+        self.spelling = spelling(characters)
+        self.known: dict[Any, int | None] = {}
         self.shared: dict[tuple, int] = {}  # of escapes and forms, by their targets
-        self.todo: list[States] = []
+        self.todo: list[Any] = []
         # Classes of characters whose forms have several bytes, and moves by theirs.
         self.wide = sorted({k for f in self.spelling.leads.values() for k in f.classes})
         self.leads: dict[tuple, Moves] = {}
 
-    def state(self, states: States) -> int | None:
-        """Return the machine's state of `states`; `finish` writes its moves."""
-        if states not in self.known:
-            settled = self.settle(states)
+    def state(self, at: Any) -> int | None:
+        """Return the machine's state of `at`; `finish` writes its moves."""
+        if at not in self.known:
+            settled = self.settle(at)
             if settled is not None:
-                self.known[states] = settled.state
+                self.known[at] = settled.state
             else:
-                self.known[states] = self.builder.state()
-                self.todo.append(states)
-        return self.known[states]
+                self.known[at] = self.builder.state()
+                self.todo.append(at)
+        return self.known[at]
 
     def finish(self) -> None:
         """Write the moves of all states."""
         while self.todo:
             self._write(self.todo.pop())
 
-    def _write(self, states: States) -> None:
-        here = self.known[states]
+    def _write(self, at: Any) -> None:
+        here = self.known[at]
         assert here is not None
         targets: dict[int, int] = {}
-        nexts: dict[States, int | None] = {}
-        for kind in range(len(self.characters.classes)):
-            after = tuple(
-                LOST if s == LOST else dfa.moves[s].get(column[kind], LOST)
-                for s, dfa, column in zip(states, self.dfas, self.columns)
-            )
-            if after not in nexts:
-                nexts[after] = self.state(after)
-            to = nexts[after]
+        for kind in self.kinds:
+            to = self.state(self.step(at, kind))
             if to is not None:
                 targets[kind] = to
         row = self.builder.moves[here]
         for kind, read in self.spelling.single:
             if kind in targets:
                 row.update(dict.fromkeys(read, targets[kind]))
-        over = self.close(states)
+        over = self.close(at)
         if over is not None:
             row[QUOTE_BYTE] = over
         letters = tuple(
