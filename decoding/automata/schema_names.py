@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from decoding.automata.pushdown import BODY, HEX1, HEX2, HEX3, HEX4, string_moves
+from decoding.automata.byte_machine import BODY, HEX1, HEX2, HEX3, HEX4
+from decoding.automata.pushdown import string_moves
 from decoding.automata.schema_formulas import FALSE, TRUE, Formula, Logic, atoms
 from decoding.automata.schema_strings import automaton
 from decoding.automata.string_automata import LOST, among

@@ -8,7 +8,7 @@ leaves it for the states of STRING.
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from decoding.automata.pushdown import BODY, CALL, ESCAPE, QUOTE
+from decoding.automata.byte_machine import BODY, CALL, ESCAPE, QUOTE
 from decoding.automata.schema_formulas import FALSE, TRUE, UNKNOWN, Formula, atoms
 from decoding.automata.schema_keywords import Count, Members
 from decoding.automata.schema_members import GONE, behind, tracking

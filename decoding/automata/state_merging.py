@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from decoding.automata.pushdown import CALL, DEAD, POP, STRING, ByteMachine
+from decoding.automata.byte_machine import CALL, DEAD, POP, STRING, ByteMachine
 
 
 def merge_states(machine: ByteMachine) -> ByteMachine:

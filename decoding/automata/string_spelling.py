@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from decoding.automata.pushdown import BODY, CALL, Builder, Moves
+from decoding.automata.byte_machine import BODY, CALL, Moves
+from decoding.automata.pushdown import Builder
 from decoding.automata.string_automata import Characters, StringDFA, partition
 
 _ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}

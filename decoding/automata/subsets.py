@@ -15,7 +15,7 @@ byte is a conflict.
 import time
 from typing import NamedTuple
 
-from decoding.automata import call_sites, positions, pushdown
+from decoding.automata import byte_machine, call_sites, positions, pushdown
 from decoding.automata.positions import BETWEEN, END
 from models.errors import ConstraintError
 
