@@ -24,6 +24,7 @@ from decoding.automata import (
     json_schema,
     lift,
     marker,
+    string_insides,
     token_trie,
 )
 from decoding.automata.byte_machine import DEAD, STRING, ByteMachine
@@ -203,6 +204,11 @@ class Compiler:
         grammar_files.write_strings(file, *built)
         return built
 
+    @functools.cached_property
+    def _insides(self) -> string_insides.Insides:
+        anything = json_schema.compile_schema(True, "flexible", False)
+        return string_insides.read(anything, self.vocabulary.trie)
+
     def lifted(self, grammar: Grammar) -> Lifted:
         """Return the lifted grammar, from memory, from disk, or compiled.
 
@@ -229,12 +235,11 @@ class Compiler:
             built = marker.after(built, grammar.after.encode())
         begin = lift.origins(built)
         _, follow = lift.following(built)
-        walk = token_trie.Walk(built, vocabulary.trie, begin, follow)
-        if grammar.kind == "json_schema":
-            rests = self._json[1]
-        else:
-            rests = lift.rests(built, vocabulary.trie, walk)
-        return lift.lift(built, vocabulary.trie, vocabulary.size, rests, begin, walk)
+        is_json = grammar.kind == "json_schema"
+        walk = token_trie.Walk(built, vocabulary.trie, begin, follow, is_json)
+        rests = self._json[1] if is_json else lift.rests(built, vocabulary.trie, walk)
+        about = (built, vocabulary.trie, vocabulary.size, rests, begin, walk)
+        return lift.lift(*about, self._insides if is_json else None)
 
     def _file(self, name: str) -> storage.Path | None:
         folder = compile_cache.folder()

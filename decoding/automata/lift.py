@@ -15,13 +15,14 @@ Everything here runs on the host, in NumPy, once per grammar and tokenizer.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from decoding.automata import token_trie
 from decoding.automata.byte_machine import DEAD, STRING, ByteMachine
-from decoding.automata.token_trie import Trie, Walk, expand
+from decoding.automata.string_insides import Insides
+from decoding.automata.token_trie import Jumps, Trie, Walk, expand
 
 FEW = 256  # tokens of a list; a state that reads more whole has words
 NONE, WHOLE, PUSHES = -2, -1, -3  # codes of a rest: dead, read whole, and it pushes
@@ -177,6 +178,23 @@ def pack(allowed: np.ndarray) -> np.ndarray:
     return np.packbits(padded, -1, bitorder="little").view(np.uint32)
 
 
+class _Tokens(NamedTuple):
+    """Tokens that states read whole, an entry for each pair."""
+
+    state: np.ndarray
+    token: np.ndarray
+    is_plain: np.ndarray
+
+
+class _Codes(NamedTuple):
+    """What calling states make of the rests."""
+
+    row: np.ndarray  # int32[Q]
+    code: np.ndarray  # int32[T, U]
+    rise: np.ndarray  # int32[Q]
+    grow: np.ndarray  # int32[Q]
+
+
 def lift(
     machine: ByteMachine,
     vocabulary: Trie,
@@ -184,8 +202,12 @@ def lift(
     rests_: Rests,
     begin: np.ndarray,
     walk: Walk,
+    insides: Insides | None = None,
 ) -> Lifted:
-    """Lift the states `begin` of the machine, which `walk` walked over `vocabulary`."""
+    """Lift the states `begin` of the machine, which `walk` walked over `vocabulary`.
+
+    A walk that jumped needs the `insides` of strings.
+    """
     size = len(machine.ends)
     whole = walk.ends()
     source, at = expand(
@@ -194,21 +216,29 @@ def lift(
     token, state = vocabulary.order[at], begin[whole.origin[source]]
     is_plain = whole.rise[source] <= machine.need[state]
     rise, grow = _most(size, state, whole.rise[source], whole.cost[source])
-    order = np.lexsort((token, state))
-    state, token, is_plain = state[order], token[order], is_plain[order]
-    many = np.bincount(state, minlength=size) > FEW
-    row, words, plain = _words(many, state, token, is_plain, vocab_size)
-    listed = ~many[state]
-    few = np.stack([token[listed], is_plain[listed]], 1).astype(np.int32)
-    returns, pairs = _returning(size, vocabulary, rests_, begin, walk)
+    tokens = _Tokens(state, token, is_plain)
     codes = _codes(machine, rests_)
+    ended = _ended(vocabulary, rests_, begin, walk)
+    rows = _Rows(size, vocab_size)
+    if insides is not None:
+        jumps = walk.jumps()
+        behind = _behind(machine, vocabulary, rests_, codes, begin, jumps, insides)
+        tokens = _Tokens(*map(np.concatenate, zip(tokens, behind.tokens)))
+        ended = tuple(map(np.concatenate, zip(ended, behind.ended)))
+        rise, grow = np.maximum(rise, behind.rise), np.maximum(grow, behind.grow)
+        rows.jump(machine, vocabulary, begin, walk, jumps, insides)
+    order = np.lexsort((tokens.token, tokens.state))
+    tokens = _Tokens(*(leaf[order] for leaf in tokens))
+    few = rows.fill(tokens)
+    returns, pairs = _returning(size, *ended)
     classes, steps = _steps(machine)
+    words = np.stack(rows.rows)
     return Lifted(
         machine,
-        row,
-        words,
-        plain,
-        _lists(size, state[listed], few),
+        rows.row,
+        words[:, 0],
+        words[:, 1],
+        _lists(size, few.state, np.stack([few.token, few.is_plain], 1)),
         returns,
         pairs,
         rise,
@@ -238,36 +268,116 @@ def _most(size: int, state: np.ndarray, *values: np.ndarray) -> list[np.ndarray]
     return most
 
 
-def _words(
-    many: np.ndarray,
-    state: np.ndarray,
-    token: np.ndarray,
-    is_plain: np.ndarray,
-    vocab_size: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the row of each state and the packed rows; row 0 is empty."""
-    row = np.zeros(len(many), np.int32)
-    width = -(-vocab_size // 32)
-    rows = [np.zeros((2, width), np.uint32)]
-    known: dict[bytes, int] = {}
-    bounds = np.searchsorted(state, np.arange(len(many) + 1))
-    for q in np.flatnonzero(many).tolist():
-        part = slice(bounds[q], bounds[q + 1])
-        allowed = np.zeros((2, vocab_size), bool)
-        allowed[0, token[part]] = True
-        allowed[1, token[part]] = is_plain[part]
-        packed = pack(allowed)
-        row[q] = known.setdefault(packed.tobytes(), len(rows))
-        if row[q] == len(rows):
-            rows.append(packed)
-    both = np.stack(rows)
-    return row, both[:, 0], both[:, 1]
+class _Rows:
+    """Packed rows of tokens that states read whole, equal ones once; row 0 is empty."""
+
+    def __init__(self, size: int, vocab_size: int) -> None:
+        self.row = np.zeros(size, np.int32)
+        self.vocab_size = vocab_size
+        self.rows = [np.zeros((2, -(-vocab_size // 32)), np.uint32)]
+        self.known: dict[bytes, int] = {}
+        # Of a state that enters strings: tokens whose ends lie inside.
+        self.open: dict[int, list[tuple[slice, np.ndarray, bool]]] = {}
+        self.order = np.zeros(0, np.int32)
+
+    def jump(
+        self,
+        machine: ByteMachine,
+        vocabulary: Trie,
+        begin: np.ndarray,
+        walk: Walk,
+        jumps: Jumps,
+        insides: Insides,
+    ) -> None:
+        """Note the tokens that end inside strings which states enter."""
+        self.order = vocabulary.order
+        need = walk.calls.need
+        for origin, low, high, depth, caller in zip(*(x.tolist() for x in jumps)):
+            q = int(begin[origin])
+            whole = insides.whole[insides.offset[low:high] + depth]
+            is_plain = max(1, int(need[caller])) <= machine.need[q]
+            self.open.setdefault(q, []).append((slice(low, high), whole, is_plain))
+
+    def fill(self, tokens: _Tokens) -> _Tokens:
+        """Make the rows of states that read many tokens; return the others' tokens."""
+        size = len(self.row)
+        bounds = np.searchsorted(tokens.state, np.arange(size + 1))
+        many = np.diff(bounds) > FEW
+        many[list(self.open)] = True
+        for q in np.flatnonzero(many).tolist():
+            part = slice(bounds[q], bounds[q + 1])
+            allowed = np.zeros((2, self.vocab_size), bool)
+            allowed[0, tokens.token[part]] = True
+            allowed[1, tokens.token[part]] = tokens.is_plain[part]
+            for ranks, whole, is_plain in self.open.get(q, ()):
+                inside = self.order[ranks][whole]
+                allowed[0, inside] = True
+                allowed[1, inside] |= is_plain
+            packed = pack(allowed)
+            self.row[q] = self.known.setdefault(packed.tobytes(), len(self.rows))
+            if self.row[q] == len(self.rows):
+                self.rows.append(packed)
+        return _Tokens(*(leaf[~many[tokens.state]] for leaf in tokens))
 
 
-def _returning(
-    size: int, vocabulary: Trie, rests_: Rests, begin: np.ndarray, walk: Walk
-) -> tuple[Lists, Lists]:
-    """Return the tokens inside which a state's value ends, and their distinct pairs."""
+class _Behind(NamedTuple):
+    """Tokens that enter a string, and leave it again."""
+
+    tokens: _Tokens
+    ended: tuple  # state, token, code
+    rise: np.ndarray
+    grow: np.ndarray
+
+
+def _behind(
+    machine: ByteMachine,
+    vocabulary: Trie,
+    rests_: Rests,
+    codes: _Codes,
+    begin: np.ndarray,
+    jumps: Jumps,
+    insides: Insides,
+) -> _Behind:
+    """Read on behind the strings that end inside tokens, where their callers go on."""
+    jump, rank, end = [], [], []
+    for depth, ending in enumerate(insides.ending):
+        at = np.flatnonzero(jumps.depth == depth)
+        low, high = (np.searchsorted(ending.rank, x[at]) for x in jumps[1:3])
+        source, place = expand(low, high)
+        jump.append(at[source])
+        rank.append(ending.rank[place])
+        end.append(ending.end[place])
+    of = np.concatenate(jump)
+    token = vocabulary.order[np.concatenate(rank)]
+    place = token.astype(np.int64) * LONGEST + np.concatenate(end)
+    rest = lookup(rests_.keys, rests_.ids, place)
+    of, token, rest = of[rest >= 0], token[rest >= 0], rest[rest >= 0]
+    state = begin[jumps.origin[of]]
+    after = machine.back[jumps.caller[of], 0]
+    code = codes.code[codes.row[after], rest]
+    is_whole = (code == WHOLE) | (code == PUSHES)
+    fits = np.maximum(1, machine.need[after]) <= machine.need[state]
+    plain = fits & (code == WHOLE)
+    size = len(machine.ends)
+    # The call takes a place of the stack; what the rest takes is bounded by its state.
+    origin, caller = begin[jumps.origin], jumps.caller
+    inner = np.where(machine.back[caller] != DEAD, machine.back[caller], 0)
+    worst = np.maximum(machine.need[inner], codes.rise[inner]).max(1)
+    price = np.maximum(insides.cost + machine.cost[inner], codes.grow[inner]).max(1)
+    rise, grow = _most(size, origin, np.maximum(1, worst), price)
+    ended = code >= 0
+    return _Behind(
+        _Tokens(state[is_whole], token[is_whole], plain[is_whole]),
+        (state[ended], token[ended], code[ended].astype(np.int64)),
+        rise,
+        grow,
+    )
+
+
+def _ended(
+    vocabulary: Trie, rests_: Rests, begin: np.ndarray, walk: Walk
+) -> tuple[np.ndarray, ...]:
+    """Return states, tokens inside which their values end, and codes of the rests."""
     ended = walk.returns()
     source, at = expand(ended.low, ended.high)
     token = vocabulary.order[at]
@@ -275,11 +385,16 @@ def _returning(
     rest = lookup(rests_.keys, rests_.ids, place)
     good = rest >= 0
     source, token, rest = source[good], token[good], rest[good]
-    state = begin[ended.origin[source]]
-    pair = ended.label[source].astype(np.int64) << SHIFT | rest
-    distinct, index = np.unique(
-        state.astype(np.int64) << 32 | pair, return_inverse=True
-    )
+    code = ended.label[source].astype(np.int64) << SHIFT | rest
+    return begin[ended.origin[source]], token, code
+
+
+def _returning(
+    size: int, state: np.ndarray, token: np.ndarray, code: np.ndarray
+) -> tuple[Lists, Lists]:
+    """List the tokens inside which a state's value ends, and their distinct pairs."""
+    held = state.astype(np.int64) << 32 | code
+    distinct, index = np.unique(held, return_inverse=True)
     holder = (distinct >> 32).astype(np.int32)
     first = np.searchsorted(holder, np.arange(size))
     number = index.reshape(-1) - first[state]
@@ -292,7 +407,7 @@ def _returning(
     )
 
 
-def _codes(machine: ByteMachine, rests_: Rests) -> tuple[Any, Any, Any, Any]:
+def _codes(machine: ByteMachine, rests_: Rests) -> _Codes:
     """Return the row of each state where callers go on, codes, `rise` and `grow`."""
     after, follow = following(machine)
     size = len(machine.ends)
@@ -301,7 +416,7 @@ def _codes(machine: ByteMachine, rests_: Rests) -> tuple[Any, Any, Any, Any]:
     code = np.full((len(after) + 1, len(rests_.strings)), NONE, np.int32)
     if not len(after):
         zero = np.zeros(size, np.int32)
-        return row, code, zero, zero
+        return _Codes(row, code, zero, zero)
     walk = Walk(machine, rests_.trie, after, follow)
     whole = walk.ends()
     low = rests_.trie.low[whole.node]
@@ -318,7 +433,7 @@ def _codes(machine: ByteMachine, rests_: Rests) -> tuple[Any, Any, Any, Any]:
     good = then >= 0
     source, rest, then = source[good], rest[good], then[good]
     code[row[after[ended.origin[source]]], rest] = ended.label[source] << SHIFT | then
-    return row, code, rise, grow
+    return _Codes(row, code, rise, grow)
 
 
 def widths(

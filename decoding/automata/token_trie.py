@@ -11,7 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from decoding.automata import byte_machine
-from decoding.automata.byte_machine import BODY, CALL, DEAD, OVER, POP, STRING
+from decoding.automata.byte_machine import (
+    ANY_LENGTH,
+    BODY,
+    CALL,
+    DEAD,
+    OVER,
+    POP,
+    STRING,
+)
 
 MOST_PUSHES = 16  # inside one string; more are not followed
 
@@ -99,6 +107,16 @@ class Returns(NamedTuple):
     chars: np.ndarray  # int32[E]
 
 
+class Jumps(NamedTuple):
+    """Where an origin calls a string's inside, within strings `order[low : high]`."""
+
+    origin: np.ndarray  # int32[E]
+    low: np.ndarray  # int32[E]
+    high: np.ndarray  # int32[E]
+    depth: np.ndarray  # int32[E]: bytes before the string's
+    caller: np.ndarray  # int32[E]: the calling state
+
+
 class _Frontier(NamedTuple):
     origin: np.ndarray
     state: np.ndarray
@@ -106,17 +124,42 @@ class _Frontier(NamedTuple):
     chars: np.ndarray
     height: np.ndarray
     peak: np.ndarray  # the greatest height so far
-    stack: np.ndarray  # int32[F, MOST_PUSHES]
+    top: np.ndarray  # index of the last call
 
     def take(self, at: np.ndarray) -> "_Frontier":
         return _Frontier(*(leaf[at] for leaf in self))
+
+
+class _Calls:
+    """The calls of a walk as a tree: that of index 0 is none."""
+
+    def __init__(self, machine: byte_machine.ByteMachine) -> None:
+        self.need = _worst(machine.need, machine.back)
+        self.price = _worst(machine.cost, machine.back)
+        zero = np.zeros(1, np.int32)
+        # Calling state, call below, and of all calls down to it: stack, bytes.
+        self.caller, self.below, self.rise, self.cost = zero, zero, zero, zero
+
+    def push(
+        self, caller: np.ndarray, top: np.ndarray, height: np.ndarray
+    ) -> np.ndarray:
+        """Add calls by `caller` above the calls `top`; return their indices."""
+        index = len(self.caller) + np.arange(len(caller), dtype=np.int32)
+        rise = np.maximum(self.rise[top], height + self.need[caller])
+        self.rise = np.append(self.rise, rise.astype(np.int32))
+        self.cost = np.append(self.cost, self.cost[top] + self.price[caller])
+        self.caller = np.append(self.caller, caller)
+        self.below = np.append(self.below, top)
+        return index
 
 
 class Walk:
     """The walk of `machine` over `strings` from `origins`.
 
     `follow` bool[256] are the bytes that some calling state can go on with: where a
-    value ends before another byte, nothing is recorded.
+    value ends before another byte, nothing is recorded. With `is_jumping`, calls of an
+    unbounded string's inside by the origin's own rule are recorded and not followed:
+    such strings are read alike wherever they stand.
     """
 
     def __init__(
@@ -125,17 +168,18 @@ class Walk:
         strings: Trie,
         origins: np.ndarray,
         follow: np.ndarray,
+        is_jumping: bool = False,
     ) -> None:
         self.machine, self.strings, self.follow = machine, strings, follow
-        self.worst_need = _worst(machine.need, machine.back)
-        self.worst_cost = _worst(machine.cost, machine.back)
+        self.is_jumping = is_jumping
+        self.calls = _Calls(machine)
         self.stays: list[Ends] = []
         self.pops: list[Returns] = []
-        count = len(origins)
-        zero = np.zeros(count, np.int32)
-        stack = np.zeros((count, MOST_PUSHES), np.int32)
-        here = np.arange(count, dtype=np.int32)
-        items = _Frontier(here, origins.astype(np.int32), zero, zero, zero, zero, stack)
+        self.jumped: list[Jumps] = []
+        here = np.arange(len(origins), dtype=np.int32)
+        zero = np.zeros_like(here)
+        states = origins.astype(np.int32)
+        items = _Frontier(here, states, zero, zero, zero, zero, zero)
         # An empty string that a state reads: nothing for a value that is over there.
         over = machine.ends[items.state]
         self._ended(items.take(over >= 0), over[over >= 0], 0)
@@ -147,88 +191,95 @@ class Walk:
             self._record(items)
             depth += 1
 
+    def _children(self, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return, for nodes, the index and the child of each of their children."""
+        first = self.strings.first
+        return expand(first[node], first[node + 1])
+
     def _step(self, items: _Frontier, depth: int) -> _Frontier:
         """Read one more byte of every string."""
         strings, machine = self.strings, self.machine
-        counts = strings.first[items.node + 1] - strings.first[items.node]
-        source = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(len(source)) - np.repeat(np.cumsum(counts) - counts, counts)
-        child = (strings.first[items.node][source] + within).astype(np.int32)
+        source, child = self._children(items.node)
         # Most children are dead at once: leave them out before anything is copied.
-        read = strings.byte[child]
-        live = machine.moves[items.state[source], read] != DEAD
-        source, child, read = source[live], child[live], read[live]
-        todo = items.take(source)._replace(node=child)
+        to = machine.moves[items.state[source], strings.byte[child]]
+        live = to != DEAD
+        source, child, to = source[live], child[live], to[live]
+        todo = items.take(source)._replace(node=child.astype(np.int32))
         ready: list[_Frontier] = []
         while len(todo.origin):
-            read = strings.byte[todo.node]
-            to = machine.moves[todo.state, read]
-            step = (to >= 0) & (to & byte_machine.KINDS == 0)
-            call, pop = (to >= 0) & (to & CALL > 0), (to >= 0) & (to & POP > 0)
+            kind = to & byte_machine.KINDS
+            step, call, pop = kind == 0, kind == CALL, kind == POP
             ready.append(self._moved(todo.take(step), to[step], depth))
-            called = self._called(todo.take(call), to[call] - CALL)
+            called = self._called(todo.take(call), to[call] - CALL, depth)
             popped = todo.take(pop)
             label, none = to[pop] - POP, popped.height == 0
             self._returned(popped.take(none), label[none], depth)
             back = self._popped(popped.take(~none), label[~none])
             todo = _joined([called, back])
+            to = machine.moves[todo.state, strings.byte[todo.node]]
+            todo, to = todo.take(to != DEAD), to[to != DEAD]
         return _joined(ready) if ready else todo
 
-    def _called(self, items: _Frontier, callee: np.ndarray) -> _Frontier:
+    def _called(self, items: _Frontier, callee: np.ndarray, depth: int) -> _Frontier:
+        if self.is_jumping:
+            is_free = (self.machine.span[items.state] == ANY_LENGTH).all(1)
+            jumps = (items.height == 0) & (callee == BODY) & is_free
+            at = items.take(jumps)
+            low, high = self.strings.low[at.node], self.strings.high[at.node]
+            depths = np.full(len(low), depth, np.int32)
+            self.jumped.append(Jumps(at.origin, low, high, depths, at.state))
+            items, callee = items.take(~jumps), callee[~jumps]
         room = items.height < MOST_PUSHES
         items, callee = items.take(room), callee[room]
-        items.stack[np.arange(len(callee)), items.height] = items.state
         height = items.height + 1
         return items._replace(
             state=callee.astype(np.int32),
             chars=np.zeros_like(items.chars),
             height=height,
             peak=np.maximum(items.peak, height),
+            top=self.calls.push(items.state, items.top, items.height),
         )
 
     def _popped(self, items: _Frontier, label: np.ndarray) -> _Frontier:
-        height = items.height - 1
-        caller = items.stack[np.arange(len(label)), height]
+        caller = self.calls.caller[items.top]
         state = self.machine.back[caller, label]
         span = self.machine.span[caller]
         in_span = (span[:, 0] <= items.chars) & (items.chars <= span[:, 1])
         live = (state != DEAD) & (in_span | (items.state >= STRING))
-        return items._replace(state=state, height=height).take(live)
+        below = self.calls.below[items.top]
+        after = items._replace(state=state, height=items.height - 1, top=below)
+        return after.take(live)
 
     def _moved(self, items: _Frontier, to: np.ndarray, depth: int) -> _Frontier:
         """Go to states `to` behind a byte, and return from values that are over."""
         counted = (items.state == BODY) & (to != OVER)
         chars = items.chars + counted
-        caller = items.stack[np.arange(len(to)), np.maximum(items.height - 1, 0)]
-        short = (items.height == 0) | (chars <= self.machine.span[caller, 1])
-        items = items._replace(state=to, chars=chars).take(short | ~counted)
+        items = items._replace(state=to, chars=chars)
+        if counted.any():
+            most = self.machine.span[self.calls.caller[items.top], 1]
+            items = items.take(~counted | (items.height == 0) | (chars <= most))
         ready = []
         while True:
             over = self.machine.ends[items.state]
+            if (over < 0).all():
+                ready.append(items)
+                return _joined(ready)
             ready.append(items.take(over < 0))
             items, over = items.take(over >= 0), over[over >= 0]
             none = items.height == 0
             self._ended(items.take(none), over[none], depth + 1)
             items = self._popped(items.take(~none), over[~none])
-            if not len(items.origin):
-                return _joined(ready)
 
     def _record(self, items: _Frontier) -> None:
         """Record the strings that end where `items` are."""
         items = items.take(self.strings.here[items.node] > 0)
         need, cost = self.machine.need[items.state], self.machine.cost[items.state]
         rise = np.maximum(items.peak, items.height + need)
-        inside = items.state < STRING
-        low = self.machine.span[
-            items.stack[np.arange(len(need)), np.maximum(items.height - 1, 0)], 0
-        ]
-        missing = np.maximum(low - items.chars, 0)
-        cost = cost + np.where(inside & (items.height > 0), missing, 0)
-        for level in range(int(items.height.max(initial=0))):
-            caller = items.stack[:, level]
-            there = level < items.height
-            rise = np.maximum(rise, np.where(there, level + self.worst_need[caller], 0))
-            cost = cost + np.where(there, self.worst_cost[caller], 0)
+        inside = (items.state < STRING) & (items.height > 0)
+        low = self.machine.span[self.calls.caller[items.top], 0]
+        cost = cost + np.where(inside, np.maximum(low - items.chars, 0), 0)
+        cost = cost + self.calls.cost[items.top]
+        rise = np.maximum(rise, self.calls.rise[items.top])
         self.stays.append(Ends(items.origin, items.node, items.chars, rise, cost))
 
     def _ended(self, items: _Frontier, label: np.ndarray, depth: int) -> None:
@@ -248,11 +299,9 @@ class Walk:
                 at.chars,
             )
         )
-        counts = strings.first[items.node + 1] - strings.first[items.node]
-        source = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(len(source)) - np.repeat(np.cumsum(counts) - counts, counts)
-        child = (strings.first[items.node][source] + within).astype(np.int32)
-        self._returned(items.take(source)._replace(node=child), label[source], depth)
+        source, child = self._children(items.node)
+        below = items.take(source)._replace(node=child.astype(np.int32))
+        self._returned(below, label[source], depth)
 
     def _returned(self, items: _Frontier, label: np.ndarray, depth: int) -> None:
         """Record values that are over before the byte of `items`."""
@@ -276,6 +325,20 @@ class Walk:
     def returns(self) -> Returns:
         """Return the strings in which the origin's value ends."""
         return Returns(*(np.concatenate(leaves) for leaves in zip(*self.pops)))
+
+    def jumps(self) -> Jumps:
+        """Return the calls of strings that were not followed, neighbours joined."""
+        empty = Jumps(*[np.zeros(0, np.int32)] * len(Jumps._fields))
+        parts = Jumps(*(np.concatenate(leaves) for leaves in zip(empty, *self.jumped)))
+        order = np.lexsort((parts.low, parts.caller, parts.depth, parts.origin))
+        low, high = parts.low[order], parts.high[order]
+        fresh = np.ones(len(order), bool)
+        fresh[1:] = low[1:] != high[:-1]
+        for leaf in (parts.origin, parts.depth, parts.caller):
+            fresh[1:] |= leaf[order][1:] != leaf[order][:-1]
+        first = np.flatnonzero(fresh)
+        last = np.append(first[1:], len(order))[: len(first)] - 1
+        return Jumps(*(leaf[order[first]] for leaf in parts))._replace(high=high[last])
 
 
 def _worst(values: np.ndarray, back: np.ndarray) -> np.ndarray:

@@ -1,0 +1,57 @@
+"""The insides of JSON strings, read from any place of any token, once a vocabulary.
+
+A name that an object declares may go on as any other name does, so in each state of a
+declared name nearly every token may follow. All of these read the rest of a token from
+the state BODY, whatever the schema is.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from decoding.automata.byte_machine import BODY, DEAD, OVER, STRING, ByteMachine
+from decoding.automata.token_trie import Trie, expand
+
+
+class Ending(NamedTuple):
+    """Tokens in which a string ends, by the depth where it is entered."""
+
+    rank: np.ndarray  # int32[E]: place in the sorted order, ascending
+    end: np.ndarray  # int32[E]: bytes before the string's end
+
+
+class Insides(NamedTuple):
+    """What BODY makes of each token from each of its bytes on."""
+
+    offset: np.ndarray  # int64[N + 1]: of a token's places, in the sorted order
+    whole: np.ndarray  # bool[places]: the string is still open at the token's end
+    ending: list[Ending]  # by depth
+    cost: int  # bytes that finishing an open string takes, at most
+
+
+def read(machine: ByteMachine, vocabulary: Trie) -> Insides:
+    """Read every token from each of its bytes on."""
+    ranked = [vocabulary.strings[i] for i in vocabulary.order]
+    lengths = np.array([len(string) for string in ranked], np.int64)
+    offset = np.append(0, np.cumsum(lengths))
+    flat = np.frombuffer(b"".join(ranked), np.uint8)
+    rank, first = expand(offset[:-1], offset[1:])
+    whole, end = np.zeros(len(flat), bool), np.full(len(flat), -1, np.int64)
+    place, at = np.arange(len(flat)), first.copy()
+    state = np.full(len(flat), BODY, np.int32)
+    while len(place):
+        state = machine.moves[state, flat[at]]
+        at = at + 1
+        over = state == OVER
+        end[place[over]] = at[over]
+        is_last = at == offset[rank[place] + 1]
+        whole[place[is_last & ~over & (state != DEAD)]] = True
+        live = ~over & ~is_last & (state != DEAD)
+        place, at, state = place[live], at[live], state[live]
+    depth = np.arange(len(flat)) - offset[rank]
+    by_depth = []
+    for level in range(int(depth.max(initial=-1)) + 1):
+        places = np.flatnonzero((depth == level) & (end >= 0))
+        ends = end[places] - offset[rank[places]]
+        by_depth.append(Ending(rank[places].astype(np.int32), ends.astype(np.int32)))
+    return Insides(offset, whole, by_depth, int(machine.cost[:STRING].max()))
