@@ -6,8 +6,10 @@ import numpy as np
 
 from decoding.automata import (
     call_sites,
+    grammar_rules,
     grammar_syntax,
     lark_syntax,
+    network_building,
     networks,
     pushdown,
     regex_syntax,
@@ -38,21 +40,28 @@ def compile_grammar(
     """
     if kind == "regex":
         return _regular(source)
-    if kind in ("gbnf", "ebnf"):
-        grammar = grammar_syntax.parse_rules(source, start, kind)
-    elif kind == "lark":
-        grammar = lark_syntax.parse_rules(source, start)
-    else:
+    try:
+        grammar = _grammar(kind, source, start)
+        net = network_building.network_of(grammar)
+    except RecursionError as error:
         raise ConstraintError(
-            f"grammar kind {kind!r}: use gbnf, lark, ebnf or regex"
-        )
-    built, first = _deterministic(networks.network_of(grammar)).builder()
+            f"{kind} grammar: its rules lie too deep within each other: name fewer"
+        ) from error
+    built, first = _deterministic(net).builder()
     machine = built.machine(first)
     if machine.start == pushdown.DEAD:
         raise ConstraintError(
             f"{kind} grammar: no text is complete: give each rule an end"
         )
     return state_merging.merge_states(machine)
+
+
+def _grammar(kind: str, source: str, start: str) -> grammar_rules.Grammar:
+    if kind in ("gbnf", "ebnf"):
+        return grammar_syntax.parse_rules(source, start, kind)
+    if kind == "lark":
+        return lark_syntax.parse_rules(source, start)
+    raise ConstraintError(f"grammar kind {kind!r}: use gbnf, lark, ebnf or regex")
 
 
 def _regular(pattern: str) -> pushdown.ByteMachine:

@@ -217,7 +217,9 @@ class _Reader:
                 raise self.error(f"\\{kind}{digits} is above the last code point")
             return int(digits, 16)
         if kind not in ("t", "r", "n", "\\", '"', "[", "]", "-"):
-            raise self.error(f"\\{kind} is no escape: use \\x, \\u, \\t, \\r, \\n, \\\\")
+            raise self.error(
+                f"\\{kind} is no escape: use \\x, \\u, \\t, \\r, \\n, \\\\"
+            )
         return ord(_ESCAPES.get(kind, kind))
 
     def bounds(self) -> tuple[int, int | None]:
@@ -254,5 +256,3 @@ class _Reader:
         if len(digits) > 9:
             raise self.error("too large a count")
         return int(digits) if digits else None
-
-

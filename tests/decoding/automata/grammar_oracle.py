@@ -147,7 +147,9 @@ class Writer:
         if isinstance(part, Repeat):
             high = part.low + 3 if part.high is None else part.high
             many = depth > self.least(part.item)
-            count = self.random.randint(part.low, min(high, part.low + 3) if many else part.low)
+            count = self.random.randint(
+                part.low, min(high, part.low + 3) if many else part.low
+            )
             return b"".join(self.write(part.item, depth) for _ in range(count))
         if isinstance(part, Lexeme):
             return self.terminal(part.name) + self.ignored()
