@@ -26,8 +26,8 @@ class _Token(NamedTuple):
     line: int
 
 
-# Nodes of a parsed grammar: ("sequence" | "choice", items), ("repeat", item, low, high),
-# ("name", name), ("use", template, arguments), ("string", text, is caseless),
+# Nodes of a parsed grammar: ("sequence" | "choice", items), ("repeat", item, low,
+# high), ("name", name), ("use", template, arguments), ("string", text, is caseless),
 # ("regexp", pattern), ("range", first, last).
 Node = tuple
 

@@ -1,8 +1,9 @@
 """Networks of a grammar's rules: Thompson's construction over bytes.
 
 Repetitions, and what stands between two literals, become rules of their own where they
-call one: so that a later choice of calls (`call_sites`) can push at a bracket and return
-before its other half. Each terminal of Lark is a rule, with what is ignored behind it.
+call one: so that a later choice of calls (`call_sites`) can push at a bracket and
+return before its other half. Each terminal of Lark is a rule, with what is ignored
+behind it.
 """
 
 from decoding.automata.grammar_rules import (

@@ -30,8 +30,9 @@ class Network:
 
     silent[s]: states that s goes on to without a byte; calls[s]: (rule, state behind);
     reads[s]: (set of bytes, state). A lexeme ends by guards[s]: (bytes before which it
-    may not, state, literals that win over it); literal[s]: the literal that ends in s; longer[s]: the
-    bytes by which a terminal reads more and may end: no other one ends before them.
+    may not, state, literals that win over it); literal[s]: the literal that ends in s;
+    longer[s]: the bytes by which a terminal reads more and may end: before them no
+    other one ends.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,10 @@ class Network:
 
 
 def without_empty(net: Network) -> Network:
-    """Return the network without empty values: a state for "nothing read yet" and one for "something read"."""
+    """Return the network without empty values.
+
+    Each state is twice there: where nothing has been read yet, and behind a byte.
+    """
     nullable: set[int] = set()
     changed = True
     while changed:
@@ -182,7 +186,7 @@ def components(edges: dict[int, set[int]]) -> dict[int, int]:
 
 
 def loops(net: Network) -> Network:
-    """Make left recursion loops, in place: no network calls a rule before it has read a byte, if that is itself."""
+    """Make left recursion loops, in place: no rule calls itself before a byte."""
     left: dict[int, set[int]] = {}
     for rule in range(len(net.names)):
         begins = net.silently(net.start[rule])

@@ -27,7 +27,7 @@ def rule(text: str, kind: str = "gbnf"):
 A, B = Call("a"), Call("b")
 READ = {
     'a b | "x"': Choice((Sequence((A, B)), Text(b"x"))),
-    "a |": Choice((A, EMPTY)),
+    "(a |)": Choice((A, EMPTY)),
     "a |\n b": Choice((A, B)),
     "(a\n | b # why\n) a": Sequence((Choice((A, B)), A)),
     "a? b* a+": Sequence((Repeat(A, 0, 1), Repeat(B, 0, None), Repeat(A, 1, None))),
@@ -57,7 +57,6 @@ REFUSED = {
     "(a": r"expected \)",
     "*": "behind an item",
     '"a': "ends inside",
-    "[a": "ends inside",
     '"\\q"': "is no escape",
     '"\\x4"': "2 hexadecimal digits",
     '"\\U00110000"': "above the last code point",

@@ -81,7 +81,7 @@ def reference(text: str) -> bool:
 WORD_TEXTS = [
     "int a;", "inta=1;", "int=1;", "int a=1;", "if a then b=c;", "ifa=1;", "if=1;",
     "if if then x=then;", "x = int ;", "x=1..2;", "x=1 . . 2;", "x=<=1;", "x=< =1;",
-    "x=<<=y;", "int int;", "int then;", "then=1;", "if a thenb=c;", "x=12 3;", "",
+    "x=<<=y;", "int int;", "int then;", "then=1;", "if a then b=c", "x=12 3;", "",
     "if a then int b;", "intx;", "if x1 then y2=z3;x=1;", "x=1.2;", " x=1;",
 ]  # fmt: skip
 
