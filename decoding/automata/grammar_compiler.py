@@ -19,7 +19,7 @@ from decoding.automata import (
 )
 from models.errors import ConstraintError
 
-SECONDS = 6.0  # of each choice of calls, and of all
+SECONDS = 8.0  # of all choices of calls
 # How calls are chosen, one try after the other: see CallSites.pushing.
 ORDER = (2, 0, 1, 2, 0, 1, 2, 0)
 
@@ -85,7 +85,8 @@ def _deterministic(net: networks.Network) -> subsets.Subsets:
     tried: list[set[call_sites.Site]] = []
     deadline = time.monotonic() + SECONDS
     for sharing in ORDER:
-        if errors and time.monotonic() > deadline:
+        seconds = deadline - time.monotonic()
+        if errors and seconds <= 0:
             break
         avoid = avoided.setdefault(sharing, set())
         pushed = sites.pushing(avoid, sharing)
@@ -93,7 +94,7 @@ def _deterministic(net: networks.Network) -> subsets.Subsets:
             continue
         tried.append(pushed)
         try:
-            return subsets.Subsets(sites, pushed, SECONDS)
+            return subsets.Subsets(sites, pushed, max(seconds, 1.0))
         except subsets.Conflict as error:
             errors.append(error)
             avoid |= error.sites

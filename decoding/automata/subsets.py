@@ -132,7 +132,7 @@ class Subsets:
             )
         if time.monotonic() > self.deadline:
             raise TooLarge(
-                f"the grammar needs more than {self.seconds:g} seconds and {state} "
+                f"the grammar needs more than {self.seconds:.1f} seconds and {state} "
                 "states: make its alternatives fewer or tell them apart earlier"
             )
         self.number[kernel] = state
