@@ -7,8 +7,10 @@ import numpy as np
 from decoding.automata import (
     byte_machine,
     call_sites,
+    grammar_rules,
     grammar_syntax,
     lark_syntax,
+    network_building,
     networks,
     pushdown,
     regex_syntax,
@@ -18,7 +20,7 @@ from decoding.automata import (
 )
 from models.errors import ConstraintError
 
-SECONDS = 6.0  # of each choice of calls, and of all
+SECONDS = 8.0  # of all choices of calls
 # How calls are chosen, one try after the other: see CallSites.pushing.
 ORDER = (2, 0, 1, 2, 0, 1, 2, 0)
 
@@ -39,13 +41,14 @@ def compile_grammar(
     """
     if kind == "regex":
         return _regular(source)
-    if kind in ("gbnf", "ebnf"):
-        grammar = grammar_syntax.parse_rules(source, start, kind)
-    elif kind == "lark":
-        grammar = lark_syntax.parse_rules(source, start)
-    else:
-        raise ConstraintError(f"grammar kind {kind!r}: use gbnf, lark, ebnf or regex")
-    built, first = _deterministic(networks.network_of(grammar)).builder()
+    try:
+        grammar = _grammar(kind, source, start)
+        net = network_building.network_of(grammar)
+    except RecursionError as error:
+        raise ConstraintError(
+            f"{kind} grammar: its rules lie too deep within each other: name fewer"
+        ) from error
+    built, first = _deterministic(net).builder()
     machine = built.machine(first)
     if machine.start == byte_machine.DEAD:
         raise ConstraintError(
@@ -54,7 +57,15 @@ def compile_grammar(
     return state_merging.merge_states(machine)
 
 
-def _regular(pattern: str) -> byte_machine.ByteMachine:
+def _grammar(kind: str, source: str, start: str) -> grammar_rules.Grammar:
+    if kind in ("gbnf", "ebnf"):
+        return grammar_syntax.parse_rules(source, start, kind)
+    if kind == "lark":
+        return lark_syntax.parse_rules(source, start)
+    raise ConstraintError(f"grammar kind {kind!r}: use gbnf, lark, ebnf or regex")
+
+
+def _regular(pattern: str) -> pushdown.ByteMachine:
     """Return the machine of a regular expression; its stack stays empty."""
     dfa = utf8.byte_automaton(regex_syntax.automaton(pattern))
     if dfa.start == byte_machine.DEAD:
@@ -77,7 +88,8 @@ def _deterministic(net: networks.Network) -> subsets.Subsets:
     tried: list[set[call_sites.Site]] = []
     deadline = time.monotonic() + SECONDS
     for sharing in ORDER:
-        if errors and time.monotonic() > deadline:
+        seconds = deadline - time.monotonic()
+        if errors and seconds <= 0:
             break
         avoid = avoided.setdefault(sharing, set())
         pushed = sites.pushing(avoid, sharing)
@@ -85,7 +97,7 @@ def _deterministic(net: networks.Network) -> subsets.Subsets:
             continue
         tried.append(pushed)
         try:
-            return subsets.Subsets(sites, pushed, SECONDS)
+            return subsets.Subsets(sites, pushed, max(seconds, 1.0))
         except subsets.Conflict as error:
             errors.append(error)
             avoid |= error.sites

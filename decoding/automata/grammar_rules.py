@@ -13,6 +13,7 @@ import numpy as np
 POINTS = 0x110000  # number of code points
 
 Spans = tuple[tuple[int, int], ...]  # [low, high), of code points
+Form = tuple[tuple[int, int], ...]  # [low, high], of bytes: one range a byte
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def calls(expression: Expression) -> Iterator[str]:
 _FORMS = ((0x80, 1, 0), (0x800, 2, 0xC0), (0x10000, 3, 0xE0), (POINTS, 4, 0xF0))
 
 
-def byte_ranges(low: int, high: int) -> list[tuple[tuple[int, int], ...]]:
+def byte_ranges(low: int, high: int) -> list[Form]:
     """Return the UTF-8 forms of the code points [low, high): a range for each byte.
 
     Surrogates have no form.
@@ -128,7 +129,7 @@ def byte_ranges(low: int, high: int) -> list[tuple[tuple[int, int], ...]]:
         return byte_ranges(low, 0xD800) + byte_ranges(0xD800, high)
     if 0xD800 <= low < 0xE000:
         return byte_ranges(0xE000, high) if high > 0xE000 else []
-    forms: list[tuple[tuple[int, int], ...]] = []
+    forms: list[Form] = []
     first = 0
     for last, length, lead in _FORMS:
         if low < min(high, last) and high > first:
@@ -138,9 +139,7 @@ def byte_ranges(low: int, high: int) -> list[tuple[tuple[int, int], ...]]:
     return forms
 
 
-def _ranges(
-    low: int, high: int, length: int, lead: int
-) -> list[tuple[tuple[int, int], ...]]:
+def _ranges(low: int, high: int, length: int, lead: int) -> list[Form]:
     """Split [low, high] of one length where a byte's range would not be whole."""
     if length == 1:
         return [((lead | low, lead | high),)]
@@ -150,7 +149,7 @@ def _ranges(
         top = lead | low // unit
         rest = _ranges(low % unit, high % unit, length - 1, 0x80)
         return [((top, top), *form) for form in rest]
-    forms: list[tuple[tuple[int, int], ...]] = []
+    forms: list[Form] = []
     if low % unit:
         edge = (low // unit + 1) * unit
         forms += _ranges(low, edge - 1, length, lead)

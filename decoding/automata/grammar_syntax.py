@@ -1,10 +1,10 @@
 """GBNF and EBNF: texts of grammars to rules.
 
 GBNF is read as llama.cpp reads it (llama-grammar.cpp): a rule ends with its line, but
-inside parentheses and behind `|` or `::=`; `\\xNN`, `\\uNNNN` and `\\UNNNNNNNN` are code
-points; a literal or class is repeated as a whole; an upper bound of repetition above
-2,000 is none; of two rules of one name the last one holds; an empty class `[]` is the
-empty text. Its tokens, `<think>` and `<[1000]>`, are refused: they are no bytes.
+inside parentheses and behind `|` or `::=`; `\\xNN`, `\\uNNNN` and `\\UNNNNNNNN` are
+code points; a literal or class is repeated as a whole; an upper bound of repetition
+above 2,000 is none; of two rules of one name the last one holds; an empty class `[]` is
+the empty text. Its tokens, `<think>` and `<[1000]>`, are refused: they are no bytes.
 
 EBNF is that of transformers-CFG: the same, with `_` and letters of every script in
 names, and `{,n}` in repetitions.

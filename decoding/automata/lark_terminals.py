@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from decoding.automata import regex_syntax
-from decoding.automata.grammar_rules import Terminal, byte_ranges
+from decoding.automata.grammar_rules import Form, Terminal, byte_ranges
 from models.errors import ConstraintError
 
 _EXPONENT = "[eE][+-]?[0-9]+"
@@ -98,7 +98,7 @@ def _over_bytes(characters: regex_syntax.CharacterDFA) -> tuple[np.ndarray, np.n
     them); between characters it is one pair without ranges.
     """
     spans = _spans(characters.key)
-    start = frozenset([((), 0)])
+    start: frozenset[tuple[Form, int]] = frozenset([((), 0)])
     number, queue, rows = {start: 0}, [start], []
     for state in queue:  # grows while it is read
         forms = set(state)

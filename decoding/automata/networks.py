@@ -1,31 +1,16 @@
 """Transition networks: each rule as a nondeterministic automaton that calls others.
 
-From the rules of a grammar, in three steps:
+`network_building` makes them from the rules of a grammar; two steps follow.
 
-1. Thompson's construction over bytes. Repetitions, and what stands between two
-   literals, become rules of their own where they call one: so that a later choice of
-   calls (`call_sites.py`) can push at a bracket and return before its other half.
-2. No rule reads the empty text: a call of one that may is also passed over. So a call
+1. No rule reads the empty text: a call of one that may is also passed over. So a call
    at a network's start is left recursion, and nothing else is.
-3. Left recursion becomes a loop. The rules that begin with each other are copied into
+2. Left recursion becomes a loop. The rules that begin with each other are copied into
    one network; where one of them ends, it goes on behind each of its left calls:
    A = A α | β is β α*.
 """
 
 from collections.abc import Iterable
 
-from decoding.automata.grammar_rules import (
-    Call,
-    Chars,
-    Choice,
-    Expression,
-    Grammar,
-    Lexeme,
-    Repeat,
-    Sequence,
-    Text,
-    byte_ranges,
-)
 from models.errors import ConstraintError
 
 MOST_STATES = 200_000
@@ -45,8 +30,9 @@ class Network:
 
     silent[s]: states that s goes on to without a byte; calls[s]: (rule, state behind);
     reads[s]: (set of bytes, state). A lexeme ends by guards[s]: (bytes before which it
-    may not, state, literals that win over it); literal[s]: the literal that ends in s; longer[s]: the
-    bytes by which a terminal reads more and may end: no other one ends before them.
+    may not, state, literals that win over it); literal[s]: the literal that ends in s;
+    longer[s]: the bytes by which a terminal reads more and may end: before them no
+    other one ends.
     """
 
     def __init__(self) -> None:
@@ -93,209 +79,11 @@ class Network:
         return seen
 
 
-def network_of(grammar: Grammar) -> Network:
-    """Build the network; rule 0 is the whole text.
+def without_empty(net: Network) -> Network:
+    """Return the network without empty values.
 
-    Raises:
-        ConstraintError: it is too large.
+    Each state is twice there: where nothing has been read yet, and behind a byte.
     """
-    thompson = _Thompson(grammar)
-    return _loops(_without_empty(thompson.net))
-
-
-class _Thompson:
-    """Step 1. Rule 0 calls the grammar's start."""
-
-    def __init__(self, grammar: Grammar) -> None:
-        self.net, self.grammar = Network(), grammar
-        self.net.rule("the text")
-        self.rules = {name: self.net.rule(name) for name in grammar.rules}
-        self.inner: dict[Expression, int] = {}
-        self.lexemes: dict[str, int] = {}
-        self.ignored: int | None = None
-        first = self.net.start[0]
-        if grammar.ignored:
-            first = self.pass_over(first, 0)
-        self.net.calls[first].append((self.rules[grammar.start], self.net.end[0]))
-        for name, rule in self.rules.items():
-            self.fill(rule, grammar.rules[name])
-
-    def fill(self, rule: int, expression: Expression) -> None:
-        net = self.net
-        net.silent[self.add(expression, net.start[rule], rule)].append(net.end[rule])
-
-    def add(self, part: Expression, at: int, rule: int) -> int:
-        """Append `part` to the state `at`; return the state behind it."""
-        net = self.net
-        if isinstance(part, Text):
-            for byte in part.data:
-                after = net.state(rule)
-                net.reads[at].append((1 << byte, after))
-                at = after
-            return at
-        if isinstance(part, Chars):
-            return self.characters(part, at, rule)
-        if isinstance(part, Call):
-            return self.call(self.rules[part.name], at, rule)
-        if isinstance(part, Lexeme):
-            return self.lexeme(part.name, at, rule)
-        if isinstance(part, Choice):
-            end = net.state(rule)
-            for item in part.items:
-                start = net.state(rule)
-                net.silent[at].append(start)
-                net.silent[self.add(item, start, rule)].append(end)
-            return end
-        if isinstance(part, Repeat):
-            return self.repeat(part, at, rule)
-        for item in _runs(part):
-            at = self.nested(item, at, rule)
-        return at
-
-    def call(self, callee: int, at: int, rule: int) -> int:
-        after = self.net.state(rule)
-        self.net.calls[at].append((callee, after))
-        return after
-
-    def nested(self, part: Expression, at: int, rule: int) -> int:
-        """Append `part`, as a rule of its own if it calls one."""
-        if not isinstance(part, Sequence | Choice | Repeat) or not _is_calling(part):
-            return self.add(part, at, rule)
-        if part not in self.inner:
-            self.inner[part] = self.net.rule(self.net.names[rule])
-            self.fill(self.inner[part], part)
-        return self.call(self.inner[part], at, rule)
-
-    def repeat(self, part: Repeat, at: int, rule: int) -> int:
-        net = self.net
-        for _ in range(part.low):
-            at = self.nested(part.item, at, rule)
-        if part.high is None:
-            loop = net.state(rule)
-            net.silent[at].append(loop)
-            net.silent[self.nested(part.item, loop, rule)].append(loop)
-            after = net.state(rule)  # so that a later loop is not entered from here
-            net.silent[loop].append(after)
-            return after
-        end = net.state(rule)
-        net.silent[at].append(end)
-        for _ in range(part.high - part.low):
-            at = self.nested(part.item, at, rule)
-            net.silent[at].append(end)
-        return end
-
-    def characters(self, part: Chars, at: int, rule: int) -> int:
-        net, end = self.net, self.net.state(rule)
-        behind = {(): end}  # the bytes that are still to be read -> state
-        edges: dict[tuple[int, int], int] = {}
-
-        def put(state: int, low: int, high: int, after: int) -> None:
-            edges[state, after] = edges.get((state, after), 0) | (
-                (1 << high + 1) - (1 << low)
-            )
-
-        for low, high in part.spans:
-            for form in byte_ranges(low, high):
-                for i in range(len(form) - 1, 0, -1):
-                    if form[i:] not in behind:
-                        behind[form[i:]] = net.state(rule)
-                        put(behind[form[i:]], *form[i], behind[form[i + 1 :]])
-                put(at, *form[0], behind[form[1:]])
-        for (state, after), mask in edges.items():
-            net.reads[state].append((mask, after))
-        return end
-
-    def lexeme(self, name: str, at: int, rule: int) -> int:
-        """Append a call of the terminal `name`, with what is ignored behind it."""
-        if name not in self.lexemes:
-            self.lexemes[name] = lexeme = self.net.rule(name)
-            self.net.lexemes.add(lexeme)
-            end = self.terminal(name, self.net.start[lexeme], lexeme)
-            if self.grammar.ignored:
-                end = self.pass_over(end, lexeme)
-            self.net.silent[end].append(self.net.end[lexeme])
-        return self.call(self.lexemes[name], at, rule)
-
-    def terminal(self, name: str, at: int, rule: int) -> int:
-        """Append the terminal's automaton; it ends where no byte extends it.
-
-        A pattern's states count the literals that its text may still become.
-        """
-        net, terminals = self.net, self.grammar.terminals
-        terminal, end = terminals[name], self.net.state(rule)
-        words = (
-            []
-            if terminal.is_literal
-            else [other for other, t in terminals.items() if t.is_literal]
-        )
-        first = (0, tuple((word, 0) for word in words))
-        states, todo = {first: net.state(rule)}, [first]
-        net.silent[at].append(states[first])
-        for key in todo:  # grows while it is read
-            state, rest = key
-            going: dict[tuple, int] = {}
-            row = terminal.next[state]
-            for byte in BYTES:
-                if row[byte] >= 0:
-                    alive = (
-                        (word, int(terminals[word].next[at_word, byte]))
-                        for word, at_word in rest
-                    )
-                    after = (int(row[byte]), tuple(w for w in alive if w[1] >= 0))
-                    going[after] = going.get(after, 0) | 1 << byte
-            for after, mask in going.items():
-                if after not in states:
-                    states[after] = net.state(rule)
-                    todo.append(after)
-                net.reads[states[key]].append((mask, states[after]))
-            if terminal.accept[state]:
-                longer = sum(going.values())
-                equal = {w for w, at_word in rest if terminals[w].accept[at_word]}
-                net.guards[states[key]].append((longer, end, frozenset(equal)))
-                if terminal.is_literal:
-                    net.literal[states[key]] = name
-            net.longer[states[key]] = mask_of(
-                byte for byte in BYTES if row[byte] >= 0 and terminal.accept[row[byte]]
-            )
-        return end
-
-    def pass_over(self, at: int, rule: int) -> int:
-        """Append a call of what is ignored, any number of times."""
-        if self.ignored is None:
-            self.ignored = self.net.rule("what is ignored")
-            first = self.net.start[self.ignored]
-            for name in self.grammar.ignored:
-                end = self.terminal(name, first, self.ignored)
-                self.net.silent[end].append(first)
-            self.net.silent[first].append(self.net.end[self.ignored])
-        return self.call(self.ignored, at, rule)
-
-
-def _is_calling(part: Expression) -> bool:
-    if isinstance(part, Sequence | Choice):
-        return any(map(_is_calling, part.items))
-    return isinstance(part, Call) or (
-        isinstance(part, Repeat) and _is_calling(part.item)
-    )
-
-
-def _runs(part: Sequence) -> list[Expression]:
-    """Join the items that stand between two literals into one."""
-    runs: list[Expression] = []
-    run: list[Expression] = []
-    for item in part.items:
-        is_fixed = isinstance(item, Text | Chars | Lexeme)
-        if not is_fixed:
-            run.append(item)
-            continue
-        runs += [Sequence(tuple(run))] if len(run) > 1 and runs else run
-        runs.append(item)
-        run = []
-    return runs + run
-
-
-def _without_empty(net: Network) -> Network:
-    """Step 2: a state for "nothing read yet" and one for "something read"."""
     nullable: set[int] = set()
     changed = True
     while changed:
@@ -397,8 +185,8 @@ def components(edges: dict[int, set[int]]) -> dict[int, int]:
     return component
 
 
-def _loops(net: Network) -> Network:
-    """Step 3: no network calls a rule before it has read a byte, if that is itself."""
+def loops(net: Network) -> Network:
+    """Make left recursion loops, in place: no rule calls itself before a byte."""
     left: dict[int, set[int]] = {}
     for rule in range(len(net.names)):
         begins = net.silently(net.start[rule])

@@ -39,7 +39,7 @@ class TooLarge(ConstraintError):
 
 
 class _Tag(NamedTuple):
-    index: int  # in the frames of the calling state
+    place: int  # in the frames of the calling state
     follow: int  # classes with which the calling state can go on
 
 
@@ -132,7 +132,7 @@ class Subsets:
             )
         if time.monotonic() > self.deadline:
             raise TooLarge(
-                f"the grammar needs more than {self.seconds:g} seconds and {state} "
+                f"the grammar needs more than {self.seconds:.1f} seconds and {state} "
                 "states: make its alternatives fewer or tell them apart earlier"
             )
         self.number[kernel] = state
@@ -154,7 +154,7 @@ class Subsets:
         )
         ends = -1
         if is_over and items.over:
-            ends = self.label(frozenset(self.tags[t].index for t in items.over))
+            ends = self.label(frozenset(self.tags[t].place for t in items.over))
             self.pops[state][ends] = self.classes.all
         else:
             for kind in items.readers:
@@ -229,8 +229,8 @@ class Subsets:
                 raise self.conflict(kinds[0], over[0], readers[0][0])
             mask = sum(1 << kind for kind in kinds)
             if over:
-                label = self.label(frozenset(self.tags[t].index for t in over))
-                move = byte_machine.POP + label
+                label = self.label(frozenset(self.tags[t].place for t in over))
+                move = pushdown.POP + label
                 self.pop(state, label, mask)
             else:
                 move = self.move(state, readers, mask, kinds[0])
@@ -265,13 +265,13 @@ class Subsets:
         """Push the outermost pending call of the items; return the callee's state."""
         if inside in self.called[state]:
             return self.called[state][inside]
-        values: dict[Frame, set[tuple]] = {}
+        callees: dict[Frame, set[tuple]] = {}
         for tag, pending, position in inside:
-            values.setdefault((tag, pending[0]), set()).add((pending[1:], position))
+            callees.setdefault((tag, pending[0]), set()).add((pending[1:], position))
         # Calls of the same values end together: one tag.
         frames: dict[frozenset[tuple], set[Frame]] = {}
-        for frame, value in values.items():
-            frames.setdefault(frozenset(value), set()).add(frame)
+        for frame, items in callees.items():
+            frames.setdefault(frozenset(items), set()).add(frame)
         kernel: set[Item] = set()
         for value, group in sorted(frames.items(), key=lambda pair: sorted(pair[0])):
             known = self.frames[state]

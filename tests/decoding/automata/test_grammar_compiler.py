@@ -21,7 +21,8 @@ GRAMMARS = {
         value ::= object | array | string | number | ("true" | "false" | "null") ws
         object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}" ws
         array ::= "[" ws (value ("," ws value)*)? "]" ws
-        string ::= "\"" ([^"\\\x00-\x1F] | "\\" (["\\bfnrt/] | "u" [0-9a-f]{4}))* "\"" ws
+        string ::= "\"" ([^"\\\x00-\x1F] | "\\" (["\\bfnrt/] | "u" hex))* "\"" ws
+        hex ::= [0-9a-f]{4}
         number ::= "-"? ("0" | [1-9] [0-9]{0,3}) ("." [0-9]+)? ([eE] [-+]? [0-9]+)? ws
         ws ::= [ \n]{0,2}
     """,
