@@ -34,6 +34,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.arms = {
         "greedy": (),
         "rpg": rpg(),
+        "rpg_logit": rpg(of="logit"),
         "rpg_half": rpg(decay=0.5),
         "rpg_tenth": rpg(decay=0.1),
         "rpg_half_tokens": rpg(decay=0.5, lines=0),

@@ -14,8 +14,10 @@ Generation*, 2025, arXiv 2505.10402; official code github.com/LYC127/RPG.
 COMMENT, LIST. Where nothing repeats, no logit changes.
 
 Deviations: the official code multiplies raw logits by 0.9^n and divides EOS's by 0.8^n,
-which acts against its purpose where a logit is negative; here the factor is one of the
-probability before renormalisation. It counts lines' repetitions once, as it makes its
+which acts against its purpose where a logit is negative. Here the factor is one of the
+probability before renormalisation; with `of="logit"` positive logits are multiplied as
+there, and negative ones divided. That is the stronger form: a logit of 20 loses 2 at
+once. The official code counts lines' repetitions once, as it makes its
 counter anew for every token; here n counts them. Its blocks of lines must divide the
 number of lines, and blocks of tokens have any length; here lines are free, and both
 lengths have bounds. Its types are those of whole tokens, with indentation; ours are of
@@ -53,6 +55,7 @@ CARD = Card(
 STATEMENTS = tuple(
     "assert if elif else print def # try while import from for class ''' \"\"\"".split()
 ) + ("\n",)
+PROBABILITY, LOGIT = "probability", "logit"
 
 
 @struct.dataclass
@@ -107,6 +110,7 @@ def transform(
     tokens: int = 64,
     lines: int = 32,
     statements: Sequence[str] = STATEMENTS,
+    of: str = PROBABILITY,
 ) -> base.LogitsTransform:
     """Penalise the tokens that would begin another repetition.
 
@@ -120,9 +124,10 @@ def transform(
         lines: longest block of lines; 0: lines are not compared.
         statements: tokens of these bytes, spaces around them left out, begin a
             statement; with a newline among them, so do tokens of newlines and spaces.
+        of: what the factors multiply, "probability" or "logit".
 
     Raises:
-        MethodError: a factor outside (0, 1], or a negative length.
+        MethodError: a factor outside (0, 1], a negative length, or another `of`.
     """
     for name, factor in (("decay", decay), ("ending", ending)):
         if not 0 < factor <= 1:
@@ -135,6 +140,9 @@ def transform(
             f"tokens={tokens}, lines={lines}: use blocks of at least 1 token, and of 0 "
             "lines (none) or more"
         )
+    if of not in (PROBABILITY, LOGIT):
+        raise MethodError(f"of={of!r}: use {PROBABILITY!r} or {LOGIT!r}")
+    scale = _add if of == PROBABILITY else _multiply
     spelled = tokenizer.token_bytes()
     shared = _tables(spelled, statements, vocab_size)
     ends = jnp.asarray(eos, jnp.int32)
@@ -166,10 +174,10 @@ def transform(
         most, before = jnp.int32(0), Rule(jnp.int32(-1), jnp.int32(0))
         for token, n in rules:
             more = jnp.where(token == before.token, jnp.maximum(n - before.n, 0), n)
-            logits = logits.at[token].add(more * row.decay)
+            logits = scale(logits, token, more * row.decay)
             most = jnp.maximum(most, jnp.where(shared.statements[token], n, 0))
             before = Rule(token, n)
-        return logits.at[ends].add(-most * row.ending)
+        return scale(logits, ends, -most * row.ending)
 
     def advance(
         state: base.State, token: Array, logits: Array, aux: dict[str, Array]
@@ -177,6 +185,17 @@ def transform(
         return base.State(read(state.row, state.shared, token), state.shared)
 
     return base.LogitsTransform(init, apply, advance)
+
+
+def _add(logits: Array, at: Array, log_factor: Array) -> Array:
+    """Multiply the probabilities before renormalisation."""
+    return logits.at[at].add(log_factor)
+
+
+def _multiply(logits: Array, at: Array, log_factor: Array) -> Array:
+    """Multiply positive logits, and divide negative ones."""
+    old, factor = logits[at], jnp.exp(log_factor)
+    return logits.at[at].set(jnp.where(old > 0, old * factor, old / factor))
 
 
 def _tables(

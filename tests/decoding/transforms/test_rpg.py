@@ -149,6 +149,19 @@ def test_the_penalty_grows_with_the_repetitions():
     assert (np.diff(official) > 0).all()
 
 
+def test_factors_of_logits():
+    """Both signs fall, and EOS rises; planted: the official code on negative ones."""
+    for z in (2.0, -2.0):
+        transform, logits = make(of="logit"), np.full(VOCAB, z)
+        out = run(transform, logits, [2, 0, 5, 2, 1, 5])
+        by = lambda factor, z=z: z * factor if z > 0 else z / factor
+        assert out[2] == pytest.approx(by(0.9)) and out[2] < z
+        assert out[EOS] == pytest.approx(by(1 / 0.8)) and out[EOS] > z
+        others = np.delete(out, [2, EOS])
+        assert (others == z).all()
+    assert -2.0 * 0.9 > -2.0
+
+
 def test_loops_of_a_model_end_sooner():
     """The toy's greedy texts loop; the more a repetition costs, the fewer there are."""
     new = 40
@@ -170,6 +183,7 @@ def test_loops_of_a_model_end_sooner():
         ({"ending": 1.5}, "ending=1.5"),
         ({"tokens": 0}, "tokens=0"),
         ({"lines": -1}, "lines=-1"),
+        ({"of": "logits"}, "of='logits'"),
     ],
 )
 def test_refuses(fields, words):
