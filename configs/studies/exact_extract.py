@@ -25,5 +25,6 @@ def get_config() -> ml_collections.ConfigDict:
     c.per_file = 3  # of them, at most
     c.passages = (32, 64, 128)  # tokens before the cut that are the passage
     c.longest = 6  # tokens of a span
-    c.repeats = 7  # of the times
+    c.repeats = 5  # of the times
+    c.whole = 64  # longest passage whose spans of any length are timed
     return c
