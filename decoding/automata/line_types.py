@@ -138,27 +138,27 @@ class _Builder:
 
 def lexer() -> Lexer:
     """Build the automaton over bytes; state 0 lies between words."""
-    made = _Builder()
-    made.between("blank")
-    made.word("name", made.kinds["NAME"])
-    made.word("number", made.kinds["NUMBER"])
+    builder = _Builder()
+    builder.between("blank")
+    builder.word("name", builder.kinds["NAME"])
+    builder.word("number", builder.kinds["NUMBER"])
     for beginning in sorted({w[:n] for w in KEYWORDS for n in range(1, len(w) + 1)}):
-        kind = made.keywords.get(beginning, made.kinds["NAME"])
-        made.word("word " + beginning, kind)
+        kind = builder.keywords.get(beginning, builder.kinds["NAME"])
+        builder.word("word " + beginning, kind)
         for longer in {w[: len(beginning) + 1] for w in KEYWORDS}:
             if longer[:-1] == beginning and longer != beginning:
                 name = "word " + beginning
-                made.move(name, longer[-1].encode(), "word " + longer)
-    made.move("comment", range(256), "comment")
-    made.move("comment", [NEWLINE], "blank", ends=True)
-    made.move("list", range(256), "list")
-    made.move("list", b"]", "blank")
+                builder.move(name, longer[-1].encode(), "word " + longer)
+    builder.move("comment", range(256), "comment")
+    builder.move("comment", [NEWLINE], "blank", ends=True)
+    builder.move("list", range(256), "list")
+    builder.move("list", b"]", "blank")
     for quote in "'\"":
-        made.quoted(quote)
-    shape = (len(made.names), 256)
+        builder.quoted(quote)
+    shape = (len(builder.names), 256)
     step, ends = np.zeros(shape, np.int32), np.zeros(shape, bool)
     power, add = np.ones(shape, np.uint32), np.zeros(shape, np.uint32)
-    for (state, byte), (to, types, is_end) in made.moves.items():
+    for (state, byte), (to, types, is_end) in builder.moves.items():
         step[state, byte], ends[state, byte] = to, is_end
         power[state, byte], add[state, byte] = _polynomial(types)
     return Lexer(step, power, add, ends)

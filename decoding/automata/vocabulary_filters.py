@@ -227,15 +227,15 @@ def _entries(source: Any, read: Callable[[str], tuple | None]) -> Iterable[tuple
         return []
     if not isinstance(source, str):
         return dict(source).items()
-    found = []
+    entries = []
     for i, line in enumerate(storage.path(source).read_text().splitlines(), 1):
         try:
             entry = read(line)
         except ValueError as error:
             raise ConstraintError(f"{source}, line {i}: {error}") from error
         if entry is not None:
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries
 
 
 def _phones(line: str) -> tuple | None:

@@ -107,12 +107,12 @@ def extract(
     rows = max(1, min(rows, most, (MOST - 1) // size))
     room = initial_state.bucket(max(map(len, texts)))
     shape = rows, size, room
-    found = []
+    answers = []
     for prompt, passage in zip(texts, spans_of):
         laws, calls = _laws(lm, prompt, passage, shape, stops)
         best, by_length = (_best(lm, passage, *laws, x) for x in (False, True))
-        found.append(Extracted(best, by_length, calls))
-    return found
+        answers.append(Extracted(best, by_length, calls))
+    return answers
 
 
 def _encoded(lm: Any, passages: Sequence[Any]) -> list[list[int]]:

@@ -149,7 +149,7 @@ def transform(
 
     def init(text: Array, length: Array) -> base.State:
         numbers = jnp.float32(math.log(decay)), jnp.float32(math.log(ending))
-        # A block of no lines is never found among one that is not written.
+        # Without lines the rule of one is held, and not read.
         size = max(lines, 1)
         none = jnp.zeros(size, jnp.int32)
         row = Row(

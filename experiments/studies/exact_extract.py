@@ -37,17 +37,17 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     lm = lm or models.load(config.model)
     texts = [lm.tokenizer.encode(text) for _, text in builtin_tasks.held_out()]
     ends = newlines(lm)
-    found = cases(config, texts, ends, max(config.passages))
+    chosen = cases(config, texts, ends, max(config.passages))
     rows, times = [], []
     with console.bar(2 * len(config.passages), "exact-extract") as bar:
         for size in config.passages:
             bar.doing(f"passages of {size}")
-            work = functools.partial(answered, config, lm, found, size, ends)
+            work = functools.partial(answered, config, lm, chosen, size, ends)
             rows.append(store.make("rows", f"passages_{size}", work))
             bar.done(f"passages of {size}")
         for size in config.passages:
             bar.doing(f"times of {size}")
-            work = functools.partial(timed, config, lm, found[0], size, ends)
+            work = functools.partial(timed, config, lm, chosen[0], size, ends)
             times.append(store.make("rows", f"times_{size}", work))
             bar.done(f"times of {size}")
     shown = [answers_table(rows), claims_table(rows), times_table(times)]
@@ -72,13 +72,14 @@ def cases(
     Raises:
         ConfigError: too few texts have one.
     """
-    rng, found, near = random.Random(config.seed), [], min(config.passages)
+    chosen: list[Case] = []
+    rng, near = random.Random(config.seed), min(config.passages)
     for text in texts:
         cuts = [i for i in range(size, len(text)) if text[i] in ends]
         rng.shuffle(cuts)
-        before_text = len(found)
+        before_text = len(chosen)
         for end in cuts:
-            if len(found) in (config.cases, before_text + config.per_file):
+            if len(chosen) in (config.cases, before_text + config.per_file):
                 break
             length = rng.randint(2, config.longest)
             cut = end - length
@@ -86,20 +87,20 @@ def cases(
             if cut < size or set(answer) & set(ends):
                 continue
             if is_within(answer, before):
-                found.append(Case(text[cut - size : cut], answer))
-        if len(found) == config.cases:
-            return found
+                chosen.append(Case(text[cut - size : cut], answer))
+        if len(chosen) == config.cases:
+            return chosen
     raise ConfigError(
-        f"held-out files have {len(found)} lines to finish, not {config.cases}: lower "
+        f"held-out files have {len(chosen)} lines to finish, not {config.cases}: lower "
         "config.cases or raise config.per_file"
     )
 
 
 def answered(
-    config: Any, lm: Any, found: list[Case], size: int, ends: tuple[int, ...]
+    config: Any, lm: Any, chosen: list[Case], size: int, ends: tuple[int, ...]
 ) -> Row:
     """Answer every case by both; the prompt's last `size` tokens are the passage."""
-    prompts = [case.prompt for case in found]
+    prompts = [case.prompt for case in chosen]
     passages = [prompt[-size:] for prompt in prompts]
     spans = exact_extract.extract(lm, prompts, passages, config.longest, ends=ends)
     out = decoding.generate(
@@ -108,7 +109,7 @@ def answered(
     row: Row = {name: [] for name in ("exact", "by_length", "greedy", "extractive")}
     row |= {name: [] for name in ("optimal", "gap", "above", "scores")}
     for case, one, passage, tokens, logprobs in zip(
-        found, spans, passages, out.tokens, out.logprobs
+        chosen, spans, passages, out.tokens, out.logprobs
     ):
         answer = tokens[:-1] if tokens and tokens[-1] in ends else tokens
         is_span = len(answer) < len(tokens) and is_within(answer, passage)

@@ -62,12 +62,12 @@ def prompts_of(config: Any, lm: Any) -> dict[str, list[list[int]]]:
     """Return the ends of the files' prompts, or of held-out code without files."""
     if not config.data:
         return common.texts(config, lm)
-    found = {}
+    prompts = {}
     for name in config.files:
         rows = read(config.data, name, lambda row: row["prompt"])[: config.prompts]
         tokens = [lm.tokenizer.encode(text) for text in rows]
-        found[name.partition(".")[0]] = [t[-config.prompt_tokens :] for t in tokens]
-    return found
+        prompts[name.partition(".")[0]] = [t[-config.prompt_tokens :] for t in tokens]
+    return prompts
 
 
 def spans(counts: dict[str, int]) -> dict[str, tuple[int, int]]:

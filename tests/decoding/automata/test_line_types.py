@@ -71,15 +71,15 @@ def text_of(seed: int) -> str:
 
 def walk(lifted: line_types.LineTypes, ids: list[int]) -> tuple[list[int], int]:
     """The whole lines that the tokens end, and the hash of the rest."""
-    state, hash_, found = 0, 0, []
+    state, hash_, lines_ = 0, 0, []
     for token in ids:
         move = state, lifted.classes[token]
         hash_ = (hash_ * int(lifted.power[move]) + int(lifted.add[move])) % 2**32
         if lifted.ends[move]:
-            found.append(hash_)
+            lines_.append(hash_)
             hash_ = int(lifted.rest[move])
         state = lifted.next[move]
-    return found, hash_
+    return lines_, hash_
 
 
 def cut(text: bytes, seed: int) -> list[bytes]:

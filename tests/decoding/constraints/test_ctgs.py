@@ -18,24 +18,24 @@ TOKENS = [b"the", b" cat", b"Act", b".", b"\xc3", b"\xa9", b"level", b"", b" ", 
 VOCAB, EOS = len(TOKENS), 7
 
 
-def kept(**fields) -> list[int]:
+def passing(**fields) -> list[int]:
     return np.flatnonzero(ctgs.token_set(TOKENS, VOCAB + 2, **fields)).tolist()
 
 
 def test_by_hand():
     """Halves of characters, EOS and padding never pass; planted: without changes."""
-    assert kept(filters={"banned": ("e",)}) == [1, 2, 3, 8, 9]
-    assert kept(filters={"anagram": "act"}, texts=("strip", "lower")) == [1, 2, 9]
-    assert kept(filters={"anagram": "act"}) == [9]
-    assert kept(filters={"palindrome": True}) == [3, 6, 8]
-    assert kept(filters={"anagram": "act"}, spare=" .") == [3, 8, 9]
+    assert passing(filters={"banned": ("e",)}) == [1, 2, 3, 8, 9]
+    assert passing(filters={"anagram": "act"}, texts=("strip", "lower")) == [1, 2, 9]
+    assert passing(filters={"anagram": "act"}) == [9]
+    assert passing(filters={"palindrome": True}) == [3, 6, 8]
+    assert passing(filters={"anagram": "act"}, spare=" .") == [3, 8, 9]
 
 
 def test_several_filters_are_the_product_of_their_sets_in_any_order():
     filters = {"banned": ("e",), "shorter": 4, "required": ("a",)}
-    alone = [set(kept(filters={name: x})) for name, x in filters.items()]
+    alone = [set(passing(filters={name: x})) for name, x in filters.items()]
     for order in itertools.permutations(filters.items()):
-        assert set(kept(filters=dict(order))) == set.intersection(*alone)
+        assert set(passing(filters=dict(order))) == set.intersection(*alone)
     assert set.intersection(*alone) != set.union(*alone)  # planted: their sum
 
 
@@ -64,7 +64,7 @@ def test_the_set_wins_where_earlier_transforms_forbade_it():
 def test_truncation_behind_it_never_empties_the_set():
     """Planted: in the official order, top-k first, no token of the set is left."""
     logits = np.arange(VOCAB, 0, -1.0)  # "the" is the best
-    allowed = set(kept(filters={"banned": ("e",)}))
+    allowed = set(passing(filters={"banned": ("e",)}))
     top = Spec("transforms/top_k", k=1).build({})
     behind = run(top, run(make({"banned": ("e",)}), logits))
     assert np.flatnonzero(np.isfinite(behind)).tolist() == [1]

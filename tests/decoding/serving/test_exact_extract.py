@@ -43,9 +43,9 @@ def spans(passage, longest):
 @pytest.mark.parametrize("longest", [1, 4, None])
 def test_equals_all_spans_one_by_one(longest):
     """Planted: the end left out, or spans of another length, are another answer."""
-    found = exact_extract.extract(TOY, kit.PROMPTS, PASSAGES, longest)
+    results = exact_extract.extract(TOY, kit.PROMPTS, PASSAGES, longest)
     without = []
-    for prompt, passage, one in zip(kit.PROMPTS, PASSAGES, found):
+    for prompt, passage, one in zip(kit.PROMPTS, PASSAGES, results):
         every = spans(passage, longest or len(passage))
         scores = [score_by_hand(prompt, span) for span in every]
         best = int(np.argmax(scores))
@@ -58,22 +58,24 @@ def test_equals_all_spans_one_by_one(longest):
         assert one.by_length.tokens == every[int(np.argmax(means))]
         bare = [score_by_hand(prompt, s[:-1], s[-1]) for s in every]
         without.append(every[int(np.argmax(bare))])
-    assert without != [one.best.tokens for one in found]
+    assert without != [one.best.tokens for one in results]
 
 
 def test_the_chunk_changes_nothing():
     """But the calls; planted: another prompt changes the scores."""
-    found = [
+    results = [
         exact_extract.extract(TOY, kit.PROMPTS[2:3], PASSAGES[:1], chunk=chunk)[0]
         for chunk in (1, 2, 5, 9, None)
     ]
-    for one in found:
-        assert one.best[:4] == found[0].best[:4]
-        assert one.by_length[:4] == found[0].by_length[:4]
-        np.testing.assert_allclose(one.best.logprobs, found[0].best.logprobs, atol=1e-5)
-    assert [one.calls for one in found] == [10, 6, 3, 2, 2]
+    for one in results:
+        assert one.best[:4] == results[0].best[:4]
+        assert one.by_length[:4] == results[0].by_length[:4]
+        np.testing.assert_allclose(
+            one.best.logprobs, results[0].best.logprobs, atol=1e-5
+        )
+    assert [one.calls for one in results] == [10, 6, 3, 2, 2]
     other = exact_extract.extract(TOY, kit.PROMPTS[3:4], PASSAGES[:1])[0]
-    assert abs(other.best.score - found[0].best.score) > 1e-3
+    assert abs(other.best.score - results[0].best.score) > 1e-3
 
 
 def test_greedy_is_never_above_it():
@@ -84,10 +86,10 @@ def test_greedy_is_never_above_it():
         out = decoding.generate(lm, kit.PROMPTS, max_new_tokens=6)
         answers = [text[:-1] or [0] for text in out.tokens]
         passages = [([5, *a] + [6] * 8)[:8] for a in answers]
-        found = exact_extract.extract(lm, kit.PROMPTS, passages, 5)
+        results = exact_extract.extract(lm, kit.PROMPTS, passages, 5)
         without = [[5, 6] * 4] * len(kit.PROMPTS)
         others = exact_extract.extract(lm, kit.PROMPTS, without, 5)
-        rows = zip(out.tokens, out.logprobs, found, others)
+        rows = zip(out.tokens, out.logprobs, results, others)
         for text, logprobs, one, other in rows:
             if len(text) > 1 and text[-1] == kit.EOS:
                 assert sum(logprobs) <= one.best.score + 1e-4
@@ -148,9 +150,9 @@ def test_branches_of_a_tree_are_texts_of_their_own():
 def test_other_ends():
     """The answer ends with a token of one's own; planted: EOS ends it."""
     (one,) = exact_extract.extract(TOY, [[1, 2]], PASSAGES[:1], ends=(6,))
-    own = lambda span: score_by_hand([1, 2], span, 6)
+    by_six = lambda span: score_by_hand([1, 2], span, 6)
     every = spans(PASSAGES[0], len(PASSAGES[0]))
-    assert one.best.score == pytest.approx(max(map(own, every)), abs=1e-4)
+    assert one.best.score == pytest.approx(max(map(by_six, every)), abs=1e-4)
     (eos,) = exact_extract.extract(TOY, [[1, 2]], PASSAGES[:1])
     assert abs(eos.best.score - one.best.score) > 1e-3
 

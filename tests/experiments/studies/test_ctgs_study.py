@@ -80,6 +80,6 @@ def test_stage(tmp_path):
     c = settings.load("configs/studies/ctgs.py")
     c.update(prompts=6, prompt_tokens=48, max_new_tokens=24)
     c.arms = {name: c.arms[name] for name in ("plain", "no_e")}
-    found = ctgs.run(c, RunFolder(tmp_path))
-    line = next(x for x in found["tables"][0]["lines"] if x[0] == "no_e")
+    report = ctgs.run(c, RunFolder(tmp_path))
+    line = next(x for x in report["tables"][0]["lines"] if x[0] == "no_e")
     assert line[2] == "6/6" and float(line[7].split()[0]) > 0

@@ -26,9 +26,9 @@ def texts() -> list[list[int]]:
 
 def test_answers_stand_in_the_smallest_passage():
     """Planted: a prompt cut a token later holds another answer."""
-    found = study.cases(config(), texts(), [END], 12)
-    assert len(found) == 3
-    for case in found:
+    chosen = study.cases(config(), texts(), [END], 12)
+    assert len(chosen) == 3
+    for case in chosen:
         assert len(case.prompt) == 12 and 2 <= len(case.answer) <= 3
         assert END not in case.answer
         assert study.is_within(case.answer, case.prompt[-8:])
@@ -73,6 +73,6 @@ def test_stage(tmp_path):
     """On the shipped model: no span of greedy decoding is above the best."""
     c = settings.load("configs/studies/exact_extract.py")
     c.update(cases=4, passages=(32,), repeats=1, whole=0)
-    found = study.run(c, RunFolder(tmp_path))
-    below, count = found["tables"][0]["lines"][0][-1].split("/")
+    report = study.run(c, RunFolder(tmp_path))
+    below, count = report["tables"][0]["lines"][0][-1].split("/")
     assert below == count

@@ -77,7 +77,7 @@ def test_stage(tmp_path):
     c.update(prompts=6, prompt_tokens=64, max_new_tokens=48, batch=6)
     arms = {"greedy", "rpg", "rpg_tenth"}
     c.arms = {name: parts for name, parts in c.arms.items() if name in arms}
-    found = rpg.run(c, RunFolder(tmp_path))
-    cells = {line[0]: line[1] for line in found["tables"][0]["lines"]}
+    report = rpg.run(c, RunFolder(tmp_path))
+    cells = {line[0]: line[1] for line in report["tables"][0]["lines"]}
     assert float(cells["rpg_tenth"].split()[0]) < float(cells["greedy"].split()[0])
-    assert found["tables"][-1]["lines"][0][0] == "6/6"
+    assert report["tables"][-1]["lines"][0][0] == "6/6"
