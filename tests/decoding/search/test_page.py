@@ -14,7 +14,7 @@ PAGE = pathlib.Path(decoding.__file__).parent / "search" / "README.md"
 def test_the_page_runs(capsys):
     names: dict = {}
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     for block in blocks:
         exec(compile(block, "the page", "exec"), names)
     assert names["out"].stats.host_syncs > 0
