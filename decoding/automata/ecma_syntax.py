@@ -10,6 +10,7 @@ ASCII's, as in ECMA-262 without the flag i; `.` is any character but a line term
 and `$` is the very end of the string.
 """
 
+import string
 import unicodedata
 from functools import cache
 from typing import Any
@@ -213,10 +214,9 @@ class _Parser:
     def hexadecimal(self, digits: int) -> int:
         text = self.text[self.at : self.at + digits]
         self.at += digits
-        try:
-            return int(text, 16)
-        except ValueError:
-            raise SyntaxFault("has an escape without its digits") from None
+        if len(text) != max(digits, 1) or not set(text) <= set(string.hexdigits):
+            raise SyntaxFault("has an escape without its digits")
+        return int(text, 16)
 
     def unicode(self) -> int:
         if self.take("{"):
