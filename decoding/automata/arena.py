@@ -12,8 +12,9 @@ import numpy as np
 
 from decoding.automata import machine, token_trie
 from decoding.automata.byte_machine import DEAD, KINDS, POP, STRING
-from decoding.automata.lift import NONE, Lifted, Lists, pack
+from decoding.automata.lift import Lifted, Lists, pack
 from decoding.automata.machine import FIRST, Tables
+from decoding.automata.rests import NONE
 
 LEAST = 64  # of every length
 BASE = FIRST + STRING  # the first state of a grammar

@@ -24,6 +24,7 @@ from decoding.automata import (
     json_schema,
     lift,
     marker,
+    rests,
     string_insides,
     token_trie,
 )
@@ -162,10 +163,10 @@ class Compiler:
                 "use the tokenizer of this model"
             )
         spelled = [b"" if i in eos else token for i, token in enumerate(tokens)]
-        if max(map(len, spelled), default=0) >= lift.LONGEST:
+        if (longest := max(map(len, spelled), default=0)) >= rests.LONGEST:
             raise ConstraintError(
-                f"a token has {max(map(len, spelled))} bytes, of {lift.LONGEST - 1} at "
-                "most: use another tokenizer"
+                f"a token has {longest} bytes, of {rests.LONGEST - 1} at most: use "
+                "another tokenizer"
             )
         self.vocabulary = arena.Vocabulary(
             spelled, token_trie.trie(spelled), vocab_size, tuple(eos)
@@ -184,23 +185,23 @@ class Compiler:
         return self._json[0]
 
     @functools.cached_property
-    def _json(self) -> tuple[arena.Strings, lift.Rests]:
+    def _json(self) -> tuple[arena.Strings, rests.Rests]:
         file = self._file("strings")
         if (kept := grammar_files.read_strings(file)) is not None:
             return kept
         vocabulary = self.vocabulary
         anything = json_schema.compile_schema(True, "flexible", False)
-        _, follow = lift.following(anything)
+        _, follow = rests.following(anything)
         begin = np.flatnonzero(anything.ends < 0).astype(np.int32)
         walk = token_trie.Walk(anything, vocabulary.trie, begin, follow)
-        rests = lift.rests(anything, vocabulary.trie, walk)
+        endings = rests.collect(anything, vocabulary.trie, walk)
         begin = begin[begin < STRING]
         walk = token_trie.Walk(anything, vocabulary.trie, begin, follow)
         lifted = lift.lift(
-            anything, vocabulary.trie, vocabulary.size, rests, begin, walk
+            anything, vocabulary.trie, vocabulary.size, endings, begin, walk
         )
         width = lift.widths(vocabulary.trie, vocabulary.size, begin, walk)
-        built = arena.Strings(lifted, width), rests
+        built = arena.Strings(lifted, width), endings
         grammar_files.write_strings(file, *built)
         return built
 
@@ -233,12 +234,14 @@ class Compiler:
         byte_machine.check_spelled(built, vocabulary.tokens, str(grammar))
         if grammar.after:
             built = marker.after(built, grammar.after.encode())
-        begin = lift.origins(built)
-        _, follow = lift.following(built)
+        begin = rests.origins(built)
+        _, follow = rests.following(built)
         is_json = grammar.kind == "json_schema"
         walk = token_trie.Walk(built, vocabulary.trie, begin, follow, is_json)
-        rests = self._json[1] if is_json else lift.rests(built, vocabulary.trie, walk)
-        about = (built, vocabulary.trie, vocabulary.size, rests, begin, walk)
+        endings = (
+            self._json[1] if is_json else rests.collect(built, vocabulary.trie, walk)
+        )
+        about = (built, vocabulary.trie, vocabulary.size, endings, begin, walk)
         return lift.lift(*about, self._insides if is_json else None)
 
     def _file(self, name: str) -> storage.Path | None:

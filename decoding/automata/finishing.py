@@ -98,7 +98,7 @@ def _ways(rows: Rows) -> Iterator[_Way]:
 
 
 def _least(rows: Rows, ways: list[_Way], is_bytes: bool) -> tuple[list[int], list[int]]:
-    """Return the least bytes, or else calling states, and the way; -1: none is taken."""
+    """Return the least bytes, or else calling states, and the way taken; -1: none."""
     least, chosen = [FAR] * len(rows.over), [-1] * len(rows.over)
     users: list[list[int]] = [[] for _ in rows.over]
     left = []

@@ -65,7 +65,7 @@ def _grammar(kind: str, source: str, start: str) -> grammar_rules.Grammar:
     raise ConstraintError(f"grammar kind {kind!r}: use gbnf, lark, ebnf or regex")
 
 
-def _regular(pattern: str) -> pushdown.ByteMachine:
+def _regular(pattern: str) -> byte_machine.ByteMachine:
     """Return the machine of a regular expression; its stack stays empty."""
     dfa = utf8.byte_automaton(regex_syntax.automaton(pattern))
     if dfa.start == byte_machine.DEAD:

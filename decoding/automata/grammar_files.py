@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from decoding.automata import arena, lift, token_trie
+from decoding.automata import arena, rests, token_trie
 from decoding.automata.byte_machine import ByteMachine
 from decoding.automata.lift import Lifted, Lists
 from models import storage
@@ -45,23 +45,23 @@ def read(file: storage.Path | None) -> Lifted | None:
 
 
 def write_strings(
-    file: storage.Path | None, strings: arena.Strings, rests: lift.Rests
+    file: storage.Path | None, strings: arena.Strings, endings: rests.Rests
 ) -> None:
     """Keep STRING over a vocabulary, and the rests of JSON."""
     arrays = _arrays(strings.lifted)
     arrays |= {
         "width": strings.width,
-        "text": np.frombuffer(b"".join(rests.strings), np.uint8),
+        "text": np.frombuffer(b"".join(endings.strings), np.uint8),
     }
-    arrays["lengths"] = np.array([len(rest) for rest in rests.strings], np.int32)
+    arrays["lengths"] = np.array([len(rest) for rest in endings.strings], np.int32)
     for name in ("keys", "ids", "inner_keys", "inner_ids"):
-        arrays[name] = getattr(rests, name)
+        arrays[name] = getattr(endings, name)
     _write(file, arrays)
 
 
 def read_strings(
     file: storage.Path | None,
-) -> tuple[arena.Strings, lift.Rests] | None:
+) -> tuple[arena.Strings, rests.Rests] | None:
     """Read what `write_strings` wrote; None: there is nothing, or it is damaged."""
     arrays = _read(file)
     if arrays is None:
@@ -69,10 +69,10 @@ def read_strings(
     text, ends = arrays["text"].tobytes(), np.cumsum(arrays["lengths"]).tolist()
     strings = [text[a:b] for a, b in zip([0, *ends], ends)]
     names = ("keys", "ids", "inner_keys", "inner_ids")
-    rests = lift.Rests(
+    endings = rests.Rests(
         strings, token_trie.trie(strings, has_empty=True), *(arrays[n] for n in names)
     )
-    return arena.Strings(_lifted(arrays), arrays["width"]), rests
+    return arena.Strings(_lifted(arrays), arrays["width"]), endings
 
 
 def _write(file: storage.Path | None, arrays: dict[str, np.ndarray]) -> None:

@@ -14,31 +14,26 @@ calling state makes of each rest is lifted the same way, so a mask needs no byte
 Everything here runs on the host, in NumPy, once per grammar and tokenizer.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from decoding.automata import token_trie
 from decoding.automata.byte_machine import DEAD, STRING, ByteMachine
+from decoding.automata.rests import (
+    LONGEST,
+    PUSHES,
+    SHIFT,
+    WHOLE,
+    Codes,
+    Rests,
+    codes,
+    lookup,
+    most,
+)
 from decoding.automata.string_insides import Insides
 from decoding.automata.token_trie import Jumps, Trie, Walk, expand
 
 FEW = 256  # tokens of a list; a state that reads more whole has words
-NONE, WHOLE, PUSHES = -2, -1, -3  # codes of a rest: dead, read whole, and it pushes
-SHIFT = 16  # a code of a rest that returns is label << SHIFT | rest
-LONGEST = 1024  # bytes of a token
-
-
-class Rests(NamedTuple):
-    """The ends of tokens with which some calling state can go on; 0 is empty."""
-
-    strings: list[bytes]
-    trie: Trie
-    keys: np.ndarray  # int64[K]: token * LONGEST + depth, sorted
-    ids: np.ndarray  # int32[K]: the rest behind `depth` bytes of the token
-    inner_keys: np.ndarray  # int64[J]: rest * LONGEST + depth, sorted
-    inner_ids: np.ndarray  # int32[J]
 
 
 class Lists(NamedTuple):
@@ -66,92 +61,6 @@ class Lifted(NamedTuple):
     rest_grow: np.ndarray  # int32[Q]: `grow` of rests
     classes: np.ndarray  # uint8[256]: bytes with the same moves
     steps: np.ndarray  # int32[Q, C]: the machine's moves by class
-
-
-def following(machine: ByteMachine) -> tuple[np.ndarray, np.ndarray]:
-    """Return the states where callers go on, and the bytes bool[256] they can read."""
-    after = np.unique(machine.back[machine.back != DEAD]).astype(np.int32)
-    return after, (machine.moves[after] != DEAD).any(0)
-
-
-def lookup(keys: np.ndarray, ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the id of each wanted key, -1 where it is none."""
-    if not len(keys):
-        return np.full(len(wanted), -1, np.int32)
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, ids[at], -1)
-
-
-def _positions(strings: Sequence[bytes], number: dict[bytes, int]) -> tuple:
-    """Return sorted keys and ids of the rests inside `strings`, the empty one as well.
-
-    Only the suffixes that are in `number` count.
-    """
-    longest = max(map(len, number))
-    keys, ids = [], []
-    for i, string in enumerate(strings):
-        size = len(string)
-        for depth in range(max(0, size - longest), size + 1):
-            rest = number.get(string[depth:])
-            if rest is not None:
-                keys.append(i * LONGEST + depth)
-                ids.append(rest)
-    return np.array(keys, np.int64), np.array(ids, np.int32)
-
-
-def rests(machine: ByteMachine, vocabulary: Trie, walk: Walk) -> Rests:
-    """Collect the rests of the vocabulary's tokens with which the machine can go on.
-
-    A rest counts if some calling state reads it whole, or ends its own value inside it
-    with a rest that counts.
-    """
-    after, follow = following(machine)
-    ended = walk.returns()
-    source, at = expand(ended.low, ended.high)
-    places = np.unique(
-        vocabulary.order[at].astype(np.int64) * LONGEST + ended.depth[source]
-    )
-    suffixes = {b""}
-    for place in places.tolist():
-        string = vocabulary.strings[place // LONGEST]
-        for depth in range(place % LONGEST, len(string)):
-            if follow[string[depth]]:
-                suffixes.add(string[depth:])
-    ordered = sorted(suffixes, key=lambda rest: (len(rest), rest))
-    every = token_trie.trie(ordered, has_empty=True)
-    number = {rest: i for i, rest in enumerate(ordered)}
-    counts = np.zeros(len(ordered), bool)
-    counts[0] = True
-    if len(after):
-        again = Walk(machine, every, after, follow)
-        nodes = np.unique(again.ends().node)
-        _, at = expand(every.low[nodes], (every.low + every.here)[nodes])
-        counts[every.order[at]] = True
-        inside = again.returns()
-        source, at = expand(inside.low, inside.high)
-        pairs = {
-            (rest, number.get(ordered[rest][depth:], -1))
-            for rest, depth in zip(
-                every.order[at].tolist(), inside.depth[source].tolist()
-            )
-        }
-        # Shorter rests come first, so one pass settles all.
-        for rest, then in sorted(pairs):
-            counts[rest] |= then >= 0 and then != rest and counts[then]
-    strings = [rest for rest, good in zip(ordered, counts) if good]
-    number = {rest: i for i, rest in enumerate(strings)}
-    return Rests(
-        strings,
-        token_trie.trie(strings, has_empty=True),
-        *_positions(vocabulary.strings, number),
-        *_positions(strings, number),
-    )
-
-
-def origins(machine: ByteMachine) -> np.ndarray:
-    """Return the states in which a token may begin, int32[...], but for STRING's."""
-    states = np.arange(STRING, len(machine.ends), dtype=np.int32)
-    return states[machine.ends[STRING:] < 0]
 
 
 def _lists(states: int, state: np.ndarray, values: np.ndarray) -> Lists:
@@ -186,15 +95,6 @@ class _Tokens(NamedTuple):
     is_plain: np.ndarray
 
 
-class _Codes(NamedTuple):
-    """What calling states make of the rests."""
-
-    row: np.ndarray  # int32[Q]
-    code: np.ndarray  # int32[T, U]
-    rise: np.ndarray  # int32[Q]
-    grow: np.ndarray  # int32[Q]
-
-
 def lift(
     machine: ByteMachine,
     vocabulary: Trie,
@@ -215,14 +115,14 @@ def lift(
     )
     token, state = vocabulary.order[at], begin[whole.origin[source]]
     is_plain = whole.rise[source] <= machine.need[state]
-    rise, grow = _most(size, state, whole.rise[source], whole.cost[source])
+    rise, grow = most(size, state, whole.rise[source], whole.cost[source])
     tokens = _Tokens(state, token, is_plain)
-    codes = _codes(machine, rests_)
+    of_rests = codes(machine, rests_)
     ended = _ended(vocabulary, rests_, begin, walk)
     rows = _Rows(size, vocab_size)
     if insides is not None:
         jumps = walk.jumps()
-        behind = _behind(machine, vocabulary, rests_, codes, begin, jumps, insides)
+        behind = _behind(machine, vocabulary, rests_, of_rests, begin, jumps, insides)
         tokens = _Tokens(*map(np.concatenate, zip(tokens, behind.tokens)))
         ended = tuple(map(np.concatenate, zip(ended, behind.ended)))
         rise, grow = np.maximum(rise, behind.rise), np.maximum(grow, behind.grow)
@@ -243,7 +143,7 @@ def lift(
         pairs,
         rise,
         grow,
-        *codes,
+        *of_rests,
         classes,
         steps,
     )
@@ -256,16 +156,6 @@ def _steps(machine: ByteMachine) -> tuple[np.ndarray, np.ndarray]:
     classes = [known.setdefault(column.tobytes(), len(known)) for column in columns]
     first = [classes.index(kind) for kind in range(len(known))]
     return np.array(classes, np.uint8), np.ascontiguousarray(machine.moves[:, first])
-
-
-def _most(size: int, state: np.ndarray, *values: np.ndarray) -> list[np.ndarray]:
-    """Return the greatest of each kind of values by state, int32[size]; 0: none."""
-    most = []
-    for value in values:
-        top = np.zeros(size, np.int32)
-        np.maximum.at(top, state, value)
-        most.append(top)
-    return most
 
 
 class _Rows:
@@ -333,7 +223,7 @@ def _behind(
     machine: ByteMachine,
     vocabulary: Trie,
     rests_: Rests,
-    codes: _Codes,
+    of_rests: Codes,
     begin: np.ndarray,
     jumps: Jumps,
     insides: Insides,
@@ -354,7 +244,7 @@ def _behind(
     of, token, rest = of[rest >= 0], token[rest >= 0], rest[rest >= 0]
     state = begin[jumps.origin[of]]
     after = machine.back[jumps.caller[of], 0]
-    code = codes.code[codes.row[after], rest]
+    code = of_rests.code[of_rests.row[after], rest]
     is_whole = (code == WHOLE) | (code == PUSHES)
     fits = np.maximum(1, machine.need[after]) <= machine.need[state]
     plain = fits & (code == WHOLE)
@@ -362,9 +252,9 @@ def _behind(
     # The call takes a place of the stack; what the rest takes is bounded by its state.
     origin, caller = begin[jumps.origin], jumps.caller
     inner = np.where(machine.back[caller] != DEAD, machine.back[caller], 0)
-    worst = np.maximum(machine.need[inner], codes.rise[inner]).max(1)
-    price = np.maximum(insides.cost + machine.cost[inner], codes.grow[inner]).max(1)
-    rise, grow = _most(size, origin, np.maximum(1, worst), price)
+    worst = np.maximum(machine.need[inner], of_rests.rise[inner]).max(1)
+    price = np.maximum(insides.cost + machine.cost[inner], of_rests.grow[inner]).max(1)
+    rise, grow = most(size, origin, np.maximum(1, worst), price)
     ended = code >= 0
     return _Behind(
         _Tokens(state[is_whole], token[is_whole], plain[is_whole]),
@@ -405,35 +295,6 @@ def _returning(
         _lists(size, state[order], values[order]),
         _lists(size, holder, codes[:, None]),
     )
-
-
-def _codes(machine: ByteMachine, rests_: Rests) -> _Codes:
-    """Return the row of each state where callers go on, codes, `rise` and `grow`."""
-    after, follow = following(machine)
-    size = len(machine.ends)
-    row = np.zeros(size, np.int32)
-    row[after] = 1 + np.arange(len(after))
-    code = np.full((len(after) + 1, len(rests_.strings)), NONE, np.int32)
-    if not len(after):
-        zero = np.zeros(size, np.int32)
-        return _Codes(row, code, zero, zero)
-    walk = Walk(machine, rests_.trie, after, follow)
-    whole = walk.ends()
-    low = rests_.trie.low[whole.node]
-    source, at = expand(low, low + rests_.trie.here[whole.node])
-    rest, state = rests_.trie.order[at], after[whole.origin[source]]
-    pushes = whole.rise[source] > machine.need[state]
-    code[row[state], rest] = np.where(pushes, PUSHES, WHOLE)
-    rise, grow = _most(size, state, whole.rise[source], whole.cost[source])
-    ended = walk.returns()
-    source, at = expand(ended.low, ended.high)
-    rest = rests_.trie.order[at]
-    place = rest.astype(np.int64) * LONGEST + ended.depth[source]
-    then = lookup(rests_.inner_keys, rests_.inner_ids, place)
-    good = then >= 0
-    source, rest, then = source[good], rest[good], then[good]
-    code[row[after[ended.origin[source]]], rest] = ended.label[source] << SHIFT | then
-    return _Codes(row, code, rise, grow)
 
 
 def widths(

@@ -15,7 +15,7 @@ from flax import struct
 from jax import Array, lax
 
 from decoding.automata.byte_machine import BODY, CALL, OVER, POP, STRING
-from decoding.automata.lift import PUSHES, SHIFT, WHOLE
+from decoding.automata.rests import PUSHES, SHIFT, WHOLE
 
 FREE, FIRST = 0, 1  # the state that reads everything; the first of STRING's
 DEAD, DONE = -1, -2

@@ -58,6 +58,7 @@ def merge_states(machine: ByteMachine) -> ByteMachine:
         int(number[machine.start]),
         machine.need[chosen],
         machine.cost[chosen],
+        machine.exit[chosen],
     )
 
 

@@ -230,7 +230,7 @@ class Subsets:
             mask = sum(1 << kind for kind in kinds)
             if over:
                 label = self.label(frozenset(self.tags[t].place for t in over))
-                move = pushdown.POP + label
+                move = byte_machine.POP + label
                 self.pop(state, label, mask)
             else:
                 move = self.move(state, readers, mask, kinds[0])

@@ -5,9 +5,6 @@ that no value ends with a label that its caller cannot use. Rows of 256 moves ar
 of equal ones, of which there are few; only whole tables are NumPy's.
 """
 
-import heapq
-import itertools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -141,19 +138,16 @@ class _Contexts:
         ends = [self._label(built.ends[q], among) for q, among in order]
         final = [self._label(built.final[q], among) for q, among in order]
         span = [built.span[q] for q, _ in order]
-        finishing = _Finishing(
-            ways, back, [max(a, b) >= 0 for a, b in zip(ends, final)]
-        )
-        least = [low for low, _ in span]
-        return Trimmed(
+        over = [max(a, b) >= 0 for a, b in zip(ends, final)]
+        rows = finishing.Rows(values, lengths, firsts, back, span, over)
+        return ByteMachine(
             table.reshape(len(order), 256),
             np.array(ends, np.int32),
             np.array(final, np.int32),
             _dense(back, width),
             np.array(span, np.int32),
             begin,
-            finishing.pushes(),
-            finishing.bytes(least, built.string),
+            *finishing.finishing(rows),
         )
 
     @staticmethod
@@ -180,82 +174,7 @@ class _Contexts:
 
 def _dense(rows: list[Moves], width: int) -> np.ndarray:
     table = np.full((len(rows), width), DEAD, np.int32)
-    at = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    columns = list(itertools.chain.from_iterable(rows))
-    values = list(itertools.chain.from_iterable(row.values() for row in rows))
-    table[at, np.array(columns, np.int32)] = np.array(values, np.int32)
+    for i, row in enumerate(rows):
+        if row:
+            table[i, list(row)] = list(row.values())
     return table
-
-
-class _Finishing:
-    """The least bytes, and pushes, that finish the value of each state.
-
-    A call counts with the worst of the labels. The least come first, as in Dijkstra's
-    algorithm (Knuth 1977, "A generalization of Dijkstra's algorithm"), since no way is
-    less than what it leads to.
-
-    Args:
-        ways: the distinct moves of each state.
-        back: where a calling state goes on.
-        over: whether the value may end.
-    """
-
-    def __init__(self, ways: list[set[int]], back: list[Moves], over: list[bool]):
-        self.back = back
-        self.done = []  # states whose value may end
-        self.before: list[list[int]] = [[] for _ in ways]  # states that move to one
-        self.users: dict[int, list[int]] = {}  # calls that take a state
-        self.calls: list[tuple[int, int]] = []  # (state, callee)
-        self.taken: list[int] = []  # states that a call takes
-        for q, targets in enumerate(ways):
-            if over[q] or any(t & POP for t in targets):
-                self.done.append(q)
-                continue
-            for t in targets:
-                if t & CALL:
-                    states = {t - CALL, *back[q].values()}
-                    for state in states:
-                        self.users.setdefault(state, []).append(len(self.calls))
-                    self.calls.append((q, t - CALL))
-                    self.taken.append(len(states))
-                else:
-                    self.before[t].append(q)
-
-    def pushes(self) -> np.ndarray:
-        """Return the states that finishing pushes."""
-        return self._least(0, lambda q, callee, worst: max(1 + callee[1], worst))
-
-    def bytes(self, strings: list[int], string: int) -> np.ndarray:
-        """Return the bytes that finishing takes.
-
-        Args:
-            strings: the least characters of a string that a state calls.
-            string: number of STRING's states.
-        """
-
-        def total(q: int, callee: tuple[int, int], worst: int) -> int:
-            c, least = callee
-            return least + worst + (strings[q] if c < string else 0)
-
-        return self._least(1, total)
-
-    def _least(self, step: int, total: Callable[[int, tuple[int, int], int], int]):
-        least = [_FAR] * len(self.before)
-        open_ = self.taken[:]
-        heap = [(0, q) for q in self.done]
-        push, pop = heapq.heappush, heapq.heappop
-        while heap:
-            value, t = pop(heap)
-            if least[t] != _FAR:
-                continue
-            least[t] = value
-            for q in self.before[t]:
-                if least[q] == _FAR:
-                    push(heap, (value + step, q))
-            for call in self.users.get(t, ()):
-                open_[call] -= 1
-                q, c = self.calls[call]
-                if not open_[call] and least[q] == _FAR:
-                    worst = max([least[after] for after in self.back[q].values()])
-                    push(heap, (total(q, (c, least[c]), worst), q))
-        return np.array(least, np.int32)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding.automata import arena, byte_machine, lift, machine, token_trie
+from decoding.automata import arena, byte_machine, lift, machine, rests, token_trie
 from decoding.automata.byte_machine import (
     CALL,
     DEAD,
@@ -95,15 +95,15 @@ VOCABULARY = arena.Vocabulary(TOKENS, token_trie.trie(TOKENS), VOCAB, EOS)
 
 def lifted(built: ByteMachine) -> tuple[arena.Strings, lift.Lifted]:
     """Lift a machine, and STRING with its rests."""
-    _, follow = lift.following(built)
+    _, follow = rests.following(built)
     every = np.flatnonzero(built.ends < 0).astype(np.int32)
     vocabulary = VOCABULARY.trie
     walk = token_trie.Walk(built, vocabulary, every, follow)
-    rests = lift.rests(built, vocabulary, walk)
+    endings = rests.collect(built, vocabulary, walk)
     parts = []
-    for begin in (every[every < STRING], lift.origins(built)):
+    for begin in (every[every < STRING], rests.origins(built)):
         walk = token_trie.Walk(built, vocabulary, begin, follow)
-        parts.append(lift.lift(built, vocabulary, VOCAB, rests, begin, walk))
+        parts.append(lift.lift(built, vocabulary, VOCAB, endings, begin, walk))
         if len(parts) == 1:
             width = lift.widths(vocabulary, VOCAB, begin, walk)
     return arena.Strings(parts[0], width), parts[1]

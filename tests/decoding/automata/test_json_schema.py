@@ -10,8 +10,8 @@ import random
 import numpy as np
 import pytest
 
+from decoding.automata.byte_machine import Config, accepts, is_final, read
 from decoding.automata.json_schema import compile_schema
-from decoding.automata.pushdown import Config, accepts, is_final, read
 from decoding.automata.schema_keywords import Keywords, Members
 from models.errors import ConstraintError
 

@@ -4,7 +4,12 @@ import re
 
 import pytest
 
-from decoding.automata import grammar_compiler, lark_syntax, positions, pushdown
+from decoding.automata import (
+    byte_machine,
+    grammar_compiler,
+    lark_syntax,
+    positions,
+)
 from decoding.automata.grammar_rules import Call, Choice, Lexeme, Repeat, Sequence
 from models.errors import ConstraintError
 from tests.decoding.automata import grammar_oracle
@@ -33,7 +38,7 @@ def test_verdicts_are_those_of_the_rules():
     machine = grammar_compiler.compile_grammar("lark", CALC)
     verdicts = [oracle.accepts(text) for text in texts]
     assert 20 < sum(verdicts) < 180
-    assert [pushdown.accepts(machine, text) for text in texts] == verdicts
+    assert [byte_machine.accepts(machine, text) for text in texts] == verdicts
 
 
 WORDS = """
@@ -88,7 +93,7 @@ WORD_TEXTS = [
 
 def test_keywords_and_the_longest_terminal():
     machine = grammar_compiler.compile_grammar("lark", WORDS)
-    verdicts = [pushdown.accepts(machine, text.encode()) for text in WORD_TEXTS]
+    verdicts = [byte_machine.accepts(machine, text.encode()) for text in WORD_TEXTS]
     assert verdicts == [reference(text) for text in WORD_TEXTS]
     assert 8 < sum(verdicts) < len(verdicts) - 6
 
@@ -99,7 +104,7 @@ def test_fault_terminals_end_at_any_byte(monkeypatch):
         positions.Positions, "lexed", lambda self, at: positions.BETWEEN
     )
     machine = grammar_compiler.compile_grammar("lark", WORDS)
-    verdicts = [pushdown.accepts(machine, text.encode()) for text in WORD_TEXTS]
+    verdicts = [byte_machine.accepts(machine, text.encode()) for text in WORD_TEXTS]
     assert verdicts != [reference(text) for text in WORD_TEXTS]
 
 

@@ -2,28 +2,9 @@
 
 import numpy as np
 
-from decoding.automata import lift, token_trie
+from decoding.automata import lift, rests
 from tests.decoding.automata import machines
-from tests.decoding.automata.machines import TOKENS, VOCAB
-
-
-def test_rests_are_what_callers_go_on_with():
-    built = machines.json_values()
-    _, follow = lift.following(built)
-    every = np.flatnonzero(built.ends < 0).astype(np.int32)
-    walk = token_trie.Walk(built, machines.VOCABULARY.trie, every, follow)
-    rests = lift.rests(built, machines.VOCABULARY.trie, walk)
-    assert rests.strings[0] == b""
-    assert {b"}", b"},", b',"', b"]]", b":", b':"', b':["'[:2], b",1]"[:1]} <= set(
-        rests.strings
-    )
-    # `},` ends two values, or one and goes on; no caller goes on with `ab`.
-    assert not {b"ab", b"e", b"12"} & set(rests.strings)
-    # Each place of a rest inside a token has its number.
-    token = TOKENS.index(b"]}]}")
-    keys = token * lift.LONGEST + np.arange(5)
-    numbers = lift.lookup(rests.keys, rests.ids, keys)
-    assert [rests.strings[i] for i in numbers] == [b"]}]}", b"}]}", b"]}", b"}", b""]
+from tests.decoding.automata.machines import VOCAB
 
 
 def test_pack_and_lists():
@@ -53,7 +34,7 @@ def test_fault_few_and_many_tokens_agree(monkeypatch):
         order = bits.reshape(-1, 8)[:, ::-1].reshape(-1)
         return listed | set(np.flatnonzero(order).tolist())
 
-    states = lift.origins(built).tolist()
+    states = rests.origins(built).tolist()
     assert all(tokens(few, q) == tokens(many, q) for q in states)
     lost = many._replace(words=many.words & ~np.uint32(1 << 17))
     assert any(tokens(few, q) != tokens(lost, q) for q in states)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding.automata import arena, byte_machine, lift, machine
+from decoding.automata import arena, byte_machine, machine, rests
 from decoding.automata.byte_machine import DEAD, Config
 from decoding.automata.pushdown import Builder
 from tests.decoding.automata import machines
@@ -54,7 +54,7 @@ def test_fault_rest_by_the_wrong_label(monkeypatch):
     """Planted: rests behind odd values are read as those behind even ones."""
     built = machines.even_and_odd()
     strings, lifted = machines.lifted(built)
-    values = lifted.pairs.values & (1 << lift.SHIFT) - 1
+    values = lifted.pairs.values & (1 << rests.SHIFT) - 1
     wrong = lifted._replace(pairs=lifted.pairs._replace(values=values))
     held = arena.Arena(machines.VOCABULARY, strings)
     start = held.add(wrong)

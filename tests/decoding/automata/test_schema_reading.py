@@ -2,8 +2,8 @@
 
 import pytest
 
+from decoding.automata.byte_machine import accepts
 from decoding.automata.json_schema import compile_schema
-from decoding.automata.pushdown import accepts
 from decoding.automata.schema_reading import Reader
 from models.errors import ConstraintError
 

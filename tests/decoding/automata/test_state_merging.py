@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from decoding.automata import pushdown, state_merging
+from decoding.automata import byte_machine, pushdown, state_merging
 
 
-def _machine() -> pushdown.ByteMachine:
+def _machine() -> byte_machine.ByteMachine:
     """`a` or `b` inside brackets, with states for each letter that do the same."""
     built = pushdown.Builder()
     value = built.state()
@@ -14,7 +14,7 @@ def _machine() -> pushdown.ByteMachine:
         built.read(value, [letter], over)
         inner, closed = built.state(), built.state(ends=0)
         built.read(value, b"[" if letter == 97 else b"(", inner)
-        built.read(inner, b"ab[(", pushdown.CALL + value)
+        built.read(inner, b"ab[(", byte_machine.CALL + value)
         waiting = built.state()
         built.back[inner][0] = waiting
         built.read(waiting, b"]" if letter == 97 else b")", closed)
@@ -24,8 +24,8 @@ def _machine() -> pushdown.ByteMachine:
 TEXTS = [b"a", b"b", b"[a]", b"(b)", b"[(a)]", b"[(a])", b"([b])", b"", b"[]", b"a]"]
 
 
-def _verdicts(machine: pushdown.ByteMachine) -> list[bool]:
-    return [pushdown.accepts(machine, text) for text in TEXTS]
+def _verdicts(machine: byte_machine.ByteMachine) -> list[bool]:
+    return [byte_machine.accepts(machine, text) for text in TEXTS]
 
 
 def test_equal_states_become_one():
@@ -45,8 +45,8 @@ def test_fault_states_that_return_elsewhere_are_merged(monkeypatch):
     number = state_merging._numbered
     rows = np.concatenate([machine.moves, machine.back], 1)
     assert len(np.unique(number(rows))) > len(np.unique(number(blind.moves)))
-    opened = pushdown.read(machine, pushdown.Config(machine.start), b"[").state
-    other = pushdown.read(machine, pushdown.Config(machine.start), b"(").state
+    opened = byte_machine.read(machine, byte_machine.Config(machine.start), b"[").state
+    other = byte_machine.read(machine, byte_machine.Config(machine.start), b"(").state
     back = machine.back.copy()
     back[opened] = back[other]
     assert _verdicts(machine._replace(back=back)) != _verdicts(machine)

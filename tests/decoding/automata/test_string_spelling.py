@@ -5,8 +5,9 @@ import random
 
 import pytest
 
+from decoding.automata.byte_machine import BODY, accepts
 from decoding.automata.ecma_syntax import parse
-from decoding.automata.pushdown import BODY, Builder, accepts
+from decoding.automata.pushdown import Builder
 from decoding.automata.string_automata import LOST, matches, searching
 from decoding.automata.string_spelling import (
     Settled,

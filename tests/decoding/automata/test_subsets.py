@@ -3,10 +3,10 @@
 import pytest
 
 from decoding.automata import (
+    byte_machine,
     call_sites,
     grammar_syntax,
     network_building,
-    pushdown,
     subsets,
 )
 from models.errors import ConstraintError
@@ -24,13 +24,15 @@ def subsets_of(source: str, sharing: int = 2, **limits) -> subsets.Subsets:
     return subsets.Subsets(sites, sites.pushing(set(), sharing), 10, **limits)
 
 
-def machine_of(built: subsets.Subsets) -> pushdown.ByteMachine:
+def machine_of(built: subsets.Subsets) -> byte_machine.ByteMachine:
     builder, start = built.builder()
     return builder.machine(start)
 
 
-def height(machine: pushdown.ByteMachine, text: bytes) -> int:
-    return len(pushdown.read(machine, pushdown.Config(machine.start), text).stack)
+def height(machine: byte_machine.ByteMachine, text: bytes) -> int:
+    return len(
+        byte_machine.read(machine, byte_machine.Config(machine.start), text).stack
+    )
 
 
 def test_a_push_waits_while_alternatives_disagree():
@@ -38,7 +40,7 @@ def test_a_push_waits_while_alternatives_disagree():
     assert height(machine, b"(ab") == 0  # `flat` has no call to push
     assert height(machine, b"(ab(a") == 2  # ruled out: both brackets are pushed
     for text, valid in ((b"(ab.", True), (b"(ab(a))", True), (b"(ab(a.)", False)):
-        assert pushdown.accepts(machine, text) == valid
+        assert byte_machine.accepts(machine, text) == valid
 
 
 def test_the_label_is_the_set_of_alternatives_that_ended():
@@ -51,8 +53,8 @@ two ::= "(" two ")" | "b" | "c"
     assert set(built.labels) >= {frozenset([0]), frozenset([1]), frozenset([0, 1])}
     good = [b"<((a))>1", b"<((b))>2", b"<((c))>1", b"<((c))>2"]
     bad = [b"<((a))>2", b"<((b))>1", b"<((c)>2"]
-    assert all(pushdown.accepts(machine, text) for text in good)
-    assert not any(pushdown.accepts(machine, text) for text in bad)
+    assert all(byte_machine.accepts(machine, text) for text in good)
+    assert not any(byte_machine.accepts(machine, text) for text in bad)
 
 
 SPACES = """root ::= "(" list ")" | "x"
@@ -62,7 +64,7 @@ list ::= root (" "+ root)* " "*
 
 def test_an_end_counts_only_before_what_can_follow():
     machine = machine_of(subsets_of(SPACES))
-    assert pushdown.accepts(machine, b"(x  (x  )  x )")
+    assert byte_machine.accepts(machine, b"(x  (x  )  x )")
 
 
 def test_fault_ends_count_before_any_byte(monkeypatch):

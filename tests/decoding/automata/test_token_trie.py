@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from decoding.automata import byte_machine, lift, token_trie
+from decoding.automata import byte_machine, rests, token_trie
 from decoding.automata.byte_machine import Config
 from tests.decoding.automata import machines
 from tests.decoding.automata.machines import TOKENS
@@ -46,7 +46,7 @@ def whole(built, states, walk):
 
 def test_walk_reads_what_bytes_read():
     built = machines.even_and_odd()
-    states, follow = lift.origins(built), lift.following(built)[1]
+    states, follow = rests.origins(built), rests.following(built)[1]
     walk = token_trie.Walk(built, machines.VOCABULARY.trie, states, follow)
     wanted = set()
     for state in states.tolist():

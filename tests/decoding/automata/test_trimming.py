@@ -1,76 +1,73 @@
-"""decoding/automata/trimming.py: what cannot end is removed; `need` and `cost`."""
+"""Trimming: what cannot end is gone, in each caller's context."""
 
 import numpy as np
-import pytest
 
-from decoding.automata.pushdown import CALL, POP, QUOTE, STRING, Builder, accepts
-from models.errors import ConstraintError
-
-
-def _nested(depth):
-    """Values x or (value), called `depth` times at least, and a dead end."""
-    builder = Builder()
-    over = builder.state(ends=0)
-    callee = builder.state()
-    builder.read(callee, b"x", over)
-    builder.read(callee, b"!", builder.state())
-    for _ in range(depth):
-        state, inner = builder.state(), builder.state()
-        builder.read(state, b"(", inner)
-        builder.read(inner, b"(x", CALL + callee)
-        builder.back[inner][0] = builder.state()
-        builder.read(builder.back[inner][0], b")", over)
-        callee = state
-    return builder.machine(callee)
+from decoding.automata import byte_machine
+from decoding.automata.byte_machine import CALL, DEAD, STRING, accepts
+from decoding.automata.pushdown import Builder
+from tests.decoding.automata import machines
 
 
-@pytest.mark.parametrize("depth", [0, 1, 3])
-def test_need_and_cost_of_nested_values(depth):
-    machine = _nested(depth)
-    assert machine.need[machine.start] == depth
-    assert machine.cost[machine.start] == 1 + 2 * depth
-    assert accepts(machine, b"(" * depth + b"x" + b")" * depth)
+def two_callers():
+    """a(x|y)! or b(x): behind b, only values of label 0 may end."""
+    built = Builder()
+    value = built.state()
+    for label, byte in enumerate(b"xy"):
+        built.read(value, [byte], built.state(ends=label))
+    start, over = built.state(), built.state(ends=0)
+    left, right, mark = (built.state() for _ in range(3))
+    built.read(start, b"a", left)
+    built.read(start, b"b", right)
+    for state in (left, right):
+        built.read(state, b"xy", CALL + value)
+    built.read(mark, b"!", over)
+    built.back[left] = {0: mark, 1: mark}
+    nowhere = built.state()  # reads nothing, and is no end
+    built.back[right] = {0: over, 1: nowhere}
+    return built.machine(start)
 
 
-def test_dead_ends_are_removed():
-    machine = _nested(0)
-    assert (machine.moves[:, ord("!")][STRING:] == -1).all()
-    assert len(machine.moves) == STRING + 2
+def test_values_end_with_labels_that_callers_use():
+    built = two_callers()
+    assert accepts(built, b"ax!") and accepts(built, b"ay!") and accepts(built, b"bx")
+    at = byte_machine.read(built, byte_machine.Config(built.start), b"b")
+    assert byte_machine.read(built, at, b"y").state == DEAD
+    # No state is left that nothing can follow.
+    dead = (built.moves == DEAD).all(1) & (built.ends < 0) & (built.final < 0)
+    assert not dead[STRING:].any()
 
 
-def test_labels_that_a_caller_cannot_use_are_removed():
-    builder = Builder()
-    over = [builder.state(ends=label) for label in (0, 1)]
-    value, start = builder.state(), builder.state()
-    builder.read(value, b"a", over[0])
-    builder.read(value, b"b", over[1])
-    builder.read(start, b"ab", CALL + value)
-    builder.back[start][1] = over[0]
-    machine = builder.machine(start)
-    assert accepts(machine, b"b") and not accepts(machine, b"a")
-    callee = machine.moves[machine.start, ord("b")] - CALL
-    assert machine.moves[callee, ord("a")] == -1
+def test_nothing_to_read():
+    built = Builder()
+    start = built.state()
+    built.read(start, b"a", built.state())
+    assert built.machine(start).start == DEAD
 
 
-def test_cost_counts_the_least_string():
-    builder = Builder()
-    over, start = builder.state(ends=0), builder.state()
-    builder.read(start, b'"', CALL + QUOTE)
-    builder.back[start][0] = over
-    builder.span[start] = (7, 9)
-    machine = builder.machine(start)
-    assert machine.cost[machine.start] == 9 and machine.need[machine.start] == 1
+def test_needs_and_costs_by_hand():
+    built = machines.json_values()
+    # A number, which ends by itself, needs a byte and no caller.
+    assert (built.need[built.start], built.cost[built.start]) == (0, 1)
+    at = byte_machine.read(built, byte_machine.Config(built.start), b"[")
+    assert (built.need[at.state], built.cost[at.state]) == (0, 1)
+    at = byte_machine.read(built, byte_machine.Config(built.start), b'{"a"')
+    # `:0}`, with the object's state on the stack while the number is read.
+    assert (built.need[at.state], built.cost[at.state]) == (1, 3)
+    assert chr(built.exit[at.state]) == ":"
 
 
-def test_tables_are_of_int32():
-    machine = _nested(2)
-    for table in (machine.moves, machine.ends, machine.final, machine.back):
-        assert table.dtype == np.int32
-
-
-def test_too_many_labels():
-    builder = Builder()
-    start = builder.state()
-    builder.read(start, b"a", POP + 31)
-    with pytest.raises(ConstraintError, match="32 labels"):
-        builder.machine(start)
+def test_fault_cost_without_the_caller():
+    """Planted: costs of a called string alone fall short of the texts that end."""
+    built = machines.json_values((5, 9))
+    at = byte_machine.read(built, byte_machine.Config(built.start), b'{"a":"')
+    text, state = b"", at
+    while not byte_machine.is_final(built, state) and len(text) < 20:
+        short = state.state == byte_machine.BODY and state.chars < 5
+        exits = int(built.exit[state.state])
+        byte = b"a" if short else bytes([exits])
+        text, state = text + byte, byte_machine.read(built, state, byte)
+    worst = np.where(built.back != DEAD, built.cost[built.back], 0).max(1)
+    owed = sum(int(worst[caller]) for caller in at.stack)
+    assert len(text) == 5 + int(built.cost[at.state]) + owed
+    assert len(text) > 5 + int(built.cost[at.state])
+    assert np.all(built.cost[built.ends >= 0] == 0)

@@ -25,11 +25,12 @@ GRAMMARS = [
     {"gbnf": 'root ::= "a" x "a" | "b" x "b"\nx ::= [cd]*'},
 ]
 # A value that only ends with two more open: a row of this needs a stack of two.
-NEEDS_TWO = grammar.compiled.parse(
-    {
-        "gbnf": 'root ::= "a" x "a" | "b" x "b"\nx ::= "c" y "c" | "d" y "d"\ny ::= "a" x? "f"'
-    }
-)
+TWO = """
+root ::= "a" x "a" | "b" x "b"
+x ::= "c" y "c" | "d" y "d"
+y ::= "a" x? "f"
+"""
+NEEDS_TWO = grammar.compiled.parse({"gbnf": TWO})
 PROMPTS = [[1], [2, 3, 4], [5], [1, 2, 3, 1, 2], [0], [6, 6], [3], [4, 2]]
 TREE = Method(Spec("drafters/model"), topology=kit.spec("topologies/specinfer"))
 
