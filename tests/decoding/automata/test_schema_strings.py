@@ -21,9 +21,9 @@ def test_plans():
     words = logic.atom(("words", frozenset(["a", "bb"])))
     length = logic.atom(("length", 2, None))
     pattern = logic.atom(("pattern", parse("^b")))
-    assert plan(logic, (TRUE,)) == Free(0, 2**30)
+    assert plan(logic, (TRUE,)) == Free(0, 2**30, ())
     assert plan(logic, (logic.all([length, logic.atom(("length", 0, 4))]),)) == Free(
-        2, 4
+        2, 4, ()
     )
     assert plan(logic, (logic.all([words, length]),)) == Words({"bb": ()})
     assert plan(logic, (words, length, pattern)) == Words(
@@ -31,6 +31,21 @@ def test_plans():
     )
     assert plan(logic, (logic.any([words, pattern]),)) is None
     assert holds(logic, logic.all([pattern, length]), "bc")
+
+
+def test_wide_bounds_of_alternatives_are_not_counted():
+    bounds = [
+        {"properties": {"a": {"maxLength": high}, "b": {"type": kind}}}
+        for high, kind in ((1_000, "null"), (500, "string"))
+    ]
+    machine = compile_schema({"type": "object", "anyOf": bounds})
+    assert len(machine.moves) < 200
+    assert _reads(machine, {"a": "x" * 500, "b": None})
+    assert not _reads(machine, {"a": "x" * 1_001, "b": None})
+    narrow = [{**bounds[0], "required": ["c"]}, {"properties": {"a": {"maxLength": 3}}}]
+    machine = compile_schema({"type": "object", "anyOf": narrow})
+    assert _reads(machine, {"a": "x" * 4, "c": 1})
+    assert not _reads(machine, {"a": "x" * 4})
 
 
 def test_bounds_of_a_free_string_take_no_states():
