@@ -30,7 +30,7 @@ from decoding.automata.schema_numbers import number_automaton
 from decoding.automata.schema_reading import Reader
 from models.errors import ConstraintError, hint
 
-MOST_STATES = 100_000
+MOST_STATES = 60_000
 WHITESPACE = {"flexible": b" \t\n\r", "compact": b""}
 _FIRST = {
     "null": b"n", "true": b"t", "false": b"f", "number": b"-0123456789", "string": b'"',
@@ -128,15 +128,24 @@ class Compiler:
         for kind in KINDS:
             holds = self.specialised(wanted, kind)
             if holds is not FALSE:
-                others = tuple(self.specialised(f, kind) for f in tracked)
+                others = [self.specialised(f, kind) for f in tracked]
+                others = [self._given(f, holds) for f in others]
                 self._kind(state, kind, (holds, *others), labels, follow)
         self.path = before
+
+    def _given(self, formula: Formula, holds: Formula) -> Formula:
+        """Return `formula` of a value of which `holds` must be true."""
+        parts = holds.args if holds.kind == "and" else (holds,)
+        sure = {part.atom for part in parts if part.kind == "atom"}
+        return self.logic.replaced(
+            formula, lambda atom: TRUE if atom in sure else self.logic.atom(atom)
+        )
 
     def _kind(self, state: int, kind: str, formulas, labels, follow: Follow) -> None:
         if kind == "string":
             plan = schema_strings.plan(self.logic, formulas)
             if isinstance(plan, schema_strings.Free):
-                self._free_string(state, plan, formulas, follow)
+                self._free_string(state, plan, follow)
                 return
             if labels is not None:
                 # Strings end where they are read: no label limits their number.
@@ -152,11 +161,13 @@ class Compiler:
         for outcome in rule.outcomes:
             self._connect(rule, outcome, state, follow)
 
-    def _free_string(self, state: int, plan, formulas, follow: Follow) -> None:
-        to = follow(tuple(f is TRUE for f in formulas[1:]))
+    def _free_string(
+        self, state: int, plan: schema_strings.Free, follow: Follow
+    ) -> None:
+        to = follow(plan.outcome)
         if to is not None:
             self.builder.moves[state][ord('"')] = CALL + QUOTE
-            self.builder.span[state] = plan
+            self.builder.span[state] = (plan.low, plan.high)
             self.builder.back[state][0] = to
 
     def rule(self, kind: str, formulas: tuple[Formula, ...], labels) -> Rule:

@@ -28,17 +28,19 @@ if TYPE_CHECKING:
     from decoding.automata.json_schema import Compiler
 
 __all__ = ["Free", "Words", "automaton", "holds", "plan", "write", "write_free"]
-MOST_COUNTED = 8_000  # states of a pattern beside a counter of characters
-LEAST_COUNTED = 32
+MOST_COUNTED = 4_000  # states of a pattern beside a counter of characters
+LEAST_COUNTED = 64
+LEAST_WIDE = 128
 Outcome = tuple[bool, ...]
 Formulas = tuple[Formula, ...]
 
 
 class Free(NamedTuple):
-    """All strings of `low` to `high` characters."""
+    """All strings of `low` to `high` characters, with one outcome."""
 
     low: int
     high: int
+    outcome: Outcome
 
 
 class Words(NamedTuple):
@@ -76,15 +78,20 @@ def holds(logic: Logic, formula: Formula, text: str) -> bool:
 def plan(logic: Logic, formulas: Formulas) -> Free | Words | None:
     """Return how to read the strings of which the first formula holds; else None."""
     wanted = formulas[0]
-    others = [f for f in formulas[1:] if f not in CONSTANTS]
-    if not others:
-        parts = [] if wanted is TRUE else [wanted]
-        parts = list(wanted.args) if wanted.kind == "and" else parts
-        if all(p.kind == "atom" and p.atom[0] == "length" for p in parts):
-            highs = [p.atom[2] for p in parts if p.atom[2] is not None]
-            low = max((p.atom[1] for p in parts), default=0)
-            if low <= min(highs, default=low):
-                return Free(low, min([2**30, *highs]))
+    lengths = [atom[1:] for atom in atoms(formulas)]
+    if all(atom[0] == "length" for atom in atoms(formulas)):
+        low = max((least for least, _ in lengths), default=0)
+        high = min((most for _, most in lengths if most is not None), default=2**30)
+        all_hold = tuple(logic.replaced(f, lambda _: TRUE) for f in formulas)
+        parts = wanted.args if wanted.kind == "and" else (wanted,)
+        is_exact = all(f in CONSTANTS for f in formulas[1:]) and all(
+            part is TRUE or part.kind == "atom" for part in parts
+        )
+        # Tracked bounds that are wide: strings that none of them forbids are enough.
+        is_wide = LEAST_WIDE <= high < 2**30 and low <= 1
+        if low <= high and all_hold[0] is TRUE and (is_exact or is_wide):
+            return Free(low, high, tuple(f is TRUE for f in all_hold[1:]))
+        if is_exact:
             return Words({})
     listed = [atom for atom in atoms([wanted]) if atom[0] == "words"]
     rest = logic.replaced(
@@ -111,7 +118,8 @@ def _shortened(logic: Logic, formulas: Formulas) -> Formulas:
     names = atoms(formulas)
     lengths = [atom for atom in names if atom[0] == "length"]
     dfas = [automaton(atom) for atom in names if atom[0] != "length"]
-    size = math.prod(len(dfa.moves) * width(dfa) for dfa in dfas)
+    widths = [width(dfa) for dfa in dfas] or [width(string_automata.measuring(0, 1))]
+    size = max(widths) * math.prod(len(dfa.moves) for dfa in dfas)
     low = max((atom[1] for atom in lengths), default=0)
     high = max((atom[2] for atom in lengths if atom[2] is not None), default=low)
     most = max(2 * low, MOST_COUNTED // size, LEAST_COUNTED)

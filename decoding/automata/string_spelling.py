@@ -127,7 +127,7 @@ def width(dfa: StringDFA) -> int:
             forms.add(form)
             todo.extend(c for _, _, c in form.runs if isinstance(c, _Form))
     reads_wide = any(kind in row for row in dfa.moves for kind in wide)
-    return 1 + len(forms) // 2 if reads_wide else 1
+    return 1 + len(forms) if reads_wide else 1
 
 
 def together(dfas: list[StringDFA]) -> tuple[Characters, list[list[int]]]:
