@@ -143,7 +143,8 @@ def check_spelled(machine: ByteMachine, tokens: Iterable[bytes], name: str) -> N
     missing = bytes_read(machine) - single
     if missing:
         shown = ", ".join(f"{byte:#04x}" for byte in sorted(missing)[:8])
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
         raise ConstraintError(
-            f"the vocabulary has no token for {len(missing)} bytes that {name} reads "
-            f"({shown}, ...): use a tokenizer that has every byte"
+            f"the vocabulary has no token for the bytes {shown}{more} that {name} "
+            "reads: use a tokenizer that has every byte"
         )

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from decoding.automata import schema_arrays
+from decoding.automata.byte_machine import accepts
 from decoding.automata.json_schema import compile_schema
-from decoding.automata.pushdown import accepts
 
 
 def _reads(schema, value) -> bool:

@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
+from decoding.automata.byte_machine import accepts
 from decoding.automata.json_schema import compile_schema
-from decoding.automata.pushdown import accepts
 from decoding.automata.schema_formulas import FALSE, TRUE, Logic
 from decoding.automata.schema_keywords import KINDS, Keywords, decimal, kind_of
 from decoding.automata.schema_reading import Reader

@@ -2,8 +2,9 @@
 
 import re
 
+from decoding.automata.byte_machine import BODY, ESCAPE
 from decoding.automata.ecma_syntax import parse
-from decoding.automata.pushdown import BODY, ESCAPE, string_moves
+from decoding.automata.pushdown import string_moves
 from decoding.automata.schema_formulas import Logic
 from decoding.automata.schema_keywords import Members
 from decoding.automata.schema_names import Order, Patterned, trie

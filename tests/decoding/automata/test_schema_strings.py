@@ -5,9 +5,9 @@ import json
 import pytest
 
 from decoding.automata import schema_strings
+from decoding.automata.byte_machine import STRING, accepts
 from decoding.automata.ecma_syntax import parse
 from decoding.automata.json_schema import compile_schema
-from decoding.automata.pushdown import STRING, accepts
 from decoding.automata.schema_formulas import TRUE, Logic
 from decoding.automata.schema_strings import Free, Words, holds, plan
 

@@ -1,0 +1,56 @@
+"""Many grammars in one set of tables."""
+
+import numpy as np
+
+from decoding.automata import arena, machine
+from decoding.automata.byte_machine import STRING
+from tests.decoding.automata import machines
+
+
+def arrays(tables):
+    return {name: getattr(tables, name) for name in ("row", "fixed", "moves", "code")}
+
+
+def test_gaps_are_used_again_and_live_states_stay():
+    strings, json = machines.lifted(machines.json_values())
+    parity = machines.lifted(machines.even_and_odd())[1]
+    held = arena.Arena(machines.VOCABULARY, strings)
+    starts = [held.add(each) for each in (parity, json, parity)]
+    assert len(set(starts)) == 3 and min(starts) >= arena.BASE
+    before = [slab.base for slab in held.slabs[1:]]
+    held.drop(starts[0])
+    assert [slab.base for slab in held.slabs] == before
+    assert held.add(parity) == starts[0]
+    # One that does not fit the gap stands behind all others.
+    held.drop(starts[0])
+    last = max(slab.base + slab.size for slab in held.slabs)
+    held.add(json)
+    assert held.slabs[-1].base >= last
+    assert machines.differing(held.tables(), machines.even_and_odd(), starts[2], 0) == 0
+
+
+def test_lengths_are_powers_of_two():
+    strings, json = machines.lifted(machines.json_values())
+    held = arena.Arena(machines.VOCABULARY, strings)
+    held.add(json)
+    one = held.tables()
+    for values in arrays(one).values():
+        assert values.shape[0] & values.shape[0] - 1 == 0
+    held.add(machines.lifted(machines.even_and_odd())[1])
+    two = held.tables()
+    # A small grammar more: the same program.
+    assert {n: v.shape for n, v in arrays(one).items()} == {
+        n: v.shape for n, v in arrays(two).items()
+    }
+    assert not np.array_equal(one.moves, two.moves)
+
+
+def test_states_of_strings_are_common():
+    strings, json = machines.lifted(machines.json_values())
+    held = arena.Arena(machines.VOCABULARY, strings)
+    for _ in range(2):
+        held.add(json)
+    moves = [slab.moves(json.machine.moves[:STRING]) for slab in held.slabs]
+    assert np.array_equal(*moves)
+    reached = np.unique(moves[0][moves[0] >= 0])
+    assert reached.max() < machine.FIRST + STRING
