@@ -116,7 +116,12 @@ TOGETHER = {
         "transforms/dry",
         "transforms/no_repeat_ngram",
     ),
-    "bias": ("transforms/logit_bias", "transforms/ban_tokens"),
+    "bias": (
+        "transforms/logit_bias",
+        "transforms/ban_tokens",
+        "transforms/rpg",
+        "constraints/ctgs",
+    ),
     "truncation": ("transforms/top_k", "transforms/top_p", "transforms/min_p"),
     "clusters": ("transforms/key_cluster",),
     "bars": (
@@ -153,7 +158,17 @@ def heats(names) -> tuple[float, ...]:
     return (0.0, 0.8) if all(laws) else (0.0,)
 
 
-@pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER)
+# Groups like others that CI runs; these run with the long tests.
+ALIKE = ("clusters", "bars", "momentum", "classes", "datastore", "regex")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(names, id=group, marks=[pytest.mark.long] * (group in ALIKE))
+        for group, names in TOGETHER.items()
+    ],
+)
 def test_text_is_plain_under_every_transform(names):
     """Greedy and sampled rows of one program; each alone with the long tests."""
     method = with_transforms(TREE, names)
