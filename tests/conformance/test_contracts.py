@@ -33,7 +33,7 @@ EVERY = [name for folder in CONTRACTS for name in catalogue.names(folder)]
 # One policy that evicts; its own tests meet every other, its contract with `-m kv`.
 USUAL = ("caches/dense", "caches/h2o")
 # What the searches' own tests and the other exit of layers meet in every run.
-SEARCHES = ("beam", "best_of_n", "smc", "hidden_state_optimisation", "pg_td")
+SEARCHES = ("beam", "best_of_n", "smc")
 RARE = (
     "exits/first",
     *(n for n in catalogue.names("search") if n.split("/")[1] not in SEARCHES),

@@ -148,7 +148,13 @@ def by_head(name, page):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "page"), [("reference", 16), ("xla", 16), ("pallas", 16), ("pallas", 64)]
+    ("kernel", "page"),
+    [
+        ("reference", 16),
+        ("pallas", 16),
+        pytest.param("xla", 16, marks=pytest.mark.long),
+        pytest.param("pallas", 64, marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.parametrize("name", CASES)
 def test_tables_of_kv_heads_are_the_masked_reference(name, kernel, page):

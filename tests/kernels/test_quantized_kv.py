@@ -145,7 +145,10 @@ TOLERANCE = 2e-5  # scores of size 40 in fp32
 
 
 @pytest.mark.parametrize("kernel", ["xla", "pallas"])
-@pytest.mark.parametrize(("kind", "window"), [("int8", 0), ("int8", 200), ("int4", 0)])
+@pytest.mark.parametrize(
+    ("kind", "window"),
+    [pytest.param("int8", 0, marks=pytest.mark.long), ("int8", 200), ("int4", 0)],
+)
 def test_attention_is_the_oracles(kind, window, kernel):
     got = attend(kind, kernel, window)
     assert distance(got, oracle(kind, window)) < TOLERANCE

@@ -78,9 +78,9 @@ def test_every_form_computes_the_oracle(name, form):
     "changes",
     [
         {"passes": 2},
-        {"groups": 1, "buffers": 1},
+        pytest.param({"groups": 1, "buffers": 1}, marks=pytest.mark.long),
         {"groups": 1, "passes": 4},  # a lone fold, in halves
-        {"replicated": False},
+        pytest.param({"replicated": False}, marks=pytest.mark.long),
         {"cores": 2},
     ],
 )

@@ -186,6 +186,7 @@ def test_a_stage_brings_its_programs(path, monkeypatch):
 
 def test_a_stage_without_programs_takes_its_steps(monkeypatch, capsys):
     """Predictors: their networks learn from stored outputs. Planted: with no steps."""
+    pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
     taken = []
 
     def steps(config):

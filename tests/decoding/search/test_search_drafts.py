@@ -153,6 +153,7 @@ def test_what_a_drafter_remembers_serves_the_next_call():
     assert found(RECYCLED, **fields).stats.rounds == first.stats.rounds
 
 
+@pytest.mark.long
 def test_a_search_that_reads_its_prompt_takes_drafts():
     search = Spec("search/contrastive_search", k=3)
     plain, out = (found(d, search, n=1) for d in (None, RECYCLED))

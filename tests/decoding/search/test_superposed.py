@@ -246,6 +246,7 @@ def of_passes(weigh=lambda w: w, prompts=PROMPTS):
     ]
 
 
+@pytest.mark.long
 def test_a_transformer_by_whole_passes():
     """A sliding layer among three; planted: equal weights."""
     out = searched(transformer(), prompts=PROMPTS, kept=9)
