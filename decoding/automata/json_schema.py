@@ -196,7 +196,7 @@ class Compiler:
             self.builder.moves[last][ord(kind[-1])] = self.ended(label)
 
     def _number(self, rule: Rule, formulas: tuple[Formula, ...]) -> None:
-        moves, outcomes = number_automaton(self.logic, formulas, MOST_STATES)
+        moves, outcomes = number_automaton(self.logic, formulas)
         states = [rule.start]
         for outcome in outcomes[1:]:
             label = -1

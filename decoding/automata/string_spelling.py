@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 from decoding.automata.pushdown import BODY, CALL, Builder, Moves
 from decoding.automata.string_automata import Characters, StringDFA, partition
+from models.errors import ConstraintError
 
 _ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 QUOTE_BYTE, SLASH_BYTE = b'"'[0], b"\\"[0]
 NO_CLASS = -1
+MOST_STEPS = 300_000  # by characters of an automaton: a second or two
 
 
 def spelled(text: str) -> bytes | None:
@@ -178,6 +180,7 @@ class StringWriter:
         self.known: dict[Any, int | None] = {}
         self.shared: dict[tuple, int] = {}  # of escapes and forms, by their targets
         self.todo: list[Any] = []
+        self.steps = 0
         # Classes of characters whose forms have several bytes, and moves by theirs.
         self.wide = sorted({k for f in self.spelling.leads.values() for k in f.classes})
         self.leads: dict[tuple, Moves] = {}
@@ -202,6 +205,12 @@ class StringWriter:
         here = self.known[at]
         assert here is not None
         targets: dict[int, int] = {}
+        self.steps += len(self.kinds)
+        if self.steps > MOST_STEPS:
+            raise ConstraintError(
+                "a string's keywords need too many states: make its patterns and "
+                "lengths fewer or smaller"
+            )
         for kind in self.kinds:
             to = self.state(self.step(at, kind))
             if to is not None:
