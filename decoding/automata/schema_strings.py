@@ -20,14 +20,12 @@ from decoding.automata.string_spelling import (
     StringWriter,
     together,
     width,
-    write_free,
     write_words,
 )
 
 if TYPE_CHECKING:
     from decoding.automata.json_schema import Compiler
 
-__all__ = ["Free", "Words", "automaton", "holds", "plan", "write", "write_free"]
 MOST_COUNTED = 4_000  # states of a pattern beside a counter of characters
 LEAST_COUNTED = 64
 LEAST_WIDE = 128

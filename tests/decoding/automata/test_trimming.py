@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from decoding.automata import trimming
 from decoding.automata.pushdown import CALL, POP, QUOTE, STRING, Builder, accepts
 from models.errors import ConstraintError
 
@@ -30,6 +31,17 @@ def test_need_and_cost_of_nested_values(depth):
     assert machine.need[machine.start] == depth
     assert machine.cost[machine.start] == 1 + 2 * depth
     assert accepts(machine, b"(" * depth + b"x" + b")" * depth)
+
+
+def test_fault_calls_that_push_nothing(monkeypatch):
+    """Planted: the pushes of a call are those of its callee alone."""
+    monkeypatch.setattr(
+        trimming._Finishing,
+        "pushes",
+        lambda self: self._least(0, lambda q, callee, worst: max(callee[1], worst)),
+    )
+    machine = _nested(3)
+    assert machine.need[machine.start] != 3
 
 
 def test_dead_ends_are_removed():
