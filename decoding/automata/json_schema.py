@@ -9,8 +9,9 @@ Not every instance is a text. Members come in the schema's order (all `propertie
 order of appearance, then names that only `required` has, then free names), as in
 llguidance's docs/json_schema.md. A declared name and a string with a pattern have one
 spelling. A number with bounds has no exponent. A string whose length is counted beside
-a pattern may be at most some hundred characters long. Of the free names, which may
-repeat, one counts towards `minProperties`.
+a pattern may be at most some hundred characters long, and of ASCII's where that would
+still take too many states. Of the free names, which may repeat, one counts towards
+`minProperties`.
 """
 
 from collections.abc import Callable

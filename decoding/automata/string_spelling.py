@@ -163,6 +163,7 @@ class StringWriter:
         step: the state behind a character of a class.
         settle: returns `Settled` where what follows does not matter, else None.
         close: where the closing quote leads, or None.
+        is_ascii: whether characters of several bytes are refused.
     """
 
     def __init__(
@@ -172,11 +173,14 @@ class StringWriter:
         step: Callable[[Any, int], Any],
         settle: Callable[[Any], Settled | None],
         close: Callable[[Any], int | None],
+        is_ascii: bool = False,
     ):
         self.builder, self.step = builder, step
         self.settle, self.close = settle, close
         self.kinds = range(len(characters.classes))
         self.spelling = spelling(characters)
+        if is_ascii:
+            self.spelling = self.spelling._replace(leads={})
         self.known: dict[Any, int | None] = {}
         self.shared: dict[tuple, int] = {}  # of escapes and forms, by their targets
         self.todo: list[Any] = []
