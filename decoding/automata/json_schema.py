@@ -7,8 +7,11 @@ text of the machine is an instance of the schema.
 
 Not every instance is a text. Members come in the schema's order (all `properties` in
 order of appearance, then names that only `required` has, then free names), as in
-llguidance's docs/json_schema.md; a declared name and a string with a pattern have one
-spelling; a number with bounds has no exponent.
+llguidance's docs/json_schema.md. A declared name and a string with a pattern have one
+spelling. A number with bounds has no exponent. A string whose length is counted beside
+a pattern may be at most some hundred characters long, and of ASCII's where that would
+still take too many states. Of the free names, which may repeat, one counts towards
+`minProperties`.
 """
 
 from collections.abc import Callable
@@ -28,6 +31,7 @@ from decoding.automata.schema_formulas import (
 from decoding.automata.schema_keywords import KINDS, Keywords
 from decoding.automata.schema_numbers import number_automaton
 from decoding.automata.schema_reading import Reader
+from decoding.automata.string_spelling import write_free
 from models.errors import ConstraintError, hint
 
 MOST_STATES = 60_000
@@ -93,7 +97,7 @@ class Compiler:
     def anything(self, to: int) -> int:
         """Return the state inside a string of which all may follow, and then `to`."""
         if to not in self.free:
-            self.free[to] = schema_strings.write_free(self.builder, to)
+            self.free[to] = write_free(self.builder, to)
         return self.free[to]
 
     def spaced(self, state: int) -> int:
@@ -154,8 +158,6 @@ class Compiler:
                     self.builder.moves[state][ord('"')] = inside
                 return
         rule = self.rule(kind, formulas, labels)
-        if kind == "string":
-            self.builder.span[state] = (0, 2**30)
         self.builder.read(state, _FIRST[kind], CALL + rule.start)
         rule.callers.append((state, follow))
         for outcome in rule.outcomes:
@@ -197,7 +199,7 @@ class Compiler:
             self.builder.moves[last][ord(kind[-1])] = self.ended(label)
 
     def _number(self, rule: Rule, formulas: tuple[Formula, ...]) -> None:
-        moves, outcomes = number_automaton(self.logic, formulas, MOST_STATES)
+        moves, outcomes = number_automaton(self.logic, formulas)
         states = [rule.start]
         for outcome in outcomes[1:]:
             label = -1

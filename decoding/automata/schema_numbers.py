@@ -21,6 +21,7 @@ from models.errors import ConstraintError
 
 MOST_REMAINDERS = 20_000
 MOST_DIGITS = 400
+MOST_STATES = 10_000
 
 # States of RFC 8259's grammar of numbers: behind the sign, "0", digits, ".", …
 _START, _SIGN, _ZERO, _WHOLE, _POINT, _PLACES, _E, _E_SIGN, _POWER = range(9)
@@ -221,7 +222,7 @@ Outcome = tuple[Formula, ...]  # of the formulas, TRUE or FALSE each
 
 
 def number_automaton(
-    logic: Logic, formulas: tuple[Formula, ...], most: int
+    logic: Logic, formulas: tuple[Formula, ...], most: int = MOST_STATES
 ) -> tuple[list[dict[str, int]], list[Outcome | None]]:
     """Return the automaton of the numbers for which the first of `formulas` holds.
 
@@ -269,6 +270,7 @@ def number_automaton(
         moves.append(row)
         if len(queue) > most:
             raise ConstraintError(
-                f"a number's keywords need more than {most} states: use fewer digits"
+                f"a number's keywords need more than {most} states: use bounds of "
+                "fewer digits, or fewer and smaller multipleOf"
             )
     return moves, outcomes

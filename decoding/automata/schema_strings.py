@@ -20,14 +20,12 @@ from decoding.automata.string_spelling import (
     StringWriter,
     together,
     width,
-    write_free,
     write_words,
 )
 
 if TYPE_CHECKING:
     from decoding.automata.json_schema import Compiler
 
-__all__ = ["Free", "Words", "automaton", "holds", "plan", "write", "write_free"]
 MOST_COUNTED = 4_000  # states of a pattern beside a counter of characters
 LEAST_COUNTED = 64
 LEAST_WIDE = 128
@@ -109,22 +107,28 @@ def plan(logic: Logic, formulas: Formulas) -> Free | Words | None:
     )
 
 
-def _shortened(logic: Logic, formulas: Formulas) -> Formulas:
-    """Return `formulas`, with a bound of the length if the automaton is too large.
+def _shortened(logic: Logic, formulas: Formulas) -> tuple[Formulas, bool]:
+    """Bound the length of strings whose automaton is too large.
 
     A counter beside a pattern takes their product of states. Long strings are then
     refused, rather than the schema.
+
+    Returns:
+        The formulas, and whether all but ASCII's characters must be refused as well.
     """
     names = atoms(formulas)
     lengths = [atom for atom in names if atom[0] == "length"]
     dfas = [automaton(atom) for atom in names if atom[0] != "length"]
     widths = [width(dfa) for dfa in dfas] or [width(string_automata.measuring(0, 1))]
-    size = max(widths) * math.prod(len(dfa.moves) for dfa in dfas)
+    size, wide = math.prod(len(dfa.moves) for dfa in dfas), max(widths)
     low = max((atom[1] for atom in lengths), default=0)
     high = max((atom[2] for atom in lengths if atom[2] is not None), default=low)
-    most = max(2 * low, MOST_COUNTED // size, LEAST_COUNTED)
+    most = max(2 * low, MOST_COUNTED // (size * wide), LEAST_COUNTED)
     if high <= most:
-        return formulas
+        return formulas, False
+    is_ascii = size * wide * most > 4 * MOST_COUNTED
+    if is_ascii:
+        most = max(2 * low, MOST_COUNTED // size, LEAST_COUNTED)
 
     def cut(atom: Any) -> Formula:
         if atom[0] != "length" or atom[2] is None or atom[2] < most:
@@ -132,7 +136,8 @@ def _shortened(logic: Logic, formulas: Formulas) -> Formulas:
         return logic.atom(("length", atom[1], None)) if atom[1] else TRUE
 
     first, *rest = (logic.replaced(f, cut) for f in formulas)
-    return (logic.all([first, logic.atom(("length", 0, most))]), *rest)
+    bounded = logic.all([first, logic.atom(("length", 0, most))])
+    return (bounded, *rest), is_ascii
 
 
 def write(
@@ -156,7 +161,7 @@ def write(
         return write_words(
             builder, {word: to for word, to in targets.items() if to is not None}
         )
-    formulas = _shortened(logic, formulas)
+    formulas, is_ascii = _shortened(logic, formulas)
     names = atoms(formulas)
     dfas = [automaton(atom) for atom in names]
     known: dict[tuple, Formulas] = {}
@@ -198,7 +203,7 @@ def write(
             for s, dfa, column in zip(states, dfas, columns)
         )
 
-    writer = StringWriter(builder, characters, step, settle, close)
+    writer = StringWriter(builder, characters, step, settle, close, is_ascii)
     first = writer.state((0,) * len(dfas))
     writer.finish()
     return first

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 from decoding.automata.byte_machine import BODY, CALL, Moves
 from decoding.automata.pushdown import Builder
 from decoding.automata.string_automata import Characters, StringDFA, partition
+from models.errors import ConstraintError
 
 _ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 QUOTE_BYTE, SLASH_BYTE = b'"'[0], b"\\"[0]
 NO_CLASS = -1
+MOST_STEPS = 300_000  # by characters of an automaton: a second or two
 
 
 def spelled(text: str) -> bytes | None:
@@ -162,6 +164,7 @@ class StringWriter:
         step: the state behind a character of a class.
         settle: returns `Settled` where what follows does not matter, else None.
         close: where the closing quote leads, or None.
+        is_ascii: whether characters of several bytes are refused.
     """
 
     def __init__(
@@ -171,14 +174,18 @@ class StringWriter:
         step: Callable[[Any, int], Any],
         settle: Callable[[Any], Settled | None],
         close: Callable[[Any], int | None],
+        is_ascii: bool = False,
     ):
         self.builder, self.step = builder, step
         self.settle, self.close = settle, close
         self.kinds = range(len(characters.classes))
         self.spelling = spelling(characters)
+        if is_ascii:
+            self.spelling = self.spelling._replace(leads={})
         self.known: dict[Any, int | None] = {}
         self.shared: dict[tuple, int] = {}  # of escapes and forms, by their targets
         self.todo: list[Any] = []
+        self.steps = 0
         # Classes of characters whose forms have several bytes, and moves by theirs.
         self.wide = sorted({k for f in self.spelling.leads.values() for k in f.classes})
         self.leads: dict[tuple, Moves] = {}
@@ -203,6 +210,12 @@ class StringWriter:
         here = self.known[at]
         assert here is not None
         targets: dict[int, int] = {}
+        self.steps += len(self.kinds)
+        if self.steps > MOST_STEPS:
+            raise ConstraintError(
+                "a string's keywords need too many states: make its patterns and "
+                "lengths fewer or smaller"
+            )
         for kind in self.kinds:
             to = self.state(self.step(at, kind))
             if to is not None:

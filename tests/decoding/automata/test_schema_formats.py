@@ -44,16 +44,25 @@ def test_formats(name):
     assert [text for text in [*invalid.split(), "", " "] if _holds(name, text)] == []
 
 
-def test_dates_are_those_of_the_calendar():
-    rng = random.Random(0)
+def _wrong_dates(pattern) -> int:
+    rng, wrong = random.Random(0), 0
     for _ in range(3_000):
-        year, month, day = (
-            rng.randrange(1, 10_000),
-            rng.randrange(14),
-            rng.randrange(33),
-        )
+        year, month = rng.choice([1900, 2000, 2023, 2024]), rng.randrange(14)
+        day = rng.randrange(33)
         try:
             valid = bool(datetime.date(year, month, day))
         except ValueError:
             valid = False
-        assert _holds("date", f"{year:04}-{month:02}-{day:02}") == valid
+        text = f"{year:04}-{month:02}-{day:02}"
+        [(_, tree)] = conjunction(pattern)
+        wrong += matches(searching(tree), text) != valid
+    return wrong
+
+
+def test_dates_are_those_of_the_calendar():
+    assert _wrong_dates(FORMATS["date"]) == 0
+
+
+def test_fault_a_leap_day_in_every_year():
+    """Planted: February has 29 days, as in patterns that do not look at the year."""
+    assert _wrong_dates("^[0-9]{4}-02-29$|" + FORMATS["date"]) > 0

@@ -100,12 +100,20 @@ def test_long_counters_beside_patterns_are_shortened():
     assert _reads(machine, "a-" * 200 + "b") and not _reads(machine, "a-")
 
 
+def test_counters_of_wide_characters_are_narrowed():
+    words = {"pattern": r"^(?:\S+\s+){0,99}\S+$", "maxLength": 900}
+    machine = compile_schema({"type": "string", **words})
+    assert len(machine.moves) < 2 * schema_strings.MOST_COUNTED
+    assert _reads(machine, "one or more words") and not _reads(machine, "é")
+    assert not _reads(machine, "") and not _reads(machine, "a ")
+
+
 def test_fault_a_length_that_is_not_counted(monkeypatch):
     """Planted: the counter beside a pattern is dropped."""
 
     def uncounted(logic, formulas):
         drop = lambda atom: TRUE if atom[0] == "length" else logic.atom(atom)
-        return tuple(logic.replaced(formula, drop) for formula in formulas)
+        return tuple(logic.replaced(formula, drop) for formula in formulas), False
 
     monkeypatch.setattr(schema_strings, "_shortened", uncounted)
     machine = compile_schema({**LONG, "maxLength": 3})

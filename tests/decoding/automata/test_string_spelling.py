@@ -22,8 +22,9 @@ from decoding.automata.string_spelling import (
 CHARS = 'ab"\\/\n\x7fé\u07ff\u0800\ud7ff\ue000\uffff😀\U0010ffff\u2028'
 
 
-def _machine(dfa):
+def _machine(dfa, step=None):
     """The JSON strings that `dfa` accepts, spelled canonically."""
+    step = step or (lambda state, kind: dfa.moves[state].get(kind, LOST))
     builder = Builder()
     over, start = builder.state(ends=0), builder.state()
 
@@ -36,7 +37,7 @@ def _machine(dfa):
     writer = StringWriter(
         builder,
         dfa.characters,
-        lambda state, kind: dfa.moves[state].get(kind, LOST),
+        step,
         settle,
         lambda state: over if dfa.accept[state] else None,
     )
@@ -52,13 +53,24 @@ def _machine(dfa):
 )
 def test_strings_are_read_where_the_automaton_accepts(pattern):
     dfa = searching(parse(pattern))
-    machine = _machine(dfa)
-    rng = random.Random(0)
+    assert _wrong(dfa, _machine(dfa)) == 0
+
+
+def _wrong(dfa, machine) -> int:
+    rng, wrong = random.Random(0), 0
     for _ in range(300):
         text = "".join(rng.choices(CHARS, k=rng.randrange(5)))
         data = b'"' + spelled(text) + b'"'
         assert json.loads(data) == text
-        assert accepts(machine, data) == matches(dfa, text)
+        wrong += accepts(machine, data) != matches(dfa, text)
+    return wrong
+
+
+def test_fault_a_class_that_is_spelled_like_another():
+    """Planted: all characters move as those of the first class do."""
+    dfa = searching(parse("^[^a]*$"))
+    machine = _machine(dfa, lambda state, kind: dfa.moves[state].get(0, LOST))
+    assert _wrong(dfa, machine) > 0
 
 
 @pytest.mark.parametrize(
