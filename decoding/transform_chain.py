@@ -94,7 +94,7 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
     names = [name for name, _ in numbers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise MethodError(
-            f"two constraints have the masks {twice}: give one of them another `name`"
+            f"two constraints have the masks {twice}: give one of them another `stream`"
         )
     return base.LogitsTransform(
         init,

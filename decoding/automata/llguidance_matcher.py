@@ -45,6 +45,8 @@ class LLGuidance(matchers.Matcher[Any]):
         if self._first.is_error():
             reason = self._first.get_error().strip().splitlines()[0]
             raise ConstraintError(f"llguidance refuses {grammar}: {reason}")
+        if not self.allowed(self._first).any():
+            raise ConstraintError(f"{grammar}: no token of this model begins a text")
 
     def begin(self, prompt: np.ndarray) -> Any:
         """Return the matcher before the text."""

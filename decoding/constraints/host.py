@@ -36,7 +36,7 @@ def even_runs(tokens: Any) -> list[int]:
 CARD = Card(
     paper="none: this project's own form",
     guarantee=base.LAW,
-    family="host",
+    family="grammar",
     data=("of", "index"),
     needs=("eos", "vocab_size"),
     examples={"of": (even_runs,)},
@@ -56,7 +56,7 @@ def transform(
     eos: tuple[int, ...],
     vocab_size: int,
     index: int = 0,
-    name: str = "host",
+    stream: str = "host/mask",
 ) -> base.LogitsTransform:
     """Restrict the text to what a matcher allows.
 
@@ -70,8 +70,7 @@ def transform(
         eos: ids of the end-of-sequence tokens.
         vocab_size: V.
         index: which of `of` this prompt has.
-        name: of the stream of masks, `host/<name>`; two such constraints of a method
-            need two.
+        stream: name of the stream of masks; two such constraints of a method need two.
 
     Raises:
         MethodError: several processes decode together.
@@ -83,7 +82,6 @@ def transform(
             "constraints/grammar, or one process"
         )
     matcher = _matcher(of[index], eos, vocab_size)
-    stream = f"host/{name}"
 
     def init(tokens: Array, length: Array) -> base.State:
         number = jnp.int32(matchers.number(matcher))

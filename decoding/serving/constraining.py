@@ -163,5 +163,5 @@ def accepted(
         compiler = compiled.compiler(lm.tokenizer, tuple(config.eos), config.vocab_size)
         machine, tokens = compiler.lifted(grammar).machine, compiler.vocabulary.tokens
         data = [b"".join(tokens[t] for t in row if t < len(tokens)) for row in rows]
-        verdicts.append([byte_machine.accepts(machine, text) for text in data])
+        verdicts.append([bool(byte_machine.accepts(machine, text)) for text in data])
     return verdicts

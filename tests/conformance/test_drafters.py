@@ -132,6 +132,8 @@ TOGETHER = {
     "datastore": ("transforms/knn_lm",),
     "regex": ("constraints/regex",),
     "grammar": ("constraints/grammar",),
+    "host": ("constraints/host",),
+    "monitor": ("constraints/monitor",),
 }
 
 
