@@ -34,7 +34,7 @@ def even_runs(tokens: Any) -> list[int]:
 
 
 CARD = Card(
-    paper="none: this project's own form",
+    paper="baseline",
     guarantee=base.LAW,
     family="grammar",
     data=("of", "index"),

@@ -11,7 +11,8 @@ nothing (state S0). With the legal suffixes S, constrained,
 
     token t is allowed   if t is a prefix of some s in S
                          or some s in S is a proper prefix of t, and t[|s|] breaks
-    after t              S0 if t has a breaking character, else {s[|t|:] : t prefix of s}
+    after t              S0 if t has a breaking character,
+                         else {s[|t|:] : t is a prefix of s}
 
 A character breaks if it cannot continue an identifier. So "abc(" is allowed behind
 "abc", and a token that ends an identifier and begins the next dereference asks anew.

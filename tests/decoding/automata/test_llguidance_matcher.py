@@ -36,9 +36,9 @@ def test_absent(monkeypatch):
             compiled.parse({"regex": "a"}), MODEL.tokenizer, (kit.EOS,), kit.VOCAB
         )
     llguidance_matcher.matcher.cache_clear()
-    with pytest.raises(ConstraintError, match="byte 'a' .* on the host: llguidance"):
+    with pytest.raises(ConstraintError, match=r"byte 'a' .* on the host: llguidance"):
         call(AMBIGUOUS)
-    with pytest.raises(ConstraintError, match="one byte must tell them apart$"):
+    with pytest.raises(ConstraintError, match=r"one byte must tell them apart$"):
         call(AMBIGUOUS, engine="device")
 
 
@@ -61,7 +61,9 @@ def test_what_the_device_refuses():
     assert out.engine == ["host", "device", None, "host"]
     for text in (out.texts[0], out.texts[3]):
         assert set(text) <= {"a", "b"} and "bb" not in text and "aa" not in text
-    assert matcher(AMBIGUOUS).accepts([1, 0, 1]) and not matcher(AMBIGUOUS).accepts([1, 0])
+    assert matcher(AMBIGUOUS).accepts([1, 0, 1]) and not matcher(AMBIGUOUS).accepts(
+        [1, 0]
+    )
 
 
 REFUSED = [

@@ -80,7 +80,9 @@ def test_nodes_that_nobody_asks_for_are_not_read():
 def test_memory_changes_no_word():
     """Any order of calls, and a memory of two prefixes; planted: of another text."""
     rng = np.random.default_rng(1)
-    texts = [rng.integers(0, 12, rng.integers(0, 9)).astype(np.int32) for _ in range(60)]
+    texts = [
+        rng.integers(0, 12, rng.integers(0, 9)).astype(np.int32) for _ in range(60)
+    ]
     fresh = [Sums(V).words(t, NODES, PARENTS) for t in texts]
     replays = []
     for most in (1, 2, 4096):

@@ -111,7 +111,9 @@ def test_fault_a_mask_of_another_text(fault, monkeypatch):
             return texts._replace(at=texts.at * 0)
         if fault == "late":
             return texts._replace(length=texts.length - 1)
-        numbers = {name: value + np.array([0, 1]) for name, value in texts.numbers.items()}
+        numbers = {
+            name: value + np.array([0, 1]) for name, value in texts.numbers.items()
+        }
         return texts._replace(numbers=numbers)
 
     monkeypatch.setattr(host_words, "of_tree", wrong)
@@ -168,7 +170,7 @@ def test_predicates():
     """Planted: the predicate left out."""
     out = call(even, TREE)
     assert out.engine == ["host"] * 4 and out.accepted == [
-        len(text) % 2 == 1 or text[-1] != kit.EOS and len(text) % 2 == 0
+        len(text) % 2 == 1 or (text[-1] != kit.EOS and len(text) % 2 == 0)
         for text in out.tokens
     ]
     for text, free in zip(out.tokens, call(None).tokens):

@@ -22,13 +22,17 @@ def ints(*values) -> jnp.ndarray:
 
 def state(**fields):
     fields = {"transform": ROWS, "done": jnp.array([False, True]), **fields}
-    return types.SimpleNamespace(tokens=ints([1, 2], [3, 4]), length=ints(2, 1), **fields)
+    return types.SimpleNamespace(
+        tokens=ints([1, 2], [3, 4]), length=ints(2, 1), **fields
+    )
 
 
 def test_nodes_of_a_draft():
     """Padding and rows that are done are not asked for; planted: neither is seen."""
     kind = ints([1, 1, 0], [1, 1, 1])
-    nodes = base.TokenTree(ints([2, 5, 6], [4, 5, 6]), ints([-1, 0, 0], [-1, 0, 1]), kind)
+    nodes = base.TokenTree(
+        ints([2, 5, 6], [4, 5, 6]), ints([-1, 0, 0], [-1, 0, 1]), kind
+    )
     texts = host_words.of_tree(PROGRAM, state(), nodes)
     assert texts.at.tolist() == [[0, 1, -1], [-1, -1, -1]]
     assert texts.numbers["host/a"].tolist() == [[7, 2], [8, 1]]

@@ -41,7 +41,10 @@ def names(parts) -> list[str]:
 
 def test_parts_stand_before_truncations():
     """Of the engines that are used alone; planted: the part that serves no row."""
-    others = (Spec("transforms/ban_tokens", bans=((0,),)), Spec("transforms/top_k", k=2))
+    others = (
+        Spec("transforms/ban_tokens", bans=((0,),)),
+        Spec("transforms/top_k", k=2),
+    )
     grammar, host = constraining.GRAMMAR, constraining.HOST
     ban, top = names(others)
     for constraint, expected in (
