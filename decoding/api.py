@@ -55,6 +55,7 @@ def generate(
     prefixes: Any = None,
     constraint: Any = None,
     finish: bool = False,
+    engine: str = "auto",
 ) -> Output:
     """Decode every prompt in one batch.
 
@@ -124,7 +125,12 @@ def generate(
             `{"regex": pattern}`, ... (`automata.compiled.parse`), or a list of one a
             prompt; None there: any text. Other transforms come before it, warpers
             after it. `out.accepted` says which texts are whole ones.
+            Or a function of the text's tokens int32[T] that returns the ids that may
+            follow (or bool[V]), or an `automata.matchers.Matcher`.
         finish: a text under a constraint always ends within `max_new_tokens`.
+        engine: where a grammar runs. "device": inside the loop. "host": by llguidance,
+            for which every round waits (`out.stats.host_syncs`). "auto": on the device
+            if that holds it (`out.engine`). Functions and matchers run on the host.
 
     Returns:
         An `Output`: the texts, their tokens and log-probabilities, and the run's
@@ -191,6 +197,7 @@ def stream(
     prefixes: Any = None,
     constraint: Any = None,
     finish: bool = False,
+    engine: str = "auto",
 ) -> Iterator[Piece]:
     """Yield the texts of `generate` as they grow, round by round, all rows together.
 

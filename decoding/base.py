@@ -114,15 +114,14 @@ class Outcome:
     A chunk of the prompt (`is_prompt`) has the same form: a chain whose nodes are all
     accepted and whose extra token is the prompt's next. Its logits are None unless the
     drafter sets `prompt_logits`. So have the rounds of a pause together (`is_pause`):
-    plain decoding's tokens, with their logits. In both `warped` is None. Rows with
-    `active` false commit nothing.
+    plain decoding's tokens, with their logits. In both `warped` is None.
     """
 
     tree: TokenTree
     verdict: Verdict
     target: ModelOutput  # raw
     warped: Array | None  # float32[B, N, V]: after the transform
-    active: Array  # bool[B]
+    active: Array  # bool[B]: the other rows commit nothing
     is_prompt: bool = struct.field(pytree_node=False, default=False)
     is_pause: bool = struct.field(pytree_node=False, default=False)
 
@@ -270,10 +269,9 @@ class LogitsTransform(NamedTuple):
     - `init(tokens[T], length) -> State`: the state after the whole prompt. Prompts of
       one call may differ in the numbers of `row`; `shared` must then be equal.
     - `apply(state, logits[V], aux) -> logits[V]` reads the state. `aux` maps the names
-      in `streams` to their logits at the same node. Drafts have no `aux`, and `apply`
-      then returns the logits unchanged.
-    - `free`, of a constraint, is `apply` without what it forbids; None: the transform
-      is no constraint. The two compared are `transform_chain.mass`.
+      in `streams` to their logits (or words) at the same node. Drafts have no
+      `aux`, and `apply` then returns the logits unchanged.
+    - `free`: a constraint's `apply` without what it forbids: `transform_chain.mass`.
     - `advance(state, token, logits, aux) -> State`, None for a stateless transform,
       gets the `logits` and `aux` that `apply` received where `token` was chosen.
     - `domain`: "logits" (need not be normalised) or "logprobs" (are), for both the
@@ -282,6 +280,7 @@ class LogitsTransform(NamedTuple):
       or before it (penalties, bans, constraints).
     - `nameless`: `apply` reads values alone, never which token a value belongs to. It
       then serves a part of the vocabulary, outside of which every logit is -inf.
+    - `numbers`: the streams that are masks of the host, see `matchers.Matched`.
     """
 
     init: Callable[[Array, Array], State]
@@ -292,6 +291,7 @@ class LogitsTransform(NamedTuple):
     streams: tuple[str, ...] = ()
     nameless: bool = False
     free: Callable[[State, Array, dict[str, Array]], Array] | None = None
+    numbers: tuple[tuple[str, Callable[[State], Array]], ...] = ()
 
 
 class Sizes(NamedTuple):

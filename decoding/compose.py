@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from decoding import base, search_parts, transform_chain
-from decoding.automata import stop_strings
+from decoding.automata import matchers, stop_strings
 from decoding.block_width import choice
 from decoding.block_width.policy import PAPER
 from decoding.catalogue import Part, PerPrompt, Spec
@@ -140,6 +140,8 @@ def compose(
     drafter = of_rows.build(available)
     specs, transforms = _transforms(method.transforms, heats, available)
     transform = transforms[0]
+    matched: Any = matchers.Matched(-(-target.vocab_size // 32))
+    streams |= {name: matched for name, _ in transform.numbers}
     missing = [s for s in transform.streams if s not in streams]
     if missing:
         raise MethodError(
@@ -228,11 +230,11 @@ def compose(
     return Composition(program, key, guarantee, settings, automaton, prefills)
 
 
-def _of_stream(stream: base.Stream | base.Derived) -> tuple:
+def _of_stream(stream: Any) -> tuple:
     """Identify a stream in a program's key; prompts are no part of a program."""
-    if isinstance(stream, base.Derived):
-        return tuple(stream)
-    return stream.model, stream.params
+    if isinstance(stream, base.Stream):
+        return stream.model, stream.params
+    return tuple(stream)
 
 
 def _temperatures(temperature: Any) -> list[float]:

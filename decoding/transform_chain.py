@@ -1,5 +1,7 @@
 """Composition of logits transforms, and the mass that their constraints leave."""
 
+import functools
+
 import jax.numpy as jnp
 from jax import Array
 
@@ -21,8 +23,9 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
     union of the parts'.
 
     Raises:
-        MethodError: a part has an unknown domain; where the chain's `free` runs, a part
-            behind a constraint normalises or mixes laws, so that `mass` sees nothing.
+        MethodError: a part has an unknown domain; two parts read one mask of the host;
+            where the chain's `free` runs, a part behind a constraint normalises or
+            mixes laws, so that `mass` sees nothing.
     """
     for part in transforms:
         if part.domain not in DOMAINS:
@@ -62,7 +65,7 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
     def free(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         assert first is not None
         for part in transforms[first + 1 :]:
-            if part.domain == "logprobs" or part.streams:
+            if part.domain == "logprobs" or (part.streams and not part.free):
                 raise MethodError(
                     "a transform that reads log-probabilities or streams stands behind "
                     "a constraint, whose mass it hides: put the constraint behind it"
@@ -83,6 +86,16 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         ]
         return base.State(tuple(part_state.row for part_state in moved), state.shared)
 
+    numbers = tuple(
+        (name, functools.partial(lambda i, of, state: of(split(state)[i]), i, of))
+        for i, part in enumerate(transforms)
+        for name, of in part.numbers
+    )
+    names = [name for name, _ in numbers]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise MethodError(
+            f"two constraints have the masks {twice}: give one of them another `stream`"
+        )
     return base.LogitsTransform(
         init,
         apply,
@@ -91,6 +104,7 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         nameless=all(part.nameless for part in transforms),
         streams=tuple(dict.fromkeys(s for part in transforms for s in part.streams)),
         free=None if first is None else free,
+        numbers=numbers,
     )
 
 

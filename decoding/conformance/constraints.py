@@ -32,10 +32,12 @@ def never_strands(spec: Spec, constraint: base.LogitsTransform) -> None:
     rng, forbids = np.random.default_rng(0), False
     for text in range(TEXTS):
         state = transforms.begin(constraint, text)
+        tokens = transforms.prompt(text)
         for i in range(STEPS):
-            masks = []
+            masks, of_host = [], transforms.asked(constraint, state, tokens)
             for seed in (i, i + STEPS):
                 logits, aux = transforms.inputs(constraint, seed)
+                aux |= of_host
                 masks.append(np.isfinite(apply(state, logits, aux)))
             allowed = np.flatnonzero(masks[0])
             require(len(allowed), spec, f"no token may follow after {i} allowed ones")
@@ -44,6 +46,7 @@ def never_strands(spec: Spec, constraint: base.LogitsTransform) -> None:
             token = int(rng.choice(allowed))
             if token == kit.EOS:
                 break
+            tokens.append(token)
             if step is not None:
                 state = step(state, jnp.int32(token), logits, aux)
     require(forbids, spec, "it forbids nothing")
@@ -57,6 +60,7 @@ def has_a_mass(spec: Spec, constraint: base.LogitsTransform) -> None:
     for text in range(TEXTS):
         state = transforms.begin(constraint, text)
         logits, aux = transforms.inputs(constraint, text)
+        aux |= transforms.asked(constraint, state, transforms.prompt(text))
         left = np.asarray(constraint.apply(state, logits, aux))
         free = np.asarray(without(state, logits, aux))
         require(np.isfinite(free).all(), spec, "its `free` forbids a token")

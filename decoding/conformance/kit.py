@@ -268,7 +268,9 @@ def value_head():
 def streams(method: Method) -> dict[str, base.Stream]:
     """Make a toy model for every stream that the method's transforms read."""
     built = [s.build(PARTS) for s in method.transforms]
-    names = [name for transform in built for name in transform.streams]
+    masks = {name for transform in built for name, _ in transform.numbers}
+    every = [name for transform in built for name in transform.streams]
+    names = [name for name in every if name not in masks]  # the host computes these
     return {name: base.Stream(TARGET.model, name) for name in names}
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding import base, tree
+from decoding.automata import matchers
 from decoding.catalogue import Spec
 from decoding.conformance import kit
 from decoding.conformance.require import require
@@ -30,17 +31,42 @@ def check(spec: Spec) -> None:
     numbers_share_a_program(spec)
 
 
+WORDS = -(-kit.VOCAB // 32)
+
+
 def inputs(transform: base.LogitsTransform, seed: int, *shape: int):
-    """Draw logits float32[*shape, V] for the target and the transform's streams."""
+    """Draw logits float32[*shape, V] for the target and the transform's streams.
+
+    Masks of the host allow everything; see `asked`.
+    """
     rng = np.random.default_rng(seed)
     draw = lambda: jnp.asarray(rng.normal(size=(*shape, kit.VOCAB)) * 2, jnp.float32)
-    return draw(), {name: draw() for name in transform.streams}
+    masks = {name for name, _ in transform.numbers}
+    whole = jnp.full((*shape, WORDS), matchers.ALL)
+    return draw(), {n: whole if n in masks else draw() for n in transform.streams}
+
+
+def asked(transform: base.LogitsTransform, state: base.State, text: list[int]) -> dict:
+    """Return the host's masks behind a row's text, its prompt included, by stream."""
+    masks = {}
+    for name, numbers in transform.numbers:
+        row = np.asarray(numbers(state))[None]
+        rows = (np.asarray([text], np.int32), np.asarray([len(text)], np.int32))
+        root = np.zeros((1, 1), np.int32)
+        words = matchers.answer(WORDS, row, *rows, root, root - 1, root)
+        masks[name] = jnp.asarray(words[0, 0])
+    return masks
+
+
+def prompt(seed: int = 0) -> list[int]:
+    """Return the prompt of three tokens behind which `begin` begins."""
+    return np.random.default_rng(seed).integers(0, kit.EOS, 8)[:3].tolist()
 
 
 def begin(transform: base.LogitsTransform, seed: int = 0) -> base.State:
     """Return the state of one row after a prompt of three tokens."""
-    prompt = np.random.default_rng(seed).integers(0, kit.EOS, 8)
-    return transform.init(jnp.asarray(prompt, jnp.int32), jnp.int32(3))
+    tokens = np.random.default_rng(seed).integers(0, kit.EOS, 8)
+    return transform.init(jnp.asarray(tokens, jnp.int32), jnp.int32(3))
 
 
 def walks(spec: Spec, transform: base.LogitsTransform) -> None:
@@ -51,10 +77,12 @@ def walks(spec: Spec, transform: base.LogitsTransform) -> None:
     """
     apply, advance = jax.jit(transform.apply), transform.advance
     step = None if advance is None else jax.jit(advance)
-    rng, state = np.random.default_rng(1), begin(transform)
+    rng, state, text = np.random.default_rng(1), begin(transform), prompt()
     shapes = jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), state)
     for i in range(STEPS):
         logits, aux = inputs(transform, i)
+        masks = asked(transform, state, text)
+        aux |= masks
         new = apply(state, logits, aux)
         require(
             (new.shape, new.dtype) == (logits.shape, logits.dtype),
@@ -68,12 +96,14 @@ def walks(spec: Spec, transform: base.LogitsTransform) -> None:
         require(len(allowed), spec, "apply forbids every token")
         token = int(allowed[0])
         banned = jnp.full_like(logits, -jnp.inf).at[token].set(logits[token])
-        remasked = np.asarray(apply(state, banned, dict.fromkeys(aux, banned)))
+        beside = dict.fromkeys(aux, banned) | masks
+        remasked = np.asarray(apply(state, banned, beside))
         require(np.isfinite(remasked[token]), spec, "the one token left is forbidden")
         revived = np.isfinite(np.delete(remasked, token)).any()
         require(not revived, spec, "an impossible token becomes possible")
+        text.append(int(rng.choice(allowed)))
         if step is not None:
-            state = step(state, jnp.int32(rng.choice(allowed)), logits, aux)
+            state = step(state, jnp.int32(text[-1]), logits, aux)
             after = jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), state)
             require(after == shapes, spec, f"advance changes {shapes} to {after}")
 

@@ -26,6 +26,7 @@ from decoding.loops import (
     block_choice,
     chosen_layers,
     commit,
+    host_words,
     pause,
     state_sharding,
     stats,
@@ -74,7 +75,7 @@ class Program:
     exit: base.ExitPolicy = base.WHOLE
     width: WidthPolicy = PAPER
     widths: tuple[int, ...] = ()  # of blocks to compile, in rising order
-    streams: base.Streams = field(default_factory=dict)
+    streams: dict[str, Any] = field(default_factory=dict)
     stop: bool = False  # whether the state carries a stop automaton
     select: Select | None = None  # of a search; see `loops.search`
     rank: Rank | None = None  # rows of a prompt that are ranked
@@ -290,7 +291,8 @@ def _commit(program, params, state, draft):
     out, cache = program.model(weights, cache, block, program.taps)
     logits: Any = out.logits
     about = functools.partial(_beside, state, draft)
-    beside = (params, out.hidden, state.caches, about)
+    texts = host_words.of_tree(program, state, draft)
+    beside = (params, out.hidden, state.caches, about, texts)
     aux, caches = streams.run(program.streams, *beside)
 
     at_nodes = tree.node_states(program.transform, state.transform, draft, logits, aux)

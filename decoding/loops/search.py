@@ -24,7 +24,7 @@ from decoding.hypotheses import slots as scratch
 from decoding.hypotheses.nodes import ALL as ALL_NODES
 from decoding.hypotheses.nodes import Mix, Nodes
 from decoding.hypotheses.slots import Slots
-from decoding.loops import drafting, leaves, streams
+from decoding.loops import drafting, host_words, leaves, streams
 from decoding.loops.decode import TARGET, Program
 from decoding.loops.drafting import DRAFT
 from decoding.loops.search_state import SearchState, selects
@@ -58,7 +58,8 @@ def round_(program: Program, params: base.Params, state: SearchState) -> SearchS
     out, cache = program.model(weights, caches[TARGET], block, taps)
     others = {n: s for n, s in program.streams.items() if n not in (REWARD, DRAFT)}
     caches, hidden = {**caches, TARGET: cache}, out.hidden
-    aux, caches = streams.run(others, params, hidden, caches, about)
+    texts = host_words.of_lanes(program, state, run)
+    aux, caches = streams.run(others, params, hidden, caches, about, texts)
     if reward is not None and reward.stream is not None:
         weights = base.read(params, reward.stream.params)
         block = replace(about(REWARD), logits_at=NONE)

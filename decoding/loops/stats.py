@@ -76,7 +76,8 @@ class Stats(NamedTuple):
     committed_by_depth: list[int]  # rounds that committed a draft of that depth
     rounds: int = 0  # of a search, as the next four: calls of the model
     nodes_run: np.ndarray | None = None  # int32[B]
-    # Rounds that waited for a reward on the host, or for slots; calls after the first.
+    # Rounds that waited for a reward on the host, for slots, or for masks (of any
+    # method: one for each constraint on the host); calls after the first.
     host_syncs: int = 0
     most_slots: np.ndarray | None = None  # int32[B]: scratch slots in use, at most
     levels: np.ndarray | None = None  # int32[B]: selections, several a call
@@ -142,6 +143,15 @@ def summarise(
         loaded=loaded,
         **ran,
     )
+
+
+def with_masks(figures: Stats, masks: int) -> Stats:
+    """Count the rounds that waited for `masks` constraints on the host.
+
+    All rows begin together, so a call has as many rounds as its longest row.
+    """
+    rounds = figures.rounds or int(figures.target_calls.max(initial=0))
+    return figures._replace(host_syncs=figures.host_syncs + masks * rounds)
 
 
 def merged(every: Sequence[Stats]) -> Stats:

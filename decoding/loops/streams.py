@@ -1,4 +1,4 @@
-"""Streams beside the target: other models on the same nodes, and laws of its states."""
+"""Streams beside the target: models, laws of its states, and masks of the host."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 from jax import Array
 
 from decoding import base
+from decoding.automata import matchers
+from decoding.loops import host_words
 from models.base import Block
 
 
@@ -21,13 +23,14 @@ def taps(streams: base.Streams) -> tuple:
 
 
 def run(
-    streams: base.Streams,
+    streams: Mapping[str, Any],
     params: base.Params,
     hidden: Mapping[Any, Array],
     caches: Mapping[str, Any],
     block: Callable[[str], Block],
+    texts: host_words.Texts | None = None,
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Compute the logits of every stream at the nodes that the target has run.
+    """Compute every stream at the nodes that the target has run.
 
     Args:
         streams: by name.
@@ -35,12 +38,17 @@ def run(
         hidden: tap -> [B, N, D], the target's states at the nodes.
         caches: the target's and the streams', by name.
         block: name of a model -> the nodes as the block of its cache.
+        texts: the nodes as texts, for the host; None: it is not asked.
 
     Returns:
-        Name -> float32[B, N, V], and all caches.
+        Name -> logits float32[B, N, V], or words uint32[B, N, W]; and all caches.
     """
     aux, after = {}, dict(caches)
     for name, stream in streams.items():
+        if isinstance(stream, matchers.Matched):
+            assert texts is not None
+            aux[name] = host_words.words(name, stream, texts)
+            continue
         weights = base.read(params, stream.params)
         if isinstance(stream, base.Derived):
             states = {tap: hidden[tap] for tap in stream.taps}

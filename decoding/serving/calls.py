@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from decoding import base, compose
+from decoding.automata import matchers
 from decoding.loops import decode, engines, state_sharding, stats
 from decoding.serving import constraining, requests, results, scoring, searching
 from decoding.serving.output import Output
@@ -71,14 +72,21 @@ def output(
         else None,
         "scores": values,
     }
-    if asked.grammars is not None:
-        before = [len(row) if settings.echo else 0 for row in asked.rows[:: asked.n]]
+    if asked.constraints is not None:
+        optional["engine"] = [constraint.engine for constraint in asked.constraints]
+        prompts = asked.rows[:: asked.n]
+        before = [len(row) if settings.echo else 0 for row in prompts]
         new = [[t.tokens[at:] for t in row] for at, row in zip(before, rows)]
-        verdicts = constraining.accepted(lm, asked.grammars, new)
+        verdicts = constraining.accepted(lm, asked.constraints, prompts, new)
         flat = [row[0] for row in verdicts]
         optional["accepted"] = flat if asked.n == 1 else verdicts
     if values is not None and asked.n == 1:
         optional["scores"] = [row[0] for row in values]
+    figures = stats.summarise(
+        state.counters, seconds, compiled, found, call.memory, loaded
+    )
+    masks = [*map(type, call.parts.program.streams.values())].count(matchers.Matched)
+    figures = stats.with_masks(figures, masks)
     return Output(
         tokens=group("tokens"),
         texts=None if lm.tokenizer is None else group("text"),
@@ -87,9 +95,7 @@ def output(
         finish_reason=group("finish_reason"),
         memory=state.drafter.shared,
         exits=state.exit.shared,
-        stats=stats.summarise(
-            state.counters, seconds, compiled, found, call.memory, loaded
-        ),
+        stats=figures,
         guarantee=guarantee,
         **optional,
     )

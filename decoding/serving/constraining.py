@@ -1,58 +1,133 @@
-"""The grammars of a call's prompts: as a transform of the method, and as a verdict."""
+"""The constraints of a call's prompts: as transforms of the method, and as verdicts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from decoding.automata import byte_machine, compiled
+from decoding.automata import byte_machine, compiled, llguidance_matcher
+from decoding.automata.matchers import Matcher, Predicate
 from decoding.catalogue import PerPrompt, Spec
-from models.errors import PromptError
+from models.errors import ConstraintError, PromptError
 
-GRAMMAR = "constraints/grammar"
-
-
-Grammars = tuple[compiled.Grammar | None, ...]
+GRAMMAR, HOST = "constraints/grammar", "constraints/host"
+AUTO, DEVICE, ON_HOST = ENGINES = ("auto", "device", "host")
 
 
-def grammars(constraint: Any, prompts: int) -> Grammars | None:
-    """Read `generate`'s constraint: a grammar for all prompts, or one (None) a prompt.
+class Constraint(NamedTuple):
+    """What a prompt's texts are held to; nothing: any text."""
+
+    grammar: compiled.Grammar | None = None  # on the device
+    matcher: Matcher | None = None  # on the host
+
+    @property
+    def engine(self) -> str | None:
+        """Where the masks are computed: "device", "host", None without a constraint."""
+        on_host = ON_HOST if self.matcher is not None else None
+        return DEVICE if self.grammar is not None else on_host
+
+
+Constraints = tuple[Constraint, ...]
+
+
+def read(
+    lm: Any, constraint: Any, prompts: int, engine: str, finish: bool
+) -> Constraints | None:
+    """Read `generate`'s constraint: one for all prompts, or one (None) a prompt.
+
+    Args:
+        lm: the model.
+        constraint: a grammar, a matcher or a predicate, or a list of them.
+        prompts: their number.
+        engine: one of `ENGINES`.
+        finish: whether texts have to end within their limits.
 
     Raises:
         PromptError: a list of another length than the prompts.
-        ConstraintError: a mapping that is no grammar.
+        ConstraintError: no constraint, an unknown engine, or one that refuses it.
     """
+    if engine not in ENGINES:
+        raise ConstraintError(f"engine={engine!r}: use one of {list(ENGINES)}")
     if constraint is None:
         return None
-    if isinstance(constraint, Mapping | compiled.Grammar | str):
-        return (compiled.parse(constraint),) * prompts  # type: ignore[arg-type]
+    single = isinstance(constraint, Mapping | compiled.Grammar | str | Matcher)
+    if single or callable(constraint):
+        return (_placed(lm, constraint, engine, finish),) * prompts
     if len(constraint) != prompts:
         raise PromptError(
             f"constraint has {len(constraint)} entries for {prompts} prompts: give one "
             "grammar, or one (or None) a prompt"
         )
-    return tuple(None if c is None else compiled.parse(c) for c in constraint)
+    return tuple(_placed(lm, entry, engine, finish) for entry in constraint)
+
+
+def _placed(lm: Any, entry: Any, engine: str, finish: bool) -> Constraint:
+    """Choose where a constraint runs: on the device, if that holds it."""
+    if entry is None:
+        return Constraint()
+    config = lm.model.config
+    about = tuple(config.eos), config.vocab_size
+    if isinstance(entry, Matcher) or callable(entry):
+        if engine == DEVICE or finish:
+            wish = "finish=True" if finish else "engine='device'"
+            raise ConstraintError(f"{wish} with {entry!r}, which runs on the host")
+        if isinstance(entry, Matcher):
+            return Constraint(None, entry)
+        return Constraint(None, Predicate(entry, config.vocab_size, config.eos))
+    grammar = compiled.parse(entry)
+    if engine == ON_HOST:
+        if finish:
+            raise ConstraintError("finish=True with engine='host': use the device")
+        return Constraint(
+            None, llguidance_matcher.matcher(grammar, lm.tokenizer, *about)
+        )
+    try:
+        if lm.tokenizer is not None:
+            compiled.compiler(lm.tokenizer, *about).lifted(grammar)
+    except ConstraintError as refused:
+        if engine == DEVICE or finish:
+            raise
+        try:
+            matcher = llguidance_matcher.matcher(grammar, lm.tokenizer, *about)
+        except ConstraintError as error:
+            raise ConstraintError(f"{refused}; on the host: {error}") from refused
+        return Constraint(None, matcher)
+    return Constraint(grammar)
 
 
 def inserted(
     transforms: Sequence[Any],
-    of_prompts: Grammars,
+    of_prompts: Constraints,
     finish: Sequence[int],
 ) -> tuple[Any, ...]:
-    """Put the grammars before the first truncation, which then keeps allowed tokens.
+    """Put the constraints before the first truncation, which then keeps allowed tokens.
 
     Args:
         transforms: the call's others.
-        of_prompts: a grammar, or None, of each prompt.
+        of_prompts: that of each prompt.
         finish: tokens in which each text must end; 0: it may be cut.
     """
-    specs = [
-        Spec(GRAMMAR, grammars=of_prompts, index=i, finish=tokens)
-        for i, tokens in enumerate(finish)
-    ]
-    same = len(set(zip(of_prompts, finish))) == 1
-    part = Spec(GRAMMAR, grammars=of_prompts[:1], finish=finish[0])
     at = next((i for i, p in enumerate(transforms) if _truncates(p)), len(transforms))
-    chosen = part if same else PerPrompt(tuple(specs))
-    return (*transforms[:at], chosen, *transforms[at:])
+    parts = []
+    grammars = tuple(constraint.grammar for constraint in of_prompts)
+    if any(grammars) or not any(constraint.matcher for constraint in of_prompts):
+        numbers = [{"finish": tokens} for tokens in finish]
+        parts.append(_part(GRAMMAR, "grammars", grammars, numbers))
+    matchers = tuple(constraint.matcher for constraint in of_prompts)
+    if any(matchers):
+        parts.append(_part(HOST, "of", matchers, [{}] * len(matchers)))
+    return (*transforms[:at], *parts, *transforms[at:])
+
+
+def _part(
+    name: str, argument: str, values: tuple, numbers: Sequence[dict[str, int]]
+) -> Spec | PerPrompt:
+    """Make one part for all prompts, if they are alike, or one a prompt."""
+    if len(set(values)) == 1 and all(row == numbers[0] for row in numbers):
+        return Spec(name, **{argument: values[:1]}, **numbers[0])
+    specs = [
+        Spec(name, **{argument: values}, index=i, **row)
+        for i, row in enumerate(numbers)
+    ]
+    return PerPrompt(tuple(specs))
 
 
 def _truncates(part: Any) -> bool:
@@ -62,23 +137,31 @@ def _truncates(part: Any) -> bool:
 
 
 def accepted(
-    lm: Any, of_prompts: Sequence[Any], texts: Sequence[Sequence[Sequence[int]]]
+    lm: Any,
+    of_prompts: Constraints,
+    prompts: Sequence[Sequence[int]],
+    texts: Sequence[Sequence[Sequence[int]]],
 ) -> list[list[bool]]:
-    """Return which texts are whole ones of their prompts' grammars, by their bytes.
+    """Return which texts are whole ones under their prompts' constraints.
+
+    A grammar of the device reads their bytes, a matcher their tokens.
 
     Args:
         lm: the model.
-        of_prompts: a grammar, or None (any text), of each prompt.
-        texts: the token ids of each prompt's texts.
+        of_prompts: the constraint of each prompt.
+        prompts: the token ids of each prompt.
+        texts: those of each prompt's texts.
     """
-    config = lm.model.config
-    compiler = compiled.compiler(lm.tokenizer, tuple(config.eos), config.vocab_size)
-    tokens = compiler.vocabulary.tokens
-    verdicts = []
-    for grammar, rows in zip(of_prompts, texts):
-        machine = None if grammar is None else compiler.lifted(grammar).machine
+    config, verdicts = lm.model.config, []
+    for constraint, prompt, rows in zip(of_prompts, prompts, texts):
+        if (matcher := constraint.matcher) is not None:
+            verdicts.append([matcher.accepts(row, prompt) for row in rows])
+            continue
+        if (grammar := constraint.grammar) is None:
+            verdicts.append([True] * len(rows))
+            continue
+        compiler = compiled.compiler(lm.tokenizer, tuple(config.eos), config.vocab_size)
+        machine, tokens = compiler.lifted(grammar).machine, compiler.vocabulary.tokens
         data = [b"".join(tokens[t] for t in row if t < len(tokens)) for row in rows]
-        verdicts.append(
-            [machine is None or byte_machine.accepts(machine, text) for text in data]
-        )
+        verdicts.append([bool(byte_machine.accepts(machine, text)) for text in data])
     return verdicts

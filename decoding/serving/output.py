@@ -35,6 +35,8 @@ class Output:
             `prefix_store.Loaded`. Else None.
         accepted: under a constraint, whether each text is a whole one of its grammar;
             one that was cut by its limit may not be. Else None.
+        engine: under a constraint, where each prompt's masks are computed: "device",
+            "host", or None without one. Else None.
 
     With `echo`, `tokens` and `texts` begin with the prompt. `origin` and `top_logprobs`
     are None at its tokens. `logprobs` are None there too, or with `prompt_logprobs`
@@ -55,6 +57,7 @@ class Output:
     scores: list | None = None
     prefixes: list | None = None
     accepted: list | None = None
+    engine: list | None = None
 
     def __repr__(self) -> str:
         new = int(self.stats.new_tokens.sum())

@@ -57,6 +57,7 @@ class Settings:
     prefixes: Any = None
     constraint: Any = None
     finish: bool = False
+    engine: str = "auto"
 
 
 class Ends(NamedTuple):
@@ -77,7 +78,7 @@ class Requests(NamedTuple):
     temperature: Any  # one number, or a list of one a prompt
     transforms: tuple[Any, ...]  # those of `transforms`, then those of the keywords
     contexts: list[int] | None = None  # tokens of each row's context
-    grammars: tuple[Any, ...] | None = None  # one a prompt; None: no constraint
+    constraints: constraining.Constraints | None = None  # one a prompt
 
 
 @functools.lru_cache(2)
@@ -151,16 +152,17 @@ def read(lm: Any, settings: Settings) -> Requests:
             per_prompt("a list in transforms", one_each, prompts)
     keywords = {name: getattr(settings, name) for name in SAMPLING}
     transforms = (*settings.transforms, *sampling(prompts, **keywords))
-    grammars = constraining.grammars(settings.constraint, prompts)
-    if grammars is not None:
+    wish = (settings.constraint, prompts, settings.engine, settings.finish)
+    constraints = constraining.read(lm, *wish)
+    if constraints is not None:
         ending = new if settings.finish else [0] * prompts
-        transforms = constraining.inserted(transforms, grammars, ending)
+        transforms = constraining.inserted(transforms, constraints, ending)
     ends = [Ends(*pair) for pair in zip(strings, ids) for _ in range(n)]
     rows = [prompt for prompt in tokens for _ in range(n)]
     limits = [len(p) + m for p, m in zip(tokens, new) for _ in range(n)]
     read = contexts and [size for size in contexts for _ in range(n)]
     numbers = (rows, limits, prompts, n, ends, temperature)
-    return Requests(*numbers, transforms, read, grammars)
+    return Requests(*numbers, transforms, read, constraints)
 
 
 def with_contexts(

@@ -137,6 +137,8 @@ TOGETHER = {
     "datastore": ("transforms/knn_lm",),
     "regex": ("constraints/regex",),
     "grammar": ("constraints/grammar",),
+    "host": ("constraints/host",),
+    "monitor": ("constraints/monitor",),
 }
 
 

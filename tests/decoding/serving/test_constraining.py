@@ -1,49 +1,77 @@
-"""Grammars of a call: where they stand, and which texts are whole."""
+"""Where each prompt's constraint runs, and where its parts stand among others."""
 
 import pytest
 
 from decoding import Spec
-from decoding.automata import compiled
+from decoding.automata import compiled, matchers
 from decoding.conformance import kit
 from decoding.serving import constraining
-from models.errors import PromptError
+from models.errors import ConstraintError, PromptError
 
-NESTED = {"gbnf": 'root ::= "a" root? "b"'}
-LETTERS = {"regex": "[cd]*"}
+REGEX = {"regex": "ab*"}
+MODEL = kit.model(0, -2.0)
+PYTHON = matchers.Predicate(lambda tokens: [0], kit.VOCAB)
+
+
+def read(constraint, prompts=2, engine="auto", finish=False):
+    return constraining.read(MODEL, constraint, prompts, engine, finish)
 
 
 def test_one_for_all_or_one_a_prompt():
-    assert constraining.grammars(None, 2) is None
-    one = compiled.parse(NESTED)
-    assert constraining.grammars(NESTED, 2) == (one, one)
-    assert constraining.grammars([None, NESTED], 2) == (None, one)
-    with pytest.raises(PromptError, match="1 entries for 2 prompts"):
-        constraining.grammars([NESTED], 2)
+    assert read(None) is None
+    both = read(REGEX)
+    assert both[0] == both[1] and both[0].grammar == compiled.parse(REGEX)
+    free, held = read([None, PYTHON])
+    assert free.engine is None and held.engine == "host" and held.matcher is PYTHON
+    assert read(lambda tokens: [0])[0].engine == "host"
+    with pytest.raises(PromptError, match="3 entries for 2 prompts"):
+        read([None] * 3)
+    with pytest.raises(ConstraintError, match="engine='gpu': use one of"):
+        read(REGEX, engine="gpu")
+    for engine, finish in (("device", False), ("auto", True)):
+        with pytest.raises(ConstraintError, match="which runs on the host"):
+            read(PYTHON, engine=engine, finish=finish)
+    with pytest.raises(ConstraintError, match="finish=True with engine='host'"):
+        read(REGEX, engine="host", finish=True)
 
 
-def test_stands_before_the_first_truncation():
-    grammars = constraining.grammars([NESTED, LETTERS], 2)
-    penalty, top = kit.spec("transforms/dry"), Spec("transforms/top_k", k=2)
-    cases = (((), 0), ((penalty,), 1), ((penalty, [top, top]), 1), ((top,), 0))
-    for others, place in cases:
-        parts = constraining.inserted(others, grammars, [0, 0])
-        names = [(p[0] if isinstance(p, list) else p).name for p in parts]
-        assert names.index("constraints/grammar") == place
-        assert len(parts) == len(others) + 1
-    # The same grammar for all prompts is one part, whatever their number.
-    same = constraining.inserted((), constraining.grammars(NESTED, 3), [5, 5, 5])
-    assert same == constraining.inserted((), constraining.grammars(NESTED, 1), [5])
+def names(parts) -> list[str]:
+    return [part.name for part in parts]
 
 
-def test_accepted():
-    """Planted: the verdict of another prompt's grammar."""
-    encode = kit.TARGET.tokenizer.encode
-    texts = [[encode("aabb"), [*encode("ab"), kit.EOS], encode("aab")], [encode("cd")]]
-    grammars = constraining.grammars([NESTED, LETTERS], 2)
-    assert constraining.accepted(kit.TARGET, grammars, texts) == [
-        [True, True, False],
-        [True],
+def test_parts_stand_before_truncations():
+    """Of the engines that are used alone; planted: the part that serves no row."""
+    others = (
+        Spec("transforms/ban_tokens", bans=((0,),)),
+        Spec("transforms/top_k", k=2),
+    )
+    grammar, host = constraining.GRAMMAR, constraining.HOST
+    ban, top = names(others)
+    for constraint, expected in (
+        (REGEX, [grammar]),
+        (PYTHON, [host]),
+        ([REGEX, PYTHON], [grammar, host]),
+        ([None, None], [grammar]),
+    ):
+        parts = constraining.inserted(others, read(constraint), [0, 0])
+        assert names(parts) == [ban, *expected, top]
+        assert names(parts) != [ban, grammar, host, top] or len(expected) == 2
+    same = constraining.inserted((), read(PYTHON), [0, 0])[0]
+    assert type(same) is Spec and same.arguments["of"] == (PYTHON,)
+
+
+def test_verdicts():
+    """A grammar reads bytes, a matcher tokens and the prompt."""
+    texts = [[[0, 1, 1], [0, 1, kit.EOS], [1]], [[0], [0, kit.EOS], [1, kit.EOS]]]
+    held = matchers.Predicate(
+        lambda tokens: [0] if len(tokens) == 2 else [kit.EOS],
+        kit.VOCAB,
+        [kit.EOS],
+        reads_prompt=True,
+    )
+    verdicts = constraining.accepted(MODEL, read([REGEX, held]), [[5], [6, 6]], texts)
+    assert verdicts == [[True, True, False], [True, True, True]]
+    assert constraining.accepted(MODEL, read([None, held]), [[5], [6]], texts) == [
+        [True] * 3,
+        [False] * 3,
     ]
-    swapped = constraining.accepted(kit.TARGET, grammars[::-1], texts)
-    assert swapped == [[False, False, False], [False]]
-    assert constraining.accepted(kit.TARGET, (None, None), texts)[0] == [True] * 3
