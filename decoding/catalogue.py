@@ -120,9 +120,14 @@ class Spec:
 
     @property
     def static(self) -> tuple:
-        """The name and the arguments that shape a program: all but `Card.data`."""
+        """The name and the arguments that shape a program: all but `Card.data`.
+
+        Of an argument that is a part itself, what shapes a program.
+        """
         data = self.card.data
-        return (self.name, *(x for x in self.arguments.items() if x[0] not in data))
+        shaping = (x for x in self.arguments.items() if x[0] not in data)
+        parts = ((k, v.static if type(v) is Spec else v) for k, v in shaping)
+        return (self.name, *parts)
 
     @property
     def module(self) -> Any:
