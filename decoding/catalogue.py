@@ -37,6 +37,7 @@ KINDS = {  # other factories -> their folder
     "prefill": "search",
     "procedure": "search",
     "lanes": "drafters",
+    "estimator": "constraints",
 }
 
 
@@ -57,7 +58,7 @@ class Card:
     - `examples` are arguments for the test suite, where the factory's defaults are
       absent or larger than a test needs.
     - `kind` is the factory's name where a folder has several ("rank", "procedure" and
-      "prefill" in search/).
+      "prefill" in search/, "estimator" in constraints/).
     - `draws` are the draws that a topology offers. Its factory receives the one that
       the verifier prefers.
     """
