@@ -18,7 +18,7 @@ WORDS, END = 17, 16
 CLASSES = {"d": (0, 1), "n": (2, 3, 4), "v": (5, 6), "a": (7, 8)}
 LONGEST = 4  # words of a sentence, without END
 # Form, deviation of the logits, and what is added to those of allowed words.
-USUAL = ("d?nv?", 1.5, 2.5)
+USUAL = ("d?nv", 1.0, 2.0)
 
 Text = tuple[int, ...]
 Drawn = tuple[Text, list[float], list[float]]  # words, log p and log Z of each

@@ -35,8 +35,7 @@ def test_path_figures_by_hand():
 
 
 def test_weights_are_compared_with_the_exact_mass():
-    """Means near 1; planted: of a law whose tokens all may follow, exactly 1 question
-    too few."""
+    """Means near 1, and no token is asked about twice. Planted: a question too few."""
     oracle = GrammarOracle(
         {"regex": "[a-c]+"}, kit.TARGET.tokenizer, (kit.EOS,), kit.VOCAB
     )
