@@ -51,8 +51,8 @@ def model_curve(config: Any, lm: Any) -> Row:
     """Draw texts of a model by ASAp; bound the distance after each.
 
     A text x that was visited has ASAp's law p(x) / c, with c the root's bound, and the
-    conditional one p(x) / P(L). So the total variation is at most 1 - P(visited) / c.
-    The mask's is that of its law on all visited texts from p(x) / c at the end.
+    conditional one p(x) / P(L). So the total variation is at most 1 - P(visited) / c,
+    and at least P(visited) (1 / P(L) - 1 / c). The mask's is that of its law on all visited texts from p(x) / c at the end.
     """
     constraint = {"gbnf": config.gbnf}
     asked: dict[str, Any] = {"max_new_tokens": config.tokens, "seed": config.seed}
@@ -176,21 +176,23 @@ def _toys(config: Any, toys: list[Row]) -> dict[str, Any]:
 
 
 def _curve(config: Any, curve: Row) -> dict[str, Any]:
-    lines = []
-    for mark in (*config.marks, config.samples):
+    lines, end = [], curve["bounds"][-1]
+    for mark in sorted({*config.marks, config.samples}):
         if 0 < mark <= config.samples:
             bound, mass = curve["bounds"][mark - 1], curve["visited"][mark - 1]
-            cells = (mark, bound, mass, 1 - mass / bound)
-            lines.append([f"{cells[0]}", *(f"{x:.4f}" for x in cells[1:])])
+            distances = (mass / end - mass / bound, 1 - mass / bound)
+            masses = (f"{bound:.3e}", f"{mass:.3e}")
+            lines.append([f"{mark}", *masses, *(f"{x:.3f}" for x in distances)])
     low, high = curve["mask"]
     return {
         "title": "ASAp on a model",
-        "heads": ["texts", "P(L) at most", "P(L) at least", "distance at most"],
+        "heads": ["texts", "P(L) ≤", "P(L) ≥", "distance ≥", "distance ≤"],
         "lines": lines,
         "notes": [
             f"{curve['texts']} distinct texts, {curve['accepted']} of "
             f"{config.samples} whole ones. P(L) lies between the mass of the visited "
-            "texts and the root's bound; distance: total variation.",
+            "texts and the root's bound. distance: total variation of the next text's "
+            "law from the conditional one; the visited texts have too little of it.",
             f"The mask's distance is {low:.3f} to {high:.3f}.",
         ],
     }
