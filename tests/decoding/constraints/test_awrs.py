@@ -217,3 +217,9 @@ def test_refuses_a_proposal_that_is_none():
     search = Method(search=Spec("search/smc", proposal=mask))
     with pytest.raises(MethodError, match="give a Spec of constraints/awrs"):
         decoding.generate(language.LM, [[1]], search, temperature=1.0)
+
+
+def test_refuses_an_estimator_among_the_transforms():
+    method = Method(transforms=(kit.spec("constraints/awrs"),))
+    with pytest.raises(MethodError, match="is no transform: give it to a search"):
+        decoding.generate(language.LM, [[1]], method, temperature=1.0)
