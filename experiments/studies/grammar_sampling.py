@@ -52,7 +52,8 @@ def model_curve(config: Any, lm: Any) -> Row:
 
     A text x that was visited has ASAp's law p(x) / c, with c the root's bound, and the
     conditional one p(x) / P(L). So the total variation is at most 1 - P(visited) / c,
-    and at least P(visited) (1 / P(L) - 1 / c). The mask's is that of its law on all visited texts from p(x) / c at the end.
+    and at least P(visited) (1 / P(L) - 1 / c). The mask's is that of its law on all
+    visited texts from p(x) / c at the end.
     """
     constraint = {"gbnf": config.gbnf}
     asked: dict[str, Any] = {"max_new_tokens": config.tokens, "seed": config.seed}
