@@ -37,6 +37,7 @@ KINDS = {  # other factories -> their folder
     "prefill": "search",
     "procedure": "search",
     "lanes": "drafters",
+    "estimator": "constraints",
 }
 
 
@@ -57,7 +58,7 @@ class Card:
     - `examples` are arguments for the test suite, where the factory's defaults are
       absent or larger than a test needs.
     - `kind` is the factory's name where a folder has several ("rank", "procedure" and
-      "prefill" in search/).
+      "prefill" in search/, "estimator" in constraints/).
     - `draws` are the draws that a topology offers. Its factory receives the one that
       the verifier prefers.
     """
@@ -120,9 +121,14 @@ class Spec:
 
     @property
     def static(self) -> tuple:
-        """The name and the arguments that shape a program: all but `Card.data`."""
+        """The name and the arguments that shape a program: all but `Card.data`.
+
+        Of an argument that is a part itself, what shapes a program.
+        """
         data = self.card.data
-        return (self.name, *(x for x in self.arguments.items() if x[0] not in data))
+        shaping = (x for x in self.arguments.items() if x[0] not in data)
+        parts = ((k, v.static if type(v) is Spec else v) for k, v in shaping)
+        return (self.name, *parts)
 
     @property
     def module(self) -> Any:

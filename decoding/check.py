@@ -23,6 +23,7 @@ from decoding.catalogue import Spec
 from decoding.conformance import (
     constraints,
     drafters,
+    estimators,
     exits,
     faults,
     files,
@@ -74,6 +75,14 @@ def _transforms(spec: Spec) -> Iterator[Contract]:
         yield of(constraints.has_a_mass)
     for contract in (transforms.numbers_share_a_program, transforms.drafts_keep_text):
         yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
+
+
+def _constraints(spec: Spec) -> Iterator[Contract]:
+    if spec.card.kind == "estimator":
+        held = estimators.is_right_on_average
+        yield Contract(held, lambda: held(spec))
+        return
+    yield from _transforms(spec)
 
 
 def _drafters(spec: Spec) -> Iterator[Contract]:
@@ -166,7 +175,7 @@ def _rewards(spec: Spec) -> Iterator[Contract]:
 
 ROLES: dict[str, Callable[[Spec], Iterator[Contract]]] = {
     "transforms": _transforms,
-    "constraints": _transforms,
+    "constraints": _constraints,
     "drafters": _drafters,
     "verifiers": _verifiers,
     "topologies": _topologies,

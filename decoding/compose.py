@@ -368,6 +368,12 @@ def _chain(
     specs: tuple[Part, ...], temperature: float, available: Mapping[str, Any]
 ) -> tuple[tuple[Part, ...], base.LogitsTransform]:
     """Build one chain, with the temperature before the first warper."""
+    for spec in specs:
+        if spec.card.kind:
+            raise MethodError(
+                f"{spec.name} is no transform: give it to a search, as in "
+                f"Spec('search/smc', proposal=Spec({spec.name!r}, ...))"
+            )
     built = [spec.build(available) for spec in specs]
     if temperature > 0:
         greedy_only = [s.name for s in specs if s.card.guarantee == base.ARGMAX]

@@ -6,7 +6,7 @@ import numpy as np
 
 from decoding import base
 from decoding.catalogue import Spec
-from decoding.conformance import kit, transforms
+from decoding.conformance import estimators, kit, transforms
 from decoding.conformance.require import require
 
 TEXTS, STEPS = 8, 24
@@ -18,6 +18,9 @@ def check(spec: Spec) -> None:
     Raises:
         AssertionError: it breaks a property; the message names it.
     """
+    if spec.card.kind == "estimator":
+        estimators.check(spec)
+        return
     constraint = kit.spec(spec.name, **spec.arguments).build(kit.PARTS)
     transforms.walks(spec, constraint)
     transforms.nodes_hold_replayed_states(spec, constraint)

@@ -20,6 +20,7 @@ from decoding.hypotheses.drafts import Lanes
 from decoding.hypotheses.nodes import Select
 from decoding.hypotheses.prefill import Prefill
 from decoding.hypotheses.procedure import Procedure
+from decoding.hypotheses.proposal import Proposal
 from decoding.hypotheses.rank import Rank
 from decoding.hypotheses.reward import Reward
 from decoding.loops import engines
@@ -133,6 +134,16 @@ def ends_with_its_best(part: Procedure) -> Procedure:
     return part._replace(run=run)
 
 
+def counts_every_draw_once(part: Proposal) -> Proposal:
+    """gives every token the weight 1"""
+
+    def propose(key, paths, logits, noise):
+        token, weight = part.propose(key, paths, logits, noise)
+        return token, jnp.where(weight > -jnp.inf, 0.0, weight)
+
+    return part._replace(propose=propose)
+
+
 def reads_its_surroundings(part: Reward) -> Reward:
     """values a text by what stands behind it, or beside it"""
     ask, score, node = part.ask, part.score, part.node
@@ -193,6 +204,7 @@ FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "rank": puts_the_worst_first,
     "prefill": reads_its_neighbours,
     "lanes": drafts_the_worst,
+    "estimator": counts_every_draw_once,
     "procedure": ends_with_its_best,
     "rewards": reads_its_surroundings,
 }

@@ -120,7 +120,8 @@ COMMON = (spec("transforms/ban_tokens"),)
 def transforms() -> tuple[Spec, ...]:
     """List all transforms and constraints but the temperature (`generate` adds it)."""
     every = catalogue.names("transforms") + catalogue.names("constraints")
-    return tuple(spec(n) for n in every if n != "transforms/temperature")
+    specs = [spec(n) for n in every if n != "transforms/temperature"]
+    return tuple(part for part in specs if not part.card.kind)
 
 
 # A topology of each kind: a chain, a static tree, one that is cut to its best nodes.

@@ -20,31 +20,38 @@ over all N texts, those of `generate(n=N)`. A text that the limit ends counts as
 The best text is no draw from g / Z; one of the N drawn by w nearly is. Particle i has
 the noise of text i of `generate(n=)`; with threshold 0 the particles are those texts.
 
+A `proposal` (`constraints/awrs`) draws x_i by a host oracle and gives an estimate of m
+that is right on average; where other constraints leave a mass, the two are multiplied.
+A particle for which it finds no token has no weight, and its text goes on as it may.
+
 Deviations: the first paper draws several successors of a particle and keeps N without
 replacement; multinomial draws below a threshold are the default of its authors'
 library. Once all texts have ended, nothing is resampled. Prompts of temperature 0
 beside others have N equal particles. Without a constraint all weights are 1.
-Cost: N nodes a round; for each the transforms twice, with and without constraints.
+Cost: N nodes a round; for each the transforms twice, with and without constraints;
+under a proposal a round trip to the host.
 """
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
 from decoding import base, vocab
-from decoding.catalogue import Card
+from decoding.catalogue import Card, Spec
 from decoding.hypotheses import pool as pools
 from decoding.hypotheses.nodes import Select, Selection, View
 from decoding.hypotheses.pool import NONE, Pool
+from decoding.hypotheses.proposal import Paths, Proposal
 from models.errors import MethodError
 
 CARD = Card(
     paper="SMC steering, arXiv 2306.03081",
     guarantee=base.LOSSY,
     family="particles",
-    needs=("greedy",),
+    needs=("greedy", "tokenizer", "eos", "vocab_size"),
     data=("threshold",),
     examples={"particles": 4},
     sources=("lew2023sequential", "loula2025syntactic"),
@@ -61,7 +68,18 @@ class Row:
     given: Array  # float32[N]
 
 
-def select(particles: int = 8, threshold: float = 0.5, greedy: bool = False) -> Select:
+DEAD = -1e8  # log weight of a particle without a weight; above the pool's NONE
+
+
+def select(
+    particles: int = 8,
+    threshold: float = 0.5,
+    greedy: bool = False,
+    proposal: Spec | Proposal | None = None,
+    tokenizer: Any = None,
+    eos: tuple[int, ...] = (),
+    vocab_size: int = 0,
+) -> Select:
     """Search by particles.
 
     Args:
@@ -69,6 +87,10 @@ def select(particles: int = 8, threshold: float = 0.5, greedy: bool = False) -> 
         threshold: share of `particles` below which the effective sample size calls for
             resampling, in [0, 1]; 0: never.
         greedy: whether every prompt has temperature 0, at which nothing is drawn.
+        proposal: what draws the tokens, such as `constraints/awrs`; None: their law.
+        tokenizer: the proposal's, as `eos` and `vocab_size`.
+        eos: ids of the end-of-sequence tokens.
+        vocab_size: V.
     """
     if particles != int(particles) or particles < 1:
         raise MethodError(f"particles={particles}: use a whole number, 1 or more")
@@ -79,7 +101,23 @@ def select(particles: int = 8, threshold: float = 0.5, greedy: bool = False) -> 
             "temperature=0 with search/smc, whose particles are drawn: use a "
             "temperature above 0, such as 1"
         )
+    drawing = proposal
+    if isinstance(drawing, Spec):
+        about = {"tokenizer": tokenizer, "eos": eos, "vocab_size": vocab_size}
+        drawing = drawing.build(about)
+    if drawing is not None and not isinstance(drawing, Proposal):
+        raise MethodError(f"proposal={proposal}: give a Spec of constraints/awrs")
     index = jnp.arange(particles)
+
+    def drawn(key: Array, row: Row, view: View, lane: Array) -> tuple[Array, Array]:
+        """Return a token for each particle, and the log of what it is worth."""
+        logits, noise = view.logits[lane], view.noise(index)
+        if drawing is None:
+            return vocab.gumbel_argmax(logits, noise), view.mass[lane]
+        live = ~row.ended & (row.weight > DEAD / 2)
+        paths = Paths(view.nodes, view.lanes[lane], live)
+        token, worth = drawing.propose(key, paths, logits, noise)
+        return token, jnp.where(live, worth + view.mass[lane], 0.0)
 
     def init(params: base.Params, size: int) -> base.State:
         none = jnp.full(particles, -1, jnp.int32)
@@ -90,8 +128,8 @@ def select(particles: int = 8, threshold: float = 0.5, greedy: bool = False) -> 
         row = state.row
         # In the first round all particles are the one node there is.
         lane = jnp.where(view.round == 0, 0, index)
-        token = vocab.gumbel_argmax(view.logits[lane], view.noise(index))
-        weight = row.weight + jnp.where(row.ended, 0.0, view.mass[lane])
+        token, worth = drawn(key, row, view, lane)
+        weight = jnp.maximum(row.weight + jnp.where(row.ended, 0.0, worth), DEAD)
         ends = view.ends(lane, token) & ~row.ended
         ended = row.ended | ends
         node = jnp.where(ends, view.lanes[lane], row.node)
