@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from decoding import api, compose
+from decoding.automata import compiled
 from decoding.automata.mass_trie import MassTrie
 from decoding.catalogue import PerPrompt, Spec
 from decoding.hypotheses.procedure import OF_TEXTS, collected
@@ -75,7 +76,8 @@ def sample(
     encoded = requests.encode(lm, prompts)
     grammars = None
     if type(constraint) is not Spec:
-        grammars = constraining.grammars(constraint, len(encoded))
+        read = constraining.read(lm, constraint, len(encoded), "device", finish)
+        grammars = None if read is None else tuple(one.grammar for one in read)
     masks = [constraint] * len(encoded)
     if grammars is not None:
         masks = _masks(grammars, max_new_tokens if finish else 0)
@@ -99,11 +101,12 @@ def sample(
     found = collected(parts, orders)
     verdicts = None
     if grammars is not None:
-        verdicts = constraining.accepted(lm, grammars, found.tokens)
+        held = tuple(constraining.Constraint(grammar) for grammar in grammars)
+        verdicts = constraining.accepted(lm, held, encoded, found.tokens)
     return replace(found, memory=trie, accepted=verdicts)
 
 
-def _masks(grammars: constraining.Grammars, finish: int) -> list[Spec]:
+def _masks(grammars: Sequence[compiled.Grammar | None], finish: int) -> list[Spec]:
     """Return the constraint of each prompt; they differ in numbers alone."""
     distinct = tuple(dict.fromkeys(grammars))
     return [

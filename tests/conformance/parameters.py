@@ -37,6 +37,54 @@ ALIKE = (
 )
 
 
+# Transforms that meet every drafter together: a program for each alone took hours.
+TOGETHER = {
+    "penalties": (
+        "transforms/repetition_penalty",
+        "transforms/frequency_penalty",
+        "transforms/presence_penalty",
+        "transforms/min_new_tokens",
+        "transforms/dry",
+        "transforms/no_repeat_ngram",
+    ),
+    "bias": (
+        "transforms/logit_bias",
+        "transforms/ban_tokens",
+        "transforms/rpg",
+        "constraints/ctgs",
+    ),
+    "truncation": ("transforms/top_k", "transforms/top_p", "transforms/min_p"),
+    "clusters": ("transforms/key_cluster",),
+    "bars": (
+        "transforms/typical",
+        "transforms/epsilon",
+        "transforms/eta",
+        "transforms/top_n_sigma",
+    ),
+    "feedback": ("transforms/mirostat", "transforms/xtc"),
+    "momentum": ("transforms/momentum",),
+    "classes": ("transforms/gedi", "transforms/uscd"),
+    "streams": ("transforms/contrastive", "transforms/proxy"),
+    "datastore": ("transforms/knn_lm",),
+    "regex": ("constraints/regex",),
+    "grammar": ("constraints/grammar",),
+    "host": ("constraints/host",),
+    "monitor": ("constraints/monitor",),
+    "aligned": ("constraints/asap",),
+}
+
+# Groups like others that CI runs; these run with the long tests.
+ALIKE_GROUPS = (
+    "clusters",
+    "bars",
+    "momentum",
+    "classes",
+    "datastore",
+    "regex",
+    "aligned",
+)
+
+
 def each(cases: dict[str, Method]) -> list:
     """The cases as parameters of a test."""
     return [

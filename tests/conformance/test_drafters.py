@@ -106,46 +106,10 @@ def test_text_is_plain_under_each_transform(transform):
     transforms.drafts_keep_text(transform)
 
 
-# Transforms that meet every drafter together: a program for each alone took hours.
-TOGETHER = {
-    "penalties": (
-        "transforms/repetition_penalty",
-        "transforms/frequency_penalty",
-        "transforms/presence_penalty",
-        "transforms/min_new_tokens",
-        "transforms/dry",
-        "transforms/no_repeat_ngram",
-    ),
-    "bias": (
-        "transforms/logit_bias",
-        "transforms/ban_tokens",
-        "transforms/rpg",
-        "constraints/ctgs",
-    ),
-    "truncation": ("transforms/top_k", "transforms/top_p", "transforms/min_p"),
-    "clusters": ("transforms/key_cluster",),
-    "bars": (
-        "transforms/typical",
-        "transforms/epsilon",
-        "transforms/eta",
-        "transforms/top_n_sigma",
-    ),
-    "feedback": ("transforms/mirostat", "transforms/xtc"),
-    "momentum": ("transforms/momentum",),
-    "classes": ("transforms/gedi", "transforms/uscd"),
-    "streams": ("transforms/contrastive", "transforms/proxy"),
-    "datastore": ("transforms/knn_lm",),
-    "regex": ("constraints/regex",),
-    "grammar": ("constraints/grammar",),
-    "host": ("constraints/host",),
-    "monitor": ("constraints/monitor",),
-}
-
-
 def test_all_transforms_meet_every_drafter():
     """Planted: one that no group names is missed."""
     every = {spec.name for spec in kit.transforms()}
-    named = {name for names in TOGETHER.values() for name in names}
+    named = {name for names in parameters.TOGETHER.values() for name in names}
     assert every == named
     assert every != named - {"transforms/typical"}
 
@@ -160,15 +124,15 @@ def heats(names) -> tuple[float, ...]:
     return (0.0, 0.8) if all(laws) else (0.0,)
 
 
-# Groups like others that CI runs; these run with the long tests.
-ALIKE = ("clusters", "bars", "momentum", "classes", "datastore", "regex")
-
-
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(names, id=group, marks=[pytest.mark.long] * (group in ALIKE))
-        for group, names in TOGETHER.items()
+        pytest.param(
+            names,
+            id=group,
+            marks=[pytest.mark.long] * (group in parameters.ALIKE_GROUPS),
+        )
+        for group, names in parameters.TOGETHER.items()
     ],
 )
 def test_text_is_plain_under_every_transform(names):
@@ -185,7 +149,7 @@ def test_text_is_plain_under_every_transform(names):
     ("names", "temperature"),
     [
         pytest.param(names, heat, id=f"{group}-{heat}")
-        for group, names in TOGETHER.items()
+        for group, names in parameters.TOGETHER.items()
         for heat in heats(names)
     ],
 )

@@ -145,6 +145,7 @@ def usual():
     return searched(4)
 
 
+@pytest.mark.long
 def test_smc_estimates_are_unbiased(usual):
     """Z within 3 standard errors, g by Hotelling's test at level 1e-3; 512 runs."""
     assert language.strays(usual, language.total()) < 3
@@ -155,6 +156,7 @@ def test_smc_estimates_are_unbiased(usual):
     assert weights.std() > 0 and all(len(row) == 4 for row in texts)
 
 
+@pytest.mark.long
 def test_short_orders_give_the_same_search(usual):
     """Two tokens shipped, then whole rows. Planted: other seeds."""
     few = searched(4, runs=64, shipped=2)
