@@ -58,7 +58,7 @@ class LLGuidance(matchers.Matcher[Any]):
         return after if after.consume_token(token) else None
 
     def allowed(self, state: Any) -> np.ndarray:
-        """Return llguidance's mask as words uint32[W].
+        """Return llguidance's mask as words uint32[W]; none where no token goes on.
 
         Raises:
             ConstraintError: the parser met one of its limits.
@@ -66,7 +66,10 @@ class LLGuidance(matchers.Matcher[Any]):
         words = np.zeros((1, -(-self.vocab_size // 32)), np.int32)
         _library().numpy.fill_next_token_bitmask(state, words)
         if state.is_error():
-            raise ConstraintError(f"llguidance stopped: {state.get_error()}")
+            if not state.stop_reason().startswith("NoExtension"):
+                reason = state.get_error().splitlines()[0]
+                raise ConstraintError(f"llguidance stopped: {reason}")
+            words[:] = 0
         return words[0].view(np.uint32)
 
     def is_over(self, state: Any) -> bool:
