@@ -143,6 +143,31 @@ class ObjectRule:
             )
         return self.after[known]
 
+    def _without_spent(self, formulas: Formulas, first: int) -> Formulas:
+        """Return `formulas` without what no name from `first` on can violate.
+
+        Alternatives that differ in names before `first` alone are equal from there.
+        """
+        known = ("spent", formulas, first)
+        if known not in self.after:
+            spent = {
+                atom
+                for atom in atoms(formulas)
+                if atom[0] == "members"
+                and not atom[1].patterns
+                and atom[1].rest is self.compiler.reader.true
+                and all(self.order.index[name] < first for name, _ in atom[1].declared)
+            }
+            self.after[known] = tuple(
+                self.logic.replaced(
+                    f, lambda a: TRUE if a in spent else self.logic.atom(a)
+                )
+                if spent
+                else f
+                for f in formulas
+            )
+        return self.after[known]
+
     def _close(self, state: int, formulas: Formulas) -> None:
         """Let `state` read the closing brace, if the object may end there."""
 
@@ -167,6 +192,7 @@ class ObjectRule:
 
     def _behind(self, first: int, formulas: Formulas) -> int:
         """Return the state behind a member; names before `first` cannot follow."""
+        formulas = self._without_spent(formulas, first)
         key = ("behind", first, formulas)
         if key not in self.known:
             builder, compiler = self.builder, self.compiler
@@ -184,7 +210,8 @@ class ObjectRule:
     def _named(self, key: int | Classes, formulas: Formulas) -> int | None:
         """Return the state behind a name, before its colon; None: it cannot stand."""
         last = key if isinstance(key, int) else len(self.order.names)
-        formulas = self._seen(self._passed(formulas, last), key)
+        formulas = self._without_spent(self._passed(formulas, last), last)
+        formulas = self._seen(formulas, key)
         if formulas[0] is FALSE:
             return None
         known = ("named", key, formulas)

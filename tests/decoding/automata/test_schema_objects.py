@@ -93,6 +93,15 @@ def test_fault_a_violation_that_always_lasts(monkeypatch):
     assert _reads(schema, '{"b":"x","b":1}')
 
 
+def test_alternatives_that_are_over_are_forgotten():
+    parts = [{"properties": {f"n{i}": {"type": "null"}}} for i in range(12)]
+    machine = compile_schema({"type": "object", "anyOf": parts})
+    assert len(machine.moves) < 700
+    assert accepts(machine, b'{"n0":1,"n1":1,"n5":null}')
+    every = ",".join(f'"n{i}":1' for i in range(12))
+    assert not accepts(machine, f"{{{every}}}".encode())
+
+
 def test_many_optional_names_share_states():
     names = {f"property number {i}": {"type": "string"} for i in range(60)}
     machine = compile_schema({"properties": names, "additionalProperties": False})
