@@ -66,8 +66,8 @@ class LLGuidance(matchers.Matcher[Any]):
         words = np.zeros((1, -(-self.vocab_size // 32)), np.int32)
         _library().numpy.fill_next_token_bitmask(state, words)
         if state.is_error():
-            if not state.stop_reason().startswith("NoExtension"):
-                reason = state.get_error().splitlines()[0]
+            reason = state.get_error().splitlines()[0]
+            if not reason.startswith("NoExtension"):
                 raise ConstraintError(f"llguidance stopped: {reason}")
             words[:] = 0
         return words[0].view(np.uint32)
