@@ -1,6 +1,6 @@
 """ASAp: draw from the model's law conditioned on a constraint, better text by text.
 
-Park, Wang, Berg-Kirkpatrick, Polikarpova, D'Antoni, *Grammar-Aligned Decoding*, 2024,
+Park, Wang, Berg-Kirkpatrick et al., *Grammar-Aligned Decoding*, 2024,
 arXiv 2405.21047, section 3. A mask renormalises at every token, so it prefers prefixes
 after which few allowed texts are likely. ASAp weighs a token by a bound on the mass of
 the whole texts behind it, and earlier texts lower the bounds:

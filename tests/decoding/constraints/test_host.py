@@ -82,7 +82,9 @@ def asked(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    "temperature", [0.8, pytest.param(0.0, marks=pytest.mark.long)]
+)
 def test_texts_are_the_device_s(temperature, asked):
     """Plainly, in a tree and in a chain, each prompt under another grammar."""
     device = call(GRAMMARS, temperature=temperature)
@@ -138,6 +140,7 @@ def test_other_matchers_compile_nothing():
     assert out.stats.compile_seconds == 0
 
 
+@pytest.mark.long
 def test_a_beam_asks_once_a_round(asked):
     """A search's lanes, whose tokens lie in no row; planted: roots alone are read."""
     beam = Method(search=Spec("search/beam"))
@@ -151,6 +154,7 @@ def test_a_beam_asks_once_a_round(asked):
     assert deepest > 0
 
 
+@pytest.mark.long
 def test_smc_weighs_by_the_mass():
     """Particles of both forms have the same weights, and so the same texts."""
     smc = Method(search=kit.spec("search/smc"))
