@@ -2,7 +2,7 @@
 
 Lipkin, LeBrun, Vigly et al., *Fast Controlled Generation from Language Models with
 Adaptive Weighted Rejection Sampling*, 2025, arXiv 2504.05410, for the scheme
-`two_loop`; `recursive` and `geometric` are those of its authors' library, genlm-control.
+`two_loop`; `recursive` and `geometric` are those of the library genlm-control.
 
 Tokens are met in the order of log p + Gumbel noise, which is sampling without
 replacement. The oracle rejects them until it accepts x, at position i; then a few more
