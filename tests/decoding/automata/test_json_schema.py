@@ -344,7 +344,7 @@ def test_too_large_schemas_are_refused():
     """Which of 20 names were read has to be kept for the 20 that follow."""
     pairs = [(f"a{i}", f"b{i}") for i in range(20)]
     either = [{"anyOf": [{"required": [a]}, {"required": [b]}]} for a, b in pairs]
-    names = dict.fromkeys(sorted(name for pair in pairs for name in pair), {})
+    names = {key: {} for key in sorted(name for pair in pairs for name in pair)}
     with pytest.raises(ConstraintError, match="states"):
         compile_schema({"properties": names, "allOf": either})
 
