@@ -147,13 +147,17 @@ class ObjectRule:
         """Return `formulas` without what no name from `first` on can violate.
 
         Alternatives that differ in names before `first` alone are equal from there.
+        What must hold on its own stays: without it, states would be shared less.
         """
         known = ("spent", formulas, first)
         if known not in self.after:
+            parts = [p for f in formulas for p in (f.args if f.kind == "and" else (f,))]
+            alone = {part.atom for part in parts if part.kind == "atom"}
             spent = {
                 atom
                 for atom in atoms(formulas)
                 if atom[0] == "members"
+                and atom not in alone
                 and not atom[1].patterns
                 and atom[1].rest is self.compiler.reader.true
                 and all(self.order.index[name] < first for name, _ in atom[1].declared)
