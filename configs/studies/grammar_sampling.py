@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.forms = (("d?nv?", 1.5, 2.5), ("d?nv", 1.0, 2.0), ("d?nva?", 1.5, 2.0))
     c.runs = 5  # of each language
     c.marks = (0, 1, 5, 20, 50, 200, 1000)  # texts after which a law is compared
-    c.prompt = "def is_even(n):\n    return"
+    c.prompt = "def is_even(n):\n    return"  # what the model continues
     c.gbnf = (  # of the answers to the prompt, by the model
         'root ::= " " ("not "? value | value " " op " " value) "\\n"\n'
         'value ::= "True" | "False" | "None" | "n" | [0-2]\n'

@@ -101,7 +101,8 @@ def read(machine: ByteMachine, at: Config, data: bytes) -> Config:
                 at = _popped(machine, at, to - POP)
             else:
                 chars = at.chars + (at.state == BODY and to != OVER)
-                if at.state == BODY and chars > machine.span[at.stack[-1], 1]:
+                most = machine.span[at.stack[-1], 1] if at.stack else ANY_LENGTH[1]
+                if at.state == BODY and chars > most:
                     return Config(DEAD)
                 at = returned(machine, Config(to, at.stack, chars))
                 break

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
-from decoding.automata.byte_machine import BODY, CALL, OVER, POP, STRING
+from decoding.automata.byte_machine import ANY_LENGTH, BODY, CALL, OVER, POP, STRING
 from decoding.automata.rests import PUSHES, SHIFT, WHOLE
 
 FREE, FIRST = 0, 1  # the state that reads everything; the first of STRING's
@@ -87,6 +87,13 @@ def _top(values: Array, height: Array) -> Array:
     return values[jnp.maximum(height - 1, 0)]
 
 
+def _span(tables: Tables, row: Row) -> tuple[Array, Array]:
+    """Return the least and the most characters of the open string."""
+    low, high = tables.span[_top(row.stack, row.height)]
+    is_called = row.height > 0
+    return jnp.where(is_called, low, 0), jnp.where(is_called, high, ANY_LENGTH[1])
+
+
 def _take(lists: Lists, state: Array, room: int) -> tuple[Array, Array]:
     """Return the list of a state [room, columns], and which places it fills."""
     first, length = lists.at[state, 0], lists.at[state, 1]
@@ -142,7 +149,7 @@ def allowed(tables: Tables, row: Row) -> Array:
     ending, valid = _take(tables.returns, state, tables.returns_room)
     lexer = jnp.clip(state - FIRST, 0, STRING - 1)
     in_string = (state >= FIRST) & (state < FIRST + STRING)
-    low, high = tables.span[_top(row.stack, row.height)]
+    low, high = _span(tables, row)
     width = tables.width[lexer].astype(jnp.int32)
     long = ~in_string | (row.chars + width[ending[:, 0]] >= low)
     returned = valid & settled[ending[:, 1]] & long
@@ -175,7 +182,7 @@ def _must_finish(tables: Tables, row: Row) -> Array:
     bound = jnp.where(row.height > 0, _top(row.bound, row.height), 0)
     most = jnp.maximum(tables.grow[state, 0] + below, bound)
     in_string = (state >= FIRST) & (state < FIRST + STRING)
-    low = tables.span[_top(row.stack, row.height), 0]
+    low, _ = _span(tables, row)
     most += jnp.where(in_string, jnp.maximum(low - row.chars, 0), 0)
     return (row.state > FREE) & (row.left - 2 < most)
 
@@ -195,7 +202,7 @@ def _exit(tables: Tables, row: Row) -> Array:
 
     state = jnp.maximum(row.state, 0)
     in_string = (state >= FIRST) & (state < FIRST + STRING)
-    low = tables.span[_top(row.stack, row.height), 0]
+    low, _ = _span(tables, row)
     is_short = (state == FIRST + BODY) & in_string & (row.chars < low)
     end, _ = lax.while_loop(go_on, step, (state, row.height))
     byte = jnp.where(is_short, ord("a"), tables.cost[end, 1])
@@ -229,8 +236,7 @@ def advance(tables: Tables, row: Row, token: Array) -> Row:
         after, has_caller = _called_back(tables, at, state, jnp.maximum(label, 0))
         counts = reads & (state == FIRST + BODY) & (to != FIRST + OVER)
         chars = jnp.where(calls, 0, at.chars + counts)
-        low_high = tables.span[_top(at.stack, at.height)]
-        fits = ~counts | (chars <= low_high[1])
+        fits = ~counts | (chars <= _span(tables, at)[1])
         full = calls & (at.height >= at.stack.shape[0])
         goes = jnp.where(pops, after, jnp.where(calls, to - CALL, to))
         live = jnp.where(pops, has_caller, fits & ~full)
@@ -255,7 +261,7 @@ def _called_back(
 ) -> tuple[Array, Array]:
     """Return where the caller goes on, and whether it does."""
     caller = _top(at.stack, at.height)
-    low, high = tables.span[caller]
+    low, high = _span(tables, at)
     in_string = (state >= FIRST) & (state < FIRST + STRING)
     fits = ~in_string | ((low <= at.chars) & (at.chars <= high))
     after = tables.back[caller, label]

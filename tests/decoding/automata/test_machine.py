@@ -72,6 +72,18 @@ def test_grammars_side_by_side(json):
         assert machines.differing(tables, other, starts[2], seed) == 0
 
 
+def test_strings_that_nothing_called():
+    """A string as the text itself: no calling state bounds it."""
+    built = Builder()
+    start = built.state()
+    built.read(start, b"a", byte_machine.BODY)
+    whole = built.machine(start)
+    assert byte_machine.accepts(whole, b'abc"')
+    tables, (begin,) = placed(whole)
+    for seed in range(3):
+        assert machines.differing(tables, whole, begin, seed) == 0
+
+
 def text_of(json, depth, limit, seed):
     """A random text that likes to open values; whether it ended."""
     _, tables, start = json
