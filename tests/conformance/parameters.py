@@ -82,6 +82,7 @@ ALIKE_GROUPS = (
     "datastore",
     "regex",
     "aligned",
+    "monitor",
 )
 
 
