@@ -16,7 +16,7 @@ from decoding.automata.lift import Lifted, Lists, pack
 from decoding.automata.machine import FIRST, Tables
 from decoding.automata.rests import NONE
 
-LEAST = 64  # of every length
+LEAST, STATES = 64, 256  # of every length, of the states: few programs exist
 BASE = FIRST + STRING  # the first state of a grammar
 
 
@@ -140,7 +140,7 @@ class _Pile:
 
 
 def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) -> Tables:
-    size = room(max([BASE, *(slab.base + slab.size for slab in slabs)]))
+    size = room(max([BASE, *(slab.base + slab.size for slab in slabs)]), STATES)
     free_words = np.zeros((2, -(-vocabulary.size // 32)), np.uint32)
     free_words[1] = pack(np.ones(vocabulary.size, bool))
     row, code_row = np.zeros(size, np.int32), np.zeros(size, np.int32)
