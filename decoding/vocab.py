@@ -19,6 +19,7 @@ from models.base import pack_bits
 from models.distributed import sharding
 
 GROUP = 64  # tokens in a group of `top_k`, at most
+LOST = -1e4  # of allowed tokens that had been forbidden: they have no mass
 
 
 def maximum(logits: Array) -> Array:
@@ -273,6 +274,16 @@ def insert(bits: Array, token: Array) -> Array:
     word = token >> 5
     bit = jnp.uint32(1) << (token & 31).astype(jnp.uint32)
     return bits.at[word].set(bits[word] | bit, mode="drop")
+
+
+def restricted(logits: Array, allowed: Array) -> Array:
+    """Forbid the tokens that are not `allowed` bool[..., V], of which one is.
+
+    If all that are had been forbidden before, they become equally likely.
+    """
+    masked = jnp.where(allowed, logits, -jnp.inf)
+    forced = jnp.where(allowed, LOST, -jnp.inf)
+    return jnp.where(maximum(masked)[..., None] > -jnp.inf, masked, forced)
 
 
 def members(bits: Array, vocab_size: int) -> Array:

@@ -15,7 +15,8 @@ import unicodedata
 from functools import cache
 from typing import Any
 
-POINTS = 0x110000  # number of code points
+from decoding.automata.regex_syntax import POINTS, outside
+
 MOST_REPEATS = 20_000
 
 Intervals = tuple[tuple[int, int], ...]
@@ -35,12 +36,6 @@ def joined(spans: list[tuple[int, int]]) -> Intervals:
         elif low < high:
             union.append((low, high))
     return tuple(union)
-
-
-def outside(spans: Intervals) -> Intervals:
-    """Return the complement of `spans`."""
-    edges = [0, *(edge for span in spans for edge in span), POINTS]
-    return tuple((a, b) for a, b in zip(edges[::2], edges[1::2]) if a < b)
 
 
 DIGIT: Intervals = ((48, 58),)

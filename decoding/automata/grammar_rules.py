@@ -5,12 +5,12 @@ written as `[^"\\]`, `x{2,4}` or `"a" | b` in one of the notations is the same t
 all of them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-POINTS = 0x110000  # number of code points
+from decoding.automata.regex_syntax import POINTS
 
 Spans = tuple[tuple[int, int], ...]  # [low, high), of code points
 Form = tuple[tuple[int, int], ...]  # [low, high], of bytes: one range a byte
@@ -91,16 +91,6 @@ class Grammar:
     start: str
     terminals: dict[str, Terminal] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
-
-
-def outside(spans: Iterable[tuple[int, int]]) -> Spans:
-    """Return the complement of `spans`."""
-    gaps, at = [], 0
-    for low, high in sorted(spans):
-        if low > at:
-            gaps.append((at, low))
-        at = max(at, high)
-    return tuple(gaps + [(at, POINTS)] if at < POINTS else gaps)
 
 
 def calls(expression: Expression) -> Iterator[str]:

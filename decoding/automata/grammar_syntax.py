@@ -12,7 +12,6 @@ names, and `{,n}` in repetitions.
 
 from decoding.automata.grammar_rules import (
     EMPTY,
-    POINTS,
     Call,
     Chars,
     Choice,
@@ -22,8 +21,8 @@ from decoding.automata.grammar_rules import (
     Sequence,
     Text,
     calls,
-    outside,
 )
+from decoding.automata.regex_syntax import POINTS, outside
 from models.errors import ConstraintError, hint
 
 MOST_REPEATS = 2000

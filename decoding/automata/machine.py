@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array, lax
 
+from decoding import vocab
 from decoding.automata.byte_machine import ANY_LENGTH, BODY, CALL, OVER, POP, STRING
 from decoding.automata.rests import PUSHES, SHIFT, WHOLE
 
@@ -159,7 +160,7 @@ def allowed(tables: Tables, row: Row) -> Array:
     bits = jnp.where(good, jnp.uint32(1) << (tokens & 31).astype(jnp.uint32), 0)
     words = words.at[tokens >> 5].add(bits.astype(jnp.uint32))
     vocab_size = tables.width.shape[1]
-    mask = unpack(words, vocab_size) & (~in_string | (row.chars + width <= high))
+    mask = vocab.members(words, vocab_size) & (~in_string | (row.chars + width <= high))
     if row.owed.shape[0]:
         mask = jnp.where(_must_finish(tables, row), _exit(tables, row), mask)
     stuck = ~(words != 0).any()
@@ -167,12 +168,6 @@ def allowed(tables: Tables, row: Row) -> Array:
     mask &= row.state != DONE
     mask = mask.at[tables.eos].set((row.state == FREE) | ends)
     return mask | (row.state == DEAD)
-
-
-def unpack(words: Array, vocab_size: int) -> Array:
-    """Return the bits of uint32[..., W] as bool[..., V], the least of a word first."""
-    bits = words[..., None] >> jnp.arange(32, dtype=jnp.uint32) & 1
-    return bits.reshape(*words.shape[:-1], -1)[..., :vocab_size] > 0
 
 
 def _must_finish(tables: Tables, row: Row) -> Array:

@@ -14,20 +14,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from decoding.automata.lift import pack
 from models.errors import ConstraintError
 
 S = TypeVar("S")
 
 MOST = 4096  # prefixes that a matcher remembers
 ALL = np.uint32(0xFFFFFFFF)
-
-
-def pack(allowed: np.ndarray) -> np.ndarray:
-    """Return bool[V] as words uint32[W], the least bit of a word first."""
-    size = -(-len(allowed) // 32) * 32
-    bits = np.zeros(size, bool)
-    bits[: len(allowed)] = allowed
-    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
 
 
 class Matcher(Generic[S]):

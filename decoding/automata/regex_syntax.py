@@ -41,7 +41,7 @@ def refuse(pattern: str, what: str, remedy: str) -> ConstraintError:
     return ConstraintError(f"regex {pattern!r} {what}: {remedy}")
 
 
-def _outside(spans: Iterable[tuple[int, int]]) -> Intervals:
+def outside(spans: Iterable[tuple[int, int]]) -> Intervals:
     """Return the complement of `spans`."""
     gaps, at = [], 0
     for low, high in sorted(spans):
@@ -53,11 +53,11 @@ def _outside(spans: Iterable[tuple[int, int]]) -> Intervals:
 
 _CATEGORIES = {
     op.CATEGORY_DIGIT: _DIGIT,
-    op.CATEGORY_NOT_DIGIT: _outside(_DIGIT),
+    op.CATEGORY_NOT_DIGIT: outside(_DIGIT),
     op.CATEGORY_SPACE: _SPACE,
-    op.CATEGORY_NOT_SPACE: _outside(_SPACE),
+    op.CATEGORY_NOT_SPACE: outside(_SPACE),
     op.CATEGORY_WORD: _WORD,
-    op.CATEGORY_NOT_WORD: _outside(_WORD),
+    op.CATEGORY_NOT_WORD: outside(_WORD),
 }
 
 
@@ -110,7 +110,7 @@ class _Builder:
         if flags & re.IGNORECASE:
             spans = _either_case(spans)
         negated = items[0][0] is op.NEGATE
-        return self.character(_outside(spans) if negated else spans, at)
+        return self.character(outside(spans) if negated else spans, at)
 
     def repeat(self, low: int, high: Any, items: Any, flags: int, at: int) -> int:
         for _ in range(low):
@@ -146,7 +146,7 @@ class _Builder:
                 at = self.one_of(arg, flags, at)
             elif kind is op.ANY:
                 but = () if flags & re.DOTALL else _NEWLINE
-                at = self.character(_outside(but), at)
+                at = self.character(outside(but), at)
             elif kind is op.BRANCH:
                 at = self.branch(arg[1], flags, at)
             elif kind is op.SUBPATTERN:

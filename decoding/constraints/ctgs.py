@@ -50,8 +50,6 @@ CARD = Card(
     sources=("roush2023most",),
 )
 
-LOST = -1e4  # of tokens that earlier transforms forbade: they have no mass
-
 
 @struct.dataclass
 class Row:
@@ -100,9 +98,7 @@ def transform(
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         inside = vocab.members(state.row.allowed, logits.shape[-1])
-        masked = jnp.where(inside, logits, -jnp.inf)
-        forced = jnp.where(inside, LOST, -jnp.inf)
-        return jnp.where(vocab.maximum(masked) > -jnp.inf, masked, forced)
+        return vocab.restricted(logits, inside)
 
     def free(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         return logits

@@ -24,7 +24,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import Array
 
 from decoding import base, vocab
@@ -47,13 +46,6 @@ CARD = Card(
     },
     sources=("geng2025jsonschemabench", "willard2023efficient"),
 )
-
-LOST = -1e4  # of tokens that earlier transforms forbade: they have no mass
-
-
-@struct.dataclass
-class State:
-    row: machine.Row
 
 
 def transform(
@@ -97,19 +89,17 @@ def transform(
 
     def init(tokens: Array, length: Array) -> base.State:
         row = machine.init(start, finish, depth, finish > 0)
-        return base.State(State(row), jax.tree.map(jnp.asarray, tables))
+        return base.State(row, jax.tree.map(jnp.asarray, tables))
 
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
-        allowed = machine.allowed(state.shared, state.row.row)
-        masked = jnp.where(allowed, logits, -jnp.inf)
-        forced = jnp.where(allowed, LOST, -jnp.inf)
-        return jnp.where(vocab.maximum(masked) > -jnp.inf, masked, forced)
+        allowed = machine.allowed(state.shared, state.row)
+        return vocab.restricted(logits, allowed)
 
     def advance(
         state: base.State, token: Array, logits: Array, aux: dict[str, Array]
     ) -> base.State:
-        row = machine.advance(state.shared, state.row.row, token)
-        return base.State(State(row), state.shared)
+        row = machine.advance(state.shared, state.row, token)
+        return base.State(row, state.shared)
 
     def free(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         return logits

@@ -23,7 +23,7 @@ from flax import struct
 from jax import Array
 
 from decoding import base, vocab
-from decoding.automata import machine, matchers
+from decoding.automata import matchers
 from decoding.catalogue import Card
 from models.errors import ConstraintError, MethodError
 
@@ -41,8 +41,6 @@ CARD = Card(
     needs=("eos", "vocab_size"),
     examples={"of": (even_runs,)},
 )
-
-LOST = -1e4  # of tokens that earlier transforms forbade: they have no mass
 
 
 @struct.dataclass
@@ -90,10 +88,8 @@ def transform(
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         if stream not in aux:
             return logits
-        allowed = machine.unpack(aux[stream], vocab_size)
-        masked = jnp.where(allowed, logits, -jnp.inf)
-        forced = jnp.where(allowed, LOST, -jnp.inf)
-        return jnp.where(vocab.maximum(masked) > -jnp.inf, masked, forced)
+        allowed = vocab.members(aux[stream], vocab_size)
+        return vocab.restricted(logits, allowed)
 
     def free(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         return logits

@@ -46,9 +46,6 @@ CARD = Card(
 )
 
 
-LOST = -1e4  # of tokens that earlier transforms forbade: they have no mass
-
-
 @struct.dataclass
 class Row:
     state: Array  # int32[]: state of the automaton; -1: dead, no token is masked
@@ -145,12 +142,7 @@ def transform(
     def apply(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         at, tables = state.row.state, state.shared
         allowed = (tables.next[jnp.maximum(at, 0)] >= 0)[tables.classes]
-        masked_logits = jnp.where(allowed, logits, -jnp.inf)
-        forced = jnp.where(allowed, LOST, -jnp.inf)
-        masked = jnp.where(
-            vocab.maximum(masked_logits) > -jnp.inf, masked_logits, forced
-        )
-        return jnp.where(at >= 0, masked, logits)
+        return jnp.where(at >= 0, vocab.restricted(logits, allowed), logits)
 
     def advance(
         state: base.State, token: Array, logits: Array, aux: dict[str, Array]

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from decoding.automata import grammar_rules
+from decoding.automata import grammar_rules, regex_syntax
 from decoding.automata.grammar_rules import Call, Choice, Repeat, Sequence, Text
 
 
@@ -45,7 +45,7 @@ def test_fault_surrogates_are_spelled():
 def test_outside_is_the_complement():
     spans = [(65, 91), (70, 80), (0, 3), (91, 92)]
     inside = {p for low, high in spans for p in range(low, high)}
-    gaps = grammar_rules.outside(spans)
+    gaps = regex_syntax.outside(spans)
     for point in (0, 2, 3, 64, 65, 90, 91, 92, 0x10FFFF):
         assert any(low <= point < high for low, high in gaps) == (point not in inside)
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from decoding.automata import machine, matchers
+from decoding import vocab
+from decoding.automata import matchers
 from models.errors import ConstraintError
 
 V, EOS = 40, 39
@@ -32,7 +33,9 @@ class Prompted(Sums):
 
 
 def bits(words: np.ndarray) -> np.ndarray:
-    return np.asarray(machine.unpack(words, V))
+    rows = words.reshape(-1, words.shape[-1])
+    sets = np.stack([np.asarray(vocab.members(row, V)) for row in rows])
+    return sets.reshape(*words.shape[:-1], V)
 
 
 def text(*tokens: int) -> np.ndarray:

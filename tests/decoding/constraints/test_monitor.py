@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import decoding
-from decoding import Method, Spec
-from decoding.automata import machine
+from decoding import Method, Spec, vocab
 from decoding.conformance import kit
 from decoding.constraints import monitor
 from models.errors import ConstraintError
@@ -31,7 +30,7 @@ def allowed(held: monitor.Monitor, text=(), prompt=(b"x", b".")) -> set[bytes] |
     """The tokens that may follow, or None: no mask."""
     root = np.zeros(1, np.int32)
     words = held.words(ids(*text), root, root - 1, root, ids(*prompt))
-    bits = np.asarray(machine.unpack(words[0], V))
+    bits = np.asarray(vocab.members(words[0], V))
     if bits.all():
         return None
     assert not bits[len(TOKENS) :].any()
