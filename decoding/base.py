@@ -168,6 +168,16 @@ class Context:
             apply = jax.vmap(apply, in_axes=(inner, 0))
         return jax.vmap(apply, in_axes=(ROWS, 0))(state, logits)
 
+    def forced(self) -> tuple[Array, Array]:
+        """Return the tokens int32[B, F] that should follow, and their count int32[B].
+
+        Without a grammar in the chain F is 0.
+        """
+        if self.law.forced is None:
+            rows = self.length.shape[0]
+            return jnp.zeros((rows, 0), jnp.int32), jnp.zeros(rows, jnp.int32)
+        return jax.vmap(self.law.forced, in_axes=(ROWS,))(self.transform)
+
 
 class Drafter(NamedTuple):
     """Proposes a tree a round: `nodes` nodes, root included, at most `depth` deep."""
@@ -281,6 +291,8 @@ class LogitsTransform(NamedTuple):
     - `nameless`: `apply` reads values alone, never which token a value belongs to. It
       then serves a part of the vocabulary, outside of which every logit is -inf.
     - `numbers`: the streams that are masks of the host, see `matchers.Matched`.
+    - `forced(state) -> tokens int32[F], count int32[]` suggests how the text goes on,
+      in a grammar's state after which some bytes must follow. It forbids nothing.
     """
 
     init: Callable[[Array, Array], State]
@@ -292,6 +304,7 @@ class LogitsTransform(NamedTuple):
     nameless: bool = False
     free: Callable[[State, Array, dict[str, Array]], Array] | None = None
     numbers: tuple[tuple[str, Callable[[State], Array]], ...] = ()
+    forced: Callable[[State], tuple[Array, Array]] | None = None
 
 
 class Sizes(NamedTuple):

@@ -51,6 +51,8 @@ class Card:
     - `data` are the arguments that only fill arrays of the state (numbers, tables,
       sources). Compositions that differ in them share one compiled program. All other
       arguments shape it.
+    - `parts` are the arguments that are parts themselves, of which the factory gets the
+      component: `Spec("drafters/forced", inner=Spec("drafters/copyspec"))`.
     - `trained`: whether the method has trained weights of its own.
     - `sources` are the keys of its papers in papers.bib, the first one's first; a
       baseline needs none.
@@ -68,6 +70,7 @@ class Card:
     family: str = ""
     needs: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     trained: bool = False
     sources: tuple[str, ...] = ()
     cite: str = ""
@@ -126,9 +129,22 @@ class Spec:
         Of an argument that is a part itself, what shapes a program.
         """
         data = self.card.data
-        shaping = (x for x in self.arguments.items() if x[0] not in data)
-        parts = ((k, v.static if type(v) is Spec else v) for k, v in shaping)
+        values = {**self.arguments, **self.parts}
+        shaping = (x for x in values.items() if x[0] not in data)
+        parts = ((k, v.static if type(v) in (Spec, Built) else v) for k, v in shaping)
         return (self.name, *parts)
+
+    @property
+    def parts(self) -> "dict[str, Spec | Built]":
+        """The arguments that are parts themselves, see `Card.parts`."""
+        values = self.arguments
+        return {k: _part(values[k]) for k in self.card.parts if values.get(k)}
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        """Its card, and those of the parts among its arguments."""
+        inner = (card for part in self.parts.values() for card in part.cards)
+        return (self.card, *inner)
 
     @property
     def module(self) -> Any:
@@ -181,8 +197,9 @@ class Spec:
                 filled[name] = available[name]
             elif known[name].default is inspect.Parameter.empty:
                 raise MethodError(f"{self.name} needs {name!r}: {_remedy(name)}")
+        parts = {name: part.build(available) for name, part in self.parts.items()}
         try:
-            return self.factory(**{**filled, **self.arguments})
+            return self.factory(**{**filled, **self.arguments, **parts})
         except DecodaxError:
             raise
         except (TypeError, ValueError) as error:
@@ -201,6 +218,10 @@ class Built:
     part: Any
     card: Card = field(compare=False)
     arguments: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        return (self.card,)
 
     @property
     def static(self) -> tuple:
@@ -249,6 +270,10 @@ class PerPrompt:
         return self.parts[0].card
 
     @property
+    def cards(self) -> tuple[Card, ...]:
+        return self.parts[0].cards
+
+    @property
     def static(self) -> tuple:
         return self.parts[0].static
 
@@ -266,6 +291,21 @@ def _frozen(value: Any) -> Any:
     if type(value) is dict:
         return tuple(sorted((k, _frozen(v)) for k, v in value.items()))
     return value
+
+
+def _part(value: Any) -> Spec | Built:
+    """Read an argument that is a part: as a config has it, a name or a dict."""
+    if type(value) in (Spec, Built):
+        return value
+    if type(value) is str:
+        return Spec(value)
+    try:
+        return Spec(**dict(value))
+    except (TypeError, ValueError) as error:
+        raise MethodError(
+            f"{value!r} names no part: write Spec(folder/file, ...), or in a config a "
+            "dict with `name`"
+        ) from error
 
 
 def _remedy(name: str) -> str:

@@ -128,7 +128,7 @@ def compose(
     available["draw"] = verifier.draws[0]
     drafter_spec = method.drafter or PLAIN
     if method.topology is not None:
-        if "topology" not in drafter_spec.card.needs:
+        if not any("topology" in card.needs for card in drafter_spec.cards):
             raise MethodError(
                 f"{drafter_spec.name} has no use for topology={method.topology.name}: "
                 "leave the topology out"
@@ -179,7 +179,9 @@ def compose(
     pure = [method.policy] if policy.path_pure else []
     pure += [method.exit] if method.exit is not None and exits.path_pure else []
     judged = [p for p in parts if all(p is not part for part in pure)]
-    guarantee = base.weakest(*(p.card.guarantee for p in judged), verifier.guarantee)
+    guarantee = base.weakest(
+        *(c.guarantee for p in judged for c in p.cards), verifier.guarantee
+    )
     if is_sampled and guarantee == base.ARGMAX:
         guarantee = base.LOSSY
     most = max(len({*target.eos, *ids}) for ids in stop_ids)

@@ -110,7 +110,9 @@ class Method:
     @property
     def needs(self) -> set[str]:
         """The parameters that the parts' factories need filled in; see `Card.needs`."""
-        return {need for spec in self.parts for need in spec.card.needs}
+        return {
+            need for spec in self.parts for card in spec.cards for need in card.needs
+        }
 
     def to_config(self) -> dict[str, Any]:
         """Write the method as the dict that `from_config` reads; JSON can hold it.

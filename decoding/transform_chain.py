@@ -20,7 +20,7 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
 
     The state is a tuple of the parts' states. The chain is a warper, nameless
     or stateless if all parts are, and a constraint if one part is. Its streams are the
-    union of the parts'.
+    union of the parts'. The first part that suggests forced tokens does so for it.
 
     Raises:
         MethodError: a part has an unknown domain; two parts read one mask of the host;
@@ -91,6 +91,14 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         for i, part in enumerate(transforms)
         for name, of in part.numbers
     )
+    suggest = next((i for i, part in enumerate(transforms) if part.forced), None)
+
+    def forced(state: base.State) -> tuple[Array, Array]:
+        assert suggest is not None
+        of = transforms[suggest].forced
+        assert of is not None
+        return of(split(state)[suggest])
+
     names = [name for name, _ in numbers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise MethodError(
@@ -105,6 +113,7 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         streams=tuple(dict.fromkeys(s for part in transforms for s in part.streams)),
         free=None if first is None else free,
         numbers=numbers,
+        forced=None if suggest is None else forced,
     )
 
 

@@ -91,6 +91,12 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
         default=True,
         help="end a grammar's text within --max_new_tokens",
     )
+    add(
+        "--jump_forward",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="draft what a grammar determines at once",
+    )
     cap = "tokens of the prompt that --draft keeps (SpecPC), 64 or more"
     add("--compress_prompt", type=int, help=cap)
     add(
@@ -244,6 +250,8 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
     kept = None
     if values.prefixes:
         kept = PrefixStore(values.prefixes, lm, method, drafts=drafts)
+    grammar = constraint(values)
+    jumps = values.jump_forward and grammar is not None and search is None
     found = decoding.generate(
         lm,
         [prompt],
@@ -260,8 +268,9 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
         top_logprobs=values.top_logprobs,
         width=values.width,
         prefixes=kept,
-        constraint=constraint(values),
+        constraint=grammar,
         finish=values.finish,
+        jump_forward=jumps,
     )
     if searches:
         out.print(Text(listed(found, values.n)), soft_wrap=True)
@@ -333,8 +342,11 @@ def verdict(found: decoding.api.Output) -> list[str]:
     is_whole = (
         "a whole text" if found.accepted[0] else "no whole text, but its beginning"
     )
-    syncs = found.stats.host_syncs
-    return [f"{is_whole} of the grammar, held on the device; host syncs: {syncs}"]
+    assert found.engine is not None and found.forced is not None
+    return [
+        f"{is_whole} of the grammar; engine: {found.engine[0]}; host syncs: "
+        f"{found.stats.host_syncs}; forced tokens: {found.forced[0]}"
+    ]
 
 
 def alternatives(tokenizer: Any, found: decoding.api.Output) -> list[str]:

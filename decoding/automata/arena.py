@@ -151,6 +151,7 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
     span = np.zeros((size, 2), np.int32)
     rise, grow, cost, offset = (np.zeros((size, 2), np.int32) for _ in range(4))
     own, returns, pairs = _Pile(size, 2), _Pile(size, 2), _Pile(size, 1)
+    jumps = _Pile(size, 1)
     rests = room(max(lifted.code.shape[1] for lifted in _all(strings, slabs)))
     fixed, plain = [free_words], [free_words]
     codes = [np.full((1, rests), NONE, np.int32)]
@@ -174,6 +175,7 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
         own.put(at, lifted.own, of)
         returns.put(at, lifted.returns, of)
         pairs.put(at, lifted.pairs, of)
+        jumps.put(at, lifted.jumps, of)
         fixed.append(lifted.words[1:])
         plain.append(lifted.plain[1:])
         num_words += len(lifted.words) - 1
@@ -193,6 +195,7 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
     own_lists, own_room = own.lists()
     returns_lists, returns_room = returns.lists()
     pairs_lists, pairs_room = pairs.lists()
+    jumps_lists, jumps_room = jumps.lists()
     arrays: dict[str, Any] = {
         "row": row,
         "fixed": padded(np.concatenate(fixed)),
@@ -219,9 +222,11 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
         own=own_lists,
         returns=returns_lists,
         pairs=pairs_lists,
+        jumps=jumps_lists,
         own_room=own_room,
         returns_room=returns_room,
         pairs_room=pairs_room,
+        jumps_room=jumps_room,
         **arrays,
     )
 

@@ -19,6 +19,7 @@ import numpy as np
 from decoding.automata import (
     arena,
     byte_machine,
+    forced_text,
     grammar_compiler,
     grammar_files,
     json_schema,
@@ -33,7 +34,7 @@ from decoding.automata.lift import Lifted
 from models import compile_cache, storage
 from models.errors import ConstraintError, hint
 
-VERSION = 1  # of the lifted form on disk
+VERSION = 2  # of the lifted form on disk
 MOST = 512  # grammars in memory, least recently used first out
 KINDS = ("json_schema", "gbnf", "lark", "ebnf", "regex")
 _FIRST = {"lark": "start", "gbnf": "root", "ebnf": "root", "regex": ""}
@@ -50,6 +51,7 @@ class Grammar:
     whitespace: str = "flexible"
     strict_formats: bool = False
     after: str = ""
+    canonical: bool = False
 
     def __str__(self) -> str:
         short = self.source if len(self.source) < 60 else self.source[:57] + "..."
@@ -63,7 +65,8 @@ def parse(constraint: Mapping[str, Any] | Grammar) -> Grammar:
         constraint: one of `json_schema` (a schema, or its text), `gbnf`, `lark`,
             `ebnf`, `regex` (texts), and `start` (the first rule), `whitespace`
             ("flexible", or "compact": none between JSON's tokens), `strict_formats`
-            (every known format is held), `after` (any text until this one comes first).
+            (every known format is held), `after` (any text until this one comes first),
+            `canonical` (what must follow is spelled as the tokenizer would spell it).
 
     Raises:
         ConstraintError: no source, several, an unknown option, or a wrong value.
@@ -140,7 +143,11 @@ class Compiler:
     """Grammars of one vocabulary: compiles them, and keeps what it has compiled."""
 
     def __init__(
-        self, tokens: Sequence[bytes], eos: Sequence[int], vocab_size: int
+        self,
+        tokens: Sequence[bytes],
+        eos: Sequence[int],
+        vocab_size: int,
+        spell: forced_text.Spell | None = None,
     ) -> None:
         """Prepare the vocabulary.
 
@@ -148,6 +155,7 @@ class Compiler:
             tokens: the bytes of each token; b"" for specials.
             eos: the tokens that end a text.
             vocab_size: V.
+            spell: see `forced_text.jumps`.
 
         Raises:
             ConstraintError: no EOS within the vocabulary, or too many tokens.
@@ -171,8 +179,9 @@ class Compiler:
         self.vocabulary = arena.Vocabulary(
             spelled, token_trie.trie(spelled), vocab_size, tuple(eos)
         )
+        self._spell = spell
         sizes = np.array([len(token) for token in spelled], np.int32)
-        text = sizes.tobytes() + b"".join(spelled)
+        text = sizes.tobytes() + b"".join(spelled) + _spelling(spelled, spell)
         about = f"{VERSION} {vocab_size} {tuple(eos)}".encode()
         self.digest = hashlib.sha256(about + text).hexdigest()[:32]
         self._lifted: collections.OrderedDict[Grammar, Lifted] = (
@@ -242,7 +251,10 @@ class Compiler:
             self._json[1] if is_json else rests.collect(built, vocabulary.trie, walk)
         )
         about = (built, vocabulary.trie, vocabulary.size, endings, begin, walk)
-        return lift.lift(*about, self._insides if is_json else None)
+        lifted = lift.lift(*about, self._insides if is_json else None)
+        text = (built, vocabulary.tokens, vocabulary.trie, self._spell)
+        lifted = lifted._replace(jumps=forced_text.jumps(*text))
+        return forced_text.only(lifted) if grammar.canonical else lifted
 
     def _file(self, name: str) -> storage.Path | None:
         folder = compile_cache.folder()
@@ -252,7 +264,17 @@ class Compiler:
         return folder / "grammars" / f"{digest}.npz"
 
 
+def _spelling(tokens: Sequence[bytes], spell: forced_text.Spell | None) -> bytes:
+    """Describe how a tokenizer spells some of its own tokens in a row."""
+    if spell is None:
+        return b""
+    some = b" ".join(tokens[:: max(1, len(tokens) // 512)])
+    return np.array(spell(some.decode(errors="ignore")), np.int32).tobytes()
+
+
 @functools.lru_cache(4)
 def compiler(tokenizer: Any, eos: tuple[int, ...], vocab_size: int) -> Compiler:
     """Return the compiler of a tokenizer's vocabulary; the last four are kept."""
-    return Compiler(tokenizer.token_bytes()[:vocab_size], eos, vocab_size)
+    encode = getattr(tokenizer, "encode", None)
+    spell = None if encode is None else functools.partial(encode, add_special=False)
+    return Compiler(tokenizer.token_bytes()[:vocab_size], eos, vocab_size, spell)

@@ -15,7 +15,8 @@ from models import storage
 _LISTS = Lists(0, 0)  # type: ignore[arg-type]
 _MACHINE = ByteMachine(*range(len(ByteMachine._fields)))  # type: ignore[arg-type]
 _FIELDS: dict[str, Any] = dict.fromkeys(Lifted._fields, 0)
-_FIELDS |= {"machine": _MACHINE, "own": _LISTS, "returns": _LISTS, "pairs": _LISTS}
+_FIELDS |= {"machine": _MACHINE}
+_FIELDS |= dict.fromkeys(("own", "returns", "pairs", "jumps"), _LISTS)
 _FORM: Any = jax.tree.structure(Lifted(**_FIELDS))
 _NAME = "leaf_{}".format
 

@@ -61,6 +61,7 @@ class Lifted(NamedTuple):
     rest_grow: np.ndarray  # int32[Q]: `grow` of rests
     classes: np.ndarray  # uint8[256]: bytes with the same moves
     steps: np.ndarray  # int32[Q, C]: the machine's moves by class
+    jumps: Lists  # the tokens of the text that must follow
 
 
 def _lists(states: int, state: np.ndarray, values: np.ndarray) -> Lists:
@@ -146,6 +147,7 @@ def lift(
         *of_rests,
         classes,
         steps,
+        Lists(np.zeros((size, 2), np.int32), np.zeros((0, 1), np.int32)),
     )
 
 

@@ -39,6 +39,7 @@ class Tables:
     own: Lists  # the same, listed: token, whether it is plain
     returns: Lists  # tokens in which a value ends: token, index of its pair
     pairs: Lists  # label << SHIFT | rest
+    jumps: Lists  # tokens of the text that must follow
     code_row: Array  # int32[Q]: of `code`
     code: Array  # int32[T, U]: of the rest of a token
     rise: Array  # int32[Q, 2]: of the stack, that a token (a rest) may take
@@ -59,6 +60,7 @@ class Tables:
     own_room: int = struct.field(pytree_node=False)
     returns_room: int = struct.field(pytree_node=False)
     pairs_room: int = struct.field(pytree_node=False)
+    jumps_room: int = struct.field(pytree_node=False)
 
 
 class Row(NamedTuple):
@@ -168,6 +170,13 @@ def allowed(tables: Tables, row: Row) -> Array:
     mask &= row.state != DONE
     mask = mask.at[tables.eos].set((row.state == FREE) | ends)
     return mask | (row.state == DEAD)
+
+
+def forced(tables: Tables, row: Row) -> tuple[Array, Array]:
+    """Return the tokens of the text that must follow, int32[F], and their count."""
+    state = jnp.maximum(row.state, 0)
+    values, valid = _take(tables.jumps, state, tables.jumps_room)
+    return values[:, 0], jnp.where(row.state > FREE, valid.sum(), 0).astype(jnp.int32)
 
 
 def _must_finish(tables: Tables, row: Row) -> Array:

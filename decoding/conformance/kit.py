@@ -59,7 +59,7 @@ class Letters:
     def token_bytes(self) -> list[bytes]:
         return [b"" if i == EOS else bytes([97 + i]) for i in range(VOCAB)]
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
         return [ord(c) - 97 for c in text]
 
     def decode(self, tokens: list[int]) -> str:

@@ -104,7 +104,10 @@ def transform(
     def free(state: base.State, logits: Array, aux: dict[str, Array]) -> Array:
         return logits
 
-    return base.LogitsTransform(init, apply, advance, free=free)
+    def forced(state: base.State) -> tuple[Array, Array]:
+        return machine.forced(state.shared, state.row)
+
+    return base.LogitsTransform(init, apply, advance, free=free, forced=forced)
 
 
 def _source(entry: Any) -> Grammar | None:

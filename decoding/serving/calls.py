@@ -78,8 +78,10 @@ def output(
         before = [len(row) if settings.echo else 0 for row in prompts]
         new = [[t.tokens[at:] for t in row] for at, row in zip(before, rows)]
         verdicts = constraining.accepted(lm, asked.constraints, prompts, new)
-        flat = [row[0] for row in verdicts]
-        optional["accepted"] = flat if asked.n == 1 else verdicts
+        forced = constraining.forced(lm, asked.constraints, new)
+        single = asked.n == 1
+        optional["accepted"] = [r[0] for r in verdicts] if single else verdicts
+        optional["forced"] = [r[0] for r in forced] if single else forced
     if values is not None and asked.n == 1:
         optional["scores"] = [row[0] for row in values]
     figures = stats.summarise(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from decoding.automata import byte_machine, compiled, llguidance_matcher
+from decoding.automata.lift import Lifted
 from decoding.automata.matchers import Matcher, Predicate
 from decoding.catalogue import PerPrompt, Spec
 from models.errors import ConstraintError, PromptError
@@ -152,7 +153,7 @@ def accepted(
         prompts: the token ids of each prompt.
         texts: those of each prompt's texts.
     """
-    config, verdicts = lm.model.config, []
+    verdicts = []
     for constraint, prompt, rows in zip(of_prompts, prompts, texts):
         if (matcher := constraint.matcher) is not None:
             verdicts.append([matcher.accepts(row, prompt) for row in rows])
@@ -160,8 +161,46 @@ def accepted(
         if (grammar := constraint.grammar) is None:
             verdicts.append([True] * len(rows))
             continue
-        compiler = compiled.compiler(lm.tokenizer, tuple(config.eos), config.vocab_size)
-        machine, tokens = compiler.lifted(grammar).machine, compiler.vocabulary.tokens
+        lifted, tokens = _lifted(lm, grammar)
         data = [b"".join(tokens[t] for t in row if t < len(tokens)) for row in rows]
+        machine = lifted.machine
         verdicts.append([bool(byte_machine.accepts(machine, text)) for text in data])
     return verdicts
+
+
+def _lifted(lm: Any, grammar: compiled.Grammar) -> tuple[Lifted, list[bytes]]:
+    """Return a grammar over the model's tokens, and their bytes."""
+    about = lm.tokenizer, tuple(lm.model.config.eos), lm.model.config.vocab_size
+    compiler = compiled.compiler(*about)
+    return compiler.lifted(grammar), compiler.vocabulary.tokens
+
+
+def forced(
+    lm: Any, of_prompts: Constraints, texts: Sequence[Sequence[Sequence[int]]]
+) -> list[list[int]]:
+    """Count the tokens that the grammar determines, in the tokenizer's own spelling.
+
+    Args:
+        lm: the model.
+        of_prompts: the constraint of each prompt.
+        texts: the tokens of each prompt's texts.
+    """
+    counts = []
+    for constraint, rows in zip(of_prompts, texts):
+        if (grammar := constraint.grammar) is None:
+            counts.append([0] * len(rows))
+            continue
+        lifted, tokens = _lifted(lm, grammar)
+        counts.append([_forced(lifted, tokens, row) for row in rows])
+    return counts
+
+
+def _forced(lifted: Lifted, tokens: list[bytes], text: Sequence[int]) -> int:
+    at, count = byte_machine.Config(lifted.machine.start), 0
+    for token in text:
+        if at.state == byte_machine.DEAD or token >= len(tokens):
+            break
+        first, size = lifted.jumps.at[at.state]
+        count += bool(size) and int(lifted.jumps.values[first, 0]) == token
+        at = byte_machine.read(lifted.machine, at, tokens[token])
+    return count

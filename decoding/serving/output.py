@@ -37,6 +37,8 @@ class Output:
             one that was cut by its limit may not be. Else None.
         engine: under a constraint, where each prompt's masks are computed: "device",
             "host", or None without one. Else None.
+        forced: under a constraint, how many tokens of each text are those that the
+            grammar determines, in the tokenizer's own spelling. Else None.
 
     With `echo`, `tokens` and `texts` begin with the prompt. `origin` and `top_logprobs`
     are None at its tokens. `logprobs` are None there too, or with `prompt_logprobs`
@@ -58,6 +60,7 @@ class Output:
     prefixes: list | None = None
     accepted: list | None = None
     engine: list | None = None
+    forced: list | None = None
 
     def __repr__(self) -> str:
         new = int(self.stats.new_tokens.sum())

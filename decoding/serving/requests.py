@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from decoding.automata import stop_strings
 from decoding.catalogue import PerPrompt, Spec
 from decoding.method import Method
 from decoding.serving import constraining
-from models.errors import PromptError
+from models.errors import MethodError, PromptError
 from models.heads.formats import native
 from models.surgery import lora
 
@@ -58,6 +58,7 @@ class Settings:
     constraint: Any = None
     finish: bool = False
     engine: str = "auto"
+    jump_forward: bool = False
 
 
 class Ends(NamedTuple):
@@ -107,6 +108,21 @@ def with_heads(
         lm, params = lora.model(lm, heads.params)
         drafts = {**(drafts or {}), "heads": params}
     return lm, method, drafts
+
+
+def jumping(method: Method) -> Method:
+    """Return the method that drafts a grammar's forced text beside its own drafts.
+
+    Raises:
+        MethodError: a search, whose texts are not drafted row by row.
+    """
+    if method.search is not None:
+        raise MethodError(
+            f"jump_forward=True with {method.search.name}, which is no drafter's text: "
+            "leave one of them out"
+        )
+    inner = {} if method.drafter is None else {"inner": method.drafter}
+    return replace(method, drafter=Spec("drafters/forced", **inner))
 
 
 def read(lm: Any, settings: Settings) -> Requests:

@@ -1,0 +1,166 @@
+"""Jump-forward: text that the grammar determines is drafted at once, beside a drafter.
+
+Zheng et al., *SGLang: Efficient Execution of Structured Language Model Programs*, 2024,
+arXiv 2312.07104, section 4, whose compressed automaton appends such text unverified.
+Here it is a draft. In a grammar's state behind which the bytes b_1 .. b_n must follow,
+with c(.) the tokenizer's own spelling (`automata/forced_text.py`),
+
+    chain = the first `tokens` of c(b_1 .. b_n)
+
+beside the tree of `inner`, whose nodes it shares where they agree. Where `inner` drafts
+a chain, or by samples whose law counts, a row with forced text has that alone. The
+verifier decides: a model may spell the text otherwise, and the law stays that of plain
+decoding under the grammar. Without a grammar this is `inner`.
+
+The tokens lie in tables by state: nothing runs on the host.
+
+Cost per call: that of `inner`, and a block wider by `tokens` nodes in rounds with
+forced text. What `inner` missed in these it reads like a pause's tokens.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array, lax
+
+from decoding import base, tree
+from decoding.catalogue import Card
+from decoding.drafters import plain, rasd
+from decoding.tree_building import lookup_or_model
+from models.errors import MethodError
+
+CARD = Card(
+    paper="SGLang, arXiv 2312.07104",
+    guarantee=base.LAW,
+    family="training-free",
+    parts=("inner",),
+    sources=("zheng2024sglang",),
+)
+
+
+@struct.dataclass
+class Row:
+    """The inner drafter's state, and where the last draft had forced text."""
+
+    inner: Any
+    forced: Array  # bool[B]
+
+
+def drafter(inner: base.Drafter | None = None, tokens: int = 8) -> base.Drafter:
+    """Draft forced text beside `inner`; None: beside plain decoding.
+
+    Args:
+        inner: drafts the rest; it must be able to miss rounds (`Drafter.pauses`).
+        tokens: of forced text that are drafted at once, at most.
+
+    Raises:
+        MethodError: `tokens` below 1, or an `inner` that may not miss rounds.
+    """
+    if tokens < 1:
+        raise MethodError(f"tokens={tokens}: draft at least 1 token")
+    if inner is None:
+        inner = plain.drafter()._replace(reads_text=True)
+    if not (inner.pauses or inner.reads_text):
+        raise MethodError(
+            "forced text would stand in the place of drafts that this inner drafter "
+            "must see verified: use drafters/token_recycling, a head, or a draft model"
+        )
+    writer = inner
+
+    def draft(keys, ctx: base.Context, state: base.State):
+        grown, after, cache = writer.draft(keys, ctx, _inner(writer, state))
+        values, count = ctx.forced()
+        values = jnp.pad(values, ((0, 0), (0, tokens)))[:, :tokens]
+        count = jnp.minimum(count, tokens)
+        nodes = _beside(grown, ctx.root, values, count, size, depth)
+        return nodes, _outer(writer, after, count > 0), cache
+
+    def init(ctx: base.Context) -> base.State:
+        none = jnp.zeros(ctx.length.shape, bool)
+        return _outer(writer, writer.init(ctx), none)
+
+    def observe(ctx: base.Context, state: base.State, outcome: base.Outcome):
+        if writer.reads_text:
+            return writer.observe(ctx, state, outcome)
+        own, forced = _inner(writer, state), state.row.forced
+        if not outcome.is_round:
+            return _outer(writer, writer.observe(ctx, own, outcome), forced)
+        missed, whole = _missed(outcome), _cut(outcome, writer)
+        own = lax.cond(
+            (forced & outcome.active).any(),
+            lambda own: writer.observe(ctx, own, missed),
+            lambda own: writer.observe(ctx, own, whole),
+            own,
+        )
+        return _outer(writer, own, forced)
+
+    size, depth = writer.nodes + tokens, max(writer.depth, tokens)
+    return writer._replace(
+        init=init,
+        draft=draft,
+        observe=observe,
+        nodes=size,
+        depth=depth,
+        blocks=(*writer.blocks, writer.nodes),
+        reads_parts=writer.reads_parts and writer.reads_text,
+    )
+
+
+def _inner(writer: base.Drafter, state: base.State) -> base.State:
+    """Return the inner drafter's state; one that reads texts alone has no other."""
+    return state if writer.reads_text else base.State(state.row.inner, state.shared)
+
+
+def _outer(writer: base.Drafter, state: base.State, forced: Array) -> base.State:
+    if writer.reads_text:
+        return state
+    return base.State(Row(state.row, forced), state.shared)
+
+
+def _beside(
+    grown: base.TokenTree,
+    root: Array,
+    values: Array,
+    count: Array,
+    size: int,
+    depth: int,
+) -> base.TokenTree:
+    """Put forced text beside a tree, or in its place, in `size` nodes."""
+    sampled = grown.draw in (base.IID, base.NO_REPLACE)
+    is_single = grown.tokens.shape[1] == 1
+    if not (sampled or grown.linear or is_single):
+        nodes = rasd.join(grown, values[:, None], count[:, None])
+        return replace(nodes, depth=depth)
+    chain = tree.chain(root, values, count)
+    jump, rest = (lookup_or_model.wider(nodes, size) for nodes in (chain, grown))
+    nodes = lookup_or_model.either(count > 0, jump, rest, depth)
+    return replace(nodes, linear=grown.linear or is_single)
+
+
+def _cut(outcome: base.Outcome, writer: base.Drafter) -> base.Outcome:
+    """Return a round without forced text as the inner drafter's own."""
+    size, deep = writer.nodes, writer.depth
+    whole, verdict = outcome.tree, outcome.verdict
+    cut = lambda x: x[:, :size] if jnp.ndim(x) > 1 else x
+    nodes = replace(jax.tree.map(cut, whole), depth=deep)
+    verdict = replace(verdict, path=verdict.path[:, :deep])
+    target, warped = jax.tree.map(cut, (outcome.target, outcome.warped))
+    return replace(outcome, tree=nodes, verdict=verdict, target=target, warped=warped)
+
+
+def _missed(outcome: base.Outcome) -> base.Outcome:
+    """Return a round's tokens as those of a pause: a chain that is all accepted."""
+    verdict = outcome.verdict
+    values, _ = tree.committed(outcome.tree, verdict)
+    rows, deep = verdict.path.shape
+    at = jnp.concatenate([jnp.zeros((rows, 1), jnp.int32), verdict.path], 1)
+    seen = jax.tree.map(lambda x: tree.pick(x, at), outcome.target)
+    root, count = outcome.tree.tokens[:, 0], jnp.maximum(verdict.count, 0)
+    chunk = tree.chain(root, values[:, :deep], count, calls=outcome.tree.calls)
+    path = jnp.broadcast_to(jnp.arange(1, deep + 1, dtype=jnp.int32), (rows, deep))
+    path = jnp.where(jnp.arange(deep) < count[:, None], path, 0)
+    told = base.Verdict(path, verdict.count, verdict.token)
+    return base.Outcome(chunk, told, seen, None, outcome.active, is_pause=True)
