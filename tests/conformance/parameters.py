@@ -4,8 +4,10 @@ import pytest
 
 from decoding import Method
 
-# Further topologies of drafters that meet another one in every run.
+# Further topologies of drafters that meet another one in every run, and jump-forward,
+# which without a grammar is its inner drafter.
 RARE = (
+    "forced",
     "copyspec_model-eagle2",
     "easyspec-eagle2",
     "model-confidence_stop",

@@ -205,3 +205,22 @@ def test_a_mass_that_is_hidden_is_refused():
             _mass(some, part)
         made = transform_chain.chain(some, part)  # decoding alone is served
         assert np.isfinite(made.apply(_begin(made), LOGITS, {})[1])
+
+
+def test_the_first_suggestion_counts():
+    """A chain suggests what its first part that suggests does, from its own state."""
+
+    def suggesting(scale):
+        def forced(state):
+            return jnp.int32(scale * state.row), jnp.int32(scale)
+
+        return _recorder(1.0, forced=forced)
+
+    parts = (_recorder(2.0), suggesting(3), suggesting(4))
+    whole = transform_chain.chain(*parts)
+    state = _begin(whole)
+    moved = whole.advance(state, jnp.int32(0), jnp.arange(4.0), {})
+    assert whole.forced(moved)[1] == 3
+    # Its state are the logits that it got: those behind the first part.
+    assert whole.forced(moved)[0].tolist() == [0, 6, 12, 18]
+    assert transform_chain.chain(parts[0]).forced is None

@@ -15,7 +15,7 @@ VOCAB = 257
 class Bytes:
     """One token a byte, 1 to 256; 0 is the end of a text."""
 
-    def encode(self, text):
+    def encode(self, text, add_special=True):
         return [b + 1 for b in text.encode()]
 
     def decode(self, ids):
@@ -34,10 +34,10 @@ class Bytes:
         return [b"", *(bytes([i]) for i in range(256))]
 
 
-def make(layers: int, seed: int) -> Model:
+def make(layers: int, seed: int, eos: tuple[int, ...] = ()) -> Model:
     ropes = (transformer.rope(8, 1e4),)
     config = transformer.Config(
-        VOCAB, 32, layers, 4, 2, 8, 64, 1024, ropes=ropes, tied=False
+        VOCAB, 32, layers, 4, 2, 8, 64, 1024, ropes=ropes, tied=False, eos=eos
     )
     model = transformer.transformer(config)
     return Model(model, jax.jit(model.init)(jax.random.key(seed)), Bytes())

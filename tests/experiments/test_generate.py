@@ -8,6 +8,7 @@ from decoding.block_width import tuning
 from decoding.prompts import specpc
 from experiments import generate
 from models.errors import MethodError, PromptError
+from tests.experiments import conftest
 
 
 @pytest.fixture
@@ -139,3 +140,27 @@ def test_draft_of_the_recipe(loaded, draft, monkeypatch, capsys):
     arguments = ["--prompt=a", "--method=model_chain", "--temperature=0.8"]
     assert generate.main(arguments) == 2
     assert "seen" in capsys.readouterr().err
+
+
+def test_a_grammar(monkeypatch, tmp_path, capsys):
+    """A whole text, where it was held, and that its forced part took few calls.
+
+    Planted: the same text a byte a call.
+    """
+    ending = conftest.make(1, 0, eos=(0,))
+    monkeypatch.setattr(models, "load", lambda name, mesh="auto": ending)
+    monkeypatch.setenv("DECODAX_WIDTH", "paper")
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "object", "properties": {"identifier": {"const": 1}}}')
+    asked = ["--prompt=a", f"--json_schema={file}", "--whitespace=compact"]
+    asked.append("--max_new_tokens=24")
+    assert generate.main(asked) == 0
+    said = capsys.readouterr().out
+    assert "engine: device; host syncs: 0; forced tokens: " in said
+    assert "a whole text of the grammar" in said
+    assert generate.main([*asked, "--no-jump_forward"]) == 0
+    plain = capsys.readouterr().out
+    calls = [int(x.split(" target calls")[0].split()[-1]) for x in (said, plain)]
+    assert calls[0] < calls[1]
+    with pytest.raises(PromptError, match="whitespace.* without a grammar"):
+        generate.body(["--prompt=a", "--whitespace=compact"])
