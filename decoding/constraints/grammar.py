@@ -114,7 +114,13 @@ def _source(entry: Any) -> Grammar | None:
     """Read a grammar; a `Spec` holds mappings as tuples of pairs."""
     if entry is None or isinstance(entry, Grammar | Mapping):
         return None if entry is None else compiled.parse(entry)
-    return compiled.parse(dict(entry))
+    fields = dict(entry)
+    if not isinstance(fields.get("json_schema", ""), str):
+        raise ConstraintError(
+            "a Spec does not keep the order of a schema's keys: give its text, as in "
+            "{'json_schema': json.dumps(schema)}"
+        )
+    return compiled.parse(fields)
 
 
 def _placed(

@@ -97,7 +97,9 @@ def drafter(inner: base.Drafter | None = None, tokens: int = 8) -> base.Drafter:
         )
         return _outer(writer, own, forced)
 
-    size, depth = writer.nodes + tokens, max(writer.depth, tokens)
+    depth = max(writer.depth, tokens)
+    is_chain = writer.nodes == writer.depth + 1
+    size = depth + 1 if is_chain else writer.nodes + tokens
     return writer._replace(
         init=init,
         draft=draft,
@@ -130,14 +132,12 @@ def _beside(
 ) -> base.TokenTree:
     """Put forced text beside a tree, or in its place, in `size` nodes."""
     sampled = grown.draw in (base.IID, base.NO_REPLACE)
-    is_single = grown.tokens.shape[1] == 1
-    if not (sampled or grown.linear or is_single):
+    if not (sampled or grown.linear):
         nodes = rasd.join(grown, values[:, None], count[:, None])
         return replace(nodes, depth=depth)
     chain = tree.chain(root, values, count)
     jump, rest = (lookup_or_model.wider(nodes, size) for nodes in (chain, grown))
-    nodes = lookup_or_model.either(count > 0, jump, rest, depth)
-    return replace(nodes, linear=grown.linear or is_single)
+    return lookup_or_model.either(count > 0, jump, rest, depth)
 
 
 def _cut(outcome: base.Outcome, writer: base.Drafter) -> base.Outcome:

@@ -162,5 +162,5 @@ def test_a_grammar(monkeypatch, tmp_path, capsys):
     plain = capsys.readouterr().out
     calls = [int(x.split(" target calls")[0].split()[-1]) for x in (said, plain)]
     assert calls[0] < calls[1]
-    with pytest.raises(PromptError, match="whitespace.* without a grammar"):
+    with pytest.raises(PromptError, match=r"whitespace.* without a grammar"):
         generate.body(["--prompt=a", "--whitespace=compact"])

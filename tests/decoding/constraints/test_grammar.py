@@ -147,6 +147,13 @@ def test_refused_lists_and_limits():
             call([[1]], None, transforms=[spec])
 
 
+def test_a_schema_in_a_spec_is_a_text():
+    schema = {"enum": ["b", "a"]}
+    spec = Spec("constraints/grammar", grammars=({"json_schema": schema},))
+    with pytest.raises(ConstraintError, match=r"order of .* json.dumps.schema"):
+        call([[1]], None, transforms=[spec])
+
+
 def test_schema_as_text_and_as_mapping():
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
     sources = (schema, json.dumps(schema))
