@@ -1,286 +1,251 @@
 """Whether a canvas with holes can become a whole text of a byte machine.
 
-A canvas is int32[C] of tokens; a negative entry is a *hole*, which one token fills. A
-filling is a whole text and then, up to the canvas's end, EOS or pads. So every hole is
-exactly one token, where Mundler, Dekoninck, Vechev, "Constrained Decoding of Diffusion
-LLMs with Context-Free Grammars", 2025, lets a gap be of any length and admits canvases
-that nothing fills.
-
 This is the intersection of a pushdown automaton with an acyclic one (Bar-Hillel, Perles,
-Shamir 1961), by summaries at equal height:
+Shamir, "On formal properties of simple phrase structure grammars", 1961), by summaries
+at equal height:
 
     value[i][target]    the exits that a value may take which is at `target` in front of
-                        token i: pairs of a kind (label and rest of a token) and the
-                        token j inside which it ends
+                        position i: pairs of a kind (a label and the rest of a token) and
+                        the position j whose token it ends in
 
-A set of exits is one integer, with a bit for each pair. Values are computed from the
-right, for the targets that reading from the left can reach; a calling state composes
-the exits of its callee with what it reads behind each. `value[i]` depends on tokens from
-i on alone: after a commit at p only those up to p are computed anew.
+A set of exits is one integer with a bit for each pair. Values are computed from the
+right, for the targets that reading from the left reaches (`canvas_reader.py`); a calling
+state composes the exits of its callee with what it reads behind each. `value[i]` depends
+on positions from i on alone: after a commit at p only those up to p are computed anew.
 
-The stack has no bound here: a filling may be deeper than a device's stack.
+Every hole is exactly one token, where Mundler, Dekoninck, Vechev, "Constrained Decoding
+of Diffusion LLMs with Context-Free Grammars", 2025, lets a gap be of any length and so
+admits canvases that nothing fills. The stack has no bound here: a filling may be deeper
+than a device's stack.
+
+Cost: at most C² / 2 unions of sets for each target and caller. Few take place: the exits
+behind one position mostly hold those behind the next ones, and then a union ends.
 """
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from decoding.automata import string_copies
-from decoding.automata.byte_machine import DEAD, ByteMachine
-from decoding.automata.token_outcomes import (
-    END_OF_TEXT,
-    NO_CALLER,
-    NOTHING,
-    TokenOutcomes,
-)
-from models.errors import ConstraintError
+from decoding.automata.canvas_reader import NO_TOKEN, CanvasReader, Numbers
+from decoding.automata.token_outcomes import END_OF_TEXT, NO_CALLER, NOTHING
 
-Targets = frozenset[int]
-NO_TOKEN = -2  # the language of a position that only an EOS or a pad fills
+
+class _Plan(NamedTuple):
+    """How to compute the values of a set of targets, whatever the position."""
+
+    behind: list[int]  # the targets behind a token
+    # The readings of a token and of the text's end, and the states that share them.
+    readings: list[tuple[int, int, list[int]]]
+    calls: list[tuple[int, int, int]]  # target, calling state, target inside
+    # By which targets of `behind` have equal values: exits, unequal ones, states.
+    joins: dict[tuple[int, ...], list[tuple[int, list[int], list[int]]]]
+
+
+class _Returns(NamedTuple):
+    """How a calling state goes on behind exits of the first `known` kinds."""
+
+    known: int
+    passed: int  # bits of the kinds with which its own value ends likewise
+    # Of the other kinds: first byte, first bits of its own exits, targets.
+    others: list[tuple[int, int, tuple[int, ...]]]
 
 
 class CanvasSummaries:
-    """Answers about canvases of one machine and vocabulary, and what they share."""
+    """The values of one canvas after the other, of one length."""
 
-    def __init__(
-        self,
-        machine: ByteMachine,
-        tokens: Sequence[bytes],
-        eos: Sequence[int],
-        pads: Sequence[int] = (),
-    ) -> None:
-        """Prepare the vocabulary.
-
-        Args:
-            machine: a machine over bytes.
-            tokens: the bytes of each token; those without any fill no hole.
-            eos: the tokens that end a text; their bytes are not read.
-            pads: further tokens that may stand behind an EOS.
-
-        Raises:
-            ConstraintError: the machine has no text, or bounds of string lengths are
-                too high.
-        """
-        if machine.start == DEAD:
-            raise ConstraintError("the grammar has no text: give each rule an end")
-        self.eos, self.behind_eos = frozenset(eos), frozenset((*eos, *pads))
-        special = self.behind_eos
-        self.tokens = [b"" if i in special else t for i, t in enumerate(tokens)]
-        self.outcomes = TokenOutcomes(string_copies.without_spans(machine))
-        self.hole = self.outcomes.language(filter(None, self.tokens))
-        self._languages: dict[int, int] = {}
-        inner = self.outcomes.target(NO_CALLER, int(machine.start))
-        self.whole = self.outcomes.target(self.outcomes.root, inner)
-        self._steps: dict[tuple, tuple[Targets, Targets]] = {}
-        self._canvas = np.zeros(0, np.int64)
-        self._reset(0)
+    def __init__(self, reader: CanvasReader, length: int) -> None:
+        """Prepare for canvases of `length` tokens."""
+        self.reader, self.length = reader, length
+        self._room = length // 8 + 1  # bytes of the positions of a kind
+        self._patterns: dict[int, int] = {}
+        self._returns: dict[int, _Returns] = {}
+        self._plans: dict[tuple[Numbers, int, bool], _Plan] = {}
+        self._canvas = np.full(length, -1)
+        self._stale = length + 1  # positions in front of which values are unknown
+        self._reached: list[Numbers] = [frozenset()] * (length + 1)
+        self._values: list[dict[int, int]] = [{} for _ in range(length + 1)]
+        # Of each target, the union of its values from a position on.
+        self._above: list[dict[int, int]] = [{} for _ in range(length + 2)]
 
     def possible(self, canvas: np.ndarray) -> bool:
         """Return whether some filling of `canvas` int32[C] is a whole text."""
-        canvas = np.asarray(canvas).astype(np.int64).ravel()
-        canvas = np.where(canvas < 0, -1, canvas)
-        self._keep(canvas)
-        languages = [self._language(token) for token in canvas.tolist()]
-        reached, _ = self._reach(languages)
-        tails = self._tails(canvas)
-        last = len(canvas)
-        while last >= 0 and self._above[last] and reached[last] <= self._reached[last]:
-            last -= 1
+        reader, canvas = self.reader, np.asarray(canvas, np.int64)
+        changed = np.flatnonzero(canvas != self._canvas)
+        last = max(self._stale, int(changed.max(initial=-1)) + 1) - 1
+        languages = [reader.language(token) for token in canvas.tolist()]
+        reached, tails = reader.reach(languages), reader.tails(canvas)
+        for i in range(self.length, last, -1):
+            if not reached[i] <= self._reached[i]:
+                last = i
+                break
+        self._canvas, self._stale = canvas.copy(), 0
         for i in range(last, -1, -1):
+            language = languages[i] if i < self.length else NO_TOKEN
             self._reached[i] = reached[i]
-            self._summarise(i, NO_TOKEN if i == len(canvas) else languages[i], tails[i])
-        return self._values[0][self.whole] != 0
+            self._summarise(i, self._plan(reached[i], language, tails[i]))
+        return self._values[0][reader.whole] != 0
 
     def fillings(
         self, canvas: np.ndarray, position: int, candidates: np.ndarray
     ) -> np.ndarray:
-        """Return with which tokens at a position the canvas stays possible, bool[K].
+        """Return with which tokens at a position the canvas is possible, bool[K].
 
         Args:
             canvas: int32[C]; its entry at `position` does not count.
             position: in [0, C).
-            candidates: int32[K]; tokens that all values read alike are asked once.
+            candidates: int32[K]; one check serves all that are read alike.
         """
-        filled = np.array(canvas, np.int64)
+        reader, filled = self.reader, np.array(canvas, np.int64)
         filled[position] = -1
-        languages = [self._language(token) for token in filled.tolist()]
-        targets = self._reach(languages)[0][position]
-        states = sorted(
-            t.inside
-            for t in (self.outcomes.targets[i] for i in targets)
-            if t.caller == NO_CALLER
-        )
-        answers: dict[tuple, bool] = {}
         result = np.zeros(len(candidates), bool)
-        for i, token in enumerate(np.asarray(candidates).tolist()):
+        if not self.possible(filled):
+            return result
+        states = [
+            target.inside
+            for target in map(reader.outcomes.targets.__getitem__, self._before(filled, position))
+            if target.caller == NO_CALLER
+        ]
+        answers: dict[tuple[int, ...], bool] = {}
+        for index, token in enumerate(np.asarray(candidates).tolist()):
             key = self._alike(token, states)
             if key not in answers:
                 filled[position] = token
                 answers[key] = any(key) and self.possible(filled)
-            result[i] = answers[key]
+            result[index] = answers[key]
         return result
 
-    def _alike(self, token: int, states: list[int]) -> tuple:
-        """Return what decides on a token: what it does, and its readings."""
-        if token in self.behind_eos:
-            return (True, token in self.eos)
-        language = self._language(token)
+    def _before(self, canvas: np.ndarray, position: int) -> list[int]:
+        """Return the targets in front of a position."""
+        languages = map(self.reader.language, canvas[:position].tolist())
+        return sorted(self.reader.reach(list(languages))[-1])
+
+    def _alike(self, token: int, states: list[int]) -> tuple[int, ...]:
+        """Return what the answer about a token depends on; all 0: it is no."""
+        if token in self.reader.behind_eos:
+            return (1 + (token in self.reader.eos),)
+        language = self.reader.language(token)
         if language == NO_TOKEN:
-            return (False,)
-        return (False, *(self.outcomes.reading(q, language) for q in states))
+            return (0,)
+        reading = self.reader.outcomes.reading
+        return (0, *(reading(state, language) for state in states))
 
-    def _language(self, token: int) -> int:
-        if token < 0:
-            return self.hole
-        if token >= len(self.tokens) or not self.tokens[token]:
-            return NO_TOKEN
-        if token not in self._languages:
-            self._languages[token] = self.outcomes.language([self.tokens[token]])
-        return self._languages[token]
+    def _plan(self, targets: Numbers, language: int, is_tail: bool) -> _Plan:
+        key = (targets, language, is_tail)
+        if key in self._plans:
+            return self._plans[key]
+        outcomes, calls = self.reader.outcomes, []
+        states: dict[tuple[int, int], list[int]] = {}
+        for number in sorted(targets):  # what is inside comes first
+            caller, inside = outcomes.targets[number]
+            if caller != NO_CALLER:
+                calls.append((number, caller, inside))
+                continue
+            has_token = language != NO_TOKEN
+            read = outcomes.reading(inside, language) if has_token else NOTHING
+            over = outcomes.reading(inside, END_OF_TEXT) if is_tail else NOTHING
+            states.setdefault((read, over), []).append(number)
+        after = (outcomes.readings[read].targets for read, _ in states)
+        behind = sorted(frozenset().union(*after))
+        readings = [(*pair, numbers) for pair, numbers in states.items()]
+        self._plans[key] = _Plan(behind, readings, calls, {})
+        return self._plans[key]
 
-    def _reset(self, length: int) -> None:
-        self._stride = length + 1  # bits of a kind
-        self._patterns: dict[int, int] = {}
-        self._reached: list[Targets] = [frozenset()] * (length + 1)
-        self._values: list[dict[int, int]] = [{} for _ in range(length + 1)]
-        # Of each target, the union of its values from a position on.
-        self._above: list[dict[int, int]] = [{} for _ in range(length + 1)]
+    def _joins(
+        self, plan: _Plan, after: dict[int, int]
+    ) -> list[tuple[int, list[int], list[int]]]:
+        """Return which values behind a token the states join, equal ones once.
 
-    def _keep(self, canvas: np.ndarray) -> None:
-        """Forget the values that depend on changed tokens."""
-        if len(canvas) != len(self._canvas) or not self._above[-1]:
-            self._reset(len(canvas))
-        else:
-            changed = np.flatnonzero(canvas != self._canvas)
-            for i in range(int(changed[-1]) + 1 if len(changed) else 0):
-                self._values[i], self._above[i] = {}, {}
-        self._canvas = canvas
-
-    def _tails(self, canvas: np.ndarray) -> list[bool]:
-        """Return in front of which positions the text may be over, [C + 1]."""
-        tails, is_tail = [True], True
-        for token in reversed(canvas.tolist()):
-            tails.append(is_tail and (token < 0 or token in self.eos))
-            is_tail &= token < 0 or token in self.behind_eos
-        return tails[::-1]
-
-    def _reach(self, languages: list[int]) -> tuple[list[Targets], Targets]:
-        """Return targets in front of each position, and calling states.
-
-        They are a superset: a value returns to every calling state so far.
+        Few of them differ, and which are equal seldom changes between positions.
         """
-        targets, callers = self._closed({self.whole})
-        reached = [targets]
-        for language in languages:
-            key = (targets, callers, language)
-            if key not in self._steps:
-                self._steps[key] = self._step(*key)
-            targets, callers = self._steps[key]
-            reached.append(targets)
-        return reached, callers
+        ids: dict[int, int] = {}
+        signature = tuple(
+            [ids.setdefault(id(after[number]), len(ids)) for number in plan.behind]
+        )
+        if signature not in plan.joins:
+            place = dict(zip(plan.behind, signature))
+            alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+            for read, over, numbers in plan.readings:
+                targets = self.reader.outcomes.readings[read].targets
+                parts = tuple(sorted({place[number] for number in targets}))
+                exits = self._pattern(read) | self._pattern(over)
+                alike.setdefault((exits, parts), []).extend(numbers)
+            first = {part: number for number, part in reversed(place.items())}
+            plan.joins[signature] = [
+                (exits, [first[part] for part in parts], numbers)
+                for (exits, parts), numbers in alike.items()
+            ]
+        return plan.joins[signature]
 
-    def _closed(self, targets: set[int]) -> tuple[Targets, Targets]:
-        """Return targets with those inside them, and the calling states."""
-        callers, todo = set(), list(targets)
-        for number in todo:
-            target = self.outcomes.targets[number]
-            if target.caller != NO_CALLER:
-                callers.add(target.caller)
-                if target.inside not in targets:
-                    targets.add(target.inside)
-                    todo.append(target.inside)
-        return frozenset(targets), frozenset(callers)
-
-    def _step(
-        self, targets: Targets, callers: Targets, language: int
-    ) -> tuple[Targets, Targets]:
-        """Read a language from `targets`; return the new ones, and calling states."""
-        if language == NO_TOKEN:
-            return frozenset(), callers
-        outcomes, after = self.outcomes, set()
-        todo = {
-            outcomes.reading(target.inside, language)
-            for target in (outcomes.targets[i] for i in targets)
-            if target.caller == NO_CALLER
-        }
-        seen, kinds = set(todo), set()
-        while todo:
-            reading = outcomes.readings[todo.pop()]
-            after |= reading.targets
-            for label, rest in reading.exits:
-                kind = outcomes.kind(label, rest)
-                if kind in kinds or kind < 0:
-                    continue
-                kinds.add(kind)
-                further = {outcomes.behind(caller, label, rest) for caller in callers}
-                todo |= further - seen
-                seen |= further
-        reached, made = self._closed(after)
-        return reached, callers | made
-
-    def _summarise(self, i: int, language: int, is_tail: bool) -> None:
+    def _summarise(self, i: int, plan: _Plan) -> None:
         """Compute the values in front of position i; those behind are there."""
-        values = self._values[i]
-        above = dict(self._above[i + 1]) if i + 1 < len(self._above) else {}
-        for number in sorted(self._reached[i]):  # what is inside comes first
-            if number not in values:
-                target = self.outcomes.targets[number]
-                if target.caller == NO_CALLER:
-                    values[number] = self._of_state(i, target.inside, language, is_tail)
-                else:
-                    values[number] = self._composed(
-                        target.caller, values[target.inside]
-                    )
-            above[number] = above.get(number, 0) | values[number]
-        self._above[i] = above
-
-    def _of_state(self, i: int, state: int, language: int, is_tail: bool) -> int:
-        exits = 0
-        if language != NO_TOKEN:
-            reading = self.outcomes.reading(state, language)
-            exits = self._pattern(reading) << i
-            for number in self.outcomes.readings[reading].targets:
-                exits |= self._values[i + 1][number]
-        if is_tail:
-            over = self.outcomes.reading(state, END_OF_TEXT)
-            exits |= self._pattern(over) << i
-        return exits
+        after = self._values[i + 1] if i < self.length else {}
+        values: dict[int, int] = {}
+        equal: dict[int, int] = {}  # equal values become identical
+        for exits, parts, numbers in self._joins(plan, after):
+            exits <<= i
+            for number in parts:
+                exits |= after[number]
+            values.update(dict.fromkeys(numbers, equal.setdefault(exits, exits)))
+        composed: dict[tuple[int, int], int] = {}
+        for number, caller, inside in plan.calls:
+            key = (caller, id(values[inside]))
+            if key not in composed:
+                exits = self._composed(caller, values[inside])
+                composed[key] = equal.setdefault(exits, exits)
+            values[number] = composed[key]
+        above = self._above[i + 1].copy()
+        for number, exits in values.items():
+            above[number] = above.get(number, 0) | exits
+        self._values[i], self._above[i] = values, above
 
     def _pattern(self, reading: int) -> int:
         """Return the first bits of the kinds of a reading's exits."""
         if reading not in self._patterns:
-            kinds = {self.outcomes.kind(*e) for e in self.outcomes.readings[reading][0]}
-            self._patterns[reading] = sum(
-                1 << kind * self._stride for kind in kinds if kind >= 0
-            )
+            outcomes = self.reader.outcomes
+            kinds = {outcomes.kind(*pair) for pair in outcomes.readings[reading].exits}
+            bits = (1 << 8 * self._room * kind for kind in kinds if kind >= 0)
+            self._patterns[reading] = sum(bits)
         return self._patterns[reading]
+
+    def _returning(self, caller: int) -> _Returns:
+        """Return how a calling state goes on behind exits of every kind so far."""
+        outcomes = self.reader.outcomes
+        known, passed, others = self._returns.get(caller, _Returns(0, 0, []))
+        while known < len(outcomes.kinds):
+            reading = outcomes.behind(caller, *outcomes.kinds[known])
+            pattern = self._pattern(reading)
+            targets = tuple(outcomes.readings[reading].targets)
+            first = self._room * known
+            if not targets and pattern == 1 << 8 * first:
+                passed |= ((1 << 8 * self._room) - 1) << 8 * first
+            elif targets or pattern:
+                others.append((first, pattern, targets))
+            known += 1
+        self._returns[caller] = _Returns(known, passed, others)
+        return self._returns[caller]
 
     def _composed(self, caller: int, exits: int) -> int:
         """Return the exits of a caller whose callee takes `exits`."""
-        stride, outcomes = self._stride, self.outcomes
-        composed, going = 0, {}
-        while exits:
-            kind = ((exits & -exits).bit_length() - 1) // stride
-            places = exits >> kind * stride & (1 << stride) - 1
-            exits &= ~(places << kind * stride)
-            label, rest = outcomes.kinds[kind]
-            reading = outcomes.behind(caller, label, rest)
-            if reading == NOTHING:
+        returns, room = self._returning(caller), self._room
+        composed, going = exits & returns.passed, {}
+        spread = exits.to_bytes(-(-exits.bit_length() // 8), "little")
+        for first, pattern, targets in returns.others:
+            places = int.from_bytes(spread[first : first + room], "little")
+            if not places:
                 continue
             # A pattern has one bit in a kind's room: the product is a union of shifts.
-            composed |= self._pattern(reading) * places
-            for number in outcomes.readings[reading].targets:
+            composed |= pattern * places
+            for number in targets:
                 going[number] = going.get(number, 0) | places
         for number, places in going.items():
             composed |= self._union(number, places)
         return composed
 
     def _union(self, number: int, places: int) -> int:
-        """Return the union of a target's values behind the tokens in `places`."""
+        """Return the union of a target's values behind the tokens at `places`."""
         first = (places & -places).bit_length()
         union, most = 0, self._above[first][number]
         while places and union != most:
-            i = (places & -places).bit_length()
-            union |= self._values[i][number]
+            union |= self._values[(places & -places).bit_length()][number]
             places &= places - 1
         return union

@@ -53,15 +53,18 @@ class TokenOutcomes:
         columns, classes = np.unique(machine.moves, axis=1, return_inverse=True)
         self.classes: list[int] = classes.reshape(-1).tolist()
         over, self.root = len(machine.ends), len(machine.ends) + 1
-        width, labels = columns.shape[1], machine.back.shape[1]
+        width = columns.shape[1]
+        labels = 1 + max(machine.final.max(), machine.back.shape[1] - 1)
+        back = np.full((over, labels), DEAD)
+        back[:, : machine.back.shape[1]] = machine.back
         self._moves = [*columns.tolist(), *[[DEAD] * width] * 2]
         self._ends = [*machine.ends.tolist(), -1, -1]
         self._final = [*machine.final.tolist(), 0, -1]
-        self._back = [*machine.back.tolist(), [DEAD] * labels, [over] * labels]
+        self._back = [*back.tolist(), [DEAD] * labels, [over] * labels]
         # The states in which some caller goes on, by label.
         self._behind = [
             [int(q) for q in np.unique(column) if q != DEAD] + [over]
-            for column in machine.back.T
+            for column in back.T
         ]
         self._nodes: list[tuple[bool, tuple[tuple[int, int], ...]]] = []
         self._node_ids: dict[tuple[bool, tuple[tuple[int, int], ...]], int] = {}
