@@ -19,6 +19,7 @@ from decoding.automata.token_outcomes import NO_CALLER, TokenOutcomes
 from models.errors import ConstraintError
 
 Numbers = frozenset[int]
+MOST = 2**14  # steps that are remembered
 NO_TOKEN = -2  # the language of a position that no token of a text fills
 
 
@@ -55,9 +56,7 @@ class CanvasReader:
         self._languages: dict[int, int] = {}
         value = self.outcomes.target(NO_CALLER, int(machine.start))
         self.whole = self.outcomes.target(self.outcomes.root, value)
-        self._steps: dict[
-            tuple[Numbers, Numbers, int], tuple[Numbers, Numbers]
-        ] = {}
+        self._steps: dict[tuple[Numbers, Numbers, int], tuple[Numbers, Numbers]] = {}
 
     def language(self, token: int) -> int:
         """Return what a token, or a hole, can be in a text."""
@@ -84,6 +83,8 @@ class CanvasReader:
         for language in languages:
             key = (targets, callers, language)
             if key not in self._steps:
+                if len(self._steps) >= MOST:
+                    self._steps.clear()
                 self._steps[key] = self._step(*key)
             targets, callers = self._steps[key]
             reached.append(targets)
@@ -104,7 +105,8 @@ class CanvasReader:
             for target in (outcomes.targets[number] for number in targets)
             if target.caller == NO_CALLER
         }
-        seen, kinds, after = set(todo), set(), set()
+        seen, kinds = set(todo), set()
+        after: set[int] = set()
         while todo:
             reading = outcomes.readings[todo.pop()]
             after |= reading.targets

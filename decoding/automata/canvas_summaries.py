@@ -1,25 +1,26 @@
 """Whether a canvas with holes can become a whole text of a byte machine.
 
-This is the intersection of a pushdown automaton with an acyclic one (Bar-Hillel, Perles,
-Shamir, "On formal properties of simple phrase structure grammars", 1961), by summaries
-at equal height:
+This is the intersection of a pushdown automaton with an acyclic one (Bar-Hillel,
+Perles, Shamir, "On formal properties of simple phrase structure grammars", 1961), by
+summaries at equal height:
 
-    value[i][target]    the exits that a value may take which is at `target` in front of
-                        position i: pairs of a kind (a label and the rest of a token) and
-                        the position j whose token it ends in
+    value[i][target]    the exits that a value may take which is at `target` in front
+                        of position i: pairs of a kind (a label and the rest of a token)
+                        and the position j in whose token it ends
 
 A set of exits is one integer with a bit for each pair. Values are computed from the
-right, for the targets that reading from the left reaches (`canvas_reader.py`); a calling
-state composes the exits of its callee with what it reads behind each. `value[i]` depends
-on positions from i on alone: after a commit at p only those up to p are computed anew.
+right, for the targets that reading from the left reaches (`canvas_reader.py`). A
+calling state composes the exits of its callee with what it reads behind each.
+`value[i]` depends on positions from i on alone: after a commit at p only those up to p
+are computed anew.
 
 Every hole is exactly one token, where Mundler, Dekoninck, Vechev, "Constrained Decoding
 of Diffusion LLMs with Context-Free Grammars", 2025, lets a gap be of any length and so
 admits canvases that nothing fills. The stack has no bound here: a filling may be deeper
 than a device's stack.
 
-Cost: at most C² / 2 unions of sets for each target and caller. Few take place: the exits
-behind one position mostly hold those behind the next ones, and then a union ends.
+Cost: at most C² / 2 unions of sets for each target and caller. Few take place: the
+exits behind one position mostly hold those behind the next ones; then a union ends.
 """
 
 from typing import NamedTuple
@@ -28,6 +29,8 @@ import numpy as np
 
 from decoding.automata.canvas_reader import NO_TOKEN, CanvasReader, Numbers
 from decoding.automata.token_outcomes import END_OF_TEXT, NO_CALLER, NOTHING
+
+MOST = 2**12  # plans that are remembered, and joins of each
 
 
 class _Plan(NamedTuple):
@@ -95,22 +98,24 @@ class CanvasSummaries:
             position: in [0, C).
             candidates: int32[K]; one check serves all that are read alike.
         """
-        reader, filled = self.reader, np.array(canvas, np.int64)
+        outcomes, filled = self.reader.outcomes, np.array(canvas, np.int64)
         filled[position] = -1
         result = np.zeros(len(candidates), bool)
         if not self.possible(filled):
             return result
-        states = [
-            target.inside
-            for target in map(reader.outcomes.targets.__getitem__, self._before(filled, position))
-            if target.caller == NO_CALLER
-        ]
+        targets = [outcomes.targets[i] for i in self._before(filled, position)]
+        states = [at.inside for at in targets if at.caller == NO_CALLER]
+        with_hole = (self._canvas, self._reached[:], self._values[:], self._above[:])
         answers: dict[tuple[int, ...], bool] = {}
         for index, token in enumerate(np.asarray(candidates).tolist()):
             key = self._alike(token, states)
             if key not in answers:
                 filled[position] = token
                 answers[key] = any(key) and self.possible(filled)
+                self._canvas, self._reached, self._values, self._above = (
+                    with_hole[0],
+                    *map(list.copy, with_hole[1:]),
+                )
             result[index] = answers[key]
         return result
 
@@ -133,6 +138,8 @@ class CanvasSummaries:
         key = (targets, language, is_tail)
         if key in self._plans:
             return self._plans[key]
+        if len(self._plans) >= MOST:
+            self._plans.clear()
         outcomes, calls = self.reader.outcomes, []
         states: dict[tuple[int, int], list[int]] = {}
         for number in sorted(targets):  # what is inside comes first
@@ -162,6 +169,8 @@ class CanvasSummaries:
             [ids.setdefault(id(after[number]), len(ids)) for number in plan.behind]
         )
         if signature not in plan.joins:
+            if len(plan.joins) >= MOST:
+                plan.joins.clear()
             place = dict(zip(plan.behind, signature))
             alike: dict[tuple[int, tuple[int, ...]], list[int]] = {}
             for read, over, numbers in plan.readings:
@@ -227,7 +236,8 @@ class CanvasSummaries:
     def _composed(self, caller: int, exits: int) -> int:
         """Return the exits of a caller whose callee takes `exits`."""
         returns, room = self._returning(caller), self._room
-        composed, going = exits & returns.passed, {}
+        composed = exits & returns.passed
+        going: dict[int, int] = {}
         spread = exits.to_bytes(-(-exits.bit_length() // 8), "little")
         for first, pattern, targets in returns.others:
             places = int.from_bytes(spread[first : first + room], "little")

@@ -4,16 +4,18 @@ A canvas is int32[n] of tokens; a negative entry is a *hole*, which exactly one 
 fills. The states that the canvas reaches from the left meet those that accept from the
 right:
 
-    reach[0] = {start}      reach[i + 1] = the states behind token i, or any, from reach[i]
-    live[n]  = accept       live[i]      = the states that token i, or any, takes to live[i + 1]
+    reach[0] = {start}    reach[i + 1] = behind token i (a hole: any) from reach[i]
+    live[n]  = accept     live[i]      = those that token i (a hole: any) takes to
+                                         live[i + 1]
 
-Token t may stand at i if it takes some state of reach[i] to one of live[i + 1]. A gap of
-m holes is m tokens: Mundler, Dekoninck, Vechev, "Constrained Decoding of Diffusion LLMs
-with Context-Free Grammars", 2025, lets it be of any length and admits canvases that
-nothing fills. `canvas_summaries.py` answers for machines with a stack, on the host.
+Token t may stand at i if it takes some state of reach[i] to one of live[i + 1]. A gap
+of m holes is m tokens: Mundler, Dekoninck, Vechev, "Constrained Decoding of Diffusion
+LLMs with Context-Free Grammars", 2025, lets it be of any length and so admits canvases
+that nothing fills. `canvas_summaries.py` answers for machines with a stack, on the
+host.
 
-The automaton has its end of sequence as a token, if any (`constraints/regex.py`): then a
-text that is over goes on with it up to the canvas's end. A text may also end with the
+The automaton has its end of sequence as a token, if any (`constraints/regex.py`): then
+a text that is over goes on with it up to the canvas's end. A text may also end with the
 canvas.
 
 All functions are pure and of fixed shapes, for one canvas. Cost: n·Q·(Q + K) bits for Q
@@ -42,9 +44,7 @@ class Tables:
 
 def tables(automaton: token_dfa.TokenDFA) -> Tables:
     """Put an automaton on the device, padded so that like sizes share a program."""
-    room = [
-        (0, (1 << (size - 1).bit_length()) - size) for size in automaton.next.shape
-    ]
+    room = [(0, (1 << (size - 1).bit_length()) - size) for size in automaton.next.shape]
     step = np.pad(automaton.next, room, constant_values=token_dfa.DEAD)
     moves = np.zeros((len(step), len(step)), bool)
     sources, columns = np.nonzero(step != token_dfa.DEAD)

@@ -43,12 +43,12 @@ def without_spans(machine: ByteMachine) -> ByteMachine:
         )
     size = len(machine.ends)
     sources = np.concatenate([np.arange(size), np.tile(range(STRING), sum(tops + 1))])
-    rows = ByteMachine(
-        *(
-            leaf[sources] if isinstance(leaf, np.ndarray) else leaf
-            for leaf in machine
-        )
-    )
+    leaves = {
+        name: leaf[sources]
+        for name, leaf in machine._asdict().items()
+        if name != "start"
+    }
+    rows = ByteMachine(**leaves, start=machine.start)
     base = size
     for (low, high), top in zip(spans.tolist(), tops.tolist()):
         _count(rows, base, low, high, top)
@@ -70,9 +70,7 @@ def _count(rows: ByteMachine, base: int, low: int, high: int, top: int) -> None:
         counted = block[BODY] != OVER
         further = block[BODY] + base + STRING * after
         further = np.where(after > top, DEAD, further)
-        inside[BODY] = np.where(
-            counted & (block[BODY] != DEAD), further, inside[BODY]
-        )
+        inside[BODY] = np.where(counted & (block[BODY] != DEAD), further, inside[BODY])
         rows.moves[first : first + STRING] = inside
         if count < low:
             rows.ends[first + OVER] = rows.final[first + OVER] = -1
