@@ -14,10 +14,10 @@ calling state composes the exits of its callee with what it reads behind each.
 `value[i]` depends on positions from i on alone: after a commit at p only those up to p
 are computed anew.
 
-Every hole is exactly one token, where Mundler, Dekoninck, Vechev, "Constrained Decoding
-of Diffusion LLMs with Context-Free Grammars", 2025, lets a gap be of any length and so
-admits canvases that nothing fills. The stack has no bound here: a filling may be deeper
-than a device's stack.
+Every hole is exactly one token. The published code of constrained diffusion
+(eth-sri/constrained-diffusion, commit 2682359) by default lets a gap be of any length,
+and so admits canvases that nothing fills. The stack has no bound here: a filling may be
+deeper than a device's stack.
 
 Cost: at most C² / 2 unions of sets for each target and caller. Few take place: the
 exits behind one position mostly hold those behind the next ones; then a union ends.
@@ -105,17 +105,16 @@ class CanvasSummaries:
             return result
         targets = [outcomes.targets[i] for i in self._before(filled, position)]
         states = [at.inside for at in targets if at.caller == NO_CALLER]
-        with_hole = (self._canvas, self._reached[:], self._values[:], self._above[:])
+        base = self._canvas, self._reached, self._values, self._above
         answers: dict[tuple[int, ...], bool] = {}
         for index, token in enumerate(np.asarray(candidates).tolist()):
             key = self._alike(token, states)
             if key not in answers:
+                self._reached, self._values = base[1].copy(), base[2].copy()
+                self._above = base[3].copy()
                 filled[position] = token
                 answers[key] = any(key) and self.possible(filled)
-                self._canvas, self._reached, self._values, self._above = (
-                    with_hole[0],
-                    *map(list.copy, with_hole[1:]),
-                )
+                self._canvas, self._reached, self._values, self._above = base
             result[index] = answers[key]
         return result
 

@@ -41,6 +41,20 @@ class Reading(NamedTuple):
     targets: frozenset[int]
 
 
+def _reachable(machine: ByteMachine) -> list[int]:
+    """Return the states of the machine that some text reaches."""
+    states = [machine.start]
+    seen = set(states)
+    for q in states:
+        row = np.unique(machine.moves[q])
+        row = row[(row != DEAD) & (row & POP == 0)] & ~CALL
+        back = machine.back[q]
+        after = {*row.tolist(), *back[back != DEAD].tolist()} - seen
+        states.extend(after)
+        seen |= after
+    return sorted(seen)
+
+
 class TokenOutcomes:
     """The outcomes of languages from the states of a machine, each computed once."""
 
@@ -50,8 +64,12 @@ class TokenOutcomes:
         Two states are added. `root` calls the text's value; behind it stands a state
         that reads nothing and may end the text.
         """
-        columns, classes = np.unique(machine.moves, axis=1, return_inverse=True)
-        self.classes: list[int] = classes.reshape(-1).tolist()
+        read = machine.moves[_reachable(machine)]
+        _, first, classes = np.unique(
+            read, axis=1, return_index=True, return_inverse=True
+        )
+        columns = machine.moves[:, first]
+        self._classes = bytes(classes.reshape(-1).tolist())
         over, self.root = len(machine.ends), len(machine.ends) + 1
         width = columns.shape[1]
         labels = 1 + max(machine.final.max(), machine.back.shape[1] - 1)
@@ -94,8 +112,7 @@ class TokenOutcomes:
 
     def language(self, strings: Iterable[bytes]) -> int:
         """Return the language of `strings`."""
-        classes = bytes(self.classes)
-        spelled = sorted({string.translate(classes) for string in strings})
+        spelled = sorted({string.translate(self._classes) for string in strings})
         return self._sorted_language(spelled, 0)
 
     def _sorted_language(self, strings: Sequence[bytes], depth: int) -> int:
