@@ -32,6 +32,7 @@ class CanvasReader:
         tokens: Sequence[bytes],
         eos: Sequence[int],
         pads: Sequence[int] = (),
+        longest: int = 2**20,
     ) -> None:
         """Prepare the vocabulary.
 
@@ -40,6 +41,8 @@ class CanvasReader:
             tokens: the bytes of each token; those without any are in no text.
             eos: the tokens that end a text; their bytes are not read.
             pads: further tokens that may stand behind an EOS, and nowhere else.
+            longest: tokens of the longest canvas. A string's bounds of length that no
+                such canvas can pass take no states.
 
         Raises:
             ConstraintError: the machine has no text, or its bounds of string lengths
@@ -48,10 +51,11 @@ class CanvasReader:
         if machine.start == DEAD:
             raise ConstraintError("the grammar has no text: give each rule an end")
         self.eos, self.behind_eos = frozenset(eos), frozenset((*eos, *pads))
-        self.outcomes = TokenOutcomes(string_copies.without_spans(machine))
         self.tokens = [
             b"" if i in self.behind_eos else token for i, token in enumerate(tokens)
         ]
+        most = longest * max(map(len, self.tokens), default=0)
+        self.outcomes = TokenOutcomes(string_copies.without_spans(machine, most))
         self.hole = self.outcomes.language(filter(None, self.tokens))
         self._languages: dict[int, int] = {}
         value = self.outcomes.target(NO_CALLER, int(machine.start))

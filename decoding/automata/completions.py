@@ -11,8 +11,8 @@ right:
 Token t may stand at i if it takes some state of reach[i] to one of live[i + 1]. A gap
 of m holes is m tokens. The published code of constrained diffusion
 (eth-sri/constrained-diffusion, commit 2682359) by default lets a gap be of any length,
-and so admits canvases that nothing fills. `canvas_summaries.py` answers for machines
-with a stack, on the host.
+and so admits canvases that nothing fills. Machines with a stack: `canvas_summaries.py`,
+on the host.
 
 The automaton has its end of sequence as a token, if any (`constraints/regex.py`): then
 a text that is over goes on with it up to the canvas's end. A text may also end with the

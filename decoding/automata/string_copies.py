@@ -22,18 +22,23 @@ from models.errors import ConstraintError
 MOST_COPIES = 1024  # of the 22 states of a string
 
 
-def without_spans(machine: ByteMachine) -> ByteMachine:
+def without_spans(machine: ByteMachine, longest: int = ANY_LENGTH[1]) -> ByteMachine:
     """Return a machine of the same texts whose `span` has no bounds.
+
+    Args:
+        machine: a machine over bytes.
+        longest: the texts have at most so many bytes; bounds above cost no copies.
 
     Raises:
         ConstraintError: the bounds need more than 1,024 counts.
     """
-    bounded = (machine.span != ANY_LENGTH).any(1)
+    span = machine.span.astype(np.int64)
+    span[:, 0] = np.minimum(span[:, 0], longest + 1)
+    span[span[:, 1] >= longest, 1] = ANY_LENGTH[1]
+    bounded = (span != ANY_LENGTH).any(1)
     calls = (machine.moves != DEAD) & (machine.moves & KINDS == CALL)
     into_string = calls & ((machine.moves & ~KINDS) < STRING) & bounded[:, None]
-    spans = np.unique(machine.span[into_string.any(1)], axis=0)
-    if not len(spans):
-        return machine
+    spans = np.unique(span[into_string.any(1)], axis=0)
     # With no upper bound, counts from the lower one on are alike.
     tops = np.where(spans[:, 1] < ANY_LENGTH[1], spans[:, 1], spans[:, 0])
     if (tops + 1).sum() > MOST_COPIES:
@@ -52,7 +57,7 @@ def without_spans(machine: ByteMachine) -> ByteMachine:
     base = size
     for (low, high), top in zip(spans.tolist(), tops.tolist()):
         _count(rows, base, low, high, top)
-        callers = np.flatnonzero((machine.span == (low, high)).all(1))
+        callers = np.flatnonzero((span == (low, high)).all(1))
         block = rows.moves[callers]
         rows.moves[callers] = np.where(into_string[callers], block + base, block)
         base += STRING * (top + 1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from decoding.automata import grammar_compiler, token_outcomes
+from decoding.automata import grammar_compiler, json_schema, token_outcomes
 from decoding.automata.canvas_reader import NO_TOKEN, CanvasReader
 from decoding.automata.token_outcomes import NO_CALLER
 from models.errors import ConstraintError
@@ -69,3 +69,15 @@ def test_a_token_that_nothing_reads_ends_all():
 def test_refuses_a_grammar_without_texts():
     with pytest.raises(ConstraintError, match="no text"):
         CanvasReader(NESTED._replace(start=-1), TOKENS, (0,))
+
+
+def test_long_bounds_of_strings_need_the_length_of_canvases():
+    """Planted: no length, with which such a grammar is refused."""
+    schema = {"type": "string", "maxLength": 5000}
+    machine = json_schema.compile_schema(schema, "compact", False)
+    tokens = [b"", b'"', b"ab"]
+    shared = CanvasReader(machine, tokens, (0,), longest=4)
+    reached = shared.reach([shared.language(t) for t in (1, 2, 1)])
+    assert all(reached)
+    with pytest.raises(ConstraintError, match="5001 counts"):
+        CanvasReader(machine, tokens, (0,))

@@ -46,18 +46,29 @@ def test_texts_in_the_middle_of_a_string():
     assert ends == [True, True, False, True, False]
 
 
-def test_without_bounds_nothing_changes():
+def test_without_bounds_nothing_is_copied():
     machine = machines.json_values()
-    assert string_copies.without_spans(machine) is machine
+    copied = string_copies.without_spans(machine)
+    assert np.array_equal(copied.moves, machine.moves)
+
+
+def test_bounds_that_no_text_passes_cost_nothing():
+    """Planted: a limit that some texts pass."""
+    machine = machines.json_values((2, 5000))
+    short = string_copies.without_spans(machine, 7)
+    texts = [b'"' + b"a" * size + b'"' for size in range(6)]
+    assert [accepts(short, text) for text in texts] == [False] * 2 + [True] * 4
+    assert len(short.ends) == len(machine.ends) + 3 * byte_machine.STRING
+    impossible = string_copies.without_spans(machines.json_values((900, 5000)), 7)
+    assert not any(accepts(impossible, text) for text in texts)
+    bounded = string_copies.without_spans(machines.json_values((2, 4)), 4)
+    assert accepts(bounded, texts[-1]) != accepts(
+        machines.json_values((2, 4)), texts[-1]
+    )
 
 
 def test_refuses_bounds_of_too_many_counts():
     with pytest.raises(ConstraintError, match="5001 counts"):
         string_copies.without_spans(machines.json_values((0, 5000)))
     few = machines.json_values((0, 100))
-    assert (
-        np.array_equal(
-            few.moves, string_copies.without_spans(few).moves[: len(few.ends)]
-        )
-        is False
-    )
+    assert len(string_copies.without_spans(few).ends) > len(few.ends)
