@@ -1,0 +1,104 @@
+"""Canvases of token automata against all fillings, of 6 tokens and V = 4 at most."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding import vocab
+from decoding.automata import completions, token_dfa
+from decoding.constraints import regex
+
+TOKENS, EOS = [b"a", b"b", b"ab", b""], 3
+PATTERNS = ["(ab)*", "a{2}b|b{3}", "(a|bb)*ab", "[ab]{4}"]
+
+completable = jax.jit(jax.vmap(completions.completable, (None, 0)))
+fillings = jax.jit(jax.vmap(completions.fillings, (None, 0)))
+
+
+def accepted(dfa: token_dfa.TokenDFA, length: int) -> np.ndarray:
+    """Return every sequence of tokens that is accepted, [N, length]."""
+    rows = np.array(list(itertools.product(range(4), repeat=length)))
+    state = np.full(len(rows), dfa.start)
+    for tokens in rows.T:
+        after = dfa.next[np.maximum(state, 0), dfa.classes[tokens]]
+        state = np.where(state < 0, -1, after)
+    return rows[(state >= 0) & dfa.accept[np.maximum(state, 0)]]
+
+
+def every_canvas(length: int) -> np.ndarray:
+    return np.array(list(itertools.product(range(-1, 4), repeat=length)))
+
+
+def agreeing(texts: np.ndarray, canvas: np.ndarray) -> np.ndarray:
+    return ((canvas[:, None] < 0) | (canvas[:, None] == texts)).all(-1)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_completable_is_that_a_filling_is_accepted(pattern):
+    """Planted: gaps of any length, which admit what nothing fills."""
+    dfa = regex.compile_tables(pattern, TOKENS, (EOS,), 4)
+    tables = completions.tables(dfa)
+    closed = np.asarray(tables.moves) | np.eye(len(tables.accept), dtype=bool)
+    for _ in range(8):
+        closed = closed.astype(int) @ closed > 0
+    gaps, admitted = tables.replace(moves=jnp.asarray(closed)), 0
+    for length in (1, 2, 4, 6):
+        canvas = every_canvas(length)
+        truth = agreeing(accepted(dfa, length), canvas).any(1)
+        assert np.array_equal(completable(tables, canvas), truth)
+        loose = np.asarray(completable(gaps, canvas))
+        assert (loose >= truth).all()
+        admitted += int((loose & ~truth).sum())
+    assert admitted
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_fillings_are_those_of_accepted_texts(pattern):
+    """At holes and at tokens, whose entry does not count. Planted: no backward pass."""
+    dfa = regex.compile_tables(pattern, TOKENS, (EOS,), 4)
+    tables, differs = completions.tables(dfa), False
+    every = tables.replace(accept=jnp.ones_like(tables.accept))
+    for length in (1, 3, 5):
+        canvas, texts = every_canvas(length)[::3], accepted(dfa, length)
+        words = fillings(tables, canvas)
+        masks = np.asarray(jax.vmap(jax.vmap(lambda w: vocab.members(w, 4)))(words))
+        for position in range(length):
+            for token in range(4):
+                filled = canvas.copy()
+                filled[:, position] = token
+                truth = agreeing(texts, filled).any(1)
+                assert np.array_equal(masks[:, position, token], truth)
+        differs |= not np.array_equal(words, fillings(every, canvas))
+    assert differs
+
+
+def test_a_text_that_is_over_goes_on_with_its_end():
+    dfa = regex.compile_tables("ab", TOKENS, (EOS,), 4)
+    tables = completions.tables(dfa)
+    canvas = np.array([[2, -1, -1], [-1, -1, -1], [3, -1, -1]])
+    assert completable(tables, canvas).tolist() == [True, True, False]
+    words = fillings(tables, canvas)
+    assert words[0, :, 0].tolist() == [0b101, 0b1000, 0b1000]
+    assert words[1, :, 0].tolist() == [0b101, 0b1010, 0b1000]
+
+
+def test_an_automaton_without_texts():
+    table = np.full((1, 1), token_dfa.DEAD, np.int32)
+    empty = token_dfa.TokenDFA(table, np.zeros(4, np.int32), np.ones(1, bool), -1)
+    tables = completions.tables(empty)
+    assert not completable(tables, np.full((1, 3), -1))[0]
+    assert not fillings(tables, np.full((1, 3), -1)).any()
+
+
+def test_patterns_of_like_size_share_a_program():
+    shapes = {
+        jax.tree.map(
+            jnp.shape,
+            completions.tables(regex.compile_tables(p, TOKENS, (EOS,), 4)),
+        ).next
+        for p in ("a{5}", "a{6}")
+    }
+    assert len(shapes) == 1
