@@ -121,3 +121,15 @@ def test_drafts_and_predictors_learn_the_same_on_a_mesh(tmp_path):
     assert "fault neighbours" in found["half_kl"]
     for curves in found.values():
         check(curves)
+
+
+@pytest.mark.long
+def test_grammars_on_a_mesh():
+    """A sharded vocabulary: the same texts, and the mask gathers nothing."""
+    found = ran("grammars.py")
+    texts = found["texts"]
+    assert len(set(map(tuple, texts["one"]))) == len(texts["one"])
+    for mesh, text in texts.items():
+        assert text == texts["one"], mesh
+    for mesh, (grammar, banned) in found["sent"].items():
+        assert (grammar <= banned) != mesh.startswith("fault"), (mesh, grammar, banned)
