@@ -5,14 +5,16 @@ states of a grammar keep their numbers while it is held, since rows hold them; a
 is placed anew whenever the tables are made.
 """
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from decoding.automata import machine, token_trie
 from decoding.automata.byte_machine import DEAD, KINDS, POP, STRING
-from decoding.automata.lift import Lifted, Lists, pack
+from decoding.automata.lift import Lifted, Lists, first_bytes, pack
 from decoding.automata.machine import FIRST, Tables
 from decoding.automata.rests import NONE
 
@@ -20,13 +22,17 @@ LEAST, STATES = 64, 256  # of every length, of the states: few programs exist
 BASE = FIRST + STRING  # the first state of a grammar
 
 
-class Vocabulary(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
     """The tokens that a grammar may use; specials and EOS have no bytes."""
 
     tokens: list[bytes]
-    trie: token_trie.Trie
     size: int  # V
     eos: tuple[int, ...]
+
+    @functools.cached_property
+    def trie(self) -> token_trie.Trie:
+        return token_trie.trie(self.tokens)
 
 
 class Strings(NamedTuple):
@@ -45,15 +51,6 @@ def padded(values: np.ndarray) -> np.ndarray:
     """Pad the first axis of `values` with zeros to a power of two."""
     more = room(len(values)) - len(values)
     return np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1))
-
-
-def first_bytes(tokens: Sequence[bytes]) -> np.ndarray:
-    """Return the token of each byte int32[256]; 0 where none spells it."""
-    single = np.zeros(256, np.int32)
-    for i, token in reversed(list(enumerate(tokens))):
-        if len(token) == 1:
-            single[token[0]] = i
-    return single
 
 
 class _Slab(NamedTuple):
@@ -81,9 +78,12 @@ class _Slab(NamedTuple):
 
 
 class Arena:
-    """Grammars of one vocabulary, lifted, and their tables."""
+    """Grammars of one vocabulary, lifted, and their tables.
 
-    def __init__(self, vocabulary: Vocabulary, strings: Strings) -> None:
+    Without `strings` none of them may call STRING.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, strings: Strings | None) -> None:
         self.vocabulary, self.strings = vocabulary, strings
         self.slabs: list[_Slab] = []
         self._tables: Tables | None = None
@@ -139,7 +139,9 @@ class _Pile:
         return device, most
 
 
-def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) -> Tables:
+def _tables(
+    vocabulary: Vocabulary, strings: Strings | None, slabs: Sequence[_Slab]
+) -> Tables:
     size = room(max([BASE, *(slab.base + slab.size for slab in slabs)]), STATES)
     free_words = np.zeros((2, -(-vocabulary.size // 32)), np.uint32)
     free_words[1] = pack(np.ones(vocabulary.size, bool))
@@ -151,13 +153,16 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
     span = np.zeros((size, 2), np.int32)
     rise, grow, cost, offset = (np.zeros((size, 2), np.int32) for _ in range(4))
     own, returns, pairs = _Pile(size, 2), _Pile(size, 2), _Pile(size, 1)
-    rests = room(max(lifted.code.shape[1] for lifted in _all(strings, slabs)))
+    blocks = [(slab.base, slice(STRING, None), slab) for slab in slabs]
+    width = np.zeros((STRING, vocabulary.size), np.uint8)
+    if strings is not None:
+        blocks.insert(0, (FIRST, slice(0, STRING), _Slab(BASE, strings.lifted)))
+        width = strings.width
+    rests = room(max([0, *(slab.lifted.code.shape[1] for _, _, slab in blocks)]))
     fixed, plain = [free_words], [free_words]
     codes = [np.full((1, rests), NONE, np.int32)]
     classes, moves = [np.zeros(256, np.uint8)], [np.full(1, DEAD, np.int32)]
     num_words, num_codes, num_moves = 2, 1, 1
-    blocks = [(FIRST, slice(0, STRING), _Slab(BASE, strings.lifted))]
-    blocks += [(slab.base, slice(STRING, None), slab) for slab in slabs]
     for base, of, slab in blocks:
         lifted = slab.lifted
         at = slice(base, base + len(lifted.row[of]))
@@ -170,7 +175,7 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
         span[at] = lifted.machine.span[of]
         rise[at] = np.stack([lifted.rise[of], lifted.rest_rise[of]], 1)
         grow[at] = np.stack([lifted.grow[of], lifted.rest_grow[of]], 1)
-        cost[at] = np.stack([lifted.machine.cost[of], lifted.machine.exit[of]], 1)
+        cost[at] = lifted.cost[of]
         own.put(at, lifted.own, of)
         returns.put(at, lifted.returns, of)
         pairs.put(at, lifted.pairs, of)
@@ -180,8 +185,7 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
         codes.append(_wide(lifted.code[1:], rests))
         num_codes += len(lifted.code) - 1
         steps = slab.moves(lifted.steps[of])
-        width = steps.shape[1]
-        offset[at, 0] = num_moves + width * np.arange(len(steps))
+        offset[at, 0] = num_moves + steps.shape[1] * np.arange(len(steps))
         offset[at, 1] = len(classes)
         classes.append(lifted.classes)
         moves.append(steps.reshape(-1))
@@ -201,7 +205,7 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
         "code": padded(np.concatenate(codes)),
         "rise": rise,
         "grow": grow,
-        "width": strings.width,
+        "width": width,
         "ends": ends,
         "final": final,
         "back": back,
@@ -212,7 +216,7 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
         "moves": padded(np.concatenate(moves)),
         "flat": flat,
         "first": first,
-        "single": first_bytes(vocabulary.tokens),
+        "letter": first_bytes(vocabulary.tokens)[ord("a")],
         "eos": np.array(vocabulary.eos, np.int32),
     }
     return Tables(
@@ -224,10 +228,6 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
         pairs_room=pairs_room,
         **arrays,
     )
-
-
-def _all(strings: Strings, slabs: Sequence[_Slab]) -> list[Lifted]:
-    return [strings.lifted, *(slab.lifted for slab in slabs)]
 
 
 def _wide(code: np.ndarray, rests: int) -> np.ndarray:

@@ -25,15 +25,17 @@ from decoding.automata import (
     lift,
     marker,
     rests,
+    stackless,
     string_insides,
     token_trie,
 )
 from decoding.automata.byte_machine import DEAD, STRING, ByteMachine
+from decoding.automata.finishing import FAR
 from decoding.automata.lift import Lifted
 from models import compile_cache, storage
 from models.errors import ConstraintError, hint
 
-VERSION = 1  # of the lifted form on disk
+VERSION = 2  # of the lifted form on disk
 MOST = 512  # grammars in memory, least recently used first out
 KINDS = ("json_schema", "gbnf", "lark", "ebnf", "regex")
 _FIRST = {"lark": "start", "gbnf": "root", "ebnf": "root", "regex": ""}
@@ -168,9 +170,7 @@ class Compiler:
                 f"a token has {longest} bytes, of {rests.LONGEST - 1} at most: use "
                 "another tokenizer"
             )
-        self.vocabulary = arena.Vocabulary(
-            spelled, token_trie.trie(spelled), vocab_size, tuple(eos)
-        )
+        self.vocabulary = arena.Vocabulary(spelled, vocab_size, tuple(eos))
         sizes = np.array([len(token) for token in spelled], np.int32)
         text = sizes.tobytes() + b"".join(spelled)
         about = f"{VERSION} {vocab_size} {tuple(eos)}".encode()
@@ -231,9 +231,19 @@ class Compiler:
     def _compile(self, grammar: Grammar) -> Lifted:
         built = machine(grammar)
         vocabulary = self.vocabulary
-        byte_machine.check_spelled(built, vocabulary.tokens, str(grammar))
+        is_regular = grammar.kind == "regex"
+        if not is_regular:
+            byte_machine.check_spelled(built, vocabulary.tokens, str(grammar))
         if grammar.after:
             built = marker.after(built, grammar.after.encode())
+        if is_regular:
+            lifted = stackless.lift(built, vocabulary.tokens, vocabulary.size)
+            if lifted.cost[built.start, 0] == FAR:
+                raise ConstraintError(
+                    f"{grammar} matches no sequence of this tokenizer's tokens: change "
+                    "it, or use a tokenizer that has every byte"
+                )
+            return lifted
         begin = rests.origins(built)
         _, follow = rests.following(built)
         is_json = grammar.kind == "json_schema"
