@@ -18,7 +18,8 @@ from decoding.automata.lift import Lifted, Lists, first_bytes, pack
 from decoding.automata.machine import FIRST, Tables
 from decoding.automata.rests import NONE
 
-LEAST, STATES = 64, 256  # of every length, of the states: few programs exist
+# Of every length, of the states, of their moves: few programs exist.
+LEAST, STATES, MOVES = 64, 256, 4096
 BASE = FIRST + STRING  # the first state of a grammar
 
 
@@ -47,9 +48,9 @@ def room(size: int, least: int = LEAST) -> int:
     return max(least, 1 << max(size - 1, 0).bit_length())
 
 
-def padded(values: np.ndarray) -> np.ndarray:
+def padded(values: np.ndarray, least: int = LEAST) -> np.ndarray:
     """Pad the first axis of `values` with zeros to a power of two."""
-    more = room(len(values)) - len(values)
+    more = room(len(values), least) - len(values)
     return np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1))
 
 
@@ -213,7 +214,7 @@ def _tables(
         "cost": cost,
         "offset": offset,
         "classes": padded(np.stack(classes)),
-        "moves": padded(np.concatenate(moves)),
+        "moves": padded(np.concatenate(moves), MOVES),
         "flat": flat,
         "first": first,
         "letter": first_bytes(vocabulary.tokens)[ord("a")],
