@@ -137,6 +137,29 @@ def test_finishing_takes_as_few_tokens_as_can_be():
     assert cost == 2 < built.cost[built.start] == 3
 
 
+def ends_within(pattern: str, more: int, is_limited: bool, seed: int) -> bool:
+    """Whether a random text is whole within `more` tokens above the fewest."""
+    tables, start = regex_oracle.placed(pattern)
+    limit = int(tables.cost[start, 0]) + 1 + more
+    rng = np.random.default_rng(seed)
+    row, text = machine.init(start, limit, 1, is_limited), b""
+    for _ in range(limit):
+        token = rng.choice(np.flatnonzero(regex_oracle.allowed(tables, row)))
+        if token in EOS:
+            return regex_oracle.matches(pattern, text)
+        text += TOKENS[token]
+        row = regex_oracle.advance(tables, row, token)
+    return False
+
+
+def test_texts_end_within_their_limit():
+    """Where tokens spell no shortest ending of bytes. Planted: no limit."""
+    cases = [(p, more) for p in ("(a|b)*bc", "(1-|1)*(bca|-)") for more in (0, 1, 3)]
+    for seed in range(4):
+        assert all(ends_within(*case, True, seed) for case in cases)
+    assert not all(ends_within(*case, False, 0) for case in cases)
+
+
 def test_table_sizes(words):
     # Megabytes of masks and moves; a dense table takes Q · V entries of 2 bytes.
     patterns = [
