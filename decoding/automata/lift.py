@@ -133,7 +133,7 @@ def lift(
     tokens = _Tokens(*(leaf[order] for leaf in tokens))
     few = rows.fill(tokens)
     returns, pairs = _returning(size, *ended)
-    classes, moves = steps(machine)
+    classes, moves = steps(machine.moves)
     words = np.stack(rows.rows)
     return Lifted(
         machine,
@@ -168,13 +168,13 @@ def _cost(machine: ByteMachine, tokens: Sequence[bytes]) -> np.ndarray:
     return np.stack([machine.cost, exits], 1).astype(np.int32)
 
 
-def steps(machine: ByteMachine) -> tuple[np.ndarray, np.ndarray]:
-    """Return the class of each byte, and the moves by class."""
-    columns = np.ascontiguousarray(machine.moves.T)
+def steps(moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class of each byte uint8[256], and moves [Q, 256] by class."""
+    columns = np.ascontiguousarray(moves.T)
     known: dict[bytes, int] = {}
     classes = [known.setdefault(column.tobytes(), len(known)) for column in columns]
     first = [classes.index(kind) for kind in range(len(known))]
-    return np.array(classes, np.uint8), np.ascontiguousarray(machine.moves[:, first])
+    return np.array(classes, np.uint8), np.ascontiguousarray(moves[:, first])
 
 
 class _Rows:

@@ -29,7 +29,7 @@ def _strings() -> ByteMachine:
 def machine(dfa: token_dfa.ByteDFA) -> ByteMachine:
     """Return the machine of an automaton that is trimmed; its stack stays empty."""
     strings, size = _strings(), len(dfa.accept)
-    cost = token_dfa.distances(dfa.next, dfa.accept)
+    cost = token_dfa.distances(steps(dfa.next)[1], dfa.accept)
     behind = np.append(cost, FAR)[dfa.next]
     own = ByteMachine(
         moves=_shifted(dfa.next, STRING),
@@ -74,9 +74,12 @@ def lift(built: ByteMachine, tokens: Sequence[bytes], vocab_size: int) -> Lifted
     cost = np.where(nearest == DEAD, FAR, nearest).astype(np.int32)
     behind = np.append(cost, FAR)[lifted.next]
     live = behind < FAR
-    first = np.unique(lifted.classes, return_index=True)[1]
+    order = np.argsort(token_dfa.compact(lifted.classes), kind="stable")
+    sizes = np.bincount(lifted.classes)
+    members = np.split(order, np.cumsum(sizes)[:-1])
+    first = np.array([tokens[0] for tokens in members])
     exits = np.where((0 < cost) & (cost < FAR), first[behind.argmin(1)], -1)
-    row, words, own = _rows(live, lifted.classes)
+    row, words, own = _rows(live, lifted.classes, members)
     size = len(built.ends)
     zero, nothing = np.zeros(size, np.int32), np.zeros((size, 2), np.int32)
     grow = np.where(live, behind, 0).max(1)
@@ -95,7 +98,7 @@ def lift(built: ByteMachine, tokens: Sequence[bytes], vocab_size: int) -> Lifted
         np.full((1, 1), rests.NONE, np.int32),
         zero,
         zero,
-        *steps(built),
+        *steps(built.moves),
     )
 
 
@@ -106,29 +109,32 @@ def _behind_strings(values: np.ndarray) -> np.ndarray:
 
 
 def _rows(
-    live: np.ndarray, classes: np.ndarray
+    live: np.ndarray, classes: np.ndarray, members: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, Lists]:
     """Return each state's row of words, the words, and the lists of short ones.
 
     Args:
         live: bool[Q, C]: the classes that a state may read.
         classes: int32[V].
+        members: the tokens of each class.
     """
-    kinds, kind = np.unique(live, axis=0, return_inverse=True)
+    known: dict[bytes, int] = {}
+    keys = (row.tobytes() for row in np.packbits(live, 1))
+    kind = np.array([known.setdefault(key, len(known)) for key in keys])
+    kinds = live[np.unique(kind, return_index=True)[1]]
+    counts = kinds @ np.array([len(tokens) for tokens in members])
     row, at = np.zeros(len(kinds), np.int32), np.zeros((len(kinds), 2), np.int32)
     words = [np.zeros(-(-len(classes) // 32), np.uint32)]
     listed, size = [np.zeros(0, np.int64)], 0
-    for i, good in enumerate(kinds):
-        allowed = good[classes]
-        tokens = np.flatnonzero(allowed)
-        if len(tokens) > FEW:
+    for i, (good, count) in enumerate(zip(kinds, counts.tolist())):
+        if count > FEW:
             row[i] = len(words)
-            words.append(pack(allowed))
-        else:
-            at[i] = size, len(tokens)
-            listed.append(tokens)
-            size += len(tokens)
+            words.append(pack(good[classes]))
+        elif count:
+            at[i] = size, count
+            tokens = [members[c] for c in np.flatnonzero(good).tolist()]
+            listed.append(np.sort(np.concatenate(tokens)))
+            size += count
     token = np.concatenate(listed).astype(np.int32)
-    kind = kind.reshape(-1)
     own = Lists(at[kind], np.stack([token, np.ones_like(token)], 1))
     return row[kind], np.stack(words), own
