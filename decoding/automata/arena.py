@@ -1,32 +1,44 @@
 """Many grammars in one set of tables, so that rows differ by their first state alone.
 
-Every length is a power of two: batches of grammars of like size share one program. The
-states of a grammar keep their numbers while it is held, since rows hold them; all else
-is placed anew whenever the tables are made.
+Lengths grow together, by factors of 4, so that batches of other grammars seldom need
+another program. The states of a grammar keep their numbers while it is held, since rows
+hold them; all else is placed anew whenever the tables are made.
 """
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from decoding.automata import machine, token_trie
 from decoding.automata.byte_machine import DEAD, KINDS, POP, STRING
-from decoding.automata.lift import Lifted, Lists, pack
+from decoding.automata.lift import Lifted, Lists, first_bytes, pack
 from decoding.automata.machine import FIRST, Tables
 from decoding.automata.rests import NONE
 
-LEAST, STATES = 64, 256  # of every length, of the states: few programs exist
+STEP = 4  # from a length to the next
+# Of the tables, at least: as many times each of them as one needs.
+STATES, MOVES, WORDS, CODES = 512, 32768, 32, 64
+OWN, RETURNS, PAIRS, JUMPS = 4096, 256, 128, 2048
+# Of a state's lists, of rests, of labels and of grammars, at least.
+OWN_ROOM, RETURNS_ROOM, PAIRS_ROOM, JUMPS_ROOM = 64, 64, 16, 32
+RESTS, LABELS, GRAMMARS = 128, 4, 64
 BASE = FIRST + STRING  # the first state of a grammar
 
 
-class Vocabulary(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
     """The tokens that a grammar may use; specials and EOS have no bytes."""
 
     tokens: list[bytes]
-    trie: token_trie.Trie
     size: int  # V
     eos: tuple[int, ...]
+
+    @functools.cached_property
+    def trie(self) -> token_trie.Trie:
+        return token_trie.trie(self.tokens)
 
 
 class Strings(NamedTuple):
@@ -36,24 +48,17 @@ class Strings(NamedTuple):
     width: np.ndarray  # uint8[STRING, V]
 
 
-def room(size: int, least: int = LEAST) -> int:
-    """Return the power of two that `size` entries are padded to."""
-    return max(least, 1 << max(size - 1, 0).bit_length())
+def room(size: int, least: int) -> int:
+    """Return `least` times the power of STEP that `size` entries are padded to."""
+    while least < size:
+        least *= STEP
+    return least
 
 
-def padded(values: np.ndarray) -> np.ndarray:
-    """Pad the first axis of `values` with zeros to a power of two."""
-    more = room(len(values)) - len(values)
-    return np.pad(values, [(0, more)] + [(0, 0)] * (values.ndim - 1))
-
-
-def first_bytes(tokens: Sequence[bytes]) -> np.ndarray:
-    """Return the token of each byte int32[256]; 0 where none spells it."""
-    single = np.zeros(256, np.int32)
-    for i, token in reversed(list(enumerate(tokens))):
-        if len(token) == 1:
-            single[token[0]] = i
-    return single
+def padded(values: np.ndarray, size: int, value: int = 0) -> np.ndarray:
+    """Pad the first axis of `values` to `size` entries."""
+    wide = [(0, size - len(values))] + [(0, 0)] * (values.ndim - 1)
+    return np.pad(values, wide, constant_values=value)
 
 
 class _Slab(NamedTuple):
@@ -81,9 +86,12 @@ class _Slab(NamedTuple):
 
 
 class Arena:
-    """Grammars of one vocabulary, lifted, and their tables."""
+    """Grammars of one vocabulary, lifted, and their tables.
 
-    def __init__(self, vocabulary: Vocabulary, strings: Strings) -> None:
+    Without `strings` none of them may call STRING.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, strings: Strings | None) -> None:
         self.vocabulary, self.strings = vocabulary, strings
         self.slabs: list[_Slab] = []
         self._tables: Tables | None = None
@@ -130,35 +138,39 @@ class _Pile:
         self.parts.append(lists.values)
         self.size += len(lists.values)
 
-    def lists(self) -> tuple[machine.Lists, int]:
-        """Return the lists, and the room of the longest one."""
-        most = room(int(self.at[:, 1].max(initial=0)), 8)
+    def lists(self, least: int) -> tuple[np.ndarray, int]:
+        """Return the entries, with room behind the last list, and that room."""
+        most = room(int(self.at[:, 1].max(initial=0)), least)
         values = np.concatenate(self.parts)
-        values = np.pad(values, [(0, most), (0, 0)])
-        device: Any = machine.Lists(self.at, padded(values))  # type: ignore[arg-type]
-        return device, most
+        return np.pad(values, [(0, most), (0, 0)]), most
 
 
-def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) -> Tables:
-    size = room(max([BASE, *(slab.base + slab.size for slab in slabs)]), STATES)
+def _tables(
+    vocabulary: Vocabulary, strings: Strings | None, slabs: Sequence[_Slab]
+) -> Tables:
+    size = max([BASE, *(slab.base + slab.size for slab in slabs)])
     free_words = np.zeros((2, -(-vocabulary.size // 32)), np.uint32)
     free_words[1] = pack(np.ones(vocabulary.size, bool))
     row, code_row = np.zeros(size, np.int32), np.zeros(size, np.int32)
     row[machine.FREE] = 1
     ends, final = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
     labels = max([1, *(slab.lifted.machine.back.shape[1] for slab in slabs)])
-    back = np.full((size, room(labels, 1)), DEAD, np.int32)
+    back = np.full((size, room(labels, LABELS)), DEAD, np.int32)
     span = np.zeros((size, 2), np.int32)
     rise, grow, cost, offset = (np.zeros((size, 2), np.int32) for _ in range(4))
     own, returns, pairs = _Pile(size, 2), _Pile(size, 2), _Pile(size, 1)
     jumps = _Pile(size, 1)
-    rests = room(max(lifted.code.shape[1] for lifted in _all(strings, slabs)))
+    blocks = [(slab.base, slice(STRING, None), slab) for slab in slabs]
+    width = np.zeros((STRING, vocabulary.size), np.uint8)
+    if strings is not None:
+        blocks.insert(0, (FIRST, slice(0, STRING), _Slab(BASE, strings.lifted)))
+        width = strings.width
+    most_rests = max([0, *(slab.lifted.code.shape[1] for _, _, slab in blocks)])
+    rests = room(most_rests, RESTS)
     fixed, plain = [free_words], [free_words]
     codes = [np.full((1, rests), NONE, np.int32)]
     classes, moves = [np.zeros(256, np.uint8)], [np.full(1, DEAD, np.int32)]
     num_words, num_codes, num_moves = 2, 1, 1
-    blocks = [(FIRST, slice(0, STRING), _Slab(BASE, strings.lifted))]
-    blocks += [(slab.base, slice(STRING, None), slab) for slab in slabs]
     for base, of, slab in blocks:
         lifted = slab.lifted
         at = slice(base, base + len(lifted.row[of]))
@@ -171,7 +183,7 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
         span[at] = lifted.machine.span[of]
         rise[at] = np.stack([lifted.rise[of], lifted.rest_rise[of]], 1)
         grow[at] = np.stack([lifted.grow[of], lifted.rest_grow[of]], 1)
-        cost[at] = np.stack([lifted.machine.cost[of], lifted.machine.exit[of]], 1)
+        cost[at] = lifted.cost[of]
         own.put(at, lifted.own, of)
         returns.put(at, lifted.returns, of)
         pairs.put(at, lifted.pairs, of)
@@ -182,8 +194,7 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
         codes.append(_wide(lifted.code[1:], rests))
         num_codes += len(lifted.code) - 1
         steps = slab.moves(lifted.steps[of])
-        width = steps.shape[1]
-        offset[at, 0] = num_moves + width * np.arange(len(steps))
+        offset[at, 0] = num_moves + steps.shape[1] * np.arange(len(steps))
         offset[at, 1] = len(classes)
         classes.append(lifted.classes)
         moves.append(steps.reshape(-1))
@@ -192,47 +203,40 @@ def _tables(vocabulary: Vocabulary, strings: Strings, slabs: Sequence[_Slab]) ->
     first = np.full(vocabulary.size + 1, lengths.sum(), np.int32)
     first[: len(lengths)] = np.cumsum(lengths) - lengths
     flat = np.frombuffer(b"".join(vocabulary.tokens) + b"\0", np.uint8)
-    own_lists, own_room = own.lists()
-    returns_lists, returns_room = returns.lists()
-    pairs_lists, pairs_room = pairs.lists()
-    jumps_lists, jumps_room = jumps.lists()
+    piles = {"own": own, "returns": returns, "pairs": pairs, "jumps": jumps}
+    rooms = (OWN_ROOM, RETURNS_ROOM, PAIRS_ROOM, JUMPS_ROOM)
+    lists = {name: piles[name].lists(least) for name, least in zip(piles, rooms)}
+    rows: dict[str, Any] = {  # a line each
+        "moves": (np.concatenate(moves), MOVES),
+        "fixed": (np.concatenate(fixed), WORDS),
+        "plain": (np.concatenate(plain), WORDS),
+        "code": (np.concatenate(codes), CODES),
+    }
+    leasts = (OWN, RETURNS, PAIRS, JUMPS)
+    rows |= {name: (lists[name][0], least) for name, least in zip(piles, leasts)}
+    times = max(room(len(values), least) // least for values, least in rows.values())
+    times = max(times, room(size, STATES) // STATES)
+    wide = {name: padded(x, least * times) for name, (x, least) in rows.items()}
+    states = STATES * times
+    by_state = {"row": row, "code_row": code_row, "rise": rise, "grow": grow}
+    by_state |= {"span": span, "cost": cost, "offset": offset}
     arrays: dict[str, Any] = {
-        "row": row,
-        "fixed": padded(np.concatenate(fixed)),
-        "plain": padded(np.concatenate(plain)),
-        "code_row": code_row,
-        "code": padded(np.concatenate(codes)),
-        "rise": rise,
-        "grow": grow,
-        "width": strings.width,
-        "ends": ends,
-        "final": final,
-        "back": back,
-        "span": span,
-        "cost": cost,
-        "offset": offset,
-        "classes": padded(np.stack(classes)),
-        "moves": padded(np.concatenate(moves)),
+        **{name: padded(values, states) for name, values in by_state.items()},
+        **{name: wide[name] for name in ("moves", "fixed", "plain", "code")},
+        "ends": padded(ends, states, -1),
+        "final": padded(final, states, -1),
+        "back": padded(back, states, DEAD),
+        "width": width,
+        "classes": padded(np.stack(classes), room(len(classes), GRAMMARS)),
         "flat": flat,
         "first": first,
-        "single": first_bytes(vocabulary.tokens),
+        "letter": first_bytes(vocabulary.tokens)[ord("a")],
         "eos": np.array(vocabulary.eos, np.int32),
     }
-    return Tables(
-        own=own_lists,
-        returns=returns_lists,
-        pairs=pairs_lists,
-        jumps=jumps_lists,
-        own_room=own_room,
-        returns_room=returns_room,
-        pairs_room=pairs_room,
-        jumps_room=jumps_room,
-        **arrays,
-    )
-
-
-def _all(strings: Strings, slabs: Sequence[_Slab]) -> list[Lifted]:
-    return [strings.lifted, *(slab.lifted for slab in slabs)]
+    for name, pile in piles.items():
+        arrays[name] = machine.Lists(padded(pile.at, states), wide[name])  # type: ignore[arg-type]
+        arrays[f"{name}_room"] = lists[name][1]
+    return Tables(**arrays)
 
 
 def _wide(code: np.ndarray, rests: int) -> np.ndarray:

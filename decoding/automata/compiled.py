@@ -26,15 +26,17 @@ from decoding.automata import (
     lift,
     marker,
     rests,
+    stackless,
     string_insides,
     token_trie,
 )
 from decoding.automata.byte_machine import DEAD, STRING, ByteMachine
+from decoding.automata.finishing import FAR
 from decoding.automata.lift import Lifted
 from models import compile_cache, storage
 from models.errors import ConstraintError, hint
 
-VERSION = 2  # of the lifted form on disk
+VERSION = 3  # of the lifted form on disk
 MOST = 512  # grammars in memory, least recently used first out
 KINDS = ("json_schema", "gbnf", "lark", "ebnf", "regex")
 _FIRST = {"lark": "start", "gbnf": "root", "ebnf": "root", "regex": ""}
@@ -176,9 +178,7 @@ class Compiler:
                 f"a token has {longest} bytes, of {rests.LONGEST - 1} at most: use "
                 "another tokenizer"
             )
-        self.vocabulary = arena.Vocabulary(
-            spelled, token_trie.trie(spelled), vocab_size, tuple(eos)
-        )
+        self.vocabulary = arena.Vocabulary(spelled, vocab_size, tuple(eos))
         self._spell = spell
         sizes = np.array([len(token) for token in spelled], np.int32)
         text = sizes.tobytes() + b"".join(spelled) + _spelling(spelled, spell)
@@ -240,21 +240,34 @@ class Compiler:
     def _compile(self, grammar: Grammar) -> Lifted:
         built = machine(grammar)
         vocabulary = self.vocabulary
-        byte_machine.check_spelled(built, vocabulary.tokens, str(grammar))
+        is_regular = grammar.kind == "regex"
+        if not is_regular:
+            byte_machine.check_spelled(built, vocabulary.tokens, str(grammar))
         if grammar.after:
             built = marker.after(built, grammar.after.encode())
+        if is_regular:
+            lifted = stackless.lift(built, vocabulary.tokens, vocabulary.size)
+            if lifted.cost[built.start, 0] == FAR:
+                raise ConstraintError(
+                    f"{grammar} matches no sequence of this tokenizer's tokens: change "
+                    "it, or use a tokenizer that has every byte"
+                )
+        else:
+            lifted = self._lift(built, grammar.kind == "json_schema")
+        text = (built, vocabulary.tokens, vocabulary.trie, self._spell)
+        lifted = lifted._replace(jumps=forced_text.jumps(*text))
+        return forced_text.only(lifted) if grammar.canonical else lifted
+
+    def _lift(self, built: ByteMachine, is_json: bool) -> Lifted:
+        vocabulary = self.vocabulary
         begin = rests.origins(built)
         _, follow = rests.following(built)
-        is_json = grammar.kind == "json_schema"
         walk = token_trie.Walk(built, vocabulary.trie, begin, follow, is_json)
         endings = (
             self._json[1] if is_json else rests.collect(built, vocabulary.trie, walk)
         )
         about = (built, vocabulary.trie, vocabulary.size, endings, begin, walk)
-        lifted = lift.lift(*about, self._insides if is_json else None)
-        text = (built, vocabulary.tokens, vocabulary.trie, self._spell)
-        lifted = lifted._replace(jumps=forced_text.jumps(*text))
-        return forced_text.only(lifted) if grammar.canonical else lifted
+        return lift.lift(*about, self._insides if is_json else None)
 
     def _file(self, name: str) -> storage.Path | None:
         folder = compile_cache.folder()

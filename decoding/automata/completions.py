@@ -14,13 +14,14 @@ of m holes is m tokens. The published code of constrained diffusion
 and so admits canvases that nothing fills. Machines with a stack: `canvas_summaries.py`,
 on the host.
 
-The automaton has its end of sequence as a token, if any (`constraints/regex.py`): then
-a text that is over goes on with it up to the canvas's end. A text may also end with the
-canvas.
+The automaton has its end of sequence as a token, if any (`with_end`): then a text that
+is over goes on with it up to the canvas's end. A text may also end with the canvas.
 
 All functions are pure and of fixed shapes, for one canvas. Cost: n·Q·(Q + K) bits for Q
 states and K classes of tokens, and n gathers over V for the words.
 """
+
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +41,22 @@ class Tables:
     moves: Array  # bool[Q, Q]: whether some token leads from one state to the other
     accept: Array  # bool[Q]
     start: Array  # int32[]; -1: no text
+
+
+def with_end(automaton: token_dfa.TokenDFA, eos: Sequence[int]) -> token_dfa.TokenDFA:
+    """Let the tokens `eos` end a text, behind which they alone may stand.
+
+    A last state and a last class are added. Other tokens have the bytes of none of
+    `eos` (`token_dfa.lift` with b"" for these).
+    """
+    states, width = automaton.next.shape
+    step = np.full((states + 1, width + 1), token_dfa.DEAD, np.int32)
+    step[:states, :width] = automaton.next
+    accept = np.append(automaton.accept, True)
+    step[accept, width] = states
+    classes = automaton.classes.copy()
+    classes[list(eos)] = width
+    return token_dfa.TokenDFA(step, classes, accept, automaton.start)
 
 
 def tables(automaton: token_dfa.TokenDFA) -> Tables:

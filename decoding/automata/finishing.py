@@ -14,7 +14,8 @@ import numpy as np
 
 from decoding.automata.byte_machine import CALL, DEAD, KINDS, POP, STRING, Moves
 
-FAR = 2**20  # of states that cannot end, of which there are none in a trimmed machine
+# Of states that cannot end: bytes always can in a trimmed machine, tokens need not.
+FAR = 2**20
 
 
 class Rows(NamedTuple):

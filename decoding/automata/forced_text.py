@@ -149,6 +149,21 @@ def _goes_on(trie: Trie, token: bytes, behind: np.ndarray) -> bool:
     return bool(behind[trie.byte[first:last]].any())
 
 
+def _reads(lifted: Lifted, q: int) -> bool:
+    """Return whether the first forced token of `q` may follow.
+
+    It may not where the vocabulary cannot spell what comes behind it.
+    """
+    token = lifted.jumps.values[lifted.jumps.at[q, 0], 0]
+    if lifted.words[lifted.row[q], token >> 5] >> np.uint32(token & 31) & 1:
+        return True
+    for lists in (lifted.own, lifted.returns):
+        first, length = lists.at[q]
+        if (lists.values[first : first + length, 0] == token).any():
+            return True
+    return False
+
+
 def only(lifted: Lifted) -> Lifted:
     """Return the grammar in which forced text has its canonical spelling alone.
 
@@ -156,7 +171,7 @@ def only(lifted: Lifted) -> Lifted:
     too few calling states to read them is never reached.
     """
     at, values = lifted.jumps
-    forced = at[:, 1] > 0
+    forced = np.array([bool(n) and _reads(lifted, q) for q, n in enumerate(at[:, 1])])
     first = values[at[forced, 0]]
     size = len(lifted.own.values)
     own, returns = lifted.own.at.copy(), lifted.returns.at.copy()

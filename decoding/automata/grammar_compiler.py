@@ -2,8 +2,6 @@
 
 import time
 
-import numpy as np
-
 from decoding.automata import (
     byte_machine,
     call_sites,
@@ -12,8 +10,8 @@ from decoding.automata import (
     lark_syntax,
     network_building,
     networks,
-    pushdown,
     regex_syntax,
+    stackless,
     state_merging,
     subsets,
     utf8,
@@ -70,14 +68,7 @@ def _regular(pattern: str) -> byte_machine.ByteMachine:
     dfa = utf8.byte_automaton(regex_syntax.automaton(pattern))
     if dfa.start == byte_machine.DEAD:
         raise ConstraintError(f"regex {pattern!r} matches no text: change it")
-    built = pushdown.Builder(len(dfa.accept) + byte_machine.STRING)
-    for row, accept in zip(dfa.next, dfa.accept):
-        state = built.state(final=0 if accept else -1)
-        for to in np.unique(row[row >= 0]).tolist():
-            built.read(
-                state, np.flatnonzero(row == to).tolist(), to + byte_machine.STRING
-            )
-    return built.machine(dfa.start + byte_machine.STRING)
+    return stackless.machine(dfa)
 
 
 def _deterministic(net: networks.Network) -> subsets.Subsets:

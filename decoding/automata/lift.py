@@ -14,6 +14,7 @@ calling state makes of each rest is lifted the same way, so a mask needs no byte
 Everything here runs on the host, in NumPy, once per grammar and tokenizer.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,8 @@ class Lifted(NamedTuple):
     returns: Lists  # token, index of its pair in the state's list
     pairs: Lists  # label, rest
     rise: np.ndarray  # int32[Q]: what a whole token may take of the stack, at most
-    grow: np.ndarray  # int32[Q]: bytes that finishing takes behind one, at most
+    grow: np.ndarray  # int32[Q]: tokens that finishing takes behind one, at most
+    cost: np.ndarray  # int32[Q, 2]: tokens that finishing takes, and the first of them
     code_row: np.ndarray  # int32[Q]: of `code`; 0: no caller goes on here
     code: np.ndarray  # int32[T, U]: of each rest
     rest_rise: np.ndarray  # int32[Q]: `rise` of rests
@@ -62,6 +64,11 @@ class Lifted(NamedTuple):
     classes: np.ndarray  # uint8[256]: bytes with the same moves
     steps: np.ndarray  # int32[Q, C]: the machine's moves by class
     jumps: Lists  # the tokens of the text that must follow
+
+
+def no_lists(states: int) -> Lists:
+    """Return empty lists of one column."""
+    return Lists(np.zeros((states, 2), np.int32), np.zeros((0, 1), np.int32))
 
 
 def _lists(states: int, state: np.ndarray, values: np.ndarray) -> Lists:
@@ -132,7 +139,7 @@ def lift(
     tokens = _Tokens(*(leaf[order] for leaf in tokens))
     few = rows.fill(tokens)
     returns, pairs = _returning(size, *ended)
-    classes, steps = _steps(machine)
+    classes, moves = steps(machine.moves)
     words = np.stack(rows.rows)
     return Lifted(
         machine,
@@ -144,20 +151,37 @@ def lift(
         pairs,
         rise,
         grow,
+        _cost(machine, vocabulary.strings),
         *of_rests,
         classes,
-        steps,
-        Lists(np.zeros((size, 2), np.int32), np.zeros((0, 1), np.int32)),
+        moves,
+        no_lists(size),
     )
 
 
-def _steps(machine: ByteMachine) -> tuple[np.ndarray, np.ndarray]:
-    """Return the class of each byte, and the moves by class."""
-    columns = np.ascontiguousarray(machine.moves.T)
+def first_bytes(tokens: Sequence[bytes]) -> np.ndarray:
+    """Return the token of each byte int32[256]; 0 where none spells it."""
+    single = np.zeros(256, np.int32)
+    for i, token in reversed(list(enumerate(tokens))):
+        if len(token) == 1:
+            single[token[0]] = i
+    return single
+
+
+def _cost(machine: ByteMachine, tokens: Sequence[bytes]) -> np.ndarray:
+    """Return what finishing takes, a token a byte, and the first one; -1: none."""
+    first = first_bytes(tokens)[machine.exit]
+    exits = np.where(machine.exit < 0, machine.exit, first)
+    return np.stack([machine.cost, exits], 1).astype(np.int32)
+
+
+def steps(moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class of each byte uint8[256], and moves [Q, 256] by class."""
+    columns = np.ascontiguousarray(moves.T)
     known: dict[bytes, int] = {}
     classes = [known.setdefault(column.tobytes(), len(known)) for column in columns]
     first = [classes.index(kind) for kind in range(len(known))]
-    return np.array(classes, np.uint8), np.ascontiguousarray(machine.moves[:, first])
+    return np.array(classes, np.uint8), np.ascontiguousarray(moves[:, first])
 
 
 class _Rows:

@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from decoding import vocab
 from decoding.automata.byte_machine import ANY_LENGTH, BODY, CALL, OVER, POP, STRING
+from decoding.automata.finishing import FAR
 from decoding.automata.rests import PUSHES, SHIFT, WHOLE
 
 FREE, FIRST = 0, 1  # the state that reads everything; the first of STRING's
@@ -31,7 +32,7 @@ class Lists(NamedTuple):
 
 @struct.dataclass
 class Tables:
-    """Grammars over tokens; every length is a power of two, but for V and W."""
+    """Grammars over tokens; `arena` pads every length but V and W."""
 
     row: Array  # int32[Q]: of `fixed`; 0: none, 1: all tokens
     fixed: Array  # uint32[M, W]: tokens that are read whole
@@ -43,19 +44,19 @@ class Tables:
     code_row: Array  # int32[Q]: of `code`
     code: Array  # int32[T, U]: of the rest of a token
     rise: Array  # int32[Q, 2]: of the stack, that a token (a rest) may take
-    grow: Array  # int32[Q, 2]: bytes that finishing takes behind a token (a rest)
+    grow: Array  # int32[Q, 2]: tokens that finishing takes behind a token (a rest)
     width: Array  # uint8[STRING, V]: characters that tokens add to a string
     ends: Array  # int32[Q]
     final: Array  # int32[Q]
     back: Array  # int32[Q, L]
     span: Array  # int32[Q, 2]
-    cost: Array  # int32[Q, 2]: bytes of finishing, and the first of them
+    cost: Array  # int32[Q, 2]: tokens of finishing, and the first of them
     offset: Array  # int32[Q, 2]: of a state's moves, and its grammar's byte classes
     classes: Array  # uint8[G, 256]
     moves: Array  # int32[Y]
     flat: Array  # uint8[...]: the bytes of all tokens
     first: Array  # int32[V + 1]: where each token's bytes begin
-    single: Array  # int32[256]: the token of each byte
+    letter: Array  # int32[]: a token that adds one character to a string
     eos: Array  # int32[E]: the tokens that end a text
     own_room: int = struct.field(pytree_node=False)
     returns_room: int = struct.field(pytree_node=False)
@@ -72,7 +73,7 @@ class Row(NamedTuple):
     over: Array  # int32[D]: bits of labels: the text may end where the caller goes on
     chars: Array  # int32[]: characters of the open string
     left: Array  # int32[]: tokens that may still come
-    owed: Array  # int32[D | 0]: bytes that finishing takes below; D: texts always end
+    owed: Array  # int32[D | 0]: tokens that finishing takes below; D: texts always end
     bound: Array  # int32[D | 0]: the most of that behind a token that ends the value
 
 
@@ -209,10 +210,8 @@ def _exit(tables: Tables, row: Row) -> Array:
     low, _ = _span(tables, row)
     is_short = (state == FIRST + BODY) & in_string & (row.chars < low)
     end, _ = lax.while_loop(go_on, step, (state, row.height))
-    byte = jnp.where(is_short, ord("a"), tables.cost[end, 1])
-    token = tables.single[jnp.maximum(byte, 0)]
-    at = jnp.arange(tables.width.shape[1])
-    return (at == token) & (byte >= 0)
+    token = jnp.where(is_short, tables.letter, tables.cost[end, 1])
+    return jnp.arange(tables.width.shape[1]) == token
 
 
 def advance(tables: Tables, row: Row, token: Array) -> Row:
@@ -253,7 +252,8 @@ def advance(tables: Tables, row: Row, token: Array) -> Row:
 
     start = jnp.where(is_end | (row.state <= FREE), last, first)
     moved, _ = lax.while_loop(go_on, step, (row, start))
-    spelled = jnp.where(first == last, DEAD, moved.state)
+    is_lost = tables.cost[jnp.maximum(moved.state, 0), 0] >= FAR
+    spelled = jnp.where((first == last) | is_lost, DEAD, moved.state)
     ended = jnp.where(is_end, DONE, spelled)
     kept = (row.state == FREE) | (row.state == DEAD) | (row.state == DONE) & is_end
     state = jnp.where(kept, row.state, jnp.where(row.state == DONE, DEAD, ended))

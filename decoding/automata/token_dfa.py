@@ -13,7 +13,7 @@ and 530 MB. At V = 4,096 the last one needs 83 classes and 0.34 MB.
 Everything here runs on the host, in NumPy, once per constraint.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,18 +49,33 @@ def _predecessors(step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return sources[order], np.searchsorted(targets[order], np.arange(len(step) + 1))
 
 
-def _closure(seed: np.ndarray, after: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Extend `seed` bool[Q] by every state that `after(states)` reaches, bool[Q].
+def distances(step: np.ndarray, accept: np.ndarray) -> np.ndarray:
+    """Return the moves from each state to the nearest accepting one, int32[Q].
 
-    DEAD is no state. A step expands only the new states, so long chains stay linear.
+    DEAD: none is reached. A round expands only the new states, so long chains stay
+    linear.
     """
-    closed = seed.copy()
-    fresh = np.flatnonzero(seed)
+    sources, first = _predecessors(step)
+    least = np.where(accept, 0, DEAD).astype(np.int32)
+    fresh, moves = np.flatnonzero(accept), 0
     while len(fresh):
-        reached = np.unique(after(fresh))
-        fresh = reached[(reached != DEAD) & ~closed[reached]]
-        closed[fresh] = True
-    return closed
+        before = [sources[first[q] : first[q + 1]] for q in fresh]
+        reached = np.unique(np.concatenate(before))
+        fresh = reached[least[reached] == DEAD]
+        moves += 1
+        least[fresh] = moves
+    return least
+
+
+def _reachable(step: np.ndarray, start: int) -> np.ndarray:
+    """Return the states that `start` reaches, bool[Q]; none if it is DEAD."""
+    seen = np.zeros(len(step), bool)
+    fresh = np.array([start] if start != DEAD else [], np.int64)
+    while len(fresh):
+        seen[fresh] = True
+        reached = np.unique(step[fresh])
+        fresh = reached[(reached != DEAD) & ~seen[reached]]
+    return seen
 
 
 def trim(step: np.ndarray, accept: np.ndarray, start: int) -> tuple:
@@ -69,17 +84,9 @@ def trim(step: np.ndarray, accept: np.ndarray, start: int) -> tuple:
     Returns:
         (next, accept, start), renumbered; `start` is DEAD for the empty language.
     """
-    sources, first = _predecessors(step)
-    live = _closure(
-        accept,
-        lambda states: np.concatenate(
-            [sources[first[q] : first[q + 1]] for q in states]
-        ),
-    )
+    live = distances(step, accept) != DEAD
     step = np.where(np.append(live, False)[step], step, DEAD)
-    initial = np.zeros(len(accept), bool)
-    initial[start] = live[start]
-    alive = _closure(initial, lambda states: step[states])
+    alive = _reachable(step, start if live[start] else DEAD)
     number = np.append(np.where(alive, np.cumsum(alive) - 1, DEAD), DEAD)
     return number[step[alive]], accept[alive], int(number[start])
 
@@ -182,19 +189,6 @@ def lift(
     used, classes = np.unique(classes, return_inverse=True)
     table = np.stack([columns[i] for i in used], 1)
     return TokenDFA(table, classes.astype(np.int32), dfa.accept, dfa.start)
-
-
-def prune(automaton: TokenDFA) -> TokenDFA:
-    """Forbid moves that cannot reach acceptance *with tokens of this vocabulary*.
-
-    A byte path to acceptance is not enough: if no tokens spell it, a text on that path
-    could neither continue nor end. Classes that become equal are merged. `start` is
-    DEAD if no sequence of tokens is accepted.
-    """
-    step, accept, start = trim(automaton.next, automaton.accept, automaton.start)
-    step, merged = np.unique(step, axis=1, return_inverse=True)
-    classes = merged.reshape(-1)[automaton.classes]
-    return TokenDFA(step, classes.astype(np.int32), accept, start)
 
 
 def compact(table: np.ndarray) -> np.ndarray:

@@ -29,6 +29,7 @@ from jax import Array
 from decoding import base, vocab
 from decoding.automata import arena, compiled, machine
 from decoding.automata.compiled import Grammar
+from decoding.automata.lift import Lifted
 from decoding.catalogue import Card
 from models.errors import ConstraintError
 
@@ -84,8 +85,7 @@ def transform(
     tables, starts = _placed(compiler, sources)
     grammar, start = sources[index], starts[index]
     if grammar is not None:
-        built = compiler.lifted(grammar).machine
-        _check(grammar, built, depth, finish)
+        _check(grammar, compiler.lifted(grammar), depth, finish)
 
     def init(tokens: Array, length: Array) -> base.State:
         row = machine.init(start, finish, depth, finish > 0)
@@ -127,15 +127,18 @@ def _placed(
     compiler: compiled.Compiler, sources: tuple[Grammar | None, ...]
 ) -> tuple[Any, list[int]]:
     """Return the tables of all grammars, and the state in which each begins."""
-    held = arena.Arena(compiler.vocabulary, compiler.strings)
     distinct = dict.fromkeys(source for source in sources if source is not None)
+    has_strings = any(source.kind == "json_schema" for source in distinct)
+    strings = compiler.strings if has_strings else None
+    held = arena.Arena(compiler.vocabulary, strings)
     first = {source: held.add(compiler.lifted(source)) for source in distinct}
     starts = [machine.FREE if s is None else first[s] for s in sources]
     return held.tables(), starts
 
 
-def _check(grammar: Grammar, built: Any, depth: int, finish: int) -> None:
-    need, cost = int(built.need[built.start]), int(built.cost[built.start]) + 1
+def _check(grammar: Grammar, lifted: Lifted, depth: int, finish: int) -> None:
+    start = lifted.machine.start
+    need, cost = int(lifted.machine.need[start]), int(lifted.cost[start, 0]) + 1
     if need > depth:
         raise ConstraintError(
             f"{grammar} needs {need} calling states and depth={depth}: raise depth"

@@ -10,7 +10,6 @@ import json
 from typing import Any
 
 import jax
-import numpy as np
 
 import decoding
 import models

@@ -90,7 +90,7 @@ def even_and_odd() -> ByteMachine:
     return built.machine(start)
 
 
-VOCABULARY = arena.Vocabulary(TOKENS, token_trie.trie(TOKENS), VOCAB, EOS)
+VOCABULARY = arena.Vocabulary(TOKENS, VOCAB, EOS)
 
 
 def lifted(built: ByteMachine) -> tuple[arena.Strings, lift.Lifted]:

@@ -29,13 +29,21 @@ def test_gaps_are_used_again_and_live_states_stay():
     assert machines.differing(held.tables(), machines.even_and_odd(), starts[2], 0) == 0
 
 
-def test_lengths_are_powers_of_two():
+def test_lengths_grow_together():
+    """Planted: lengths that grow each by itself, of which one differs."""
     strings, json = machines.lifted(machines.json_values())
     held = arena.Arena(machines.VOCABULARY, strings)
     held.add(json)
     one = held.tables()
-    for values in arrays(one).values():
-        assert values.shape[0] & values.shape[0] - 1 == 0
+    least = {"row": arena.STATES, "fixed": arena.WORDS, "moves": arena.MOVES}
+    least |= {"code": arena.CODES}
+    times = {len(values) / least[name] for name, values in arrays(one).items()}
+    assert len(times) == 1
+    alone = {
+        arena.room(int(values.any(-1).sum()), 1)
+        for values in (one.moves[:, None], one.fixed)
+    }
+    assert len(alone) > 1
     held.add(machines.lifted(machines.even_and_odd())[1])
     two = held.tables()
     # A small grammar more: the same program.

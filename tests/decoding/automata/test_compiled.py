@@ -73,4 +73,13 @@ def test_refused_vocabularies(arguments, words):
 def test_unspelled_bytes_are_named():
     few = compiled.Compiler([b"", b"a", b"b"], EOS, 3)
     with pytest.raises(ConstraintError, match="no token for the bytes 0x63 that"):
-        few.lifted(compiled.parse({"regex": "a|bc"}))
+        few.lifted(compiled.parse({"gbnf": 'root ::= "a" | "bc"'}))
+
+
+def test_unspelled_ways_of_regexes_are_pruned():
+    """Planted: a pattern that only "c" ends."""
+    few = compiled.Compiler([b"", b"a", b"b"], EOS, 3)
+    lifted = few.lifted(compiled.parse({"regex": "a|bc"}))
+    assert lifted.own.values[:, 0].tolist() == [1]
+    with pytest.raises(ConstraintError, match="no sequence of this tokenizer's tokens"):
+        few.lifted(compiled.parse({"regex": "bc"}))

@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 
 from decoding import vocab
-from decoding.automata import completions, token_dfa
-from decoding.constraints import regex
+from decoding.automata import completions, regex_syntax, token_dfa, utf8
 
 TOKENS, EOS = [b"a", b"b", b"ab", b""], 3
 PATTERNS = ["(ab)*", "a{2}b|b{3}", "(a|bb)*ab", "[ab]{4}"]
 
 completable = jax.jit(jax.vmap(completions.completable, (None, 0)))
 fillings = jax.jit(jax.vmap(completions.fillings, (None, 0)))
+
+
+def compiled(pattern: str) -> token_dfa.TokenDFA:
+    dfa = utf8.byte_automaton(regex_syntax.automaton(pattern))
+    return completions.with_end(token_dfa.lift(dfa, TOKENS, 4), (EOS,))
 
 
 def accepted(dfa: token_dfa.TokenDFA, length: int) -> np.ndarray:
@@ -39,7 +43,7 @@ def agreeing(texts: np.ndarray, canvas: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_completable_is_that_a_filling_is_accepted(pattern):
     """Planted: gaps of any length, which admit what nothing fills."""
-    dfa = regex.compile_tables(pattern, TOKENS, (EOS,), 4)
+    dfa = compiled(pattern)
     tables = completions.tables(dfa)
     closed = np.asarray(tables.moves) | np.eye(len(tables.accept), dtype=bool)
     for _ in range(8):
@@ -58,7 +62,7 @@ def test_completable_is_that_a_filling_is_accepted(pattern):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_fillings_are_those_of_accepted_texts(pattern):
     """At holes and at tokens, whose entry does not count. Planted: no backward pass."""
-    dfa = regex.compile_tables(pattern, TOKENS, (EOS,), 4)
+    dfa = compiled(pattern)
     tables, differs = completions.tables(dfa), False
     every = tables.replace(accept=jnp.ones_like(tables.accept))
     for length in (1, 3, 5):
@@ -76,7 +80,7 @@ def test_fillings_are_those_of_accepted_texts(pattern):
 
 
 def test_a_text_that_is_over_goes_on_with_its_end():
-    dfa = regex.compile_tables("ab", TOKENS, (EOS,), 4)
+    dfa = compiled("ab")
     tables = completions.tables(dfa)
     canvas = np.array([[2, -1, -1], [-1, -1, -1], [3, -1, -1]])
     assert completable(tables, canvas).tolist() == [True, True, False]
@@ -97,7 +101,7 @@ def test_patterns_of_like_size_share_a_program():
     shapes = {
         jax.tree.map(
             jnp.shape,
-            completions.tables(regex.compile_tables(p, TOKENS, (EOS,), 4)),
+            completions.tables(compiled(p)),
         ).next
         for p in ("a{5}", "a{6}")
     }

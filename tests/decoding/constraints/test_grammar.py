@@ -121,7 +121,8 @@ def test_truncation_follows_the_grammar():
 REFUSED = [
     ({"regex": "a", "gbnf": 'root ::= "a"'}, "sources .'regex', 'gbnf'.: give exactly"),
     ({"jsonschema": {}}, "'jsonschema' .did you mean 'json_schema'"),
-    ({"regex": "h"}, "no token for the bytes 0x68 that"),
+    ({"gbnf": 'root ::= "h"'}, "no token for the bytes 0x68 that"),
+    ({"regex": "h"}, "matches no sequence of this tokenizer's tokens"),
     ({"regex": "a", "whitespace": "none"}, "use one of .'flexible', 'compact'"),
     ({"gbnf": 'root ::= "a" root'}, "no text"),
     ({"regex": 3}, "regex is int: give its text"),

@@ -8,113 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding import base, transform_chain, tree
-from decoding.automata import regex_syntax, token_dfa, utf8
+import decoding
+from decoding import Spec, base, transform_chain, tree
+from decoding.automata import (
+    byte_machine,
+    compiled,
+    machine,
+    regex_syntax,
+    token_dfa,
+    utf8,
+)
+from decoding.conformance import kit
 from decoding.constraints import regex
 from decoding.transforms import ban_tokens, temperature, top_k
 from models.errors import ConstraintError
-
-# No token spells "c" alone, and é only comes in halves or with a letter.
-TOKENS = [b"", b"a", b"b", b"ab", b"ba", b"bc", b"aa", b"\xc3", b"\xa9", b"\xa9a", b"1"]
-TOKENS += [b"12", b"-", b"", b"bca", b"\xc3\xa9", b"1-"]
-EOS, VOCAB = (0,), 20  # ids 17 to 19 pad the embedding
-
-# Pattern; prefixes up to how many bytes are tried; how many more bytes complete any of
-# them (0 where the first number bounds the whole language).
-PATTERNS = [
-    ("(ab|ba){1,2}", 4, 0),
-    ("a*bc", 2, 4),
-    ("[ab]c?", 2, 0),
-    ("[^a]{1,2}", 4, 0),
-    ("(é|a)(é|b)?", 4, 0),
-    (r"\d{1,3}-\d", 5, 0),
-    ("a?(bca|b)*", 3, 3),
-    ("(?i)B[^\n]?", 3, 0),
-    ("", 0, 0),
-]
-
-
-def _live(pattern: str, longest: int, tokens: list[bytes]) -> dict[bytes, bool]:
-    """By brute force: every spelled string up to `longest`, and whether it is a prefix
-    of a whole one that tokens can go on to spell."""
-    strings, todo = {b""}, [b""]
-    while todo:
-        head = todo.pop()
-        for token in tokens:
-            longer = head + token
-            if token and len(longer) <= longest and longer not in strings:
-                strings.add(longer)
-                todo.append(longer)
-    alive: dict[bytes, bool] = {}
-    for text in sorted(strings, key=len, reverse=True):
-        alive[text] = _matches(pattern, text) or any(
-            alive.get(text + token, False) for token in tokens if token
-        )
-    return alive
-
-
-def _matches(pattern: str, data: bytes) -> bool:
-    try:
-        return re.fullmatch(pattern, data.decode(), re.ASCII) is not None
-    except UnicodeDecodeError:
-        return False
-
-
-def _disagreements(
-    found: token_dfa.TokenDFA, pattern: str, longest: int, more: int = 0
-) -> int:
-    """Pairs of prefix and token on which the mask and the brute force differ."""
-    alive = _live(pattern, longest + more, TOKENS)
-    seen, todo, wrong = {b""}, [(b"", found.start)], 0
-    while todo:
-        text, state = todo.pop()
-        for token, data in enumerate(TOKENS + [b""] * (VOCAB - len(TOKENS))):
-            after = found.next[state, found.classes[token]]
-            if token in EOS:
-                want = _matches(pattern, text)
-            else:
-                want = bool(data) and alive.get(text + data, False)
-            wrong += (after >= 0) != want
-            longer = text + data
-            if after >= 0 and data and len(longer) <= longest and longer not in seen:
-                seen.add(longer)
-                todo.append((longer, after))
-    return wrong
-
-
-@pytest.mark.parametrize(("pattern", "longest", "more"), PATTERNS)
-def test_mask_equals_brute_force(pattern, longest, more):
-    found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
-    assert _disagreements(found, pattern, longest, more) == 0
-
-
-# Bytes can go on from "ac" and from "b", but no token spells the rest.
-STRANDED = [("ab|a[1c]2|acc", 3), ("[ab]c{2}|b", 3)]
-
-
-@pytest.mark.parametrize(("pattern", "longest"), STRANDED)
-def test_fault_no_pruning(monkeypatch, pattern, longest):
-    found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
-    assert _disagreements(found, pattern, longest) == 0
-    monkeypatch.setattr(token_dfa, "prune", lambda lifted: lifted)
-    found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
-    assert _disagreements(found, pattern, longest) > 0
-
-
-def test_fault_merged_classes():
-    found = regex.compile_tables("[ab]1", TOKENS, EOS, VOCAB)
-    assert _disagreements(found, "[ab]1", 2) == 0
-    classes = found.classes.copy()
-    classes[TOKENS.index(b"ab")] = classes[TOKENS.index(b"b")]
-    assert _disagreements(found._replace(classes=classes), "[ab]1", 2) > 0
-
-
-def test_classes_are_as_few_as_columns():
-    found = regex.compile_tables("[ab]1", TOKENS, EOS, VOCAB)
-    assert len(np.unique(found.next, axis=1).T) == found.next.shape[1]
-    # nowhere allowed · a and b · 1 · end of sequence
-    assert found.next.shape[1] == 4
-
+from tests.decoding.automata import regex_oracle
+from tests.decoding.automata.regex_oracle import EOS, TOKENS, VOCAB, matches
 
 SAMPLES = list("abZ_09 \n-]^.\\{}") + ["\x7f", "\x80", "é", "ÿ", "\u07ff", "\u0800"]
 SAMPLES += ["€", "中", "\ud7ff", "\ue000", "\uffff", "\U00010000", "😀", "\U0010ffff"]
@@ -156,7 +65,7 @@ def _byte_disagreements(patterns: int) -> int:
         dfa = utf8.byte_automaton(regex_syntax.automaton(pattern))
         for _ in range(60):
             text = "".join(rng.choices(SAMPLES, k=rng.randint(0, 4)))
-            wrong += _accepts(dfa, text.encode()) != _matches(pattern, text.encode())
+            wrong += _accepts(dfa, text.encode()) != matches(pattern, text.encode())
     return wrong
 
 
@@ -232,10 +141,10 @@ def test_random_walks_match(tokenizer):
         end = row.index(EOS[0])
         assert set(row[end:]) == set(EOS)  # nothing follows the end
         text = b"".join(TOKENS[token] for token in row[:end])
-        assert _matches(pattern, text)
+        assert matches(pattern, text)
         texts.add(text)
     assert len(texts) > 40
-    assert not all(_matches("(é|ab|1(2|-)?){1,3}", text) for text in texts)
+    assert not all(matches("(é|ab|1(2|-)?){1,3}", text) for text in texts)
 
 
 def test_state_at_a_node_is_the_replayed_state(tokenizer):
@@ -251,22 +160,22 @@ def test_state_at_a_node_is_the_replayed_state(tokenizer):
     states = jax.jit(lambda *a: tree.node_states(made, *a, {}))(
         _begin(made, 4), grown, jnp.zeros((4, 14, VOCAB))
     )
-    found = regex.compile_tables("(ab|ba){1,2}", TOKENS, EOS, VOCAB)
+    tables, start = regex_oracle.placed("(ab|ba){1,2}")
     want = np.zeros((4, 14), np.int64)
-    want[:, 0] = found.start
-    for b, node in np.ndindex(4, 14):
-        if node:
-            before = want[b, parents[node]]
-            after = found.next[before, found.classes[tokens[b, node]]]
-            want[b, node] = after if before >= 0 else token_dfa.DEAD
+    for b in range(4):
+        rows = [machine.init(start, 0, 1, False)]
+        for parent, token in zip(parents[1:], tokens[b, 1:]):
+            rows.append(regex_oracle.advance(tables, rows[parent], token))
+        want[b] = [row.state for row in rows]
     np.testing.assert_array_equal(states.row.state, want)
-    assert (want == token_dfa.DEAD).any() and (want > 0).any()
+    assert (want == machine.DEAD).any() and (want > 0).any()
     # A dead node, which cannot be reached, reads the logits as they are.
     logits = jax.random.normal(jax.random.key(0), (4, 14, VOCAB))
     read = lambda state, logits: made.apply(state, logits, {})
     axes = (base.ROWS, 0)
     masked = jax.vmap(jax.vmap(read, in_axes=axes), in_axes=axes)(states, logits)
-    np.testing.assert_array_equal(masked[want < 0], logits[want < 0])
+    dead = want == machine.DEAD
+    np.testing.assert_array_equal(masked[dead], logits[dead])
     assert np.isfinite(np.asarray(masked).max(-1)).all() and not np.isnan(masked).any()
 
 
@@ -280,7 +189,7 @@ def test_the_pattern_wins_over_bans_and_survives_truncation(tokenizer):
     ):
         made = transform_chain.chain(*parts)
         state = made.init(jnp.zeros(1, jnp.int32), jnp.int32(1))
-        out = made.apply(state, logits, {})
+        out = jax.jit(made.apply)(state, logits, {})
         np.testing.assert_array_equal(np.flatnonzero(np.isfinite(out)), [1])
 
 
@@ -292,7 +201,7 @@ def test_the_mass_that_a_pattern_leaves(tokenizer):
     mass = transform_chain.mass(only_a, state, logits, {})
     p = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose(mass, np.log(p[1]), rtol=1e-5)
-    dead = base.State(state.row.replace(state=jnp.int32(-1)), state.shared)
+    dead = base.State(state.row._replace(state=jnp.int32(-1)), state.shared)
     assert transform_chain.mass(only_a, dead, logits, {}) == 0
     banned = transform_chain.chain(ban_tokens.transform([1], VOCAB), only_a)
     state = banned.init(jnp.zeros(1, jnp.int32), jnp.int32(1))
@@ -314,26 +223,10 @@ def test_patterns_of_like_size_share_a_program(tokenizer):
         np.testing.assert_array_equal(got, one.apply(state, jnp.zeros(VOCAB), {}))
         masks.append(np.isfinite(got))
     assert program._cache_size() == 1 and (masks[0] != masks[1]).any()
-
-
-@pytest.mark.parametrize(
-    ("size", "most"), [(4096, (0.01, 0.06, 0.4)), (131_072, (0.27, 0.33, 1.2))]
-)
-def test_table_sizes(words, size, most):
-    # Megabytes in int16, `classes` included; a dense table takes Q · V entries.
-    tokens = words[:size]
-    patterns = [
-        r"\d{4}-(0[1-9]|1[0-2])-([0-2]\d|3[01])",
-        r'\{"name": "[^"\\\n]{1,20}", "age": (0|[1-9]\d{0,2}), "tags": '
-        r'\[("[a-z]{1,8}"(, "[a-z]{1,8}"){0,3})?\]\}',
-        r'\{"title": "([^"\\\n]|\\["\\/bfnrt]){0,40}", "tags": \["[^"\\\n]{1,40}"'
-        r'(, "[^"\\\n]{1,40}"){1,4}\], "id": \d{1,9}\}',
-    ]
-    for pattern, megabytes in zip(patterns, most):
-        found = regex.compile_tables(pattern, tokens, EOS, size)
-        assert token_dfa.compact(found.next).dtype == np.int16
-        assert (found.next.size + size) * 2e-6 <= megabytes
-        assert found.next.shape[0] * size * 2e-6 > 10 * megabytes
+    # Planted: a pattern of more states than the tables of a small one hold.
+    large = regex.transform("(ab){300}", tokenizer(TOKENS), EOS, VOCAB)
+    program(large.init(jnp.zeros(1, jnp.int32), jnp.int32(1)), jnp.zeros(VOCAB))
+    assert program._cache_size() == 2
 
 
 @pytest.mark.parametrize(
@@ -367,5 +260,45 @@ def test_refuses_vocabularies_that_do_not_fit(tokenizer):
 
 def test_outer_anchors_say_nothing(tokenizer):
     for pattern in ("^ab$", r"\Aab\Z", "^ab"):
-        found = regex.compile_tables(pattern, TOKENS, EOS, VOCAB)
-        assert _disagreements(found, "ab", 2) == 0
+        built = compiled.machine(compiled.parse({"regex": pattern}))
+        texts = [b"", b"a", b"ab", b"abab", b"ba", b"^ab"]
+        assert [byte_machine.accepts(built, text) for text in texts] == [
+            text == b"ab" for text in texts
+        ]
+
+
+PROMPTS = [[1], [2, 3, 4], [5]]
+EACH = ("(ab|c)*d", "[abc]{2,5}", "g(a|b)?")
+
+
+def _call(transform):
+    fields = {"seed": [0, 1, 2], "temperature": 0.8, "max_new_tokens": 12}
+    lm = kit.model(0, -2.0)
+    return decoding.generate(lm, PROMPTS, transforms=[transform], **fields)
+
+
+@pytest.fixture(scope="module")
+def together():
+    return _call([Spec("constraints/regex", pattern=EACH, index=i) for i in range(3)])
+
+
+def test_each_prompt_has_its_pattern(together):
+    """Rows equal those of a call in which all have the pattern.
+
+    Planted: another row's pattern.
+    """
+    calls = [_call(Spec("constraints/regex", pattern=pattern)) for pattern in EACH]
+    for i, tokens in enumerate(together.tokens):
+        rows = [out.tokens[i] == tokens for out in calls]
+        assert rows == [i == j for j in range(3)]
+    # Another pattern of like size compiles nothing, in a batch of one or of several.
+    assert [out.stats.compile_seconds for out in calls] == [0, 0, 0]
+
+
+def test_texts_match(together):
+    texts = zip(EACH, together.tokens, together.finish_reason)
+    ended = [(pattern, tokens) for pattern, tokens, why in texts if why == "eos"]
+    assert len(ended) > 1
+    for pattern, tokens in ended:
+        text = "".join(chr(97 + token) for token in tokens if token != kit.EOS)
+        assert re.fullmatch(pattern, text)
