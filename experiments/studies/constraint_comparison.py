@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from experiments import console
 from experiments.run_folder import RunFolder
 from experiments.studies import constraint_peers, constraint_verdicts
@@ -39,12 +41,13 @@ def prepare(name: str, file: str, eos: tuple[int, ...]) -> float:
 def walk(name: str, file: str, eos: tuple[int, ...], problem: Problem) -> Row:
     """Compile a schema and read its instances token by token, each by its mask.
 
-    An instance is accepted if every token of its spelling by the tokenizer is in the
-    mask before it, and the text may end behind the last.
+    An instance is accepted if every token of its spelling by the tokenizer is read, and
+    the text may end behind the last.
 
     Returns:
         name; refused; or seconds (of the processor), program (of a first mask and
-        step, which compile on the device), mib, verdicts, µs of masks and commits.
+        step, which compile on the device), mib, verdicts, µs of masks and commits;
+        unmasked: for each instance, whether every token was in its mask.
     """
     made, tokenizer = engine(name, file, eos), constraint_peers.spelling(file)
     row: Row = {"name": problem.name}
@@ -60,27 +63,41 @@ def walk(name: str, file: str, eos: tuple[int, ...], problem: Problem) -> Row:
     row["mib"] = max(0.0, memory("VmHWM") - before)
     start = time.process_time()
     trial = first.restarted()
-    trial.mask()
-    trial.commit(eos[0])
+    trial.commit(first_token(trial.mask()))
     trial.is_over()
     row["program"] = time.process_time() - start
     times: dict[str, list[float]] = {"masks": [], "commits": []}
-    verdicts = []
+    verdicts, unmasked = [], []
     for instance in problem.instances:
         ids = tokenizer.encode(instance.text).ids
-        verdicts.append(reads(first.restarted(), ids, times))
+        is_read, is_unmasked = reads(first.restarted(), ids, times)
+        verdicts.append(is_read)
+        unmasked.append(is_unmasked)
     row["verdicts"] = constraint_verdicts.marks(verdicts)
+    row["unmasked"] = constraint_verdicts.marks(unmasked)
     return row | {name: [round(1e6 * x, 2) for x in xs] for name, xs in times.items()}
 
 
-def reads(session: Any, ids: Sequence[int], times: dict[str, list[float]]) -> bool:
-    """Return whether every token is in its mask and the text may end; note times."""
+def first_token(words: np.ndarray) -> int:
+    """Return the least token of a mask uint32[W]; 0 for an empty one."""
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+    return int(bits.argmax())
+
+
+def reads(
+    session: Any, ids: Sequence[int], times: dict[str, list[float]]
+) -> tuple[bool, bool]:
+    """Return whether a text is read whole, and whether masks had its tokens.
+
+    A mask may lack a token that the engine reads. Times of masks and of steps are added
+    to `times`.
+    """
+    is_unmasked = True
     for token in ids:
         start = time.process_time()
         words = session.mask()
         middle = time.process_time()
-        if not constraint_peers.has(words, token):
-            return False
+        is_unmasked &= constraint_peers.has(words, token)
         after = time.process_time()
         is_read = session.commit(token)
         end = time.process_time()
@@ -88,8 +105,8 @@ def reads(session: Any, ids: Sequence[int], times: dict[str, list[float]]) -> bo
             times["masks"].append(middle - start)
             times["commits"].append(end - after)
         if not is_read:
-            return False
-    return session.is_over()
+            return False, is_unmasked
+    return session.is_over(), is_unmasked
 
 
 def measured(
@@ -114,22 +131,24 @@ def measured(
             environment = {"JAX_PLATFORMS": "cpu", VARIABLE: OFF[0]}
             slug = name.replace(", ", "-")
             with Worker(environment, one_core=True) as worker:
-                work = functools.partial(worker.call, SETUP_LIMIT, prepare, *about)
-                started = store.make(
-                    "peers",
-                    f"{trained.size}-{slug}",
-                    lambda work=work: [*work(), constraint_peers.version(package)],  # noqa: B023
-                )
+                key = f"{trained.size}-{slug}"
+                start = functools.partial(started, worker, package, about)
+                begin = store.make("peers", key, start)
                 rows = []
                 for i in range(0, len(problems), size):
                     chunk = problems[i : i + size]
                     make = functools.partial(chunked, worker, config, about, chunk)
                     key = f"{trained.size}-{slug}-{i}-{len(chunk)}"
                     rows += store.make("peers", key, make)
-            results[name] = {"version": started[2], "setup": started[0], "rows": rows}
-            results[name]["problem"] = started[1]
+            results[name] = {**begin, "rows": rows}
             bar.done(name)
     return results
+
+
+def started(worker: Worker, package: str, about: tuple) -> Row:
+    """Prepare an engine in a worker; return its version and seconds (None: stopped)."""
+    outcome = worker.call(SETUP_LIMIT, prepare, *about)
+    return {"version": constraint_peers.version(package), "setup": outcome.value}
 
 
 def chunked(

@@ -205,6 +205,11 @@ def sums(logits: jax.Array, batches: int) -> jax.Array:
     return lax.scan(step, jnp.zeros(len(logits)), None, length=batches)[0]
 
 
+def finished(call: Callable[[], Any]) -> None:
+    """Call a program and wait for it."""
+    jax.block_until_ready(call())
+
+
 def timed(tables: Any, first: int, tokens: Sequence[int], repeats: int) -> Row:
     """Return µs of a mask, of `logsumexp` over its row, and of a step by a token."""
     tables = jax.tree.map(jnp.asarray, tables)
@@ -224,8 +229,8 @@ def timed(tables: Any, first: int, tokens: Sequence[int], repeats: int) -> Row:
     }
     result = {}
     for name, (count, call) in calls.items():
-        jax.block_until_ready(call())
-        seconds = median(lambda call=call: jax.block_until_ready(call()), repeats)
+        finished(call)
+        seconds = median(functools.partial(finished, call), repeats)
         result[name] = 1e6 * seconds / count
     return result
 
@@ -266,7 +271,7 @@ def measured(
             return rows
 
         start = store.make("costs", f"{trained.size}-setup", prepared)
-        rows = []
+        rows: list[Row] = []
         for key, chunk in zip(keys, chunks):
             bar.doing(f"{len(rows)} of {len(problems)}")
             rows += store.make("costs", key, functools.partial(work, chunk))

@@ -45,7 +45,9 @@ def compared(config: Any, load: Callable[[], Any], batch: int) -> list[Row]:
         for name, (package, _) in ARMS.items()
         if constraint_peers.is_installed(package)
     ]
-    rows = {name: {"arm": name, "batch": batch, "runs": []} for name in names}
+    rows: dict[str, Row] = {
+        name: {"arm": name, "batch": batch, "runs": []} for name in names
+    }
     for repeat in range(config.repeats + 1):
         for name in names:
             out = decode(config, lm, batch, name)

@@ -284,6 +284,7 @@ def of_peers(peers: Mapping[str, Row], size: int) -> list[dict[str, Any]]:
                 f"{sum('stopped' in row for row in rows)}",
                 _instances(done, ACCEPTED, REFUSED),
                 _instances(done, REFUSED, ACCEPTED),
+                f"{sum(map(narrowed, done))}",
                 f"{result['setup']:.2f}" if result["setup"] is not None else "–",
                 " / ".join(quantiles(ms, ".1f", (0.5, 0.95, 1))),
                 *(_mean(micros[field]) for field in ("masks", "commits")),
@@ -292,7 +293,7 @@ def of_peers(peers: Mapping[str, Row], size: int) -> list[dict[str, Any]]:
         )
     heads = (
         *("engine", "refused", "stopped", "over-constrained", "under-constrained"),
-        *("set-up, s", "compile, ms", "mask, µs", "step, µs", "MiB, most"),
+        *("masked", "set-up, s", "compile, ms", "mask, µs", "step, µs", "MiB, most"),
     )
     return [table(f"Engines at V = {size:,}", heads, lines, PEERS)]
 
@@ -302,6 +303,12 @@ def _instances(rows: Sequence[Row], expected: str, verdict: str) -> str:
     wrong = [count([row], "verdicts", expected, verdict) for row in rows]
     whole = sum(row["expected"].count(expected) for row in rows)
     return f"{sum(x > 0 for x in wrong)} schemas, {sum(wrong)} of {whole}"
+
+
+def narrowed(row: Row) -> int:
+    """Count accepted instances of which a mask lacked a token."""
+    pairs = zip(row["verdicts"], row["unmasked"])
+    return sum(pair == (ACCEPTED, REFUSED) for pair in pairs)
 
 
 def _mean(values: Sequence[float]) -> str:
@@ -346,8 +353,9 @@ SUBSETS = (
 PEERS = (
     "refused: with a reason. stopped: over its time, or crashed. over-constrained: "
     "valid instances refused, in the files' order of members; under-constrained: "
-    "invalid ones accepted; of schemas that compiled. compile: p50 / p95 / most, of "
-    "the processor. mask, step: mean / p50 / p99 of the processor, called from "
-    "Python; the device form's are single calls of a compiled program here."
+    "invalid ones accepted; of schemas that compiled. masked: accepted instances, "
+    "spelled by the tokenizer, of which a mask lacks a token. compile: p50 / p95 / "
+    "most. mask, step: mean / p50 / p99, called from Python; the device form's are "
+    "single calls of a compiled program here. All times are the processor's."
 )
 SPEED = "Medians of repeated runs in turn, the first left out. of plain: tokens/s."

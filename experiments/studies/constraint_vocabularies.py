@@ -70,7 +70,7 @@ def made(config: Any, store: RunFolder, size: int) -> Trained:
     def make() -> dict[str, Any]:
         started = time.monotonic()
         if size == OWN:
-            lm = models.load(config.model)
+            lm: Any = models.load(config.model)
             text, eos = lm.tokenizer.inner.to_str(), list(lm.model.config.eos)
             count = lm.model.config.vocab_size
         else:
