@@ -58,12 +58,14 @@ def verdict_summary(rows: Sequence[Row]) -> Row:
     """Return the figures that the bars are about."""
     accepted = [row for row in rows if is_accepted(row)]
     both = [row for row in accepted if is_held(row)]
+    judged = [row for row in both if row["expected"]]
     return {
         "schemas": len(rows),
         "held": sum(map(is_held, rows)),
         "llguidance_accepts": len(accepted),
         "held_of_llguidance": len(both),
-        "alike": sum(map(is_alike, both)),
+        "with_instances": len(judged),
+        "alike": sum(map(is_alike, judged)),
         "invalid_accepted": count(rows, "ours", REFUSED, ACCEPTED),
         "invalid_accepted_llguidance": count(rows, "theirs", REFUSED, ACCEPTED),
         "valid_refused": count(rows, "ours", ACCEPTED, REFUSED),
@@ -94,7 +96,7 @@ def _subsets(rows: Sequence[Row]) -> dict[str, Any]:
                 share(x["held"], len(part)),
                 share(accepted, len(part)),
                 share(x["held_of_llguidance"], accepted),
-                share(x["alike"], x["held_of_llguidance"]),
+                share(x["alike"], x["with_instances"]),
                 f"{x['valid_refused']:,}; {x['valid_refused_llguidance']:,}",
                 f"{x['invalid_accepted']:,}; {x['invalid_accepted_llguidance']:,}",
             ]
@@ -346,8 +348,8 @@ def of_speed(rows: Sequence[Row], plain: str) -> list[dict[str, Any]]:
 
 SUBSETS = (
     "held: the schema has a byte machine that needs at most "
-    f"{DEPTH} calling states. verdicts alike: of schemas that both hold, those all of "
-    "whose instances have llguidance's verdict. Instances: ours; llguidance's. A "
+    f"{DEPTH} calling states. verdicts alike: of schemas with instances that both "
+    "hold, those all of whose instances have llguidance's verdict. Instances: ours; llguidance's. A "
     f"schema that is not held has no verdict ({UNKNOWN})."
 )
 PEERS = (

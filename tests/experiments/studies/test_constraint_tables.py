@@ -31,13 +31,14 @@ def test_figures_of_the_bars():
     figures = constraint_tables.verdict_summary(ROWS)
     assert figures["schemas"] == 6 and figures["held"] == 4
     assert figures["llguidance_accepts"] == 5 and figures["held_of_llguidance"] == 3
-    assert figures["alike"] == 1
+    assert figures["alike"] == 1 and figures["with_instances"] == 3
     assert figures["invalid_accepted"] == 1 and figures["valid_refused"] == 1
     assert figures["invalid_accepted_llguidance"] == 0
     assert figures["valid_refused_llguidance"] == 1
     assert figures["over_seconds"] == figures["over_memory"] == 1
-    others = constraint_tables.verdict_summary([row("deep", need=99)])
-    assert others["held"] == 0
+    assert constraint_tables.verdict_summary([row("deep", need=99)])["held"] == 0
+    bare = row("bare", expected="", ours="", theirs="")  # alike, but nothing to judge
+    assert constraint_tables.verdict_summary([bare])["alike"] == 0
 
 
 def test_tables_of_verdicts():
