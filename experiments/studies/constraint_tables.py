@@ -349,8 +349,8 @@ def of_speed(rows: Sequence[Row], plain: str) -> list[dict[str, Any]]:
 SUBSETS = (
     "held: the schema has a byte machine that needs at most "
     f"{DEPTH} calling states. verdicts alike: of schemas with instances that both "
-    "hold, those all of whose instances have llguidance's verdict. Instances: ours; llguidance's. A "
-    f"schema that is not held has no verdict ({UNKNOWN})."
+    "hold, those all of whose instances have llguidance's verdict. Instances: ours; "
+    f"llguidance's. A schema that is not held has no verdict ({UNKNOWN})."
 )
 PEERS = (
     "refused: with a reason. stopped: over its time, or crashed. over-constrained: "
