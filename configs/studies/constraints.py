@@ -59,7 +59,7 @@ def get_config() -> ml_collections.ConfigDict:
     )
     c.peers_size = 32_768  # their vocabulary
     c.peers_draw = 60  # their schemas
-    c.peer_limit = 20.0  # seconds after which a peer is stopped at a schema
+    c.peer_limit = 10.0  # seconds after which a peer is stopped at a schema
     c.speed_schema = SCHEMA  # of `speed`
     c.prompt = "# A list of parts, as JSON, number "  # of `speed`
     c.tokens = 64  # new ones of a row
