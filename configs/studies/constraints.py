@@ -50,7 +50,7 @@ def get_config() -> ml_collections.ConfigDict:
     c.text = ""  # folder of the texts that train vocabularies; empty: that above `data`
     c.texts = TEXTS  # patterns of its files
     c.draws = (200, 200, 60)  # schemas of `costs` by size
-    c.timed = 40  # of these, schemas whose masks are timed
+    c.timed = 20  # of these, schemas whose masks are timed
     c.repeats = 5  # of every time; medians are taken
     c.cost_chunk = 10  # schemas of a stored piece of `costs` and `peers`
     c.peers = (  # engines of `peers`
