@@ -1,0 +1,121 @@
+"""Schemas of JSONSchemaBench and MaskBench with their instances, from JSONL files.
+
+A folder holds `schemas_<subset>.jsonl[.gz]` (id, schema), `maskbench_tests.jsonl[.gz]`
+(the id, features, tests with `data` and `valid`) and, further schemas with their tests
+in the same rows, `maskbench_extra.jsonl[.gz]`.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from models import storage
+from models.errors import DataError
+from models.text import row_files
+
+FURTHER = "MaskBench"  # the subset of `maskbench_extra`
+TESTS, EXTRA = "maskbench_tests", "maskbench_extra"
+
+
+class Instance(NamedTuple):
+    """A JSON text, and whether it is an instance of its schema."""
+
+    text: str
+    is_valid: bool
+
+
+class Problem(NamedTuple):
+    """A schema and its instances.
+
+    Attributes:
+        name: the id.
+        subset: of the benchmark.
+        schema: JSON text.
+        features: keywords that MaskBench lists.
+        instances: valid and invalid ones, in the file's order.
+    """
+
+    name: str
+    subset: str
+    schema: str
+    features: tuple[str, ...] = ()
+    instances: tuple[Instance, ...] = ()
+
+
+def json_text(value: Any) -> str:
+    """Return the JSON text of a value; lone surrogates are escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
+
+
+def read(folder: str) -> list[Problem]:
+    """Read all schemas of a folder, those of the benchmark's subsets first.
+
+    Raises:
+        DataError: there are none, or a file has another layout.
+    """
+    files = {
+        path.name.split(".jsonl")[0]: path
+        for path in storage.path(folder).glob("*.jsonl*")
+    }
+    subsets = sorted(name for name in files if name.startswith("schemas_"))
+    tests = {}
+    if TESTS in files:
+        tests = {row["id"]: row for row in _rows(files[TESTS])}
+    problems = []
+    for name in subsets:
+        subset = name.removeprefix("schemas_")
+        for row in _rows(files[name]):
+            problems.append(_problem(row, subset, tests.get(row["id"], {})))
+    if EXTRA in files:
+        problems += [_problem(row, FURTHER, row) for row in _rows(files[EXTRA])]
+    if not problems:
+        raise DataError(
+            f"config.data={folder!r} holds no schemas_*.jsonl and no {EXTRA}.jsonl: "
+            "give the folder of JSONSchemaBench"
+        )
+    return problems
+
+
+def _rows(path: storage.Path) -> Iterator[dict[str, Any]]:
+    for where, line in row_files.lines(path):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}: no JSON ({error})") from error
+        if not isinstance(row, dict) or "id" not in row:
+            raise DataError(f"{where}: no object with an id")
+        yield row
+
+
+def _problem(row: dict[str, Any], subset: str, tests: dict[str, Any]) -> Problem:
+    if "schema" not in row:
+        raise DataError(f"{subset}, {row['id']}: the row has no schema")
+    instances = tuple(
+        Instance(json_text(test["data"]), test["valid"])
+        for test in tests.get("tests", ())
+        if isinstance(test.get("valid"), bool)
+    )
+    features = tuple(tests.get("features", ()))
+    return Problem(row["id"], subset, json_text(row["schema"]), features, instances)
+
+
+def drawn(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
+    """Draw `count` problems, 0: all, in an order that only `seed` changes.
+
+    So a smaller draw is the beginning of a larger one.
+    """
+    order = list(problems)
+    random.Random(seed).shuffle(order)
+    return order[: count or None]
+
+
+def tried(problems: Sequence[Problem], count: int) -> list[Problem]:
+    """Return the first `count` problems of the benchmark's subsets with instances."""
+    held = [x for x in problems if x.subset != FURTHER and x.instances]
+    return held[:count]

@@ -1,0 +1,71 @@
+"""Files of schemas with instances: what is read, and the order of draws."""
+
+import gzip
+import json
+
+import pytest
+
+from experiments.studies import constraint_schemas
+from experiments.studies.constraint_schemas import Instance, Problem
+from models.errors import DataError
+
+
+def write(folder, name, rows):
+    with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def test_instances_join_by_id(tmp_path):
+    """Planted: a test of another id, and one without a verdict, are instances."""
+    write(tmp_path, "schemas_Easy", [{"id": "a", "schema": {"type": "null"}}])
+    tests = [{"data": None, "valid": True}, {"data": 1, "valid": False}, {"data": 2}]
+    write(tmp_path, "maskbench_tests", [{"id": "b", "tests": tests[:1]}])
+    extra = {"id": "c", "schema": True, "features": ["x"], "tests": tests}
+    write(tmp_path, "maskbench_extra", [extra])
+    alone, further = constraint_schemas.read(str(tmp_path))
+    assert alone == Problem("a", "Easy", '{"type": "null"}')
+    assert further.subset == constraint_schemas.FURTHER and further.features == ("x",)
+    assert further.instances == (Instance("null", True), Instance("1", False))
+
+
+def test_texts_are_utf_8():
+    """Characters stand as they are. Planted: a lone surrogate has no bytes."""
+    assert constraint_schemas.json_text("é") == '"é"'
+    with pytest.raises(UnicodeEncodeError):
+        "\ud800".encode()
+    assert constraint_schemas.json_text("\ud800").encode() == b'"\\ud800"'
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"schema": {}}, "no object with an id"),
+        ({"id": "a"}, "has no schema"),
+    ],
+)
+def test_other_layouts_are_refused(tmp_path, row, words):
+    write(tmp_path, "schemas_Easy", [row])
+    with pytest.raises(DataError, match=words):
+        constraint_schemas.read(str(tmp_path))
+
+
+def test_a_folder_without_schemas_is_refused(tmp_path):
+    with pytest.raises(DataError, match="holds no schemas_"):
+        constraint_schemas.read(str(tmp_path))
+
+
+def test_a_small_draw_begins_a_larger_one():
+    """Planted: a draw of another seed is another one."""
+    problems = [Problem(f"{i}", "s", "{}") for i in range(50)]
+    whole = constraint_schemas.drawn(problems, 0, 0)
+    assert sorted(whole) == sorted(problems) and whole != problems
+    assert constraint_schemas.drawn(problems, 7, 0) == whole[:7]
+    assert constraint_schemas.drawn(problems, 7, 1) != whole[:7]
+
+
+def test_only_schemas_with_instances_are_tried():
+    """Planted: one without instances, and one of the further schemas."""
+    some = (Instance("1", True),)
+    bare, good = Problem("a", "s", "{}"), Problem("b", "s", "{}", (), some)
+    further = Problem("c", constraint_schemas.FURTHER, "{}", (), some)
+    assert constraint_schemas.tried([bare, further, good], 3) == [good]
