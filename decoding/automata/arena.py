@@ -232,6 +232,7 @@ def _tables(
         "first": first,
         "letter": first_bytes(vocabulary.tokens)[ord("a")],
         "eos": np.array(vocabulary.eos, np.int32),
+        "end_words": pack(np.isin(np.arange(vocabulary.size), vocabulary.eos)),
     }
     for name, pile in piles.items():
         arrays[name] = machine.Lists(padded(pile.at, states), wide[name])  # type: ignore[arg-type]

@@ -58,6 +58,7 @@ class Tables:
     first: Array  # int32[V + 1]: where each token's bytes begin
     letter: Array  # int32[]: a token that adds one character to a string
     eos: Array  # int32[E]: the tokens that end a text
+    end_words: Array  # uint32[W]: their set
     own_room: int = struct.field(pytree_node=False)
     returns_room: int = struct.field(pytree_node=False)
     pairs_room: int = struct.field(pytree_node=False)
@@ -154,23 +155,25 @@ def allowed(tables: Tables, row: Row) -> Array:
     lexer = jnp.clip(state - FIRST, 0, STRING - 1)
     in_string = (state >= FIRST) & (state < FIRST + STRING)
     low, high = _span(tables, row)
-    width = tables.width[lexer].astype(jnp.int32)
-    long = ~in_string | (row.chars + width[ending[:, 0]] >= low)
+    added = tables.width[lexer, ending[:, 0]].astype(jnp.int32)
+    long = ~in_string | (row.chars + added >= low)
     returned = valid & settled[ending[:, 1]] & long
     tokens = jnp.concatenate([few[:, 0], ending[:, 0]])
     good = jnp.concatenate([listed, returned])
     # Words hold none of these tokens, and no token is listed twice: a sum is a union.
     bits = jnp.where(good, jnp.uint32(1) << (tokens & 31).astype(jnp.uint32), 0)
     words = words.at[tokens >> 5].add(bits.astype(jnp.uint32))
-    vocab_size = tables.width.shape[1]
-    mask = vocab.members(words, vocab_size) & (~in_string | (row.chars + width <= high))
     if row.owed.shape[0]:
-        mask = jnp.where(_must_finish(tables, row), _exit(tables, row), mask)
-    stuck = ~(words != 0).any()
-    ends = (row.state == DONE) | is_final(tables, row) | stuck
-    mask &= row.state != DONE
-    mask = mask.at[tables.eos].set((row.state == FREE) | ends)
-    return mask | (row.state == DEAD)
+        words = jnp.where(_must_finish(tables, row), _exit(tables, row), words)
+    words = jnp.where(row.state == DONE, 0, words)
+    ends = (row.state == DONE) | (row.state == FREE) | is_final(tables, row)
+    ends |= ~(words != 0).any()
+    words = jnp.where(ends, words | tables.end_words, words & ~tables.end_words)
+    words = jnp.where(row.state == DEAD, jnp.uint32(2**32 - 1), words)
+    # A byte a token: what is read of the vocabulary stays small.
+    most = jnp.where(in_string, jnp.clip(high - row.chars, 0, 255), 255)
+    fits = tables.width[lexer] <= most.astype(jnp.uint8)
+    return vocab.members(words, tables.width.shape[1]) & fits
 
 
 def forced(tables: Tables, row: Row) -> tuple[Array, Array]:
@@ -193,7 +196,10 @@ def _must_finish(tables: Tables, row: Row) -> Array:
 
 
 def _exit(tables: Tables, row: Row) -> Array:
-    """Return the token that begins the shortest ending, bool[V]; none: it is over."""
+    """Return words of the token that begins the shortest ending, or of none.
+
+    There is none where the text is over.
+    """
 
     def go_on(carry: tuple) -> Array:
         state, height = carry
@@ -211,7 +217,9 @@ def _exit(tables: Tables, row: Row) -> Array:
     is_short = (state == FIRST + BODY) & in_string & (row.chars < low)
     end, _ = lax.while_loop(go_on, step, (state, row.height))
     token = jnp.where(is_short, tables.letter, tables.cost[end, 1])
-    return jnp.arange(tables.width.shape[1]) == token
+    bit = jnp.uint32(1) << (token & 31).astype(jnp.uint32)
+    words = jnp.zeros(tables.end_words.shape, jnp.uint32)
+    return words.at[jnp.maximum(token, 0) >> 5].set(jnp.where(token >= 0, bit, 0))
 
 
 def advance(tables: Tables, row: Row, token: Array) -> Row:
