@@ -38,11 +38,27 @@ class _Way(NamedTuple):
     pushed: tuple[int, ...]  # calling states
 
 
+class _Reads(NamedTuple):
+    """What bytes do in a state."""
+
+    read: list[tuple[int, tuple[int, ...], int]]  # a way's state, calls, least byte
+    popped: list[tuple[int, int, int]]  # label, and bytes [low, high) read by a caller
+
+
 def finishing(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return `need`, `cost` and `exit` of each state, int32[Q]."""
     ways = list(_ways(rows))
-    need, _ = _least(rows, ways, is_bytes=False)
-    cost, chosen = _least(rows, ways, is_bytes=True)
+    users: list[list[int]] = [[] for _ in rows.over]
+    counts = []  # of the states that a way depends on
+    for i, way in enumerate(ways):
+        taken = {way.state}
+        for q in way.pushed:
+            taken.update(rows.back[q].values())
+        counts.append(len(taken))
+        for state in taken:
+            users[state].append(i)
+    need, _ = _least(rows, ways, users, counts, is_bytes=False)
+    cost, chosen = _least(rows, ways, users, counts, is_bytes=True)
     exits = [-1 if way < 0 else ways[way].byte for way in chosen]
     return np.array(need, np.int32), np.array(cost, np.int32), np.array(exits, np.int32)
 
@@ -58,57 +74,55 @@ def _runs(rows: Rows, q: int) -> Iterator[tuple[int, int, int]]:
 
 def _ways(rows: Rows) -> Iterator[_Way]:
     """Yield the ways of all states, each once, with its least byte."""
-    no_state: tuple[int, ...] = ()
-    tables: dict[int, list[int]] = {}
+    runs = [list(_runs(rows, q)) for q in range(len(rows.over))]
+    known: dict[tuple[int, int, int], _Reads] = {}
 
-    def move(q: int, byte: int) -> int:
-        if q not in tables:
-            low, high = rows.firsts[q], rows.firsts[q + 1]
-            tables[q] = np.repeat(
-                rows.values[low:high], rows.lengths[low:high]
-            ).tolist()
-        return tables[q][byte]
-
-    def resolved(q: int, byte: int, to: int) -> tuple[int, tuple[int, ...]] | None:
-        """Follow calls and returns until the byte is read; None: it is not."""
-        at, pushed = q, no_state
-        while to & KINDS:
-            if to & CALL:
-                at, pushed = to - CALL, (*pushed, at)
-            elif not pushed:
-                return None
+    def reads(at: int, low: int, high: int) -> _Reads:
+        """Follow calls and returns until bytes of [low, high) are read."""
+        key = at, low, high
+        if key in known:
+            return known[key]
+        read: list[tuple[int, tuple[int, ...], int]] = []
+        popped: list[tuple[int, int, int]] = []
+        for to, first, count in runs[at]:
+            begin, end = max(low, first), min(high, first + count)
+            if begin >= end:
+                continue
+            if not to & KINDS:
+                read.append((to, (), begin))
+            elif to & POP:
+                popped.append((to - POP, begin, end))
             else:
-                at, pushed = rows.back[pushed[-1]].get(to - POP, DEAD), pushed[:-1]
-            to = move(at, byte) if at != DEAD else DEAD
-            if to == DEAD:
-                return None
-        return to, pushed
+                inner = reads(to - CALL, begin, end)
+                read += [(q, (at, *pushed), byte) for q, pushed, byte in inner.read]
+                for label, begin, end in inner.popped:
+                    if (after := rows.back[at].get(label)) is not None:
+                        behind = reads(after, begin, end)
+                        read += behind.read
+                        popped += behind.popped
+        known[key] = _Reads(read, popped)
+        return known[key]
 
     for q, over in enumerate(rows.over):
         if over:
             continue
         leads: dict[tuple[int, tuple[int, ...]], int] = {}
-        for to, first, count in _runs(rows, q):
-            if not to & KINDS:
-                leads.setdefault((to, ()), first)
-            elif to & CALL:
-                for byte in range(first, first + count):
-                    if (way := resolved(q, byte, to)) is not None:
-                        leads.setdefault(way, byte)
+        for state, pushed, byte in reads(q, 0, 256).read:
+            way = state, pushed
+            leads[way] = min(byte, leads.get(way, byte))
         yield from (_Way(q, byte, *way) for way, byte in leads.items())
 
 
-def _least(rows: Rows, ways: list[_Way], is_bytes: bool) -> tuple[list[int], list[int]]:
+def _least(
+    rows: Rows,
+    ways: list[_Way],
+    users: list[list[int]],
+    counts: list[int],
+    is_bytes: bool,
+) -> tuple[list[int], list[int]]:
     """Return the least bytes, or else calling states, and the way taken; -1: none."""
     least, chosen = [FAR] * len(rows.over), [-1] * len(rows.over)
-    users: list[list[int]] = [[] for _ in rows.over]
-    left = []
-    for i, way in enumerate(ways):
-        behind = (after for q in way.pushed for after in rows.back[q].values())
-        taken = {way.state, *behind}
-        left.append(len(taken))
-        for state in taken:
-            users[state].append(i)
+    left = counts.copy()
     heap = [(0, q, -1) for q in range(len(rows.over)) if _may_end(rows, q)]
     heapq.heapify(heap)
     while heap:
@@ -118,9 +132,15 @@ def _least(rows: Rows, ways: list[_Way], is_bytes: bool) -> tuple[list[int], lis
         least[state], chosen[state] = value, way_in
         for i in users[state]:
             left[i] -= 1
-            if not left[i] and least[ways[i].source] == FAR:
-                total = _total(rows, ways[i], least, is_bytes)
-                heapq.heappush(heap, (total, ways[i].source, i))
+            if left[i]:
+                continue
+            way = ways[i]
+            if least[way.source] == FAR:
+                if way.pushed:
+                    total = _total(rows, way, least, is_bytes)
+                else:
+                    total = value + is_bytes
+                heapq.heappush(heap, (total, way.source, i))
     return least, chosen
 
 

@@ -134,10 +134,10 @@ def lift(
         tokens = _Tokens(*map(np.concatenate, zip(tokens, behind.tokens)))
         ended = tuple(map(np.concatenate, zip(ended, behind.ended)))
         rise, grow = np.maximum(rise, behind.rise), np.maximum(grow, behind.grow)
-        rows.jump(machine, vocabulary, begin, walk, jumps, insides)
+        rows.jump(machine, begin, walk, jumps)
     order = np.lexsort((tokens.token, tokens.state))
     tokens = _Tokens(*(leaf[order] for leaf in tokens))
-    few = rows.fill(tokens)
+    few = rows.fill(tokens, vocabulary, insides)
     returns, pairs = _returning(size, *ended)
     classes, moves = steps(machine.moves)
     words = np.stack(rows.rows)
@@ -192,48 +192,62 @@ class _Rows:
         self.vocab_size = vocab_size
         self.rows = [np.zeros((2, -(-vocab_size // 32)), np.uint32)]
         self.known: dict[bytes, int] = {}
-        # Of a state that enters strings: tokens whose ends lie inside.
-        self.open: dict[int, list[tuple[slice, np.ndarray, bool]]] = {}
-        self.order = np.zeros(0, np.int32)
+        # Tokens that end inside strings: their ranges, and the first range of a state.
+        self.ranges = np.zeros((0, 4), np.int32)  # low, high, depth, is_plain
+        self.first = np.zeros(size + 1, np.int64)
 
     def jump(
-        self,
-        machine: ByteMachine,
-        vocabulary: Trie,
-        begin: np.ndarray,
-        walk: Walk,
-        jumps: Jumps,
-        insides: Insides,
+        self, machine: ByteMachine, begin: np.ndarray, walk: Walk, jumps: Jumps
     ) -> None:
         """Note the tokens that end inside strings which states enter."""
-        self.order = vocabulary.order
-        need = walk.calls.need
-        for origin, low, high, depth, caller in zip(*(x.tolist() for x in jumps)):
-            q = int(begin[origin])
-            whole = insides.whole[insides.offset[low:high] + depth]
-            is_plain = max(1, int(need[caller])) <= machine.need[q]
-            self.open.setdefault(q, []).append((slice(low, high), whole, is_plain))
+        state = begin[jumps.origin]
+        fits = np.maximum(1, walk.calls.need[jumps.caller]) <= machine.need[state]
+        order = np.argsort(state, kind="stable")
+        ranges = np.stack([jumps.low, jumps.high, jumps.depth, fits], 1)
+        self.ranges = np.ascontiguousarray(ranges[order])
+        self.first = np.searchsorted(state[order], np.arange(len(self.row) + 1))
 
-    def fill(self, tokens: _Tokens) -> _Tokens:
+    def fill(
+        self, tokens: _Tokens, vocabulary: Trie, insides: Insides | None
+    ) -> _Tokens:
         """Make the rows of states that read many tokens; return the others' tokens."""
         size = len(self.row)
         bounds = np.searchsorted(tokens.state, np.arange(size + 1))
-        many = np.diff(bounds) > FEW
-        many[list(self.open)] = True
+        many = (np.diff(bounds) > FEW) | (np.diff(self.first) > 0)
+        pairs = np.stack([tokens.token, tokens.is_plain], 1).astype(np.int32)
+        made: dict[tuple[bytes, bytes], int] = {}
         for q in np.flatnonzero(many).tolist():
-            part = slice(bounds[q], bounds[q + 1])
-            allowed = np.zeros((2, self.vocab_size), bool)
-            allowed[0, tokens.token[part]] = True
-            allowed[1, tokens.token[part]] = tokens.is_plain[part]
-            for ranks, whole, is_plain in self.open.get(q, ()):
-                inside = self.order[ranks][whole]
-                allowed[0, inside] = True
-                allowed[1, inside] |= is_plain
-            packed = pack(allowed)
-            self.row[q] = self.known.setdefault(packed.tobytes(), len(self.rows))
-            if self.row[q] == len(self.rows):
-                self.rows.append(packed)
+            own = pairs[bounds[q] : bounds[q + 1]]
+            ranges = self.ranges[self.first[q] : self.first[q + 1]]
+            key = own.tobytes(), ranges.tobytes()
+            if key not in made:
+                made[key] = self._made(own, ranges, vocabulary, insides)
+            self.row[q] = made[key]
         return _Tokens(*(leaf[~many[tokens.state]] for leaf in tokens))
+
+    def _made(
+        self,
+        own: np.ndarray,
+        ranges: np.ndarray,
+        vocabulary: Trie,
+        insides: Insides | None,
+    ) -> int:
+        """Return the row of some tokens, and of those that end inside strings."""
+        allowed = np.zeros((2, self.vocab_size), bool)
+        allowed[0, own[:, 0]] = True
+        allowed[1, own[:, 0]] = own[:, 1]
+        for low, high, depth, is_plain in ranges.tolist():
+            assert insides is not None
+            whole = insides.whole[insides.offset[low:high] + depth]
+            inside = vocabulary.order[low:high][whole]
+            allowed[0, inside] = True
+            if is_plain:
+                allowed[1, inside] = True
+        packed = pack(allowed)
+        row = self.known.setdefault(packed.tobytes(), len(self.rows))
+        if row == len(self.rows):
+            self.rows.append(packed)
+        return row
 
 
 class _Behind(NamedTuple):
