@@ -36,8 +36,8 @@ INSTALL = [
 ]
 
 EXTRAS = {
-    # Grammars on the host; tests skip without it.
-    "constraints": ["llguidance>=1.9,<2"],
+    # Grammars on the host, and scores of JSONSchemaBench; tests skip without them.
+    "constraints": ["llguidance>=1.9,<2", "jsonschema>=4.23"],
     "gcs": ["gcsfs>=2025.2"],  # workdirs, data and models in gs://
     "s3": ["s3fs>=2025.2"],
     "test": [

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from experiments import console
+from experiments.benchmarks.jsonschemabench import Problem
 from experiments.run_folder import RunFolder
 from experiments.studies import constraint_peers, constraint_verdicts
-from experiments.studies.constraint_schemas import Problem
 from experiments.studies.constraint_vocabularies import Trained
 from experiments.studies.constraint_workers import Worker, forget_peak, memory
 from models.compile_cache import OFF, VARIABLE

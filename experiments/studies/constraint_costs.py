@@ -20,10 +20,10 @@ from jax import lax
 
 from decoding.automata import arena, byte_machine, compiled, grammar_files, machine
 from experiments import console
+from experiments.benchmarks.jsonschemabench import Problem
 from experiments.run_folder import RunFolder
 from experiments.studies import constraint_peers
 from experiments.studies.constraint_peers import DEPTH, MOST_TOKENS
-from experiments.studies.constraint_schemas import Problem
 from experiments.studies.constraint_vocabularies import Trained
 from experiments.studies.constraint_workers import Worker
 from models.compile_cache import OFF, VARIABLE
@@ -213,7 +213,7 @@ def finished(call: Callable[[], Any]) -> None:
 def timed(tables: Any, first: int, tokens: Sequence[int], repeats: int) -> Row:
     """Return µs of a mask, of `logsumexp` over its row, and of a step by a token."""
     tables = jax.tree.map(jnp.asarray, tables)
-    width = arena.room(len(tokens))
+    width = arena.room(len(tokens), 64)
     padded = jnp.array([*tokens, *[tokens[-1]] * (width - len(tokens))], jnp.int32)
     row = machine.init(first, MOST_TOKENS, DEPTH, False)
     rows = walked(tables, row, padded)

@@ -10,9 +10,9 @@ from typing import Any
 
 from decoding.automata import byte_machine, compiled, json_schema
 from experiments import console
+from experiments.benchmarks.jsonschemabench import Problem
 from experiments.run_folder import RunFolder
 from experiments.studies import constraint_peers
-from experiments.studies.constraint_schemas import Problem
 from experiments.studies.constraint_workers import Outcome, Worker, forget_peak, memory
 from models.errors import ConstraintError
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import models
+from experiments.benchmarks import jsonschemabench
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import (
@@ -10,7 +11,6 @@ from experiments.studies import (
     constraint_comparison,
     constraint_costs,
     constraint_peers,
-    constraint_schemas,
     constraint_speed,
     constraint_tables,
     constraint_verdicts,
@@ -26,8 +26,8 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
     check(config)
     problems = []
     if set(config.parts) - {SPEED}:
-        every = constraint_schemas.read(config.data)
-        problems = constraint_schemas.drawn(every, config.schemas, config.seed)
+        every = jsonschemabench.read(config.data)
+        problems = jsonschemabench.drawn(every, config.schemas, config.seed)
     tables: list[dict[str, Any]] = []
     summary: dict[str, Any] = {}
     if VERDICTS in config.parts:
@@ -38,14 +38,14 @@ def run(config: Any, store: RunFolder, lm: Any = None) -> dict[str, Any]:
         costs = {}
         for size, draw in zip(config.sizes, config.draws):
             trained = constraint_vocabularies.made(config, store, size)
-            tried = constraint_schemas.tried(problems, draw)
+            tried = jsonschemabench.tried(problems, draw)
             about = (config, store, trained, tried)
             costs[trained.size] = constraint_costs.measured(*about)
         tables += constraint_tables.of_costs(costs)
         summary[COSTS] = {size: start for size, (start, _) in costs.items()}
     if PEERS in config.parts:
         trained = constraint_vocabularies.made(config, store, config.peers_size)
-        tried = constraint_schemas.tried(problems, config.peers_draw)
+        tried = jsonschemabench.tried(problems, config.peers_draw)
         peers = constraint_comparison.measured(config, store, trained, tried)
         tables += constraint_tables.of_peers(peers, trained.size)
         summary[PEERS] = {name: peer["version"] for name, peer in peers.items()}

@@ -6,9 +6,9 @@ import ml_collections
 import numpy as np
 import pytest
 
+from experiments.benchmarks.jsonschemabench import Instance, Problem
 from experiments.run_folder import RunFolder
 from experiments.studies import constraint_comparison, constraint_peers
-from experiments.studies.constraint_schemas import Instance, Problem
 from experiments.studies.constraint_vocabularies import Trained
 from tests.experiments.studies.test_constraint_costs import PROBLEM, Here
 from training.data import train_bpe

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from decoding.automata import arena, compiled, machine
+from experiments.benchmarks.jsonschemabench import Instance, Problem
 from experiments.run_folder import RunFolder
 from experiments.studies import constraint_costs
-from experiments.studies.constraint_schemas import Instance, Problem
 from experiments.studies.constraint_vocabularies import Trained
 from experiments.studies.constraint_workers import Outcome
 from training.data import train_bpe

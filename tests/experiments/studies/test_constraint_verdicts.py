@@ -5,9 +5,9 @@ import json
 import ml_collections
 import pytest
 
+from experiments.benchmarks.jsonschemabench import Instance, Problem
 from experiments.run_folder import RunFolder
 from experiments.studies import constraint_peers, constraint_verdicts
-from experiments.studies.constraint_schemas import Instance, Problem
 from experiments.studies.constraint_workers import Outcome
 
 SCHEMA = json.dumps(

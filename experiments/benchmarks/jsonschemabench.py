@@ -1,8 +1,11 @@
-"""Schemas of JSONSchemaBench and MaskBench with their instances, from JSONL files.
+"""JSONSchemaBench and MaskBench: schemas, instances, prompts, and exact scores.
 
-A folder holds `schemas_<subset>.jsonl[.gz]` (id, schema), `maskbench_tests.jsonl[.gz]`
-(the id, features, tests with `data` and `valid`) and, further schemas with their tests
-in the same rows, `maskbench_extra.jsonl[.gz]`.
+    prompts(lm, read(folder)) -> token prompts;   score(text, schema) -> Score
+
+Geng et al., *JSONSchemaBench: A Rigorous Benchmark of Structured Outputs for Language
+Models*, 2025, arXiv 2501.10868. A folder holds `schemas_<subset>.jsonl[.gz]` (id,
+schema), `maskbench_tests.jsonl[.gz]` (the id, features, tests with `data` and `valid`)
+and, further schemas with their tests in the same rows, `maskbench_extra.jsonl[.gz]`.
 """
 
 import json
@@ -11,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from models import storage
-from models.errors import DataError
+from models.errors import ConfigError, DataError
 from models.text import row_files
 
 FURTHER = "MaskBench"  # the subset of `maskbench_extra`
 TESTS, EXTRA = "maskbench_tests", "maskbench_extra"
+FORMATS = ("ipv4", "ipv6", "uuid")  # that the authors' evaluator asserts
 
 
 class Instance(NamedTuple):
@@ -119,3 +123,69 @@ def tried(problems: Sequence[Problem], count: int) -> list[Problem]:
     """Return the first `count` problems of the benchmark's subsets with instances."""
     held = [x for x in problems if x.subset != FURTHER and x.instances]
     return held[:count]
+
+
+class Score(NamedTuple):
+    """What a text is: JSON at all, and an instance of its schema."""
+
+    is_json: bool
+    is_instance: bool
+
+
+def prompt(problem: Problem) -> str:
+    """Return the words that ask for an instance of a schema."""
+    return f"Write a JSON value that this schema describes.\n{problem.schema}\nJSON: "
+
+
+def prompts(lm: Any, problems: Sequence[Problem]) -> list[list[int]]:
+    """Encode the schemas' prompts with the model's tokenizer."""
+    return [lm.tokenizer.encode(prompt(problem)) for problem in problems]
+
+
+def score(text: str, schema: str) -> Score:
+    """Judge a text by python-jsonschema, draft 2020-12 unless the schema says so.
+
+    The formats ipv4, ipv6 and uuid are asserted, as in the authors' evaluator. Where
+    the validator itself fails (a reference that leads nowhere) no text is an instance.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
+    try:
+        import jsonschema
+    except ImportError as error:
+        raise ConfigError(
+            'scores of JSONSchemaBench need jsonschema: pip install -e ".[constraints]"'
+        ) from error
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return Score(False, False)
+    rules = json.loads(schema)
+    checker = jsonschema.FormatChecker(FORMATS)
+    kind = jsonschema.validators.validator_for(rules, jsonschema.Draft202012Validator)
+    try:
+        return Score(True, kind(rules, format_checker=checker).is_valid(value))
+    except Exception:  # of a reference, or a recursion: the types are the validator's
+        return Score(True, False)
+
+
+class Coverage(NamedTuple):
+    """The benchmark's three shares.
+
+    Attributes:
+        declared: schemas that the engine takes.
+        empirical: schemas whose text is an instance.
+        compliance: of the taken ones, those whose text is; NaN if none is taken.
+    """
+
+    declared: float
+    empirical: float
+    compliance: float
+
+
+def coverage(taken: Sequence[bool], right: Sequence[bool]) -> Coverage:
+    """Return the shares over schemas that were `taken`, and whose texts are `right`."""
+    both = [a and b for a, b in zip(taken, right, strict=True)]
+    compliance = sum(both) / sum(taken) if sum(taken) else float("nan")
+    return Coverage(sum(taken) / len(taken), sum(both) / len(both), compliance)

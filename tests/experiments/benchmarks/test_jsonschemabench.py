@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from experiments.studies import constraint_schemas
-from experiments.studies.constraint_schemas import Instance, Problem
+from experiments.benchmarks import jsonschemabench
+from experiments.benchmarks.jsonschemabench import Instance, Problem
 from models.errors import DataError
 
 
@@ -22,18 +22,18 @@ def test_instances_join_by_id(tmp_path):
     write(tmp_path, "maskbench_tests", [{"id": "b", "tests": tests[:1]}])
     extra = {"id": "c", "schema": True, "features": ["x"], "tests": tests}
     write(tmp_path, "maskbench_extra", [extra])
-    alone, further = constraint_schemas.read(str(tmp_path))
+    alone, further = jsonschemabench.read(str(tmp_path))
     assert alone == Problem("a", "Easy", '{"type": "null"}')
-    assert further.subset == constraint_schemas.FURTHER and further.features == ("x",)
+    assert further.subset == jsonschemabench.FURTHER and further.features == ("x",)
     assert further.instances == (Instance("null", True), Instance("1", False))
 
 
 def test_texts_are_utf_8():
     """Characters stand as they are. Planted: a lone surrogate has no bytes."""
-    assert constraint_schemas.json_text("é") == '"é"'
+    assert jsonschemabench.json_text("é") == '"é"'
     with pytest.raises(UnicodeEncodeError):
         "\ud800".encode()
-    assert constraint_schemas.json_text("\ud800").encode() == b'"\\ud800"'
+    assert jsonschemabench.json_text("\ud800").encode() == b'"\\ud800"'
 
 
 @pytest.mark.parametrize(
@@ -46,26 +46,26 @@ def test_texts_are_utf_8():
 def test_other_layouts_are_refused(tmp_path, row, words):
     write(tmp_path, "schemas_Easy", [row])
     with pytest.raises(DataError, match=words):
-        constraint_schemas.read(str(tmp_path))
+        jsonschemabench.read(str(tmp_path))
 
 
 def test_a_folder_without_schemas_is_refused(tmp_path):
     with pytest.raises(DataError, match="holds no schemas_"):
-        constraint_schemas.read(str(tmp_path))
+        jsonschemabench.read(str(tmp_path))
 
 
 def test_a_small_draw_begins_a_larger_one():
     """Planted: a draw of another seed is another one."""
     problems = [Problem(f"{i}", "s", "{}") for i in range(50)]
-    whole = constraint_schemas.drawn(problems, 0, 0)
+    whole = jsonschemabench.drawn(problems, 0, 0)
     assert sorted(whole) == sorted(problems) and whole != problems
-    assert constraint_schemas.drawn(problems, 7, 0) == whole[:7]
-    assert constraint_schemas.drawn(problems, 7, 1) != whole[:7]
+    assert jsonschemabench.drawn(problems, 7, 0) == whole[:7]
+    assert jsonschemabench.drawn(problems, 7, 1) != whole[:7]
 
 
 def test_only_schemas_with_instances_are_tried():
     """Planted: one without instances, and one of the further schemas."""
     some = (Instance("1", True),)
     bare, good = Problem("a", "s", "{}"), Problem("b", "s", "{}", (), some)
-    further = Problem("c", constraint_schemas.FURTHER, "{}", (), some)
-    assert constraint_schemas.tried([bare, further, good], 3) == [good]
+    further = Problem("c", jsonschemabench.FURTHER, "{}", (), some)
+    assert jsonschemabench.tried([bare, further, good], 3) == [good]
