@@ -46,6 +46,7 @@ EXTRAS = {
         "pytest>=8.3",
         "pytest-xdist>=3.6",
         "hypothesis>=6.100",
+        "jsonschema>=4.23",  # judges texts; tests skip without it
         "mctx>=0.0.71",  # the oracle of tree searches; tests skip without it
         "setuptools>=69",  # Python 3.12 and later bring none
         "ruff>=0.8",

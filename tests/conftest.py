@@ -142,7 +142,8 @@ def pytest_runtest_teardown(item, nextitem):
     found = yield
     part = BETWEEN if nextitem is None or group(item) != group(nextitem) else 1.0
     much = resident() > part * MOST_BYTES
-    if not next(_turns) % 8:  # counting takes as long as a small test
+    # Counting takes as long as a small test; a long one may compile thousands.
+    if not next(_turns) % 8 or item.get_closest_marker("long"):
         much |= engines.mappings() > part * MOST_MAPPINGS
     if much:
         engines._ENGINES.clear()

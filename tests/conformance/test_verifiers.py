@@ -38,7 +38,7 @@ GROWN = [
     for t in catalogue.names("topologies")
     if t not in BASIC
 ] + [("verifiers/spectr", base.IID, "topologies/specinfer")]
-USUAL = ("topologies/dyspec", "topologies/eagle2")  # the others with `-m long`
+USUAL = ("topologies/eagle2",)  # the others with `-m long`
 
 
 def first(verifier: str, draw: str) -> bool:

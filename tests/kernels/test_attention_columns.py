@@ -106,7 +106,10 @@ def log_sums(arrays, bias):
     return jax.nn.logsumexp(s, -1).reshape(batch, asked, H)
 
 
-@pytest.mark.parametrize("reduce", ["sum", "max"])
+LATER = pytest.mark.long
+
+
+@pytest.mark.parametrize("reduce", ["sum", pytest.param("max", marks=LATER)])
 def test_the_kernel_is_the_whole_array(reduce):
     """One block; several, with `lse` computed, and given. Planted: positions ignored;
     a head of the group forgotten; another head's bias."""

@@ -229,7 +229,13 @@ def decoded(cache, method):
 PLAIN = pytest.param(decoding.Method(), marks=pytest.mark.long)
 
 
-@pytest.mark.parametrize("method", [TREE, PLAIN], ids=["tree", "plain"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(TREE, id="tree"),
+        pytest.param(PLAIN, id="plain", marks=pytest.mark.long),
+    ],
+)
 def test_decoding_does_not_know_of_pages(method):
     dense = decoded(kv_cache.dense, decoding.Method())
     assert decoded(paged.pages(PAGE), method) == dense

@@ -140,7 +140,10 @@ def test_forced_text_beside_samples_keeps_the_law(source):
 
 
 def test_one_verifier_and_forced_text():
-    """Of the above what every run checks, n = 16,384."""
+    """Of the above what every run checks, n = 16,384.
+
+    Planted, with `-m long`: texts without the grammar.
+    """
     made = run("regex", "verifiers/rejection", "iid", forced=True)
     assert laws.chi_square(counts(made), law("regex", False)) > LEVEL
 
@@ -158,6 +161,7 @@ def test_fault_laws_of_other_drafts(monkeypatch):
     assert laws.chi_square(counts(made), law("regex", False)) < 1e-6
 
 
+@pytest.mark.long
 def test_fault_a_law_without_the_grammar():
     """Planted: texts of the temperature alone, or of another grammar."""
     method = verifiers.method("verifiers/rejection", "iid", None, ())

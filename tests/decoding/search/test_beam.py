@@ -99,7 +99,7 @@ def test_fault_any_ended_candidate_enters_the_pool():
 
 @pytest.mark.parametrize(
     "alpha",
-    [-0.5, 2.0, *(pytest.param(a, marks=pytest.mark.long) for a in (0.0, 0.6, 1.0))],
+    [2.0, *(pytest.param(a, marks=pytest.mark.long) for a in (-0.5, 0.0, 0.6, 1.0))],
 )
 def test_a_beam_of_all_texts_is_exhaustive(alpha):
     """Width 4^4 over 4 tokens and 4 steps: the best of all texts."""

@@ -261,7 +261,10 @@ def test_a_transformer_by_whole_passes():
             assert text[i] == of_transformer([*prompt, *text[:i]], []).argmax()
 
 
-@pytest.mark.parametrize("fault", ["slots", "parents", "weights"])
+LATER = [pytest.param(name, marks=pytest.mark.long) for name in ("slots", "parents")]
+
+
+@pytest.mark.parametrize("fault", [*LATER, "weights"])
 def test_faults_of_the_loop(fault, monkeypatch, store):
     """Planted: drafts but the first have no key; all leaves hang below the first draft;
     the first draft's row is the input. N-grams make another draft the first."""

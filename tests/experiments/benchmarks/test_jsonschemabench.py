@@ -69,3 +69,30 @@ def test_only_schemas_with_instances_are_tried():
     bare, good = Problem("a", "s", "{}"), Problem("b", "s", "{}", (), some)
     further = Problem("c", jsonschemabench.FURTHER, "{}", (), some)
     assert jsonschemabench.tried([bare, further, good], 3) == [good]
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "score"),
+    [
+        ('{"a": 1}', {"required": ["a"]}, (True, True)),
+        ('{"b": 1}', {"required": ["a"]}, (True, False)),
+        ('{"a": 1', {"required": ["a"]}, (False, False)),
+        ('"1.2.3"', {"format": "ipv4"}, (True, False)),
+        ('"no date"', {"format": "date"}, (True, True)),  # not one that is asserted
+        ("1", {"$ref": "#/nowhere"}, (True, False)),
+    ],
+)
+def test_scores(text, schema, score):
+    """Planted: an instance of another schema, and a text that is cut."""
+    pytest.importorskip("jsonschema")
+    assert jsonschemabench.score(text, json.dumps(schema)) == score
+
+
+def test_shares():
+    """Compliance is of the schemas that are taken, and nothing is no perfect score."""
+    shares = jsonschemabench.coverage(
+        [True, True, False, True], [True, False, True, True]
+    )
+    assert shares == (0.75, 0.5, 2 / 3)
+    assert jsonschemabench.coverage([False], [True]).compliance != 1
+    assert jsonschemabench.coverage([True, True], [True, False]).empirical == 0.5
