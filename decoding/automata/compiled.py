@@ -28,6 +28,7 @@ from decoding.automata import (
     rests,
     stackless,
     string_insides,
+    token_spelling,
     token_trie,
 )
 from decoding.automata.byte_machine import DEAD, STRING, ByteMachine
@@ -149,7 +150,7 @@ class Compiler:
         tokens: Sequence[bytes],
         eos: Sequence[int],
         vocab_size: int,
-        spell: forced_text.Spell | None = None,
+        spell: token_spelling.Spell | None = None,
     ) -> None:
         """Prepare the vocabulary.
 
@@ -157,7 +158,7 @@ class Compiler:
             tokens: the bytes of each token; b"" for specials.
             eos: the tokens that end a text.
             vocab_size: V.
-            spell: see `forced_text.jumps`.
+            spell: see `token_spelling.Speller`.
 
         Raises:
             ConstraintError: no EOS within the vocabulary, or too many tokens.
@@ -179,7 +180,7 @@ class Compiler:
                 "another tokenizer"
             )
         self.vocabulary = arena.Vocabulary(spelled, vocab_size, tuple(eos))
-        self._spell = spell
+        self.speller = token_spelling.Speller(spelled, spell)
         sizes = np.array([len(token) for token in spelled], np.int32)
         text = sizes.tobytes() + b"".join(spelled) + _spelling(spelled, spell)
         about = f"{VERSION} {vocab_size} {tuple(eos)}".encode()
@@ -254,8 +255,8 @@ class Compiler:
                 )
         else:
             lifted = self._lift(built, grammar.kind == "json_schema")
-        text = (built, vocabulary.tokens, vocabulary.trie, self._spell)
-        lifted = lifted._replace(jumps=forced_text.jumps(*text))
+        jumps = forced_text.jumps(built, vocabulary.trie, self.speller)
+        lifted = lifted._replace(jumps=jumps)
         return forced_text.only(lifted) if grammar.canonical else lifted
 
     def _lift(self, built: ByteMachine, is_json: bool) -> Lifted:
@@ -277,7 +278,7 @@ class Compiler:
         return folder / "grammars" / f"{digest}.npz"
 
 
-def _spelling(tokens: Sequence[bytes], spell: forced_text.Spell | None) -> bytes:
+def _spelling(tokens: Sequence[bytes], spell: token_spelling.Spell | None) -> bytes:
     """Describe how a tokenizer spells some of its own tokens in a row."""
     if spell is None:
         return b""
@@ -288,6 +289,5 @@ def _spelling(tokens: Sequence[bytes], spell: forced_text.Spell | None) -> bytes
 @functools.lru_cache(4)
 def compiler(tokenizer: Any, eos: tuple[int, ...], vocab_size: int) -> Compiler:
     """Return the compiler of a tokenizer's vocabulary; the last four are kept."""
-    encode = getattr(tokenizer, "encode", None)
-    spell = None if encode is None else functools.partial(encode, add_special=False)
-    return Compiler(tokenizer.token_bytes()[:vocab_size], eos, vocab_size, spell)
+    tokens = tokenizer.token_bytes()[:vocab_size]
+    return Compiler(tokens, eos, vocab_size, token_spelling.of(tokenizer))

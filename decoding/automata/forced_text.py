@@ -9,18 +9,17 @@ The stack is unknown here: a forced text ends where the value does. Its last tok
 left out where a longer one might take more of what follows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from decoding.automata.byte_machine import CALL, DEAD, POP, STRING, ByteMachine
 from decoding.automata.lift import Lifted, Lists
+from decoding.automata.token_spelling import Speller
 from decoding.automata.token_trie import Trie
 
 MOST_BYTES, MOST_TOKENS = 96, 32  # of a forced text
 UNKNOWN = -1  # the state in which a caller goes on
-
-Spell = Callable[[str], Sequence[int]]
 
 
 def texts(machine: ByteMachine) -> tuple[list[bytes], list[int]]:
@@ -78,22 +77,16 @@ def _step(machine: ByteMachine, byte: Sequence[int], q: int) -> tuple[int, bytes
     return state, bytes(data)
 
 
-def jumps(
-    machine: ByteMachine, tokens: Sequence[bytes], trie: Trie, spell: Spell | None
-) -> Lists:
+def jumps(machine: ByteMachine, trie: Trie, speller: Speller) -> Lists:
     """Return the tokens of every state's forced text, as lists of one column.
 
     Args:
         machine: the grammar.
-        tokens: the vocabulary, b"" for what may not be drafted.
-        trie: of `tokens`.
-        spell: the tokenizer's own spelling of a text; None, or where it adds bytes or
-            leaves some out: the longest token that fits, again and again.
+        trie: of the vocabulary.
+        speller: of the same tokens.
     """
     follows = machine.moves != DEAD
     bytes_, ends = texts(machine)
-    ids = {token: i for i, token in reversed(list(enumerate(tokens))) if token}
-    longest = max(map(len, ids), default=0)
     known: dict[tuple[bytes, int], tuple[int, int]] = {}
     at = np.zeros((len(bytes_), 2), np.int32)
     values: list[int] = []
@@ -101,42 +94,17 @@ def jumps(
         if not text:
             continue
         if (text, end) not in known:
-            spelled = _spelled(text, tokens, ids, longest, spell)
+            spelled = speller(text)[0]
             behind = np.ones(256, bool)
             if end != UNKNOWN and len(text) < MOST_BYTES:
                 behind = follows[end]
-            if spelled and _goes_on(trie, tokens[spelled[-1]], behind):
+            if spelled and _goes_on(trie, speller.tokens[spelled[-1]], behind):
                 spelled = spelled[:-1]
             spelled = spelled[:MOST_TOKENS]
             known[text, end] = len(values), len(spelled)
             values += spelled
         at[q] = known[text, end]
     return Lists(at, np.array(values, np.int32)[:, None])
-
-
-def _spelled(
-    text: bytes,
-    tokens: Sequence[bytes],
-    ids: dict[bytes, int],
-    longest: int,
-    spell: Spell | None,
-) -> list[int]:
-    try:
-        spelled = [] if spell is None else list(spell(text.decode()))
-    except UnicodeDecodeError:
-        spelled = []
-    pieces = [tokens[i] if 0 <= i < len(tokens) else b"" for i in spelled]
-    if all(pieces) and b"".join(pieces) == text:
-        return spelled
-    spelled, rest = [], text
-    while rest:
-        sizes = range(min(longest, len(rest)), 0, -1)
-        size = next((n for n in sizes if rest[:n] in ids), 0)
-        if not size:
-            break
-        spelled.append(ids[rest[:size]])
-        rest = rest[size:]
-    return spelled
 
 
 def _goes_on(trie: Trie, token: bytes, behind: np.ndarray) -> bool:

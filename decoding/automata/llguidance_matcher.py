@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from decoding.automata import matchers
+from decoding.automata import matchers, token_spelling
 from decoding.automata.compiled import Grammar
 from models.errors import ConstraintError
 
@@ -136,18 +136,16 @@ class _Wrapped:
         ]
         self.special_token_ids = sorted(silent)
         self.eos_token_id = eos[0]
-        self._bytes = {token: i for i, token in enumerate(spelled) if i not in silent}
-        self._longest = max(map(len, self._bytes), default=0)
+        used = [b"" if i in silent else token for i, token in enumerate(spelled)]
+        self._speller = token_spelling.Speller(used, token_spelling.of(tokenizer))
 
     def __call__(self, data: bytes) -> list[int]:
-        """Spell bytes by the longest tokens; what no token spells is left out."""
-        ids, at = [], 0
-        while at < len(data):
-            sizes = range(min(self._longest, len(data) - at), 0, -1)
-            size = next((n for n in sizes if data[at : at + n] in self._bytes), 0)
-            if size:
-                ids.append(self._bytes[data[at : at + size]])
-            at += size or 1
+        """Spell bytes; what no token spells is left out."""
+        ids = []
+        while data:
+            more, rest = self._speller(data)
+            ids += more
+            data = rest[1:]
         return ids
 
 
