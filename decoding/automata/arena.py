@@ -1,8 +1,7 @@
 """Many grammars in one set of tables, so that rows differ by their first state alone.
 
 Lengths grow together, by factors of 4, so that batches of other grammars seldom need
-another program. The states of a grammar keep their numbers while it is held, since rows
-hold them; all else is placed anew whenever the tables are made.
+another program.
 """
 
 import functools
@@ -97,25 +96,12 @@ class Arena:
         self._tables: Tables | None = None
 
     def add(self, lifted: Lifted) -> int:
-        """Place a grammar in the first gap that holds it; return its first state.
-
-        Texts begin in that state, which stays the same while the grammar is held.
-        """
-        size = len(lifted.machine.ends) - STRING
-        base = BASE
-        for slab in sorted(self.slabs, key=lambda slab: slab.base):
-            if slab.base - base >= size:
-                break
-            base = slab.base + slab.size
-        slab = _Slab(base, lifted)
+        """Place a grammar behind the others; return the state in which texts begin."""
+        last = self.slabs[-1] if self.slabs else None
+        slab = _Slab(BASE if last is None else last.base + last.size, lifted)
         self.slabs.append(slab)
         self._tables = None
         return slab.start
-
-    def drop(self, start: int) -> None:
-        """Give up the grammar whose texts begin in state `start`."""
-        self.slabs = [slab for slab in self.slabs if slab.start != start]
-        self._tables = None
 
     def tables(self) -> Tables:
         """Return the tables of all grammars that are held."""
