@@ -102,14 +102,17 @@ class GearLayer(QuantizedLayer):
         return k, v
 
     def _completed(self, before: Array, length: Array) -> "GearLayer":
-        # A loop of one round at most, since few rounds complete a block.
-        def body(carry: tuple) -> tuple:
-            layer, _ = carry
-            done = QuantizedLayer._completed(layer, before, length)
-            return done, jnp.zeros((), bool)
+        # Few rounds complete a block, and a large window would unroll many of them.
+        first, end = before // self.block, length // self.block
 
-        due = (length // self.block > before // self.block).any()
-        return lax.while_loop(lambda carry: carry[1], body, (self, due))[0]
+        def body(carry: tuple) -> tuple:
+            layer, i = carry
+            return layer._quantise(first + i, first + i < end), i + 1
+
+        start = (self, jnp.int32(0))
+        return lax.while_loop(
+            lambda carry: (first + carry[1] < end).any(), body, start
+        )[0]
 
     def _quantise(self, group: Array, complete: Array) -> "GearLayer":
         """Write the codes of block `group[b]` in the rows where it is `complete`."""
