@@ -94,6 +94,22 @@ def test_steps_do_not_matter():
             np.testing.assert_allclose(x[b, :, :n], y[b, :, :n], atol=2e-4)
 
 
+def length_of(method, window):
+    """Lines of the program that completes blocks."""
+    layer = make(window=window).layers[0]
+    none = jnp.zeros(len(LENGTHS), jnp.int32)
+    return str(jax.make_jaxpr(lambda x: method(x, none, none + window))(layer)).count(
+        "\n"
+    )
+
+
+def test_the_program_does_not_grow_with_the_window():
+    """Planted: the layout's own form, with a piece of program for each block."""
+    own, unrolled = gear.GearLayer._completed, gear.QuantizedLayer._completed
+    assert length_of(own, 512) == length_of(own, 64)
+    assert length_of(unrolled, 512) > 2 * length_of(unrolled, 64)
+
+
 def attended(positions=None):
     """The outputs at a tree behind each text."""
     layer = append(filled(), LENGTHS, np.full(len(LENGTHS), len(PARENTS)), False)
