@@ -1,8 +1,7 @@
 """Whether a canvas with holes can become a whole text of a byte machine.
 
-This is the intersection of a pushdown automaton with an acyclic one (Bar-Hillel,
-Perles, Shamir, "On formal properties of simple phrase structure grammars", 1961), by
-summaries at equal height:
+This is the intersection of a pushdown automaton with an acyclic one, a construction of
+Bar-Hillel, Perles and Shamir, by summaries at equal height:
 
     value[i][target]    the exits that a value may take which is at `target` in front
                         of position i: pairs of a kind (a label and the rest of a token)

@@ -1,11 +1,13 @@
 """JSONSchemaBench and MaskBench: schemas, instances, prompts, and exact scores.
 
+Geng et al., *JSONSchemaBench: A Rigorous Benchmark of Structured Outputs for Language
+Models*, 2025, arXiv 2501.10868.
+
     prompts(lm, read(folder)) -> token prompts;   score(text, schema) -> Score
 
-Geng et al., *JSONSchemaBench: A Rigorous Benchmark of Structured Outputs for Language
-Models*, 2025, arXiv 2501.10868. A folder holds `schemas_<subset>.jsonl[.gz]` (id,
-schema), `maskbench_tests.jsonl[.gz]` (the id, features, tests with `data` and `valid`)
-and, further schemas with their tests in the same rows, `maskbench_extra.jsonl[.gz]`.
+A folder holds `schemas_<subset>.jsonl[.gz]` (id, schema), `maskbench_tests.jsonl[.gz]`
+(the id, features, tests with `data` and `valid`) and, further schemas with their tests
+in the same rows, `maskbench_extra.jsonl[.gz]`.
 """
 
 import json

@@ -243,7 +243,7 @@ def of_costs(costs: Mapping[int, tuple[Row, list[Row]]]) -> list[dict[str, Any]]
                 *("disk KiB p50", "p90", "most"),
             ),
             sizes,
-            "device: the tables of one grammar above those of none, padded.",
+            "device: the padded tables of one grammar, the vocabulary's among them.",
         ),
         table(
             "Masks by vocabulary, µs",

@@ -4,10 +4,8 @@ import pytest
 
 from decoding import Method
 
-# Further topologies of drafters that meet another one in every run, and jump-forward,
-# which without a grammar is its inner drafter.
+# Further topologies of drafters that meet another one in every run.
 RARE = (
-    "forced",
     "copyspec_model-eagle2",
     "easyspec-eagle2",
     "model-confidence_stop",
@@ -35,7 +33,7 @@ ALIKE = (
     *("suffix_model-chain", "s2d-eagle2", "online_sd-eagle2", "oracle-eagle2"),
     *("model-static", "model-specdec_pp", "del_exit", "foreal", "fs_gen"),
     *("model-eagle2", "eagle3-eagle2", "lookahead", "speculative_jacobi", "pearl"),
-    *("ead", "specee", "first"),
+    *("ead", "specee", "first", "forced"),
 )
 
 
