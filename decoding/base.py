@@ -146,14 +146,13 @@ class Context:
     all parts, and 0 at temperature 0; (position, ids int32[M]): that of some tokens."""
     active: Array  # bool[B]: rows that are not done
     depth: Array | None = None
-    """int32[]: the depth below which this round's drafts do not pay, at least 1. A
-    drafter whose cost grows with depth stops there. None: there is no bound."""
+    """int32[]: at least 1; drafts below do not pay, and costly ones stop there."""
 
     @property
     def root(self) -> Array:
         """int32[B]: the last committed token."""
-        at = jnp.maximum(self.length - 1, 0)[:, None]
-        return jnp.take_along_axis(self.tokens, at, 1)[:, 0]
+        at = jnp.maximum(self.length - 1, 0)
+        return jnp.take_along_axis(self.tokens, at[:, None], 1)[:, 0]
 
     def warp(self, logits: Array, at: State | None = None) -> Array:
         """Apply the transform to a draft's logits, [B, V] or [B, M, V].
@@ -167,16 +166,6 @@ class Context:
             inner = State(None, None) if at is None else ROWS
             apply = jax.vmap(apply, in_axes=(inner, 0))
         return jax.vmap(apply, in_axes=(ROWS, 0))(state, logits)
-
-    def forced(self) -> tuple[Array, Array]:
-        """Return the tokens int32[B, F] that should follow, and their count int32[B].
-
-        Without a grammar in the chain F is 0.
-        """
-        if self.law.forced is None:
-            rows = self.length.shape[0]
-            return jnp.zeros((rows, 0), jnp.int32), jnp.zeros(rows, jnp.int32)
-        return jax.vmap(self.law.forced, in_axes=(ROWS,))(self.transform)
 
 
 class Drafter(NamedTuple):
@@ -291,8 +280,7 @@ class LogitsTransform(NamedTuple):
     - `nameless`: `apply` reads values alone, never which token a value belongs to. It
       then serves a part of the vocabulary, outside of which every logit is -inf.
     - `numbers`: the streams that are masks of the host, see `matchers.Matched`.
-    - `forced(state) -> tokens int32[F], count int32[]` suggests how the text goes on,
-      in a grammar's state after which some bytes must follow. It forbids nothing.
+    - `forced(state) -> tokens int32[F], count int32[]` suggests what must follow.
     """
 
     init: Callable[[Array, Array], State]

@@ -13,7 +13,6 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Any
 
 from decoding import base
@@ -129,22 +128,16 @@ class Spec:
         Of an argument that is a part itself, what shapes a program.
         """
         data = self.card.data
-        values = {**self.arguments, **self.parts}
+        values = {**self.arguments, **self.inner}
         shaping = (x for x in values.items() if x[0] not in data)
         parts = ((k, v.static if type(v) in (Spec, Built) else v) for k, v in shaping)
         return (self.name, *parts)
 
     @property
-    def parts(self) -> "dict[str, Spec | Built]":
+    def inner(self) -> "dict[str, Spec | Built]":
         """The arguments that are parts themselves, see `Card.parts`."""
         values = self.arguments
         return {k: _part(values[k]) for k in self.card.parts if values.get(k)}
-
-    @property
-    def cards(self) -> tuple[Card, ...]:
-        """Its card, and those of the parts among its arguments."""
-        inner = (card for part in self.parts.values() for card in part.cards)
-        return (self.card, *inner)
 
     @property
     def module(self) -> Any:
@@ -197,7 +190,7 @@ class Spec:
                 filled[name] = available[name]
             elif known[name].default is inspect.Parameter.empty:
                 raise MethodError(f"{self.name} needs {name!r}: {_remedy(name)}")
-        parts = {name: part.build(available) for name, part in self.parts.items()}
+        parts = {name: part.build(available) for name, part in self.inner.items()}
         try:
             return self.factory(**{**filled, **self.arguments, **parts})
         except DecodaxError:
@@ -218,10 +211,6 @@ class Built:
     part: Any
     card: Card = field(compare=False)
     arguments: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-    @property
-    def cards(self) -> tuple[Card, ...]:
-        return (self.card,)
 
     @property
     def static(self) -> tuple:
@@ -270,10 +259,6 @@ class PerPrompt:
         return self.parts[0].card
 
     @property
-    def cards(self) -> tuple[Card, ...]:
-        return self.parts[0].cards
-
-    @property
     def static(self) -> tuple:
         return self.parts[0].static
 
@@ -282,6 +267,12 @@ class PerPrompt:
 
 
 Part = Spec | Built | PerPrompt
+
+
+def cards(part: Part) -> tuple[Card, ...]:
+    """Return a part's card, and those of the parts among its arguments."""
+    inner = part.inner.values() if type(part) is Spec else ()
+    return (part.card, *(card for each in inner for card in cards(each)))
 
 
 def _frozen(value: Any) -> Any:
@@ -297,10 +288,8 @@ def _part(value: Any) -> Spec | Built:
     """Read an argument that is a part: as a config has it, a name or a dict."""
     if type(value) in (Spec, Built):
         return value
-    if type(value) is str:
-        return Spec(value)
     try:
-        return Spec(**dict(value))
+        return Spec(value) if type(value) is str else Spec(**dict(value))
     except (TypeError, ValueError) as error:
         raise MethodError(
             f"{value!r} names no part: write Spec(folder/file, ...), or in a config a "
@@ -408,12 +397,3 @@ def _load_outside(name: str) -> Any:
     if type(vars(module).get("CARD")) is not Card:
         raise MethodError(f"{name} has no CARD: write CARD = decoding.Card(...)")
     return module
-
-
-GROUP = "decodax.methods"  # of entry points: `my_sampler = "my_package.my_file"`
-
-
-def installed() -> dict[str, str]:
-    """Map the names of installed packages' entry points to their modules."""
-    points = metadata.entry_points(group=GROUP)
-    return {point.name: point.value for point in points}

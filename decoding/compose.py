@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
-from decoding import base, search_parts, transform_chain
+from decoding import base, catalogue, search_parts, transform_chain
 from decoding.automata import matchers, stop_strings
 from decoding.block_width import choice
 from decoding.block_width.policy import PAPER
@@ -128,7 +128,7 @@ def compose(
     available["draw"] = verifier.draws[0]
     drafter_spec = method.drafter or PLAIN
     if method.topology is not None:
-        if not any("topology" in card.needs for card in drafter_spec.cards):
+        if not any("topology" in card.needs for card in catalogue.cards(drafter_spec)):
             raise MethodError(
                 f"{drafter_spec.name} has no use for topology={method.topology.name}: "
                 "leave the topology out"
@@ -180,7 +180,7 @@ def compose(
     pure += [method.exit] if method.exit is not None and exits.path_pure else []
     judged = [p for p in parts if all(p is not part for part in pure)]
     guarantee = base.weakest(
-        *(c.guarantee for p in judged for c in p.cards), verifier.guarantee
+        *(c.guarantee for p in judged for c in catalogue.cards(p)), verifier.guarantee
     )
     if is_sampled and guarantee == base.ARGMAX:
         guarantee = base.LOSSY

@@ -55,7 +55,7 @@ def methods() -> Listing:
     cards = catalogue.catalogue()
     place = lambda name: (folders.index(catalogue.folder_of(name)), cards[name].family)
     own = sorted(cards, key=lambda name: (*place(name), name))
-    for name in sorted(set(catalogue.installed().values())):
+    for name in sorted(set(recipes.installed().values())):
         cards[name] = Spec(name).card
     outside = [name for name in cards if name not in own]
     return Listing(

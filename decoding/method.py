@@ -110,9 +110,8 @@ class Method:
     @property
     def needs(self) -> set[str]:
         """The parameters that the parts' factories need filled in; see `Card.needs`."""
-        return {
-            need for spec in self.parts for card in spec.cards for need in card.needs
-        }
+        cards = (card for part in self.parts for card in catalogue.cards(part))
+        return {need for card in cards for need in card.needs}
 
     def to_config(self) -> dict[str, Any]:
         """Write the method as the dict that `from_config` reads; JSON can hold it.

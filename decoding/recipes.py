@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 import runpy
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from models.errors import MethodError, hint
 FOLDERS = ("methods", "heads")
 # Folders of decoding/ whose files are methods by themselves, searched after `FOLDERS`.
 FILES = ("drafters", "search", "diffusion", "caches", "exits", "transforms")
+
+GROUP = "decodax.methods"  # of entry points: `my_sampler = "my_package.my_file"`
 
 
 def method(name: str) -> Method:
@@ -49,10 +52,10 @@ def config(name: str) -> ConfigDict:
     for package in [folder] if folder else FILES:
         if package in FILES and f"{package}/{stem}" in _files(package):
             return ConfigDict({"method": _alone(f"{package}/{stem}")})
-    if name in (installed := catalogue.installed()):
-        return ConfigDict({"method": _alone(installed[name])})
+    if name in (modules := installed()):
+        return ConfigDict({"method": _alone(modules[name])})
     files = [spec for package in FILES for spec in _files(package)]
-    known = [*names(), *installed, *(spec.rpartition("/")[2] for spec in files)]
+    known = [*names(), *modules, *(spec.rpartition("/")[2] for spec in files)]
     near = hint(stem, known)
     others = "" if near else f"; there are {names()}"
     raise MethodError(
@@ -133,3 +136,9 @@ def _alone(name: str) -> dict[str, Any]:
         return {"drafter": None, "transforms": [name]}
     role = next(role for role, source in ROLES.items() if source == folder)
     return {role: name}
+
+
+def installed() -> dict[str, str]:
+    """Map the names of installed packages' entry points to their modules."""
+    points = metadata.entry_points(group=GROUP)
+    return {point.name: point.value for point in points}

@@ -72,9 +72,7 @@ def drafter(inner: base.Drafter | None = None, tokens: int = 8) -> base.Drafter:
 
     def draft(keys, ctx: base.Context, state: base.State):
         grown, after, cache = writer.draft(keys, ctx, _inner(writer, state))
-        values, count = ctx.forced()
-        values = jnp.pad(values, ((0, 0), (0, tokens)))[:, :tokens]
-        count = jnp.minimum(count, tokens)
+        values, count = _suggested(ctx, tokens)
         nodes = _beside(grown, ctx.root, values, count, size, depth)
         return nodes, _outer(writer, after, count > 0), cache
 
@@ -120,6 +118,15 @@ def _outer(writer: base.Drafter, state: base.State, forced: Array) -> base.State
     if writer.reads_text:
         return state
     return base.State(Row(state.row, forced), state.shared)
+
+
+def _suggested(ctx: base.Context, most: int) -> tuple[Array, Array]:
+    """Return the grammar's tokens int32[B, most], and their count int32[B]."""
+    rows = ctx.length.shape[0]
+    if ctx.law.forced is None:
+        return jnp.zeros((rows, most), jnp.int32), jnp.zeros(rows, jnp.int32)
+    values, count = jax.vmap(ctx.law.forced, in_axes=(base.ROWS,))(ctx.transform)
+    return jnp.pad(values, ((0, 0), (0, most)))[:, :most], jnp.minimum(count, most)
 
 
 def _beside(

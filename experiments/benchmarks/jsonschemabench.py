@@ -147,14 +147,16 @@ def prompts(lm: Any, problems: Sequence[Problem]) -> list[list[int]]:
 def score(text: str, schema: str) -> Score:
     """Judge a text by python-jsonschema, draft 2020-12 unless the schema says so.
 
-    The formats ipv4, ipv6 and uuid are asserted, as in the authors' evaluator. Where
-    the validator itself fails (a reference that leads nowhere) no text is an instance.
+    The formats ipv4, ipv6 and uuid are asserted, as in the authors' evaluator. No text
+    is an instance of a schema that the validator refuses, nor of a reference that leads
+    nowhere or has no end.
 
     Raises:
         ConfigError: the package is not installed.
     """
     try:
         import jsonschema
+        import referencing
     except ImportError as error:
         raise ConfigError(
             'scores of JSONSchemaBench need jsonschema: pip install -e ".[constraints]"'
@@ -166,9 +168,11 @@ def score(text: str, schema: str) -> Score:
     rules = json.loads(schema)
     checker = jsonschema.FormatChecker(FORMATS)
     kind = jsonschema.validators.validator_for(rules, jsonschema.Draft202012Validator)
+    refusals = (jsonschema.SchemaError, referencing.exceptions.Unresolvable)
     try:
+        kind.check_schema(rules)
         return Score(True, kind(rules, format_checker=checker).is_valid(value))
-    except Exception:  # of a reference, or a recursion: the types are the validator's
+    except (*refusals, RecursionError):
         return Score(True, False)
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import decoding
-from decoding import Method, Spec, base, built, catalogue
+from decoding import Method, Spec, base, built, recipes
 from decoding.conformance import kit
 from decoding.drafters import prompt_lookup
 from decoding.topologies import static
@@ -23,7 +23,7 @@ def packages(monkeypatch):
     """The example packages, as after `pip install`."""
     for folder in examples.FOLDERS:
         monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(catalogue.metadata, "entry_points", examples.entry_points)
+    monkeypatch.setattr(recipes.metadata, "entry_points", examples.entry_points)
     yield
     for name in [n for n in sys.modules if n.split(".")[0] in examples.NAMES]:
         del sys.modules[name]
@@ -48,7 +48,7 @@ def test_a_name_resolves_to_a_module():
 
 
 def name_of(name: str) -> Method:
-    return decoding.recipes.method(name)
+    return recipes.method(name)
 
 
 def test_installed_methods_are_listed():

@@ -110,7 +110,7 @@ def test_canonical_tokens_are_certain():
 def test_in_a_config():
     config = {"drafter": {"name": "drafters/forced", "inner": "drafters/prompt_lookup"}}
     built = Method.from_config(config)
-    assert built.drafter.parts["inner"] == Spec("drafters/prompt_lookup")
+    assert built.drafter.inner["inner"] == Spec("drafters/prompt_lookup")
     assert Method.from_config(built.to_config()) == built
     tree = {"name": "drafters/model"}
     config = {"drafter": {"name": "drafters/forced", "inner": tree}}

@@ -4,24 +4,13 @@ import json
 
 import ml_collections
 import numpy as np
-import pytest
 
 from experiments.benchmarks.jsonschemabench import Instance, Problem
 from experiments.run_folder import RunFolder
 from experiments.studies import constraint_comparison, constraint_peers
-from experiments.studies.constraint_vocabularies import Trained
 from tests.experiments.studies.test_constraint_costs import PROBLEM, Here
-from training.data import train_bpe
 
 DEVICE = "decodax, device"
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    file = tmp_path_factory.mktemp("vocabulary") / "tokenizer.json"
-    made = train_bpe.train(['{"name": "abc", "names": [1, 2]}\n' * 20], 265)
-    file.write_text(made.to_str())
-    return Trained(265, str(file), (0,))
 
 
 def test_a_walk_counts_both_errors(trained):

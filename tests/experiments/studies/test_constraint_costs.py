@@ -6,15 +6,12 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
-import pytest
 
 from decoding.automata import arena, compiled, machine
 from experiments.benchmarks.jsonschemabench import Instance, Problem
 from experiments.run_folder import RunFolder
 from experiments.studies import constraint_costs
-from experiments.studies.constraint_vocabularies import Trained
 from experiments.studies.constraint_workers import Outcome
-from training.data import train_bpe
 
 SCHEMA = json.dumps(
     {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -22,14 +19,6 @@ SCHEMA = json.dumps(
 PROBLEM = Problem(
     "one", "s", SCHEMA, (), (Instance("3", False), Instance('{"name": "abc"}', True))
 )
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    file = tmp_path_factory.mktemp("vocabulary") / "tokenizer.json"
-    made = train_bpe.train(['{"name": "abc", "names": [1, 2]}\n' * 20], 265)
-    file.write_text(made.to_str())
-    return Trained(265, str(file), (0,))
 
 
 def test_a_row_of_a_schema(trained):
