@@ -78,11 +78,12 @@ def test_rooms_cost_few_tokens(name):
 def test_a_text_does_not_depend_on_its_admission(name):
     """Rows that are refilled, with drafts; planted: the texts of other requests."""
     method = Method(Spec("drafters/prompt_lookup"), policy=kit.spec(name))
-    parts = compose.compose(method, peaked.model(), HEAT, {})
+    drafts = {"draft": peaked.model(4)}  # which guesses for caches/speckv
+    parts = compose.compose(method, peaked.model(), HEAT, drafts)
     prompts = [*peaked.PROMPTS, *peaked.PROMPTS[:2]]
     limits = [len(prompt) + peaked.NEW for prompt in prompts]
     keys = engines.request_keys(0, len(prompts), 1)
-    params = {"target": peaked.model().params}
+    params = {"target": peaked.model().params, "draft": drafts["draft"].params}
 
     def texts(batch):
         arguments = (parts, params, prompts, limits, keys, batch)
