@@ -37,6 +37,7 @@ KINDS = {  # other factories -> their folder
     "procedure": "search",
     "lanes": "drafters",
     "estimator": "constraints",
+    "canvas_policy": "caches",
 }
 
 
@@ -59,7 +60,7 @@ class Card:
     - `examples` are arguments for the test suite, where the factory's defaults are
       absent or larger than a test needs.
     - `kind` is the factory's name where a folder has several ("rank", "procedure" and
-      "prefill" in search/, "estimator" in constraints/).
+      "prefill" in search/, "estimator" in constraints/, "canvas_policy" in caches/).
     - `draws` are the draws that a topology offers. Its factory receives the one that
       the verifier prefers.
     """

@@ -25,12 +25,17 @@ def component(state: base.State) -> base.State:
     return base.State(rows(state.row), jax.tree.map(lambda x: "", state.shared))
 
 
-COMPONENTS = ("drafter", "verifier", "transform", "exit", "width", "stop")
+COMPONENTS = (
+    *("drafter", "verifier", "transform", "exit", "width", "stop"),
+    "schedule",  # of canvases
+)
+FIXED = ("window", "size")  # of canvases: no arrays
 
 
 def axes(state: Any) -> Any:
     """Return the axes of every leaf of a `decode.DecodeState`."""
-    fields = {name: getattr(state, name) for name in state.__dataclass_fields__}
+    names = [name for name in state.__dataclass_fields__ if name not in FIXED]
+    fields = {name: getattr(state, name) for name in names}
     return replace(
         state,
         **{n: component(x) if n in COMPONENTS else rows(x) for n, x in fields.items()},

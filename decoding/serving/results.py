@@ -4,9 +4,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from decoding.loops import decode
 from decoding.serving import requests, scoring
 from models.errors import PromptError
+
+
+class Rows(NamedTuple):
+    """What an output is read from, of the finished rows of any loop, on the host."""
+
+    tokens: Any  # int32[B, T]
+    origin: Any  # int8[B, T]
+    logprobs: Any  # float32[B, T]
+    length: Any  # int32[B]
+    counters: Any
 
 
 class Text(NamedTuple):
@@ -21,7 +30,7 @@ class Text(NamedTuple):
     prompt_logprobs: list[float | None]  # empty without scores
 
 
-def check_pool(state: decode.DecodeState) -> None:
+def check_pool(state: Any) -> None:
     """Raise PromptError if a cache's pool of pages was too small."""
     if any(bool(cache.overrun) for cache in state.caches.values()):
         raise PromptError(
@@ -34,7 +43,7 @@ def of_rows(
     lm: Any,
     settings: requests.Settings,
     asked: requests.Requests,
-    state: decode.DecodeState,
+    state: Rows,
     scores: scoring.Scores | None,
 ) -> list[Text]:
     """Read the texts of all rows.
@@ -43,7 +52,7 @@ def of_rows(
         lm: the model, whose tokenizer gives the texts.
         settings: those of the call.
         asked: its requests.
-        state: the finished state, its results on the host.
+        state: the finished rows.
         scores: of all rows, or None.
     """
     ends = np.asarray(state.length)
