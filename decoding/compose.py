@@ -1,8 +1,6 @@
 """Composition of a method into a program, or an error if its parts do not fit."""
 
-
 from collections.abc import Mapping, Sequence
-
 from typing import Any, cast
 
 import jax
@@ -292,5 +290,3 @@ def topology(
             "choose another verifier, or leave it out"
         )
     return spec.build({**available, "draw": draws[0]})
-
-

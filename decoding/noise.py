@@ -6,8 +6,8 @@ noise of the token at an absolute position is `gumbel(fold_in(request key, posit
 On a canvas it folds in the number of committed positions, too: an order of positions
 that looks at drawn tokens would else condition the noise that stays. Every other use
 folds in its role and the row's length (on a canvas that number), which grows every
-round, and consumes its key once. So a text depends on neither its row, its batch nor the time of
-its admission.
+round, and consumes its key once. So a text depends on neither its row, its batch nor
+the time of its admission.
 """
 
 from typing import Any

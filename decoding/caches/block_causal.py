@@ -26,7 +26,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="canvas",
     needs=("visibilities", "block_size"),
-    sources=("block_diffusion",),
+    sources=("arriola2025block",),
     kind="canvas_policy",
 )
 

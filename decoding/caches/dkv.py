@@ -1,7 +1,7 @@
 """Keys are kept one step after their tokens were committed, and renewed now and then.
 
 Ma et al., *dKV-Cache: The Cache for Diffusion Language Models*, 2025, arXiv 2505.15781,
-section 3.2 ("dKV-Cache-Decode").
+section 3.3 ("dKV-Cache-Decode").
 
 A key is unstable while its token is a mask, and right after. So a step runs all open
 positions and those that the step before committed; the others' keys are kept. The first
@@ -21,7 +21,7 @@ CARD = Card(
     paper="Ma et al. 2025, arXiv 2505.15781",
     guarantee=base.LOSSY,
     family="canvas",
-    sources=("dkv_cache",),
+    sources=("ma2025dkvcache",),
     kind="canvas_policy",
 )
 
@@ -31,7 +31,7 @@ def canvas_policy(refresh: int = 8) -> CanvasPolicy:
 
     Args:
         refresh: steps of a block between two that run everything, 1 or more (8 for
-            LLaDA and 16 for Dream in the official repository).
+            LLaDA, 4 for Dream in the paper's table 2).
     """
     if refresh < 1:
         raise MethodError(f"refresh={refresh}: use at least 1")

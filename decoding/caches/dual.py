@@ -18,7 +18,7 @@ CARD = Card(
     paper="Wu et al. 2025, arXiv 2505.22618",
     guarantee=base.LOSSY,
     family="canvas",
-    sources=("fast_dllm",),
+    sources=("wu2025fastdllm",),
     kind="canvas_policy",
 )
 

@@ -14,7 +14,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="canvas",
     needs=("visibility", "block_size"),
-    sources=("llada",),
+    sources=("nie2025large",),
     kind="canvas_policy",
 )
 

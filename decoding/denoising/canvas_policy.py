@@ -52,5 +52,3 @@ def between(canvas: Canvas, lo: Array, hi: Array) -> Array:
     """★ Return the positions from `lo` to `hi`, bool[T]."""
     index = jnp.arange(canvas.tokens.shape[0])
     return (index >= lo) & (index < hi)
-
-

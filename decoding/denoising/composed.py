@@ -1,4 +1,4 @@
-"""Composition of a method for a diffusion model, or an error if its parts do not fit."""
+"""Composition of a method for a diffusion model, or an error if parts do not fit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,13 +39,13 @@ def compose(
     """
     config = lm.model.config
     _check(method, lm)
-    streams = dict(streams or {})
+    beside: dict[str, Any] = dict(streams or {})
     heats = prompt_settings.temperatures(temperature)
     available: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "eos": tuple(config.eos),
         "model": lm.model,
-        "streams": tuple(streams),
+        "streams": tuple(beside),
         "greedy": not any(heat > 0 for heat in heats),
         "visibility": next(v for v in config.visibility if v != "causal"),
         "visibilities": config.visibility,
@@ -80,7 +80,7 @@ def compose(
             f"{late} follow a text from left to right, and a canvas is written in any "
             "order: leave them out"
         )
-    _check_streams(law, specs, streams, policy)
+    _check_streams(law, specs, beside, policy)
     stops = prompt_settings.lists(stop)
     ids = prompt_settings.lists(stop_token_ids)
     automaton, starts = None, [0]
@@ -95,7 +95,7 @@ def compose(
         policy,
         config.alignment == SHIFTED,
         (config.mask_token,),
-        streams,
+        beside,
         automaton is not None,
     )
     per_prompt: dict[str, Sequence[Any]] = {
@@ -112,17 +112,17 @@ def compose(
     guarantee = base.weakest(
         merged.guarantee, *(part.card.guarantee for part in (policy_part, *specs))
     )
-    beside = tuple((name, s.model, s.params) for name, s in streams.items())
-    key = (lm.model, beside, tuple(part.static for part in parts), program.stop)
+    own_streams = tuple((name, s.model, s.params) for name, s in beside.items())
+    key = (lm.model, own_streams, tuple(part.static for part in parts), program.stop)
     return Composition(program, key, guarantee, settings, automaton)
 
 
 def _check(method: Method, lm: Any) -> None:
     """Refuse parts of the loop for drafts, and models that no canvas fits."""
     config = lm.model.config
-    beside = [getattr(method, role) for role in ROLES if role != "policy"]
-    beside += method.rewards
-    names = [part.name for part in beside if part is not None]
+    others = [getattr(method, role) for role in ROLES if role != "policy"]
+    others += method.rewards
+    names = [part.name for part in others if part is not None]
     names = [name for name in names if name != "drafters/plain"]
     if names:
         raise MethodError(

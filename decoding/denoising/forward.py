@@ -38,7 +38,7 @@ class Nodes(NamedTuple):
 
     positions: Array  # int32[B, N]; of a place without a node: 0
     valid: Array  # bool[B, N]
-    index: Array  # int32[B, T]: the node of a position; N: none
+    node_of: Array  # int32[B, T]; N: a position without a node
     tokens: Array  # int32[B, N]
     ends: Array  # int32[B, N]: a node sees what lies before
     own: Array  # bool[B, T]: of a branch: what it does not read in place
@@ -115,7 +115,7 @@ def forward(
             for k, nodes in enumerate(every):
                 size = nodes.positions.shape[1]
                 hidden = out.hidden["norm"][:, begin : begin + size]
-                node = jnp.take_along_axis(nodes.index, todo.source[:, k], 1, "clip")
+                node = jnp.take_along_axis(nodes.node_of, todo.source[:, k], 1, "clip")
                 node = jnp.minimum(node, size - 1)[..., None]
                 found.append(jnp.take_along_axis(hidden, node, 1))
                 begin += size
@@ -145,7 +145,8 @@ def _nodes(
         put: dict[str, Any] = {"mode": "drop", "unique_indices": True}
         positions = jnp.zeros(width, jnp.int32).at[at].set(place, **put)
         tokens = jnp.where(canvas.known, canvas.tokens, mask_token)[positions]
-        ends, first = jnp.broadcast_to(canvas.limit, positions.shape), 0
+        ends = jnp.broadcast_to(canvas.limit, positions.shape)
+        first: Any = 0
         if policy.visibility != BIDIRECTIONAL:
             ends = jnp.minimum((positions // block + 1) * block, ends)
             first = canvas.lo // block * block
@@ -179,7 +180,8 @@ def _block(policy: CanvasPolicy, every: list[Nodes], size: int) -> Block:
         width = nodes.positions.shape[1]
         if nodes is first:
             places.append(nodes.positions)
-            seen = (index < span) & (prefix[:, None, None] + index < nodes.ends[..., None])
+            behind = prefix[:, None, None] + index
+            seen = (index < span) & (behind < nodes.ends[..., None])
             hidden = jnp.zeros((first.own.shape[0], size), bool)
         else:
             of = jnp.arange(width, dtype=jnp.int32)

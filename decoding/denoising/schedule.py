@@ -8,7 +8,7 @@ text ends, `branches` how many states one forward verifies.
 `T` token buffer · `C` window · `V` vocabulary. All functions are ★: of one row.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -40,6 +40,7 @@ class Canvas:
     limit: Array  # int32[]: the canvas ends here
     count: Array  # int32[]: committed positions
     step: Array  # int32[]: forwards
+    window: int = struct.field(pytree_node=False)  # C: positions of a block at most
 
     @property
     def open(self) -> Array:
@@ -68,7 +69,7 @@ class Proposal(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The positions lo + arange(C) to commit, bool[C]; the loop cuts it to open ones."""
+    """What to commit of lo + arange(C), bool[C]; the loop cuts it to open positions."""
 
     commit: Array
 
@@ -162,8 +163,10 @@ def merged(parts: Mapping[str, Scheduler]) -> Scheduler:
             return None
         return lambda state, *rest: getattr(own[i], name)(state_of(state, i), *rest)
 
+    rule: Any = own[selects].select
+
     def select(key, state, canvas, proposal):
-        return own[selects].select(key, state_of(state, selects), canvas, proposal)
+        return rule(key, state_of(state, selects), canvas, proposal)
 
     def observe(state, canvas, proposal, commit):
         seen = [state_of(state, i) for i in range(len(own))]
@@ -202,5 +205,3 @@ def ranks(values: Array, among: Array) -> Array:
 def best(values: Array, among: Array, quota: Array | int) -> Array:
     """★ Choose the `quota` best positions `among` bool[C], bool[C]."""
     return among & (ranks(values, among) < quota)
-
-

@@ -6,6 +6,8 @@ Size*, 2025, arXiv 2509.26432, algorithm 1.
 After the forward that opens a block, of the next quarter of the canvas the most
 confident position whose guess is a delimiter ends the block, if its probability is at
 least `threshold`. Else the block has `size` positions.
+
+Cost: the head runs on a quarter of the canvas, the longest block.
 """
 
 import jax.numpy as jnp
@@ -21,7 +23,7 @@ CARD = Card(
     guarantee=base.LAW,
     family="blocks",
     needs=("tokenizer",),
-    sources=("adablock",),
+    sources=("lu2025adablock",),
     examples={"delimiters": (2,)},
 )
 SHARE = 0.25  # of the canvas

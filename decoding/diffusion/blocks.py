@@ -1,7 +1,10 @@
 """Blocks of a fixed size, written from left to right.
 
-Nie et al., *Large Language Diffusion Models*, 2025, arXiv 2502.09992, section 2.4
-("semi-autoregressive remasking"). Schedules without this part have blocks of 32.
+Nie et al., *Large Language Diffusion Models*, 2025, arXiv 2502.09992, appendix B.4 of
+its third version ("semi-autoregressive remasking"). Schedules without this part have
+blocks of 32.
+
+Cost: nothing; the window of C = `size` positions is what the head runs on.
 """
 
 from decoding import base
@@ -13,7 +16,7 @@ CARD = Card(
     paper="Nie et al. 2025, arXiv 2502.09992",
     guarantee=base.LAW,
     family="blocks",
-    sources=("llada",),
+    sources=("nie2025large",),
 )
 
 

@@ -1,7 +1,7 @@
 """Dream's sampler: no blocks, and a quota that follows the noise level.
 
 Ye et al., *Dream 7B: Diffusion Large Language Models*, 2025, arXiv 2508.15487
-(`generation_utils.py` of the official repository).
+(`generation_utils.py`, which ships with the weights).
 
 Of `steps` levels t = 1, ..., 1/1000, step i commits int(m (1 - t[i + 1] / t[i])) of the
 m open positions, the last one all. They are the first by `order`: "entropy" (the least
@@ -14,6 +14,8 @@ order_temperature).
 Deviation: a step whose quota is 0 changes nothing, so it is not run; the next level
 with a quota is taken at once. The text is the same, in fewer calls. "origin" commits
 one position where chance chose none.
+
+Cost: the head runs on all positions of the canvas, since none is left out.
 """
 
 import jax
@@ -29,7 +31,7 @@ CARD = Card(
     paper="Ye et al. 2025, arXiv 2508.15487",
     guarantee=base.LOSSY,
     family="fixed quota",
-    sources=("dream",),
+    sources=("ye2025dream",),
 )
 ORDERS = ("entropy", "maskgit_plus", "topk_margin", "origin")
 LAST = 1e-3  # the last level
@@ -69,12 +71,13 @@ def scheduler(
             last = i >= levels - 1
             return jnp.where(last, masks, (masks * share(i)).astype(jnp.int32))
 
-        at = jax.lax.while_loop(lambda i: number(i) == 0, lambda i: i + 1, step)
+        idle = lambda i: (number(i) == 0) & (i < levels - 1)
+        at = jax.lax.while_loop(idle, lambda i: i + 1, step)
         return at, number(at), share(at)
 
     def select(key, state, canvas, proposal):
         masks = proposal.open.sum(dtype=jnp.int32)
-        at, quota, share = level(state, masks)
+        _, quota, share = level(state, masks)
         if order == "origin":
             chance = jax.random.uniform(key, proposal.open.shape)
             last = quota == masks

@@ -1,14 +1,16 @@
 """Cut the canvas as soon as an end of sequence is predicted.
 
 Bao et al., *Learning to Parallel: Accelerating Diffusion Large Language Models via
-Learnable Parallel Decoding*, 2025, arXiv 2509.25188, section 4.3 ("End-of-Text
-Prediction").
+Learnable Parallel Decoding*, 2025, arXiv 2509.25188 ("End-of-Text Prediction").
 
 If the guess of an open position of the block is an end of sequence, the canvas ends
 behind it: behind the first that was committed, or else the most confident one.
 
-Deviation: `floor`, a probability that such a guess must have; the official code has
-none, and cuts at any.
+Deviations: `floor`, a probability that such a guess must have; the official code has
+none, and cuts at any. As in that code's cached forms the block is searched; its form
+without a cache searches the whole canvas.
+
+Cost: nothing beside the schedule.
 """
 
 import jax.numpy as jnp
@@ -24,7 +26,7 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="stop",
     needs=("eos",),
-    sources=("learn2pd",),
+    sources=("bao2025learning",),
 )
 
 

@@ -5,8 +5,10 @@ and Parallel Decoding*, 2025, arXiv 2505.22618, section 3.3, algorithm 1 and the
 
 `threshold`: all with a probability of at least that, and the best one always. `factor`
 f: with the probabilities c1 >= c2 >= ..., the first n for the largest n with
-(n + 1) (1 - c_n) <= f: where greedy decoding of the product of marginals is that of
-their joint law. A threshold above 1 is one position a forward.
+(n + 1) (1 - c_n) <= f: with f = 1, where by theorem 1 greedy decoding of the product of
+marginals is that of their joint law. A threshold above 1 is one position a forward.
+
+Cost: a sort of C numbers a step.
 """
 
 import jax.numpy as jnp
@@ -21,7 +23,7 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="threshold",
     data=("threshold", "factor"),
-    sources=("fast_dllm",),
+    sources=("wu2025fastdllm",),
 )
 
 
@@ -30,7 +32,7 @@ def scheduler(threshold: float = 0.9, factor: float = 0.0) -> Scheduler:
 
     Args:
         threshold: probability of a guess that is committed, 0 or more.
-        factor: f, in place of the threshold where it is above 0 (the paper has 1).
+        factor: f, in place of the threshold where it is above 0.
     """
     if threshold < 0 or factor < 0:
         raise MethodError(f"threshold={threshold}, factor={factor}: use 0 or more")

@@ -1,7 +1,7 @@
 """Verify the states that the rule would reach next, several in one forward.
 
 Wu, Zhang, *Free Draft-and-Verification: Toward Lossless Parallel Decoding for Diffusion
-Large Language Models*, 2025, arXiv 2510.00294, algorithm 1 and section 3.
+Large Language Models*, 2025, arXiv 2510.00294.
 
 From the last proposal follow the states that the schedule's rule would reach if no
 forward changed anything. One forward runs the committed state and those drafts. From
@@ -12,6 +12,8 @@ Deviation: the paper accepts a draft whose committed tokens agree with the true 
 which is exact only for one position a forward. Here a draft must equal it, with the
 state of the rule. `match="subset"` is the paper's (FreeDave++ above one position a
 forward), and LOSSY.
+
+Cost: a forward of K states, K times the nodes, and K - 1 drafts of the rule.
 """
 
 from decoding import base
@@ -23,7 +25,7 @@ CARD = Card(
     paper="Wu, Zhang 2025, arXiv 2510.00294",
     guarantee=base.LAW,
     family="draft and verify",
-    sources=("freedave",),
+    sources=("wu2025free",),
 )
 MATCHES = ("equal", "subset")
 

@@ -7,6 +7,8 @@ MaskGIT's rule (Chang et al., 2022, arXiv 2202.04200).
 A block of m open positions takes `steps` forwards. Each commits m // steps positions,
 and the first m mod steps of them one more. With one position a forward, the default,
 this is the reference of all schedules: `plain` decoding of a diffusion model.
+
+Cost: a sort of C numbers a step.
 """
 
 import jax
@@ -21,13 +23,13 @@ CARD = Card(
     paper="Nie et al. 2025, arXiv 2502.09992",
     guarantee=base.LAW,
     family="fixed quota",
-    sources=("llada",),
+    sources=("nie2025large",),
 )
 ORDERS = ("low_confidence", "random")
 
 
 def quota(masks, steps, step):
-    """★ Return how many of `masks` positions step `step` of `steps` commits, int32[]."""
+    """★ Return how many of `masks` positions a step of `steps` commits, int32[]."""
     return masks // steps + (step < masks % steps)
 
 

@@ -1,10 +1,12 @@
 """A lower threshold near very confident positions.
 
 Kong et al., *Accelerating Diffusion LLM Inference via Local Determinism Propagation*,
-2025, arXiv 2510.07081 (LocalLeap), section 3.
+2025, arXiv 2510.07081 (LocalLeap).
 
 Open positions with a probability of at least `threshold` are anchors. Within `radius`
 of one, `near` is enough. `near == threshold`, or a radius of 0, is `fast_dllm`.
+
+Cost: a sum over 2 `radius` + 1 neighbours a step.
 """
 
 import jax.numpy as jnp
@@ -20,13 +22,11 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="threshold",
     data=("threshold", "near"),
-    sources=("localleap",),
+    sources=("kong2025accelerating",),
 )
 
 
-def scheduler(
-    threshold: float = 0.9, near: float = 0.75, radius: int = 4
-) -> Scheduler:
+def scheduler(threshold: float = 0.9, near: float = 0.75, radius: int = 4) -> Scheduler:
     """Build the schedule.
 
     Args:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +14,8 @@ from decoding.denoising.canvas_policy import between
 from decoding.denoising.forward import Plan, forward, slots
 from decoding.denoising.schedule import BLOCK, Canvas
 from decoding.denoising.transition import Program, Row
-from decoding.prompt_settings import Composition
 from decoding.loops import denoise, initial_state, state_sharding, stats
+from decoding.prompt_settings import Composition
 from models.distributed import sharding
 
 CHUNK = 128  # tokens of a row in a chunk of the prompt
@@ -56,8 +55,15 @@ def started(
         given = [*range(len(prompt)), *range(limit - len(suffix), limit)]
         tokens[i, given], known[i, given] = [*prompt, *suffix], True
     numbers = lambda values: jnp.asarray(list(values), jnp.int32)
-    start, limit, zero = numbers(map(len, prompts)), numbers(limits), numbers([0] * batch)
-    first = jnp.minimum(start, limit)
+    start, stops = numbers(map(len, prompts)), numbers(limits)
+    zero = numbers([0] * batch)
+    first = jnp.minimum(start, stops)
+    most = longest[1] if longest else max(e - len(p) for p, e in zip(prompts, limits))
+    new = min(initial_state.bucket(most), size)
+    schedule, policy = program.schedule, program.policy
+    window = min(schedule.window(new) if schedule.window else BLOCK, size)
+    if policy.block:
+        window = min(window, policy.block)
     canvas = Canvas(
         tokens=jnp.asarray(tokens),
         known=jnp.asarray(known),
@@ -66,16 +72,11 @@ def started(
         lo=first,
         hi=first,
         begun=zero,
-        limit=limit,
+        limit=stops,
         count=zero,
         step=zero,
+        window=window,
     )
-    most = longest[1] if longest else max(e - len(p) for p, e in zip(prompts, limits))
-    new = min(initial_state.bucket(most), size)
-    schedule, policy = program.schedule, program.policy
-    window = min(schedule.window(new) if schedule.window else BLOCK, size)
-    if policy.block:
-        window = min(window, policy.block)
     settings = initial_state.rows_settings(parts, requests, batch)
     widths = denoise.widths(policy, size, window, new)
     room = slots(policy, size, widths, schedule.branches)
@@ -102,7 +103,7 @@ def started(
     row = Row(
         canvas=canvas,
         logprobs=jnp.zeros((batch, size), jnp.float32),
-        end=limit - numbers(map(len, behind)),
+        end=stops - numbers(map(len, behind)),
         done=~jax.vmap(lambda c: c.open.any())(canvas),
         key=keys,
         sampled=jnp.asarray([setting.sampled for setting in settings]),
@@ -115,19 +116,16 @@ def started(
         none = lambda: jnp.zeros(shape, jnp.float32)
         streams = {name: none() for name in program.streams}
         last = branches.Last(none(), streams, jnp.zeros(batch, bool))
-    begin_schedule = jax.vmap(schedule.init, (None, 0), base.ROWS)
+    begin_schedule = jax.vmap(parts.program.schedule.init, (None, 0), base.ROWS)
     state = denoise.DenoiseState(
         row=row,
         caches=caches,
         prompts=texts,
-        transform=initial_state.transform_states(
-            parts, settings, canvas.tokens, start
-        ),
+        transform=initial_state.transform_states(parts, settings, canvas.tokens, start),
         schedule=begin_schedule(params, canvas),
         stop=stop,
         counters=stats.zeros(batch, 0, nodes=True),
         last=last,
-        window=window,
         size=new,
     )
     # Every buffer is donated, so none may occur twice in the state.
@@ -152,10 +150,11 @@ def read(
 
     def step(carry: tuple) -> tuple:
         begin, cache = carry
-        inside = jax.vmap(lambda c, hi: between(c, begin, jnp.minimum(begin + width, hi)))
+        last = jnp.minimum(begin + width, end)
+        inside = jax.vmap(between, (0, None, 0))(canvas, begin, last)
         one = jax.tree.map(lambda x: x[:, None], canvas)
         none = jnp.zeros((*begin.shape, end.shape[0], 1, 1), jnp.int32)
-        todo = Plan(one, inside(canvas, end)[:, None], none)
+        todo = Plan(one, inside[:, None], none)
         cache, _ = forward(
             program.model, policy, params["target"], cache, todo, [width]
         )

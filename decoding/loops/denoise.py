@@ -51,8 +51,11 @@ class DenoiseState:
     stop: base.State  # row: int32[B], a state of the automaton of all rows, `shared`
     counters: stats.Counters
     last: branches.Last | None  # of a schedule that verifies several states
-    window: int = struct.field(pytree_node=False)  # C: positions of a block at most
     size: int = struct.field(pytree_node=False)  # new tokens of a canvas, rounded up
+
+    @property
+    def window(self) -> int:
+        return self.row.canvas.window
 
     @property
     def tokens(self) -> Array:
@@ -96,8 +99,11 @@ def shared(state: DenoiseState) -> Shared:
 
 def put(state: DenoiseState, rows: Live) -> DenoiseState:
     """Return the state with other rows."""
-    own = lambda name: base.State(getattr(rows, name), getattr(state, name).shared)
-    return replace(state, row=rows.row, **{name: own(name) for name in PARTS})
+    parts: dict[str, Any] = {
+        name: base.State(getattr(rows, name), getattr(state, name).shared)
+        for name in PARTS
+    }
+    return replace(state, row=rows.row, **parts)
 
 
 def widths(policy: CanvasPolicy, tokens: int, window: int, size: int) -> list[int]:
@@ -166,7 +172,8 @@ def step(program: Program, params: base.Params, state: DenoiseState) -> DenoiseS
     common = shared(state)
     run = functools.partial(laws, program, params)
     if program.schedule.branches > 1:
-        state, after, last, found = branches.verified(program, common, before, state, run)
+        about = (program, common, before, state, run)
+        state, after, last, found = branches.verified(*about)
         state = replace(state, last=masked(active, last, state.last))
     else:
         canvas = jax.tree.map(lambda x: x[:, None], state.row.canvas)
@@ -229,5 +236,3 @@ def advance(
         return i + 1, step(program, params, state)
 
     return lax.while_loop(more, body, (jnp.int32(0), state))[1]
-
-

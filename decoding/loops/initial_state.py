@@ -11,8 +11,8 @@ import numpy as np
 from jax import Array
 
 from decoding import base
-from decoding.prompt_settings import Composition, Setting
 from decoding.loops import decode, prefill, state_sharding, stats, streams
+from decoding.prompt_settings import Composition, Setting
 from models.cache_layouts.held import windowed, windows_of
 from models.cache_layouts.shared_prefix import must_be_dense, shared
 from models.distributed import sharding

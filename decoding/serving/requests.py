@@ -290,7 +290,7 @@ def suffixes(lm: Any, suffix: Any, prompts: int) -> list[list[int]] | None:
     if suffix is None:
         return None
     is_list = type(suffix) in (list, tuple)
-    is_single = not is_list or bool(suffix) and isinstance(suffix[0], int)
+    is_single = not is_list or (bool(suffix) and isinstance(suffix[0], int))
     texts: Sequence[Any] = [suffix] * prompts if is_single else suffix
     if len(texts) != prompts:
         raise PromptError(
@@ -300,9 +300,7 @@ def suffixes(lm: Any, suffix: Any, prompts: int) -> list[list[int]] | None:
     return encode(lm, texts)
 
 
-def _check(
-    config: Any, i: int, prompt: list[int], new: int, suffix: list[int]
-) -> None:
+def _check(config: Any, i: int, prompt: list[int], new: int, suffix: list[int]) -> None:
     if new < 1:
         raise PromptError(f"max_new_tokens={new}: use at least 1")
     if not prompt:

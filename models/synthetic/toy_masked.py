@@ -143,7 +143,10 @@ class Reference:
         self.stored: list[dict[int, int]] = [{} for _ in range(config.n_layers)]
 
     def run(
-        self, tokens: Sequence[int], positions: Iterable[int], sees: Callable[[int], int]
+        self,
+        tokens: Sequence[int],
+        positions: Iterable[int],
+        sees: Callable[[int], int],
     ) -> dict[int, np.ndarray]:
         """Run positions; return the logits float32[V] that each of them has.
 
