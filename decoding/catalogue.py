@@ -323,6 +323,11 @@ def names(folder: str) -> list[str]:
     return sorted(specs)
 
 
+def of_kind(folder: str, kind: str = "") -> list[str]:
+    """List those of a folder whose card has the `kind`; "": of its usual factory."""
+    return [name for name in names(folder) if load(name).CARD.kind == kind]
+
+
 def catalogue() -> dict[str, Card]:
     """Map the spec name of every method to its card."""
     every = [name for folder in FACTORIES for name in names(folder)]
