@@ -224,7 +224,7 @@ CLOSED = (
     "that are drawn uniformly from those left, over the steps that may draw EOS."
 )
 SAME = (
-    "On the lists that the schedule writes, the first of its rule's. same texts: of all "
+    "On the lists that the schedule writes, the first of those. same texts: of all "
     "seeds and rules; calls and nodes as in the first table."
 )
 CLAIMED = (
