@@ -70,6 +70,11 @@ class DenoiseState:
         return jnp.zeros(self.tokens.shape, jnp.int8)
 
     @property
+    def order(self) -> Array:
+        """int32[B, T]: the step of each position's commit; -1: given, or open."""
+        return self.row.canvas.born
+
+    @property
     def done(self) -> Array:
         return self.row.done
 

@@ -64,8 +64,10 @@ def made(plan: sharding.Plan | None, make: Callable[[], Any]) -> Any:
 
 
 RESULTS = ("tokens", "origin", "logprobs", "length", "counters")
+ORDER = "order"  # of canvases, a result too
 
 
 def results(state: Any) -> dict[str, Any]:
     """Fetch the `RESULTS` fields, the sources of an output, to every process's host."""
-    return {name: sharding.fetch(getattr(state, name)) for name in RESULTS}
+    names = (*RESULTS, ORDER) if hasattr(state, ORDER) else RESULTS
+    return {name: sharding.fetch(getattr(state, name)) for name in names}

@@ -71,6 +71,7 @@ def output(
         if settings.prompt_logprobs
         else None,
         "scores": values,
+        "order": None if fetched.order is None else group("order"),
     }
     if asked.constraints is not None:
         optional["engine"] = [constraint.engine for constraint in asked.constraints]

@@ -16,6 +16,7 @@ class Rows(NamedTuple):
     logprobs: Any  # float32[B, T]
     length: Any  # int32[B]
     counters: Any
+    order: Any = None  # int32[B, T], of canvases
 
 
 class Text(NamedTuple):
@@ -28,6 +29,7 @@ class Text(NamedTuple):
     finish_reason: str
     top_logprobs: list  # for each token, (token, log-probability) best first, or None
     prompt_logprobs: list[float | None]  # empty without scores
+    order: list[int | None]  # empty but of canvases
 
 
 def check_pool(state: Any) -> None:
@@ -68,6 +70,7 @@ def of_rows(
                 lm, tokens, row_ends, prompt if settings.echo else ()
             )
         best, before = _scores(scores, i, new)
+        order = [] if state.order is None else np.asarray(state.order)[i, new].tolist()
         if settings.echo:
             written = settings.prompts[i // asked.n]
             if text is not None:
@@ -75,8 +78,10 @@ def of_rows(
                 text = spelt + text
             none = [None] * len(prompt)
             tokens, origin, best = prompt + tokens, none + origin, none + best
+            order = none + order
             logprobs = (before if settings.prompt_logprobs else none) + logprobs
-        texts.append(Text(tokens, text, logprobs, origin, reason, best, before))
+        found = (tokens, text, logprobs, origin, reason, best, before, order)
+        texts.append(Text(*found))
     return texts
 
 
