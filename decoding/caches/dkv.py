@@ -12,9 +12,11 @@ Deviation: the paper's greedier variant, which also keeps the keys of masks and 
 an order that is drawn before, is not here.
 """
 
+import jax.numpy as jnp
+
 from decoding import base
 from decoding.catalogue import Card
-from decoding.denoising.canvas_policy import CanvasPolicy
+from decoding.denoising.canvas_policy import CanvasPolicy, beginning
 from models.errors import MethodError
 
 CARD = Card(
@@ -37,7 +39,7 @@ def canvas_policy(refresh: int = 8) -> CanvasPolicy:
         raise MethodError(f"refresh={refresh}: use at least 1")
 
     def run(canvas, reads):
-        age = canvas.step - canvas.begun
+        age = jnp.where(beginning(canvas), 0, canvas.step - canvas.begun)
         whole = (age <= 1) | (age % refresh == 0)
         fresh = canvas.known & (canvas.born == canvas.step - 1)
         return canvas.open | fresh | whole

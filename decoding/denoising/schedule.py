@@ -36,7 +36,7 @@ class Canvas:
     start: Array  # int32[]: tokens of the prompt
     lo: Array  # int32[]
     hi: Array  # int32[]
-    begun: Array  # int32[]: the step at which the active block began
+    begun: Array  # int32[]: the step at which the latest planned block began
     limit: Array  # int32[]: the canvas ends here
     count: Array  # int32[]: committed positions
     step: Array  # int32[]: forwards

@@ -5,7 +5,7 @@ places `NEAR` around it, as they lie in its cache:
 
     c_l(p) = (sum_j v_l(p + NEAR[j]) (V + 1)^j) 3 + (e mod 3)
     v_0(p) = the token, the mask id at an open position
-    v_{l+1}(p) = (v_0(p) + 7 c_l(p)) mod V
+    v_{l+1}(p) = (v_0(p) + c_l(p)) mod V
     logits(p) = sum_l table[l, c_l(p)]
 
 A position that is not seen has the filler V; e is the number of positions seen. So the
@@ -32,7 +32,7 @@ from models import base
 from models.cache_layouts import kv_cache
 from models.synthetic.toy import Tokens, mix, places
 
-NEAR = (-2, -1, 1)
+NEAR = (-2, -1, 1, 2)
 TOKEN, STORED, FAULT, CODE = range(4)  # features; of the codes one a layer
 
 
@@ -96,7 +96,7 @@ def language_model(config: Config) -> base.LanguageModel:
         expected = jnp.asarray(places(pos.shape[1]))[jnp.maximum(count - 1, 0)]
         own = (seen & (pos[:, None] == positions[..., None])).any(-1)
         fault = (place != expected) | ~own | (x[..., FAULT] > 0)
-        after = (x[..., TOKEN].astype(jnp.int32) + 7 * code) % vocab
+        after = (x[..., TOKEN].astype(jnp.int32) + code) % vocab
         x = x.at[..., STORED].set(after).at[..., CODE + i].set(code)
         return x.at[..., FAULT].set(fault)
 
@@ -167,5 +167,5 @@ class Reference:
                 code = sum(v * (vocab + 1) ** j for j, v in enumerate(seen))
                 code = code * 3 + sees(p) % 3
                 out[p] = out[p] + table[code]
-                value[p] = (int(tokens[p]) + 7 * code) % vocab
+                value[p] = (int(tokens[p]) + code) % vocab
         return out
