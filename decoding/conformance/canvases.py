@@ -110,7 +110,7 @@ def denoise(
         if causal or policy == "block_causal":
             window = [p for p in window if p < (lo // block + 1) * block]
         run = _runs(policy, locals(), refresh, block)
-        read = window if begins or policy != "dual" else [p for p in window if p < hi]
+        read = window if begins else [p for p in window if p < hi]
         run |= {p - shift for p in read}
         found = cache.run(seen, [p for p in run if 0 <= p < limit], sees)
         guesses = {}

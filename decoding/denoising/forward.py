@@ -11,7 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from decoding.denoising.canvas_policy import BIDIRECTIONAL, CanvasPolicy
+from decoding.denoising.canvas_policy import (
+    BIDIRECTIONAL,
+    CanvasPolicy,
+    beginning,
+)
 from decoding.denoising.schedule import Canvas
 from decoding.loops import block_choice
 from models.base import NONE, Block, LanguageModel, Visibility, pack_bits
@@ -60,7 +64,7 @@ def plan(
     def one(canvas: Canvas, active: Array) -> tuple[Array, Array]:
         place = jnp.arange(canvas.tokens.shape[0], dtype=jnp.int32)
         source = canvas.lo + jnp.arange(window, dtype=jnp.int32)
-        last = canvas.lo + window
+        last = jnp.where(beginning(canvas), canvas.lo + window, canvas.hi)
         if size := policy.block:
             last = jnp.minimum(last, (canvas.lo // size + 1) * size)
         reads = canvas.open & (place >= canvas.lo) & (place < last)
