@@ -28,6 +28,9 @@ class Letters:
     def decode(self, tokens: list[int]) -> str:
         return "".join("abcdef"[t] for t in tokens)
 
+    def stream(self) -> Any:
+        return types.SimpleNamespace(push=lambda token: "abcdef"[token])
+
 
 @functools.cache
 def lm() -> Any:

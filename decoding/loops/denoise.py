@@ -223,6 +223,12 @@ def round_(
     return step(program, params, state), None
 
 
+def idle(state: DenoiseState) -> DenoiseState:
+    """Return the state with no request in any row."""
+    row = replace(state.row, done=jnp.ones_like(state.done))
+    return replace(state, row=row)
+
+
 def advance(
     program: Program,
     params: base.Params,
