@@ -5,6 +5,7 @@ the fields in `config.architecture` where the weights are elsewhere. No array of
 is made.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -255,16 +256,18 @@ def _first_state(
 
     The prompts of a canvas lie in its state.
     """
-    plan = parts.program.model.plan
+    program, plan = parts.program, parts.program.model.plan
     prompts, limits = [[1, 1]] * rows, [longest] * rows
     keys = engines.request_keys(0, rows, 1)
     about = (prompts, limits, keys, initial_state.bucket(longest))
 
     def make_state(params: Any) -> Any:
         if engine.is_canvas:
-            return canvas_state.started(parts.program, params, parts, *about), None
+            # Shapes have no place: the state's are laid below.
+            bare = dataclasses.replace(program, model=program.model._replace(plan=None))
+            return canvas_state.started(bare, params, parts, *about), None
         return initial_state.initial_state(
-            parts.program, params, parts, *about, None, False, None
+            program, params, parts, *about, None, False, None
         )
 
     with sharding.use(plan):

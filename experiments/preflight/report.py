@@ -85,8 +85,8 @@ def width(row: dict[str, Any]) -> str:
         f"{row['program']}: {verb} {rows} x {nodes} = {tokens} tokens a copy, "
         f"{free} are free"
     )
-    if "wide" in row:
-        line += f" ({rows} x {row['wide']:,} in a wide call, which the row counts)"
+    if row.get("wide", 0) > nodes:
+        line += f" (a wide call runs {rows} x {row['wide']} = {rows * row['wide']})"
     if tokens <= free:
         return f"{line}."
     fewer = f"{free // rows} nodes" if free >= 2 * rows else f"{free // nodes} rows"
