@@ -40,7 +40,7 @@ def get_config() -> ml_collections.ConfigDict:
     # The parts and their arguments, as decoding.Method.from_config reads them.
     c.method = {"schedule": [{"name": "diffusion/fast_dllm"}], "policy": "caches/dual"}
     c.methods = ("plain", "fast_dllm")
-    c.mesh = "auto"
+    c.mesh = "data=4,tensor=4"  # four copies, each over four chips
     c.prompt_tokens = 512
     c.max_new_tokens = 512
     c.batch = 16
