@@ -125,10 +125,11 @@ def test_requests_are_admitted_to_rows_that_are_done():
 
 def test_refused_parts():
     model = lm()
+    penalty = Spec("transforms/frequency_penalty", penalty=0.5)
     for wrong, match in (
         ({"drafter": Spec("drafters/prompt_lookup")}, "belong to autoregressive"),
         ({"policy": Spec("caches/h2o", budget=8)}, "caches/recompute, prefix"),
-        ({"transforms": (Spec("transforms/frequency_penalty", penalty=0.5),)}, "from left to right"),
+        ({"transforms": (penalty,)}, "from left to right"),
         ({"schedule": (Spec("diffusion/llada"), Spec("diffusion/dream"))}, "'select'"),
         (
             {
