@@ -52,7 +52,7 @@ BUFFERS = ("*rotary_emb.inv_freq",)
 
 def read(f: fields.Fields, theta: float = 10000.0, **changes: Any) -> hf.Config:
     """Read a Config from the common fields; `changes` are the family's own."""
-    out = {**shape(f), **changes}
+    out = {**shape(f), **diffusion(f), **changes}
     raw = rope.parameters(f, theta)
     spun = rope.build(raw, out["head_dim"], out["max_positions"], f.where)
     return transformer.Config(**{"ropes": (spun,), **out})
@@ -85,7 +85,28 @@ def shape(f: fields.Fields, **defaults: Any) -> dict[str, Any]:
 
 def write(c: hf.Config, **fields_of_family: Any) -> dict[str, Any]:
     """Return the common fields of config.json, in the spellings of both versions."""
-    return {**dims(c), **rope.spellings(c.ropes[0]), **fields_of_family}
+    written = {**dims(c), **rope.spellings(c.ropes[0]), **fields_of_family}
+    if c.mask_token is None:
+        return written
+    return {
+        **written,
+        "mask_token_id": c.mask_token,
+        "visibility": list(c.visibility),
+        "alignment": c.alignment,
+        "block_size": c.block_size or None,
+    }
+
+
+def diffusion(f: fields.Fields) -> dict[str, Any]:
+    """Read the fields of a masked diffusion model, if it is one."""
+    if f.data.get("mask_token_id") is None:
+        return {}
+    return {
+        "mask_token": f.integer("mask_token_id", least=0),
+        "visibility": tuple(f.take("visibility", ("bidirectional",))),
+        "alignment": f.take("alignment", "same"),
+        "block_size": f.integer("block_size", None) or 0,
+    }
 
 
 def dims(c: hf.Config) -> dict[str, Any]:
