@@ -22,13 +22,24 @@ tokens:
 import ml_collections
 
 from configs.language_models import tiny
+from models.errors import ConfigError
 
 ROWS = 2400 * 8  # of the first stage
 SHARES = {"bidirectional": 1.0, "block_causal": 0.0}
+VARIANTS = ("", "scratch", "same", "same_scratch", *SHARES, "anneal")
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    """Return `tiny`'s data and shape with the fields of masked diffusion."""
+    """Return `tiny`'s data and shape with the fields of masked diffusion.
+
+    Args:
+        variant: what is compared with it, a word of the table above.
+
+    Raises:
+        ConfigError: another word.
+    """
+    if variant not in VARIANTS:
+        raise ConfigError(f"tiny_diffusion:{variant!r}: use one of {VARIANTS[1:]}")
     c = tiny.get_config()
     c.name = "_".join(filter(None, ("tiny_diffusion", variant)))
     suffix = f":{variant}" if variant else ""

@@ -1,7 +1,7 @@
 """Commit the guesses that a trained filter takes for final.
 
 Bao et al., *Learning to Parallel: Accelerating Diffusion Large Language Models via
-Learnable Parallel Decoding*, 2025, arXiv 2509.25188, section 4.2. With c the
+Learnable Parallel Decoding*, 2025, arXiv 2509.25188. With c the
 confidences in the block, 1 where a token is known:
 
     commit i  iff  sigmoid(f(c)_i) > threshold,  or i is the most confident
@@ -27,7 +27,7 @@ CARD = Card(
     guarantee=base.LOSSY,
     family="trained",
     data=("threshold",),
-    sources=("learn2pd",),
+    sources=("bao2025learning",),
 )
 
 

@@ -1,7 +1,7 @@
 """A filter of guesses: which tokens of a block already are those of the final text.
 
 Bao et al., *Learning to Parallel: Accelerating Diffusion Large Language Models via
-Learnable Parallel Decoding*, 2025, arXiv 2509.25188, section 4.2. From the model's
+Learnable Parallel Decoding*, 2025, arXiv 2509.25188. From the model's
 confidences c in the W positions of a block, 1 where a token is known,
 
     f(c) = W2 relu(W1 c + b1) + b2        float32[W], log-odds

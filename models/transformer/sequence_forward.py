@@ -151,7 +151,7 @@ def noised_beside_clean(length: int, block: Array | int) -> Array:
     Token 2i is the noised copy of clean token 2i + 1. A noised block sees itself and
     the clean blocks before it. The clean text is block-causal. (Arriola et al., *Block
     Diffusion: Interpolating Between Autoregressive and Diffusion Language Models*,
-    2025, arXiv 2503.09573, section 3.1.) A token sees at most 2 `block` - 2 ahead.
+    2025, arXiv 2503.09573, section 3.) A token sees at most 2 `block` - 2 ahead.
     """
     of = jnp.repeat(_blocks(length, block), 2, 1)
     is_clean = jnp.arange(2 * length) % 2 > 0

@@ -93,8 +93,10 @@ def stored(
         processes.written(lambda: storage.write(file, buffer.getvalue()))
         logging.info("%s: %d forwards", file.name, len(found.conf))
     with np.load(io.BytesIO(file.read_bytes())) as data:
-        arrays = [data[name] for name in learn2pd.Cases._fields]
-    return learn2pd.Cases(*arrays[:3], *map(int, arrays[3:]))
+        conf, final, is_open = (data[name] for name in learn2pd.Cases._fields[:3])
+        return learn2pd.Cases(
+            conf, final, is_open, int(data["calls"]), int(data["tokens"])
+        )
 
 
 def methods(c: Any) -> dict[str, Method]:
@@ -125,7 +127,8 @@ def compared(
         By method `tokens_per_call`, `same` (the share of texts that are those of one
         token a forward) and `shared` (of tokens before the first difference).
     """
-    texts, rows = [], {}
+    texts: list[list[int]] = []
+    rows = {}
     for name, method in methods(config.evaluate).items():
         out = decoding.generate(
             lm,
@@ -136,12 +139,7 @@ def compared(
         )
         found = [list(text) for text in out.tokens]
         texts = texts or found
-        shared = [
-            next(
-                (i for i, (a, b) in enumerate(zip(x, y)) if a != b), min(len(x), len(y))
-            )
-            for x, y in zip(found, texts)
-        ]
+        shared = [_agreed(x, y) for x, y in zip(found, texts)]
         rows[name] = {
             "tokens_per_call": float(
                 out.stats.new_tokens.sum() / out.stats.target_calls.sum()
@@ -150,3 +148,10 @@ def compared(
             "shared": sum(shared) / max(sum(map(len, texts)), 1),
         }
     return rows
+
+
+def _agreed(a: list[int], b: list[int]) -> int:
+    """Count the tokens before the first difference."""
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b))
+    )

@@ -1,7 +1,7 @@
 """dParallel: train a diffusion model to be certain of many masks of its own texts.
 
 Chen et al., *dParallel: Learnable Parallel Decoding for dLLMs*, 2025, arXiv 2509.26488,
-section 3.2 (`llada_train.py` of the official repository). A row is a prompt and the
+section 4.2 (`llada_train.py` of the official repository). A row is a prompt and the
 model's own answer. One block of the answer is active; what lies behind it is masked.
 Each of its tokens is masked in one of two views, with probability 1/2 in either. Over
 the masked tokens of the block, for both views,
@@ -122,6 +122,8 @@ def objective(
         ConfigError: no mask token, or a number out of its range.
     """
     masked_diffusion.check(config, (1, 1), 1.0)
+    assert config.mask_token is not None
+    mask_token = config.mask_token
     if weight < 0 or temperature <= 0 or block < 1:
         raise ConfigError(
             f"weight={weight}, temperature={temperature}, block={block}: use a weight "
@@ -133,14 +135,13 @@ def objective(
         segments = None if segments is None else segments[:, :-1]
         row = batch.get("row", jnp.arange(tokens.shape[0], dtype=jnp.int32))
         may = masked_diffusion.maskable(config, batch)
-        assert config.mask_token is not None
-        both = views(tokens, may, row, config.mask_token, block, seed)
-        twice = lambda x: None if x is None else jnp.concatenate([x, x])
+        both = views(tokens, may, row, mask_token, block, seed)
+        twice = lambda x: jnp.concatenate([x, x])
         law = masked_diffusion.logits(
             config,
             params,
             both.tokens.reshape(-1, tokens.shape[1]),
-            segments=twice(segments),
+            segments=None if segments is None else twice(segments),
             remat=remat,
         )
         masked = both.masked.reshape(law.shape[:2])

@@ -10,10 +10,10 @@ With `answers_only` (section 2.3) prompts are never masked and L is each row's n
 answer tokens. Windows are bidirectional, or block-causal with blocks of their own size:
 a noised copy then runs beside the clean text (Arriola et al., *Block Diffusion:
 Interpolating Between Autoregressive and Diffusion Language Models*, 2025, arXiv
-2503.09573, section 3.1). With `anneal` a token also sees each token behind it with a
+2503.09573, section 3). With `anneal` a token also sees each token behind it with a
 probability that rises from 0 to 1 over so many rows: attention mask annealing (Gong et
 al., *Scaling Diffusion Language Models via Adaptation from Autoregressive Models*,
-2025, arXiv 2410.17891, section 3.3).
+2025, arXiv 2410.17891).
 
 Alignment is the model's. `shifted`: the output at position i is of token i + 1, so the
 first token is never masked. The first token of a block is predicted from the last one
@@ -139,7 +139,7 @@ def logits(
         )
         hidden, source = (out.hidden["norm"][:, i::2] for i in range(2))
     if is_shifted:
-        first = 0
+        first: Any = 0
         if clean is not None:
             of = jnp.atleast_1d(jnp.asarray(block, jnp.int32))[:, None]
             first = (jnp.arange(length) % of == 0)[..., None]
@@ -230,7 +230,9 @@ def objective(
     Raises:
         ConfigError: see `check`.
     """
-    check(config, tuple(blocks), bidirectional)
+    check(config, blocks, bidirectional)
+    assert config.mask_token is not None
+    mask_token = config.mask_token
 
     def law(params: Any, batch: dict[str, Array], some: Noised, row: Array) -> Array:
         clean, segments = batch["tokens"][:, :-1], batch.get("segments")
@@ -257,7 +259,7 @@ def objective(
         row = batch.get("row", jnp.arange(clean.shape[0], dtype=jnp.int32))
         may = maskable(config, batch)
         chance = (1 - eps) * times(row, seed) + eps
-        some = noised(clean, may, chance, row, config.mask_token, seed)
+        some = noised(clean, may, chance, row, mask_token, seed)
         found = law(params, batch, some, row)
         nats = jnp.where(some.masked, cross_entropy(found, clean), 0.0)
         each = nats / chance[:, None]

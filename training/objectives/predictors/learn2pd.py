@@ -1,7 +1,7 @@
 """Learn2PD: log which guesses are final along a model's own decodes, and fit a filter.
 
 Bao et al., *Learning to Parallel: Accelerating Diffusion Large Language Models via
-Learnable Parallel Decoding*, 2025, arXiv 2509.25188, sections 4.1 and 4.2
+Learnable Parallel Decoding*, 2025, arXiv 2509.25188
 (`generate_training_data.py` of the official repository). The reference is the model's
 greedy text, one token a forward. An oracle then decodes anew and commits, at each
 forward, every guess of the block that equals the reference. Each forward is a case: the
@@ -80,9 +80,12 @@ def cases(
         out = decoding.generate(lm, part, REFERENCE, max_new_tokens=new_tokens)
         texts = [list(text) for text in out.tokens]
         parts.append(replayed(lm, part, texts, new_tokens, block))
-    joined = (np.concatenate([getattr(p, f) for p in parts]) for f in Cases._fields[:3])
     return Cases(
-        *joined, sum(part.calls for part in parts), sum(part.tokens for part in parts)
+        np.concatenate([part.conf for part in parts]),
+        np.concatenate([part.final for part in parts]),
+        np.concatenate([part.open for part in parts]),
+        sum(part.calls for part in parts),
+        sum(part.tokens for part in parts),
     )
 
 
@@ -129,8 +132,8 @@ def replayed(
             calls += 1
             if (known[i, at] | (at >= ends[i])).all():
                 lo[i] = at[-1] + 1
-    each = (np.stack(part) for part in found)
-    return Cases(*each, calls, int((ends - starts).sum()))
+    conf, right, counts = map(np.stack, found)
+    return Cases(conf, right, counts, calls, int((ends - starts).sum()))
 
 
 def bce(params: Any, conf: Any, final: Any, is_open: Any) -> Any:
