@@ -69,6 +69,7 @@ class Params(TypedDict, total=False):
     exits: Any  # predictors of where the target may stop
     judge: Any  # of which mismatches pass
     acceptance: Any  # of which drafts the target accepts
+    filter: Any  # of which guesses of a canvas are final
     reward: Any  # a reward model's, or a value head's
 
 
