@@ -9,6 +9,9 @@ Command:   python -m experiments.run --config=configs/pods/dream_7b.py
                --workdir=runs/dream_7b
 Preflight: python -m experiments.preflight --config=configs/pods/dream_7b.py
                --topology=v5e:4x4
+Figures:   decoding: 4.2 of a chip's 16 GiB (3.5 weights, 0.05 cache, 0.6 temporaries);
+           a block's call runs 132 tokens beside a copy, of which 241 cost no more than
+           one. experiments/reports/preflight.md
 """
 
 import ml_collections
