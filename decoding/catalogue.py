@@ -59,10 +59,8 @@ class Card:
     - `cite` is BibTeX of papers that papers.bib does not have.
     - `examples` are arguments for the test suite, where the factory's defaults are
       absent or larger than a test needs.
-    - `kind` is the factory's name where a folder has several ("rank", "procedure" and
-      "prefill" in search/, "estimator" in constraints/, "canvas_policy" in caches/).
-    - `draws` are the draws that a topology offers. Its factory receives the one that
-      the verifier prefers.
+    - `kind` is the factory's name where a folder has several: a key of `KINDS`.
+    - `draws` are a topology's; its factory receives the one that the verifier prefers.
     """
 
     paper: str
@@ -202,10 +200,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Built:
-    """A component that was built by hand, in the place of a `Spec`.
-
-    It can be decoded with, but no config can name it.
-    """
+    """A component that was built by hand; no config can name it."""
 
     name: str
     folder: str
@@ -324,7 +319,7 @@ def names(folder: str) -> list[str]:
 
 
 def of_kind(folder: str, kind: str = "") -> list[str]:
-    """List those of a folder whose card has the `kind`; "": of its usual factory."""
+    """List a folder's files by `Card.kind`; "": those with its usual factory."""
     return [name for name in names(folder) if load(name).CARD.kind == kind]
 
 

@@ -384,15 +384,6 @@ def text_of(
     return text if at is None else data[:at].decode("utf-8", errors="ignore")
 
 
-def undecided(text: str, stops: Sequence[str]) -> int:
-    """Count the last characters of `text` that may become part of a stop string."""
-    longest = max((len(stop) - 1 for stop in stops), default=0)
-    for size in range(min(longest, len(text)), 0, -1):
-        if any(stop.startswith(text[-size:]) for stop in stops):
-            return size
-    return 0
-
-
 def finish_reason(lm: Any, tokens: Sequence[int], ends: Ends) -> str:
     """Return why a text ended: "eos", "stop" (a stop string or token) or "length"."""
     if tokens and tokens[-1] in lm.model.config.eos:
