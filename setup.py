@@ -21,6 +21,7 @@ INSTALL = [
     "einops>=0.8.2",
     "absl-py>=2.1",
     "ml_collections>=1.0",
+    "pyyaml>=6.0",
     "safetensors>=0.6",
     "filelock>=3.13",  # of JAX's compilation cache, where its size is bounded
     "tokenizers>=0.22",

@@ -13,6 +13,7 @@ from decoding.loops import engines, initial_state
 from decoding.method import Method
 from decoding.serving import (
     calls,
+    canvases,
     prefix_loading,
     procedures,
     requests,
@@ -57,6 +58,7 @@ def generate(
     finish: bool = False,
     engine: str = "auto",
     jump_forward: bool = False,
+    suffix: Any = None,
 ) -> Output:
     """Decode every prompt in one batch.
 
@@ -135,6 +137,8 @@ def generate(
         jump_forward: draft the text that a grammar determines (keys, punctuation) at
             once, beside the method's drafts (`drafters/forced`): fewer calls, and the
             same law. `out.forced` counts such tokens.
+        suffix: of a diffusion model: a text or token list that stands behind the
+            `max_new_tokens` tokens, or a list of P texts.
 
     Returns:
         An `Output`: the texts, their tokens and log-probabilities, and the run's
@@ -203,6 +207,7 @@ def stream(
     finish: bool = False,
     engine: str = "auto",
     jump_forward: bool = False,
+    suffix: Any = None,
 ) -> Iterator[Piece]:
     """Yield the texts of `generate` as they grow, round by round, all rows together.
 
@@ -293,6 +298,7 @@ def _composed(lm: Any, settings: requests.Settings) -> _Ready:
     if type(lm) is str:
         lm = requests.named(lm)
     lm, chosen, drafts = requests.with_heads(lm, settings.method, settings.drafts)
+    canvases.check(lm, settings)
     asked = requests.read(lm, settings)
     prompts, n = asked.prompts, searching.rows_of(chosen.search, asked.n)
     running = asked if n == asked.n else requests.read(lm, replace(settings, n=n))
@@ -339,6 +345,7 @@ def _start(lm: Any, settings: requests.Settings, streamed: bool = False) -> Call
         load = prefix_loading.Loading(settings.prefixes, *about)
     beside: dict[str, Any] = {"chunk": chunk, "scratch": sizes[0], "load": load}
     beside |= {"contexts": running.contexts, "whole": True}
+    beside |= {"suffixes": running.suffixes}
     state = engine.start(params, parts, *rows, **beside)
     state = tuning.begun(parts, state, costs)
     rest = (params, engine, state, begun, compiled, sizes, engine.memory(state), load)

@@ -44,9 +44,8 @@ class State:
     """State of a component. `row` leaves have a leading `B`; `shared` leaves do not.
 
     Numbers that a sweep may change (a temperature, a penalty) live here, so that a
-    compiled loop serves every value. `shared` holds large tables and arrays that
-    outlive a request. A ★ function gets one row's `row` and the whole `shared`, and
-    must return `shared` unchanged.
+    compiled loop serves every value. `shared` holds tables that outlive a request. A ★
+    function gets one row's `row` and the whole `shared`, which it returns unchanged.
     """
 
     row: Any = ()
@@ -69,6 +68,7 @@ class Params(TypedDict, total=False):
     exits: Any  # predictors of where the target may stop
     judge: Any  # of which mismatches pass
     acceptance: Any  # of which drafts the target accepts
+    filter: Any  # of which guesses of a canvas are final
     reward: Any  # a reward model's, or a value head's
 
 
@@ -184,9 +184,8 @@ class Drafter(NamedTuple):
     scratch: int = 0  # slots of the target's cache that drafting itself occupies
     blocks: tuple[int, ...] = ()  # narrower blocks to compile, see `decode.Program`
     pauses: bool = False
-    """Rounds may leave `draft` out. `observe` gets several as one outcome, `is_pause`;
-    the next draft reads what the drafter missed. It gets a round so, too, whose draft
-    was made, but not verified."""
+    """Rounds may leave `draft` out. `observe` gets several as one outcome, `is_pause`,
+    and a round whose draft was not verified; the next draft reads what it missed."""
     reads_text: bool = False  # and raw logits, no more: the lanes of searches serve too
     reads_parts: bool = False
     """`observe` takes a round on a part of its tree, the other nodes left out; else it

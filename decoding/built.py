@@ -10,6 +10,7 @@ from jax import Array
 
 from decoding import base, catalogue
 from decoding.catalogue import Built, Card, Part, PerPrompt, Spec
+from decoding.denoising import canvas_policy, schedule
 from decoding.hypotheses import drafts, nodes, prefill, rank, reward
 from models.errors import MethodError
 
@@ -23,11 +24,13 @@ INTERFACES = {
     "exits": base.ExitPolicy,
     "search": nodes.Select,
     "rewards": reward.Reward,
+    "diffusion": schedule.Scheduler,
 }
 KINDS = {
     rank.Rank: "rank",
     prefill.Prefill: "prefill",
     drafts.Lanes: "lanes",
+    canvas_policy.CanvasPolicy: "canvas_policy",
 }  # a folder's other interfaces -> `Card.kind`
 
 

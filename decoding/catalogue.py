@@ -37,6 +37,7 @@ KINDS = {  # other factories -> their folder
     "procedure": "search",
     "lanes": "drafters",
     "estimator": "constraints",
+    "canvas_policy": "caches",
 }
 
 
@@ -58,10 +59,8 @@ class Card:
     - `cite` is BibTeX of papers that papers.bib does not have.
     - `examples` are arguments for the test suite, where the factory's defaults are
       absent or larger than a test needs.
-    - `kind` is the factory's name where a folder has several ("rank", "procedure" and
-      "prefill" in search/, "estimator" in constraints/).
-    - `draws` are the draws that a topology offers. Its factory receives the one that
-      the verifier prefers.
+    - `kind` is the factory's name where a folder has several: a key of `KINDS`.
+    - `draws` are a topology's; its factory receives the one that the verifier prefers.
     """
 
     paper: str
@@ -201,10 +200,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Built:
-    """A component that was built by hand, in the place of a `Spec`.
-
-    It can be decoded with, but no config can name it.
-    """
+    """A component that was built by hand; no config can name it."""
 
     name: str
     folder: str
@@ -320,6 +316,11 @@ def names(folder: str) -> list[str]:
         if info.name[0] != "_" and (kind or FACTORIES[folder]) in vars(module):
             specs.append(f"{folder}/{info.name}")
     return sorted(specs)
+
+
+def of_kind(folder: str, kind: str = "") -> list[str]:
+    """List a folder's files by `Card.kind`; "": those with its usual factory."""
+    return [name for name in names(folder) if load(name).CARD.kind == kind]
 
 
 def catalogue() -> dict[str, Card]:

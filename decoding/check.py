@@ -34,6 +34,7 @@ from decoding.conformance import (
     prefills,
     procedures,
     rewards,
+    schedules,
     searches,
     topologies,
     transforms,
@@ -42,7 +43,7 @@ from decoding.conformance import (
 )
 from decoding.conformance.require import require
 from decoding.method import Method
-from models.errors import DecodaxError, MethodError
+from models.errors import DecodaxError
 
 
 class Contract(NamedTuple):
@@ -128,6 +129,10 @@ def _topologies(spec: Spec) -> Iterator[Contract]:
 
 def _caches(spec: Spec) -> Iterator[Contract]:
     part = kit.spec(spec.name, **spec.arguments)
+    if spec.card.kind == "canvas_policy":
+        refresh = schedules.a_refresh_is_whole
+        yield Contract(refresh, lambda: refresh(spec))
+        return
     if policies.keeps_a_part(part):
         yield Contract(kept_caches.check, lambda: kept_caches.check(spec))
         return
@@ -173,6 +178,11 @@ def _rewards(spec: Spec) -> Iterator[Contract]:
         yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
 
 
+def _schedules(spec: Spec) -> Iterator[Contract]:
+    for contract in (schedules.every_forward_commits, schedules.a_row_is_as_alone):
+        yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
+
+
 ROLES: dict[str, Callable[[Spec], Iterator[Contract]]] = {
     "transforms": _transforms,
     "constraints": _constraints,
@@ -183,6 +193,7 @@ ROLES: dict[str, Callable[[Spec], Iterator[Contract]]] = {
     "exits": _exits,
     "search": _searches,
     "rewards": _rewards,
+    "diffusion": _schedules,
 }
 
 
@@ -190,12 +201,9 @@ def contracts(spec: Spec) -> Iterator[Contract]:
     """List the contracts of a method file: of the file, of its role, of a faulty copy.
 
     Raises:
-        MethodError: no such file, or a role without contracts.
+        MethodError: no such file.
     """
-    if spec.folder not in catalogue.FACTORIES:
-        catalogue.load(spec.name)  # raises: it is no method name
-    if spec.folder not in ROLES:
-        raise MethodError(f"{spec.name}: {spec.folder} have no contracts yet")
+    catalogue.load(spec.name)
     yield Contract(files.is_complete, lambda: files.is_complete(spec))
     yield from ROLES[spec.folder](spec)
     caught = a_planted_fault_is_caught

@@ -1,45 +1,24 @@
 """Composition of a method into a program, or an error if its parts do not fit."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import numpy as np
 
-from decoding import base, catalogue, search_parts, transform_chain
+from decoding import base, catalogue, prompt_settings, search_parts
 from decoding.automata import matchers, stop_strings
 from decoding.block_width import choice
 from decoding.block_width.policy import PAPER
-from decoding.catalogue import Part, PerPrompt, Spec
+from decoding.catalogue import Part, Spec
+from decoding.denoising import composed
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
+from decoding.prompt_settings import Composition, Setting
 from decoding.verifiers import greedy
 from models.distributed import sharding
 from models.errors import MethodError, hint
 from models.text import hf_tokenizer
-
-
-class Setting(NamedTuple):
-    """The numbers of one prompt, which the states of its rows begin with."""
-
-    transform: base.LogitsTransform
-    sampled: bool  # the temperature is above 0
-    ends: tuple[int, ...]  # EOS and stop tokens
-    stop: int  # first state of the stop automaton; 0 without one
-
-
-@dataclass(frozen=True)
-class Composition:
-    """A program, the key of its compiled form, and its guarantee."""
-
-    program: Program
-    key: tuple
-    guarantee: str
-    settings: tuple[Setting, ...]  # one for all prompts, or one a prompt
-    stop: Any = None  # the stop automaton of all prompts, or None
-    prefills: tuple = ()  # what decides, beside weights, a row whose prompt is read
 
 
 def compose(
@@ -73,8 +52,21 @@ def compose(
         MethodError: an unknown name or argument, parts that disagree, a draft model
             with another vocabulary or tokenizer, or lists of different lengths.
     """
+    if getattr(lm.model.config, "mask_token", None) is not None:
+        about = (method, lm, temperature, drafts, streams, stop, stop_token_ids)
+        return composed.compose(*about)
+    if method.schedule:
+        raise MethodError(
+            f"{[part.name for part in method.schedule]} write a canvas, and {lm} is no "
+            "diffusion model (its config has no mask_token): leave the schedule out"
+        )
+    if (card := method.policy.card).kind:
+        raise MethodError(
+            f"{method.policy.name} keeps keys of canvases ({card.family}), and {lm} is "
+            "no diffusion model: use another cache policy"
+        )
     drafts, streams = dict(drafts or {}), dict(streams or {})
-    heats = _temperatures(temperature)
+    heats = prompt_settings.temperatures(temperature)
     is_sampled = any(heat > 0 for heat in heats)
     is_listed = np.ndim(temperature) > 0 and is_sampled
     target = lm.model.config
@@ -138,7 +130,7 @@ def compose(
     if drafter_spec.card.kind == "lanes":
         lanes, of_rows = drafter_spec.build(available), PLAIN
     drafter = of_rows.build(available)
-    specs, transforms = _transforms(method.transforms, heats, available)
+    specs, transforms = prompt_settings.transforms(method.transforms, heats, available)
     transform = transforms[0]
     matched: Any = matchers.Matched(-(-target.vocab_size // 32))
     streams |= {name: matched for name, _ in transform.numbers}
@@ -148,7 +140,7 @@ def compose(
             f"the transforms {[s.name for s in specs]} read the streams {missing}: "
             "pass streams={name: Stream(model, params_key)}, or a Derived"
         )
-    stops, stop_ids = _lists(stop), _lists(stop_token_ids)
+    stops, stop_ids = prompt_settings.lists(stop), prompt_settings.lists(stop_token_ids)
     automaton, starts = None, [0]
     if any(stops):
         if lm.tokenizer is None:
@@ -218,7 +210,7 @@ def compose(
         "stop": starts,
         "stop_token_ids": stop_ids,
     }
-    columns = _columns(per_prompt)
+    columns = prompt_settings.columns(per_prompt)
     settings = tuple(
         Setting(law, heat > 0, tuple(dict.fromkeys((*target.eos, *ids))), start)
         for heat, law, start, ids in zip(*columns)
@@ -237,47 +229,6 @@ def _of_stream(stream: Any) -> tuple:
     if isinstance(stream, base.Stream):
         return stream.model, stream.params
     return tuple(stream)
-
-
-def _temperatures(temperature: Any) -> list[float]:
-    """Return one number for all prompts or one a prompt; MethodError for others."""
-    values = list(temperature) if np.ndim(temperature) else [temperature]
-    heats = []
-    for i, value in enumerate(values):
-        try:
-            heat = float(value)
-        except (TypeError, ValueError):
-            heat = math.nan
-        if not heat >= 0:
-            where = f" of prompt {i}" if np.ndim(temperature) else ""
-            raise MethodError(
-                f"temperature={value}{where}: use a number >= 0 (0 decodes greedily)"
-            )
-        heats.append(heat)
-    return heats
-
-
-def _lists(values: Sequence[Any]) -> list[tuple]:
-    """Return one list for all prompts or one a prompt: `("a",)`, `(("a",), ())`."""
-    if values and all(type(value) in (list, tuple) for value in values):
-        return [tuple(value) for value in values]
-    return [tuple(values)]
-
-
-def _columns(lists: Mapping[str, Sequence[Any]]) -> list[Sequence[Any]]:
-    """Repeat the lists of one entry, so that all have one entry a prompt.
-
-    Raises:
-        MethodError: two longer lists differ in length.
-    """
-    sizes = {name: len(values) for name, values in lists.items() if len(values) > 1}
-    prompts = max(sizes.values(), default=1)
-    if len({*sizes.values()}) > 1:
-        raise MethodError(
-            f"lists of one entry a prompt have {sizes} entries: give each as many as "
-            "there are prompts"
-        )
-    return [[*v] if len(v) == prompts else [*v] * prompts for v in lists.values()]
 
 
 def params(
@@ -339,58 +290,3 @@ def topology(
             "choose another verifier, or leave it out"
         )
     return spec.build({**available, "draw": draws[0]})
-
-
-def _transforms(
-    parts: tuple[Part, ...], heats: Sequence[float], available: Mapping[str, Any]
-) -> tuple[tuple[Part, ...], list[base.LogitsTransform]]:
-    """Build the chains of all prompts; equal settings share one.
-
-    Returns:
-        The parts of the first prompt's chain, and one chain for all prompts or one a
-        prompt.
-    """
-    rows = [tuple(part.parts) if type(part) is PerPrompt else (part,) for part in parts]
-    names = {
-        f"transforms[{i}] ({p.name})": r for i, (p, r) in enumerate(zip(parts, rows))
-    }
-    columns = _columns({"temperature": heats, **names})
-    is_sampled = any(heat > 0 for heat in heats)
-    chains: dict[tuple, tuple] = {}
-    settings = list(zip(*columns))
-    for setting in settings:
-        if setting not in chains:
-            # A greedy row among sampled ones has the identity in its place.
-            heat = (setting[0] or 1.0) if is_sampled else 0.0
-            chains[setting] = _chain(setting[1:], heat, available)
-    return chains[settings[0]][0], [chains[setting][1] for setting in settings]
-
-
-def _chain(
-    specs: tuple[Part, ...], temperature: float, available: Mapping[str, Any]
-) -> tuple[tuple[Part, ...], base.LogitsTransform]:
-    """Build one chain, with the temperature before the first warper."""
-    for spec in specs:
-        if spec.card.kind:
-            raise MethodError(
-                f"{spec.name} is no transform: give it to a search, as in "
-                f"Spec('search/smc', proposal=Spec({spec.name!r}, ...))"
-            )
-    built = [spec.build(available) for spec in specs]
-    if temperature > 0:
-        greedy_only = [s.name for s in specs if s.card.guarantee == base.ARGMAX]
-        if greedy_only:
-            raise MethodError(
-                f"temperature={temperature} with {greedy_only[0]}, which gives values "
-                "to maximise and no law: use temperature=0, or leave it out"
-            )
-        if any(spec.name == "transforms/temperature" for spec in specs):
-            raise MethodError(
-                f"temperature={temperature} and a temperature transform: give one of "
-                "the two"
-            )
-        at = next((i for i, t in enumerate(built) if t.warper), len(built))
-        spec = Spec("transforms/temperature", temperature=temperature)
-        specs = (*specs[:at], spec, *specs[at:])
-        built.insert(at, spec.build(available))
-    return specs, transform_chain.chain(*built)

@@ -19,6 +19,7 @@ ROLES = {  # field of a method -> folder of its files
 LISTS = {  # field of several parts -> folders of their files
     "transforms": ("transforms", "constraints"),
     "rewards": ("rewards",),
+    "schedule": ("diffusion",),
 }
 KNOWN = (*ROLES, *LISTS)  # the fields of a method
 
@@ -34,7 +35,9 @@ class Method:
     seed, request and target alone. `exit` None runs all layers of the target. A
     `search` keeps several hypotheses: as rows under any of the other roles, or as the
     leaves of a tree, with none of them. `rewards` are what a search values texts by:
-    one, and then those that wrap it, such as `rewards/calibrated`. A part is a `Spec`,
+    one, and then those that wrap it, such as `rewards/calibrated`. A `schedule` is for
+    diffusion models, whose loop is another: its parts are merged, one of them chooses
+    the positions. A part is a `Spec`,
     or a component that was built by hand, such as a `base.LogitsTransform`; a transform
     may also be a function (see `built.function_transform`), and so may a reward.
     """
@@ -47,6 +50,7 @@ class Method:
     exit: Part | None = None
     search: Part | None = None
     rewards: tuple[Part, ...] = ()
+    schedule: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         for role, folder in ROLES.items():

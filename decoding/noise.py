@@ -3,9 +3,11 @@
 A request's key is `fold_in(key(seed), request)`. `request` is its index in `prompts`,
 never its row. Sample `j > 0` of a request folds in `SAMPLE + j` as well. The Gumbel
 noise of the token at an absolute position is `gumbel(fold_in(request key, position))`.
-Every other use folds in its role and the row's length, which grows every round, and
-consumes its key once. So a text depends on neither its row, its batch nor the time of
-its admission.
+On a canvas it folds in the number of committed positions, too: an order of positions
+that looks at drawn tokens would else condition the noise that stays. Every other use
+folds in its role and the row's length (on a canvas that number), which grows every
+round, and consumes its key once. So a text depends on neither its row, its batch nor
+the time of its admission.
 """
 
 from typing import Any
@@ -20,7 +22,7 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # Threefry 2x32's, in turns
 LANES = 128  # noise is drawn in multiples of it: other loops are not vectorised
 
 ROLE, SAMPLE = 1 << 31, 1 << 30
-DRAFT, VERIFY, EXIT, SELECT = ROLE, ROLE + 1, ROLE + 2, ROLE + 3
+DRAFT, VERIFY, EXIT, SELECT, UNMASK = (ROLE + i for i in range(5))
 
 
 def request_keys(seed: ArrayLike, requests: Array, samples: Array) -> Array:
@@ -46,6 +48,12 @@ def at_position(
 ) -> Array:
     """★ Draw the Gumbel noise of the token at an absolute position; as `gumbel`."""
     return gumbel(jax.random.fold_in(key, position), size, ids)
+
+
+def on_canvas(key: Array, position: Array, count: Array, size: int) -> Array:
+    """★ Draw the noise of the token at a position where `count` are committed."""
+    key = jax.random.fold_in(jax.random.fold_in(key, position), count)
+    return gumbel(key, size)
 
 
 def gumbel(key: Array, size: int, ids: Array | None = None) -> Array:
@@ -95,3 +103,8 @@ def for_role(keys: Array, role: int, length: Array) -> Array:
     fold = jax.vmap(jax.random.fold_in, in_axes=(0, 0))
     roles = jnp.full(length.shape, role, jnp.uint32)
     return fold(fold(keys, roles), length)
+
+
+def on_canvas_for(key: Array, role: int, count: Array) -> Array:
+    """★ Make the key of a role on a canvas where `count` positions are committed."""
+    return jax.random.fold_in(jax.random.fold_in(key, role), count)

@@ -110,7 +110,7 @@ def _checked(config: Any, where: str) -> Any:
 
 
 def _names_a_part(config: Any) -> bool:
-    return bool(set(config.get("method", ())) & {*ROLES, "transforms"})
+    return bool(set(config.get("method", ())) & {*ROLES, "transforms", "schedule"})
 
 
 def _files(folder: str) -> list[str]:
@@ -134,6 +134,8 @@ def _alone(name: str) -> dict[str, Any]:
         )
     if folder == "transforms":
         return {"drafter": None, "transforms": [name]}
+    if folder == "diffusion":
+        return {"drafter": None, "schedule": [name]}
     role = next(role for role, source in ROLES.items() if source == folder)
     return {role: name}
 

@@ -20,7 +20,7 @@ def table() -> str:
     """Write a Markdown row per policy, with shares of the dense cache's bytes."""
     lm = models.load("tiny")
     lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
-    for name in catalogue.names("caches"):
+    for name in catalogue.of_kind("caches"):
         if name == DENSE:
             continue
         policy = spec(name, lm.config).build(

@@ -45,6 +45,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     add("--model", default="tiny", help="a shipped model, a directory, or owner/name")
     add("--method", help=method)
     add("--prompt", help="the text to continue")
+    add("--suffix", help="of a diffusion model: the text behind --max_new_tokens")
     add("--mesh", default="auto", help=mesh)
     add("--draft", help="draft model; by default the method's own")
     add("--heads", help="trained heads: tiny-hydra-pp, tiny-eagle3, or as --model")
@@ -269,9 +270,12 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
         width=values.width,
         prefixes=kept,
         constraint=grammar,
-        finish=values.finish,
+        finish=values.finish and grammar is not None,
+        suffix=None if values.suffix is None else [values.suffix],
         jump_forward=jumps,
     )
+    if values.suffix and values.echo:
+        out.print(Text(values.suffix, "dim"), end="", soft_wrap=True)
     if searches:
         out.print(Text(listed(found, values.n)), soft_wrap=True)
     if values.top_logprobs:
@@ -300,6 +304,13 @@ def figures(found: decoding.api.Output) -> list[str]:
         return [
             f"{new} tokens of the best text; {stats.rounds} rounds ran {run} nodes in "
             f"at most {most} slots ({found.guarantee})",
+            spent,
+        ]
+    if stats.wide_calls is not None and stats.nodes_run is not None:
+        run, whole = int(stats.nodes_run.sum()), int(stats.wide_calls.sum())
+        return [
+            f"{new} tokens in {calls} target calls: {stats.tokens_per_call:.2f} a call "
+            f"({found.guarantee}); {run} nodes ran, the whole canvas in {whole} calls",
             spent,
         ]
     depths = " ".join(f"{100 * x:.0f}%" for x in stats.accepted_by_depth) or "–"

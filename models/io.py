@@ -19,7 +19,7 @@ from models import (
     transformer,
 )
 from models.cache_layouts import kv_cache
-from models.checkpoints import fields, hf, hub, rope, tensors
+from models.checkpoints import fields, hf, hub, masked_diffusion, rope, tensors
 from models.distributed import sharding
 from models.errors import CheckpointError, ConfigError, PromptError
 from models.heads.formats import native
@@ -41,7 +41,8 @@ class Loaded:
     """A language model with its weights and, where there is one, its tokenizer.
 
     `family` is the HF `model_type` that `save` writes; `generation` the contents of
-    generation_config.json; `heads` are draft heads to decode with.
+    generation_config.json; `heads` are draft heads to decode with. `auto_map` names
+    upstream's classes, in files that are neither downloaded nor imported here.
     """
 
     model: base.LanguageModel
@@ -50,6 +51,7 @@ class Loaded:
     family: str = "llama"
     generation: dict[str, Any] = dataclasses.field(default_factory=dict)
     heads: Heads | None = None
+    auto_map: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         leaves = jax.tree.leaves(self.params)
@@ -146,7 +148,10 @@ def load(
     plan = sharding.on(mesh, "decode", rules, config)
     params = hf.load_params(family, config, directory, dtype, placer(plan))
     model = transformer.transformer(config, dtype, kernel, cache)._replace(plan=plan)
-    lm = Loaded(model, params, tokenizer, family.model_type, generation)
+    auto_map = data.get("auto_map") or {}
+    lm = Loaded(
+        model, params, tokenizer, family.model_type, generation, auto_map=auto_map
+    )
     if heads is None:
         return lm
     with_heads = Heads(str(heads), native.load(str(heads), lm))
@@ -241,7 +246,8 @@ def save(
 ) -> None:
     """Write `lm` in HF layout, for transformers 4 and 5 and for `load`.
 
-    The params keep their dtype.
+    The params keep their dtype. Where config.json names classes of upstream's own
+    (`auto_map`), transformers needs their files beside it: copy them from upstream.
 
     Raises:
         ConfigError: the family's config.json cannot express the Config. Nothing is
@@ -271,9 +277,11 @@ def save(
         "architectures": [family.architectures[0]],
         "model_type": family.model_type,
         **family.write(config),
+        **masked_diffusion.write(config),
         **ids,
         "dtype": dtype,
         "torch_dtype": dtype,
+        **({"auto_map": lm.auto_map} if lm.auto_map else {}),
     }
     _check_written(config, data)
     path = storage.path(directory)

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 
 from decoding import base, catalogue
 from decoding.catalogue import Spec
+from decoding.denoising.canvas_policy import CanvasPolicy
+from decoding.denoising.schedule import Scheduler
 from decoding.hypotheses import procedure
 from decoding.hypotheses.drafts import Lanes
 from decoding.hypotheses.nodes import Select
@@ -193,6 +195,16 @@ def drafts_the_worst(part: Lanes) -> Lanes:
     return part._replace(expand=expand)
 
 
+def cuts_canvases(part: Scheduler) -> Scheduler:
+    """ends every canvas a token early"""
+    return part._replace(stop=lambda state, canvas, proposal: canvas.limit - 1)
+
+
+def runs_what_is_read(part: CanvasPolicy) -> CanvasPolicy:
+    """runs no position but those whose laws are read"""
+    return part._replace(run=lambda canvas, reads: reads)
+
+
 FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "transforms": forbids_everything,
     "drafters": keeps_a_slot_too_many,
@@ -207,4 +219,6 @@ FAULTS: dict[str, Callable[[Any], Any]] = {  # by the folder, or by `Card.kind`
     "estimator": counts_every_draw_once,
     "procedure": ends_with_its_best,
     "rewards": reads_its_surroundings,
+    "diffusion": cuts_canvases,
+    "canvas_policy": runs_what_is_read,
 }

@@ -8,7 +8,10 @@ from decoding import base
 from decoding.serving.output import Output
 
 Generate = Callable[[Sequence[Any]], Output]
-OF_TEXTS = ("tokens", "texts", "logprobs", "origin", "finish_reason", "top_logprobs")
+OF_TEXTS = (
+    *("tokens", "texts", "logprobs", "origin", "finish_reason", "top_logprobs"),
+    "order",
+)
 
 
 class Procedure(NamedTuple):

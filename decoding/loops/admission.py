@@ -31,6 +31,8 @@ def admit(state: Any, row: Array, fresh: Any, source: Array) -> Any:
 
     parts: dict[str, Any] = {}
     for name in state.__dataclass_fields__:
+        if name in state_sharding.FIXED:
+            continue
         old, new = getattr(state, name), getattr(fresh, name)
         if name in state_sharding.COMPONENTS:
             parts[name] = base.State(puts(old.row, new.row), old.shared)

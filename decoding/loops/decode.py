@@ -142,11 +142,7 @@ def _beside(state: DecodeState, nodes: base.TokenTree, name: str) -> Block:
 def round_(
     program: Program, params: base.Params, state: DecodeState
 ) -> tuple[DecodeState, base.Outcome]:
-    """Run one round for every row that is not done.
-
-    Returns:
-        The new state, and the round's outcome on the whole draft.
-    """
+    """Run one round for every row that is not done; return its whole outcome too."""
     one, never = jnp.int32(1), jnp.int32(state.done.shape[0] + 1)
     state, _, outcome = _round(program, params, state, one, never, whole=True)
     return state, outcome
@@ -367,6 +363,11 @@ def _advance(program, state, at_nodes, aux, outcome):
     step = tree.over_rows(transform.advance, 3)
     moved = step(before, outcome.verdict.token, logits, aux)
     return tree.masked(outcome.active, moved, state.transform)
+
+
+def idle(state: DecodeState) -> DecodeState:
+    """Return the state with no request in any row."""
+    return replace(state, done=jnp.ones_like(state.done))
 
 
 def advance(

@@ -14,9 +14,12 @@ import numpy as np
 from jax import Array
 
 from decoding import base, compose, noise
+from decoding.denoising import transition
 from decoding.loops import (
     admission,
+    canvas_state,
     decode,
+    denoise,
     initial_state,
     prefill,
     search,
@@ -39,8 +42,10 @@ _ENGINES: dict[tuple, "Engine"] = {}  # the most recently used last
 class Engine:
     """One composition and its compiled functions, keyed by their arguments' shapes."""
 
-    def __init__(self, program: decode.Program):
+    def __init__(self, program: Any):
         self.program = program
+        self.is_canvas = isinstance(program, transition.Program)
+        self.loop: Any = denoise if self.is_canvas else decode
         self.compile_seconds = 0.0
         self.prefill_bytes = 0  # of the target's cache, in the latest `start`
         self._compiled: dict[Any, Callable] = {}
@@ -63,7 +68,8 @@ class Engine:
         contexts: Sequence[int] | None = None,
         load: Callable[[decode.DecodeState, int], decode.DecodeState] | None = None,
         finish: bool = True,
-    ) -> decode.DecodeState:
+        suffixes: Sequence[Sequence[int]] | None = None,
+    ) -> Any:
         """Make a state for `prompts` and prefill its caches.
 
         Args:
@@ -88,12 +94,16 @@ class Engine:
             load: gets the state before its prompts are read and the tokens of a chunk;
                 returns it with what is known of them already.
             finish: whether the policy goes on to decoding, see `prefill.finish`.
+            suffixes: of a diffusion model: given text behind each canvas.
 
         Raises:
             MethodError: a search whose rounds another loop would run, or contexts
                 without a policy that compresses them.
         """
         program = self.program
+        if self.is_canvas:
+            about = (params, parts, prompts, limits, keys, size, requests, longest)
+            return self._canvas(params, canvas_state.started(program, *about, suffixes))
         if (program.select or program.rank) and not whole:
             raise MethodError(
                 "a search runs whole, by decoding.generate: streams, prompt sets and "
@@ -154,6 +164,14 @@ class Engine:
             state = self._finished(params, state)
         return state
 
+    def _canvas(
+        self, params: base.Params, state: denoise.DenoiseState
+    ) -> denoise.DenoiseState:
+        if self.program.policy.prefills:
+            state = self._call("read", canvas_state.read, (1,), params, state)
+        self.prefill_bytes = nbytes(state.caches[decode.TARGET])
+        return state
+
     def _finished(
         self, params: base.Params, state: decode.DecodeState
     ) -> decode.DecodeState:
@@ -185,7 +203,7 @@ class Engine:
         rounds = np.iinfo(np.int32).max if rounds is None else rounds
         free = state.done.shape[0] if free is None else free
         bounds = (np.int32(rounds), np.int32(free))
-        return self._call("advance", decode.advance, (1,), params, state, *bounds)
+        return self._call("advance", self.loop.advance, (1,), params, state, *bounds)
 
     def plant(
         self, own: tuple, rows: decode.DecodeState, new: int, size: int
@@ -211,7 +229,7 @@ class Engine:
         self, params: base.Params, state: decode.DecodeState
     ) -> tuple[decode.DecodeState, base.Outcome]:
         """Run one round and return its outcome too, for loops on the host."""
-        return self._call("step", decode.round_, (1,), params, state)
+        return self._call("step", self.loop.round_, (1,), params, state)
 
     def admit(
         self,

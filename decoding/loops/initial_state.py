@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from decoding import base, compose
+from decoding import base
 from decoding.loops import decode, prefill, state_sharding, stats, streams
+from decoding.prompt_settings import Composition, Setting
 from models.cache_layouts.held import windowed, windows_of
 from models.cache_layouts.shared_prefix import must_be_dense, shared
 from models.distributed import sharding
@@ -31,7 +32,7 @@ def bucket(size: int) -> int:
 def initial_state(
     program: decode.Program,
     params: base.Params,
-    parts: compose.Composition,
+    parts: Composition,
     prompts: Sequence[Sequence[int]],
     limits: Sequence[int],
     keys: Array,
@@ -69,7 +70,7 @@ def initial_state(
     """
     fresh = parts.program
     batch = len(prompts)
-    tokens, length = _pad(prompts, size)
+    tokens, length = padded(prompts, size)
     dtype = _dtype(params["target"])
     room = max(program.drafter.nodes, program.drafter.scratch)
     slots = -(-(size + room) // 16) * 16
@@ -88,7 +89,7 @@ def initial_state(
     for name, stream in streams.models(fresh.streams).items():
         texts = stream.prompts
         stream_prompts[name] = (
-            _pad(texts, bucket(max(map(len, texts))))
+            padded(texts, bucket(max(map(len, texts))))
             if texts
             else (jnp.array(tokens), jnp.array(length))
         )
@@ -96,8 +97,8 @@ def initial_state(
         kind = _dtype(base.read(params, stream.params))
         make = functools.partial(stream.model.init_cache, batch, slots + width, kind)
         caches[name] = state_sharding.made(plan, make)
-    settings = _of_rows(parts, requests, batch)
-    transform = _transform_states(parts, settings, tokens, length)
+    settings = rows_settings(parts, requests, batch)
+    transform = transform_states(parts, settings, tokens, length)
     verifier = fresh.verifier.init(params)
     stop = base.State()
     if parts.stop is not None:
@@ -112,7 +113,7 @@ def initial_state(
         done=jnp.zeros((batch,), bool),
         key=keys,
         sampled=jnp.asarray([setting.sampled for setting in settings]),
-        ends=_ends(parts, settings),
+        ends=ends_of(parts, settings),
         roots={name: jnp.zeros((batch,), jnp.int32) for name in stream_prompts},
         caches=caches,
         drafter=base.State(),
@@ -141,15 +142,15 @@ def initial_state(
     return state, stream_prompts
 
 
-def own_prompts(parts: compose.Composition) -> list[Sequence[int]]:
+def own_prompts(parts: Composition) -> list[Sequence[int]]:
     """List the prompts that streams have of their own."""
     models = streams.models(parts.program.streams).values()
     return [text for stream in models for text in stream.prompts or ()]
 
 
-def _of_rows(
-    parts: compose.Composition, requests: Sequence[int] | None, batch: int
-) -> list[compose.Setting]:
+def rows_settings(
+    parts: Composition, requests: Sequence[int] | None, batch: int
+) -> list[Setting]:
     """Return the settings of every row."""
     settings = parts.settings
     if requests is None:
@@ -163,9 +164,9 @@ def _of_rows(
     return [settings[min(i, last)] for i in requests]
 
 
-def _transform_states(
-    parts: compose.Composition,
-    settings: Sequence[compose.Setting],
+def transform_states(
+    parts: Composition,
+    settings: Sequence[Setting],
     tokens: Array,
     length: Array,
 ) -> base.State:
@@ -194,7 +195,7 @@ def _transform_states(
     return base.State(row, states[0].shared)
 
 
-def _ends(parts: compose.Composition, settings: Sequence[compose.Setting]) -> Array:
+def ends_of(parts: Composition, settings: Sequence[Setting]) -> Array:
     """Return the rows' EOS and stop tokens int32[B, E], padded with -1.
 
     Of all prompts, not of these rows alone, so that rows can be admitted later.
@@ -205,7 +206,7 @@ def _ends(parts: compose.Composition, settings: Sequence[compose.Setting]) -> Ar
     return jnp.asarray(ends, jnp.int32)
 
 
-def _pad(prompts: Sequence[Sequence[int]], size: int) -> tuple[Array, Array]:
+def padded(prompts: Sequence[Sequence[int]], size: int) -> tuple[Array, Array]:
     tokens = np.zeros((len(prompts), size), np.int32)
     for i, prompt in enumerate(prompts):
         tokens[i, : len(prompt)] = prompt

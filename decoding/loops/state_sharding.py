@@ -25,12 +25,17 @@ def component(state: base.State) -> base.State:
     return base.State(rows(state.row), jax.tree.map(lambda x: "", state.shared))
 
 
-COMPONENTS = ("drafter", "verifier", "transform", "exit", "width", "stop")
+COMPONENTS = (
+    *("drafter", "verifier", "transform", "exit", "width", "stop"),
+    "schedule",  # of canvases
+)
+FIXED = ("size",)  # of canvases: no arrays
 
 
 def axes(state: Any) -> Any:
     """Return the axes of every leaf of a `decode.DecodeState`."""
-    fields = {name: getattr(state, name) for name in state.__dataclass_fields__}
+    names = [name for name in state.__dataclass_fields__ if name not in FIXED]
+    fields = {name: getattr(state, name) for name in names}
     return replace(
         state,
         **{n: component(x) if n in COMPONENTS else rows(x) for n, x in fields.items()},
@@ -59,8 +64,10 @@ def made(plan: sharding.Plan | None, make: Callable[[], Any]) -> Any:
 
 
 RESULTS = ("tokens", "origin", "logprobs", "length", "counters")
+ORDER = "order"  # of canvases, a result too
 
 
 def results(state: Any) -> dict[str, Any]:
     """Fetch the `RESULTS` fields, the sources of an output, to every process's host."""
-    return {name: sharding.fetch(getattr(state, name)) for name in RESULTS}
+    names = (*RESULTS, ORDER) if hasattr(state, ORDER) else RESULTS
+    return {name: sharding.fetch(getattr(state, name)) for name in names}

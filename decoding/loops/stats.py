@@ -29,10 +29,17 @@ class Counters:
     # float32[B, 2]: layers of the committed path's nodes, and layers that the row's
     # rounds ran; None: an exit does not choose them.
     layers: Array | None = None
+    # Of canvases, int32[B]: positions that ran, and forwards of the widest program.
+    nodes: Array | None = None
+    wide: Array | None = None
 
 
 def zeros(
-    batch: int, depth: int, reads: bool = False, layers: bool = False
+    batch: int,
+    depth: int,
+    reads: bool = False,
+    layers: bool = False,
+    nodes: bool = False,
 ) -> Counters:
     """Make counters of `batch` rows for drafts of at most `depth`.
 
@@ -41,12 +48,14 @@ def zeros(
         depth: D.
         reads: whether to count the slots that a cache policy lets nodes read.
         layers: whether to count the layers that an exit chooses.
+        nodes: whether to count the nodes that run, of canvases.
     """
     rows, deep = jnp.zeros((batch,), jnp.int32), jnp.zeros((batch, depth), jnp.int32)
     ranks = jnp.zeros((batch, RANKS), jnp.int32)
     keys = jnp.zeros((batch,), jnp.float32) if reads else None
     ran = jnp.zeros((batch, 2), jnp.float32) if layers else None
-    return Counters(rows, rows, deep, deep, rows, rows, ranks, keys, ran)
+    own = (rows, rows) if nodes else (None, None)
+    return Counters(rows, rows, deep, deep, rows, rows, ranks, keys, ran, *own)
 
 
 class Memory(NamedTuple):
@@ -75,7 +84,7 @@ class Stats(NamedTuple):
     row_draft_calls: np.ndarray  # int32[B]: `draft_calls`, row by row
     committed_by_depth: list[int]  # rounds that committed a draft of that depth
     rounds: int = 0  # of a search, as the next four: calls of the model
-    nodes_run: np.ndarray | None = None  # int32[B]
+    nodes_run: np.ndarray | None = None  # int32[B]; of a canvas, too
     # Rounds that waited for a reward on the host, for slots, or for masks (of any
     # method: one for each constraint on the host); calls after the first.
     host_syncs: int = 0
@@ -90,6 +99,7 @@ class Stats(NamedTuple):
     # needed, and those that ran for it, a round's layers shared by its tokens.
     layer_evals: float | None = None
     layers_run: float | None = None
+    wide_calls: np.ndarray | None = None  # int32[B]: of a canvas: refreshes
 
 
 def summarise(
@@ -117,9 +127,12 @@ def summarise(
     offered = np.asarray(counters.offered).sum(0)
     ranked = np.asarray(counters.ranked).sum(0)
     candidates = int(np.asarray(counters.candidates).sum())
+    if counters.nodes is not None:
+        ran |= {"nodes_run": np.asarray(counters.nodes)}
+        ran |= {"wide_calls": np.asarray(counters.wide)}
     if counters.layers is not None:
         each = np.asarray(counters.layers).sum(0) / max(new.sum(), 1)
-        ran = {"layer_evals": float(each[0]), "layers_run": float(each[1])}
+        ran |= {"layer_evals": float(each[0]), "layers_run": float(each[1])}
     return Stats(
         calls,
         new,

@@ -41,19 +41,19 @@ def output(
     if settings.top_logprobs or settings.prompt_logprobs:
         weights, k = call.params["target"], settings.top_logprobs
         scores = scoring.score(lm.model, weights, state.tokens, state.length, k)
-    state = replace(state, **state_sharding.results(state))
+    fetched = results.Rows(**state_sharding.results(state))
     shown = asked if rank is None else call.running
-    texts = results.of_rows(lm, settings, shown, state, scores)
+    texts = results.of_rows(lm, settings, shown, fetched, scores)
     rows = [texts[i : i + shown.n] for i in range(0, len(texts), shown.n)]
     values = None if found is None else found.scores.tolist()
     if rank is not None:
         bare = texts
         if settings.echo:
             without = replace(settings, echo=False)
-            bare = results.of_rows(lm, without, shown, state, scores)
+            bare = results.of_rows(lm, without, shown, fetched, scores)
         samples = searching.samples(lm, shown, bare)
         if (reward := call.parts.program.reward) is not None:
-            about = (call.engine, reward, call.params, call.running, state)
+            about = (call.engine, reward, call.params, call.running, fetched)
             samples = searching.valued(lm, *about, samples)
         rows, values = searching.ranked(rank, rows, samples, asked.n)
 
@@ -71,6 +71,7 @@ def output(
         if settings.prompt_logprobs
         else None,
         "scores": values,
+        "order": None if fetched.order is None else group("order"),
     }
     if asked.constraints is not None:
         optional["engine"] = [constraint.engine for constraint in asked.constraints]
@@ -85,7 +86,7 @@ def output(
     if values is not None and asked.n == 1:
         optional["scores"] = [row[0] for row in values]
     figures = stats.summarise(
-        state.counters, seconds, compiled, found, call.memory, loaded
+        fetched.counters, seconds, compiled, found, call.memory, loaded
     )
     masks = [*map(type, call.parts.program.streams.values())].count(matchers.Matched)
     figures = stats.with_masks(figures, masks)

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -135,7 +134,7 @@ def decode_requests(
     # A policy's cache has places for any of them.
     longest = max(map(len, prompts)), max(e - len(p) for e, p in zip(limits, prompts))
     state = start((), batch, memory)
-    state = replace(state, done=jnp.ones((batch,), bool))
+    state = engine.loop.idle(state)
     waiting = iter(range(len(prompts)) if wanted is None else wanted)
     ready: collections.deque[tuple[int, Any, int]] = collections.deque()
     fresh: Any = None
@@ -152,7 +151,8 @@ def decode_requests(
                     break
                 fresh = None  # free the last ones' caches before these are made
                 fresh = start(indices, together, state.drafter.shared)
-                state, fresh = _handed_over(state, fresh)
+                if not engine.is_canvas:
+                    state, fresh = _handed_over(state, fresh)
                 ready.extend((i, fresh, source) for source, i in enumerate(indices))
             rows[row], fresh, source = ready.popleft()
             state = engine.admit(state, row, fresh, source)

@@ -39,10 +39,12 @@ class Output:
             "host", or None without one. Else None.
         forced: under a constraint, how many tokens of each text are those that the
             grammar determines, in the tokenizer's own spelling. Else None.
+        order: of a diffusion model, M int: the forward that committed each token,
+            counted from 0. Else None.
 
-    With `echo`, `tokens` and `texts` begin with the prompt. `origin` and `top_logprobs`
-    are None at its tokens. `logprobs` are None there too, or with `prompt_logprobs`
-    those.
+    With `echo`, `tokens` and `texts` begin with the prompt. `origin`, `order` and
+    `top_logprobs` are None at its tokens. `logprobs` are None there too, or with
+    `prompt_logprobs` those.
     """
 
     tokens: list
@@ -61,6 +63,7 @@ class Output:
     accepted: list | None = None
     engine: list | None = None
     forced: list | None = None
+    order: list | None = None
 
     def __repr__(self) -> str:
         new = int(self.stats.new_tokens.sum())

@@ -59,6 +59,7 @@ class Settings:
     finish: bool = False
     engine: str = "auto"
     jump_forward: bool = False
+    suffix: Any = None
 
 
 class Ends(NamedTuple):
@@ -80,6 +81,7 @@ class Requests(NamedTuple):
     transforms: tuple[Any, ...]  # those of `transforms`, then those of the keywords
     contexts: list[int] | None = None  # tokens of each row's context
     constraints: constraining.Constraints | None = None  # one a prompt
+    suffixes: list[list[int]] | None = None  # of each row
 
 
 @functools.lru_cache(2)
@@ -135,10 +137,11 @@ def read(lm: Any, settings: Settings) -> Requests:
     """
     tokens, n = encode(lm, settings.prompts), settings.n
     tokens, contexts = with_contexts(lm, settings.contexts, tokens)
+    behind = suffixes(lm, settings.suffix, len(tokens))
     prompts, config = len(tokens), lm.model.config
     new = per_prompt("max_new_tokens", settings.max_new_tokens, prompts)
     for i, prompt in enumerate(tokens):
-        _check(config, i, prompt, new[i])
+        _check(config, i, prompt, new[i], behind[i] if behind else [])
     if n < 1:
         raise PromptError(f"n={n}: use at least 1")
     chunk = settings.prefill_chunk
@@ -175,10 +178,13 @@ def read(lm: Any, settings: Settings) -> Requests:
         transforms = constraining.inserted(transforms, constraints, ending)
     ends = [Ends(*pair) for pair in zip(strings, ids) for _ in range(n)]
     rows = [prompt for prompt in tokens for _ in range(n)]
-    limits = [len(p) + m for p, m in zip(tokens, new) for _ in range(n)]
+    after = [len(text) for text in behind] if behind else [0] * prompts
+    sizes = zip(tokens, new, after)
+    limits = [len(p) + m + s for p, m, s in sizes for _ in range(n)]
+    texts = behind and [text for text in behind for _ in range(n)]
     read = contexts and [size for size in contexts for _ in range(n)]
     numbers = (rows, limits, prompts, n, ends, temperature)
-    return Requests(*numbers, transforms, read, constraints)
+    return Requests(*numbers, transforms, read, constraints, texts)
 
 
 def with_contexts(
@@ -275,22 +281,42 @@ def _encoded(lm: Any, i: int, prompt: Any) -> list[int]:
     return list(lm.tokenizer.encode(prompt))
 
 
-def _check(config: Any, i: int, prompt: list[int], new: int) -> None:
+def suffixes(lm: Any, suffix: Any, prompts: int) -> list[list[int]] | None:
+    """Encode the text behind each canvas: one for all prompts, or one a prompt.
+
+    Raises:
+        PromptError: another number of texts.
+    """
+    if suffix is None:
+        return None
+    is_list = type(suffix) in (list, tuple)
+    is_single = not is_list or (bool(suffix) and isinstance(suffix[0], int))
+    texts: Sequence[Any] = [suffix] * prompts if is_single else suffix
+    if len(texts) != prompts:
+        raise PromptError(
+            f"{len(texts)} suffixes for {prompts} prompts: give one for all, or one a "
+            "prompt"
+        )
+    return encode(lm, texts)
+
+
+def _check(config: Any, i: int, prompt: list[int], new: int, suffix: list[int]) -> None:
     if new < 1:
         raise PromptError(f"max_new_tokens={new}: use at least 1")
     if not prompt:
         raise PromptError(
             f"prompt {i} is empty: a text needs at least one token to start from"
         )
-    wrong = [t for t in prompt if not 0 <= t < config.vocab_size]
+    wrong = [t for t in (*prompt, *suffix) if not 0 <= t < config.vocab_size]
     if wrong:
         raise PromptError(
             f"prompt {i} has token {wrong[0]}, outside the vocabulary of "
             f"{config.vocab_size}: encode it with this model's tokenizer"
         )
-    if len(prompt) + new > config.max_positions:
+    size = len(prompt) + len(suffix)
+    if size + new > config.max_positions:
         raise PromptError(
-            f"prompt {i} has {len(prompt)} tokens and max_new_tokens={new}: together "
+            f"prompt {i} has {size} tokens and max_new_tokens={new}: together "
             f"more than the model's {config.max_positions} positions; shorten one "
             "(prompts are never cut silently)"
         )
@@ -356,15 +382,6 @@ def text_of(
     data = text.encode("utf-8")
     at = stop_strings.cut(ends.strings, data)
     return text if at is None else data[:at].decode("utf-8", errors="ignore")
-
-
-def undecided(text: str, stops: Sequence[str]) -> int:
-    """Count the last characters of `text` that may become part of a stop string."""
-    longest = max((len(stop) - 1 for stop in stops), default=0)
-    for size in range(min(longest, len(text)), 0, -1):
-        if any(stop.startswith(text[-size:]) for stop in stops):
-            return size
-    return 0
 
 
 def finish_reason(lm: Any, tokens: Sequence[int], ends: Ends) -> str:

@@ -4,9 +4,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from decoding.loops import decode
 from decoding.serving import requests, scoring
 from models.errors import PromptError
+
+
+class Rows(NamedTuple):
+    """What an output is read from, of the finished rows of any loop, on the host."""
+
+    tokens: Any  # int32[B, T]
+    origin: Any  # int8[B, T]
+    logprobs: Any  # float32[B, T]
+    length: Any  # int32[B]
+    counters: Any
+    order: Any = None  # int32[B, T], of canvases
 
 
 class Text(NamedTuple):
@@ -19,9 +29,10 @@ class Text(NamedTuple):
     finish_reason: str
     top_logprobs: list  # for each token, (token, log-probability) best first, or None
     prompt_logprobs: list[float | None]  # empty without scores
+    order: list[int | None]  # empty but of canvases
 
 
-def check_pool(state: decode.DecodeState) -> None:
+def check_pool(state: Any) -> None:
     """Raise PromptError if a cache's pool of pages was too small."""
     if any(bool(cache.overrun) for cache in state.caches.values()):
         raise PromptError(
@@ -34,7 +45,7 @@ def of_rows(
     lm: Any,
     settings: requests.Settings,
     asked: requests.Requests,
-    state: decode.DecodeState,
+    state: Rows,
     scores: scoring.Scores | None,
 ) -> list[Text]:
     """Read the texts of all rows.
@@ -43,7 +54,7 @@ def of_rows(
         lm: the model, whose tokenizer gives the texts.
         settings: those of the call.
         asked: its requests.
-        state: the finished state, its results on the host.
+        state: the finished rows.
         scores: of all rows, or None.
     """
     ends = np.asarray(state.length)
@@ -59,6 +70,7 @@ def of_rows(
                 lm, tokens, row_ends, prompt if settings.echo else ()
             )
         best, before = _scores(scores, i, new)
+        order = [] if state.order is None else np.asarray(state.order)[i, new].tolist()
         if settings.echo:
             written = settings.prompts[i // asked.n]
             if text is not None:
@@ -66,8 +78,10 @@ def of_rows(
                 text = spelt + text
             none = [None] * len(prompt)
             tokens, origin, best = prompt + tokens, none + origin, none + best
+            order = none + order
             logprobs = (before if settings.prompt_logprobs else none) + logprobs
-        texts.append(Text(tokens, text, logprobs, origin, reason, best, before))
+        found = (tokens, text, logprobs, origin, reason, best, before, order)
+        texts.append(Text(*found))
     return texts
 
 

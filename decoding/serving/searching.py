@@ -15,7 +15,7 @@ from decoding.hypotheses.rank import Rank, Sample
 from decoding.hypotheses.reward import Reward
 from decoding.loops import decode, drafting, engines, search, search_state
 from decoding.serving import requests
-from decoding.serving.results import Text
+from decoding.serving.results import Rows, Text
 from models.errors import MethodError, PromptError
 
 FIRST = 64  # scratch slots a lane, at first
@@ -92,7 +92,7 @@ def valued(
     reward: Reward,
     params: base.Params,
     running: requests.Requests,
-    state: decode.DecodeState,
+    state: Rows,
     found: list[Sample],
 ) -> list[Sample]:
     """Ask the reward for the worth of all texts, once."""

@@ -1,6 +1,6 @@
 """The text of a row as it grows, in pieces that no later token changes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -41,9 +41,18 @@ class Row:
             return self.text[self.sent :]
         eos = self.lm.model.config.eos
         self.text += "".join(self.decoder.push(t) for t in new if t not in eos)
-        decided = len(self.text) - requests.undecided(self.text, self.ends.strings)
+        decided = len(self.text) - undecided(self.text, self.ends.strings)
         start, self.sent = self.sent, max(self.sent, decided)
         return self.text[start : self.sent]
+
+
+def undecided(text: str, stops: Sequence[str]) -> int:
+    """Count the last characters of `text` that may become part of a stop string."""
+    longest = max((len(stop) - 1 for stop in stops), default=0)
+    for size in range(min(longest, len(text)), 0, -1):
+        if any(stop.startswith(text[-size:]) for stop in stops):
+            return size
+    return 0
 
 
 def pieces(call: Any) -> Iterator[Piece]:

@@ -67,6 +67,7 @@ def measure(program: programs.Program, chip: Chip) -> dict[str, Any]:
         "program": program.name,
         "rows": program.rows,
         "tokens": program.tokens,
+        **({"wide": program.wide} if program.wide else {}),
         "parts": program.parts,
         "temporaries": temporary + max(unshared, 0),
         "need": memory.argument_size_in_bytes

@@ -185,9 +185,11 @@ def small_shape(shape: transformer.Config, layers: int) -> transformer.Config:
     """Shrink a model's widths; its variants stay, and its vocabulary is TOKENIZER's."""
     like = _like().config
     layers, groups = min(shape.n_layers, layers), min(shape.n_kv_heads, HEADS)
+    is_diffusion = shape.mask_token is not None
     return dataclasses.replace(
         shape,
-        vocab_size=like.vocab_size,
+        vocab_size=like.vocab_size + is_diffusion,
+        mask_token=like.vocab_size if is_diffusion else None,
         bos=like.bos,
         eos=like.eos,
         d_model=WIDTH,

@@ -5,6 +5,7 @@ the fields in `config.architecture` where the weights are elsewhere. No array of
 is made.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -17,7 +18,15 @@ import numpy as np
 
 import models
 from decoding import Method, compose
-from decoding.loops import decode, engines, initial_state, prefill, state_sharding
+from decoding.loops import (
+    canvas_state,
+    decode,
+    denoise,
+    engines,
+    initial_state,
+    prefill,
+    state_sharding,
+)
 from experiments import stage
 from models import checkpoints, io, transformer
 from models.checkpoints import hub, tensors
@@ -45,6 +54,7 @@ class Program:
     whole: dict[str, int] = field(default_factory=dict)  # param -> bytes, uncut
     mesh: Any = None  # of its devices
     beside: int = 0  # rows beside each copy of the weights; 0: no decoding
+    wide: int = 0  # tokens of a row in a wide call, of canvases; 0: there is none
 
 
 @dataclass(frozen=True)
@@ -168,6 +178,9 @@ def decoding(
 ) -> list[Program]:
     """Return prefill and loop of one method, at the config's batch and context.
 
+    Of a diffusion model the context is the canvas, prompt included. Its policy may read
+    the prompt at each step; there is no prefill then.
+
     Args:
         name: of the method, for the programs' names.
         method: the method.
@@ -186,7 +199,7 @@ def decoding(
         role_params = getattr(draft, "params", draft)
         params[role] = laid(role_params, plan.places(role_params))
     longest = context(config)
-    first = functools.partial(_first_state, parts, params, longest)
+    first = functools.partial(_first_state, engine, parts, params, longest)
     fresh, role_prompts = first(together or config.batch)
     state = first(config.batch)[0] if together else fresh
     bound = jax.ShapeDtypeStruct((), jnp.int32, sharding=plan.of((), ""))
@@ -194,13 +207,8 @@ def decoding(
         "params": size(params[decode.TARGET]),
         "drafts": sum(size(params[role]) for role in given),
     }
-    chunk = prefill.chunk_size(parts.program, fresh, longest)
-    by_chunks = functools.partial(prefill.prefill, size=chunk)
-    fill = functools.partial(
-        engine.lower, "prefill", by_chunks, (1,), params, fresh, role_prompts
-    )
     run = functools.partial(
-        engine.lower, "advance", decode.advance, (1,), params, state, bound, bound
+        engine.lower, "advance", engine.loop.advance, (1,), params, state, bound, bound
     )
 
     def memory(state: Any, other: Any) -> dict[str, int]:
@@ -209,35 +217,57 @@ def decoding(
         rest = {"cache": caches, "rest of the state": size(state) - caches}
         return {**weights, **rest, **beside}
 
-    nodes = parts.program.drafter.nodes
     beside = config.batch // plan.parts(config.batch, "batch")
     make = functools.partial(Program, read=read_bytes(lm), mesh=plan.mesh)
     filled, decoded = memory(fresh, state), memory(state, fresh)
-    rows = {"rows": config.batch, "tokens": nodes, "beside": beside}
-    return [
-        make(
-            f"prefill, {name}",
-            fill,
-            filled,
-            rows=together or config.batch,
-            tokens=chunk,
-        ),
-        make(f"decode, {name}", run, decoded, **rows),
-    ]
+    loop = functools.partial(make, f"decode, {name}", run, decoded, rows=config.batch)
+    if engine.is_canvas:
+        policy, tokens = parts.program.policy, state.tokens.shape[1]
+        narrow, *_, wide = [
+            *denoise.widths(policy, tokens, state.window, state.size),
+            tokens,
+        ]
+        programs = [loop(tokens=narrow, beside=beside, wide=wide)]
+        chunk = canvas_state.CHUNK
+        fill = functools.partial(
+            engine.lower, "read", canvas_state.read, (1,), params, fresh
+        )
+    else:
+        programs = [loop(tokens=parts.program.drafter.nodes, beside=beside)]
+        chunk = prefill.chunk_size(parts.program, fresh, longest)
+        by_chunks = functools.partial(prefill.prefill, size=chunk)
+        fill = functools.partial(
+            engine.lower, "prefill", by_chunks, (1,), params, fresh, role_prompts
+        )
+    if engine.is_canvas and not parts.program.policy.prefills:
+        return programs
+    rows = together or config.batch
+    return [make(f"prefill, {name}", fill, filled, rows=rows, tokens=chunk), *programs]
 
 
 def _first_state(
-    parts: compose.Composition, params: Any, longest: int, rows: int
+    engine: engines.Engine,
+    parts: compose.Composition,
+    params: Any,
+    longest: int,
+    rows: int,
 ) -> tuple[Any, Any]:
-    """Return the shapes of a state before its prompts are read, and of the prompts."""
-    plan = parts.program.model.plan
+    """Return the shapes of a state before its prompts are read, and of the prompts.
+
+    The prompts of a canvas lie in its state.
+    """
+    program, plan = parts.program, parts.program.model.plan
     prompts, limits = [[1, 1]] * rows, [longest] * rows
     keys = engines.request_keys(0, rows, 1)
+    about = (prompts, limits, keys, initial_state.bucket(longest))
 
     def make_state(params: Any) -> Any:
-        sizes = (prompts, limits, keys, initial_state.bucket(longest))
+        if engine.is_canvas:
+            # Shapes have no place: the state's are laid below.
+            bare = dataclasses.replace(program, model=program.model._replace(plan=None))
+            return canvas_state.started(bare, params, parts, *about), None
         return initial_state.initial_state(
-            parts.program, params, parts, *sizes, None, False, None
+            program, params, parts, *about, None, False, None
         )
 
     with sharding.use(plan):

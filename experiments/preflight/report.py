@@ -80,10 +80,13 @@ def width(row: dict[str, Any]) -> str:
     """Compare the tokens that a decoding verifies with those that are free."""
     rows, nodes, free = row["beside"], row["tokens"], row["free"]
     tokens = rows * nodes
+    verb = "runs" if "wide" in row else "verifies"
     line = (
-        f"{row['program']}: verifies {rows} x {nodes} = {tokens} tokens a copy, "
+        f"{row['program']}: {verb} {rows} x {nodes} = {tokens} tokens a copy, "
         f"{free} are free"
     )
+    if row.get("wide", 0) > nodes:
+        line += f" (a wide call runs {rows} x {row['wide']} = {rows * row['wide']})"
     if tokens <= free:
         return f"{line}."
     fewer = f"{free // rows} nodes" if free >= 2 * rows else f"{free // nodes} rows"

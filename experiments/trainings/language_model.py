@@ -9,7 +9,6 @@ from experiments.run_folder import RunFolder
 from experiments.stage import Preflight, Stage
 from models import transformer
 from models.distributed import sharding
-from training.objectives.language_models import next_token
 from training.runs import language_model_run
 
 
@@ -27,12 +26,14 @@ def programs_of(config: Any, mesh: Any, dtype: Any) -> list[programs.Program]:
     stages = config.data.stages
     steps = sum(stage[0] for stage in stages)
     _, rows, window = max(stages, key=lambda stage: stage[1] * stage[2])
-    objective = next_token.objective(shape)
+    objective = language_model_run.objective(config, shape)
     optimizer = language_model_run.optimizer(config, steps)
     names = ["tokens"]
     if config.data.get("facts", ""):
         names += ["segments", "loss_mask"]
-    batch = dict.fromkeys(names, (rows, window + 1))
+    batch: dict[str, tuple[int, ...]] = dict.fromkeys(names, (rows, window + 1))
+    if config.get("diffusion") is not None:
+        batch["row"] = (rows,)
     arguments = (objective, optimizer, params, batch)
     return [programs.training("train", config, plan, *arguments)]
 

@@ -2,23 +2,27 @@
 
 import dataclasses
 
-from models.checkpoints import fields, hf
+from models.checkpoints import fields, hf, masked_diffusion
 from models.checkpoints.families import (
+    dream,
     gemma2,
     gemma3,
     gpt2,
+    llada,
     llama,
     mistral,
     opt,
     phi3,
     qwen2,
     qwen3,
+    sdar,
 )
 from models.errors import ConfigError
 
+AUTOREGRESSIVE = (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, opt)
+DIFFUSION = (llada, dream, sdar)
 FAMILIES: dict[str, hf.Family] = {
-    module.FAMILY.model_type: module.FAMILY
-    for module in (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, gpt2, opt)
+    module.FAMILY.model_type: module.FAMILY for module in (*AUTOREGRESSIVE, *DIFFUSION)
 }
 ALIASES = {"gemma3": "gemma3_text"}
 SCORER = "ForSequenceClassification"
@@ -76,6 +80,6 @@ def read_config(data: dict, where: str) -> tuple[hf.Family, hf.Config]:
     """Return the family and the Config of a config.json; errors name it by `where`."""
     chosen = family(data, where)
     reader = fields.Fields(data, where)
-    config = chosen.read(reader)
+    config = masked_diffusion.read(reader, chosen.read(reader))
     reader.finish()
     return chosen, config

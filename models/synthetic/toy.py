@@ -111,7 +111,7 @@ class Tokens:
         return Tokens(names, names)
 
 
-def _mix(x: Array) -> Array:
+def mix(x: Array) -> Array:
     """Hash uint32 (the finaliser of MurmurHash3)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
@@ -119,7 +119,7 @@ def _mix(x: Array) -> Array:
 
 
 @functools.cache
-def _places(size: int) -> np.ndarray:
+def places(size: int) -> np.ndarray:
     """Return uint32[size]: the sum of the hashes of the positions 0..p, modulo 2^32."""
     x: Any = np.arange(size, dtype=np.uint32)
     x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
@@ -133,7 +133,7 @@ def _complete(count: Array, place: Array, positions: Array, size: int) -> Array:
     It sees `count` slots, and the hashes of their positions have the sum `place`. A
     wrong set passes with probability 2^-32.
     """
-    expected = jnp.asarray(_places(size))[jnp.clip(positions, 0, size - 1)]
+    expected = jnp.asarray(places(size))[jnp.clip(positions, 0, size - 1)]
     return (count.astype(jnp.int32) == positions + 1) & (place == expected)
 
 
@@ -181,7 +181,7 @@ def language_model(config: Config) -> base.LanguageModel:
         digits = jnp.where(at < 0, vocab, jnp.clip(digits, 0, vocab))
         code = (digits * powers).sum(-1)
         # Sums over the slots that a node sees, in one pass: programs stay small.
-        hashes = _mix(jnp.stack([pos, pos * (vocab + 1) + token]).astype(jnp.uint32))
+        hashes = mix(jnp.stack([pos, pos * (vocab + 1) + token]).astype(jnp.uint32))
         ones, stale = jnp.ones_like(pos), pos != cache_pos
         terms = jnp.stack([ones, stale]).astype(jnp.uint32)
         terms = jnp.concatenate([terms, hashes])[:, :, None]

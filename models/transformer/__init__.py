@@ -4,7 +4,10 @@ from models.transformer.config import Config, Rope, rope, rope_frequencies
 from models.transformer.model import transformer
 from models.transformer.sequence_forward import (
     beside,
+    bidirectional,
+    block_causal,
     forward,
+    noised_beside_clean,
     places,
     stack_layers,
     unstack_layers,
@@ -14,7 +17,10 @@ __all__ = [
     "Config",
     "Rope",
     "beside",
+    "bidirectional",
+    "block_causal",
     "forward",
+    "noised_beside_clean",
     "places",
     "rope",
     "rope_frequencies",

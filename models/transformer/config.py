@@ -62,6 +62,11 @@ class Config:
     tied: bool = True
     labels: int = 0  # outputs of the head of a classifier; 0: vocab_size
     embed_scale: float = 1.0
+    # What no tensor reveals of a masked diffusion model; see `decoding.denoising`.
+    mask_token: int | None = None  # None: autoregressive
+    visibility: tuple[str, ...] = ("causal",)  # causal | bidirectional | block_causal
+    alignment: str = "same"  # same | shifted: output i is of position i, of i + 1
+    block_size: int = 0  # positions of a block of block_causal
     bos: int | None = None
     eos: tuple[int, ...] = field(default=())
 
@@ -80,6 +85,7 @@ class Config:
             ("norm", ("rms", "layer")),
             ("activation", ACTIVATIONS),
             ("position", ("rope", "learned", "alibi", "none")),
+            ("alignment", ("same", "shifted")),
         ):
             if getattr(self, name) not in choices:
                 raise ConfigError(

@@ -231,9 +231,13 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """One layer; `merge` and `feed_forward` return terms to add to the residual."""
+    """One layer; `merge` and `feed_forward` return terms to add to the residual.
+
+    `ahead`: how many tokens behind itself a token of a whole sequence may see.
+    """
 
     config: Config
+    ahead: int | None = 0
 
     def setup(self) -> None:
         c = self.config
@@ -267,7 +271,8 @@ class Layer(nn.Module):
             k, v = (part.swapaxes(1, 2) for part in (k, v))
             k, v = latent.expand(k, v, self.attention.key_basis)
             k, v = turned(k, rotation).swapaxes(1, 2), v.swapaxes(1, 2)
-        out = sequence_attention.attend(self.config, q, k, v, mask, bias)
+        about = (q, k, v, mask, bias, self.ahead)
+        out = sequence_attention.attend(self.config, *about)
         return x + self.merge(out)
 
     def __call__(self, x: Array, mask: Array, rotation: Any, bias: Any) -> Array:

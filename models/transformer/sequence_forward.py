@@ -23,8 +23,11 @@ def forward(
     taps: tuple[base.Tap, ...] = (),
     remat: bool = False,
     share: Callable[[int, Array], Array] | None = None,
+    mask: Array | None = None,
+    positions: Array | None = None,
+    ahead: int | None = None,
 ) -> base.ModelOutput:
-    """Compute causal logits of whole sequences, for training: no cache.
+    """Compute the logits of whole sequences, for training: no cache.
 
     Args:
         config: the transformer's config.
@@ -36,12 +39,31 @@ def forward(
         remat: whether the backward pass recomputes each layer.
         share: `share(i, x)` -> float32[B, T], the share of layer i's change to x that
             is added: 0 passes the layer. None: every layer runs.
+        mask: bool[1 or B, T, T], the tokens that each token sees (`bidirectional`,
+            `block_causal`, `noised_beside_clean`); None: those before it, and itself.
+        positions: int32[B, T]; None: `places`.
+        ahead: of a mask, how many tokens behind itself a token sees at most; None: all.
+            A small number saves work.
+
+    Raises:
+        ConfigError: a mask for a model with sliding windows or ALiBi, which are of
+            causal attention; or the stacked form of layers that differ.
     """
     length = tokens.shape[1]
-    mask = causal(length, segments)
-    positions = places(tokens.shape, segments)
+    if mask is None:
+        mask, ahead = causal(length, segments), 0
+    else:
+        if any(config.windows) or config.position == "alibi":
+            raise ConfigError(
+                f"windows={config.windows} and position={config.position!r}: sliding "
+                "windows and ALiBi are of causal attention; leave `mask` out, or use "
+                "a model with full attention"
+            )
+        mask = mask if segments is None else mask & together(segments)
+    if positions is None:
+        positions = places(tokens.shape, segments)
     mask = jnp.broadcast_to(mask, (tokens.shape[0], length, length))
-    layer: Any = Layer(config)
+    layer: Any = Layer(config, ahead)
     embedding: Any = Embedding(config)
     top = {"params": params["embedding"]}
     x = embedding.apply(top, tokens, positions, method="embed")
@@ -106,6 +128,43 @@ def causal(length: int, segments: Array | None = None) -> Array:
     """Return the causal mask bool[1 or B, T, T], within segments if given."""
     mask = jnp.tril(jnp.ones((1, length, length), bool))
     return mask if segments is None else mask & together(segments)
+
+
+def bidirectional(length: int) -> Array:
+    """Return the mask bool[1, T, T] of which every token sees all others."""
+    return jnp.ones((1, length, length), bool)
+
+
+def block_causal(length: int, block: Array | int) -> Array:
+    """Return the mask bool[B, T, T] of blocks that see themselves and those before.
+
+    `block` int32[B] (or a number: B is 1) is the size of a row's blocks, which are
+    counted from position 0.
+    """
+    of = _blocks(length, block)
+    return of[:, None, :] <= of[:, :, None]
+
+
+def noised_beside_clean(length: int, block: Array | int) -> Array:
+    """Return the mask bool[B, 2T, 2T] of a noised copy beside the clean text.
+
+    Token 2i is the noised copy of clean token 2i + 1. A noised block sees itself and
+    the clean blocks before it. The clean text is block-causal. (Arriola et al., *Block
+    Diffusion: Interpolating Between Autoregressive and Diffusion Language Models*,
+    2025, arXiv 2503.09573, section 3.) A token sees at most 2 `block` - 2 ahead.
+    """
+    of = jnp.repeat(_blocks(length, block), 2, 1)
+    is_clean = jnp.arange(2 * length) % 2 > 0
+    query, key = of[:, :, None], of[:, None, :]
+    from_noised = jnp.where(is_clean, key < query, key == query)
+    from_clean = is_clean & (key <= query)
+    return jnp.where(is_clean[:, None], from_clean, from_noised)
+
+
+def _blocks(length: int, block: Array | int) -> Array:
+    """Return the number of each position's block, int32[B, T]."""
+    sizes = jnp.atleast_1d(jnp.asarray(block, jnp.int32))
+    return jnp.arange(length, dtype=jnp.int32) // sizes[:, None]
 
 
 def together(segments: Array) -> Array:

@@ -33,14 +33,17 @@ TARGET = {
 }
 
 
+CANVASES = ("dream_7b", "llada_8b")  # of pods: decoding alone
+
+
 def recipes() -> list:
     """Every recipe as a parameter; those of heads for `tiny` and at scale."""
     names = [
         f"{folder}/{path.name}{target}"
         for folder in ("heads", "draft_models", "predictors", "pods")
         for path in sorted((CONFIGS / folder).glob("*.py"))
-        # `compare` and `eagle_gap` train the recipes beside them.
-        if path.stem not in ("__init__", "compare", "eagle_gap")
+        # `compare` and `eagle_gap` train the recipes beside them, others nothing.
+        if path.stem not in ("__init__", "compare", "eagle_gap", *CANVASES)
         for target in (("", ":llama3_8b") if folder == "heads" else ("",))
     ]
     assert set(QUICK) < set(names)

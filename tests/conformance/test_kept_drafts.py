@@ -15,7 +15,7 @@ from decoding.serving import continuous_batching
 
 pytestmark = [pytest.mark.kv, pytest.mark.long]
 
-NAMES = [name for name in catalogue.names("caches") if name != "caches/dense"]
+NAMES = [name for name in catalogue.of_kind("caches") if name != "caches/dense"]
 CHAIN = Spec("topologies/chain", length=3)
 HEAT = 0.8
 

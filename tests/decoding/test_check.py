@@ -109,5 +109,5 @@ def test_bad_names(arguments, words, capsys):
 def test_usage(capsys):
     assert check.main([]) == 2 and check.main(["--help"]) == 0
     assert "python -m decoding.check" in capsys.readouterr().out
-    with pytest.raises(MethodError, match="have no contracts yet"):
+    with pytest.raises(MethodError, match="'diffusion/none'"):
         next(check.contracts(Spec("diffusion/none")))

@@ -11,7 +11,7 @@ import decoding
 import models
 from decoding import Method, Spec
 from decoding.conformance import kit
-from decoding.serving import requests
+from decoding.serving import requests, streaming
 from models.errors import MethodError, PromptError
 
 LOOKUP = Method(kit.spec("drafters/prompt_lookup"))
@@ -120,7 +120,7 @@ def test_pieces_make_up_the_texts(stop):
 
 
 def test_fault_pieces_that_hold_nothing_back(monkeypatch):
-    monkeypatch.setattr(requests, "undecided", lambda text, stops: 0)
+    monkeypatch.setattr(streaming, "undecided", lambda text, stops: 0)
     settings = {"method": LOOKUP, "temperature": 0.8, "stop": ("ab", "cd", "ed")}
     texts = [""] * len(kit.PROMPTS)
     for piece in decoding.stream(LM, kit.PROMPTS, **settings):
@@ -140,7 +140,7 @@ def test_fault_pieces_that_hold_nothing_back(monkeypatch):
     ],
 )
 def test_what_may_become_a_stop_string(text, stops, size):
-    assert requests.undecided(text, stops) == size
+    assert streaming.undecided(text, stops) == size
 
 
 def test_a_model_by_name_with_heads(monkeypatch):

@@ -112,13 +112,13 @@ def test_every_lossless_drafter(name):
 
 def test_fault_settings_of_another_row(monkeypatch):
     """Planted: every row begins with the settings of the next one."""
-    sound = initial_state._of_rows
+    sound = initial_state.rows_settings
 
     def turned(*arguments):
         first, *rest = sound(*arguments)
         return [*rest, first]
 
-    monkeypatch.setattr(initial_state, "_of_rows", turned)
+    monkeypatch.setattr(initial_state, "rows_settings", turned)
     wrong = results(kit.generate(Method(), **SETTINGS))
     assert sum(a != b for a, b in zip(wrong, plain_alone())) >= 3
 

@@ -1,4 +1,4 @@
-"""Trees of the recipes on slices fit into the tokens that are free to verify."""
+"""Trees and blocks of the recipes on slices fit into the tokens that are free."""
 
 import math
 import pathlib
@@ -12,7 +12,8 @@ from kernels.chips import TPUS
 from models.distributed import device_mesh
 
 PODS = pathlib.Path(__file__).parents[2] / "configs" / "pods"
-NAMES = sorted(p.stem for p in PODS.glob("*_*b.py"))
+CANVASES = {"dream_7b": "num_hidden_layers", "llada_8b": "n_layers"}
+NAMES = sorted({p.stem for p in PODS.glob("*_*b.py")} - {*CANVASES})
 TREES = {"eagle3": {"method.topology.nodes": 60}, "hydra": {"tree_nodes": 0}}
 
 
@@ -44,3 +45,15 @@ def test_trees_are_free(name):
         ((option, value),) = papers.items()
         text = (PODS / f"{name}.py").read_text()
         assert f"--config.{option}={value}" in text
+
+
+@pytest.mark.parametrize("name", CANVASES)
+def test_blocks_of_a_canvas_are_free(name):
+    """Planted: plain decoding, which runs the whole canvas in every step."""
+    config = settings.load(PODS / f"{name}.py")
+    copies = device_mesh.parse(config.mesh)["data"]
+    config.mesh, config.architecture[CANVASES[name]] = "", 1
+    plain, fast = command.Preflight(config, "cpu:1", 2**50).own
+    assert fast.name == "decode, fast_dllm" and (fast.rows, fast.wide) == (16, 1024)
+    assert fast.rows // copies * fast.tokens <= TPUS["v5e"].free
+    assert plain.rows // copies * plain.tokens > 16 * TPUS["v5e"].free

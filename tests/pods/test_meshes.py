@@ -124,6 +124,14 @@ def test_drafts_and_predictors_learn_the_same_on_a_mesh(tmp_path):
 
 
 @pytest.mark.long
+def test_masked_diffusion_learns_the_same_on_a_mesh():
+    """Rows keep their noise wherever they lie. Planted: rows of other numbers."""
+    curves = ran("masked.py")
+    assert {"fault numbers", "2x2x2"} < set(curves)
+    check(curves)
+
+
+@pytest.mark.long
 def test_grammars_on_a_mesh():
     """A sharded vocabulary: the same texts, and the mask gathers nothing."""
     found = ran("grammars.py")

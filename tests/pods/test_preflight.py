@@ -138,6 +138,44 @@ def test_programs_of_a_draft_model():
     assert row["need"] > 3 * draft + loop["params"]
 
 
+def test_programs_of_a_canvas(path):
+    """Its loop, and the read of a prompt whose keys stay; planted: a loop of drafts.
+
+    A diffusion model's rows are whole canvases: no slots beside them.
+    """
+    config = settings.load(path)
+    own = {"mask_token_id": 127, "alignment": "same", "block_size": 4}
+    own["visibility"] = ["bidirectional", "block_causal"]
+    with config.unlocked():
+        config.architecture.update(own)
+        config.variants = {
+            name: {"schedule": ["diffusion/fast_dllm"], "policy": f"caches/{name}"}
+            for name in ("dual", "block_causal")
+        }
+    config.methods = ("plain", "dual", "block_causal")
+    flight = command.Preflight(config, "cpu:1", 2**40)
+    found = {p.name: p for p in flight.own}
+    loops = [f"decode, {name}" for name in config.methods]
+    assert sorted(found) == sorted([*loops, "prefill, block_causal"])
+    assert [found[name].tokens for name in loops] == [512, 33, 5]
+    assert {found[name].wide for name in loops} == {512}
+    cache = 8 * 512 * 2 * 32 * 4
+    for program in found.values():
+        assert cache <= program.parts["cache"] < cache * 1.1
+    row = command.measure(found["decode, dual"], flight.chip)
+    assert row["wide"] == 512 and row["need"] >= sum(row["parts"].values())
+    row |= {"beside": 8, "free": 100}
+    text = command.report.width(row)
+    assert "runs 8 x 33 = 264 tokens" in text and "a wide call runs 8 x 512" in text
+    with config.unlocked():
+        for name in own:
+            del config.architecture[name]
+    config.methods = ("plain",)
+    plain = command.Preflight(config, "cpu:1", 2**40).own
+    assert [p.name for p in plain] == ["prefill, plain", "decode, plain"]
+    assert plain[1].wide == 0 and "wide" not in command.measure(plain[1], flight.chip)
+
+
 def test_programs_of_trained_heads(path, tmp_path):
     """Their shapes are read from the export; planted: a method without any."""
     config = settings.load(path)

@@ -1,8 +1,9 @@
 """A language model from a config: trained, measured and exported.
 
 Fields that a recipe may leave out: `start`, a model whose weights training begins with;
-`train.optimizer`, "muon" or "adamw" (of `train.adam_rate`); and `data.facts`, a form of
-`planted_facts.FORMS`, with `data.facts_share` and `data.short` of the mixture.
+`train.optimizer`, "muon" or "adamw" (of `train.adam_rate`); `data.facts`, a form of
+`planted_facts.FORMS`, with `data.facts_share` and `data.short` of the mixture; and
+`diffusion`, the fields of a masked diffusion model (`diffusion_model.py`).
 """
 
 import os
@@ -30,15 +31,17 @@ from training.data import (
 )
 from training.evaluation import language_model
 from training.loop import fit, optimizers
+from training.loop.train_step import Objective
 from training.objectives.language_models import next_token
-from training.runs import model_cards, scaffold
+from training.runs import diffusion_model, model_cards, scaffold
+from training.runs.diffusion_model import is_diffusion
 
 
 def model_config(config: Any) -> transformer.Config:
     """Build the transformer's Config from `model` and `data.vocab_size`."""
     m = config.model
     rotary = {"rope_type": "default", "rope_theta": m.rope_theta}
-    return transformer.Config(
+    shape = transformer.Config(
         vocab_size=config.data.vocab_size,
         d_model=m.d_model,
         n_layers=m.n_layers,
@@ -50,6 +53,14 @@ def model_config(config: Any) -> transformer.Config:
         ropes=(rope.build(rotary, m.head_dim, m.max_positions, "model.rope_theta"),),
         eos=(0,),
     )
+    return diffusion_model.shape(config, shape) if is_diffusion(config) else shape
+
+
+def objective(config: Any, shape: transformer.Config) -> Objective:
+    """Build the loss: next-token, or masked diffusion's."""
+    if is_diffusion(config):
+        return diffusion_model.objective(config, shape)
+    return next_token.objective(shape)
 
 
 def source_texts(config: Any, split: str, workdir: storage.Path) -> list[str]:
@@ -112,7 +123,14 @@ def stream(
         facts = planted_facts.facts(tokenizer, form)
         sizes = (config.data.facts_share, config.data.short)
         mixture = planted_facts.Mixture(facts, *sizes)
-    return text_corpus.Stream(corpus, stages, config.seed, repeats, mixture=mixture)
+    return text_corpus.Stream(
+        corpus,
+        stages,
+        config.seed,
+        repeats,
+        numbered=is_diffusion(config),
+        mixture=mixture,
+    )
 
 
 def optimizer(config: Any, steps: int) -> Any:
@@ -145,6 +163,8 @@ def first_params(config: Any, shape: transformer.Config) -> Any:
     if not config.get("start", ""):
         return model.init(jax.random.key(config.seed))
     params = models.load(config.start, dtype=jnp.float32).params
+    if is_diffusion(config):
+        params = diffusion_model.extended(params)
     wanted = jax.eval_shape(model.init, jax.random.key(0))
     sizes = lambda tree: jax.tree.map(lambda x: x.shape, tree)
     if sizes(params) != sizes(wanted):
@@ -166,7 +186,7 @@ def train(
     plan = sharding.on(config.get("mesh", ""), "train", config.get("rules", ""), shape)
     return fit.fit(
         params,
-        next_token.objective(shape),
+        objective(config, shape),
         optimizer(config, batches.steps),
         text_corpus.DataIterator(batches, *sharding.share(plan)),
         workdir,
@@ -198,9 +218,12 @@ def measure(
 ) -> dict[str, Any]:
     """Measure held-out bits per byte of a loaded model, and copying after its markers.
 
-    A recipe whose documents are too short to copy from leaves both markers empty.
+    A recipe whose documents are too short to copy from leaves both markers empty. Of a
+    diffusion model bounds are measured: `diffusion_model.measure`.
     """
     documents = list(train_bpe.encode(tokenizer, held_out))
+    if is_diffusion(config):
+        return diffusion_model.measure(config, lm, documents)
     size = sum(len(text.encode()) for text in held_out)
     e = config.evaluate
     bits = language_model.bits_per_byte(
@@ -255,6 +278,8 @@ def run(config: Any, workdir: str | os.PathLike) -> dict[str, Any]:
         **measure(config, models.load(folder), tokenizer, held_out),
     }
     scaffold.write_figures(workdir, figures)
-    text, card = model_cards.language_model(config, figures), folder / "README.md"
+    write = model_cards.language_model
+    write = model_cards.diffusion_model if is_diffusion(config) else write
+    text, card = write(config, figures), folder / "README.md"
     processes.written(lambda: storage.write(card, text))
     return figures

@@ -20,6 +20,13 @@ def language_model(config: Any, figures: dict[str, Any]) -> str:
     return template.render(config=config, figures=figures, origin=origin)
 
 
+def diffusion_model(config: Any, figures: dict[str, Any]) -> str:
+    """Fill a masked diffusion model's card from its config and measured figures."""
+    origin = config.card.origin.format(python=platform.python_version())
+    template = TEMPLATES.get_template("diffusion_model_card.md.j2")
+    return template.render(config=config, figures=figures, origin=origin)
+
+
 def heads(config: Any, figures: dict[str, Any]) -> str:
     """Fill the card of draft heads from their config and measured figures."""
     template = TEMPLATES.get_template("draft_head_card.md.j2")

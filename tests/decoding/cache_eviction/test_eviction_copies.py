@@ -20,7 +20,7 @@ from tests.decoding.loops.test_copies import DRAFT, MADE, TARGET
 pytestmark = pytest.mark.kv
 
 USUAL = ("caches/h2o", "caches/quest")
-EVICTING = [name for name in catalogue.names("caches") if name != "caches/dense"]
+EVICTING = [name for name in catalogue.of_kind("caches") if name != "caches/dense"]
 # Codes are expanded, layer by layer, by the form of attention without a kernel.
 EXPANDS = {"caches/gear": 12, "caches/kivi": 12}
 BUDGET = 150  # so that no other array has as many elements

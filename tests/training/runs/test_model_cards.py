@@ -64,6 +64,39 @@ TRAINED = {
     "cases": 64,
     "copy_of": 60,
 }
+DIFFUSION = {
+    "start": "tiny",
+    "diffusion": {
+        "alignment": "shifted",
+        "bidirectional": 0.5,
+        "blocks": (4, 32),
+        "block_size": 16,
+        "anneal": 9600,
+    },
+}
+BOUND = {"nats_per_token": 2.34567, "bits_per_byte": 1.23456, "error": 0.02345}
+DENOISED = {
+    "window": 256,
+    "windows": 48,
+    "bounds": {
+        "bidirectional": {**BOUND, "draws": 128},
+        "block_causal": {**BOUND, "nats_per_token": 2.2, "draws": 128},
+    },
+    "hits": {
+        "bidirectional": {"0.15": 0.5, "0.5": 0.25, "0.85": 0.1255},
+        "block_causal": {"0.15": 0.625, "0.5": 0.375, "0.85": 0.25},
+    },
+    "other": {"name": "tiny", "nats": 2.1},
+    "infilling": {
+        "matched": 0.4567,
+        "exact": 0.125,
+        "ahead": 0.2345,
+        "cases": 32,
+        "span": 8,
+    },
+    "repetition": 0.3456,
+    "repetition_tokens": 64,
+}
 HEADS = {
     "name": "hydra",
     "model": "tiny",
@@ -99,6 +132,23 @@ def test_the_card_of_a_language_model(notes, monkeypatch):
     assert model_cards.language_model(config, TRAINED) == golden
     planted = {**TRAINED, "bits": 1.23466}
     assert model_cards.language_model(config, planted) != golden
+
+
+def test_the_card_of_a_diffusion_model(monkeypatch):
+    """Bounds, hits, infilling and repetition. Planted: two bounds exchanged."""
+    monkeypatch.setattr(platform, "python_version", lambda: "3.12.0")
+    config = ConfigDict({**LANGUAGE_MODEL, **DIFFUSION})
+    figures = {**TRAINED, **DENOISED}
+    golden = (GOLDEN / "diffusion_model.md").read_text(encoding="utf-8")
+    assert model_cards.diffusion_model(config, figures) == golden
+    one, two = DENOISED["bounds"].items()
+    exchanged = {one[0]: two[1], two[0]: one[1]}
+    planted = model_cards.diffusion_model(config, {**figures, "bounds": exchanged})
+    assert planted != golden
+    alone = ConfigDict({**LANGUAGE_MODEL, **DIFFUSION, "start": ""})
+    figures = {name: x for name, x in figures.items() if name != "other"}
+    card = model_cards.diffusion_model(alone, figures)
+    assert "trained from scratch" in card and "`tiny`" not in card
 
 
 def test_the_card_of_draft_heads():

@@ -1,0 +1,78 @@
+"""Commit the most confident positions, or random ones: a fixed number a forward.
+
+Nie et al., *Large Language Diffusion Models*, 2025, arXiv 2502.09992, section 2.4 and
+algorithms 4 and 5 (`generate.py` of the official repository). Low confidence is
+MaskGIT's rule (Chang et al., 2022, arXiv 2202.04200).
+
+A block of m open positions takes `steps` forwards. Each commits m // steps positions,
+and the first m mod steps of them one more. With one position a forward, the default,
+this is the reference of all schedules: `plain` decoding of a diffusion model.
+
+Cost: a sort of C numbers a step.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from decoding import base
+from decoding.catalogue import Card
+from decoding.denoising.schedule import CONF, Choice, Scheduler, best
+from models.errors import MethodError
+
+CARD = Card(
+    paper="Nie et al. 2025, arXiv 2502.09992",
+    guarantee=base.LAW,
+    family="fixed quota",
+    sources=("nie2025large",),
+)
+ORDERS = ("low_confidence", "random")
+
+
+def quota(masks, steps, step):
+    """★ Return how many of `masks` positions a step of `steps` commits, int32[]."""
+    return masks // steps + (step < masks % steps)
+
+
+def scheduler(steps: int = 0, order: str = "low_confidence") -> Scheduler:
+    """Build the schedule.
+
+    Args:
+        steps: forwards of a block at most; 0: one for each position.
+        order: "low_confidence" (the most confident guess first) or "random".
+    """
+    if order not in ORDERS:
+        raise MethodError(f"order={order!r}: use one of {ORDERS}")
+    if steps < 0:
+        raise MethodError(f"steps={steps}: use 1 or more, or 0 for one a position")
+
+    def init(params, canvas):
+        zero = jnp.zeros((), jnp.int32)
+        return base.State((zero, zero))  # open positions and forwards of the block
+
+    def masks_of(state, canvas, proposal):
+        begins = canvas.step == canvas.begun
+        masks, step = state.row
+        return (
+            jnp.where(begins, proposal.open.sum(dtype=jnp.int32), masks),
+            jnp.where(begins, 0, step),
+        )
+
+    def select(key, state, canvas, proposal):
+        masks, step = masks_of(state, canvas, proposal)
+        values = proposal.logp
+        if order == "random":
+            values = jax.random.uniform(key, values.shape)
+        number = quota(masks, steps, step) if steps else 1
+        return Choice(best(values, proposal.open, number))
+
+    def observe(state, canvas, proposal, commit):
+        masks, step = masks_of(state, canvas, proposal)
+        return base.State((masks, step + 1), state.shared)
+
+    return Scheduler(
+        select,
+        init,
+        observe=observe if steps else None,
+        reads=frozenset({CONF}),
+        guarantee=base.LOSSY if steps else base.LAW,
+    )
