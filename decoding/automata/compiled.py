@@ -38,6 +38,7 @@ from models import compile_cache, storage
 from models.errors import ConstraintError, hint
 
 VERSION = 3  # of the lifted form on disk
+MOST_STEPS = 4_000_000  # of a grammar's walk over the vocabulary: some seconds
 MOST = 512  # grammars in memory, least recently used first out
 KINDS = ("json_schema", "gbnf", "lark", "ebnf", "regex")
 _FIRST = {"lark": "start", "gbnf": "root", "ebnf": "root", "regex": ""}
@@ -263,12 +264,13 @@ class Compiler:
         vocabulary = self.vocabulary
         begin = rests.origins(built)
         _, follow = rests.following(built)
-        walk = token_trie.Walk(built, vocabulary.trie, begin, follow, is_json)
+        about = (built, vocabulary.trie, begin, follow, is_json, MOST_STEPS)
+        walk = token_trie.Walk(*about)
         endings = (
             self._json[1] if is_json else rests.collect(built, vocabulary.trie, walk)
         )
-        about = (built, vocabulary.trie, vocabulary.size, endings, begin, walk)
-        return lift.lift(*about, self._insides if is_json else None)
+        parts = (built, vocabulary.trie, vocabulary.size, endings, begin, walk)
+        return lift.lift(*parts, self._insides if is_json else None)
 
     def _file(self, name: str) -> storage.Path | None:
         folder = compile_cache.folder()

@@ -34,7 +34,7 @@ from decoding.automata.schema_reading import Reader
 from decoding.automata.string_spelling import write_free
 from models.errors import ConstraintError, hint
 
-MOST_STATES = 60_000
+MOST_STATES = 20_000  # some seconds; with those that contexts add, too
 WHITESPACE = {"flexible": b" \t\n\r", "compact": b""}
 _FIRST = {
     "null": b"n", "true": b"t", "false": b"f", "number": b"-0123456789", "string": b'"',

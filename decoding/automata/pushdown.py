@@ -31,7 +31,6 @@ from decoding.automata.byte_machine import (
     ByteMachine,
     Moves,
 )
-from models.errors import ConstraintError
 
 
 def _span(low: int, high: int) -> range:
@@ -107,10 +106,7 @@ class Builder:
             ConstraintError: there are too many states.
         """
         if len(self.moves) >= self.most:
-            raise ConstraintError(
-                f"the grammar needs more than {self.most} states: lower its counts or "
-                "make it smaller"
-            )
+            raise trimming.too_large(self.most)
         self.moves.append({})
         self.ends.append(ends)
         self.final.append(ends if ends >= 0 else final)
@@ -140,7 +136,8 @@ class Builder:
         """Trim and return the machine; its `start` is DEAD if it reads no text.
 
         Raises:
-            ConstraintError: a value has more than 31 labels.
+            ConstraintError: a value has more than 31 labels, or contexts need more
+                than `most` states.
         """
         built = trimming.Built(self.moves, self.ends, self.final, self.back, self.span)
-        return trimming.trim(built, start)
+        return trimming.trim(built, start, self.most)

@@ -3,7 +3,9 @@
 They are the ten that llguidance enforces (guidance-ai/llguidance, docs/json_schema.md),
 from RFC 3339 (dates and times, without leap seconds), its appendix A (durations), RFC
 5321 (mailboxes), RFC 1123 (host names), RFC 4291 (IPv6), RFC 4122 and RFC 3986 (without
-hosts in brackets: IPv6 there would make the automaton ten times as large).
+hosts in brackets: IPv6 there would make the automaton ten times as large), and further
+ones of JSON Schema that are regular: references of RFC 3986, IRIs of RFC 3987 (of the
+basic plane), templates of RFC 6570 and pointers of RFC 6901.
 """
 
 
@@ -45,9 +47,14 @@ def _ipv6() -> str:
     return _either(*forms)
 
 
-def _uri() -> str:
-    code = "%[0-9a-fA-F]{2}"
-    safe = r"a-zA-Z0-9\-._~!$&'()*+,;="
+_CODE = "%[0-9a-fA-F]{2}"
+_BEYOND = r"\u00a0-\ud7ff\uf900-\ufdcf\ufdf0-\uffef"  # ASCII, in IRIs
+
+
+def _uri(beyond: str = "", is_reference: bool = False) -> str:
+    """Return the pattern of a URI, or of one or a reference to one."""
+    code = _CODE
+    safe = rf"a-zA-Z0-9\-._~!$&'()*+,;={beyond}"
     user = f"(?:[{safe}:]|{code})*"
     name = f"(?:[{safe}]|{code})*"
     part = f"(?:[{safe}:@]|{code})"
@@ -59,7 +66,28 @@ def _uri() -> str:
         "",
     )
     tail = rf"(?:[{safe}:@/?]|{code})*"
-    return rf"[a-zA-Z][a-zA-Z0-9+\-.]*:{hierarchy}(?:\?{tail})?(?:#{tail})?"
+    start = rf"[a-zA-Z][a-zA-Z0-9+\-.]*:{hierarchy}"
+    if is_reference:
+        relative = _either(
+            f"//(?:{user}@)?{name}(?::[0-9]*)?{path}",
+            f"/(?:{part}+{path})?",
+            f"(?:[{safe}@]|{code})+{path}",
+            "",
+        )
+        start = _either(start, relative)
+    return rf"{start}(?:\?{tail})?(?:#{tail})?"
+
+
+def _template() -> str:
+    """Return the pattern of RFC 6570, sections 2.1 to 2.4."""
+    letter = f"(?:[a-zA-Z0-9_]|{_CODE})"
+    variable = rf"{letter}(?:\.?{letter})*(?::[1-9][0-9]{{0,3}}|\*)?"
+    expression = rf"\{{[+#./;?&=,!@|]?{variable}(?:,{variable})*\}}"
+    literal = rf"[!#$&(-;=?-\[\]_a-z~{_BEYOND}]"
+    return f"(?:{literal}|{_CODE}|{expression})*"
+
+
+_POINTER = r"(?:/(?:[^~/]|~[01])*)*"
 
 
 _WHOLE = {
@@ -73,5 +101,11 @@ _WHOLE = {
     "ipv6": _ipv6(),
     "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
     "uri": _uri(),
+    "uri-reference": _uri(is_reference=True),
+    "iri": _uri(_BEYOND),
+    "iri-reference": _uri(_BEYOND, is_reference=True),
+    "uri-template": _template(),
+    "json-pointer": _POINTER,
+    "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
 }
 FORMATS = {name: f"^(?:{pattern})$" for name, pattern in _WHOLE.items()}

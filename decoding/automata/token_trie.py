@@ -20,6 +20,7 @@ from decoding.automata.byte_machine import (
     POP,
     STRING,
 )
+from models.errors import ConstraintError
 
 MOST_PUSHES = 16  # inside one string; more are not followed
 
@@ -159,7 +160,11 @@ class Walk:
     `follow` bool[256] are the bytes that some calling state can go on with: where a
     value ends before another byte, nothing is recorded. With `is_jumping`, calls of an
     unbounded string's inside by the origin's own rule are recorded and not followed:
-    such strings are read alike wherever they stand.
+    such strings are read alike wherever they stand. `most` bounds the steps, bytes read
+    from all origins together; 0: no bound.
+
+    Raises:
+        ConstraintError: the walk takes more steps.
     """
 
     def __init__(
@@ -169,6 +174,7 @@ class Walk:
         origins: np.ndarray,
         follow: np.ndarray,
         is_jumping: bool = False,
+        most: int = 0,
     ) -> None:
         self.machine, self.strings, self.follow = machine, strings, follow
         self.is_jumping = is_jumping
@@ -185,9 +191,16 @@ class Walk:
         self._ended(items.take(over >= 0), over[over >= 0], 0)
         items = items.take(over < 0)
         self._record(items)
-        depth = 0
+        depth, steps = 0, 0
         while len(items.origin):
             items = self._step(items, depth)
+            steps += len(items.origin)
+            if most and steps > most:
+                raise ConstraintError(
+                    f"reading the vocabulary from its {len(origins)} states takes more "
+                    f"than {most} steps: make it smaller, or use a smaller vocabulary "
+                    "or engine='host'"
+                )
             self._record(items)
             depth += 1
 

@@ -33,13 +33,22 @@ class Built(NamedTuple):
     span: list[tuple[int, int]]
 
 
-def trim(built: Built, start: int) -> ByteMachine:
+def trim(built: Built, start: int, most: int) -> ByteMachine:
     """Make the machine of what can end; its `start` is DEAD if that is nothing.
 
     Raises:
-        ConstraintError: a value has more than 31 labels.
+        ConstraintError: a value has more than 31 labels, or there are more than `most`
+            states in context.
     """
-    return _Contexts(built).machine(start)
+    return _Contexts(built).machine(start, most)
+
+
+def too_large(most: int) -> ConstraintError:
+    """Make the error of a machine of more than `most` states."""
+    return ConstraintError(
+        f"the grammar needs more than {most} states: lower its counts or make it "
+        "smaller"
+    )
 
 
 class _Contexts:
@@ -104,7 +113,7 @@ class _Contexts:
                         todo.append(q)
         return sets
 
-    def machine(self, start: int) -> ByteMachine:
+    def machine(self, start: int, most: int) -> ByteMachine:
         """Number the states in context that `start` reaches, and their moves."""
         built = self.built
         order = [(q, 1) for q in range(STRING)]
@@ -116,6 +125,8 @@ class _Contexts:
                 return DEAD
             key = (q, among)
             if key not in number:
+                if len(order) >= most:
+                    raise too_large(most)
                 number[key] = len(order)
                 order.append(key)
             return number[key]

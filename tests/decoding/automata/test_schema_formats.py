@@ -29,7 +29,17 @@ CASES = {
         "http://a.b/c?d#e urn:x:y http://a.b:80/ mailto:a@b a:/b a: http://u:p@h/%41",
         "//a /a a http://[::1 a:b^c 1a:b http://a:b:c/ a:%4 http://a\\b",
     ),
+    "uri-reference": ("//a /a a ./a:b ?c #d a:b", ":// a^b 1a:b %4 http://[::1"),
+    "iri": ("http://ä.ö/ü?é#ß urn:x:y", "not-an-iri ä 1a:b a:\\"),
+    "iri-reference": ("ä/ü ?é http://ä", ":ä a^b \\"),
+    "uri-template": (
+        "http://a/{b} {+x,y}{?q*,r:3} a{/b.c_d} %41",
+        "http://a/{ {} {a}} {a:0} {a b} % a|b <a> {a-b}",
+    ),
+    "json-pointer": ("/a/b~0c~1 / //", "a #/a /~ /~2"),
+    "relative-json-pointer": ("0 12# 1/a/b", "01 -1 # /a 1a 0##"),
 }
+EMPTY = ("uri-reference", "iri-reference", "uri-template", "json-pointer")
 
 
 def _holds(name, text) -> bool:
@@ -41,7 +51,8 @@ def _holds(name, text) -> bool:
 def test_formats(name):
     valid, invalid = CASES[name]
     assert [text for text in valid.split() if not _holds(name, text)] == []
-    assert [text for text in [*invalid.split(), "", " "] if _holds(name, text)] == []
+    assert [text for text in [*invalid.split(), "\n"] if _holds(name, text)] == []
+    assert _holds(name, "") == (name in EMPTY)
 
 
 def _wrong_dates(pattern) -> int:

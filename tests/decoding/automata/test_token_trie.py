@@ -1,9 +1,11 @@
 """Tries of strings, and walks over them."""
 
 import numpy as np
+import pytest
 
 from decoding.automata import byte_machine, rests, token_trie
 from decoding.automata.byte_machine import Config
+from models.errors import ConstraintError
 from tests.decoding.automata import machines
 from tests.decoding.automata.machines import TOKENS
 
@@ -67,3 +69,13 @@ def test_expand():
     source, place = token_trie.expand(np.array([3, 0, 7]), np.array([5, 0, 8]))
     assert source.tolist() == [0, 0, 2]
     assert place.tolist() == [3, 4, 7]
+
+
+def test_a_walk_is_bounded():
+    """Planted: with a bound that is not kept, the walk would read on."""
+    built = machines.even_and_odd()
+    states, follow = rests.origins(built), rests.following(built)[1]
+    about = (built, machines.VOCABULARY.trie, states, follow, False)
+    with pytest.raises(ConstraintError, match=r"more than 2 steps.*engine='host'"):
+        token_trie.Walk(*about, 2)
+    assert len(token_trie.Walk(*about, 10_000).ends().node)

@@ -1,25 +1,28 @@
 """Trimming: what cannot end is gone, in each caller's context."""
 
 import numpy as np
+import pytest
 
 from decoding.automata import byte_machine
 from decoding.automata.byte_machine import CALL, DEAD, STRING, accepts
 from decoding.automata.pushdown import Builder
+from models.errors import ConstraintError
 from tests.decoding.automata import machines
 
 
-def two_callers():
-    """a(x|y)! or b(x): behind b, only values of label 0 may end."""
-    built = Builder()
+def two_callers(most=100, text=b""):
+    """a(x|y)! or b(x): behind b, only values of label 0 may end; before, `text`."""
+    built = Builder(most)
     value = built.state()
+    last = built.text(value, text)
     for label, byte in enumerate(b"xy"):
-        built.read(value, [byte], built.state(ends=label))
+        built.read(last, [byte], built.state(ends=label))
     start, over = built.state(), built.state(ends=0)
     left, right, mark = (built.state() for _ in range(3))
     built.read(start, b"a", left)
     built.read(start, b"b", right)
     for state in (left, right):
-        built.read(state, b"xy", CALL + value)
+        built.read(state, text[:1] or b"xy", CALL + value)
     built.read(mark, b"!", over)
     built.back[left] = {0: mark, 1: mark}
     nowhere = built.state()  # reads nothing, and is no end
@@ -35,6 +38,15 @@ def test_values_end_with_labels_that_callers_use():
     # No state is left that nothing can follow.
     dead = (built.moves == DEAD).all(1) & (built.ends < 0) & (built.final < 0)
     assert not dead[STRING:].any()
+
+
+def test_contexts_count_as_states():
+    """The text before the label is there twice; planted: states as they were built."""
+    text = b"zzzzzzzz"
+    whole, states = two_callers(text=text), len(two_callers().moves) + len(text)
+    assert len(whole.moves) > states
+    with pytest.raises(ConstraintError, match="needs more than"):
+        two_callers(states + 1, text)
 
 
 def test_nothing_to_read():
