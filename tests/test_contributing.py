@@ -81,4 +81,4 @@ def test_tests_of_the_page_pass(copied):
         for name in [n for n in names if n.startswith("test_")]:
             names[name]()
             count += 1
-    assert count == 6
+    assert count == 7

@@ -13,6 +13,7 @@ from decoding.conformance import (
     kit,
     policies,
     rewards,
+    schedules,
     searches,
     topologies,
     transforms,
@@ -26,6 +27,7 @@ CONTRACTS = {
     "exits": exits.check,
     "search": searches.check,
     "rewards": rewards.check,
+    "diffusion": schedules.check,
 }
 EVERY = [
     name
@@ -39,9 +41,11 @@ EVERY = [
 USUAL = ("caches/dense", "caches/h2o")
 # What the searches' own tests and the other exit of layers meet in every run.
 SEARCHES = ("beam", "best_of_n", "smc")
+SCHEDULES = ("blocks", "fast_dllm")  # the others meet the oracle in their own tests
 RARE = (
     "exits/first",
     *(n for n in catalogue.names("search") if n.split("/")[1] not in SEARCHES),
+    *(n for n in catalogue.names("diffusion") if n.split("/")[1] not in SCHEDULES),
 )
 
 
