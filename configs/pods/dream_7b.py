@@ -46,5 +46,6 @@ def get_config() -> ml_collections.ConfigDict:
     c.mesh = "data=4,tensor=4"  # four copies, each over four chips
     c.prompt_tokens = 512
     c.max_new_tokens = 512
-    c.batch = 16
+    c.batch, c.prompts = 16, 16
+    c.tasks = ("code", "copy")
     return c
