@@ -65,8 +65,8 @@ def test_refused_schemas_have_no_verdict():
             "contains: is not supported",
         ),
         (
-            "the JSON schema at /: the grammar needs more than 60000 states: lower",
-            "size (60,000 states, or digits)",
+            "the JSON schema at /: the grammar needs more than 20000 states: lower",
+            "size (20,000 states, or digits)",
         ),
         (
             "the JSON schema at /b/c: '$ref' refers to 'x/y', which is gone; copy it",
