@@ -137,8 +137,8 @@ def generate(
         jump_forward: draft the text that a grammar determines (keys, punctuation) at
             once, beside the method's drafts (`drafters/forced`): fewer calls, and the
             same law. `out.forced` counts such tokens.
-        suffix: of a diffusion model: a text or token list that stands behind the
-            `max_new_tokens` tokens, or a list of P texts.
+        suffix: of a diffusion model: a text that stands behind the `max_new_tokens`
+            tokens, or a list of P texts or token lists.
 
     Returns:
         An `Output`: the texts, their tokens and log-probabilities, and the run's

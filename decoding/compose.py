@@ -7,14 +7,14 @@ import jax
 import numpy as np
 
 from decoding import base, catalogue, prompt_settings, search_parts
-from decoding.automata import matchers, stop_strings
+from decoding.automata import matchers
 from decoding.block_width import choice
 from decoding.block_width.policy import PAPER
 from decoding.catalogue import Part, Spec
 from decoding.denoising import composed
 from decoding.loops.decode import Program
 from decoding.method import PLAIN, Method
-from decoding.prompt_settings import Composition, Setting
+from decoding.prompt_settings import Composition
 from decoding.verifiers import greedy
 from models.distributed import sharding
 from models.errors import MethodError, hint
@@ -52,7 +52,7 @@ def compose(
         MethodError: an unknown name or argument, parts that disagree, a draft model
             with another vocabulary or tokenizer, or lists of different lengths.
     """
-    if getattr(lm.model.config, "mask_token", None) is not None:
+    if composed.is_canvas(lm):
         about = (method, lm, temperature, drafts, streams, stop, stop_token_ids)
         return composed.compose(*about)
     if method.schedule:
@@ -134,18 +134,9 @@ def compose(
     transform = transforms[0]
     matched: Any = matchers.Matched(-(-target.vocab_size // 32))
     streams |= {name: matched for name, _ in transform.numbers}
-    missing = [s for s in transform.streams if s not in streams]
-    if missing:
-        raise MethodError(
-            f"the transforms {[s.name for s in specs]} read the streams {missing}: "
-            "pass streams={name: Stream(model, params_key)}, or a Derived"
-        )
-    stops, stop_ids = prompt_settings.lists(stop), prompt_settings.lists(stop_token_ids)
-    automaton, starts = None, [0]
-    if any(stops):
-        if lm.tokenizer is None:
-            raise MethodError(f"stop={list(stop)} needs a tokenizer: {lm} has none")
-        automaton, starts = stop_strings.stopper(stops, lm.tokenizer, target.vocab_size)
+    prompt_settings.check_streams(transform, specs, streams)
+    stop_ids = prompt_settings.lists(stop_token_ids)
+    automaton, starts = prompt_settings.stopper(stop, lm)
     policy = method.policy.build(available)
     exits = base.WHOLE if method.exit is None else method.exit.build(available)
     if drafter.nodes > 1 and not exits.path_pure:
@@ -204,17 +195,8 @@ def compose(
         automaton is not None,
         *found,
     )
-    per_prompt: dict[str, Sequence[Any]] = {
-        "temperature": heats,
-        "transforms": transforms,
-        "stop": starts,
-        "stop_token_ids": stop_ids,
-    }
-    columns = prompt_settings.columns(per_prompt)
-    settings = tuple(
-        Setting(law, heat > 0, tuple(dict.fromkeys((*target.eos, *ids))), start)
-        for heat, law, start, ids in zip(*columns)
-    )
+    numbers = (heats, transforms, starts, stop_ids, tuple(target.eos))
+    settings = prompt_settings.settings(*numbers)
     models = tuple(_identity(d) for d in drafts.values())
     stream_ids = tuple((name, *_of_stream(s)) for name, s in streams.items())
     statics = tuple(p.static for p in (*parts, verifier_spec))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from decoding import base, transform_chain
+from decoding.automata import stop_strings
 from decoding.catalogue import Part, PerPrompt, Spec
 from models.errors import MethodError
 
@@ -131,3 +132,52 @@ def chained(
         specs = (*specs[:at], spec, *specs[at:])
         built.insert(at, spec.build(available))
     return specs, transform_chain.chain(*built)
+
+
+def stopper(stop: Sequence[Any], lm: Any) -> tuple[Any, list[int]]:
+    """Build the automaton of stop strings; None, and state 0, without any.
+
+    Raises:
+        MethodError: there are some and the model has no tokenizer.
+    """
+    stops = lists(stop)
+    if not any(stops):
+        return None, [0]
+    if lm.tokenizer is None:
+        raise MethodError(f"stop={list(stop)} needs a tokenizer: {lm} has none")
+    return stop_strings.stopper(stops, lm.tokenizer, lm.model.config.vocab_size)
+
+
+def settings(
+    heats: Sequence[float],
+    laws: Sequence[base.LogitsTransform],
+    starts: Sequence[int],
+    ids: Sequence[tuple],
+    eos: tuple[int, ...],
+) -> tuple[Setting, ...]:
+    """Join the numbers of all prompts: one setting for all, or one a prompt.
+
+    Raises:
+        MethodError: lists of different lengths.
+    """
+    named: dict[str, Sequence[Any]] = {
+        "temperature": heats,
+        "transforms": laws,
+        "stop": starts,
+        "stop_token_ids": ids,
+    }
+    return tuple(
+        Setting(law, heat > 0, tuple(dict.fromkeys((*eos, *own))), start)
+        for heat, law, start, own in zip(*columns(named))
+    )
+
+
+def check_streams(
+    law: base.LogitsTransform, specs: Sequence[Part], streams: Mapping[str, Any]
+) -> None:
+    """Raise MethodError if a transform reads a stream that is not given."""
+    if missing := [name for name in law.streams if name not in streams]:
+        raise MethodError(
+            f"the transforms {[s.name for s in specs]} read the streams {missing}: "
+            "pass streams={name: Stream(model, params_key)}, or a Derived"
+        )

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from decoding import base, prompt_settings
-from decoding.automata import stop_strings
+import jax
+
+from decoding import base, prompt_settings, transform_chain
 from decoding.catalogue import Part, Spec
 from decoding.denoising import schedule
 from decoding.denoising.canvas_policy import (
@@ -15,12 +16,18 @@ from decoding.denoising.canvas_policy import (
     CanvasPolicy,
 )
 from decoding.denoising.transition import Program
+from decoding.loops import streams as model_streams
 from decoding.method import ROLES, Method
-from decoding.prompt_settings import Composition, Setting
+from decoding.prompt_settings import Composition
 from models.errors import MethodError
 
 RULE = Spec("diffusion/llada")  # of a schedule that chooses no positions
 POLICY = Spec("caches/recompute")
+
+
+def is_canvas(lm: Any) -> bool:
+    """Return whether a model writes canvases: it was trained to fill in masks."""
+    return getattr(lm.model.config, "mask_token", None) is not None
 
 
 def compose(
@@ -81,13 +88,9 @@ def compose(
             "order: leave them out"
         )
     _check_streams(law, specs, beside, policy)
-    stops = prompt_settings.lists(stop)
-    ids = prompt_settings.lists(stop_token_ids)
-    automaton, starts = None, [0]
-    if any(stops):
-        if lm.tokenizer is None:
-            raise MethodError(f"stop={list(stop)} needs a tokenizer: {lm} has none")
-        automaton, starts = stop_strings.stopper(stops, lm.tokenizer, config.vocab_size)
+    automaton, starts = prompt_settings.stopper(stop, lm)
+    built_law = [spec.build(available) for spec in specs]
+    guides = next((i for i, t in enumerate(built_law) if t.warper), len(specs))
     program = Program(
         lm.model,
         merged,
@@ -95,19 +98,14 @@ def compose(
         policy,
         config.alignment == SHIFTED,
         (config.mask_token,),
+        transform_chain.chain(*built_law[:guides]) if guides else None,
+        guides,
         beside,
         automaton is not None,
     )
-    per_prompt: dict[str, Sequence[Any]] = {
-        "temperature": heats,
-        "transforms": transforms,
-        "stop": starts,
-        "stop_token_ids": ids,
-    }
-    settings = tuple(
-        Setting(law, heat > 0, tuple(dict.fromkeys((*config.eos, *own))), start)
-        for heat, law, start, own in zip(*prompt_settings.columns(per_prompt))
-    )
+    ids = prompt_settings.lists(stop_token_ids)
+    numbers = (heats, transforms, starts, ids, tuple(config.eos))
+    settings = prompt_settings.settings(*numbers)
     parts = (*plan, policy_part, *specs)
     guarantee = base.weakest(
         merged.guarantee, *(part.card.guarantee for part in (policy_part, *specs))
@@ -150,6 +148,12 @@ def _check(method: Method, lm: Any) -> None:
             "the model has sliding windows, which are of causal attention: a canvas "
             "needs full attention"
         )
+    like = jax.eval_shape(lambda: lm.model.init_cache(1, 16))
+    if any(getattr(layer, "streamed", False) for layer in like.layers):
+        raise MethodError(
+            "the model's cache is paged or quantised, and a canvas writes slots again "
+            "and again: load the model with the dense cache"
+        )
     if BLOCK_CAUSAL in config.visibility and config.block_size < 1:
         raise MethodError(
             f"the model has block-causal attention and block_size={config.block_size}: "
@@ -163,14 +167,8 @@ def _check_streams(
     streams: Mapping[str, Any],
     policy: CanvasPolicy,
 ) -> None:
-    names = [s.name for s in specs]
-    if missing := [name for name in law.streams if name not in streams]:
-        raise MethodError(
-            f"the transforms {names} read the streams {missing}: pass "
-            "streams={name: Stream(model, params_key)}"
-        )
-    wrong = [n for n, s in streams.items() if not isinstance(s, base.Stream)]
-    if wrong:
+    prompt_settings.check_streams(law, specs, streams)
+    if wrong := sorted({*streams} - {*model_streams.models(streams)}):
         raise MethodError(
             f"the streams {wrong} read the target's states, which a canvas does not "
             "give: use models"

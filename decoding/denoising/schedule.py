@@ -99,7 +99,8 @@ class Scheduler(NamedTuple):
     - `agrees(drafted, true) -> bool[]`: whether a drafted canvas is accepted; None:
       where it equals the true one.
     - `reads`: the figures of a proposal that its functions use, of `READS`.
-    - `warped`: the figures are of the law after the transforms, not of the raw one.
+    - `warped`: the figures are of the law after all transforms; else of the law before
+      the temperature: the model's, after guidance and bans.
     - `guarantee`: against one token a forward with the same blocks and cache.
     """
 
@@ -197,7 +198,7 @@ def ranks(values: Array, among: Array) -> Array:
 
     Positions that are not `among` bool[C] come behind all others.
     """
-    order = jnp.argsort(jnp.where(among, -values, jnp.inf), stable=True)
+    order = jnp.lexsort((-values, ~among))  # a value may be -inf
     size = values.shape[0]
     return jnp.zeros(size, jnp.int32).at[order].set(jnp.arange(size, dtype=jnp.int32))
 

@@ -71,6 +71,10 @@ class Program:
     policy: CanvasPolicy
     shifted: bool  # a position's law is at the position before it
     banned: tuple[int, ...]  # ids that no text has: the mask
+    guidance: base.LogitsTransform | None = None
+    """The parts of `transform` before the temperature: figures are of the law behind
+    them. Their states are the first ones of the chain's."""
+    guides: int = 0  # their number
     streams: dict[str, base.Stream] = field(default_factory=dict)
     stop: bool = False  # whether the state carries a stop automaton
     # What `decode.Program` may have, and this has not.
@@ -80,6 +84,7 @@ class Program:
     rank: None = None
     reward: None = None
     prefill: None = None
+    is_canvas = True
 
     @property
     def vocab(self) -> int:
@@ -108,18 +113,26 @@ def proposed(
     """
     row, canvas, schedule = rows.row, rows.row.canvas, program.schedule
     index = canvas.lo + jnp.arange(logits.shape[0], dtype=jnp.int32)
-    raw = logits.at[:, jnp.asarray(program.banned, jnp.int32)].set(-jnp.inf)
+    banned = jnp.asarray(program.banned, jnp.int32)
+    raw = logits.at[:, banned].set(-jnp.inf)
     state = base.State(rows.transform, common.transform)
     apply = jax.vmap(lambda logits, aux: program.transform.apply(state, logits, aux))
-    warped = apply(raw, aux)
+    # A transform may give the mask a law again, such as a stream's.
+    warped = apply(raw, aux).at[:, banned].set(-jnp.inf)
 
     def drawn(position: Array) -> Array:
         own = noise.on_canvas(row.key, position, canvas.count, program.vocab)
         return jnp.where(row.sampled, own, 0.0)
 
     guess = vocab.argmax(warped + jax.vmap(drawn)(index))
-    raw_law = vocab.log_softmax(raw)
-    law = vocab.log_softmax(warped) if schedule.warped else raw_law
+    raw_law = law = vocab.log_softmax(raw)
+    if schedule.warped:
+        law = vocab.log_softmax(warped)
+    elif program.guidance is not None:
+        guide, own = program.guidance, slice(program.guides)
+        first = base.State(rows.transform[own], common.transform[own])
+        steer = jax.vmap(lambda logits, aux: guide.apply(first, logits, aux))
+        law = vocab.log_softmax(steer(raw, aux).at[:, banned].set(-jnp.inf))
     margin = None
     if MARGIN in schedule.reads:
         two = lax.top_k(jnp.exp(law), 2)[0]

@@ -62,6 +62,8 @@ class DecodeState:
     stop: base.State  # row: int32[B], a state of the automaton of all rows, `shared`
     counters: stats.Counters
 
+    order = None  # of commits: a canvas has one
+
 
 @dataclass(frozen=True)
 class Program:
@@ -84,6 +86,7 @@ class Program:
     lanes: Lanes | None = None  # drafts for all lanes of a search, by a model
     texts: base.Drafter | None = None  # or by what each lane's text tells
     chunk: int = 0  # tokens of a prefill chunk; 0: as `prefill.chunk_size`
+    is_canvas = False
 
     @property
     def vocab(self) -> int:

@@ -14,7 +14,6 @@ import numpy as np
 from jax import Array
 
 from decoding import base, compose, noise
-from decoding.denoising import transition
 from decoding.loops import (
     admission,
     canvas_state,
@@ -44,7 +43,7 @@ class Engine:
 
     def __init__(self, program: Any):
         self.program = program
-        self.is_canvas = isinstance(program, transition.Program)
+        self.is_canvas = program.is_canvas
         self.loop: Any = denoise if self.is_canvas else decode
         self.compile_seconds = 0.0
         self.prefill_bytes = 0  # of the target's cache, in the latest `start`

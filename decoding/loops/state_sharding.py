@@ -63,11 +63,9 @@ def made(plan: sharding.Plan | None, make: Callable[[], Any]) -> Any:
         return jax.jit(make, out_shardings=plan.tree(like, like.axes()))()
 
 
-RESULTS = ("tokens", "origin", "logprobs", "length", "counters")
-ORDER = "order"  # of canvases, a result too
+RESULTS = ("tokens", "origin", "logprobs", "length", "counters", "order")
 
 
 def results(state: Any) -> dict[str, Any]:
     """Fetch the `RESULTS` fields, the sources of an output, to every process's host."""
-    names = (*RESULTS, ORDER) if hasattr(state, ORDER) else RESULTS
-    return {name: sharding.fetch(getattr(state, name)) for name in names}
+    return {name: sharding.fetch(getattr(state, name)) for name in RESULTS}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from decoding.denoising import composed
 from decoding.serving import requests
 from models.errors import MethodError, PromptError
 
@@ -20,19 +21,14 @@ REFUSED: dict[str, Any] = {
 }
 
 
-def is_canvas(lm: Any) -> bool:
-    """Return whether a model writes canvases."""
-    return getattr(lm.model.config, "mask_token", None) is not None
-
-
 def check(lm: Any, settings: requests.Settings) -> None:
     """Refuse what a canvas, or a text that grows at its end, cannot have.
 
     Raises:
-        PromptError: a suffix for an autoregressive model, or not one a prompt.
+        PromptError: a suffix for an autoregressive model.
         MethodError: an argument that a canvas has no use for.
     """
-    if not is_canvas(lm):
+    if not composed.is_canvas(lm):
         if settings.suffix is not None:
             raise PromptError(
                 f"suffix= for {lm}, which writes from left to right: give a diffusion "

@@ -289,9 +289,7 @@ def suffixes(lm: Any, suffix: Any, prompts: int) -> list[list[int]] | None:
     """
     if suffix is None:
         return None
-    is_list = type(suffix) in (list, tuple)
-    is_single = not is_list or (bool(suffix) and isinstance(suffix[0], int))
-    texts: Sequence[Any] = [suffix] * prompts if is_single else suffix
+    texts: Sequence[Any] = [suffix] * prompts if type(suffix) is str else suffix
     if len(texts) != prompts:
         raise PromptError(
             f"{len(texts)} suffixes for {prompts} prompts: give one for all, or one a "

@@ -45,6 +45,8 @@ def test_ranks_break_ties_by_position():
     assert schedule.ranks(values, among).tolist()[:3] == [3, 0, 1]
     chosen = schedule.best(values, among, 2)
     assert np.flatnonzero(chosen).tolist() == [1, 2]
+    hopeless = schedule.best(jnp.full(5, -jnp.inf), ~among, 1)
+    assert np.flatnonzero(hopeless).tolist() == [3]  # or a row would never end
     # Planted: an argsort from the greatest on would take the later ones.
     late = np.argsort(np.where(among, values, -1))[::-1][:2]
     assert sorted(late.tolist()) != [1, 2]

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import decoding
-from decoding import Method, Spec, compose, noise
+from decoding import Method, Spec, base, compose, noise
 from decoding.conformance import canvases, laws, schedules
 from decoding.loops import engines
 from decoding.serving import continuous_batching
+from models import transformer
+from models.cache_layouts import kv_cache, quantized
 from models.errors import MethodError
 from models.synthetic import toy_masked
 
@@ -77,13 +79,13 @@ def test_stop_strings_end_a_text_once_all_before_is_known():
 
 
 def test_end_of_sequence():
-    """The text before it is that without one; calls behind it are saved."""
+    """A text ends with its first one; what lies behind is not counted."""
     ends = lm(eos=(4,))
     out = written(model=ends)
     for tokens, reason in zip(out.tokens, out.finish_reason):
         assert (4 in tokens) == (reason == "eos")
         assert 4 not in tokens[:-1]
-    assert {"eos", "length"} <= {*out.finish_reason, "length"}
+    assert "eos" in out.finish_reason
     assert out.stats.new_tokens.tolist() == [len(tokens) for tokens in out.tokens]
 
 
@@ -121,6 +123,45 @@ def test_requests_are_admitted_to_rows_that_are_done():
     about = (parts, {"target": model.params}, PROMPTS, limits, keys, 2)
     texts = {x.request: x.tokens for x in continuous_batching.decode_requests(*about)}
     assert [texts[i] for i in range(len(PROMPTS))] == written().tokens
+
+
+@pytest.mark.parametrize(
+    "more", [(), pytest.param(("diffusion/freedave",), marks=pytest.mark.long)]
+)
+def test_a_stream_is_the_canvas_behind_another_prompt(more):
+    """A transform that takes the stream's law gives the text of its prompts."""
+    model, others = lm(), [[4, 0, 2, 2], [1], [3, 3, 5], [0, 1]]
+    init = lambda tokens, length: base.State()
+    law = base.LogitsTransform(init, lambda state, x, aux: aux["beside"])
+    law = law._replace(streams=("beside",))
+    stream = base.Stream(model.model, "beside", others)
+    method = Method(schedule=(*METHOD.schedule, *map(Spec, more)))
+    settings = {"max_new_tokens": NEW, "drafts": {"beside": model}}
+    settings |= {"streams": {"beside": stream}, "transforms": (law,)}
+    out = decoding.generate(model, PROMPTS, method, **settings)
+    alone = decoding.generate(model, others, METHOD, max_new_tokens=NEW)
+    assert out.tokens == alone.tokens
+    # Planted: the law of the canvas behind its own prompt.
+    own = decoding.generate(model, PROMPTS, METHOD, max_new_tokens=NEW)
+    assert out.tokens != own.tokens
+
+
+def test_caches_whose_slots_are_not_written_again_are_refused():
+    ropes = (transformer.rope(8, 1e4),)
+    shape = transformer.Config(
+        *(7, 16, 1, 2, 2, 8, 16, 64),
+        ropes=ropes,
+        mask_token=6,
+        visibility=("bidirectional",),
+    )
+    for cache, refused in ((kv_cache.dense, False), (quantized.int8(), True)):
+        model = transformer.transformer(shape, cache=cache)
+        loaded = types.SimpleNamespace(model=model, params=None, tokenizer=None)
+        if refused:
+            with pytest.raises(MethodError, match="dense cache"):
+                compose.compose(METHOD, loaded)
+        else:
+            compose.compose(METHOD, loaded)
 
 
 def test_refused_parts():
