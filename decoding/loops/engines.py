@@ -43,11 +43,19 @@ class Engine:
 
     def __init__(self, program: Any):
         self.program = program
-        self.is_canvas = program.is_canvas
-        self.loop: Any = denoise if self.is_canvas else decode
         self.compile_seconds = 0.0
         self.prefill_bytes = 0  # of the target's cache, in the latest `start`
         self._compiled: dict[Any, Callable] = {}
+
+    @property
+    def is_canvas(self) -> bool:
+        """Whether the program is of a diffusion model."""
+        return self.program.is_canvas
+
+    @property
+    def loop(self) -> Any:
+        """The module whose functions are compiled."""
+        return denoise if self.is_canvas else decode
 
     def start(
         self,
