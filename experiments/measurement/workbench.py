@@ -4,7 +4,7 @@ import copy
 import gc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,8 @@ import numpy as np
 
 from decoding import Method, base, compose
 from decoding.block_width import tuning
-from decoding.loops import decode, engines, initial_state, state_sharding, stats
+from decoding.loops import engines, initial_state, state_sharding, stats
+from decoding.serving import results
 from models.errors import ConfigError
 from models.synthetic import constant
 
@@ -194,11 +195,11 @@ class Bench:
         return runs
 
 
-def record(run: Run, prompts: Sequence[list[int]], state: decode.DecodeState) -> None:
-    """Add the texts and counters of a finished batch to `run`."""
-    state = replace(state, **state_sharding.results(state))
-    ends, counters = np.asarray(state.length), state.counters
-    tokens, origin = np.asarray(state.tokens), np.asarray(state.origin)
+def record(run: Run, prompts: Sequence[list[int]], state: Any) -> None:
+    """Add the texts and counters of a finished batch, of any loop, to `run`."""
+    rows = results.Rows(**state_sharding.results(state))
+    ends, counters = np.asarray(rows.length), rows.counters
+    tokens, origin = np.asarray(rows.tokens), np.asarray(rows.origin)
     for i, prompt in enumerate(prompts):
         span = slice(len(prompt), int(ends[i]))
         run.tokens.append(tokens[i, span].tolist())
