@@ -13,7 +13,7 @@ import numpy as np
 
 from decoding.automata import machine, token_trie
 from decoding.automata.byte_machine import DEAD, KINDS, POP, STRING
-from decoding.automata.lift import Lifted, Lists, first_bytes, pack
+from decoding.automata.lift import Lifted, Lists, pack
 from decoding.automata.machine import FIRST, Tables
 from decoding.automata.rests import NONE
 
@@ -216,7 +216,7 @@ def _tables(
         "classes": padded(np.stack(classes), room(len(classes), GRAMMARS)),
         "flat": flat,
         "first": first,
-        "letter": first_bytes(vocabulary.tokens)[ord("a")],
+        "letter": max(0, token_trie.bytes_of(vocabulary.trie)[ord("a")]),
         "eos": np.array(vocabulary.eos, np.int32),
         "end_words": pack(np.isin(np.arange(vocabulary.size), vocabulary.eos)),
     }

@@ -24,7 +24,6 @@ lie in `span` of the calling state, so that bounds of a length take no states.
 callers can go on with, so no value ends with a label that its caller cannot use.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -138,10 +137,9 @@ def bytes_read(machine: ByteMachine) -> set[int]:
     return set(np.flatnonzero(seen).tolist())
 
 
-def check_spelled(machine: ByteMachine, tokens: Iterable[bytes], name: str) -> None:
-    """Raise ConstraintError if `tokens` cannot spell every byte that is read."""
-    single = {token[0] for token in tokens if len(token) == 1}
-    missing = bytes_read(machine) - single
+def check_spelled(machine: ByteMachine, tokens: np.ndarray, name: str) -> None:
+    """Raise ConstraintError if a byte that is read has no token in `tokens` [256]."""
+    missing = bytes_read(machine) - set(np.flatnonzero(tokens >= 0).tolist())
     if missing:
         shown = ", ".join(f"{byte:#04x}" for byte in sorted(missing)[:8])
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""

@@ -37,7 +37,7 @@ from decoding.automata.lift import Lifted
 from models import compile_cache, storage
 from models.errors import ConstraintError, hint
 
-VERSION = 3  # of the lifted form on disk
+VERSION = 4  # of the lifted form on disk
 MOST_STEPS = 4_000_000  # of a grammar's walk over the vocabulary: some seconds
 MOST = 512  # grammars in memory, least recently used first out
 KINDS = ("json_schema", "gbnf", "lark", "ebnf", "regex")
@@ -244,7 +244,8 @@ class Compiler:
         vocabulary = self.vocabulary
         is_regular = grammar.kind == "regex"
         if not is_regular:
-            byte_machine.check_spelled(built, vocabulary.tokens, str(grammar))
+            single = token_trie.bytes_of(vocabulary.trie)
+            byte_machine.check_spelled(built, single, str(grammar))
         if grammar.after:
             built = marker.after(built, grammar.after.encode())
         if is_regular:

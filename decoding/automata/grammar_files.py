@@ -55,8 +55,9 @@ def write_strings(
         "text": np.frombuffer(b"".join(endings.strings), np.uint8),
     }
     arrays["lengths"] = np.array([len(rest) for rest in endings.strings], np.int32)
-    for name in ("keys", "ids", "inner_keys", "inner_ids"):
-        arrays[name] = getattr(endings, name)
+    for name in ("places", "inner"):
+        for leaf, values in getattr(endings, name)._asdict().items():
+            arrays[f"{name}_{leaf}"] = values
     _write(file, arrays)
 
 
@@ -69,10 +70,12 @@ def read_strings(
         return None
     text, ends = arrays["text"].tobytes(), np.cumsum(arrays["lengths"]).tolist()
     strings = [text[a:b] for a, b in zip([0, *ends], ends)]
-    names = ("keys", "ids", "inner_keys", "inner_ids")
-    endings = rests.Rests(
-        strings, token_trie.trie(strings, has_empty=True), *(arrays[n] for n in names)
-    )
+    places = [
+        rests.Places(*(arrays[f"{name}_{leaf}"] for leaf in rests.Places._fields))
+        for name in ("places", "inner")
+    ]
+    trie = token_trie.trie(strings, has_empty=True)
+    endings = rests.Rests(strings, trie, *places)
     return arena.Strings(_lifted(arrays), arrays["width"]), endings
 
 

@@ -14,25 +14,22 @@ calling state makes of each rest is lifted the same way, so a mask needs no byte
 Everything here runs on the host, in NumPy, once per grammar and tokenizer.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from decoding.automata.byte_machine import DEAD, STRING, ByteMachine
 from decoding.automata.rests import (
-    LONGEST,
     PUSHES,
     SHIFT,
     WHOLE,
     Codes,
     Rests,
     codes,
-    lookup,
     most,
 )
 from decoding.automata.string_insides import Insides
-from decoding.automata.token_trie import Jumps, Trie, Walk, expand
+from decoding.automata.token_trie import Jumps, Trie, Walk, bytes_of, expand
 
 FEW = 256  # tokens of a list; a state that reads more whole has words
 
@@ -151,7 +148,7 @@ def lift(
         pairs,
         rise,
         grow,
-        _cost(machine, vocabulary.strings),
+        _cost(machine, vocabulary),
         *of_rests,
         classes,
         moves,
@@ -159,18 +156,9 @@ def lift(
     )
 
 
-def first_bytes(tokens: Sequence[bytes]) -> np.ndarray:
-    """Return the token of each byte int32[256]; 0 where none spells it."""
-    single = np.zeros(256, np.int32)
-    for i, token in reversed(list(enumerate(tokens))):
-        if len(token) == 1:
-            single[token[0]] = i
-    return single
-
-
-def _cost(machine: ByteMachine, tokens: Sequence[bytes]) -> np.ndarray:
+def _cost(machine: ByteMachine, vocabulary: Trie) -> np.ndarray:
     """Return what finishing takes, a token a byte, and the first one; -1: none."""
-    first = first_bytes(tokens)[machine.exit]
+    first = np.maximum(bytes_of(vocabulary), 0)[machine.exit]
     exits = np.where(machine.exit < 0, machine.exit, first)
     return np.stack([machine.cost, exits], 1).astype(np.int32)
 
@@ -234,15 +222,14 @@ class _Rows:
     ) -> int:
         """Return the row of some tokens, and of those that end inside strings."""
         allowed = np.zeros((2, self.vocab_size), bool)
-        allowed[0, own[:, 0]] = True
-        allowed[1, own[:, 0]] = own[:, 1]
-        for low, high, depth, is_plain in ranges.tolist():
+        if len(ranges):
             assert insides is not None
-            whole = insides.whole[insides.offset[low:high] + depth]
-            inside = vocabulary.order[low:high][whole]
-            allowed[0, inside] = True
-            if is_plain:
-                allowed[1, inside] = True
+            plain = ranges[ranges[:, 3] > 0]
+            allowed[:, : len(vocabulary.order)] = insides.tokens(vocabulary, ranges)
+            if len(plain) < len(ranges):
+                allowed[1, : len(vocabulary.order)] = insides.tokens(vocabulary, plain)
+        allowed[0, own[:, 0]] = True
+        allowed[1, own[own[:, 1] > 0, 0]] = True
         packed = pack(allowed)
         row = self.known.setdefault(packed.tobytes(), len(self.rows))
         if row == len(self.rows):
@@ -279,8 +266,7 @@ def _behind(
         end.append(ending.end[place])
     of = np.concatenate(jump)
     token = vocabulary.order[np.concatenate(rank)]
-    place = token.astype(np.int64) * LONGEST + np.concatenate(end)
-    rest = lookup(rests_.keys, rests_.ids, place)
+    rest = rests_.places.rest(token, np.concatenate(end))
     of, token, rest = of[rest >= 0], token[rest >= 0], rest[rest >= 0]
     state = begin[jumps.origin[of]]
     after = machine.back[jumps.caller[of], 0]
@@ -311,8 +297,7 @@ def _ended(
     ended = walk.returns()
     source, at = expand(ended.low, ended.high)
     token = vocabulary.order[at]
-    place = token.astype(np.int64) * LONGEST + ended.depth[source]
-    rest = lookup(rests_.keys, rests_.ids, place)
+    rest = rests_.places.rest(token, ended.depth[source])
     good = rest >= 0
     source, token, rest = source[good], token[good], rest[good]
     code = ended.label[source].astype(np.int64) << SHIFT | rest

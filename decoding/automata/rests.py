@@ -19,15 +19,24 @@ SHIFT = 16  # a code of a rest that returns is label << SHIFT | rest
 LONGEST = 1024  # bytes of a token
 
 
+class Places(NamedTuple):
+    """The rest behind each byte of some strings, and behind their last."""
+
+    offset: np.ndarray  # int64[N + 1]: of a string's places
+    ids: np.ndarray  # int32[places]: the rest; -1: none that counts
+
+    def rest(self, string: np.ndarray, depth: np.ndarray) -> np.ndarray:
+        """Return the rest behind `depth` bytes of each string; -1: none."""
+        return self.ids[self.offset[string] + depth]
+
+
 class Rests(NamedTuple):
     """The ends of tokens with which some calling state can go on; 0 is empty."""
 
     strings: list[bytes]
     trie: Trie
-    keys: np.ndarray  # int64[K]: token * LONGEST + depth, sorted
-    ids: np.ndarray  # int32[K]: the rest behind `depth` bytes of the token
-    inner_keys: np.ndarray  # int64[J]: rest * LONGEST + depth, sorted
-    inner_ids: np.ndarray  # int32[J]
+    places: Places  # of tokens
+    inner: Places  # of the rests themselves
 
 
 class Codes(NamedTuple):
@@ -45,29 +54,19 @@ def following(machine: ByteMachine) -> tuple[np.ndarray, np.ndarray]:
     return after, (machine.moves[after] != DEAD).any(0)
 
 
-def lookup(keys: np.ndarray, ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the id of each wanted key, -1 where it is none."""
-    if not len(keys):
-        return np.full(len(wanted), -1, np.int32)
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, ids[at], -1)
-
-
-def _positions(strings: Sequence[bytes], number: dict[bytes, int]) -> tuple:
-    """Return sorted keys and ids of the rests inside `strings`, the empty one as well.
-
-    Only the suffixes that are in `number` count.
-    """
+def _places(strings: Sequence[bytes], number: dict[bytes, int]) -> Places:
+    """Return the rests inside `strings`: the suffixes that are in `number`."""
     longest = max(map(len, number))
-    keys, ids = [], []
-    for i, string in enumerate(strings):
+    sizes = np.array([len(string) + 1 for string in strings], np.int64)
+    offset = np.append(0, np.cumsum(sizes))
+    ids = np.full(offset[-1], -1, np.int32)
+    for string, last in zip(strings, (offset[1:] - 1).tolist()):
         size = len(string)
         for depth in range(max(0, size - longest), size + 1):
             rest = number.get(string[depth:])
             if rest is not None:
-                keys.append(i * LONGEST + depth)
-                ids.append(rest)
-    return np.array(keys, np.int64), np.array(ids, np.int32)
+                ids[last - size + depth] = rest
+    return Places(offset, ids)
 
 
 def collect(machine: ByteMachine, vocabulary: Trie, walk: Walk) -> Rests:
@@ -114,8 +113,8 @@ def collect(machine: ByteMachine, vocabulary: Trie, walk: Walk) -> Rests:
     return Rests(
         strings,
         token_trie.trie(strings, has_empty=True),
-        *_positions(vocabulary.strings, number),
-        *_positions(strings, number),
+        _places(vocabulary.strings, number),
+        _places(strings, number),
     )
 
 
@@ -156,8 +155,7 @@ def codes(machine: ByteMachine, rests_: Rests) -> Codes:
     ended = walk.returns()
     source, at = expand(ended.low, ended.high)
     rest = rests_.trie.order[at]
-    place = rest.astype(np.int64) * LONGEST + ended.depth[source]
-    then = lookup(rests_.inner_keys, rests_.inner_ids, place)
+    then = rests_.inner.rest(rest, ended.depth[source])
     good = then >= 0
     source, rest, then = source[good], rest[good], then[good]
     code[row[after[ended.origin[source]]], rest] = ended.label[source] << SHIFT | then

@@ -25,8 +25,34 @@ class Insides(NamedTuple):
 
     offset: np.ndarray  # int64[N + 1]: of a token's places, in the sorted order
     whole: np.ndarray  # bool[places]: the string is still open at the token's end
+    every: np.ndarray  # bool[N]: `whole` of a token's first place; by token
     ending: list[Ending]  # by depth
     cost: int  # bytes that finishing an open string takes, at most
+
+    def tokens(self, vocabulary: Trie, ranges: np.ndarray) -> np.ndarray:
+        """Return the tokens bool[N] that end inside strings which they enter.
+
+        Args:
+            vocabulary: the tokens.
+            ranges: low, high and depth of [E, 3] or more: tokens by their place in the
+                sorted order, and the bytes before their string's.
+        """
+        at_once = ranges[ranges[:, 2] == 0]
+        covered = int((at_once[:, 1] - at_once[:, 0]).sum())
+        if 2 * covered > len(vocabulary.order):
+            # Nearly every token: what is not in the ranges takes fewer steps.
+            found = self.every.copy()
+            at_once = at_once[np.argsort(at_once[:, 0])]
+            lows = np.append(at_once[:, 0], len(vocabulary.order))
+            for low, high in zip([0, *at_once[:, 1].tolist()], lows.tolist()):
+                found[vocabulary.order[low:high]] = False
+            ranges = ranges[ranges[:, 2] > 0]
+        else:
+            found = np.zeros(len(vocabulary.order), bool)
+        for low, high, depth in ranges[:, :3].tolist():
+            is_whole = self.whole[self.offset[low:high] + depth]
+            found[vocabulary.order[low:high][is_whole]] = True
+        return found
 
 
 def read(machine: ByteMachine, vocabulary: Trie) -> Insides:
@@ -54,4 +80,6 @@ def read(machine: ByteMachine, vocabulary: Trie) -> Insides:
         places = np.flatnonzero((depth == level) & (end >= 0))
         ends = end[places] - offset[rank[places]]
         by_depth.append(Ending(rank[places].astype(np.int32), ends.astype(np.int32)))
-    return Insides(offset, whole, by_depth, int(machine.cost[:STRING].max()))
+    every, is_some = np.zeros(len(ranked), bool), lengths > 0
+    every[vocabulary.order[is_some]] = whole[offset[:-1][is_some]]
+    return Insides(offset, whole, every, by_depth, int(machine.cost[:STRING].max()))

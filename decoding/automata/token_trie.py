@@ -87,6 +87,15 @@ def trie(strings: Sequence[bytes], has_empty: bool = False) -> Trie:
     )
 
 
+def bytes_of(strings: Trie) -> np.ndarray:
+    """Return the first string that is each byte alone int32[256]; -1: there is none."""
+    nodes = np.arange(strings.first[0], strings.first[1])
+    nodes = nodes[strings.here[nodes] > 0]
+    single = np.full(256, -1, np.int32)
+    single[strings.byte[nodes]] = strings.order[strings.low[nodes]]
+    return single
+
+
 class Ends(NamedTuple):
     """Where strings end that a state reads whole; an entry for each origin and node."""
 
@@ -128,7 +137,9 @@ class _Frontier(NamedTuple):
     top: np.ndarray  # index of the last call
 
     def take(self, at: np.ndarray) -> "_Frontier":
-        return _Frontier(*(leaf[at] for leaf in self))
+        """Return the items at indices, or where a bool array holds."""
+        index = np.flatnonzero(at) if at.dtype == bool else at
+        return _Frontier(*(leaf.take(index) for leaf in self))
 
 
 class _Calls:

@@ -29,6 +29,32 @@ def test_insides_are_runs_of_bytes():
             assert ending.end[at].tolist() == ([end] if end >= 0 else [])
 
 
+def test_fault_tokens_of_ranges():
+    """Planted: the tokens before the first range count, too."""
+    insides = string_insides.read(
+        json_schema.compile_schema(True, "flexible", False), TRIE
+    )
+    first = int(insides.every[TRIE.order].argmax())
+    some = np.array([[first + 1, first + 4, 0], [first + 5, first + 6, 0]])
+    rest = np.array([[first + 1, first + 3, 0], [first + 4, len(TOKENS), 0]])
+    longer = np.flatnonzero(np.diff(insides.offset) > 1)[:, None]
+    deep = np.concatenate([longer, longer + 1, np.ones_like(longer)], 1)
+
+    def wrong(found, ranges) -> int:
+        """Count the tokens that differ; few ranges and many take other ways."""
+        wanted = np.zeros(len(TOKENS), bool)
+        for low, high, depth in ranges.tolist():
+            for rank in range(low, high):
+                place = insides.offset[rank] + depth
+                wanted[TRIE.order[rank]] |= insides.whole[place]
+        return int((found != wanted).sum())
+
+    for ranges in (some, rest, np.concatenate([rest, deep]), some[:0]):
+        assert wrong(insides.tokens(TRIE, ranges), ranges) == 0
+    early = np.concatenate([[[first, first + 1, 0]], rest])
+    assert wrong(insides.tokens(TRIE, early), rest) > 0
+
+
 SCHEMA = {
     "type": "object",
     "properties": {"ab": {"type": "integer"}, "abc": True, "é": {"const": "a"}},

@@ -37,6 +37,13 @@ def test_nodes_are_prefixes():
     assert strings_at(token_trie.trie(strings, has_empty=True), 0) == [b""]
 
 
+def test_bytes_have_their_first_string():
+    built = token_trie.trie([b"", b"ab", b"b", b"b", b"\xff", b"a\x00"])
+    single = token_trie.bytes_of(built)
+    assert single.shape == (256,)
+    assert {b: int(single[b]) for b in np.flatnonzero(single >= 0)} == {98: 2, 255: 4}
+
+
 def whole(built, states, walk):
     """The pairs of state and token that a walk reads whole."""
     ends, pairs = walk.ends(), set()
