@@ -1,0 +1,84 @@
+"""Which tests CI runs: the suite holds more than fits its minutes.
+
+`pytest` over everything, as CI calls it, leaves out the tests that `beyond_ci.txt`
+names. A file, a directory or `-m` runs all of theirs; `pytest -m "not long"` all that
+are not of minutes. The list is written from measured costs:
+
+    pytest -n 2 --dist loadfile -m "not long" --costs=costs.json
+    python -m tests.ci_budget costs.json
+
+Of each test function the cheapest case stays, if it costs at most `MOST` seconds; then
+the cases in `KEPT`; then the cheapest others, until `BUDGET` is spent. So a method more
+moves the dear tests of other methods beyond CI, and not the minutes.
+"""
+
+import json
+import pathlib
+import sys
+
+LIST = pathlib.Path(__file__).parent / "beyond_ci.txt"
+BUDGET = 1_250.0  # seconds of processor time of all tests that CI runs
+MOST = 5.0  # seconds of one test, unless it is in KEPT
+CONTRACTS = "tests/conformance/test_contracts.py::test_contract"
+DRAFTERS = "tests/conformance/test_drafters.py::test_contract"
+KEPT = (  # one of each kind, whatever it costs
+    f"{DRAFTERS}[plain-sampled_text_is_plain]",
+    f"{DRAFTERS}[prompt_lookup-chain-sampled_text_is_plain]",
+    f"{DRAFTERS}[token_recycling-static-sampled_text_is_plain]",
+    f"{DRAFTERS}[medusa-static-sampled_text_is_plain]",
+    f"{DRAFTERS}[eagle3-eagle2-sampled_text_is_plain]",
+    f"{DRAFTERS}[model-chain-sampled_text_is_plain]",
+    f"{DRAFTERS}[pearl-sampled_text_is_plain]",
+    f"{CONTRACTS}[caches/h2o]",
+    f"{CONTRACTS}[search/beam]",
+)
+
+
+def beyond() -> set[str]:
+    """Return the node ids of the tests that CI leaves out."""
+    lines = LIST.read_text().splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def left_out(
+    costs: dict[str, float],
+    budget: float = BUDGET,
+    most: float = MOST,
+    kept: tuple[str, ...] = KEPT,
+) -> list[str]:
+    """Return the node ids beyond the budget, sorted.
+
+    Args:
+        costs: seconds of processor time of each test.
+        budget: seconds of the tests that stay.
+        most: seconds of a test that stays for being its function's cheapest.
+        kept: tests that stay.
+    """
+    cheapest: dict[str, str] = {}
+    for name in sorted(costs, key=lambda name: (costs[name], name)):
+        cheapest.setdefault(name.split("[")[0], name)
+    stay = {name for name in cheapest.values() if costs[name] <= most}
+    stay |= costs.keys() & set(kept)
+    spent = sum(costs[name] for name in stay)
+    for name in sorted(costs.keys() - stay, key=lambda name: (costs[name], name)):
+        if (spent := spent + costs[name]) > budget:
+            break
+        stay.add(name)
+    return sorted(costs.keys() - stay)
+
+
+def main(file: str) -> None:
+    """Write the list from the costs in `file`."""
+    costs = json.loads(pathlib.Path(file).read_text())
+    names = left_out(costs)
+    saved = sum(costs[name] for name in names)
+    head = (
+        f"# {len(names)} of {len(costs)} tests, {saved:,.0f} of "
+        f"{sum(costs.values()):,.0f} s of processor time; see tests/ci_budget.py.\n"
+    )
+    LIST.write_text(head + "".join(f"{name}\n" for name in names))
+    print(head, end="")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
