@@ -124,16 +124,17 @@ def accepts(machine: ByteMachine, data: bytes) -> bool:
 
 def bytes_read(machine: ByteMachine) -> set[int]:
     """Return the bytes that occur in some text."""
-    states, calls = {machine.start}, [machine.start]
+    is_known = np.zeros(len(machine.ends), bool)
     seen = np.zeros(256, bool)
-    while calls:
-        q = calls.pop()
-        row = machine.moves[q]
-        seen |= (row != DEAD) & (row & POP == 0)
-        after = {int(to) & ~KINDS for to in np.unique(row[row != DEAD]) if not to & POP}
-        after |= {int(to) for to in machine.back[q] if to != DEAD}
-        calls.extend(after - states)
-        states |= after
+    states = np.array([machine.start])
+    while len(states):
+        is_known[states] = True
+        rows = machine.moves[states]
+        is_read = (rows != DEAD) & (rows & POP == 0)
+        seen |= is_read.any(0)
+        back = machine.back[states]
+        then = np.append(rows[is_read] & ~KINDS, back[back != DEAD])
+        states = np.unique(then[~is_known[then]])
     return set(np.flatnonzero(seen).tolist())
 
 
