@@ -99,7 +99,7 @@ def live(state: DenoiseState) -> Live:
 
 def shared(state: DenoiseState) -> Shared:
     """Return what the rows share."""
-    return Shared(*(getattr(state, name).shared for name in PARTS))
+    return Shared(*(getattr(state, name).shared for name in PARTS), state.size)
 
 
 def put(state: DenoiseState, rows: Live) -> DenoiseState:
