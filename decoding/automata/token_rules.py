@@ -20,14 +20,16 @@ from decoding.automata.grammar_rules import Expression
 from decoding.automata.lift import pack
 from models.errors import ConstraintError
 
-MOST = 4096  # rules of two symbols
+MOST = 1024  # nonterminals without a name in the text
+LEAST = 16  # nonterminals, rules and classes of the arrays: small grammars are alike
 Symbol = str | frozenset[int]  # a nonterminal, or a terminal: a set of tokens
 
 
 class TokenRules(NamedTuple):
-    """A grammar of N nonterminals and R rules of two symbols; both are powers of two.
+    """A grammar of N nonterminals and R rules of two symbols, and K classes of tokens.
 
-    The last nonterminal has no text: rules that only fill up R are its own.
+    The three are powers of two, so that grammars of like size share a program. The last
+    nonterminal has no text: rules that only fill up R are its own.
     """
 
     head: np.ndarray  # int32[R]
@@ -57,7 +59,12 @@ class _Flat:
                     self._characters.setdefault(ord(text), set()).add(i)
 
     def name(self) -> str:
-        name = f" {next(self._fresh)}"  # no name of a rule begins with a space
+        number = next(self._fresh)
+        if number >= MOST:
+            raise ConstraintError(
+                f"the grammar has more than {MOST} parts: repeat less often"
+            )
+        name = f" {number}"  # no name of a rule begins with a space
         self.rules[name] = []
         return name
 
@@ -139,7 +146,7 @@ def rules(
 
     Raises:
         ConstraintError: the text is no grammar, a literal is no token, no text is
-            finite, or there are more than `MOST` rules.
+            finite, or it has more than `MOST` parts.
     """
     parsed = grammar_syntax.parse_rules(source, "root", kind)
     flat = _Flat(tokens)
@@ -171,16 +178,12 @@ def _binary(flat: _Flat) -> dict[str, set[tuple[Symbol, ...]]]:
     def short(symbols: tuple[Symbol, ...]) -> tuple[Symbol, ...]:
         if len(symbols) < 2:
             return symbols
-        return named(symbols[:1]), named(symbols[1:])
+        half = len(symbols) // 2  # so that repeated items share their halves
+        return named(symbols[:half]), named(symbols[half:])
 
     for name in list(flat.rules):
         for symbols in flat.rules[name]:
             out[name].add(short(symbols))
-            if len(known) > MOST:
-                raise ConstraintError(
-                    f"the grammar has more than {MOST} rules of two symbols: repeat "
-                    "less often"
-                )
     return out
 
 
@@ -248,7 +251,7 @@ def _useful(pairs: Pairs, start: str) -> Pairs:
 
 def _arrays(pairs: Pairs, vocab_size: int, empty: bool) -> TokenRules:
     number = {name: i for i, name in enumerate(pairs)}
-    size = 1 << len(number).bit_length()  # one more at least
+    size = _room(len(number) + 1)
     closure = np.eye(size, dtype=bool)
     held = np.zeros((size, vocab_size), bool)
     triples: set[tuple[int, int, int]] = set()
@@ -261,22 +264,18 @@ def _arrays(pairs: Pairs, vocab_size: int, empty: bool) -> TokenRules:
                 closure[number[name], number[side[0]]] = True
             else:
                 held[number[name], list(side[0])] = True
-    if len(triples) > MOST:
-        raise ConstraintError(
-            f"the grammar has {len(triples)} rules of two symbols, of {MOST} at most: "
-            "repeat less often"
-        )
     for middle in range(len(number)):
         closure |= closure[:, middle, None] & closure[middle]
     derived = np.zeros((vocab_size, size), bool)
     derived[held.any(0)] = (closure.astype(int) @ held[:, held.any(0)] > 0).T
     derive, classes = np.unique(derived, axis=0, return_inverse=True)
-    room = (1 << (len(derive) - 1).bit_length()) - len(derive)
-    count = 1 << max(len(triples) - 1, 0).bit_length()
-    none = [(size - 1,) * 3] * (count - len(triples))
-    columns = np.array(sorted(triples) + none, np.int32).reshape(count, 3).T
+    room = _room(len(derive)) - len(derive)
+    none = [(size - 1,) * 3] * (_room(len(triples)) - len(triples))
+    head, left, right = np.array(sorted(triples) + none, np.int32).T
     return TokenRules(
-        *columns,
+        head,
+        left,
+        right,
         closure,
         pack(held),
         classes.reshape(-1).astype(np.int32),
@@ -284,3 +283,7 @@ def _arrays(pairs: Pairs, vocab_size: int, empty: bool) -> TokenRules:
         number["root"],
         empty,
     )
+
+
+def _room(size: int) -> int:
+    return max(LEAST, 1 << (size - 1).bit_length())

@@ -28,6 +28,7 @@ further token that it commits.
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -96,14 +97,14 @@ def transform(
     def possible(state: base.State, canvas: Array) -> Array:
         if canvas.shape[0] > ON_DEVICE:
             return token_charts.asked(token_charts.possible, state.shared, canvas)
-        return token_charts.possible(state.shared, canvas)
+        return _possible(state.shared, canvas)
 
     def allowed(state: base.State, canvas: Array) -> Array:
         if canvas.shape[0] > ON_DEVICE:
             shape = (canvas.shape[0], tables.ends.shape[0])
             function = token_charts.fillings
             return token_charts.asked(function, state.shared, canvas, *shape)
-        return token_charts.fillings(state.shared, canvas)
+        return _fillings(state.shared, canvas)
 
     def init(tokens: Array, length: Array) -> base.State:
         if not token_charts.possible(tables, np.full(longest, OPEN), np):
@@ -134,6 +135,9 @@ def transform(
 
     holes = Holes(of_canvas, possible, allowed)
     return base.LogitsTransform(init, apply, advance, free=free, holes=holes)
+
+
+_possible, _fillings = jax.jit(token_charts.possible), jax.jit(token_charts.fillings)
 
 
 @functools.lru_cache(16)

@@ -110,8 +110,8 @@ def compose(
     own_streams = tuple((name, s.model, s.params) for name, s in beside.items())
     # What differs in a grammar's kind alone has one `static`.
     on_host = law.holes is not None and law.holes.allowed is None
-    key = (lm.model, own_streams, tuple(part.static for part in parts), program.stop)
-    key += (on_host,)
+    static = tuple(part.static for part in parts)
+    key = (lm.model, own_streams, static, program.stop, on_host)
     return Composition(program, key, guarantee, settings, automaton)
 
 
