@@ -14,21 +14,18 @@ costs an AND of words. Spans of one length are computed together, 2 n steps in a
 hole is one token of any kind: a gap of m holes is m tokens. A text ends with the canvas
 or before it; then only an end of sequence follows.
 
-Cost: n² R ⌈n / 32⌉ words and n² N R products. Under `numpy` the same functions run on
-the host.
+Cost: n² R ⌈n / 32⌉ words and n² N R products. On two busy cores a pass of 50 rules
+takes 3 ms at n = 64 and 0.13 s at 256. The same in NumPy, on the host, took 67 ms and
+9.8 s: so canvases of any length stay on the device.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from decoding.automata.token_rules import TokenRules
-
-Array = Any  # of `numpy`, or of JAX
 
 
 class Tables(NamedTuple):
@@ -66,14 +63,14 @@ class Canvas(NamedTuple):
 
 
 def tables(rules: TokenRules, eos: tuple[int, ...]) -> Tables:
-    """Return a grammar's arrays, of `numpy`."""
+    """Put a grammar on the device."""
     closure = rules.closure.astype(np.float32)
     is_end = np.zeros(len(rules.classes), bool)
     is_end[list(eos)] = True
     words = np.zeros(rules.tokens.shape[1], np.uint32)
     for token in eos:
         words[token // 32] |= np.uint32(1) << np.uint32(token % 32)
-    return Tables(
+    arrays: tuple = (
         rules.head,
         rules.left,
         rules.right,
@@ -89,163 +86,116 @@ def tables(rules: TokenRules, eos: tuple[int, ...]) -> Tables:
         is_end,
         words,
     )
+    return Tables(*map(jnp.asarray, arrays))
 
 
-def _bits(points: int) -> np.ndarray:
+def _bits(points: int) -> Array:
     """Return the words of each point alone, uint32[points, P]."""
     at = np.arange(points)
     words = np.zeros((points, -(-points // 32)), np.uint32)
     words[at, at // 32] = np.uint32(1) << (at % 32).astype(np.uint32)
-    return words
+    return jnp.asarray(words)
 
 
-def _add(xp: Any, chart: Chart, spans: Array, length: Array) -> Chart:
+def _add(chart: Chart, spans: Array, length: Array | int) -> Chart:
     """Add the spans (i, i + length) of bool[N, n + 1]; none may end outside."""
     points = spans.shape[1]
-    bits, index = xp.asarray(_bits(points)), np.arange(points)
-    end = xp.minimum(index + length, points - 1)
-    begin = xp.maximum(index - length, 0)
-    zero = xp.uint32(0)
+    bits, index = _bits(points), jnp.arange(points)
+    end = jnp.minimum(index + length, points - 1)
+    begin = jnp.maximum(index - length, 0)
+    zero = jnp.uint32(0)
     behind = spans[:, begin] & (index >= length)
     return Chart(
-        chart.rows | xp.where(spans[:, :, None], bits[end], zero),
-        chart.columns | xp.where(behind[:, :, None], bits[begin], zero),
+        chart.rows | jnp.where(spans[:, :, None], bits[end], zero),
+        chart.columns | jnp.where(behind[:, :, None], bits[begin], zero),
     )
 
 
 def _meets(first: Array, second: Array) -> Array:
     """Return whether two sets of points have one in common, float32[...]."""
-    return ((first & second) != 0).any(-1).astype(np.float32)
+    return ((first & second) != 0).any(-1).astype(jnp.float32)
 
 
-def _inner(xp: Any, grammar: Tables, chart: Chart, length: Array) -> Chart:
+def _inner(grammar: Tables, chart: Chart, length: Array) -> Chart:
     """Add the spans of a length, from shorter ones."""
     points = chart.rows.shape[1]
-    end = np.arange(points) + length
-    at = xp.minimum(end, points - 1)
+    end = jnp.arange(points) + length
+    at = jnp.minimum(end, points - 1)
     left, right = chart.rows[grammar.left], chart.columns[grammar.right]
     spans = grammar.join @ _meets(left, right[:, at]) > 0
-    return _add(xp, chart, spans & (end < points), length)
+    return _add(chart, spans & (end < points), length)
 
 
-def _outer(
-    xp: Any, grammar: Tables, inside: Chart, outside: Chart, length: Array
-) -> Chart:
+def _outer(grammar: Tables, inside: Chart, outside: Chart, length: Array) -> Chart:
     """Add the spans of a length that the rest of a text needs, from longer ones."""
     points = inside.rows.shape[1]
-    end = np.arange(points) + length
-    at = xp.minimum(end, points - 1)
+    end = jnp.arange(points) + length
+    at = jnp.minimum(end, points - 1)
     above, aside = outside.rows[grammar.head], inside.rows[grammar.right]
     spans = grammar.to_left @ _meets(above, aside[:, at]) > 0
     above, aside = outside.columns[grammar.head], inside.columns[grammar.left]
     spans |= grammar.to_right @ _meets(above[:, at], aside) > 0
-    return _add(xp, outside, spans & (end < points), length)
+    return _add(outside, spans & (end < points), length)
 
 
-Loop = Callable[[int, int, int, Callable, Any], Any]
-
-
-def _on_host(first: int, count: int, step: int, body: Callable, carry: Any) -> Any:
-    for i in range(count):
-        carry = body(first + step * i, carry)
-    return carry
-
-
-def _on_device(first: int, count: int, step: int, body: Callable, carry: Any) -> Any:
-    run = lambda i, carry: body(first + step * i, carry)
-    return lax.fori_loop(0, count, run, carry)
-
-
-def _loop(xp: Any) -> Loop:
-    return _on_host if xp is np else _on_device
-
-
-def _inside(xp: Any, grammar: Tables, canvas: Array) -> tuple[Chart, Canvas, Array]:
+def _inside(grammar: Tables, canvas: Array) -> tuple[Chart, Canvas, Array]:
     """Return the inside chart, and at which points a text may end, bool[n + 1]."""
     positions = canvas.shape[0]
     known, is_there = canvas >= 0, canvas >= -1
-    token = xp.maximum(canvas, 0)
+    token = jnp.maximum(canvas, 0)
     any_token = grammar.derive.any(0)
-    single = xp.where(known[:, None], grammar.derive[grammar.classes[token]], any_token)
-    spans = xp.concatenate([single & is_there[:, None], xp.zeros_like(single[:1])]).T
-    blank = xp.zeros((*spans.shape, -(-(positions + 1) // 32)), np.uint32)
-    chart = _add(xp, Chart(blank, blank), spans, 1)
-    body = lambda length, chart: _inner(xp, grammar, chart, length)
-    chart = _loop(xp)(2, positions - 1, 1, body, chart)
+    single = jnp.where(
+        known[:, None], grammar.derive[grammar.classes[token]], any_token
+    )
+    spans = jnp.concatenate([single & is_there[:, None], jnp.zeros_like(single[:1])]).T
+    blank = jnp.zeros((*spans.shape, -(-(positions + 1) // 32)), jnp.uint32)
+    chart = _add(Chart(blank, blank), spans, 1)
+    body = lambda length, chart: _inner(grammar, chart, length)
+    chart = lax.fori_loop(2, positions + 1, body, chart)
     is_bad = known & ~grammar.is_end[token]
-    bad = xp.concatenate([xp.cumsum(is_bad[::-1])[::-1], xp.zeros(1, np.int32)])
+    bad = jnp.concatenate([jnp.cumsum(is_bad[::-1])[::-1], jnp.zeros(1, jnp.int32)])
     ends = (chart.rows[grammar.start, 0] & _bits(positions + 1)).any(-1)
-    point = np.arange(positions + 1)
+    point = jnp.arange(positions + 1)
     ends = (ends | (point == 0) & grammar.empty) & (point <= is_there.sum())
     return chart, Canvas(is_there.sum(), is_bad, bad), ends
 
 
-def possible(grammar: Tables, canvas: Array, xp: Any = jnp) -> Array:
+def possible(grammar: Tables, canvas: Array) -> Array:
     """★ Return whether some filling of `canvas` int32[n] is a text, bool[].
 
     Args:
         grammar: its tables.
         canvas: tokens; -1: a hole, -2: behind the canvas's end.
-        xp: `jax.numpy`, or `numpy` on the host.
     """
-    _, about, ends = _inside(xp, grammar, canvas)
+    _, about, ends = _inside(grammar, canvas)
     return (ends & (about.bad == 0)).any()
 
 
-def fillings(grammar: Tables, canvas: Array, xp: Any = jnp) -> Array:
+def fillings(grammar: Tables, canvas: Array) -> Array:
     """★ Return the tokens with which the canvas stays possible, uint32[n, W].
 
     The bits of position i are those tokens with which in its place, whatever its entry
     is, some filling of the others is a text; none behind the canvas's end. See
     `possible` for the arguments.
     """
-    inside, about, ends = _inside(xp, grammar, canvas)
+    inside, about, ends = _inside(grammar, canvas)
     positions = canvas.shape[0]
-    point = np.arange(positions + 1)
+    point = jnp.arange(positions + 1)
     whole = (about.bad == 0) & (point <= about.size) & (point > 0)
-    bits = xp.asarray(_bits(positions + 1))
-    zero = xp.uint32(0)
+    bits = _bits(positions + 1)
+    zero = jnp.uint32(0)
     # A whole text begins at 0 and ends where the rest of the canvas may be over.
-    over = xp.where(whole[:, None], bits, zero).sum(0, dtype=np.uint32)
+    over = jnp.where(whole[:, None], bits, zero).sum(0, dtype=jnp.uint32)
     first = grammar.root[:, None, None] & (point == 0)[None, :, None]
     last = grammar.root[:, None, None] & whole[None, :, None]
-    outside = Chart(xp.where(first, over, zero), xp.where(last, bits[0], zero))
-    body = lambda length, chart: _outer(xp, grammar, inside, chart, length)
-    outside = _loop(xp)(positions - 1, positions - 1, -1, body, outside)
+    outside = Chart(jnp.where(first, over, zero), jnp.where(last, bits[0], zero))
+    body = lambda i, chart: _outer(grammar, inside, chart, positions - i)
+    outside = lax.fori_loop(1, positions, body, outside)
     fits = ((outside.rows[:, :-1] & bits[1:]) != 0).any(-1)  # [N, n]
-    held = xp.where(fits[:, :, None], grammar.tokens[:, None], zero)
-    words = _union(xp, held)
+    held = jnp.where(fits[:, :, None], grammar.tokens[:, None], zero)
+    words = lax.reduce(held, jnp.uint32(0), lax.bitwise_or, [0])
     # An end of sequence at i: a text ends at m <= i, and nothing else stands behind m.
     late = (point[:, None] <= point[None, :-1]) & ends[:, None]
     closes = (late & (about.bad[:, None] == about.is_bad[None])).any(0)
-    words = words | xp.where(closes[:, None], grammar.ends, zero)
-    return xp.where((canvas >= -1)[:, None], words, zero)
-
-
-def _union(xp: Any, sets: Array) -> Array:
-    """Return the union of sets along the first axis."""
-    if xp is np:
-        return np.bitwise_or.reduce(sets, 0)
-    return lax.reduce(sets, jnp.uint32(0), lax.bitwise_or, [0])
-
-
-def asked(function: Callable, grammar: Tables, canvas: Array, *shape: int) -> Array:
-    """★ Ask the host for `possible`, or for the words of `fillings`.
-
-    Args:
-        function: one of the two.
-        grammar: its tables.
-        canvas: int32[n].
-        shape: of the words; none: of `possible`.
-    """
-
-    def every(canvases: Array, *leaves: Array) -> np.ndarray:
-        canvases = np.asarray(canvases)
-        flat = canvases.reshape(-1, canvases.shape[-1])
-        lead = canvases.ndim - 1
-        of_all = Tables(*(np.asarray(x).reshape(x.shape[lead:]) for x in leaves))
-        rows = [function(of_all, row, np) for row in flat]
-        return np.asarray(rows).reshape(*canvases.shape[:-1], *shape)
-
-    kind = jax.ShapeDtypeStruct(shape, np.uint32 if shape else np.bool_)
-    return jax.pure_callback(every, kind, canvas, *grammar, vmap_method="expand_dims")
+    words = words | jnp.where(closes[:, None], grammar.ends, zero)
+    return jnp.where((canvas >= -1)[:, None], words, zero)

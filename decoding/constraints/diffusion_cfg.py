@@ -20,9 +20,8 @@ paper draws at most 100 times.
 
 An autoregressive text is held to the same language: it ends within `longest` tokens.
 
-Cost a pass: n² R n/32 words for n positions and R rules of two symbols, in 2 n steps;
-on the host above 128 positions. A step takes a pass, and half of one more for each
-further token that it commits.
+Cost a pass: n² R n/32 words for n positions and R rules of two symbols, in 2 n steps. A
+step takes a pass, and half of one more for each further token that it commits.
 """
 
 import functools
@@ -30,7 +29,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from jax import Array
 
@@ -39,8 +37,6 @@ from decoding.automata import token_charts, token_rules
 from decoding.catalogue import Card
 from decoding.denoising.holes import OPEN, Holes
 from models.errors import ConstraintError
-
-ON_DEVICE = 128  # positions of a canvas, at most; longer ones go to the host
 
 CARD = Card(
     paper="Constrained decoding of diffusion LLMs, arXiv 2508.10111",
@@ -92,22 +88,18 @@ def transform(
     tables = _tables(grammar, tokenizer, tuple(eos), vocab_size)
 
     def of_canvas(tokens: Array, length: Array) -> base.State:
-        return base.State((), token_charts.Tables(*map(jnp.asarray, tables)))
+        return base.State((), tables)
 
     def possible(state: base.State, canvas: Array) -> Array:
-        if canvas.shape[0] > ON_DEVICE:
-            return token_charts.asked(token_charts.possible, state.shared, canvas)
         return _possible(state.shared, canvas)
 
     def allowed(state: base.State, canvas: Array) -> Array:
-        if canvas.shape[0] > ON_DEVICE:
-            shape = (canvas.shape[0], tables.ends.shape[0])
-            function = token_charts.fillings
-            return token_charts.asked(function, state.shared, canvas, *shape)
         return _fillings(state.shared, canvas)
 
     def init(tokens: Array, length: Array) -> base.State:
-        if not token_charts.possible(tables, np.full(longest, OPEN), np):
+        with jax.ensure_compile_time_eval():
+            is_possible = bool(_possible(tables, jnp.full(longest, OPEN)))
+        if not is_possible:
             raise ConstraintError(
                 f"the grammar has no text of {longest} tokens or fewer: raise longest"
             )
@@ -152,4 +144,5 @@ def _tables(
         )
     tokens = [b"" if i in eos else token for i, token in enumerate(spelled)]
     rules = token_rules.rules(grammar, tokens, vocab_size)
-    return token_charts.tables(rules, eos)
+    with jax.ensure_compile_time_eval():
+        return token_charts.tables(rules, eos)

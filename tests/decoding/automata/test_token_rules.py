@@ -1,11 +1,13 @@
 """Grammars over tokens: normal form, literals and classes, refused ones."""
 
+import jax
 import numpy as np
 import pytest
 
 from decoding.automata import token_charts, token_rules
 from models.errors import ConstraintError
 
+fillings = jax.jit(jax.vmap(token_charts.fillings, (None, 0)))
 TOKENS = [b"", b"a", b"b", b"ab", b"a", "é".encode(), b"\xc3"]
 
 
@@ -15,17 +17,18 @@ def read(source: str, kind: str = "gbnf") -> token_rules.TokenRules:
 
 def lengths(source: str, longest: int = 6) -> list[int]:
     """Of which lengths there are texts."""
-    tables = token_charts.tables(read(source), (0,))
-    holes = (np.full(n, -1) for n in range(1, longest + 1))
-    last = [token_charts.fillings(tables, canvas, np)[-1, 0] for canvas in holes]
-    return [n for n, words in enumerate(last, 1) if words > 1]  # more than the end
+    canvases = np.tril(np.ones((longest, longest), np.int32)) - 2
+    words = fillings(token_charts.tables(read(source), (0,)), canvases)[..., 0]
+    last = np.diagonal(words)
+    return [n for n, bits in enumerate(last, 1) if bits > 1]  # more than the end
 
 
 def first_tokens(source: str) -> list[int]:
     """The tokens that are a whole text."""
-    tables = token_charts.tables(read(source), ())
-    words = token_charts.fillings(tables, np.array([-1]), np)
-    return [t for t in range(len(TOKENS)) if words[0, 0] >> t & 1]
+    canvases = np.full((6, 6), -2, np.int32)
+    canvases[0, 0] = -1
+    words = fillings(token_charts.tables(read(source), (0,)), canvases)
+    return [t for t in range(1, len(TOKENS)) if words[0, 0, 0] >> t & 1]
 
 
 def test_literals_and_classes_are_whole_tokens():

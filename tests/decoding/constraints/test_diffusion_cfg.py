@@ -1,6 +1,5 @@
 """Grammars over tokens as transforms: a text from left to right, and long canvases."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -48,29 +47,6 @@ def test_tokens_that_were_forbidden_are_revived_alone():
     logits = jnp.full(VOCAB, -jnp.inf).at[1].set(0.0)  # b may not begin a text
     after = np.asarray(part.apply(state, logits, {}))
     assert np.flatnonzero(np.isfinite(after)).tolist() == [0, 2, 3, 4, 5, EOS]
-
-
-def test_long_canvases_go_to_the_host(monkeypatch):
-    """With the same words; planted: another grammar's."""
-    canvas = jnp.asarray([[0, -1, -1, 1, -1, -2], [-1, 1, -1, -1, 2, -1]])
-    words = {}
-    for most, name in ((128, "device"), (4, "host")):
-        monkeypatch.setattr(diffusion_cfg, "ON_DEVICE", most)
-        part = built()
-        state = part.holes.init(jnp.zeros(1, jnp.int32), jnp.int32(0))
-        text = str(jax.make_jaxpr(part.holes.allowed)(state, canvas[0]))
-        assert ("pure_callback" in text) == (name == "host")
-        ask = lambda x, part=part, state=state: (
-            part.holes.allowed(state, x),
-            part.holes.possible(state, x),
-        )
-        words[name] = jax.tree.map(np.asarray, jax.vmap(ask)(canvas))
-    assert all(map(np.array_equal, words["device"], words["host"]))
-    other = built("root ::= [a-f]*").holes
-    state = other.init(jnp.zeros(1, jnp.int32), jnp.int32(0))
-    assert not np.array_equal(
-        words["host"][0], jax.vmap(lambda x: other.allowed(state, x))(canvas)
-    )
 
 
 def test_refused_arguments():
