@@ -45,8 +45,8 @@ def run(config: Any, store: RunFolder) -> dict[str, Any]:
     jobs: list[tuple[str, str, Callable[[], Row]]] = []
     for kind, sizes in (("grammar", config.passes), ("automaton", config.automata)):
         for size in sizes:
-            work = functools.partial(timed, config, kind, *size)
-            jobs.append(("passes", f"{kind} {size[0]} {size[1]}", work))
+            measure = functools.partial(timed, config, kind, *size)
+            jobs.append(("passes", f"{kind} {size[0]} {size[1]}", measure))
     for constraint in config.constraints:
         for arm in config.arms:
             write = functools.partial(written, config, constraint, arm)
