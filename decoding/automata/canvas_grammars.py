@@ -22,7 +22,7 @@ from decoding.automata import (
 from decoding.automata.canvas_matcher import CanvasMatcher
 from decoding.automata.compiled import Grammar
 from decoding.denoising.holes import Holes
-from models.errors import ConstraintError
+from models.errors import ConstraintError, MethodError
 
 Sources = tuple[Grammar | None, ...]
 
@@ -94,6 +94,11 @@ def _on_host(compiler: compiled.Compiler, sources: Sources, index: int) -> Holes
     source = sources[index]
 
     def init(tokens: Array, length: Array) -> base.State:
+        if jax.process_count() > 1:
+            raise MethodError(
+                f"{source} asks the host of one process, and there are "
+                f"{jax.process_count()}: use a regex, or one process"
+            )
         return base.State(jnp.int32(canvas_matcher.number(matcher())))
 
     @functools.cache  # a number holds as long as its matcher

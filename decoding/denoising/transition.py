@@ -141,11 +141,13 @@ def proposed(
     raw_law = law = vocab.log_softmax(raw)
     if schedule.warped:
         law = vocab.log_softmax(warped)
-    elif program.guidance is not None:
-        guide, own = program.guidance, slice(program.guides)
-        first = base.State(rows.transform[own], common.transform[own])
-        steer = jax.vmap(lambda logits, aux: guide.apply(first, logits, aux))
-        steered = steer(raw, aux).at[:, banned].set(-jnp.inf)
+    elif program.guidance is not None or filling.WORDS in aux:
+        steered = raw
+        if program.guidance is not None:
+            guide, own = program.guidance, slice(program.guides)
+            first = base.State(rows.transform[own], common.transform[own])
+            steer = jax.vmap(lambda logits, aux: guide.apply(first, logits, aux))
+            steered = steer(raw, aux).at[:, banned].set(-jnp.inf)
         law = vocab.log_softmax(jax.vmap(filling.masked)(steered, aux))
     margin = None
     if MARGIN in schedule.reads:
