@@ -31,6 +31,7 @@ from experiments import console
 from experiments.run_folder import RunFolder
 from experiments.stage import Stage
 from experiments.studies import common
+from models.base import LanguageModel
 from models.errors import ConfigError
 from models.synthetic import toy_masked
 
@@ -149,6 +150,12 @@ def method_of(arm: Mapping[str, Any]) -> Method:
     return Method.from_config({"schedule": arm["schedule"]})
 
 
+@functools.cache
+def toy() -> LanguageModel:
+    """Make the toy's functions, once: its programs serve all tables."""
+    return toy_masked.language_model(toy_masked.Config(LETTERS, eos=(EOS,)))
+
+
 def written(config: Any, constraint: Mapping[str, Any], arm: Mapping[str, Any]) -> Row:
     """Write all prompts' texts, free and constrained.
 
@@ -165,10 +172,11 @@ def written(config: Any, constraint: Mapping[str, Any], arm: Mapping[str, Any]) 
     if kind == "cfg":
         held = {"transforms": (Spec("constraints/diffusion_cfg", grammar=source),)}
     row: Row = {"constraint": constraint["name"], "arm": arm["name"]}
+    model = toy()
     for name, settings in (("free", {}), ("held", held)):
         cell = {"texts": 0, "inside": 0, "calls": 0, "tokens": 0, "ms": 0.0}
         for seed in config.seeds:
-            model, params = toy_masked.model(LETTERS, seed, config.scale, eos=(EOS,))
+            params = model.init(jax.random.key(seed), config.scale)
             lm = types.SimpleNamespace(
                 model=model, params=params, tokenizer=schedules.Letters()
             )
