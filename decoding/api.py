@@ -129,7 +129,8 @@ def generate(
             prompt; None there: any text. Other transforms come before it, warpers
             after it. `out.accepted` says which texts are whole ones.
             Or a function of the text's tokens int32[T] that returns the ids that may
-            follow (or bool[V]), or an `automata.matchers.Matcher`.
+            follow (or bool[V]), or an `automata.matchers.Matcher`. A diffusion model
+            takes grammars alone: its text, `suffix` included, is always a whole one.
         finish: a text under a constraint always ends within `max_new_tokens`.
         engine: where a grammar runs. "device": inside the loop. "host": by llguidance,
             for which every round waits (`out.stats.host_syncs`). "auto": on the device
@@ -148,7 +149,8 @@ def generate(
         PromptError: an empty, too long or out-of-range prompt, a list of another length
             than the prompts, or a request that cannot be served (a paged cache's pool
             is too small for it).
-        ConstraintError: a grammar that does not compile, or does not fit the model.
+        ConstraintError: a grammar that does not compile, does not fit the model, or has
+            no text for the positions of a canvas.
         MethodError: an unknown method, a number that a transform refuses, or parts that
             do not fit together.
     """

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax import Array
 
+from decoding.denoising.holes import Holes
 from models.base import ModelOutput
 
 # Guarantees, strongest first: a method is as strong as its weakest part.
@@ -272,14 +273,12 @@ class LogitsTransform(NamedTuple):
     - `free`: a constraint's `apply` without what it forbids: `transform_chain.mass`.
     - `advance(state, token, logits, aux) -> State`, None for a stateless transform,
       gets the `logits` and `aux` that `apply` received where `token` was chosen.
-    - `domain`: "logits" (need not be normalised) or "logprobs" (are), for both the
-      input and the output of `apply`.
-    - `warper`: whether the transform belongs after the temperature (top-k, top-p, ...)
-      or before it (penalties, bans, constraints).
-    - `nameless`: `apply` reads values alone, never which token a value belongs to. It
-      then serves a part of the vocabulary, outside of which every logit is -inf.
+    - `domain`: "logits" (need not be normalised) or "logprobs" (are), in and out.
+    - `warper`: it belongs after the temperature (top-k), not before it (penalties).
+    - `nameless`: `apply` reads values, not whose they are; it serves a part of V too.
     - `numbers`: the streams that are masks of the host, see `matchers.Matched`.
     - `forced(state) -> tokens int32[F], count int32[]` suggests what must follow.
+    - `holes`: of a constraint: the same on a canvas, which fills in any order.
     """
 
     init: Callable[[Array, Array], State]
@@ -292,6 +291,7 @@ class LogitsTransform(NamedTuple):
     free: Callable[[State, Array, dict[str, Array]], Array] | None = None
     numbers: tuple[tuple[str, Callable[[State], Array]], ...] = ()
     forced: Callable[[State], tuple[Array, Array]] | None = None
+    holes: Holes | None = None
 
 
 class Sizes(NamedTuple):

@@ -74,6 +74,7 @@ def _transforms(spec: Spec) -> Iterator[Contract]:
     if spec.card.family == "grammar":
         yield of(constraints.never_strands)
         yield of(constraints.has_a_mass)
+        yield of(constraints.fills_its_holes)
     for contract in (transforms.numbers_share_a_program, transforms.drafts_keep_text):
         yield Contract(contract, lambda c=contract: c(spec))  # type: ignore[misc]
 

@@ -5,7 +5,7 @@ numbers.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,10 +79,22 @@ def columns(lists: Mapping[str, Sequence[Any]]) -> list[Sequence[Any]]:
     return [[*v] if len(v) == prompts else [*v] * prompts for v in lists.values()]
 
 
+Form = Callable[[base.LogitsTransform], base.LogitsTransform]
+
+
 def transforms(
-    parts: tuple[Part, ...], heats: Sequence[float], available: Mapping[str, Any]
+    parts: tuple[Part, ...],
+    heats: Sequence[float],
+    available: Mapping[str, Any],
+    form: Form | None = None,
 ) -> tuple[tuple[Part, ...], list[base.LogitsTransform]]:
     """Build the chains of all prompts; equal settings share one.
+
+    Args:
+        parts: those of the method.
+        heats: the temperatures.
+        available: what the factories need.
+        form: of each built part; None: as it is.
 
     Returns:
         The parts of the first prompt's chain, and one chain for all prompts or one a
@@ -100,12 +112,15 @@ def transforms(
         if setting not in chains:
             # A greedy row among sampled ones has the identity in its place.
             heat = (setting[0] or 1.0) if is_sampled else 0.0
-            chains[setting] = chained(setting[1:], heat, available)
+            chains[setting] = chained(setting[1:], heat, available, form)
     return chains[settings[0]][0], [chains[setting][1] for setting in settings]
 
 
 def chained(
-    specs: tuple[Part, ...], temperature: float, available: Mapping[str, Any]
+    specs: tuple[Part, ...],
+    temperature: float,
+    available: Mapping[str, Any],
+    form: Form | None = None,
 ) -> tuple[tuple[Part, ...], base.LogitsTransform]:
     """Build one chain, with the temperature before the first warper."""
     for spec in specs:
@@ -131,7 +146,7 @@ def chained(
         spec = Spec("transforms/temperature", temperature=temperature)
         specs = (*specs[:at], spec, *specs[at:])
         built.insert(at, spec.build(available))
-    return specs, transform_chain.chain(*built)
+    return specs, transform_chain.chain(*(map(form, built) if form else built))
 
 
 def stopper(stop: Sequence[Any], lm: Any) -> tuple[Any, list[int]]:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from decoding import base, vocab
+from decoding.denoising.holes import Holes
 from models.errors import MethodError
 
 DOMAINS = ("logits", "logprobs")
@@ -20,7 +21,8 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
 
     The state is a tuple of the parts' states. The chain is a warper, nameless
     or stateless if all parts are, and a constraint if one part is. Its streams are the
-    union of the parts'. The first part that suggests forced tokens does so for it.
+    union of the parts'. The first part that suggests forced tokens does so for it. Its
+    holes are those of the one part that has some, if no other part follows a text.
 
     Raises:
         MethodError: a part has an unknown domain; two parts read one mask of the host;
@@ -99,6 +101,14 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         assert of is not None
         return of(split(state)[suggest])
 
+    def holes_of(i: int) -> Holes:
+        own = transforms[i].holes
+        assert own is not None
+        over = lambda of: of and (lambda state, *rest: of(split(state)[i], *rest))
+        return Holes(init, *(over(function) for function in own[1:]))
+
+    fills = [i for i, part in enumerate(transforms) if part.holes or part.advance]
+    fills = [i for i in fills if len(fills) == 1 and transforms[i].holes]
     names = [name for name, _ in numbers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise MethodError(
@@ -114,6 +124,7 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         free=None if first is None else free,
         numbers=numbers,
         forced=None if suggest is None else forced,
+        holes=holes_of(fills[0]) if fills else None,
     )
 
 

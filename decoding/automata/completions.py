@@ -1,8 +1,8 @@
 """Which fillings of a canvas with holes a token automaton accepts, on the device.
 
-A canvas is int32[n] of tokens; a negative entry is a *hole*, which exactly one token
-fills. The states that the canvas reaches from the left meet those that accept from the
-right:
+A canvas is int32[n] of tokens; -1 is a *hole*, which exactly one token fills. Entries
+of -2, behind the canvas's end, are read as nothing. The states that the canvas reaches
+from the left meet those that accept from the right:
 
     reach[0] = {start}    reach[i + 1] = behind token i (a hole: any) from reach[i]
     live[n]  = accept     live[i]      = those that token i (a hole: any) takes to
@@ -18,7 +18,7 @@ The automaton has its end of sequence as a token, if any (`with_end`): then a te
 is over goes on with it up to the canvas's end. A text may also end with the canvas.
 
 All functions are pure and of fixed shapes, for one canvas. Cost: n·Q·(Q + K) bits for Q
-states and K classes of tokens, and n gathers over V for the words.
+states and K classes of tokens, and a gather over n·V for the words.
 """
 
 from collections.abc import Sequence
@@ -59,9 +59,16 @@ def with_end(automaton: token_dfa.TokenDFA, eos: Sequence[int]) -> token_dfa.Tok
     return token_dfa.TokenDFA(step, classes, accept, automaton.start)
 
 
-def tables(automaton: token_dfa.TokenDFA) -> Tables:
-    """Put an automaton on the device, padded so that like sizes share a program."""
-    room = [(0, (1 << (size - 1).bit_length()) - size) for size in automaton.next.shape]
+def tables(automaton: token_dfa.TokenDFA, least: tuple[int, int] = (1, 1)) -> Tables:
+    """Put an automaton on the device, padded so that like sizes share a program.
+
+    Args:
+        automaton: the automaton.
+        least: states and classes of the tables, at least.
+    """
+    sizes = map(max, automaton.next.shape, least)
+    padded = [1 << (size - 1).bit_length() for size in sizes]
+    room = [(0, more - size) for more, size in zip(padded, automaton.next.shape)]
     step = np.pad(automaton.next, room, constant_values=token_dfa.DEAD)
     moves = np.zeros((len(step), len(step)), bool)
     sources, columns = np.nonzero(step != token_dfa.DEAD)
@@ -76,19 +83,21 @@ def tables(automaton: token_dfa.TokenDFA) -> Tables:
 
 
 def _behind(tables: Tables, reach: Array, token: Array) -> Array:
-    """Return the states behind a token, or behind any, bool[Q]."""
+    """Return the states behind a token, behind any (-1) or behind none, bool[Q]."""
     to = tables.next[:, tables.classes[jnp.maximum(token, 0)]].astype(jnp.int32)
     size = len(reach)
     known = jnp.zeros(size, bool)
     known = known.at[jnp.where(to < 0, size, to)].max(reach, mode="drop")
-    return jnp.where(token < 0, (reach[:, None] & tables.moves).any(0), known)
+    read = jnp.where(token < 0, (reach[:, None] & tables.moves).any(0), known)
+    return jnp.where(token < -1, reach, read)
 
 
 def _before(tables: Tables, live: Array, token: Array) -> Array:
-    """Return the states that a token, or any, takes to `live`, bool[Q]."""
+    """Return the states that a token, any (-1) or none takes to `live`, bool[Q]."""
     to = tables.next[:, tables.classes[jnp.maximum(token, 0)]].astype(jnp.int32)
     known = jnp.append(live, False)[to]  # DEAD is the last
-    return jnp.where(token < 0, (tables.moves & live).any(1), known)
+    read = jnp.where(token < 0, (tables.moves & live).any(1), known)
+    return jnp.where(token < -1, live, read)
 
 
 def _begin(tables: Tables) -> Array:
@@ -106,7 +115,8 @@ def fillings(tables: Tables, canvas: Array) -> Array:
     """Return the tokens with which the canvas stays completable, uint32[n, W].
 
     The bits of position i are tokens, least first, W = ceil(V / 32): those with which
-    in place of its entry, a hole or a token, some filling of the others is accepted.
+    in place of its entry, a hole or a token, some filling of the others is accepted;
+    none behind the canvas's end.
     """
 
     def back(live: Array, token: Array) -> tuple[Array, Array]:
@@ -115,8 +125,10 @@ def fillings(tables: Tables, canvas: Array) -> Array:
     def read(reach: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
         token, live = at
         to_live = jnp.append(live, False)[tables.next.astype(jnp.int32)]
-        allowed = (reach[:, None] & to_live).any(0)
-        return _behind(tables, reach, token), pack_bits(allowed[tables.classes])
+        return _behind(tables, reach, token), (reach[:, None] & to_live).any(0)
 
     _, lives = lax.scan(back, tables.accept, canvas, reverse=True)
-    return lax.scan(read, _begin(tables), (canvas, lives))[1]
+    allowed = (
+        lax.scan(read, _begin(tables), (canvas, lives))[1] & (canvas >= -1)[:, None]
+    )
+    return pack_bits(allowed[:, tables.classes])

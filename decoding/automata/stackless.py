@@ -54,6 +54,15 @@ def _shifted(states: np.ndarray, by: int) -> np.ndarray:
     return np.where(states == DEAD, DEAD, states + by).astype(np.int32)
 
 
+def automaton(built: ByteMachine) -> token_dfa.ByteDFA:
+    """Return the automaton of a machine whose states neither call nor return."""
+    return token_dfa.ByteDFA(
+        _shifted(built.moves[STRING:], -STRING),
+        built.final[STRING:] >= 0,
+        built.start - STRING,
+    )
+
+
 def lift(built: ByteMachine, tokens: Sequence[bytes], vocab_size: int) -> Lifted:
     """Lift a machine whose states neither call nor return.
 
@@ -64,12 +73,7 @@ def lift(built: ByteMachine, tokens: Sequence[bytes], vocab_size: int) -> Lifted
         tokens: the bytes of each token; b"": it is never allowed.
         vocab_size: V.
     """
-    dfa = token_dfa.ByteDFA(
-        _shifted(built.moves[STRING:], -STRING),
-        built.final[STRING:] >= 0,
-        built.start - STRING,
-    )
-    lifted = token_dfa.lift(dfa, tokens, vocab_size)
+    lifted = token_dfa.lift(automaton(built), tokens, vocab_size)
     nearest = token_dfa.distances(lifted.next, lifted.accept)
     cost = np.where(nearest == DEAD, FAR, nearest).astype(np.int32)
     behind = np.append(cost, FAR)[lifted.next]

@@ -19,8 +19,10 @@ class Guess(NamedTuple):
     """What the model proposes for an open position."""
 
     token: int
-    logp: float  # of the token, under the raw law
-    probs: np.ndarray  # float64[V]
+    logp: float  # of the token, under `probs`
+    probs: np.ndarray  # float64[V]: behind the constraint
+    raw: np.ndarray  # float64[V]: log-probabilities before it
+    redraw: Callable[[set[int]], int]  # the token if some are forbidden
 
 
 class View(NamedTuple):
@@ -34,6 +36,7 @@ class View(NamedTuple):
 
 
 Rule = Callable[[View], set[int]]
+Holds = Callable[[Sequence[int | None]], bool]
 
 
 class Text(NamedTuple):
@@ -64,6 +67,8 @@ def denoise(
     causal: bool = False,
     suffix: Sequence[int] = (),
     draw: Callable[[int, int, np.ndarray], int] | None = None,
+    constraint: Holds | None = None,
+    is_masked: bool = True,
 ) -> Text:
     """Write one canvas.
 
@@ -80,7 +85,13 @@ def denoise(
         causal: attention is block-causal.
         suffix: given tokens behind the canvas.
         draw: maps position, committed tokens and logits to a token; None: the best.
+        constraint: whether the tokens behind the prompt (None: open) can be filled.
+        is_masked: a guess is one of the tokens that keep it so; else it is drawn
+            again, token by token, when it is committed.
     """
+    draw = draw or (lambda p, count, logits: int(logits.argmax()))
+    holds = constraint or (lambda text: True)
+    masks_guesses = constraint is not None and is_masked
     mask, block = config.mask_token, config.block_size
     start, end = len(prompt), len(prompt) + new
     tokens: list[int | None] = [*prompt, *[None] * new, *suffix]
@@ -117,11 +128,20 @@ def denoise(
         for p in read:
             logits = found[p - shift].astype(np.float32).copy()
             logits[mask] = -np.inf
-            wide = logits.astype(np.float64)
-            law = np.exp(wide - wide.max())
-            law /= law.sum()
-            token = int(logits.argmax()) if draw is None else draw(p, count, logits)
-            guesses[p] = Guess(token, math.log(law[token]), law)
+            raw = _log_law(logits)
+            if masks_guesses:
+                for token in range(config.vocab_size):
+                    text = [*tokens[start:p], token, *tokens[p + 1 : limit]]
+                    if not holds(text):
+                        logits[token] = -np.inf
+
+            def redraw(without: set[int], p=p, logits=logits, count=count) -> int:
+                left = logits.copy()
+                left[list(without)] = -np.inf
+                return draw(p, count, left)
+
+            law, token = np.exp(_log_law(logits)), redraw(set())
+            guesses[p] = Guess(token, math.log(law[token]), law, raw, redraw)
         if begins:
             view = View(guesses, 0, len(guesses), step, (start, limit))
             hi = lo + BLOCK if plan is None else plan(view, lo)
@@ -132,12 +152,18 @@ def denoise(
         masks = len(guesses) if begins else masks
         view = View(guesses, step - begun, masks, step, (start, limit))
         commit = rule(view) or first(guesses, 1)
+        if constraint is not None:
+            commit = _admitted(
+                guesses, commit, tokens, (start, limit), holds, masks_guesses
+            )
         for p in commit:
-            tokens[p], logprobs[p] = guesses[p].token, guesses[p].logp
+            tokens[p], logprobs[p] = guesses[p].token, guesses[p].raw[guesses[p].token]
             born[p] = step
         count, step = count + len(commit), step + 1
         if stop is not None:
-            limit = min(limit, stop(view, tokens, limit))
+            wish = min(limit, stop(view, tokens, limit))
+            may = constraint is None or (limit <= end and holds(tokens[start:wish]))
+            limit = wish if may else limit
         opened = next((p for p in range(limit) if tokens[p] is None), limit)
         for p in range(start, min(opened, end)):
             if tokens[p] in config.eos:
@@ -149,6 +175,46 @@ def denoise(
     last = min(limit, end)
     written = [t for t in tokens[start:last] if t is not None]
     return Text(written, logprobs[start:last], step, born[start:last])
+
+
+def _log_law(logits: np.ndarray) -> np.ndarray:
+    wide = logits.astype(np.float64)
+    wide = wide - wide.max()
+    return wide - np.log(np.exp(wide).sum())
+
+
+def _admitted(
+    guesses: dict[int, Guess],
+    commit: set[int],
+    tokens: list[int | None],
+    canvas: tuple[int, int],
+    holds: Holds,
+    is_masked: bool,
+) -> set[int]:
+    """Return the positions whose tokens keep a canvas possible one after the other.
+
+    Guesses that are drawn again change in `guesses`.
+    """
+    text, kept = list(tokens), set[int]()
+    order = sorted(commit, key=lambda p: (-guesses[p].logp, p))
+    for p in order:
+        tried: set[int] = set()
+        while True:
+            token = guesses[p].redraw(tried)
+            text[p] = token
+            if (not kept and is_masked) or holds(text[slice(*canvas)]):
+                break
+            text[p] = None
+            tried.add(token)
+            if is_masked or len(tried) == len(guesses[p].probs):
+                break
+        if text[p] is None:
+            continue
+        kept.add(p)
+        law = guesses[p].probs
+        logp = math.log(max(law[token], 1e-300))
+        guesses[p] = guesses[p]._replace(token=token, logp=logp)
+    return kept
 
 
 def _runs(policy: str, at: dict, refresh: int, block: int) -> set[int]:

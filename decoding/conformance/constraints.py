@@ -8,8 +8,10 @@ from decoding import base
 from decoding.catalogue import Spec
 from decoding.conformance import estimators, kit, transforms
 from decoding.conformance.require import require
+from decoding.denoising.holes import OPEN, OUTSIDE
 
 TEXTS, STEPS = 8, 24
+CANVAS, WORDS = 6, -(-kit.VOCAB // 32)  # positions; words of a position
 
 
 def check(spec: Spec) -> None:
@@ -26,6 +28,7 @@ def check(spec: Spec) -> None:
     transforms.nodes_hold_replayed_states(spec, constraint)
     never_strands(spec, constraint)
     has_a_mass(spec, constraint)
+    fills_its_holes(spec, constraint)
 
 
 def never_strands(spec: Spec, constraint: base.LogitsTransform) -> None:
@@ -70,3 +73,34 @@ def has_a_mass(spec: Spec, constraint: base.LogitsTransform) -> None:
         allowed = np.isfinite(left)
         same = np.array_equal(left[allowed], free[allowed])
         require(same, spec, "its `free` changes the logit of an allowed token")
+
+
+def fills_its_holes(spec: Spec, constraint: base.LogitsTransform) -> None:
+    """Require that allowed tokens, in any order, keep a canvas possible.
+
+    So does each token in the place of a known one. Nothing is asked of a constraint
+    without words of its canvases.
+    """
+    holes = constraint.holes
+    if holes is None or holes.allowed is None:
+        return
+    state = holes.init(jnp.zeros(1, jnp.int32), jnp.int32(0))
+    possible, allowed = jax.jit(holes.possible), jax.jit(holes.allowed)
+    rng = np.random.default_rng(0)
+    for text in range(2):
+        canvas = np.full(CANVAS, OPEN, np.int32)
+        canvas[CANVAS - text :] = OUTSIDE
+        for position in rng.permutation(CANVAS - text).tolist():
+            words = np.asarray(allowed(state, canvas))
+            bits = words[:, :WORDS].view(np.uint8)
+            every = np.unpackbits(bits, 1, bitorder="little")[:, : kit.VOCAB]
+            is_there = every.any(1) == (canvas != OUTSIDE)
+            require(is_there.all(), spec, "a position has no token, or one outside")
+            for token in range(kit.VOCAB):
+                canvas[position] = token
+                same = bool(possible(state, canvas)) == bool(every[position, token])
+                require(same, spec, f"`allowed` and `possible` differ on {canvas}")
+            canvas[position] = rng.choice(np.flatnonzero(every[position]))
+        require(
+            possible(state, canvas), spec, f"the canvas {canvas} is filled, and no text"
+        )

@@ -14,9 +14,13 @@ so one compiled program serves all grammars whose tables have like sizes.
 The law is the model's, restricted token by token and renormalised. It is not the
 model's law conditioned on the grammar.
 
+On a canvas the grammar decides whether all open positions can still be filled, a token
+each: regexes on the device, all others on the host at each commit
+(`automata/canvas_grammars`).
+
 Deviations: a text that would need more calling states than `depth` is not written.
 Cost a node: V/8 bytes of words, a scatter of the tokens that depend on the stack, and a
-step a byte of its token. Nothing runs on the host.
+step a byte of its token. Nothing runs on the host, but for canvases.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +31,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from decoding import base, vocab
-from decoding.automata import arena, compiled, machine
+from decoding.automata import arena, canvas_grammars, compiled, machine
 from decoding.automata.compiled import Grammar
 from decoding.automata.lift import Lifted
 from decoding.catalogue import Card
@@ -107,7 +111,10 @@ def transform(
     def forced(state: base.State) -> tuple[Array, Array]:
         return machine.forced(state.shared, state.row)
 
-    return base.LogitsTransform(init, apply, advance, free=free, forced=forced)
+    holes = canvas_grammars.holes(compiler, sources, index)
+    return base.LogitsTransform(
+        init, apply, advance, free=free, forced=forced, holes=holes
+    )
 
 
 def _source(entry: Any) -> Grammar | None:

@@ -7,7 +7,7 @@ import jax
 
 from decoding import base, prompt_settings, transform_chain
 from decoding.catalogue import Part, Spec
-from decoding.denoising import schedule
+from decoding.denoising import filling, schedule
 from decoding.denoising.canvas_policy import (
     ALIGNMENTS,
     BLOCK_CAUSAL,
@@ -79,17 +79,14 @@ def compose(
             "cannot verify several states: use another policy, or leave the part with "
             "branches out"
         )
-    specs, transforms = prompt_settings.transforms(method.transforms, heats, available)
+    specs, transforms = prompt_settings.transforms(
+        method.transforms, heats, available, filling.on_canvas
+    )
     law = transforms[0]
-    if law.advance is not None:
-        late = [s.name for s in specs if s.build(available).advance is not None]
-        raise MethodError(
-            f"{late} follow a text from left to right, and a canvas is written in any "
-            "order: leave them out"
-        )
+    built_law = [filling.on_canvas(spec.build(available)) for spec in specs]
+    _check_transforms(specs, built_law)
     _check_streams(law, specs, beside, policy)
     automaton, starts = prompt_settings.stopper(stop, lm)
-    built_law = [spec.build(available) for spec in specs]
     guides = next((i for i, t in enumerate(built_law) if t.warper), len(specs))
     program = Program(
         lm.model,
@@ -111,7 +108,10 @@ def compose(
         merged.guarantee, *(part.card.guarantee for part in (policy_part, *specs))
     )
     own_streams = tuple((name, s.model, s.params) for name, s in beside.items())
-    key = (lm.model, own_streams, tuple(part.static for part in parts), program.stop)
+    # What differs in a grammar's kind alone has one `static`.
+    on_host = law.holes is not None and law.holes.allowed is None
+    static = tuple(part.static for part in parts)
+    key = (lm.model, own_streams, static, program.stop, on_host)
     return Composition(program, key, guarantee, settings, automaton)
 
 
@@ -158,6 +158,23 @@ def _check(method: Method, lm: Any) -> None:
         raise MethodError(
             f"the model has block-causal attention and block_size={config.block_size}: "
             "use 1 or more"
+        )
+
+
+def _check_transforms(
+    specs: Sequence[Part], built: Sequence[base.LogitsTransform]
+) -> None:
+    """Refuse transforms that neither read one position nor have holes."""
+    late = [s.name for s, part in zip(specs, built) if part.advance or part.numbers]
+    if late:
+        raise MethodError(
+            f"{late} follow a text from left to right, and a canvas is written in any "
+            "order: leave them out, or constrain it by a grammar"
+        )
+    fill = [spec.name for spec, part in zip(specs, built) if part.holes is not None]
+    if len(fill) > 1:
+        raise MethodError(
+            f"{fill} each keep a canvas possible, and together they may not: keep one"
         )
 
 

@@ -15,7 +15,7 @@ from jax import Array, lax
 from decoding import base, noise, vocab
 from decoding.automata import stop_strings
 from decoding.block_width.policy import PAPER, WidthPolicy
-from decoding.denoising import canvas_policy
+from decoding.denoising import canvas_policy, filling
 from decoding.denoising.canvas_policy import CanvasPolicy
 from decoding.denoising.schedule import (
     BLOCK,
@@ -59,6 +59,7 @@ class Shared(NamedTuple):
     transform: Any
     schedule: Any
     stop: Any
+    size: int  # of the longest canvas, at least
 
 
 @dataclass(frozen=True)
@@ -102,37 +103,52 @@ def first_open(canvas: Canvas) -> Array:
     return jnp.where(canvas.open, index, canvas.limit).min()
 
 
+class Laws(NamedTuple):
+    """Of the positions lo + arange(C), float32[C, V] each."""
+
+    raw: Array  # log-probabilities under the model's law
+    law: Array  # under the law of a proposal's figures
+    scores: Array  # what the guesses are the best of
+
+
 def proposed(
     program: Program, common: Shared, rows: Live, logits: Array, aux: dict
-) -> tuple[Proposal, Array]:
+) -> tuple[Proposal, Laws]:
     """Propose tokens for the positions lo + arange(C), from logits float32[C, V].
 
     Returns:
-        The proposal, in which every open position of the window is open, and the
-        guesses' log-probabilities under the raw law, float32[C].
+        The proposal, in which every open position of the window is open, and its laws.
     """
     row, canvas, schedule = rows.row, rows.row.canvas, program.schedule
     index = canvas.lo + jnp.arange(logits.shape[0], dtype=jnp.int32)
     banned = jnp.asarray(program.banned, jnp.int32)
     raw = logits.at[:, banned].set(-jnp.inf)
     state = base.State(rows.transform, common.transform)
+    if program.transform.holes is not None:
+        about = (canvas, common.size, index)
+        aux = aux | filling.words(program.transform.holes, state, *about)
     apply = jax.vmap(lambda logits, aux: program.transform.apply(state, logits, aux))
     # A transform may give the mask a law again, such as a stream's.
     warped = apply(raw, aux).at[:, banned].set(-jnp.inf)
+    warped = jax.vmap(filling.masked)(warped, aux)
 
     def drawn(position: Array) -> Array:
         own = noise.on_canvas(row.key, position, canvas.count, program.vocab)
         return jnp.where(row.sampled, own, 0.0)
 
-    guess = vocab.argmax(warped + jax.vmap(drawn)(index))
+    scores = warped + jax.vmap(drawn)(index)
+    guess = vocab.argmax(scores)
     raw_law = law = vocab.log_softmax(raw)
     if schedule.warped:
         law = vocab.log_softmax(warped)
-    elif program.guidance is not None:
-        guide, own = program.guidance, slice(program.guides)
-        first = base.State(rows.transform[own], common.transform[own])
-        steer = jax.vmap(lambda logits, aux: guide.apply(first, logits, aux))
-        law = vocab.log_softmax(steer(raw, aux).at[:, banned].set(-jnp.inf))
+    elif program.guidance is not None or filling.WORDS in aux:
+        steered = raw
+        if program.guidance is not None:
+            guide, own = program.guidance, slice(program.guides)
+            first = base.State(rows.transform[own], common.transform[own])
+            steer = jax.vmap(lambda logits, aux: guide.apply(first, logits, aux))
+            steered = steer(raw, aux).at[:, banned].set(-jnp.inf)
+        law = vocab.log_softmax(jax.vmap(filling.masked)(steered, aux))
     margin = None
     if MARGIN in schedule.reads:
         two = lax.top_k(jnp.exp(law), 2)[0]
@@ -145,7 +161,7 @@ def proposed(
         jnp.exp(law) if PROBS in schedule.reads else None,
         taken(canvas.open, index, False),
     )
-    return found, vocab.at(raw_law, guess)
+    return found, Laws(raw_law, law, scores)
 
 
 def planned(
@@ -181,7 +197,7 @@ def transition(
         aux: name of a stream -> the same of that stream.
     """
     schedule, row = program.schedule, rows.row
-    found, raw_logp = proposed(program, common, rows, logits, aux)
+    found, laws = proposed(program, common, rows, logits, aux)
     window = found.guess.shape[0]
     state = base.State(rows.schedule, common.schedule)
     canvas = planned(program, state, row.canvas, found)
@@ -193,6 +209,11 @@ def transition(
     commit = schedule.select(key, state, canvas, found).commit & found.open
     # A rule may choose none, but every forward commits.
     commit = jnp.where(commit.any(), commit, best(found.logp, found.open, 1))
+    if program.transform.holes is not None:
+        constraint = base.State(rows.transform, common.transform)
+        about = (canvas, common.size, found, commit, laws.scores)
+        guess, commit = filling.admitted(program.transform.holes, constraint, *about)
+        found = found._replace(guess=guess, logp=vocab.at(laws.law, guess))
     if schedule.observe is not None:
         state = schedule.observe(state, canvas, found, commit)
 
@@ -217,7 +238,7 @@ def transition(
     moved = replace(
         row,
         canvas=canvas,
-        logprobs=row.logprobs.at[at].set(raw_logp, **how),
+        logprobs=row.logprobs.at[at].set(vocab.at(laws.raw, found.guess), **how),
         done=~canvas.open.any(),
         read=read,
     )
@@ -243,6 +264,10 @@ def ended(
     row, limit = rows.row, canvas.limit
     if program.schedule.stop is not None:
         limit = jnp.minimum(limit, program.schedule.stop(state, canvas, found))
+        if program.transform.holes is not None:
+            constraint = base.State(rows.transform, common.transform)
+            about = (canvas, common.size, row.end, limit)
+            limit = filling.cut(program.transform.holes, constraint, *about)
     index = jnp.arange(canvas.tokens.shape[0], dtype=jnp.int32)
     known = jnp.minimum(first_open(canvas), jnp.minimum(limit, row.end))
     is_end = (canvas.tokens[:, None] == row.ends).any(1)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 
 from decoding import base
-from decoding.denoising import branches
+from decoding.denoising import branches, filling
 from decoding.denoising.canvas_policy import between
 from decoding.denoising.forward import Plan, forward, slots
 from decoding.denoising.schedule import BLOCK, Canvas
@@ -47,6 +47,9 @@ def started(
         longest: tokens of the longest prompt, and the most that a row may add, of all
             requests that the state may admit; None: those of these rows.
         suffixes: given text behind the open positions of each row; None: none.
+
+    Raises:
+        ConstraintError: no text of a row's constraint fills its canvas.
     """
     batch = len(prompts)
     behind = suffixes or [()] * batch
@@ -128,6 +131,8 @@ def started(
         last=last,
         size=new,
     )
+    about = (program.transform.holes, state.transform, canvas, new, program.banned)
+    filling.check(*about)
     # Every buffer is donated, so none may occur twice in the state.
     state = jax.tree.map(jnp.array, state)
     if plan is not None:

@@ -99,7 +99,8 @@ def live(state: DenoiseState) -> Live:
 
 def shared(state: DenoiseState) -> Shared:
     """Return what the rows share."""
-    return Shared(*(getattr(state, name).shared for name in PARTS))
+    parts: dict[str, Any] = {name: getattr(state, name).shared for name in PARTS}
+    return Shared(**parts, size=state.size)
 
 
 def put(state: DenoiseState, rows: Live) -> DenoiseState:

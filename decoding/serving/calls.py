@@ -78,7 +78,9 @@ def output(
         prompts = asked.rows[:: asked.n]
         before = [len(row) if settings.echo else 0 for row in prompts]
         new = [[t.tokens[at:] for t in row] for at, row in zip(before, rows)]
-        verdicts = constraining.accepted(lm, asked.constraints, prompts, new)
+        after = (asked.suffixes or [[]] * len(asked.rows))[:: asked.n]
+        whole = [[t + behind for t in row] for row, behind in zip(new, after)]
+        verdicts = constraining.accepted(lm, asked.constraints, prompts, whole)
         forced = constraining.forced(lm, asked.constraints, new)
         single = asked.n == 1
         optional["accepted"] = [r[0] for r in verdicts] if single else verdicts
@@ -88,7 +90,10 @@ def output(
     figures = stats.summarise(
         fetched.counters, seconds, compiled, found, call.memory, loaded
     )
-    masks = [*map(type, call.parts.program.streams.values())].count(matchers.Matched)
+    program = call.parts.program
+    masks = [*map(type, program.streams.values())].count(matchers.Matched)
+    holes = program.transform.holes if call.engine.is_canvas else None
+    masks += holes is not None and holes.first is not None
     figures = stats.with_masks(figures, masks)
     return Output(
         tokens=group("tokens"),

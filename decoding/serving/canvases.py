@@ -13,7 +13,6 @@ REFUSED: dict[str, Any] = {
     "prefill_chunk": None,
     "contexts": None,
     "prefixes": None,
-    "constraint": None,
     "finish": False,
     "jump_forward": False,
     "memory": None,

@@ -3,10 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from decoding.automata import byte_machine, compiled, llguidance_matcher
+from decoding.automata import (
+    byte_machine,
+    canvas_grammars,
+    compiled,
+    llguidance_matcher,
+)
 from decoding.automata.lift import Lifted
 from decoding.automata.matchers import Matcher, Predicate
 from decoding.catalogue import PerPrompt, Spec
+from decoding.denoising import composed
 from models.errors import ConstraintError, PromptError
 
 GRAMMAR, HOST = "constraints/grammar", "constraints/host"
@@ -18,12 +24,14 @@ class Constraint(NamedTuple):
 
     grammar: compiled.Grammar | None = None  # on the device
     matcher: Matcher | None = None  # on the host
+    is_asked: bool = False  # a grammar of a canvas that the host fills
 
     @property
     def engine(self) -> str | None:
         """Where the masks are computed: "device", "host", None without a constraint."""
-        on_host = ON_HOST if self.matcher is not None else None
-        return DEVICE if self.grammar is not None else on_host
+        if self.grammar is None:
+            return ON_HOST if self.matcher is not None else None
+        return ON_HOST if self.is_asked else DEVICE
 
 
 Constraints = tuple[Constraint, ...]
@@ -49,15 +57,39 @@ def read(
         raise ConstraintError(f"engine={engine!r}: use one of {list(ENGINES)}")
     if constraint is None:
         return None
+    place = _on_canvas if composed.is_canvas(lm) else _placed
     single = isinstance(constraint, Mapping | compiled.Grammar | str | Matcher)
     if single or callable(constraint):
-        return (_placed(lm, constraint, engine, finish),) * prompts
+        return (place(lm, constraint, engine, finish),) * prompts
     if len(constraint) != prompts:
         raise PromptError(
             f"constraint has {len(constraint)} entries for {prompts} prompts: give one "
             "grammar, or one (or None) a prompt"
         )
-    return tuple(_placed(lm, entry, engine, finish) for entry in constraint)
+    placed = tuple(place(lm, entry, engine, finish) for entry in constraint)
+    if any(entry.is_asked for entry in placed):
+        placed = tuple(entry._replace(is_asked=True) for entry in placed)
+    return placed
+
+
+def _on_canvas(lm: Any, entry: Any, engine: str, finish: bool) -> Constraint:
+    """Read a constraint of a canvas: regexes run on the device, others on the host."""
+    if entry is None:
+        return Constraint()
+    if isinstance(entry, Matcher) or callable(entry):
+        raise ConstraintError(
+            f"{entry!r} reads a text from left to right, and a diffusion model writes "
+            "in any order: give a grammar"
+        )
+    grammar = compiled.parse(entry)
+    is_asked = not canvas_grammars.is_regular((grammar,))
+    if engine == (DEVICE if is_asked else ON_HOST):
+        place = ON_HOST if is_asked else DEVICE
+        raise ConstraintError(
+            f"engine={engine!r} with {grammar}, which a canvas has on the {place}: use "
+            "'auto'"
+        )
+    return Constraint(grammar, is_asked=is_asked)
 
 
 def _placed(lm: Any, entry: Any, engine: str, finish: bool) -> Constraint:

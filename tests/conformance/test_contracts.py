@@ -206,6 +206,21 @@ def test_fault_a_constraint_without_a_mass(free, words):
         constraints.has_a_mass(TOP_K, regex._replace(free=free))
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda words: words | 0xFF, "differ on"),
+        (lambda words: words & 0, "has no token"),
+    ],
+)
+def test_fault_a_constraint_whose_words_are_of_no_text(change, words):
+    regex = part(kit.spec("constraints/regex"))
+    allowed = lambda state, canvas: change(regex.holes.allowed(state, canvas))
+    wrong = regex._replace(holes=regex.holes._replace(allowed=allowed))
+    with pytest.raises(AssertionError, match=words):
+        constraints.fills_its_holes(TOP_K, wrong)
+
+
 def swapped(nodes: base.TokenTree) -> base.TokenTree:
     parents = nodes.parents.copy()
     parents[0, 1] = 2

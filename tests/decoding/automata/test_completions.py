@@ -106,3 +106,53 @@ def test_patterns_of_like_size_share_a_program():
         for p in ("a{5}", "a{6}")
     }
     assert len(shapes) == 1
+
+
+def random_automaton(rng: np.random.Generator, states: int = 6) -> token_dfa.TokenDFA:
+    """Draw an automaton over 4 tokens, a third of whose moves are forbidden."""
+    step = rng.integers(0, states, (states, 3))
+    step[rng.random(step.shape) < 1 / 3] = token_dfa.DEAD
+    accept = rng.random(states) < 0.3
+    drawn = token_dfa.TokenDFA(step, np.array([0, 1, 2, 0], np.int32), accept, 0)
+    return completions.with_end(drawn, (EOS,))
+
+
+def differences(automata: int, canvases: int, length: int = 6) -> tuple[int, int]:
+    """Count wrong words of canvases of 1 to 6 entries; those of no backward pass."""
+    rng, wrong, loose = np.random.default_rng(0), 0, 0
+    for _ in range(automata):
+        dfa = random_automaton(rng)
+        tables = completions.tables(dfa)
+        size = rng.integers(1, length + 1)
+        texts = accepted(dfa, size)
+        rows = rng.integers(0, 4, (canvases, size))
+        if len(texts):
+            rows[::2] = texts[rng.integers(0, len(texts), len(rows[::2]))]
+        holes = rng.random(rows.shape) < rng.random((canvases, 1))
+        canvas = np.where(holes, -1, rows)
+        padded = np.pad(canvas, [(0, 0), (0, length - size)], constant_values=-2)
+        words = np.asarray(fillings(tables, padded))[..., 0]
+        every = tables.replace(accept=jnp.ones_like(tables.accept))
+        loose += int((np.asarray(fillings(every, padded))[..., 0] != words).sum())
+        truth = np.zeros_like(words)
+        for position in range(size):
+            other = np.delete(np.arange(size), position)
+            fits = agreeing(texts[:, other], canvas[:, other])
+            for token in range(4):
+                may = (fits & (texts[:, position] == token)).any(1)
+                truth[:, position] |= may.astype(np.uint32) << token
+        possible = agreeing(texts, canvas).any(1)
+        wrong += int((np.asarray(completable(tables, padded)) != possible).sum())
+        wrong += int((words != truth).sum())
+    return wrong, loose
+
+
+def test_random_automata():
+    """1,000 canvases; planted: no backward pass."""
+    wrong, loose = differences(20, 50)
+    assert wrong == 0 and loose > 0
+
+
+@pytest.mark.long
+def test_five_thousand_canvases_of_random_automata():
+    assert differences(50, 100)[0] == 0
