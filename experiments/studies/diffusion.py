@@ -15,7 +15,7 @@ import numpy as np
 
 import decoding
 import models
-from decoding import Method, Spec
+from decoding import Method, Spec, catalogue
 from decoding.loops import initial_state, stats
 from decoding.serving import scoring
 from experiments import console
@@ -223,7 +223,12 @@ def bits(target: Any, prompts: Texts, texts: Texts) -> list[float]:
 
 
 def check(config: Any) -> None:
-    """Raise ConfigError for what would fail later, before anything is loaded."""
+    """Raise for what would fail later, before anything is loaded.
+
+    Raises:
+        ConfigError: sizes, tasks or arms that do not fit.
+        MethodError: a part that does not exist.
+    """
     unknown = [task for task in config.tasks if task not in TASKS]
     if unknown or not config.tasks:
         raise ConfigError(f"config.tasks={config.tasks}: use some of {TASKS}")
@@ -255,7 +260,8 @@ def check(config: Any) -> None:
     if FIRST not in by_name[config.reference].get("caches", (FIRST,)):
         raise ConfigError(f"config.reference={config.reference!r} needs {FIRST}")
     for cell in cells(config):
-        method(config, cell)
+        for part in method(config, cell).parts:
+            catalogue.load(part.name)
 
 
 STAGE = Stage(run, "Diffusion with {}", ("arms", "tasks", "temperatures", "batches"))

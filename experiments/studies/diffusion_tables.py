@@ -104,7 +104,10 @@ def of_task(config: Any, rows: Rows, task: str, temperature: float) -> dict[str,
         count, calls = max(tokens(row), 1), sum(row["calls"])
         reference = rows[at(cell, config.reference, NONE)]
         same = agrees(row, reference).mean()
-        right = [f"{np.mean(row['hits']):.3f}", f"{np.mean(_exact(row)):.2f}"]
+        right = ["–", "–"]
+        if row["hits"]:
+            shares = np.asarray(row["hits"])
+            right = [f"{shares.mean():.3f}", f"{(shares == 1).mean():.2f}"]
         lines.append(
             [
                 cell.arm,
@@ -119,7 +122,7 @@ def of_task(config: Any, rows: Rows, task: str, temperature: float) -> dict[str,
                 f"{modelled(row, config.free):.2f}x",
                 f"{sum(row['bits']) / count:.2f}",
                 f"{np.mean(row['loop']):.2f}",
-                *(right if row["hits"] else ["–", "–"]),
+                *right,
                 "–" if cell.arm == AUTOREGRESSIVE else f"{same:.2f}",
             ]
         )
@@ -129,10 +132,6 @@ def of_task(config: Any, rows: Rows, task: str, temperature: float) -> dict[str,
         *("repetition", "hits", "exact", "as one a step"),
     )
     return table(f"{task} at T = {temperature:g}", heads, lines, *NOTES)
-
-
-def _exact(row: Row) -> list[bool]:
-    return [share == 1 for share in row["hits"]]
 
 
 def same_texts(config: Any, rows: Rows) -> dict[str, Any]:
