@@ -38,10 +38,10 @@ def get_config() -> ml_collections.ConfigDict:
     c.most = 8  # tokens of an identifier
     c.seed = 0
 
-    # `caches`: files of decoding/caches that the schedule is measured under, without
+    one, sure = "diffusion/llada", "diffusion/fast_dllm"
+    # Schedules. `caches`: files of decoding/caches that one is measured under, without
     # any recompute; `texts_of`: whose texts it must write; `beside`: what it is
     # compared with on code.
-    one, sure = "diffusion/llada", "diffusion/fast_dllm"
     c.arms = (
         {"name": "1 a step", "schedule": (one,), "caches": CACHES},
         {"name": "2 a step", "schedule": ({"name": one, "steps": 16},)},
