@@ -20,6 +20,8 @@ from models.distributed import sharding
 from models.errors import MethodError, hint
 from models.text import hf_tokenizer
 
+MASKED_DRAFT = "masked draft"  # family of drafters whose draft model fills masks
+
 
 def compose(
     method: Method,
@@ -86,11 +88,15 @@ def compose(
     for name, draft in drafts.items():
         available[name] = draft
         config = getattr(getattr(draft, "model", None), "config", None)
-        if config is not None and config.vocab_size != target.vocab_size:
+        mask = getattr(config, "mask_token", None)
+        size = getattr(config, "vocab_size", None)
+        if config is not None and target.vocab_size not in (size, mask):
             raise MethodError(
-                f"drafts[{name!r}] has a vocabulary of {config.vocab_size}, the target "
-                f"one of {target.vocab_size}: use a draft with the target's tokenizer"
+                f"drafts[{name!r}] has a vocabulary of {size}, the target one of "
+                f"{target.vocab_size}: use a draft with the target's tokenizer"
             )
+        if mask is not None and name == "draft":
+            _check_fills_masks(method)
         if config is not None:
             tokenizer = getattr(draft, "tokenizer", None)
             hf_tokenizer.check_same(
@@ -204,6 +210,17 @@ def compose(
     prefills = tuple(p.static for p in (drafter_spec, method.policy, *optional))
     key = (lm.model, models, stream_ids, statics, program.stop, is_mixed, block)
     return Composition(program, key, guarantee, settings, automaton, prefills)
+
+
+def _check_fills_masks(method: Method) -> None:
+    """Refuse a diffusion model as the draft of parts that draft from left to right."""
+    parts = [part for part in method.parts if "draft" in part.card.needs]
+    wrong = [part.name for part in parts if part.card.family != MASKED_DRAFT]
+    if wrong:
+        raise MethodError(
+            f"{wrong} read drafts['draft'] from left to right, and it is a diffusion "
+            "model: draft with drafters/masked_diffusion, or give another draft"
+        )
 
 
 def _of_stream(stream: Any) -> tuple:

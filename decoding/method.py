@@ -58,7 +58,8 @@ class Method:
             if value is not None:
                 object.__setattr__(self, role, built.part(value, folder))
         for name in LISTS:
-            parts = tuple(built.part(part, name) for part in getattr(self, name))
+            folder = LISTS[name][0]
+            parts = tuple(built.part(part, folder) for part in getattr(self, name))
             object.__setattr__(self, name, parts)
 
     @classmethod

@@ -42,7 +42,8 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     method = "a recipe, by name or path; by default the heads' own, or plain"
     transform = "beside the method's: transforms/min_p(p=0.1) or my_package.my_file"
     mesh = 'devices as in "data=2,tensor=4"; auto: by the model\'s size'
-    add("--model", default="tiny", help="a shipped model, a directory, or owner/name")
+    model = "a shipped model, a directory, or owner/name; by default the method's own"
+    add("--model", help=f"{model}, or tiny")
     add("--method", help=method)
     add("--prompt", help="the text to continue")
     add("--suffix", help="of a diffusion model: the text behind --max_new_tokens")
@@ -211,10 +212,11 @@ def generate(values: argparse.Namespace, out: Any) -> decoding.api.Output:
     if "draft" in needs:
         default = recipe.get("drafts", {}).get("draft", "tiny-draft")
         drafts["draft"] = models.load(values.draft or default)
-    lm = models.load(values.model, mesh=values.mesh)
+    target = values.model or recipe.get("model", "tiny")
+    lm = models.load(target, mesh=values.mesh)
     if lm.tokenizer is None:
         raise PromptError(
-            f"--model={values.model} has no tokenizer.json: add it to encode texts"
+            f"--model={target} has no tokenizer.json: add it to encode texts"
         )
     prompt = lm.tokenizer.encode(values.prompt)
     if values.compress_prompt is not None:

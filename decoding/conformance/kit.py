@@ -39,7 +39,7 @@ from models.predictors import (
     layer_router,
     value_predictor,
 )
-from models.synthetic import toy
+from models.synthetic import toy, toy_masked
 
 VOCAB, EOS, NEW, SIZE = 8, 7, 40, 64
 PROMPTS = (
@@ -89,6 +89,14 @@ def model(seed: int = 0, ending: float = -30.0, vocab: int = VOCAB):
 
 
 TARGET, DRAFT = model(), model(1)
+
+
+@functools.cache
+def masked_draft(**fields):
+    """Make a toy diffusion model of the target's tokens and a mask."""
+    functions, params = toy_masked.model(VOCAB + 1, block_size=2, **fields)
+    return types.SimpleNamespace(model=functions, params=params, tokenizer=None)
+
 
 # The parameters that the catalogue fills in, for tests that build a part alone.
 PARTS = {"vocab_size": VOCAB, "eos": (EOS,), "tokenizer": TARGET.tokenizer}
@@ -246,7 +254,9 @@ def drafts(method: Method, lm=None) -> dict | None:
         config = (lm or TARGET).config
         params["exits"] = exit_params(method.exit.name, config.n_layers, config.d_model)
     if "draft" in needs:
-        params["draft"] = lm or DRAFT
+        families = {part.card.family for part in method.parts}
+        masked = compose.MASKED_DRAFT in families
+        params["draft"] = masked_draft() if masked else lm or DRAFT
     if method.verifier is not None and "judge" in method.verifier.card.needs:
         params["judge"] = {"weight": jax.numpy.zeros(8), "bias": jax.numpy.zeros(())}
     if method.topology is not None and "acceptance" in method.topology.card.needs:

@@ -9,6 +9,7 @@ import jax
 
 from decoding import Method
 from decoding.catalogue import Spec
+from decoding.denoising import composed
 from decoding.loops import engines
 from experiments import console
 from experiments.measurement import (
@@ -43,6 +44,11 @@ def run(
     cells = table(config, named)
     if lm is None:
         lm, drafts = common.load(config, named)
+    if composed.is_canvas(lm):
+        raise ConfigError(
+            f"config.model={config.model!r} is a diffusion model, whose methods "
+            "configs/studies/diffusion.py measures: run that, or experiments.generate"
+        )
     bench = Bench(
         lm, drafts or {}, config.prompt_tokens, config.max_new_tokens, config.batch
     )

@@ -17,6 +17,7 @@ RARE = (
     "rasd-eagle2",
     "s2d-chain",
     "suffix_model-eagle2",
+    "masked_diffusion-eagle2",
     "oracle-static",
     "oracle-eagle2",
     "model-static",
@@ -30,10 +31,16 @@ ALIKE = (
     *("hydra-static", "lud", "ppd-static", "eagle-eagle2", "fspad-eagle2"),
     *("aded", "copyspec", "prompt_lookup", "rest", "suffix_decoding"),
     *("copyspec_model-chain", "easyspec-chain", "rapid-chain", "rasd-chain"),
-    *("suffix_model-chain", "s2d-eagle2", "online_sd-eagle2", "oracle-eagle2"),
+    *(
+        "masked_diffusion-chain",
+        "suffix_model-chain",
+        "s2d-eagle2",
+        "online_sd-eagle2",
+        "oracle-eagle2",
+    ),
     *("model-static", "model-specdec_pp", "del_exit", "foreal", "fs_gen"),
     *("model-eagle2", "eagle3-eagle2", "lookahead", "speculative_jacobi", "pearl"),
-    *("ead", "specee", "first", "forced"),
+    *("ead", "specee", "first", "forced", "masked_diffusion-chain"),
 )
 
 

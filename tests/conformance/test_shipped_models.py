@@ -8,19 +8,22 @@ bit; here blocks of several widths round, and a first difference must be a round
 `pytest -m long tests/conformance/test_shipped_models.py`.
 """
 
+import dataclasses
 import functools
 
 import pytest
 
 import models
-from decoding import Method, Spec, catalogue
+from decoding import Method, Spec, catalogue, compose
 from decoding.conformance import kit
 from experiments.measurement import measured_row
 from experiments.measurement.measured_row import Cell
 from experiments.measurement.workbench import Bench, Case
 from experiments.prompts import builtin_tasks
+from models import transformer
 from models.errors import MethodError
 from models.predictors import acceptance_predictor, exit_predictor
+from training.runs import diffusion_model
 
 TEMPERATURE, SEED, NEW = 0.8, 5, 24
 LENGTHS = (1, 5, 9, 17, 24, 31, 40, 48)  # of the prompts, ragged
@@ -29,7 +32,10 @@ LENGTHS = (1, 5, 9, 17, 24, 31, 40, 48)  # of the prompts, ragged
 OWN = {"drafters/foreal": {"length": 3, "lead": 2, "gate": 0.5, "terminators": "\n"}}
 
 # Drafters without a state for each node, which topologies that watch states refuse.
-STATELESS = ("chimera", "falcon", "hidden_transfer", "hydra", "medusa", "ppd", "oracle")
+STATELESS = (
+    *("chimera", "falcon", "hidden_transfer", "hydra", "medusa", "ppd", "oracle"),
+    "masked_diffusion",
+)
 WIDER = {"drafters/fspad": 2}  # a node's feature beside its token's embedding
 
 
@@ -74,6 +80,8 @@ def prompts() -> list[list[int]]:
 def beside(need: str, part: str):
     """A model that a method needs: the shipped draft, or random heads."""
     lm, drafts = bench(8).lm, "draft" in Spec(part).card.needs
+    if need == "draft" and Spec(part).card.family == compose.MASKED_DRAFT:
+        return masked()
     if need == "draft":
         return models.load("tiny-draft")
     if need == "heads":
@@ -83,6 +91,23 @@ def beside(need: str, part: str):
     watched = models.load("tiny-draft") if drafts else lm  # whose states it reads
     width = watched.config.d_model * WIDER.get(part, 1)
     return acceptance_predictor.init(kit.jax.random.key(8), width)
+
+
+@functools.cache
+def masked():
+    """`tiny` with a row for the mask, untrained, as a diffusion model."""
+    lm = bench(8).lm
+    size = lm.config.vocab_size
+    config = dataclasses.replace(
+        lm.config,
+        vocab_size=size + 1,
+        mask_token=size,
+        visibility=("block_causal",),
+        alignment="shifted",
+        block_size=8,
+    )
+    params = diffusion_model.extended(lm.params)
+    return models.Loaded(transformer.transformer(config), params, lm.tokenizer)
 
 
 def needed(method: Method) -> dict:

@@ -128,6 +128,19 @@ def test_no_drafter_is_plain_decoding():
     assert absent.to_config() == {"policy": {"name": "caches/dense"}, "transforms": []}
 
 
+def test_parts_that_were_built_by_hand_stand_in_lists():
+    """Planted: a part of another kind."""
+    for field, part in (
+        ("schedule", Spec("diffusion/llada").build({})),
+        ("transforms", Spec("transforms/min_p", p=0.1).build({})),
+        ("rewards", Spec("rewards/length", target=3).build({})),
+    ):
+        (built,) = getattr(Method(**{field: (part,)}), field)
+        assert built.build({}) is part
+        with pytest.raises(MethodError, match="is no part of"):
+            Method(**{field: (base.WHOLE,)})
+
+
 def test_a_topology_without_a_drafter_is_refused():
     method = Method(topology=kit.spec("topologies/chain"))
     with pytest.raises(MethodError, match="drafters/plain has no use for topology"):

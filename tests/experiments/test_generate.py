@@ -142,6 +142,20 @@ def test_draft_of_the_recipe(loaded, draft, monkeypatch, capsys):
     assert "seen" in capsys.readouterr().err
 
 
+def test_model_of_the_recipe(monkeypatch, capsys):
+    """Planted: --model goes before it, and plain decoding names none."""
+    asked = []
+
+    def refuse(name, mesh="auto"):
+        asked.append(name)
+        raise MethodError("seen")
+
+    monkeypatch.setattr(models, "load", refuse)
+    for flags in (["--method=dual"], ["--method=dual", "--model=llada"], []):
+        assert generate.main(["--prompt=a", *flags]) == 2
+    assert asked == ["tiny_diffusion", "llada", "tiny"]
+
+
 def test_a_grammar(monkeypatch, tmp_path, capsys):
     """A whole text, where it was held, and that its forced part took few calls.
 

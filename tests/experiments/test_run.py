@@ -1,5 +1,6 @@
 """A whole run: resume, the report's schema, the page."""
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -227,6 +228,13 @@ def test_bad_configs(config, tmp_path, lm, field, value, said):
         config[field] = value
     with pytest.raises(ConfigError, match=said):
         execute(config, tmp_path, lm)
+
+
+def test_a_diffusion_model_is_another_study_s(config, tmp_path, lm):
+    shape = dataclasses.replace(lm.model.config, mask_token=0)
+    canvas = lm._replace(model=lm.model._replace(config=shape))
+    with pytest.raises(ConfigError, match="configs/studies/diffusion.py"):
+        execute(config, tmp_path, canvas, {})
 
 
 def test_random_prompts_need_no_tokenizer(config, tmp_path, lm):

@@ -1,0 +1,23 @@
+"""End-of-text prediction: the canvas ends where an end of text is guessed.
+
+Bao et al., *Learning to Parallel: Accelerating Diffusion Large Language Models via
+Learnable Parallel Decoding*, 2025, arXiv 2509.25188. The rule beside it is `llada`'s.
+
+python -m experiments.generate --model=tiny_diffusion --method=eotp \\
+    --prompt="def main("
+
+Paper:   most of Learn2PD's 22.58x on canvases of 1,024 tokens.
+Here:    not measured yet, by configs/studies/diffusion.py.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    # The parts and their arguments, as decoding.Method.from_config reads them.
+    config.method = {
+        "schedule": ["diffusion/llada", "diffusion/eotp"],
+    }
+    config.model = "tiny_diffusion"
+    return config
