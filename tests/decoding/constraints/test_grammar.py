@@ -1,16 +1,24 @@
 """Grammars through `generate`: rows with others, drafts, limits, refusals."""
 
+import contextlib
 import json
+import random
 
 import jax
+import jax.numpy as jnp
+import jsonschema
 import pytest
 
 import decoding
+import models
 from decoding import Method, Spec
+from decoding.automata import compiled
 from decoding.conformance import kit
-from decoding.constraints import grammar
 from decoding.loops import engines
+from experiments.measurement import workbench
 from models.errors import ConstraintError, PromptError
+from models.synthetic import constant
+from tests.decoding.automata import random_schemas
 
 # Over the toy's letters a to g.
 NESTED = {"gbnf": 'root ::= "a" root? "b" | "c"'}
@@ -30,7 +38,7 @@ root ::= "a" x "a" | "b" x "b"
 x ::= "c" y "c" | "d" y "d"
 y ::= "a" x? "f"
 """
-NEEDS_TWO = grammar.compiled.parse({"gbnf": TWO})
+NEEDS_TWO = compiled.parse({"gbnf": TWO})
 PROMPTS = [[1], [2, 3, 4], [5], [1, 2, 3, 1, 2], [0], [6, 6], [3], [4, 2]]
 TREE = Method(Spec("drafters/model"), topology=kit.spec("topologies/specinfer"))
 
@@ -59,6 +67,42 @@ def test_every_text_is_a_whole_one(together):
     assert all(
         a != b for i, (a, b) in enumerate(zip(free.tokens, together.tokens)) if i != 5
     )
+
+
+@pytest.mark.long
+def test_random_texts_are_instances():
+    """10,048 texts of a uniform model over `tiny`'s tokens, judged from outside.
+
+    Planted: texts of other schemas of the list are not all instances.
+    """
+    tiny, rng = models.load("tiny"), random.Random(0)
+    table = jnp.zeros_like(constant.params(tiny.model)["table"])
+    uniform = workbench.Model(
+        constant.language_model(tiny.model), {"table": table}, tiny.tokenizer
+    )
+    schemas: list = []
+    while len(schemas) < 64:
+        schema = random_schemas.schema(rng)
+        with contextlib.suppress(ConstraintError):
+            compiled.machine(compiled.parse({"json_schema": schema}))
+            schemas.append(schema)
+    right = others = 0
+    for seed in range(157):
+        out = decoding.generate(
+            *(uniform, [[1]] * len(schemas)),
+            constraint=[{"json_schema": schema} for schema in schemas],
+            temperature=1.0,
+            max_new_tokens=64,
+            seed=[len(schemas) * seed + i for i in range(len(schemas))],
+            finish=True,
+            width="paper",
+        )
+        values = [json.loads(text) for text in out.texts]
+        judges = [jsonschema.Draft202012Validator(schema) for schema in schemas]
+        right += sum(judge.is_valid(v) for judge, v in zip(judges, values))
+        others += sum(judge.is_valid(v) for judge, v in zip(judges, values[1:]))
+    assert right == 64 * 157
+    assert others < 0.9 * right
 
 
 def test_rows_equal_calls_alone(together):
@@ -113,7 +157,7 @@ def test_truncation_follows_the_grammar():
     out = call(PROMPTS, NESTED, top_k=1, finish=True)
     greedy = call(PROMPTS, NESTED, temperature=0.0, finish=True)
     assert out.tokens == greedy.tokens
-    spec = Spec("constraints/grammar", grammars=(grammar.compiled.parse(NESTED),))
+    spec = Spec("constraints/grammar", grammars=(compiled.parse(NESTED),))
     before = call(PROMPTS, None, transforms=[Spec("transforms/top_k", k=1), spec])
     assert before.tokens != greedy.tokens
 
@@ -158,6 +202,6 @@ def test_a_schema_in_a_spec_is_a_text():
 def test_schema_as_text_and_as_mapping():
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
     sources = (schema, json.dumps(schema))
-    read = [grammar.compiled.parse({"json_schema": source}) for source in sources]
+    read = [compiled.parse({"json_schema": source}) for source in sources]
     assert read[0] == read[1]
     assert read[0].source.index('"b"') < read[0].source.index('"a"')
