@@ -203,8 +203,8 @@ def directions(config: Any, rows: Rows) -> dict[str, Any]:
     filled = greedy(rows, one, NONE, ["infilling"])
     sides = [rows[c]["hits"] for c in filled]
     left = [rows[at(c, AUTOREGRESSIVE)]["hits"] for c in filled]
-    claims = [
-        ("dkv agrees with no cache more than dual", *near),
+    claims: list[tuple[str, list[Any], list[Any]]] = [
+        ("dkv agrees with no cache more than dual", near[0], near[1]),
         (
             "both sides of a hole give more hits than the target's left side",
             sides,
@@ -220,7 +220,7 @@ def directions(config: Any, rows: Rows) -> dict[str, Any]:
         for words, field in (("likelier", "bits"), ("in fewer calls", "calls")):
             claim = f"{name} writes code {words} than {other}"
             each = [[lower(row, field) for row in every] for every in (code, fixed)]
-            claims.append((claim, *each))
+            claims.append((claim, each[0], each[1]))
     lines = [
         search_tables.compared(claim, np.concatenate(a), np.concatenate(b))
         for claim, a, b in claims

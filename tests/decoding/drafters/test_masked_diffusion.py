@@ -10,12 +10,12 @@ import pytest
 
 import decoding
 from decoding import Method, Spec, base
-from decoding.conformance import drafters, kit
+from decoding.conformance import drafters, kit, laws
 from decoding.drafters import masked_diffusion, model
 from decoding.loops import decode
 from decoding.topologies import chain, static
 from models.errors import MethodError
-from models.synthetic import toy_masked
+from models.synthetic import toy, toy_masked
 from tests.decoding.drafters import kit as by_hand
 
 MASK, DEPTH = kit.VOCAB, 4
@@ -26,7 +26,7 @@ def method(forwards: int = 1, block: int = 0, length: int = DEPTH) -> Method:
     return Method(drafter, topology=Spec("topologies/chain", length=length))
 
 
-def toy(**fields):
+def masked(**fields):
     lm, params = toy_masked.model(MASK + 1, **fields)
     return types.SimpleNamespace(model=lm, params=params, tokenizer=None)
 
@@ -53,8 +53,8 @@ def expected(draft, text: list[int], forwards: int, block: int) -> list[int]:
         if level in starts:
             canvas = tokens + [MASK] * (end - len(tokens))
             whole = toy_masked.Reference(draft.model.config, draft.params)
-            laws = whole.run(canvas, range(end), sees)
-        law = laws[len(text) + level - shifted]
+            found = whole.run(canvas, range(end), sees)
+        law = found[len(text) + level - shifted]
         tokens.append(int(law[: kit.VOCAB].argmax()))
     return tokens[len(text) :]
 
@@ -78,7 +78,7 @@ def test_drafts_are_those_of_whole_forwards(alignment, forwards, block):
 
     Planted: keys that a block had while masks stood in it are read, too.
     """
-    draft = toy(alignment=alignment)
+    draft = masked(alignment=alignment)
     run = kit.Run(method(forwards, block), beside={"draft": draft})
     state = run.advance(run.start(), 2)
     wanted = [expected(draft, text, forwards, block) for text in texts_of(state)]
@@ -149,19 +149,49 @@ def test_several_forwards_keep_every_contract(contract):
     contract(SEVERAL)
 
 
+@pytest.mark.long
+def test_rejection_keeps_the_law():
+    """Texts of three tokens by enumeration, n = 24,576, at level 1e-4.
+
+    Planted: the verifier gets the law of another depth.
+    """
+    heat, prompt, rows = 0.8, [1, 2], 4096
+    chosen = dataclasses.replace(method(2, 2, 3), verifier=Spec("verifiers/rejection"))
+    run = kit.Run(chosen, heat)
+    law = toy.sequence_law(kit.TARGET.params, prompt, 3, lambda x, text: x / heat)
+
+    def chance() -> float:
+        counts = np.zeros_like(law)
+        for seed in range(6):
+            state = run.start([prompt], new=3, n=rows, seed=seed, size=16)
+            tokens = np.asarray(run.advance(state).tokens)[:, 2:5]
+            np.add.at(counts, tuple(tokens.T), 1)
+        return laws.chi_square(counts, law)
+
+    assert chance() > 1e-4
+    sound = run.parts.program.drafter
+
+    def other(keys, ctx, state):
+        nodes, state, cache = sound.draft(keys, ctx, state)
+        return nodes.replace(logits=jnp.roll(nodes.logits, 1, 1)), state, cache
+
+    run.alter(drafter=sound._replace(draft=other))
+    assert chance() < 1e-4
+
+
 def test_what_does_not_fit_is_refused():
     grown, tree = chain.topology(3), static.topology()
     make = masked_diffusion.drafter
     with pytest.raises(MethodError, match="no mask_token"):
         make(kit.DRAFT.model, grown, kit.VOCAB)
-    lm = toy().model
+    lm = masked().model
     for forwards in (0, 4):
         with pytest.raises(MethodError, match="use 1 to 3"):
             make(lm, grown, kit.VOCAB, forwards)
     with pytest.raises(MethodError, match="use a chain"):
         make(lm, tree, kit.VOCAB, 2)
     with pytest.raises(MethodError, match="give block="):
-        make(toy(block_size=0).model, grown, kit.VOCAB)
+        make(masked(block_size=0).model, grown, kit.VOCAB)
     refused = [
         (method(), kit.DRAFT, "no mask_token"),
         (method(), types.SimpleNamespace(model=toy_masked.model(6)[0]), "vocabulary"),
