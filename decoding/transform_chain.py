@@ -1,6 +1,7 @@
 """Composition of logits transforms, and the mass that their constraints leave."""
 
 import functools
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 from jax import Array
@@ -33,12 +34,14 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         if part.domain not in DOMAINS:
             raise MethodError(f"domain={part.domain!r}: use one of {DOMAINS}")
 
-    def init(tokens: Array, length: Array) -> base.State:
-        states = [part.init(tokens, length) for part in transforms]
+    def begun(inits: Sequence[Callable], tokens: Array, length: Array) -> base.State:
+        states = [begin(tokens, length) for begin in inits]
         return base.State(
             tuple(state.row for state in states),
             tuple(state.shared for state in states),
         )
+
+    init = functools.partial(begun, [part.init for part in transforms])
 
     def split(state: base.State) -> list[base.State]:
         return [base.State(*pair) for pair in zip(state.row, state.shared)]
@@ -105,7 +108,10 @@ def chain(*transforms: base.LogitsTransform) -> base.LogitsTransform:
         own = transforms[i].holes
         assert own is not None
         over = lambda of: of and (lambda state, *rest: of(split(state)[i], *rest))
-        return Holes(init, *(over(function) for function in own[1:]))
+        inits = [part.init for part in transforms]
+        inits[i] = own.init
+        begin = functools.partial(begun, inits)
+        return Holes(begin, *(over(function) for function in own[1:]))
 
     fills = [i for i, part in enumerate(transforms) if part.holes or part.advance]
     fills = [i for i in fills if len(fills) == 1 and transforms[i].holes]

@@ -97,17 +97,32 @@ def _bits(points: int) -> Array:
     return jnp.asarray(words)
 
 
+def _ahead(values: Array, length: Array | int, axis: int) -> Array:
+    """Return the entries `length` points further on; zeros behind the last one."""
+    points = values.shape[axis]
+    room = [(0, points if i == axis else 0) for i in range(values.ndim)]
+    return lax.dynamic_slice_in_dim(jnp.pad(values, room), length, points, axis)
+
+
+def _back(values: Array, length: Array | int, axis: int) -> Array:
+    """Return the entries `length` points before; zeros before the first one."""
+    points = values.shape[axis]
+    room = [(points if i == axis else 0, 0) for i in range(values.ndim)]
+    start = points - length
+    return lax.dynamic_slice_in_dim(jnp.pad(values, room), start, points, axis)
+
+
 def _add(chart: Chart, spans: Array, length: Array | int) -> Chart:
-    """Add the spans (i, i + length) of bool[N, n + 1]; none may end outside."""
-    points = spans.shape[1]
-    bits, index = _bits(points), jnp.arange(points)
-    end = jnp.minimum(index + length, points - 1)
-    begin = jnp.maximum(index - length, 0)
-    zero = jnp.uint32(0)
-    behind = spans[:, begin] & (index >= length)
+    """Add the spans (i, i + length) of bool[N, n + 1]; those that end outside are none.
+
+    Slices, not gathers, which the CPU's compiler makes slow for several rows.
+    """
+    bits, zero = _bits(spans.shape[1]), jnp.uint32(0)
+    ends, begins = _ahead(bits, length, 0), _back(bits, length, 0)
+    behind = _back(spans, length, 1)
     return Chart(
-        chart.rows | jnp.where(spans[:, :, None], bits[end], zero),
-        chart.columns | jnp.where(behind[:, :, None], bits[begin], zero),
+        chart.rows | jnp.where(spans[:, :, None], ends, zero),
+        chart.columns | jnp.where(behind[:, :, None], begins, zero),
     )
 
 
@@ -118,24 +133,20 @@ def _meets(first: Array, second: Array) -> Array:
 
 def _inner(grammar: Tables, chart: Chart, length: Array) -> Chart:
     """Add the spans of a length, from shorter ones."""
-    points = chart.rows.shape[1]
-    end = jnp.arange(points) + length
-    at = jnp.minimum(end, points - 1)
-    left, right = chart.rows[grammar.left], chart.columns[grammar.right]
-    spans = grammar.join @ _meets(left, right[:, at]) > 0
-    return _add(chart, spans & (end < points), length)
+    left = chart.rows[grammar.left]
+    right = _ahead(chart.columns, length, 1)[grammar.right]
+    return _add(chart, grammar.join @ _meets(left, right) > 0, length)
 
 
 def _outer(grammar: Tables, inside: Chart, outside: Chart, length: Array) -> Chart:
     """Add the spans of a length that the rest of a text needs, from longer ones."""
-    points = inside.rows.shape[1]
-    end = jnp.arange(points) + length
-    at = jnp.minimum(end, points - 1)
-    above, aside = outside.rows[grammar.head], inside.rows[grammar.right]
-    spans = grammar.to_left @ _meets(above, aside[:, at]) > 0
-    above, aside = outside.columns[grammar.head], inside.columns[grammar.left]
-    spans |= grammar.to_right @ _meets(above[:, at], aside) > 0
-    return _add(outside, spans & (end < points), length)
+    above = outside.rows[grammar.head]
+    aside = _ahead(inside.rows, length, 1)[grammar.right]
+    spans = grammar.to_left @ _meets(above, aside) > 0
+    above = _ahead(outside.columns, length, 1)[grammar.head]
+    aside = inside.columns[grammar.left]
+    spans |= grammar.to_right @ _meets(above, aside) > 0
+    return _add(outside, spans, length)
 
 
 def _inside(grammar: Tables, canvas: Array) -> tuple[Chart, Canvas, Array]:

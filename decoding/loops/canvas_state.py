@@ -62,7 +62,9 @@ def started(
     zero = numbers([0] * batch)
     first = jnp.minimum(start, stops)
     most = longest[1] if longest else max(e - len(p) for p, e in zip(prompts, limits))
-    new = min(initial_state.bucket(most), size)
+    new, holes = min(initial_state.bucket(most), size), program.transform.holes
+    # A constraint's cost grows with its canvas, so its size is a narrower bound.
+    span = new if holes is None else min(1 << max(most - 1, 0).bit_length(), size)
     schedule, policy = program.schedule, program.policy
     window = min(schedule.window(new) if schedule.window else BLOCK, size)
     if policy.block:
@@ -130,9 +132,9 @@ def started(
         counters=stats.zeros(batch, 0, nodes=True),
         last=last,
         size=new,
+        span=span,
     )
-    about = (program.transform.holes, state.transform, canvas, new, program.banned)
-    filling.check(*about)
+    filling.check(holes, state.transform, canvas, span, program.banned)
     # Every buffer is donated, so none may occur twice in the state.
     state = jax.tree.map(jnp.array, state)
     if plan is not None:

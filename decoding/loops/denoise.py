@@ -52,6 +52,7 @@ class DenoiseState:
     counters: stats.Counters
     last: branches.Last | None  # of a schedule that verifies several states
     size: int = struct.field(pytree_node=False)  # new tokens of a canvas, rounded up
+    span: int = struct.field(pytree_node=False)  # of them, what a constraint reads
 
     @property
     def window(self) -> int:
@@ -100,7 +101,7 @@ def live(state: DenoiseState) -> Live:
 def shared(state: DenoiseState) -> Shared:
     """Return what the rows share."""
     parts: dict[str, Any] = {name: getattr(state, name).shared for name in PARTS}
-    return Shared(**parts, size=state.size)
+    return Shared(**parts, size=state.span)
 
 
 def put(state: DenoiseState, rows: Live) -> DenoiseState:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from decoding import base, transform_chain, tree, vocab
+from decoding.conformance import kit
+from decoding.denoising import filling
 from decoding.transforms import (
     frequency_penalty,
     repetition_penalty,
@@ -224,3 +226,24 @@ def test_the_first_suggestion_counts():
     # Its state are the logits that it got: those behind the first part.
     assert whole.forced(moved)[0].tolist() == [0, 6, 12, 18]
     assert transform_chain.chain(parts[0]).forced is None
+
+
+def test_holes_are_those_of_one_constraint_with_its_state():
+    """Planted: the state of another part; a second one, or a path, leaves none."""
+    regex = kit.spec("constraints/regex", pattern="(ab)+").build(kit.PARTS)
+    other = kit.spec("transforms/top_k", k=3).build(kit.PARTS)
+    path = kit.spec("transforms/frequency_penalty", penalty=0.5).build(kit.PARTS)
+    law = transform_chain.chain(other, regex)
+    tokens, canvas = jnp.zeros(1, jnp.int32), jnp.asarray([-1, 1, 0, -1])
+    state = law.holes.init(tokens, jnp.int32(1))
+    own = regex.holes.init(tokens, jnp.int32(1))
+    words = law.holes.allowed(state, canvas)
+    assert np.array_equal(words, regex.holes.allowed(own, canvas)) and words.any()
+    assert law.holes.possible(state, canvas)
+    assert not law.holes.possible(state, canvas.at[2].set(1))
+    form = transform_chain.chain(other, filling.on_canvas(regex))
+    state = form.init(tokens, jnp.int32(1))
+    assert np.array_equal(words, form.holes.allowed(state, canvas))
+    assert transform_chain.chain(regex, regex).holes is None
+    assert transform_chain.chain(regex, path).holes is None
+    assert transform_chain.chain(other).holes is None
