@@ -75,10 +75,12 @@ def pytest_collection_modifyitems(config, items):
     if config.args == config.getini("testpaths") and not config.option.markexpr:
         beyond = ci_budget.beyond()
         if unknown := beyond - {item.nodeid for item in items}:
-            raise pytest.UsageError(
-                f"tests/beyond_ci.txt names {len(unknown)} tests that do not exist, "
+            # Not an error: some cases stand only where an extra is installed.
+            warning = pytest.PytestCollectionWarning(
+                f"tests/beyond_ci.txt names {len(unknown)} tests that are not there, "
                 f"such as {min(unknown)}: take them out, or write the list anew"
             )
+            config.issue_config_time_warning(warning, 2)
     is_out = {
         item: item.nodeid in beyond or bool(item.get_closest_marker("long"))
         for item in items

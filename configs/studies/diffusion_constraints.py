@@ -35,13 +35,14 @@ def get_config() -> ml_collections.ConfigDict:
     c.prompts = ((1, 2, 3), (2, 0, 1, 4, 4), (0,), (1,) * 9)
     c.samples = 16  # texts of a prompt
     c.tokens = 16  # of a canvas
-    c.temperature = 0.8
+    c.temperature = 0.8  # of the draws
     # Name: an argument of `decoding.generate`, or a method file; and the grammar.
     c.constraints = (
         {"name": "regex, on the device", "regex": "(ab|c[de]*c)+"},
         {"name": "grammar over tokens", "cfg": 'root ::= ("a" root "b" | [cde])*'},
         {"name": "byte machine, host", "gbnf": 'root ::= ("a" root "b" | [cde])*'},
     )
+    # Schedules, by the lines of the table.
     c.arms = (
         {"name": "1 a step", "schedule": ({"name": "diffusion/llada"},)},
         {

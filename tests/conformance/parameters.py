@@ -75,6 +75,7 @@ TOGETHER = {
     "datastore": ("transforms/knn_lm",),
     "regex": ("constraints/regex",),
     "grammar": ("constraints/grammar",),
+    "token grammar": ("constraints/diffusion_cfg",),
     "host": ("constraints/host",),
     "monitor": ("constraints/monitor",),
     "aligned": ("constraints/asap",),
@@ -90,6 +91,7 @@ ALIKE_GROUPS = (
     "regex",
     "aligned",
     "monitor",
+    "token grammar",
 )
 
 

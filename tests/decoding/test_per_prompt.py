@@ -184,6 +184,7 @@ def test_every_transform_differs_by_prompt_or_refuses(name, monkeypatch):
         "transforms/key_cluster": {"clusters": tuple(range(8))},
         "constraints/regex": {"pattern": "(a|b)*"},
         "constraints/grammar": {"index": 1},
+        "constraints/diffusion_cfg": {"grammar": 'root ::= "a" "b"'},
         "constraints/ctgs": {"filters": {"banned": ("a",)}},
         "constraints/asap": {"memory": visited()},
         "transforms/rpg": {"decay": 0.7},
@@ -196,7 +197,10 @@ def test_every_transform_differs_by_prompt_or_refuses(name, monkeypatch):
         return
     method = Method(transforms=(specs,))
     run = kit.Run(method)
-    if name in ("constraints/regex", "constraints/asap", "transforms/key_cluster"):
+    if name in (
+        *("constraints/regex", "constraints/diffusion_cfg", "constraints/asap"),
+        "transforms/key_cluster",
+    ):
         with pytest.raises(MethodError, match="calls of their own"):
             run.start()
         return
