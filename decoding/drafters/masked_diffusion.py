@@ -1,7 +1,7 @@
 """A masked diffusion model drafts: it fills masks behind the text, several a forward.
 
 Christopher et al., *Speculative Diffusion Decoding: Accelerating Language Generation
-through Diffusion*, 2025, arXiv 2408.05636, section 4. With q the diffusion model, g
+through Diffusion*, 2025, arXiv 2408.05636. With q the diffusion model, g
 masks behind the text x, and r forwards of which the j-th begins at position a_j =
 floor(j g / r),
 
@@ -15,9 +15,9 @@ of a block that the text has filled never change, and are kept. A forward runs t
 in which the text ends and the masks; a round's first one also the blocks that the last
 round filled.
 
-Deviations from the paper: its model unmasks positions in random order. A token that was
-drawn after one on its right is no sample of a law given its left, which rejection needs
-to be exact; here a forward's tokens are those that follow.
+Deviations: positions are filled from the left, where a sampler of diffusion models may
+fill them in any order. A token that was drawn after one on its right is no sample of a
+law given its left, which rejection needs to be exact.
 
 Cost per call: r draft calls of g + W nodes, the first of 2 g + W + 1 if W tokens of the
 text are new; (r + 1) g / 2 products with the head.
