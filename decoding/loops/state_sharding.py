@@ -29,7 +29,7 @@ COMPONENTS = (
     *("drafter", "verifier", "transform", "exit", "width", "stop"),
     "schedule",  # of canvases
 )
-FIXED = ("size",)  # of canvases: no arrays
+FIXED = ("size", "span")  # of canvases: no arrays
 
 
 def axes(state: Any) -> Any:

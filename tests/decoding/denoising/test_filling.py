@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import decoding
-from decoding import Method, Spec, base, catalogue, noise
+from decoding import Method, Spec, base, catalogue, compose, noise
 from decoding.conformance import canvases, schedules
 from decoding.constraints import diffusion_cfg, regex
 from decoding.denoising import filling, schedule
 from decoding.loops import engines
+from decoding.serving import continuous_batching
 from models.errors import ConstraintError, MethodError
 from models.predictors import unmask_filter
 from tests.decoding.denoising import languages
@@ -278,3 +279,19 @@ def test_cache_policies_and_a_row_alone(policy):
     alone = written(*FAST, prompts=PROMPTS[2:3], **settings)
     assert together.tokens[2] == alone.tokens[0]
     assert outside(REGULAR, together) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", ["regex", "cfg"])
+def test_requests_that_are_admitted_later(case):
+    """Continuous batching of two rows has the texts of one batch."""
+    part = Spec("constraints/regex", pattern=REGEX["regex"]) if case == "regex" else CFG
+    whole = written(*FAST, transforms=(part,), temperature=HEAT)
+    lm, plan = languages.lm(), Spec("diffusion/blocks", size=BLOCK)
+    method = Method(schedule=(plan, *FAST), transforms=(part,))
+    parts = compose.compose(method, lm, HEAT)
+    keys = engines.request_keys(0, len(PROMPTS), 1)
+    limits = [len(prompt) + NEW for prompt in PROMPTS]
+    about = (parts, {"target": lm.params}, PROMPTS, limits, keys, 2)
+    texts = {x.request: x.tokens for x in continuous_batching.decode_requests(*about)}
+    assert [texts[i] for i in range(len(PROMPTS))] == whole.tokens
