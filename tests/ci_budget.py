@@ -17,8 +17,10 @@ import pathlib
 import sys
 
 LIST = pathlib.Path(__file__).parent / "beyond_ci.txt"
-BUDGET = 1_250.0  # seconds of processor time of all tests that CI runs
-MOST = 3.0  # seconds of one test, unless it is in KEPT
+# Seconds of processor time, by the whole run; the tests that stay also pay for the
+# programs that others had compiled for them (1,250 became 1,839).
+BUDGET = 800.0
+MOST = 2.0  # seconds of one test, unless it is in KEPT
 CONTRACTS = "tests/conformance/test_contracts.py::test_contract"
 DRAFTERS = "tests/conformance/test_drafters.py::test_contract"
 KEPT = (  # one of each kind, whatever it costs
